@@ -1,0 +1,2 @@
+//! The criswitch binary.
+fn main() {}
