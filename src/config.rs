@@ -51,3 +51,30 @@ pub struct BackendConfig {
     /// Where it serves.
     pub socket: Address,
 }
+
+impl Table {
+    /// The row of a handler; the default row for the empty name.
+    pub fn handler(&self, name: &str) -> Option<&Handler> {
+        if name.is_empty() {
+            return Some(self.default_row());
+        }
+        self.handlers.iter().find(|row| row.name == name)
+    }
+
+    /// The row of a pod that names no handler.
+    pub fn default_row(&self) -> &Handler {
+        &self.handlers[self.default]
+    }
+
+    /// The table's name for what `backend` calls `name`, `None` if they are the same or the table has none.
+    ///
+    /// Where several rows lead to it, the row of the same name counts, else the first by name.
+    pub fn name_for(&self, backend: usize, name: &str) -> Option<&str> {
+        let mut rows = self
+            .handlers
+            .iter()
+            .filter(|row| row.backend == backend && row.backend_handler == name);
+        let first = rows.clone().next()?;
+        (!rows.any(|row| row.name == name)).then_some(first.name.as_str())
+    }
+}

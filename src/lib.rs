@@ -1,5 +1,47 @@
 //! criswitch: one CRI socket in front of several container runtimes.
 
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+
 pub mod address;
+pub mod backend;
 pub mod config;
 pub mod cri;
+mod fanout;
+mod images;
+pub mod listener;
+pub mod merge;
+mod node;
+pub mod owners;
+mod question;
+pub mod reply;
+pub mod route;
+pub mod rpc;
+pub mod status;
+mod streams;
+pub mod switch;
+pub mod wire;
+
+/// Serves `config`'s table on `listener` until `shutdown`, and for at most `drain` longer what is in flight then.
+pub async fn serve(
+    config: config::Config,
+    listener: listener::Listener,
+    shutdown: impl Future<Output = ()>,
+) {
+    let drain = config.drain;
+    let switch = Arc::new(switch::Switch::new(config));
+    // Ends with this function, and the connections with it.
+    let mut tasks = JoinSet::new();
+    for backend in &switch.backends {
+        let (backend, switch) = (Arc::clone(backend), Arc::clone(&switch));
+        tasks.spawn(async move {
+            let greet = |wire| {
+                let (switch, backend) = (Arc::clone(&switch), Arc::clone(&backend));
+                async move { switch.greet(&backend, wire).await }
+            };
+            backend.maintain(greet).await;
+        });
+    }
+    listener.serve(switch, shutdown, drain).await;
+}

@@ -1,0 +1,225 @@
+//! Image calls that name neither a handler nor a pod: every backend has an image store of its own.
+
+use std::collections::HashMap;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use tonic::{Code, Status};
+
+use crate::backend::{Answer, Backend};
+use crate::fanout::{Part, named};
+use crate::owners::BackendId;
+use crate::reply::{self, Reply};
+use crate::rpc::{self, ImageRule, Then};
+use crate::switch::{Call, Failed, Switch};
+use crate::wire;
+
+/// How many image references are remembered; a node has a few hundred.
+const REFERENCES: usize = 4096;
+/// The reference in a request (`image.image`).
+const REFERENCE: &[u32] = &[1, 1];
+/// The image reference in a `CreateContainerRequest` (`config.image.image`).
+const CONTAINER_IMAGE: &[u32] = &[2, 2, 1];
+/// What the pod's manifest calls it (`config.image.user_specified_image`).
+const CONTAINER_IMAGE_NAME: &[u32] = &[2, 2, 18];
+
+/// Which backend last answered for an image reference or id.
+#[derive(Debug, Default)]
+pub struct LastAnswers {
+    backends: HashMap<String, BackendId>,
+}
+
+impl LastAnswers {
+    fn note(&mut self, reference: &str, backend: BackendId) {
+        if reference.is_empty() {
+            return;
+        }
+        if self.backends.len() >= REFERENCES && !self.backends.contains_key(reference) {
+            // Rarer than a restart; what is forgotten is asked for again.
+            self.backends.clear();
+        }
+        self.backends.insert(reference.to_owned(), backend);
+    }
+
+    fn of(&self, reference: &str) -> Option<BackendId> {
+        self.backends.get(reference).copied()
+    }
+}
+
+impl Switch {
+    /// Sends an image call to `backends` as its rule says.
+    pub(crate) async fn to_image_stores(
+        &self,
+        call: &Call,
+        rule: &ImageRule,
+        backends: &[Arc<Backend>],
+    ) -> Result<Reply, Failed> {
+        match (rule, backends) {
+            (_, [only]) => self.send(call, only, None).await,
+            (ImageRule::Find(_), _) => self.find_image(call, backends).await,
+            (ImageRule::Pull(_), _) => self.pull_everywhere(call, backends).await,
+            _ => self.remove_everywhere(call, backends).await,
+        }
+    }
+
+    /// The backend that last had the image answers, else the first that has it; absent only if all say so.
+    async fn find_image(&self, call: &Call, backends: &[Arc<Backend>]) -> Result<Reply, Failed> {
+        let last = wire::string(&call.message(), REFERENCE)
+            .ok()
+            .and_then(|image| self.last_answers().of(image));
+        let mut order: Vec<_> = backends.iter().collect();
+        order.sort_by_key(|backend| Some(backend.id) != last);
+        let mut absent = None;
+        let mut unanswered = None;
+        for backend in order {
+            let result = backend
+                .ask(call.row, &call.reading_headers(), call.body.clone())
+                .await;
+            match self.has_image(backend, result) {
+                Ok((answer, true)) => {
+                    self.remember_image(call, backend.id, &backend.message(&answer)?);
+                    return Ok(reply::of_answer(answer));
+                }
+                Ok((answer, false)) => absent = absent.or(Some(answer)),
+                Err(failed) => unanswered = unanswered.or(Some(failed)),
+            }
+        }
+        match (unanswered, absent) {
+            (Some(failed), _) => Err(failed),
+            (None, Some(answer)) => Ok(reply::of_answer(answer)),
+            (None, None) => Err(Status::internal("no backend").into()),
+        }
+    }
+
+    /// An answer to `ImageStatus`, and whether it has the image.
+    fn has_image(
+        &self,
+        backend: &Backend,
+        result: Result<Answer, Status>,
+    ) -> Result<(Answer, bool), Failed> {
+        let answer = result?;
+        match answer.code() {
+            Code::Ok => {
+                let message = backend.message(&answer)?;
+                let has = wire::has(&message, 1)
+                    .map_err(|fault| backend.bad_reply(&format!("its reply is {fault}")))?;
+                Ok((answer, has))
+            }
+            // A backend without images has none.
+            Code::Unimplemented => Ok((answer, false)),
+            _ => Err(named(backend, answer)),
+        }
+    }
+
+    /// Pulls into every image store at once; the reply is the first backend's, a failure names its own.
+    async fn pull_everywhere(
+        &self,
+        call: &Call,
+        backends: &[Arc<Backend>],
+    ) -> Result<Reply, Failed> {
+        let parts = self.gather(call, backends).await;
+        self.all_well(parts, &[Code::Unimplemented])
+    }
+
+    /// Removes from every image store; an image that one does not have is no failure.
+    async fn remove_everywhere(
+        &self,
+        call: &Call,
+        backends: &[Arc<Backend>],
+    ) -> Result<Reply, Failed> {
+        let parts = self.gather(call, backends).await;
+        self.all_well(parts, &[Code::Unimplemented, Code::NotFound])
+    }
+
+    /// The first reply that went well, if every backend's did or has one of `fine`.
+    fn all_well(&self, parts: Vec<Part>, fine: &[Code]) -> Result<Reply, Failed> {
+        let mut well = None;
+        let mut other = None;
+        for part in parts {
+            let answer = part.result?;
+            match answer.code() {
+                Code::Ok => well = well.or(Some(answer)),
+                code if fine.contains(&code) => other = other.or(Some(answer)),
+                _ => return Err(named(&part.backend, answer)),
+            }
+        }
+        match well.or(other) {
+            Some(answer) if answer.code() == Code::NotFound => Ok(reply::of_message(Vec::new())),
+            Some(answer) => Ok(reply::of_answer(answer)),
+            None => Err(Status::internal("no backend").into()),
+        }
+    }
+
+    /// Notes that `backend` has the image of a call that went well.
+    pub(crate) fn remember_image(&self, call: &Call, backend: BackendId, reply: &[u8]) {
+        let Then::HaveImage(path) = call.row.then else {
+            return;
+        };
+        let message = call.message();
+        let (Ok(reference), Ok(id)) =
+            (wire::string(&message, REFERENCE), wire::string(reply, path))
+        else {
+            return;
+        };
+        if !id.is_empty() {
+            let mut last = self.last_answers();
+            last.note(reference, backend);
+            last.note(id, backend);
+        }
+    }
+
+    /// `call`, a `CreateContainer`, with the owner's own id of its image if it names one that the owner does not have.
+    pub(crate) async fn with_own_image(&self, call: &Call, owner: &Arc<Backend>) -> Call {
+        match self.own_image(call, owner).await {
+            Some(id) => call.with_string(CONTAINER_IMAGE, &id),
+            None => call.clone(),
+        }
+    }
+
+    /// The owner's id of the image, if it has to be another one than the call names. Whatever fails here, the owner
+    /// will say better itself.
+    async fn own_image(&self, call: &Call, owner: &Arc<Backend>) -> Option<String> {
+        let message = call.message();
+        let image = wire::string(&message, CONTAINER_IMAGE).ok()?;
+        let name = wire::string(&message, CONTAINER_IMAGE_NAME).ok()?;
+        let known = self.backends.len() == 1 || self.last_answers().of(image) == Some(owner.id);
+        if known
+            || name.is_empty()
+            || name == image
+            || self.image_at(call, owner, image).await?.is_some()
+        {
+            return None;
+        }
+        self.image_at(call, owner, name).await?
+    }
+
+    /// The id of an image at a backend; `Some(None)` if it has none, `None` if it does not say.
+    async fn image_at(
+        &self,
+        call: &Call,
+        backend: &Arc<Backend>,
+        image: &str,
+    ) -> Option<Option<String>> {
+        let body = wire::frame(&wire::with_string(&[], REFERENCE, image));
+        let ask = Call {
+            row: &rpc::IMAGE_STATUS,
+            headers: call.headers.clone(),
+            body,
+        };
+        let result = backend
+            .ask(ask.row, &ask.reading_headers(), ask.body.clone())
+            .await;
+        let (answer, has) = self.has_image(backend, result).ok()?;
+        if !has {
+            return Some(None);
+        }
+        let message = backend.message(&answer).ok()?;
+        self.remember_image(&ask, backend.id, &message);
+        wire::string(&message, &[1, 1])
+            .ok()
+            .map(|id| Some(id.to_owned()))
+    }
+
+    fn last_answers(&self) -> MutexGuard<'_, LastAnswers> {
+        self.images.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

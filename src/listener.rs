@@ -1,0 +1,246 @@
+//! The socket that clients dial: made root-only before it has a name, served, drained.
+
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use rustix::fs::Mode;
+use tokio::net::{UnixListener, UnixSocket, UnixStream};
+use tokio::task::JoinSet;
+
+use crate::address::Address;
+use crate::backend::{CONNECTION_WINDOW, MAX_HEADERS, STREAM_WINDOW, error_chain};
+use crate::switch::Switch;
+
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 1024;
+/// Calls at once on one connection; the kubelet has one for each service.
+const MAX_STREAMS: u32 = 10_000;
+/// The wait after a failed accept: out of file descriptors, most likely.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A socket that cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Its directory cannot be made.
+    #[error("cannot make the directory {path} for the socket")]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Its lock file cannot be opened.
+    #[error("cannot lock {path}")]
+    Lock {
+        /// The lock file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another process serves it.
+    #[error("{path} is served by another process; stop that one, or set another `listen`")]
+    Live {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Something else has its name.
+    #[error("{path} exists and is not a socket; move it away, or set another `listen`")]
+    NotASocket {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The system refuses.
+    #[error("cannot listen on {path}")]
+    Bind {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A bound socket; its file goes when this is dropped.
+#[derive(Debug)]
+pub struct Listener {
+    socket: UnixListener,
+    path: PathBuf,
+    /// Held as long as the socket is ours.
+    _lock: File,
+}
+
+impl Listener {
+    /// Listens on `address`: mode 0600 from the start, a missing directory made with 0700, a stale socket removed.
+    /// Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// [`BindError`]; a socket that another process serves is never taken.
+    pub fn bind(address: &Address) -> Result<Listener, BindError> {
+        let Address::Unix(path) = address;
+        let path = path.clone();
+        if let Some(directory) = path.parent() {
+            let made = DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(directory);
+            made.map_err(|source| BindError::Directory {
+                path: directory.to_owned(),
+                source,
+            })?;
+        }
+        let lock = lock(&path)?;
+        remove_stale(&path)?;
+        match open(&path) {
+            Ok(socket) => Ok(Listener {
+                socket,
+                path,
+                _lock: lock,
+            }),
+            Err(source) => Err(BindError::Bind { path, source }),
+        }
+    }
+
+    /// Serves `switch` until `shutdown`; then refuses new calls and gives those in flight at most `drain`.
+    pub async fn serve(
+        self,
+        switch: Arc<Switch>,
+        shutdown: impl Future<Output = ()>,
+        drain: Duration,
+    ) {
+        let graceful = GracefulShutdown::new();
+        let mut connections = JoinSet::new();
+        let mut shutdown = std::pin::pin!(shutdown);
+        loop {
+            tokio::select! {
+                () = &mut shutdown => break,
+                stream = accept(&self.socket) => {
+                    let connection = graceful.watch(connection(stream, Arc::clone(&switch)));
+                    connections.spawn(async move {
+                        if let Err(error) = connection.await {
+                            tracing::debug!(cause = error_chain(&error), "a client's connection broke");
+                        }
+                    });
+                }
+                Some(_) = connections.join_next() => {}
+            }
+        }
+        tracing::info!(connections = connections.len(), drain = ?drain, "shutting down");
+        drop(self);
+        if tokio::time::timeout(drain, graceful.shutdown())
+            .await
+            .is_err()
+        {
+            tracing::warn!("calls were still in flight at the end of the drain");
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // What is left of it, a later start removes.
+        fs::remove_file(&self.path).ok();
+    }
+}
+
+/// Two switches that start at once must not take the socket from one another.
+fn lock(socket: &Path) -> Result<File, BindError> {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".lock");
+    let path = PathBuf::from(path);
+    let opened = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path);
+    let file = opened.map_err(|source| BindError::Lock {
+        path: path.clone(),
+        source,
+    })?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(BindError::Live {
+            path: socket.to_owned(),
+        }),
+        Err(TryLockError::Error(source)) => Err(BindError::Lock { path, source }),
+    }
+}
+
+fn remove_stale(path: &Path) -> Result<(), BindError> {
+    let failed = |source| BindError::Bind {
+        path: path.to_owned(),
+        source,
+    };
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(failed(source)),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(BindError::NotASocket {
+                path: path.to_owned(),
+            });
+        }
+        Ok(_) => {}
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).map_err(failed)
+        }
+        Err(source) => Err(failed(source)),
+        Ok(_) => Err(BindError::Live {
+            path: path.to_owned(),
+        }),
+    }
+}
+
+fn open(path: &Path) -> io::Result<UnixListener> {
+    let socket = UnixSocket::new_stream()?;
+    // On Linux the file that bind makes has the mode of the descriptor, so it is never open to others.
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    socket.bind(path)?;
+    socket.listen(BACKLOG)
+}
+
+async fn accept(socket: &UnixListener) -> UnixStream {
+    loop {
+        match socket.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(error) => {
+                tracing::error!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+type Connection<S> = http2::Connection<TokioIo<UnixStream>, S, TokioExecutor>;
+
+fn connection(
+    stream: UnixStream,
+    switch: Arc<Switch>,
+) -> Connection<
+    impl hyper::service::Service<
+        http::Request<hyper::body::Incoming>,
+        Response = crate::reply::Reply,
+        Error = std::convert::Infallible,
+        Future: Send,
+    >,
+> {
+    let service = service_fn(move |request| {
+        let switch = Arc::clone(&switch);
+        async move { Ok(switch.serve(request).await) }
+    });
+    http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEADERS)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .serve_connection(TokioIo::new(stream), service)
+}

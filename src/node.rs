@@ -1,0 +1,282 @@
+//! `Status`: the node as the kubelet is to see it, built on the default backend's bytes.
+//!
+//! It never waits long for a slow backend and never fails because one that is not the default is down.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::future::{join, join_all};
+use serde_json::{Value as Json, json};
+use tonic::{Code, Status};
+
+use crate::backend::{Answer, Backend, State, own_headers};
+use crate::config::Table;
+use crate::merge;
+use crate::reply::{self, Reply};
+use crate::rpc;
+use crate::switch::{Call, Failed, Switch};
+use crate::wire::{self, Malformed};
+
+/// How long a backend may take before what it said last is used.
+const STATUS_WAIT: Duration = Duration::from_secs(1);
+
+// `StatusResponse`.
+const CONDITIONS: u32 = 1;
+const INFO: u32 = 2;
+const HANDLERS: u32 = 3;
+const FEATURES: u32 = 4;
+
+/// What one backend says of itself.
+struct Said {
+    backend: Arc<Backend>,
+    /// Its `StatusResponse`: of now, else the last one known, else empty.
+    status: Bytes,
+    /// Why it did not say so now.
+    silent: Option<Status>,
+}
+
+impl Switch {
+    /// The default backend's status with the table's handlers, common features and the state of all backends.
+    pub(crate) async fn status(&self, call: &Call) -> Result<Reply, Failed> {
+        let default = self.table.default_row().backend;
+        let others = self.backends.iter().filter(|backend| backend.id != default);
+        let (answer, others) =
+            join(self.default_status(call), join_all(others.map(ask_status))).await;
+        let answer = answer?;
+        let backend = self.backend(default)?;
+        let message = backend.message(&answer)?;
+        backend.learn(|known| known.status.clone_from(&message));
+        let mut said = others;
+        said.insert(
+            0,
+            Said {
+                backend: Arc::clone(backend),
+                status: message,
+                silent: None,
+            },
+        );
+        let verbose = wire::varint(&call.message(), &[1]).is_ok_and(|verbose| verbose != 0);
+        let message = self.node_status(&said, verbose);
+        let message = message
+            .map_err(|fault| Status::internal(format!("Status: a backend's reply is {fault}")))?;
+        Ok(reply::of_changed(answer, &message))
+    }
+
+    /// The default backend's answer; without one in time, what it said last.
+    async fn default_status(&self, call: &Call) -> Result<Answer, Failed> {
+        let backend = self.backend(self.table.default_row().backend)?;
+        let headers = call.reading_headers();
+        let answer = backend.ask(call.row, &headers, call.body.clone());
+        let mut answer = std::pin::pin!(answer);
+        let known = backend.known().status;
+        let answer = match tokio::time::timeout(STATUS_WAIT, &mut answer).await {
+            Ok(answer) => answer?,
+            Err(_) if known.is_empty() => answer.await?,
+            Err(_) => return Ok(Answer::of_message(&known)),
+        };
+        match answer.code() {
+            Code::Ok => Ok(answer),
+            _ => Err(Failed::Answer(Box::new(answer))),
+        }
+    }
+
+    fn node_status(&self, said: &[Said], verbose: bool) -> Result<Bytes, Malformed> {
+        let mut out = BytesMut::new();
+        let Some(default) = said.first() else {
+            return Ok(Bytes::new());
+        };
+        for field in wire::fields(&default.status) {
+            let field = field?;
+            if !matches!(field.number, HANDLERS | FEATURES) {
+                out.extend_from_slice(field.raw);
+            }
+        }
+        let mut status = BytesMut::new();
+        wire::put_bytes(&mut status, 1, &backends_ready(said)?);
+        wire::put_bytes(&mut out, CONDITIONS, &status);
+        for entry in handlers(&self.table, said)? {
+            wire::put_bytes(&mut out, HANDLERS, &entry);
+        }
+        let features = said
+            .iter()
+            .map(|said| features(&said.status))
+            .collect::<Result<Vec<_>, _>>()?;
+        let features = merge::common_features(&features)?;
+        if !features.is_empty() {
+            wire::put_bytes(&mut out, FEATURES, &features);
+        }
+        if verbose {
+            wire::put_bytes(
+                &mut out,
+                INFO,
+                &string_entry("criswitch", &self.info(said)?.to_string()),
+            );
+        }
+        Ok(out.freeze())
+    }
+
+    /// The switch's own key of `info`.
+    fn info(&self, said: &[Said]) -> Result<Json, Malformed> {
+        let handlers: Vec<Json> = self.table.handlers.iter().map(|row| {
+            let backend = self.backends.get(row.backend).map(|backend| backend.name.as_str());
+            json!({ "name": row.name, "backend": backend, "backendHandler": row.backend_handler })
+        }).collect();
+        let backends: Vec<Json> = said
+            .iter()
+            .map(|said| self.backend_info(said))
+            .collect::<Result<_, _>>()?;
+        Ok(json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "default": self.table.default_row().name,
+            "handlers": handlers,
+            "backends": backends,
+        }))
+    }
+
+    fn backend_info(&self, said: &Said) -> Result<Json, Malformed> {
+        let backend = &said.backend;
+        let link = backend.link();
+        let version = backend.known().version;
+        let (pods, containers) = self.owners().count(backend.id);
+        let (state, cause) = match &link.state {
+            State::Connecting => ("connecting", None),
+            State::Ready(_) => ("ready", None),
+            State::Down(cause) => ("down", Some(cause.to_string())),
+        };
+        let conditions = conditions(&said.status)?.into_iter().map(|condition| {
+            let Condition {
+                kind,
+                status,
+                reason,
+                message,
+            } = condition;
+            json!({ "type": kind, "status": status, "reason": reason, "message": message })
+        });
+        Ok(json!({
+            "name": backend.name,
+            "socket": backend.socket.to_string(),
+            "state": state,
+            "cause": cause,
+            "since": humantime::format_rfc3339_seconds(link.since).to_string(),
+            "runtime": wire::string(&version, &[2])?,
+            "version": wire::string(&version, &[3])?,
+            "conditions": conditions.collect::<Vec<Json>>(),
+            "pods": pods,
+            "containers": containers,
+        }))
+    }
+}
+
+async fn ask_status(backend: &Arc<Backend>) -> Said {
+    let headers = own_headers();
+    let asked = backend.ask(&rpc::STATUS, &headers, wire::frame(&[]));
+    let result = match tokio::time::timeout(STATUS_WAIT, asked).await {
+        Ok(Ok(answer)) if answer.code() == Code::Ok => backend.message(&answer),
+        Ok(Ok(answer)) => Err(backend.unavailable(&String::from_utf8_lossy(answer.text()))),
+        Ok(Err(status)) => Err(status),
+        Err(_) => Err(backend.unavailable(&format!("no Status within {STATUS_WAIT:?}"))),
+    };
+    let backend = Arc::clone(backend);
+    match result {
+        Ok(status) => {
+            backend.learn(|known| known.status.clone_from(&status));
+            Said {
+                backend,
+                status,
+                silent: None,
+            }
+        }
+        Err(silent) => Said {
+            status: backend.known().status,
+            backend,
+            silent: Some(silent),
+        },
+    }
+}
+
+/// `RuntimeCondition`.
+struct Condition<'a> {
+    kind: &'a str,
+    status: bool,
+    reason: &'a str,
+    message: &'a str,
+}
+
+fn conditions(status: &[u8]) -> Result<Vec<Condition<'_>>, Malformed> {
+    wire::all_bytes(status, &[CONDITIONS, 1])?
+        .into_iter()
+        .map(|condition| {
+            Ok(Condition {
+                kind: wire::string(condition, &[1])?,
+                status: wire::varint(condition, &[2])? != 0,
+                reason: wire::string(condition, &[3])?,
+                message: wire::string(condition, &[4])?,
+            })
+        })
+        .collect()
+}
+
+/// The condition that says which backends are not ready; the kubelet does not read it.
+fn backends_ready(said: &[Said]) -> Result<Bytes, Malformed> {
+    let mut faults = Vec::new();
+    for said in said {
+        if let Some(silent) = &said.silent {
+            faults.push(silent.message().to_owned());
+            continue;
+        }
+        for condition in conditions(&said.status)?
+            .iter()
+            .filter(|condition| !condition.status)
+        {
+            faults.push(format!(
+                "backend {:?} ({}): {} is false: {}",
+                said.backend.name, said.backend.socket, condition.kind, condition.message
+            ));
+        }
+    }
+    let mut out = BytesMut::new();
+    wire::put_bytes(&mut out, 1, b"BackendsReady");
+    wire::put_varint(&mut out, 2, u64::from(faults.is_empty()));
+    if !faults.is_empty() {
+        wire::put_bytes(&mut out, 3, b"BackendNotReady");
+        wire::put_bytes(&mut out, 4, faults.join("; ").as_bytes());
+    }
+    Ok(out.freeze())
+}
+
+/// A `RuntimeHandler` for each row of the table and one, without a name, for the default row; by name.
+fn handlers(table: &Table, said: &[Said]) -> Result<Vec<Bytes>, Malformed> {
+    let default = [("", table.default_row())];
+    let rows = default
+        .into_iter()
+        .chain(table.handlers.iter().map(|row| (row.name.as_str(), row)));
+    rows.map(|(name, row)| {
+        let status = said
+            .iter()
+            .find(|said| said.backend.id == row.backend)
+            .map(|said| said.status.as_ref());
+        let theirs =
+            advertised(status.unwrap_or_default(), &row.backend_handler)?.unwrap_or_default();
+        Ok(wire::with_string(theirs, &[1], name))
+    })
+    .collect()
+}
+
+/// The `RuntimeHandler` of this name in a `StatusResponse`.
+fn advertised<'a>(status: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, Malformed> {
+    for handler in wire::all_bytes(status, &[HANDLERS])? {
+        if wire::string(handler, &[1])? == name {
+            return Ok(Some(handler));
+        }
+    }
+    Ok(None)
+}
+
+fn features(status: &Bytes) -> Result<Bytes, Malformed> {
+    Ok(wire::all_bytes(status, &[FEATURES])?.concat().into())
+}
+
+fn string_entry(key: &str, value: &str) -> Bytes {
+    wire::with_string(&wire::with_string(&[], &[1], key), &[2], value)
+}

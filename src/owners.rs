@@ -1,0 +1,289 @@
+//! Which backend owns a pod or container: learned, forgotten, looked up. In memory only; does no I/O.
+//!
+//! A whole list shows one moment, and pods may have come since: [`Owners::mark`] names that moment, and
+//! [`Owners::settle`] forgets only what was not learned after it.
+
+use std::collections::HashMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::rpc::{Kind, SEEN_ANNOTATION};
+use crate::wire::{self, Malformed};
+
+/// Index of a backend in the table's order.
+pub type BackendId = usize;
+
+/// A moment in the order of what was learned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mark(u64);
+
+/// Who owns an id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// This backend.
+    One(BackendId),
+    /// Both backends list an id that nobody created through the switch: neither is guessed.
+    Disputed(BackendId, BackendId),
+}
+
+/// What tells a pod from others, apart from its id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodNames {
+    /// The Kubernetes uid; empty for pods that have none.
+    pub uid: String,
+    /// The `kubernetes.io/config.seen` annotation; empty if absent.
+    pub seen: String,
+    /// When it was created, in nanoseconds since 1970.
+    pub created_at: u64,
+}
+
+impl PodNames {
+    /// Reads them from the `PodSandboxConfig` of a pod that is created now.
+    ///
+    /// # Errors
+    /// If that is not valid protobuf.
+    pub fn of_config(config: &[u8]) -> Result<PodNames, Malformed> {
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        Self::read(
+            config,
+            &[1, 2],
+            &[7],
+            u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+        )
+    }
+
+    /// Reads them from a listed `PodSandbox`.
+    fn of_listed(pod: &[u8]) -> Result<PodNames, Malformed> {
+        Self::read(pod, &[2, 2], &[6], wire::varint(pod, &[4])?)
+    }
+
+    fn read(
+        message: &[u8],
+        uid: &[u32],
+        annotations: &[u32],
+        created_at: u64,
+    ) -> Result<PodNames, Malformed> {
+        Ok(PodNames {
+            uid: wire::string(message, uid)?.to_owned(),
+            seen: wire::entry(message, annotations, SEEN_ANNOTATION)?
+                .unwrap_or_default()
+                .to_owned(),
+            created_at,
+        })
+    }
+}
+
+/// The owners of all pods and containers that are known.
+#[derive(Debug, Default)]
+pub struct Owners {
+    clock: u64,
+    pods: HashMap<String, Entry<PodNames>>,
+    containers: HashMap<String, Entry<String>>,
+}
+
+/// What is known of one id; `T` is what its kind adds: a pod's names, a container's pod.
+#[derive(Debug)]
+struct Entry<T> {
+    backend: BackendId,
+    /// The backend gave us the id in answer to a call that creates.
+    created: bool,
+    /// Another backend that lists it too, and when that was last seen.
+    rival: Option<(BackendId, u64)>,
+    /// When it was last learned.
+    at: u64,
+    more: T,
+}
+
+impl<T> Entry<T> {
+    fn owner(&self) -> Owner {
+        match self.rival {
+            Some((rival, _)) => Owner::Disputed(self.backend, rival),
+            None => Owner::One(self.backend),
+        }
+    }
+}
+
+impl Owners {
+    /// The moment now; taken before a whole list is asked for, given to [`Owners::settle`] after it.
+    pub fn mark(&self) -> Mark {
+        Mark(self.clock)
+    }
+
+    /// `backend` answered a call that creates with this pod.
+    pub fn own_pod(&mut self, id: &str, backend: BackendId, names: PodNames) {
+        let entry = self.created(backend, names);
+        self.pods.insert(id.to_owned(), entry);
+    }
+
+    /// `backend` answered a call that creates with this container of `pod`.
+    pub fn own_container(&mut self, id: &str, backend: BackendId, pod: &str) {
+        let entry = self.created(backend, pod.to_owned());
+        self.containers.insert(id.to_owned(), entry);
+    }
+
+    fn created<T>(&mut self, backend: BackendId, more: T) -> Entry<T> {
+        self.clock += 1;
+        Entry {
+            backend,
+            created: true,
+            rival: None,
+            at: self.clock,
+            more,
+        }
+    }
+
+    /// The pod or container was removed; a pod takes its containers with it.
+    pub fn forget(&mut self, kind: Kind, id: &str) {
+        match kind {
+            Kind::Pod => {
+                self.pods.remove(id);
+                self.containers.retain(|_, container| container.more != id);
+            }
+            Kind::Container => {
+                self.containers.remove(id);
+            }
+        }
+    }
+
+    /// Learns from an encoded list reply of `backend`: every item of the repeated field 1 is its own.
+    ///
+    /// # Errors
+    /// If the list is not valid protobuf; what stood before the fault is learned.
+    pub fn learn(&mut self, kind: Kind, backend: BackendId, list: &[u8]) -> Result<(), Malformed> {
+        self.clock += 1;
+        let now = self.clock;
+        match kind {
+            Kind::Pod => learn(&mut self.pods, backend, now, list, PodNames::of_listed),
+            Kind::Container => {
+                let pod = |container: &[u8]| wire::string(container, &[2]).map(str::to_owned);
+                learn(&mut self.containers, backend, now, list, pod)
+            }
+        }
+    }
+
+    /// A whole list of `backend`, asked for at `asked`, has been learned: what it lacked is forgotten.
+    pub fn settle(&mut self, kind: Kind, backend: BackendId, asked: Mark) {
+        match kind {
+            Kind::Pod => settle(&mut self.pods, backend, asked),
+            Kind::Container => settle(&mut self.containers, backend, asked),
+        }
+    }
+
+    /// The owner of exactly this id.
+    pub fn find(&self, kind: Kind, id: &str) -> Option<Owner> {
+        match kind {
+            Kind::Pod => self.pods.get(id).map(Entry::owner),
+            Kind::Container => self.containers.get(id).map(Entry::owner),
+        }
+    }
+
+    /// All ids that begin with `prefix`, and their owners.
+    pub fn with_prefix(&self, kind: Kind, prefix: &str) -> Vec<(&str, Owner)> {
+        match kind {
+            Kind::Pod => with_prefix(&self.pods, prefix),
+            Kind::Container => with_prefix(&self.containers, prefix),
+        }
+    }
+
+    /// The backends that own pods of this uid, in no order; a pod that was made anew may have left one behind on
+    /// another backend.
+    pub fn with_uid(&self, uid: &str) -> Vec<BackendId> {
+        let mut backends: Vec<_> = self
+            .pods
+            .values()
+            .filter(|pod| pod.more.uid == uid)
+            .map(|pod| pod.backend)
+            .collect();
+        backends.sort_unstable();
+        backends.dedup();
+        backends
+    }
+
+    /// The backend of the newest pod of which `names` is true.
+    pub fn newest_pod(&self, names: impl Fn(&PodNames) -> bool) -> Option<BackendId> {
+        let newest = self
+            .pods
+            .values()
+            .filter(|pod| names(&pod.more))
+            .max_by_key(|pod| pod.more.created_at)?;
+        Some(newest.backend)
+    }
+
+    /// How many pods and containers `backend` owns.
+    pub fn count(&self, backend: BackendId) -> (usize, usize) {
+        (count(&self.pods, backend), count(&self.containers, backend))
+    }
+}
+
+fn learn<T>(
+    entries: &mut HashMap<String, Entry<T>>,
+    backend: BackendId,
+    now: u64,
+    list: &[u8],
+    more: impl Fn(&[u8]) -> Result<T, Malformed>,
+) -> Result<(), Malformed> {
+    for field in wire::fields(list) {
+        let field = field?;
+        if field.number != 1 {
+            continue;
+        }
+        let item = field.bytes()?;
+        let id = wire::string(item, &[1])?;
+        match entries.get_mut(id) {
+            Some(entry) if entry.backend == backend => entry.at = now,
+            Some(entry) if entry.created => warn_of_rival(id, entry.backend, backend),
+            Some(entry) => entry.rival = Some((backend, now)),
+            None => {
+                let entry = Entry {
+                    backend,
+                    created: false,
+                    rival: None,
+                    at: now,
+                    more: more(item)?,
+                };
+                entries.insert(id.to_owned(), entry);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A backend lists an id that another one gave us: it cannot take it over.
+fn warn_of_rival(id: &str, owner: BackendId, rival: BackendId) {
+    tracing::debug!(
+        id,
+        owner,
+        rival,
+        "a second backend lists an id; it stays with the one that created it"
+    );
+}
+
+fn settle<T>(entries: &mut HashMap<String, Entry<T>>, backend: BackendId, Mark(asked): Mark) {
+    entries.retain(|_, entry| {
+        match entry.rival {
+            Some((rival, at)) if rival == backend && at <= asked => entry.rival = None,
+            Some((rival, at)) if entry.backend == backend && entry.at <= asked => {
+                (entry.backend, entry.at, entry.rival) = (rival, at, None);
+            }
+            _ => {}
+        }
+        entry.backend != backend || entry.at > asked
+    });
+}
+
+fn with_prefix<'a, T>(
+    entries: &'a HashMap<String, Entry<T>>,
+    prefix: &str,
+) -> Vec<(&'a str, Owner)> {
+    let hits = entries.iter().filter(|(id, _)| id.starts_with(prefix));
+    hits.map(|(id, entry)| (id.as_str(), entry.owner()))
+        .collect()
+}
+
+fn count<T>(entries: &HashMap<String, Entry<T>>, backend: BackendId) -> usize {
+    entries
+        .values()
+        .filter(|entry| entry.backend == backend)
+        .count()
+}

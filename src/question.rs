@@ -1,0 +1,86 @@
+//! The question to all backends that many misses share: who owns what?
+//!
+//! A miss joins only a question that has not begun, since a list that is under way may be older than the id.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared, WeakShared};
+use tonic::Status;
+
+use crate::backend::Backend;
+use crate::owners::BackendId;
+use crate::switch::Switch;
+
+type Asking = BoxFuture<'static, Result<(), Status>>;
+
+/// The question under way and the one after it; gone when nobody waits for it any more.
+#[derive(Default)]
+pub(crate) struct Question {
+    slots: Mutex<Slots>,
+}
+
+#[derive(Default)]
+struct Slots {
+    running: Option<WeakShared<Asking>>,
+    next: Option<WeakShared<Asking>>,
+    listed: HashSet<BackendId>,
+}
+
+impl Question {
+    /// Asks every backend for its pods and containers, together with all that ask now.
+    ///
+    /// # Errors
+    /// The first backend's that did not answer.
+    pub(crate) async fn ask(&self, switch: &Arc<Switch>) -> Result<(), Status> {
+        let asking = self.join(switch);
+        asking.await
+    }
+
+    fn join(&self, switch: &Arc<Switch>) -> Shared<Asking> {
+        let mut slots = self.slots();
+        if let Some(next) = slots.next.as_ref().and_then(WeakShared::upgrade) {
+            return next;
+        }
+        let running = slots.running.as_ref().and_then(WeakShared::upgrade);
+        let switch = Arc::clone(switch);
+        let next = async move {
+            if let Some(running) = running {
+                // Its own askers want its outcome, this one only its end.
+                drop(running.await);
+            }
+            switch.question.begin();
+            switch.list_every().await
+        };
+        let next = next.boxed().shared();
+        slots.next = next.downgrade();
+        next
+    }
+
+    fn begin(&self) {
+        let mut slots = self.slots();
+        slots.running = slots.next.take();
+    }
+
+    /// A backend's pods and containers have been learned at least once.
+    pub(crate) fn listed(&self, backend: BackendId) {
+        self.slots().listed.insert(backend);
+    }
+
+    /// Whether that is so for all of `backends`.
+    pub(crate) fn complete(&self, backends: &[Arc<Backend>]) -> bool {
+        self.slots().listed.len() == backends.len()
+    }
+
+    fn slots(&self) -> std::sync::MutexGuard<'_, Slots> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Question {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Question").finish_non_exhaustive()
+    }
+}

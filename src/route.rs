@@ -1,0 +1,162 @@
+//! Row, request, table and owners to a target: pure, no I/O, no waiting.
+//!
+//! A request that cannot be read where its key lies has no target: it is refused, never guessed.
+
+use crate::config::{Handler, Table};
+use crate::owners::{BackendId, Owner, Owners};
+use crate::rpc::{Filter, Goes, ImageRule, Kind, Row, SEEN_ANNOTATION, UID_LABEL};
+use crate::wire::{self, Malformed};
+
+/// Where a request goes.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Target {
+    /// This backend.
+    Backend(BackendId),
+    /// The owner of the pod or container, by its full id.
+    Owner(BackendId, Kind, String),
+    /// A handler's backend, under the name that it has there; the path says where the request names it.
+    Handler(Handler),
+    /// These backends, in this order, their replies merged.
+    Backends(Vec<BackendId>),
+    /// A pod or container that nobody is known to own: all backends have to be asked.
+    Miss(Kind, String),
+}
+
+/// Why a request has no target.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Its key cannot be read.
+    Malformed(Malformed),
+    /// No handler of that name.
+    UnknownHandler(String),
+    /// No id where one is needed.
+    EmptyId(Kind),
+    /// Several ids begin like this one.
+    Ambiguous(String),
+    /// Two backends list the id.
+    Disputed(Kind, String, BackendId, BackendId),
+}
+
+impl From<Malformed> for Refusal {
+    fn from(fault: Malformed) -> Refusal {
+        Refusal::Malformed(fault)
+    }
+}
+
+/// What is known when a request is routed.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    /// Handlers and backends.
+    pub table: &'a Table,
+    /// The owners.
+    pub owners: &'a Owners,
+    /// Every backend has been listed since the start, so what is not in `owners` was on none of them.
+    pub complete: bool,
+}
+
+impl Known<'_> {
+    /// Where `message`, a request of `row`, goes.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn route(&self, row: &Row, message: &[u8]) -> Result<Target, Refusal> {
+        match &row.goes {
+            Goes::Default => Ok(Target::Backend(self.table.default_row().backend)),
+            Goes::Handler(path) => self.handler(wire::string(message, path)?),
+            Goes::Owner(kind, path, _) => self.owner(*kind, wire::string(message, path)?),
+            Goes::OwnerWithImage(path) => self.owner(Kind::Pod, wire::string(message, path)?),
+            Goes::All(filter, _) => self.filtered(filter, message),
+            Goes::Image(handler, rule) => match wire::string(message, handler)? {
+                "" => self.image(rule, message),
+                name => self.handler(name),
+            },
+        }
+    }
+
+    fn handler(&self, name: &str) -> Result<Target, Refusal> {
+        let handler = self
+            .table
+            .handler(name)
+            .ok_or_else(|| Refusal::UnknownHandler(name.to_owned()))?;
+        Ok(Target::Handler(handler.clone()))
+    }
+
+    fn owner(&self, kind: Kind, id: &str) -> Result<Target, Refusal> {
+        if id.is_empty() {
+            return Err(Refusal::EmptyId(kind));
+        }
+        match self.owners.find(kind, id) {
+            Some(owner) => owned(kind, id, owner),
+            None => Ok(Target::Miss(kind, id.to_owned())),
+        }
+    }
+
+    /// Where a [`Target::Miss`] goes once all backends were asked: the owner of the one id that begins like it.
+    ///
+    /// # Errors
+    /// [`Refusal::Ambiguous`] and [`Refusal::Disputed`].
+    pub fn after_miss(&self, kind: Kind, id: &str) -> Result<Target, Refusal> {
+        if let Some(owner) = self.owners.find(kind, id) {
+            return owned(kind, id, owner);
+        }
+        match self.owners.with_prefix(kind, id).as_slice() {
+            [] => Ok(Target::Miss(kind, id.to_owned())),
+            [(full, owner)] => owned(kind, full, *owner),
+            _ => Err(Refusal::Ambiguous(id.to_owned())),
+        }
+    }
+
+    fn filtered(&self, filter: &Filter, message: &[u8]) -> Result<Target, Refusal> {
+        let pod = filter.pod.map(|path| (Kind::Pod, path));
+        for (kind, path) in filter.id.into_iter().chain(pod) {
+            match wire::string(message, path)? {
+                "" => {}
+                id => return self.owner(kind, id),
+            }
+        }
+        let uid = filter
+            .labels
+            .map_or(Ok(None), |path| wire::entry(message, path, UID_LABEL))?;
+        Ok(Target::Backends(
+            uid.map_or_else(|| self.all(), |uid| self.of_uid(uid)),
+        ))
+    }
+
+    /// The backends that have pods of `uid`; all of them while one may have a pod that was never seen.
+    fn of_uid(&self, uid: &str) -> Vec<BackendId> {
+        match self.owners.with_uid(uid) {
+            backends if self.complete && !backends.is_empty() => backends,
+            _ => self.all(),
+        }
+    }
+
+    fn all(&self) -> Vec<BackendId> {
+        (0..self.table.backends.len()).collect()
+    }
+
+    fn image(&self, rule: &ImageRule, message: &[u8]) -> Result<Target, Refusal> {
+        let owner = match rule {
+            ImageRule::Find(annotations) => {
+                match wire::entry(message, annotations, SEEN_ANNOTATION)? {
+                    Some(seen) if !seen.is_empty() => {
+                        self.owners.newest_pod(|pod| pod.seen == seen)
+                    }
+                    _ => None,
+                }
+            }
+            ImageRule::Pull(uid) => match wire::string(message, uid)? {
+                "" => None,
+                uid => self.owners.newest_pod(|pod| pod.uid == uid),
+            },
+            ImageRule::Every | ImageRule::List(_) => None,
+        };
+        Ok(owner.map_or_else(|| Target::Backends(self.all()), Target::Backend))
+    }
+}
+
+fn owned(kind: Kind, id: &str, owner: Owner) -> Result<Target, Refusal> {
+    match owner {
+        Owner::One(backend) => Ok(Target::Owner(backend, kind, id.to_owned())),
+        Owner::Disputed(one, other) => Err(Refusal::Disputed(kind, id.to_owned(), one, other)),
+    }
+}

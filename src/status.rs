@@ -1,0 +1,157 @@
+//! Every gRPC status that the switch itself makes, and nothing else: a backend's own status is never touched here.
+
+use std::time::Duration;
+
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use tonic::{Code, Status};
+
+use crate::address::Address;
+use crate::config::{Handler, Table};
+use crate::rpc::Kind;
+use crate::wire::{BadFrame, Malformed};
+
+/// What gRPC wants encoded in a `grpc-message`, apart from all that is not ASCII.
+const MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
+
+/// A path that is no RPC of the table.
+pub fn no_such_rpc(path: &str) -> Status {
+    Status::unimplemented(format!(
+        "criswitch does not know {path}: it serves the CRI of runtime.v1 only"
+    ))
+}
+
+/// A request whose routing key cannot be read.
+pub fn malformed(rpc: &str, fault: &Malformed) -> Status {
+    Status::invalid_argument(format!("{rpc}: the request cannot be routed: {fault}"))
+}
+
+/// A request that is not one plain gRPC message.
+pub fn bad_frame(rpc: &str, fault: BadFrame) -> Status {
+    match fault {
+        BadFrame::Length => Status::invalid_argument(format!("{rpc}: the request is {fault}")),
+        BadFrame::Compressed => Status::unimplemented(format!(
+            "{rpc}: the request is {fault}; send it uncompressed"
+        )),
+    }
+}
+
+/// A request above `max_message`.
+pub fn request_too_large(rpc: &str, limit: usize) -> Status {
+    Status::resource_exhausted(format!(
+        "{rpc}: the request is larger than max_message ({limit} bytes)"
+    ))
+}
+
+/// A merged reply above `max_message`; the kubelet would refuse it.
+pub fn reply_too_large(rpc: &str, limit: usize, sizes: &[(&str, usize)]) -> Status {
+    let total: usize = sizes.iter().map(|(_, size)| size).sum();
+    let parts: Vec<_> = sizes
+        .iter()
+        .map(|(backend, size)| format!("{backend} {size}"))
+        .collect();
+    Status::resource_exhausted(format!(
+        "{rpc}: the merged reply has {total} bytes, more than max_message ({limit}); by backend: {}",
+        parts.join(", ")
+    ))
+}
+
+/// One backend's reply above `max_message` where it has to be read.
+pub fn backend_reply_too_large(backend: &str, socket: &Address, limit: usize) -> Status {
+    Status::resource_exhausted(format!(
+        "backend {backend:?} ({socket}): its reply is larger than max_message ({limit} bytes)"
+    ))
+}
+
+/// The client's own deadline.
+pub fn deadline(rpc: &str, timeout: Duration) -> Status {
+    Status::deadline_exceeded(format!(
+        "{rpc}: no answer within the deadline of {timeout:?}"
+    ))
+}
+
+/// A request that the client did not finish.
+pub fn broken_request(rpc: &str, cause: &str) -> Status {
+    Status::cancelled(format!("{rpc}: the request ended early: {cause}"))
+}
+
+/// A handler that the table does not have, in containerd's words.
+pub fn unknown_handler(handler: &str, table: &Table) -> Status {
+    let known: Vec<_> = table
+        .handlers
+        .iter()
+        .map(|row: &Handler| row.name.as_str())
+        .collect();
+    Status::invalid_argument(format!(
+        "no runtime for {handler:?} is configured; criswitch has handlers: {}",
+        known.join(", ")
+    ))
+}
+
+/// A backend that cannot be reached, or that went away in the middle of a call.
+pub fn unavailable(backend: &str, socket: &Address, cause: &str) -> Status {
+    Status::unavailable(format!("backend {backend:?} ({socket}): {cause}"))
+}
+
+/// An id that nobody is known to own, while not every backend could be asked.
+pub fn owner_unknown(kind: Kind, id: &str, unanswered: &Status) -> Status {
+    Status::unavailable(format!(
+        "{} {id:?}: its backend cannot be told while one does not answer: {}",
+        noun(kind),
+        unanswered.message()
+    ))
+}
+
+/// An id that every backend says it does not have.
+pub fn not_found(kind: Kind, id: &str) -> Status {
+    Status::not_found(format!("{} {id:?}: not found at any backend", noun(kind)))
+}
+
+/// A prefix of several ids, in containerd's words.
+pub fn ambiguous(prefix: &str) -> Status {
+    Status::unknown(format!("Multiple IDs found with provided prefix: {prefix}"))
+}
+
+/// An id that two backends list, and that neither got through the switch.
+pub fn disputed(kind: Kind, id: &str, one: &str, other: &str) -> Status {
+    Status::failed_precondition(format!(
+        "{} {id:?}: backends {one:?} and {other:?} both list it; criswitch does not guess (are they one runtime under two sockets?)",
+        noun(kind)
+    ))
+}
+
+/// No id where one is needed.
+pub fn empty_id(rpc: &str, kind: Kind) -> Status {
+    Status::invalid_argument(format!("{rpc}: the {} id is empty", noun(kind)))
+}
+
+/// An RPC that the backends lack.
+pub fn lacking(rpc: &str, backend: &str) -> Status {
+    Status::unimplemented(format!("{rpc}: backend {backend:?} does not implement it"))
+}
+
+/// A backend's reply that breaks gRPC's or protobuf's rules.
+pub fn bad_reply(backend: &str, socket: &Address, cause: &str) -> Status {
+    Status::internal(format!("backend {backend:?} ({socket}): {cause}"))
+}
+
+/// The switch is ending.
+pub fn shutting_down() -> Status {
+    Status::new(Code::Unavailable, "criswitch is shutting down")
+}
+
+fn noun(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Pod => "pod",
+        Kind::Container => "container",
+    }
+}
+
+/// Names the backend where several were asked, behind its own text: clients match the beginning.
+///
+/// `message` is the percent-encoded `grpc-message`.
+pub fn named(message: &[u8], backend: &str, socket: &Address) -> http::HeaderValue {
+    let suffix = format!(" (backend {backend:?}, {socket})");
+    let suffix = utf8_percent_encode(&suffix, MESSAGE).to_string();
+    let text = [message, suffix.as_bytes()].concat();
+    http::HeaderValue::from_bytes(&text).unwrap_or_else(|_| http::HeaderValue::from_static(""))
+}

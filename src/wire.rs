@@ -1,0 +1,394 @@
+//! Raw protobuf and gRPC frames: reads and replaces single fields, never a whole message.
+//!
+//! Does no I/O and never panics, whatever the bytes are. The rules are protobuf's own: of a singular field the last
+//! value counts, and a submessage that occurs twice is merged.
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::encoding::{
+    DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint, skip_field,
+};
+
+/// Field numbers from the outermost message to a field: `[1, 19]` is field 19 of the message in field 1.
+pub type Path = &'static [u32];
+
+/// Bytes before each gRPC message: a compression flag and a big-endian length.
+pub const FRAME_HEADER: usize = 5;
+
+/// Bytes that are no protobuf message, or not where a field was read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// The encoding breaks off or has an impossible tag.
+    #[error("not a protobuf message")]
+    Encoding,
+    /// A field has another type on the wire than the CRI gives it.
+    #[error("field {0} has the wrong type")]
+    Type(u32),
+    /// A string that is not UTF-8.
+    #[error("field {0} is not UTF-8")]
+    Utf8(u32),
+}
+
+/// What a field holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// An integer, a bool or an enum.
+    Varint(u64),
+    /// A string, bytes or a submessage.
+    Bytes(&'a [u8]),
+    /// Types that the CRI's routed messages don't use; skipped.
+    Other,
+}
+
+/// One field as it stands in a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field<'a> {
+    /// Its number.
+    pub number: u32,
+    /// Its value.
+    pub value: Value<'a>,
+    /// Tag and value, as encoded.
+    pub raw: &'a [u8],
+}
+
+impl<'a> Field<'a> {
+    /// The bytes of a string, bytes or submessage field.
+    ///
+    /// # Errors
+    /// [`Malformed::Type`] for any other type.
+    pub fn bytes(&self) -> Result<&'a [u8], Malformed> {
+        match self.value {
+            Value::Bytes(bytes) => Ok(bytes),
+            _ => Err(Malformed::Type(self.number)),
+        }
+    }
+
+    /// The text of a string field.
+    ///
+    /// # Errors
+    /// [`Malformed::Type`] and [`Malformed::Utf8`].
+    pub fn str(&self) -> Result<&'a str, Malformed> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| Malformed::Utf8(self.number))
+    }
+
+    fn varint(&self) -> Result<u64, Malformed> {
+        match self.value {
+            Value::Varint(value) => Ok(value),
+            _ => Err(Malformed::Type(self.number)),
+        }
+    }
+}
+
+/// The fields of a message, in the order of their bytes; ends after the first error.
+pub struct Fields<'a> {
+    rest: &'a [u8],
+}
+
+/// Walks the fields of `message`, not entering submessages.
+pub fn fields(message: &[u8]) -> Fields<'_> {
+    Fields { rest: message }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Result<Field<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let field = next_field(self.rest);
+        self.rest = field.as_ref().map_or(&[], |field| {
+            self.rest.get(field.raw.len()..).unwrap_or_default()
+        });
+        Some(field)
+    }
+}
+
+fn next_field(message: &[u8]) -> Result<Field<'_>, Malformed> {
+    let mut rest = message;
+    let (number, wire_type) = decode_key(&mut rest).map_err(|_| Malformed::Encoding)?;
+    let value = match wire_type {
+        WireType::Varint => {
+            Value::Varint(decode_varint(&mut rest).map_err(|_| Malformed::Encoding)?)
+        }
+        WireType::LengthDelimited => {
+            let length = decode_varint(&mut rest).map_err(|_| Malformed::Encoding)?;
+            let length = usize::try_from(length).map_err(|_| Malformed::Encoding)?;
+            let (bytes, after) = rest.split_at_checked(length).ok_or(Malformed::Encoding)?;
+            rest = after;
+            Value::Bytes(bytes)
+        }
+        other => {
+            skip_field(other, number, &mut rest, DecodeContext::default())
+                .map_err(|_| Malformed::Encoding)?;
+            Value::Other
+        }
+    };
+    let raw = message
+        .get(..message.len() - rest.len())
+        .ok_or(Malformed::Encoding)?;
+    Ok(Field { number, value, raw })
+}
+
+/// The string at `path`, empty if it is absent, as in proto3.
+///
+/// # Errors
+/// If `message`, or a submessage on the way, is not protobuf, or the field is no UTF-8 string.
+pub fn string<'a>(message: &'a [u8], path: &[u32]) -> Result<&'a str, Malformed> {
+    let mut found = "";
+    each(message, path, &mut |field| {
+        found = field.str()?;
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// The integer at `path`, 0 if it is absent, as in proto3.
+///
+/// # Errors
+/// As [`string`].
+pub fn varint(message: &[u8], path: &[u32]) -> Result<u64, Malformed> {
+    let mut found = 0;
+    each(message, path, &mut |field| {
+        found = field.varint()?;
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// The value under `key` in the `map<string, string>` at `path`.
+///
+/// # Errors
+/// As [`string`]; also if another entry of the map is not protobuf.
+pub fn entry<'a>(message: &'a [u8], path: &[u32], key: &str) -> Result<Option<&'a str>, Malformed> {
+    let mut found = None;
+    each(message, path, &mut |field| {
+        let pair = field.bytes()?;
+        if bytes(pair, &[1])? == key.as_bytes() {
+            found = Some(string(pair, &[2])?);
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// The submessage or bytes at `path`, empty if absent; of several the last.
+///
+/// # Errors
+/// As [`string`].
+pub fn bytes<'a>(message: &'a [u8], path: &[u32]) -> Result<&'a [u8], Malformed> {
+    let mut found: &[u8] = &[];
+    each(message, path, &mut |field| {
+        found = field.bytes()?;
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Every string at `path`, where something on the way is repeated.
+///
+/// # Errors
+/// As [`string`].
+pub fn strings<'a>(message: &'a [u8], path: &[u32]) -> Result<Vec<&'a str>, Malformed> {
+    let mut found = Vec::new();
+    each(message, path, &mut |field| {
+        found.push(field.str()?);
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Every submessage at `path`.
+///
+/// # Errors
+/// As [`string`].
+pub fn all_bytes<'a>(message: &'a [u8], path: &[u32]) -> Result<Vec<&'a [u8]>, Malformed> {
+    let mut found = Vec::new();
+    each(message, path, &mut |field| {
+        found.push(field.bytes()?);
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Whether the submessage in field `number` occurs.
+///
+/// # Errors
+/// As [`string`].
+pub fn has(message: &[u8], number: u32) -> Result<bool, Malformed> {
+    let mut found = false;
+    each(message, &[number], &mut |_| {
+        found = true;
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Visits every occurrence of the field at `path`, in the order of the bytes.
+fn each<'a>(
+    message: &'a [u8],
+    path: &[u32],
+    visit: &mut dyn FnMut(Field<'a>) -> Result<(), Malformed>,
+) -> Result<(), Malformed> {
+    let Some((first, rest)) = path.split_first() else {
+        return Ok(());
+    };
+    for field in fields(message) {
+        let field = field?;
+        if field.number != *first {
+            continue;
+        }
+        if rest.is_empty() {
+            visit(field)?;
+        } else {
+            each(field.bytes()?, rest, visit)?;
+        }
+    }
+    Ok(())
+}
+
+/// Appends a field of bytes, a string or a submessage.
+pub fn put_bytes(out: &mut BytesMut, number: u32, value: &[u8]) {
+    encode_key(number, WireType::LengthDelimited, out);
+    encode_varint(value.len() as u64, out);
+    out.put_slice(value);
+}
+
+/// Appends an integer or bool field.
+pub fn put_varint(out: &mut BytesMut, number: u32, value: u64) {
+    encode_key(number, WireType::Varint, out);
+    encode_varint(value, out);
+}
+
+/// `message` with the singular string at `path` set, by appending it: the last value counts, submessages merge.
+pub fn with_string(message: &[u8], path: &[u32], value: &str) -> Bytes {
+    let mut out = BytesMut::from(message);
+    append_at(&mut out, path, value.as_bytes());
+    out.freeze()
+}
+
+fn append_at(out: &mut BytesMut, path: &[u32], value: &[u8]) {
+    match path {
+        [] => {}
+        [number] => put_bytes(out, *number, value),
+        [number, rest @ ..] => {
+            let mut inner = BytesMut::new();
+            append_at(&mut inner, rest, value);
+            put_bytes(out, *number, &inner);
+        }
+    }
+}
+
+/// `message` with each string at `path` replaced where `new` gives another one; all other bytes as they are.
+///
+/// A submessage that lacks the string counts as one with the empty string, as in proto3.
+///
+/// # Errors
+/// As [`string`].
+pub fn replace_strings<'n>(
+    message: &[u8],
+    path: &[u32],
+    new: &dyn Fn(&str) -> Option<&'n str>,
+) -> Result<Bytes, Malformed> {
+    let mut out = BytesMut::with_capacity(message.len());
+    replace_into(&mut out, message, path, new)?;
+    Ok(out.freeze())
+}
+
+fn replace_into<'n>(
+    out: &mut BytesMut,
+    message: &[u8],
+    path: &[u32],
+    new: &dyn Fn(&str) -> Option<&'n str>,
+) -> Result<(), Malformed> {
+    match path {
+        [] => out.put_slice(message),
+        [number] => {
+            out.put_slice(message);
+            if let Some(value) = new(string(message, path)?) {
+                put_bytes(out, *number, value.as_bytes());
+            }
+        }
+        [number, rest @ ..] => {
+            for field in fields(message) {
+                let field = field?;
+                if field.number == *number {
+                    let mut inner = BytesMut::with_capacity(field.raw.len());
+                    replace_into(&mut inner, field.bytes()?, rest, new)?;
+                    put_bytes(out, *number, &inner);
+                } else {
+                    out.put_slice(field.raw);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A gRPC body that is not exactly one plain message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadFrame {
+    /// Cut off, or of another length than it says.
+    #[error("not one whole gRPC message")]
+    Length,
+    /// Compressed, and it has to be read here.
+    #[error("a compressed gRPC message")]
+    Compressed,
+}
+
+/// Length of the gRPC message whose frame begins with `bytes`, `None` if fewer than [`FRAME_HEADER`] bytes are there.
+///
+/// # Errors
+/// [`BadFrame::Compressed`], also for a flag that gRPC doesn't know.
+pub fn frame_length(bytes: &[u8]) -> Result<Option<usize>, BadFrame> {
+    match bytes {
+        [0, a, b, c, d, ..] => Ok(Some(u32::from_be_bytes([*a, *b, *c, *d]) as usize)),
+        [0, ..] | [] => Ok(None),
+        _ => Err(BadFrame::Compressed),
+    }
+}
+
+/// The message of a body that holds exactly one.
+///
+/// # Errors
+/// [`BadFrame`].
+pub fn unframe(body: &Bytes) -> Result<Bytes, BadFrame> {
+    let length = frame_length(body)?.ok_or(BadFrame::Length)?;
+    if body.len() - FRAME_HEADER != length {
+        return Err(BadFrame::Length);
+    }
+    Ok(body.slice(FRAME_HEADER..))
+}
+
+/// The frame header of a message of `length` bytes; gRPC has no message above 4 GiB.
+pub fn frame_header(length: usize) -> Bytes {
+    let length = u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes();
+    Bytes::from([&[0], length.as_slice()].concat())
+}
+
+/// `message` in a gRPC frame.
+pub fn frame(message: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(FRAME_HEADER + message.len());
+    out.put_slice(&frame_header(message.len()));
+    out.put_slice(message);
+    out.freeze()
+}
+
+/// A `grpc-timeout`: at most eight digits and a unit (gRPC over HTTP/2: `Timeout`). `None` if it is none.
+pub fn timeout(value: &str) -> Option<Duration> {
+    let (digits, unit) = value.split_at_checked(value.len().checked_sub(1)?)?;
+    if digits.len() > 8 || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let amount: u64 = digits.parse().ok()?;
+    match unit {
+        "H" => Some(Duration::from_secs(amount * 3600)),
+        "M" => Some(Duration::from_secs(amount * 60)),
+        "S" => Some(Duration::from_secs(amount)),
+        "m" => Some(Duration::from_millis(amount)),
+        "u" => Some(Duration::from_micros(amount)),
+        "n" => Some(Duration::from_nanos(amount)),
+        _ => None,
+    }
+}
