@@ -1,4 +1,4 @@
-//! Configuration: what is read, and what is refused with which words.
+//! Configuration: what is read, what is refused with which words, and the files that are shipped.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -11,6 +11,8 @@
 mod config_files;
 #[path = "config/read.rs"]
 mod read;
+#[path = "config/shipped.rs"]
+mod shipped;
 #[path = "config/told_of_tables.rs"]
 mod told_of_tables;
 #[path = "config/told_of_text.rs"]
