@@ -1,9 +1,14 @@
 //! Where a CRI socket is: one type, one parser.
 //!
-//! Windows' `npipe://` addresses are to become a variant here.
+//! Windows' `npipe://` addresses are to become a variant here. Parsing never looks at the file system.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// The longest path that fits into `sun_path`: 108 bytes with its ending zero.
+pub const MAX_PATH_BYTES: usize = 107;
 
 /// A socket that the switch listens on, or that a backend serves.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -12,10 +17,148 @@ pub enum Address {
     Unix(PathBuf),
 }
 
+/// Why a text is not an [`Address`].
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum AddressError {
+    /// Nothing is left after the scheme.
+    #[error("the socket path is empty")]
+    Empty,
+    /// A path that would depend on where the daemon was started.
+    #[error("the socket path {0:?} is relative")]
+    Relative(String),
+    /// A path that the kernel would refuse or cut.
+    #[error("the socket path is {0} bytes long, and the kernel takes at most {MAX_PATH_BYTES}")]
+    TooLong(usize),
+    /// A scheme other than `unix`.
+    #[error("{0:?} is not a Unix socket, and no other kind is served on this platform")]
+    Scheme(String),
+    /// The kernel would end the path at the zero.
+    #[error("the socket path {0:?} contains a NUL byte")]
+    Nul(String),
+}
+
+impl Address {
+    /// Reads an absolute path, `unix:///path` or `unix:/path`.
+    ///
+    /// Doubled slashes, `.` and a trailing slash are dropped, so that two spellings of one path are equal.
+    /// Symbolic links and `..` stay: only the kernel knows where they lead.
+    pub fn parse(text: &str) -> Result<Address, AddressError> {
+        let path = without_scheme(text)?;
+        if path.is_empty() {
+            return Err(AddressError::Empty);
+        }
+        if path.contains('\0') {
+            return Err(AddressError::Nul(path.to_owned()));
+        }
+        if !path.starts_with('/') {
+            return Err(AddressError::Relative(path.to_owned()));
+        }
+        let path: PathBuf = Path::new(path).components().collect();
+        match path.as_os_str().len() {
+            0..=MAX_PATH_BYTES => Ok(Address::Unix(path)),
+            length => Err(AddressError::TooLong(length)),
+        }
+    }
+}
+
+impl AddressError {
+    /// What to write instead, in words that follow "try".
+    pub fn hint(&self) -> &'static str {
+        match self {
+            AddressError::Empty | AddressError::Relative(_) => {
+                "an absolute path, such as \"/run/name/name.sock\""
+            }
+            AddressError::TooLong(_) => "a shorter path, or a symbolic link to its directory",
+            AddressError::Scheme(_) => "the path of a Unix socket, plain or after \"unix://\"",
+            AddressError::Nul(_) => "the path without it",
+        }
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Address::Unix(path) => write!(f, "{}", path.display()),
         }
+    }
+}
+
+fn without_scheme(text: &str) -> Result<&str, AddressError> {
+    if let Some(rest) = text.strip_prefix("unix:") {
+        return Ok(rest.strip_prefix("//").unwrap_or(rest));
+    }
+    match text.split_once("://") {
+        Some((scheme, _)) if !scheme.contains('/') => Err(AddressError::Scheme(text.to_owned())),
+        _ => Ok(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> String {
+        Address::parse(text).unwrap().to_string()
+    }
+
+    #[test]
+    fn a_path_is_read_plain_or_after_its_scheme() {
+        for text in ["/run/a.sock", "unix:///run/a.sock", "unix:/run/a.sock"] {
+            assert_eq!(parsed(text), "/run/a.sock", "{text}");
+        }
+    }
+
+    #[test]
+    fn two_spellings_of_one_path_are_one_address() {
+        for text in [
+            "/run//a.sock",
+            "/run/./a.sock",
+            "/run/a.sock/",
+            "unix:////run/a.sock",
+        ] {
+            assert_eq!(
+                Address::parse(text),
+                Address::parse("/run/a.sock"),
+                "{text}"
+            );
+        }
+        assert_ne!(
+            Address::parse("/run/x/../a.sock"),
+            Address::parse("/run/a.sock")
+        );
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_with_its_reason() {
+        for (text, error) in [
+            ("", AddressError::Empty),
+            ("unix://", AddressError::Empty),
+            ("run/a.sock", AddressError::Relative("run/a.sock".into())),
+            (
+                "unix://run/a.sock",
+                AddressError::Relative("run/a.sock".into()),
+            ),
+            (
+                "npipe:////./pipe/a",
+                AddressError::Scheme("npipe:////./pipe/a".into()),
+            ),
+            (
+                "tcp://127.0.0.1:1",
+                AddressError::Scheme("tcp://127.0.0.1:1".into()),
+            ),
+            ("/run/a\0.sock", AddressError::Nul("/run/a\0.sock".into())),
+        ] {
+            assert_eq!(Address::parse(text), Err(error), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_path_may_be_107_bytes_and_not_one_more() {
+        let longest = format!("/{}", "a".repeat(106));
+        assert_eq!(parsed(&longest), longest);
+        let spelt_longer = format!("/.//{}/", "a".repeat(106));
+        assert_eq!(parsed(&spelt_longer), longest);
+        let longer = format!("/{}", "a".repeat(107));
+        assert_eq!(Address::parse(&longer), Err(AddressError::TooLong(108)));
     }
 }

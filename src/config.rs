@@ -1,8 +1,26 @@
 //! Configuration: text to a checked [`Config`] that cannot be wrong.
+//!
+//! `files` are read, `text` is what they say, `value` and `check` judge it. Every problem is told at once, each with
+//! its place. Nothing here dials a backend or binds a socket.
 
+mod check;
+mod files;
+mod key;
+mod problem;
+mod text;
+mod value;
+
+use std::path::Path;
 use std::time::Duration;
 
 use crate::address::Address;
+use text::Written;
+
+pub use key::Key;
+pub use problem::{Place, Problem, Problems};
+
+/// Where the configuration is unless the command line says otherwise.
+pub const DEFAULT_PATH: &str = "/etc/criswitch/criswitch.toml";
 
 /// A configuration that has passed every check.
 #[derive(Clone, Debug)]
@@ -28,8 +46,8 @@ pub struct Table {
     pub backends: Vec<BackendConfig>,
     /// Rows, sorted by name.
     pub handlers: Vec<Handler>,
-    /// Index into `handlers` of the row for pods that name no handler.
-    pub default: usize,
+    /// The row among them for pods that name no handler.
+    pub default: Handler,
 }
 
 /// A row of the table.
@@ -52,18 +70,33 @@ pub struct BackendConfig {
     pub socket: Address,
 }
 
+impl Config {
+    /// Reads and checks `path` and the drop-ins `conf.d/*.toml` beside it, in the order of their names.
+    pub fn load(path: &Path) -> Result<Config, Problems> {
+        let mut problems = Problems::default();
+        let files = files::read(path, &mut problems);
+        let mut written = Written {
+            partial: !problems.is_empty(),
+            ..Written::default()
+        };
+        for file in &files {
+            written.read(file, &mut problems);
+        }
+        let config = check::check(&written, &Place::start(0, path), &mut problems);
+        config.filter(|_| problems.is_empty()).ok_or(problems)
+    }
+}
+
 impl Table {
-    /// The row of a handler; the default row for the empty name.
+    /// The row of a pod that asks for the handler `name`; empty for one that names none.
     pub fn handler(&self, name: &str) -> Option<&Handler> {
         if name.is_empty() {
-            return Some(self.default_row());
+            return Some(&self.default);
         }
-        self.handlers.iter().find(|row| row.name == name)
-    }
-
-    /// The row of a pod that names no handler.
-    pub fn default_row(&self) -> &Handler {
-        &self.handlers[self.default]
+        let at = self
+            .handlers
+            .binary_search_by(|row| row.name.as_str().cmp(name));
+        self.handlers.get(at.ok()?)
     }
 
     /// The table's name for what `backend` calls `name`, `None` if they are the same or the table has none.

@@ -39,7 +39,7 @@ struct Said {
 impl Switch {
     /// The default backend's status with the table's handlers, common features and the state of all backends.
     pub(crate) async fn status(&self, call: &Call) -> Result<Reply, Failed> {
-        let default = self.table.default_row().backend;
+        let default = self.table.default.backend;
         let others = self.backends.iter().filter(|backend| backend.id != default);
         let (answer, others) =
             join(self.default_status(call), join_all(others.map(ask_status))).await;
@@ -65,7 +65,7 @@ impl Switch {
 
     /// The default backend's answer; without one in time, what it said last.
     async fn default_status(&self, call: &Call) -> Result<Answer, Failed> {
-        let backend = self.backend(self.table.default_row().backend)?;
+        let backend = self.backend(self.table.default.backend)?;
         let headers = call.reading_headers();
         let answer = backend.ask(call.row, &headers, call.body.clone());
         let mut answer = std::pin::pin!(answer);
@@ -128,7 +128,7 @@ impl Switch {
             .collect::<Result<_, _>>()?;
         Ok(json!({
             "version": env!("CARGO_PKG_VERSION"),
-            "default": self.table.default_row().name,
+            "default": self.table.default.name,
             "handlers": handlers,
             "backends": backends,
         }))
@@ -247,7 +247,7 @@ fn backends_ready(said: &[Said]) -> Result<Bytes, Malformed> {
 
 /// A `RuntimeHandler` for each row of the table and one, without a name, for the default row; by name.
 fn handlers(table: &Table, said: &[Said]) -> Result<Vec<Bytes>, Malformed> {
-    let default = [("", table.default_row())];
+    let default = [("", &table.default)];
     let rows = default
         .into_iter()
         .chain(table.handlers.iter().map(|row| (row.name.as_str(), row)));

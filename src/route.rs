@@ -61,7 +61,7 @@ impl Known<'_> {
     /// [`Refusal`].
     pub fn route(&self, row: &Row, message: &[u8]) -> Result<Target, Refusal> {
         match &row.goes {
-            Goes::Default => Ok(Target::Backend(self.table.default_row().backend)),
+            Goes::Default => Ok(Target::Backend(self.table.default.backend)),
             Goes::Handler(path) => self.handler(wire::string(message, path)?),
             Goes::Owner(kind, path, _) => self.owner(*kind, wire::string(message, path)?),
             Goes::OwnerWithImage(path) => self.owner(Kind::Pod, wire::string(message, path)?),

@@ -1,0 +1,289 @@
+//! From what is written to a [`Config`]: whether the values fit together.
+//!
+//! Goes on after a problem, and tells none that only follows from another.
+
+use super::key::Key;
+use super::problem::{Place, Problems, nearest};
+use super::text::{At, Route, Row, Target, Written};
+use super::value::{self, Wrong};
+use super::{BackendConfig, Config, Handler, Table};
+use crate::address::Address;
+
+/// The configuration, or none and a problem for each reason.
+pub(super) fn check(written: &Written, main: &Place, problems: &mut Problems) -> Option<Config> {
+    let mut check = Check {
+        written,
+        main,
+        problems,
+    };
+    let listen = check.value(Key::Listen, value::listen);
+    let drain = check.value(Key::Drain, value::drain);
+    let max_message = check.value(Key::MaxMessage, value::max_message);
+    let log_level = check.value(Key::LogLevel, value::log_level);
+    let table = check.table(listen.as_ref());
+    Some(Config {
+        listen: listen?,
+        drain: drain?,
+        max_message: max_message?,
+        log_level: log_level?,
+        table: table?,
+    })
+}
+
+struct Check<'a> {
+    written: &'a Written,
+    main: &'a Place,
+    problems: &'a mut Problems,
+}
+
+/// A backend's name, and its socket unless that had a problem.
+struct Known {
+    name: At<String>,
+    socket: Option<Address>,
+}
+
+/// A handler whose backend is found.
+struct Found {
+    name: String,
+    backend: BackendConfig,
+    backend_handler: String,
+}
+
+impl Check<'_> {
+    fn value<T>(&mut self, key: Key, parse: fn(&str) -> Result<T, Wrong>) -> Option<T> {
+        match self.written.key(key) {
+            Some(row) => self.parsed(row.value.as_ref()?, parse),
+            None => parse(key.default_text()?).ok(),
+        }
+    }
+
+    fn parsed<T>(&mut self, text: &At<String>, parse: fn(&str) -> Result<T, Wrong>) -> Option<T> {
+        let value = parse(&text.value);
+        value.map_err(|wrong| self.wrong(&text.place, &wrong)).ok()
+    }
+
+    fn table(&mut self, listen: Option<&Address>) -> Option<Table> {
+        let mut known = self.named_backends(listen);
+        self.add_unnamed_backends(&mut known, listen);
+        let handlers = self.handlers(&known);
+        let default = self.default()?;
+        arrange(handlers, known, &default)
+    }
+
+    fn named_backends(&mut self, listen: Option<&Address>) -> Vec<Known> {
+        let mut known: Vec<Known> = Vec::new();
+        for row in &self.written.backends {
+            self.label("backend", &row.name);
+            let socket = row.value.as_ref();
+            let socket = socket.and_then(|text| self.socket(text, listen));
+            if let Some(first) = with_socket(&known, socket.as_ref()) {
+                self.second_name(row, first);
+            }
+            known.push(Known {
+                name: row.name.clone(),
+                socket,
+            });
+        }
+        known
+    }
+
+    /// A socket that only handlers mention is named after the first of them.
+    fn add_unnamed_backends(&mut self, known: &mut Vec<Known>, listen: Option<&Address>) {
+        for row in &self.written.handlers {
+            let Some(text) = row.value.as_ref().and_then(written_socket) else {
+                continue;
+            };
+            let socket = self.socket(&text, listen);
+            if socket.is_none() || with_socket(known, socket.as_ref()).is_some() {
+                continue;
+            }
+            if let Some(other) = with_name(known, &row.name.value) {
+                self.name_clash(&text, other);
+            }
+            known.push(Known {
+                name: row.name.clone(),
+                socket,
+            });
+        }
+    }
+
+    fn socket(&mut self, text: &At<String>, listen: Option<&Address>) -> Option<Address> {
+        let socket = self.parsed(text, value::address)?;
+        if Some(&socket) == listen {
+            let what = format!("{socket} is the switch's own socket (\"listen\")");
+            self.problems
+                .tell(&text.place, what, "the socket of a container runtime");
+        }
+        Some(socket)
+    }
+
+    fn handlers(&mut self, known: &[Known]) -> Vec<Found> {
+        if self.written.handlers.is_empty() && !self.written.partial {
+            let place = self.written.handlers_at.as_ref().unwrap_or(self.main);
+            let hint = "[handlers] with a row such as runc = \"/run/containerd/containerd.sock\"";
+            self.problems.tell(place, "no handler is defined", hint);
+        }
+        let rows = self.written.handlers.iter();
+        rows.filter_map(|row| self.handler(row, known)).collect()
+    }
+
+    fn handler(&mut self, row: &Row<Route>, known: &[Known]) -> Option<Found> {
+        self.label("handler", &row.name);
+        let route = row.value.as_ref()?;
+        let backend = self.target(&route.target, known)?;
+        let same_name = || row.name.value.clone();
+        Some(Found {
+            name: row.name.value.clone(),
+            backend: BackendConfig {
+                name: backend.name.value.clone(),
+                socket: backend.socket.clone()?,
+            },
+            backend_handler: route.backend_handler.clone().unwrap_or_else(same_name),
+        })
+    }
+
+    fn target<'k>(&mut self, target: &At<Target>, known: &'k [Known]) -> Option<&'k Known> {
+        match &target.value {
+            Target::Socket(text) => with_socket(known, Address::parse(text).ok().as_ref()),
+            Target::Backend(name) => {
+                let backend = with_name(known, name);
+                if backend.is_none() && !self.written.partial {
+                    self.no_backend(name, &target.place, known);
+                }
+                backend
+            }
+        }
+    }
+
+    fn default(&mut self) -> Option<String> {
+        let Some(row) = self.written.key(Key::Default) else {
+            if !self.written.partial {
+                let what = "\"default\" is missing: the handler of pods without a RuntimeClass";
+                self.problems.tell(self.main, what, self.default_hint());
+            }
+            return None;
+        };
+        let default = row.value.as_ref()?;
+        let handlers = &self.written.handlers;
+        let names = handlers.iter().map(|row| row.name.value.as_str());
+        let missing = !names.clone().any(|name| name == default.value);
+        if let (true, false, Some(hint)) = (
+            missing,
+            self.written.partial,
+            nearest(&default.value, names),
+        ) {
+            let what = format!(
+                "\"default\" is {:?}, which is not in [handlers]",
+                default.value
+            );
+            self.problems.tell(&default.place, what, hint);
+        }
+        Some(default.value.clone())
+    }
+
+    fn default_hint(&self) -> String {
+        let first = self.written.handlers.first();
+        format!(
+            "default = {:?}",
+            first.map_or("runc", |row| &row.name.value)
+        )
+    }
+
+    fn label(&mut self, kind: &str, name: &At<String>) {
+        if let Err(wrong) = value::label(kind, &name.value) {
+            self.wrong(&name.place, &wrong);
+        }
+    }
+
+    fn second_name(&mut self, row: &Row<At<String>>, first: &Known) {
+        let (name, first, place) = (&row.name.value, &first.name.value, &first.name.place);
+        let what = format!("backend {name:?} has the same socket as {first:?} at {place}");
+        self.problems
+            .tell(&row.name.place, what, "one name for both");
+    }
+
+    fn name_clash(&mut self, socket: &At<String>, other: &Known) {
+        let (name, place) = (&other.name.value, &other.name.place);
+        let what = format!(
+            "this socket's backend takes its handler's name, but {name:?} is another backend at {place}"
+        );
+        let hint = format!(
+            "a name of its own under [backends], such as {name}-2 = {:?}",
+            socket.value
+        );
+        self.problems.tell(&socket.place, what, hint);
+    }
+
+    fn no_backend(&mut self, name: &str, place: &Place, known: &[Known]) {
+        let names = known.iter().map(|backend| backend.name.value.as_str());
+        let hint = match nearest(name, names) {
+            _ if name.contains('/') => format!("socket = {name:?}"),
+            Some(name) => name,
+            None => "the path of its socket".to_owned(),
+        };
+        self.problems
+            .tell(place, format!("no backend is named {name:?}"), hint);
+    }
+
+    fn wrong(&mut self, place: &Place, wrong: &Wrong) {
+        self.problems.tell(place, &wrong.what, &wrong.hint);
+    }
+}
+
+/// The default handler's backend first, then as handlers mention them, then those without a handler.
+fn arrange(mut handlers: Vec<Found>, known: Vec<Known>, default: &str) -> Option<Table> {
+    let mut backends: Vec<BackendConfig> = Vec::new();
+    let first = handlers.iter().filter(|row| row.name == default);
+    let mentioned = first.chain(&handlers).map(|row| row.backend.clone());
+    for backend in mentioned.chain(known.into_iter().filter_map(Known::checked)) {
+        if !backends.contains(&backend) {
+            backends.push(backend);
+        }
+    }
+    handlers.sort_by(|a, b| a.name.cmp(&b.name));
+    let handler = |row: Found| {
+        Some(Handler {
+            backend: backends
+                .iter()
+                .position(|backend| *backend == row.backend)?,
+            name: row.name,
+            backend_handler: row.backend_handler,
+        })
+    };
+    let handlers: Vec<Handler> = handlers.into_iter().filter_map(handler).collect();
+    Some(Table {
+        default: handlers.iter().find(|row| row.name == default)?.clone(),
+        backends,
+        handlers,
+    })
+}
+
+impl Known {
+    fn checked(self) -> Option<BackendConfig> {
+        Some(BackendConfig {
+            name: self.name.value,
+            socket: self.socket?,
+        })
+    }
+}
+
+fn with_name<'k>(known: &'k [Known], name: &str) -> Option<&'k Known> {
+    known.iter().find(|backend| backend.name.value == name)
+}
+
+fn with_socket<'k>(known: &'k [Known], socket: Option<&Address>) -> Option<&'k Known> {
+    let socket = Some(socket?);
+    known
+        .iter()
+        .find(|backend| backend.socket.as_ref() == socket)
+}
+
+fn written_socket(route: &Route) -> Option<At<String>> {
+    match &route.target.value {
+        Target::Backend(_) => None,
+        Target::Socket(text) => Some(At {
+            value: text.clone(),
+            place: route.target.place.clone(),
+        }),
+    }
+}

@@ -1,0 +1,347 @@
+//! Configuration as it is written: TOML to rows and texts, each with its place.
+//!
+//! Tells unknown keys, wrong types and what is written twice. Never judges a value: `check` does.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue, Error};
+
+use super::files::File;
+use super::key::Key;
+use super::problem::{Place, Problems, nearest};
+
+const TABLES: [&str; 3] = ["handlers", "backends", "log"];
+const SOCKET: &str = "\"/run/containerd/containerd.sock\"";
+
+/// A value and where it is written.
+#[derive(Clone, Debug)]
+pub(super) struct At<T> {
+    pub(super) value: T,
+    pub(super) place: Place,
+}
+
+/// Every file together, as written.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    /// Rows of the keys of [`Key`].
+    pub(super) keys: Vec<Row<At<String>>>,
+    pub(super) handlers: Vec<Row<Route>>,
+    pub(super) backends: Vec<Row<At<String>>>,
+    /// The first `[handlers]`, for what is wrong with the table as a whole.
+    pub(super) handlers_at: Option<Place>,
+    /// Some of it could not be read: what seems to be missing may be there.
+    pub(super) partial: bool,
+}
+
+/// A key that is defined once, at the head or in a table, and its value.
+#[derive(Debug)]
+pub(super) struct Row<T> {
+    pub(super) name: At<String>,
+    /// None where the value's problem has been told.
+    pub(super) value: Option<T>,
+}
+
+/// The value of a handler's row.
+#[derive(Debug)]
+pub(super) struct Route {
+    pub(super) target: At<Target>,
+    pub(super) backend_handler: Option<String>,
+}
+
+/// What a handler's row points to.
+#[derive(Debug)]
+pub(super) enum Target {
+    Backend(String),
+    Socket(String),
+}
+
+/// A key and its value in one file.
+struct Entry<'t> {
+    key: &'t str,
+    at: Place,
+    value: &'t DeValue<'t>,
+    value_at: Place,
+}
+
+/// The walk over one file.
+struct Walk<'a> {
+    file: &'a File,
+    written: &'a mut Written,
+    problems: &'a mut Problems,
+}
+
+impl Written {
+    /// Adds what a file says. Of a file that is not TOML only the syntax errors are told.
+    pub(super) fn read(&mut self, file: &File, problems: &mut Problems) {
+        let (table, errors) = DeTable::parse_recoverable(&file.text);
+        if !errors.is_empty() {
+            self.partial = true;
+            return tell_syntax(file, &errors, problems);
+        }
+        let mut walk = Walk {
+            file,
+            written: self,
+            problems,
+        };
+        walk.head(table.get_ref());
+    }
+
+    /// The row of a key, if a file has one.
+    pub(super) fn key(&self, key: Key) -> Option<&Row<At<String>>> {
+        self.keys.iter().find(|row| row.name.value == key.name())
+    }
+}
+
+impl File {
+    fn place(&self, offset: usize) -> Place {
+        self.start
+            .after(self.text.get(..offset).unwrap_or(&self.text))
+    }
+
+    fn entries<'t>(&self, table: &'t DeTable<'t>) -> Vec<Entry<'t>> {
+        let mut entries: Vec<_> = table.iter().collect();
+        entries.sort_by_key(|(key, _)| key.span().start);
+        let entries = entries.into_iter();
+        entries.map(|(key, value)| self.entry(key, value)).collect()
+    }
+
+    fn entry<'t>(
+        &self,
+        key: &'t Spanned<DeString<'t>>,
+        value: &'t Spanned<DeValue<'t>>,
+    ) -> Entry<'t> {
+        Entry {
+            key: key.get_ref(),
+            at: self.place(key.span().start),
+            value: value.get_ref(),
+            value_at: self.place(value.span().start),
+        }
+    }
+}
+
+impl Entry<'_> {
+    fn name(&self) -> At<String> {
+        At {
+            value: self.key.to_owned(),
+            place: self.at.clone(),
+        }
+    }
+}
+
+impl Walk<'_> {
+    fn head(&mut self, table: &DeTable<'_>) {
+        for entry in self.file.entries(table) {
+            match entry.key {
+                "handlers" => self.handlers(&entry),
+                "backends" => self.rows(&entry, Walk::backend),
+                "log" => self.rows(&entry, |walk, entry| walk.key("log.", entry)),
+                _ => self.key("", &entry),
+            }
+        }
+    }
+
+    fn handlers(&mut self, table: &Entry<'_>) {
+        self.written.handlers_at.get_or_insert(table.at.clone());
+        self.rows(table, Walk::handler);
+    }
+
+    fn rows(&mut self, table: &Entry<'_>, row: fn(&mut Self, &Entry<'_>)) {
+        let DeValue::Table(rows) = table.value else {
+            self.written.partial = true;
+            return self.wrong_type(table, "a table", format_args!("[{}]", table.key));
+        };
+        for entry in self.file.entries(rows) {
+            row(self, &entry);
+        }
+    }
+
+    fn key(&mut self, table: &str, entry: &Entry<'_>) {
+        let Some(key) = Key::named(&format!("{table}{}", entry.key)) else {
+            return self.unknown(entry, &keys_of(table));
+        };
+        let value = self.text(entry, &format!("{:?}", key.example()));
+        let name = At {
+            value: key.name().to_owned(),
+            place: entry.at.clone(),
+        };
+        if let Err(first) = add(&mut self.written.keys, name, value) {
+            self.twice(entry, format_args!("{:?}", key.name()), &first);
+        }
+    }
+
+    fn handler(&mut self, entry: &Entry<'_>) {
+        let value = match entry.value {
+            DeValue::Table(fields) => self.handler_fields(entry, fields),
+            _ => self.text(entry, SOCKET).map(|text| Route {
+                target: text.map(Target::guess),
+                backend_handler: None,
+            }),
+        };
+        if let Err(first) = add(&mut self.written.handlers, entry.name(), value) {
+            self.twice(entry, format_args!("handler {:?}", entry.key), &first);
+        }
+    }
+
+    fn handler_fields(&mut self, row: &Entry<'_>, fields: &DeTable<'_>) -> Option<Route> {
+        let told = self.problems.len();
+        let mut texts = self.fields(fields, &["backend", "socket", "handler"]);
+        let backend_handler = texts.remove("handler").map(|text| text.value);
+        let target = match (texts.remove("backend"), texts.remove("socket")) {
+            (Some(backend), None) => backend.map(Target::Backend),
+            (None, Some(socket)) => socket.map(Target::Socket),
+            (Some(_), Some(_)) => return self.no_one_target(row, "both a backend and a socket"),
+            // What is missing may be what was misspelt.
+            (None, None) if self.problems.len() > told => return None,
+            (None, None) => return self.no_one_target(row, "neither a backend nor a socket"),
+        };
+        Some(Route {
+            target,
+            backend_handler,
+        })
+    }
+
+    fn no_one_target(&mut self, row: &Entry<'_>, has: &str) -> Option<Route> {
+        let what = format!("handler {:?} has {has}", row.key);
+        let hint = format!("one of the two, such as socket = {SOCKET}");
+        self.problems.tell(&row.value_at, what, hint);
+        None
+    }
+
+    fn backend(&mut self, entry: &Entry<'_>) {
+        let value = match entry.value {
+            DeValue::Table(fields) => self.backend_fields(entry, fields),
+            _ => self.text(entry, SOCKET),
+        };
+        if let Err(first) = add(&mut self.written.backends, entry.name(), value) {
+            self.twice(entry, format_args!("backend {:?}", entry.key), &first);
+        }
+    }
+
+    fn backend_fields(&mut self, row: &Entry<'_>, fields: &DeTable<'_>) -> Option<At<String>> {
+        let told = self.problems.len();
+        let socket = self.fields(fields, &["socket"]).remove("socket");
+        if socket.is_none() && self.problems.len() == told {
+            let what = format!("backend {:?} has no socket", row.key);
+            self.problems
+                .tell(&row.value_at, what, format_args!("socket = {SOCKET}"));
+        }
+        socket
+    }
+
+    /// The texts of a row's inner table.
+    fn fields(&mut self, table: &DeTable<'_>, known: &[&str]) -> BTreeMap<String, At<String>> {
+        let mut texts = BTreeMap::new();
+        for entry in self.file.entries(table) {
+            if !known.contains(&entry.key) {
+                self.unknown(&entry, known);
+            } else if let Some(text) = self.text(&entry, "text in quotes") {
+                texts.insert(entry.key.to_owned(), text);
+            }
+        }
+        texts
+    }
+
+    fn text(&mut self, entry: &Entry<'_>, example: &str) -> Option<At<String>> {
+        let DeValue::String(text) = entry.value else {
+            self.wrong_type(entry, "a string", example);
+            return None;
+        };
+        Some(At {
+            value: text.to_string(),
+            place: entry.value_at.clone(),
+        })
+    }
+
+    fn wrong_type(&mut self, entry: &Entry<'_>, wanted: &str, example: impl Display) {
+        let what = format!("{:?} is {}, not {wanted}", entry.key, type_of(entry.value));
+        self.problems.tell(&entry.value_at, what, example);
+    }
+
+    fn unknown(&mut self, entry: &Entry<'_>, known: &[&str]) {
+        let what = format!("unknown key {:?}", entry.key);
+        let hint = nearest(entry.key, known.iter().copied());
+        self.problems
+            .tell(&entry.at, what, hint.unwrap_or_default());
+    }
+
+    fn twice(&mut self, entry: &Entry<'_>, what: impl Display, first: &Place) {
+        let what = format!("{what} is already defined at {first}");
+        self.problems
+            .tell(&entry.at, what, "removing one of the two");
+    }
+}
+
+impl<T> At<T> {
+    fn map<U>(self, change: impl FnOnce(T) -> U) -> At<U> {
+        At {
+            value: change(self.value),
+            place: self.place,
+        }
+    }
+}
+
+impl Target {
+    /// A socket has a slash in it, a backend's name has none.
+    fn guess(text: String) -> Target {
+        if text.contains('/') {
+            Target::Socket(text)
+        } else {
+            Target::Backend(text)
+        }
+    }
+}
+
+/// Adds a row; where its name is taken, the place of the row that has it.
+fn add<T>(rows: &mut Vec<Row<T>>, name: At<String>, value: Option<T>) -> Result<(), Place> {
+    match rows.iter().find(|row| row.name.value == name.value) {
+        Some(first) => Err(first.name.place.clone()),
+        None => {
+            rows.push(Row { name, value });
+            Ok(())
+        }
+    }
+}
+
+/// The keys of a table, whose name ends in a dot, or of the head, whose name is empty.
+fn keys_of(table: &str) -> Vec<&'static str> {
+    let keys = Key::ALL
+        .iter()
+        .filter_map(|key| key.name().strip_prefix(table));
+    let keys = keys.filter(|key| !key.contains('.'));
+    match table {
+        "" => keys.chain(TABLES).collect(),
+        _ => keys.collect(),
+    }
+}
+
+fn type_of(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) => "an integer",
+        DeValue::Float(_) => "a float",
+        DeValue::Boolean(_) => "a boolean",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "an array",
+        DeValue::Table(_) => "a table",
+    }
+}
+
+/// One problem a line: what follows the first error of a line mostly follows from it.
+fn tell_syntax(file: &File, errors: &[Error], problems: &mut Problems) {
+    let mut last: Option<Place> = None;
+    for error in errors {
+        let place = file.place(error.span().map_or(0, |span| span.start));
+        if last.as_ref().is_some_and(|last| last.same_line(&place)) {
+            continue;
+        }
+        let hint = match error.message() {
+            "duplicate key" => "removing one of the two",
+            _ => "key = \"value\", each on one line",
+        };
+        let what = format!("not valid TOML: {}", error.message());
+        problems.tell(&place, what, hint);
+        last = Some(place);
+    }
+}

@@ -1,0 +1,128 @@
+//! One text to one value: sockets, names, durations, sizes, log levels. Knows of no file and no other value.
+
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use tracing::level_filters::LevelFilter;
+
+use super::problem::nearest;
+use crate::address::Address;
+
+/// The longest DNS label.
+const MAX_LABEL: usize = 63;
+/// Longer than any pod's grace period that a node's shutdown would wait for.
+const MAX_DRAIN: Duration = Duration::from_secs(60 * 60);
+/// A reply is merged in memory; the kubelet itself takes 16 MiB.
+const MAX_MESSAGE: ByteSize = ByteSize::gib(1);
+/// What cAdvisor, inside the kubelet, dials whatever the kubelet's own settings say.
+const CADVISOR_SOCKETS: [&str; 2] = [
+    "/run/containerd/containerd.sock",
+    "/var/run/containerd/containerd.sock",
+];
+/// The kubelet takes a runtime whose socket ends so for CRI-O.
+const CRIO_SUFFIX: &str = "run/crio/crio.sock";
+const LEVELS: [(&str, LevelFilter); 6] = [
+    ("off", LevelFilter::OFF),
+    ("error", LevelFilter::ERROR),
+    ("warn", LevelFilter::WARN),
+    ("info", LevelFilter::INFO),
+    ("debug", LevelFilter::DEBUG),
+    ("trace", LevelFilter::TRACE),
+];
+
+/// Why a text is not a value, and what to try.
+pub(super) struct Wrong {
+    pub(super) what: String,
+    pub(super) hint: String,
+}
+
+pub(super) fn address(text: &str) -> Result<Address, Wrong> {
+    Address::parse(text).map_err(|error| wrong(error.to_string(), error.hint()))
+}
+
+pub(super) fn listen(text: &str) -> Result<Address, Wrong> {
+    let address = address(text)?;
+    let path = address.to_string();
+    let hint = "\"/run/criswitch/criswitch.sock\"";
+    if path.ends_with(CRIO_SUFFIX) {
+        let why = "the kubelet takes its statistics another way from a socket named so";
+        return Err(wrong(
+            format!("\"listen\" ends in {CRIO_SUFFIX}: {why}"),
+            hint,
+        ));
+    }
+    if CADVISOR_SOCKETS.contains(&path.as_str()) {
+        let why = "the kubelet's cAdvisor dials that socket and expects containerd itself";
+        return Err(wrong(format!("\"listen\" is {path}: {why}"), hint));
+    }
+    Ok(address)
+}
+
+/// Checks a handler's or a backend's name: an RFC 1123 label, as RuntimeClass demands.
+pub(super) fn label(kind: &str, name: &str) -> Result<(), Wrong> {
+    let inner = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
+    let well_formed = !name.is_empty()
+        && name.len() <= MAX_LABEL
+        && name.bytes().all(inner)
+        && !name.starts_with('-')
+        && !name.ends_with('-');
+    if well_formed {
+        return Ok(());
+    }
+    let rule = "1 to 63 of a-z, 0-9 and \"-\", with no \"-\" at either end";
+    Err(wrong(
+        format!("{kind} name {name:?} is not a DNS label (RFC 1123)"),
+        rule,
+    ))
+}
+
+pub(super) fn drain(text: &str) -> Result<Duration, Wrong> {
+    let bad = |why: String| wrong(format!("{text:?} is not a duration: {why}"), "\"10s\"");
+    let drain = humantime::parse_duration(text).map_err(|error| bad(error.to_string()))?;
+    if drain > MAX_DRAIN {
+        return Err(wrong(
+            format!("{text:?} is longer than the limit of 1h"),
+            "\"1h\" or less",
+        ));
+    }
+    Ok(drain)
+}
+
+pub(super) fn max_message(text: &str) -> Result<usize, Wrong> {
+    let unlike = |_| wrong(format!("{text:?} is not a size"), "\"16MiB\"");
+    let size: ByteSize = text.parse().map_err(unlike)?;
+    if size.as_u64() == 0 {
+        return Err(wrong(
+            "a limit of zero would refuse every message".into(),
+            "\"16MiB\"",
+        ));
+    }
+    let too_large = || {
+        wrong(
+            format!("{text:?} is above the limit of 1GiB"),
+            "\"1GiB\" or less",
+        )
+    };
+    let bytes = usize::try_from(size.as_u64()).map_err(|_| too_large())?;
+    if size > MAX_MESSAGE {
+        Err(too_large())
+    } else {
+        Ok(bytes)
+    }
+}
+
+pub(super) fn log_level(text: &str) -> Result<LevelFilter, Wrong> {
+    let level = LEVELS.iter().find(|(name, _)| *name == text);
+    level.map(|(_, level)| *level).ok_or_else(|| {
+        let names = LEVELS.iter().map(|(name, _)| *name);
+        let hint = nearest(text, names).unwrap_or_default();
+        wrong(format!("{text:?} is not a log level"), &hint)
+    })
+}
+
+fn wrong(what: String, hint: &str) -> Wrong {
+    Wrong {
+        what,
+        hint: hint.to_owned(),
+    }
+}

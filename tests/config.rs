@@ -1,0 +1,49 @@
+//! Configuration: what is read, what is refused with which words, and the files that are shipped.
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
+
+#[path = "support/config_files.rs"]
+mod config_files;
+#[path = "config/read.rs"]
+mod read;
+#[path = "config/shipped.rs"]
+mod shipped;
+#[path = "config/told_of_tables.rs"]
+mod told_of_tables;
+#[path = "config/told_of_text.rs"]
+mod told_of_text;
+#[path = "config/told_of_values.rs"]
+mod told_of_values;
+
+use config_files::ConfigFiles;
+use expect_test::Expect;
+
+/// The smallest good configuration.
+const RUNC: &str = "default = 'runc'\n[handlers]\nrunc = '/run/containerd/containerd.sock'\n";
+
+#[track_caller]
+fn told(main: &str, expected: Expect) {
+    told_of(&[("criswitch.toml", main.as_bytes())], expected);
+}
+
+#[track_caller]
+fn told_of(files: &[(&str, &[u8])], expected: Expect) {
+    let files = ConfigFiles::of(files);
+    let problems = files.load().expect_err("a problem is told");
+    let text = files.stable(&problems.to_string());
+    assert_eq!(
+        text.lines().count(),
+        problems.len(),
+        "one line each: {text}"
+    );
+    assert!(
+        text.lines().all(|line| line.contains("; try ")),
+        "each with a hint: {text}"
+    );
+    expected.assert_eq(&text);
+}

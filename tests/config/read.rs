@@ -1,0 +1,239 @@
+//! What a configuration says once it is read.
+
+use std::time::Duration;
+
+use criswitch::config::{Config, Table};
+use expect_test::expect;
+use tracing::level_filters::LevelFilter;
+
+use crate::RUNC;
+use crate::config_files::ConfigFiles;
+
+fn load(main: &str) -> Config {
+    load_files(&[("criswitch.toml", main)])
+}
+
+fn load_files(files: &[(&str, &str)]) -> Config {
+    let files: Vec<_> = files
+        .iter()
+        .map(|(path, text)| (*path, text.as_bytes()))
+        .collect();
+    let files = ConfigFiles::of(&files);
+    files
+        .load()
+        .unwrap_or_else(|problems| panic!("{}", files.stable(&problems.to_string())))
+}
+
+/// A table as text: `handler -> backend:its name there`, the default's row marked, then the backends in order.
+fn shown(table: &Table) -> String {
+    let mut text = String::new();
+    for row in &table.handlers {
+        let backend = &table.backends[row.backend].name;
+        let mark = if *row == table.default {
+            " (default)"
+        } else {
+            ""
+        };
+        text += &format!("{} -> {backend}:{}{mark}\n", row.name, row.backend_handler);
+    }
+    for backend in &table.backends {
+        text += &format!("{} = {}\n", backend.name, backend.socket);
+    }
+    text
+}
+
+#[test]
+fn what_is_not_written_has_its_default() {
+    let config = load(RUNC);
+    assert_eq!(config.listen.to_string(), "/run/criswitch/criswitch.sock");
+    assert_eq!(config.drain, Duration::from_secs(10));
+    assert_eq!(config.max_message, 16 * 1024 * 1024);
+    assert_eq!(config.log_level, LevelFilter::INFO);
+    expect![[r#"
+        runc -> runc:runc (default)
+        runc = /run/containerd/containerd.sock
+    "#]]
+    .assert_eq(&shown(&config.table));
+}
+
+#[test]
+fn what_is_written_is_taken() {
+    let head =
+        "listen = 'unix:///run/x.sock'\ndrain = '1m 30s'\nmax_message = '1GiB'\nlog.level = 'off'";
+    let config = load(&format!("{head}\n{RUNC}"));
+    assert_eq!(config.listen.to_string(), "/run/x.sock");
+    assert_eq!(config.drain, Duration::from_secs(90));
+    assert_eq!(config.max_message, 1024 * 1024 * 1024);
+    assert_eq!(config.log_level, LevelFilter::OFF);
+}
+
+#[test]
+fn a_handler_has_its_own_name_at_the_backend_unless_its_row_says_another() {
+    let config = load(
+        "default = 'plain'
+        [handlers]
+        plain = 'crio'
+        gvisor = { backend = 'crio', handler = 'runsc' }
+        kata = { socket = '/run/kata.sock', handler = 'Kata_QEMU' }
+        own = { backend = 'crio', handler = '' }
+        [backends]
+        crio = { socket = '/run/crio.sock' }",
+    );
+    expect![[r#"
+        gvisor -> crio:runsc
+        kata -> kata:Kata_QEMU
+        own -> crio:
+        plain -> crio:plain (default)
+        crio = /run/crio.sock
+        kata = /run/kata.sock
+    "#]]
+    .assert_eq(&shown(&config.table));
+}
+
+#[test]
+fn a_row_is_found_by_its_name_and_the_default_by_none() {
+    let table = load("default = 'b'\n[handlers]\nc = '/run/c'\na = '/run/a'\nb = '/run/b'").table;
+    for name in ["a", "b", "c"] {
+        assert_eq!(table.handler(name).unwrap().name, name);
+    }
+    assert_eq!(table.handler("").unwrap().name, "b");
+    assert_eq!(table.default.name, "b");
+    assert_eq!(table.handler("d"), None);
+}
+
+#[test]
+fn the_same_socket_written_twice_is_one_backend() {
+    let config = load(
+        "default = 'runc'
+        [handlers]
+        runc = '/run/containerd/containerd.sock'
+        crun = 'unix:///run//containerd/./containerd.sock'",
+    );
+    expect![[r#"
+        crun -> runc:crun
+        runc -> runc:runc (default)
+        runc = /run/containerd/containerd.sock
+    "#]]
+    .assert_eq(&shown(&config.table));
+}
+
+#[test]
+fn a_socket_is_named_by_backends_else_by_the_first_handler_that_gives_it() {
+    let config = load(
+        "default = 'z'
+        [handlers]
+        z = '/run/one.sock'
+        a = '/run/one.sock'
+        k = '/run/two.sock'
+        [backends]
+        two = '/run/two.sock'",
+    );
+    expect![[r#"
+        a -> z:a
+        k -> two:k
+        z -> z:z (default)
+        z = /run/one.sock
+        two = /run/two.sock
+    "#]]
+    .assert_eq(&shown(&config.table));
+}
+
+#[test]
+fn a_handler_may_name_the_backend_that_another_handler_gave_its_name() {
+    let config = load("default = 'fc'\n[handlers]\nfc = 'kata'\nkata = '/run/kata.sock'");
+    expect![[r#"
+        fc -> kata:fc (default)
+        kata -> kata:kata
+        kata = /run/kata.sock
+    "#]]
+    .assert_eq(&shown(&config.table));
+}
+
+#[test]
+fn backends_stand_default_first_then_as_the_files_mention_them() {
+    let main = "default = 'm'
+        [backends]
+        idle = '/run/idle.sock'
+        used = '/run/used.sock'
+        [handlers]
+        z = '/run/z.sock'
+        m = '/run/m.sock'
+        a = 'used'";
+    let drop_in = "[backends]\nlast = '/run/last.sock'\n[handlers]\nb = '/run/b.sock'";
+    let config = load_files(&[("criswitch.toml", main), ("conf.d/b.toml", drop_in)]);
+    expect![[r#"
+        a -> used:a
+        b -> b:b
+        m -> m:m (default)
+        z -> z:z
+        m = /run/m.sock
+        z = /run/z.sock
+        used = /run/used.sock
+        b = /run/b.sock
+        idle = /run/idle.sock
+        last = /run/last.sock
+    "#]]
+    .assert_eq(&shown(&config.table));
+}
+
+#[test]
+fn a_drop_in_adds_rows_and_keys() {
+    let config = load_files(&[
+        (
+            "criswitch.toml",
+            "[handlers]\nrunc = '/run/containerd/containerd.sock'",
+        ),
+        (
+            "conf.d/head.toml",
+            "default = 'kata'\ndrain = '0s'\nlog.level = 'trace'",
+        ),
+        (
+            "conf.d/rows.toml",
+            "[handlers]\nkata = 'vm'\n[backends]\nvm = '/run/vm.sock'",
+        ),
+    ]);
+    assert_eq!(config.drain, Duration::ZERO);
+    assert_eq!(config.log_level, LevelFilter::TRACE);
+    expect![[r#"
+        kata -> vm:kata (default)
+        runc -> runc:runc
+        vm = /run/vm.sock
+        runc = /run/containerd/containerd.sock
+    "#]]
+    .assert_eq(&shown(&config.table));
+}
+
+#[test]
+fn drop_ins_are_read_in_the_order_of_their_names_and_nothing_else_is() {
+    let config = load_files(&[
+        ("criswitch.toml", RUNC),
+        ("conf.d/b.toml", "[handlers]\nb = '/run/b.sock'"),
+        ("conf.d/a.toml", "[handlers]\nz = '/run/z.sock'"),
+        ("conf.d/.a.toml", "an editor's"),
+        ("conf.d/a.toml.bak", "a backup"),
+    ]);
+    expect![[r#"
+        b -> b:b
+        runc -> runc:runc (default)
+        z -> z:z
+        runc = /run/containerd/containerd.sock
+        z = /run/z.sock
+        b = /run/b.sock
+    "#]]
+    .assert_eq(&shown(&config.table));
+}
+
+#[test]
+fn a_byte_order_mark_is_no_problem() {
+    load(&format!("\u{feff}{RUNC}"));
+}
+
+#[test]
+fn a_name_may_have_63_letters() {
+    let name = "x".repeat(63);
+    let table = load(&format!(
+        "default = '{name}'\n[handlers]\n{name} = '/run/x.sock'"
+    ))
+    .table;
+    assert_eq!(table.handlers[0].name, name);
+}

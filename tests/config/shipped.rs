@@ -1,0 +1,158 @@
+//! The configuration files that are shipped: they load, and say what the program does.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use criswitch::config::{Config, Key};
+use expect_test::expect;
+
+fn shipped(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("config")
+        .join(path)
+}
+
+fn main_file() -> String {
+    std::fs::read_to_string(shipped("criswitch.toml")).unwrap()
+}
+
+fn load(path: &Path) -> Config {
+    Config::load(path).unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+/// The default handler, each handler with its backend and name there, and the backends in order, a line each.
+fn shown(path: &Path) -> String {
+    let table = load(path).table;
+    let mut text = format!("{}\n", path.file_name().unwrap().display());
+    writeln!(text, "  default {}", table.default.name).unwrap();
+    for row in &table.handlers {
+        let backend = &table.backends[row.backend].name;
+        writeln!(
+            text,
+            "  {} -> {backend} {:?}",
+            row.name, row.backend_handler
+        )
+        .unwrap();
+    }
+    for backend in &table.backends {
+        writeln!(text, "  {} = {}", backend.name, backend.socket).unwrap();
+    }
+    text
+}
+
+#[test]
+fn the_main_file_loads() {
+    expect![[r#"
+        criswitch.toml
+          default runc
+          runc -> runc "runc"
+          runc = /run/containerd/containerd.sock
+    "#]]
+    .assert_eq(&shown(&shipped("criswitch.toml")));
+}
+
+#[test]
+fn the_main_file_sets_every_key_to_its_default() {
+    let file: toml::Value = toml::from_str(&main_file()).unwrap();
+    for key in Key::ALL {
+        let value = key
+            .name()
+            .split('.')
+            .try_fold(&file, |table, part| table.get(part));
+        let value = value
+            .and_then(toml::Value::as_str)
+            .unwrap_or_else(|| panic!("{key:?}"));
+        assert_eq!(value, key.default_text().unwrap_or(value), "{key:?}");
+    }
+}
+
+#[test]
+fn the_main_files_commented_rows_are_right_and_show_every_key_of_a_row() {
+    let text = main_file();
+    let uncommented: Vec<&str> = text.lines().map(uncommented).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("criswitch.toml");
+    std::fs::write(&path, uncommented.join("\n")).unwrap();
+    expect![[r#"
+        criswitch.toml
+          default runc
+          crun -> crio "crun"
+          gvisor -> crio "runsc"
+          kata -> kata "kata"
+          runc -> runc "runc"
+          wasm -> wasm ""
+          runc = /run/containerd/containerd.sock
+          kata = /run/kata/containerd.sock
+          crio = /run/crio/crio.sock
+          wasm = /run/wasm/containerd.sock
+          old = /run/old/containerd.sock
+    "#]]
+    .assert_eq(&shown(&path));
+    for key in ["backend", "socket", "handler"] {
+        let shown = uncommented
+            .iter()
+            .any(|line| line.contains(&format!(" {key} = ")));
+        assert!(shown, "{key}");
+    }
+}
+
+/// A row that is commented out has no space after its hash; prose has one.
+fn uncommented(line: &str) -> &str {
+    line.strip_prefix('#')
+        .filter(|rest| rest.starts_with(char::is_alphabetic))
+        .unwrap_or(line)
+}
+
+#[test]
+fn each_example_loads_and_opens_with_what_it_is_for() {
+    let entries = std::fs::read_dir(shipped("examples")).unwrap();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let mut tables = String::new();
+    for path in &paths {
+        let text = std::fs::read_to_string(path).unwrap();
+        assert!(text.starts_with("# "), "{}", path.display());
+        tables += &shown(path);
+    }
+    expect![[r#"
+        cri-dockerd.toml
+          default runc
+          docker -> docker ""
+          runc -> runc "runc"
+          runc = /run/containerd/containerd.sock
+          docker = /run/cri-dockerd.sock
+        crio-and-containerd.toml
+          default default
+          crun -> crio "crun"
+          default -> crio ""
+          gvisor -> containerd "runsc"
+          crio = /run/crio/crio.sock
+          containerd = /run/containerd/containerd.sock
+        gvisor-rename.toml
+          default runc
+          gvisor -> containerd "runsc"
+          runc -> containerd "runc"
+          sandboxed -> gvisor-only "runsc"
+          containerd = /run/containerd/containerd.sock
+          gvisor-only = /run/gvisor/containerd.sock
+        kata-beside-containerd.toml
+          default runc
+          kata -> kata "kata"
+          kata-fc -> kata "kata-fc"
+          runc -> runc "runc"
+          runc = /run/containerd/containerd.sock
+          kata = /run/kata/containerd.sock
+        migrate-containerd.toml
+          default runc
+          runc -> new "runc"
+          new = /run/containerd-2/containerd.sock
+          old = /run/containerd/containerd.sock
+        two-containerds.toml
+          default runc
+          crun -> new "crun"
+          runc -> stable "runc"
+          stable = /run/containerd/containerd.sock
+          new = /run/containerd-new/containerd.sock
+    "#]]
+    .assert_eq(&tables);
+}

@@ -1,0 +1,138 @@
+//! What is told of values that do not fit together.
+
+use expect_test::expect;
+
+use crate::told;
+
+#[test]
+fn a_backend_that_no_row_defines_is_told_with_the_nearest_name() {
+    told(
+        "default = 'a'
+        [handlers]
+        a = 'cri-o'
+        b = { backend = 'containerd' }
+        c = ''
+        d = { backend = '/run/d.sock' }
+        [backends]
+        crio = '/run/crio.sock'
+        old = '/run/old.sock'",
+        expect![[r#"
+            criswitch.toml:3:13: no backend is named "cri-o"; try "crio"
+            criswitch.toml:4:25: no backend is named "containerd"; try one of "crio", "old"
+            criswitch.toml:5:13: no backend is named ""; try one of "crio", "old"
+            criswitch.toml:6:25: no backend is named "/run/d.sock"; try socket = "/run/d.sock""#]],
+    );
+    told(
+        "default = 'a'\n[handlers]\na = 'crio'",
+        expect![[r#"criswitch.toml:3:5: no backend is named "crio"; try the path of its socket"#]],
+    );
+}
+
+#[test]
+fn a_handler_needs_a_backend_or_a_socket_and_not_both() {
+    told(
+        "default = 'a'
+        [handlers]
+        a = { backend = 'c', socket = '/run/a.sock' }
+        b = { handler = 'runsc' }
+        [backends]
+        c = {}",
+        expect![[r#"
+            criswitch.toml:3:13: handler "a" has both a backend and a socket; try one of the two, such as socket = "/run/containerd/containerd.sock"
+            criswitch.toml:4:13: handler "b" has neither a backend nor a socket; try one of the two, such as socket = "/run/containerd/containerd.sock"
+            criswitch.toml:6:13: backend "c" has no socket; try socket = "/run/containerd/containerd.sock""#]],
+    );
+}
+
+#[test]
+fn a_missing_default_is_told() {
+    told(
+        "[handlers]\nkata = '/run/a.sock'",
+        expect![[
+            r#"criswitch.toml:1:1: "default" is missing: the handler of pods without a RuntimeClass; try default = "kata""#
+        ]],
+    );
+}
+
+#[test]
+fn a_default_outside_the_table_is_told_with_the_nearest_handler() {
+    let handlers = "[handlers]\nrunc = '/run/a.sock'\nkata = '/run/b.sock'";
+    told(
+        &format!("default = 'kta'\n{handlers}"),
+        expect![[
+            r#"criswitch.toml:1:11: "default" is "kta", which is not in [handlers]; try "kata""#
+        ]],
+    );
+    told(
+        &format!("default = ''\n{handlers}"),
+        expect![[
+            r#"criswitch.toml:1:11: "default" is "", which is not in [handlers]; try one of "runc", "kata""#
+        ]],
+    );
+}
+
+#[test]
+fn an_empty_table_is_told() {
+    told(
+        "",
+        expect![[r#"
+        criswitch.toml:1:1: "default" is missing: the handler of pods without a RuntimeClass; try default = "runc"
+        criswitch.toml:1:1: no handler is defined; try [handlers] with a row such as runc = "/run/containerd/containerd.sock""#]],
+    );
+    told(
+        "default = 'runc'\n[backends]\na = '/run/a.sock'\n[handlers]",
+        expect![[
+            r#"criswitch.toml:4:2: no handler is defined; try [handlers] with a row such as runc = "/run/containerd/containerd.sock""#
+        ]],
+    );
+}
+
+#[test]
+fn the_switchs_own_socket_is_no_backend() {
+    told(
+        "default = 'a'
+        [handlers]
+        a = '/run/criswitch//criswitch.sock'
+        [backends]
+        b = 'unix:///run/criswitch/criswitch.sock'",
+        expect![[r#"
+            criswitch.toml:3:13: /run/criswitch/criswitch.sock is the switch's own socket ("listen"); try the socket of a container runtime
+            criswitch.toml:5:13: /run/criswitch/criswitch.sock is the switch's own socket ("listen"); try the socket of a container runtime"#]],
+    );
+    told(
+        "listen = '/run/a.sock'\ndefault = 'a'\n[handlers]\na = { socket = '/run/a.sock' }",
+        expect![[
+            r#"criswitch.toml:4:16: /run/a.sock is the switch's own socket ("listen"); try the socket of a container runtime"#
+        ]],
+    );
+}
+
+#[test]
+fn two_names_for_one_socket_are_told() {
+    told(
+        "default = 'a'
+        [handlers]
+        a = 'b'
+        [backends]
+        b = '/run/b.sock'
+        c = 'unix:///run/b.sock'",
+        expect![[
+            r#"criswitch.toml:6:9: backend "c" has the same socket as "b" at criswitch.toml:5:9; try one name for both"#
+        ]],
+    );
+}
+
+#[test]
+fn one_name_for_two_sockets_is_told() {
+    told(
+        "default = 'kata'
+        [handlers]
+        kata = '/run/new.sock'
+        x = 'kata'
+        [backends]
+        kata = '/run/old.sock'",
+        expect![[
+            r#"criswitch.toml:3:16: this socket's backend takes its handler's name, but "kata" is another backend at criswitch.toml:6:9; try a name of its own under [backends], such as kata-2 = "/run/new.sock""#
+        ]],
+    );
+}

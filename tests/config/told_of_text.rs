@@ -1,0 +1,220 @@
+//! What is told of files that cannot be read, or say what no configuration says.
+
+use expect_test::expect;
+
+use crate::{RUNC, told, told_of};
+
+#[test]
+fn every_problem_of_every_file_is_told_at_once_by_place() {
+    let main = "drian = '10s'\ndefault = 'runcc'\n[handlers]\nrunc = 'run/a.sock'\nKata = 'vm'";
+    told_of(
+        &[
+            ("criswitch.toml", main.as_bytes()),
+            (
+                "conf.d/a.toml",
+                b"max_message = '0'\n[backends]\nvn = '/run/vm.sock'",
+            ),
+            ("conf.d/b.toml", b"[handlers]\nx = 7"),
+        ],
+        expect![[r#"
+            criswitch.toml:1:1: unknown key "drian"; try "drain"
+            criswitch.toml:2:11: "default" is "runcc", which is not in [handlers]; try "runc"
+            criswitch.toml:4:8: the socket path "run/a.sock" is relative; try an absolute path, such as "/run/name/name.sock"
+            criswitch.toml:5:1: handler name "Kata" is not a DNS label (RFC 1123); try 1 to 63 of a-z, 0-9 and "-", with no "-" at either end
+            criswitch.toml:5:8: no backend is named "vm"; try "vn"
+            conf.d/a.toml:1:15: a limit of zero would refuse every message; try "16MiB"
+            conf.d/b.toml:2:5: "x" is an integer, not a string; try "/run/containerd/containerd.sock""#]],
+    );
+}
+
+#[test]
+fn an_unknown_key_is_told_with_the_nearest_known_one() {
+    let head = "lsten = '/run/x.sock'\nstart_wait = '30s'";
+    let tables = "[log]\nlevle = 'info'\nformat = 'json'\n[metrics]\nlisten = 'x'";
+    told(
+        &format!("{head}\n{RUNC}\n{tables}"),
+        expect![[r#"
+        criswitch.toml:1:1: unknown key "lsten"; try "listen"
+        criswitch.toml:2:1: unknown key "start_wait"; try one of "listen", "default", "drain", "max_message", "handlers", "backends", "log"
+        criswitch.toml:8:1: unknown key "levle"; try "level"
+        criswitch.toml:9:1: unknown key "format"; try "level"
+        criswitch.toml:10:2: unknown key "metrics"; try one of "listen", "default", "drain", "max_message", "handlers", "backends", "log""#]],
+    );
+}
+
+#[test]
+fn an_unknown_key_in_a_row_is_told_and_what_it_may_have_meant_is_not_missed() {
+    told(
+        "default = 'a'
+        [handlers]
+        a = { sokcet = '/run/a.sock' }
+        b = { backend = 'c', handler = 'x', weight = 1 }
+        [backends]
+        c = { socket = '/run/c.sock', list_timeout = '5s' }
+        d = { socet = '/run/d.sock' }",
+        expect![[r#"
+            criswitch.toml:3:15: unknown key "sokcet"; try "socket"
+            criswitch.toml:4:45: unknown key "weight"; try one of "backend", "socket", "handler"
+            criswitch.toml:6:39: unknown key "list_timeout"; try "socket"
+            criswitch.toml:7:15: unknown key "socet"; try "socket""#]],
+    );
+}
+
+#[test]
+fn a_wrong_type_is_told_with_what_is_right() {
+    told(
+        "listen = 1
+        default = 2.5
+        drain = 10
+        max_message = true
+        log = 'info'
+        [handlers]
+        a = ['/run/a.sock']
+        b = { socket = 1979-05-27 }
+        [backends]
+        c = 3
+        d = { socket = { path = 'x' } }",
+        expect![[r#"
+            criswitch.toml:1:10: "listen" is an integer, not a string; try "/run/criswitch/criswitch.sock"
+            criswitch.toml:2:19: "default" is a float, not a string; try "runc"
+            criswitch.toml:3:17: "drain" is an integer, not a string; try "10s"
+            criswitch.toml:4:23: "max_message" is a boolean, not a string; try "16MiB"
+            criswitch.toml:5:15: "log" is a string, not a table; try [log]
+            criswitch.toml:7:13: "a" is an array, not a string; try "/run/containerd/containerd.sock"
+            criswitch.toml:8:24: "socket" is a date, not a string; try text in quotes
+            criswitch.toml:10:13: "c" is an integer, not a string; try "/run/containerd/containerd.sock"
+            criswitch.toml:11:24: "socket" is a table, not a string; try text in quotes"#]],
+    );
+    told(
+        "default = 'a'\nhandlers = 'a'\n[[backends]]\nc = '/run/c.sock'",
+        expect![[r#"
+            criswitch.toml:2:12: "handlers" is a string, not a table; try [handlers]
+            criswitch.toml:3:1: "backends" is an array, not a table; try [backends]"#]],
+    );
+    told(
+        &format!("log.level = ['info']\n{RUNC}"),
+        expect![[r#"criswitch.toml:1:13: "level" is an array, not a string; try "info""#]],
+    );
+}
+
+#[test]
+fn broken_toml_is_told_once_a_line() {
+    told(
+        "default = runc\n[handlers\nrunc = '/run/a.sock\n= 3\nx y = 2\n",
+        expect![[r#"
+            criswitch.toml:1:11: not valid TOML: string values must be quoted, expected literal string; try key = "value", each on one line
+            criswitch.toml:2:10: not valid TOML: unclosed table, expected `]`; try key = "value", each on one line
+            criswitch.toml:4:1: not valid TOML: unquoted keys cannot be empty, expected letters, numbers, `-`, `_`; try key = "value", each on one line
+            criswitch.toml:5:3: not valid TOML: key with no value, expected `=`; try key = "value", each on one line"#]],
+    );
+    told(
+        "default = 'a'\ndefault = 'b'\n[handlers]\na = '/run/a'\na = '/run/b'\n[handlers]",
+        expect![[r#"
+            criswitch.toml:2:1: not valid TOML: duplicate key; try removing one of the two
+            criswitch.toml:5:1: not valid TOML: duplicate key; try removing one of the two
+            criswitch.toml:6:2: not valid TOML: duplicate key; try removing one of the two"#]],
+    );
+}
+
+#[test]
+fn broken_toml_hides_no_problem_of_another_file_and_makes_none_up() {
+    told_of(
+        &[
+            (
+                "criswitch.toml",
+                b"default = runc\n[backends]\ncrio = '/run/crio.sock'",
+            ),
+            (
+                "conf.d/a.toml",
+                b"drain = 'soon'\n[handlers]\nkata = 'crio'",
+            ),
+        ],
+        expect![[r#"
+            criswitch.toml:1:11: not valid TOML: string values must be quoted, expected literal string; try key = "value", each on one line
+            conf.d/a.toml:1:9: "soon" is not a duration: expected number at 0; try "10s""#]],
+    );
+    told_of(
+        &[
+            (
+                "criswitch.toml",
+                b"default = 'kata'\nmax_message = 1\n[handlers]\nrunc = 'crio'",
+            ),
+            ("conf.d/a.toml", b"[handlers]\nkata = "),
+        ],
+        expect![[r#"
+            criswitch.toml:2:15: "max_message" is an integer, not a string; try "16MiB"
+            conf.d/a.toml:2:8: not valid TOML: string values must be quoted, expected literal string; try key = "value", each on one line"#]],
+    );
+}
+
+#[test]
+fn a_column_counts_characters() {
+    told(
+        &format!("log = {{ '\u{e4}\u{f6}\u{fc}' = 1, level = 'x' }}\n{RUNC}"),
+        expect![[r#"
+            criswitch.toml:1:9: unknown key "äöü"; try "level"
+            criswitch.toml:1:28: "x" is not a log level; try one of "off", "error", "warn", "info", "debug", "trace""#]],
+    );
+}
+
+#[test]
+fn what_is_defined_in_two_files_is_told_with_both_places() {
+    let main = "default = 'runc'\n[handlers]\nrunc = '/run/a.sock'\n[backends]\nb = '/run/b.sock'";
+    let first = "drain = '1s'\n[log]\nlevel = 'info'\n[handlers]\nrunc = '/run/a.sock'";
+    let second =
+        "default = 'runc'\ndrain = '1s'\nlog.level = 'warn'\n[backends]\nb = '/run/c.sock'";
+    told_of(
+        &[
+            ("criswitch.toml", main.as_bytes()),
+            ("conf.d/a.toml", first.as_bytes()),
+            ("conf.d/b.toml", second.as_bytes()),
+        ],
+        expect![[r#"
+            conf.d/a.toml:5:1: handler "runc" is already defined at criswitch.toml:3:1; try removing one of the two
+            conf.d/b.toml:1:1: "default" is already defined at criswitch.toml:1:1; try removing one of the two
+            conf.d/b.toml:2:1: "drain" is already defined at conf.d/a.toml:1:1; try removing one of the two
+            conf.d/b.toml:3:5: "log.level" is already defined at conf.d/a.toml:3:1; try removing one of the two
+            conf.d/b.toml:5:1: backend "b" is already defined at criswitch.toml:5:1; try removing one of the two"#]],
+    );
+}
+
+#[test]
+fn a_missing_file_is_told() {
+    told_of(
+        &[("conf.d/a.toml", b"drain = 'soon'")],
+        expect![[r#"
+        criswitch.toml:1:1: cannot be read: No such file or directory (os error 2); try creating it, or another path after --config
+        conf.d/a.toml:1:9: "soon" is not a duration: expected number at 0; try "10s""#]],
+    );
+}
+
+#[test]
+fn an_unreadable_file_is_told() {
+    // Directories and files in each other's place: whoever is root may read anything else.
+    told_of(
+        &[
+            (
+                "criswitch.toml",
+                b"default = 'kata'\n[handlers]\nrunc = '/run/a.sock'",
+            ),
+            ("conf.d/a.toml/x", b""),
+        ],
+        expect![
+            "conf.d/a.toml:1:1: cannot be read: Is a directory (os error 21); try a readable file in its place"
+        ],
+    );
+    told_of(
+        &[("criswitch.toml", RUNC.as_bytes()), ("conf.d", b"")],
+        expect![
+            "conf.d:1:1: cannot be read: Not a directory (os error 20); try a readable file in its place"
+        ],
+    );
+}
+
+#[test]
+fn a_file_that_is_not_utf_8_is_told_where_it_is_not() {
+    told_of(
+        &[("criswitch.toml", b"default = 'r'\n# \xc3\xa4\xff\n")],
+        expect!["criswitch.toml:2:4: not UTF-8; try saving the file as UTF-8"],
+    );
+}

@@ -1,0 +1,147 @@
+//! What is told of a value that is wrong by itself.
+
+use expect_test::{Expect, expect};
+
+use crate::config_files::ConfigFiles;
+use crate::{RUNC, told};
+
+/// Each value of a key alone, in an otherwise good configuration.
+#[track_caller]
+fn told_of_values(key: &str, values: &[&str], expected: Expect) {
+    let mut told = Vec::new();
+    for value in values {
+        let text = format!("{key} = '{value}'\n{RUNC}");
+        let files = ConfigFiles::of(&[("criswitch.toml", text.as_bytes())]);
+        let problems = files.load().expect_err(value);
+        assert_eq!(problems.len(), 1, "{problems}");
+        told.push(files.stable(&problems.to_string()));
+    }
+    expected.assert_eq(&told.join("\n"));
+}
+
+#[test]
+fn a_bad_name_is_told() {
+    let long = "x".repeat(64);
+    told(
+        &format!(
+            "default = 'Kata'
+            [handlers]
+            Kata = '/run/1'
+            -a = '/run/2'
+            a- = '/run/3'
+            'a.b' = '/run/4'
+            '' = '/run/5'
+            {long} = '/run/6'
+            [backends]
+            A_B = '/run/7'"
+        ),
+        expect![[r#"
+            criswitch.toml:3:13: handler name "Kata" is not a DNS label (RFC 1123); try 1 to 63 of a-z, 0-9 and "-", with no "-" at either end
+            criswitch.toml:4:13: handler name "-a" is not a DNS label (RFC 1123); try 1 to 63 of a-z, 0-9 and "-", with no "-" at either end
+            criswitch.toml:5:13: handler name "a-" is not a DNS label (RFC 1123); try 1 to 63 of a-z, 0-9 and "-", with no "-" at either end
+            criswitch.toml:6:13: handler name "a.b" is not a DNS label (RFC 1123); try 1 to 63 of a-z, 0-9 and "-", with no "-" at either end
+            criswitch.toml:7:13: handler name "" is not a DNS label (RFC 1123); try 1 to 63 of a-z, 0-9 and "-", with no "-" at either end
+            criswitch.toml:8:13: handler name "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx" is not a DNS label (RFC 1123); try 1 to 63 of a-z, 0-9 and "-", with no "-" at either end
+            criswitch.toml:10:13: backend name "A_B" is not a DNS label (RFC 1123); try 1 to 63 of a-z, 0-9 and "-", with no "-" at either end"#]],
+    );
+}
+
+#[test]
+fn a_text_that_is_no_socket_path_is_told() {
+    let long = format!("/run/{}", "x".repeat(103));
+    told(
+        &format!(
+            "listen = 'run/x.sock'
+            default = 'a'
+            [handlers]
+            a = 'unix://run/a.sock'
+            b = 'npipe:////./pipe/containerd'
+            c = {{ socket = '' }}
+            d = '{long}'
+            e = \"/run/a\\u0000b\\n.sock\"
+            [backends]
+            f = 'containerd.sock'
+            g = 'tcp://127.0.0.1:1234'"
+        ),
+        expect![[r#"
+            criswitch.toml:1:10: the socket path "run/x.sock" is relative; try an absolute path, such as "/run/name/name.sock"
+            criswitch.toml:4:17: the socket path "run/a.sock" is relative; try an absolute path, such as "/run/name/name.sock"
+            criswitch.toml:5:17: "npipe:////./pipe/containerd" is not a Unix socket, and no other kind is served on this platform; try the path of a Unix socket, plain or after "unix://"
+            criswitch.toml:6:28: the socket path is empty; try an absolute path, such as "/run/name/name.sock"
+            criswitch.toml:7:17: the socket path is 108 bytes long, and the kernel takes at most 107; try a shorter path, or a symbolic link to its directory
+            criswitch.toml:8:17: the socket path "/run/a\0b\n.sock" contains a NUL byte; try the path without it
+            criswitch.toml:10:17: the socket path "containerd.sock" is relative; try an absolute path, such as "/run/name/name.sock"
+            criswitch.toml:11:17: "tcp://127.0.0.1:1234" is not a Unix socket, and no other kind is served on this platform; try the path of a Unix socket, plain or after "unix://""#]],
+    );
+}
+
+#[test]
+fn a_socket_that_the_kubelet_gives_a_meaning_is_not_listened_on() {
+    let main = "default = 'a'\n[handlers]\na = '/run/a.sock'";
+    let told_at = |listen: &str, expected| told(&format!("listen = '{listen}'\n{main}"), expected);
+    told_at(
+        "/run/crio/crio.sock",
+        expect![[
+            r#"criswitch.toml:1:10: "listen" ends in run/crio/crio.sock: the kubelet takes its statistics another way from a socket named so; try "/run/criswitch/criswitch.sock""#
+        ]],
+    );
+    told_at(
+        "/var/run/crio/crio.sock",
+        expect![[
+            r#"criswitch.toml:1:10: "listen" ends in run/crio/crio.sock: the kubelet takes its statistics another way from a socket named so; try "/run/criswitch/criswitch.sock""#
+        ]],
+    );
+    told_at(
+        "/run/containerd/containerd.sock",
+        expect![[
+            r#"criswitch.toml:1:10: "listen" is /run/containerd/containerd.sock: the kubelet's cAdvisor dials that socket and expects containerd itself; try "/run/criswitch/criswitch.sock""#
+        ]],
+    );
+}
+
+#[test]
+fn a_bad_duration_is_told() {
+    let long = "99999999999999999999s";
+    told_of_values(
+        "drain",
+        &["10", "ten seconds", "5 parsecs", "", "-1s", "1h 1ms", long],
+        expect![[r#"
+            criswitch.toml:1:9: "10" is not a duration: time unit needed, for example 10sec or 10ms; try "10s"
+            criswitch.toml:1:9: "ten seconds" is not a duration: expected number at 0; try "10s"
+            criswitch.toml:1:9: "5 parsecs" is not a duration: unknown time unit "parsecs", supported units: ns, us/µs, ms, sec, min, hours, days, weeks, months, years (and few variations); try "10s"
+            criswitch.toml:1:9: "" is not a duration: value was empty; try "10s"
+            criswitch.toml:1:9: "-1s" is not a duration: expected number at 0; try "10s"
+            criswitch.toml:1:9: "1h 1ms" is longer than the limit of 1h; try "1h" or less
+            criswitch.toml:1:9: "99999999999999999999s" is not a duration: number is too large or cannot be represented without a lack of precision (values below 1ns are not supported); try "10s""#]],
+    );
+}
+
+#[test]
+fn a_bad_size_is_told() {
+    let long = "99999999999EiB";
+    told_of_values(
+        "max_message",
+        &["0", "0MiB", "1025MiB", long, "lots", "-1MiB", ""],
+        expect![[r#"
+            criswitch.toml:1:15: a limit of zero would refuse every message; try "16MiB"
+            criswitch.toml:1:15: a limit of zero would refuse every message; try "16MiB"
+            criswitch.toml:1:15: "1025MiB" is above the limit of 1GiB; try "1GiB" or less
+            criswitch.toml:1:15: "99999999999EiB" is above the limit of 1GiB; try "1GiB" or less
+            criswitch.toml:1:15: "lots" is not a size; try "16MiB"
+            criswitch.toml:1:15: "-1MiB" is not a size; try "16MiB"
+            criswitch.toml:1:15: "" is not a size; try "16MiB""#]],
+    );
+}
+
+#[test]
+fn a_bad_log_level_is_told() {
+    told_of_values(
+        "log.level",
+        &["INFO", "verbose", "", "inf"],
+        expect![[r#"
+            criswitch.toml:1:13: "INFO" is not a log level; try "info"
+            criswitch.toml:1:13: "verbose" is not a log level; try one of "off", "error", "warn", "info", "debug", "trace"
+            criswitch.toml:1:13: "" is not a log level; try one of "off", "error", "warn", "info", "debug", "trace"
+            criswitch.toml:1:13: "inf" is not a log level; try "info""#]],
+    );
+}

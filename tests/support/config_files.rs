@@ -1,0 +1,39 @@
+//! A configuration's files in a directory of their own.
+
+use std::path::PathBuf;
+
+use criswitch::config::{Config, Problems};
+use tempfile::TempDir;
+
+/// The files; they go when this does.
+pub(crate) struct ConfigFiles {
+    folder: TempDir,
+}
+
+impl ConfigFiles {
+    /// Writes each text to its path below the directory; the first file that is read is `criswitch.toml`.
+    pub(crate) fn of(files: &[(&str, &[u8])]) -> ConfigFiles {
+        let folder = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        ConfigFiles { folder }
+    }
+
+    /// The main file.
+    pub(crate) fn main(&self) -> PathBuf {
+        self.folder.path().join("criswitch.toml")
+    }
+
+    /// What the files say.
+    pub(crate) fn load(&self) -> Result<Config, Problems> {
+        Config::load(&self.main())
+    }
+
+    /// `text` without the directory's name, which changes from run to run.
+    pub(crate) fn stable(&self, text: &str) -> String {
+        text.replace(&format!("{}/", self.folder.path().display()), "")
+    }
+}
