@@ -20,6 +20,8 @@ use crate::config::BackendConfig;
 use crate::owners::BackendId;
 use crate::reply::{GRPC_MESSAGE, GRPC_STATUS, ok_trailers};
 use crate::rpc::Row;
+use crate::telemetry;
+use crate::wire::Malformed;
 use crate::{status, wire};
 
 /// Header lists up to this size pass, both ways: a 16 KiB `grpc-message` must.
@@ -32,8 +34,6 @@ pub const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest wait between two connections; also grpc-go's in the kubelet.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
-/// What a new connection may take until its pods are listed.
-const GREETING_LIMIT: Duration = Duration::from_secs(10);
 
 /// A CRI socket that is called.
 #[derive(Debug)]
@@ -230,10 +230,9 @@ impl Backend {
         };
         tokio::select! {
             result = &mut connection => return (false, ended(result)),
-            greeted = tokio::time::timeout(GREETING_LIMIT, greet(wire.clone())) => match greeted {
-                Ok(Ok(())) => self.set(State::Ready(wire)),
-                Ok(Err(status)) => return (false, format!("it does not list its pods: {}", status.message())),
-                Err(_) => return (false, format!("it accepts but does not list its pods within {GREETING_LIMIT:?}")),
+            greeted = greet(wire.clone()) => match greeted {
+                Ok(()) => self.set(State::Ready(wire)),
+                Err(status) => return (false, status.message().to_owned()),
             },
         }
         tracing::info!(backend = %self.name, socket = %self.socket, "backend is ready");
@@ -310,6 +309,7 @@ impl Backend {
         headers: &HeaderMap,
         body: Bytes,
     ) -> Result<http::Response<Incoming>, Status> {
+        telemetry::note_backend(&self.name);
         let wire = self.wire().await?;
         self.call_over(wire, row, headers, body).await
     }
@@ -388,8 +388,12 @@ impl Backend {
     /// The message of a reply that went well.
     ///
     /// # Errors
-    /// `Internal` if the reply is not one plain gRPC message.
+    /// `Unavailable` with its text if it did not go well, `Internal` if it is not one plain gRPC message.
     pub fn message(&self, answer: &Answer) -> Result<Bytes, Status> {
+        if answer.code() != Code::Ok {
+            let text = String::from_utf8_lossy(answer.text());
+            return Err(self.unavailable(&format!("it answers {:?}: {text}", answer.code())));
+        }
         wire::unframe(&answer.body)
             .map_err(|fault| self.bad_reply(&format!("its reply is {fault}")))
     }
@@ -404,6 +408,11 @@ impl Backend {
     /// `Unavailable`, naming this backend.
     pub fn unavailable(&self, cause: &str) -> Status {
         status::unavailable(&self.name, &self.socket, cause)
+    }
+
+    /// `Internal`, for a reply that is not protobuf where it is read.
+    pub fn malformed(&self, fault: &Malformed) -> Status {
+        self.bad_reply(&format!("its reply is malformed: {fault}"))
     }
 
     /// `Internal`, naming this backend.

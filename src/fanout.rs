@@ -10,7 +10,7 @@ use crate::backend::{Answer, Backend};
 use crate::owners::Mark;
 use crate::reply::{self, Reply};
 use crate::rpc::{Lacking, Merge, Then};
-use crate::switch::{Call, Failed, Switch, is_unfiltered};
+use crate::switch::{Call, Failed, Switch};
 use crate::wire::Malformed;
 use crate::{merge, status};
 
@@ -133,9 +133,7 @@ impl Switch {
             return Ok(message);
         };
         let changed = self.learn_list(kind, backend, &message)?;
-        if is_unfiltered(call) {
-            self.owners().settle(kind, backend.id, mark);
-        }
+        self.settle(call, backend, mark);
         Ok(changed.unwrap_or(message))
     }
 
@@ -234,8 +232,7 @@ impl Switch {
 /// `RuntimeConfigResponse.linux.cgroup_driver`.
 fn cgroup_driver(backend: &Backend, answer: &Answer) -> Result<u64, Status> {
     let message = backend.message(answer)?;
-    crate::wire::varint(&message, &[1, 1])
-        .map_err(|fault| backend.bad_reply(&format!("its reply is {fault}")))
+    crate::wire::varint(&message, &[1, 1]).map_err(|fault| backend.malformed(&fault))
 }
 
 /// A backend's refusal where several were asked: its own status, with its name behind the text.

@@ -100,8 +100,7 @@ impl Switch {
         match answer.code() {
             Code::Ok => {
                 let message = backend.message(&answer)?;
-                let has = wire::has(&message, 1)
-                    .map_err(|fault| backend.bad_reply(&format!("its reply is {fault}")))?;
+                let has = wire::has(&message, 1).map_err(|fault| backend.malformed(&fault))?;
                 Ok((answer, has))
             }
             // A backend without images has none.

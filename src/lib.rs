@@ -10,7 +10,9 @@ pub mod config;
 pub mod cri;
 mod fanout;
 mod images;
+mod learn;
 pub mod listener;
+mod listing;
 pub mod merge;
 mod node;
 pub mod owners;
@@ -21,6 +23,7 @@ pub mod rpc;
 pub mod status;
 mod streams;
 pub mod switch;
+pub mod telemetry;
 pub mod wire;
 
 /// Serves `config`'s table on `listener` until `shutdown`, and for at most `drain` longer what is in flight then.

@@ -238,6 +238,8 @@ fn connection(
     });
     http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
+        // A reply goes on with the headers that it came with.
+        .auto_date_header(false)
         .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(MAX_HEADERS)
         .initial_stream_window_size(STREAM_WINDOW)

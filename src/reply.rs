@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::{Stream, stream};
 use http::{HeaderMap, HeaderValue, header};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
@@ -16,6 +16,7 @@ use tokio::time::{Instant, Sleep};
 use tonic::Status;
 
 use crate::backend::{Answer, Backend, error_chain};
+use crate::telemetry::CallLog;
 use crate::{status, wire};
 
 /// A reply on its way to the client.
@@ -31,6 +32,13 @@ pub const GRPC_MESSAGE: &str = "grpc-message";
 /// A status and no message.
 pub fn of_status(status: &Status) -> Reply {
     status.clone().into_http()
+}
+
+/// The answer to a request that is not gRPC (gRPC over HTTP/2: `Content-Type`).
+pub fn not_grpc() -> Reply {
+    let mut reply = Reply::default();
+    *reply.status_mut() = http::StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    reply
 }
 
 /// One message, given in chunks, and OK.
@@ -52,7 +60,8 @@ pub fn of_answer(answer: Answer) -> Reply {
 }
 
 /// An answer whose message was changed on the way.
-pub fn of_changed(answer: Answer, message: &[u8]) -> Reply {
+pub fn of_changed(mut answer: Answer, message: &[u8]) -> Reply {
+    answer.head.headers.remove(header::CONTENT_LENGTH);
     of_answer(Answer {
         body: wire::frame(message),
         ..answer
@@ -84,20 +93,27 @@ pub fn passed(response: http::Response<Incoming>, backend: Arc<Backend>) -> Repl
     })
 }
 
-/// `reply`, ended by `status` at `deadline` if it still goes on.
-pub fn until(reply: Reply, deadline: Instant, status: Status) -> Reply {
+/// `reply`, with its end told to `log`, and ended by the status at the deadline if it still goes on then.
+pub fn watched(reply: Reply, mut log: CallLog, deadline: Option<(Instant, Status)>) -> Reply {
+    if let Some(code) = reply.headers().get(GRPC_STATUS) {
+        log.end(text(code));
+    }
     if reply.body().is_end_stream() {
         return reply;
     }
-    let sleep = Box::pin(tokio::time::sleep_until(deadline));
+    let deadline = deadline.map(|(at, status)| (Box::pin(tokio::time::sleep_until(at)), status));
     reply.map(|inner| {
-        Until {
+        Watched {
             inner,
-            sleep,
-            status: Some(status),
+            log,
+            deadline,
         }
         .boxed_unsync()
     })
+}
+
+fn text(value: &HeaderValue) -> &str {
+    value.to_str().unwrap_or_default()
 }
 
 /// The trailers that carry `status`.
@@ -113,18 +129,6 @@ pub fn ok_trailers() -> HeaderMap {
         header::HeaderName::from_static(GRPC_STATUS),
         HeaderValue::from_static("0"),
     )])
-}
-
-/// Turns a stream of messages and their end into frames.
-pub fn framed(
-    messages: impl Stream<Item = Result<Bytes, HeaderMap>>,
-) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> {
-    messages.map(|message| {
-        Ok(match message {
-            Ok(message) => Frame::data(wire::frame(&message)),
-            Err(trailers) => Frame::trailers(trailers),
-        })
-    })
 }
 
 /// A backend's body; its death in the middle becomes a status.
@@ -164,15 +168,14 @@ impl http_body::Body for Passed {
     }
 }
 
-/// A body with a deadline.
-struct Until {
+/// A body whose end is told, with a deadline if the client set one.
+struct Watched {
     inner: Body,
-    sleep: Pin<Box<Sleep>>,
-    /// Taken when the deadline has passed.
-    status: Option<Status>,
+    log: CallLog,
+    deadline: Option<(Pin<Box<Sleep>>, Status)>,
 }
 
-impl http_body::Body for Until {
+impl http_body::Body for Watched {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -180,23 +183,30 @@ impl http_body::Body for Until {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if self.status.is_none() {
-            return Poll::Ready(None);
+        let frame = match Pin::new(&mut self.inner).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => frame,
+            Poll::Ready(None) => return Poll::Ready(None),
+            Poll::Pending => {
+                let Some((sleep, status)) = &mut self.deadline else {
+                    return Poll::Pending;
+                };
+                ready!(sleep.as_mut().poll(cx));
+                let late = Frame::trailers(trailers(status));
+                // Nothing more is wanted of the backend.
+                self.inner = Body::default();
+                late
+            }
+        };
+        if let Some(code) = frame
+            .trailers_ref()
+            .and_then(|trailers| trailers.get(GRPC_STATUS))
+        {
+            self.log.end(text(code));
         }
-        if let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(cx) {
-            return Poll::Ready(frame);
-        }
-        ready!(self.sleep.as_mut().poll(cx));
-        // Nothing more is wanted of the backend.
-        self.inner = Body::default();
-        Poll::Ready(
-            self.status
-                .take()
-                .map(|status| Ok(Frame::trailers(trailers(&status)))),
-        )
+        Poll::Ready(Some(Ok(frame)))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.status.is_none() || self.inner.is_end_stream()
+        self.inner.is_end_stream()
     }
 }

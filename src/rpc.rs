@@ -185,6 +185,8 @@ pub enum Log {
     Poll,
 }
 
+/// Where a list's request says that it wants less than all there is.
+pub const LIST_FILTER: Path = &[1];
 /// Where a pod in a list has its handler's name (`PodSandbox.runtime_handler`).
 pub const LISTED_HANDLER: Path = &[1, 7];
 /// Where an event has its pod's handler (`ContainerEventResponse.pod_sandbox_status.runtime_handler`).
@@ -298,150 +300,51 @@ pub const IMAGE_STATUS: Row = image(
 );
 
 /// Every RPC of the CRI, in the order of the interface.
+#[rustfmt::skip] // one line an RPC
 pub const ROWS: &[Row] = &[
     VERSION,
     runtime("RunPodSandbox", Change, Handler(&[2]), OwnPod(&[1], &[1])),
     runtime("StopPodSandbox", Change, Owner(Pod, ID, Ok), Nothing),
     runtime("RemovePodSandbox", Change, Owner(Pod, ID, Ok), Forget),
-    runtime(
-        "PodSandboxStatus",
-        Read,
-        Owner(Pod, ID, NotFound),
-        Rename(&[1, 9]),
-    ),
+    runtime("PodSandboxStatus", Read, Owner(Pod, ID, NotFound), Rename(&[1, 9])),
     LIST_PODS,
-    runtime(
-        "StreamPodSandboxes",
-        Poll,
-        All(POD_FILTER, Interleave(&LIST_PODS)),
-        Learn(Pod),
-    ),
-    runtime(
-        "CreateContainer",
-        Change,
-        OwnerWithImage(ID),
-        OwnContainer(&[1]),
-    ),
-    runtime(
-        "StartContainer",
-        Change,
-        Owner(Container, ID, NotFound),
-        Nothing,
-    ),
+    runtime("StreamPodSandboxes", Poll, All(POD_FILTER, Interleave(&LIST_PODS)), Learn(Pod)),
+    runtime("CreateContainer", Change, OwnerWithImage(ID), OwnContainer(&[1])),
+    runtime("StartContainer", Change, Owner(Container, ID, NotFound), Nothing),
     runtime("StopContainer", Change, Owner(Container, ID, Ok), Nothing),
     runtime("RemoveContainer", Change, Owner(Container, ID, Ok), Forget),
     LIST_CONTAINERS,
-    runtime(
-        "StreamContainers",
-        Poll,
-        All(CONTAINER_FILTER, Interleave(&LIST_CONTAINERS)),
-        Learn(Container),
-    ),
-    runtime(
-        "ContainerStatus",
-        Read,
-        Owner(Container, ID, NotFound),
-        Nothing,
-    ),
-    runtime(
-        "UpdateContainerResources",
-        Change,
-        Owner(Container, ID, NotFound),
-        Nothing,
-    ),
-    runtime(
-        "ReopenContainerLog",
-        Read,
-        Owner(Container, ID, NotFound),
-        Nothing,
-    ),
+    runtime("StreamContainers", Poll, All(CONTAINER_FILTER, Interleave(&LIST_CONTAINERS)), Learn(Container)),
+    runtime("ContainerStatus", Read, Owner(Container, ID, NotFound), Nothing),
+    runtime("UpdateContainerResources", Change, Owner(Container, ID, NotFound), Nothing),
+    runtime("ReopenContainerLog", Read, Owner(Container, ID, NotFound), Nothing),
     runtime("ExecSync", Read, Owner(Container, ID, NotFound), Nothing),
     runtime("Exec", Read, Owner(Container, ID, NotFound), Nothing),
     runtime("Attach", Read, Owner(Container, ID, NotFound), Nothing),
     runtime("PortForward", Read, Owner(Pod, ID, NotFound), Nothing),
-    runtime(
-        "ContainerStats",
-        Read,
-        Owner(Container, ID, NotFound),
-        Nothing,
-    ),
+    runtime("ContainerStats", Read, Owner(Container, ID, NotFound), Nothing),
     LIST_CONTAINER_STATS,
-    runtime(
-        "StreamContainerStats",
-        Poll,
-        All(CONTAINER_STATS_FILTER, Interleave(&LIST_CONTAINER_STATS)),
-        Nothing,
-    ),
+    runtime("StreamContainerStats", Poll, All(CONTAINER_STATS_FILTER, Interleave(&LIST_CONTAINER_STATS)), Nothing),
     runtime("PodSandboxStats", Read, Owner(Pod, ID, NotFound), Nothing),
     LIST_POD_STATS,
-    runtime(
-        "StreamPodSandboxStats",
-        Poll,
-        All(POD_STATS_FILTER, Interleave(&LIST_POD_STATS)),
-        Nothing,
-    ),
+    runtime("StreamPodSandboxStats", Poll, All(POD_STATS_FILTER, Interleave(&LIST_POD_STATS)), Nothing),
     UPDATE_RUNTIME_CONFIG,
     STATUS,
-    runtime(
-        "CheckpointContainer",
-        Change,
-        Owner(Container, ID, NotFound),
-        Nothing,
-    ),
+    runtime("CheckpointContainer", Change, Owner(Container, ID, NotFound), Nothing),
     runtime("GetContainerEvents", Read, All(NO_FILTER, Events), Nothing),
-    runtime(
-        "ListMetricDescriptors",
-        Poll,
-        All(NO_FILTER, Distinct(&[&[1, 1]], LeftOut)),
-        Nothing,
-    ),
+    runtime("ListMetricDescriptors", Poll, All(NO_FILTER, Distinct(&[&[1, 1]], LeftOut)), Nothing),
     LIST_POD_METRICS,
-    runtime(
-        "StreamPodSandboxMetrics",
-        Poll,
-        All(NO_FILTER, Interleave(&LIST_POD_METRICS)),
-        Nothing,
-    ),
-    runtime(
-        "RuntimeConfig",
-        Poll,
-        All(NO_FILTER, Merge::RuntimeConfig),
-        Nothing,
-    ),
-    runtime(
-        "UpdatePodSandboxResources",
-        Change,
-        Owner(Pod, ID, NotFound),
-        Nothing,
-    ),
+    runtime("StreamPodSandboxMetrics", Poll, All(NO_FILTER, Interleave(&LIST_POD_METRICS)), Nothing),
+    runtime("RuntimeConfig", Poll, All(NO_FILTER, Merge::RuntimeConfig), Nothing),
+    runtime("UpdatePodSandboxResources", Change, Owner(Pod, ID, NotFound), Nothing),
     runtime("CheckpointPod", Change, Owner(Pod, ID, NotFound), Nothing),
-    runtime(
-        "RestorePod",
-        Change,
-        Handler(&[3]),
-        OwnRestored(&[1], &[2, 2], &[2]),
-    ),
+    runtime("RestorePod", Change, Handler(&[3]), OwnRestored(&[1], &[2, 2], &[2])),
     LIST_IMAGES,
-    image(
-        "StreamImages",
-        Poll,
-        Image(FILTER_HANDLER, List(Interleave(&LIST_IMAGES))),
-        Nothing,
-    ),
+    image("StreamImages", Poll, Image(FILTER_HANDLER, List(Interleave(&LIST_IMAGES))), Nothing),
     IMAGE_STATUS,
-    image(
-        "PullImage",
-        Change,
-        Image(IMAGE_HANDLER, Pull(&[3, 1, 2])),
-        HaveImage(&[1]),
-    ),
+    image("PullImage", Change, Image(IMAGE_HANDLER, Pull(&[3, 1, 2])), HaveImage(&[1])),
     image("RemoveImage", Change, Image(IMAGE_HANDLER, Every), Nothing),
-    image(
-        "ImageFsInfo",
-        Poll,
-        All(NO_FILTER, Distinct(&[&[1, 2, 1], &[2, 2, 1]], Fails)),
-        Nothing,
-    ),
+    image("ImageFsInfo", Poll, All(NO_FILTER, Distinct(&[&[1, 2, 1], &[2, 2, 1]], Fails)), Nothing),
 ];
 
 const fn runtime(name: &'static str, log: Log, goes: Goes, then: Then) -> Row {

@@ -18,7 +18,7 @@ use crate::fanout::named;
 use crate::owners::Mark;
 use crate::reply::{self, Reply};
 use crate::rpc::{EVENT_HANDLER, Goes, Merge, Row, Then};
-use crate::switch::{Call, Failed, Switch, is_unfiltered};
+use crate::switch::{Call, Failed, Switch};
 use crate::{status, wire};
 
 impl Switch {
@@ -89,7 +89,7 @@ impl Feed {
         match message {
             Some(message) => Ok(Some((self.learn(message)?, self))),
             None => {
-                self.settle();
+                self.switch.settle(&self.call, &self.backend, self.asked);
                 Ok(None)
             }
         }
@@ -151,17 +151,6 @@ impl Feed {
             _ => None,
         };
         Ok(changed.unwrap_or(message))
-    }
-
-    /// The list has come to its end, so it is whole.
-    fn settle(&self) {
-        if let Then::Learn(kind) = self.call.row.then
-            && is_unfiltered(&self.call)
-        {
-            self.switch
-                .owners()
-                .settle(kind, self.backend.id, self.asked);
-        }
     }
 }
 

@@ -5,21 +5,21 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use futures_util::future::join_all;
 use http::HeaderMap;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use tokio::time::Instant;
 use tonic::{Code, Status};
+use tracing::Instrument;
 
-use crate::backend::{Answer, Backend, Wire, error_chain, own_headers};
+use crate::backend::{Answer, Backend, error_chain};
 use crate::config::{Config, Handler, Table};
 use crate::images::LastAnswers;
-use crate::owners::{BackendId, Owners, PodNames};
+use crate::owners::{BackendId, Owners};
 use crate::question::Question;
 use crate::reply::{self, Reply};
 use crate::route::{Known, Refusal, Target};
-use crate::rpc::{self, Goes, ImageRule, Kind, LISTED_HANDLER, Log, Row, Then, Unknown};
+use crate::rpc::{self, Goes, ImageRule, Kind, Row, Unknown};
+use crate::telemetry::{self, CallLog};
 use crate::{status, wire};
 
 /// The table, its backends, and what is known of them.
@@ -133,27 +133,26 @@ impl Switch {
 
     /// Answers one request; every failure is a reply.
     pub async fn serve(self: Arc<Self>, request: http::Request<Incoming>) -> Reply {
-        let started = Instant::now();
+        if !is_grpc(&request) {
+            return reply::not_grpc();
+        }
         let Some(row) = rpc::find(request.uri().path()) else {
             return reply::of_status(&status::no_such_rpc(request.uri().path()));
         };
-        let timeout = request
-            .headers()
-            .get("grpc-timeout")
-            .and_then(|value| wire::timeout(value.to_str().ok()?));
-        let answered = self.answer(row, request);
-        let reply = match timeout {
-            None => answered.await.unwrap_or_else(Failed::into_reply),
-            Some(timeout) => {
-                let late = status::deadline(row.name, timeout);
-                let deadline = started + timeout;
-                let answered = tokio::time::timeout_at(deadline, answered).await;
-                let answered = answered.unwrap_or_else(|_| Err(late.clone().into()));
-                reply::until(answered.unwrap_or_else(Failed::into_reply), deadline, late)
-            }
+        let log = CallLog::begin(row);
+        let timeout = request.headers().get("grpc-timeout");
+        let timeout = timeout.and_then(|value| wire::timeout(value.to_str().ok()?));
+        let deadline =
+            timeout.map(|timeout| (log.started() + timeout, status::deadline(row.name, timeout)));
+        let answered = self.answer(row, request).instrument(log.span().clone());
+        let answered = match &deadline {
+            None => answered.await,
+            Some((at, late)) => match tokio::time::timeout_at(*at, answered).await {
+                Ok(answered) => answered,
+                Err(_) => Err(late.clone().into()),
+            },
         };
-        log(row, &reply, started);
-        reply
+        reply::watched(answered.unwrap_or_else(Failed::into_reply), log, deadline)
     }
 
     async fn answer(
@@ -163,7 +162,9 @@ impl Switch {
     ) -> Result<Reply, Failed> {
         let call = self.read(row, request).await?;
         let message = call.message();
-        match self.target(row, &message).await? {
+        let target = self.target(row, &message).await?;
+        note(&target);
+        match target {
             Target::Backend(backend) => self.send(&call, self.backend(backend)?, None).await,
             Target::Owner(backend, kind, id) => {
                 self.to_owner(&call, self.backend(backend)?, (kind, &id))
@@ -316,167 +317,11 @@ impl Switch {
         }
         let message = backend.message(&answer)?;
         let changed = self.learn(call, backend, of, &message)?;
-        if let Then::Learn(kind) = call.row.then
-            && is_unfiltered(call)
-        {
-            self.owners().settle(kind, backend.id, asked);
-        }
+        self.settle(call, backend, asked);
         Ok(match changed {
             Some(message) => reply::of_changed(answer, &message),
             None => reply::of_answer(answer),
         })
-    }
-
-    fn must_read(&self, row: &Row, backend: BackendId) -> bool {
-        match row.then {
-            Then::Nothing => false,
-            Then::Rename(_) => self.renames(backend),
-            Then::Learn(_) => !row.streams(),
-            _ => true,
-        }
-    }
-
-    /// Learns from a reply that went well; the message as the client is to have it, if that is another one.
-    fn learn(
-        &self,
-        call: &Call,
-        backend: &Backend,
-        of: Option<(Kind, &str)>,
-        message: &Bytes,
-    ) -> Result<Option<Bytes>, Status> {
-        let bad = |fault| backend.bad_reply(&format!("its reply is {fault}"));
-        let request = call.message();
-        let names = |path| {
-            wire::bytes(&request, path)
-                .and_then(PodNames::of_config)
-                .unwrap_or_default()
-        };
-        match call.row.then {
-            Then::Nothing => {}
-            Then::HaveImage(_) => self.remember_image(call, backend.id, message),
-            Then::OwnPod(id, config) => {
-                let id = wire::string(message, id).map_err(bad)?;
-                self.owners().own_pod(id, backend.id, names(config));
-            }
-            Then::OwnContainer(id) => {
-                let id = wire::string(message, id).map_err(bad)?;
-                self.owners()
-                    .own_container(id, backend.id, of.map_or("", |(_, pod)| pod));
-            }
-            Then::OwnRestored(id, containers, config) => {
-                let pod = wire::string(message, id).map_err(bad)?;
-                let mut owners = self.owners();
-                owners.own_pod(pod, backend.id, names(config));
-                for container in wire::strings(message, containers).map_err(bad)? {
-                    owners.own_container(container, backend.id, pod);
-                }
-            }
-            Then::Forget => {
-                if let Some((kind, id)) = of {
-                    self.owners().forget(kind, id);
-                }
-            }
-            Then::Learn(kind) => return self.learn_list(kind, backend, message),
-            Then::Rename(path) => return self.renamed(backend, message, path),
-        }
-        Ok(None)
-    }
-
-    /// Learns a list; as the client is to have it, if that is another one.
-    pub(crate) fn learn_list(
-        &self,
-        kind: Kind,
-        backend: &Backend,
-        list: &Bytes,
-    ) -> Result<Option<Bytes>, Status> {
-        let learned = self.owners().learn(kind, backend.id, list);
-        learned.map_err(|fault| backend.bad_reply(&format!("its list is {fault}")))?;
-        match kind {
-            Kind::Pod => self.renamed(backend, list, LISTED_HANDLER),
-            Kind::Container => Ok(None),
-        }
-    }
-
-    /// `message` with the table's names for the handlers at `path`, if the table renames any of the backend's.
-    pub(crate) fn renamed(
-        &self,
-        backend: &Backend,
-        message: &Bytes,
-        path: &[u32],
-    ) -> Result<Option<Bytes>, Status> {
-        if !self.renames(backend.id) {
-            return Ok(None);
-        }
-        let new = |name: &str| self.table.name_for(backend.id, name);
-        let message = wire::replace_strings(message, path, &new);
-        message
-            .map(Some)
-            .map_err(|fault| backend.bad_reply(&format!("its reply is {fault}")))
-    }
-
-    /// Whether the backend knows a handler by another name than the table.
-    pub(crate) fn renames(&self, backend: BackendId) -> bool {
-        self.table
-            .handlers
-            .iter()
-            .any(|row| row.backend == backend && row.backend_handler != row.name)
-    }
-
-    /// Makes a new connection to `backend` ready: its pods and containers listed, the runtime's configuration told.
-    ///
-    /// # Errors
-    /// The status of the first call that failed.
-    pub async fn greet(&self, backend: &Backend, wire: Wire) -> Result<(), Status> {
-        let headers = own_headers();
-        let answer = backend
-            .ask_over(wire.clone(), &rpc::VERSION, &headers, wire::frame(&[]))
-            .await?;
-        let said = backend.message(&answer)?;
-        backend.learn(|known| known.version = said);
-        self.list(backend, Some(&wire)).await?;
-        let config = self
-            .runtime_config
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        if let Some(config) = config {
-            backend
-                .ask_over(wire, &rpc::UPDATE_RUNTIME_CONFIG, &headers, config)
-                .await?;
-        }
-        self.question.listed(backend.id);
-        Ok(())
-    }
-
-    /// Asks every backend for its pods and containers and learns them.
-    ///
-    /// # Errors
-    /// The first backend's that did not answer; the others are learned all the same.
-    pub(crate) async fn list_every(&self) -> Result<(), Status> {
-        join_all(self.backends.iter().map(|backend| self.list(backend, None)))
-            .await
-            .into_iter()
-            .collect()
-    }
-
-    async fn list(&self, backend: &Backend, wire: Option<&Wire>) -> Result<(), Status> {
-        let list = async |kind, row: &'static Row| {
-            let asked = self.owners().mark();
-            let (headers, body) = (own_headers(), wire::frame(&[]));
-            let answer = match wire {
-                Some(wire) => backend.ask_over(wire.clone(), row, &headers, body).await?,
-                None => backend.ask(row, &headers, body).await?,
-            };
-            if answer.code() != Code::Ok {
-                let text = String::from_utf8_lossy(answer.text()).into_owned();
-                return Err(backend.unavailable(&format!("{} failed: {text}", row.name)));
-            }
-            self.learn_list(kind, backend, &backend.message(&answer)?)?;
-            self.owners().settle(kind, backend.id, asked);
-            Ok(())
-        };
-        list(Kind::Pod, &rpc::LIST_PODS).await?;
-        list(Kind::Container, &rpc::LIST_CONTAINERS).await
     }
 
     /// The owners, locked.
@@ -491,6 +336,15 @@ impl Switch {
     }
 }
 
+/// Puts the target's names into the call's log line.
+fn note(target: &Target) {
+    match target {
+        Target::Owner(_, kind, id) | Target::Miss(kind, id) => telemetry::note_id(*kind, id),
+        Target::Handler(handler) => telemetry::note_handler(&handler.name),
+        Target::Backend(_) | Target::Backends(_) => {}
+    }
+}
+
 /// The answer for an id that no backend has.
 fn of_unknown(row: &Row, kind: Kind, id: &str) -> Result<Reply, Status> {
     match row.goes {
@@ -502,20 +356,7 @@ fn of_unknown(row: &Row, kind: Kind, id: &str) -> Result<Reply, Status> {
     }
 }
 
-/// Whether the request asks for all there is.
-pub(crate) fn is_unfiltered(call: &Call) -> bool {
-    wire::bytes(&call.message(), &[1]).is_ok_and(<[u8]>::is_empty)
-}
-
-fn log(row: &Row, reply: &Reply, started: Instant) {
-    let code = reply
-        .headers()
-        .get(reply::GRPC_STATUS)
-        .map_or("0", |code| code.to_str().unwrap_or("?"));
-    let elapsed_ms = started.elapsed().as_secs_f64() * 1000.0;
-    match row.log {
-        Log::Change => tracing::info!(rpc = row.name, code, elapsed_ms),
-        Log::Read => tracing::debug!(rpc = row.name, code, elapsed_ms),
-        Log::Poll => tracing::trace!(rpc = row.name, code, elapsed_ms),
-    }
+fn is_grpc(request: &http::Request<Incoming>) -> bool {
+    let kind = request.headers().get(http::header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
