@@ -1,0 +1,61 @@
+//! Configurations of pods and containers, with what the kubelet puts into every one of them.
+
+use std::collections::HashMap;
+
+use criswitch::cri;
+
+/// A pod in the namespace `default`; its uid follows from its name.
+pub fn pod_config(name: &str) -> cri::PodSandboxConfig {
+    let uid = format!("uid-of-{name}");
+    cri::PodSandboxConfig {
+        metadata: Some(cri::PodSandboxMetadata {
+            name: name.to_owned(),
+            uid: uid.clone(),
+            namespace: "default".to_owned(),
+            attempt: 0,
+        }),
+        labels: map([
+            ("io.kubernetes.pod.name", name),
+            ("io.kubernetes.pod.namespace", "default"),
+            ("io.kubernetes.pod.uid", &uid),
+        ]),
+        annotations: map([
+            (
+                "kubernetes.io/config.seen",
+                &format!("2026-01-01T00:00:00.000000001Z {name}"),
+            ),
+            ("kubernetes.io/config.source", "api"),
+        ]),
+        ..Default::default()
+    }
+}
+
+/// A container of this name, from this image.
+pub fn container_config(name: &str, image: &str) -> cri::ContainerConfig {
+    cri::ContainerConfig {
+        metadata: Some(cri::ContainerMetadata {
+            name: name.to_owned(),
+            attempt: 0,
+        }),
+        image: Some(image_spec(image)),
+        command: vec!["sleep".to_owned(), "infinity".to_owned()],
+        labels: map([("io.kubernetes.container.name", name)]),
+        log_path: format!("{name}/0.log"),
+        ..Default::default()
+    }
+}
+
+/// An image as the kubelet names it in a container's configuration.
+pub fn image_spec(image: &str) -> cri::ImageSpec {
+    cri::ImageSpec {
+        image: image.to_owned(),
+        user_specified_image: image.to_owned(),
+        ..Default::default()
+    }
+}
+
+fn map<const N: usize>(entries: [(&str, &str); N]) -> HashMap<String, String> {
+    entries
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into()
+}

@@ -1,0 +1,185 @@
+//! The image store of a simulated runtime. Every reference can be pulled; nothing is downloaded.
+
+use criswitch::cri::{self, image_service_server::ImageService};
+use tonic::codegen::BoxStream;
+use tonic::{Request, Status};
+
+use super::ids::{find, hex};
+use super::runtime::{Reply, Service};
+use super::settings::ImageIds;
+use super::stats::usage;
+use super::store::{Store, info};
+
+/// The size of every image that was not given one.
+const IMAGE_BYTES: u64 = 4 << 20;
+
+impl Store {
+    /// Makes an image of a reference, or finds the one that is there; answers its id.
+    pub fn add_image(&mut self, reference: &str) -> String {
+        if let Some(image) = self.find_image(reference) {
+            return image.id.clone();
+        }
+        let name = full_reference(reference);
+        let digest = hex(&name);
+        let id = match self.settings.image_ids {
+            ImageIds::Prefixed => format!("sha256:{digest}"),
+            ImageIds::Bare => digest.clone(),
+        };
+        let (tags, digests) = match name.split_once('@') {
+            Some(_) => (vec![], vec![name]),
+            None => (
+                vec![name.clone()],
+                vec![format!("{}@sha256:{digest}", repository(&name))],
+            ),
+        };
+        self.images.push(cri::Image {
+            id: id.clone(),
+            repo_tags: tags,
+            repo_digests: digests,
+            size: IMAGE_BYTES,
+            ..Default::default()
+        });
+        id
+    }
+
+    /// By tag, digest, id, or the beginning of an id.
+    pub fn find_image(&self, reference: &str) -> Option<&cri::Image> {
+        if reference.is_empty() {
+            return None;
+        }
+        let name = full_reference(reference);
+        let named = |image: &&cri::Image| {
+            image.repo_tags.contains(&name) || image.repo_digests.contains(&name)
+        };
+        let by_name = self.images.iter().find(named);
+        let id = reference.trim_start_matches("sha256:");
+        let ids = self
+            .images
+            .iter()
+            .map(|image| image.id.trim_start_matches("sha256:"));
+        by_name.or_else(|| find(ids, id).ok().map(|place| &self.images[place]))
+    }
+
+    /// As CRI-O does; containerd lists everything, whatever the filter.
+    pub fn list_images(&self, filter: Option<cri::ImageFilter>) -> Vec<cri::Image> {
+        match filter.and_then(|filter| filter.image) {
+            Some(image) if !image.image.is_empty() => {
+                self.find_image(&image.image).cloned().into_iter().collect()
+            }
+            _ => self.images.clone(),
+        }
+    }
+
+    fn image_status(&self, request: &cri::ImageStatusRequest) -> cri::ImageStatusResponse {
+        let image = self
+            .find_image(&reference_of(request.image.as_ref()))
+            .cloned();
+        let verbose = request.verbose && image.is_some();
+        cri::ImageStatusResponse {
+            image,
+            info: info(verbose, || ("info", serde_json::json!({ "imageSpec": {} }))),
+        }
+    }
+
+    /// An unknown image counts as removed.
+    fn remove_image(&mut self, reference: &str) {
+        let id = self.find_image(reference).map(|image| image.id.clone());
+        self.images.retain(|image| Some(&image.id) != id.as_ref());
+    }
+
+    fn image_fs_info(&self) -> cri::ImageFsInfoResponse {
+        let mountpoint = format!("/var/lib/{}", self.settings.runtime_name);
+        let bytes = self.images.iter().map(|image| image.size).sum();
+        let files = usage(&mountpoint, bytes, self.images.len() as u64);
+        cri::ImageFsInfoResponse {
+            image_filesystems: vec![files.clone()],
+            container_filesystems: vec![files],
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl ImageService for Service {
+    async fn list_images(
+        &self,
+        r: Request<cri::ListImagesRequest>,
+    ) -> Reply<cri::ListImagesResponse> {
+        self.with(r, |store, r| {
+            let images = store.list_images(r.filter);
+            Ok(cri::ListImagesResponse { images })
+        })
+    }
+
+    async fn stream_images(
+        &self,
+        r: Request<cri::StreamImagesRequest>,
+    ) -> Reply<BoxStream<cri::StreamImagesResponse>> {
+        self.stream(
+            |store| store.list_images(r.into_inner().filter),
+            |images| cri::StreamImagesResponse { images },
+        )
+    }
+
+    async fn image_status(
+        &self,
+        r: Request<cri::ImageStatusRequest>,
+    ) -> Reply<cri::ImageStatusResponse> {
+        self.with(r, |store, r| Ok(store.image_status(&r)))
+    }
+
+    async fn pull_image(&self, r: Request<cri::PullImageRequest>) -> Reply<cri::PullImageResponse> {
+        self.with(r, |store, r| {
+            let reference = reference_of(r.image.as_ref());
+            if reference.is_empty() {
+                return Err(Status::unknown("failed to parse image reference \"\""));
+            }
+            let image_ref = store.add_image(&reference);
+            Ok(cri::PullImageResponse { image_ref })
+        })
+    }
+
+    async fn remove_image(
+        &self,
+        r: Request<cri::RemoveImageRequest>,
+    ) -> Reply<cri::RemoveImageResponse> {
+        self.with(r, |store, r| {
+            store.remove_image(&reference_of(r.image.as_ref()));
+            Ok(cri::RemoveImageResponse {})
+        })
+    }
+
+    async fn image_fs_info(
+        &self,
+        r: Request<cri::ImageFsInfoRequest>,
+    ) -> Reply<cri::ImageFsInfoResponse> {
+        self.with(r, |store, _| Ok(store.image_fs_info()))
+    }
+}
+
+fn reference_of(image: Option<&cri::ImageSpec>) -> String {
+    image.map(|image| image.image.clone()).unwrap_or_default()
+}
+
+/// `busybox` is short for `docker.io/library/busybox:latest`.
+fn full_reference(reference: &str) -> String {
+    let first = reference.split('/').next().unwrap_or_default();
+    let has_registry =
+        reference.contains('/') && (first.contains(['.', ':']) || first == "localhost");
+    let name = match (has_registry, reference.contains('/')) {
+        (true, _) => reference.to_owned(),
+        (false, true) => format!("docker.io/{reference}"),
+        (false, false) => format!("docker.io/library/{reference}"),
+    };
+    let last = name.rsplit('/').next().unwrap_or_default();
+    if last.contains([':', '@']) {
+        name
+    } else {
+        format!("{name}:latest")
+    }
+}
+
+/// A full reference without its tag.
+fn repository(name: &str) -> &str {
+    name.rsplit_once(':')
+        .map_or(name, |(repository, _)| repository)
+}

@@ -1,0 +1,83 @@
+//! What a simulated runtime was asked, and what it is to do wrong.
+
+use std::collections::{HashMap, HashSet};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use prost::Message;
+use tonic::Status;
+
+use super::rewrite::Extra;
+
+/// Calls in the order in which they came, and faults by the name of the RPC.
+#[derive(Default)]
+pub struct Journal {
+    pub calls: Vec<Call>,
+    /// RPCs of the calls that hang just now.
+    pub held: Vec<String>,
+    /// RPCs of the calls that the client gave up before they were answered.
+    pub cancelled: Vec<String>,
+    pub lacks: HashSet<String>,
+    pub fails: HashMap<String, Status>,
+    pub holds: HashSet<String>,
+    pub appended: HashMap<String, Bytes>,
+    pub appended_to_items: HashMap<String, Bytes>,
+    pub newer: bool,
+}
+
+/// A call as it came over the wire.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// The last part of the path.
+    pub rpc: String,
+    /// Everything that was sent with it: the deadline, metadata, the user agent.
+    pub headers: HeaderMap,
+    /// The whole body: gRPC's five bytes before the message included.
+    pub body: Bytes,
+}
+
+impl Call {
+    /// The bytes of the request message.
+    pub fn message(&self) -> Bytes {
+        self.body.slice(super::rewrite::PREFIX..)
+    }
+
+    /// The request message, decoded.
+    pub fn decode<M: Message + Default>(&self) -> M {
+        M::decode(self.message()).unwrap()
+    }
+
+    /// A header, if it came and is text.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+}
+
+impl Journal {
+    pub fn calls_of(&self, rpc: &str) -> impl Iterator<Item = &Call> {
+        self.calls.iter().filter(move |call| call.rpc == rpc)
+    }
+
+    /// What is answered instead of doing it.
+    pub fn refusal(&self, rpc: &str) -> Option<Status> {
+        let lacks = self
+            .lacks
+            .contains(rpc)
+            .then(|| Status::unimplemented(format!("unknown method {rpc} for service runtime.v1")));
+        lacks.or_else(|| self.fails.get(rpc).cloned())
+    }
+
+    /// What is put into the replies of an RPC.
+    pub fn extra(&self, rpc: &str) -> Extra {
+        let mut extra = if self.newer {
+            Extra::newer(rpc)
+        } else {
+            Extra::default()
+        };
+        let behind = self.appended.get(rpc).into_iter().flatten();
+        extra.message.extend(behind);
+        let items = self.appended_to_items.get(rpc).into_iter().flatten();
+        extra.items.extend(items);
+        extra
+    }
+}

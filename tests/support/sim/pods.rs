@@ -1,0 +1,244 @@
+//! Pods of a simulated runtime.
+
+use criswitch::cri::{self, ContainerEventType, PodSandboxState};
+use tonic::Status;
+
+use super::ids::{Miss, find};
+use super::store::{Answer, Checkpoint, Store, admits, info, now, selects};
+
+pub struct Pod {
+    pub id: String,
+    pub config: cri::PodSandboxConfig,
+    pub handler: String,
+    pub state: PodSandboxState,
+    pub created_at: i64,
+}
+
+impl Pod {
+    /// What makes it one of a kind: no second pod may have it while this one exists.
+    fn reserved_name(&self) -> String {
+        reserved_name(&self.config.metadata.clone().unwrap_or_default())
+    }
+
+    pub fn item(&self) -> cri::PodSandbox {
+        cri::PodSandbox {
+            id: self.id.clone(),
+            metadata: self.config.metadata.clone(),
+            state: self.state.into(),
+            created_at: self.created_at,
+            labels: self.config.labels.clone(),
+            annotations: self.config.annotations.clone(),
+            runtime_handler: self.handler.clone(),
+        }
+    }
+
+    pub fn status(&self) -> cri::PodSandboxStatus {
+        cri::PodSandboxStatus {
+            id: self.id.clone(),
+            metadata: self.config.metadata.clone(),
+            state: self.state.into(),
+            created_at: self.created_at,
+            network: Some(cri::PodSandboxNetworkStatus {
+                ip: "10.88.0.2".to_owned(),
+                additional_ips: Vec::new(),
+            }),
+            linux: None,
+            labels: self.config.labels.clone(),
+            annotations: self.config.annotations.clone(),
+            runtime_handler: self.handler.clone(),
+        }
+    }
+}
+
+impl Store {
+    /// Creates a pod; answers its id.
+    pub fn run_pod(
+        &mut self,
+        config: Option<cri::PodSandboxConfig>,
+        handler: &str,
+    ) -> Answer<String> {
+        let config = config.unwrap_or_default();
+        let metadata = config
+            .metadata
+            .clone()
+            .ok_or_else(|| Status::unknown("sandbox config must include metadata"))?;
+        let name = reserved_name(&metadata);
+        if let Some(holder) = self.pods.iter().find(|p| p.reserved_name() == name) {
+            return Err(name_is_reserved("sandbox", &name, &holder.id));
+        }
+        let handler = self.known_handler(handler)?;
+        let id = self.ids.next();
+        self.pods.push(Pod {
+            id: id.clone(),
+            config,
+            handler,
+            state: PodSandboxState::SandboxReady,
+            created_at: now(),
+        });
+        self.tell(&id, &id, ContainerEventType::ContainerCreatedEvent);
+        self.tell(&id, &id, ContainerEventType::ContainerStartedEvent);
+        Ok(id)
+    }
+
+    fn known_handler(&self, wanted: &str) -> Answer<String> {
+        let mut handlers = self.settings.handlers.iter().map(|h| &h.name);
+        let known = match wanted {
+            "" => handlers.next(),
+            _ => handlers.find(|name| *name == wanted),
+        };
+        known.cloned().ok_or_else(|| {
+            let text = format!("no runtime for \"{wanted}\" is configured");
+            Status::unknown(format!("failed to get sandbox runtime: {text}"))
+        })
+    }
+
+    /// An unknown pod counts as stopped.
+    pub fn stop_pod(&mut self, key: &str) -> Answer<()> {
+        let Some(place) = known(self.find_pod(key), key)? else {
+            return Ok(());
+        };
+        let id = self.pods[place].id.clone();
+        for container in self.containers_of(&id) {
+            self.exit_container(&container, super::containers::TERMINATED)?;
+        }
+        let pod = &mut self.pods[place];
+        if pod.state == PodSandboxState::SandboxReady {
+            pod.state = PodSandboxState::SandboxNotready;
+            self.tell(&id, &id, ContainerEventType::ContainerStoppedEvent);
+        }
+        Ok(())
+    }
+
+    /// An unknown pod counts as removed. Its containers go with it.
+    pub fn remove_pod(&mut self, key: &str) -> Answer<()> {
+        let Some(place) = known(self.find_pod(key), key)? else {
+            return Ok(());
+        };
+        let id = self.pods[place].id.clone();
+        self.stop_pod(&id)?;
+        for container in self.containers_of(&id) {
+            self.remove_container(&container)?;
+        }
+        self.pods.remove(place);
+        self.tell(&id, &id, ContainerEventType::ContainerDeletedEvent);
+        Ok(())
+    }
+
+    pub fn pod_status(
+        &self,
+        request: &cri::PodSandboxStatusRequest,
+    ) -> Answer<cri::PodSandboxStatusResponse> {
+        let pod = self.pod(&request.pod_sandbox_id)?;
+        Ok(cri::PodSandboxStatusResponse {
+            status: Some(pod.status()),
+            info: info(request.verbose, || {
+                ("info", serde_json::json!({ "runtimeHandler": pod.handler }))
+            }),
+            containers_statuses: self.statuses_in(&pod.id),
+            timestamp: pod.created_at,
+        })
+    }
+
+    pub fn list_pods(&self, filter: Option<cri::PodSandboxFilter>) -> Vec<cri::PodSandbox> {
+        let filter = filter.unwrap_or_default();
+        let id = self.full_pod_id(&filter.id);
+        let wanted = |pod: &&Pod| {
+            admits(&id, &pod.id)
+                && filter.state.is_none_or(|state| state.state() == pod.state)
+                && selects(&filter.label_selector, &pod.config.labels)
+        };
+        self.pods.iter().filter(wanted).map(Pod::item).collect()
+    }
+
+    pub fn checkpoint_pod(&mut self, request: &cri::CheckpointPodRequest) -> Answer<()> {
+        let pod = self.pod(&request.pod_sandbox_id)?;
+        let chosen = &request.container_ids;
+        let inside = self.containers.iter().filter(|c| c.pod == pod.id);
+        let wanted = inside.filter(|c| chosen.is_empty() || chosen.contains(&c.id));
+        let checkpoint = Checkpoint {
+            pod: pod.config.clone(),
+            containers: wanted.map(|c| c.config.clone()).collect(),
+        };
+        self.checkpoints
+            .insert(request.output_path.clone(), checkpoint);
+        Ok(())
+    }
+
+    /// Runs a pod and its containers from a checkpoint; configurations of the request win.
+    pub fn restore_pod(
+        &mut self,
+        request: cri::RestorePodRequest,
+    ) -> Answer<cri::RestorePodResponse> {
+        let saved = self.checkpoints.get(&request.checkpoint_path).cloned();
+        let saved = saved.ok_or_else(|| {
+            Status::not_found(format!(
+                "checkpoint \"{}\": not found",
+                request.checkpoint_path
+            ))
+        })?;
+        let configs = match request.container_configs {
+            given if given.is_empty() => saved.containers,
+            given => given,
+        };
+        let pod = self.run_pod(request.config.or(Some(saved.pod)), &request.runtime_handler)?;
+        let mut restored_containers = Vec::new();
+        for config in configs {
+            let name = config.metadata.clone().unwrap_or_default().name;
+            let container_id = self.create_container(&pod, Some(config))?;
+            self.start_container(&container_id)?;
+            restored_containers.push(cri::RestoredContainer { name, container_id });
+        }
+        Ok(cri::RestorePodResponse {
+            pod_sandbox_id: pod,
+            restored_containers,
+        })
+    }
+
+    pub fn pod(&self, key: &str) -> Answer<&Pod> {
+        let place = self
+            .find_pod(key)
+            .map_err(|miss| miss.status("sandbox", key))?;
+        Ok(&self.pods[place])
+    }
+
+    /// A filter's id in full; what is not the prefix of exactly one stays and fits none.
+    pub fn full_pod_id(&self, key: &str) -> String {
+        self.pod(key)
+            .map_or_else(|_| key.to_owned(), |pod| pod.id.clone())
+    }
+
+    fn find_pod(&self, key: &str) -> Result<usize, Miss> {
+        find(self.pods.iter().map(|pod| pod.id.as_str()), key)
+    }
+
+    fn containers_of(&self, pod: &str) -> Vec<String> {
+        let inside = self.containers.iter().filter(|c| c.pod == pod);
+        inside.map(|c| c.id.clone()).collect()
+    }
+}
+
+/// Stop and Remove take an unknown pod for one that is gone already.
+fn known(found: Result<usize, Miss>, key: &str) -> Answer<Option<usize>> {
+    match found {
+        Ok(place) => Ok(Some(place)),
+        Err(Miss::Unknown) => Ok(None),
+        Err(miss) => Err(miss.status("sandbox", key)),
+    }
+}
+
+fn reserved_name(metadata: &cri::PodSandboxMetadata) -> String {
+    let cri::PodSandboxMetadata {
+        name,
+        uid,
+        namespace,
+        attempt,
+    } = metadata;
+    format!("{name}_{namespace}_{uid}_{attempt}")
+}
+
+/// containerd's words for a second pod or container of one name.
+pub fn name_is_reserved(what: &str, name: &str, holder: &str) -> Status {
+    Status::unknown(format!(
+        "failed to reserve {what} name \"{name}\": name \"{name}\" is reserved for \"{holder}\""
+    ))
+}

@@ -1,0 +1,160 @@
+//! How a simulated runtime serves: HTTP/2 on a Unix socket, each call recorded before it is answered.
+//!
+//! hyper rather than tonic's server: that one would end calls at their deadline by itself.
+
+use std::convert::Infallible;
+use std::path::Path;
+
+use bytes::Bytes;
+use criswitch::cri::image_service_server::{self, ImageServiceServer};
+use criswitch::cri::runtime_service_server::RuntimeServiceServer;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinSet;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::Service as _;
+
+use super::Sim;
+use super::journal::Call;
+use super::rewrite::rewrite;
+use super::runtime::Service;
+
+/// Larger than any header or message of a test.
+const ANY_SIZE: usize = 256 << 20;
+
+/// Takes the place of whoever served on the socket before.
+pub fn bind(socket: &Path) -> UnixListener {
+    std::fs::remove_file(socket).ok();
+    UnixListener::bind(socket).unwrap_or_else(|error| panic!("{}: {error}", socket.display()))
+}
+
+/// Serves until it is dropped; its connections end with it.
+pub async fn run(sim: Sim, listener: UnixListener) {
+    let services = Services::new(&sim);
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        connections.spawn(serve(sim.clone(), services.clone(), stream));
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+/// The generated services; either answers `Unimplemented` to what it does not know.
+#[derive(Clone)]
+struct Services {
+    runtime: RuntimeServiceServer<Service>,
+    images: ImageServiceServer<Service>,
+}
+
+impl Services {
+    fn new(sim: &Sim) -> Services {
+        let service = Service(sim.clone());
+        Services {
+            runtime: RuntimeServiceServer::new(service.clone()).max_decoding_message_size(ANY_SIZE),
+            images: ImageServiceServer::new(service).max_decoding_message_size(ANY_SIZE),
+        }
+    }
+
+    async fn call(
+        &mut self,
+        request: http::Request<Full<Bytes>>,
+    ) -> Result<http::Response<Body>, Infallible> {
+        let service = request
+            .uri()
+            .path()
+            .trim_start_matches('/')
+            .split('/')
+            .next();
+        if service == Some(image_service_server::SERVICE_NAME) {
+            self.images.call(request).await
+        } else {
+            self.runtime.call(request).await
+        }
+    }
+}
+
+async fn serve(sim: Sim, services: Services, stream: UnixStream) {
+    let answer = service_fn(move |request| answer(sim.clone(), services.clone(), request));
+    let connection = http2::Builder::new(TokioExecutor::new())
+        .max_concurrent_streams(None)
+        .max_header_list_size(1 << 20)
+        .serve_connection(TokioIo::new(stream), answer);
+    // However it ends, the client sees it.
+    connection.await.ok();
+}
+
+async fn answer(
+    sim: Sim,
+    mut services: Services,
+    request: http::Request<Incoming>,
+) -> Result<http::Response<Body>, Infallible> {
+    let (head, body) = request.into_parts();
+    let rpc = head
+        .uri
+        .path()
+        .rsplit('/')
+        .next()
+        .unwrap_or_default()
+        .to_owned();
+    let Ok(body) = body.collect().await else {
+        return Ok(Status::cancelled("the request broke off").into_http());
+    };
+    let body = body.to_bytes();
+    sim.edit(|journal| {
+        journal.calls.push(Call {
+            rpc: rpc.clone(),
+            headers: head.headers.clone(),
+            body: body.clone(),
+        });
+    });
+    hold(&sim, &rpc).await;
+    if let Some(status) = sim.0.journal.borrow().refusal(&rpc) {
+        return Ok(status.into_http());
+    }
+    let reply = services
+        .call(http::Request::from_parts(head, Full::new(body)))
+        .await?;
+    let extra = sim.0.journal.borrow().extra(&rpc);
+    Ok(rewrite(reply, extra))
+}
+
+/// Waits while calls of this RPC are held. The client may give up meanwhile, which drops this.
+async fn hold(sim: &Sim, rpc: &str) {
+    if !sim.0.journal.borrow().holds.contains(rpc) {
+        return;
+    }
+    let mut held = Held {
+        sim,
+        rpc,
+        released: false,
+    };
+    sim.edit(|journal| journal.held.push(rpc.to_owned()));
+    let mut journal = sim.0.journal.subscribe();
+    held.released = journal
+        .wait_for(|journal| !journal.holds.contains(rpc))
+        .await
+        .is_ok();
+}
+
+struct Held<'a> {
+    sim: &'a Sim,
+    rpc: &'a str,
+    released: bool,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.sim.edit(|journal| {
+            if let Some(place) = journal.held.iter().position(|rpc| rpc == self.rpc) {
+                journal.held.remove(place);
+            }
+            if !self.released {
+                journal.cancelled.push(self.rpc.to_owned());
+            }
+        });
+    }
+}

@@ -1,0 +1,22 @@
+//! What the tests and the demo share: the simulated runtime and the rig.
+//!
+//! Included by path, so every one of them compiles its own copy and uses a part of it.
+#![allow(dead_code, unused_imports, unreachable_pub, missing_docs)]
+// The lints that guard the daemon: here a panic is a failed test.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+mod client;
+mod configs;
+mod sim;
+
+pub use client::{Images, RawClient, RawReply, Runtime, dial, frame, frame_raw};
+pub use configs::{container_config, image_spec, pod_config};
+pub use sim::{Call, ImageIds, Journal, Settings, Sim};
+
+/// The longest that a test waits for something that should happen at once.
+pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);

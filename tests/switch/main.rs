@@ -1,0 +1,9 @@
+//! What a user of the switch would notice, against simulated runtimes.
+// No crate could reach it, and what panics is a failed test.
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::panic, clippy::indexing_slicing)]
+
+#[path = "../support/support.rs"]
+mod support;
+
+mod simulated_runtime;

@@ -1,0 +1,226 @@
+//! What goes wrong on demand, and what is written down of each call.
+
+use criswitch::cri;
+use prost::Message;
+use tokio_stream::StreamExt;
+use tonic::{Code, Status};
+
+use super::direct::{Direct, direct};
+use crate::support::{Sim, frame, frame_raw};
+
+const LIST_PODS: &str = "/runtime.v1.RuntimeService/ListPodSandbox";
+const VERSION: &str = "/runtime.v1.RuntimeService/Version";
+
+#[tokio::test]
+async fn a_call_is_written_down_byte_for_byte_with_its_headers() {
+    let direct = direct();
+    // An empty filter, and a field that no CRI has.
+    let body = frame_raw(b"\x0a\x00\xc2\xb8\x02\x03new");
+    let headers = [("grpc-timeout", "7S"), ("traceparent", "00-abc-01")];
+    let reply = direct
+        .raw()
+        .await
+        .call(LIST_PODS, &headers, body.clone())
+        .await;
+    assert_eq!(reply.code(), Code::Ok);
+    let calls = direct.sim.calls("ListPodSandbox");
+    assert_eq!(calls.len(), 1);
+    assert_eq!(calls[0].body, body);
+    assert_eq!(calls[0].message(), body[5..]);
+    assert_eq!(calls[0].header("grpc-timeout"), Some("7S"));
+    assert_eq!(calls[0].header("traceparent"), Some("00-abc-01"));
+    assert!(direct.sim.calls("Version").is_empty());
+}
+
+#[tokio::test]
+async fn an_rpc_that_it_lacks_and_one_that_nobody_has_are_unimplemented() {
+    let mut direct = Direct::new(Sim::new("old").lacks(["RuntimeConfig"]));
+    let refused = direct
+        .runtime
+        .runtime_config(cri::RuntimeConfigRequest {})
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code(), Code::Unimplemented);
+    let raw = direct.raw().await;
+    let reply = raw
+        .call("/runtime.v1.RuntimeService/Teleport", &[], frame_raw(b""))
+        .await;
+    assert_eq!(reply.code(), Code::Unimplemented);
+    direct
+        .runtime
+        .version(cri::VersionRequest::default())
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn every_rpc_of_the_interface_is_there() {
+    let set = include_bytes!(concat!(env!("OUT_DIR"), "/cri.bin"));
+    let set = prost_types::FileDescriptorSet::decode(set.as_slice()).unwrap();
+    let raw = direct().raw().await;
+    let mut answered = 0;
+    for service in &set.file[0].service {
+        // Event streams have no end; another test reads one.
+        let ends = |rpc: &&prost_types::MethodDescriptorProto| rpc.name() != "GetContainerEvents";
+        for rpc in service.method.iter().filter(ends) {
+            let path = format!("/runtime.v1.{}/{}", service.name(), rpc.name());
+            let reply = raw.call(&path, &[], frame_raw(b"")).await;
+            assert_ne!(reply.code(), Code::Unimplemented, "{path}");
+            answered += 1;
+        }
+    }
+    assert_eq!(answered, 42);
+}
+
+#[tokio::test]
+async fn a_failure_lasts_until_it_is_healed() {
+    let mut direct = direct();
+    direct
+        .sim
+        .fail("Version", Status::resource_exhausted("full"));
+    let failed = direct
+        .runtime
+        .version(cri::VersionRequest::default())
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (failed.code(), failed.message()),
+        (Code::ResourceExhausted, "full")
+    );
+    direct.sim.heal("Version");
+    direct
+        .runtime
+        .version(cri::VersionRequest::default())
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_held_call_goes_on_when_it_is_released() {
+    let direct = direct();
+    direct.sim.hold("Version");
+    let raw = direct.raw().await;
+    let call = raw.call(VERSION, &[], frame(&cri::VersionRequest::default()));
+    let release = async {
+        direct
+            .sim
+            .until(|journal| journal.held == ["Version"])
+            .await;
+        direct.sim.release("Version");
+    };
+    let (reply, ()) = tokio::join!(call, release);
+    assert_eq!(reply.code(), Code::Ok);
+    assert!(direct.sim.cancelled().is_empty());
+}
+
+#[tokio::test]
+async fn a_held_call_that_the_client_gives_up_counts_as_cancelled() {
+    let direct = direct();
+    direct.sim.hold("Version");
+    let raw = direct.raw().await;
+    let call = raw.call(VERSION, &[], frame(&cri::VersionRequest::default()));
+    tokio::select! {
+        _ = call => panic!("answered while held"),
+        () = direct.sim.until(|journal| journal.held == ["Version"]) => {}
+    }
+    direct
+        .sim
+        .until(|journal| journal.cancelled == ["Version"] && journal.held.is_empty())
+        .await;
+}
+
+#[tokio::test]
+async fn bytes_are_put_behind_replies_and_into_items() {
+    let mut direct = direct();
+    direct.run_pod("web").await.unwrap();
+    let raw = direct.raw().await;
+    let plain = raw.call(LIST_PODS, &[], frame_raw(b"")).await.messages()[0].clone();
+    direct.sim.append_raw("ListPodSandbox", "MORE");
+    let more = raw.call(LIST_PODS, &[], frame_raw(b"")).await.messages()[0].clone();
+    assert_eq!(more, [&plain[..], b"MORE"].concat());
+
+    // Field 7 again: the last value of a singular field wins.
+    direct.sim.append_raw("ListPodSandbox", "");
+    direct
+        .sim
+        .append_to_items("ListPodSandbox", b"\x3a\x04kata".as_slice());
+    let list = direct
+        .runtime
+        .list_pod_sandbox(cri::ListPodSandboxRequest { filter: None });
+    let items = list.await.unwrap().into_inner().items;
+    let expected = direct.sim.pods().into_iter().map(|mut pod| {
+        pod.runtime_handler = "kata".to_owned();
+        pod
+    });
+    assert_eq!(items, expected.collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn bytes_are_put_behind_every_message_of_a_stream() {
+    let mut direct = direct();
+    for name in ["a", "b", "c"] {
+        direct.run_pod(name).await.unwrap();
+    }
+    let empty = cri::StreamPodSandboxesResponse {
+        pod_sandboxes: vec![cri::PodSandbox::default()],
+    };
+    direct
+        .sim
+        .append_raw("StreamPodSandboxes", empty.encode_to_vec());
+    let stream = direct
+        .runtime
+        .stream_pod_sandboxes(cri::StreamPodSandboxesRequest { filter: None });
+    let messages: Vec<_> = stream
+        .await
+        .unwrap()
+        .into_inner()
+        .map(|m| m.unwrap().pod_sandboxes.len())
+        .collect()
+        .await;
+    assert_eq!(messages, [3, 2]);
+}
+
+#[tokio::test]
+async fn a_newer_runtime_sends_what_generated_types_cannot_hold() {
+    let mut direct = Direct::new(Sim::new("next").newer());
+    direct.run_pod("web").await.unwrap();
+    let raw = direct.raw().await;
+    let reply = raw.call(LIST_PODS, &[], frame_raw(b"")).await;
+    let message = reply.messages()[0].clone();
+    assert_eq!(
+        message
+            .windows(18)
+            .filter(|w| w == b"of a later version")
+            .count(),
+        2
+    );
+    assert!(message.windows(4).any(|w| w == b"caf\xe9"));
+    assert!(cri::ListPodSandboxResponse::decode(message).is_err());
+}
+
+#[tokio::test]
+async fn it_dies_and_comes_back_with_its_pods_unless_it_forgets_them() {
+    let mut direct = direct();
+    direct.run("web").await;
+    let events = direct
+        .runtime
+        .get_container_events(cri::GetEventsRequest {})
+        .await;
+    direct.sim.stop().await;
+    let broken = events.unwrap().into_inner().next().await;
+    assert!(
+        broken.is_none_or(|event| event.is_err()),
+        "the connection outlived its runtime"
+    );
+    let refused = direct.runtime.version(cri::VersionRequest::default()).await;
+    assert_eq!(refused.unwrap_err().code(), Code::Unavailable);
+
+    direct.sim.start();
+    let list = direct
+        .runtime
+        .list_pod_sandbox(cri::ListPodSandboxRequest { filter: None });
+    assert_eq!(list.await.unwrap().into_inner().items, direct.sim.pods());
+    assert_eq!(direct.sim.pods().len(), 1);
+    direct.sim.forget();
+    assert!(direct.sim.pods().is_empty() && direct.sim.containers().is_empty());
+}
