@@ -1,0 +1,336 @@
+//! The table of RPCs against the interface: a new version of the CRI fails here until someone has decided.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "clippy allows these in test functions only, not in their helpers"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use criswitch::rpc::{self, Filter, Goes, ImageRule, Kind, Merge, ROWS, Row, Then};
+use prost::Message;
+use prost_types::field_descriptor_proto::{Label, Type};
+use prost_types::{
+    DescriptorProto, FieldDescriptorProto, FileDescriptorSet, MethodDescriptorProto,
+};
+
+struct Interface {
+    messages: BTreeMap<String, DescriptorProto>,
+    methods: BTreeMap<String, MethodDescriptorProto>,
+}
+
+impl Interface {
+    fn compiled() -> Interface {
+        let set = include_bytes!(concat!(env!("OUT_DIR"), "/cri.bin"));
+        let set = FileDescriptorSet::decode(set.as_slice()).unwrap();
+        let mut interface = Interface {
+            messages: BTreeMap::new(),
+            methods: BTreeMap::new(),
+        };
+        for file in set.file {
+            let package = file.package().to_owned();
+            for message in file.message_type {
+                let name = format!(".{package}.{}", message.name());
+                interface.messages.insert(name, message);
+            }
+            for service in &file.service {
+                for method in &service.method {
+                    let path = format!("/{package}.{}/{}", service.name(), method.name());
+                    interface.methods.insert(path, method.clone());
+                }
+            }
+        }
+        interface
+    }
+
+    fn method(&self, row: &Row) -> &MethodDescriptorProto {
+        &self.methods[&row.path()]
+    }
+
+    fn request(&self, row: &Row) -> &DescriptorProto {
+        &self.messages[self.method(row).input_type()]
+    }
+
+    fn reply(&self, row: &Row) -> &DescriptorProto {
+        &self.messages[self.method(row).output_type()]
+    }
+
+    /// The fields on a path, the outermost first.
+    fn walk(&self, message: &DescriptorProto, path: &[u32]) -> Vec<FieldDescriptorProto> {
+        let mut message = message.clone();
+        let mut fields = Vec::new();
+        for number in path {
+            let field = message
+                .field
+                .iter()
+                .find(|field| field.number() == i32::try_from(*number).unwrap());
+            let field = field
+                .unwrap_or_else(|| panic!("{} has no {number}", message.name()))
+                .clone();
+            if let Some(inner) = self.messages.get(field.type_name()) {
+                message = inner.clone();
+            }
+            fields.push(field);
+        }
+        fields
+    }
+
+    fn end(&self, message: &DescriptorProto, path: &[u32]) -> FieldDescriptorProto {
+        self.walk(message, path).pop().unwrap()
+    }
+}
+
+fn is_string_key(interface: &Interface, message: &DescriptorProto, path: &[u32]) -> bool {
+    let fields = interface.walk(message, path);
+    let singular = fields.iter().all(|f| f.label() != Label::Repeated);
+    singular && fields.last().unwrap().r#type() == Type::String
+}
+
+fn filter_keys(filter: &Filter) -> Vec<&'static [u32]> {
+    let id = filter.id.map(|(_, path)| path);
+    id.into_iter().chain(filter.pod).collect()
+}
+
+fn merge_of(row: &Row) -> Option<&Merge> {
+    match &row.goes {
+        Goes::All(_, merge) | Goes::Image(_, ImageRule::List(merge)) => Some(merge),
+        _ => None,
+    }
+}
+
+/// A map field as such is repeated too, but its concatenation may repeat a key.
+fn is_list(field: &FieldDescriptorProto) -> bool {
+    field.label() == Label::Repeated && !field.type_name().ends_with("Entry")
+}
+
+#[test]
+fn every_rpc_has_exactly_one_row() {
+    let rows: Vec<String> = ROWS.iter().map(Row::path).collect();
+    let unique: BTreeSet<String> = rows.iter().cloned().collect();
+    let interface: BTreeSet<String> = Interface::compiled().methods.into_keys().collect();
+    assert_eq!(unique, interface);
+    assert_eq!(rows.len(), unique.len(), "a row stands twice");
+    assert_eq!(rows.len(), 43);
+}
+
+#[test]
+fn a_path_finds_its_row_and_nothing_else() {
+    for row in ROWS {
+        assert_eq!(rpc::find(&row.path()).unwrap().name, row.name);
+    }
+    for path in [
+        "",
+        "/",
+        "/runtime.v1.RuntimeService/",
+        "/runtime.v1.RuntimeService/Nothing",
+        "/runtime.v1.ImageService/RunPodSandbox",
+        "/runtime.v1alpha2.RuntimeService/Version",
+        "/runtime.v1.RuntimeService/Version/",
+        "/grpc.health.v1.Health/Check",
+        "runtime.v1.RuntimeService/Version",
+    ] {
+        assert!(rpc::find(path).is_none(), "{path}");
+    }
+}
+
+#[test]
+fn every_key_is_a_string_outside_of_any_list() {
+    let interface = Interface::compiled();
+    let mut checked = 0;
+    for row in ROWS {
+        let keys = match &row.goes {
+            Goes::Default => vec![],
+            Goes::Handler(path) | Goes::Owner(_, path, _) | Goes::OwnerWithImage(path) => {
+                vec![*path]
+            }
+            Goes::All(filter, _) => filter_keys(filter),
+            Goes::Image(handler, ImageRule::Pull(uid)) => vec![*handler, *uid],
+            Goes::Image(handler, _) => vec![*handler],
+        };
+        for key in keys {
+            let request = interface.request(row);
+            assert!(
+                is_string_key(&interface, request, key),
+                "{}: {key:?}",
+                row.name
+            );
+            checked += 1;
+        }
+    }
+    assert_eq!(checked, 39);
+}
+
+#[test]
+fn a_key_has_the_name_of_what_it_means() {
+    let interface = Interface::compiled();
+    let name = |row: &Row, path| {
+        interface
+            .end(interface.request(row), path)
+            .name()
+            .to_owned()
+    };
+    for row in ROWS {
+        match &row.goes {
+            Goes::Handler(path) => assert_eq!(name(row, path), "runtime_handler"),
+            Goes::Owner(Kind::Container, path, _) => assert_eq!(name(row, path), "container_id"),
+            Goes::Owner(Kind::Pod, path, _) | Goes::OwnerWithImage(path) => {
+                assert_eq!(name(row, path), "pod_sandbox_id");
+            }
+            Goes::All(filter, _) => {
+                if let Some((_, path)) = filter.id {
+                    assert_eq!(name(row, path), "id", "{}", row.name);
+                }
+                if let Some(path) = filter.pod {
+                    assert_eq!(name(row, path), "pod_sandbox_id");
+                }
+                if let Some(path) = filter.labels {
+                    assert_eq!(name(row, path), "label_selector");
+                }
+            }
+            Goes::Image(path, rule) => {
+                assert_eq!(name(row, path), "runtime_handler");
+                match rule {
+                    ImageRule::Find(path) => assert_eq!(name(row, path), "annotations"),
+                    ImageRule::Pull(path) => assert_eq!(name(row, path), "uid"),
+                    ImageRule::Every | ImageRule::List(_) => {}
+                }
+            }
+            Goes::Default => {}
+        }
+    }
+}
+
+#[test]
+fn a_filter_that_the_interface_has_is_looked_at() {
+    let interface = Interface::compiled();
+    for row in ROWS {
+        let Goes::All(filter, _) = &row.goes else {
+            continue;
+        };
+        let request = interface.request(row);
+        let Some(first) = request.field.iter().find(|field| field.name() == "filter") else {
+            assert!(filter.id.is_none() && filter.pod.is_none() && filter.labels.is_none());
+            continue;
+        };
+        let names: BTreeSet<_> = interface.messages[first.type_name()]
+            .field
+            .iter()
+            .map(|field| field.name().to_owned())
+            .collect();
+        assert_eq!(filter.id.is_some(), names.contains("id"), "{}", row.name);
+        assert_eq!(
+            filter.pod.is_some(),
+            names.contains("pod_sandbox_id"),
+            "{}",
+            row.name
+        );
+        assert_eq!(
+            filter.labels.is_some(),
+            names.contains("label_selector"),
+            "{}",
+            row.name
+        );
+    }
+}
+
+#[test]
+fn replies_are_concatenated_only_where_every_field_is_a_list() {
+    let interface = Interface::compiled();
+    let mut checked = 0;
+    for row in ROWS {
+        let Some(Merge::Concat(_) | Merge::Distinct(..) | Merge::Images) = merge_of(row) else {
+            continue;
+        };
+        let reply = interface.reply(row);
+        assert!(reply.field.iter().all(is_list), "{}", row.name);
+        checked += 1;
+    }
+    assert_eq!(checked, 8);
+}
+
+#[test]
+fn messages_are_interleaved_exactly_where_the_rpc_is_a_stream() {
+    let interface = Interface::compiled();
+    for row in ROWS {
+        let method = interface.method(row);
+        let interleaved = matches!(merge_of(row), Some(Merge::Interleave(_) | Merge::Events));
+        assert_eq!(interleaved, method.server_streaming(), "{}", row.name);
+        assert_eq!(row.streams(), method.server_streaming(), "{}", row.name);
+        assert!(!method.client_streaming(), "{}", row.name);
+    }
+}
+
+/// Their replies must have the same fields by number and type, so that a list can be sent as a stream's message.
+#[test]
+fn the_list_instead_of_a_stream_has_the_same_bytes() {
+    let interface = Interface::compiled();
+    for row in ROWS {
+        let Some(Merge::Interleave(list)) = merge_of(row) else {
+            continue;
+        };
+        let shape = |message: &DescriptorProto| -> Vec<_> {
+            let fields = message.field.iter();
+            fields
+                .map(|f| (f.number(), f.r#type(), f.type_name().to_owned()))
+                .collect()
+        };
+        assert_eq!(
+            shape(interface.reply(row)),
+            shape(interface.reply(list)),
+            "{}",
+            row.name
+        );
+        assert_eq!(
+            shape(interface.request(row)),
+            shape(interface.request(list)),
+            "{}",
+            row.name
+        );
+        assert!(!list.streams());
+    }
+}
+
+#[test]
+fn what_a_reply_teaches_is_where_the_interface_has_it() {
+    let interface = Interface::compiled();
+    let name = |message: &DescriptorProto, path| interface.end(message, path).name().to_owned();
+    for row in ROWS {
+        let (request, reply) = (interface.request(row), interface.reply(row));
+        match row.then {
+            Then::Nothing | Then::Forget => {}
+            Then::OwnPod(id, config) => {
+                assert_eq!(name(reply, id), "pod_sandbox_id");
+                assert_eq!(
+                    interface.end(request, config).type_name(),
+                    ".runtime.v1.PodSandboxConfig"
+                );
+            }
+            Then::OwnContainer(id) => assert_eq!(name(reply, id), "container_id"),
+            Then::OwnRestored(pod, container, config) => {
+                assert_eq!(name(reply, pod), "pod_sandbox_id");
+                assert_eq!(name(reply, container), "container_id");
+                assert_eq!(
+                    interface.end(request, config).type_name(),
+                    ".runtime.v1.PodSandboxConfig"
+                );
+            }
+            Then::Learn(kind) => {
+                let item = interface.end(reply, &[1]);
+                let expected = match kind {
+                    Kind::Pod => ".runtime.v1.PodSandbox",
+                    Kind::Container => ".runtime.v1.Container",
+                };
+                assert_eq!(item.type_name(), expected);
+            }
+            Then::Rename(path) => assert_eq!(name(reply, path), "runtime_handler"),
+            Then::HaveImage(path) => {
+                assert!(["id", "image_ref"].contains(&name(reply, path).as_str()))
+            }
+        }
+    }
+    let pods = interface.reply(&rpc::LIST_PODS);
+    assert_eq!(name(pods, rpc::LISTED_HANDLER), "runtime_handler");
+    let event = &interface.messages[".runtime.v1.ContainerEventResponse"];
+    assert_eq!(name(event, rpc::EVENT_HANDLER), "runtime_handler");
+}
