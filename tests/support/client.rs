@@ -1,8 +1,9 @@
 //! Clients of a CRI socket: typed ones, and one that sends and shows bytes as they are.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bytes::{BufMut, Bytes, BytesMut};
+use criswitch::cri;
 use criswitch::cri::image_service_client::ImageServiceClient;
 use criswitch::cri::runtime_service_client::RuntimeServiceClient;
 use http::{HeaderMap, Request, Response};
@@ -12,15 +13,122 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use tokio::net::UnixStream;
+use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
-use super::PATIENCE;
+use super::{PATIENCE, container_config, pod_config};
 
 pub type Runtime = RuntimeServiceClient<Channel>;
 pub type Images = ImageServiceClient<Channel>;
 
-/// A channel to a socket; connects with the first call, and again after the connection broke.
-pub fn dial(socket: &Path) -> Channel {
+/// The image that [`Client::create`] makes containers from.
+pub const IMAGE: &str = "busybox:1.36";
+
+/// Typed clients of one socket, and the calls that most tests begin with.
+#[derive(Clone)]
+pub struct Client {
+    runtime: Runtime,
+    images: Images,
+    pub socket: PathBuf,
+}
+
+impl Client {
+    /// Connects with the first call, and again after the connection broke.
+    pub fn new(socket: &Path) -> Client {
+        let channel = dial(socket);
+        Client {
+            runtime: Runtime::new(channel.clone()).max_decoding_message_size(usize::MAX),
+            images: Images::new(channel).max_decoding_message_size(usize::MAX),
+            socket: socket.to_owned(),
+        }
+    }
+
+    pub fn runtime(&self) -> Runtime {
+        self.runtime.clone()
+    }
+
+    pub fn images(&self) -> Images {
+        self.images.clone()
+    }
+
+    pub async fn raw(&self) -> RawClient {
+        RawClient::connect(&self.socket).await
+    }
+
+    pub async fn run_pod(&self, handler: &str, name: &str) -> Result<String, Status> {
+        let request = cri::RunPodSandboxRequest {
+            config: Some(pod_config(name)),
+            runtime_handler: handler.to_owned(),
+        };
+        let reply = self.runtime().run_pod_sandbox(request).await?;
+        Ok(reply.into_inner().pod_sandbox_id)
+    }
+
+    /// Creates a container from [`IMAGE`].
+    pub async fn create(&self, pod: &str, name: &str) -> Result<String, Status> {
+        let request = cri::CreateContainerRequest {
+            pod_sandbox_id: pod.to_owned(),
+            config: Some(container_config(name, IMAGE)),
+            sandbox_config: None,
+        };
+        let reply = self.runtime().create_container(request).await?;
+        Ok(reply.into_inner().container_id)
+    }
+
+    pub async fn start(&self, container: &str) -> Result<(), Status> {
+        let container_id = container.to_owned();
+        let request = cri::StartContainerRequest { container_id };
+        self.runtime().start_container(request).await?;
+        Ok(())
+    }
+
+    pub async fn stop(&self, container: &str) -> Result<(), Status> {
+        let container_id = container.to_owned();
+        let request = cri::StopContainerRequest {
+            container_id,
+            timeout: 0,
+        };
+        self.runtime().stop_container(request).await?;
+        Ok(())
+    }
+
+    pub async fn remove(&self, container: &str) -> Result<(), Status> {
+        let container_id = container.to_owned();
+        let request = cri::RemoveContainerRequest { container_id };
+        self.runtime().remove_container(request).await?;
+        Ok(())
+    }
+
+    pub async fn stop_pod(&self, pod: &str) -> Result<(), Status> {
+        let pod_sandbox_id = pod.to_owned();
+        let request = cri::StopPodSandboxRequest { pod_sandbox_id };
+        self.runtime().stop_pod_sandbox(request).await?;
+        Ok(())
+    }
+
+    pub async fn remove_pod(&self, pod: &str) -> Result<(), Status> {
+        let pod_sandbox_id = pod.to_owned();
+        let request = cri::RemovePodSandboxRequest { pod_sandbox_id };
+        self.runtime().remove_pod_sandbox(request).await?;
+        Ok(())
+    }
+
+    /// Every pod.
+    pub async fn pods(&self) -> Result<Vec<cri::PodSandbox>, Status> {
+        let request = cri::ListPodSandboxRequest { filter: None };
+        let reply = self.runtime().list_pod_sandbox(request).await?;
+        Ok(reply.into_inner().items)
+    }
+
+    /// Every container.
+    pub async fn containers(&self) -> Result<Vec<cri::Container>, Status> {
+        let request = cri::ListContainersRequest { filter: None };
+        let reply = self.runtime().list_containers(request).await?;
+        Ok(reply.into_inner().containers)
+    }
+}
+
+fn dial(socket: &Path) -> Channel {
     let address = format!("unix://{}", socket.display());
     let endpoint = Endpoint::from_shared(address).unwrap();
     endpoint

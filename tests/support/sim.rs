@@ -94,7 +94,7 @@ impl Sim {
 
     /// Has this image from the start.
     pub fn image(self, reference: &str) -> Sim {
-        self.store().add_image(reference);
+        self.add_image(reference);
         self
     }
 
@@ -192,6 +192,11 @@ impl Sim {
         store.containers.clear();
     }
 
+    /// Has this image from now on; answers its id.
+    pub fn add_image(&self, reference: &str) -> String {
+        self.store().add_image(reference)
+    }
+
     /// A container ends by itself.
     pub fn exit(&self, container: &str, code: i32) {
         self.store().exit_container(container, code).unwrap();
@@ -203,6 +208,17 @@ impl Sim {
     /// The name that it was made with.
     pub fn name(&self) -> &str {
         &self.0.name
+    }
+
+    /// The handlers that it knows.
+    pub fn handler_names(&self) -> Vec<String> {
+        let store = self.store();
+        store
+            .settings
+            .handlers
+            .iter()
+            .map(|h| h.name.clone())
+            .collect()
     }
 
     /// Every pod that it has.

@@ -12,10 +12,12 @@
 
 mod client;
 mod configs;
+mod rig;
 mod sim;
 
-pub use client::{Images, RawClient, RawReply, Runtime, dial, frame, frame_raw};
+pub use client::{Client, IMAGE, Images, RawClient, RawReply, Runtime, frame, frame_raw};
 pub use configs::{container_config, image_spec, pod_config};
+pub use rig::Rig;
 pub use sim::{Call, ImageIds, Journal, Settings, Sim};
 
 /// The longest that a test waits for something that should happen at once.

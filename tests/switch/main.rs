@@ -6,4 +6,5 @@
 #[path = "../support/support.rs"]
 mod support;
 
+mod routing;
 mod simulated_runtime;

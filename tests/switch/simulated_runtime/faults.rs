@@ -34,9 +34,9 @@ async fn a_call_is_written_down_byte_for_byte_with_its_headers() {
 
 #[tokio::test]
 async fn an_rpc_that_it_lacks_and_one_that_nobody_has_are_unimplemented() {
-    let mut direct = Direct::new(Sim::new("old").lacks(["RuntimeConfig"]));
-    let refused = direct
-        .runtime
+    let direct = Direct::new(Sim::new("old").lacks(["RuntimeConfig"]));
+    let mut runtime = direct.runtime();
+    let refused = runtime
         .runtime_config(cri::RuntimeConfigRequest {})
         .await
         .unwrap_err();
@@ -46,8 +46,7 @@ async fn an_rpc_that_it_lacks_and_one_that_nobody_has_are_unimplemented() {
         .call("/runtime.v1.RuntimeService/Teleport", &[], frame_raw(b""))
         .await;
     assert_eq!(reply.code(), Code::Unimplemented);
-    direct
-        .runtime
+    runtime
         .version(cri::VersionRequest::default())
         .await
         .unwrap();
@@ -74,12 +73,12 @@ async fn every_rpc_of_the_interface_is_there() {
 
 #[tokio::test]
 async fn a_failure_lasts_until_it_is_healed() {
-    let mut direct = direct();
+    let direct = direct();
+    let mut runtime = direct.runtime();
     direct
         .sim
         .fail("Version", Status::resource_exhausted("full"));
-    let failed = direct
-        .runtime
+    let failed = runtime
         .version(cri::VersionRequest::default())
         .await
         .unwrap_err();
@@ -88,8 +87,7 @@ async fn a_failure_lasts_until_it_is_healed() {
         (Code::ResourceExhausted, "full")
     );
     direct.sim.heal("Version");
-    direct
-        .runtime
+    runtime
         .version(cri::VersionRequest::default())
         .await
         .unwrap();
@@ -131,7 +129,8 @@ async fn a_held_call_that_the_client_gives_up_counts_as_cancelled() {
 
 #[tokio::test]
 async fn bytes_are_put_behind_replies_and_into_items() {
-    let mut direct = direct();
+    let direct = direct();
+    let mut runtime = direct.runtime();
     direct.run_pod("web").await.unwrap();
     let raw = direct.raw().await;
     let plain = raw.call(LIST_PODS, &[], frame_raw(b"")).await.messages()[0].clone();
@@ -144,9 +143,7 @@ async fn bytes_are_put_behind_replies_and_into_items() {
     direct
         .sim
         .append_to_items("ListPodSandbox", b"\x3a\x04kata".as_slice());
-    let list = direct
-        .runtime
-        .list_pod_sandbox(cri::ListPodSandboxRequest { filter: None });
+    let list = runtime.list_pod_sandbox(cri::ListPodSandboxRequest { filter: None });
     let items = list.await.unwrap().into_inner().items;
     let expected = direct.sim.pods().into_iter().map(|mut pod| {
         pod.runtime_handler = "kata".to_owned();
@@ -157,7 +154,8 @@ async fn bytes_are_put_behind_replies_and_into_items() {
 
 #[tokio::test]
 async fn bytes_are_put_behind_every_message_of_a_stream() {
-    let mut direct = direct();
+    let direct = direct();
+    let mut runtime = direct.runtime();
     for name in ["a", "b", "c"] {
         direct.run_pod(name).await.unwrap();
     }
@@ -167,9 +165,7 @@ async fn bytes_are_put_behind_every_message_of_a_stream() {
     direct
         .sim
         .append_raw("StreamPodSandboxes", empty.encode_to_vec());
-    let stream = direct
-        .runtime
-        .stream_pod_sandboxes(cri::StreamPodSandboxesRequest { filter: None });
+    let stream = runtime.stream_pod_sandboxes(cri::StreamPodSandboxesRequest { filter: None });
     let messages: Vec<_> = stream
         .await
         .unwrap()
@@ -182,7 +178,7 @@ async fn bytes_are_put_behind_every_message_of_a_stream() {
 
 #[tokio::test]
 async fn a_newer_runtime_sends_what_generated_types_cannot_hold() {
-    let mut direct = Direct::new(Sim::new("next").newer());
+    let direct = Direct::new(Sim::new("next").newer());
     direct.run_pod("web").await.unwrap();
     let raw = direct.raw().await;
     let reply = raw.call(LIST_PODS, &[], frame_raw(b"")).await;
@@ -200,25 +196,21 @@ async fn a_newer_runtime_sends_what_generated_types_cannot_hold() {
 
 #[tokio::test]
 async fn it_dies_and_comes_back_with_its_pods_unless_it_forgets_them() {
-    let mut direct = direct();
+    let direct = direct();
+    let mut runtime = direct.runtime();
     direct.run("web").await;
-    let events = direct
-        .runtime
-        .get_container_events(cri::GetEventsRequest {})
-        .await;
+    let events = runtime.get_container_events(cri::GetEventsRequest {}).await;
     direct.sim.stop().await;
     let broken = events.unwrap().into_inner().next().await;
     assert!(
         broken.is_none_or(|event| event.is_err()),
         "the connection outlived its runtime"
     );
-    let refused = direct.runtime.version(cri::VersionRequest::default()).await;
+    let refused = runtime.version(cri::VersionRequest::default()).await;
     assert_eq!(refused.unwrap_err().code(), Code::Unavailable);
 
     direct.sim.start();
-    let list = direct
-        .runtime
-        .list_pod_sandbox(cri::ListPodSandboxRequest { filter: None });
+    let list = runtime.list_pod_sandbox(cri::ListPodSandboxRequest { filter: None });
     assert_eq!(list.await.unwrap().into_inner().items, direct.sim.pods());
     assert_eq!(direct.sim.pods().len(), 1);
     direct.sim.forget();

@@ -5,13 +5,13 @@ use criswitch::cri;
 use super::direct::Direct;
 use crate::support::{ImageIds, Sim, image_spec};
 
-async fn status(direct: &mut Direct, reference: &str) -> Option<cri::Image> {
+async fn status(direct: &Direct, reference: &str) -> Option<cri::Image> {
     let request = cri::ImageStatusRequest {
         image: Some(image_spec(reference)),
         verbose: false,
     };
     direct
-        .images
+        .images()
         .image_status(request)
         .await
         .unwrap()
@@ -21,8 +21,8 @@ async fn status(direct: &mut Direct, reference: &str) -> Option<cri::Image> {
 
 #[tokio::test]
 async fn an_image_is_found_by_tag_digest_id_and_short_id() {
-    let mut direct = Direct::new(Sim::new("runc").image("busybox:1.36"));
-    let image = status(&mut direct, "busybox:1.36").await.unwrap();
+    let direct = Direct::new(Sim::new("runc").image("busybox:1.36"));
+    let image = status(&direct, "busybox:1.36").await.unwrap();
     assert_eq!(image.repo_tags, ["docker.io/library/busybox:1.36"]);
     assert!(image.id.starts_with("sha256:"));
     let keys = [
@@ -33,14 +33,10 @@ async fn an_image_is_found_by_tag_digest_id_and_short_id() {
         &image.id[7..15],
     ];
     for key in keys {
-        assert_eq!(
-            status(&mut direct, key).await.as_ref(),
-            Some(&image),
-            "{key}"
-        );
+        assert_eq!(status(&direct, key).await.as_ref(), Some(&image), "{key}");
     }
     for key in ["busybox", "nginx:1.36", ""] {
-        assert_eq!(status(&mut direct, key).await, None, "{key}");
+        assert_eq!(status(&direct, key).await, None, "{key}");
     }
 }
 
@@ -55,26 +51,21 @@ async fn an_image_id_is_written_as_containerd_or_as_crio_does() {
 
 #[tokio::test]
 async fn a_pulled_image_is_there_until_it_is_removed() {
-    let mut direct = Direct::new(Sim::new("runc"));
+    let direct = Direct::new(Sim::new("runc"));
+    let mut images = direct.images();
     let image = Some(image_spec("registry.k8s.io/pause"));
     let request = cri::PullImageRequest {
         image: image.clone(),
         ..Default::default()
     };
-    let pulled = direct
-        .images
-        .pull_image(request)
-        .await
-        .unwrap()
-        .into_inner();
-    let images = direct.sim.images();
-    assert_eq!(images[0].id, pulled.image_ref);
-    assert_eq!(images[0].repo_tags, ["registry.k8s.io/pause:latest"]);
+    let pulled = images.pull_image(request).await.unwrap().into_inner();
+    let there = direct.sim.images();
+    assert_eq!(there[0].id, pulled.image_ref);
+    assert_eq!(there[0].repo_tags, ["registry.k8s.io/pause:latest"]);
 
     for _ in ["there", "gone already"] {
         let image = image.clone();
-        direct
-            .images
+        images
             .remove_image(cri::RemoveImageRequest { image })
             .await
             .unwrap();
@@ -89,18 +80,16 @@ async fn images_are_listed_with_their_own_file_system() {
         pinned: true,
         ..Default::default()
     };
-    let mut direct = Direct::new(Sim::new("runc").image("busybox").stores(pinned.clone()));
-    let all = direct
-        .images
-        .list_images(cri::ListImagesRequest { filter: None });
+    let direct = Direct::new(Sim::new("runc").image("busybox").stores(pinned.clone()));
+    let mut images = direct.images();
+    let all = images.list_images(cri::ListImagesRequest { filter: None });
     assert_eq!(all.await.unwrap().into_inner().images, direct.sim.images());
     let filter = Some(cri::ImageFilter {
         image: Some(image_spec("sha256:77")),
     });
-    let one = direct.images.list_images(cri::ListImagesRequest { filter });
+    let one = images.list_images(cri::ListImagesRequest { filter });
     assert_eq!(one.await.unwrap().into_inner().images, [pinned]);
-    let files = direct
-        .images
+    let files = images
         .image_fs_info(cri::ImageFsInfoRequest {})
         .await
         .unwrap()

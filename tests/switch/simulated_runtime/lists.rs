@@ -10,15 +10,10 @@ use crate::support::Sim;
 
 /// Two pods with a running container each; the second pod is stopped.
 async fn two_pods() -> (Direct, [(String, String); 2]) {
-    let mut direct = direct();
+    let direct = direct();
     let one = direct.run("one").await;
     let two = direct.run("two").await;
-    let pod_sandbox_id = two.0.clone();
-    direct
-        .runtime
-        .stop_pod_sandbox(cri::StopPodSandboxRequest { pod_sandbox_id })
-        .await
-        .unwrap();
+    direct.stop_pod(&two.0).await.unwrap();
     (direct, [one, two])
 }
 
@@ -28,13 +23,13 @@ fn label(key: &str, value: &str) -> HashMap<String, String> {
 
 #[tokio::test]
 async fn pods_are_filtered_by_id_state_and_labels() {
-    let (mut direct, [(one, _), (two, _)]) = two_pods().await;
+    let (direct, [(one, _), (two, _)]) = two_pods().await;
+    let mut runtime = direct.runtime();
     let mut list = async |filter: cri::PodSandboxFilter| -> Vec<String> {
         let request = cri::ListPodSandboxRequest {
             filter: Some(filter),
         };
-        let reply = direct
-            .runtime
+        let reply = runtime
             .list_pod_sandbox(request)
             .await
             .unwrap()
@@ -80,17 +75,13 @@ async fn pods_are_filtered_by_id_state_and_labels() {
 
 #[tokio::test]
 async fn containers_are_filtered_by_id_pod_state_and_labels() {
-    let (mut direct, [(pod_one, one), (_, two)]) = two_pods().await;
+    let (direct, [(pod_one, one), (_, two)]) = two_pods().await;
+    let mut runtime = direct.runtime();
     let mut list = async |filter: cri::ContainerFilter| -> Vec<String> {
         let request = cri::ListContainersRequest {
             filter: Some(filter),
         };
-        let reply = direct
-            .runtime
-            .list_containers(request)
-            .await
-            .unwrap()
-            .into_inner();
+        let reply = runtime.list_containers(request).await.unwrap().into_inner();
         reply
             .containers
             .into_iter()
@@ -131,11 +122,11 @@ async fn containers_are_filtered_by_id_pod_state_and_labels() {
 
 #[tokio::test]
 async fn stream_lists_come_in_several_messages_and_hold_what_the_lists_hold() {
-    let mut direct = direct();
+    let direct = direct();
+    let mut runtime = direct.runtime();
     for name in ["a", "b", "c"] {
         direct.run(name).await;
     }
-    let runtime = &mut direct.runtime;
     let pods = runtime.stream_pod_sandboxes(cri::StreamPodSandboxesRequest { filter: None });
     let pods: Vec<_> = pods
         .await
@@ -187,8 +178,8 @@ async fn stream_lists_come_in_several_messages_and_hold_what_the_lists_hold() {
 
 #[tokio::test]
 async fn stats_and_metrics_are_of_what_runs() {
-    let (mut direct, [(pod, container), (stopped, _)]) = two_pods().await;
-    let runtime = &mut direct.runtime;
+    let (direct, [(pod, container), (stopped, _)]) = two_pods().await;
+    let mut runtime = direct.runtime();
     let stats = runtime.list_container_stats(cri::ListContainerStatsRequest { filter: None });
     let stats = stats.await.unwrap().into_inner().stats;
     assert_eq!(stats.len(), 1);
@@ -244,8 +235,8 @@ async fn it_says_of_itself_what_it_was_told_to_say() {
         .runtime_name("containerd")
         .version("2.4.2")
         .cgroup_driver(cri::CgroupDriver::Cgroupfs);
-    let mut direct = Direct::new(sim);
-    let runtime = &mut direct.runtime;
+    let direct = Direct::new(sim);
+    let mut runtime = direct.runtime();
     let version = runtime
         .version(cri::VersionRequest::default())
         .await

@@ -9,7 +9,8 @@ use crate::support::{PATIENCE, Sim, container_config, pod_config};
 
 #[tokio::test]
 async fn a_pod_and_a_container_go_through_their_states() {
-    let mut direct = direct();
+    let direct = direct();
+    let mut runtime = direct.runtime();
     let (pod, container) = direct.run("web").await;
     assert_eq!(direct.sim.pods()[0].state(), PodSandboxState::SandboxReady);
     assert_eq!(
@@ -17,12 +18,7 @@ async fn a_pod_and_a_container_go_through_their_states() {
         ContainerState::ContainerRunning
     );
 
-    let pod_sandbox_id = pod.clone();
-    direct
-        .runtime
-        .stop_pod_sandbox(cri::StopPodSandboxRequest { pod_sandbox_id })
-        .await
-        .unwrap();
+    direct.stop_pod(&pod).await.unwrap();
     assert_eq!(
         direct.sim.pods()[0].state(),
         PodSandboxState::SandboxNotready
@@ -31,30 +27,23 @@ async fn a_pod_and_a_container_go_through_their_states() {
         direct.sim.containers()[0].state(),
         ContainerState::ContainerExited
     );
-    let status = direct
-        .runtime
-        .container_status(cri::ContainerStatusRequest {
-            container_id: container,
-            verbose: true,
-        });
+    let status = runtime.container_status(cri::ContainerStatusRequest {
+        container_id: container,
+        verbose: true,
+    });
     let status = status.await.unwrap().into_inner();
     assert!(status.info["info"].contains(&pod));
     assert_eq!(status.status.unwrap().exit_code, 143);
 
-    let pod_sandbox_id = pod;
-    direct
-        .runtime
-        .remove_pod_sandbox(cri::RemovePodSandboxRequest { pod_sandbox_id })
-        .await
-        .unwrap();
+    direct.remove_pod(&pod).await.unwrap();
     assert!(direct.sim.pods().is_empty());
     assert!(direct.sim.containers().is_empty());
 }
 
 #[tokio::test]
 async fn ids_are_64_hex_digits_and_repeat_with_the_seed() {
-    let (mut one, mut two) = (direct(), direct());
-    let mut other = Direct::new(Sim::new("kata"));
+    let (one, two) = (direct(), direct());
+    let other = Direct::new(Sim::new("kata"));
     let id = one.run_pod("a").await.unwrap();
     assert_eq!(id.len(), 64);
     assert!(id.chars().all(|c| c.is_ascii_hexdigit()));
@@ -65,7 +54,8 @@ async fn ids_are_64_hex_digits_and_repeat_with_the_seed() {
 
 #[tokio::test]
 async fn a_unique_prefix_stands_for_an_id_and_another_is_refused() {
-    let mut direct = Direct::new(Sim::new("runc").next_ids(["ab1", "ab2"]));
+    let direct = Direct::new(Sim::new("runc").next_ids(["ab1", "ab2"]));
+    let mut runtime = direct.runtime();
     let pod = direct.run_pod("a").await.unwrap();
     direct.run_pod("b").await.unwrap();
     let mut status = async |key: &str| {
@@ -74,7 +64,7 @@ async fn a_unique_prefix_stands_for_an_id_and_another_is_refused() {
             pod_sandbox_id,
             verbose: false,
         };
-        direct.runtime.pod_sandbox_status(request).await
+        runtime.pod_sandbox_status(request).await
     };
     assert_eq!(
         status("ab1").await.unwrap().into_inner().status.unwrap().id,
@@ -93,9 +83,9 @@ async fn a_unique_prefix_stands_for_an_id_and_another_is_refused() {
 
 #[tokio::test]
 async fn stop_and_remove_of_an_unknown_id_are_fine_and_the_rest_is_not_found() {
-    let mut direct = direct();
+    let direct = direct();
+    let mut runtime = direct.runtime();
     let id = || "0123456789".to_owned();
-    let runtime = &mut direct.runtime;
     let pod_sandbox_id = id();
     runtime
         .stop_pod_sandbox(cri::StopPodSandboxRequest { pod_sandbox_id })
@@ -124,7 +114,7 @@ async fn stop_and_remove_of_an_unknown_id_are_fine_and_the_rest_is_not_found() {
 
 #[tokio::test]
 async fn a_name_is_reserved_until_its_holder_is_removed() {
-    let mut direct = direct();
+    let direct = direct();
     let (pod, container) = direct.run("web").await;
     let refused = direct.run_pod("web").await.unwrap_err();
     assert!(
@@ -139,31 +129,22 @@ async fn a_name_is_reserved_until_its_holder_is_removed() {
             .ends_with(&format!("is reserved for \"{container}\""))
     );
 
-    let container_id = container;
-    direct
-        .runtime
-        .remove_container(cri::RemoveContainerRequest { container_id })
-        .await
-        .unwrap();
+    direct.remove(&container).await.unwrap();
     direct.create(&pod, "web").await.unwrap();
-    let pod_sandbox_id = pod;
-    direct
-        .runtime
-        .remove_pod_sandbox(cri::RemovePodSandboxRequest { pod_sandbox_id })
-        .await
-        .unwrap();
+    direct.remove_pod(&pod).await.unwrap();
     direct.run_pod("web").await.unwrap();
 }
 
 #[tokio::test]
 async fn a_handler_must_be_known_and_the_empty_one_is_the_first() {
-    let mut direct = Direct::new(Sim::new("containerd").handlers(["runc", "crun"]));
+    let direct = Direct::new(Sim::new("containerd").handlers(["runc", "crun"]));
+    let mut runtime = direct.runtime();
     let mut run = async |name: &str, handler: &str| {
         let request = cri::RunPodSandboxRequest {
             config: Some(pod_config(name)),
             runtime_handler: handler.to_owned(),
         };
-        direct.runtime.run_pod_sandbox(request).await
+        runtime.run_pod_sandbox(request).await
     };
     run("a", "").await.unwrap();
     run("b", "crun").await.unwrap();
@@ -185,33 +166,28 @@ async fn a_handler_must_be_known_and_the_empty_one_is_the_first() {
 
 #[tokio::test]
 async fn a_container_needs_its_image_and_a_ready_pod() {
-    let mut direct = direct();
+    let direct = direct();
+    let mut runtime = direct.runtime();
     let pod = direct.run_pod("web").await.unwrap();
-    let refused = direct
-        .runtime
-        .create_container(cri::CreateContainerRequest {
-            pod_sandbox_id: pod.clone(),
-            config: Some(container_config("c", "nginx")),
-            sandbox_config: None,
-        });
+    let refused = runtime.create_container(cri::CreateContainerRequest {
+        pod_sandbox_id: pod.clone(),
+        config: Some(container_config("c", "nginx")),
+        sandbox_config: None,
+    });
     assert_eq!(refused.await.unwrap_err().code(), Code::NotFound);
 
     let container = direct.create(&pod, "c").await.unwrap();
-    let pod_sandbox_id = pod;
-    direct
-        .runtime
-        .stop_pod_sandbox(cri::StopPodSandboxRequest { pod_sandbox_id })
-        .await
-        .unwrap();
+    direct.stop_pod(&pod).await.unwrap();
     let refused = direct.start(&container).await.unwrap_err();
     assert!(refused.message().ends_with("is not running"));
 }
 
 #[tokio::test]
 async fn exec_says_the_command_and_streams_are_told_where_to_go() {
-    let mut direct = direct();
+    let direct = direct();
+    let mut runtime = direct.runtime();
     let (pod, container) = direct.run("web").await;
-    let exec = direct.runtime.exec_sync(cri::ExecSyncRequest {
+    let exec = runtime.exec_sync(cri::ExecSyncRequest {
         container_id: container[..6].to_owned(),
         cmd: vec!["uname".to_owned(), "-a".to_owned()],
         timeout: 1,
@@ -222,20 +198,13 @@ async fn exec_says_the_command_and_streams_are_told_where_to_go() {
         container_id: container.clone(),
         ..Default::default()
     };
-    let one = direct
-        .runtime
+    let one = runtime
         .attach(request.clone())
         .await
         .unwrap()
         .into_inner()
         .url;
-    let two = direct
-        .runtime
-        .attach(request)
-        .await
-        .unwrap()
-        .into_inner()
-        .url;
+    let two = runtime.attach(request).await.unwrap().into_inner().url;
     assert!(
         one.starts_with("http://127.0.0.1:10010/runc/attach/"),
         "{one}"
@@ -245,8 +214,7 @@ async fn exec_says_the_command_and_streams_are_told_where_to_go() {
         pod_sandbox_id: pod,
         port: vec![80],
     };
-    let url = direct
-        .runtime
+    let url = runtime
         .port_forward(request)
         .await
         .unwrap()
@@ -262,15 +230,15 @@ async fn exec_says_the_command_and_streams_are_told_where_to_go() {
         container_id: container,
         ..Default::default()
     };
-    let refused = direct.runtime.exec(request).await.unwrap_err();
+    let refused = runtime.exec(request).await.unwrap_err();
     assert_eq!(refused.message(), "container is in CONTAINER_EXITED state");
 }
 
 #[tokio::test]
 async fn events_tell_what_happens_as_it_happens() {
-    let mut direct = direct();
-    let mut events = direct
-        .runtime
+    let direct = direct();
+    let mut runtime = direct.runtime();
+    let mut events = runtime
         .get_container_events(cri::GetEventsRequest {})
         .await
         .unwrap()
@@ -278,12 +246,7 @@ async fn events_tell_what_happens_as_it_happens() {
     assert_eq!(direct.sim.listeners(), 1);
     let (pod, container) = direct.run("web").await;
     direct.sim.exit(&container, 3);
-    let pod_sandbox_id = pod.clone();
-    direct
-        .runtime
-        .remove_pod_sandbox(cri::RemovePodSandboxRequest { pod_sandbox_id })
-        .await
-        .unwrap();
+    direct.remove_pod(&pod).await.unwrap();
 
     let expected = [
         (&pod, Event::ContainerCreatedEvent),
@@ -315,19 +278,20 @@ async fn events_tell_what_happens_as_it_happens() {
 
 #[tokio::test]
 async fn a_checkpoint_brings_a_pod_back_with_its_containers() {
-    let mut direct = direct();
+    let direct = direct();
+    let mut runtime = direct.runtime();
     let (pod, container) = direct.run("web").await;
     let request = cri::CheckpointContainerRequest {
         container_id: container,
         ..Default::default()
     };
-    direct.runtime.checkpoint_container(request).await.unwrap();
+    runtime.checkpoint_container(request).await.unwrap();
     let request = cri::CheckpointPodRequest {
         pod_sandbox_id: pod,
         output_path: "/tmp/web.tar".to_owned(),
         ..Default::default()
     };
-    direct.runtime.checkpoint_pod(request).await.unwrap();
+    runtime.checkpoint_pod(request).await.unwrap();
     direct.sim.forget();
 
     let mut restore = async |path: &str| {
@@ -335,7 +299,7 @@ async fn a_checkpoint_brings_a_pod_back_with_its_containers() {
             checkpoint_path: path.to_owned(),
             ..Default::default()
         };
-        direct.runtime.restore_pod(request).await
+        runtime.restore_pod(request).await
     };
     assert_eq!(
         restore("/tmp/other.tar").await.unwrap_err().code(),

@@ -1,0 +1,169 @@
+//! The real switch in front of simulated runtimes, on sockets in a temporary directory.
+
+use std::ops::Deref;
+use std::path::Path;
+
+use criswitch::config::Config;
+use criswitch::listener::Listener;
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::{Client, IMAGE, RawReply, Sim};
+
+/// Ends with the test; a [`Client`] of the switch too.
+pub struct Rig {
+    pub sims: Vec<Sim>,
+    client: Client,
+    switch: Option<Running>,
+    directory: TempDir,
+}
+
+struct Running {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Rig {
+    /// Each runtime is a backend of its own name and gets its handlers; the first of the first is the default.
+    pub async fn start(sims: impl IntoIterator<Item = Sim>) -> Rig {
+        let sims: Vec<Sim> = sims.into_iter().collect();
+        let table = table_of(&sims);
+        Rig::with_config(sims, |directory| table.replace("DIRECTORY", directory)).await
+    }
+
+    /// Runtimes serve on `<directory>/<name>.sock`; the text says everything but where the switch listens.
+    pub async fn with_config(
+        sims: impl IntoIterator<Item = Sim>,
+        text: impl FnOnce(&str) -> String,
+    ) -> Rig {
+        let directory = tempfile::tempdir().unwrap();
+        let sims: Vec<Sim> = sims.into_iter().collect();
+        for sim in &sims {
+            sim.serve_on(&directory.path().join(format!("{}.sock", sim.name())));
+        }
+        let mut rig = Rig {
+            sims,
+            client: Client::new(&directory.path().join("criswitch.sock")),
+            switch: None,
+            directory,
+        };
+        rig.configure(text);
+        rig.start_switch();
+        rig
+    }
+
+    /// The simulated runtime of this name.
+    pub fn sim(&self, name: &str) -> &Sim {
+        let found = self.sims.iter().find(|sim| sim.name() == name);
+        found.unwrap_or_else(|| panic!("no simulated runtime {name}"))
+    }
+
+    /// Where the sockets and the configuration are.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Stops the switch, as SIGTERM does, and starts another one with the same configuration.
+    pub async fn restart_switch(&mut self) {
+        self.stop_switch().await;
+        self.start_switch();
+    }
+
+    /// The same with another configuration.
+    pub async fn restart_switch_with(&mut self, text: impl FnOnce(&str) -> String) {
+        self.stop_switch().await;
+        self.configure(text);
+        self.start_switch();
+    }
+
+    /// Stops the switch, as SIGTERM does, and waits for its end.
+    pub async fn stop_switch(&mut self) {
+        if let Some(Running { stop, task }) = self.switch.take() {
+            stop.send(()).unwrap();
+            task.await.unwrap();
+        }
+    }
+
+    fn start_switch(&mut self) {
+        let config = Config::load(&self.config_path());
+        let config = config.unwrap_or_else(|problems| panic!("{problems}"));
+        let listener = Listener::bind(&config.listen).unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let shutdown = async { stopped.await.unwrap_or_default() };
+        let task = tokio::spawn(criswitch::serve(config, listener, shutdown));
+        self.switch = Some(Running { stop, task });
+    }
+
+    fn configure(&self, text: impl FnOnce(&str) -> String) {
+        let text = text(self.directory.path().to_str().unwrap());
+        let listen = format!("listen = \"{}\"\n", self.client.socket.display());
+        std::fs::write(self.config_path(), listen + &text).unwrap();
+    }
+
+    fn config_path(&self) -> std::path::PathBuf {
+        self.directory.path().join("criswitch.toml")
+    }
+}
+
+/// Flows that must succeed, through the switch.
+impl Rig {
+    /// Runs a pod; answers its id.
+    pub async fn run_pod(&self, handler: &str, name: &str) -> String {
+        self.client.run_pod(handler, name).await.unwrap()
+    }
+
+    /// Creates a container in a pod; answers its id. The pod's runtime gets the image beforehand.
+    pub async fn create(&self, pod: &str, name: &str) -> String {
+        if let Some(owner) = self.owner_of(pod) {
+            owner.add_image(IMAGE);
+        }
+        self.client.create(pod, name).await.unwrap()
+    }
+
+    /// A pod with one running container of the same name; answers both ids.
+    pub async fn run(&self, handler: &str, name: &str) -> (String, String) {
+        let pod = self.run_pod(handler, name).await;
+        let container = self.create(&pod, name).await;
+        self.client.start(&container).await.unwrap();
+        (pod, container)
+    }
+
+    /// The runtime that has this pod.
+    pub fn owner_of(&self, pod: &str) -> Option<&Sim> {
+        let has = |sim: &&Sim| sim.pods().iter().any(|p| p.id == pod);
+        self.sims.iter().find(has)
+    }
+
+    /// Sends any bytes to any path and shows what comes back, on a connection of its own.
+    pub async fn raw(
+        &self,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<bytes::Bytes>,
+    ) -> RawReply {
+        self.client.raw().await.call(path, headers, body).await
+    }
+}
+
+impl Deref for Rig {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+/// DIRECTORY stands for the directory.
+fn table_of(sims: &[Sim]) -> String {
+    let rows = |sim: &Sim| -> String {
+        let row = |handler| format!("{handler} = \"{}\"\n", sim.name());
+        sim.handler_names().into_iter().map(row).collect()
+    };
+    let backend = |sim: &Sim| format!("{0} = \"DIRECTORY/{0}.sock\"\n", sim.name());
+    let first = sims.first().map(Sim::handler_names).unwrap_or_default();
+    let default = first.first().cloned().unwrap_or_default();
+    let handlers: String = sims.iter().map(rows).collect();
+    let backends: String = sims.iter().map(backend).collect();
+    format!("default = \"{default}\"\ndrain = \"1s\"\n[handlers]\n{handlers}[backends]\n{backends}")
+}
