@@ -1,0 +1,138 @@
+//! What the switch adds to a call, piece by piece: `cargo bench`.
+//!
+//! Reading a key is to stay under 1 µs, an owner's look-up under 200 ns, and a merge at least 20 times cheaper than
+//! decoding, extending and encoding the same lists with prost, which stands beside it.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may stop")]
+
+use bytes::Bytes;
+use criswitch::owners::{Owners, PodNames};
+use criswitch::rpc::Kind;
+use criswitch::{cri, reply, wire};
+use divan::{Bencher, black_box};
+use prost::Message;
+
+fn main() {
+    divan::main();
+}
+
+fn id(at: usize) -> String {
+    format!("{at:064x}")
+}
+
+/// A container as containerd lists it.
+fn container(at: usize) -> cri::Container {
+    let labels = [
+        ("io.kubernetes.container.name", "server"),
+        ("io.kubernetes.pod.name", "web-6d4cf56db6-x7k2p"),
+        ("io.kubernetes.pod.namespace", "production"),
+        (
+            "io.kubernetes.pod.uid",
+            "0c6d5a4e-7a4b-4ae0-9d55-5ab2f1a9c0de",
+        ),
+    ];
+    let annotations = [
+        ("io.kubernetes.container.hash", "5f2c8a1b"),
+        ("io.kubernetes.container.restartCount", "0"),
+        (
+            "io.kubernetes.container.terminationMessagePath",
+            "/dev/termination-log",
+        ),
+        ("io.kubernetes.pod.terminationGracePeriod", "30"),
+    ];
+    let map = |pairs: [(&str, &str); 4]| {
+        pairs
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect()
+    };
+    cri::Container {
+        id: id(at),
+        pod_sandbox_id: id(1_000_000 + at / 2),
+        metadata: Some(cri::ContainerMetadata {
+            name: "server".into(),
+            attempt: 0,
+        }),
+        image_ref: format!("sha256:{}", id(7)),
+        state: cri::ContainerState::ContainerRunning.into(),
+        created_at: 1_700_000_000_000_000_000,
+        labels: map(labels),
+        annotations: map(annotations),
+        ..Default::default()
+    }
+}
+
+fn list(first: usize, count: usize) -> Bytes {
+    let containers = (first..first + count).map(container).collect();
+    cri::ListContainersResponse { containers }
+        .encode_to_vec()
+        .into()
+}
+
+/// A `CreateContainerRequest` of about 10 kB, most of it environment.
+fn create() -> Bytes {
+    let env = |at: usize| cri::KeyValue {
+        key: format!("SETTING_{at}"),
+        value: Bytes::from(vec![b'x'; 80]),
+    };
+    let config = cri::ContainerConfig {
+        envs: (0..120).map(env).collect(),
+        ..Default::default()
+    };
+    let request = cri::CreateContainerRequest {
+        pod_sandbox_id: id(1),
+        config: Some(config),
+        ..Default::default()
+    };
+    request.encode_to_vec().into()
+}
+
+#[divan::bench]
+fn key_of_a_10_kb_create_container(bencher: Bencher) {
+    let request = create();
+    assert!(request.len() > 10_000);
+    bencher.bench(|| wire::string(black_box(&request), &[1]).unwrap().len());
+}
+
+#[divan::bench]
+fn owner_among_5000_containers(bencher: Bencher) {
+    let mut owners = Owners::default();
+    owners.own_pod(&id(1_000_000), 0, PodNames::default());
+    owners.learn(Kind::Container, 0, &list(0, 2500)).unwrap();
+    owners.learn(Kind::Container, 1, &list(2500, 2500)).unwrap();
+    let wanted: Vec<String> = (0..5000).map(id).collect();
+    let mut wanted = wanted.iter().cycle();
+    bencher.bench_local(|| owners.find(Kind::Container, wanted.next().unwrap()));
+}
+
+mod two_lists_of_1000_containers {
+    use super::*;
+
+    fn lists() -> [Bytes; 2] {
+        [list(0, 1000), list(1000, 1000)]
+    }
+
+    /// As the switch does it: the bytes one after the other, every id looked at to learn its owner.
+    #[divan::bench]
+    fn merged(bencher: Bencher) {
+        let lists = lists();
+        let mut owners = Owners::default();
+        bencher.bench_local(|| {
+            for (backend, list) in lists.iter().enumerate() {
+                owners.learn(Kind::Container, backend, list).unwrap();
+            }
+            reply::of_message(lists.to_vec())
+        });
+    }
+
+    /// The reference: what a switch on generated types would do.
+    #[divan::bench]
+    fn decoded_extended_encoded_with_prost(bencher: Bencher) {
+        let [one, other] = lists();
+        bencher.bench(|| {
+            let mut merged = cri::ListContainersResponse::decode(one.clone()).unwrap();
+            let other = cri::ListContainersResponse::decode(other.clone()).unwrap();
+            merged.containers.extend(other.containers);
+            merged.encode_to_vec()
+        });
+    }
+}
