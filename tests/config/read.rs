@@ -102,6 +102,27 @@ fn a_row_is_found_by_its_name_and_the_default_by_none() {
 }
 
 #[test]
+fn what_a_backend_calls_a_handler_leads_back_to_the_tables_name() {
+    let table = load(
+        "default = 'gvisor'
+        [handlers]
+        sandboxed = { backend = 'b', handler = 'runsc' }
+        gvisor = { backend = 'b', handler = 'runsc' }
+        kata = { backend = 'b', handler = 'crun' }
+        crun = 'b'
+        other = { socket = '/run/other.sock', handler = 'alone' }
+        [backends]
+        b = '/run/b.sock'",
+    )
+    .table;
+    let name_for = |backend, name| table.name_for(backend, name);
+    assert_eq!(name_for(0, "runsc"), Some("gvisor"), "the first by name");
+    assert_eq!(name_for(0, "crun"), None, "its own name");
+    assert_eq!(name_for(0, "alone"), None, "another backend's");
+    assert_eq!(name_for(1, "alone"), Some("other"));
+}
+
+#[test]
 fn the_same_socket_written_twice_is_one_backend() {
     let config = load(
         "default = 'runc'
