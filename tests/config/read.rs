@@ -19,8 +19,7 @@ fn load_files(files: &[(&str, &str)]) -> Config {
         .map(|(path, text)| (*path, text.as_bytes()))
         .collect();
     let files = ConfigFiles::of(&files);
-    files
-        .load()
+    Config::load(&files.main())
         .unwrap_or_else(|problems| panic!("{}", files.stable(&problems.to_string())))
 }
 
