@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use criswitch::cri::VersionRequest;
 
 use crate::config_files::ConfigFiles;
-use crate::support::{Runtime, Sim, dial};
+use crate::support::{Client, Sim};
 use crate::{command, main_file, run_beside, text};
 
 /// The daemon; killed if a test ends without it.
@@ -80,7 +80,7 @@ async fn serve_answers_on_its_socket_until_a_signal_and_ends_well() {
         let (files, listen, backend) = one_backend();
         Sim::new("runc").version("1.2.3").serve_on(&backend);
         let daemon = Daemon::start(&files).await;
-        let mut client = Runtime::new(dial(&listen));
+        let mut client = Client::new(&listen).runtime();
         let version = client
             .version(VersionRequest::default())
             .await
