@@ -42,6 +42,9 @@ impl Address {
     ///
     /// Doubled slashes, `.` and a trailing slash are dropped, so that two spellings of one path are equal.
     /// Symbolic links and `..` stay: only the kernel knows where they lead.
+    ///
+    /// # Errors
+    /// [`AddressError`], which has a hint.
     pub fn parse(text: &str) -> Result<Address, AddressError> {
         let path = without_scheme(text)?;
         if path.is_empty() {

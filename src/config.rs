@@ -72,6 +72,9 @@ pub struct BackendConfig {
 
 impl Config {
     /// Reads and checks `path` and the drop-ins `conf.d/*.toml` beside it, in the order of their names.
+    ///
+    /// # Errors
+    /// Every problem of every file, by place.
     pub fn load(path: &Path) -> Result<Config, Problems> {
         let mut problems = Problems::default();
         let files = files::read(path, &mut problems);

@@ -2,7 +2,10 @@
 //!
 //! From it come the dispatcher, `criswitch routes`, the README's table and the tests that walk the interface.
 
+mod words;
+
 use crate::wire::Path;
+pub use words::Words;
 
 /// One RPC of the CRI and what becomes of it.
 #[derive(Debug)]

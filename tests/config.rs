@@ -21,6 +21,7 @@ mod told_of_text;
 mod told_of_values;
 
 use config_files::ConfigFiles;
+use criswitch::config::Config;
 use expect_test::Expect;
 
 /// The smallest good configuration.
@@ -34,7 +35,7 @@ fn told(main: &str, expected: Expect) {
 #[track_caller]
 fn told_of(files: &[(&str, &[u8])], expected: Expect) {
     let files = ConfigFiles::of(files);
-    let problems = files.load().expect_err("a problem is told");
+    let problems = Config::load(&files.main()).expect_err("a problem is told");
     let text = files.stable(&problems.to_string());
     assert_eq!(
         text.lines().count(),

@@ -19,8 +19,7 @@ fn load_files(files: &[(&str, &str)]) -> Config {
         .map(|(path, text)| (*path, text.as_bytes()))
         .collect();
     let files = ConfigFiles::of(&files);
-    files
-        .load()
+    Config::load(&files.main())
         .unwrap_or_else(|problems| panic!("{}", files.stable(&problems.to_string())))
 }
 
@@ -99,6 +98,27 @@ fn a_row_is_found_by_its_name_and_the_default_by_none() {
     assert_eq!(table.handler("").unwrap().name, "b");
     assert_eq!(table.default.name, "b");
     assert_eq!(table.handler("d"), None);
+}
+
+#[test]
+fn what_a_backend_calls_a_handler_leads_back_to_the_tables_name() {
+    let table = load(
+        "default = 'gvisor'
+        [handlers]
+        sandboxed = { backend = 'b', handler = 'runsc' }
+        gvisor = { backend = 'b', handler = 'runsc' }
+        kata = { backend = 'b', handler = 'crun' }
+        crun = 'b'
+        other = { socket = '/run/other.sock', handler = 'alone' }
+        [backends]
+        b = '/run/b.sock'",
+    )
+    .table;
+    let name_for = |backend, name| table.name_for(backend, name);
+    assert_eq!(name_for(0, "runsc"), Some("gvisor"), "the first by name");
+    assert_eq!(name_for(0, "crun"), None, "its own name");
+    assert_eq!(name_for(0, "alone"), None, "another backend's");
+    assert_eq!(name_for(1, "alone"), Some("other"));
 }
 
 #[test]

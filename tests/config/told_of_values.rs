@@ -1,5 +1,6 @@
 //! What is told of a value that is wrong by itself.
 
+use criswitch::config::Config;
 use expect_test::{Expect, expect};
 
 use crate::config_files::ConfigFiles;
@@ -12,7 +13,7 @@ fn told_of_values(key: &str, values: &[&str], expected: Expect) {
     for value in values {
         let text = format!("{key} = '{value}'\n{RUNC}");
         let files = ConfigFiles::of(&[("criswitch.toml", text.as_bytes())]);
-        let problems = files.load().expect_err(value);
+        let problems = Config::load(&files.main()).expect_err(value);
         assert_eq!(problems.len(), 1, "{problems}");
         told.push(files.stable(&problems.to_string()));
     }

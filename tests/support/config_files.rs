@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use criswitch::config::{Config, Problems};
 use tempfile::TempDir;
 
 /// The files; they go when this does.
@@ -25,11 +24,6 @@ impl ConfigFiles {
     /// The main file.
     pub(crate) fn main(&self) -> PathBuf {
         self.folder.path().join("criswitch.toml")
-    }
-
-    /// What the files say.
-    pub(crate) fn load(&self) -> Result<Config, Problems> {
-        Config::load(&self.main())
     }
 
     /// `text` without the directory's name, which changes from run to run.

@@ -1,0 +1,193 @@
+//! What `criswitch check` shows: the configuration as it will run, and what the backends say.
+
+use bytesize::ByteSize;
+use criswitch::config::{Config, Handler, Key, Table};
+use serde_json::{Value, json};
+
+use super::columns::columns;
+use super::probe::{Found, Probe, advertised};
+
+/// For people.
+pub(super) fn text(config: &Config, probes: Option<&[Probe]>) -> anyhow::Result<String> {
+    let mut parts = vec![
+        settings(config)?,
+        handlers(&config.table)?,
+        backends(&config.table)?,
+    ];
+    if let Some(probes) = probes {
+        parts.push(answers(&config.table, probes)?);
+        parts.push(conditions(&config.table, probes)?);
+        parts.push(missing_handlers(&config.table, probes));
+    }
+    parts.retain(|part| !part.is_empty());
+    Ok(parts.join("\n"))
+}
+
+/// For programs: every field is there, null where nobody asked or it cannot be told; a unit ends a field's name.
+pub(super) fn json(config: &Config, probes: Option<&[Probe]>) -> anyhow::Result<String> {
+    let table = &config.table;
+    let handlers = table
+        .handlers
+        .iter()
+        .map(|row| handler_json(table, row, probes));
+    let backends = table.backends.iter().enumerate().map(|(id, backend)| {
+        let probe = probes.and_then(|probes| probes.get(id));
+        json!({
+            "name": backend.name,
+            "socket": backend.socket.to_string(),
+            "probe": probe.map(probe_json),
+        })
+    });
+    let value = json!({
+        "listen": config.listen.to_string(),
+        "default": table.default.name,
+        "drain_ms": u64::try_from(config.drain.as_millis())?,
+        "max_message_bytes": config.max_message,
+        "log_level": config.log_level.to_string(),
+        "handlers": handlers.collect::<Vec<_>>(),
+        "backends": backends.collect::<Vec<_>>(),
+    });
+    Ok(serde_json::to_string_pretty(&value)? + "\n")
+}
+
+fn settings(config: &Config) -> anyhow::Result<String> {
+    let rows = Key::ALL.map(|key| [key.name().to_owned(), setting(config, key)]);
+    columns(&["KEY", "VALUE"], rows)
+}
+
+fn setting(config: &Config, key: Key) -> String {
+    match key {
+        Key::Listen => config.listen.to_string(),
+        Key::Default => config.table.default.name.clone(),
+        Key::Drain => humantime::format_duration(config.drain).to_string(),
+        Key::MaxMessage => ByteSize(config.max_message as u64).to_string(),
+        Key::LogLevel => config.log_level.to_string(),
+    }
+}
+
+fn handlers(table: &Table) -> anyhow::Result<String> {
+    let rows = table.handlers.iter().map(|row| {
+        let called = match row.backend_handler.as_str() {
+            "" => "(its own default)",
+            name => name,
+        };
+        [row.name.clone(), backend_of(table, row), called.to_owned()]
+    });
+    columns(&["HANDLER", "BACKEND", "CALLED THERE"], rows)
+}
+
+fn backends(table: &Table) -> anyhow::Result<String> {
+    let rows = table.backends.iter().enumerate().map(|(id, backend)| {
+        let handlers = table
+            .handlers
+            .iter()
+            .filter(|row| row.backend == id)
+            .count();
+        [
+            backend.name.clone(),
+            backend.socket.to_string(),
+            handlers.to_string(),
+        ]
+    });
+    columns(&["BACKEND", "SOCKET", "HANDLERS"], rows)
+}
+
+fn answers(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
+    let rows = table
+        .backends
+        .iter()
+        .zip(probes)
+        .map(|(backend, probe)| match probe {
+            Ok(found) => [
+                backend.name.clone(),
+                format!("{} {}", found.runtime, found.version),
+                found.handlers.join(" "),
+            ],
+            Err(cause) => [
+                backend.name.clone(),
+                format!("failed: {cause}"),
+                String::new(),
+            ],
+        });
+    columns(&["BACKEND", "ANSWER", "ITS HANDLERS"], rows)
+}
+
+fn conditions(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
+    let found = table.backends.iter().zip(probes);
+    let found = found.filter_map(|(backend, probe)| Some((backend, probe.as_ref().ok()?)));
+    let rows = found.flat_map(|(backend, found)| {
+        found.conditions.iter().map(|condition| {
+            [
+                backend.name.clone(),
+                condition.r#type.clone(),
+                condition.status.to_string(),
+                format!("{} {}", condition.reason, condition.message)
+                    .trim()
+                    .to_owned(),
+            ]
+        })
+    });
+    let mut rows = rows.peekable();
+    if rows.peek().is_none() {
+        return Ok(String::new());
+    }
+    columns(&["BACKEND", "CONDITION", "STATUS", "WHY"], rows)
+}
+
+fn missing_handlers(table: &Table, probes: &[Probe]) -> String {
+    let rows = table.handlers.iter();
+    let missing = rows.filter(|row| advertised(row, probes) == Some(false));
+    missing
+        .map(|row| {
+            let (name, backend) = (&row.name, backend_of(table, row));
+            format!(
+                "handler {name:?}: backend {backend:?} has no handler {:?}\n",
+                row.backend_handler
+            )
+        })
+        .collect()
+}
+
+fn handler_json(table: &Table, row: &Handler, probes: Option<&[Probe]>) -> Value {
+    json!({
+        "name": row.name,
+        "backend": backend_of(table, row),
+        "backend_handler": row.backend_handler,
+        "advertised": probes.and_then(|probes| advertised(row, probes)),
+    })
+}
+
+fn probe_json(probe: &Probe) -> Value {
+    match probe {
+        Err(cause) => json!({ "answers": false, "cause": cause }),
+        Ok(Found {
+            runtime,
+            version,
+            conditions,
+            handlers,
+        }) => {
+            let conditions = conditions.iter().map(|condition| {
+                json!({
+                    "type": condition.r#type,
+                    "status": condition.status,
+                    "reason": condition.reason,
+                    "message": condition.message,
+                })
+            });
+            json!({
+                "answers": true,
+                "runtime": runtime,
+                "version": version,
+                "conditions": conditions.collect::<Vec<_>>(),
+                "handlers": handlers,
+            })
+        }
+    }
+}
+
+fn backend_of(table: &Table, row: &Handler) -> String {
+    let backend = table.backends.get(row.backend);
+    backend
+        .map(|backend| backend.name.clone())
+        .unwrap_or_default()
+}

@@ -1,0 +1,65 @@
+//! The commands as they are typed: what they print and the code that they end with.
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its helpers too"
+)]
+
+#[path = "support/config_files.rs"]
+mod config_files;
+#[path = "support/support.rs"]
+mod support;
+
+#[path = "cli/check.rs"]
+mod check;
+#[path = "cli/probe.rs"]
+mod probe;
+#[path = "cli/serve.rs"]
+mod serve;
+#[path = "cli/usage.rs"]
+mod usage;
+
+use std::path::Path;
+use std::process::Command;
+
+use config_files::ConfigFiles;
+
+/// What a command came to.
+struct Outcome {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+/// The binary with these arguments.
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_criswitch"));
+    command.args(arguments);
+    command
+}
+
+fn run(arguments: &[&str]) -> Outcome {
+    let output = command(arguments).output().unwrap();
+    Outcome {
+        code: output.status.code().expect("it exits"),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// Runs it beside the test's own tasks, such as a simulated runtime.
+async fn run_beside(arguments: &[&str]) -> Outcome {
+    let arguments: Vec<String> = arguments.iter().map(|&text| text.to_owned()).collect();
+    let run = move || run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    tokio::task::spawn_blocking(run).await.unwrap()
+}
+
+fn main_file(text: &str) -> ConfigFiles {
+    ConfigFiles::of(&[("criswitch.toml", text.as_bytes())])
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}

@@ -1,0 +1,132 @@
+//! `criswitch check` without a word to any backend.
+
+use expect_test::expect;
+
+use crate::{main_file, run, text};
+
+const TABLE: &str = "
+    listen = '/run/criswitch/other.sock'
+    default = 'runc'
+    drain = '90s'
+    [handlers]
+    runc = '/run/containerd/containerd.sock'
+    gvisor = { backend = 'crio', handler = 'runsc' }
+    plain = { backend = 'crio', handler = '' }
+    [backends]
+    crio = '/run/crio/crio.sock'
+    old = '/run/old/containerd.sock'";
+
+#[test]
+fn check_shows_the_table_as_it_will_run() {
+    let files = main_file(TABLE);
+    let outcome = run(&["check", "--config", text(&files.main())]);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
+    expect![[r#"
+        KEY          VALUE
+        listen       /run/criswitch/other.sock
+        default      runc
+        drain        1m 30s
+        max_message  16.0 MiB
+        log.level    info
+
+        HANDLER  BACKEND  CALLED THERE
+        gvisor   crio     runsc
+        plain    crio     (its own default)
+        runc     runc     runc
+
+        BACKEND  SOCKET                           HANDLERS
+        runc     /run/containerd/containerd.sock  1
+        crio     /run/crio/crio.sock              2
+        old      /run/old/containerd.sock         0
+    "#]]
+    .assert_eq(&outcome.stdout);
+}
+
+#[test]
+fn check_shows_it_to_programs_as_json() {
+    let files = main_file(TABLE);
+    let outcome = run(&["check", "--json", "--config", text(&files.main())]);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
+    expect![[r#"
+        {
+          "backends": [
+            {
+              "name": "runc",
+              "probe": null,
+              "socket": "/run/containerd/containerd.sock"
+            },
+            {
+              "name": "crio",
+              "probe": null,
+              "socket": "/run/crio/crio.sock"
+            },
+            {
+              "name": "old",
+              "probe": null,
+              "socket": "/run/old/containerd.sock"
+            }
+          ],
+          "default": "runc",
+          "drain_ms": 90000,
+          "handlers": [
+            {
+              "advertised": null,
+              "backend": "crio",
+              "backend_handler": "runsc",
+              "name": "gvisor"
+            },
+            {
+              "advertised": null,
+              "backend": "crio",
+              "backend_handler": "",
+              "name": "plain"
+            },
+            {
+              "advertised": null,
+              "backend": "runc",
+              "backend_handler": "runc",
+              "name": "runc"
+            }
+          ],
+          "listen": "/run/criswitch/other.sock",
+          "log_level": "info",
+          "max_message_bytes": 16777216
+        }
+    "#]]
+    .assert_eq(&outcome.stdout);
+}
+
+#[test]
+fn every_problem_goes_to_standard_error_and_the_code_is_78() {
+    let files = main_file("default = 'runcc'\ndrain = '10'\n[handlers]\nrunc = '/run/a.sock'");
+    let path = files.main();
+    let mut told = Vec::new();
+    for arguments in [
+        &["check"][..],
+        &["check", "--json"],
+        &["check", "--probe"],
+        &["serve"],
+    ] {
+        let outcome = run(&[arguments, &["--config", text(&path)]].concat());
+        assert_eq!(outcome.code, 78, "{arguments:?}");
+        assert_eq!(outcome.stdout, "", "{arguments:?}");
+        told.push(files.stable(&outcome.stderr));
+    }
+    told.dedup();
+    assert_eq!(told.len(), 1, "each tells the same");
+    expect![[r#"
+        criswitch.toml:1:11: "default" is "runcc", which is not in [handlers]; try "runc"
+        criswitch.toml:2:9: "10" is not a duration: time unit needed, for example 10sec or 10ms; try "10s"
+    "#]]
+    .assert_eq(&told[0]);
+}
+
+#[test]
+fn a_missing_file_is_a_problem_of_the_configuration() {
+    let outcome = run(&["check", "--config", "/nonexistent/criswitch.toml"]);
+    assert_eq!(outcome.code, 78);
+    expect![[r#"
+        /nonexistent/criswitch.toml:1:1: cannot be read: No such file or directory (os error 2); try creating it, or another path after --config
+    "#]]
+    .assert_eq(&outcome.stderr);
+}

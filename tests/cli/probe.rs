@@ -1,0 +1,269 @@
+//! `criswitch check --probe` with simulated runtimes.
+
+use criswitch::cri::RuntimeCondition;
+use expect_test::{Expect, expect};
+use tempfile::TempDir;
+
+use crate::support::Sim;
+use crate::{Outcome, main_file, run_beside, text};
+
+/// Sockets in a directory of their own.
+struct Node {
+    folder: TempDir,
+}
+
+impl Node {
+    fn new() -> Node {
+        Node {
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn with(self, name: &str, sim: Sim) -> Node {
+        sim.serve_on(&self.folder.path().join(name));
+        self
+    }
+
+    /// Probes with `SOCKETS` in the configuration standing for the directory.
+    async fn probe(&self, arguments: &[&str], config: &str) -> Outcome {
+        let files = main_file(&config.replace("SOCKETS", text(self.folder.path())));
+        let path = files.main();
+        let probe = ["check", "--probe", "--config", text(&path)];
+        let outcome = run_beside(&[&probe[..], arguments].concat()).await;
+        assert_eq!(outcome.stderr, "");
+        outcome
+    }
+
+    /// Checks the code, and what is shown below the table.
+    async fn shows(&self, config: &str, code: i32, expected: Expect) {
+        let outcome = self.probe(&[], config).await;
+        assert_eq!(outcome.code, code, "{}", outcome.stdout);
+        let parts: Vec<&str> = outcome.stdout.split("\n\n").collect();
+        expected.assert_eq(&parts[3..].join("\n\n"));
+    }
+
+    /// Checks the code; what programs get.
+    async fn json(&self, config: &str, code: i32) -> serde_json::Value {
+        let outcome = self.probe(&["--json"], config).await;
+        assert_eq!(outcome.code, code, "{}", outcome.stdout);
+        serde_json::from_str(&outcome.stdout).unwrap()
+    }
+}
+
+const TWO: &str = "
+    default = 'runc'
+    [handlers]
+    runc = 'containerd'
+    crun = 'containerd'
+    gvisor = { backend = 'crio', handler = 'runsc' }
+    own = { backend = 'crio', handler = '' }
+    [backends]
+    containerd = 'SOCKETS/a'
+    crio = 'SOCKETS/b'";
+
+const ONE: &str = "default = 'runc'\n[handlers]\nrunc = 'SOCKETS/a'";
+
+fn containerd() -> Sim {
+    Sim::new("containerd")
+        .version("2.4.2")
+        .handlers(["runc", "crun"])
+}
+
+fn crio() -> Sim {
+    Sim::new("cri-o")
+        .version("1.37.0")
+        .handlers(["crun", "runsc"])
+}
+
+#[tokio::test]
+async fn a_probe_shows_what_each_backend_says_of_itself() {
+    let node = Node::new().with("a", containerd()).with("b", crio());
+    node.shows(
+        TWO,
+        0,
+        expect![[r#"
+        BACKEND     ANSWER            ITS HANDLERS
+        containerd  containerd 2.4.2  runc crun
+        crio        cri-o 1.37.0      crun runsc
+
+        BACKEND     CONDITION     STATUS  WHY
+        containerd  RuntimeReady  true    -
+        containerd  NetworkReady  true    -
+        crio        RuntimeReady  true    -
+        crio        NetworkReady  true    -
+    "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_probe_for_programs_has_the_same() {
+    let sim = containerd().set(|settings| settings.conditions.truncate(1));
+    let node = Node::new().with("a", sim);
+    let json = node.json(ONE, 0).await;
+    let probe = serde_json::to_string_pretty(&json["backends"][0]["probe"]).unwrap();
+    expect![[r#"
+        {
+          "answers": true,
+          "conditions": [
+            {
+              "message": "",
+              "reason": "",
+              "status": true,
+              "type": "RuntimeReady"
+            }
+          ],
+          "handlers": [
+            "runc",
+            "crun"
+          ],
+          "runtime": "containerd",
+          "version": "2.4.2"
+        }"#]]
+    .assert_eq(&probe);
+}
+
+#[tokio::test]
+async fn a_row_whose_backend_lacks_the_handler_is_shown_and_the_code_is_1() {
+    let node = Node::new().with("a", containerd().handlers(["runc"]));
+    let node = node.with("b", crio().handlers(["gvisor"]));
+    node.shows(
+        TWO,
+        1,
+        expect![[r#"
+        BACKEND     ANSWER            ITS HANDLERS
+        containerd  containerd 2.4.2  runc
+        crio        cri-o 1.37.0      gvisor
+
+        BACKEND     CONDITION     STATUS  WHY
+        containerd  RuntimeReady  true    -
+        containerd  NetworkReady  true    -
+        crio        RuntimeReady  true    -
+        crio        NetworkReady  true    -
+
+        handler "crun": backend "containerd" has no handler "crun"
+        handler "gvisor": backend "crio" has no handler "runsc"
+    "#]],
+    )
+    .await;
+    let json = node.json(TWO, 1).await;
+    let rows = json["handlers"].as_array().unwrap().iter();
+    let advertised: Vec<_> = rows
+        .map(|row| (row["name"].as_str().unwrap(), row["advertised"].as_bool()))
+        .collect();
+    let expected = [
+        ("crun", false),
+        ("gvisor", false),
+        ("own", true),
+        ("runc", true),
+    ];
+    assert_eq!(
+        advertised,
+        expected.map(|(name, advertised)| (name, Some(advertised)))
+    );
+}
+
+#[tokio::test]
+async fn a_backend_that_lists_no_handlers_may_have_any() {
+    let old = containerd().set(|settings| settings.advertises_handlers = false);
+    let node = Node::new().with("a", old);
+    node.shows(
+        ONE,
+        0,
+        expect![[r#"
+        BACKEND  ANSWER            ITS HANDLERS
+        runc     containerd 2.4.2  -
+
+        BACKEND  CONDITION     STATUS  WHY
+        runc     RuntimeReady  true    -
+        runc     NetworkReady  true    -
+    "#]],
+    )
+    .await;
+    assert!(node.json(ONE, 0).await["handlers"][0]["advertised"].is_null());
+}
+
+#[tokio::test]
+async fn a_backend_that_cannot_be_reached_is_shown_with_the_cause_and_the_code_is_1() {
+    let node = Node::new().with("a", containerd());
+    node.shows(
+        TWO,
+        1,
+        expect![[r#"
+        BACKEND     ANSWER                                                          ITS HANDLERS
+        containerd  containerd 2.4.2                                                runc crun
+        crio        failed: cannot connect: No such file or directory (os error 2)  -
+
+        BACKEND     CONDITION     STATUS  WHY
+        containerd  RuntimeReady  true    -
+        containerd  NetworkReady  true    -
+    "#]],
+    )
+    .await;
+    let probe = &node.json(TWO, 1).await["backends"][1]["probe"];
+    assert_eq!(probe["answers"], false);
+    assert_eq!(
+        probe["cause"],
+        "cannot connect: No such file or directory (os error 2)"
+    );
+}
+
+#[tokio::test]
+async fn a_backend_that_answers_with_an_error_has_failed() {
+    let sim = containerd();
+    sim.fail(
+        "Status",
+        tonic::Status::internal("the CRI plugin is 100% broken"),
+    );
+    let node = Node::new().with("a", sim);
+    node.shows(
+        ONE,
+        1,
+        expect![[r#"
+            BACKEND  ANSWER                                                       ITS HANDLERS
+            runc     failed: Status says Internal: the CRI plugin is 100% broken  -
+        "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_backend_that_does_not_answer_is_given_up() {
+    let sim = containerd();
+    sim.hold("Version");
+    let node = Node::new().with("a", sim);
+    node.shows(
+        ONE,
+        1,
+        expect![[r#"
+            BACKEND  ANSWER                       ITS HANDLERS
+            runc     failed: no answer within 3s  -
+        "#]],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_not_ready_is_shown_with_its_reason_on_one_line() {
+    let not_ready = RuntimeCondition {
+        r#type: "NetworkReady".to_owned(),
+        status: false,
+        reason: "NetworkPluginNotReady".to_owned(),
+        message: "cni plugin\n\u{1b}[31mnot initialized".to_owned(),
+    };
+    let sim = containerd().set(|settings| settings.conditions[1] = not_ready);
+    let node = Node::new().with("a", sim);
+    node.shows(
+        ONE,
+        0,
+        expect![[r#"
+        BACKEND  ANSWER            ITS HANDLERS
+        runc     containerd 2.4.2  runc crun
+
+        BACKEND  CONDITION     STATUS  WHY
+        runc     RuntimeReady  true    -
+        runc     NetworkReady  false   NetworkPluginNotReady cni plugin  [31mnot initialized
+    "#]],
+    )
+    .await;
+}

@@ -1,0 +1,106 @@
+//! `criswitch serve` from its start to its signal.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use criswitch::cri::VersionRequest;
+
+use crate::config_files::ConfigFiles;
+use crate::support::{Client, Sim};
+use crate::{command, main_file, run_beside, text};
+
+/// The daemon; killed if a test ends without it.
+struct Daemon(Child);
+
+impl Daemon {
+    /// Starts it and waits until it says that it serves.
+    async fn start(files: &ConfigFiles) -> Daemon {
+        let mut serve = command(&["serve", "--config", text(&files.main())]);
+        let mut child = serve.stderr(Stdio::piped()).spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let said = tokio::task::spawn_blocking(|| {
+            let mut lines = stderr.lines().map(Result::unwrap);
+            let said = lines
+                .by_ref()
+                .take_while(|line| !line.contains("serving"))
+                .count();
+            // Its log must stay open, or it could not write on.
+            std::thread::spawn(|| lines.for_each(drop));
+            said
+        });
+        let daemon = Daemon(child);
+        tokio::time::timeout(crate::support::PATIENCE, said)
+            .await
+            .unwrap()
+            .unwrap();
+        daemon
+    }
+
+    async fn ends_after(mut self, signal: &str) -> Option<i32> {
+        let pid = self.0.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-s", signal, &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
+        let ended = tokio::task::spawn_blocking(move || self.0.wait().unwrap().code());
+        tokio::time::timeout(crate::support::PATIENCE, ended)
+            .await
+            .unwrap()
+            .unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// A switch's configuration with one backend, and the socket that it will listen on.
+fn one_backend() -> (ConfigFiles, PathBuf, PathBuf) {
+    let files = main_file("");
+    let path = files.main();
+    let (listen, backend) = (
+        path.with_file_name("listen"),
+        path.with_file_name("backend"),
+    );
+    let config = format!("listen = {listen:?}\ndefault = 'runc'\n[handlers]\nrunc = {backend:?}");
+    std::fs::write(path, config).unwrap();
+    (files, listen, backend)
+}
+
+#[tokio::test]
+async fn serve_answers_on_its_socket_until_a_signal_and_ends_well() {
+    for signal in ["TERM", "INT"] {
+        let (files, listen, backend) = one_backend();
+        Sim::new("runc").version("1.2.3").serve_on(&backend);
+        let daemon = Daemon::start(&files).await;
+        let mut client = Client::new(&listen).runtime();
+        let version = client
+            .version(VersionRequest::default())
+            .await
+            .unwrap()
+            .into_inner();
+        assert_eq!(version.runtime_version, "1.2.3");
+        assert_eq!(daemon.ends_after(signal).await, Some(0), "{signal}");
+        assert!(!listen.exists(), "{signal}");
+    }
+}
+
+#[tokio::test]
+async fn serve_that_cannot_listen_says_why_and_ends_with_1() {
+    let (files, listen, _) = one_backend();
+    let _first = Daemon::start(&files).await;
+    let second = run_beside(&["serve", "--config", text(&files.main())]).await;
+    assert_eq!(second.code, 1);
+    let why = format!(
+        "criswitch: {} is served by another process",
+        listen.display()
+    );
+    assert!(second.stderr.starts_with(&why), "{}", second.stderr);
+}

@@ -1,0 +1,135 @@
+//! The command line itself.
+
+use expect_test::expect;
+
+use crate::run;
+
+#[test]
+fn help_and_version_are_answers() {
+    let version = run(&["--version"]);
+    assert_eq!(version.code, 0);
+    assert_eq!(
+        version.stdout,
+        format!("criswitch {}\n", env!("CARGO_PKG_VERSION"))
+    );
+    let help = run(&["--help"]);
+    assert_eq!((help.code, help.stderr.as_str()), (0, ""));
+    expect![[r#"
+        One CRI socket in front of several container runtimes: each pod runs where its RuntimeClass says
+
+        Usage: criswitch <COMMAND>
+
+        Commands:
+          serve   Serve the CRI on the configuration's socket until SIGTERM or SIGINT
+          check   Tell every problem of the configuration, or show the table as it will run
+          routes  Show what becomes of each RPC of the CRI
+          help    Print this message or the help of the given subcommand(s)
+
+        Options:
+          -h, --help     Print help
+          -V, --version  Print version
+
+        Examples:
+          criswitch check                        every problem of the configuration, or the table as it will
+          run
+          criswitch check --probe                the same, and what each backend says of itself
+          criswitch check --json | jq .handlers  the same for programs
+          criswitch serve                        serve; SIGTERM ends it once calls in flight are done
+          crictl -r unix:///run/criswitch/criswitch.sock pods
+
+        Exit codes: 0 fine, 1 failed at run time, 64 wrong usage, 78 wrong configuration.
+    "#]]
+    .assert_eq(&help.stdout);
+    for command in ["serve", "check", "routes"] {
+        assert_eq!(run(&[command, "--help"]).code, 0, "{command}");
+    }
+}
+
+#[test]
+fn a_wrong_command_line_ends_with_64_and_says_why() {
+    for (arguments, why) in [
+        (&["srve"][..], "unrecognized subcommand 'srve'"),
+        (&[], "Usage: criswitch <COMMAND>"),
+        (&["check", "--jsn"], "unexpected argument '--jsn'"),
+        (
+            &["check", "--config"],
+            "a value is required for '--config <FILE>'",
+        ),
+        (&["serve", "--probe"], "unexpected argument '--probe'"),
+        (&["routes", "x"], "unexpected argument 'x'"),
+    ] {
+        let outcome = run(arguments);
+        assert_eq!(outcome.code, 64, "{arguments:?}");
+        assert!(
+            outcome.stderr.contains(why),
+            "{arguments:?}: {}",
+            outcome.stderr
+        );
+        assert_eq!(outcome.stdout, "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn routes_shows_every_rpc_once_and_what_becomes_of_it() {
+    let outcome = run(&["routes"]);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
+    assert_eq!(
+        outcome.stdout.lines().count(),
+        1 + criswitch::rpc::ROWS.len()
+    );
+    expect![[r#"
+        RPC                                       GOES TO                                               KEY            UNKNOWN ID     REPLY
+        RuntimeService/Version                    the default backend                                   -              -              as it is
+        RuntimeService/RunPodSandbox              the handler's backend                                 2              -              as it is
+        RuntimeService/StopPodSandbox             the pod's owner                                       1              OK             as it is
+        RuntimeService/RemovePodSandbox           the pod's owner                                       1              OK             as it is
+        RuntimeService/PodSandboxStatus           the pod's owner                                       1              NotFound       as it is; handlers by the table's names
+        RuntimeService/ListPodSandbox             all, or the filter's owner                            1.1, 1.3       an empty list  concatenated; handlers by the table's names
+        RuntimeService/StreamPodSandboxes         all, or the filter's owner                            1.1, 1.3       an empty list  interleaved; ListPodSandbox where a backend lacks it; handlers by the table's names
+        RuntimeService/CreateContainer            the pod's owner                                       1              NotFound       as it is
+        RuntimeService/StartContainer             the container's owner                                 1              NotFound       as it is
+        RuntimeService/StopContainer              the container's owner                                 1              OK             as it is
+        RuntimeService/RemoveContainer            the container's owner                                 1              OK             as it is
+        RuntimeService/ListContainers             all, or the filter's owner                            1.1, 1.3, 1.4  an empty list  concatenated
+        RuntimeService/StreamContainers           all, or the filter's owner                            1.1, 1.3, 1.4  an empty list  interleaved; ListContainers where a backend lacks it
+        RuntimeService/ContainerStatus            the container's owner                                 1              NotFound       as it is
+        RuntimeService/UpdateContainerResources   the container's owner                                 1              NotFound       as it is
+        RuntimeService/ReopenContainerLog         the container's owner                                 1              NotFound       as it is
+        RuntimeService/ExecSync                   the container's owner                                 1              NotFound       as it is
+        RuntimeService/Exec                       the container's owner                                 1              NotFound       as it is
+        RuntimeService/Attach                     the container's owner                                 1              NotFound       as it is
+        RuntimeService/PortForward                the pod's owner                                       1              NotFound       as it is
+        RuntimeService/ContainerStats             the container's owner                                 1              NotFound       as it is
+        RuntimeService/ListContainerStats         all, or the filter's owner                            1.1, 1.2, 1.3  an empty list  concatenated
+        RuntimeService/StreamContainerStats       all, or the filter's owner                            1.1, 1.2, 1.3  an empty list  interleaved; ListContainerStats where a backend lacks it
+        RuntimeService/PodSandboxStats            the pod's owner                                       1              NotFound       as it is
+        RuntimeService/ListPodSandboxStats        all, or the filter's owner                            1.1, 1.2       an empty list  concatenated; Unimplemented if a backend with pods lacks it
+        RuntimeService/StreamPodSandboxStats      all, or the filter's owner                            1.1, 1.2       an empty list  interleaved; ListPodSandboxStats where a backend lacks it
+        RuntimeService/UpdateRuntimeConfig        all                                                   -              -              OK when every reachable backend has taken it
+        RuntimeService/Status                     all                                                   -              -              the default backend's, with the table's handlers
+        RuntimeService/CheckpointContainer        the container's owner                                 1              NotFound       as it is
+        RuntimeService/GetContainerEvents         all                                                   -              -              interleaved, if every backend has it; handlers by the table's names
+        RuntimeService/ListMetricDescriptors      all                                                   -              -              concatenated, the first of each name; without a backend that lacks it
+        RuntimeService/ListPodSandboxMetrics      all                                                   -              -              concatenated; without a backend that lacks it
+        RuntimeService/StreamPodSandboxMetrics    all                                                   -              -              interleaved; ListPodSandboxMetrics where a backend lacks it
+        RuntimeService/RuntimeConfig              all                                                   -              -              the default backend's
+        RuntimeService/UpdatePodSandboxResources  the pod's owner                                       1              NotFound       as it is
+        RuntimeService/CheckpointPod              the pod's owner                                       1              NotFound       as it is
+        RuntimeService/RestorePod                 the handler's backend                                 3              -              as it is
+        ImageService/ListImages                   the handler's backend, or all                         1.1.19         -              one entry an image id
+        ImageService/StreamImages                 the handler's backend, or all                         1.1.19         -              interleaved; ListImages where a backend lacks it
+        ImageService/ImageStatus                  the handler's backend, the pod's, or one that has it  1.19, 1.2      -              as it is
+        ImageService/PullImage                    the handler's backend, the pod's, or all              1.19, 3.1.2    -              as it is; of several, the default backend's
+        ImageService/RemoveImage                  the handler's backend, or all                         1.19           -              OK if all say OK
+        ImageService/ImageFsInfo                  all                                                   -              -              concatenated, the first of each name
+    "#]]
+    .assert_eq(&outcome.stdout);
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = crate::command(&["routes"]).stdout(writer).status().unwrap();
+    assert_eq!(status.code(), Some(0));
+}
