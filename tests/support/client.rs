@@ -66,9 +66,17 @@ impl Client {
 
     /// Creates a container from [`IMAGE`].
     pub async fn create(&self, pod: &str, name: &str) -> Result<String, Status> {
+        self.create_from(pod, container_config(name, IMAGE)).await
+    }
+
+    pub async fn create_from(
+        &self,
+        pod: &str,
+        config: cri::ContainerConfig,
+    ) -> Result<String, Status> {
         let request = cri::CreateContainerRequest {
             pod_sandbox_id: pod.to_owned(),
-            config: Some(container_config(name, IMAGE)),
+            config: Some(config),
             sandbox_config: None,
         };
         let reply = self.runtime().create_container(request).await?;

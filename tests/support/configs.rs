@@ -45,6 +45,22 @@ pub fn container_config(name: &str, image: &str) -> cri::ContainerConfig {
     }
 }
 
+/// The same with the labels that tell the pod, which the kubelet gives to every container.
+pub fn container_in(
+    pod_labels: &HashMap<String, String>,
+    name: &str,
+    image: &str,
+) -> cri::ContainerConfig {
+    let mut config = container_config(name, image);
+    let of_pod = pod_labels
+        .iter()
+        .filter(|(key, _)| key.starts_with("io.kubernetes.pod."));
+    config
+        .labels
+        .extend(of_pod.map(|(key, value)| (key.clone(), value.clone())));
+    config
+}
+
 /// An image as the kubelet names it in a container's configuration.
 pub fn image_spec(image: &str) -> cri::ImageSpec {
     cri::ImageSpec {

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::{Client, IMAGE, RawReply, Sim};
+use super::{Client, IMAGE, RawReply, Sim, container_in};
 
 /// Ends with the test; a [`Client`] of the switch too.
 pub struct Rig {
@@ -37,7 +37,10 @@ impl Rig {
         sims: impl IntoIterator<Item = Sim>,
         text: impl FnOnce(&str) -> String,
     ) -> Rig {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = tempfile::Builder::new()
+            .prefix("criswitch-")
+            .tempdir()
+            .unwrap();
         let sims: Vec<Sim> = sims.into_iter().collect();
         for sim in &sims {
             sim.serve_on(&directory.path().join(format!("{}.sock", sim.name())));
@@ -113,12 +116,18 @@ impl Rig {
         self.client.run_pod(handler, name).await.unwrap()
     }
 
-    /// Creates a container in a pod; answers its id. The pod's runtime gets the image beforehand.
+    /// Creates a container in a pod, with the pod's labels; answers its id. The pod's runtime gets
+    /// the image beforehand.
     pub async fn create(&self, pod: &str, name: &str) -> String {
-        if let Some(owner) = self.owner_of(pod) {
-            owner.add_image(IMAGE);
-        }
-        self.client.create(pod, name).await.unwrap()
+        let owner = self.owner_of(pod).unwrap();
+        owner.add_image(IMAGE);
+        let pods = owner.pods().into_iter();
+        let labels = pods
+            .filter(|p| p.id == pod)
+            .flat_map(|p| p.labels)
+            .collect();
+        let config = container_in(&labels, name, IMAGE);
+        self.client.create_from(pod, config).await.unwrap()
     }
 
     /// A pod with one running container of the same name; answers both ids.

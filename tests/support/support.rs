@@ -16,7 +16,7 @@ mod rig;
 mod sim;
 
 pub use client::{Client, IMAGE, Images, RawClient, RawReply, Runtime, frame, frame_raw};
-pub use configs::{container_config, image_spec, pod_config};
+pub use configs::{container_config, container_in, image_spec, pod_config};
 pub use rig::Rig;
 pub use sim::{Call, ImageIds, Journal, Settings, Sim};
 

@@ -1,10 +1,11 @@
-//! Numbers of a simulated runtime: they follow from the ids, so that a reply repeats byte for byte.
+//! Numbers of a simulated runtime. They follow from the ids, so that a reply repeats byte for byte; but
+//! processor time passes, since crictl takes two samples and wants to see a difference.
 
 use criswitch::cri::{self, ContainerState, PodSandboxState};
 
 use super::containers::Container;
 use super::pods::Pod;
-use super::store::{Answer, Store, admits, selects};
+use super::store::{Answer, Store, admits, now, selects};
 
 impl Store {
     pub fn container_stats(&self, key: &str) -> Answer<cri::ContainerStats> {
@@ -134,10 +135,13 @@ fn stats_of(container: &Container) -> cri::ContainerStats {
     }
 }
 
-fn cpu(id: &str, timestamp: i64) -> cri::CpuUsage {
+/// A tenth of a processor since the beginning.
+fn cpu(id: &str, since: i64) -> cri::CpuUsage {
+    let timestamp = now();
+    let value = u64::try_from(timestamp - since).unwrap() / 10;
     cri::CpuUsage {
         timestamp,
-        usage_core_nano_seconds: number(id, 1_000_000_000),
+        usage_core_nano_seconds: Some(cri::UInt64Value { value }),
         usage_nano_cores: number(id, 1_000_000),
         psi: None,
     }

@@ -224,6 +224,25 @@ async fn stats_and_metrics_are_of_what_runs() {
 }
 
 #[tokio::test]
+async fn processor_time_passes_between_two_samples() {
+    let direct = direct();
+    let (_, container_id) = direct.run("web").await;
+    let mut samples = Vec::new();
+    for _ in 0..2 {
+        let request = cri::ContainerStatsRequest {
+            container_id: container_id.clone(),
+        };
+        let reply = direct.runtime().container_stats(request).await.unwrap();
+        let cpu = reply.into_inner().stats.unwrap().cpu.unwrap();
+        samples.push((cpu.timestamp, cpu.usage_core_nano_seconds.unwrap().value));
+    }
+    assert!(
+        samples[0].0 < samples[1].0 && samples[0].1 < samples[1].1,
+        "{samples:?}"
+    );
+}
+
+#[tokio::test]
 async fn it_says_of_itself_what_it_was_told_to_say() {
     let features = cri::RuntimeHandlerFeatures {
         user_namespaces: true,

@@ -1,0 +1,229 @@
+//! The demo: the real switch in front of three simulated runtimes, shown at work and left to play with.
+//!
+//! `cargo run --release --example demo`, with `-- --once` to end instead of staying. It checks what it
+//! shows: where something is not as it must be, it says so and ends with 1.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+#[path = "../support/support.rs"]
+mod support;
+
+mod show;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail, ensure};
+use support::{Client, IMAGE, Rig, Sim, container_config, container_in, pod_config};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// What the table makes of a handler.
+struct Row {
+    /// What the pod asks for; nothing in the pod of the last row.
+    asked: &'static str,
+    /// The table's name for it, which lists show.
+    handler: &'static str,
+    runtime: &'static str,
+    /// What that runtime calls it.
+    known_as: &'static str,
+}
+
+const ROWS: [Row; 4] = [
+    row("runc", "runc", "runc", "runc"),
+    row("kata", "kata", "kata", "kata"),
+    row("gvisor", "gvisor", "gvisor", "runsc"),
+    row("", "runc", "runc", "runc"),
+];
+
+/// What was run for a row.
+struct Ran {
+    row: &'static Row,
+    pod: String,
+    container: String,
+}
+
+const fn row(
+    asked: &'static str,
+    handler: &'static str,
+    runtime: &'static str,
+    known_as: &'static str,
+) -> Row {
+    Row {
+        asked,
+        handler,
+        runtime,
+        known_as,
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let once = arguments == ["--once"];
+    if !once && !arguments.is_empty() {
+        eprintln!("usage: cargo run --release --example demo [-- --once]");
+        return ExitCode::from(64);
+    }
+    match demo(once).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("\nThe demo failed: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn demo(once: bool) -> Result<()> {
+    let sims = [
+        Sim::new("runc").image(IMAGE),
+        Sim::new("kata").image(IMAGE),
+        Sim::new("gvisor").handlers(["runsc"]).image(IMAGE),
+    ];
+    let mut rig = Rig::with_config(sims, table).await;
+    show::opening(&rig, &table("DIR"));
+    let ran = run_everything(&rig).await?;
+    show::who_ran_what(&ran);
+    merged_lists(&rig, &ran).await?;
+    unknown_handler(&rig).await?;
+    if once {
+        println!("\nAll as it should be.");
+    } else {
+        write_configs(rig.directory())?;
+        show::commands(&rig);
+        interrupted().await?;
+    }
+    rig.stop_switch().await;
+    Ok(())
+}
+
+fn table(directory: &str) -> String {
+    format!(
+        r#"default = "runc"
+drain = "1s"
+
+[handlers]
+runc   = "{directory}/runc.sock"
+kata   = "{directory}/kata.sock"
+gvisor = {{ socket = "{directory}/gvisor.sock", handler = "runsc" }}
+"#
+    )
+}
+
+/// A pod and a running container for each row, each proven to be where it belongs and nowhere else.
+async fn run_everything(rig: &Rig) -> Result<Vec<Ran>> {
+    let mut ran = Vec::new();
+    for row in &ROWS {
+        let what = || format!("a pod that asks for \"{}\"", row.asked);
+        let one = run(rig, row).await.with_context(what)?;
+        for sim in &rig.sims {
+            check_place(sim, &one).with_context(what)?;
+        }
+        ran.push(one);
+    }
+    Ok(ran)
+}
+
+async fn run(client: &Client, row: &'static Row) -> Result<Ran> {
+    let name = match row.asked {
+        "" => "plain",
+        handler => handler,
+    };
+    let pod = client.run_pod(row.asked, name).await?;
+    let config = container_in(&pod_config(name).labels, name, IMAGE);
+    let container = client.create_from(&pod, config).await?;
+    client.start(&container).await?;
+    Ok(Ran {
+        row,
+        pod,
+        container,
+    })
+}
+
+fn check_place(sim: &Sim, ran: &Ran) -> Result<()> {
+    let (name, row) = (sim.name(), ran.row);
+    let pod = sim.pods().into_iter().find(|pod| pod.id == ran.pod);
+    let has_container = sim.containers().iter().any(|c| c.id == ran.container);
+    let belongs = name == row.runtime;
+    ensure!(pod.is_some() == belongs, "in {name}: {}", pod.is_some());
+    ensure!(
+        has_container == belongs,
+        "its container in {name}: {has_container}"
+    );
+    if let Some(pod) = pod {
+        let asked = pod.runtime_handler;
+        ensure!(asked == row.known_as, "{name} was asked for \"{asked}\"");
+    }
+    Ok(())
+}
+
+/// One list of everything, the default's pods first, each pod under the table's name for its handler.
+async fn merged_lists(rig: &Rig, ran: &[Ran]) -> Result<()> {
+    let pods = rig.pods().await.context("the list of pods")?;
+    let containers = rig.containers().await.context("the list of containers")?;
+    show::lists(&pods, &containers);
+    let handlers: Vec<&str> = pods.iter().map(|pod| &*pod.runtime_handler).collect();
+    ensure!(
+        handlers == ["runc", "runc", "kata", "gvisor"],
+        "the list of pods has the handlers {handlers:?}"
+    );
+    for Ran { row, pod, .. } in ran {
+        let listed = pods.iter().find(|listed| listed.id == *pod);
+        let handler = listed.map(|listed| &*listed.runtime_handler);
+        ensure!(
+            handler == Some(row.handler),
+            "pod {pod} is listed under {handler:?}"
+        );
+    }
+    for Ran { pod, container, .. } in ran {
+        let listed = containers.iter().find(|listed| listed.id == *container);
+        let of = listed.map(|listed| &listed.pod_sandbox_id);
+        ensure!(
+            of == Some(pod),
+            "container {container} is listed under {of:?}"
+        );
+    }
+    ensure!(containers.len() == ran.len(), "a container is listed twice");
+    Ok(())
+}
+
+async fn unknown_handler(rig: &Rig) -> Result<()> {
+    let client: &Client = rig;
+    let Err(refusal) = client.run_pod("firecracker", "lost").await else {
+        bail!("a pod with an unknown handler was run")
+    };
+    show::refusal(&refusal);
+    let (code, text) = (refusal.code(), refusal.message());
+    ensure!(
+        code == tonic::Code::InvalidArgument && text.contains("\"firecracker\""),
+        "the refusal should be InvalidArgument and name the handler"
+    );
+    let pods: usize = rig.sims.iter().map(|sim| sim.pods().len()).sum();
+    ensure!(pods == ROWS.len(), "the refused pod was created");
+    Ok(())
+}
+
+/// What `crictl runp` and `crictl create` want to read.
+fn write_configs(directory: &Path) -> Result<()> {
+    let pod = pod_config("mine").metadata.unwrap_or_default();
+    let pod = serde_json::json!({
+        "metadata": { "name": pod.name, "uid": pod.uid, "namespace": pod.namespace }
+    });
+    let container = serde_json::json!({
+        "metadata": { "name": "mine" },
+        "image": { "image": IMAGE },
+        "command": container_config("mine", IMAGE).command,
+    });
+    std::fs::write(directory.join("pod.json"), pod.to_string())?;
+    std::fs::write(directory.join("container.json"), container.to_string())?;
+    Ok(())
+}
+
+async fn interrupted() -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    println!();
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! What the demo prints: at most 80 columns.
+
+use criswitch::cri;
+use tonic::Status;
+
+use super::Ran;
+use super::support::{IMAGE, Rig};
+
+const COLUMNS: usize = 80;
+
+pub(super) fn opening(rig: &Rig, table: &str) {
+    println!("criswitch: one CRI socket in front of several container runtimes");
+    heading("The switch, and three simulated runtimes behind it");
+    println!("  DIR is {}", rig.directory().display());
+    println!("  The switch listens on DIR/criswitch.sock, with this configuration:");
+    println!();
+    for line in table.lines() {
+        println!("{}", format!("    {line}").trim_end());
+    }
+}
+
+pub(super) fn who_ran_what(ran: &[Ran]) {
+    heading("A pod and a container on each handler: who ran what");
+    line(["ASKED FOR", "POD", "CONTAINER", "RUN BY", "AS"]);
+    for Ran {
+        row,
+        pod,
+        container,
+    } in ran
+    {
+        let asked = match row.asked {
+            "" => "(nothing)",
+            handler => handler,
+        };
+        line([
+            asked,
+            short(pod),
+            short(container),
+            row.runtime,
+            row.known_as,
+        ]);
+    }
+}
+
+pub(super) fn lists(pods: &[cri::PodSandbox], containers: &[cri::Container]) {
+    heading("The pods, in one list through the switch");
+    line(["POD", "NAME", "STATE", "HANDLER", ""]);
+    for pod in pods {
+        let name = pod.metadata.as_ref().map_or("", |m| &m.name);
+        let state = pod.state().as_str_name().trim_start_matches("SANDBOX_");
+        line([short(&pod.id), name, state, &pod.runtime_handler, ""]);
+    }
+    heading("The containers, in one list through the switch");
+    line(["CONTAINER", "NAME", "STATE", "POD", ""]);
+    for container in containers {
+        let name = container.metadata.as_ref().map_or("", |m| &m.name);
+        let state = container.state().as_str_name();
+        let state = state.trim_start_matches("CONTAINER_");
+        let pod = short(&container.pod_sandbox_id);
+        line([short(&container.id), name, state, pod, ""]);
+    }
+}
+
+pub(super) fn refusal(refusal: &Status) {
+    heading("A pod that asks for \"firecracker\", which nobody serves: refused");
+    let text = format!("{:?}: {}", refusal.code(), refusal.message());
+    for line in wrapped(&text, COLUMNS - 2) {
+        println!("  {line}");
+    }
+}
+
+pub(super) fn commands(rig: &Rig) {
+    heading("Now you: in another terminal");
+    println!("  D={}", rig.directory().display());
+    println!("  S=unix://$D/criswitch.sock");
+    println!();
+    for command in [
+        "info",
+        "pods",
+        "ps",
+        "runp --runtime gvisor $D/pod.json",
+        "create POD $D/container.json $D/pod.json",
+        "start CONTAINER",
+        "exec -s CONTAINER uname -a",
+        "inspect CONTAINER",
+        "stopp POD",
+        "rmp POD",
+        "images",
+        &format!("inspecti {IMAGE}"),
+    ] {
+        println!("  crictl --runtime-endpoint $S {command}");
+    }
+    println!();
+    println!("  A simulated runtime runs nothing: exec only says what it was told to run.");
+    println!("  Ctrl-C ends the demo and removes DIR.");
+}
+
+fn heading(text: &str) {
+    println!("\n{text}");
+    println!("{}", "-".repeat(text.len()));
+}
+
+fn line(cells: [&str; 5]) {
+    let [a, b, c, d, e] = cells;
+    let line = format!("  {a:<15}{b:<15}{c:<15}{d:<15}{e}");
+    println!("{}", line.trim_end());
+}
+
+/// As many digits of an id as crictl shows.
+fn short(id: &str) -> &str {
+    id.get(..13).unwrap_or(id)
+}
+
+/// Lines of whole words.
+fn wrapped(text: &str, columns: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.len() + 1 + word.len() <= columns => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
