@@ -7,7 +7,7 @@ set -u
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 CACHE=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}
-CARGO_DENY_VERSION=0.19.0
+CARGO_DENY_VERSION=0.20.2
 FAILED=()
 
 main() {

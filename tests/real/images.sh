@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # The images of the suite, as OCI layouts in the cache: no registry outside is needed.
 #   pause    ten lines of C
-#   busybox  Debian's static busybox, one link an applet
+#   busybox  Debian's static busybox, one link an applet; tag 2 is another image, with a user
 
 # build_images: makes the layouts and sets IMAGES, the folder that holds them.
 build_images() {
@@ -31,7 +31,8 @@ build_busybox() {
   done
   echo 'root:x:0:0:root:/root:/bin/sh' >"$root/etc/passwd"
   echo 'root:x:0:' >"$root/etc/group"
-  layout busybox "$root" --config.env PATH=/bin --config.cmd sh
+  layout busybox "$root" --config.env PATH=/bin --config.cmd sh &&
+    umoci config --image "$IMAGES/busybox:1" --tag 2 --config.user 1000:1000
 }
 
 # layout NAME ROOT CONFIG-FLAG...: packs the files of ROOT as $IMAGES/NAME, tag 1.

@@ -54,7 +54,7 @@ keep() {
 
 The set-up is running: $DIR (logs, configurations, sockets). In another shell, as root:
 
-  alias c='$(command -v crictl) --config $DIR/crictl-switch.yaml'
+  alias c='$(command -v crictl) --config $DIR/crictl-criswitch.yaml'
   c pull registry.test/busybox:1
   c run --runtime gvisor $DIR/container.json $DIR/pod-gvisor.json     # or runc, crun, sandboxed
   c runp --runtime nosuch $DIR/pod-runc.json

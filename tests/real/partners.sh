@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # The real programs that the suite drives: built from Go modules pinned in partners/*/go.{mod,sum}, kept in the cache.
-# A change of the pins, of this file or of the Go toolchain builds anew; the old builds stay for other branches.
+# A change of the pins, of the way they are built or of the Go toolchain builds anew; the old builds stay for other branches.
 
 # One line a Debian package: its command or file, for telling that it is already there.
 # shellcheck disable=SC2034 # run.sh uses it.
@@ -51,8 +51,11 @@ build_partners() {
 # build_partner NAME TAGS PACKAGE...: builds into a folder of the cache named after all that decides the result.
 build_partner() {
   local name=$1 tags=$2 module=$REAL/partners/$1 mode=readonly key folder
+  key=$({
+    cat "$module"/go.{mod,sum} && go version && echo "$*" && declare -f build_partner vendor_lenient_shim
+    may_lower_oom_score && echo as released
+  } | sha256sum | cut -c1-16)
   shift 2
-  key=$(cat "$module"/go.{mod,sum} "$REAL/partners.sh" <(go version; may_lower_oom_score; echo $?) | sha256sum | cut -c1-16)
   folder=$CACHE/partners/$name-$key
   PARTNERS_PATH=$folder${PARTNERS_PATH:+:$PARTNERS_PATH}
   [ ! -e "$folder/.done" ] || return 0

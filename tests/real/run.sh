@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# The real suite: crictl drives two real containerds (2.x with runc and gVisor, Debian's 1.6 with crun) through the
-# real switch. As root, on Debian 12 with Rust and Go; what else it needs it installs or builds, and keeps in
+# The real suite: crictl drives real containerds (2.x with runc and gVisor, Debian's 1.6 with crun) through the real
+# switch. As root, on Debian 12 with Rust and Go; what else it needs it installs or builds, and keeps in
 # ${CRISWITCH_CACHE:-~/.cache/criswitch}.
 #
 #   tests/real/run.sh [BATS-ARGUMENT...]   run the checks; the last line is `N passed, N failed`
 #   tests/real/run.sh --keep               set everything up, print the crictl commands to play with, stay until Ctrl-C
 #
 # Processes and mounts live in a pid and a mount namespace of their own, so they end with the run, however it ends;
-# the two bridges, the cgroups and the temporary folder are removed by clean_up.
+# the bridges, the cgroups and the temporary folder are removed by clean_up.
 set -u
 
 REAL=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -58,10 +58,9 @@ clean_up() {
   # The namespace's first process dies with its parent, and everything in the namespace with that one.
   kill -KILL "$SUITE" 2>/dev/null
   wait "$SUITE" 2>/dev/null
-  local end=$((SECONDS + 20))
+  local n end=$((SECONDS + 20))
   while ! remove_cgroups && [ "$SECONDS" -lt "$end" ]; do sleep 0.1; done
-  ip link delete "$BRIDGE-1" 2>/dev/null
-  ip link delete "$BRIDGE-2" 2>/dev/null
+  for n in 1 2 3; do ip link delete "$BRIDGE-$n" 2>/dev/null; done
   rm -rf --one-file-system "$DIR"
 }
 

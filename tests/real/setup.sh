@@ -27,7 +27,7 @@ render() {
   sed "${edits[@]}" "$REAL/config/$file" >"$target"
 }
 
-# crictl_at switch|1|2 ARGUMENT...: crictl, through the switch or directly at a containerd.
+# crictl_at WHERE ARGUMENT...: crictl at a containerd (1, 2, 3) or at a switch (criswitch, twins, idle).
 crictl_at() {
   local config=$DIR/crictl-$1.yaml
   shift
@@ -37,12 +37,10 @@ crictl_at() {
 start_all() {
   prepare_machine || return
   start_registry || return
-  start_containerd 1 /usr/bin/containerd || return
-  start_containerd 2 containerd || return
-  render crictl.yaml "$DIR/crictl-switch.yaml" "SOCKET=$DIR/criswitch.sock"
-  render criswitch.toml "$DIR/criswitch.toml"
-  render runsc.toml "$DIR/runsc.toml"
-  start_switch
+  start_containerd 1 1.6 /usr/bin/containerd || return
+  start_containerd 2 2.x containerd || return
+  start_containerd 3 2.x containerd || return
+  start_switch criswitch
 }
 
 prepare_machine() {
@@ -54,26 +52,28 @@ prepare_machine() {
 }
 
 start_registry() {
-  local name
+  local image
   render registry.yml "$DIR/registry.yml"
   docker-registry serve "$DIR/registry.yml" >"$DIR/registry.log" 2>&1 &
   wait_for 30 "the registry" grep -q 'listening on 127' "$DIR/registry.log" || return
   REGISTRY=$(sed -n 's/.*listening on \(127[0-9.:]*\).*/\1/p' "$DIR/registry.log" | head -n 1)
-  for name in pause busybox; do
-    skopeo copy -q --dest-tls-verify=false "oci:$IMAGES/$name:1" "docker://$REGISTRY/$name:1" || return
+  for image in pause:1 busybox:1 busybox:2; do
+    skopeo copy -q --dest-tls-verify=false "oci:$IMAGES/$image" "docker://$REGISTRY/$image" || return
   done
   mkdir -p "$DIR/certs.d/registry.test"
   printf 'server = "http://%s"\n\n[host."http://%s"]\ncapabilities = ["pull", "resolve"]\n' "$REGISTRY" "$REGISTRY" \
     >"$DIR/certs.d/registry.test/hosts.toml"
 }
 
-# start_containerd N BINARY
+# start_containerd N VERSION BINARY
 start_containerd() {
+  local n=$1 version=$2 binary=$3
   # shellcheck disable=SC2153 # run.sh exports it.
-  local n=$1 binary=$2 bridge=$BRIDGE-$1
-  mkdir -p "$DIR/cni-$n"
+  local bridge=$BRIDGE-$n
+  mkdir -p "$DIR/cni-$n" "$DIR/containerd-$n"
   render cni.conflist "$DIR/cni-$n/10-bridge.conflist" "BRIDGE=$bridge" "SUBNET=$SUBNET_PREFIX.$n.0/24"
-  render "containerd-$n.toml" "$DIR/containerd-$n.toml"
+  render "containerd-$version.toml" "$DIR/containerd-$n.toml" "N=$n"
+  render runsc.toml "$DIR/runsc-$n.toml" "N=$n"
   render crictl.yaml "$DIR/crictl-$n.yaml" "SOCKET=$DIR/containerd-$n.sock"
   # Each finds the shims of its own version first.
   PATH=$(dirname "$(command -v "$binary")"):$PATH \
@@ -82,24 +82,28 @@ start_containerd() {
 }
 
 network_ready() {
-  crictl_at "$1" info | jq -e 'all(.status.conditions[]; .status or .type == "ContainerdHasNoDeprecationWarnings")'
+  crictl_at "$1" info | jq -e '.status.conditions | any(.type == "NetworkReady" and .status)'
 }
 
-# start_switch: leaves its pid in $DIR/switch.pid and, when it has ended, its exit code in $DIR/switch.exit.
+# start_switch NAME: a switch with config/NAME.toml. Its pid is in $DIR/NAME.pid and, when it has ended, its exit code
+# in $DIR/NAME.exit.
 start_switch() {
-  rm -f "$DIR"/switch.{pid,exit}
+  local name=$1
+  rm -f "$DIR/$name".{pid,exit}
+  render "$name.toml" "$DIR/$name.toml"
+  render crictl.yaml "$DIR/crictl-$name.yaml" "SOCKET=$DIR/$name.sock"
   (
-    "$CRISWITCH" serve --config "$DIR/criswitch.toml" >>"$DIR/switch.log" 2>&1 3>&- &
-    echo $! >"$DIR/switch.pid"
+    "$CRISWITCH" serve --config "$DIR/$name.toml" >>"$DIR/$name.log" 2>&1 &
+    echo $! >"$DIR/$name.pid"
     wait $!
-    echo $? >"$DIR/switch.exit"
+    echo $? >"$DIR/$name.exit"
   ) 3>&- &
-  wait_for 30 "the switch" crictl_at switch version
+  wait_for 30 "the switch $name" crictl_at "$name" version
 }
 
-# stop_switch: asks it to end and prints its exit code.
+# stop_switch NAME: asks it to end and prints its exit code.
 stop_switch() {
-  kill -TERM "$(cat "$DIR/switch.pid")" || return
-  wait_for 20 "the switch to end" test -e "$DIR/switch.exit" || return
-  cat "$DIR/switch.exit"
+  kill -TERM "$(cat "$DIR/$1.pid")" || return
+  wait_for 20 "the switch $1 to end" test -e "$DIR/$1.exit" || return
+  cat "$DIR/$1.exit"
 }
