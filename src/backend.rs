@@ -322,6 +322,7 @@ impl Backend {
         body: Bytes,
     ) -> Result<http::Response<Incoming>, Status> {
         let mut request = http::Request::new(Full::new(body));
+        *request.method_mut() = http::Method::POST;
         *request.version_mut() = http::Version::HTTP_2;
         *request.uri_mut() = self.uri(row)?;
         request.headers_mut().clone_from(headers);

@@ -1,0 +1,114 @@
+# Images: every containerd has a store of its own, the switch shows them as one.
+
+load helpers.bash
+
+OTHER=registry.test/busybox:2
+
+setup_file() {
+  run_pod runc images-runc >/dev/null
+  run_pod crun images-crun >/dev/null
+}
+
+teardown_file() {
+  remove_pods
+}
+
+setup() {
+  forget "$BUSYBOX"
+  forget "$OTHER"
+}
+
+# forget IMAGE: takes it out of both containerds, without the switch.
+forget() {
+  crictl_at 1 rmi "$1" >/dev/null 2>&1 || true
+  crictl_at 2 rmi "$1" >/dev/null 2>&1 || true
+}
+
+# has_image N IMAGE
+has_image() {
+  crictl_at "$1" inspecti -q "$2" >/dev/null 2>&1
+}
+
+# image_id N IMAGE
+image_id() {
+  crictl_at "$1" inspecti "$2" | jq -r .status.id
+}
+
+@test "pull reaches every containerd" {
+  out=$(cri pull "$BUSYBOX")
+  has_image 1 "$BUSYBOX" || fail "containerd 1 has no $BUSYBOX after: $out"
+  has_image 2 "$BUSYBOX" || fail "containerd 2 has no $BUSYBOX after: $out"
+  has "what crictl says" "$(image_id 2 "$BUSYBOX")" "$out"
+}
+
+@test "pull for a pod reaches the pod's containerd only" {
+  cri pull --pod-config "$DIR/pod-images-crun.json" "$OTHER"
+  has_image 1 "$OTHER" || fail "containerd 1, which runs the pod, has no $OTHER"
+  ! has_image 2 "$OTHER" || fail "containerd 2 has $OTHER too"
+}
+
+@test "a pull that fails says why and where" {
+  refusal=$(refusal_at criswitch pull registry.test/nosuch:1)
+  has "the reason" "registry.test/nosuch:1: not found" "$refusal"
+  has "the code" "code = NotFound" "$refusal"
+}
+
+@test "images lists an image of both containerds once" {
+  cri pull "$BUSYBOX" >/dev/null
+  equal "rows of $BUSYBOX" 1 "$(cri images -o json | jq "[.images[] | select(.repoTags | index(\"$BUSYBOX\"))] | length")"
+  ids=$(cri images -o json | jq -r '.images[].id' | sort)
+  equal "ids" "$(uniq <<<"$ids")" "$ids"
+  equal "images by name" "$(image_id 2 "$BUSYBOX")" "$(cri images -q --no-trunc "$BUSYBOX")"
+}
+
+@test "images lists what only one containerd has" {
+  crictl_at 1 pull "$OTHER"
+  has "images" "$(image_id 1 "$OTHER")" "$(cri images -q --no-trunc)"
+}
+
+@test "inspecti finds an image by name, id and short id" {
+  cri pull "$BUSYBOX" >/dev/null
+  id=$(image_id 2 "$BUSYBOX")
+  for name in "$BUSYBOX" "$id" "${id:7:13}"; do
+    equal "inspecti $name" "$id" "$(cri inspecti "$name" | jq -r .status.id)"
+  done
+}
+
+@test "inspecti finds what only the other containerd has, with its user" {
+  crictl_at 1 pull "$OTHER"
+  equal "inspecti" "$(crictl_at 1 inspecti "$OTHER" | jq -S .status)" "$(cri inspecti "$OTHER" | jq -S .status)"
+  equal "the user" 1000 "$(cri inspecti "$OTHER" | jq -r '.status.uid.value // .status.uid')"
+}
+
+@test "inspecti of an image that nobody has says so" {
+  same_refusal 2 inspecti registry.test/nosuch:1
+}
+
+@test "a container of a pulled image runs on either containerd" {
+  cri pull "$BUSYBOX" >/dev/null
+  for handler in runc crun; do
+    pod=$(cri pods -q --no-trunc --name "^images-$handler$")
+    id=$(run_container "$pod" "images-$handler" pulled 'echo pulled')
+    wait_for 15 "$handler: the end of the container" is_in_state "$id" CONTAINER_EXITED
+    equal "$handler: output" pulled "$(cri logs "$id")"
+    cri rm "$id"
+  done
+}
+
+@test "rmi takes an image from every containerd" {
+  cri pull "$BUSYBOX" >/dev/null
+  cri rmi "$BUSYBOX"
+  ! has_image 1 "$BUSYBOX" || fail "containerd 1 still has $BUSYBOX"
+  ! has_image 2 "$BUSYBOX" || fail "containerd 2 still has $BUSYBOX"
+}
+
+@test "rmi takes an image that only the other containerd has" {
+  crictl_at 1 pull "$OTHER"
+  cri rmi "$OTHER"
+  ! has_image 1 "$OTHER" || fail "containerd 1 still has $OTHER"
+}
+
+@test "imagefsinfo has every store, the default's first" {
+  equal "mount points" "$(for n in 2 1; do echo "$DIR/containerd-$n/root/io.containerd.snapshotter.v1.overlayfs"; done)" \
+    "$(cri imagefsinfo | jq -r '.status.imageFilesystems[].fsId.mountpoint')"
+}

@@ -1,0 +1,69 @@
+# Streams that have no end, and what is had only if every backend offers it.
+
+load helpers.bash
+
+setup_file() {
+  start_switch twins
+  crictl_at 2 pull "$BUSYBOX" >/dev/null
+  crictl_at 3 pull "$BUSYBOX" >/dev/null
+}
+
+teardown_file() {
+  remove_pods
+  stop_switch twins
+}
+
+# first_event HANDLER: for wait_for, as nothing tells when the stream has begun: one more pod, until its event arrives.
+first_event() {
+  crictl_at twins runp --runtime "$1" "$(pod_config "event-$1-$RANDOM")" >>"$BATS_TEST_TMPDIR/$1" || return
+  grep -q -F -f "$BATS_TEST_TMPDIR/$1" "$BATS_TEST_TMPDIR/events"
+}
+
+# events_of ID: the kinds so far, on one line.
+events_of() {
+  jq -r --arg id "$1" 'select(.containerId == $id) | .containerEventType' "$BATS_TEST_TMPDIR/events" | xargs
+}
+
+# has_events ID WANTED: for wait_for.
+has_events() {
+  events_of "$1"
+  [ "$(events_of "$1")" = "$2" ]
+}
+
+@test "events arrive from every backend, in order" {
+  crictl_at twins events >"$BATS_TEST_TMPDIR/events" 2>"$BATS_TEST_TMPDIR/errors" 3>&- &
+  events=$!
+  for handler in runc other; do
+    wait_for 30 "a first event of $handler" first_event "$handler"
+    id=$(crictl_at twins run --no-pull --runtime "$handler" "$(container_config event 'exit 0')" \
+      "$(pod_config "event-$handler")")
+    wait_for 15 "events of a container on $handler" has_events "$id" \
+      "CONTAINER_CREATED_EVENT CONTAINER_STARTED_EVENT CONTAINER_STOPPED_EVENT"
+    crictl_at twins rm "$id"
+    wait_for 15 "the last event of a container on $handler" has_events "$id" \
+      "CONTAINER_CREATED_EVENT CONTAINER_STARTED_EVENT CONTAINER_STOPPED_EVENT CONTAINER_DELETED_EVENT"
+  done
+  kill "$events"
+}
+
+@test "events are refused where a backend has none" {
+  has "directly at 1.6" "code = Unimplemented" "$(refusal_at 1 events)"
+  has "through the switch" "code = Unimplemented" "$(refusal_at criswitch events)"
+}
+
+@test "metricsp has the pods of both of two backends" {
+  for handler in runc other; do
+    crictl_at twins runp --runtime "$handler" "$(pod_config "metrics-$handler")" >>"$BATS_TEST_TMPDIR/pods"
+  done
+  seen=$(crictl_at twins metricsp | jq -r '.podMetrics[].podSandboxId')
+  while read -r id; do
+    has "pods with metrics" "$id" "$seen"
+  done <"$BATS_TEST_TMPDIR/pods"
+}
+
+@test "statsp has the pods of both of two backends" {
+  for handler in runc other; do
+    id=$(crictl_at twins runp --runtime "$handler" "$(pod_config "stats-$handler")")
+    equal "statsp of a pod on $handler" "$id" "$(crictl_at twins statsp -o json --id "$id" | jq -r '.stats[].attributes.id')"
+  done
+}

@@ -1,0 +1,22 @@
+# What the daemon costs a node on which nothing happens.
+
+load helpers.bash
+
+LIMIT_BYTES=8000000
+
+teardown() {
+  stop_switch idle
+}
+
+@test "idle with four backends it stays under 8 MB" {
+  ln -s containerd-3.sock "$DIR/containerd-3-again.sock"
+  start_switch idle
+  own=$(crictl_at idle info | jq -c .criswitch)
+  for backend in containerd-1 containerd-2 containerd-3 containerd-3-again; do
+    has "backends in info" "$DIR/$backend.sock" "$own"
+  done
+  crictl_at idle pods
+  bytes=$(($(awk '/^VmRSS:/ {print $2}' "/proc/$(cat "$DIR/idle.pid")/status") * 1024))
+  echo "# resident memory of the idle daemon with four backends: $bytes bytes" >&3
+  [ "$bytes" -lt "$LIMIT_BYTES" ] || fail "resident memory: expected under $LIMIT_BYTES bytes, saw $bytes"
+}

@@ -1,0 +1,154 @@
+# shellcheck shell=bash
+# What the checks share: crictl, pods and containers, and assertions that say what they saw.
+
+bats_require_minimum_version 1.5.0
+
+# shellcheck source=tests/real/setup.sh
+. "$REAL/setup.sh"
+
+# shellcheck disable=SC2034 # The checks use these.
+{
+  HANDLERS="runc crun gvisor sandboxed"
+  BUSYBOX=registry.test/busybox:1
+}
+
+# crictl through the switch.
+cri() {
+  crictl_at criswitch "$@"
+}
+
+# owner_of HANDLER: the containerd that runs its pods.
+owner_of() {
+  if [ "$1" = crun ]; then echo 1; else echo 2; fi
+}
+
+# other_than N: the containerd beside it behind the switch.
+other_than() {
+  echo $((3 - $1))
+}
+
+# pod_config NAME [JQ-FILTER]: writes a pod's configuration, changed by the filter, and prints the file's name.
+pod_config() {
+  local file=$DIR/pod-$1.json
+  mkdir -p "$DIR/logs/$1"
+  jq -n --arg name "$1" --arg logs "$DIR/logs/$1" --arg parent "/${DIR##*/}" '{
+    metadata: {name: $name, uid: "uid-\($name)", namespace: "suite", attempt: 0},
+    labels: {"io.kubernetes.pod.name": $name, "io.kubernetes.pod.uid": "uid-\($name)"},
+    log_directory: $logs, linux: {cgroup_parent: $parent}
+  }' | jq "${2:-.}" >"$file"
+  echo "$file"
+}
+
+# container_config NAME SHELL-COMMAND [JQ-FILTER]: the same for a container of the busybox image.
+container_config() {
+  local file=$DIR/container-$1.json
+  jq -n --arg name "$1" --arg image "$BUSYBOX" --arg command "$2" '{
+    metadata: {name: $name, attempt: 0}, image: {image: $image}, log_path: "\($name).log",
+    command: ["sh", "-c", $command], linux: {}
+  }' | jq "${3:-.}" >"$file"
+  echo "$file"
+}
+
+# run_pod HANDLER NAME: starts a pod through the switch and prints its id.
+run_pod() {
+  cri runp --runtime "$1" "$(pod_config "$2")"
+}
+
+# run_container POD-ID POD-NAME NAME SHELL-COMMAND [JQ-FILTER]: creates and starts one, and prints its id.
+run_container() {
+  local id
+  id=$(cri create --no-pull "$1" "$(container_config "$3" "$4" "${5:-.}")" "$DIR/pod-$2.json") &&
+    cri start "$id" >/dev/null && echo "$id"
+}
+
+# state_of CONTAINER-ID
+state_of() {
+  cri inspect "$1" | jq -r .status.state
+}
+
+# is_in_state ID STATE: for wait_for.
+is_in_state() {
+  local seen
+  seen=$(state_of "$1")
+  echo "$seen"
+  [ "$seen" = "$2" ]
+}
+
+# pods_at WHERE: the ids of all its pods, sorted.
+pods_at() {
+  crictl_at "$1" pods -q | sort
+}
+
+# have_images: pulls the suite's image into every containerd behind the switch, without the switch.
+have_images() {
+  crictl_at 1 pull "$BUSYBOX" >/dev/null && crictl_at 2 pull "$BUSYBOX" >/dev/null
+}
+
+# remove_pods: for teardown; every pod, at the containerds themselves.
+remove_pods() {
+  local n
+  for n in 1 2 3; do
+    crictl_at "$n" rmp -af >/dev/null 2>&1 || true
+  done
+}
+
+# keep_as NAME / kept NAME: a value that outlives a check, for the other checks of the file.
+keep_as() {
+  cat >"$BATS_FILE_TMPDIR/$1"
+}
+
+kept() {
+  cat "$BATS_FILE_TMPDIR/$1"
+}
+
+# refusal_at WHERE ARGUMENT...: runs crictl, which must fail, and prints why, without the time and without the ids that
+# a runtime makes up.
+refusal_at() {
+  local out
+  if out=$(crictl_at "$@" 2>&1 </dev/null); then
+    fail "crictl ${*:2} at $1: expected a refusal, saw: $out"
+    return
+  fi
+  sed -n 's/^time=.* level=fatal msg=//p' <<<"$out"
+}
+
+# same_refusal WHERE ARGUMENT...: the switch must refuse with the words that the containerd uses.
+same_refusal() {
+  local direct through
+  direct=$(refusal_at "$@") || return
+  shift
+  through=$(refusal_at criswitch "$@") || return
+  [ -n "$direct" ] || fail "crictl $*: no reason in the direct refusal" || return
+  equal "refusal of crictl $*" "$direct" "$through"
+}
+
+# same_outcome WHERE ARGUMENT...: either both succeed, or the switch refuses with the containerd's words. For what
+# depends on the machine (cgroups, criu).
+same_outcome() {
+  local out
+  if crictl_at "$@" >/dev/null 2>&1 </dev/null; then
+    out=$(cri "${@:2}" 2>&1 </dev/null) || fail "crictl ${*:2}: works directly, through the switch: $out"
+  else
+    same_refusal "$@"
+  fi
+}
+
+fail() {
+  printf '%s\n' "$@" >&2
+  return 1
+}
+
+# equal WHAT EXPECTED SEEN
+equal() {
+  [ "$2" = "$3" ] || fail "$1: expected <$2>, saw <$3>"
+}
+
+# has WHAT EXPECTED-PART SEEN
+has() {
+  [[ $3 == *"$2"* ]] || fail "$1: expected <$2> in: $3"
+}
+
+# lacks WHAT PART SEEN
+lacks() {
+  [[ $3 != *"$2"* ]] || fail "$1: did not expect <$2> in: $3"
+}

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# The suite inside its namespaces: set up, then the checks or, with --keep, wait. Started by run.sh only.
+set -u
+
+# shellcheck source=tests/real/setup.sh
+. "$REAL/setup.sh"
+
+main() {
+  if ! start_all; then
+    show_logs
+    printf 'the set-up failed\n0 passed, 1 failed\n'
+    exit 1
+  fi
+  if [ "${1:-}" = --keep ]; then
+    keep
+  else
+    check "$@"
+  fi
+}
+
+# check [BATS-ARGUMENT...]: the checks, then how many passed; one that never ran has failed.
+check() {
+  local planned passed
+  bats --tap "$@" "$REAL/checks" 3>&1 | tee "$DIR/checks.tap"
+  planned=$(sed -n 's/^1\.\.//p' "$DIR/checks.tap")
+  passed=$(grep -c '^ok ' "$DIR/checks.tap")
+  if [ -z "$planned" ] || [ "$planned" = 0 ]; then
+    planned=$((passed + 1))
+  fi
+  [ "$passed" = "$planned" ] || show_logs
+  echo "$passed passed, $((planned - passed)) failed"
+  [ "$passed" = "$planned" ]
+}
+
+show_logs() {
+  local log
+  for log in "$DIR"/*.log; do
+    printf -- '--- the end of %s\n' "${log##*/}"
+    tail -n 15 "$log"
+  done
+}
+
+# The real demo: everything stays until run.sh is told to end.
+keep() {
+  local handler
+  for handler in runc crun gvisor sandboxed; do
+    jq -n --arg name "demo-$handler" --arg parent "/${DIR##*/}" --arg logs "$DIR/logs/demo-$handler" '{
+      metadata: {name: $name, uid: $name, namespace: "demo"}, log_directory: $logs, linux: {cgroup_parent: $parent}
+    }' >"$DIR/pod-$handler.json"
+  done
+  jq -n '{metadata: {name: "shell"}, image: {image: "registry.test/busybox:1"}, log_path: "shell.log",
+    command: ["sh", "-c", "uname -a; exec sleep 1000000"]}' >"$DIR/container.json"
+  cat <<PLAY
+
+The set-up is running: $DIR (logs, configurations, sockets). In another shell, as root:
+
+  alias c='$(command -v crictl) --config $DIR/crictl-criswitch.yaml'
+  c pull registry.test/busybox:1
+  c run --runtime gvisor $DIR/container.json $DIR/pod-gvisor.json     # or runc, crun, sandboxed
+  c runp --runtime nosuch $DIR/pod-runc.json
+  c pods; c ps; c images; c info
+  c exec -it \$(c ps -q --name shell | head -n 1) sh
+
+and behind the switch, one containerd at a time:
+
+  $(command -v crictl) --config $DIR/crictl-1.yaml pods       # containerd 1.6: crun
+  $(command -v crictl) --config $DIR/crictl-2.yaml pods       # containerd 2.x: runc, gvisor
+
+Ctrl-C here ends and removes everything.
+PLAY
+  wait
+}
+
+main "$@"

@@ -1,0 +1,93 @@
+# shellcheck shell=bash
+# The real programs that the suite drives: built from Go modules pinned in partners/*/go.{mod,sum}, kept in the cache.
+# A change of the pins, of the way they are built or of the Go toolchain builds anew; the old builds stay for other branches.
+
+# One line a Debian package: its command or file, for telling that it is already there.
+# shellcheck disable=SC2034 # run.sh uses it.
+DEBIAN_PACKAGES=(
+  bats:/usr/bin/bats
+  busybox-static:/usr/bin/busybox
+  containerd:/usr/bin/containerd
+  containernetworking-plugins:/usr/lib/cni/bridge
+  crun:/usr/bin/crun
+  docker-registry:/usr/bin/docker-registry
+  gcc:/usr/bin/gcc
+  iproute2:/usr/bin/ip
+  iptables:/usr/sbin/iptables
+  jq:/usr/bin/jq
+  libc6-dev:/usr/include/stdlib.h
+  runc:/usr/sbin/runc
+  skopeo:/usr/bin/skopeo
+  socat:/usr/bin/socat
+  umoci:/usr/bin/umoci
+)
+
+# install_debian NAME:FILE...: installs the packages whose file is missing.
+install_debian() {
+  local entry missing=()
+  for entry in "$@"; do
+    [ -e "${entry#*:}" ] || missing+=("${entry%%:*}")
+  done
+  [ "${#missing[@]}" -gt 0 ] || return 0
+  echo "installing ${missing[*]}"
+  # A package's daemon must not start here: the suite runs its own.
+  local log=$CACHE/apt.log
+  { apt-get update -q && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
+    apt-get install -yq --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 || {
+    tail -n 20 "$log"
+    return 1
+  }
+}
+
+# build_partners: makes every Go program and sets PARTNERS_PATH, one folder a partner.
+build_partners() {
+  PARTNERS_PATH=
+  build_partner crictl "" sigs.k8s.io/cri-tools/cmd/crictl || return
+  build_partner containerd "no_btrfs no_devmapper no_zfs" \
+    github.com/containerd/containerd/v2/cmd/{containerd,containerd-shim-runc-v2,ctr} || return
+  build_partner gvisor "" gvisor.dev/gvisor/{runsc,shim} || return
+}
+
+# build_partner NAME TAGS PACKAGE...: builds into a folder of the cache named after all that decides the result.
+build_partner() {
+  local name=$1 tags=$2 module=$REAL/partners/$1 mode=readonly key folder
+  key=$({
+    cat "$module"/go.{mod,sum} && go version && echo "$*" && declare -f build_partner vendor_lenient_shim
+    may_lower_oom_score && echo as released
+  } | sha256sum | cut -c1-16)
+  shift 2
+  folder=$CACHE/partners/$name-$key
+  PARTNERS_PATH=$folder${PARTNERS_PATH:+:$PARTNERS_PATH}
+  [ ! -e "$folder/.done" ] || return 0
+  echo "building $name (Go, a minute or two when the cache is cold)"
+  rm -rf "$folder"
+  mkdir -p "$folder" || return
+  if [ "$name" = gvisor ] && ! may_lower_oom_score; then
+    vendor_lenient_shim "$module" "$folder/source" || return
+    module=$folder/source mode=vendor
+  fi
+  (cd "$module" && CGO_ENABLED=0 go build -mod="$mode" -trimpath -tags "$tags" -o "$folder/" "$@") || return
+  rm -rf "$folder/source"
+  # containerd looks a shim up by the name that the runtime type gives.
+  [ ! -e "$folder/shim" ] || mv "$folder/shim" "$folder/containerd-shim-runsc-v1"
+  touch "$folder/.done"
+}
+
+# Bit 24 of the effective set is CAP_SYS_RESOURCE.
+may_lower_oom_score() {
+  local caps
+  caps=$(awk '/^CapEff:/ {print $2}' /proc/self/status)
+  (( 0x$caps >> 24 & 1 ))
+}
+
+# vendor_lenient_shim MODULE TARGET: gVisor's shim ends at once where it may not lower its oom score, as on most
+# sandboxed CI machines. Here that one error is dropped, in a copy that lasts as long as the build.
+vendor_lenient_shim() {
+  local manager=$2/vendor/gvisor.dev/gvisor/pkg/shim/v1/manager.go
+  mkdir -p "$2" && cp "$1"/go.{mod,sum} "$2" && (cd "$2" && go mod vendor) || return
+  grep -q '"failed to set OOM Score on shim' "$manager" || {
+    echo "gVisor's shim no longer checks its oom score where it did: look at $manager" >&2
+    return 1
+  }
+  sed -i 's/^\t\treturn .*"failed to set OOM Score on shim.*/\t\t_ = err/' "$manager"
+}

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# The real suite: crictl drives real containerds (2.x with runc and gVisor, Debian's 1.6 with crun) through the real
+# switch. As root, on Debian 12 with Rust and Go; what else it needs it installs or builds, and keeps in
+# ${CRISWITCH_CACHE:-~/.cache/criswitch}.
+#
+#   tests/real/run.sh [BATS-ARGUMENT...]   run the checks; the last line is `N passed, N failed`
+#   tests/real/run.sh --keep               set everything up, print the crictl commands to play with, stay until Ctrl-C
+#
+# Processes and mounts live in a pid and a mount namespace of their own, so they end with the run, however it ends;
+# the bridges, the cgroups and the temporary folder are removed by clean_up.
+set -u
+
+REAL=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+TOP=$(cd "$REAL/../.." && pwd)
+CACHE=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}
+
+# shellcheck source=tests/real/partners.sh
+. "$REAL/partners.sh"
+# shellcheck source=tests/real/images.sh
+. "$REAL/images.sh"
+
+main() {
+  prepare || give_up "not everything could be installed or built"
+  # Short: a socket's path may have 107 bytes.
+  DIR=$(mktemp -d /tmp/criswitch-XXXXXX) || give_up "no temporary folder"
+  BRIDGE=csw-${DIR##*-}
+  SUBNET_PREFIX=10.$((RANDOM % 100 + 100))
+  export REAL TOP DIR IMAGES CRISWITCH BRIDGE SUBNET_PREFIX PATH=$PARTNERS_PATH:$PATH
+  trap clean_up EXIT
+  trap 'exit 130' INT
+  trap 'exit 143' TERM HUP
+  unshare --mount --pid --fork --kill-child --mount-proc "$REAL/inside.sh" "$@" </dev/null &
+  SUITE=$!
+  wait "$SUITE"
+}
+
+prepare() {
+  [ "$(id -u)" = 0 ] || { echo "this suite must be root"; return 1; }
+  mkdir -p "$CACHE" && install_debian "${DEBIAN_PACKAGES[@]}" && build_partners && build_images && build_switch
+}
+
+# CRISWITCH in the environment: a binary to test instead of the tree's.
+build_switch() {
+  [ -z "${CRISWITCH:-}" ] || return 0
+  echo "building the switch"
+  CRISWITCH=${CARGO_TARGET_DIR:-$TOP/target}/release/criswitch
+  (cd "$TOP" && cargo build --quiet --release --locked)
+}
+
+# give_up WHY: a set-up that fails counts as a failed check.
+give_up() {
+  printf '%s\n0 passed, 1 failed\n' "$1"
+  exit 1
+}
+
+clean_up() {
+  trap '' INT TERM HUP
+  # The namespace's first process dies with its parent, and everything in the namespace with that one.
+  kill -KILL "$SUITE" 2>/dev/null
+  wait "$SUITE" 2>/dev/null
+  local n end=$((SECONDS + 20))
+  while ! remove_cgroups && [ "$SECONDS" -lt "$end" ]; do sleep 0.1; done
+  for n in 1 2 3; do ip link delete "$BRIDGE-$n" 2>/dev/null; done
+  rm -rf --one-file-system "$DIR"
+}
+
+# Succeeds once no cgroup of the suite's pods is left: the last processes may still be ending.
+remove_cgroups() {
+  find /sys/fs/cgroup -depth -path "*/${DIR##*/}*" -type d -exec rmdir {} + 2>/dev/null
+  [ -z "$(find /sys/fs/cgroup -maxdepth 2 -name "${DIR##*/}" 2>/dev/null)" ]
+}
+
+main "$@"

@@ -1,0 +1,109 @@
+# shellcheck shell=bash
+# Starts the real programs in $DIR: the registry, two containerds, and the switch in front of them.
+# Runs inside the namespaces that run.sh makes, so whatever is started or mounted here ends with them.
+
+# wait_for SECONDS WHAT COMMAND...: runs COMMAND until it succeeds; says what was awaited and the last output if it
+# never does.
+wait_for() {
+  local end=$((SECONDS + $1)) what=$2 out
+  shift 2
+  until out=$("$@" 2>&1); do
+    if [ "$SECONDS" -ge "$end" ]; then
+      echo "waited in vain for $what; last answer: $out" >&2
+      return 1
+    fi
+    sleep 0.1
+  done
+}
+
+# render FILE TARGET [NAME=VALUE...]: fills @DIR@ and the names given into a template of config/.
+render() {
+  local file=$1 target=$2 pair
+  local edits=(-e "s|@DIR@|$DIR|g")
+  shift 2
+  for pair in "$@"; do
+    edits+=(-e "s|@${pair%%=*}@|${pair#*=}|g")
+  done
+  sed "${edits[@]}" "$REAL/config/$file" >"$target"
+}
+
+# crictl_at WHERE ARGUMENT...: crictl at a containerd (1, 2, 3) or at a switch (criswitch, twins, idle).
+crictl_at() {
+  local config=$DIR/crictl-$1.yaml
+  shift
+  crictl --config "$config" "$@"
+}
+
+start_all() {
+  prepare_machine || return
+  start_registry || return
+  start_containerd 1 1.6 /usr/bin/containerd || return
+  start_containerd 2 2.x containerd || return
+  start_containerd 3 2.x containerd || return
+  start_switch criswitch
+}
+
+prepare_machine() {
+  # Shims, runc and CNI keep state under /run whatever containerd is told: give them one of our own.
+  mount -t tmpfs tmpfs /run || return
+  # crun takes a hybrid mount for cgroup v2.
+  ! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified || return
+  ip link set lo up
+}
+
+start_registry() {
+  local image
+  render registry.yml "$DIR/registry.yml"
+  docker-registry serve "$DIR/registry.yml" >"$DIR/registry.log" 2>&1 &
+  wait_for 30 "the registry" grep -q 'listening on 127' "$DIR/registry.log" || return
+  REGISTRY=$(sed -n 's/.*listening on \(127[0-9.:]*\).*/\1/p' "$DIR/registry.log" | head -n 1)
+  for image in pause:1 busybox:1 busybox:2; do
+    skopeo copy -q --dest-tls-verify=false "oci:$IMAGES/$image" "docker://$REGISTRY/$image" || return
+  done
+  mkdir -p "$DIR/certs.d/registry.test"
+  printf 'server = "http://%s"\n\n[host."http://%s"]\ncapabilities = ["pull", "resolve"]\n' "$REGISTRY" "$REGISTRY" \
+    >"$DIR/certs.d/registry.test/hosts.toml"
+}
+
+# start_containerd N VERSION BINARY
+start_containerd() {
+  local n=$1 version=$2 binary=$3
+  # shellcheck disable=SC2153 # run.sh exports it.
+  local bridge=$BRIDGE-$n
+  mkdir -p "$DIR/cni-$n" "$DIR/containerd-$n"
+  render cni.conflist "$DIR/cni-$n/10-bridge.conflist" "BRIDGE=$bridge" "SUBNET=$SUBNET_PREFIX.$n.0/24"
+  render "containerd-$version.toml" "$DIR/containerd-$n.toml" "N=$n"
+  render runsc.toml "$DIR/runsc-$n.toml" "N=$n"
+  render crictl.yaml "$DIR/crictl-$n.yaml" "SOCKET=$DIR/containerd-$n.sock"
+  # Each finds the shims of its own version first.
+  PATH=$(dirname "$(command -v "$binary")"):$PATH \
+    "$binary" --config "$DIR/containerd-$n.toml" >"$DIR/containerd-$n.log" 2>&1 &
+  wait_for 30 "containerd $n" network_ready "$n"
+}
+
+network_ready() {
+  crictl_at "$1" info | jq -e '.status.conditions | any(.type == "NetworkReady" and .status)'
+}
+
+# start_switch NAME: a switch with config/NAME.toml. Its pid is in $DIR/NAME.pid and, when it has ended, its exit code
+# in $DIR/NAME.exit.
+start_switch() {
+  local name=$1
+  rm -f "$DIR/$name".{pid,exit}
+  render "$name.toml" "$DIR/$name.toml"
+  render crictl.yaml "$DIR/crictl-$name.yaml" "SOCKET=$DIR/$name.sock"
+  (
+    "$CRISWITCH" serve --config "$DIR/$name.toml" >>"$DIR/$name.log" 2>&1 &
+    echo $! >"$DIR/$name.pid"
+    wait $!
+    echo $? >"$DIR/$name.exit"
+  ) 3>&- &
+  wait_for 30 "the switch $name" crictl_at "$name" version
+}
+
+# stop_switch NAME: asks it to end and prints its exit code.
+stop_switch() {
+  kill -TERM "$(cat "$DIR/$1.pid")" || return
+  wait_for 20 "the switch $1 to end" test -e "$DIR/$1.exit" || return
+  cat "$DIR/$1.exit"
+}

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Everything that must hold, on Debian 12 as root with Rust and Go: formatting, lints, dependencies, the tests, the
+# demo, and the real suite. Installs what is missing; what it builds for itself is kept in
+# ${CRISWITCH_CACHE:-~/.cache/criswitch}, outside the tree, so that a second run is quick.
+# All steps run even if one fails; the exit code is 0 only if none did.
+set -u
+
+TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+CACHE=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}
+CARGO_DENY_VERSION=0.20.2
+FAILED=()
+
+main() {
+  cd "$TOP" || exit 1
+  mkdir -p "$CACHE"
+  step "formatting" cargo fmt --check
+  step "lints" cargo clippy --quiet --all-targets --locked -- -D warnings
+  step "dependencies" check_dependencies
+  step "scripts" check_scripts
+  step "tests" cargo test --quiet --locked
+  step "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --locked
+  step "demo" cargo run --quiet --release --locked --example demo -- --once
+  step "real runtimes" "$TOP/tests/real/run.sh"
+  summary
+}
+
+# step NAME COMMAND...
+step() {
+  local name=$1 start=$SECONDS
+  shift
+  printf '\n=== %s\n' "$name"
+  if "$@" </dev/null; then
+    printf '=== %s: ok, %s s\n' "$name" $((SECONDS - start))
+  else
+    printf '=== %s: FAILED, %s s\n' "$name" $((SECONDS - start))
+    FAILED+=("$name")
+  fi
+}
+
+summary() {
+  if [ "${#FAILED[@]}" -gt 0 ]; then
+    printf '\nFAILED:'
+    printf ' [%s]' "${FAILED[@]}"
+    printf '\n'
+    exit 1
+  fi
+  printf '\nall steps passed in %s s\n' "$SECONDS"
+}
+
+check_dependencies() {
+  local root=$CACHE/cargo-deny-$CARGO_DENY_VERSION
+  [ -x "$root/bin/cargo-deny" ] ||
+    CARGO_TARGET_DIR=$CACHE/cargo-deny-target cargo install --quiet --locked cargo-deny \
+      --version "$CARGO_DENY_VERSION" --root "$root" || return
+  rm -rf "$CACHE/cargo-deny-target"
+  "$root/bin/cargo-deny" --all-features check bans licenses sources
+}
+
+check_scripts() {
+  [ -x /usr/bin/shellcheck ] || {
+    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends shellcheck
+  } >"$CACHE/apt-shellcheck.log" 2>&1 || return
+  shellcheck -x .ci/run tests/run.sh tests/real/*.sh tests/real/checks/*
+}
+
+main
