@@ -107,28 +107,54 @@ impl<'a> Iterator for Fields<'a> {
 
 fn next_field(message: &[u8]) -> Result<Field<'_>, Malformed> {
     let mut rest = message;
-    let (number, wire_type) = decode_key(&mut rest).map_err(|_| Malformed::Encoding)?;
+    let (number, wire_type) = key(&mut rest)?;
     let value = match wire_type {
-        WireType::Varint => {
-            Value::Varint(decode_varint(&mut rest).map_err(|_| Malformed::Encoding)?)
-        }
+        WireType::Varint => Value::Varint(number_at(&mut rest)?),
         WireType::LengthDelimited => {
-            let length = decode_varint(&mut rest).map_err(|_| Malformed::Encoding)?;
-            let length = usize::try_from(length).map_err(|_| Malformed::Encoding)?;
-            let (bytes, after) = rest.split_at_checked(length).ok_or(Malformed::Encoding)?;
+            let length = usize::try_from(number_at(&mut rest)?);
+            let split = length.ok().and_then(|length| rest.split_at_checked(length));
+            let (bytes, after) = split.ok_or(Malformed::Encoding)?;
             rest = after;
             Value::Bytes(bytes)
         }
         other => {
-            skip_field(other, number, &mut rest, DecodeContext::default())
-                .map_err(|_| Malformed::Encoding)?;
+            let skipped = skip_field(other, number, &mut rest, DecodeContext::default());
+            skipped.map_err(|_| Malformed::Encoding)?;
             Value::Other
         }
     };
-    let raw = message
-        .get(..message.len() - rest.len())
-        .ok_or(Malformed::Encoding)?;
-    Ok(Field { number, value, raw })
+    let raw = message.get(..message.len() - rest.len());
+    Ok(Field {
+        number,
+        value,
+        raw: raw.ok_or(Malformed::Encoding)?,
+    })
+}
+
+/// A field's number and type. Nearly all of the CRI's take one byte, and long lists are walked byte by byte here.
+fn key(rest: &mut &[u8]) -> Result<(u32, WireType), Malformed> {
+    match *rest {
+        [tag @ 8..0x80, after @ ..] if matches!(tag & 7, 0 | 2) => {
+            *rest = after;
+            let wire_type = if tag & 7 == 0 {
+                WireType::Varint
+            } else {
+                WireType::LengthDelimited
+            };
+            Ok((u32::from(tag >> 3), wire_type))
+        }
+        _ => decode_key(rest).map_err(|_| Malformed::Encoding),
+    }
+}
+
+fn number_at(rest: &mut &[u8]) -> Result<u64, Malformed> {
+    match *rest {
+        [byte @ ..0x80, after @ ..] => {
+            *rest = after;
+            Ok(u64::from(*byte))
+        }
+        _ => decode_varint(rest).map_err(|_| Malformed::Encoding),
+    }
 }
 
 /// The string at `path`, empty if it is absent, as in proto3.
@@ -229,7 +255,7 @@ pub fn has(message: &[u8], number: u32) -> Result<bool, Malformed> {
 fn each<'a>(
     message: &'a [u8],
     path: &[u32],
-    visit: &mut dyn FnMut(Field<'a>) -> Result<(), Malformed>,
+    visit: &mut impl FnMut(Field<'a>) -> Result<(), Malformed>,
 ) -> Result<(), Malformed> {
     let Some((first, rest)) = path.split_first() else {
         return Ok(());
