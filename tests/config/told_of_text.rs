@@ -100,6 +100,12 @@ fn a_wrong_type_is_told_with_what_is_right() {
 #[test]
 fn broken_toml_is_told_once_a_line() {
     told(
+        "a = { b = , c = }",
+        expect![[
+            r#"criswitch.toml:1:11: not valid TOML: extra comma in inline table, expected value; try key = "value", each on one line"#
+        ]],
+    );
+    told(
         "default = runc\n[handlers\nrunc = '/run/a.sock\n= 3\nx y = 2\n",
         expect![[r#"
             criswitch.toml:1:11: not valid TOML: string values must be quoted, expected literal string; try key = "value", each on one line
