@@ -112,7 +112,7 @@ gvisor = {{ socket = "{directory}/gvisor.sock", handler = "runsc" }}
 async fn run_everything(rig: &Rig) -> Result<Vec<Ran>> {
     let mut ran = Vec::new();
     for row in &ROWS {
-        let what = || format!("a pod that asks for \"{}\"", row.asked);
+        let what = || format!("asked for the handler \"{}\"", row.asked);
         let one = run(rig, row).await.with_context(what)?;
         for sim in &rig.sims {
             check_place(sim, &one).with_context(what)?;
@@ -143,11 +143,10 @@ fn check_place(sim: &Sim, ran: &Ran) -> Result<()> {
     let pod = sim.pods().into_iter().find(|pod| pod.id == ran.pod);
     let has_container = sim.containers().iter().any(|c| c.id == ran.container);
     let belongs = name == row.runtime;
-    ensure!(pod.is_some() == belongs, "in {name}: {}", pod.is_some());
-    ensure!(
-        has_container == belongs,
-        "its container in {name}: {has_container}"
-    );
+    for (what, is_there) in [("pod", pod.is_some()), ("container", has_container)] {
+        let found = if is_there { "is" } else { "is not" };
+        ensure!(is_there == belongs, "the {what} {found} in {name}");
+    }
     if let Some(pod) = pod {
         let asked = pod.runtime_handler;
         ensure!(asked == row.known_as, "{name} was asked for \"{asked}\"");
