@@ -97,41 +97,50 @@ impl<'a> Iterator for Fields<'a> {
         if self.rest.is_empty() {
             return None;
         }
-        let field = next_field(self.rest);
-        self.rest = field.as_ref().map_or(&[], |field| {
-            self.rest.get(field.raw.len()..).unwrap_or_default()
-        });
-        Some(field)
+        let field = take(&mut self.rest, |_| true).transpose();
+        if matches!(field, Some(Err(_))) {
+            self.rest = &[];
+        }
+        field
     }
 }
 
-fn next_field(message: &[u8]) -> Result<Field<'_>, Malformed> {
-    let mut rest = message;
-    let (number, wire_type) = key(&mut rest)?;
+/// Takes the next field, if it is one that `wanted` says; others are skipped, which is what long lists consist of.
+#[inline(always)]
+fn take<'a>(
+    rest: &mut &'a [u8],
+    wanted: impl Fn(u32) -> bool,
+) -> Result<Option<Field<'a>>, Malformed> {
+    let all = *rest;
+    let (number, wire_type) = key(rest)?;
     let value = match wire_type {
-        WireType::Varint => Value::Varint(number_at(&mut rest)?),
+        WireType::Varint => Value::Varint(number_at(rest)?),
         WireType::LengthDelimited => {
-            let length = usize::try_from(number_at(&mut rest)?);
+            let length = usize::try_from(number_at(rest)?);
             let split = length.ok().and_then(|length| rest.split_at_checked(length));
             let (bytes, after) = split.ok_or(Malformed::Encoding)?;
-            rest = after;
+            *rest = after;
             Value::Bytes(bytes)
         }
         other => {
-            let skipped = skip_field(other, number, &mut rest, DecodeContext::default());
+            let skipped = skip_field(other, number, rest, DecodeContext::default());
             skipped.map_err(|_| Malformed::Encoding)?;
             Value::Other
         }
     };
-    let raw = message.get(..message.len() - rest.len());
-    Ok(Field {
+    if !wanted(number) {
+        return Ok(None);
+    }
+    let raw = all.get(..all.len() - rest.len());
+    Ok(Some(Field {
         number,
         value,
         raw: raw.ok_or(Malformed::Encoding)?,
-    })
+    }))
 }
 
 /// A field's number and type. Nearly all of the CRI's take one byte, and long lists are walked byte by byte here.
+#[inline]
 fn key(rest: &mut &[u8]) -> Result<(u32, WireType), Malformed> {
     match *rest {
         [tag @ 8..0x80, after @ ..] if matches!(tag & 7, 0 | 2) => {
@@ -147,6 +156,7 @@ fn key(rest: &mut &[u8]) -> Result<(u32, WireType), Malformed> {
     }
 }
 
+#[inline]
 fn number_at(rest: &mut &[u8]) -> Result<u64, Malformed> {
     match *rest {
         [byte @ ..0x80, after @ ..] => {
@@ -260,15 +270,12 @@ fn each<'a>(
     let Some((first, rest)) = path.split_first() else {
         return Ok(());
     };
-    for field in fields(message) {
-        let field = field?;
-        if field.number != *first {
-            continue;
-        }
-        if rest.is_empty() {
-            visit(field)?;
-        } else {
-            each(field.bytes()?, rest, visit)?;
+    let mut left = message;
+    while !left.is_empty() {
+        match take(&mut left, |number| number == *first)? {
+            None => {}
+            Some(field) if rest.is_empty() => visit(field)?,
+            Some(field) => each(field.bytes()?, rest, visit)?,
         }
     }
     Ok(())
