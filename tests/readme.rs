@@ -1,0 +1,91 @@
+//! The README says what is true.
+#![allow(
+    clippy::unwrap_used,
+    reason = "clippy allows it in test functions only"
+)]
+
+use std::fmt::Write;
+use std::path::Path;
+
+use criswitch::rpc::ROWS;
+
+fn readme() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+    std::fs::read_to_string(path).unwrap()
+}
+
+fn table() -> String {
+    let mut table =
+        String::from("| RPC | Goes to | Key | Unknown id | The reply |\n|---|---|---|---|---|\n");
+    for words in ROWS.iter().map(criswitch::rpc::Row::words) {
+        let (_, name) = words.rpc.split_once('/').unwrap();
+        let (goes_to, key, reply) = (words.goes_to, words.key, words.reply);
+        writeln!(
+            table,
+            "| {name} | {goes_to} | {key} | {} | {reply} |",
+            words.unknown_id
+        )
+        .unwrap();
+    }
+    table
+}
+
+/// With `UPDATE_EXPECT=1` the README is rewritten instead.
+#[test]
+fn the_table_of_rpcs_in_the_readme_is_the_switchs_own() {
+    let readme = readme();
+    let (before, rest) = readme.split_once("<!-- routes -->\n").unwrap();
+    let (shown, after) = rest.split_once("<!-- /routes -->").unwrap();
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        let text = format!(
+            "{before}<!-- routes -->\n{}<!-- /routes -->{after}",
+            table()
+        );
+        std::fs::write(
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md"),
+            text,
+        )
+        .unwrap();
+        return;
+    }
+    assert_eq!(shown, table());
+}
+
+#[test]
+fn every_file_that_the_readme_links_to_exists() {
+    let readme = readme();
+    let links = readme
+        .split("](")
+        .skip(1)
+        .map(|rest| rest.split(')').next().unwrap());
+    let mut count = 0;
+    for link in links {
+        assert!(
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(link).exists(),
+            "{link}"
+        );
+        count += 1;
+    }
+    assert!(count > 10);
+}
+
+#[test]
+fn the_readmes_configuration_loads() {
+    let readme = readme();
+    let (_, rest) = readme.split_once("## Configuration\n\n").unwrap();
+    let lines = rest
+        .lines()
+        .take_while(|line| line.is_empty() || line.starts_with("    "));
+    let text: String = lines
+        .map(|line| format!("{}\n", line.trim_start()))
+        .collect();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("criswitch.toml");
+    std::fs::write(&path, text).unwrap();
+    let config = criswitch::config::Config::load(&path).unwrap();
+    assert_eq!(config.table.handlers.len(), 3);
+    assert_eq!(
+        config.table.handler("gvisor").unwrap().backend_handler,
+        "runsc"
+    );
+}
