@@ -21,6 +21,9 @@ use crate::wire::{self, Malformed};
 /// How long a backend may take before what it said last is used.
 const STATUS_WAIT: Duration = Duration::from_secs(1);
 
+/// The conditions without which a backend is not ready. Others are warnings, such as containerd's of deprecations.
+const NEEDED: [&str; 2] = ["RuntimeReady", "NetworkReady"];
+
 // `StatusResponse`.
 const CONDITIONS: u32 = 1;
 const INFO: u32 = 2;
@@ -227,7 +230,7 @@ fn backends_ready(said: &[Said]) -> Result<Bytes, Malformed> {
         }
         for condition in conditions(&said.status)?
             .iter()
-            .filter(|condition| !condition.status)
+            .filter(|condition| !condition.status && NEEDED.contains(&condition.kind))
         {
             faults.push(format!(
                 "backend {:?} ({}): {} is false: {}",

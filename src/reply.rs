@@ -53,6 +53,10 @@ pub fn of_message(chunks: Vec<Bytes>) -> Reply {
 
 /// An answer that was read, as it came.
 pub fn of_answer(answer: Answer) -> Reply {
+    if answer.body.is_empty() && answer.trailers.is_none() {
+        // Its headers are its end: grpc-go takes a status in them only if nothing follows, not even an empty frame.
+        return http::Response::from_parts(answer.head, Body::default());
+    }
     let data = (!answer.body.is_empty()).then(|| Frame::data(answer.body));
     let trailers = answer.trailers.map(Frame::trailers);
     let frames = stream::iter(data.into_iter().chain(trailers).map(Ok));
@@ -208,5 +212,24 @@ impl http_body::Body for Watched {
 
     fn is_end_stream(&self) -> bool {
         self.inner.is_end_stream()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_whose_headers_end_it_is_not_followed_by_an_empty_frame() {
+        let refused = of_status(&Status::not_found("no such image"));
+        let (head, _) = refused.into_parts();
+        let answer = Answer {
+            head,
+            body: Bytes::new(),
+            trailers: None,
+        };
+        let reply = of_answer(answer);
+        assert_eq!(reply.headers().get(GRPC_STATUS).unwrap(), "5");
+        assert!(reply.body().is_end_stream());
     }
 }
