@@ -2,6 +2,7 @@
 //!
 //! The only module that connects. A call is sent once; nothing here sends it again.
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -11,6 +12,7 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use percent_encoding::percent_decode;
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, watch};
 use tonic::{Code, Status};
@@ -145,6 +147,11 @@ impl Answer {
     pub fn text(&self) -> &[u8] {
         self.status_header(GRPC_MESSAGE)
             .map_or(&[], HeaderValue::as_bytes)
+    }
+
+    /// Its `grpc-message` as it was meant, to be part of another text.
+    pub fn plain_text(&self) -> Cow<'_, str> {
+        percent_decode(self.text()).decode_utf8_lossy()
     }
 
     /// Puts another `grpc-message` in the place of its own.
@@ -392,8 +399,8 @@ impl Backend {
     /// `Unavailable` with its text if it did not go well, `Internal` if it is not one plain gRPC message.
     pub fn message(&self, answer: &Answer) -> Result<Bytes, Status> {
         if answer.code() != Code::Ok {
-            let text = String::from_utf8_lossy(answer.text());
-            return Err(self.unavailable(&format!("it answers {:?}: {text}", answer.code())));
+            let cause = format!("it answers {:?}: {}", answer.code(), answer.plain_text());
+            return Err(self.unavailable(&cause));
         }
         wire::unframe(&answer.body)
             .map_err(|fault| self.bad_reply(&format!("its reply is {fault}")))

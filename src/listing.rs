@@ -37,7 +37,7 @@ impl Switch {
         let row = &rpc::UPDATE_RUNTIME_CONFIG;
         let answer = own_call(backend, Some(wire), row, config).await?;
         if !matches!(answer.code(), Code::Ok | Code::Unimplemented) {
-            let text = String::from_utf8_lossy(answer.text());
+            let text = answer.plain_text();
             tracing::warn!(backend = %backend.name, %text, "it refuses the runtime configuration");
         }
         Ok(())

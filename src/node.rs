@@ -176,7 +176,7 @@ async fn ask_status(backend: &Arc<Backend>) -> Said {
     let asked = backend.ask(&rpc::STATUS, &headers, wire::frame(&[]));
     let result = match tokio::time::timeout(STATUS_WAIT, asked).await {
         Ok(Ok(answer)) if answer.code() == Code::Ok => backend.message(&answer),
-        Ok(Ok(answer)) => Err(backend.unavailable(&String::from_utf8_lossy(answer.text()))),
+        Ok(Ok(answer)) => Err(backend.unavailable(&answer.plain_text())),
         Ok(Err(status)) => Err(status),
         Err(_) => Err(backend.unavailable(&format!("no Status within {STATUS_WAIT:?}"))),
     };

@@ -6,5 +6,14 @@
 #[path = "../support/support.rs"]
 mod support;
 
+mod by_id;
+mod calls;
+mod disputed_ids;
+mod owners;
+mod questions;
 mod routing;
+mod sharing;
+mod short_ids;
 mod simulated_runtime;
+mod unknown_ids;
+mod wait;

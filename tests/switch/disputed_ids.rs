@@ -1,0 +1,88 @@
+//! One id on two backends: never guessed, and never taken over from the backend that created it.
+
+use tonic::Code;
+
+use crate::calls::{ID_CALLS, calls_anywhere, narrowed_to_ids, send, text_of};
+use crate::questions::settled;
+use crate::support::{Client, Rig, Sim};
+
+/// Two runtimes that give the same ids.
+fn twins() -> [Sim; 3] {
+    let twin = |name| Sim::new(name).seed("same").image(crate::support::IMAGE);
+    [Sim::new("runc"), twin("kata"), twin("gvisor")]
+}
+
+/// Runs a pod and a container at a runtime, behind the switch's back.
+async fn run_at(sim: &Sim) -> (String, String) {
+    let direct = Client::new(&sim.socket());
+    let pod = direct.run_pod("", "web").await.unwrap();
+    let container = direct.create(&pod, "web").await.unwrap();
+    (pod, container)
+}
+
+#[tokio::test]
+async fn an_id_that_two_backends_list_is_an_error_that_names_both() {
+    let rig = Rig::start(twins()).await;
+    settled(&rig).await;
+    let (pod, container) = run_at(rig.sim("kata")).await;
+    assert_eq!(run_at(rig.sim("gvisor")).await.0, pod);
+    for call in ID_CALLS {
+        let before = calls_anywhere(&rig, call.rpc);
+        let reply = call.send(&rig, call.pick(&pod, &container)).await;
+        assert_names_both(&reply, call.rpc);
+        assert_eq!(calls_anywhere(&rig, call.rpc), before, "{}", call.rpc);
+    }
+    for list in narrowed_to_ids(&pod, &container) {
+        let reply = send(&rig, list.rpc, list.request.clone()).await;
+        assert_names_both(&reply, list.rpc);
+    }
+}
+
+#[track_caller]
+fn assert_names_both(reply: &crate::support::RawReply, rpc: &str) {
+    let text = text_of(reply);
+    let harmless = [Code::Ok, Code::NotFound, Code::Unimplemented];
+    assert!(!harmless.contains(&reply.code()), "{rpc}: {text}");
+    for name in ["kata", "gvisor"] {
+        assert!(text.contains(name), "{rpc}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_dispute_ends_when_one_of_them_no_longer_lists_the_id() {
+    let rig = Rig::start(twins()).await;
+    settled(&rig).await;
+    let (pod, container) = run_at(rig.sim("kata")).await;
+    run_at(rig.sim("gvisor")).await;
+    rig.stop_pod(&pod).await.unwrap_err();
+    rig.sim("kata").forget();
+    rig.pods().await.unwrap();
+    rig.containers().await.unwrap();
+    rig.remove(&container).await.unwrap();
+    rig.remove_pod(&pod).await.unwrap();
+    assert!(rig.sim("gvisor").pods().is_empty());
+    assert!(calls_of(&rig, "kata").is_empty());
+}
+
+fn calls_of(rig: &Rig, sim: &str) -> Vec<crate::support::Call> {
+    rig.sim(sim).calls("RemovePodSandbox")
+}
+
+#[tokio::test]
+async fn ids_created_through_the_switch_stay_with_their_backend() {
+    let rig = Rig::start(twins()).await;
+    let (pod, container) = rig.run("kata", "web").await;
+    assert_eq!(
+        run_at(rig.sim("gvisor")).await,
+        (pod.clone(), container.clone())
+    );
+    rig.pods().await.unwrap();
+    rig.containers().await.unwrap();
+    for call in ID_CALLS {
+        let reply = call.send(&rig, call.pick(&pod, &container)).await;
+        assert!(!text_of(&reply).contains("gvisor"), "{}", call.rpc);
+        assert!(rig.sim("gvisor").calls(call.rpc).len() < 2, "{}", call.rpc);
+    }
+    assert!(rig.sim("kata").pods().is_empty());
+    assert_eq!(rig.sim("gvisor").pods().len(), 1);
+}

@@ -1,0 +1,275 @@
+//! Who owns what: learned from what passes and from lists, forgotten when it is gone, found when nobody told.
+
+use criswitch::cri;
+use tokio_stream::StreamExt;
+use tonic::{Code, Status};
+
+use crate::calls::{ID_CALLS, calls_anywhere};
+use crate::questions::{Since, settled};
+use crate::support::{Client, IMAGE, Rig, Sim};
+use crate::wait;
+
+async fn runc_and_kata() -> Rig {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    settled(&rig).await;
+    rig
+}
+
+/// A pod with a running container at a runtime, made behind the switch's back.
+async fn run_at(sim: &Sim, name: &str) -> (String, String) {
+    sim.add_image(IMAGE);
+    let direct = Client::new(&sim.socket());
+    let pod = direct.run_pod("", name).await.unwrap();
+    let container = direct.create(&pod, name).await.unwrap();
+    direct.start(&container).await.unwrap();
+    (pod, container)
+}
+
+/// Both are reached through the switch.
+async fn assert_reached(rig: &Rig, pod: &str, container: &str) {
+    for call in ID_CALLS.iter().filter(|call| call.rpc.ends_with("Status")) {
+        let reply = call.send(rig, call.pick(pod, container)).await;
+        assert_eq!(reply.code(), Code::Ok, "{}", call.rpc);
+    }
+}
+
+/// No backend is bothered with them any more, and the answers say that they are gone.
+async fn assert_gone(rig: &Rig, pod: &str, container: &str) {
+    for call in ID_CALLS {
+        let before = calls_anywhere(rig, call.rpc);
+        let reply = call.send(rig, call.pick(pod, container)).await;
+        assert_eq!(reply.code(), call.if_gone, "{}", call.rpc);
+        assert_eq!(calls_anywhere(rig, call.rpc), before, "{}", call.rpc);
+    }
+}
+
+#[tokio::test]
+async fn what_is_created_through_the_switch_is_known_at_once() {
+    let rig = runc_and_kata().await;
+    let since = Since::now(&rig).await;
+    let (pod, container) = rig.run("kata", "web").await;
+    assert_reached(&rig, &pod, &container).await;
+    assert_eq!(since.asked(&rig), [0, 0]);
+}
+
+#[tokio::test]
+async fn a_restored_pod_and_its_containers_are_known_at_once() {
+    let rig = runc_and_kata().await;
+    let (pod, _) = rig.run("kata", "web").await;
+    let checkpoint = cri::CheckpointPodRequest {
+        pod_sandbox_id: pod.clone(),
+        output_path: "/checkpoints/web".to_owned(),
+        ..Default::default()
+    };
+    rig.runtime().checkpoint_pod(checkpoint).await.unwrap();
+    rig.remove_pod(&pod).await.unwrap();
+    let since = Since::now(&rig).await;
+    let restore = cri::RestorePodRequest {
+        checkpoint_path: "/checkpoints/web".to_owned(),
+        runtime_handler: "kata".to_owned(),
+        ..Default::default()
+    };
+    let restored = rig
+        .runtime()
+        .restore_pod(restore)
+        .await
+        .unwrap()
+        .into_inner();
+    assert!(rig.sim("runc").calls("RestorePod").is_empty());
+    let container = &restored.restored_containers[0].container_id;
+    assert_reached(&rig, &restored.pod_sandbox_id, container).await;
+    assert_eq!(since.asked(&rig), [0, 0]);
+}
+
+#[tokio::test]
+async fn what_a_list_shows_on_its_way_is_known_afterwards() {
+    let rig = runc_and_kata().await;
+    let (pod, container) = run_at(rig.sim("kata"), "web").await;
+    rig.pods().await.unwrap();
+    rig.containers().await.unwrap();
+    let since = Since::now(&rig).await;
+    assert_reached(&rig, &pod, &container).await;
+    assert_eq!(since.asked(&rig), [0, 0]);
+}
+
+#[tokio::test]
+async fn what_a_stream_shows_on_its_way_is_known_afterwards() {
+    let rig = runc_and_kata().await;
+    let (pod, container) = run_at(rig.sim("kata"), "web").await;
+    let pods = cri::StreamPodSandboxesRequest { filter: None };
+    let pods = rig.runtime().stream_pod_sandboxes(pods).await.unwrap();
+    assert_eq!(
+        pods.into_inner()
+            .filter(Result::is_ok)
+            .collect::<Vec<_>>()
+            .await
+            .len(),
+        1
+    );
+    let containers = cri::StreamContainersRequest { filter: None };
+    let containers = rig.runtime().stream_containers(containers).await.unwrap();
+    assert_eq!(
+        containers
+            .into_inner()
+            .filter(Result::is_ok)
+            .collect::<Vec<_>>()
+            .await
+            .len(),
+        1
+    );
+    let since = Since::now(&rig).await;
+    assert_reached(&rig, &pod, &container).await;
+    assert_eq!(since.asked(&rig), [0, 0]);
+}
+
+#[tokio::test]
+async fn what_was_made_behind_the_switch_s_back_is_found_by_one_question() {
+    let rig = runc_and_kata().await;
+    let (pod, container) = run_at(rig.sim("kata"), "web").await;
+    let since = Since::now(&rig).await;
+    rig.stop(&container).await.unwrap();
+    rig.stop_pod(&pod).await.unwrap();
+    let stopped = cri::ContainerState::ContainerExited;
+    assert_eq!(rig.sim("kata").containers()[0].state(), stopped);
+    let not_ready = cri::PodSandboxState::SandboxNotready;
+    assert_eq!(rig.sim("kata").pods()[0].state(), not_ready);
+    assert_eq!(since.asked(&rig), [1, 1]);
+    assert!(rig.sim("runc").calls("StopPodSandbox").is_empty());
+}
+
+#[tokio::test]
+async fn a_container_is_made_in_a_pod_that_was_made_behind_the_switch_s_back() {
+    let rig = runc_and_kata().await;
+    let (pod, _) = run_at(rig.sim("kata"), "web").await;
+    let container = rig.create(&pod, "second").await;
+    assert_eq!(rig.sim("kata").containers()[1].id, container);
+    assert!(rig.sim("runc").calls("CreateContainer").is_empty());
+}
+
+#[tokio::test]
+async fn a_removed_container_is_forgotten_and_its_pod_is_not() {
+    let rig = runc_and_kata().await;
+    let (pod, container) = rig.run("kata", "web").await;
+    rig.remove(&container).await.unwrap();
+    let since = Since::now(&rig).await;
+    rig.stop_pod(&pod).await.unwrap();
+    assert_eq!(since.asked(&rig), [0, 0]);
+    rig.remove_pod(&pod).await.unwrap();
+    assert_gone(&rig, &pod, &container).await;
+}
+
+#[tokio::test]
+async fn a_removed_pod_takes_its_containers_along_and_no_others() {
+    let rig = runc_and_kata().await;
+    let (pod, container) = rig.run("kata", "web").await;
+    let (other_pod, other) = rig.run("kata", "other").await;
+    rig.remove_pod(&pod).await.unwrap();
+    let since = Since::now(&rig).await;
+    assert_reached(&rig, &other_pod, &other).await;
+    assert_eq!(since.asked(&rig), [0, 0]);
+    assert_gone(&rig, &pod, &container).await;
+}
+
+#[tokio::test]
+async fn a_removal_that_fails_ends_no_ownership() {
+    let rig = runc_and_kata().await;
+    let (pod, container) = rig.run("kata", "web").await;
+    let kata = rig.sim("kata");
+    for rpc in ["RemoveContainer", "RemovePodSandbox"] {
+        kata.fail(rpc, Status::unknown("device or resource busy"));
+    }
+    rig.remove(&container).await.unwrap_err();
+    rig.remove_pod(&pod).await.unwrap_err();
+    let since = Since::now(&rig).await;
+    assert_reached(&rig, &pod, &container).await;
+    assert_eq!(since.asked(&rig), [0, 0]);
+}
+
+#[tokio::test]
+async fn what_a_whole_list_no_longer_shows_is_forgotten() {
+    let rig = runc_and_kata().await;
+    let (pod, container) = rig.run("kata", "web").await;
+    rig.sim("kata").forget();
+    rig.pods().await.unwrap();
+    rig.containers().await.unwrap();
+    assert_gone(&rig, &pod, &container).await;
+}
+
+#[tokio::test]
+async fn what_a_narrowed_list_does_not_show_is_not_forgotten() {
+    let rig = runc_and_kata().await;
+    let (pod, container) = rig.run("kata", "web").await;
+    let mut runtime = rig.runtime();
+    let not_ready = cri::PodSandboxFilter {
+        state: Some(cri::PodSandboxStateValue { state: 1 }),
+        ..Default::default()
+    };
+    let filter = Some(not_ready);
+    let pods = runtime.list_pod_sandbox(cri::ListPodSandboxRequest { filter });
+    assert!(pods.await.unwrap().into_inner().items.is_empty());
+    let labelled = cri::ContainerFilter {
+        label_selector: [("app".to_owned(), "none".to_owned())].into(),
+        ..Default::default()
+    };
+    let filter = Some(labelled);
+    let containers = runtime.list_containers(cri::ListContainersRequest { filter });
+    assert!(containers.await.unwrap().into_inner().containers.is_empty());
+    let since = Since::now(&rig).await;
+    assert_reached(&rig, &pod, &container).await;
+    assert_eq!(since.asked(&rig), [0, 0]);
+}
+
+#[tokio::test]
+async fn a_new_switch_knows_what_each_backend_runs_while_others_are_down() {
+    let mut rig = runc_and_kata().await;
+    let (pod, container) = rig.run("kata", "web").await;
+    rig.sim("runc").stop().await;
+    rig.restart_switch().await;
+    assert_reached(&rig, &pod, &container).await;
+    rig.remove_pod(&pod).await.unwrap();
+    assert!(rig.sim("kata").pods().is_empty());
+}
+
+#[tokio::test]
+async fn a_new_switch_needs_no_question_of_the_client_s_calls() {
+    let mut rig = runc_and_kata().await;
+    let (pod, container) = rig.run("kata", "web").await;
+    rig.restart_switch().await;
+    let since = Since::now(&rig).await;
+    assert_reached(&rig, &pod, &container).await;
+    assert_eq!(since.asked(&rig), [0, 0]);
+}
+
+#[tokio::test]
+async fn a_pod_stays_with_the_backend_that_runs_it_when_the_table_changes() {
+    let mut rig = runc_and_kata().await;
+    let (pod, container) = rig.run("kata", "web").await;
+    // The handler kata is runc's now; the old backend has no handler left.
+    rig.restart_switch_with(|directory| {
+        format!(
+            "default = \"runc\"\n[handlers]\nrunc = \"runc\"\nkata = \"runc\"\n\
+             [backends]\nrunc = \"{directory}/runc.sock\"\nold = \"{directory}/kata.sock\"\n"
+        )
+    })
+    .await;
+    assert_reached(&rig, &pod, &container).await;
+    assert_eq!(rig.pods().await.unwrap()[0].id, pod);
+    rig.remove_pod(&pod).await.unwrap();
+    assert!(rig.sim("kata").pods().is_empty());
+}
+
+#[tokio::test]
+async fn what_a_backend_lost_while_it_was_away_is_unknown_when_it_is_back() {
+    let rig = runc_and_kata().await;
+    let (pod, container) = rig.run("kata", "web").await;
+    rig.sim("kata").stop().await;
+    rig.sim("kata").forget();
+    rig.sim("kata").start();
+    // By one of its own lists: no client asks for any.
+    let status = ID_CALLS
+        .iter()
+        .find(|call| call.rpc == "ContainerStatus")
+        .unwrap();
+    wait::until(async || status.send(&rig, &container).await.code() == Code::NotFound).await;
+    assert_gone(&rig, &pod, &container).await;
+}

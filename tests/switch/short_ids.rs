@@ -1,0 +1,127 @@
+//! Ids cut short, as people type them: they mean the one id that begins so, on whichever backend.
+
+use tonic::Code;
+
+use crate::calls::{ID_CALLS, assert_names_the_dead, calls_anywhere, holds};
+use crate::calls::{narrowed_to_ids, send, text_of};
+use crate::support::{Rig, Sim};
+
+/// As many digits as crictl shows.
+fn short(id: &str) -> &str {
+    &id[..13]
+}
+
+#[tokio::test]
+async fn a_short_id_finds_the_owner_in_each_call() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    rig.run("runc", "other").await;
+    for call in ID_CALLS {
+        let (pod, container) = rig.run("kata", call.rpc).await;
+        let before = rig.sim("kata").calls(call.rpc).len();
+        let reply = call.send(&rig, short(call.pick(&pod, &container))).await;
+        assert_ne!(reply.code(), Code::NotFound, "{}", call.rpc);
+        let arrived = rig.sim("kata").calls(call.rpc).len() - before;
+        assert_eq!(arrived, 1, "{}", call.rpc);
+    }
+}
+
+#[tokio::test]
+async fn a_short_id_finds_the_owner_in_each_filter() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    let (pod, container) = rig.run("kata", "web").await;
+    for list in narrowed_to_ids(short(&pod), short(&container)) {
+        let reply = send(&rig, list.rpc, list.request.clone()).await;
+        assert_eq!(reply.code(), Code::Ok, "{list:?}");
+        let pods = list.rpc.contains("Pod");
+        let listed = if pods { &pod } else { &container };
+        assert!(holds(&reply, listed), "{list:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_short_id_of_two_backends_is_refused_and_sent_nowhere() {
+    let sims = ["runc", "kata"].map(|name| Sim::new(name).next_ids(["abc1", "abc2"]));
+    let rig = Rig::start(sims).await;
+    // Each has a pod and a container that begin with "abc".
+    rig.run("runc", "one").await;
+    rig.run("kata", "two").await;
+    assert_refused_as_ambiguous(&rig).await;
+}
+
+#[tokio::test]
+async fn a_short_id_of_two_pods_of_one_backend_is_refused_and_sent_nowhere() {
+    let kata = Sim::new("kata").next_ids(["abc1", "abc2", "abc3", "abc4"]);
+    let rig = Rig::start([Sim::new("runc"), kata]).await;
+    rig.run("kata", "one").await;
+    rig.run("kata", "two").await;
+    assert_refused_as_ambiguous(&rig).await;
+}
+
+async fn assert_refused_as_ambiguous(rig: &Rig) {
+    let expected = "Multiple IDs found with provided prefix: abc";
+    for call in ID_CALLS {
+        let before = calls_anywhere(rig, call.rpc);
+        let reply = call.send(rig, "abc").await;
+        assert_eq!(reply.code(), Code::Unknown, "{}", call.rpc);
+        assert_eq!(text_of(&reply), expected, "{}", call.rpc);
+        assert_eq!(calls_anywhere(rig, call.rpc), before, "{}", call.rpc);
+    }
+    for list in narrowed_to_ids("abc", "abc") {
+        let reply = send(rig, list.rpc, list.request.clone()).await;
+        assert_eq!(reply.code(), Code::Unknown, "{list:?}");
+        assert_eq!(text_of(&reply), expected, "{list:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_pod_s_short_id_is_not_mixed_up_with_a_container_s() {
+    let sims = [
+        Sim::new("runc").next_ids(["aa", "bb"]),
+        Sim::new("kata").next_ids(["bb", "aa"]),
+    ];
+    let rig = Rig::start(sims).await;
+    let (plain, _) = rig.run("runc", "plain").await;
+    let (_, boxed) = rig.run("kata", "boxed").await;
+    rig.stop_pod("aa").await.unwrap();
+    let status = rig.sim("runc").pods()[0].clone();
+    assert_eq!(status.id, plain);
+    assert_eq!(
+        status.state(),
+        criswitch::cri::PodSandboxState::SandboxNotready
+    );
+    rig.stop("aa").await.unwrap();
+    let container = rig.sim("kata").containers()[0].clone();
+    assert_eq!(container.id, boxed);
+    assert_eq!(
+        container.state(),
+        criswitch::cri::ContainerState::ContainerExited
+    );
+}
+
+#[tokio::test]
+async fn a_short_id_may_be_another_backend_s_too_while_that_is_down() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    let (pod, container) = rig.run("kata", "web").await;
+    rig.sim("runc").stop().await;
+    rig.pods().await.unwrap_err();
+    for call in ID_CALLS {
+        let before = calls_anywhere(&rig, call.rpc);
+        let reply = call.send(&rig, short(call.pick(&pod, &container))).await;
+        assert_names_the_dead(&reply, rig.sim("runc"), call.rpc);
+        assert_eq!(calls_anywhere(&rig, call.rpc), before, "{}", call.rpc);
+    }
+}
+
+#[tokio::test]
+async fn removal_by_a_short_id_ends_the_ownership() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    let (pod, container) = rig.run("kata", "web").await;
+    rig.remove(short(&container)).await.unwrap();
+    rig.remove_pod(short(&pod)).await.unwrap();
+    for call in ID_CALLS {
+        let before = calls_anywhere(&rig, call.rpc);
+        let reply = call.send(&rig, call.pick(&pod, &container)).await;
+        assert_eq!(reply.code(), call.if_gone, "{}", call.rpc);
+        assert_eq!(calls_anywhere(&rig, call.rpc), before, "{}", call.rpc);
+    }
+}

@@ -1,0 +1,98 @@
+//! Ids that no backend has: the answer of each call, and that nobody is guessed.
+
+use tonic::Code;
+
+use crate::calls::{
+    ID_CALLS, assert_names_the_dead, calls_anywhere, narrowed_to, narrowed_to_ids, send, text_of,
+};
+use crate::support::{Rig, Sim};
+
+const NOBODYS: &str = "5ca1ab1e";
+
+async fn runc_and_kata() -> Rig {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    rig.run("kata", "web").await;
+    rig
+}
+
+#[tokio::test]
+async fn each_call_is_answered_by_the_switch_once_all_have_said_no() {
+    let rig = runc_and_kata().await;
+    for call in ID_CALLS {
+        let before = calls_anywhere(&rig, call.rpc);
+        let reply = call.send(&rig, NOBODYS).await;
+        assert_eq!(reply.code(), call.if_gone, "{}", call.rpc);
+        match call.if_gone {
+            Code::Ok => assert_eq!(reply.messages(), [""], "{}", call.rpc),
+            _ => assert!(text_of(&reply).contains(NOBODYS), "{}", call.rpc),
+        }
+        assert_eq!(calls_anywhere(&rig, call.rpc), before, "{}", call.rpc);
+    }
+}
+
+#[tokio::test]
+async fn a_list_narrowed_to_one_is_empty_and_fine() {
+    let rig = runc_and_kata().await;
+    for list in narrowed_to(NOBODYS, NOBODYS, NOBODYS) {
+        let reply = send(&rig, list.rpc, list.request.clone()).await;
+        assert_eq!(reply.code(), Code::Ok, "{list:?}");
+        let messages = reply.messages();
+        assert!(
+            messages.iter().all(|message| message.is_empty()),
+            "{list:?}"
+        );
+        // A unary call is not complete without its message.
+        let unary = list.rpc.starts_with("List");
+        assert!(!unary || messages.len() == 1, "{list:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_empty_id_is_refused_by_each_call_and_sent_nowhere() {
+    let rig = runc_and_kata().await;
+    for call in ID_CALLS {
+        let before = calls_anywhere(&rig, call.rpc);
+        let reply = call.send(&rig, "").await;
+        assert_eq!(reply.code(), Code::InvalidArgument, "{}", call.rpc);
+        assert!(text_of(&reply).contains(call.rpc), "{}", call.rpc);
+        assert_eq!(calls_anywhere(&rig, call.rpc), before, "{}", call.rpc);
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_said_to_be_gone_while_a_backend_is_down() {
+    let rig = runc_and_kata().await;
+    rig.sim("runc").stop().await;
+    rig.pods().await.unwrap_err();
+    for call in ID_CALLS {
+        let before = calls_anywhere(&rig, call.rpc);
+        let reply = call.send(&rig, NOBODYS).await;
+        assert_names_the_dead(&reply, rig.sim("runc"), call.rpc);
+        assert_eq!(calls_anywhere(&rig, call.rpc), before, "{}", call.rpc);
+    }
+    for list in narrowed_to(NOBODYS, NOBODYS, NOBODYS) {
+        let reply = send(&rig, list.rpc, list.request.clone()).await;
+        assert_names_the_dead(&reply, rig.sim("runc"), list.rpc);
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_said_to_be_gone_while_a_backend_refuses_to_list() {
+    let rig = runc_and_kata().await;
+    for lists in ["ListPodSandbox", "ListContainers"] {
+        let broken = tonic::Status::internal("metadata.db is locked");
+        rig.sim("runc").fail(lists, broken);
+        for call in ID_CALLS {
+            let reply = call.send(&rig, NOBODYS).await;
+            let text = text_of(&reply);
+            assert_eq!(reply.code(), Code::Unavailable, "{}: {text}", call.rpc);
+            assert!(text.contains("runc"), "{}: {text}", call.rpc);
+            assert!(text.contains("metadata.db is locked"), "{text}");
+        }
+        for list in narrowed_to_ids(NOBODYS, NOBODYS) {
+            let reply = send(&rig, list.rpc, list.request.clone()).await;
+            assert_eq!(reply.code(), Code::Unavailable, "{list:?}");
+        }
+        rig.sim("runc").heal(lists);
+    }
+}

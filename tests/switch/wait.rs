@@ -1,0 +1,19 @@
+//! Waiting for what happens by itself.
+
+use crate::support::PATIENCE;
+
+/// Asks until the answer is yes; panics when that takes too long.
+#[track_caller]
+pub fn until(condition: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
+    let place = std::panic::Location::caller();
+    async move {
+        let waited = tokio::time::timeout(PATIENCE, ask(condition)).await;
+        waited.unwrap_or_else(|_| panic!("waited in vain at {place}"));
+    }
+}
+
+async fn ask(mut condition: impl AsyncFnMut() -> bool) {
+    while !condition().await {
+        tokio::task::yield_now().await;
+    }
+}
