@@ -31,6 +31,14 @@ pub struct Config {
     pub drain: Duration,
     /// The largest gRPC message, in bytes, that is read or merged.
     pub max_message: usize,
+    /// How long the first calls wait for backends that are not there yet; may be zero.
+    pub start_wait: Duration,
+    /// How long a merged call waits for a backend that has no [`BackendConfig::list_timeout`] of its own.
+    pub list_timeout: Duration,
+    /// How long the last whole list of a backend may stand in for it; zero for never.
+    pub stale_lists: Duration,
+    /// The users that may connect, besides root and the switch's own.
+    pub allow_uids: Vec<u32>,
     /// The most verbose log lines that are written.
     pub log_level: tracing::level_filters::LevelFilter,
     /// Handlers and backends.
@@ -68,6 +76,8 @@ pub struct BackendConfig {
     pub name: String,
     /// Where it serves.
     pub socket: Address,
+    /// How long a merged call waits for it where something can stand in for it; not zero.
+    pub list_timeout: Duration,
 }
 
 impl Config {

@@ -1,5 +1,7 @@
 //! What `criswitch check` shows: the configuration as it will run, and what the backends say.
 
+use std::time::Duration;
+
 use bytesize::ByteSize;
 use criswitch::config::{Config, Handler, Key, Table};
 use serde_json::{Value, json};
@@ -35,14 +37,19 @@ pub(super) fn json(config: &Config, probes: Option<&[Probe]>) -> anyhow::Result<
         json!({
             "name": backend.name,
             "socket": backend.socket.to_string(),
+            "list_timeout_ms": millis(backend.list_timeout),
             "probe": probe.map(probe_json),
         })
     });
     let value = json!({
         "listen": config.listen.to_string(),
         "default": table.default.name,
-        "drain_ms": u64::try_from(config.drain.as_millis())?,
+        "drain_ms": millis(config.drain),
         "max_message_bytes": config.max_message,
+        "start_wait_ms": millis(config.start_wait),
+        "list_timeout_ms": millis(config.list_timeout),
+        "stale_lists_ms": millis(config.stale_lists),
+        "allow_uids": config.allow_uids,
         "log_level": config.log_level.to_string(),
         "handlers": handlers.collect::<Vec<_>>(),
         "backends": backends.collect::<Vec<_>>(),
@@ -59,8 +66,12 @@ fn setting(config: &Config, key: Key) -> String {
     match key {
         Key::Listen => config.listen.to_string(),
         Key::Default => config.table.default.name.clone(),
-        Key::Drain => humantime::format_duration(config.drain).to_string(),
+        Key::Drain => duration(config.drain),
         Key::MaxMessage => ByteSize(config.max_message as u64).to_string(),
+        Key::StartWait => duration(config.start_wait),
+        Key::ListTimeout => duration(config.list_timeout),
+        Key::StaleLists => duration(config.stale_lists),
+        Key::AllowUids => format!("{:?}", config.allow_uids),
         Key::LogLevel => config.log_level.to_string(),
     }
 }
@@ -87,9 +98,10 @@ fn backends(table: &Table) -> anyhow::Result<String> {
             backend.name.clone(),
             backend.socket.to_string(),
             handlers.to_string(),
+            duration(backend.list_timeout),
         ]
     });
-    columns(&["BACKEND", "SOCKET", "HANDLERS"], rows)
+    columns(&["BACKEND", "SOCKET", "HANDLERS", "LIST TIMEOUT"], rows)
 }
 
 fn answers(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
@@ -183,6 +195,15 @@ fn probe_json(probe: &Probe) -> Value {
             })
         }
     }
+}
+
+fn duration(duration: Duration) -> String {
+    humantime::format_duration(duration).to_string()
+}
+
+/// Every duration of a configuration has a limit far below what fits.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn backend_of(table: &Table, row: &Handler) -> String {

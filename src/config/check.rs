@@ -2,12 +2,17 @@
 //!
 //! Goes on after a problem, and tells none that only follows from another.
 
+use std::time::Duration;
+
 use super::key::Key;
 use super::problem::{Place, Problems, nearest};
-use super::text::{At, Route, Row, Target, Written};
+use super::text::{At, Route, Row, Settings, Target, Written};
 use super::value::{self, Wrong};
 use super::{BackendConfig, Config, Handler, Table};
 use crate::address::Address;
+
+/// Who may connect where no file says.
+const ROOT: u32 = 0;
 
 /// The configuration, or none and a problem for each reason.
 pub(super) fn check(written: &Written, main: &Place, problems: &mut Problems) -> Option<Config> {
@@ -17,14 +22,23 @@ pub(super) fn check(written: &Written, main: &Place, problems: &mut Problems) ->
         problems,
     };
     let listen = check.value(Key::Listen, value::listen);
-    let drain = check.value(Key::Drain, value::drain);
+    let drain = check.value(Key::Drain, value::duration);
     let max_message = check.value(Key::MaxMessage, value::max_message);
+    let start_wait = check.value(Key::StartWait, value::duration);
+    let list_timeout = check.value(Key::ListTimeout, value::list_timeout);
+    let stale_lists = check.value(Key::StaleLists, value::duration);
+    let allow_uids = check.uids();
     let log_level = check.value(Key::LogLevel, value::log_level);
-    let table = check.table(listen.as_ref());
+    // In the place of a wrong one any will do: there is no configuration then.
+    let table = check.table(listen.as_ref(), list_timeout.unwrap_or_default());
     Some(Config {
         listen: listen?,
         drain: drain?,
         max_message: max_message?,
+        start_wait: start_wait?,
+        list_timeout: list_timeout?,
+        stale_lists: stale_lists?,
+        allow_uids: allow_uids?,
         log_level: log_level?,
         table: table?,
     })
@@ -40,6 +54,7 @@ struct Check<'a> {
 struct Known {
     name: At<String>,
     socket: Option<Address>,
+    list_timeout: Duration,
 }
 
 /// A handler whose backend is found.
@@ -62,33 +77,51 @@ impl Check<'_> {
         value.map_err(|wrong| self.wrong(&text.place, &wrong)).ok()
     }
 
-    fn table(&mut self, listen: Option<&Address>) -> Option<Table> {
-        let mut known = self.named_backends(listen);
-        self.add_unnamed_backends(&mut known, listen);
-        let handlers = self.handlers(&known);
-        let default = self.default()?;
-        arrange(handlers, known, &default)
+    fn uids(&mut self) -> Option<Vec<u32>> {
+        let Some(row) = self.written.allow_uids.first() else {
+            return Some(vec![ROOT]);
+        };
+        let uids = row.value.as_ref()?.iter();
+        // All of them: a further problem is not to be missed.
+        let uids: Vec<_> = uids.map(|uid| self.parsed(uid, value::uid)).collect();
+        uids.into_iter().collect()
     }
 
-    fn named_backends(&mut self, listen: Option<&Address>) -> Vec<Known> {
+    fn table(&mut self, listen: Option<&Address>, list_timeout: Duration) -> Option<Table> {
+        let mut known = self.named_backends(listen, list_timeout);
+        self.add_unnamed_backends(&mut known, listen, list_timeout);
+        let handlers = self.handlers(&known);
+        let default = self.default()?;
+        arrange(handlers, &known, &default)
+    }
+
+    fn named_backends(&mut self, listen: Option<&Address>, list_timeout: Duration) -> Vec<Known> {
         let mut known: Vec<Known> = Vec::new();
         for row in &self.written.backends {
             self.label("backend", &row.name);
-            let socket = row.value.as_ref();
-            let socket = socket.and_then(|text| self.socket(text, listen));
+            let settings = row.value.as_ref();
+            let socket = settings.and_then(|settings| self.socket(&settings.socket, listen));
+            let own = settings.and_then(|settings| settings.list_timeout.as_ref());
+            let own = own.and_then(|text| self.parsed(text, value::list_timeout));
             if let Some(first) = with_socket(&known, socket.as_ref()) {
                 self.second_name(row, first);
             }
             known.push(Known {
                 name: row.name.clone(),
                 socket,
+                list_timeout: own.unwrap_or(list_timeout),
             });
         }
         known
     }
 
     /// A socket that only handlers mention is named after the first of them.
-    fn add_unnamed_backends(&mut self, known: &mut Vec<Known>, listen: Option<&Address>) {
+    fn add_unnamed_backends(
+        &mut self,
+        known: &mut Vec<Known>,
+        listen: Option<&Address>,
+        list_timeout: Duration,
+    ) {
         for row in &self.written.handlers {
             let Some(text) = row.value.as_ref().and_then(written_socket) else {
                 continue;
@@ -103,6 +136,7 @@ impl Check<'_> {
             known.push(Known {
                 name: row.name.clone(),
                 socket,
+                list_timeout,
             });
         }
     }
@@ -134,10 +168,7 @@ impl Check<'_> {
         let same_name = || row.name.value.clone();
         Some(Found {
             name: row.name.value.clone(),
-            backend: BackendConfig {
-                name: backend.name.value.clone(),
-                socket: backend.socket.clone()?,
-            },
+            backend: backend.checked()?,
             backend_handler: route.backend_handler.clone().unwrap_or_else(same_name),
         })
     }
@@ -195,7 +226,7 @@ impl Check<'_> {
         }
     }
 
-    fn second_name(&mut self, row: &Row<At<String>>, first: &Known) {
+    fn second_name(&mut self, row: &Row<Settings>, first: &Known) {
         let (name, first, place) = (&row.name.value, &first.name.value, &first.name.place);
         let what = format!("backend {name:?} has the same socket as {first:?} at {place}");
         self.problems
@@ -231,11 +262,11 @@ impl Check<'_> {
 }
 
 /// The default handler's backend first, then as handlers mention them, then those without a handler.
-fn arrange(mut handlers: Vec<Found>, known: Vec<Known>, default: &str) -> Option<Table> {
+fn arrange(mut handlers: Vec<Found>, known: &[Known], default: &str) -> Option<Table> {
     let mut backends: Vec<BackendConfig> = Vec::new();
     let first = handlers.iter().filter(|row| row.name == default);
     let mentioned = first.chain(&handlers).map(|row| row.backend.clone());
-    for backend in mentioned.chain(known.into_iter().filter_map(Known::checked)) {
+    for backend in mentioned.chain(known.iter().filter_map(Known::checked)) {
         if !backends.contains(&backend) {
             backends.push(backend);
         }
@@ -259,10 +290,11 @@ fn arrange(mut handlers: Vec<Found>, known: Vec<Known>, default: &str) -> Option
 }
 
 impl Known {
-    fn checked(self) -> Option<BackendConfig> {
+    fn checked(&self) -> Option<BackendConfig> {
         Some(BackendConfig {
-            name: self.name.value,
-            socket: self.socket?,
+            name: self.name.value.clone(),
+            socket: self.socket.clone()?,
+            list_timeout: self.list_timeout,
         })
     }
 }

@@ -11,17 +11,29 @@ pub enum Key {
     Drain,
     /// The largest gRPC message.
     MaxMessage,
+    /// How long the first calls wait for backends that are not there yet.
+    StartWait,
+    /// How long a merged call waits for a backend that something can stand in for.
+    ListTimeout,
+    /// How long the last whole list of a backend may stand in for it.
+    StaleLists,
+    /// Who may connect.
+    AllowUids,
     /// The most verbose log lines that are written.
     LogLevel,
 }
 
 impl Key {
     /// Every key, in the order of `config/criswitch.toml`.
-    pub const ALL: [Key; 5] = [
+    pub const ALL: [Key; 9] = [
         Key::Listen,
         Key::Default,
         Key::Drain,
         Key::MaxMessage,
+        Key::StartWait,
+        Key::ListTimeout,
+        Key::StaleLists,
+        Key::AllowUids,
         Key::LogLevel,
     ];
 
@@ -32,17 +44,25 @@ impl Key {
             Key::Default => "default",
             Key::Drain => "drain",
             Key::MaxMessage => "max_message",
+            Key::StartWait => "start_wait",
+            Key::ListTimeout => "list_timeout",
+            Key::StaleLists => "stale_lists",
+            Key::AllowUids => "allow_uids",
             Key::LogLevel => "log.level",
         }
     }
 
-    /// What holds where no file sets it; none where one has to.
+    /// What holds where no file sets it, without the quotes of a string; none where one has to.
     pub fn default_text(self) -> Option<&'static str> {
         match self {
             Key::Listen => Some("/run/criswitch/criswitch.sock"),
             Key::Default => None,
             Key::Drain => Some("10s"),
             Key::MaxMessage => Some("16MiB"),
+            Key::StartWait => Some("30s"),
+            Key::ListTimeout => Some("2s"),
+            Key::StaleLists => Some("5m"),
+            Key::AllowUids => Some("[0]"),
             Key::LogLevel => Some("info"),
         }
     }

@@ -25,10 +25,12 @@ pub(super) struct At<T> {
 /// Every file together, as written.
 #[derive(Debug, Default)]
 pub(super) struct Written {
-    /// Rows of the keys of [`Key`].
+    /// Rows of the keys of [`Key`] whose value is a text.
     pub(super) keys: Vec<Row<At<String>>>,
     pub(super) handlers: Vec<Row<Route>>,
-    pub(super) backends: Vec<Row<At<String>>>,
+    pub(super) backends: Vec<Row<Settings>>,
+    /// The row of the one key whose value is no text.
+    pub(super) allow_uids: Vec<Row<Vec<At<String>>>>,
     /// The first `[handlers]`, for what is wrong with the table as a whole.
     pub(super) handlers_at: Option<Place>,
     /// Some of it could not be read: what seems to be missing may be there.
@@ -48,6 +50,13 @@ pub(super) struct Row<T> {
 pub(super) struct Route {
     pub(super) target: At<Target>,
     pub(super) backend_handler: Option<String>,
+}
+
+/// The value of a backend's row.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) socket: At<String>,
+    pub(super) list_timeout: Option<At<String>>,
 }
 
 /// What a handler's row points to.
@@ -161,14 +170,49 @@ impl Walk<'_> {
         let Some(key) = Key::named(&format!("{table}{}", entry.key)) else {
             return self.unknown(entry, &keys_of(table));
         };
+        if key == Key::AllowUids {
+            return self.allow_uids(entry);
+        }
         let value = self.text(entry, &format!("{:?}", key.example()));
-        let name = At {
-            value: key.name().to_owned(),
-            place: entry.at.clone(),
-        };
+        let name = entry.name().map(|_| key.name().to_owned());
         if let Err(first) = add(&mut self.written.keys, name, value) {
             self.twice(entry, format_args!("{:?}", key.name()), &first);
         }
+    }
+
+    fn allow_uids(&mut self, entry: &Entry<'_>) {
+        let value = self.integers(entry);
+        if let Err(first) = add(&mut self.written.allow_uids, entry.name(), value) {
+            self.twice(entry, format_args!("{:?}", entry.key), &first);
+        }
+    }
+
+    /// Integers as they are written: whether one is too large is not judged here.
+    fn integers(&mut self, entry: &Entry<'_>) -> Option<Vec<At<String>>> {
+        let DeValue::Array(values) = entry.value else {
+            self.wrong_type(entry, "an array of integers", Key::AllowUids.example());
+            return None;
+        };
+        let told = self.problems.len();
+        let mut integers = Vec::new();
+        for value in values {
+            let place = self.file.place(value.span().start);
+            match value.get_ref() {
+                DeValue::Integer(integer) => integers.push(At {
+                    value: integer.to_string(),
+                    place,
+                }),
+                other => {
+                    let what = format!(
+                        "{:?} has {} in it, not only integers",
+                        entry.key,
+                        type_of(other)
+                    );
+                    self.problems.tell(&place, what, Key::AllowUids.example());
+                }
+            }
+        }
+        (self.problems.len() == told).then_some(integers)
     }
 
     fn handler(&mut self, entry: &Entry<'_>) {
@@ -212,22 +256,29 @@ impl Walk<'_> {
     fn backend(&mut self, entry: &Entry<'_>) {
         let value = match entry.value {
             DeValue::Table(fields) => self.backend_fields(entry, fields),
-            _ => self.text(entry, SOCKET),
+            _ => self.text(entry, SOCKET).map(|socket| Settings {
+                socket,
+                list_timeout: None,
+            }),
         };
         if let Err(first) = add(&mut self.written.backends, entry.name(), value) {
             self.twice(entry, format_args!("backend {:?}", entry.key), &first);
         }
     }
 
-    fn backend_fields(&mut self, row: &Entry<'_>, fields: &DeTable<'_>) -> Option<At<String>> {
+    fn backend_fields(&mut self, row: &Entry<'_>, fields: &DeTable<'_>) -> Option<Settings> {
         let told = self.problems.len();
-        let socket = self.fields(fields, &["socket"]).remove("socket");
+        let mut texts = self.fields(fields, &["socket", "list_timeout"]);
+        let socket = texts.remove("socket");
         if socket.is_none() && self.problems.len() == told {
             let what = format!("backend {:?} has no socket", row.key);
             self.problems
                 .tell(&row.value_at, what, format_args!("socket = {SOCKET}"));
         }
-        socket
+        Some(Settings {
+            socket: socket?,
+            list_timeout: texts.remove("list_timeout"),
+        })
     }
 
     /// The texts of a row's inner table.

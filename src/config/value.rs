@@ -10,8 +10,9 @@ use crate::address::Address;
 
 /// The longest DNS label.
 const MAX_LABEL: usize = 63;
-/// Longer than any pod's grace period that a node's shutdown would wait for.
-const MAX_DRAIN: Duration = Duration::from_secs(60 * 60);
+/// Longer than any pod's grace period that a node's shutdown would wait for, than any start, and than any list that is
+/// better than none.
+const MAX_DURATION: Duration = Duration::from_secs(60 * 60);
 /// A reply is merged in memory; the kubelet itself takes 16 MiB.
 const MAX_MESSAGE: ByteSize = ByteSize::gib(1);
 /// What cAdvisor, inside the kubelet, dials whatever the kubelet's own settings say.
@@ -76,16 +77,31 @@ pub(super) fn label(kind: &str, name: &str) -> Result<(), Wrong> {
     ))
 }
 
-pub(super) fn drain(text: &str) -> Result<Duration, Wrong> {
+pub(super) fn duration(text: &str) -> Result<Duration, Wrong> {
     let bad = |why: String| wrong(format!("{text:?} is not a duration: {why}"), "\"10s\"");
-    let drain = humantime::parse_duration(text).map_err(|error| bad(error.to_string()))?;
-    if drain > MAX_DRAIN {
+    let duration = humantime::parse_duration(text).map_err(|error| bad(error.to_string()))?;
+    if duration > MAX_DURATION {
         return Err(wrong(
             format!("{text:?} is longer than the limit of 1h"),
             "\"1h\" or less",
         ));
     }
-    Ok(drain)
+    Ok(duration)
+}
+
+pub(super) fn list_timeout(text: &str) -> Result<Duration, Wrong> {
+    let timeout = duration(text)?;
+    if timeout.is_zero() {
+        let what = "a timeout of zero would give no backend time to answer";
+        return Err(wrong(what.into(), "\"2s\""));
+    }
+    Ok(timeout)
+}
+
+/// A user's number; the largest is nobody's (chown(2) takes it for "no change").
+pub(super) fn uid(text: &str) -> Result<u32, Wrong> {
+    let uid = text.parse().ok().filter(|uid| *uid != u32::MAX);
+    uid.ok_or_else(|| wrong(format!("{text} is not a user id"), "0 to 4294967294"))
 }
 
 pub(super) fn max_message(text: &str) -> Result<usize, Wrong> {

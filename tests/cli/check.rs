@@ -22,22 +22,26 @@ fn check_shows_the_table_as_it_will_run() {
     let outcome = run(&["check", "--config", text(&files.main())]);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
     expect![[r#"
-        KEY          VALUE
-        listen       /run/criswitch/other.sock
-        default      runc
-        drain        1m 30s
-        max_message  16.0 MiB
-        log.level    info
+        KEY           VALUE
+        listen        /run/criswitch/other.sock
+        default       runc
+        drain         1m 30s
+        max_message   16.0 MiB
+        start_wait    30s
+        list_timeout  2s
+        stale_lists   5m
+        allow_uids    [0]
+        log.level     info
 
         HANDLER  BACKEND  CALLED THERE
         gvisor   crio     runsc
         plain    crio     (its own default)
         runc     runc     runc
 
-        BACKEND  SOCKET                           HANDLERS
-        runc     /run/containerd/containerd.sock  1
-        crio     /run/crio/crio.sock              2
-        old      /run/old/containerd.sock         0
+        BACKEND  SOCKET                           HANDLERS  LIST TIMEOUT
+        runc     /run/containerd/containerd.sock  1         2s
+        crio     /run/crio/crio.sock              2         2s
+        old      /run/old/containerd.sock         0         2s
     "#]]
     .assert_eq(&outcome.stdout);
 }
@@ -49,18 +53,24 @@ fn check_shows_it_to_programs_as_json() {
     assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
     expect![[r#"
         {
+          "allow_uids": [
+            0
+          ],
           "backends": [
             {
+              "list_timeout_ms": 2000,
               "name": "runc",
               "probe": null,
               "socket": "/run/containerd/containerd.sock"
             },
             {
+              "list_timeout_ms": 2000,
               "name": "crio",
               "probe": null,
               "socket": "/run/crio/crio.sock"
             },
             {
+              "list_timeout_ms": 2000,
               "name": "old",
               "probe": null,
               "socket": "/run/old/containerd.sock"
@@ -88,9 +98,12 @@ fn check_shows_it_to_programs_as_json() {
               "name": "runc"
             }
           ],
+          "list_timeout_ms": 2000,
           "listen": "/run/criswitch/other.sock",
           "log_level": "info",
-          "max_message_bytes": 16777216
+          "max_message_bytes": 16777216,
+          "stale_lists_ms": 300000,
+          "start_wait_ms": 30000
         }
     "#]]
     .assert_eq(&outcome.stdout);

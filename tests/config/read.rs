@@ -47,6 +47,10 @@ fn what_is_not_written_has_its_default() {
     assert_eq!(config.listen.to_string(), "/run/criswitch/criswitch.sock");
     assert_eq!(config.drain, Duration::from_secs(10));
     assert_eq!(config.max_message, 16 * 1024 * 1024);
+    assert_eq!(config.start_wait, Duration::from_secs(30));
+    assert_eq!(config.list_timeout, Duration::from_secs(2));
+    assert_eq!(config.stale_lists, Duration::from_secs(300));
+    assert_eq!(config.allow_uids, [0]);
     assert_eq!(config.log_level, LevelFilter::INFO);
     expect![[r#"
         runc -> runc:runc (default)
@@ -64,6 +68,42 @@ fn what_is_written_is_taken() {
     assert_eq!(config.drain, Duration::from_secs(90));
     assert_eq!(config.max_message, 1024 * 1024 * 1024);
     assert_eq!(config.log_level, LevelFilter::OFF);
+}
+
+#[test]
+fn waits_may_be_zero_and_anybody_or_nobody_else_may_be_allowed() {
+    let waits = "start_wait = '0s'\nstale_lists = '0s'\nlist_timeout = '1ms'";
+    let config = load(&format!("{waits}\nallow_uids = [1000, 0]\n{RUNC}"));
+    assert_eq!(config.start_wait, Duration::ZERO);
+    assert_eq!(config.stale_lists, Duration::ZERO);
+    assert_eq!(config.list_timeout, Duration::from_millis(1));
+    assert_eq!(config.allow_uids, [1000, 0]);
+    assert!(
+        load(&format!("allow_uids = []\n{RUNC}"))
+            .allow_uids
+            .is_empty()
+    );
+}
+
+#[test]
+fn a_backend_has_the_list_timeout_of_its_row_else_the_one_of_all() {
+    let config = load(
+        "default = 'a'
+        list_timeout = '3s'
+        [handlers]
+        a = 'slow'
+        b = '/run/slow.sock'
+        c = 'unix:///run/./slow.sock'
+        d = '/run/d.sock'
+        [backends]
+        slow = { socket = '/run/slow.sock', list_timeout = '1m' }
+        idle = '/run/idle.sock'",
+    );
+    let backends = config.table.backends.iter();
+    let timeouts: Vec<_> = backends
+        .map(|backend| (backend.name.as_str(), backend.list_timeout.as_secs()))
+        .collect();
+    assert_eq!(timeouts, [("slow", 60), ("d", 3), ("idle", 3)]);
 }
 
 #[test]

@@ -59,10 +59,11 @@ fn the_main_file_sets_every_key_to_its_default() {
             .name()
             .split('.')
             .try_fold(&file, |table, part| table.get(part));
+        let value = value.unwrap_or_else(|| panic!("{key:?}"));
         let value = value
-            .and_then(toml::Value::as_str)
-            .unwrap_or_else(|| panic!("{key:?}"));
-        assert_eq!(value, key.default_text().unwrap_or(value), "{key:?}");
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned);
+        assert_eq!(key.default_text().unwrap_or(&value), value, "{key:?}");
     }
 }
 
@@ -88,7 +89,7 @@ fn the_main_files_commented_rows_are_right_and_show_every_key_of_a_row() {
           old = /run/old/containerd.sock
     "#]]
     .assert_eq(&shown(&path));
-    for key in ["backend", "socket", "handler"] {
+    for key in ["backend", "socket", "handler", "list_timeout"] {
         let shown = uncommented
             .iter()
             .any(|line| line.contains(&format!(" {key} = ")));

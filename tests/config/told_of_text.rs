@@ -29,16 +29,16 @@ fn every_problem_of_every_file_is_told_at_once_by_place() {
 
 #[test]
 fn an_unknown_key_is_told_with_the_nearest_known_one() {
-    let head = "lsten = '/run/x.sock'\nstart_wait = '30s'";
+    let head = "lsten = '/run/x.sock'\nwatch = false";
     let tables = "[log]\nlevle = 'info'\nformat = 'json'\n[metrics]\nlisten = 'x'";
     told(
         &format!("{head}\n{RUNC}\n{tables}"),
         expect![[r#"
-        criswitch.toml:1:1: unknown key "lsten"; try "listen"
-        criswitch.toml:2:1: unknown key "start_wait"; try one of "listen", "default", "drain", "max_message", "handlers", "backends", "log"
-        criswitch.toml:8:1: unknown key "levle"; try "level"
-        criswitch.toml:9:1: unknown key "format"; try "level"
-        criswitch.toml:10:2: unknown key "metrics"; try one of "listen", "default", "drain", "max_message", "handlers", "backends", "log""#]],
+            criswitch.toml:1:1: unknown key "lsten"; try "listen"
+            criswitch.toml:2:1: unknown key "watch"; try one of "listen", "default", "drain", "max_message", "start_wait", "list_timeout", "stale_lists", "allow_uids", "handlers", "backends", "log"
+            criswitch.toml:8:1: unknown key "levle"; try "level"
+            criswitch.toml:9:1: unknown key "format"; try "level"
+            criswitch.toml:10:2: unknown key "metrics"; try one of "listen", "default", "drain", "max_message", "start_wait", "list_timeout", "stale_lists", "allow_uids", "handlers", "backends", "log""#]],
     );
 }
 
@@ -50,13 +50,15 @@ fn an_unknown_key_in_a_row_is_told_and_what_it_may_have_meant_is_not_missed() {
         a = { sokcet = '/run/a.sock' }
         b = { backend = 'c', handler = 'x', weight = 1 }
         [backends]
-        c = { socket = '/run/c.sock', list_timeout = '5s' }
-        d = { socet = '/run/d.sock' }",
+        c = { socket = '/run/c.sock', weight = 1 }
+        d = { socet = '/run/d.sock' }
+        e = { socket = '/run/e.sock', list_timout = '5s' }",
         expect![[r#"
             criswitch.toml:3:15: unknown key "sokcet"; try "socket"
             criswitch.toml:4:45: unknown key "weight"; try one of "backend", "socket", "handler"
-            criswitch.toml:6:39: unknown key "list_timeout"; try "socket"
-            criswitch.toml:7:15: unknown key "socet"; try "socket""#]],
+            criswitch.toml:6:39: unknown key "weight"; try one of "socket", "list_timeout"
+            criswitch.toml:7:15: unknown key "socet"; try "socket"
+            criswitch.toml:8:39: unknown key "list_timout"; try "list_timeout""#]],
     );
 }
 
@@ -67,29 +69,39 @@ fn a_wrong_type_is_told_with_what_is_right() {
         default = 2.5
         drain = 10
         max_message = true
+        allow_uids = 1000
         log = 'info'
         [handlers]
         a = ['/run/a.sock']
         b = { socket = 1979-05-27 }
         [backends]
         c = 3
-        d = { socket = { path = 'x' } }",
+        d = { socket = { path = 'x' } }
+        e = { socket = '/run/e.sock', list_timeout = 5 }",
         expect![[r#"
             criswitch.toml:1:10: "listen" is an integer, not a string; try "/run/criswitch/criswitch.sock"
             criswitch.toml:2:19: "default" is a float, not a string; try "runc"
             criswitch.toml:3:17: "drain" is an integer, not a string; try "10s"
             criswitch.toml:4:23: "max_message" is a boolean, not a string; try "16MiB"
-            criswitch.toml:5:15: "log" is a string, not a table; try [log]
-            criswitch.toml:7:13: "a" is an array, not a string; try "/run/containerd/containerd.sock"
-            criswitch.toml:8:24: "socket" is a date, not a string; try text in quotes
-            criswitch.toml:10:13: "c" is an integer, not a string; try "/run/containerd/containerd.sock"
-            criswitch.toml:11:24: "socket" is a table, not a string; try text in quotes"#]],
+            criswitch.toml:5:22: "allow_uids" is an integer, not an array of integers; try [0]
+            criswitch.toml:6:15: "log" is a string, not a table; try [log]
+            criswitch.toml:8:13: "a" is an array, not a string; try "/run/containerd/containerd.sock"
+            criswitch.toml:9:24: "socket" is a date, not a string; try text in quotes
+            criswitch.toml:11:13: "c" is an integer, not a string; try "/run/containerd/containerd.sock"
+            criswitch.toml:12:24: "socket" is a table, not a string; try text in quotes
+            criswitch.toml:13:54: "list_timeout" is an integer, not a string; try text in quotes"#]],
     );
     told(
         "default = 'a'\nhandlers = 'a'\n[[backends]]\nc = '/run/c.sock'",
         expect![[r#"
             criswitch.toml:2:12: "handlers" is a string, not a table; try [handlers]
             criswitch.toml:3:1: "backends" is an array, not a table; try [backends]"#]],
+    );
+    told(
+        &format!("allow_uids = [0, 'root', 1000, [1]]\n{RUNC}"),
+        expect![[r#"
+            criswitch.toml:1:18: "allow_uids" has a string in it, not only integers; try [0]
+            criswitch.toml:1:32: "allow_uids" has an array in it, not only integers; try [0]"#]],
     );
     told(
         &format!("log.level = ['info']\n{RUNC}"),
@@ -165,10 +177,9 @@ fn a_column_counts_characters() {
 
 #[test]
 fn what_is_defined_in_two_files_is_told_with_both_places() {
-    let main = "default = 'runc'\n[handlers]\nrunc = '/run/a.sock'\n[backends]\nb = '/run/b.sock'";
+    let main = "default = 'runc'\nallow_uids = []\n[handlers]\nrunc = '/run/a.sock'\n[backends]\nb = '/run/b.sock'";
     let first = "drain = '1s'\n[log]\nlevel = 'info'\n[handlers]\nrunc = '/run/a.sock'";
-    let second =
-        "default = 'runc'\ndrain = '1s'\nlog.level = 'warn'\n[backends]\nb = '/run/c.sock'";
+    let second = "default = 'runc'\ndrain = '1s'\nallow_uids = [1]\nlog.level = 'warn'\n[backends]\nb = '/run/c.sock'";
     told_of(
         &[
             ("criswitch.toml", main.as_bytes()),
@@ -176,11 +187,12 @@ fn what_is_defined_in_two_files_is_told_with_both_places() {
             ("conf.d/b.toml", second.as_bytes()),
         ],
         expect![[r#"
-            conf.d/a.toml:5:1: handler "runc" is already defined at criswitch.toml:3:1; try removing one of the two
+            conf.d/a.toml:5:1: handler "runc" is already defined at criswitch.toml:4:1; try removing one of the two
             conf.d/b.toml:1:1: "default" is already defined at criswitch.toml:1:1; try removing one of the two
             conf.d/b.toml:2:1: "drain" is already defined at conf.d/a.toml:1:1; try removing one of the two
-            conf.d/b.toml:3:5: "log.level" is already defined at conf.d/a.toml:3:1; try removing one of the two
-            conf.d/b.toml:5:1: backend "b" is already defined at criswitch.toml:5:1; try removing one of the two"#]],
+            conf.d/b.toml:3:1: "allow_uids" is already defined at criswitch.toml:2:1; try removing one of the two
+            conf.d/b.toml:4:5: "log.level" is already defined at conf.d/a.toml:3:1; try removing one of the two
+            conf.d/b.toml:6:1: backend "b" is already defined at criswitch.toml:6:1; try removing one of the two"#]],
     );
 }
 

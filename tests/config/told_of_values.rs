@@ -118,6 +118,53 @@ fn a_bad_duration_is_told() {
 }
 
 #[test]
+fn a_list_timeout_of_zero_is_told() {
+    told_of_values(
+        "list_timeout",
+        &["0s", "61m", "2"],
+        expect![[r#"
+        criswitch.toml:1:16: a timeout of zero would give no backend time to answer; try "2s"
+        criswitch.toml:1:16: "61m" is longer than the limit of 1h; try "1h" or less
+        criswitch.toml:1:16: "2" is not a duration: time unit needed, for example 2sec or 2ms; try "10s""#]],
+    );
+    told(
+        &format!("{RUNC}[backends]\na = {{ socket = '/run/a.sock', list_timeout = '0ms' }}"),
+        expect![[
+            r#"criswitch.toml:5:46: a timeout of zero would give no backend time to answer; try "2s""#
+        ]],
+    );
+}
+
+#[test]
+fn a_wait_beyond_its_limit_is_told() {
+    told_of_values(
+        "start_wait",
+        &["2h", "-1s"],
+        expect![[r#"
+        criswitch.toml:1:14: "2h" is longer than the limit of 1h; try "1h" or less
+        criswitch.toml:1:14: "-1s" is not a duration: expected number at 0; try "10s""#]],
+    );
+    told_of_values(
+        "stale_lists",
+        &["1day", "never"],
+        expect![[r#"
+        criswitch.toml:1:15: "1day" is longer than the limit of 1h; try "1h" or less
+        criswitch.toml:1:15: "never" is not a duration: expected number at 0; try "10s""#]],
+    );
+}
+
+#[test]
+fn a_number_that_is_no_users_is_told() {
+    told(
+        &format!("allow_uids = [0, -1, 4294967294, 4294967295, 99999999999999999999]\n{RUNC}"),
+        expect![[r#"
+            criswitch.toml:1:18: -1 is not a user id; try 0 to 4294967294
+            criswitch.toml:1:34: 4294967295 is not a user id; try 0 to 4294967294
+            criswitch.toml:1:46: 99999999999999999999 is not a user id; try 0 to 4294967294"#]],
+    );
+}
+
+#[test]
 fn a_bad_size_is_told() {
     let long = "99999999999EiB";
     told_of_values(
