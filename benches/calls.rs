@@ -97,8 +97,17 @@ fn key_of_a_10_kb_create_container(bencher: Bencher) {
 fn owner_among_5000_containers(bencher: Bencher) {
     let mut owners = Owners::default();
     owners.own_pod(&id(1_000_000), 0, PodNames::default());
-    owners.learn(Kind::Container, 0, &list(0, 2500)).unwrap();
-    owners.learn(Kind::Container, 1, &list(2500, 2500)).unwrap();
+    owners
+        .learn(Kind::Container, 0, &list(0, 2500), Owners::default().mark())
+        .unwrap();
+    owners
+        .learn(
+            Kind::Container,
+            1,
+            &list(2500, 2500),
+            Owners::default().mark(),
+        )
+        .unwrap();
     let wanted: Vec<String> = (0..5000).map(id).collect();
     let mut wanted = wanted.iter().cycle();
     bencher.bench_local(|| owners.find(Kind::Container, wanted.next().unwrap()));
@@ -118,7 +127,9 @@ mod two_lists_of_1000_containers {
         let mut owners = Owners::default();
         bencher.bench_local(|| {
             for (backend, list) in lists.iter().enumerate() {
-                owners.learn(Kind::Container, backend, list).unwrap();
+                owners
+                    .learn(Kind::Container, backend, list, Owners::default().mark())
+                    .unwrap();
             }
             reply::of_message(lists.to_vec())
         });

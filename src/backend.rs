@@ -3,7 +3,8 @@
 //! The only module that connects. A call is sent once; nothing here sends it again.
 
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -15,13 +16,15 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use percent_encoding::percent_decode;
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use crate::address::Address;
 use crate::config::BackendConfig;
+use crate::lists::{Lists, Snapshot};
 use crate::owners::BackendId;
 use crate::reply::{GRPC_MESSAGE, GRPC_STATUS, ok_trailers};
-use crate::rpc::Row;
+use crate::rpc::{List, Row};
 use crate::telemetry;
 use crate::wire::Malformed;
 use crate::{status, wire};
@@ -32,10 +35,6 @@ pub const MAX_HEADERS: u32 = 1 << 20;
 pub const STREAM_WINDOW: u32 = 1 << 20;
 /// What all streams of a connection may have: HTTP/2's largest, so that one unread stream never holds up another.
 pub const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
-/// The wait after a first failed connection; doubled by each further one.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest wait between two connections; also grpc-go's in the kubelet.
-const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
 /// A CRI socket that is called.
 #[derive(Debug)]
@@ -48,8 +47,12 @@ pub struct Backend {
     pub socket: Address,
     /// The largest reply, in bytes, that is read.
     pub max_message: usize,
+    /// How long a merged call waits for it where something can stand in.
+    pub list_timeout: Duration,
     link: watch::Sender<Link>,
     retry: Notify,
+    suspected: Notify,
+    missed: Notify,
     known: Mutex<Known>,
 }
 
@@ -60,6 +63,8 @@ pub struct Link {
     pub state: State,
     /// Since when.
     pub since: SystemTime,
+    /// How many times it has changed.
+    pub transitions: u64,
     /// How many connections have failed or ended.
     failures: u64,
 }
@@ -67,12 +72,35 @@ pub struct Link {
 /// What the connection is now.
 #[derive(Clone, Debug)]
 pub enum State {
-    /// The first connection is being made.
+    /// The first connection is being made, or its pods are being listed for the first time.
     Connecting,
-    /// Its pods are listed and calls go to it.
+    /// Its pods are listed and it answers.
     Ready(Wire),
-    /// The last connection failed or ended; the next is made by itself, or as soon as a call wants it.
+    /// It accepts connections, and a probe got no answer. Calls for one pod still go to it; it is probed on, and
+    /// listed before it is ready again.
+    Unresponsive(Wire, Arc<str>),
+    /// It refuses connections, or the last one ended; the next is made by itself, or as soon as a call wants it.
     Down(Arc<str>),
+}
+
+impl State {
+    /// Its name, as `Status` and logs have it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            State::Connecting => "connecting",
+            State::Ready(_) => "ready",
+            State::Unresponsive(..) => "unresponsive",
+            State::Down(_) => "down",
+        }
+    }
+
+    /// Why it is not ready, where that is known.
+    pub fn cause(&self) -> Option<&Arc<str>> {
+        match self {
+            State::Connecting | State::Ready(_) => None,
+            State::Unresponsive(_, cause) | State::Down(cause) => Some(cause),
+        }
+    }
 }
 
 /// What a backend last said of itself, as encoded.
@@ -82,6 +110,43 @@ pub struct Known {
     pub version: Bytes,
     /// Its `StatusResponse`, not verbose.
     pub status: Bytes,
+    /// Its cgroup driver (`RuntimeConfigResponse.linux.cgroup_driver`), `None` if it has no opinion.
+    pub cgroup_driver: Option<u64>,
+    /// Its last whole lists.
+    pub lists: Lists,
+    /// When it last answered anything.
+    answered: Option<Instant>,
+    /// How many lists its last known ones have stood in for it in.
+    pub stood_in: u64,
+    /// How many lists it was left out of.
+    pub left_out: u64,
+    /// It has missed a list and has not been listed whole since.
+    behind: bool,
+    /// Something has stood in for it, or it was left out, and that was logged; until it is listed whole again.
+    pub absent: Absent,
+}
+
+impl Known {
+    /// Whether it has answered anything so lately.
+    pub fn answered_within(&self, time: Duration) -> bool {
+        self.answered.is_some_and(|at| at.elapsed() < time)
+    }
+
+    /// How old the lists are that stand in for it, if they do.
+    pub fn stale_age(&self) -> Option<Duration> {
+        let lists = [List::Pods, List::Containers].map(|list| self.lists.get(list));
+        let oldest = lists.into_iter().flatten().map(Snapshot::age).max()?;
+        self.absent.stale.then_some(oldest)
+    }
+}
+
+/// How merged replies do without a backend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Absent {
+    /// Its last known lists stand in for it.
+    pub stale: bool,
+    /// It is left out of statistics.
+    pub left_out: bool,
 }
 
 /// An open connection.
@@ -166,11 +231,12 @@ impl Answer {
 }
 
 impl Backend {
-    /// A backend that is not connected yet: see [`Backend::maintain`].
+    /// A backend that is not connected yet.
     pub fn new(id: BackendId, config: &BackendConfig, max_message: usize) -> Backend {
         let link = Link {
             state: State::Connecting,
             since: SystemTime::now(),
+            transitions: 0,
             failures: 0,
         };
         Backend {
@@ -178,8 +244,11 @@ impl Backend {
             name: config.name.clone(),
             socket: config.socket.clone(),
             max_message,
+            list_timeout: config.list_timeout,
             link: watch::Sender::new(link),
             retry: Notify::new(),
+            suspected: Notify::new(),
+            missed: Notify::new(),
             known: Mutex::default(),
         }
     }
@@ -191,62 +260,23 @@ impl Backend {
 
     /// What it last said of itself.
     pub fn known(&self) -> Known {
-        self.known
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.locked().clone()
     }
 
     /// Changes what is known of it.
     pub fn learn(&self, change: impl FnOnce(&mut Known)) {
-        change(&mut self.known.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.locked());
     }
 
-    /// Keeps a connection for ever; each new one is ready once `greet` has succeeded over it.
-    pub async fn maintain<G: Future<Output = Result<(), Status>>>(
-        &self,
-        greet: impl Fn(Wire) -> G,
-    ) {
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let (was_ready, cause) = self.connection(&greet).await;
-            self.down(&cause);
-            if was_ready {
-                pause = FIRST_PAUSE;
-            }
-            tokio::select! {
-                () = tokio::time::sleep(pause) => pause = LONGEST_PAUSE.min(pause * 2),
-                () = self.retry.notified() => {}
-            }
-        }
+    fn locked(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes one connection and keeps it to its end: whether it was ready, and why it ended.
-    async fn connection<G: Future<Output = Result<(), Status>>>(
-        &self,
-        greet: &impl Fn(Wire) -> G,
-    ) -> (bool, String) {
-        let (wire, connection) = match self.connect().await {
-            Ok(connected) => connected,
-            Err(cause) => return (false, cause),
-        };
-        let mut connection = std::pin::pin!(connection);
-        let ended = |result: hyper::Result<()>| match result {
-            Ok(()) => "it closed the connection".to_owned(),
-            Err(error) => error_chain(&error),
-        };
-        tokio::select! {
-            result = &mut connection => return (false, ended(result)),
-            greeted = greet(wire.clone()) => match greeted {
-                Ok(()) => self.set(State::Ready(wire)),
-                Err(status) => return (false, status.message().to_owned()),
-            },
-        }
-        tracing::info!(backend = %self.name, socket = %self.socket, "backend is ready");
-        (true, ended(connection.await))
-    }
-
-    async fn connect(
+    /// Opens a connection; the future is what drives it, and ends with it.
+    ///
+    /// # Errors
+    /// Why it cannot be opened.
+    pub async fn connect(
         &self,
     ) -> Result<(Wire, impl Future<Output = hyper::Result<()>> + use<>), String> {
         let Address::Unix(path) = &self.socket;
@@ -263,17 +293,23 @@ impl Backend {
             .map_err(|error| error_chain(&error))
     }
 
-    fn down(&self, cause: &str) {
-        if !matches!(self.link().state, State::Down(_)) {
-            tracing::warn!(backend = %self.name, socket = %self.socket, cause, "backend is down");
-        }
-        self.set(State::Down(cause.into()));
+    /// Which file its socket is now, `None` if there is none.
+    pub(crate) fn socket_file(&self) -> Option<(u64, u64)> {
+        let Address::Unix(path) = &self.socket;
+        let file = std::fs::metadata(path).ok()?;
+        Some((file.dev(), file.ino()))
     }
 
-    fn set(&self, state: State) {
+    /// Changes the state; one log line for each change, none for another cause of the same state.
+    pub(crate) fn set(&self, state: State) {
+        let changed = self.link().state.name() != state.name();
+        if changed {
+            log_change(self, &state);
+        }
         self.link.send_modify(|link| {
-            if std::mem::discriminant(&link.state) != std::mem::discriminant(&state) {
+            if changed {
                 link.since = SystemTime::now();
+                link.transitions += 1;
             }
             link.failures += u64::from(matches!(state, State::Down(_)));
             link.state = state;
@@ -282,27 +318,129 @@ impl Backend {
 
     /// The open connection; if there is none, what the next attempt to make one comes to.
     async fn wire(&self) -> Result<Wire, Status> {
-        let mut link = self.link.subscribe();
         let Link {
             state, failures, ..
         } = self.link();
-        if let State::Ready(wire) = state {
+        if let State::Ready(wire) | State::Unresponsive(wire, _) = state {
             return Ok(wire);
         }
         self.retry.notify_one();
-        let changed = link
-            .wait_for(|now| matches!(now.state, State::Ready(_)) || now.failures > failures)
-            .await;
-        match changed.as_deref() {
-            Ok(Link {
-                state: State::Ready(wire),
-                ..
-            }) => Ok(wire.clone()),
-            Ok(Link {
-                state: State::Down(cause),
-                ..
-            }) => Err(self.unavailable(cause)),
+        let mut link = self.link.subscribe();
+        let changed = link.wait_for(|now| match now.state {
+            State::Ready(_) | State::Unresponsive(..) => true,
+            State::Connecting | State::Down(_) => now.failures > failures,
+        });
+        match changed.await.map(|link| link.state.clone()) {
+            Ok(State::Ready(wire) | State::Unresponsive(wire, _)) => Ok(wire),
+            Ok(State::Down(cause)) => Err(self.unavailable(&cause)),
             _ => Err(self.unavailable("not connected")),
+        }
+    }
+
+    /// Waits until a call wants a connection that there is not.
+    pub(crate) async fn wanted(&self) {
+        self.retry.notified().await;
+    }
+
+    /// Waits until it has been ready.
+    pub(crate) async fn ready(&self) {
+        let mut link = self.link.subscribe();
+        link.wait_for(|now| matches!(now.state, State::Ready(_)))
+            .await
+            .ok();
+    }
+
+    /// Waits until a call has taken so long that it may hang.
+    pub(crate) async fn suspected(&self) {
+        self.suspected.notified().await;
+    }
+
+    /// Waits until it has missed a list.
+    pub(crate) async fn missed(&self) {
+        self.missed.notified().await;
+    }
+
+    /// It has missed a list: it is probed, and asked in the background until it answers.
+    pub(crate) fn miss(&self) {
+        self.suspected.notify_one();
+        self.missed.notify_one();
+        let mut known = self.locked();
+        if !std::mem::replace(&mut known.behind, true) {
+            let timeout = self.list_timeout;
+            tracing::warn!(backend = %self.name, ?timeout, "backend is late with a list; it is asked in the background");
+        }
+    }
+
+    /// Its image store has changed.
+    pub(crate) fn images_changed(&self) {
+        self.locked().lists.images_changed();
+    }
+
+    /// It has been listed whole.
+    pub(crate) fn caught_up(&self) {
+        let mut known = self.locked();
+        let was_behind = std::mem::take(&mut known.behind);
+        if std::mem::take(&mut known.absent) != Absent::default() || was_behind {
+            tracing::info!(backend = %self.name, "backend is in lists and statistics again");
+        }
+    }
+
+    /// Its last known list has stood in for it; told once until it is back.
+    pub(crate) fn stands_in(&self, rpc: &str) {
+        let mut known = self.locked();
+        known.stood_in += 1;
+        if !std::mem::replace(&mut known.absent.stale, true) {
+            tracing::warn!(backend = %self.name, rpc, "the last known lists stand in for a silent backend");
+        }
+    }
+
+    /// A merged reply did without it; told once until it is back.
+    pub(crate) fn is_left_out(&self, rpc: &str, status: &Status) {
+        let mut known = self.locked();
+        known.left_out += 1;
+        if !std::mem::replace(&mut known.absent.left_out, true) {
+            let cause = status.message();
+            tracing::warn!(backend = %self.name, rpc, cause, "a silent backend is left out of statistics");
+        }
+    }
+
+    /// Why there is no use in asking it for a list now.
+    pub(crate) fn silence(&self) -> Option<Status> {
+        let link = self.link();
+        match link.state.cause() {
+            Some(cause) => Some(self.unavailable(cause)),
+            None if self.locked().behind => Some(self.unavailable("it is late with its lists")),
+            None => None,
+        }
+    }
+
+    /// When it last answered anything.
+    pub(crate) fn answered(&self) -> Option<Instant> {
+        self.locked().answered
+    }
+
+    /// Runs what was asked of it to its end, or until a probe has proven that it hangs. Something that takes long is
+    /// no proof, but a reason to probe.
+    ///
+    /// # Errors
+    /// `Unavailable` if it hangs, else what `asked` says.
+    pub(crate) async fn patiently<T, E: From<Status>>(
+        &self,
+        asked: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let mut link = self.link.subscribe();
+        let hangs = link.wait_for(|now| matches!(now.state, State::Unresponsive(..)));
+        let (mut asked, mut hangs) = (std::pin::pin!(asked), std::pin::pin!(hangs));
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut asked => return result,
+                link = &mut hangs => {
+                    let cause = link.ok().and_then(|link| link.state.cause().cloned());
+                    return Err(self.unavailable(&cause.unwrap_or_default()).into());
+                }
+                () = tokio::time::sleep(self.list_timeout) => self.suspected.notify_one(),
+            }
         }
     }
 
@@ -382,6 +520,7 @@ impl Backend {
             .await
             .map_err(|error| self.broken(&*error))?;
         let trailers = body.trailers().cloned();
+        self.locked().answered = Some(Instant::now());
         let answer = Answer {
             head,
             body: body.to_bytes(),
@@ -426,6 +565,19 @@ impl Backend {
     /// `Internal`, naming this backend.
     pub fn bad_reply(&self, cause: &str) -> Status {
         status::bad_reply(&self.name, &self.socket, cause)
+    }
+}
+
+fn log_change(backend: &Backend, state: &State) {
+    let (name, socket, state, cause) = (
+        &backend.name,
+        &backend.socket,
+        state.name(),
+        state.cause().map(AsRef::as_ref),
+    );
+    match state {
+        "ready" => tracing::info!(backend = %name, %socket, "backend is ready"),
+        _ => tracing::warn!(backend = %name, %socket, cause, "backend is {state}"),
     }
 }
 

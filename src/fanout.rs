@@ -7,9 +7,8 @@ use futures_util::future::join_all;
 use tonic::{Code, Status};
 
 use crate::backend::{Answer, Backend};
-use crate::owners::Mark;
 use crate::reply::{self, Reply};
-use crate::rpc::{Lacking, Merge, Then};
+use crate::rpc::{Lacking, Merge, Row};
 use crate::switch::{Call, Failed, Switch};
 use crate::wire::Malformed;
 use crate::{merge, status};
@@ -19,10 +18,16 @@ use crate::{merge, status};
 pub(crate) struct Part {
     /// Which one.
     pub backend: Arc<Backend>,
-    /// When it was asked, in the order of what was learned.
-    pub mark: Mark,
     /// Its answer, or why there is none.
     pub result: Result<Answer, Status>,
+}
+
+/// A backend's part of a merged list.
+pub(crate) enum Share {
+    /// Its message, or the last known one.
+    Message(Bytes),
+    /// It is left out, and this is why: the call's own end if all are.
+    Nothing(Failed),
 }
 
 /// The message of a backend's part.
@@ -36,105 +41,94 @@ impl Switch {
         how: &Merge,
         backends: Vec<Arc<Backend>>,
     ) -> Result<Reply, Failed> {
+        let alone = self.backends.len() == 1;
         match (how, backends.as_slice()) {
             (Merge::Status, _) => self.status(&call).await,
             (Merge::UpdateRuntimeConfig, _) => self.update_runtime_config(&call, &backends).await,
-            (Merge::Interleave(_) | Merge::Events, [only]) if !self.renames(only.id) => {
-                self.send(&call, only, None).await
+            (Merge::Events, _) => Ok(self.events()),
+            (Merge::Interleave(_), [only]) if alone && !self.renames(only.id) => {
+                only.patiently(self.send(&call, only, None)).await
             }
-            (Merge::Interleave(instead), _) => Ok(self.interleave(&call, backends, Some(instead))),
-            (Merge::Events, _) => Ok(self.interleave(&call, backends, None)),
-            (_, [only]) => self.send(&call, only, None).await,
+            (Merge::Interleave(instead), _) => Ok(self.interleave(&call, backends, instead)),
+            (_, [only]) if alone => only.patiently(self.send(&call, only, None)).await,
             (Merge::RuntimeConfig, _) => self.runtime_config(&call, &backends).await,
-            (Merge::Concat(lacking), _) => {
-                let messages = self.whole(&call, *lacking, &backends).await?;
-                self.one_message(&call, messages, |messages| Ok(messages.to_vec()))
-            }
-            (Merge::Distinct(keys, lacking), _) => {
-                let messages = self.whole(&call, *lacking, &backends).await?;
-                self.one_message(&call, messages, |messages| {
-                    Ok(vec![merge::distinct(messages, keys)?])
-                })
+            (Merge::Concat(..), _) => self.merged(&call, &backends, |all| Ok(all.to_vec())).await,
+            (Merge::Distinct(keys, ..), _) => {
+                let distinct = |all: &[Bytes]| Ok(vec![merge::distinct(all, keys)?]);
+                self.merged(&call, &backends, distinct).await
             }
             (Merge::Images, _) => {
-                let messages = self.whole(&call, Lacking::LeftOut, &backends).await?;
-                self.one_message(&call, messages, |messages| {
-                    Ok(vec![merge::images(messages)?])
-                })
+                let images = |all: &[Bytes]| Ok(vec![merge::images(all)?]);
+                self.merged(&call, &backends, images).await
             }
         }
     }
 
-    /// Sends `call` to `backends` at once and reads every reply.
+    /// Sends `call` to `backends` at once and reads every reply, however long that takes one that does not hang.
     pub(crate) async fn gather(&self, call: &Call, backends: &[Arc<Backend>]) -> Vec<Part> {
         let headers = &call.reading_headers();
         let asked = backends.iter().cloned().map(|backend| async move {
-            let mark = self.owners().mark();
-            let result = backend.ask(call.row, headers, call.body.clone()).await;
-            Part {
-                backend,
-                mark,
-                result,
-            }
+            let asked = backend.ask(call.row, headers, call.body.clone());
+            let result = backend.patiently(asked).await;
+            Part { backend, result }
         });
         join_all(asked).await
     }
 
-    /// The message of every backend, learned from; one that fails, fails the call: nothing is left out silently.
-    async fn whole(
+    /// One reply of what all `backends` have to say; one that fails, fails the call: nothing is left out silently.
+    async fn merged(
         &self,
         call: &Call,
-        lacking: Lacking,
         backends: &[Arc<Backend>],
-    ) -> Result<Vec<Message>, Failed> {
+        merge: impl FnOnce(&[Bytes]) -> Result<Vec<Bytes>, Malformed>,
+    ) -> Result<Reply, Failed> {
+        let shares = backends
+            .iter()
+            .map(|backend| self.with_stand_in(call, backend, self.own_share(call, backend)));
         let mut messages = Vec::with_capacity(backends.len());
-        let mut lacks = None;
-        for part in self.gather(call, backends).await {
-            let answer = part.result?;
-            match answer.code() {
-                Code::Ok => {
-                    let message = self.learn_part(
-                        call,
-                        &part.backend,
-                        part.mark,
-                        part.backend.message(&answer)?,
-                    )?;
-                    messages.push((part.backend, message));
-                }
-                Code::Unimplemented if self.may_lack(lacking, &part.backend) => {
-                    lacks = lacks.or(Some(answer))
-                }
-                _ => return Err(named(&part.backend, answer)),
+        let mut absent = None;
+        for (backend, share) in backends.iter().zip(join_all(shares).await) {
+            match share? {
+                Share::Message(message) => messages.push((Arc::clone(backend), message)),
+                Share::Nothing(why) => absent = absent.or(Some(why)),
             }
         }
-        match lacks {
-            Some(answer) if messages.is_empty() => Err(Failed::Answer(Box::new(answer))),
-            _ => Ok(messages),
+        match absent {
+            Some(why) if messages.is_empty() => Err(why),
+            _ => self.one_message(call, messages, merge),
         }
     }
 
-    /// Whether a reply may do without a backend that answers `Unimplemented`.
-    pub(crate) fn may_lack(&self, lacking: Lacking, backend: &Backend) -> bool {
-        match lacking {
-            Lacking::Fails => false,
-            Lacking::FailsForPods => self.owners().count(backend.id) == (0, 0),
-            Lacking::LeftOut => true,
+    /// A backend's own reply to a merged call, learned from.
+    async fn own_share(&self, call: &Call, backend: &Arc<Backend>) -> Result<Share, Failed> {
+        let asked = self.asked();
+        let headers = call.reading_headers();
+        let answer = backend.ask(call.row, &headers, call.body.clone()).await?;
+        match answer.code() {
+            Code::Ok => {
+                let message = backend.message(&answer)?;
+                let changed = self.learn(call, backend, None, asked, &message)?;
+                Ok(Share::Message(changed.unwrap_or(message)))
+            }
+            Code::Unimplemented if self.may_lack(call.row, backend) => {
+                Ok(Share::Nothing(Failed::Answer(Box::new(answer))))
+            }
+            _ => Err(named(backend, answer)),
         }
     }
 
-    fn learn_part(
-        &self,
-        call: &Call,
-        backend: &Backend,
-        mark: Mark,
-        message: Bytes,
-    ) -> Result<Bytes, Status> {
-        let Then::Learn(kind) = call.row.then else {
-            return Ok(message);
-        };
-        let changed = self.learn_list(kind, backend, &message)?;
-        self.settle(call, backend, mark);
-        Ok(changed.unwrap_or(message))
+    /// Whether a merged reply may do without a backend that answers `Unimplemented`.
+    pub(crate) fn may_lack(&self, row: &Row, backend: &Backend) -> bool {
+        match row.merge() {
+            Some(Merge::Concat(Lacking::LeftOut, _) | Merge::Distinct(_, Lacking::LeftOut, _)) => {
+                true
+            }
+            Some(Merge::Concat(Lacking::FailsForPods, _)) => {
+                self.owners().count(backend.id) == (0, 0)
+            }
+            Some(Merge::Images) => true,
+            _ => false,
+        }
     }
 
     fn one_message(
@@ -151,8 +145,7 @@ impl Switch {
             .iter()
             .map(|(_, message)| message.clone())
             .collect();
-        let merged = merge(&bytes)
-            .map_err(|fault| Status::internal(format!("{}: a reply is {fault}", call.row.name)))?;
+        let merged = merge(&bytes).map_err(|fault| status::unmergeable(call.row.name, &fault))?;
         if merged.iter().map(Bytes::len).sum::<usize>() > self.max_message {
             return Err(status::reply_too_large(call.row.name, self.max_message, &sizes).into());
         }
@@ -171,26 +164,23 @@ impl Switch {
             .unwrap_or_else(PoisonError::into_inner) = Some(call.body.clone());
         let mut taken = None;
         let mut unreachable = None;
-        for part in self.gather(call, backends).await {
-            match part.result {
-                Ok(answer) if matches!(answer.code(), Code::Ok) => {
-                    taken = taken.or(Some(reply::of_answer(answer)))
+        for Part { backend, result } in self.gather(call, backends).await {
+            match result {
+                Ok(answer) if answer.code() == Code::Ok => {
+                    taken = taken.or(Some(reply::of_answer(answer)));
                 }
                 Ok(answer) if answer.code() == Code::Unimplemented => {
                     taken = taken.or_else(|| Some(reply::of_message(Vec::new())));
                 }
-                Ok(answer) => return Err(named(&part.backend, answer)),
+                Ok(answer) => return Err(named(&backend, answer)),
                 Err(status) => {
-                    tracing::warn!(backend = %part.backend.name, "runtime configuration is kept until it is back");
+                    let backend = &backend.name;
+                    tracing::warn!(%backend, "runtime configuration is kept until it is back");
                     unreachable = unreachable.or(Some(status));
                 }
             }
         }
-        taken.ok_or_else(|| {
-            unreachable
-                .unwrap_or_else(|| Status::internal("no backend"))
-                .into()
-        })
+        taken.ok_or_else(|| unreachable.unwrap_or_else(status::no_backend).into())
     }
 
     /// The default backend's reply, or the first one's that has an opinion on the cgroup driver.
@@ -199,40 +189,23 @@ impl Switch {
         call: &Call,
         backends: &[Arc<Backend>],
     ) -> Result<Reply, Failed> {
-        let mut parts = self.gather(call, backends).await.into_iter();
-        let mut reply = None;
         let mut lacks = None;
-        let mut driver = None;
-        for (at, part) in parts.by_ref().enumerate() {
-            let answer = match part.result {
-                Ok(answer) => answer,
-                Err(status) if at == 0 => return Err(status.into()),
-                Err(_) => continue,
-            };
-            match answer.code() {
-                Code::Ok => {
-                    let theirs = cgroup_driver(&part.backend, &answer)?;
-                    if *driver.get_or_insert(theirs) != theirs {
-                        tracing::error!(backend = %part.backend.name, "its cgroup driver is not the default backend's; pods of one of them will be limited wrongly");
-                    }
-                    reply = reply.or(Some(answer));
+        for Part { backend, result } in self.gather(call, backends).await {
+            let is_default = backend.id == self.table.default.backend;
+            match result {
+                Ok(answer) if answer.code() == Code::Ok => return Ok(reply::of_answer(answer)),
+                Ok(answer) if answer.code() == Code::Unimplemented => {
+                    lacks = lacks.or(Some(answer));
                 }
-                Code::Unimplemented => lacks = lacks.or(Some(answer)),
-                _ if at == 0 => return Err(Failed::Answer(Box::new(answer))),
-                _ => {}
+                Ok(answer) if is_default => return Err(Failed::Answer(Box::new(answer))),
+                Err(status) if is_default => return Err(status.into()),
+                Ok(_) | Err(_) => {}
             }
         }
-        reply
-            .or(lacks)
+        lacks
             .map(reply::of_answer)
-            .ok_or_else(|| Status::internal("no backend").into())
+            .ok_or_else(|| status::no_backend().into())
     }
-}
-
-/// `RuntimeConfigResponse.linux.cgroup_driver`.
-fn cgroup_driver(backend: &Backend, answer: &Answer) -> Result<u64, Status> {
-    let message = backend.message(answer)?;
-    crate::wire::varint(&message, &[1, 1]).map_err(|fault| backend.malformed(&fault))
 }
 
 /// A backend's refusal where several were asked: its own status, with its name behind the text.

@@ -11,7 +11,7 @@ use crate::owners::BackendId;
 use crate::reply::{self, Reply};
 use crate::rpc::{self, ImageRule, Then};
 use crate::switch::{Call, Failed, Switch};
-use crate::wire;
+use crate::{status, wire};
 
 /// How many image references are remembered; a node has a few hundred.
 const REFERENCES: usize = 4096;
@@ -68,17 +68,24 @@ impl Switch {
             .and_then(|image| self.last_answers().of(image));
         let mut order: Vec<_> = backends.iter().collect();
         order.sort_by_key(|backend| Some(backend.id) != last);
-        let mut absent = None;
-        let mut unanswered = None;
+        let headers = &call.reading_headers();
+        let (mut absent, mut unanswered, mut late) = (None, None, Vec::new());
         for backend in order {
-            let result = backend
-                .ask(call.row, &call.reading_headers(), call.body.clone())
-                .await;
-            match self.has_image(backend, result) {
-                Ok((answer, true)) => {
-                    self.remember_image(call, backend.id, &backend.message(&answer)?);
-                    return Ok(reply::of_answer(answer));
-                }
+            let ask = backend.ask(call.row, headers, call.body.clone());
+            let mut ask = Box::pin(backend.patiently(ask));
+            match tokio::time::timeout(backend.list_timeout, &mut ask).await {
+                Ok(result) => match self.has_image(backend, result) {
+                    Ok((answer, true)) => return self.found_image(call, backend, answer),
+                    Ok((answer, false)) => absent = absent.or(Some(answer)),
+                    Err(failed) => unanswered = unanswered.or(Some(failed)),
+                },
+                // The others may have it.
+                Err(_) => late.push((backend, ask)),
+            }
+        }
+        for (backend, ask) in late {
+            match self.has_image(backend, ask.await) {
+                Ok((answer, true)) => return self.found_image(call, backend, answer),
                 Ok((answer, false)) => absent = absent.or(Some(answer)),
                 Err(failed) => unanswered = unanswered.or(Some(failed)),
             }
@@ -86,8 +93,13 @@ impl Switch {
         match (unanswered, absent) {
             (Some(failed), _) => Err(failed),
             (None, Some(answer)) => Ok(reply::of_answer(answer)),
-            (None, None) => Err(Status::internal("no backend").into()),
+            (None, None) => Err(status::no_backend().into()),
         }
+    }
+
+    fn found_image(&self, call: &Call, backend: &Backend, answer: Answer) -> Result<Reply, Failed> {
+        self.remember_image(call, backend.id, &backend.message(&answer)?);
+        Ok(reply::of_answer(answer))
     }
 
     /// An answer to `ImageStatus`, and whether it has the image.
@@ -129,28 +141,33 @@ impl Switch {
         self.all_well(parts, &[Code::Unimplemented, Code::NotFound])
     }
 
-    /// The first reply that went well, if every backend's did or has one of `fine`.
+    /// The first reply that went well, if every backend's did or has one of `fine`; else every one that failed.
     fn all_well(&self, parts: Vec<Part>, fine: &[Code]) -> Result<Reply, Failed> {
-        let mut well = None;
-        let mut other = None;
-        for part in parts {
-            let answer = part.result?;
-            match answer.code() {
-                Code::Ok => well = well.or(Some(answer)),
-                code if fine.contains(&code) => other = other.or(Some(answer)),
-                _ => return Err(named(&part.backend, answer)),
+        let (mut well, mut other, mut failed) = (None, None, Vec::new());
+        for Part { backend, result } in parts {
+            match result {
+                Ok(answer) if answer.code() == Code::Ok => {
+                    backend.images_changed();
+                    well = well.or(Some(answer));
+                }
+                Ok(answer) if fine.contains(&answer.code()) => other = other.or(Some(answer)),
+                Ok(answer) => failed.push(named(&backend, answer)),
+                Err(status) => failed.push(status.into()),
             }
+        }
+        if let Some(failed) = Failed::all(failed) {
+            return Err(failed);
         }
         match well.or(other) {
             Some(answer) if answer.code() == Code::NotFound => Ok(reply::of_message(Vec::new())),
             Some(answer) => Ok(reply::of_answer(answer)),
-            None => Err(Status::internal("no backend").into()),
+            None => Err(status::no_backend().into()),
         }
     }
 
     /// Notes that `backend` has the image of a call that went well.
     pub(crate) fn remember_image(&self, call: &Call, backend: BackendId, reply: &[u8]) {
-        let Then::HaveImage(path) = call.row.then else {
+        let (Then::HaveImage(path) | Then::NewImage(path)) = call.row.then else {
             return;
         };
         let message = call.message();

@@ -1,14 +1,25 @@
 //! What replies teach: owners, images, and the names that pods' handlers have in the table.
 
 use bytes::Bytes;
+use tokio::time::Instant;
 use tonic::Status;
 
 use crate::backend::Backend;
+use crate::lists::Snapshot;
 use crate::owners::{BackendId, Mark, PodNames};
-use crate::rpc::{Kind, LIST_FILTER, LISTED_HANDLER, Row, Then};
+use crate::rpc::{Kind, LIST_FILTER, LISTED_HANDLER, List, Row, Then};
 use crate::switch::{Call, Switch};
 use crate::telemetry;
 use crate::wire::{self, Path};
+
+/// When something was asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    /// In the order of what was learned.
+    pub mark: Mark,
+    /// By the clock.
+    pub at: Instant,
+}
 
 impl Switch {
     /// Whether a reply has to be read on its way, or passes unread.
@@ -31,11 +42,17 @@ impl Switch {
         call: &Call,
         backend: &Backend,
         of: Option<(Kind, &str)>,
+        asked: Asked,
         reply: &Bytes,
     ) -> Result<Option<Bytes>, Status> {
         match call.row.then {
             Then::Nothing => {}
             Then::HaveImage(_) => self.remember_image(call, backend.id, reply),
+            Then::NewImage(_) => {
+                backend.images_changed();
+                self.remember_image(call, backend.id, reply);
+            }
+            Then::LostImage => backend.images_changed(),
             Then::OwnPod(id, config) => {
                 self.own_pod(call, backend, reply, id, config)?;
             }
@@ -57,21 +74,45 @@ impl Switch {
                     self.owners().forget(kind, id);
                 }
             }
-            Then::Learn(kind) => return self.learn_list(kind, backend, reply),
+            Then::Learn(list) => {
+                let message = self.learn_list(list, backend, reply, asked)?;
+                self.settle(call, backend, reply, asked);
+                return Ok(message);
+            }
             Then::Rename(path) => return self.renamed(backend, reply, path),
         }
         Ok(None)
     }
 
-    /// The list that `call` asked for at `asked` has come whole: what `backend` no longer lists is forgotten, unless
-    /// the call asked for less than all there is.
-    pub(crate) fn settle(&self, call: &Call, backend: &Backend, asked: Mark) {
-        let Then::Learn(kind) = call.row.then else {
+    /// The moment now, to be given back with the list that is asked for now.
+    pub(crate) fn asked(&self) -> Asked {
+        Asked {
+            mark: self.owners().mark(),
+            at: Instant::now(),
+        }
+    }
+
+    /// `message`, which `call` asked for at `asked`, is all that `backend` lists: it is kept, and what it lacks is
+    /// forgotten. Nothing of that if the call asked for less than all there is.
+    pub(crate) fn settle(&self, call: &Call, backend: &Backend, message: &Bytes, asked: Asked) {
+        let Then::Learn(list) = call.row.then else {
             return;
         };
         if wire::bytes(&call.message(), LIST_FILTER).is_ok_and(<[u8]>::is_empty) {
-            self.owners().settle(kind, backend.id, asked);
+            self.keep_whole(list, backend, message, asked);
         }
+    }
+
+    /// Keeps a whole list to stand in for the backend, and forgets what it lacks.
+    pub(crate) fn keep_whole(&self, list: List, backend: &Backend, message: &Bytes, asked: Asked) {
+        if let Some(kind) = list.kind() {
+            self.owners().settle(kind, backend.id, asked.mark);
+        }
+        let snapshot = Snapshot {
+            message: message.clone(),
+            taken: asked.at,
+        };
+        backend.learn(|known| known.lists.keep(list, snapshot));
     }
 
     fn own_pod<'a>(
@@ -92,18 +133,31 @@ impl Switch {
         Ok(id)
     }
 
-    /// Learns a list; as the client is to have it, if that is another one.
+    /// Learns a list that was asked for at `asked`; as the client is to have it, if that is another one.
     pub(crate) fn learn_list(
         &self,
-        kind: Kind,
+        list: List,
         backend: &Backend,
-        list: &Bytes,
+        message: &Bytes,
+        asked: Asked,
     ) -> Result<Option<Bytes>, Status> {
-        let learned = self.owners().learn(kind, backend.id, list);
-        learned.map_err(|fault| backend.malformed(&fault))?;
-        match kind {
-            Kind::Pod => self.renamed(backend, list, LISTED_HANDLER),
-            Kind::Container => Ok(None),
+        if let Some(kind) = list.kind() {
+            let learned = self.owners().learn(kind, backend.id, message, asked.mark);
+            learned.map_err(|fault| backend.malformed(&fault))?;
+        }
+        self.listed_as(list, backend, message)
+    }
+
+    /// A backend's list as the client is to have it, if that is another one.
+    pub(crate) fn listed_as(
+        &self,
+        list: List,
+        backend: &Backend,
+        message: &Bytes,
+    ) -> Result<Option<Bytes>, Status> {
+        match list {
+            List::Pods => self.renamed(backend, message, LISTED_HANDLER),
+            List::Containers | List::Images => Ok(None),
         }
     }
 

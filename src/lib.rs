@@ -8,11 +8,14 @@ pub mod address;
 pub mod backend;
 pub mod config;
 pub mod cri;
+mod events;
 mod fanout;
+pub mod filter;
 mod images;
 mod learn;
 pub mod listener;
 mod listing;
+pub mod lists;
 pub mod merge;
 mod node;
 pub mod owners;
@@ -20,6 +23,8 @@ mod question;
 pub mod reply;
 pub mod route;
 pub mod rpc;
+mod session;
+mod stand_in;
 pub mod status;
 mod streams;
 pub mod switch;
@@ -37,14 +42,8 @@ pub async fn serve(
     // Ends with this function, and the connections with it.
     let mut tasks = JoinSet::new();
     for backend in &switch.backends {
-        let (backend, switch) = (Arc::clone(backend), Arc::clone(&switch));
-        tasks.spawn(async move {
-            let greet = |wire| {
-                let (switch, backend) = (Arc::clone(&switch), Arc::clone(&backend));
-                async move { switch.greet(&backend, wire).await }
-            };
-            backend.maintain(greet).await;
-        });
+        tasks.spawn(session::keep(Arc::clone(&switch), Arc::clone(backend)));
+        tasks.spawn(events::follow(Arc::clone(&switch), Arc::clone(backend)));
     }
     listener.serve(switch, shutdown, drain).await;
 }

@@ -1,32 +1,84 @@
 //! The switch's own questions: a backend's pods and containers, when it connects and when nobody knows an id.
 
 use std::sync::PoisonError;
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
 use tonic::{Code, Status};
 
 use crate::backend::{Answer, Backend, Wire, own_headers};
-use crate::rpc::{self, Kind, Row};
+use crate::rpc::{self, List, Row};
 use crate::switch::Switch;
 use crate::wire;
 
-/// How long a backend may take for a question of the switch's own; a busy one takes seconds for a list.
-const OWN_CALL_LIMIT: Duration = Duration::from_secs(10);
-
 impl Switch {
-    /// Makes a new connection to `backend` ready: its pods and containers listed, the runtime's configuration told.
+    /// Makes a new connection to `backend` ready: its pods and containers listed, its cgroup driver compared, the
+    /// runtime's configuration told.
     ///
     /// # Errors
     /// The status of the first call that failed.
-    pub async fn greet(&self, backend: &Backend, wire: Wire) -> Result<(), Status> {
-        let version = own_call(backend, Some(&wire), &rpc::VERSION, wire::frame(&[])).await?;
-        let version = backend.message(&version)?;
-        backend.learn(|known| known.version = version);
-        self.list(backend, Some(&wire)).await?;
+    pub(crate) async fn greet(&self, backend: &Backend, wire: &Wire) -> Result<(), Status> {
+        Switch::version(backend, wire).await?;
+        self.list(backend, Some(wire)).await?;
+        backend.caught_up();
         self.question.listed(backend.id);
-        self.replay_runtime_config(backend, &wire).await
+        self.compare_cgroup_driver(backend, wire).await?;
+        self.replay_runtime_config(backend, wire).await
+    }
+
+    /// Asks a backend for its version, which any that works answers at once.
+    ///
+    /// # Errors
+    /// Its status.
+    pub(crate) async fn version(backend: &Backend, wire: &Wire) -> Result<(), Status> {
+        let answer = own_call(backend, Some(wire), &rpc::VERSION, wire::frame(&[])).await?;
+        let version = backend.message(&answer)?;
+        backend.learn(|known| known.version = version);
+        Ok(())
+    }
+
+    /// Lists all that a backend has.
+    ///
+    /// # Errors
+    /// The status of the first call that failed.
+    pub(crate) async fn list_whole(&self, backend: &Backend, wire: &Wire) -> Result<(), Status> {
+        self.list(backend, Some(wire)).await?;
+        self.list_images(backend, wire).await
+    }
+
+    /// Lists a backend's images; one without an image service has none to keep.
+    ///
+    /// # Errors
+    /// Its status.
+    pub(crate) async fn list_images(&self, backend: &Backend, wire: &Wire) -> Result<(), Status> {
+        let asked = self.asked();
+        let answer = own_call(backend, Some(wire), &rpc::LIST_IMAGES, wire::frame(&[])).await?;
+        if answer.code() != Code::Unimplemented {
+            self.keep_whole(List::Images, backend, &backend.message(&answer)?, asked);
+        }
+        Ok(())
+    }
+
+    /// The kubelet takes the default backend's cgroup driver for the node's.
+    async fn compare_cgroup_driver(&self, backend: &Backend, wire: &Wire) -> Result<(), Status> {
+        let answer = own_call(backend, Some(wire), &rpc::RUNTIME_CONFIG, wire::frame(&[])).await?;
+        let driver = match answer.code() {
+            Code::Ok => Some(cgroup_driver(backend, &answer)?),
+            // It has no opinion.
+            _ => None,
+        };
+        backend.learn(|known| known.cgroup_driver = driver);
+        let default = self.backend(self.table.default.backend)?;
+        for other in &self.backends {
+            if let (Some(ours), Some(theirs)) =
+                (default.known().cgroup_driver, other.known().cgroup_driver)
+                && ours != theirs
+                && (other.id == backend.id || default.id == backend.id)
+            {
+                tracing::error!(backend = %other.name, "{}", WRONG_CGROUP_DRIVER);
+            }
+        }
+        Ok(())
     }
 
     /// Tells a backend that was away what the kubelet said meanwhile.
@@ -48,30 +100,45 @@ impl Switch {
     /// # Errors
     /// The first backend's that did not answer; the others are learned all the same.
     pub(crate) async fn list_every(&self) -> Result<(), Status> {
-        let listed = self.backends.iter().map(|backend| self.list(backend, None));
+        let listed = self.backends.iter();
+        let listed = listed.map(|backend| backend.patiently(self.list(backend, None)));
         join_all(listed).await.into_iter().collect()
     }
 
     async fn list(&self, backend: &Backend, wire: Option<&Wire>) -> Result<(), Status> {
-        self.list_kind(Kind::Pod, &rpc::LIST_PODS, backend, wire)
+        self.list_kind(List::Pods, &rpc::LIST_PODS, backend, wire)
             .await?;
-        self.list_kind(Kind::Container, &rpc::LIST_CONTAINERS, backend, wire)
+        self.list_kind(List::Containers, &rpc::LIST_CONTAINERS, backend, wire)
             .await
     }
 
     async fn list_kind(
         &self,
-        kind: Kind,
+        list: List,
         row: &'static Row,
         backend: &Backend,
         wire: Option<&Wire>,
     ) -> Result<(), Status> {
-        let asked = self.owners().mark();
+        let asked = self.asked();
         let answer = own_call(backend, wire, row, wire::frame(&[])).await?;
-        self.learn_list(kind, backend, &backend.message(&answer)?)?;
-        self.owners().settle(kind, backend.id, asked);
+        let message = backend.message(&answer)?;
+        self.learn_list(list, backend, &message, asked)?;
+        self.keep_whole(list, backend, &message, asked);
         Ok(())
     }
+}
+
+/// What is wrong if a backend has another cgroup driver than the default one.
+pub(crate) const WRONG_CGROUP_DRIVER: &str = "its cgroup driver is not the default backend's, which the kubelet uses: \
+    its pods are limited in the wrong place; give all backends the same";
+
+/// `RuntimeConfigResponse.linux.cgroup_driver`.
+///
+/// # Errors
+/// If the reply is not what the CRI says.
+pub(crate) fn cgroup_driver(backend: &Backend, answer: &Answer) -> Result<u64, Status> {
+    let driver = wire::varint(&backend.message(answer)?, &[1, 1]);
+    driver.map_err(|fault| backend.malformed(&fault))
 }
 
 /// A call of the switch's own, over `wire` while the backend is not ready.
@@ -82,19 +149,8 @@ async fn own_call(
     body: Bytes,
 ) -> Result<Answer, Status> {
     let headers = own_headers();
-    let asked = async {
-        match wire {
-            Some(wire) => backend.ask_over(wire.clone(), row, &headers, body).await,
-            None => backend.ask(row, &headers, body).await,
-        }
-    };
-    let late = |_| {
-        backend.unavailable(&format!(
-            "no answer to {} within {OWN_CALL_LIMIT:?}",
-            row.name
-        ))
-    };
-    tokio::time::timeout(OWN_CALL_LIMIT, asked)
-        .await
-        .map_err(late)?
+    match wire {
+        Some(wire) => backend.ask_over(wire.clone(), row, &headers, body).await,
+        None => backend.ask(row, &headers, body).await,
+    }
 }

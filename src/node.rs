@@ -2,6 +2,7 @@
 //!
 //! It never waits long for a slow backend and never fails because one that is not the default is down.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,16 +11,20 @@ use futures_util::future::{join, join_all};
 use serde_json::{Value as Json, json};
 use tonic::{Code, Status};
 
-use crate::backend::{Answer, Backend, State, own_headers};
+use crate::backend::{Answer, Backend, own_headers};
 use crate::config::Table;
-use crate::merge;
+use crate::listing::WRONG_CGROUP_DRIVER;
 use crate::reply::{self, Reply};
 use crate::rpc;
 use crate::switch::{Call, Failed, Switch};
 use crate::wire::{self, Malformed};
+use crate::{merge, status};
 
 /// How long a backend may take before what it said last is used.
 const STATUS_WAIT: Duration = Duration::from_secs(1);
+
+/// How long the default backend's last word stands for it; the kubelet calls a node not ready after as long.
+const STATUS_TRUST: Duration = Duration::from_secs(30);
 
 /// The conditions without which a backend is not ready. Others are warnings, such as containerd's of deprecations.
 const NEEDED: [&str; 2] = ["RuntimeReady", "NetworkReady"];
@@ -46,42 +51,41 @@ impl Switch {
         let others = self.backends.iter().filter(|backend| backend.id != default);
         let (answer, others) =
             join(self.default_status(call), join_all(others.map(ask_status))).await;
-        let answer = answer?;
-        let backend = self.backend(default)?;
-        let message = backend.message(&answer)?;
-        backend.learn(|known| known.status.clone_from(&message));
-        let mut said = others;
-        said.insert(
-            0,
-            Said {
-                backend: Arc::clone(backend),
-                status: message,
-                silent: None,
-            },
-        );
+        let (answer, silent) = answer?;
+        let backend = Arc::clone(self.backend(default)?);
+        let status = backend.message(&answer)?;
         let verbose = wire::varint(&call.message(), &[1]).is_ok_and(|verbose| verbose != 0);
+        if !verbose {
+            backend.learn(|known| known.status.clone_from(&status));
+        }
+        let default = Said {
+            backend,
+            status,
+            silent,
+        };
+        let said: Vec<Said> = [default].into_iter().chain(others).collect();
         let message = self.node_status(&said, verbose);
-        let message = message
-            .map_err(|fault| Status::internal(format!("Status: a backend's reply is {fault}")))?;
+        let message = message.map_err(|fault| status::unmergeable(call.row.name, &fault))?;
         Ok(reply::of_changed(answer, &message))
     }
 
-    /// The default backend's answer; without one in time, what it said last.
-    async fn default_status(&self, call: &Call) -> Result<Answer, Failed> {
+    /// The default backend's answer; without one in time, what it said last, for as long as the kubelet itself would
+    /// go without one.
+    async fn default_status(&self, call: &Call) -> Result<(Answer, Option<Status>), Failed> {
         let backend = self.backend(self.table.default.backend)?;
         let headers = call.reading_headers();
         let answer = backend.ask(call.row, &headers, call.body.clone());
-        let mut answer = std::pin::pin!(answer);
-        let known = backend.known().status;
-        let answer = match tokio::time::timeout(STATUS_WAIT, &mut answer).await {
-            Ok(answer) => answer?,
-            Err(_) if known.is_empty() => answer.await?,
-            Err(_) => return Ok(Answer::of_message(&known)),
+        let silent = match tokio::time::timeout(STATUS_WAIT, answer).await {
+            Ok(Ok(answer)) if answer.code() == Code::Ok => return Ok((answer, None)),
+            Ok(Ok(answer)) => return Err(Failed::Answer(Box::new(answer))),
+            Ok(Err(status)) => status,
+            Err(_) => backend.unavailable(&format!("no Status within {STATUS_WAIT:?}")),
         };
-        match answer.code() {
-            Code::Ok => Ok(answer),
-            _ => Err(Failed::Answer(Box::new(answer))),
+        let known = backend.known();
+        if known.status.is_empty() || !known.answered_within(STATUS_TRUST) {
+            return Err(silent.into());
         }
+        Ok((Answer::of_message(&known.status), Some(silent)))
     }
 
     fn node_status(&self, said: &[Said], verbose: bool) -> Result<Bytes, Malformed> {
@@ -140,13 +144,8 @@ impl Switch {
     fn backend_info(&self, said: &Said) -> Result<Json, Malformed> {
         let backend = &said.backend;
         let link = backend.link();
-        let version = backend.known().version;
+        let known = backend.known();
         let (pods, containers) = self.owners().count(backend.id);
-        let (state, cause) = match &link.state {
-            State::Connecting => ("connecting", None),
-            State::Ready(_) => ("ready", None),
-            State::Down(cause) => ("down", Some(cause.to_string())),
-        };
         let conditions = conditions(&said.status)?.into_iter().map(|condition| {
             let Condition {
                 kind,
@@ -159,11 +158,16 @@ impl Switch {
         Ok(json!({
             "name": backend.name,
             "socket": backend.socket.to_string(),
-            "state": state,
-            "cause": cause,
+            "state": link.state.name(),
+            "cause": link.state.cause().map(ToString::to_string),
             "since": humantime::format_rfc3339_seconds(link.since).to_string(),
-            "runtime": wire::string(&version, &[2])?,
-            "version": wire::string(&version, &[3])?,
+            "transitions": link.transitions,
+            "runtime": text(&known.version, 2)?,
+            "version": text(&known.version, 3)?,
+            "cgroupDriver": known.cgroup_driver.map(cgroup_driver_name),
+            "staleListAgeSeconds": known.stale_age().map(|age| age.as_secs()),
+            "listsStoodInFor": known.stood_in,
+            "listsLeftOutOf": known.left_out,
             "conditions": conditions.collect::<Vec<Json>>(),
             "pods": pods,
             "containers": containers,
@@ -200,10 +204,24 @@ async fn ask_status(backend: &Arc<Backend>) -> Said {
 
 /// `RuntimeCondition`.
 struct Condition<'a> {
-    kind: &'a str,
+    kind: Cow<'a, str>,
     status: bool,
-    reason: &'a str,
-    message: &'a str,
+    reason: Cow<'a, str>,
+    message: Cow<'a, str>,
+}
+
+/// A string of a backend that is only shown, so that a byte which is not UTF-8 breaks nothing.
+fn text(message: &[u8], number: u32) -> Result<Cow<'_, str>, Malformed> {
+    Ok(String::from_utf8_lossy(wire::bytes(message, &[number])?))
+}
+
+/// `CgroupDriver` of the CRI.
+fn cgroup_driver_name(driver: u64) -> &'static str {
+    match driver {
+        0 => "systemd",
+        1 => "cgroupfs",
+        _ => "unknown",
+    }
 }
 
 fn conditions(status: &[u8]) -> Result<Vec<Condition<'_>>, Malformed> {
@@ -211,39 +229,56 @@ fn conditions(status: &[u8]) -> Result<Vec<Condition<'_>>, Malformed> {
         .into_iter()
         .map(|condition| {
             Ok(Condition {
-                kind: wire::string(condition, &[1])?,
+                kind: text(condition, 1)?,
                 status: wire::varint(condition, &[2])? != 0,
-                reason: wire::string(condition, &[3])?,
-                message: wire::string(condition, &[4])?,
+                reason: text(condition, 3)?,
+                message: text(condition, 4)?,
             })
         })
         .collect()
 }
 
+/// What is wrong with a backend, apart from what its own conditions warn of.
+fn faults(said: &Said, default: &Said) -> Result<Vec<String>, Malformed> {
+    let (backend, known) = (&said.backend, said.backend.known());
+    let place = format!("backend {:?} ({})", backend.name, backend.socket);
+    let mut faults = Vec::new();
+    if let Some(silent) = &said.silent {
+        faults.push(silent.message().to_owned());
+    } else {
+        for condition in conditions(&said.status)? {
+            if !condition.status && NEEDED.contains(&condition.kind.as_ref()) {
+                let Condition { kind, message, .. } = condition;
+                faults.push(format!("{place}: {kind} is false: {message}"));
+            }
+        }
+    }
+    if let Some(age) = known.stale_age() {
+        let seconds = age.as_secs();
+        faults.push(format!("{place}: lists of {seconds} s ago stand in for it"));
+    }
+    if let (Some(theirs), Some(ours)) = (known.cgroup_driver, default.backend.known().cgroup_driver)
+        && theirs != ours
+    {
+        faults.push(format!("{place}: {WRONG_CGROUP_DRIVER}"));
+    }
+    Ok(faults)
+}
+
 /// The condition that says which backends are not ready; the kubelet does not read it.
 fn backends_ready(said: &[Said]) -> Result<Bytes, Malformed> {
-    let mut faults = Vec::new();
-    for said in said {
-        if let Some(silent) = &said.silent {
-            faults.push(silent.message().to_owned());
-            continue;
-        }
-        for condition in conditions(&said.status)?
-            .iter()
-            .filter(|condition| !condition.status && NEEDED.contains(&condition.kind))
-        {
-            faults.push(format!(
-                "backend {:?} ({}): {} is false: {}",
-                said.backend.name, said.backend.socket, condition.kind, condition.message
-            ));
+    let mut all = Vec::new();
+    if let Some(default) = said.first() {
+        for said in said {
+            all.extend(faults(said, default)?);
         }
     }
     let mut out = BytesMut::new();
     wire::put_bytes(&mut out, 1, b"BackendsReady");
-    wire::put_varint(&mut out, 2, u64::from(faults.is_empty()));
-    if !faults.is_empty() {
+    wire::put_varint(&mut out, 2, u64::from(all.is_empty()));
+    if !all.is_empty() {
         wire::put_bytes(&mut out, 3, b"BackendNotReady");
-        wire::put_bytes(&mut out, 4, faults.join("; ").as_bytes());
+        wire::put_bytes(&mut out, 4, all.join("; ").as_bytes());
     }
     Ok(out.freeze())
 }
@@ -269,7 +304,7 @@ fn handlers(table: &Table, said: &[Said]) -> Result<Vec<Bytes>, Malformed> {
 /// The `RuntimeHandler` of this name in a `StatusResponse`.
 fn advertised<'a>(status: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, Malformed> {
     for handler in wire::all_bytes(status, &[HANDLERS])? {
-        if wire::string(handler, &[1])? == name {
+        if wire::bytes(handler, &[1])? == name.as_bytes() {
             return Ok(Some(handler));
         }
     }

@@ -3,11 +3,14 @@
 //! A whole list shows one moment, and pods may have come since: [`Owners::mark`] names that moment, and
 //! [`Owners::settle`] forgets only what was not learned after it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::rpc::{Kind, SEEN_ANNOTATION};
 use crate::wire::{self, Malformed};
+
+/// How many removals are remembered; only those matter that happen while a list is under way.
+const REMOVALS: usize = 4096;
 
 /// Index of a backend in the table's order.
 pub type BackendId = usize;
@@ -78,6 +81,8 @@ impl PodNames {
 #[derive(Debug, Default)]
 pub struct Owners {
     clock: u64,
+    /// What was removed last, and when: a list that was asked for before shows it still.
+    removed: VecDeque<(String, u64)>,
     pods: HashMap<String, Entry<PodNames>>,
     containers: HashMap<String, Entry<String>>,
 }
@@ -135,29 +140,54 @@ impl Owners {
 
     /// The pod or container was removed; a pod takes its containers with it.
     pub fn forget(&mut self, kind: Kind, id: &str) {
+        self.clock += 1;
+        let mut gone = vec![id.to_owned()];
         match kind {
             Kind::Pod => {
                 self.pods.remove(id);
-                self.containers.retain(|_, container| container.more != id);
+                let containers = self
+                    .containers
+                    .extract_if(|_, container| container.more == id);
+                gone.extend(containers.map(|(id, _)| id));
             }
             Kind::Container => {
                 self.containers.remove(id);
             }
         }
+        self.removed
+            .extend(gone.into_iter().map(|id| (id, self.clock)));
+        let surplus = self.removed.len().saturating_sub(REMOVALS);
+        self.removed.drain(..surplus);
     }
 
-    /// Learns from an encoded list reply of `backend`: every item of the repeated field 1 is its own.
+    /// Learns from an encoded list reply of `backend`, asked for at `asked`: every item of the repeated field 1 is its
+    /// own, unless it was removed since.
     ///
     /// # Errors
     /// If the list is not valid protobuf; what stood before the fault is learned.
-    pub fn learn(&mut self, kind: Kind, backend: BackendId, list: &[u8]) -> Result<(), Malformed> {
+    pub fn learn(
+        &mut self,
+        kind: Kind,
+        backend: BackendId,
+        list: &[u8],
+        asked: Mark,
+    ) -> Result<(), Malformed> {
         self.clock += 1;
         let now = self.clock;
+        let since = self
+            .removed
+            .iter()
+            .rev()
+            .take_while(|(_, at)| *at > asked.0);
+        let removed: HashSet<&str> = since.map(|(id, _)| id.as_str()).collect();
         match kind {
-            Kind::Pod => learn(&mut self.pods, backend, now, list, PodNames::of_listed),
+            Kind::Pod => {
+                let names = PodNames::of_listed;
+                learn(&mut self.pods, backend, now, list, &removed, names)
+            }
             Kind::Container => {
                 let pod = |container: &[u8]| wire::string(container, &[2]).map(str::to_owned);
-                learn(&mut self.containers, backend, now, list, pod)
+                learn(&mut self.containers, backend, now, list, &removed, pod)
             }
         }
     }
@@ -210,6 +240,23 @@ impl Owners {
         Some(newest.backend)
     }
 
+    /// The containers of a pod.
+    pub fn containers_of(&self, pod: &str) -> Vec<String> {
+        let its = self
+            .containers
+            .iter()
+            .filter(|(_, container)| container.more == pod);
+        its.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// The ids that `backend` owns, alone or in dispute.
+    pub fn of(&self, kind: Kind, backend: BackendId) -> HashSet<&str> {
+        match kind {
+            Kind::Pod => of(&self.pods, backend),
+            Kind::Container => of(&self.containers, backend),
+        }
+    }
+
     /// How many pods and containers `backend` owns.
     pub fn count(&self, backend: BackendId) -> (usize, usize) {
         (count(&self.pods, backend), count(&self.containers, backend))
@@ -221,6 +268,7 @@ fn learn<T>(
     backend: BackendId,
     now: u64,
     list: &[u8],
+    removed: &HashSet<&str>,
     more: impl Fn(&[u8]) -> Result<T, Malformed>,
 ) -> Result<(), Malformed> {
     for field in wire::fields(list) {
@@ -234,6 +282,7 @@ fn learn<T>(
             Some(entry) if entry.backend == backend => entry.at = now,
             Some(entry) if entry.created => warn_of_rival(id, entry.backend, backend),
             Some(entry) => entry.rival = Some((backend, now)),
+            None if removed.contains(id) => {}
             None => {
                 let entry = Entry {
                     backend,
@@ -279,6 +328,14 @@ fn with_prefix<'a, T>(
     let hits = entries.iter().filter(|(id, _)| id.starts_with(prefix));
     hits.map(|(id, entry)| (id.as_str(), entry.owner()))
         .collect()
+}
+
+fn of<T>(entries: &HashMap<String, Entry<T>>, backend: BackendId) -> HashSet<&str> {
+    let is_its = |entry: &Entry<T>| {
+        entry.backend == backend || entry.rival.is_some_and(|(rival, _)| rival == backend)
+    };
+    let its = entries.iter().filter(|(_, entry)| is_its(entry));
+    its.map(|(id, _)| id.as_str()).collect()
 }
 
 fn count<T>(entries: &HashMap<String, Entry<T>>, backend: BackendId) -> usize {

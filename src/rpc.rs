@@ -47,13 +47,27 @@ impl Row {
         format!("/{}/{}", self.service.name(), self.name)
     }
 
+    /// How its replies are merged, if it goes to several backends for that.
+    pub fn merge(&self) -> Option<&Merge> {
+        match &self.goes {
+            Goes::All(_, merge) | Goes::Image(_, ImageRule::List(merge)) => Some(merge),
+            _ => None,
+        }
+    }
+
     /// Whether its reply is a stream of messages.
     pub fn streams(&self) -> bool {
-        matches!(
-            self.goes,
-            Goes::All(_, Merge::Interleave(_) | Merge::Events)
-                | Goes::Image(_, ImageRule::List(Merge::Interleave(_)))
-        )
+        matches!(self.merge(), Some(Merge::Interleave(_) | Merge::Events))
+    }
+}
+
+/// What stands in for a silent backend in a merge.
+pub fn silent(merge: &Merge) -> Option<Silent> {
+    match merge {
+        Merge::Concat(_, silent) | Merge::Distinct(_, _, silent) => Some(*silent),
+        Merge::Images => Some(Silent::LastKnown),
+        Merge::Interleave(list) => list.merge().and_then(silent),
+        _ => None,
     }
 }
 
@@ -114,10 +128,10 @@ pub struct Filter {
 #[derive(Debug)]
 pub enum Merge {
     /// The encoded replies one after the other: every field is repeated.
-    Concat(Lacking),
+    Concat(Lacking, Silent),
     /// As `Concat`, but of items with the same string at the path (the first number names the repeated field) the
     /// first backend's stands.
-    Distinct(&'static [Path], Lacking),
+    Distinct(&'static [Path], Lacking, Silent),
     /// Images of one id are one image.
     Images,
     /// Messages as they come; the named unary list where a backend lacks the stream.
@@ -141,6 +155,39 @@ pub enum Lacking {
     FailsForPods,
     /// It is left out; `Unimplemented` only if all lack it.
     LeftOut,
+}
+
+/// What stands in for a backend that does not answer a merged call in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silent {
+    /// The last whole list that it gave; without one the call fails.
+    LastKnown,
+    /// Nothing: it is left out.
+    LeftOut,
+    /// Nothing, except for the default backend, which is waited for.
+    LeftOutUnlessDefault,
+}
+
+/// A list that is whole, last-known whole, or an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum List {
+    /// Pod sandboxes.
+    Pods,
+    /// Containers.
+    Containers,
+    /// Images.
+    Images,
+}
+
+impl List {
+    /// What its items are to the owners; images have none.
+    pub fn kind(self) -> Option<Kind> {
+        match self {
+            List::Pods => Some(Kind::Pod),
+            List::Containers => Some(Kind::Container),
+            List::Images => None,
+        }
+    }
 }
 
 /// Where an image call goes that names no handler.
@@ -169,12 +216,16 @@ pub enum Then {
     OwnRestored(Path, Path, Path),
     /// The pod or container of the request is gone.
     Forget,
-    /// What is listed is the backend's.
-    Learn(Kind),
+    /// What is listed is the backend's, and the list is kept to stand in for it.
+    Learn(List),
     /// The pod's handler gets the table's name back at the path.
     Rename(Path),
     /// The backend has the image of the request, and of the id at the path.
     HaveImage(Path),
+    /// The same, and its store has changed.
+    NewImage(Path),
+    /// The backend's image store has changed.
+    LostImage,
 }
 
 /// The level of a call's log line.
@@ -233,12 +284,16 @@ const POD_STATS_FILTER: Filter = Filter {
 };
 
 use Goes::{All, Default, Handler, Image, Owner, OwnerWithImage};
-use ImageRule::{Every, Find, List, Pull};
+use ImageRule::{Every, Find, Pull};
 use Kind::{Container, Pod};
 use Lacking::{Fails, FailsForPods, LeftOut};
 use Log::{Change, Poll, Read};
 use Merge::{Concat, Distinct, Events, Interleave};
-use Then::{Forget, HaveImage, Learn, Nothing, OwnContainer, OwnPod, OwnRestored, Rename};
+use Silent::{LastKnown, LeftOutUnlessDefault};
+use Then::{
+    Forget, HaveImage, Learn, LostImage, NewImage, Nothing, OwnContainer, OwnPod, OwnRestored,
+    Rename,
+};
 use Unknown::{NotFound, Ok};
 
 /// `Version`.
@@ -247,28 +302,28 @@ pub const VERSION: Row = runtime("Version", Poll, Default, Nothing);
 pub const LIST_PODS: Row = runtime(
     "ListPodSandbox",
     Poll,
-    All(POD_FILTER, Concat(Fails)),
-    Learn(Pod),
+    All(POD_FILTER, Concat(Fails, LastKnown)),
+    Learn(List::Pods),
 );
 /// `ListContainers`.
 pub const LIST_CONTAINERS: Row = runtime(
     "ListContainers",
     Poll,
-    All(CONTAINER_FILTER, Concat(Fails)),
-    Learn(Container),
+    All(CONTAINER_FILTER, Concat(Fails, LastKnown)),
+    Learn(List::Containers),
 );
 /// `ListContainerStats`.
 pub const LIST_CONTAINER_STATS: Row = runtime(
     "ListContainerStats",
     Poll,
-    All(CONTAINER_STATS_FILTER, Concat(Fails)),
+    All(CONTAINER_STATS_FILTER, Concat(Fails, Silent::LeftOut)),
     Nothing,
 );
 /// `ListPodSandboxStats`.
 pub const LIST_POD_STATS: Row = runtime(
     "ListPodSandboxStats",
     Poll,
-    All(POD_STATS_FILTER, Concat(FailsForPods)),
+    All(POD_STATS_FILTER, Concat(FailsForPods, Silent::LeftOut)),
     Nothing,
 );
 /// `UpdateRuntimeConfig`.
@@ -278,21 +333,44 @@ pub const UPDATE_RUNTIME_CONFIG: Row = runtime(
     All(NO_FILTER, Merge::UpdateRuntimeConfig),
     Nothing,
 );
+/// `PodSandboxStatus`.
+pub const POD_STATUS: Row = runtime(
+    "PodSandboxStatus",
+    Read,
+    Owner(Pod, ID, NotFound),
+    Rename(&[1, 9]),
+);
+/// `ContainerStatus`.
+pub const CONTAINER_STATUS: Row = runtime(
+    "ContainerStatus",
+    Read,
+    Owner(Container, ID, NotFound),
+    Nothing,
+);
+/// `GetContainerEvents`.
+pub const EVENTS: Row = runtime("GetContainerEvents", Read, All(NO_FILTER, Events), Nothing);
+/// `RuntimeConfig`.
+pub const RUNTIME_CONFIG: Row = runtime(
+    "RuntimeConfig",
+    Poll,
+    All(NO_FILTER, Merge::RuntimeConfig),
+    Nothing,
+);
 /// `Status`.
 pub const STATUS: Row = runtime("Status", Poll, All(NO_FILTER, Merge::Status), Nothing);
 /// `ListPodSandboxMetrics`.
 pub const LIST_POD_METRICS: Row = runtime(
     "ListPodSandboxMetrics",
     Poll,
-    All(NO_FILTER, Concat(LeftOut)),
+    All(NO_FILTER, Concat(LeftOut, Silent::LeftOut)),
     Nothing,
 );
 /// `ListImages`.
 pub const LIST_IMAGES: Row = image(
     "ListImages",
     Poll,
-    Image(FILTER_HANDLER, List(Merge::Images)),
-    Nothing,
+    Image(FILTER_HANDLER, ImageRule::List(Merge::Images)),
+    Learn(List::Images),
 );
 /// `ImageStatus`.
 pub const IMAGE_STATUS: Row = image(
@@ -309,16 +387,16 @@ pub const ROWS: &[Row] = &[
     runtime("RunPodSandbox", Change, Handler(&[2]), OwnPod(&[1], &[1])),
     runtime("StopPodSandbox", Change, Owner(Pod, ID, Ok), Nothing),
     runtime("RemovePodSandbox", Change, Owner(Pod, ID, Ok), Forget),
-    runtime("PodSandboxStatus", Read, Owner(Pod, ID, NotFound), Rename(&[1, 9])),
+    POD_STATUS,
     LIST_PODS,
-    runtime("StreamPodSandboxes", Poll, All(POD_FILTER, Interleave(&LIST_PODS)), Learn(Pod)),
+    runtime("StreamPodSandboxes", Poll, All(POD_FILTER, Interleave(&LIST_PODS)), Learn(List::Pods)),
     runtime("CreateContainer", Change, OwnerWithImage(ID), OwnContainer(&[1])),
     runtime("StartContainer", Change, Owner(Container, ID, NotFound), Nothing),
     runtime("StopContainer", Change, Owner(Container, ID, Ok), Nothing),
     runtime("RemoveContainer", Change, Owner(Container, ID, Ok), Forget),
     LIST_CONTAINERS,
-    runtime("StreamContainers", Poll, All(CONTAINER_FILTER, Interleave(&LIST_CONTAINERS)), Learn(Container)),
-    runtime("ContainerStatus", Read, Owner(Container, ID, NotFound), Nothing),
+    runtime("StreamContainers", Poll, All(CONTAINER_FILTER, Interleave(&LIST_CONTAINERS)), Learn(List::Containers)),
+    CONTAINER_STATUS,
     runtime("UpdateContainerResources", Change, Owner(Container, ID, NotFound), Nothing),
     runtime("ReopenContainerLog", Read, Owner(Container, ID, NotFound), Nothing),
     runtime("ExecSync", Read, Owner(Container, ID, NotFound), Nothing),
@@ -334,20 +412,20 @@ pub const ROWS: &[Row] = &[
     UPDATE_RUNTIME_CONFIG,
     STATUS,
     runtime("CheckpointContainer", Change, Owner(Container, ID, NotFound), Nothing),
-    runtime("GetContainerEvents", Read, All(NO_FILTER, Events), Nothing),
-    runtime("ListMetricDescriptors", Poll, All(NO_FILTER, Distinct(&[&[1, 1]], LeftOut)), Nothing),
+    EVENTS,
+    runtime("ListMetricDescriptors", Poll, All(NO_FILTER, Distinct(&[&[1, 1]], LeftOut, Silent::LeftOut)), Nothing),
     LIST_POD_METRICS,
     runtime("StreamPodSandboxMetrics", Poll, All(NO_FILTER, Interleave(&LIST_POD_METRICS)), Nothing),
-    runtime("RuntimeConfig", Poll, All(NO_FILTER, Merge::RuntimeConfig), Nothing),
+    RUNTIME_CONFIG,
     runtime("UpdatePodSandboxResources", Change, Owner(Pod, ID, NotFound), Nothing),
     runtime("CheckpointPod", Change, Owner(Pod, ID, NotFound), Nothing),
     runtime("RestorePod", Change, Handler(&[3]), OwnRestored(&[1], &[2, 2], &[2])),
     LIST_IMAGES,
-    image("StreamImages", Poll, Image(FILTER_HANDLER, List(Interleave(&LIST_IMAGES))), Nothing),
+    image("StreamImages", Poll, Image(FILTER_HANDLER, ImageRule::List(Interleave(&LIST_IMAGES))), Learn(List::Images)),
     IMAGE_STATUS,
-    image("PullImage", Change, Image(IMAGE_HANDLER, Pull(&[3, 1, 2])), HaveImage(&[1])),
-    image("RemoveImage", Change, Image(IMAGE_HANDLER, Every), Nothing),
-    image("ImageFsInfo", Poll, All(NO_FILTER, Distinct(&[&[1, 2, 1], &[2, 2, 1]], Fails)), Nothing),
+    image("PullImage", Change, Image(IMAGE_HANDLER, Pull(&[3, 1, 2])), NewImage(&[1])),
+    image("RemoveImage", Change, Image(IMAGE_HANDLER, Every), LostImage),
+    image("ImageFsInfo", Poll, All(NO_FILTER, Distinct(&[&[1, 2, 1], &[2, 2, 1]], Fails, LeftOutUnlessDefault)), Nothing),
 ];
 
 const fn runtime(name: &'static str, log: Log, goes: Goes, then: Then) -> Row {

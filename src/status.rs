@@ -134,6 +134,23 @@ pub fn bad_reply(backend: &str, socket: &Address, cause: &str) -> Status {
     Status::internal(format!("backend {backend:?} ({socket}): {cause}"))
 }
 
+/// Replies of backends that cannot be merged.
+pub fn unmergeable(rpc: &str, fault: &Malformed) -> Status {
+    Status::internal(format!("{rpc}: a backend's reply is malformed: {fault}"))
+}
+
+/// Nobody to ask; a checked table has at least one backend.
+pub fn no_backend() -> Status {
+    Status::internal("no backend was asked")
+}
+
+/// A client that subscribed to events and does not read them.
+pub fn does_not_read(queue: usize) -> Status {
+    Status::resource_exhausted(format!(
+        "more than {queue} events were left unread; subscribe again"
+    ))
+}
+
 /// The switch is ending.
 pub fn shutting_down() -> Status {
     Status::new(Code::Unavailable, "criswitch is shutting down")
@@ -146,12 +163,25 @@ fn noun(kind: Kind) -> &'static str {
     }
 }
 
+/// A status of the switch's own with the texts of other failures behind its own.
+pub fn with_others(status: &Status, others: &str) -> Status {
+    Status::new(status.code(), format!("{}; {others}", status.message()))
+}
+
+/// A backend's text with those of other failures behind it; percent-encoded like `message`.
+pub fn appended(message: &[u8], others: &str) -> http::HeaderValue {
+    behind(message, &format!("; {others}"))
+}
+
 /// Names the backend where several were asked, behind its own text: clients match the beginning.
 ///
 /// `message` is the percent-encoded `grpc-message`.
 pub fn named(message: &[u8], backend: &str, socket: &Address) -> http::HeaderValue {
-    let suffix = format!(" (backend {backend:?}, {socket})");
-    let suffix = utf8_percent_encode(&suffix, MESSAGE).to_string();
-    let text = [message, suffix.as_bytes()].concat();
+    behind(message, &format!(" (backend {backend:?}, {socket})"))
+}
+
+fn behind(message: &[u8], text: &str) -> http::HeaderValue {
+    let text = utf8_percent_encode(text, MESSAGE).to_string();
+    let text = [message, text.as_bytes()].concat();
     http::HeaderValue::from_bytes(&text).unwrap_or_else(|_| http::HeaderValue::from_static(""))
 }

@@ -14,10 +14,10 @@ use hyper::body::Incoming;
 use tonic::{Code, Status};
 
 use crate::backend::{Answer, Backend, error_chain};
-use crate::fanout::named;
-use crate::owners::Mark;
+use crate::fanout::{Share, named};
+use crate::learn::Asked;
 use crate::reply::{self, Reply};
-use crate::rpc::{EVENT_HANDLER, Goes, Merge, Row, Then};
+use crate::rpc::{Row, Then};
 use crate::switch::{Call, Failed, Switch};
 use crate::{status, wire};
 
@@ -27,20 +27,19 @@ impl Switch {
         self: &Arc<Self>,
         call: &Call,
         backends: Vec<Arc<Backend>>,
-        instead: Option<&'static Row>,
+        instead: &'static Row,
     ) -> Reply {
         let having = Arc::new(AtomicUsize::new(backends.len()));
         let feeds = backends.into_iter().map(|backend| {
-            let (switch, call, having) = (Arc::clone(self), call.clone(), Arc::clone(&having));
-            let asked = self.owners().mark();
             let feed = Feed {
-                switch,
-                call,
+                switch: Arc::clone(self),
+                call: call.clone(),
                 backend,
                 instead,
-                asked,
-                having,
+                asked: self.asked(),
+                having: Arc::clone(&having),
                 messages: None,
+                whole: Whole::default(),
             };
             stream::try_unfold(feed, Feed::next).boxed()
         });
@@ -71,100 +70,139 @@ struct Feed {
     switch: Arc<Switch>,
     call: Call,
     backend: Arc<Backend>,
-    instead: Option<&'static Row>,
-    /// When the stream was asked for, in the order of what was learned.
-    asked: Mark,
-    /// How many backends have the RPC, as far as is known.
+    instead: &'static Row,
+    asked: Asked,
+    /// How many backends take part, as far as is known.
     having: Arc<AtomicUsize>,
-    /// `None` until the call is sent.
+    /// `None` until the first message is there.
     messages: Option<Messages>,
+    whole: Whole,
+}
+
+/// The messages of a backend so far, to be its last known list when they are all there.
+#[derive(Default)]
+struct Whole {
+    parts: Vec<Bytes>,
+    /// They are not the backend's own, or too many to be kept.
+    spoilt: bool,
 }
 
 impl Feed {
     async fn next(mut self) -> Result<Option<(Bytes, Feed)>, Failed> {
-        let message = match self.read().await {
-            Ok(message) => message,
-            Err(failed) => self.list_instead(failed).await?,
+        let message = match &mut self.messages {
+            None => return self.first().await,
+            Some(messages) => {
+                let next = self.backend.patiently(messages.next(&self.backend));
+                next.await.map_err(|failed| failed.named(&self.backend))?
+            }
         };
         match message {
             Some(message) => Ok(Some((self.learn(message)?, self))),
             None => {
-                self.switch.settle(&self.call, &self.backend, self.asked);
+                self.settle();
                 Ok(None)
             }
         }
     }
 
-    async fn read(&mut self) -> Result<Option<Bytes>, Failed> {
-        let messages = match &mut self.messages {
-            Some(messages) => messages,
-            none => none.insert(Messages::open(&self.backend, &self.call).await?),
+    /// The first message, or what stands in for them all.
+    async fn first(mut self) -> Result<Option<(Bytes, Feed)>, Failed> {
+        let mut opened = None;
+        let own = async {
+            let (messages, first) = self.open().await?;
+            opened = Some(messages);
+            Ok(first)
         };
-        messages.next(&self.backend).await
+        let share = self
+            .switch
+            .with_stand_in(&self.call, &self.backend, own)
+            .await?;
+        self.whole.spoilt = opened.is_none();
+        self.messages = Some(opened.unwrap_or_else(Messages::ended));
+        match share {
+            // A stream of nothing has no message.
+            Share::Message(message) if message.is_empty() => {
+                self.settle();
+                Ok(None)
+            }
+            Share::Message(message) if self.whole.spoilt => Ok(Some((message, self))),
+            Share::Message(message) => Ok(Some((self.learn(message)?, self))),
+            // The last one to be left out says why there is nothing at all.
+            Share::Nothing(why) if self.having.fetch_sub(1, Ordering::Relaxed) == 1 => Err(why),
+            Share::Nothing(_) => Ok(None),
+        }
     }
 
-    /// The unary list of a backend that lacks the stream, `None` if it lacks that too and may; else the failure.
-    async fn list_instead(&mut self, failed: Failed) -> Result<Option<Bytes>, Failed> {
-        let nothing_came = self
-            .messages
-            .as_ref()
-            .is_none_or(|messages| messages.count == 0);
-        let row = match self.instead {
-            Some(row) if failed.code() == Code::Unimplemented && nothing_came => row,
-            _ => return Err(self.named(failed)),
-        };
+    /// The backend's stream and its first message; of one that lacks the stream, its list.
+    async fn open(&self) -> Result<(Messages, Share), Failed> {
+        let mut messages = Messages::open(&self.backend, &self.call).await?;
+        match messages.next(&self.backend).await {
+            Ok(Some(message)) => Ok((messages, Share::Message(message))),
+            // An empty list has no message; an empty one says the same.
+            Ok(None) => Ok((Messages::ended(), Share::Message(Bytes::new()))),
+            Err(failed) if failed.code() == Code::Unimplemented => {
+                Ok((Messages::ended(), self.list_instead().await?))
+            }
+            Err(failed) => Err(failed.named(&self.backend)),
+        }
+    }
+
+    async fn list_instead(&self) -> Result<Share, Failed> {
+        let (row, headers) = (self.instead, self.call.reading_headers());
         let answer = self
             .backend
-            .ask(row, &self.call.reading_headers(), self.call.body.clone())
+            .ask(row, &headers, self.call.body.clone())
             .await?;
-        self.messages = Some(Messages::ended());
         match answer.code() {
-            Code::Ok => Ok(Some(self.backend.message(&answer)?)),
-            Code::Unimplemented if self.may_be_left_out(row) => Ok(None),
+            Code::Ok => Ok(Share::Message(self.backend.message(&answer)?)),
+            Code::Unimplemented if self.switch.may_lack(row, &self.backend) => {
+                Ok(Share::Nothing(Failed::Answer(Box::new(answer))))
+            }
             _ => Err(named(&self.backend, answer)),
         }
     }
 
-    /// A backend that lacks the list too is left out where the list's row allows it, unless it is the last one.
-    fn may_be_left_out(&self, row: &Row) -> bool {
-        let Goes::All(_, Merge::Concat(lacking)) = row.goes else {
-            return false;
+    fn learn(&mut self, message: Bytes) -> Result<Bytes, Status> {
+        let Then::Learn(list) = self.call.row.then else {
+            return Ok(message);
         };
-        self.switch.may_lack(lacking, &self.backend)
-            && self.having.fetch_sub(1, Ordering::Relaxed) > 1
+        self.whole.add(&message, self.backend.max_message);
+        let changed = self
+            .switch
+            .learn_list(list, &self.backend, &message, self.asked)?;
+        Ok(changed.unwrap_or(message))
     }
 
-    fn named(&self, failed: Failed) -> Failed {
-        match failed {
-            Failed::Answer(answer) => named(&self.backend, *answer),
-            status => status,
+    /// The stream has come to its end, so the list is whole.
+    fn settle(&self) {
+        if !self.whole.spoilt {
+            let message = self.whole.parts.concat().into();
+            self.switch
+                .settle(&self.call, &self.backend, &message, self.asked);
         }
     }
+}
 
-    fn learn(&self, message: Bytes) -> Result<Bytes, Status> {
-        let changed = match (&self.call.row.then, &self.call.row.goes) {
-            (Then::Learn(kind), _) => self.switch.learn_list(*kind, &self.backend, &message)?,
-            (_, Goes::All(_, Merge::Events)) => {
-                self.switch
-                    .renamed(&self.backend, &message, EVENT_HANDLER)?
-            }
-            _ => None,
-        };
-        Ok(changed.unwrap_or(message))
+impl Whole {
+    fn add(&mut self, message: &Bytes, limit: usize) {
+        self.parts.push(message.clone());
+        if self.parts.iter().map(Bytes::len).sum::<usize>() > limit {
+            self.spoilt = true;
+            self.parts.clear();
+        }
     }
 }
 
 /// A backend's stream, cut into messages: a data frame may end anywhere in one.
-struct Messages {
+pub(crate) struct Messages {
     head: http::response::Parts,
     body: Option<Incoming>,
     buffer: BytesMut,
     trailers: Option<HeaderMap>,
-    count: u64,
 }
 
 impl Messages {
-    async fn open(backend: &Backend, call: &Call) -> Result<Messages, Status> {
+    pub(crate) async fn open(backend: &Backend, call: &Call) -> Result<Messages, Status> {
         let (head, body) = backend
             .call(call.row, &call.reading_headers(), call.body.clone())
             .await?
@@ -174,7 +212,6 @@ impl Messages {
             body: Some(body),
             buffer: BytesMut::new(),
             trailers: None,
-            count: 0,
         })
     }
 
@@ -187,14 +224,12 @@ impl Messages {
             body: None,
             buffer: BytesMut::new(),
             trailers,
-            count: 0,
         }
     }
 
-    async fn next(&mut self, backend: &Backend) -> Result<Option<Bytes>, Failed> {
+    pub(crate) async fn next(&mut self, backend: &Backend) -> Result<Option<Bytes>, Failed> {
         loop {
             if let Some(message) = self.take(backend)? {
-                self.count += 1;
                 return Ok(Some(message));
             }
             let frame = match &mut self.body {

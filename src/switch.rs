@@ -3,16 +3,21 @@
 //! Nothing is spawned for a call, so a client that goes away takes its calls at the backends with it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use http::HeaderMap;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
+use tokio::time::Instant;
 use tonic::{Code, Status};
 use tracing::Instrument;
 
 use crate::backend::{Answer, Backend, error_chain};
 use crate::config::{Config, Handler, Table};
+use crate::events::Events;
+use crate::fanout::named;
 use crate::images::LastAnswers;
 use crate::owners::{BackendId, Owners};
 use crate::question::Question;
@@ -31,6 +36,12 @@ pub struct Switch {
     pub backends: Vec<Arc<Backend>>,
     /// The largest message, in bytes, that is read or made.
     pub max_message: usize,
+    /// How old a list may be that stands in for a silent backend.
+    pub stale_lists: Duration,
+    /// Until when the first calls to all backends wait for these to be there.
+    pub start_by: Instant,
+    /// The pods' and containers' events, for all that have subscribed.
+    pub(crate) events: Events,
     /// Which backend last had an image.
     pub images: Mutex<LastAnswers>,
     /// The last `UpdateRuntimeConfig`, framed, for backends that come back.
@@ -99,6 +110,40 @@ impl Failed {
         }
     }
 
+    /// Several failures as one: the first one's status, with the texts of the others behind its own. `None` if there
+    /// was none.
+    pub fn all(failed: Vec<Failed>) -> Option<Failed> {
+        let mut failed = failed.into_iter();
+        let mut first = failed.next()?;
+        let others: Vec<String> = failed.map(|failed| failed.text()).collect();
+        if !others.is_empty() {
+            first.append(&others.join("; "));
+        }
+        Some(first)
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Failed::Status(status) => status.message().to_owned(),
+            Failed::Answer(answer) => answer.plain_text().into_owned(),
+        }
+    }
+
+    fn append(&mut self, text: &str) {
+        match self {
+            Failed::Status(status) => *status = status::with_others(status, text),
+            Failed::Answer(answer) => answer.set_text(status::appended(answer.text(), text)),
+        }
+    }
+
+    /// A backend's word with its name behind the text, for calls that several were asked.
+    pub fn named(self, backend: &Backend) -> Failed {
+        match self {
+            Failed::Answer(answer) => named(backend, *answer),
+            status => status,
+        }
+    }
+
     /// The trailers that end a stream with it.
     pub fn into_trailers(self) -> HeaderMap {
         match self {
@@ -124,6 +169,9 @@ impl Switch {
                 .collect(),
             table: config.table,
             max_message: config.max_message,
+            stale_lists: config.stale_lists,
+            start_by: Instant::now() + config.start_wait,
+            events: Events::default(),
             images: Mutex::default(),
             runtime_config: Mutex::default(),
             question: Question::default(),
@@ -162,10 +210,14 @@ impl Switch {
     ) -> Result<Reply, Failed> {
         let call = self.read(row, request).await?;
         let message = call.message();
+        self.started(row).await;
         let target = self.target(row, &message).await?;
         note(&target);
         match target {
             Target::Backend(backend) => self.send(&call, self.backend(backend)?, None).await,
+            Target::Owner(backend, ..) if row.merge().is_some() => {
+                self.to_backends(call, &[backend]).await
+            }
             Target::Owner(backend, kind, id) => {
                 self.to_owner(&call, self.backend(backend)?, (kind, &id))
                     .await
@@ -173,6 +225,19 @@ impl Switch {
             Target::Handler(handler) => self.to_handler(&call, &handler).await,
             Target::Backends(backends) => self.to_backends(call, &backends).await,
             Target::Miss(kind, id) => Ok(of_unknown(row, kind, &id)?),
+        }
+    }
+
+    /// Before every backend has been there once, calls that concern them all wait for these, for so long as
+    /// `start_wait` says: the kubelet takes the first answers for the node's state.
+    async fn started(&self, row: &Row) {
+        let all = matches!(
+            row.goes,
+            Goes::Default | Goes::All(..) | Goes::Image(_, ImageRule::List(_))
+        );
+        if all && Instant::now() < self.start_by && !self.question.complete(&self.backends) {
+            let ready = join_all(self.backends.iter().map(|backend| backend.ready()));
+            tokio::time::timeout_at(self.start_by, ready).await.ok();
         }
     }
 
@@ -291,7 +356,7 @@ impl Switch {
                 self.merge(call, merge, backends).await
             }
             Goes::Image(_, rule) => self.to_image_stores(&call, rule, &backends).await,
-            _ => Err(Status::internal("no single target").into()),
+            _ => Err(status::no_backend().into()),
         }
     }
 
@@ -308,7 +373,7 @@ impl Switch {
                 .await?;
             return Ok(reply::passed(response, Arc::clone(backend)));
         }
-        let asked = self.owners().mark();
+        let asked = self.asked();
         let answer = backend
             .ask(call.row, &call.reading_headers(), call.body.clone())
             .await?;
@@ -316,8 +381,7 @@ impl Switch {
             return Ok(reply::of_answer(answer));
         }
         let message = backend.message(&answer)?;
-        let changed = self.learn(call, backend, of, &message)?;
-        self.settle(call, backend, asked);
+        let changed = self.learn(call, backend, of, asked, &message)?;
         Ok(match changed {
             Some(message) => reply::of_changed(answer, &message),
             None => reply::of_answer(answer),
@@ -330,9 +394,7 @@ impl Switch {
     }
 
     pub(crate) fn backend(&self, id: BackendId) -> Result<&Arc<Backend>, Status> {
-        self.backends
-            .get(id)
-            .ok_or_else(|| Status::internal("no such backend"))
+        self.backends.get(id).ok_or_else(status::no_backend)
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use criswitch::rpc::{self, Filter, Goes, ImageRule, Kind, Merge, ROWS, Row, Then};
+use criswitch::rpc::{self, Filter, Goes, ImageRule, Kind, List, Merge, ROWS, Row, Then};
 use prost::Message;
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{
@@ -90,13 +90,6 @@ fn is_string_key(interface: &Interface, message: &DescriptorProto, path: &[u32])
 fn filter_keys(filter: &Filter) -> Vec<&'static [u32]> {
     let id = filter.id.map(|(_, path)| path);
     id.into_iter().chain(filter.pod).collect()
-}
-
-fn merge_of(row: &Row) -> Option<&Merge> {
-    match &row.goes {
-        Goes::All(_, merge) | Goes::Image(_, ImageRule::List(merge)) => Some(merge),
-        _ => None,
-    }
 }
 
 /// A map field as such is repeated too, but its concatenation may repeat a key.
@@ -239,7 +232,7 @@ fn replies_are_concatenated_only_where_every_field_is_a_list() {
     let interface = Interface::compiled();
     let mut checked = 0;
     for row in ROWS {
-        let Some(Merge::Concat(_) | Merge::Distinct(..) | Merge::Images) = merge_of(row) else {
+        let Some(Merge::Concat(..) | Merge::Distinct(..) | Merge::Images) = row.merge() else {
             continue;
         };
         let reply = interface.reply(row);
@@ -254,7 +247,7 @@ fn messages_are_interleaved_exactly_where_the_rpc_is_a_stream() {
     let interface = Interface::compiled();
     for row in ROWS {
         let method = interface.method(row);
-        let interleaved = matches!(merge_of(row), Some(Merge::Interleave(_) | Merge::Events));
+        let interleaved = matches!(row.merge(), Some(Merge::Interleave(_) | Merge::Events));
         assert_eq!(interleaved, method.server_streaming(), "{}", row.name);
         assert_eq!(row.streams(), method.server_streaming(), "{}", row.name);
         assert!(!method.client_streaming(), "{}", row.name);
@@ -266,7 +259,7 @@ fn messages_are_interleaved_exactly_where_the_rpc_is_a_stream() {
 fn the_list_instead_of_a_stream_has_the_same_bytes() {
     let interface = Interface::compiled();
     for row in ROWS {
-        let Some(Merge::Interleave(list)) = merge_of(row) else {
+        let Some(Merge::Interleave(list)) = row.merge() else {
             continue;
         };
         let shape = |message: &DescriptorProto| -> Vec<_> {
@@ -298,7 +291,7 @@ fn what_a_reply_teaches_is_where_the_interface_has_it() {
     for row in ROWS {
         let (request, reply) = (interface.request(row), interface.reply(row));
         match row.then {
-            Then::Nothing | Then::Forget => {}
+            Then::Nothing | Then::Forget | Then::LostImage => {}
             Then::OwnPod(id, config) => {
                 assert_eq!(name(reply, id), "pod_sandbox_id");
                 assert_eq!(
@@ -318,13 +311,14 @@ fn what_a_reply_teaches_is_where_the_interface_has_it() {
             Then::Learn(kind) => {
                 let item = interface.end(reply, &[1]);
                 let expected = match kind {
-                    Kind::Pod => ".runtime.v1.PodSandbox",
-                    Kind::Container => ".runtime.v1.Container",
+                    List::Pods => ".runtime.v1.PodSandbox",
+                    List::Containers => ".runtime.v1.Container",
+                    List::Images => ".runtime.v1.Image",
                 };
                 assert_eq!(item.type_name(), expected);
             }
             Then::Rename(path) => assert_eq!(name(reply, path), "runtime_handler"),
-            Then::HaveImage(path) => {
+            Then::HaveImage(path) | Then::NewImage(path) => {
                 assert!(["id", "image_ref"].contains(&name(reply, path).as_str()))
             }
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use criswitch::backend::{Backend, State, own_headers};
+use criswitch::backend::{Backend, Wire, own_headers};
 use criswitch::config::{BackendConfig, Config, Handler, Table};
 use criswitch::cri::{
     RuntimeCondition, StatusRequest, StatusResponse, VersionRequest, VersionResponse,
@@ -12,9 +12,8 @@ use criswitch::cri::{
 use criswitch::rpc::{self, Row};
 use criswitch::wire;
 use futures_util::future::join_all;
-use percent_encoding::percent_decode;
 use prost::Message;
-use tonic::{Code, Status};
+use tonic::Code;
 
 /// What a backend may take to connect and to answer both calls.
 const LIMIT: Duration = Duration::from_secs(3);
@@ -62,22 +61,24 @@ pub(super) fn advertised(row: &Handler, probes: &[Probe]) -> Option<bool> {
 
 async fn probe_one(id: usize, config: &BackendConfig, max_message: usize) -> Probe {
     let backend = Backend::new(id, config, max_message);
-    let asked = async {
-        match tokio::time::timeout(LIMIT, ask(&backend)).await {
-            Ok(found) => found.map_err(|error| cause(&backend, &error)),
-            Err(_) => Err(format!("no answer within {LIMIT:?}")),
-        }
-    };
+    let asked = tokio::time::timeout(LIMIT, connect_and_ask(&backend));
+    asked
+        .await
+        .unwrap_or_else(|_| Err(format!("no answer within {LIMIT:?}")))
+}
+
+async fn connect_and_ask(backend: &Backend) -> Probe {
+    let (wire, connection) = backend.connect().await?;
     tokio::select! {
-        found = asked => found,
-        () = backend.maintain(|_| async { Ok(()) }) => Err("its connection has ended".into()),
+        found = ask(backend, &wire) => found.map_err(|error| format!("{error:#}")),
+        _ = connection => Err("it closed the connection".into()),
     }
 }
 
-async fn ask(backend: &Backend) -> anyhow::Result<Found> {
-    let version = call(backend, &rpc::VERSION, &VersionRequest::default()).await?;
+async fn ask(backend: &Backend, wire: &Wire) -> anyhow::Result<Found> {
+    let version = call(backend, wire, &rpc::VERSION, &VersionRequest::default()).await?;
     let version = VersionResponse::decode(version).context("Version cannot be read")?;
-    let status = call(backend, &rpc::STATUS, &StatusRequest::default()).await?;
+    let status = call(backend, wire, &rpc::STATUS, &StatusRequest::default()).await?;
     let status = StatusResponse::decode(status).context("Status cannot be read")?;
     let handlers = status
         .runtime_handlers
@@ -91,23 +92,23 @@ async fn ask(backend: &Backend) -> anyhow::Result<Found> {
     })
 }
 
-async fn call(backend: &Backend, row: &Row, request: &impl Message) -> anyhow::Result<Bytes> {
+async fn call(
+    backend: &Backend,
+    wire: &Wire,
+    row: &Row,
+    request: &impl Message,
+) -> anyhow::Result<Bytes> {
     let body = wire::frame(&request.encode_to_vec());
-    let answer = backend.ask(row, &own_headers(), body).await?;
+    let answer = backend
+        .ask_over(wire.clone(), row, &own_headers(), body)
+        .await?;
     if answer.code() != Code::Ok {
-        let text = percent_decode(answer.text()).decode_utf8_lossy();
-        bail!("{} says {:?}: {text}", row.name, answer.code());
+        bail!(
+            "{} says {:?}: {}",
+            row.name,
+            answer.code(),
+            answer.plain_text()
+        );
     }
     Ok(backend.message(&answer)?)
-}
-
-/// The connection's own failure where there is one: it comes without the backend's name, which is shown beside it.
-fn cause(backend: &Backend, error: &anyhow::Error) -> String {
-    match backend.link().state {
-        State::Down(cause) => cause.to_string(),
-        _ => match error.downcast_ref::<Status>() {
-            Some(status) => status.message().to_owned(),
-            None => format!("{error:#}"),
-        },
-    }
 }

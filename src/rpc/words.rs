@@ -1,6 +1,9 @@
 //! The table in words, for people: `criswitch routes` and the README. Decides nothing.
 
-use super::{Filter, Goes, ImageRule, Kind, Lacking, Merge, Row, Service, Then, Unknown};
+use super::{
+    Filter, Goes, ImageRule, Kind, Lacking, List, Merge, Row, Service, Silent, Then, Unknown,
+    silent,
+};
 use crate::wire::Path;
 
 /// A row in words; a cell with nothing to say is empty.
@@ -64,7 +67,9 @@ impl Row {
 
     fn reply(&self) -> String {
         let reply = match &self.goes {
-            Goes::All(_, merge) | Goes::Image(_, ImageRule::List(merge)) => merged(merge),
+            Goes::All(_, merge) | Goes::Image(_, ImageRule::List(merge)) => {
+                merged(merge) + silent(merge).map_or("", instead)
+            }
             Goes::Image(_, ImageRule::Pull(_)) => {
                 "as it is; of several, the default backend's".into()
             }
@@ -72,7 +77,7 @@ impl Row {
             _ => "as it is".into(),
         };
         match (&self.then, &self.goes) {
-            (Then::Rename(_) | Then::Learn(Kind::Pod), _) | (_, Goes::All(_, Merge::Events)) => {
+            (Then::Rename(_) | Then::Learn(List::Pods), _) | (_, Goes::All(_, Merge::Events)) => {
                 reply + "; handlers by the table's names"
             }
             _ => reply,
@@ -91,8 +96,8 @@ impl Row {
 
 fn merged(merge: &Merge) -> String {
     match merge {
-        Merge::Concat(lacking) => format!("concatenated{}", without(*lacking)),
-        Merge::Distinct(_, lacking) => {
+        Merge::Concat(lacking, _) => format!("concatenated{}", without(*lacking)),
+        Merge::Distinct(_, lacking, _) => {
             format!("concatenated, the first of each name{}", without(*lacking))
         }
         Merge::Images => "one entry an image id".into(),
@@ -101,6 +106,14 @@ fn merged(merge: &Merge) -> String {
         Merge::Status => "the default backend's, with the table's handlers".into(),
         Merge::RuntimeConfig => "the default backend's".into(),
         Merge::UpdateRuntimeConfig => "OK when every reachable backend has taken it".into(),
+    }
+}
+
+fn instead(silent: Silent) -> &'static str {
+    match silent {
+        Silent::LastKnown => "; the last known list of a silent backend",
+        Silent::LeftOut => "; without a silent backend",
+        Silent::LeftOutUnlessDefault => "; without a silent backend, unless it is the default",
     }
 }
 

@@ -103,7 +103,7 @@ async fn a_short_id_may_be_another_backend_s_too_while_that_is_down() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let (pod, container) = rig.run("kata", "web").await;
     rig.sim("runc").stop().await;
-    rig.pods().await.unwrap_err();
+    rig.pods().await.unwrap();
     for call in ID_CALLS {
         let before = calls_anywhere(&rig, call.rpc);
         let reply = call.send(&rig, short(call.pick(&pod, &container))).await;

@@ -1,0 +1,325 @@
+//! Events of pods and containers: one stream from each backend while anybody listens, shared by all that do.
+//!
+//! When a backend's stream ends and comes back, an event for each of its pods tells the state as it is then. A client's
+//! stream never ends because a backend went away.
+
+use std::collections::{HashMap, HashSet};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::{Bytes, BytesMut};
+use futures_util::{Stream, stream};
+use http::HeaderMap;
+use http_body::Frame;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, watch};
+use tonic::{Code, Status};
+
+use crate::backend::{Backend, own_headers};
+use crate::owners::BackendId;
+use crate::reply::{self, Reply};
+use crate::rpc::{self, EVENT_HANDLER, Kind, List};
+use crate::status;
+use crate::streams::Messages;
+use crate::switch::{Call, Failed, Switch};
+use crate::wire::{self, Malformed};
+
+/// Events that a client may leave unread before it is cut off.
+const QUEUE: usize = 1024;
+/// The wait before a stream that has ended is opened again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+// `ContainerEventType`.
+const STARTED: u64 = 1;
+const STOPPED: u64 = 2;
+const DELETED: u64 = 3;
+/// `SANDBOX_NOTREADY` of `PodSandboxState`.
+const NOT_READY: u64 = 1;
+
+/// An event, or the trailers that end every stream.
+type Event = Result<Bytes, HeaderMap>;
+
+/// Those who listen, and what they are told.
+#[derive(Debug)]
+pub(crate) struct Events {
+    told: broadcast::Sender<Event>,
+    listeners: watch::Sender<usize>,
+    /// Backends that do not have events, and what they say instead: nobody can listen then.
+    lacking: Mutex<HashMap<BackendId, HeaderMap>>,
+}
+
+impl Default for Events {
+    fn default() -> Events {
+        Events {
+            told: broadcast::Sender::new(QUEUE),
+            listeners: watch::Sender::new(0),
+            lacking: Mutex::default(),
+        }
+    }
+}
+
+impl Events {
+    fn lacking(&self) -> MutexGuard<'_, HashMap<BackendId, HeaderMap>> {
+        self.lacking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, event: Event) {
+        // An error says that nobody listens any more.
+        self.told.send(event).ok();
+    }
+
+    /// Waits until somebody listens, or until nobody does.
+    async fn listened(&self, wanted: bool) {
+        let mut listeners = self.listeners.subscribe();
+        listeners
+            .wait_for(|count| (*count > 0) == wanted)
+            .await
+            .ok();
+    }
+}
+
+/// Somebody who listens, as long as this lives.
+struct Listener {
+    switch: Arc<Switch>,
+    told: broadcast::Receiver<Event>,
+    ended: bool,
+}
+
+impl Listener {
+    fn new(switch: &Arc<Switch>) -> Listener {
+        let told = switch.events.told.subscribe();
+        switch.events.listeners.send_modify(|count| *count += 1);
+        Listener {
+            switch: Arc::clone(switch),
+            told,
+            ended: false,
+        }
+    }
+
+    async fn next(mut self) -> Option<(Result<Frame<Bytes>, Infallible>, Listener)> {
+        if self.ended {
+            return None;
+        }
+        let end = match self.told.recv().await {
+            Ok(Ok(event)) => return Some((Ok(Frame::data(wire::frame(&event))), self)),
+            Ok(Err(end)) => end,
+            Err(RecvError::Lagged(_)) => reply::trailers(&status::does_not_read(QUEUE)),
+            Err(RecvError::Closed) => reply::trailers(&status::shutting_down()),
+        };
+        self.ended = true;
+        Some((Ok(Frame::trailers(end)), self))
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.switch
+            .events
+            .listeners
+            .send_modify(|count| *count -= 1);
+    }
+}
+
+impl Switch {
+    /// The events of all backends from now on; `Unimplemented` if one of them has none.
+    pub(crate) fn events(self: &Arc<Self>) -> Reply {
+        let lacking = self.events.lacking().values().next().cloned();
+        if let Some(end) = lacking {
+            return reply::of_frames(stream::iter([Ok(Frame::trailers(end))]));
+        }
+        reply::of_frames(frames(Listener::new(self)))
+    }
+}
+
+fn frames(listener: Listener) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send {
+    stream::unfold(listener, Listener::next)
+}
+
+/// Follows a backend's events for ever, while anybody listens.
+pub(crate) async fn follow(switch: Arc<Switch>, backend: Arc<Backend>) {
+    loop {
+        switch.events.listened(true).await;
+        tokio::select! {
+            () = switch.events.listened(false) => {}
+            never = follow_streams(&switch, &backend) => match never {},
+        }
+        switch.events.lacking().remove(&backend.id);
+    }
+}
+
+/// Opens the backend's stream again and again; from the second on, its pods' states are told first.
+async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Infallible {
+    let mut before = None;
+    loop {
+        backend.ready().await;
+        let failed = match follow_stream(switch, backend, before.take()).await {
+            Ok(()) => None,
+            Err(failed) => Some(failed),
+        };
+        before = Some(known_pods(switch, backend));
+        if let Some(failed) = failed.filter(|failed| failed.code() == Code::Unimplemented) {
+            let end = failed.named(backend).into_trailers();
+            switch.events.lacking().insert(backend.id, end.clone());
+            switch.events.tell(Err(end));
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Tells one stream's events to its end, and at its beginning what has become of the pods of `before`.
+async fn follow_stream(
+    switch: &Arc<Switch>,
+    backend: &Arc<Backend>,
+    before: Option<HashMap<String, Bytes>>,
+) -> Result<(), Failed> {
+    let (headers, body) = (own_headers(), wire::frame(&[]));
+    let call = Call {
+        row: &rpc::EVENTS,
+        headers,
+        body,
+    };
+    let told = async {
+        if let Some(before) = before {
+            tell_state(switch, backend, before).await;
+        }
+    };
+    let streamed = async {
+        let mut messages = Messages::open(backend, &call).await?;
+        while let Some(message) = messages.next(backend).await? {
+            let renamed = switch.renamed(backend, &message, EVENT_HANDLER)?;
+            switch.events.tell(Ok(renamed.unwrap_or(message)));
+        }
+        Ok(())
+    };
+    let mut streamed = std::pin::pin!(streamed);
+    tokio::select! {
+        result = &mut streamed => result,
+        // The stream has been asked for by now, so what changes from here on comes in it.
+        () = told => streamed.await,
+    }
+}
+
+/// Tells the state of each of the backend's pods, and the deletion of those that it no longer has.
+async fn tell_state(switch: &Arc<Switch>, backend: &Arc<Backend>, before: HashMap<String, Bytes>) {
+    let now: HashSet<String> = known_pods(switch, backend).into_keys().collect();
+    for (id, status) in before.iter().filter(|(id, _)| !now.contains(*id)) {
+        let event = event(id, DELETED, status, &[]);
+        let renamed = switch
+            .renamed(backend, &event, EVENT_HANDLER)
+            .ok()
+            .flatten();
+        switch.events.tell(Ok(renamed.unwrap_or(event)));
+    }
+    for id in now {
+        match state_of(switch, backend, &id).await {
+            Ok(event) => switch.events.tell(Ok(event)),
+            Err(failed) => {
+                let (pod, code) = (id, failed.code());
+                tracing::debug!(backend = %backend.name, pod, ?code, "cannot tell a pod's state");
+            }
+        }
+    }
+}
+
+/// The event that tells a pod's state, made from its `PodSandboxStatus`.
+async fn state_of(switch: &Switch, backend: &Arc<Backend>, id: &str) -> Result<Bytes, Failed> {
+    let reply = ask_id(backend, &rpc::POD_STATUS, id).await?;
+    let read = |fault: Malformed| backend.malformed(&fault);
+    let status = wire::bytes(&reply, &[1]).map_err(read)?;
+    let state = wire::varint(status, &[3]).map_err(read)?;
+    let mut containers: Vec<Bytes> = Vec::new();
+    for container in wire::all_bytes(&reply, &[3]).map_err(read)? {
+        containers.push(Bytes::copy_from_slice(container));
+    }
+    if containers.is_empty() {
+        let ids = switch.owners().containers_of(id);
+        for id in ids {
+            let reply = ask_id(backend, &rpc::CONTAINER_STATUS, &id).await?;
+            containers.push(Bytes::copy_from_slice(
+                wire::bytes(&reply, &[1]).map_err(read)?,
+            ));
+        }
+    }
+    let kind = if state == NOT_READY { STOPPED } else { STARTED };
+    let event = event(id, kind, status, &containers);
+    Ok(switch
+        .renamed(backend, &event, EVENT_HANDLER)?
+        .unwrap_or(event))
+}
+
+async fn ask_id(backend: &Arc<Backend>, row: &'static rpc::Row, id: &str) -> Result<Bytes, Status> {
+    let body = wire::frame(&wire::with_string(&[], &[1], id));
+    let headers = own_headers();
+    let answer = backend.patiently(backend.ask(row, &headers, body)).await?;
+    backend.message(&answer)
+}
+
+/// A `ContainerEventResponse` of now.
+fn event(id: &str, kind: u64, status: &[u8], containers: &[Bytes]) -> Bytes {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let mut out = BytesMut::new();
+    wire::put_bytes(&mut out, 1, id.as_bytes());
+    wire::put_varint(&mut out, 2, kind);
+    wire::put_varint(
+        &mut out,
+        3,
+        u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+    );
+    wire::put_bytes(&mut out, 4, status);
+    for container in containers {
+        wire::put_bytes(&mut out, 5, container);
+    }
+    out.freeze()
+}
+
+/// The backend's pods, and what was last listed of them as a `PodSandboxStatus` that is not ready.
+fn known_pods(switch: &Switch, backend: &Backend) -> HashMap<String, Bytes> {
+    let lists = backend.known().lists;
+    let listed = lists
+        .get(List::Pods)
+        .map(|list| list.message.clone())
+        .unwrap_or_default();
+    let mut listed: HashMap<&str, &[u8]> = wire::fields(&listed)
+        .filter_map(|field| field.ok()?.bytes().ok())
+        .filter_map(|pod| Some((wire::string(pod, &[1]).ok()?, pod)))
+        .collect();
+    let owners = switch.owners();
+    let owned = owners.of(Kind::Pod, backend.id).into_iter();
+    owned
+        .map(|id| {
+            (
+                id.to_owned(),
+                gone_pod(id, listed.remove(id).unwrap_or_default()),
+            )
+        })
+        .collect()
+}
+
+fn gone_pod(id: &str, listed: &[u8]) -> Bytes {
+    let mut out = BytesMut::new();
+    wire::put_bytes(&mut out, 1, id.as_bytes());
+    // What cannot be read is left out.
+    out.extend_from_slice(&pod_status(listed).unwrap_or_default());
+    wire::put_varint(&mut out, 3, NOT_READY);
+    out.freeze()
+}
+
+/// A `PodSandboxStatus` from a listed `PodSandbox`, whose fields have other numbers.
+fn pod_status(pod: &[u8]) -> Result<Bytes, Malformed> {
+    let mut out = BytesMut::new();
+    for field in wire::fields(pod) {
+        let field = field?;
+        match (field.number, field.value) {
+            (2, wire::Value::Bytes(value)) => wire::put_bytes(&mut out, 2, value),
+            (4, wire::Value::Varint(created_at)) => wire::put_varint(&mut out, 4, created_at),
+            (number @ (5 | 6 | 7), wire::Value::Bytes(value)) => {
+                wire::put_bytes(&mut out, number + 2, value);
+            }
+            _ => {}
+        }
+    }
+    Ok(out.freeze())
+}

@@ -1,0 +1,154 @@
+//! The life of a backend's connection: made, greeted, watched, made again. One task for each backend.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tonic::Status;
+
+use crate::backend::{Backend, State, Wire, error_chain};
+use crate::switch::Switch;
+
+/// The wait after a first failed connection; doubled by each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest wait between two connections; also grpc-go's in the kubelet.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
+/// How often an idle backend is looked at: its socket's file, and a probe if it has not answered anything meanwhile.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How long a backend may take for a probe (`Version`) before it counts as hung; a busy one answers that at once.
+const PROBE_LIMIT: Duration = Duration::from_secs(3);
+
+/// How a connection came to its end.
+struct End {
+    was_ready: bool,
+    cause: String,
+}
+
+/// Keeps `backend` connected for ever.
+pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
+    let mut failures = 0;
+    loop {
+        let end = connection(&switch, &backend).await;
+        backend.set(State::Down(end.cause.into()));
+        failures = if end.was_ready { 0 } else { failures + 1 };
+        tokio::select! {
+            () = tokio::time::sleep(pause(&backend.name, failures)) => {}
+            () = backend.wanted() => {}
+        }
+    }
+}
+
+/// The wait after so many failures in a row, up to a quarter shorter, so that backends are not all tried at once.
+fn pause(name: &str, failures: u32) -> Duration {
+    let longest = LONGEST_PAUSE.min(FIRST_PAUSE.saturating_mul(1 << failures.min(10)));
+    let mut hasher = DefaultHasher::new();
+    (name, failures).hash(&mut hasher);
+    longest - longest.mul_f64((hasher.finish() % 1000) as f64 / 4000.0)
+}
+
+/// Makes one connection and keeps it to its end.
+async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> End {
+    let file = backend.socket_file();
+    let (wire, connection) = match backend.connect().await {
+        Ok(connected) => connected,
+        Err(cause) => {
+            return End {
+                was_ready: false,
+                cause,
+            };
+        }
+    };
+    let mut was_ready = false;
+    let cause = tokio::select! {
+        ended = connection => match ended {
+            Ok(()) => "it closed the connection".to_owned(),
+            Err(error) => error_chain(&error),
+        },
+        cause = life(switch, backend, &wire, &mut was_ready) => cause,
+        () = replaced(backend, file) => "its socket is another file now".to_owned(),
+    };
+    End { was_ready, cause }
+}
+
+/// Greets the backend and watches it; whenever it has hung and answers again, it is greeted anew.
+async fn life(
+    switch: &Arc<Switch>,
+    backend: &Arc<Backend>,
+    wire: &Wire,
+    was_ready: &mut bool,
+) -> String {
+    loop {
+        tokio::select! {
+            greeted = switch.greet(backend, wire) => match greeted {
+                Ok(()) => {
+                    *was_ready = true;
+                    backend.set(State::Ready(wire.clone()));
+                    tokio::select! {
+                        () = hang(backend, wire) => {}
+                        never = catch_up(switch, backend, wire) => match never {},
+                    }
+                }
+                Err(status) => return status.message().to_owned(),
+            },
+            () = hang(backend, wire) => {}
+        }
+        let cause = format!("it accepts, but did not answer a probe within {PROBE_LIMIT:?}");
+        backend.set(State::Unresponsive(wire.clone(), cause.into()));
+        if let Err(status) = probe(backend, wire).await {
+            return status.message().to_owned();
+        }
+    }
+}
+
+/// Ends when a probe got no answer. Probes when a call takes long, or when the backend has said nothing for a while.
+async fn hang(backend: &Backend, wire: &Wire) {
+    loop {
+        tokio::select! {
+            () = backend.suspected() => {}
+            () = tokio::time::sleep(LOOK_EVERY) => {
+                if backend.answered().is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+                    continue;
+                }
+            }
+        }
+        if tokio::time::timeout(PROBE_LIMIT, probe(backend, wire))
+            .await
+            .is_err()
+        {
+            return;
+        }
+    }
+}
+
+async fn probe(backend: &Backend, wire: &Wire) -> Result<(), Status> {
+    Switch::version(backend, wire).await
+}
+
+/// Lists a backend that has missed a list, one call at a time, until it has answered them all.
+async fn catch_up(
+    switch: &Arc<Switch>,
+    backend: &Backend,
+    wire: &Wire,
+) -> std::convert::Infallible {
+    // A backend is ready before its images are listed: they may be many, and pods are what matters.
+    switch.list_images(backend, wire).await.ok();
+    loop {
+        backend.missed().await;
+        while switch.list_whole(backend, wire).await.is_err() {
+            tokio::time::sleep(FIRST_PAUSE).await;
+        }
+        backend.caught_up();
+    }
+}
+
+/// Ends when the socket's path leads to another file than the connection does.
+async fn replaced(backend: &Backend, file: Option<(u64, u64)>) {
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let now = backend.socket_file();
+        if now.is_some() && now != file {
+            return;
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What a merged reply has of a backend that does not answer: its last known list, or nothing where that is allowed.
+
+use bytes::Bytes;
+use tonic::{Code, Status};
+
+use crate::backend::Backend;
+use crate::fanout::Share;
+use crate::filter::filter;
+use crate::rpc::{self, List, Silent, Then};
+use crate::switch::{Call, Failed, Switch};
+
+impl Switch {
+    /// What one backend has to say to a merged call: its `own` share, or what may stand in for that.
+    ///
+    /// It is waited for as long as its `list_timeout` if something can stand in, else until it is proven to hang.
+    ///
+    /// # Errors
+    /// What `own` says; `Unavailable` if the backend hangs.
+    pub(crate) async fn with_stand_in(
+        &self,
+        call: &Call,
+        backend: &Backend,
+        own: impl Future<Output = Result<Share, Failed>>,
+    ) -> Result<Share, Failed> {
+        if let Some(status) = backend.silence()
+            && let Some(share) = self.stand_in(call, backend, &status)
+        {
+            return Ok(share);
+        }
+        let mut own = std::pin::pin!(backend.patiently(own));
+        let answered = match tokio::time::timeout(backend.list_timeout, &mut own).await {
+            Ok(answered) => answered,
+            Err(_) => {
+                backend.miss();
+                let status = backend.unavailable("it is late");
+                match self.stand_in(call, backend, &status) {
+                    Some(share) => return Ok(share),
+                    None => own.await,
+                }
+            }
+        };
+        match answered {
+            Err(Failed::Status(status)) if status.code() == Code::Unavailable => {
+                let share = self.stand_in(call, backend, &status);
+                share.ok_or(Failed::Status(status))
+            }
+            answered => answered,
+        }
+    }
+
+    /// What stands in for `backend`, which is silent as `status` says; `None` if nothing can.
+    fn stand_in(&self, call: &Call, backend: &Backend, status: &Status) -> Option<Share> {
+        let is_default = backend.id == self.table.default.backend;
+        match (call.row.merge().and_then(rpc::silent)?, &call.row.then) {
+            (Silent::LastKnown, Then::Learn(list)) => {
+                let message = self.last_known(call, *list, backend)?;
+                backend.stands_in(call.row.name);
+                Some(Share::Message(message))
+            }
+            (Silent::LeftOut, _) => Some(leave_out(call, backend, status)),
+            (Silent::LeftOutUnlessDefault, _) if !is_default => {
+                Some(leave_out(call, backend, status))
+            }
+            _ => None,
+        }
+    }
+
+    /// The last whole list of `backend`, as the call filters it; `None` if it is too old, or lacks what the backend
+    /// is known to own.
+    fn last_known(&self, call: &Call, list: List, backend: &Backend) -> Option<Bytes> {
+        let snapshot = backend.known().lists.get(list)?.clone();
+        if snapshot.age() >= self.stale_lists {
+            return None;
+        }
+        let request = call.message();
+        let filtered = match list.kind() {
+            None => filter(list, &snapshot.message, &request, |_| true),
+            Some(kind) => {
+                let owners = self.owners();
+                let owned = owners.of(kind, backend.id);
+                let mut seen = 0;
+                let filtered = filter(list, &snapshot.message, &request, |id| {
+                    let is_owned = owned.contains(id);
+                    seen += usize::from(is_owned);
+                    is_owned
+                });
+                // A pod that came after the list would look gone.
+                (seen == owned.len()).then_some(filtered)?
+            }
+        };
+        let message = filtered.ok()?;
+        let renamed = self.listed_as(list, backend, &message).ok()?;
+        Some(renamed.unwrap_or(message))
+    }
+}
+
+fn leave_out(call: &Call, backend: &Backend, status: &Status) -> Share {
+    backend.is_left_out(call.row.name, status);
+    Share::Nothing(status.clone().into())
+}
