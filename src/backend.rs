@@ -239,7 +239,7 @@ impl Backend {
             result = &mut connection => return (false, ended(result)),
             greeted = greet(wire.clone()) => match greeted {
                 Ok(()) => self.set(State::Ready(wire)),
-                Err(status) => return (false, status.message().to_owned()),
+                Err(status) => return (false, self.cause(&status)),
             },
         }
         tracing::info!(backend = %self.name, socket = %self.socket, "backend is ready");
@@ -261,6 +261,14 @@ impl Backend {
             .handshake(TokioIo::new(stream))
             .await
             .map_err(|error| error_chain(&error))
+    }
+
+    /// What a status of this backend says without its name, which goes before every cause.
+    fn cause(&self, status: &Status) -> String {
+        let named = self.unavailable("");
+        let message = status.message();
+        let cause = message.strip_prefix(named.message()).unwrap_or(message);
+        cause.to_owned()
     }
 
     fn down(&self, cause: &str) {

@@ -16,4 +16,5 @@ mod sharing;
 mod short_ids;
 mod simulated_runtime;
 mod unknown_ids;
+mod unreachable;
 mod wait;
