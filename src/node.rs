@@ -2,6 +2,8 @@
 //!
 //! It never waits long for a slow backend and never fails because one that is not the default is down.
 
+use std::borrow::Cow;
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,30 +46,28 @@ impl Switch {
     pub(crate) async fn status(&self, call: &Call) -> Result<Reply, Failed> {
         let default = self.table.default.backend;
         let others = self.backends.iter().filter(|backend| backend.id != default);
-        let (answer, others) =
-            join(self.default_status(call), join_all(others.map(ask_status))).await;
-        let answer = answer?;
+        let (answer, others) = join(
+            self.default_status(call),
+            join_all(others.map(|backend| self.ask_status(backend))),
+        )
+        .await;
+        let (answer, silent) = answer?;
         let backend = self.backend(default)?;
-        let message = backend.message(&answer)?;
-        backend.learn(|known| known.status.clone_from(&message));
-        let mut said = others;
-        said.insert(
-            0,
-            Said {
-                backend: Arc::clone(backend),
-                status: message,
-                silent: None,
-            },
-        );
+        let said = Said {
+            backend: Arc::clone(backend),
+            status: backend.message(&answer)?,
+            silent,
+        };
+        let said: Vec<_> = std::iter::once(said).chain(others).collect();
         let verbose = wire::varint(&call.message(), &[1]).is_ok_and(|verbose| verbose != 0);
         let message = self.node_status(&said, verbose);
-        let message = message
-            .map_err(|fault| Status::internal(format!("Status: a backend's reply is {fault}")))?;
+        // What the others say has been read before.
+        let message = message.map_err(|fault| backend.malformed(&fault))?;
         Ok(reply::of_changed(answer, &message))
     }
 
-    /// The default backend's answer; without one in time, what it said last.
-    async fn default_status(&self, call: &Call) -> Result<Answer, Failed> {
+    /// The default backend's answer; without one in time, what it said last, and that it keeps silent.
+    async fn default_status(&self, call: &Call) -> Result<(Answer, Option<Status>), Failed> {
         let backend = self.backend(self.table.default.backend)?;
         let headers = call.reading_headers();
         let answer = backend.ask(call.row, &headers, call.body.clone());
@@ -76,25 +76,52 @@ impl Switch {
         let answer = match tokio::time::timeout(STATUS_WAIT, &mut answer).await {
             Ok(answer) => answer?,
             Err(_) if known.is_empty() => answer.await?,
-            Err(_) => return Ok(Answer::of_message(&known)),
+            Err(_) => return Ok((Answer::of_message(&known), Some(late(backend)))),
         };
-        match answer.code() {
-            Code::Ok => Ok(answer),
-            _ => Err(Failed::Answer(Box::new(answer))),
+        if answer.code() != Code::Ok {
+            return Err(Failed::Answer(Box::new(answer)));
         }
+        let status = without(&backend.message(&answer)?, &[INFO]);
+        let status = status.map_err(|fault| backend.malformed(&fault))?.freeze();
+        backend.learn(|known| known.status = status);
+        Ok((answer, None))
+    }
+
+    /// What another backend says now, else what it said last and why it does not now.
+    async fn ask_status(&self, backend: &Arc<Backend>) -> Said {
+        let headers = own_headers();
+        let asked = backend.ask(&rpc::STATUS, &headers, wire::frame(&[]));
+        let result = match tokio::time::timeout(STATUS_WAIT, asked).await {
+            Ok(answer) => answer.and_then(|answer| backend.message(&answer)),
+            Err(_) => Err(late(backend)),
+        };
+        let said = result.and_then(|status| self.readable(backend, status));
+        let said = said.unwrap_or_else(|silent| Said {
+            backend: Arc::clone(backend),
+            status: backend.known().status,
+            silent: Some(silent),
+        });
+        backend.learn(|known| known.status.clone_from(&said.status));
+        said
+    }
+
+    /// A reply that can be read wherever something is taken from it: a broken one is to spoil nobody else's.
+    fn readable(&self, backend: &Arc<Backend>, status: Bytes) -> Result<Said, Status> {
+        let said = Said {
+            backend: Arc::clone(backend),
+            status,
+            silent: None,
+        };
+        let read = self.node_status(slice::from_ref(&said), true);
+        read.map_err(|fault| backend.malformed(&fault))?;
+        Ok(said)
     }
 
     fn node_status(&self, said: &[Said], verbose: bool) -> Result<Bytes, Malformed> {
-        let mut out = BytesMut::new();
         let Some(default) = said.first() else {
             return Ok(Bytes::new());
         };
-        for field in wire::fields(&default.status) {
-            let field = field?;
-            if !matches!(field.number, HANDLERS | FEATURES) {
-                out.extend_from_slice(field.raw);
-            }
-        }
+        let mut out = without(&default.status, &[HANDLERS, FEATURES])?;
         let mut status = BytesMut::new();
         wire::put_bytes(&mut status, 1, &backends_ready(said)?);
         wire::put_bytes(&mut out, CONDITIONS, &status);
@@ -162,8 +189,8 @@ impl Switch {
             "state": state,
             "cause": cause,
             "since": humantime::format_rfc3339_seconds(link.since).to_string(),
-            "runtime": wire::string(&version, &[2])?,
-            "version": wire::string(&version, &[3])?,
+            "runtime": text(&version, 2).unwrap_or_default(),
+            "version": text(&version, 3).unwrap_or_default(),
             "conditions": conditions.collect::<Vec<Json>>(),
             "pods": pods,
             "containers": containers,
@@ -171,39 +198,17 @@ impl Switch {
     }
 }
 
-async fn ask_status(backend: &Arc<Backend>) -> Said {
-    let headers = own_headers();
-    let asked = backend.ask(&rpc::STATUS, &headers, wire::frame(&[]));
-    let result = match tokio::time::timeout(STATUS_WAIT, asked).await {
-        Ok(Ok(answer)) if answer.code() == Code::Ok => backend.message(&answer),
-        Ok(Ok(answer)) => Err(backend.unavailable(&answer.plain_text())),
-        Ok(Err(status)) => Err(status),
-        Err(_) => Err(backend.unavailable(&format!("no Status within {STATUS_WAIT:?}"))),
-    };
-    let backend = Arc::clone(backend);
-    match result {
-        Ok(status) => {
-            backend.learn(|known| known.status.clone_from(&status));
-            Said {
-                backend,
-                status,
-                silent: None,
-            }
-        }
-        Err(silent) => Said {
-            status: backend.known().status,
-            backend,
-            silent: Some(silent),
-        },
-    }
+/// It keeps silent.
+fn late(backend: &Backend) -> Status {
+    backend.unavailable(&format!("no Status within {STATUS_WAIT:?}"))
 }
 
 /// `RuntimeCondition`.
 struct Condition<'a> {
-    kind: &'a str,
+    kind: Cow<'a, str>,
     status: bool,
-    reason: &'a str,
-    message: &'a str,
+    reason: Cow<'a, str>,
+    message: Cow<'a, str>,
 }
 
 fn conditions(status: &[u8]) -> Result<Vec<Condition<'_>>, Malformed> {
@@ -211,10 +216,10 @@ fn conditions(status: &[u8]) -> Result<Vec<Condition<'_>>, Malformed> {
         .into_iter()
         .map(|condition| {
             Ok(Condition {
-                kind: wire::string(condition, &[1])?,
+                kind: text(condition, 1)?,
                 status: wire::varint(condition, &[2])? != 0,
-                reason: wire::string(condition, &[3])?,
-                message: wire::string(condition, &[4])?,
+                reason: text(condition, 3)?,
+                message: text(condition, 4)?,
             })
         })
         .collect()
@@ -230,7 +235,7 @@ fn backends_ready(said: &[Said]) -> Result<Bytes, Malformed> {
         }
         for condition in conditions(&said.status)?
             .iter()
-            .filter(|condition| !condition.status && NEEDED.contains(&condition.kind))
+            .filter(|condition| !condition.status && NEEDED.contains(&&*condition.kind))
         {
             faults.push(format!(
                 "backend {:?} ({}): {} is false: {}",
@@ -269,7 +274,7 @@ fn handlers(table: &Table, said: &[Said]) -> Result<Vec<Bytes>, Malformed> {
 /// The `RuntimeHandler` of this name in a `StatusResponse`.
 fn advertised<'a>(status: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, Malformed> {
     for handler in wire::all_bytes(status, &[HANDLERS])? {
-        if wire::string(handler, &[1])? == name {
+        if wire::bytes(handler, &[1])? == name.as_bytes() {
             return Ok(Some(handler));
         }
     }
@@ -278,6 +283,23 @@ fn advertised<'a>(status: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, Malf
 
 fn features(status: &Bytes) -> Result<Bytes, Malformed> {
     Ok(wire::all_bytes(status, &[FEATURES])?.concat().into())
+}
+
+/// `message` less its fields of these numbers.
+fn without(message: &[u8], numbers: &[u32]) -> Result<BytesMut, Malformed> {
+    let mut out = BytesMut::with_capacity(message.len());
+    for field in wire::fields(message) {
+        let field = field?;
+        if !numbers.contains(&field.number) {
+            out.extend_from_slice(field.raw);
+        }
+    }
+    Ok(out)
+}
+
+/// Text that is shown and never compared; a backend need not have checked that it is UTF-8.
+fn text(message: &[u8], number: u32) -> Result<Cow<'_, str>, Malformed> {
+    Ok(String::from_utf8_lossy(wire::bytes(message, &[number])?))
 }
 
 fn string_entry(key: &str, value: &str) -> Bytes {

@@ -15,6 +15,8 @@ mod routing;
 mod sharing;
 mod short_ids;
 mod simulated_runtime;
+mod status;
+mod status_info;
 mod unknown_ids;
 mod unreachable;
 mod wait;
