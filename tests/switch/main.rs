@@ -6,10 +6,13 @@
 #[path = "../support/support.rs"]
 mod support;
 
+mod binary;
 mod by_id;
 mod calls;
+mod concurrency;
 mod deadlines;
 mod disputed_ids;
+mod drain;
 mod errors;
 mod image_ids;
 mod image_merge;
@@ -24,6 +27,7 @@ mod sharing;
 mod short_ids;
 mod simulated_runtime;
 mod sizes;
+mod socket;
 mod status;
 mod status_info;
 mod unknown_ids;
