@@ -111,6 +111,17 @@ async fn runtime_config_is_unimplemented_where_every_backend_lacks_it() {
 }
 
 #[tokio::test]
+async fn the_cgroup_driver_needs_the_default_and_no_other_backend() {
+    let rig = Rig::start([on_cgroupfs("runc"), on_cgroupfs("kata")]).await;
+    rig.sim("kata").stop().await;
+    assert_eq!(driver(&rig).await.unwrap(), cri::CgroupDriver::Cgroupfs);
+    rig.sim("runc").stop().await;
+    let failed = driver(&rig).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable);
+    assert!(failed.message().contains("runc"), "{failed}");
+}
+
+#[tokio::test]
 async fn two_cgroup_drivers_are_reported_and_the_defaults_is_given() {
     let logged = Logged::here();
     let rig = Rig::start([Sim::new("runc"), on_cgroupfs("kata")]).await;
@@ -242,4 +253,14 @@ async fn a_file_system_of_two_backends_is_one_entry_and_the_defaults() {
     assert_eq!(mountpoints(&info.container_filesystems), expected);
     let used = info.image_filesystems[0].used_bytes.as_ref().unwrap();
     assert_eq!(used.value, rig.sim("runc").images()[0].size);
+}
+
+#[tokio::test]
+async fn file_systems_without_one_backends_are_an_error_that_names_it() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    rig.sim("kata").stop().await;
+    let request = cri::ImageFsInfoRequest {};
+    let failed = rig.images().image_fs_info(request).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable);
+    assert!(failed.message().contains("kata"), "{failed}");
 }

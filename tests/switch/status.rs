@@ -4,15 +4,18 @@ use criswitch::{cri, wire};
 use prost::Message;
 use tonic::{Code, Status};
 
-use crate::support::{Rig, Sim, frame};
+use crate::support::{PATIENCE, Rig, Sim, frame};
 
 const STATUS: &str = "/runtime.v1.RuntimeService/Status";
 const HANDLERS: u32 = 3;
 const FEATURES: u32 = 4;
 
 async fn try_status(rig: &Rig) -> Result<cri::StatusResponse, Status> {
-    let request = cri::StatusRequest { verbose: false };
-    Ok(rig.runtime().status(request).await?.into_inner())
+    let mut runtime = rig.runtime();
+    let status = runtime.status(cri::StatusRequest { verbose: false });
+    // The kubelet takes a node for dead that has no status for half a minute.
+    let status = tokio::time::timeout(PATIENCE, status).await;
+    Ok(status.expect("no status in time")?.into_inner())
 }
 
 async fn status(rig: &Rig) -> cri::StatusResponse {
