@@ -300,6 +300,14 @@ impl Backend {
         Some((file.dev(), file.ino()))
     }
 
+    /// What a status of this backend says without its name, which goes before every cause.
+    pub(crate) fn cause(&self, status: &Status) -> String {
+        let named = self.unavailable("");
+        let message = status.message();
+        let cause = message.strip_prefix(named.message()).unwrap_or(message);
+        cause.to_owned()
+    }
+
     /// Changes the state; one log line for each change, none for another cause of the same state.
     pub(crate) fn set(&self, state: State) {
         let changed = self.link().state.name() != state.name();

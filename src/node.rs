@@ -3,6 +3,7 @@
 //! It never waits long for a slow backend and never fails because one that is not the default is down.
 
 use std::borrow::Cow;
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,11 +15,11 @@ use tonic::{Code, Status};
 use crate::backend::{Answer, Backend, own_headers};
 use crate::config::Table;
 use crate::listing::WRONG_CGROUP_DRIVER;
+use crate::merge;
 use crate::reply::{self, Reply};
 use crate::rpc;
 use crate::switch::{Call, Failed, Switch};
 use crate::wire::{self, Malformed};
-use crate::{merge, status};
 
 /// How long a backend may take before what it said last is used.
 const STATUS_WAIT: Duration = Duration::from_secs(1);
@@ -49,23 +50,23 @@ impl Switch {
     pub(crate) async fn status(&self, call: &Call) -> Result<Reply, Failed> {
         let default = self.table.default.backend;
         let others = self.backends.iter().filter(|backend| backend.id != default);
-        let (answer, others) =
-            join(self.default_status(call), join_all(others.map(ask_status))).await;
+        let (answer, others) = join(
+            self.default_status(call),
+            join_all(others.map(|backend| self.ask_status(backend))),
+        )
+        .await;
         let (answer, silent) = answer?;
-        let backend = Arc::clone(self.backend(default)?);
-        let status = backend.message(&answer)?;
-        let verbose = wire::varint(&call.message(), &[1]).is_ok_and(|verbose| verbose != 0);
-        if !verbose {
-            backend.learn(|known| known.status.clone_from(&status));
-        }
-        let default = Said {
-            backend,
-            status,
+        let backend = self.backend(default)?;
+        let said = Said {
+            backend: Arc::clone(backend),
+            status: backend.message(&answer)?,
             silent,
         };
-        let said: Vec<Said> = [default].into_iter().chain(others).collect();
+        let said: Vec<_> = std::iter::once(said).chain(others).collect();
+        let verbose = wire::varint(&call.message(), &[1]).is_ok_and(|verbose| verbose != 0);
         let message = self.node_status(&said, verbose);
-        let message = message.map_err(|fault| status::unmergeable(call.row.name, &fault))?;
+        // What the others say has been read before.
+        let message = message.map_err(|fault| backend.malformed(&fault))?;
         Ok(reply::of_changed(answer, &message))
     }
 
@@ -75,30 +76,55 @@ impl Switch {
         let backend = self.backend(self.table.default.backend)?;
         let headers = call.reading_headers();
         let answer = backend.ask(call.row, &headers, call.body.clone());
-        let silent = match tokio::time::timeout(STATUS_WAIT, answer).await {
-            Ok(Ok(answer)) if answer.code() == Code::Ok => return Ok((answer, None)),
-            Ok(Ok(answer)) => return Err(Failed::Answer(Box::new(answer))),
-            Ok(Err(status)) => status,
-            Err(_) => backend.unavailable(&format!("no Status within {STATUS_WAIT:?}")),
+        let answer = match tokio::time::timeout(STATUS_WAIT, answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(status)) => return last_word(backend, status),
+            Err(_) => return last_word(backend, late(backend)),
         };
-        let known = backend.known();
-        if known.status.is_empty() || !known.answered_within(STATUS_TRUST) {
-            return Err(silent.into());
+        if answer.code() != Code::Ok {
+            return Err(Failed::Answer(Box::new(answer)));
         }
-        Ok((Answer::of_message(&known.status), Some(silent)))
+        let status = without(&backend.message(&answer)?, &[INFO]);
+        let status = status.map_err(|fault| backend.malformed(&fault))?.freeze();
+        backend.learn(|known| known.status = status);
+        Ok((answer, None))
+    }
+
+    /// What another backend says now, else what it said last and why it does not now.
+    async fn ask_status(&self, backend: &Arc<Backend>) -> Said {
+        let headers = own_headers();
+        let asked = backend.ask(&rpc::STATUS, &headers, wire::frame(&[]));
+        let result = match tokio::time::timeout(STATUS_WAIT, asked).await {
+            Ok(answer) => answer.and_then(|answer| backend.message(&answer)),
+            Err(_) => Err(late(backend)),
+        };
+        let said = result.and_then(|status| self.readable(backend, status));
+        let said = said.unwrap_or_else(|silent| Said {
+            backend: Arc::clone(backend),
+            status: backend.known().status,
+            silent: Some(silent),
+        });
+        backend.learn(|known| known.status.clone_from(&said.status));
+        said
+    }
+
+    /// A reply that can be read wherever something is taken from it: a broken one is to spoil nobody else's.
+    fn readable(&self, backend: &Arc<Backend>, status: Bytes) -> Result<Said, Status> {
+        let said = Said {
+            backend: Arc::clone(backend),
+            status,
+            silent: None,
+        };
+        let read = self.node_status(slice::from_ref(&said), true);
+        read.map_err(|fault| backend.malformed(&fault))?;
+        Ok(said)
     }
 
     fn node_status(&self, said: &[Said], verbose: bool) -> Result<Bytes, Malformed> {
-        let mut out = BytesMut::new();
         let Some(default) = said.first() else {
             return Ok(Bytes::new());
         };
-        for field in wire::fields(&default.status) {
-            let field = field?;
-            if !matches!(field.number, HANDLERS | FEATURES) {
-                out.extend_from_slice(field.raw);
-            }
-        }
+        let mut out = without(&default.status, &[HANDLERS, FEATURES])?;
         let mut status = BytesMut::new();
         wire::put_bytes(&mut status, 1, &backends_ready(said)?);
         wire::put_bytes(&mut out, CONDITIONS, &status);
@@ -175,31 +201,18 @@ impl Switch {
     }
 }
 
-async fn ask_status(backend: &Arc<Backend>) -> Said {
-    let headers = own_headers();
-    let asked = backend.ask(&rpc::STATUS, &headers, wire::frame(&[]));
-    let result = match tokio::time::timeout(STATUS_WAIT, asked).await {
-        Ok(Ok(answer)) if answer.code() == Code::Ok => backend.message(&answer),
-        Ok(Ok(answer)) => Err(backend.unavailable(&answer.plain_text())),
-        Ok(Err(status)) => Err(status),
-        Err(_) => Err(backend.unavailable(&format!("no Status within {STATUS_WAIT:?}"))),
-    };
-    let backend = Arc::clone(backend);
-    match result {
-        Ok(status) => {
-            backend.learn(|known| known.status.clone_from(&status));
-            Said {
-                backend,
-                status,
-                silent: None,
-            }
-        }
-        Err(silent) => Said {
-            status: backend.known().status,
-            backend,
-            silent: Some(silent),
-        },
+/// It keeps silent.
+/// What the default backend said last, and why it does not say so now; an error once that is too long ago.
+fn last_word(backend: &Backend, silent: Status) -> Result<(Answer, Option<Status>), Failed> {
+    let known = backend.known();
+    if known.status.is_empty() || !known.answered_within(STATUS_TRUST) {
+        return Err(silent.into());
     }
+    Ok((Answer::of_message(&known.status), Some(silent)))
+}
+
+fn late(backend: &Backend) -> Status {
+    backend.unavailable(&format!("no Status within {STATUS_WAIT:?}"))
 }
 
 /// `RuntimeCondition`.
@@ -208,11 +221,6 @@ struct Condition<'a> {
     status: bool,
     reason: Cow<'a, str>,
     message: Cow<'a, str>,
-}
-
-/// A string of a backend that is only shown, so that a byte which is not UTF-8 breaks nothing.
-fn text(message: &[u8], number: u32) -> Result<Cow<'_, str>, Malformed> {
-    Ok(String::from_utf8_lossy(wire::bytes(message, &[number])?))
 }
 
 /// `CgroupDriver` of the CRI.
@@ -313,6 +321,23 @@ fn advertised<'a>(status: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, Malf
 
 fn features(status: &Bytes) -> Result<Bytes, Malformed> {
     Ok(wire::all_bytes(status, &[FEATURES])?.concat().into())
+}
+
+/// `message` less its fields of these numbers.
+fn without(message: &[u8], numbers: &[u32]) -> Result<BytesMut, Malformed> {
+    let mut out = BytesMut::with_capacity(message.len());
+    for field in wire::fields(message) {
+        let field = field?;
+        if !numbers.contains(&field.number) {
+            out.extend_from_slice(field.raw);
+        }
+    }
+    Ok(out)
+}
+
+/// Text that is shown and never compared; a backend need not have checked that it is UTF-8.
+fn text(message: &[u8], number: u32) -> Result<Cow<'_, str>, Malformed> {
+    Ok(String::from_utf8_lossy(wire::bytes(message, &[number])?))
 }
 
 fn string_entry(key: &str, value: &str) -> Bytes {

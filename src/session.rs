@@ -89,14 +89,14 @@ async fn life(
                         never = catch_up(switch, backend, wire) => match never {},
                     }
                 }
-                Err(status) => return status.message().to_owned(),
+                Err(status) => return backend.cause(&status),
             },
             () = hang(backend, wire) => {}
         }
         let cause = format!("it accepts, but did not answer a probe within {PROBE_LIMIT:?}");
         backend.set(State::Unresponsive(wire.clone(), cause.into()));
         if let Err(status) = probe(backend, wire).await {
-            return status.message().to_owned();
+            return backend.cause(&status);
         }
     }
 }

@@ -204,7 +204,12 @@ impl RawClient {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let request = request.body(Full::new(body.into())).unwrap();
+        self.send(request.body(Full::new(body.into())).unwrap())
+            .await
+    }
+
+    /// Sends any request at all.
+    pub async fn send(&self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
         self.0.clone().send_request(request).await
     }
 }

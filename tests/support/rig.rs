@@ -174,5 +174,7 @@ fn table_of(sims: &[Sim]) -> String {
     let default = first.first().cloned().unwrap_or_default();
     let handlers: String = sims.iter().map(rows).collect();
     let backends: String = sims.iter().map(backend).collect();
-    format!("default = \"{default}\"\ndrain = \"1s\"\n[handlers]\n{handlers}[backends]\n{backends}")
+    format!(
+        "default = \"{default}\"\ndrain = \"1s\"\nstart_wait = \"0s\"\n[handlers]\n{handlers}[backends]\n{backends}"
+    )
 }

@@ -6,14 +6,30 @@
 #[path = "../support/support.rs"]
 mod support;
 
+mod binary;
 mod by_id;
 mod calls;
+mod concurrency;
+mod deadlines;
 mod disputed_ids;
+mod drain;
+mod errors;
+mod image_ids;
+mod image_merge;
+mod image_status;
+mod images;
+mod node_config;
 mod owners;
 mod questions;
+mod requests;
 mod routing;
 mod sharing;
 mod short_ids;
 mod simulated_runtime;
+mod sizes;
+mod socket;
+mod status;
+mod status_info;
 mod unknown_ids;
+mod unreachable;
 mod wait;

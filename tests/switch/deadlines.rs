@@ -1,0 +1,126 @@
+//! Deadlines: told to the backend, and kept by the switch whatever the backend does.
+
+use bytes::Bytes;
+use criswitch::cri;
+use tonic::Code;
+
+use crate::support::{RawReply, Rig, Sim, frame, frame_raw, image_spec, pod_config};
+
+const RUNTIME: &str = "/runtime.v1.RuntimeService";
+/// A tenth of a second, as gRPC writes it.
+const SHORT: (&str, &str) = ("grpc-timeout", "100m");
+const LONG: (&str, &str) = ("grpc-timeout", "37S");
+
+async fn runc_and_kata() -> Rig {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    rig.pods().await.unwrap();
+    rig
+}
+
+async fn call(rig: &Rig, rpc: &str, timeout: (&str, &str), body: Bytes) -> RawReply {
+    rig.raw(&format!("{RUNTIME}/{rpc}"), &[timeout], body).await
+}
+
+/// DeadlineExceeded by the switch's word, and nothing goes on at the backend.
+async fn late(rig: &Rig, rpc: &str, reply: RawReply) {
+    assert_eq!(reply.code(), Code::DeadlineExceeded, "{}", reply.text());
+    assert!(reply.text().contains(rpc), "{}", reply.text());
+    let given_up = |journal: &crate::support::Journal| {
+        journal.held.is_empty() && journal.cancelled.iter().any(|held| held == rpc)
+    };
+    rig.sim("kata").until(given_up).await;
+}
+
+fn by_id(id: &str) -> Bytes {
+    frame(&cri::StopContainerRequest {
+        container_id: id.to_owned(),
+        timeout: 0,
+    })
+}
+
+fn run_pod() -> Bytes {
+    frame(&cri::RunPodSandboxRequest {
+        config: Some(pod_config("web")),
+        runtime_handler: "kata".to_owned(),
+    })
+}
+
+#[tokio::test]
+async fn a_backend_is_told_the_clients_deadline() {
+    let rig = runc_and_kata().await;
+    let (_, container) = rig.run("kata", "other").await;
+    for (rpc, body) in [
+        ("StopContainer", by_id(&container)),
+        ("RunPodSandbox", run_pod()),
+        ("ListContainerStats", frame_raw(b"")),
+        ("StreamContainers", frame_raw(b"")),
+    ] {
+        let reply = call(&rig, rpc, LONG, body).await;
+        assert_eq!(reply.code(), Code::Ok, "{rpc}: {}", reply.text());
+        let got = rig.sim("kata").calls(rpc).pop().unwrap();
+        assert_eq!(got.header(LONG.0), Some(LONG.1), "{rpc}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_passes_its_deadline_is_deadline_exceeded_and_ends_at_the_backend() {
+    let rig = runc_and_kata().await;
+    let (_, container) = rig.run("kata", "other").await;
+    for (rpc, body) in [
+        // One that passes unread, and one that the switch learns from.
+        ("StopContainer", by_id(&container)),
+        ("RunPodSandbox", run_pod()),
+    ] {
+        rig.sim("kata").hold(rpc);
+        late(&rig, rpc, call(&rig, rpc, SHORT, body).await).await;
+    }
+}
+
+#[tokio::test]
+async fn a_list_that_one_backend_holds_up_is_deadline_exceeded() {
+    let rig = runc_and_kata().await;
+    for rpc in ["ListPodSandbox", "ListContainerStats", "StreamContainers"] {
+        rig.sim("kata").hold(rpc);
+        late(&rig, rpc, call(&rig, rpc, SHORT, frame_raw(b"")).await).await;
+    }
+}
+
+#[tokio::test]
+async fn a_stream_of_one_backend_ends_at_its_deadline() {
+    let rig = Rig::start([Sim::new("kata")]).await;
+    rig.pods().await.unwrap();
+    // It has no end of its own.
+    let reply = call(&rig, "GetContainerEvents", SHORT, frame_raw(b"")).await;
+    assert_eq!(reply.code(), Code::DeadlineExceeded, "{}", reply.text());
+}
+
+#[tokio::test]
+async fn a_pull_that_one_backend_holds_up_is_deadline_exceeded() {
+    let rig = runc_and_kata().await;
+    rig.sim("kata").hold("PullImage");
+    let body = frame(&cri::PullImageRequest {
+        image: Some(image_spec("app:1")),
+        ..Default::default()
+    });
+    let path = "/runtime.v1.ImageService/PullImage";
+    let reply = rig.raw(path, &[SHORT], body).await;
+    late(&rig, "PullImage", reply).await;
+}
+
+#[tokio::test]
+async fn a_call_for_an_unknown_id_is_deadline_exceeded_while_a_backend_does_not_list() {
+    let rig = runc_and_kata().await;
+    rig.sim("kata").hold("ListPodSandbox");
+    let reply = call(&rig, "StopContainer", SHORT, by_id("nobodys")).await;
+    assert_eq!(reply.code(), Code::DeadlineExceeded, "{}", reply.text());
+}
+
+#[tokio::test]
+async fn a_call_to_a_backend_that_never_gets_ready_is_deadline_exceeded() {
+    let kata = Sim::new("kata");
+    kata.hold("Version");
+    let rig = Rig::start([Sim::new("runc"), kata]).await;
+    let reply = call(&rig, "RunPodSandbox", SHORT, run_pod()).await;
+    assert_eq!(reply.code(), Code::DeadlineExceeded, "{}", reply.text());
+    assert!(rig.sim("kata").calls("RunPodSandbox").is_empty());
+}

@@ -1,0 +1,181 @@
+//! ListImages over several image stores: one entry an image, nothing lost.
+
+use criswitch::cri;
+use tonic::{Code, Status};
+
+use crate::support::{RawClient, Rig, Sim, frame_raw, image_spec};
+
+const LIST_IMAGES: &str = "/runtime.v1.ImageService/ListImages";
+
+fn image(id: &str, tags: &[&str], digests: &[&str]) -> cri::Image {
+    let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    cri::Image {
+        id: id.to_owned(),
+        repo_tags: owned(tags),
+        repo_digests: owned(digests),
+        size: 1,
+        ..Default::default()
+    }
+}
+
+async fn list(rig: &Rig, filter: Option<cri::ImageSpec>) -> Result<Vec<cri::Image>, Status> {
+    let filter = filter.map(|image| cri::ImageFilter { image: Some(image) });
+    let request = cri::ListImagesRequest { filter };
+    Ok(rig.images().list_images(request).await?.into_inner().images)
+}
+
+async fn all(rig: &Rig) -> Vec<cri::Image> {
+    list(rig, None).await.unwrap()
+}
+
+#[tokio::test]
+async fn the_images_of_every_backend_are_listed_the_defaults_first() {
+    let runc = Sim::new("runc").stores(image("sha256:b", &["b:1"], &[]));
+    let kata = Sim::new("kata").stores(image("a", &["a:1"], &[]));
+    let images = all(&Rig::start([runc, kata]).await).await;
+    let ids: Vec<_> = images.iter().map(|image| image.id.as_str()).collect();
+    assert_eq!(ids, ["sha256:b", "a"]);
+}
+
+#[tokio::test]
+async fn an_image_of_several_backends_is_one_with_the_names_of_all() {
+    let runc = image("sha256:1", &["app:1", "app:latest"], &["app@sha256:d1"]);
+    let kata = image("sha256:1", &["app:1", "app:2"], &["app@sha256:d1"]);
+    let gvisor = image("sha256:1", &[], &["other@sha256:d2"]);
+    let images = all(&Rig::start([
+        Sim::new("runc").stores(runc),
+        Sim::new("kata").stores(kata),
+        Sim::new("gvisor").stores(gvisor),
+    ])
+    .await)
+    .await;
+    let expected = image(
+        "sha256:1",
+        &["app:1", "app:latest", "app:2"],
+        &["app@sha256:d1", "other@sha256:d2"],
+    );
+    assert_eq!(images, [expected]);
+}
+
+#[tokio::test]
+async fn an_image_is_pinned_if_it_is_anywhere_and_as_large_as_the_largest() {
+    let with = |size, pinned| cri::Image {
+        size,
+        pinned,
+        ..image("sha256:1", &["pause:1"], &[])
+    };
+    for (first, second) in [
+        (with(70, true), with(7, false)),
+        (with(7, false), with(70, true)),
+        (with(7, true), with(70, false)),
+    ] {
+        let rig = Rig::start([
+            Sim::new("runc").stores(first),
+            Sim::new("kata").stores(second),
+        ])
+        .await;
+        assert_eq!(all(&rig).await, [with(70, true)]);
+    }
+}
+
+#[tokio::test]
+async fn what_only_one_backend_knows_of_a_shared_image_is_kept() {
+    let plain = image("sha256:1", &["app:1"], &[]);
+    let with_user = cri::Image {
+        username: "nobody".to_owned(),
+        ..plain.clone()
+    };
+    let rig = Rig::start([
+        Sim::new("runc").stores(with_user.clone()),
+        Sim::new("kata").stores(plain),
+    ])
+    .await;
+    assert_eq!(all(&rig).await, [with_user]);
+}
+
+#[tokio::test]
+async fn an_image_of_one_backend_alone_is_listed_byte_for_byte() {
+    let runc = Sim::new("runc").newer().image("only-runc:1");
+    let rig = Rig::start([runc, Sim::new("kata").image("only-kata:1")]).await;
+    let mut expected = Vec::new();
+    for sim in &rig.sims {
+        let direct = RawClient::connect(&sim.socket()).await;
+        let list = direct.call(LIST_IMAGES, &[], frame_raw(b"")).await;
+        let list = list.messages()[0].clone();
+        // The images alone: what a newer runtime puts beside them is of one backend.
+        for field in criswitch::wire::fields(&list).map(Result::unwrap) {
+            if field.number == 1 {
+                expected.extend_from_slice(field.raw);
+            }
+        }
+    }
+    assert!(expected.windows(18).any(|w| w == b"of a later version"));
+    let through = rig.raw(LIST_IMAGES, &[], frame_raw(b"")).await;
+    assert_eq!(through.messages(), [expected]);
+}
+
+/// Those with a filter: the switch lists all images by itself.
+fn filtered_lists(sim: &Sim) -> Vec<crate::support::Call> {
+    let mut calls = sim.calls("ListImages");
+    calls.retain(|call| call.body.len() > 5);
+    calls
+}
+
+#[tokio::test]
+async fn a_filter_goes_to_every_backend() {
+    let rig = Rig::start([
+        Sim::new("runc").image("app:1").image("web:1"),
+        Sim::new("kata").image("app:1"),
+    ])
+    .await;
+    let images = list(&rig, Some(image_spec("app:1"))).await.unwrap();
+    assert_eq!(images, rig.sim("kata").images());
+    assert_eq!(filtered_lists(rig.sim("kata")).len(), 1);
+}
+
+#[tokio::test]
+async fn a_filter_with_a_handler_goes_to_its_backend_alone() {
+    let text = |directory: &str| {
+        format!(
+            "default = \"runc\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n\
+             gvisor = {{ socket = \"{directory}/boxes.sock\", handler = \"runsc\" }}\n"
+        )
+    };
+    let boxes = Sim::new("boxes").handlers(["runsc"]).image("app:1");
+    let rig = Rig::with_config([Sim::new("runc").image("web:1"), boxes], text).await;
+    let of = |handler: &str| cri::ImageSpec {
+        runtime_handler: handler.to_owned(),
+        ..Default::default()
+    };
+    let images = list(&rig, Some(of("gvisor"))).await.unwrap();
+    assert_eq!(images, rig.sim("boxes").images());
+    assert!(filtered_lists(rig.sim("runc")).is_empty());
+    // It knows the handler by its own name.
+    let calls = filtered_lists(rig.sim("boxes"));
+    let asked: cri::ListImagesRequest = calls[0].decode();
+    let asked = asked.filter.unwrap().image.unwrap().runtime_handler;
+    assert_eq!(asked, "runsc");
+
+    let refused = list(&rig, Some(of("kata"))).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("kata"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_list_without_one_backends_images_is_an_error_that_names_it() {
+    let rig = Rig::start([
+        Sim::new("runc").image("app:1"),
+        Sim::new("kata").image("web:1"),
+    ])
+    .await;
+    rig.sim("kata")
+        .fail("ListImages", Status::internal("metadata.db is locked"));
+    let failed = list(&rig, None).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Internal);
+    assert!(failed.message().starts_with("metadata.db is locked"));
+    assert!(failed.message().contains("kata"), "{failed}");
+    rig.sim("kata").stop().await;
+    let failed = list(&rig, None).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable);
+    assert!(failed.message().contains("kata"), "{failed}");
+}

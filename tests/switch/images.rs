@@ -1,0 +1,273 @@
+//! Where image calls go: to the handler's backend, to the pod's, to whoever has the image, to all.
+
+use criswitch::cri;
+use tonic::{Code, Status};
+
+use crate::support::{Rig, Sim, image_spec, pod_config};
+
+const APP: &str = "registry.k8s.io/app:1";
+
+async fn three() -> Rig {
+    Rig::start([Sim::new("runc"), Sim::new("kata"), Sim::new("gvisor")]).await
+}
+
+/// The table calls `runsc` of the backend `boxes` gvisor.
+async fn renamed() -> Rig {
+    let text = |directory: &str| {
+        format!(
+            "default = \"runc\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n\
+             gvisor = {{ socket = \"{directory}/boxes.sock\", handler = \"runsc\" }}\n"
+        )
+    };
+    let boxes = Sim::new("boxes").handlers(["runsc"]);
+    Rig::with_config([Sim::new("runc"), boxes], text).await
+}
+
+fn of_handler(handler: &str) -> cri::ImageSpec {
+    cri::ImageSpec {
+        runtime_handler: handler.to_owned(),
+        ..image_spec(APP)
+    }
+}
+
+/// As the kubelet asks for a pod's image: with the pod's annotations.
+fn of_pod(name: &str) -> cri::ImageSpec {
+    cri::ImageSpec {
+        annotations: pod_config(name).annotations,
+        ..image_spec(APP)
+    }
+}
+
+async fn find(rig: &Rig, image: cri::ImageSpec) -> Result<Option<cri::Image>, Status> {
+    let request = cri::ImageStatusRequest {
+        image: Some(image),
+        verbose: false,
+    };
+    Ok(rig.images().image_status(request).await?.into_inner().image)
+}
+
+async fn pull(
+    rig: &Rig,
+    image: cri::ImageSpec,
+    sandbox_config: Option<cri::PodSandboxConfig>,
+) -> Result<String, Status> {
+    let request = cri::PullImageRequest {
+        image: Some(image),
+        auth: None,
+        sandbox_config,
+    };
+    Ok(rig
+        .images()
+        .pull_image(request)
+        .await?
+        .into_inner()
+        .image_ref)
+}
+
+async fn remove(rig: &Rig, image: cri::ImageSpec) -> Result<(), Status> {
+    let image = Some(image);
+    rig.images()
+        .remove_image(cri::RemoveImageRequest { image })
+        .await?;
+    Ok(())
+}
+
+/// The names of the runtimes that got calls of an RPC.
+fn asked<'a>(rig: &'a Rig, rpc: &str) -> Vec<&'a str> {
+    let asked = rig.sims.iter().filter(|sim| !sim.calls(rpc).is_empty());
+    asked.map(Sim::name).collect()
+}
+
+#[tokio::test]
+async fn a_handler_in_the_image_leads_to_its_backend_alone() {
+    let rig = three().await;
+    pull(&rig, of_handler("kata"), None).await.unwrap();
+    assert_eq!(asked(&rig, "PullImage"), ["kata"]);
+    let found = find(&rig, of_handler("kata")).await.unwrap();
+    assert_eq!(found, rig.sim("kata").images().pop());
+    assert_eq!(find(&rig, of_handler("gvisor")).await.unwrap(), None);
+    assert_eq!(asked(&rig, "ImageStatus"), ["kata", "gvisor"]);
+    remove(&rig, of_handler("kata")).await.unwrap();
+    assert_eq!(asked(&rig, "RemoveImage"), ["kata"]);
+    assert!(rig.sim("kata").images().is_empty());
+}
+
+#[tokio::test]
+async fn a_backend_gets_the_images_handler_by_its_own_name() {
+    let rig = renamed().await;
+    pull(&rig, of_handler("gvisor"), None).await.unwrap();
+    find(&rig, of_handler("gvisor")).await.unwrap();
+    remove(&rig, of_handler("gvisor")).await.unwrap();
+    let boxes = rig.sim("boxes");
+    let pulled: cri::PullImageRequest = boxes.calls("PullImage")[0].decode();
+    let found: cri::ImageStatusRequest = boxes.calls("ImageStatus")[0].decode();
+    let removed: cri::RemoveImageRequest = boxes.calls("RemoveImage")[0].decode();
+    for image in [pulled.image, found.image, removed.image] {
+        let image = image.unwrap();
+        assert_eq!(image.runtime_handler, "runsc");
+        assert_eq!(image.image, APP);
+    }
+    assert!(rig.sim("runc").calls("PullImage").is_empty());
+}
+
+#[tokio::test]
+async fn an_unknown_handler_in_the_image_is_refused_by_name_and_asks_nobody() {
+    let rig = three().await;
+    let refusals = [
+        pull(&rig, of_handler("nosuch"), None).await.unwrap_err(),
+        find(&rig, of_handler("nosuch")).await.unwrap_err(),
+        remove(&rig, of_handler("nosuch")).await.unwrap_err(),
+    ];
+    for refused in refusals {
+        assert_eq!(refused.code(), Code::InvalidArgument);
+        let text = "no runtime for \"nosuch\" is configured";
+        assert!(refused.message().contains(text), "{refused}");
+    }
+    for rpc in ["PullImage", "ImageStatus", "RemoveImage"] {
+        assert!(asked(&rig, rpc).is_empty(), "{rpc}");
+    }
+}
+
+#[tokio::test]
+async fn a_pods_image_is_looked_for_where_the_pod_is() {
+    let rig = three().await;
+    rig.sim("runc").add_image(APP);
+    rig.run_pod("kata", "web").await;
+    // The default has it, which is no help to the pod.
+    assert_eq!(find(&rig, of_pod("web")).await.unwrap(), None);
+    assert_eq!(asked(&rig, "ImageStatus"), ["kata"]);
+}
+
+#[tokio::test]
+async fn a_pods_image_is_pulled_where_the_pod_is() {
+    let rig = three().await;
+    rig.run_pod("kata", "web").await;
+    let pulled = pull(&rig, image_spec(APP), Some(pod_config("web"))).await;
+    assert_eq!(pulled.unwrap(), rig.sim("kata").images()[0].id);
+    assert_eq!(asked(&rig, "PullImage"), ["kata"]);
+}
+
+#[tokio::test]
+async fn a_pod_of_before_a_restart_is_known_by_what_its_backend_lists() {
+    let mut rig = three().await;
+    rig.run_pod("kata", "web").await;
+    rig.restart_switch().await;
+    // The backends are listed before anything else goes to them.
+    rig.pods().await.unwrap();
+    assert_eq!(find(&rig, of_pod("web")).await.unwrap(), None);
+    let sandbox = Some(pod_config("web"));
+    pull(&rig, image_spec(APP), sandbox).await.unwrap();
+    assert_eq!(asked(&rig, "ImageStatus"), ["kata"]);
+    assert_eq!(asked(&rig, "PullImage"), ["kata"]);
+}
+
+#[tokio::test]
+async fn an_image_pulled_for_no_pod_is_pulled_everywhere() {
+    let rig = three().await;
+    let reference = pull(&rig, image_spec(APP), None).await.unwrap();
+    assert_eq!(asked(&rig, "PullImage"), ["runc", "kata", "gvisor"]);
+    for sim in &rig.sims {
+        assert_eq!(sim.images().len(), 1, "{}", sim.name());
+    }
+    assert_eq!(reference, rig.sim("runc").images()[0].id);
+}
+
+#[tokio::test]
+async fn the_reference_of_an_image_pulled_everywhere_is_the_defaults() {
+    let kata = Sim::new("kata").image_ids(crate::support::ImageIds::Bare);
+    let text = |directory: &str| {
+        format!(
+            "default = \"runc\"\n[handlers]\nkata = \"{directory}/kata.sock\"\n\
+             runc = \"{directory}/runc.sock\"\n"
+        )
+    };
+    let rig = Rig::with_config([kata, Sim::new("runc")], text).await;
+    let reference = pull(&rig, image_spec(APP), None).await.unwrap();
+    assert_eq!(reference, rig.sim("runc").images()[0].id);
+    assert_ne!(reference, rig.sim("kata").images()[0].id);
+}
+
+#[tokio::test]
+async fn a_pull_is_done_when_every_backend_is_done() {
+    let rig = three().await;
+    let gvisor = rig.sim("gvisor");
+    gvisor.hold("PullImage");
+    let pulled = pull(&rig, image_spec(APP), None);
+    let release = async {
+        gvisor.until(|journal| journal.held == ["PullImage"]).await;
+        gvisor.release("PullImage");
+    };
+    let (pulled, ()) = tokio::join!(pulled, release);
+    pulled.unwrap();
+    assert_eq!(gvisor.images().len(), 1);
+}
+
+#[tokio::test]
+async fn a_pull_that_fails_somewhere_fails_with_that_backends_text_and_name() {
+    let rig = three().await;
+    let text = "RegistryUnavailable: 503 from registry.k8s.io";
+    rig.sim("kata").fail("PullImage", Status::unknown(text));
+    let failed = pull(&rig, image_spec(APP), None).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unknown);
+    assert!(failed.message().starts_with(text), "{failed}");
+    assert!(failed.message()[text.len()..].contains("kata"), "{failed}");
+
+    rig.sim("gvisor").stop().await;
+    rig.sim("kata").heal("PullImage");
+    let failed = pull(&rig, image_spec(APP), None).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable);
+    assert!(failed.message().contains("gvisor"), "{failed}");
+}
+
+#[tokio::test]
+async fn a_backend_without_an_image_service_is_left_out_of_image_calls() {
+    let bare = Sim::new("bare").lacks(["PullImage", "RemoveImage", "ImageStatus", "ListImages"]);
+    let rig = Rig::start([Sim::new("runc"), bare]).await;
+    let reference = pull(&rig, image_spec(APP), None).await.unwrap();
+    assert_eq!(reference, rig.sim("runc").images()[0].id);
+    let found = find(&rig, image_spec(APP)).await.unwrap();
+    assert_eq!(found, rig.sim("runc").images().pop());
+    assert_eq!(find(&rig, image_spec("other:1")).await.unwrap(), None);
+    remove(&rig, image_spec(APP)).await.unwrap();
+    assert!(rig.sim("runc").images().is_empty());
+}
+
+#[tokio::test]
+async fn an_image_is_removed_everywhere_also_where_it_never_was() {
+    let rig = three().await;
+    rig.sim("runc").add_image(APP);
+    rig.sim("gvisor").add_image(APP);
+    // The CRI wants OK there; a runtime that says otherwise means the same.
+    let not_found = Status::not_found("image not known");
+    rig.sim("kata").fail("RemoveImage", not_found);
+    remove(&rig, image_spec(APP)).await.unwrap();
+    assert_eq!(asked(&rig, "RemoveImage"), ["runc", "kata", "gvisor"]);
+    for sim in &rig.sims {
+        assert!(sim.images().is_empty(), "{}", sim.name());
+    }
+}
+
+#[tokio::test]
+async fn an_image_that_no_backend_has_counts_as_removed() {
+    let rig = three().await;
+    for sim in &rig.sims {
+        sim.fail("RemoveImage", Status::not_found("image not known"));
+    }
+    remove(&rig, image_spec(APP)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_removal_that_fails_somewhere_fails_with_that_backends_text_and_name() {
+    let rig = three().await;
+    let text = "image is in use by a container";
+    rig.sim("kata").fail("RemoveImage", Status::unknown(text));
+    let failed = remove(&rig, image_spec(APP)).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unknown);
+    assert!(failed.message().starts_with(text), "{failed}");
+    assert!(failed.message().contains("kata"), "{failed}");
+    rig.sim("kata").heal("RemoveImage");
+    rig.sim("gvisor").stop().await;
+    let failed = remove(&rig, image_spec(APP)).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable);
+    assert!(failed.message().contains("gvisor"), "{failed}");
+}

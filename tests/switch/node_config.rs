@@ -1,0 +1,270 @@
+//! Version, RuntimeConfig, UpdateRuntimeConfig, ImageFsInfo: what the kubelet settles when it starts.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use criswitch::cri;
+use tonic::{Code, Status};
+
+use crate::support::{Rig, Sim};
+
+async fn driver(rig: &Rig) -> Result<cri::CgroupDriver, Status> {
+    let request = cri::RuntimeConfigRequest {};
+    let reply = rig.runtime().runtime_config(request).await?;
+    let linux = reply.into_inner().linux.unwrap();
+    Ok(linux.cgroup_driver())
+}
+
+fn on_cgroupfs(name: &str) -> Sim {
+    Sim::new(name).cgroup_driver(cri::CgroupDriver::Cgroupfs)
+}
+
+async fn set_cidr(rig: &Rig, cidr: &str) -> Result<(), Status> {
+    let network_config = Some(network(cidr));
+    let request = cri::UpdateRuntimeConfigRequest {
+        runtime_config: Some(cri::RuntimeConfig { network_config }),
+    };
+    rig.runtime().update_runtime_config(request).await?;
+    Ok(())
+}
+
+fn network(cidr: &str) -> cri::NetworkConfig {
+    let pod_cidr = cidr.to_owned();
+    cri::NetworkConfig { pod_cidr }
+}
+
+/// What is logged on this thread while it lives.
+struct Logged {
+    text: Arc<Mutex<Vec<u8>>>,
+    _until: tracing::subscriber::DefaultGuard,
+}
+
+impl Logged {
+    fn here() -> Logged {
+        let text = Arc::new(Mutex::new(Vec::new()));
+        let lines = Writer(Arc::clone(&text));
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || lines.clone())
+            .finish();
+        let _until = tracing::subscriber::set_default(subscriber);
+        Logged { text, _until }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8(self.text.lock().unwrap().clone()).unwrap()
+    }
+}
+
+#[derive(Clone)]
+struct Writer(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Writer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn the_version_is_the_defaults() {
+    let runc = Sim::new("runc").runtime_name("containerd").version("2.4.2");
+    let rig = Rig::start([runc, Sim::new("kata").version("9")]).await;
+    let request = cri::VersionRequest {
+        version: "0.1.0".to_owned(),
+    };
+    let version = rig.runtime().version(request).await.unwrap().into_inner();
+    assert_eq!(version.runtime_name, "containerd");
+    assert_eq!(version.runtime_version, "2.4.2");
+    rig.sim("kata").stop().await;
+    let request = cri::VersionRequest::default();
+    rig.runtime().version(request).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_cgroup_driver_is_the_defaults() {
+    let rig = Rig::start([on_cgroupfs("runc"), on_cgroupfs("kata")]).await;
+    assert_eq!(driver(&rig).await.unwrap(), cri::CgroupDriver::Cgroupfs);
+}
+
+#[tokio::test]
+async fn a_backend_without_runtime_config_has_no_opinion_on_the_cgroup_driver() {
+    let old = Sim::new("old").lacks(["RuntimeConfig"]);
+    let rig = Rig::start([old, on_cgroupfs("kata")]).await;
+    assert_eq!(driver(&rig).await.unwrap(), cri::CgroupDriver::Cgroupfs);
+
+    let old = Sim::new("old").lacks(["RuntimeConfig"]);
+    let rig = Rig::start([on_cgroupfs("kata"), old]).await;
+    assert_eq!(driver(&rig).await.unwrap(), cri::CgroupDriver::Cgroupfs);
+}
+
+#[tokio::test]
+async fn runtime_config_is_unimplemented_where_every_backend_lacks_it() {
+    let lacking = |name| Sim::new(name).lacks(["RuntimeConfig"]);
+    let rig = Rig::start([lacking("old"), lacking("older")]).await;
+    let refused = driver(&rig).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unimplemented);
+}
+
+#[tokio::test]
+async fn the_cgroup_driver_needs_the_default_and_no_other_backend() {
+    let rig = Rig::start([on_cgroupfs("runc"), on_cgroupfs("kata")]).await;
+    rig.sim("kata").stop().await;
+    assert_eq!(driver(&rig).await.unwrap(), cri::CgroupDriver::Cgroupfs);
+    rig.sim("runc").stop().await;
+    let failed = driver(&rig).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable);
+    assert!(failed.message().contains("runc"), "{failed}");
+}
+
+#[tokio::test]
+async fn two_cgroup_drivers_are_reported_and_the_defaults_is_given() {
+    let logged = Logged::here();
+    let rig = Rig::start([Sim::new("runc"), on_cgroupfs("kata")]).await;
+    assert_eq!(driver(&rig).await.unwrap(), cri::CgroupDriver::Systemd);
+    let text = logged.text();
+    let mut lines = text.lines().filter(|line| line.contains("cgroup driver"));
+    let line = lines.next().unwrap_or_else(|| panic!("{text}"));
+    assert!(line.contains("ERROR") && line.contains("kata"), "{line}");
+}
+
+#[tokio::test]
+async fn one_cgroup_driver_everywhere_is_nothing_to_report() {
+    let logged = Logged::here();
+    let rig = Rig::start([on_cgroupfs("runc"), on_cgroupfs("kata")]).await;
+    driver(&rig).await.unwrap();
+    assert!(
+        !logged.text().contains("cgroup driver"),
+        "{}",
+        logged.text()
+    );
+}
+
+#[tokio::test]
+async fn every_backend_gets_the_runtime_configuration() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    // Every backend is connected: one that connects now is told by that.
+    rig.pods().await.unwrap();
+    set_cidr(&rig, "10.1.0.0/16").await.unwrap();
+    for sim in &rig.sims {
+        assert_eq!(sim.network(), Some(network("10.1.0.0/16")));
+        assert_eq!(sim.calls("UpdateRuntimeConfig").len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_backend_without_update_runtime_config_counts_as_having_taken_it() {
+    let old = |name| Sim::new(name).lacks(["UpdateRuntimeConfig"]);
+    let rig = Rig::start([old("old"), Sim::new("kata")]).await;
+    set_cidr(&rig, "10.1.0.0/16").await.unwrap();
+    assert_eq!(rig.sim("kata").network(), Some(network("10.1.0.0/16")));
+    let rig = Rig::start([old("old"), old("older")]).await;
+    set_cidr(&rig, "10.1.0.0/16").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_backend_that_was_away_gets_the_runtime_configuration_when_it_is_back() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    rig.sim("kata").stop().await;
+    set_cidr(&rig, "10.1.0.0/16").await.unwrap();
+    set_cidr(&rig, "10.2.0.0/16").await.unwrap();
+    let kata = rig.sim("kata");
+    assert_eq!(kata.network(), None);
+    kata.start();
+    kata.until(|journal| journal.calls_of("UpdateRuntimeConfig").count() > 0)
+        .await;
+    // A call through it waits until it has been told.
+    rig.run_pod("kata", "web").await;
+    assert_eq!(kata.network(), Some(network("10.2.0.0/16")));
+}
+
+#[tokio::test]
+async fn nothing_is_told_to_a_backend_that_comes_back_where_nothing_was_said() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    rig.sim("kata").stop().await;
+    rig.sim("kata").start();
+    rig.run_pod("kata", "web").await;
+    assert!(rig.sim("kata").calls("UpdateRuntimeConfig").is_empty());
+}
+
+#[tokio::test]
+async fn a_backend_that_refuses_the_runtime_configuration_fails_the_call() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    let refusal = Status::invalid_argument("bad CIDR");
+    rig.sim("kata").fail("UpdateRuntimeConfig", refusal);
+    let failed = set_cidr(&rig, "10.1.0.0/33").await.unwrap_err();
+    assert_eq!(failed.code(), Code::InvalidArgument);
+    assert!(failed.message().starts_with("bad CIDR"), "{failed}");
+    assert!(failed.message().contains("kata"), "{failed}");
+}
+
+#[tokio::test]
+async fn the_runtime_configuration_is_not_taken_where_no_backend_can_be_reached() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    for sim in &rig.sims {
+        sim.stop().await;
+    }
+    let failed = set_cidr(&rig, "10.1.0.0/16").await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable);
+}
+
+fn mountpoints(filesystems: &[cri::FilesystemUsage]) -> Vec<&str> {
+    let ids = filesystems.iter().map(|f| f.fs_id.as_ref().unwrap());
+    ids.map(|id| id.mountpoint.as_str()).collect()
+}
+
+async fn image_fs_info(rig: &Rig) -> cri::ImageFsInfoResponse {
+    let request = cri::ImageFsInfoRequest {};
+    let reply = rig.images().image_fs_info(request).await;
+    reply.unwrap().into_inner()
+}
+
+#[tokio::test]
+async fn the_defaults_file_system_comes_first_whatever_the_order_of_the_table() {
+    let text = |directory: &str| {
+        format!(
+            "default = \"runc\"\n[handlers]\nabc = \"{directory}/abc.sock\"\n\
+             kata = \"{directory}/kata.sock\"\nrunc = \"{directory}/runc.sock\"\n"
+        )
+    };
+    let sims = [Sim::new("abc"), Sim::new("kata"), Sim::new("runc")];
+    let info = image_fs_info(&Rig::with_config(sims, text).await).await;
+    let expected = ["/var/lib/runc", "/var/lib/abc", "/var/lib/kata"];
+    assert_eq!(mountpoints(&info.image_filesystems), expected);
+    assert_eq!(mountpoints(&info.container_filesystems), expected);
+}
+
+#[tokio::test]
+async fn a_file_system_of_two_backends_is_one_entry_and_the_defaults() {
+    let shared = |name| Sim::new(name).runtime_name("containers");
+    let rig = Rig::start([
+        shared("runc").image("busybox:1.36"),
+        shared("kata"),
+        Sim::new("gvisor"),
+    ])
+    .await;
+    let info = image_fs_info(&rig).await;
+    let expected = ["/var/lib/containers", "/var/lib/gvisor"];
+    assert_eq!(mountpoints(&info.image_filesystems), expected);
+    assert_eq!(mountpoints(&info.container_filesystems), expected);
+    let used = info.image_filesystems[0].used_bytes.as_ref().unwrap();
+    assert_eq!(used.value, rig.sim("runc").images()[0].size);
+}
+
+#[tokio::test]
+async fn file_systems_need_the_default_backends_which_the_kubelet_reads() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    rig.sim("kata").stop().await;
+    let info = image_fs_info(&rig).await;
+    assert_eq!(mountpoints(&info.image_filesystems), ["/var/lib/runc"]);
+    rig.sim("kata").start();
+    rig.sim("runc").stop().await;
+    let request = cri::ImageFsInfoRequest {};
+    let failed = rig.images().image_fs_info(request).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable);
+    assert!(failed.message().contains("runc"), "{failed}");
+}

@@ -1,0 +1,207 @@
+//! Requests that cannot be served: refused by the switch, and never sent to any backend.
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+use tonic::Code;
+
+use crate::support::{Rig, Sim, frame_raw};
+
+const RUNTIME: &str = "/runtime.v1.RuntimeService";
+const IMAGES: &str = "/runtime.v1.ImageService";
+
+/// Both backends connected, so that only the test's own calls come to them.
+async fn runc_and_kata() -> Rig {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    rig.pods().await.unwrap();
+    rig
+}
+
+/// How many calls the backends have got.
+async fn calls(rig: &Rig) -> usize {
+    let mut calls = 0;
+    for sim in &rig.sims {
+        let count = |journal: &crate::support::Journal| {
+            calls += journal.calls.len();
+            true
+        };
+        sim.until(count).await;
+    }
+    calls
+}
+
+#[tokio::test]
+async fn a_request_that_is_not_protobuf_where_its_key_lies_is_refused() {
+    let rig = runc_and_kata().await;
+    let before = calls(&rig).await;
+    // Cut off, of the wrong type, not UTF-8, an unended group, field number 0.
+    let ids: [&[u8]; 5] = [
+        b"\x0a\x40ab",
+        b"\x08\x01",
+        b"\x0a\x02\xff\xfe",
+        b"\x0b",
+        b"\x02\x00",
+    ];
+    for rpc in [
+        "StopPodSandbox",
+        "PodSandboxStatus",
+        "CreateContainer",
+        "StartContainer",
+        "ExecSync",
+        "RemoveContainer",
+    ] {
+        for message in ids {
+            refused(&rig, &format!("{RUNTIME}/{rpc}"), message).await;
+        }
+    }
+    let handlers: [&[u8]; 3] = [b"\x12\x05ab", b"\x10\x01", b"\x12\x02\xff\xfe"];
+    for message in handlers {
+        refused(&rig, &format!("{RUNTIME}/RunPodSandbox"), message).await;
+    }
+    for message in [b"\x1a\x05ab".as_slice(), b"\x18\x01", b"\x1a\x02\xff\xfe"] {
+        refused(&rig, &format!("{RUNTIME}/RestorePod"), message).await;
+    }
+    assert_eq!(calls(&rig).await, before);
+}
+
+#[tokio::test]
+async fn an_image_call_that_is_not_protobuf_where_its_keys_lie_is_refused() {
+    let rig = runc_and_kata().await;
+    let before = calls(&rig).await;
+    // The image as a number; its handler as a number, not UTF-8, cut off.
+    let images: [&[u8]; 4] = [
+        b"\x08\x01",
+        b"\x0a\x03\x98\x01\x01",
+        b"\x0a\x05\x9a\x01\x02\xff\xfe",
+        b"\x0a\x04\x9a\x01\x40a",
+    ];
+    for rpc in ["PullImage", "ImageStatus", "RemoveImage"] {
+        for message in images {
+            refused(&rig, &format!("{IMAGES}/{rpc}"), message).await;
+        }
+    }
+    // Annotations that are cut off.
+    refused(
+        &rig,
+        &format!("{IMAGES}/ImageStatus"),
+        b"\x0a\x04\x12\x02\x0a\x40",
+    )
+    .await;
+    // The sandbox configuration of a pull, as a number and with a uid that is not UTF-8.
+    for message in [b"\x18\x01".as_slice(), b"\x1a\x06\x0a\x04\x12\x02\xff\xfe"] {
+        refused(&rig, &format!("{IMAGES}/PullImage"), message).await;
+    }
+    assert_eq!(calls(&rig).await, before);
+}
+
+#[tokio::test]
+async fn a_list_with_a_filter_that_is_not_protobuf_is_refused() {
+    let rig = runc_and_kata().await;
+    let before = calls(&rig).await;
+    let filters: [&[u8]; 3] = [
+        b"\x08\x01",
+        b"\x0a\x03\x0a\x40a",
+        b"\x0a\x04\x0a\x02\xff\xfe",
+    ];
+    for rpc in [
+        "ListPodSandbox",
+        "ListContainers",
+        "ListContainerStats",
+        "ListPodSandboxStats",
+        "StreamPodSandboxes",
+        "StreamContainers",
+    ] {
+        for message in filters {
+            refused(&rig, &format!("{RUNTIME}/{rpc}"), message).await;
+        }
+    }
+    assert_eq!(calls(&rig).await, before);
+}
+
+/// InvalidArgument, naming the RPC.
+async fn refused(rig: &Rig, path: &str, message: &[u8]) {
+    let reply = rig.raw(path, &[], frame_raw(message)).await;
+    let rpc = path.rsplit('/').next().unwrap();
+    assert_eq!(reply.code(), Code::InvalidArgument, "{path} {message:x?}");
+    assert!(reply.text().contains(rpc), "{}", reply.text());
+    assert!(reply.body.is_empty());
+}
+
+#[tokio::test]
+async fn a_request_that_is_not_one_plain_message_is_refused() {
+    let rig = runc_and_kata().await;
+    let before = calls(&rig).await;
+    let whole = frame_raw(b"");
+    let bodies: [(&[u8], Code); 8] = [
+        // No message, half a frame's header, half a message, bytes behind one, two messages.
+        (b"", Code::InvalidArgument),
+        (b"\0\0\0", Code::InvalidArgument),
+        (b"\0\0\0\0\x05ab", Code::InvalidArgument),
+        (b"\0\0\0\0\0ab", Code::InvalidArgument),
+        (&[&whole[..], &whole].concat(), Code::InvalidArgument),
+        (b"\0\xff\xff\xff\xff", Code::InvalidArgument),
+        // Compressed, and with a flag that nobody knows.
+        (b"\x01\0\0\0\0", Code::Unimplemented),
+        (b"\x80\0\0\0\0", Code::Unimplemented),
+    ];
+    let runtime = ["Version", "Status", "ListPodSandbox", "RunPodSandbox"];
+    let paths = runtime.map(|rpc| format!("{RUNTIME}/{rpc}"));
+    let images = ["ImageStatus", "PullImage"].map(|rpc| format!("{IMAGES}/{rpc}"));
+    for path in paths.iter().chain(&images) {
+        for (body, code) in bodies {
+            let reply = rig.raw(path, &[], body.to_vec()).await;
+            assert_eq!(reply.code(), code, "{path} {body:x?}: {}", reply.text());
+        }
+    }
+    assert_eq!(calls(&rig).await, before);
+}
+
+#[tokio::test]
+async fn an_rpc_or_service_that_is_not_the_cris_is_unimplemented() {
+    let rig = runc_and_kata().await;
+    let before = calls(&rig).await;
+    for path in [
+        "/runtime.v1.RuntimeService/Teleport",
+        "/runtime.v1.ImageService/Version",
+        "/runtime.v1alpha2.RuntimeService/Version",
+        "/runtime.v2.RuntimeService/Version",
+        "/grpc.health.v1.Health/Check",
+        "/Version",
+        "/runtime.v1.RuntimeService/Version/",
+        "/",
+    ] {
+        let reply = rig.raw(path, &[], frame_raw(b"")).await;
+        assert_eq!(reply.code(), Code::Unimplemented, "{path}");
+        assert!(reply.text().contains(path), "{}", reply.text());
+    }
+    assert_eq!(calls(&rig).await, before);
+}
+
+#[tokio::test]
+async fn what_is_not_grpc_is_no_media_type_of_ours() {
+    let rig = runc_and_kata().await;
+    let before = calls(&rig).await;
+    let raw = (*rig).raw().await;
+    for kind in [None, Some("application/json"), Some("text/html")] {
+        let mut request = Request::post(format!("http://localhost{RUNTIME}/Version"));
+        if let Some(kind) = kind {
+            request = request.header("content-type", kind);
+        }
+        let body = Full::new(Bytes::from_static(b"{}"));
+        let reply = raw.send(request.body(body).unwrap()).await.unwrap();
+        assert_eq!(reply.status(), http::StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    }
+    assert_eq!(calls(&rig).await, before);
+}
+
+#[tokio::test]
+async fn a_content_type_that_names_the_encoding_is_grpc_too() {
+    let rig = runc_and_kata().await;
+    let raw = (*rig).raw().await;
+    let request = Request::post(format!("http://localhost{RUNTIME}/Version"))
+        .header("content-type", "application/grpc+proto")
+        .header("te", "trailers");
+    let request = request.body(Full::new(frame_raw(b""))).unwrap();
+    let reply = raw.send(request).await.unwrap();
+    assert_eq!(reply.status(), http::StatusCode::OK);
+}

@@ -1,0 +1,174 @@
+//! Messages and headers at their limits.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use tonic::metadata::MetadataMap;
+use tonic::{Code, Status};
+
+use crate::support::{Rig, Sim, frame_raw};
+
+const POD_STATUS: &str = "/runtime.v1.RuntimeService/PodSandboxStatus";
+const LIST_PODS: &str = "/runtime.v1.RuntimeService/ListPodSandbox";
+/// What a message may have if the configuration says nothing.
+const DEFAULT_LIMIT: usize = 16 << 20;
+const SMALL_LIMIT: usize = 64 << 10;
+
+/// runc and kata, both connected, behind a limit of 64 KiB.
+async fn small() -> Rig {
+    let text = |directory: &str| {
+        format!(
+            "default = \"runc\"\nmax_message = \"64KiB\"\n[handlers]\n\
+             runc = \"{directory}/runc.sock\"\nkata = \"{directory}/kata.sock\"\n"
+        )
+    };
+    let rig = Rig::with_config([Sim::new("runc"), Sim::new("kata")], text).await;
+    rig.pods().await.unwrap();
+    rig
+}
+
+/// A field that no CRI has, of so many bytes in all.
+fn filler(bytes: usize) -> Bytes {
+    let head = |length: usize| {
+        let mut head = b"\xc2\xb8\x02".to_vec();
+        prost::encoding::encode_varint(length as u64, &mut head);
+        head
+    };
+    // The length of the length depends on the length.
+    let length = (0..5).map(|size| bytes - 3 - size);
+    let fits = |length: &usize| head(*length).len() + length == bytes;
+    let length = length.into_iter().find(fits).unwrap();
+    let mut field = BytesMut::from(head(length).as_slice());
+    field.put_bytes(b'x', length);
+    field.freeze()
+}
+
+/// A PodSandboxStatusRequest of exactly so many bytes.
+fn pod_status(id: &str, bytes: usize) -> Bytes {
+    let mut message = vec![0x0a, id.len() as u8];
+    message.extend_from_slice(id.as_bytes());
+    let rest = filler(bytes - message.len());
+    message.extend_from_slice(&rest);
+    assert_eq!(message.len(), bytes);
+    frame_raw(&message)
+}
+
+async fn takes_up_to(rig: &Rig, limit: usize) {
+    let pod = rig.run_pod("kata", "web").await;
+    let reply = rig.raw(POD_STATUS, &[], pod_status(&pod, limit)).await;
+    assert_eq!(reply.code(), Code::Ok, "{}", reply.text());
+    let got = rig.sim("kata").calls("PodSandboxStatus");
+    assert!(got[0].body == pod_status(&pod, limit));
+
+    let larger = pod_status(&pod, limit + 1);
+    let reply = rig.raw(POD_STATUS, &[], larger).await;
+    assert_eq!(reply.code(), Code::ResourceExhausted);
+    for part in ["PodSandboxStatus", "max_message", &limit.to_string()] {
+        assert!(reply.text().contains(part), "{}", reply.text());
+    }
+    assert_eq!(rig.sim("kata").calls("PodSandboxStatus").len(), 1);
+}
+
+#[tokio::test]
+async fn a_request_of_16_mib_passes_and_one_byte_more_is_refused() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    takes_up_to(&rig, DEFAULT_LIMIT).await;
+}
+
+#[tokio::test]
+async fn the_limit_of_a_request_is_the_configurations() {
+    takes_up_to(&small().await, SMALL_LIMIT).await;
+}
+
+#[tokio::test]
+async fn a_request_that_is_far_too_large_is_refused_before_it_has_come() {
+    let rig = small().await;
+    let pod = rig.run_pod("kata", "web").await;
+    let huge = pod_status(&pod, 32 << 20);
+    let reply = rig.raw(POD_STATUS, &[], huge).await;
+    assert_eq!(reply.code(), Code::ResourceExhausted);
+}
+
+#[tokio::test]
+async fn a_merged_reply_may_reach_the_limit_and_above_it_every_backends_size_is_told() {
+    let rig = small().await;
+    let half = SMALL_LIMIT / 2;
+    for sim in &rig.sims {
+        sim.append_raw("ListPodSandbox", filler(half));
+    }
+    let reply = rig.raw(LIST_PODS, &[], frame_raw(b"")).await;
+    assert_eq!(reply.code(), Code::Ok, "{}", reply.text());
+    assert_eq!(reply.messages()[0].len(), SMALL_LIMIT);
+
+    rig.sim("kata")
+        .append_raw("ListPodSandbox", filler(half + 1));
+    let refused = rig.pods().await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    let sizes = [format!("runc {half}"), format!("kata {}", half + 1)];
+    let limit = SMALL_LIMIT.to_string();
+    for part in [
+        "ListPodSandbox",
+        "max_message",
+        &limit,
+        &sizes[0],
+        &sizes[1],
+    ] {
+        assert!(refused.message().contains(part), "no {part} in {refused}");
+    }
+}
+
+#[tokio::test]
+async fn a_backends_own_part_of_a_list_above_the_limit_is_refused_by_its_name() {
+    let rig = small().await;
+    rig.sim("kata")
+        .append_raw("ListPodSandbox", filler(SMALL_LIMIT + 1));
+    let refused = rig.pods().await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    let socket = rig.sim("kata").socket().display().to_string();
+    for part in ["kata", &socket, "max_message"] {
+        assert!(refused.message().contains(part), "{refused}");
+    }
+}
+
+/// Nearly 1 MiB, in lines that HTTP/2 takes.
+fn large_values() -> Vec<(String, String)> {
+    let value = "v".repeat(63 << 10);
+    let names = (0..16).map(|n| format!("x-large-{n}"));
+    names.map(|name| (name, value.clone())).collect()
+}
+
+#[tokio::test]
+async fn request_headers_of_nearly_1_mib_pass() {
+    let rig = small().await;
+    let pod = rig.run_pod("kata", "web").await;
+    let values = large_values();
+    let headers: Vec<_> = values
+        .iter()
+        .map(|(n, v)| (n.as_str(), v.as_str()))
+        .collect();
+    let body = pod_status(&pod, 200);
+    let reply = rig.raw(POD_STATUS, &headers, body).await;
+    assert_eq!(reply.code(), Code::Ok, "{}", reply.text());
+    let got = &rig.sim("kata").calls("PodSandboxStatus")[0];
+    for (name, value) in &values {
+        assert!(got.header(name) == Some(value), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn reply_headers_of_nearly_1_mib_pass() {
+    let rig = small().await;
+    let pod = rig.run_pod("kata", "web").await;
+    let mut metadata = MetadataMap::new();
+    for (name, value) in large_values() {
+        let name: tonic::metadata::AsciiMetadataKey = name.parse().unwrap();
+        metadata.insert(name, value.parse().unwrap());
+    }
+    let status = Status::with_metadata(Code::Unknown, "much", metadata);
+    rig.sim("kata").fail("PodSandboxStatus", status);
+    let reply = rig.raw(POD_STATUS, &[], pod_status(&pod, 200)).await;
+    assert_eq!(reply.text(), "much");
+    let mut all = reply.headers.clone();
+    all.extend(reply.trailers.clone());
+    for (name, value) in large_values() {
+        assert!(all[&name] == value, "{name}");
+    }
+}

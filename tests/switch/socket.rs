@@ -1,0 +1,180 @@
+//! The socket's file: root's alone, whoever's it was, and gone at the end.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Instant;
+
+use criswitch::address::Address;
+use criswitch::listener::{BindError, Listener};
+use tempfile::TempDir;
+
+use crate::support::PATIENCE;
+
+/// How often the socket is seen while it comes and goes: a moment in which others could connect is among them.
+const ENOUGH_LOOKS: usize = 2000;
+
+fn directory() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn bind(path: &Path) -> Result<Listener, BindError> {
+    Listener::bind(&Address::parse(path.to_str().unwrap()).unwrap())
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().mode() & 0o7777
+}
+
+/// What an operator reads, with the cause.
+fn told(refused: BindError) -> String {
+    criswitch::backend::error_chain(&refused)
+}
+
+#[tokio::test]
+async fn the_socket_is_for_its_owner_alone() {
+    let directory = directory();
+    let path = directory.path().join("c.sock");
+    let _listener = bind(&path).unwrap();
+    assert_eq!(mode(&path), 0o600);
+    assert_eq!(mode(&lock_of(&path)), 0o600);
+}
+
+fn lock_of(path: &Path) -> PathBuf {
+    path.with_extension("sock.lock")
+}
+
+#[tokio::test]
+async fn the_socket_was_never_open_to_others() {
+    let directory = directory();
+    let path = directory.path().join("c.sock");
+    let looks = AtomicUsize::new(0);
+    let end = Instant::now() + PATIENCE;
+    std::thread::scope(|threads| {
+        let watch = threads.spawn(|| {
+            let mut seen = Vec::new();
+            while looks.load(Relaxed) < ENOUGH_LOOKS && Instant::now() < end {
+                if let Ok(found) = fs::symlink_metadata(&path) {
+                    seen.push(found.mode() & 0o777);
+                    seen.dedup();
+                    looks.fetch_add(1, Relaxed);
+                }
+            }
+            seen
+        });
+        while looks.load(Relaxed) < ENOUGH_LOOKS && Instant::now() < end {
+            drop(bind(&path).unwrap());
+        }
+        assert_eq!(watch.join().unwrap(), [0o600]);
+    });
+}
+
+#[tokio::test]
+async fn missing_directories_are_made_for_the_owner_alone() {
+    let directory = directory();
+    let path = directory.path().join("run/criswitch/c.sock");
+    let _listener = bind(&path).unwrap();
+    assert_eq!(mode(&directory.path().join("run/criswitch")), 0o700);
+    assert_eq!(mode(&directory.path().join("run")), 0o700);
+}
+
+#[tokio::test]
+async fn a_directory_that_is_there_stays_as_it_is() {
+    let directory = directory();
+    let run = directory.path().join("run");
+    fs::create_dir(&run).unwrap();
+    fs::set_permissions(&run, Permissions::from_mode(0o755)).unwrap();
+    let _listener = bind(&run.join("c.sock")).unwrap();
+    assert_eq!(mode(&run), 0o755);
+}
+
+#[tokio::test]
+async fn a_directory_that_cannot_be_made_is_told() {
+    let directory = directory();
+    let file = directory.path().join("file");
+    fs::write(&file, "").unwrap();
+    let refused = told(bind(&file.join("c.sock")).unwrap_err());
+    assert!(refused.contains(file.to_str().unwrap()), "{refused}");
+    assert!(refused.contains("Not a directory") || refused.contains("File exists"));
+}
+
+#[tokio::test]
+async fn a_socket_that_nobody_serves_any_more_is_replaced() {
+    let directory = directory();
+    let path = directory.path().join("c.sock");
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    let _listener = bind(&path).unwrap();
+    assert_eq!(mode(&path), 0o600);
+    UnixStream::connect(&path).unwrap();
+}
+
+#[tokio::test]
+async fn a_socket_that_somebody_serves_is_not_taken() {
+    let directory = directory();
+    let path = directory.path().join("c.sock");
+    let other = UnixListener::bind(&path).unwrap();
+    let before = fs::symlink_metadata(&path).unwrap().ino();
+    let refused = bind(&path).unwrap_err();
+    assert!(matches!(refused, BindError::Live { .. }), "{refused}");
+    for part in [path.to_str().unwrap(), "another process", "listen"] {
+        assert!(refused.to_string().contains(part), "{refused}");
+    }
+    assert_eq!(fs::symlink_metadata(&path).unwrap().ino(), before);
+    other.set_nonblocking(true).unwrap();
+    // The question whether it lives, and a client.
+    UnixStream::connect(&path).unwrap();
+    other.accept().unwrap();
+    other.accept().unwrap();
+}
+
+#[tokio::test]
+async fn a_second_switch_does_not_take_the_first_ones_socket() {
+    let directory = directory();
+    let path = directory.path().join("c.sock");
+    let first = bind(&path).unwrap();
+    let refused = bind(&path).unwrap_err();
+    assert!(matches!(refused, BindError::Live { .. }), "{refused}");
+    UnixStream::connect(&path).unwrap();
+    drop(first);
+    let _second = bind(&path).unwrap();
+}
+
+#[tokio::test]
+async fn what_is_no_socket_is_not_touched() {
+    let directory = directory();
+    let file = directory.path().join("notes.txt");
+    fs::write(&file, "important").unwrap();
+    let folder = directory.path().join("folder");
+    fs::create_dir(&folder).unwrap();
+    let link = directory.path().join("link");
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    for path in [&file, &folder, &link] {
+        let refused = bind(path).unwrap_err();
+        assert!(matches!(refused, BindError::NotASocket { .. }), "{refused}");
+        assert!(refused.to_string().contains(path.to_str().unwrap()));
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), "important");
+    assert!(folder.is_dir() && link.is_symlink());
+}
+
+#[tokio::test]
+async fn the_socket_goes_with_its_listener() {
+    let directory = directory();
+    let path = directory.path().join("c.sock");
+    drop(bind(&path).unwrap());
+    assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn a_lock_file_that_was_left_over_is_harmless() {
+    let directory = directory();
+    let path = directory.path().join("c.sock");
+    fs::write(lock_of(&path), "").unwrap();
+    drop(bind(&path).unwrap());
+    // Also one that nobody may write, from a careful administrator.
+    fs::set_permissions(lock_of(&path), Permissions::from_mode(0o400)).unwrap();
+    let _listener = bind(&path).unwrap();
+}

@@ -1,0 +1,390 @@
+//! Status: the node's conditions, handlers and features, as the kubelet asks for them every few seconds.
+
+use criswitch::{cri, wire};
+use prost::Message;
+use tonic::{Code, Status};
+
+use crate::support::{PATIENCE, Rig, Sim, frame};
+
+const STATUS: &str = "/runtime.v1.RuntimeService/Status";
+const HANDLERS: u32 = 3;
+const FEATURES: u32 = 4;
+
+async fn try_status(rig: &Rig) -> Result<cri::StatusResponse, Status> {
+    let mut runtime = rig.runtime();
+    let status = runtime.status(cri::StatusRequest { verbose: false });
+    // The kubelet takes a node for dead that has no status for half a minute.
+    let status = tokio::time::timeout(PATIENCE, status).await;
+    Ok(status.expect("no status in time")?.into_inner())
+}
+
+async fn status(rig: &Rig) -> cri::StatusResponse {
+    try_status(rig).await.unwrap()
+}
+
+fn conditions(status: &cri::StatusResponse) -> &[cri::RuntimeCondition] {
+    &status.status.as_ref().unwrap().conditions
+}
+
+fn condition<'a>(status: &'a cri::StatusResponse, name: &str) -> &'a cri::RuntimeCondition {
+    let mut named = conditions(status).iter().filter(|c| c.r#type == name);
+    let found = named.next().unwrap_or_else(|| panic!("no {name}"));
+    assert_eq!(named.next(), None, "{name} is there twice");
+    found
+}
+
+fn handler_names(status: &cri::StatusResponse) -> Vec<&str> {
+    let handlers = status.runtime_handlers.iter();
+    handlers.map(|handler| handler.name.as_str()).collect()
+}
+
+fn features_of(status: &cri::StatusResponse, handler: &str) -> cri::RuntimeHandlerFeatures {
+    let mut handlers = status.runtime_handlers.iter();
+    let found = handlers.find(|known| known.name == handler);
+    let found = found.unwrap_or_else(|| panic!("no handler {handler:?}"));
+    found.features.unwrap_or_default()
+}
+
+fn user_namespaces() -> cri::RuntimeHandlerFeatures {
+    cri::RuntimeHandlerFeatures {
+        user_namespaces: true,
+        ..Default::default()
+    }
+}
+
+fn read_only_mounts() -> cri::RuntimeHandlerFeatures {
+    cri::RuntimeHandlerFeatures {
+        recursive_read_only_mounts: true,
+        ..Default::default()
+    }
+}
+
+fn both() -> cri::RuntimeHandlerFeatures {
+    cri::RuntimeHandlerFeatures {
+        user_namespaces: true,
+        recursive_read_only_mounts: true,
+    }
+}
+
+/// A runtime of which one condition is false.
+fn unready(name: &str, condition: &str, message: &str) -> Sim {
+    Sim::new(name).set(|settings| {
+        for known in settings.conditions.iter_mut() {
+            if known.r#type == condition {
+                known.status = false;
+                known.message = message.to_owned();
+            }
+        }
+    })
+}
+
+#[tokio::test]
+async fn all_is_ready_when_every_backend_says_so() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    let status = status(&rig).await;
+    for name in ["RuntimeReady", "NetworkReady", "BackendsReady"] {
+        assert!(condition(&status, name).status, "{name}");
+    }
+    assert_eq!(condition(&status, "BackendsReady").message, "");
+}
+
+#[tokio::test]
+async fn the_conditions_are_the_defaults_whatever_the_others_say() {
+    let kata = unready("kata", "NetworkReady", "cni plugin not initialized");
+    let rig = Rig::start([Sim::new("runc"), kata]).await;
+    let status = status(&rig).await;
+    assert_eq!(conditions(&status).len(), 3);
+    assert!(condition(&status, "RuntimeReady").status);
+    assert!(condition(&status, "NetworkReady").status);
+    let backends = condition(&status, "BackendsReady");
+    assert!(!backends.status);
+    for part in ["kata", "NetworkReady", "cni plugin not initialized"] {
+        assert!(backends.message.contains(part), "{}", backends.message);
+    }
+    assert!(!backends.message.contains("runc.sock"));
+}
+
+#[tokio::test]
+async fn a_condition_of_the_default_that_is_false_stays_false() {
+    let runc = unready("runc", "NetworkReady", "cni plugin not initialized");
+    let rig = Rig::start([runc, Sim::new("kata")]).await;
+    let status = status(&rig).await;
+    assert!(!condition(&status, "NetworkReady").status);
+    assert_eq!(
+        condition(&status, "NetworkReady").message,
+        "cni plugin not initialized"
+    );
+}
+
+#[tokio::test]
+async fn a_backend_that_is_down_is_named_with_its_socket_and_the_cause() {
+    let rig = Rig::start([
+        Sim::new("runc"),
+        Sim::new("kata").features("kata", user_namespaces()),
+    ])
+    .await;
+    status(&rig).await;
+    rig.sim("kata").stop().await;
+    let status = status(&rig).await;
+    assert!(condition(&status, "RuntimeReady").status);
+    let backends = condition(&status, "BackendsReady");
+    assert!(!backends.status);
+    assert!(!backends.reason.is_empty());
+    let socket = rig.sim("kata").socket().display().to_string();
+    for part in ["kata", &socket, "refused"] {
+        assert!(backends.message.contains(part), "{}", backends.message);
+    }
+    // What it said last: a handler that went missing would cost its pods their user namespaces.
+    assert_eq!(features_of(&status, "kata"), user_namespaces());
+}
+
+#[tokio::test]
+async fn a_backend_that_is_back_is_ready_again() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    rig.sim("kata").stop().await;
+    assert!(!condition(&status(&rig).await, "BackendsReady").status);
+    rig.sim("kata").start();
+    assert!(condition(&status(&rig).await, "BackendsReady").status);
+}
+
+#[tokio::test]
+async fn a_backend_that_keeps_silent_counts_with_what_it_said_last() {
+    let features = cri::RuntimeFeatures {
+        supplemental_groups_policy: true,
+        ..Default::default()
+    };
+    let rig = Rig::start([
+        Sim::new("runc"),
+        Sim::new("kata").features("kata", user_namespaces()),
+    ])
+    .await;
+    status(&rig).await;
+    rig.sim("kata").hold("Status");
+    let status = status(&rig).await;
+    assert_eq!(features_of(&status, "kata"), user_namespaces());
+    assert_eq!(status.features, Some(features));
+    let backends = condition(&status, "BackendsReady");
+    assert!(!backends.status && backends.message.contains("kata"));
+    // The switch gave up on it, so it must not be left working on an answer that nobody wants.
+    rig.sim("kata")
+        .until(|journal| journal.cancelled == ["Status"])
+        .await;
+}
+
+#[tokio::test]
+async fn a_backend_that_fails_its_status_is_not_ready_and_costs_nothing_else() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    rig.sim("kata")
+        .fail("Status", Status::internal("shim \"\u{e9}\" is gone"));
+    let status = status(&rig).await;
+    assert!(condition(&status, "RuntimeReady").status);
+    let backends = condition(&status, "BackendsReady");
+    assert!(!backends.status && backends.message.contains("shim \"\u{e9}\" is gone"));
+    assert_eq!(handler_names(&status), ["", "kata", "runc"]);
+}
+
+#[tokio::test]
+async fn a_backend_whose_status_is_not_protobuf_costs_nothing_else() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    // A condition that is cut off, and one that is no message.
+    for broken in [b"\x0a\x04\x0a\x7fab".as_slice(), b"\x0a\x02\x08\x01"] {
+        rig.sim("kata").append_raw("Status", broken);
+        let status = status(&rig).await;
+        let backends = condition(&status, "BackendsReady");
+        assert!(!backends.status && backends.message.contains("kata"));
+        assert!(condition(&status, "NetworkReady").status);
+    }
+}
+
+#[tokio::test]
+async fn a_condition_that_is_not_utf8_is_no_reason_to_have_no_status() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    // NetworkReady once more, false, with a message from somewhere else.
+    let condition = b"\x0a\x16\x0a\x14\x0a\x0cNetworkReady\x22\x04caf\xe9";
+    for sim in &rig.sims {
+        sim.append_raw("Status", condition.as_slice());
+        let reply = rig.raw(STATUS, &[], frame(&cri::StatusRequest::default()));
+        let reply = reply.await;
+        assert_eq!(reply.code(), Code::Ok, "{}: {}", sim.name(), reply.text());
+    }
+}
+
+#[tokio::test]
+async fn a_backend_that_was_never_up_has_its_handlers_without_features() {
+    let kata = Sim::new("kata").features("kata", both());
+    let mut rig = Rig::start([Sim::new("runc"), kata]).await;
+    rig.stop_switch().await;
+    rig.sim("kata").stop().await;
+    rig.restart_switch().await;
+    let status = status(&rig).await;
+    assert_eq!(handler_names(&status), ["", "kata", "runc"]);
+    assert_eq!(features_of(&status, "kata"), Default::default());
+    // Nobody knows that every backend has it.
+    let features = status.features.unwrap_or_default();
+    assert!(!features.supplemental_groups_policy);
+}
+
+#[tokio::test]
+async fn every_row_is_a_handler_with_the_features_that_its_backend_states() {
+    let text = |directory: &str| {
+        format!(
+            "default = \"plain\"\n[handlers]\n\
+             plain = {{ backend = \"runc\", handler = \"runc\" }}\n\
+             sandboxed = {{ backend = \"boxes\", handler = \"runsc\" }}\n\
+             anything = {{ backend = \"boxes\", handler = \"\" }}\n\
+             odd = {{ backend = \"boxes\", handler = \"no-such\" }}\n\
+             [backends]\nrunc = \"{directory}/runc.sock\"\nboxes = \"{directory}/boxes.sock\"\n"
+        )
+    };
+    let runc = Sim::new("runc").features("runc", user_namespaces());
+    let boxes = Sim::new("boxes")
+        .handlers(["kata", "runsc", "not-in-the-table"])
+        .features("kata", both())
+        .features("runsc", read_only_mounts());
+    let status = status(&Rig::with_config([runc, boxes], text).await).await;
+    assert_eq!(
+        handler_names(&status),
+        ["", "anything", "odd", "plain", "sandboxed"]
+    );
+    assert_eq!(features_of(&status, ""), user_namespaces());
+    assert_eq!(features_of(&status, "plain"), user_namespaces());
+    assert_eq!(features_of(&status, "sandboxed"), read_only_mounts());
+    // The backend's own default, which it lists under no name.
+    assert_eq!(features_of(&status, "anything"), both());
+    assert_eq!(features_of(&status, "odd"), Default::default());
+}
+
+#[tokio::test]
+async fn a_backend_that_names_no_handlers_gives_its_rows_no_features() {
+    let old = Sim::new("old").set(|settings| settings.advertises_handlers = false);
+    let runc = Sim::new("runc").features("runc", both());
+    let status = status(&Rig::start([runc, old]).await).await;
+    assert_eq!(handler_names(&status), ["", "old", "runc"]);
+    assert_eq!(features_of(&status, "old"), Default::default());
+    assert_eq!(features_of(&status, "runc"), both());
+}
+
+#[tokio::test]
+async fn a_feature_is_true_only_if_every_backend_has_it() {
+    let with = |name: &str, features| Sim::new(name).set(|settings| settings.features = features);
+    let runc = cri::RuntimeFeatures {
+        supplemental_groups_policy: true,
+        user_namespaces_host_network: true,
+        mount_options: false,
+    };
+    let kata = cri::RuntimeFeatures {
+        supplemental_groups_policy: true,
+        user_namespaces_host_network: false,
+        mount_options: true,
+    };
+    let rig = Rig::start([with("runc", runc), with("kata", kata)]).await;
+    let common = cri::RuntimeFeatures {
+        supplemental_groups_policy: true,
+        ..Default::default()
+    };
+    assert_eq!(status(&rig).await.features, Some(common));
+}
+
+#[tokio::test]
+async fn what_the_default_says_beyond_the_known_fields_stays_byte_for_byte() {
+    let rig = Rig::start([Sim::new("runc").newer(), Sim::new("kata")]).await;
+    // An info entry that is not UTF-8.
+    let info = b"\x12\x0b\x0a\x03raw\x12\x04caf\xe9";
+    rig.sim("runc").append_raw("Status", info.as_slice());
+    let body = frame(&cri::StatusRequest { verbose: true });
+    let direct = crate::support::RawClient::connect(&rig.sim("runc").socket()).await;
+    let direct = direct.call(STATUS, &[], body.clone()).await.messages()[0].clone();
+    let through = rig.raw(STATUS, &[], body).await.messages()[0].clone();
+    let kept: Vec<u8> = wire::fields(&direct)
+        .map(Result::unwrap)
+        .filter(|field| ![HANDLERS, FEATURES].contains(&field.number))
+        .flat_map(|field| field.raw.to_vec())
+        .collect();
+    assert!(kept.windows(18).any(|w| w == b"of a later version"));
+    assert!(kept.windows(4).any(|w| w == b"caf\xe9"));
+    assert!(through.starts_with(&kept), "{through:?}");
+}
+
+#[tokio::test]
+async fn a_backend_alone_has_its_status_completed_too() {
+    let text = |directory: &str| {
+        format!(
+            "default = \"gvisor\"\n[handlers]\n\
+             gvisor = {{ socket = \"{directory}/runsc.sock\", handler = \"runsc\" }}\n"
+        )
+    };
+    let runsc = Sim::new("runsc").features("runsc", both());
+    let status = status(&Rig::with_config([runsc], text).await).await;
+    assert_eq!(handler_names(&status), ["", "gvisor"]);
+    assert_eq!(features_of(&status, ""), both());
+    assert!(condition(&status, "BackendsReady").status);
+}
+
+/// The kubelet itself goes without for as long as 30 s.
+#[tokio::test]
+async fn the_last_word_of_a_default_that_is_down_counts_for_a_while() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    status(&rig).await;
+    rig.sim("runc").stop().await;
+    let status = status(&rig).await;
+    assert!(condition(&status, "RuntimeReady").status);
+    let ready = condition(&status, "BackendsReady");
+    assert!(!ready.status && ready.message.contains("runc"), "{ready:?}");
+}
+
+#[tokio::test]
+async fn without_a_word_of_the_default_there_is_no_status() {
+    let mut rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    rig.stop_switch().await;
+    rig.sim("runc").stop().await;
+    rig.restart_switch().await;
+    let failed = try_status(&rig).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable);
+    let socket = rig.sim("runc").socket().display().to_string();
+    for part in ["runc", &socket] {
+        assert!(failed.message().contains(part), "{failed}");
+    }
+}
+
+#[tokio::test]
+async fn a_default_that_refuses_or_lacks_status_is_passed_on_unchanged() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    rig.sim("runc")
+        .fail("Status", Status::internal("containerd is not initialized"));
+    let failed = try_status(&rig).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Internal);
+    assert_eq!(failed.message(), "containerd is not initialized");
+    rig.sim("runc").fail("Status", Status::unimplemented("no"));
+    assert_eq!(
+        try_status(&rig).await.unwrap_err().code(),
+        Code::Unimplemented
+    );
+}
+
+#[tokio::test]
+async fn a_default_that_keeps_silent_counts_with_what_it_said_last_and_is_named() {
+    let runc = Sim::new("runc").features("runc", both());
+    let rig = Rig::start([runc, Sim::new("kata")]).await;
+    let before = status(&rig).await;
+    rig.sim("runc").hold("Status");
+    let silent = status(&rig).await;
+    assert_eq!(silent.runtime_handlers, before.runtime_handlers);
+    for name in ["RuntimeReady", "NetworkReady"] {
+        assert_eq!(condition(&silent, name), condition(&before, name));
+    }
+    let backends = condition(&silent, "BackendsReady");
+    assert!(!backends.status);
+    assert!(backends.message.contains("runc"), "{}", backends.message);
+}
+
+#[tokio::test]
+async fn what_a_silent_default_said_last_holds_no_info_that_nobody_asked_for() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    let verbose = frame(&cri::StatusRequest { verbose: true });
+    let reply = rig.raw(STATUS, &[], verbose).await;
+    let verbose = cri::StatusResponse::decode(reply.messages()[0].clone()).unwrap();
+    assert!(!verbose.info.is_empty());
+    rig.sim("runc").hold("Status");
+    let info = status(&rig).await.info;
+    assert!(info.is_empty(), "{info:?}");
+}

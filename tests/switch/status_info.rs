@@ -1,0 +1,132 @@
+//! What a verbose Status tells of the switch itself: the key `criswitch` of its `info`.
+
+use std::collections::HashMap;
+
+use criswitch::cri;
+use serde_json::Value as Json;
+use tonic::Status;
+
+use crate::support::{Rig, Sim};
+
+async fn info(rig: &Rig, verbose: bool) -> HashMap<String, String> {
+    let status = rig.runtime().status(cri::StatusRequest { verbose }).await;
+    status.unwrap().into_inner().info
+}
+
+async fn own_info(rig: &Rig) -> Json {
+    let info = info(rig, true).await;
+    serde_json::from_str(&info["criswitch"]).unwrap()
+}
+
+fn of_backend<'a>(own: &'a Json, name: &str) -> &'a Json {
+    let backends = own["backends"].as_array().unwrap();
+    let found = backends.iter().find(|backend| backend["name"] == name);
+    found.unwrap_or_else(|| panic!("no {name} in {own}"))
+}
+
+#[tokio::test]
+async fn there_is_info_only_when_it_is_asked_for() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    assert!(info(&rig, false).await.is_empty());
+    assert!(info(&rig, true).await.contains_key("criswitch"));
+}
+
+#[tokio::test]
+async fn the_defaults_keys_pass_and_no_other_backends() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    let info = info(&rig, true).await;
+    let mut keys: Vec<_> = info.keys().collect();
+    keys.sort();
+    assert_eq!(keys, ["config", "criswitch"]);
+    // What the simulated runtime says there; kubeadm reads this key.
+    assert_eq!(info["config"], r#"{"runtime":"runc"}"#);
+}
+
+#[tokio::test]
+async fn it_tells_of_every_backend_what_an_operator_asks_first() {
+    let rig = Rig::start([
+        Sim::new("runc").version("2.4.2"),
+        Sim::new("kata")
+            .version("1.6.20")
+            .runtime_name("containerd"),
+    ])
+    .await;
+    rig.run("kata", "one").await;
+    rig.run_pod("kata", "two").await;
+    let own = own_info(&rig).await;
+    assert_eq!(own["backends"].as_array().unwrap().len(), 2);
+    let kata = of_backend(&own, "kata");
+    assert_eq!(
+        kata["socket"],
+        rig.sim("kata").socket().display().to_string()
+    );
+    assert_eq!(kata["state"], "ready");
+    let since = kata["since"].as_str().unwrap();
+    assert!(humantime::parse_rfc3339(since).is_ok(), "{since}");
+    assert!(kata["version"].as_str().unwrap().contains("1.6.20"));
+    assert_eq!((&kata["pods"], &kata["containers"]), (&2.into(), &1.into()));
+    let runc = of_backend(&own, "runc");
+    assert!(runc["version"].as_str().unwrap().contains("2.4.2"));
+    assert_eq!((&runc["pods"], &runc["containers"]), (&0.into(), &0.into()));
+}
+
+#[tokio::test]
+async fn it_has_the_conditions_of_every_backend() {
+    let kata = Sim::new("kata").set(|settings| {
+        settings.conditions[1].status = false;
+        settings.conditions[1].reason = "NoNetwork".to_owned();
+        settings.conditions[1].message = "a \"quoted\"\nmessage".to_owned();
+    });
+    let own = own_info(&Rig::start([Sim::new("runc"), kata]).await).await;
+    let conditions = of_backend(&own, "kata")["conditions"].as_array().unwrap();
+    assert_eq!(conditions.len(), 2);
+    assert_eq!(conditions[0]["type"], "RuntimeReady");
+    assert_eq!(conditions[0]["status"], true);
+    assert_eq!(conditions[1]["type"], "NetworkReady");
+    assert_eq!(conditions[1]["status"], false);
+    assert_eq!(conditions[1]["reason"], "NoNetwork");
+    assert_eq!(conditions[1]["message"], "a \"quoted\"\nmessage");
+    let runc = of_backend(&own, "runc")["conditions"].as_array().unwrap();
+    assert!(runc.iter().all(|condition| condition["status"] == true));
+}
+
+#[tokio::test]
+async fn a_backend_that_is_down_says_so_and_why() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    rig.run("kata", "web").await;
+    rig.sim("kata").stop().await;
+    let own = own_info(&rig).await;
+    let kata = of_backend(&own, "kata");
+    assert_eq!(kata["state"], "down");
+    assert!(kata["cause"].as_str().unwrap().contains("refused"));
+    // Its pods run on, whether it answers or not.
+    assert_eq!((&kata["pods"], &kata["containers"]), (&1.into(), &1.into()));
+    assert_eq!(of_backend(&own, "runc")["state"], "ready");
+}
+
+#[tokio::test]
+async fn a_backend_that_fails_its_status_is_connected_all_the_same() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    rig.sim("kata").fail("Status", Status::internal("shim"));
+    let own = own_info(&rig).await;
+    assert_eq!(of_backend(&own, "kata")["state"], "ready");
+}
+
+#[tokio::test]
+async fn it_holds_the_table() {
+    let text = |directory: &str| {
+        format!(
+            "default = \"runc\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n\
+             gvisor = {{ socket = \"{directory}/runc.sock\", handler = \"runsc\" }}\n"
+        )
+    };
+    let rig = Rig::with_config([Sim::new("runc").handlers(["runc", "runsc"])], text).await;
+    let own = own_info(&rig).await;
+    assert_eq!(own["default"], "runc");
+    let handlers = own["handlers"].as_array().unwrap();
+    assert_eq!(handlers.len(), 2);
+    assert_eq!(handlers[0]["name"], "gvisor");
+    assert_eq!(handlers[0]["backend"], "runc");
+    assert_eq!(handlers[0]["backendHandler"], "runsc");
+    assert_eq!(handlers[1]["name"], "runc");
+}

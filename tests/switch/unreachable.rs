@@ -1,0 +1,173 @@
+//! Backends that cannot be reached: the calls for them say so at once, the others go on.
+
+use criswitch::cri;
+use tonic::{Code, Status};
+
+use crate::support::{Rig, Sim};
+
+async fn runc_and_kata() -> Rig {
+    Rig::start([Sim::new("runc"), Sim::new("kata")]).await
+}
+
+/// It says which backend, where, and why.
+fn names(failed: &Status, sim: &Sim, cause: &str) {
+    assert_eq!(failed.code(), Code::Unavailable, "{failed}");
+    let socket = sim.socket().display().to_string();
+    for part in [sim.name(), &socket, cause] {
+        assert!(failed.message().contains(part), "no {part:?} in {failed}");
+    }
+}
+
+#[tokio::test]
+async fn a_pod_of_a_backend_that_is_down_is_unavailable_not_gone() {
+    let rig = runc_and_kata().await;
+    let (pod, container) = rig.run("kata", "web").await;
+    rig.sim("kata").stop().await;
+    names(
+        &rig.stop(&container).await.unwrap_err(),
+        rig.sim("kata"),
+        "refused",
+    );
+    names(
+        &rig.remove_pod(&pod).await.unwrap_err(),
+        rig.sim("kata"),
+        "refused",
+    );
+    names(
+        &(*rig).run_pod("kata", "next").await.unwrap_err(),
+        rig.sim("kata"),
+        "refused",
+    );
+}
+
+#[tokio::test]
+async fn a_backend_whose_socket_is_gone_is_told_with_that_cause() {
+    let rig = runc_and_kata().await;
+    rig.sim("kata").stop().await;
+    std::fs::remove_file(rig.sim("kata").socket()).unwrap();
+    let failed = (*rig).run_pod("kata", "web").await.unwrap_err();
+    names(&failed, rig.sim("kata"), "No such file");
+}
+
+#[tokio::test]
+async fn the_pods_of_other_backends_go_on_while_one_is_down() {
+    let rig = runc_and_kata().await;
+    rig.sim("kata").stop().await;
+    let (pod, container) = rig.run("runc", "web").await;
+    rig.stop(&container).await.unwrap();
+    rig.remove_pod(&pod).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_list_is_an_error_while_a_backend_is_down_and_whole_when_it_is_back() {
+    let rig = runc_and_kata().await;
+    rig.run("kata", "web").await;
+    rig.sim("kata").stop().await;
+    names(&rig.pods().await.unwrap_err(), rig.sim("kata"), "refused");
+    names(
+        &rig.containers().await.unwrap_err(),
+        rig.sim("kata"),
+        "refused",
+    );
+    rig.sim("kata").start();
+    assert_eq!(rig.pods().await.unwrap(), rig.sim("kata").pods());
+}
+
+#[tokio::test]
+async fn a_backend_that_is_no_cri_runtime_is_told_so() {
+    let rig = runc_and_kata().await;
+    rig.sim("kata").stop().await;
+    std::fs::remove_file(rig.sim("kata").socket()).unwrap();
+    // Something that accepts, and says what no HTTP/2 server says.
+    let other = tokio::net::UnixListener::bind(rig.sim("kata").socket()).unwrap();
+    let other = async {
+        loop {
+            let (mut stream, _) = other.accept().await.unwrap();
+            let greeting = b"220 mail ready\r\n";
+            tokio::io::AsyncWriteExt::write_all(&mut stream, greeting)
+                .await
+                .ok();
+        }
+    };
+    tokio::select! {
+        () = other => {}
+        failed = (*rig).run_pod("kata", "web") => names(&failed.unwrap_err(), rig.sim("kata"), ""),
+    }
+}
+
+#[tokio::test]
+async fn a_backend_that_cannot_be_listed_is_not_ready_and_named_once() {
+    let kata = Sim::new("kata");
+    kata.fail(
+        "ListPodSandbox",
+        Status::internal("\"metadata.db\" is locked"),
+    );
+    let rig = Rig::start([Sim::new("runc"), kata]).await;
+    let failed = (*rig).run_pod("kata", "web").await.unwrap_err();
+    names(&failed, rig.sim("kata"), "\"metadata.db\" is locked");
+    let named = failed.message().matches("backend \"kata\"").count();
+    assert_eq!(named, 1, "{failed}");
+}
+
+#[tokio::test]
+async fn a_backend_that_dies_in_the_middle_of_a_call_fails_that_call_alone() {
+    let rig = runc_and_kata().await;
+    let (_, boxed) = rig.run("kata", "boxed").await;
+    let (_, plain) = rig.run("runc", "plain").await;
+    for sim in &rig.sims {
+        sim.hold("StopContainer");
+    }
+    let held = |journal: &crate::support::Journal| journal.held == ["StopContainer"];
+    let death = async {
+        rig.sim("kata").until(held).await;
+        rig.sim("runc").until(held).await;
+        rig.sim("kata").stop().await;
+    };
+    let boxed = async {
+        let (stopped, ()) = tokio::join!(rig.stop(&boxed), death);
+        // The other call is still under way, on the same connection of the same client.
+        rig.sim("runc").until(held).await;
+        rig.sim("runc").release("StopContainer");
+        stopped
+    };
+    let (boxed, plain) = tokio::join!(boxed, rig.stop(&plain));
+    names(&boxed.unwrap_err(), rig.sim("kata"), "");
+    plain.unwrap();
+    assert_eq!(rig.sim("kata").calls("StopContainer").len(), 1);
+}
+
+#[tokio::test]
+async fn a_pod_is_never_asked_for_twice_when_its_backend_dies_meanwhile() {
+    let rig = runc_and_kata().await;
+    let kata = rig.sim("kata");
+    kata.hold("RunPodSandbox");
+    let back = async {
+        kata.until(|journal| journal.held == ["RunPodSandbox"])
+            .await;
+        kata.stop().await;
+        kata.release("RunPodSandbox");
+        kata.start();
+    };
+    let (failed, ()) = tokio::join!((*rig).run_pod("kata", "web"), back);
+    names(&failed.unwrap_err(), kata, "");
+    // It is there again, and would have taken a second one.
+    rig.pods().await.unwrap();
+    assert_eq!(kata.calls("RunPodSandbox").len(), 1);
+}
+
+#[tokio::test]
+async fn a_backend_that_comes_back_is_used_by_the_next_call() {
+    let rig = runc_and_kata().await;
+    let (_, container) = rig.run("kata", "web").await;
+    rig.sim("kata").stop().await;
+    rig.stop(&container).await.unwrap_err();
+    rig.sim("kata").start();
+    rig.stop(&container).await.unwrap();
+    let request = cri::ContainerStatusRequest {
+        container_id: container,
+        verbose: false,
+    };
+    let status = rig.runtime().container_status(request).await.unwrap();
+    let status = status.into_inner().status.unwrap();
+    assert_eq!(status.state(), cri::ContainerState::ContainerExited);
+}
