@@ -17,9 +17,9 @@ containers_at() {
   ctr --address "$DIR/containerd-$1.sock" --namespace k8s.io containers ls -q
 }
 
-# runtime_list RUNTIME N: the ids in the low-level runtime's own state.
+# runtime_list RUNTIME N [QUIET-FLAG]: the ids in the low-level runtime's own state.
 runtime_list() {
-  "$1" --root "$DIR/containerd-$2/$1/k8s.io" list -q
+  "$1" --root "$DIR/containerd-$2/$1/k8s.io" list "${3:--q}"
 }
 
 @test "a pod is in the containerd of its handler and not in the other" {
@@ -34,7 +34,7 @@ runtime_list() {
 @test "a pod is in the runtime of its handler and in no other" {
   runc=$(runtime_list runc 2)
   crun=$(runtime_list crun 1)
-  runsc=$(runtime_list runsc 2)
+  runsc=$(runtime_list runsc 2 -quiet)
   equal "what runc runs" "$(kept runc)" "$runc"
   equal "what crun runs" "$(kept crun)" "$crun"
   equal "what runsc runs" "$(printf '%s\n' "$(kept gvisor)" "$(kept sandboxed)" | sort)" "$(sort <<<"$runsc")"
