@@ -53,7 +53,7 @@ check_dependencies() {
     CARGO_TARGET_DIR=$CACHE/cargo-deny-target cargo install --quiet --locked cargo-deny \
       --version "$CARGO_DENY_VERSION" --root "$root" || return
   rm -rf "$CACHE/cargo-deny-target"
-  "$root/bin/cargo-deny" --all-features check bans licenses sources
+  "$root/bin/cargo-deny" --locked check bans licenses sources
 }
 
 check_scripts() {
