@@ -13,6 +13,7 @@ FAILED=()
 main() {
   cd "$TOP" || exit 1
   mkdir -p "$CACHE"
+  step "toolchain" check_toolchain
   step "formatting" cargo fmt --check
   step "lints" cargo clippy --quiet --all-targets --locked -- -D warnings
   step "dependencies" check_dependencies
@@ -45,6 +46,12 @@ summary() {
     exit 1
   fi
   printf '\nall steps passed in %s s\n' "$SECONDS"
+}
+
+# A minimal toolchain comes without the two.
+check_toolchain() {
+  cargo --version && go version || return
+  { cargo fmt --version && cargo clippy --version; } 2>/dev/null || rustup component add rustfmt clippy
 }
 
 check_dependencies() {
