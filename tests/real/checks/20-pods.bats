@@ -135,8 +135,7 @@ runtime_list() {
 }
 
 @test "a short id that fits several pods is refused" {
-  # Seventeen pods of one runtime would do; the empty prefix is what crictl refuses itself. Two pods whose ids begin
-  # alike are found among those that run, or not at all.
+  # Ids are hexadecimal: among seventeen, two begin alike; mostly fewer do.
   prefix=$(cri pods -q | cut -c1 | sort | uniq -d | head -n 1)
   [ -n "$prefix" ] || prefix=$(common_prefix)
   has "inspectp $prefix" "Multiple IDs found with provided prefix: $prefix" "$(refusal_at criswitch inspectp "$prefix")"
