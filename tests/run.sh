@@ -13,6 +13,7 @@ FAILED=()
 main() {
   cd "$TOP" || exit 1
   mkdir -p "$CACHE"
+  step "toolchain" check_toolchain
   step "formatting" cargo fmt --check
   step "lints" cargo clippy --quiet --all-targets --locked -- -D warnings
   step "dependencies" check_dependencies
@@ -47,13 +48,19 @@ summary() {
   printf '\nall steps passed in %s s\n' "$SECONDS"
 }
 
+# A minimal toolchain comes without the two.
+check_toolchain() {
+  cargo --version && go version || return
+  { cargo fmt --version && cargo clippy --version; } 2>/dev/null || rustup component add rustfmt clippy
+}
+
 check_dependencies() {
   local root=$CACHE/cargo-deny-$CARGO_DENY_VERSION
   [ -x "$root/bin/cargo-deny" ] ||
     CARGO_TARGET_DIR=$CACHE/cargo-deny-target cargo install --quiet --locked cargo-deny \
       --version "$CARGO_DENY_VERSION" --root "$root" || return
   rm -rf "$CACHE/cargo-deny-target"
-  "$root/bin/cargo-deny" --all-features check bans licenses sources
+  "$root/bin/cargo-deny" --locked check bans licenses sources
 }
 
 check_scripts() {

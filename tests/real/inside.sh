@@ -7,7 +7,7 @@ set -u
 
 main() {
   if ! start_all; then
-    show_logs
+    show_logs "$DIR"/*.log
     printf 'the set-up failed\n0 passed, 1 failed\n'
     exit 1
   fi
@@ -18,25 +18,29 @@ main() {
   fi
 }
 
+# A run takes two minutes or so; one that hangs fails.
+LIMIT=20m
+
 # check [BATS-ARGUMENT...]: the checks, then how many passed; one that never ran has failed.
 check() {
   local planned passed
-  bats --tap "$@" "$REAL/checks" 3>&1 | tee "$DIR/checks.tap"
+  timeout "$LIMIT" bats --tap "$@" "$REAL/checks" | tee "$DIR/checks.tap"
   planned=$(sed -n 's/^1\.\.//p' "$DIR/checks.tap")
   passed=$(grep -c '^ok ' "$DIR/checks.tap")
   if [ -z "$planned" ] || [ "$planned" = 0 ]; then
     planned=$((passed + 1))
   fi
-  [ "$passed" = "$planned" ] || show_logs
+  [ "$passed" = "$planned" ] || show_logs "$DIR"/{criswitch,twins,idle}.log
   echo "$passed passed, $((planned - passed)) failed"
   [ "$passed" = "$planned" ]
 }
 
 show_logs() {
   local log
-  for log in "$DIR"/*.log; do
+  for log in "$@"; do
+    [ -e "$log" ] || continue
     printf -- '--- the end of %s\n' "${log##*/}"
-    tail -n 15 "$log"
+    tail -n 15 "$log" | cut -c1-300
   done
 }
 

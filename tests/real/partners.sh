@@ -13,12 +13,10 @@ DEBIAN_PACKAGES=(
   docker-registry:/usr/bin/docker-registry
   gcc:/usr/bin/gcc
   iproute2:/usr/bin/ip
-  iptables:/usr/sbin/iptables
   jq:/usr/bin/jq
   libc6-dev:/usr/include/stdlib.h
   runc:/usr/sbin/runc
   skopeo:/usr/bin/skopeo
-  socat:/usr/bin/socat
   umoci:/usr/bin/umoci
 )
 

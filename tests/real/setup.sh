@@ -82,7 +82,9 @@ start_containerd() {
 }
 
 network_ready() {
-  crictl_at "$1" info | jq -e '.status.conditions | any(.type == "NetworkReady" and .status)'
+  local info
+  info=$(crictl_at "$1" info) || { echo "$info"; return 1; }
+  jq -e '.status.conditions | any(.type == "NetworkReady" and .status)' <<<"$info"
 }
 
 # start_switch NAME: a switch with config/NAME.toml. Its pid is in $DIR/NAME.pid and, when it has ended, its exit code
@@ -93,12 +95,22 @@ start_switch() {
   render "$name.toml" "$DIR/$name.toml"
   render crictl.yaml "$DIR/crictl-$name.yaml" "SOCKET=$DIR/$name.sock"
   (
+    keep_no_files
     "$CRISWITCH" serve --config "$DIR/$name.toml" >>"$DIR/$name.log" 2>&1 &
     echo $! >"$DIR/$name.pid"
     wait $!
     echo $? >"$DIR/$name.exit"
-  ) 3>&- &
+  ) &
   wait_for 30 "the switch $name" crictl_at "$name" version
+}
+
+# keep_no_files: closes all files but the standard ones in a subshell that stays: bats waits for whoever has its own.
+keep_no_files() {
+  local fd
+  for fd in "/proc/$BASHPID/fd/"*; do
+    fd=${fd##*/}
+    [ "$fd" -le 2 ] || eval "exec $fd>&-"
+  done
 }
 
 # stop_switch NAME: asks it to end and prints its exit code.

@@ -9,7 +9,7 @@ load helpers.bash
 @test "info names every handler, with the features that its containerd states" {
   info=$(cri info)
   equal "handlers in info" '["","crun","gvisor","runc","sandboxed"]' \
-    "$(jq -c '[.runtimeHandlers[].name // ""] | sort' <<<"$info")"
+    "$(jq -c '[.runtimeHandlers[] | .name // ""] | sort' <<<"$info")"
   # shellcheck disable=SC2016 # A jq variable.
   features='.runtimeHandlers[] | select(.name == $name) | .features'
   direct=$(crictl_at 2 info)
@@ -30,7 +30,8 @@ load helpers.bash
   info=$(cri info)
   direct=$(crictl_at 2 info)
   equal "the containerd's config" "$(jq -cS .config <<<"$direct")" "$(jq -cS .config <<<"$info")"
-  equal "keys" "$(jq -c '[keys[], "criswitch"] | sort' <<<"$direct")" "$(jq -c keys <<<"$info")"
+  # crictl shows no features where there are none, and 1.6 has none.
+  equal "keys" "$(jq -c '[keys[], "criswitch"] - ["features"] | sort' <<<"$direct")" "$(jq -c keys <<<"$info")"
   own=$(jq -c .criswitch <<<"$info")
   has "backends" "$DIR/containerd-1.sock" "$own"
   has "backends" "$DIR/containerd-2.sock" "$own"

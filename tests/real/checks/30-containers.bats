@@ -17,6 +17,19 @@ teardown_file() {
   remove_pods
 }
 
+teardown() {
+  end_background
+  # What a check that failed has left.
+  for id in $(cri ps -qa --no-trunc); do
+    has_id "$id" || cri rm -f "$id"
+  done
+}
+
+# has_id ID: it is one of the file's own containers.
+has_id() {
+  grep -q "^$1$" "$BATS_FILE_TMPDIR"/loop.*
+}
+
 # new_container HANDLER NAME SHELL-COMMAND [JQ-FILTER]: in the handler's pod; prints its id.
 new_container() {
   run_container "$(kept "pod.$1")" "pod-$1" "${@:2}"
@@ -97,22 +110,17 @@ new_container() {
   done
 }
 
-# fetch URL: for wait_for; succeeds once the page is there.
-fetch() {
-  busybox wget -q -O - "$1"
-}
-
 @test "port-forward reaches into a pod" {
   # Into gVisor it fails with containerd itself.
   for handler in runc crun; do
     id=$(new_container "$handler" web 'echo page >/www/index.html; exec httpd -f -p 8080 -h /www')
-    cri port-forward "$(kept "pod.$handler" | cut -c1-13)" :8080 >"$BATS_TEST_TMPDIR/forward" 2>&1 3>&- &
-    forward=$!
-    wait_for 10 "$handler: a local port" grep -q 'Forwarding from 127' "$BATS_TEST_TMPDIR/forward"
-    port=$(sed -n 's/.*Forwarding from 127.0.0.1:\([0-9]*\) .*/\1/p' "$BATS_TEST_TMPDIR/forward" | head -n 1)
-    wait_for 10 "$handler: the page" fetch "http://127.0.0.1:$port/"
-    equal "$handler: the page" page "$(fetch "http://127.0.0.1:$port/")"
-    kill "$forward"
+    wait_for 10 "$handler: the server in the pod" cri exec -s "$id" wget -q -O - http://127.0.0.1:8080/
+    in_background "$BATS_TEST_TMPDIR/forward-$handler" crictl --config "$DIR/crictl-criswitch.yaml" \
+      port-forward "$(kept "pod.$handler" | cut -c1-13)" :8080
+    wait_for 10 "$handler: a local port" grep -q 'Forwarding from 127' "$BATS_TEST_TMPDIR/forward-$handler"
+    port=$(sed -n 's/.*Forwarding from 127.0.0.1:\([0-9]*\) .*/\1/p' "$BATS_TEST_TMPDIR/forward-$handler" | head -n 1)
+    equal "$handler: the page" page "$(busybox wget -q -O - "http://127.0.0.1:$port/")"
+    kill "$BACKGROUND"
     cri rm -f "$id"
   done
 }
@@ -135,7 +143,7 @@ fetch() {
     id=$(kept "loop.$handler")
     equal "$handler: ps --id" "$id" "$(cri ps -q --no-trunc --id "${id:0:13}")"
     equal "$handler: ps --pod" "$id" "$(cri ps -q --no-trunc --pod "$(kept "pod.$handler" | cut -c1-13)")"
-    has "$handler: the pod's name in the list" "pod-$handler" "$(cri ps --id "$id")"
+    has "$handler: the pod in the list" "$(kept "pod.$handler" | cut -c1-13)" "$(cri ps --id "$id")"
   done
 }
 

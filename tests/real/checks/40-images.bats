@@ -58,7 +58,7 @@ image_id() {
   equal "rows of $BUSYBOX" 1 "$(cri images -o json | jq "[.images[] | select(.repoTags | index(\"$BUSYBOX\"))] | length")"
   ids=$(cri images -o json | jq -r '.images[].id' | sort)
   equal "ids" "$(uniq <<<"$ids")" "$ids"
-  equal "images by name" "$(image_id 2 "$BUSYBOX")" "$(cri images -q --no-trunc "$BUSYBOX")"
+  equal "rows by name" "$(crictl_at 2 images "$BUSYBOX")" "$(cri images "$BUSYBOX")"
 }
 
 @test "images lists what only one containerd has" {

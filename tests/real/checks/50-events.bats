@@ -10,7 +10,11 @@ setup_file() {
 
 teardown_file() {
   remove_pods
-  stop_switch twins
+  [ -e "$DIR/twins.exit" ] || stop_switch twins
+}
+
+teardown() {
+  end_background
 }
 
 # first_event HANDLER: for wait_for, as nothing tells when the stream has begun: one more pod, until its event arrives.
@@ -31,8 +35,7 @@ has_events() {
 }
 
 @test "events arrive from every backend, in order" {
-  crictl_at twins events >"$BATS_TEST_TMPDIR/events" 2>"$BATS_TEST_TMPDIR/errors" 3>&- &
-  events=$!
+  in_background "$BATS_TEST_TMPDIR/events" crictl --config "$DIR/crictl-twins.yaml" events
   for handler in runc other; do
     wait_for 30 "a first event of $handler" first_event "$handler"
     id=$(crictl_at twins run --no-pull --runtime "$handler" "$(container_config event 'exit 0')" \
@@ -43,7 +46,6 @@ has_events() {
     wait_for 15 "the last event of a container on $handler" has_events "$id" \
       "CONTAINER_CREATED_EVENT CONTAINER_STARTED_EVENT CONTAINER_STOPPED_EVENT CONTAINER_DELETED_EVENT"
   done
-  kill "$events"
 }
 
 @test "events are refused where a backend has none" {
@@ -66,4 +68,10 @@ has_events() {
     id=$(crictl_at twins runp --runtime "$handler" "$(pod_config "stats-$handler")")
     equal "statsp of a pod on $handler" "$id" "$(crictl_at twins statsp -o json --id "$id" | jq -r '.stats[].attributes.id')"
   done
+}
+
+@test "a stream that is open does not keep the switch from ending" {
+  in_background "$BATS_TEST_TMPDIR/events" crictl --config "$DIR/crictl-twins.yaml" events
+  wait_for 30 "a first event" first_event runc
+  equal "exit code after SIGTERM" 0 "$(stop_switch twins)"
 }

@@ -35,14 +35,6 @@ teardown_file() {
   done
 }
 
-@test "a stream that is open does not keep the switch from ending" {
-  start_switch twins
-  crictl_at twins events >/dev/null 2>&1 3>&- &
-  events=$!
-  equal "exit code after SIGTERM" 0 "$(stop_switch twins)"
-  wait "$events" || true
-}
-
 @test "pods from before the restart can be stopped and removed" {
   for handler in $HANDLERS; do
     cri stop --timeout 5 "$(kept "loop.$handler")"

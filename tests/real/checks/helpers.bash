@@ -92,6 +92,23 @@ remove_pods() {
   done
 }
 
+# in_background FILE COMMAND...: starts it with its output in FILE; its pid is in $BACKGROUND.
+in_background() {
+  local file=$1
+  shift
+  (
+    keep_no_files
+    exec "$@" >"$file" 2>&1
+  ) &
+  BACKGROUND=$!
+  echo "$BACKGROUND" >>"$BATS_TEST_TMPDIR/background"
+}
+
+# end_background: for teardown.
+end_background() {
+  [ ! -e "$BATS_TEST_TMPDIR/background" ] || xargs kill <"$BATS_TEST_TMPDIR/background" 2>/dev/null || true
+}
+
 # keep_as NAME / kept NAME: a value that outlives a check, for the other checks of the file.
 keep_as() {
   cat >"$BATS_FILE_TMPDIR/$1"
