@@ -3,6 +3,7 @@
 //! It keeps pods, containers and images as containerd does, and runs nothing.
 
 mod containers;
+mod cut;
 mod ids;
 mod images;
 mod journal;
@@ -24,6 +25,7 @@ use tokio::task::JoinHandle;
 use tonic::Status;
 
 use super::PATIENCE;
+use cut::Rest;
 pub use journal::{Call, Journal};
 pub use settings::{ImageIds, Settings};
 use store::Store;
@@ -185,6 +187,21 @@ impl Sim {
         });
     }
 
+    /// Cuts every reply into data frames of so many bytes.
+    pub fn chop(&self, length: usize) {
+        self.edit(|journal| journal.chopped = Some(length));
+    }
+
+    /// Lets stream lists hang behind their first message, until [`Sim::end_streams`] or its death.
+    pub fn stall_streams(&self) {
+        self.edit(|journal| journal.rest = Rest::Waits);
+    }
+
+    /// Ends stream lists behind their first message with this status, those that hang too.
+    pub fn end_streams(&self, status: Status) {
+        self.edit(|journal| journal.rest = Rest::Fails(status));
+    }
+
     /// Loses every pod and container, as a machine does that lost its power.
     pub fn forget(&self) {
         let mut store = self.store();
@@ -245,6 +262,12 @@ impl Sim {
     pub fn calls(&self, rpc: &str) -> Vec<Call> {
         let journal = self.0.journal.borrow();
         journal.calls_of(rpc).cloned().collect()
+    }
+
+    /// The body of its last reply to an RPC: gRPC's five bytes before each message included.
+    pub fn sent(&self, rpc: &str) -> Bytes {
+        let sent = self.0.journal.borrow().sent.get(rpc).cloned();
+        sent.unwrap_or_default().freeze()
     }
 
     /// The RPCs of the calls that went away before they were answered.

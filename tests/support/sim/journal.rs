@@ -2,11 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use prost::Message;
 use tonic::Status;
 
+use super::cut::Rest;
 use super::rewrite::Extra;
 
 /// Calls in the order in which they came, and faults by the name of the RPC.
@@ -17,12 +18,16 @@ pub struct Journal {
     pub held: Vec<String>,
     /// RPCs of the calls that the client gave up before they were answered.
     pub cancelled: Vec<String>,
+    /// The body of the last reply to an RPC, as far as it went out.
+    pub sent: HashMap<String, BytesMut>,
     pub lacks: HashSet<String>,
     pub fails: HashMap<String, Status>,
     pub holds: HashSet<String>,
     pub appended: HashMap<String, Bytes>,
     pub appended_to_items: HashMap<String, Bytes>,
     pub newer: bool,
+    pub chopped: Option<usize>,
+    pub rest: Rest,
 }
 
 /// A call as it came over the wire.

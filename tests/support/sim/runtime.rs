@@ -7,6 +7,7 @@ use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
 use super::Sim;
+use super::cut::interruptible;
 use super::store::{Answer, Store};
 
 pub type Reply<T> = Answer<Response<T>>;
@@ -38,8 +39,8 @@ impl Service {
         let store = self.0.store();
         let items = list(&store);
         let parts = items.chunks(store.settings.items_a_message);
-        let messages: Vec<_> = parts.map(|part| Ok(message(part.to_vec()))).collect();
-        Ok(Response::new(Box::pin(tokio_stream::iter(messages))))
+        let messages = parts.map(|part| message(part.to_vec())).collect();
+        Ok(Response::new(interruptible(self.0.clone(), messages)))
     }
 }
 

@@ -20,6 +20,7 @@ use tonic::body::Body;
 use tonic::codegen::Service as _;
 
 use super::Sim;
+use super::cut::{chop, watch};
 use super::journal::Call;
 use super::rewrite::rewrite;
 use super::runtime::Service;
@@ -110,6 +111,7 @@ async fn answer(
             headers: head.headers.clone(),
             body: body.clone(),
         });
+        journal.sent.remove(&rpc);
     });
     hold(&sim, &rpc).await;
     if let Some(status) = sim.0.journal.borrow().refusal(&rpc) {
@@ -119,7 +121,12 @@ async fn answer(
         .call(http::Request::from_parts(head, Full::new(body)))
         .await?;
     let extra = sim.0.journal.borrow().extra(&rpc);
-    Ok(rewrite(reply, extra))
+    let reply = watch(&sim, rpc, rewrite(reply, extra));
+    let chopped = sim.0.journal.borrow().chopped;
+    Ok(match chopped {
+        Some(length) => chop(reply, length),
+        None => reply,
+    })
 }
 
 /// Waits while calls of this RPC are held. The client may give up meanwhile, which drops this.

@@ -1,6 +1,7 @@
 //! What goes wrong on demand, and what is written down of each call.
 
 use criswitch::cri;
+use http_body_util::BodyExt;
 use prost::Message;
 use tokio_stream::StreamExt;
 use tonic::{Code, Status};
@@ -215,4 +216,36 @@ async fn it_dies_and_comes_back_with_its_pods_unless_it_forgets_them() {
     assert_eq!(direct.sim.pods().len(), 1);
     direct.sim.forget();
     assert!(direct.sim.pods().is_empty() && direct.sim.containers().is_empty());
+}
+
+#[tokio::test]
+async fn a_reply_comes_in_pieces_of_any_length_and_is_written_down() {
+    let direct = direct();
+    direct.run_pod("web").await.unwrap();
+    let raw = direct.raw().await;
+    let whole = raw.call(LIST_PODS, &[], frame_raw(b"")).await;
+    assert_eq!(direct.sim.sent("ListPodSandbox"), whole.body);
+    direct.sim.chop(3);
+    let reply = raw.begin(LIST_PODS, &[], frame_raw(b"")).await.unwrap();
+    let first = reply.into_body().frame().await.unwrap().unwrap();
+    assert_eq!(first.into_data().unwrap(), whole.body[..3]);
+    let chopped = raw.call(LIST_PODS, &[], frame_raw(b"")).await;
+    assert_eq!((chopped.code(), chopped.body), (Code::Ok, whole.body));
+}
+
+#[tokio::test]
+async fn a_stream_list_hangs_behind_its_first_message_and_ends_as_told() {
+    let direct = direct();
+    for name in ["a", "b", "c"] {
+        direct.run_pod(name).await.unwrap();
+    }
+    direct.sim.stall_streams();
+    let stream = cri::StreamPodSandboxesRequest { filter: None };
+    let stream = direct.runtime().stream_pod_sandboxes(stream).await;
+    let mut stream = stream.unwrap().into_inner();
+    let first = stream.next().await.unwrap().unwrap();
+    assert_eq!(first.pod_sandboxes.len(), 2);
+    direct.sim.end_streams(Status::data_loss("gone"));
+    let end = stream.next().await.unwrap().unwrap_err();
+    assert_eq!((end.code(), end.message()), (Code::DataLoss, "gone"));
 }

@@ -1,0 +1,85 @@
+//! Streams that come in odd pieces, or stop in the middle.
+
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use http_body::{Body as _, Frame};
+use http_body_util::{BodyStream, StreamBody};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::BoxStream;
+
+use super::Sim;
+
+/// What becomes of a stream list behind its first message.
+#[derive(Clone, Default)]
+pub enum Rest {
+    #[default]
+    Comes,
+    Waits,
+    Fails(Status),
+}
+
+/// A stream list that goes on behind its first message as it was told to.
+pub fn interruptible<M: Send + 'static>(sim: Sim, messages: Vec<M>) -> BoxStream<M> {
+    let messages = stream::iter(messages.into_iter().enumerate());
+    Box::pin(messages.then(move |(at, message)| {
+        let sim = sim.clone();
+        async move {
+            if at > 0 {
+                rest(&sim).await?;
+            }
+            Ok(message)
+        }
+    }))
+}
+
+async fn rest(sim: &Sim) -> Result<(), Status> {
+    let mut journal = sim.0.journal.subscribe();
+    let goes_on = |journal: &super::Journal| !matches!(journal.rest, Rest::Waits);
+    match journal
+        .wait_for(goes_on)
+        .await
+        .map(|journal| journal.rest.clone())
+    {
+        Ok(Rest::Fails(status)) => Err(status),
+        _ => Ok(()),
+    }
+}
+
+/// Writes down what is sent.
+pub fn watch(sim: &Sim, rpc: String, reply: http::Response<Body>) -> http::Response<Body> {
+    if reply.body().is_end_stream() {
+        return reply;
+    }
+    let sim = sim.clone();
+    let note = move |frame: &Frame<Bytes>| {
+        if let Some(data) = frame.data_ref() {
+            sim.edit(|journal| {
+                let sent = journal.sent.entry(rpc.clone()).or_default();
+                sent.extend_from_slice(data);
+            });
+        }
+    };
+    reply.map(|body| Body::new(StreamBody::new(BodyStream::new(body).inspect_ok(note))))
+}
+
+/// Cuts what is sent into data frames of `length` bytes, wherever messages begin and end.
+pub fn chop(reply: http::Response<Body>, length: usize) -> http::Response<Body> {
+    reply.map(|body| {
+        let frames = BodyStream::new(body).map_ok(move |frame| {
+            let frames = match frame.into_data() {
+                Ok(data) => pieces(&data, length),
+                Err(trailers) => vec![trailers],
+            };
+            stream::iter(frames.into_iter().map(Ok::<_, Status>))
+        });
+        Body::new(StreamBody::new(frames.try_flatten()))
+    })
+}
+
+fn pieces(data: &Bytes, length: usize) -> Vec<Frame<Bytes>> {
+    let pieces = data.chunks(length);
+    pieces
+        .map(|piece| Frame::data(data.slice_ref(piece)))
+        .collect()
+}
