@@ -1,0 +1,171 @@
+//! Lists narrowed to one pod or container: its owner alone is asked.
+
+use criswitch::cri;
+use tonic::Code;
+
+use crate::calls::{By, Narrowed, assert_names_the_dead, holds, narrowed_to, send};
+use crate::questions::{Since, settled};
+use crate::support::{Client, Rig, Sim};
+use crate::wait;
+
+struct Known {
+    rig: Rig,
+    pod: String,
+    container: String,
+    lists: Vec<Narrowed>,
+}
+
+/// One pod on each of two backends; the lists are narrowed to kata's.
+async fn known() -> Known {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    settled(&rig).await;
+    rig.run("runc", "other").await;
+    let (pod, container) = rig.run("kata", "web").await;
+    let lists = narrowed_to(&pod, &container, "uid-of-web");
+    Known {
+        rig,
+        pod,
+        container,
+        lists,
+    }
+}
+
+impl Known {
+    #[track_caller]
+    fn assert_listed(&self, list: &Narrowed, reply: &crate::support::RawReply) {
+        assert_eq!(reply.code(), Code::Ok, "{list:?}: {}", reply.text());
+        let of_pods = list.rpc.contains("Pod");
+        let id = if of_pods { &self.pod } else { &self.container };
+        assert!(holds(reply, id), "{list:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_narrowed_list_goes_to_the_owner_alone_as_it_came() {
+    let known = known().await;
+    for list in &known.lists {
+        let before = [("runc", 0), ("kata", 1)].map(|(name, more)| {
+            let sim = known.rig.sim(name);
+            (sim, sim.calls(list.rpc).len() + more)
+        });
+        let reply = send(&known.rig, list.rpc, list.request.clone()).await;
+        known.assert_listed(list, &reply);
+        for (sim, calls) in before {
+            assert_eq!(sim.calls(list.rpc).len(), calls, "{}: {list:?}", sim.name());
+        }
+        let arrived = known.rig.sim("kata").calls(list.rpc);
+        assert_eq!(arrived.last().unwrap().body, list.request);
+    }
+}
+
+#[tokio::test]
+async fn a_narrowed_list_works_while_another_backend_is_down() {
+    let known = known().await;
+    known.rig.sim("runc").stop().await;
+    known.rig.pods().await.unwrap_err();
+    for list in &known.lists {
+        let reply = send(&known.rig, list.rpc, list.request.clone()).await;
+        known.assert_listed(list, &reply);
+    }
+}
+
+#[tokio::test]
+async fn a_narrowed_list_is_unavailable_while_the_owner_is_down() {
+    let known = known().await;
+    let kata = known.rig.sim("kata");
+    kata.stop().await;
+    known.rig.pods().await.unwrap_err();
+    for list in &known.lists {
+        let reply = send(&known.rig, list.rpc, list.request.clone()).await;
+        assert_names_the_dead(&reply, kata, list.rpc);
+        assert!(reply.body.is_empty(), "{list:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_list_by_uid_asks_all_while_one_was_never_heard() {
+    let mut known = known().await;
+    known.rig.sim("runc").stop().await;
+    known.rig.restart_switch().await;
+    // kata's pod is known, but runc may have another one of this uid.
+    for list in known.lists.iter().filter(|list| list.by == By::Uid) {
+        let reply = send(&known.rig, list.rpc, list.request.clone()).await;
+        assert_names_the_dead(&reply, known.rig.sim("runc"), list.rpc);
+    }
+    known.rig.sim("runc").start();
+    wait::until(async || known.rig.pods().await.is_ok()).await;
+    for list in &known.lists {
+        let reply = send(&known.rig, list.rpc, list.request.clone()).await;
+        known.assert_listed(list, &reply);
+    }
+}
+
+#[tokio::test]
+async fn a_list_by_uid_shows_the_pods_of_every_backend_that_has_one() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata"), Sim::new("third")]).await;
+    // The RuntimeClass of a pod was changed: its first sandbox is left on the other backend.
+    let (old, in_old) = rig.run("kata", "web").await;
+    let (new, in_new) = rig.run("runc", "web").await;
+    for list in narrowed_to("", "", "uid-of-web") {
+        if list.by != By::Uid {
+            continue;
+        }
+        let before = rig.sim("third").calls(list.rpc).len();
+        let reply = send(&rig, list.rpc, list.request.clone()).await;
+        let of_pods = list.rpc.contains("Pod");
+        for id in if of_pods {
+            [&old, &new]
+        } else {
+            [&in_old, &in_new]
+        } {
+            assert!(holds(&reply, id), "{list:?}");
+        }
+        assert_eq!(rig.sim("third").calls(list.rpc).len(), before, "{list:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_list_narrowed_to_what_was_made_behind_the_switch_s_back_finds_it() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    settled(&rig).await;
+    let direct = Client::new(&rig.sim("kata").socket());
+    let pod = direct.run_pod("", "web").await.unwrap();
+    let since = Since::now(&rig).await;
+    let filter = cri::PodSandboxFilter {
+        id: pod.clone(),
+        ..Default::default()
+    };
+    let request = cri::ListPodSandboxRequest {
+        filter: Some(filter),
+    };
+    let reply = rig.runtime().list_pod_sandbox(request).await.unwrap();
+    assert_eq!(reply.into_inner().items[0].id, pod);
+    assert_eq!(since.asked(&rig), [1, 1]);
+}
+
+#[tokio::test]
+async fn a_list_by_state_or_by_any_other_label_asks_all() {
+    let known = known().await;
+    let rig = &known.rig;
+    let filters = [
+        cri::PodSandboxFilter {
+            state: Some(cri::PodSandboxStateValue { state: 0 }),
+            ..Default::default()
+        },
+        cri::PodSandboxFilter {
+            label_selector: [(
+                "io.kubernetes.pod.namespace".to_owned(),
+                "default".to_owned(),
+            )]
+            .into(),
+            ..Default::default()
+        },
+    ];
+    for filter in filters {
+        let request = cri::ListPodSandboxRequest {
+            filter: Some(filter),
+        };
+        let reply = rig.runtime().list_pod_sandbox(request).await.unwrap();
+        assert_eq!(reply.into_inner().items.len(), 2);
+    }
+}

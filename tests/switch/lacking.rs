@@ -1,0 +1,187 @@
+//! Runtimes that are older than the interface: what each missing RPC means for the whole.
+
+use criswitch::cri;
+use tonic::{Code, Status};
+
+use crate::calls::send;
+use crate::support::{Rig, Sim, frame_raw};
+
+/// The default, which has every RPC, and an old runtime that lacks this one.
+async fn with_an_old_one(rpc: &str) -> Rig {
+    Rig::start([Sim::new("runc"), Sim::new("old").lacks([rpc])]).await
+}
+
+/// The reply is what runc sent, and that is something.
+async fn assert_is_of_runc_alone(rig: &Rig, rpc: &str) {
+    let reply = send(rig, rpc, frame_raw(b"")).await;
+    assert_eq!(reply.code(), Code::Ok, "{rpc}");
+    assert!(reply.body.len() > 5, "{rpc}");
+    assert!(
+        reply.body == rig.sim("runc").sent(rpc),
+        "{rpc}: other bytes"
+    );
+}
+
+async fn descriptors(rig: &Rig) -> Result<Vec<cri::MetricDescriptor>, Status> {
+    let request = cri::ListMetricDescriptorsRequest {};
+    let reply = rig.runtime().list_metric_descriptors(request).await?;
+    Ok(reply.into_inner().descriptors)
+}
+
+fn described(name: &str, help: &str) -> cri::MetricDescriptor {
+    cri::MetricDescriptor {
+        name: name.to_owned(),
+        help: help.to_owned(),
+        label_keys: vec!["id".to_owned()],
+    }
+}
+
+fn describes(name: &str, descriptors: [cri::MetricDescriptor; 2]) -> Sim {
+    Sim::new(name).set(|settings| settings.descriptors = descriptors.into())
+}
+
+#[tokio::test]
+async fn metric_descriptors_are_one_a_name_and_the_default_s_stands() {
+    let (cpu, memory, disk) = (
+        described("cpu", "the default's"),
+        described("memory", "the default's"),
+        described("disk", "another's"),
+    );
+    let other = describes("kata", [disk.clone(), described("cpu", "another's")]);
+    let rig = Rig::start([describes("runc", [cpu.clone(), memory.clone()]), other]).await;
+    assert_eq!(descriptors(&rig).await.unwrap(), [cpu, memory, disk]);
+}
+
+#[tokio::test]
+async fn metric_descriptors_keep_what_no_cri_knows() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    let mark = b"\xc2\xb8\x02\x03new".as_slice();
+    rig.sim("runc")
+        .append_to_items("ListMetricDescriptors", mark);
+    rig.sim("kata").append_raw("ListMetricDescriptors", mark);
+    let reply = send(&rig, "ListMetricDescriptors", frame_raw(b"")).await;
+    // kata has the same names, so nothing of its own but the unknown field.
+    let whole = [&rig.sim("runc").sent("ListMetricDescriptors")[5..], mark].concat();
+    assert_eq!(reply.messages(), [whole]);
+}
+
+#[tokio::test]
+async fn metric_descriptors_leave_out_a_backend_that_lacks_them() {
+    let rig = with_an_old_one("ListMetricDescriptors").await;
+    rig.run("old", "web").await;
+    assert_is_of_runc_alone(&rig, "ListMetricDescriptors").await;
+}
+
+#[tokio::test]
+async fn metrics_leave_out_a_backend_that_lacks_them() {
+    let rig = with_an_old_one("ListPodSandboxMetrics").await;
+    rig.run("old", "web").await;
+    rig.run("runc", "web").await;
+    assert_is_of_runc_alone(&rig, "ListPodSandboxMetrics").await;
+}
+
+#[tokio::test]
+async fn metrics_are_unimplemented_when_all_lack_them() {
+    let old = |name| Sim::new(name).lacks(["ListPodSandboxMetrics", "ListMetricDescriptors"]);
+    let rig = Rig::start([old("runc"), old("kata")]).await;
+    for rpc in ["ListPodSandboxMetrics", "ListMetricDescriptors"] {
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        assert_eq!(reply.code(), Code::Unimplemented, "{rpc}");
+    }
+}
+
+#[tokio::test]
+async fn a_backend_that_fails_is_not_one_that_lacks_the_rpc() {
+    let rig = with_an_old_one("Nothing").await;
+    for rpc in ["ListPodSandboxMetrics", "ListMetricDescriptors"] {
+        rig.sim("old").fail(rpc, Status::internal("broken"));
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        assert_eq!(reply.code(), Code::Internal, "{rpc}");
+    }
+}
+
+#[tokio::test]
+async fn pod_stats_leave_out_a_backend_without_pods_that_lacks_them() {
+    let rig = with_an_old_one("ListPodSandboxStats").await;
+    rig.run("runc", "web").await;
+    assert_is_of_runc_alone(&rig, "ListPodSandboxStats").await;
+}
+
+#[tokio::test]
+async fn pod_stats_are_unimplemented_while_a_backend_with_pods_lacks_them() {
+    let rig = with_an_old_one("ListPodSandboxStats").await;
+    rig.run("runc", "web").await;
+    let pod = rig.run_pod("old", "web").await;
+    let reply = send(&rig, "ListPodSandboxStats", frame_raw(b"")).await;
+    assert_eq!(reply.code(), Code::Unimplemented);
+    assert!(reply.body.is_empty());
+    rig.remove_pod(&pod).await.unwrap();
+    let reply = send(&rig, "ListPodSandboxStats", frame_raw(b"")).await;
+    assert_eq!(reply.code(), Code::Ok);
+}
+
+#[tokio::test]
+async fn pod_stats_are_unimplemented_when_all_lack_them() {
+    let old = |name| Sim::new(name).lacks(["ListPodSandboxStats"]);
+    let rig = Rig::start([old("runc"), old("kata")]).await;
+    let reply = send(&rig, "ListPodSandboxStats", frame_raw(b"")).await;
+    assert_eq!(reply.code(), Code::Unimplemented);
+}
+
+#[tokio::test]
+async fn an_rpc_that_the_owner_lacks_is_unimplemented() {
+    let rpcs = [
+        "PodSandboxStats",
+        "UpdatePodSandboxResources",
+        "CheckpointContainer",
+    ];
+    let rig = Rig::start([Sim::new("runc"), Sim::new("old").lacks(rpcs)]).await;
+    let (pod, container) = rig.run("old", "web").await;
+    for call in crate::calls::ID_CALLS
+        .iter()
+        .filter(|call| rpcs.contains(&call.rpc))
+    {
+        let reply = call.send(&rig, call.pick(&pod, &container)).await;
+        assert_eq!(reply.code(), Code::Unimplemented, "{}", call.rpc);
+    }
+}
+
+async fn cgroup_driver(rig: &Rig) -> Result<cri::CgroupDriver, Status> {
+    let request = cri::RuntimeConfigRequest {};
+    let reply = rig.runtime().runtime_config(request).await?.into_inner();
+    Ok(reply.linux.unwrap().cgroup_driver())
+}
+
+#[tokio::test]
+async fn a_backend_that_lacks_its_runtime_configuration_has_no_opinion() {
+    let old = Sim::new("old").lacks(["RuntimeConfig"]);
+    let new = Sim::new("new").cgroup_driver(cri::CgroupDriver::Cgroupfs);
+    // The default is the one without an opinion.
+    let rig = Rig::start([old, new]).await;
+    assert_eq!(
+        cgroup_driver(&rig).await.unwrap(),
+        cri::CgroupDriver::Cgroupfs
+    );
+}
+
+#[tokio::test]
+async fn the_runtime_configuration_is_unimplemented_when_all_lack_it() {
+    let old = |name| Sim::new(name).lacks(["RuntimeConfig"]);
+    let rig = Rig::start([old("runc"), old("kata")]).await;
+    let refused = cgroup_driver(&rig).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unimplemented);
+}
+
+#[tokio::test]
+async fn a_runtime_configuration_counts_as_taken_where_the_rpc_is_missing() {
+    let rig = with_an_old_one("UpdateRuntimeConfig").await;
+    let network = cri::NetworkConfig {
+        pod_cidr: "10.1.0.0/24".to_owned(),
+    };
+    let runtime_config = Some(cri::RuntimeConfig {
+        network_config: Some(network.clone()),
+    });
+    let request = cri::UpdateRuntimeConfigRequest { runtime_config };
+    rig.runtime().update_runtime_config(request).await.unwrap();
+    assert_eq!(rig.sim("runc").network(), Some(network));
+}

@@ -1,0 +1,215 @@
+//! Merged lists: whole or an error, and made of the backends' own bytes.
+
+use tonic::{Code, Status};
+
+use crate::calls::{assert_names_the_dead, holds, send, text_of};
+use crate::support::{RawReply, Rig, Sim, frame_raw};
+use crate::wait;
+
+/// The lists that every backend has to answer.
+const LISTS: [&str; 4] = [
+    "ListPodSandbox",
+    "ListContainers",
+    "ListContainerStats",
+    "ListPodSandboxStats",
+];
+
+/// Its default is not the first in the table.
+async fn three(kind: fn(Sim) -> Sim) -> Rig {
+    let sims = ["runc", "kata", "gvisor"].map(|name| kind(Sim::new(name)));
+    let rig = Rig::with_config(sims, |directory| {
+        let row = |name| format!("{name} = \"{directory}/{name}.sock\"\n");
+        let rows = ["runc", "kata", "gvisor"].map(row).concat();
+        format!("default = \"kata\"\n[handlers]\n{rows}")
+    })
+    .await;
+    for name in ["runc", "kata", "gvisor"] {
+        rig.run(name, &format!("{name}-1")).await;
+        rig.run(name, &format!("{name}-2")).await;
+    }
+    rig
+}
+
+/// A list is the messages that the runtimes sent, the default's first, and not empty.
+#[track_caller]
+fn assert_whole(rig: &Rig, rpc: &str, reply: &RawReply) {
+    let sent = ["kata", "runc", "gvisor"].map(|name| rig.sim(name).sent(rpc));
+    let whole = sent.map(|sent| sent[5..].to_vec()).concat();
+    assert_eq!(reply.code(), Code::Ok, "{rpc}: {}", text_of(reply));
+    assert!(!whole.is_empty(), "{rpc}");
+    // Without the bytes in the failure: there are thousands.
+    assert!(reply.messages() == [whole], "{rpc}: other bytes");
+}
+
+#[tokio::test]
+async fn a_list_is_the_backends_bytes_one_after_the_other_the_default_first() {
+    let rig = three(|sim| sim).await;
+    for rpc in LISTS.iter().chain(&["ListPodSandboxMetrics"]) {
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        assert_whole(&rig, rpc, &reply);
+    }
+}
+
+#[tokio::test]
+async fn a_list_keeps_what_no_cri_knows_and_what_is_not_utf8() {
+    let rig = three(Sim::newer).await;
+    for rpc in LISTS.iter().chain(&["ListPodSandboxMetrics"]) {
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        assert_whole(&rig, rpc, &reply);
+        assert!(holds(&reply, "of a later version"), "{rpc}");
+    }
+    let pods = send(&rig, "ListPodSandbox", frame_raw(b"")).await;
+    let latin1 = |window: &[u8]| window == b"caf\xe9";
+    assert_eq!(pods.body.windows(4).filter(|w| latin1(w)).count(), 6);
+}
+
+#[tokio::test]
+async fn the_order_stays_whoever_answers_first() {
+    let rig = three(|sim| sim).await;
+    for rpc in LISTS {
+        let kata = rig.sim("kata");
+        kata.hold(rpc);
+        let list = send(&rig, rpc, frame_raw(b""));
+        let release = async {
+            kata.until(|journal| journal.held == [rpc]).await;
+            kata.release(rpc);
+        };
+        let (reply, ()) = tokio::join!(list, release);
+        assert_whole(&rig, rpc, &reply);
+    }
+}
+
+#[tokio::test]
+async fn one_backend_alone_is_heard_as_it_is() {
+    let rig = Rig::start([Sim::new("runc").newer()]).await;
+    rig.run("runc", "web").await;
+    let others = ["ListPodSandboxMetrics", "ListMetricDescriptors"];
+    for rpc in LISTS.iter().chain(&others) {
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        assert_eq!(reply.code(), Code::Ok, "{rpc}");
+        assert!(reply.body == rig.sim("runc").sent(rpc), "{rpc}");
+    }
+}
+
+#[tokio::test]
+async fn a_list_of_nothing_is_one_empty_message() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    for rpc in LISTS {
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        assert_eq!(
+            (reply.code(), reply.messages()),
+            (Code::Ok, vec!["".into()])
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_list_fails_by_name_while_a_backend_is_down_and_goes_on_when_it_is_back() {
+    let rig = three(|sim| sim).await;
+    let others = ["ListPodSandboxMetrics", "ListMetricDescriptors"];
+    // The default and another one.
+    for name in ["kata", "gvisor"] {
+        let sim = rig.sim(name);
+        sim.stop().await;
+        rig.pods().await.unwrap_err();
+        for rpc in LISTS.iter().chain(&others) {
+            let reply = send(&rig, rpc, frame_raw(b"")).await;
+            assert_names_the_dead(&reply, sim, rpc);
+            assert!(reply.body.is_empty(), "{rpc}");
+        }
+        sim.start();
+        wait::until(async || rig.pods().await.is_ok()).await;
+        for rpc in LISTS.iter().chain(&["ListPodSandboxMetrics"]) {
+            let reply = send(&rig, rpc, frame_raw(b"")).await;
+            assert_whole(&rig, rpc, &reply);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_backend_comes_back_without_a_call_that_needs_it() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    rig.run("kata", "web").await;
+    let kata = rig.sim("kata");
+    kata.stop().await;
+    rig.pods().await.unwrap_err();
+    let before = kata.calls("ListContainers").len();
+    kata.start();
+    kata.until(|journal| journal.calls_of("ListContainers").count() > before)
+        .await;
+}
+
+#[tokio::test]
+async fn a_backend_that_refuses_a_list_fails_it_in_its_own_words_and_is_named_behind_them() {
+    let rig = three(|sim| sim).await;
+    for rpc in LISTS {
+        let words = "RegistryUnavailable: 50% of caf\u{e9}s are closed";
+        rig.sim("runc").fail(rpc, Status::aborted(words));
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        let text = text_of(&reply);
+        assert_eq!(reply.code(), Code::Aborted, "{rpc}");
+        assert!(text.starts_with(words), "{rpc}: {text}");
+        let socket = rig.sim("runc").socket();
+        assert!(text.contains(&format!("{:?}", "runc")), "{rpc}: {text}");
+        assert!(text.contains(socket.to_str().unwrap()), "{rpc}: {text}");
+        assert!(reply.messages().is_empty(), "{rpc}");
+    }
+}
+
+#[tokio::test]
+async fn a_backend_that_lacks_a_list_of_pods_or_containers_fails_it() {
+    let rig = three(|sim| sim.lacks(["ListContainerStats"])).await;
+    let reply = send(&rig, "ListContainerStats", frame_raw(b"")).await;
+    assert_eq!(reply.code(), Code::Unimplemented);
+}
+
+#[tokio::test]
+async fn a_merged_reply_above_the_limit_is_refused_with_every_backend_s_size() {
+    let sims = [Sim::new("runc"), Sim::new("kata")];
+    let rig = Rig::with_config(sims, |directory| {
+        format!(
+            "default = \"runc\"\nmax_message = \"16KiB\"\n[handlers]\n\
+             runc = \"{directory}/runc.sock\"\nkata = \"{directory}/kata.sock\"\n"
+        )
+    })
+    .await;
+    rig.run("kata", "web").await;
+    // 10,000 bytes each, in a field that no CRI has.
+    let padding = [b"\xc2\xb8\x02\x90\x4e".as_slice(), &[b'x'; 10_000]].concat();
+    for rpc in LISTS {
+        for sim in &rig.sims {
+            sim.append_raw(rpc, padding.clone());
+        }
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        let text = text_of(&reply);
+        assert_eq!(reply.code(), Code::ResourceExhausted, "{rpc}: {text}");
+        for sim in &rig.sims {
+            let size = format!("{} {}", sim.name(), sim.sent(rpc).len() - 5);
+            assert!(text.contains(&size), "{rpc}: {text} lacks {size}");
+        }
+        assert!(reply.body.is_empty(), "{rpc}");
+    }
+}
+
+#[tokio::test]
+async fn a_merged_reply_of_exactly_the_limit_passes() {
+    let sims = [Sim::new("runc"), Sim::new("kata")];
+    let rig = Rig::with_config(sims, |directory| {
+        format!(
+            "default = \"runc\"\nmax_message = \"1KiB\"\n[handlers]\n\
+             runc = \"{directory}/runc.sock\"\nkata = \"{directory}/kata.sock\"\n"
+        )
+    })
+    .await;
+    // 512 bytes: a key of three, a length of two.
+    let half = [b"\xc2\xb8\x02\xfb\x03".as_slice(), &[b'x'; 507]].concat();
+    for sim in &rig.sims {
+        sim.append_raw("ListContainers", half.clone());
+    }
+    let reply = send(&rig, "ListContainers", frame_raw(b"")).await;
+    assert_eq!(reply.messages(), [[half.clone(), half.clone()].concat()]);
+    rig.sim("kata")
+        .append_raw("ListContainers", [&half[..], b"\x10\x01"].concat());
+    let reply = send(&rig, "ListContainers", frame_raw(b"")).await;
+    assert_eq!(reply.code(), Code::ResourceExhausted);
+}

@@ -1,0 +1,299 @@
+//! Handlers that a backend knows by another name: its name goes there, the table's comes back, and nothing else of a
+//! reply changes.
+
+use criswitch::{cri, wire};
+use tokio_stream::StreamExt;
+
+use crate::calls::{part, send};
+use crate::events::listening;
+use crate::support::{RawReply, Rig, Sim, frame_raw, pod_config};
+
+/// A backend with handlers of these names, and what the table makes of them.
+async fn table(handlers: &[&'static str], rows: &'static str) -> Rig {
+    let sims = [
+        Sim::new("runc"),
+        Sim::new("kata").handlers(handlers.iter().copied()),
+    ];
+    Rig::with_config(sims, |directory| {
+        let rows = rows.replace("KATA", &format!("{directory}/kata.sock"));
+        format!("default = \"runc\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n{rows}")
+    })
+    .await
+}
+
+/// Handler `sandboxed` is kata's `kata-qemu`.
+async fn renamed() -> Rig {
+    table(
+        &["kata", "kata-qemu"],
+        "sandboxed = { socket = \"KATA\", handler = \"kata-qemu\" }\n",
+    )
+    .await
+}
+
+async fn listed_handlers(rig: &Rig) -> Vec<String> {
+    let pods = rig.pods().await.unwrap().into_iter();
+    pods.map(|pod| pod.runtime_handler).collect()
+}
+
+async fn handler_in_status(rig: &Rig, pod: &str) -> String {
+    let request = cri::PodSandboxStatusRequest {
+        pod_sandbox_id: pod.to_owned(),
+        verbose: true,
+    };
+    let reply = rig.runtime().pod_sandbox_status(request).await.unwrap();
+    reply.into_inner().status.unwrap().runtime_handler
+}
+
+async fn streamed_handlers(rig: &Rig, filter: Option<cri::PodSandboxFilter>) -> Vec<String> {
+    let request = cri::StreamPodSandboxesRequest { filter };
+    let stream = rig.runtime().stream_pod_sandboxes(request).await.unwrap();
+    let mut stream = stream.into_inner();
+    let mut handlers = Vec::new();
+    while let Some(message) = stream.next().await {
+        let pods = message.unwrap().pod_sandboxes.into_iter();
+        handlers.extend(pods.map(|pod| pod.runtime_handler));
+    }
+    handlers.sort();
+    handlers
+}
+
+fn by_id(pod: &str) -> Option<cri::PodSandboxFilter> {
+    Some(cri::PodSandboxFilter {
+        id: pod.to_owned(),
+        ..Default::default()
+    })
+}
+
+fn by_uid(uid: &str) -> Option<cri::PodSandboxFilter> {
+    Some(cri::PodSandboxFilter {
+        label_selector: [("io.kubernetes.pod.uid".to_owned(), uid.to_owned())].into(),
+        ..Default::default()
+    })
+}
+
+#[tokio::test]
+async fn a_pod_runs_under_the_backend_s_name_and_is_otherwise_as_asked_for() {
+    let rig = renamed().await;
+    rig.run_pod("sandboxed", "web").await;
+    let calls = rig.sim("kata").calls("RunPodSandbox");
+    let arrived: cri::RunPodSandboxRequest = calls[0].decode();
+    assert_eq!(arrived.runtime_handler, "kata-qemu");
+    assert_eq!(arrived.config, Some(pod_config("web")));
+    assert_eq!(rig.sim("kata").pods()[0].runtime_handler, "kata-qemu");
+}
+
+#[tokio::test]
+async fn a_pod_s_request_keeps_what_no_cri_knows_and_what_is_not_utf8() {
+    let rig = renamed().await;
+    // The name, a log directory in Latin-1, and a field that no CRI has.
+    let config = part(
+        1,
+        [part(3, b"caf\xe9".to_vec()), part(5000, b"new".to_vec())].concat(),
+    );
+    let message = [config.clone(), part(2, b"sandboxed".to_vec())].concat();
+    rig.raw(
+        "/runtime.v1.RuntimeService/RunPodSandbox",
+        &[],
+        frame_raw(&message),
+    )
+    .await;
+    let arrived = rig.sim("kata").calls("RunPodSandbox")[0].message();
+    let without_handler = without(&arrived, &[2]);
+    assert_eq!(without_handler, config);
+    assert_eq!(wire::string(&arrived, &[2]), Ok("kata-qemu"));
+}
+
+#[tokio::test]
+async fn a_pod_is_restored_under_the_backend_s_name() {
+    let rig = renamed().await;
+    let restore = cri::RestorePodRequest {
+        checkpoint_path: "/none".to_owned(),
+        runtime_handler: "sandboxed".to_owned(),
+        ..Default::default()
+    };
+    rig.runtime().restore_pod(restore).await.unwrap_err();
+    let arrived: cri::RestorePodRequest = rig.sim("kata").calls("RestorePod")[0].decode();
+    assert_eq!(arrived.runtime_handler, "kata-qemu");
+    assert_eq!(arrived.checkpoint_path, "/none");
+}
+
+#[tokio::test]
+async fn lists_streams_and_statuses_have_the_table_s_name() {
+    let rig = renamed().await;
+    let pod = rig.run_pod("sandboxed", "web").await;
+    let plain = rig.run_pod("runc", "plain").await;
+    assert_eq!(listed_handlers(&rig).await, ["runc", "sandboxed"]);
+    assert_eq!(handler_in_status(&rig, &pod).await, "sandboxed");
+    assert_eq!(handler_in_status(&rig, &plain).await, "runc");
+    assert_eq!(streamed_handlers(&rig, None).await, ["runc", "sandboxed"]);
+}
+
+#[tokio::test]
+async fn narrowed_lists_and_streams_have_the_table_s_name() {
+    let rig = renamed().await;
+    let pod = rig.run_pod("sandboxed", "web").await;
+    for filter in [by_id(&pod), by_id(&pod[..9]), by_uid("uid-of-web")] {
+        let request = cri::ListPodSandboxRequest {
+            filter: filter.clone(),
+        };
+        let reply = rig.runtime().list_pod_sandbox(request).await.unwrap();
+        assert_eq!(reply.into_inner().items[0].runtime_handler, "sandboxed");
+        assert_eq!(streamed_handlers(&rig, filter).await, ["sandboxed"]);
+    }
+}
+
+#[tokio::test]
+async fn a_list_that_stands_in_for_a_stream_has_the_table_s_name() {
+    let rig = renamed().await;
+    rig.sims[1].clone().lacks(["StreamPodSandboxes"]);
+    rig.run_pod("sandboxed", "web").await;
+    assert_eq!(streamed_handlers(&rig, None).await, ["sandboxed"]);
+}
+
+#[tokio::test]
+async fn events_have_the_table_s_name() {
+    let rig = renamed().await;
+    let mut events = listening(&rig).await;
+    rig.run_pod("sandboxed", "web").await;
+    let event = events.next().await.unwrap().unwrap();
+    assert_eq!(
+        event.pod_sandbox_status.unwrap().runtime_handler,
+        "sandboxed"
+    );
+}
+
+#[tokio::test]
+async fn a_single_backend_s_replies_have_the_table_s_name_too() {
+    let rig = Rig::with_config([Sim::new("kata")], |directory| {
+        format!(
+            "default = \"sandboxed\"\n[handlers]\n\
+             sandboxed = {{ socket = \"{directory}/kata.sock\", handler = \"kata\" }}\n"
+        )
+    })
+    .await;
+    let pod = rig.run_pod("sandboxed", "web").await;
+    assert_eq!(listed_handlers(&rig).await, ["sandboxed"]);
+    assert_eq!(handler_in_status(&rig, &pod).await, "sandboxed");
+    assert_eq!(streamed_handlers(&rig, None).await, ["sandboxed"]);
+    let mut events = listening(&rig).await;
+    rig.stop_pod(&pod).await.unwrap();
+    let event = events.next().await.unwrap().unwrap();
+    assert_eq!(
+        event.pod_sandbox_status.unwrap().runtime_handler,
+        "sandboxed"
+    );
+}
+
+#[tokio::test]
+async fn nothing_but_the_handler_s_name_changes_in_a_reply() {
+    let rig = renamed().await;
+    rig.sims[1].clone().newer();
+    let pod = rig.run("sandboxed", "web").await.0;
+    rig.run_pod("sandboxed", "second").await;
+    let kata = rig.sim("kata");
+
+    let status = part(1, pod.into_bytes());
+    let reply = send(&rig, "PodSandboxStatus", frame_raw(&status)).await;
+    assert_differs_in(&reply, &kata.sent("PodSandboxStatus"), &[1, 9]);
+    let reply = send(&rig, "ListPodSandbox", frame_raw(b"")).await;
+    assert_differs_in(&reply, &kata.sent("ListPodSandbox"), &[1, 7]);
+    let reply = send(&rig, "StreamPodSandboxes", frame_raw(b"")).await;
+    let messages = reply.messages();
+    let streamed = messages.iter().find(|message| !message.is_empty());
+    let sent = kata.sent("StreamPodSandboxes");
+    assert_eq!(
+        without(streamed.unwrap(), &[1, 7]),
+        without(&sent[5..], &[1, 7])
+    );
+}
+
+#[track_caller]
+fn assert_differs_in(reply: &RawReply, sent: &[u8], path: &[u32]) {
+    let message = &reply.messages()[0];
+    assert_ne!(message, &sent[5..]);
+    assert_eq!(without(message, path), without(&sent[5..], path));
+    assert!(message.windows(4).any(|window| window == b"caf\xe9"));
+}
+
+/// A message without the fields at a path.
+fn without(message: &[u8], path: &[u32]) -> Vec<u8> {
+    let mut kept = Vec::new();
+    for field in wire::fields(message) {
+        let field = field.unwrap();
+        match path {
+            [number] if *number == field.number => {}
+            [number, rest @ ..] if *number == field.number => {
+                kept.extend(part(*number, without(field.bytes().unwrap(), rest)));
+            }
+            _ => kept.extend_from_slice(field.raw),
+        }
+    }
+    kept
+}
+
+#[tokio::test]
+async fn of_two_rows_for_one_name_the_one_called_like_it_comes_back() {
+    let rig = table(
+        &["kata"],
+        "kata = { socket = \"KATA\", handler = \"kata\" }\n\
+         gold = { socket = \"KATA\", handler = \"kata\" }\n",
+    )
+    .await;
+    let kata = rig.run_pod("kata", "one").await;
+    let gold = rig.run_pod("gold", "two").await;
+    for pod in rig.sim("kata").pods() {
+        assert_eq!(pod.runtime_handler, "kata");
+    }
+    assert_eq!(listed_handlers(&rig).await, ["kata", "kata"]);
+    assert_eq!(handler_in_status(&rig, &kata).await, "kata");
+    assert_eq!(handler_in_status(&rig, &gold).await, "kata");
+}
+
+#[tokio::test]
+async fn of_two_rows_for_another_name_one_comes_back_and_always_the_same() {
+    let rig = table(
+        &["kata"],
+        "silver = { socket = \"KATA\", handler = \"kata\" }\n\
+         gold = { socket = \"KATA\", handler = \"kata\" }\n",
+    )
+    .await;
+    let silver = rig.run_pod("silver", "one").await;
+    let gold = rig.run_pod("gold", "two").await;
+    assert_eq!(listed_handlers(&rig).await, ["gold", "gold"]);
+    assert_eq!(handler_in_status(&rig, &silver).await, "gold");
+    assert_eq!(handler_in_status(&rig, &gold).await, "gold");
+}
+
+#[tokio::test]
+async fn an_empty_name_is_the_backend_s_own_default() {
+    let rig = table(
+        &["kata", "kata-qemu"],
+        "own = { socket = \"KATA\", handler = \"\" }\n",
+    )
+    .await;
+    let pod = rig.run_pod("own", "web").await;
+    let arrived: cri::RunPodSandboxRequest = rig.sim("kata").calls("RunPodSandbox")[0].decode();
+    assert_eq!(arrived.runtime_handler, "");
+    assert_eq!(arrived.config, Some(pod_config("web")));
+    // The runtime's word for its default, which no row leads to.
+    assert_eq!(rig.sim("kata").pods()[0].runtime_handler, "kata");
+    assert_eq!(handler_in_status(&rig, &pod).await, "kata");
+}
+
+#[tokio::test]
+async fn an_empty_name_that_comes_back_is_the_row_s() {
+    let rig = table(&[""], "own = { socket = \"KATA\", handler = \"\" }\n").await;
+    let pod = rig.run_pod("own", "web").await;
+    assert_eq!(rig.sim("kata").pods()[0].runtime_handler, "");
+    assert_eq!(listed_handlers(&rig).await, ["own"]);
+    assert_eq!(handler_in_status(&rig, &pod).await, "own");
+}
+
+#[tokio::test]
+async fn a_name_that_no_row_leads_to_stays_as_it_is() {
+    let rig = renamed().await;
+    let direct = crate::support::Client::new(&rig.sim("kata").socket());
+    let pod = direct.run_pod("kata", "web").await.unwrap();
+    assert_eq!(handler_in_status(&rig, &pod).await, "kata");
+    assert_eq!(listed_handlers(&rig).await, ["kata"]);
+}

@@ -1,0 +1,301 @@
+//! Stream lists: every backend's messages, whole, and an end that tells the truth.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use criswitch::cri;
+use http_body_util::BodyExt;
+use tokio_stream::StreamExt;
+use tonic::{Code, Status};
+
+use crate::calls::{assert_names_the_dead, narrowed_to, path, send, text_of};
+use crate::support::{RawReply, Rig, Sim, frame_raw};
+
+/// Streams, and the unary lists of the same items.
+const STREAMS: [(&str, &str); 5] = [
+    ("StreamPodSandboxes", "ListPodSandbox"),
+    ("StreamContainers", "ListContainers"),
+    ("StreamContainerStats", "ListContainerStats"),
+    ("StreamPodSandboxStats", "ListPodSandboxStats"),
+    ("StreamPodSandboxMetrics", "ListPodSandboxMetrics"),
+];
+
+fn every_stream() -> impl Iterator<Item = &'static str> {
+    STREAMS.iter().map(|(stream, _)| *stream)
+}
+
+/// Five pods on each, so that each sends three messages.
+async fn five_pods_each(sims: impl IntoIterator<Item = Sim>) -> Rig {
+    let rig = Rig::start(sims).await;
+    for sim in &rig.sims {
+        for n in 0..5 {
+            rig.run(sim.name(), &format!("{}-{n}", sim.name())).await;
+        }
+    }
+    rig
+}
+
+async fn runc_and_kata() -> Rig {
+    five_pods_each([Sim::new("runc"), Sim::new("kata")]).await
+}
+
+/// A stream's messages are what each runtime sent, each one's in its order.
+#[track_caller]
+fn assert_interleaved(rig: &Rig, rpcs: &[(&str, &str)], reply: &RawReply) {
+    assert_eq!(reply.code(), Code::Ok, "{}", text_of(reply));
+    let mut messages = reply.messages();
+    for (sim, rpc) in rpcs {
+        let sent = messages_of(&rig.sim(sim).sent(rpc));
+        assert!(!sent.is_empty(), "{rpc}: {sim} sent nothing");
+        for message in sent {
+            let found = messages.iter().position(|other| *other == message);
+            let found = found.unwrap_or_else(|| panic!("{rpc}: a message of {sim} is missing"));
+            messages.remove(found);
+        }
+    }
+    assert!(messages.is_empty(), "{} too many", messages.len());
+}
+
+fn messages_of(body: &Bytes) -> Vec<Bytes> {
+    let (headers, trailers) = Default::default();
+    let body = body.clone();
+    let reply = RawReply {
+        headers,
+        body,
+        trailers,
+    };
+    reply.messages()
+}
+
+#[tokio::test]
+async fn a_stream_has_every_message_of_every_backend() {
+    let rig = runc_and_kata().await;
+    for rpc in every_stream() {
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        assert_eq!(reply.messages().len(), 6, "{rpc}");
+        assert_interleaved(&rig, &[("runc", rpc), ("kata", rpc)], &reply);
+    }
+}
+
+#[tokio::test]
+async fn messages_stay_whole_however_a_backend_cuts_them() {
+    let rig = runc_and_kata().await;
+    for length in [1, 4, 7, 1000] {
+        for sim in &rig.sims {
+            sim.chop(length);
+        }
+        for rpc in every_stream() {
+            let reply = send(&rig, rpc, frame_raw(b"")).await;
+            assert_interleaved(&rig, &[("runc", rpc), ("kata", rpc)], &reply);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_keeps_what_no_cri_knows_and_what_is_not_utf8() {
+    let newer = |name| Sim::new(name).newer();
+    let rig = five_pods_each([newer("runc"), newer("kata")]).await;
+    for rpc in every_stream() {
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        assert_interleaved(&rig, &[("runc", rpc), ("kata", rpc)], &reply);
+    }
+}
+
+#[tokio::test]
+async fn a_slow_backend_holds_no_message_of_another_one_up() {
+    let rig = runc_and_kata().await;
+    rig.sim("runc").stall_streams();
+    let request = cri::StreamPodSandboxesRequest { filter: None };
+    let stream = rig.runtime().stream_pod_sandboxes(request).await.unwrap();
+    let mut stream = stream.into_inner();
+    let mut handlers = Vec::new();
+    // Two pods of runc's first message, all five of kata's.
+    while handlers.len() < 7 {
+        let message = stream.next().await.unwrap().unwrap();
+        let pods = message.pod_sandboxes.into_iter();
+        handlers.extend(pods.map(|pod| pod.runtime_handler));
+    }
+    assert_eq!(handlers.iter().filter(|name| *name == "kata").count(), 5);
+}
+
+#[tokio::test]
+async fn a_backend_that_lacks_a_stream_is_asked_for_the_list() {
+    let old = Sim::new("old").lacks(every_stream());
+    let rig = five_pods_each([Sim::new("runc"), old]).await;
+    for (stream, list) in STREAMS {
+        let reply = send(&rig, stream, frame_raw(b"")).await;
+        assert_interleaved(&rig, &[("runc", stream), ("old", list)], &reply);
+    }
+}
+
+#[tokio::test]
+async fn the_lists_make_a_stream_when_all_lack_it() {
+    let old = |name| Sim::new(name).lacks(every_stream());
+    let rig = five_pods_each([old("one"), old("two")]).await;
+    for (stream, list) in STREAMS {
+        let reply = send(&rig, stream, frame_raw(b"")).await;
+        assert_interleaved(&rig, &[("one", list), ("two", list)], &reply);
+    }
+}
+
+#[tokio::test]
+async fn a_narrowed_stream_is_the_list_of_an_owner_that_lacks_it() {
+    let old = Sim::new("old").lacks(every_stream());
+    let rig = Rig::start([Sim::new("runc"), old]).await;
+    let (pod, container) = rig.run("old", "web").await;
+    let streams = narrowed_to(&pod, &container, "uid-of-web").into_iter();
+    for stream in streams.filter(|list| list.rpc.starts_with("Stream")) {
+        let reply = send(&rig, stream.rpc, stream.request.clone()).await;
+        let (_, list) = STREAMS.iter().find(|(rpc, _)| *rpc == stream.rpc).unwrap();
+        assert_interleaved(&rig, &[("old", list)], &reply);
+        let calls = rig.sim("old").calls(list);
+        assert_eq!(calls.last().unwrap().body, stream.request, "{stream:?}");
+    }
+}
+
+#[tokio::test]
+async fn metrics_are_streamed_without_a_backend_that_lacks_them_altogether() {
+    let rpcs = ["StreamPodSandboxMetrics", "ListPodSandboxMetrics"];
+    let rig = five_pods_each([Sim::new("runc"), Sim::new("old").lacks(rpcs)]).await;
+    let reply = send(&rig, rpcs[0], frame_raw(b"")).await;
+    assert_interleaved(&rig, &[("runc", rpcs[0])], &reply);
+
+    let old = |name| Sim::new(name).lacks(rpcs);
+    let rig = five_pods_each([old("one"), old("two")]).await;
+    let reply = send(&rig, rpcs[0], frame_raw(b"")).await;
+    assert_eq!(reply.code(), Code::Unimplemented);
+}
+
+#[tokio::test]
+async fn pod_stats_are_not_streamed_when_a_backend_with_pods_lacks_them_altogether() {
+    let rpcs = ["StreamPodSandboxStats", "ListPodSandboxStats"];
+    let rig = Rig::start([Sim::new("runc"), Sim::new("old").lacks(rpcs)]).await;
+    rig.run("runc", "web").await;
+    let reply = send(&rig, rpcs[0], frame_raw(b"")).await;
+    assert_interleaved(&rig, &[("runc", rpcs[0])], &reply);
+    rig.run("old", "web").await;
+    let reply = send(&rig, rpcs[0], frame_raw(b"")).await;
+    assert_eq!(reply.code(), Code::Unimplemented);
+}
+
+#[tokio::test]
+async fn a_stream_fails_by_name_while_a_backend_is_down() {
+    let rig = runc_and_kata().await;
+    rig.sim("kata").stop().await;
+    rig.pods().await.unwrap_err();
+    for rpc in every_stream() {
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        assert_names_the_dead(&reply, rig.sim("kata"), rpc);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_the_status_of_the_backend_that_fails_in_the_middle() {
+    let rig = runc_and_kata().await;
+    let words = "DataLoss: 50% of caf\u{e9}s";
+    rig.sim("kata").end_streams(Status::data_loss(words));
+    for rpc in every_stream() {
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        let text = text_of(&reply);
+        assert_eq!(reply.code(), Code::DataLoss, "{rpc}: {text}");
+        assert!(text.starts_with(words), "{rpc}: {text}");
+        assert!(text.contains("kata"), "{rpc}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_never_looks_complete_when_a_backend_dies_in_the_middle() {
+    for rpc in every_stream() {
+        let rig = runc_and_kata().await;
+        let kata = rig.sim("kata");
+        kata.stall_streams();
+        let client = crate::support::RawClient::connect(&rig.socket).await;
+        let reply = client.begin(&path(rpc), &[], frame_raw(b"")).await.unwrap();
+        let (head, mut body) = reply.into_parts();
+        // runc's three messages and kata's first.
+        let mut whole = Vec::new();
+        while messages_in(&whole) < 4 {
+            let frame = body.frame().await.unwrap().unwrap();
+            whole.extend_from_slice(&frame.into_data().unwrap());
+        }
+        kata.stop().await;
+        let rest = body.collect().await.unwrap();
+        let reply = RawReply {
+            headers: head.headers,
+            trailers: rest.trailers().cloned().unwrap_or_default(),
+            body: rest.to_bytes(),
+        };
+        let text = text_of(&reply);
+        assert_eq!(reply.code(), Code::Unavailable, "{rpc}: {text}");
+        assert!(text.contains("kata"), "{rpc}: {text}");
+    }
+}
+
+/// How many whole messages these bytes are.
+fn messages_in(mut bytes: &[u8]) -> usize {
+    let mut count = 0;
+    while let Some([_, length @ ..]) = bytes.first_chunk::<5>() {
+        let length = u32::from_be_bytes(*length) as usize;
+        let Some(rest) = bytes.get(5 + length..) else {
+            break;
+        };
+        (bytes, count) = (rest, count + 1);
+    }
+    count
+}
+
+#[tokio::test]
+async fn a_stream_of_one_backend_never_looks_complete_when_that_dies() {
+    let rig = five_pods_each([Sim::new("runc")]).await;
+    rig.sim("runc").stall_streams();
+    let request = cri::StreamPodSandboxesRequest { filter: None };
+    let stream = rig.runtime().stream_pod_sandboxes(request).await.unwrap();
+    let mut stream = stream.into_inner();
+    stream.next().await.unwrap().unwrap();
+    rig.sim("runc").stop().await;
+    let end = stream.next().await.unwrap().unwrap_err();
+    assert_eq!(end.code(), Code::Unavailable);
+    assert!(end.message().contains("runc"), "{end}");
+}
+
+#[tokio::test]
+async fn a_stream_of_nothing_ends_well() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    for rpc in every_stream() {
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        assert_eq!((reply.code(), reply.body.len()), (Code::Ok, 0), "{rpc}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_goes_takes_the_streams_at_the_backends_with_it() {
+    let rig = runc_and_kata().await;
+    for sim in &rig.sims {
+        sim.hold("StreamContainers");
+    }
+    let call = send(&rig, "StreamContainers", frame_raw(b""));
+    let held = async {
+        for sim in &rig.sims {
+            sim.until(|journal| journal.held == ["StreamContainers"])
+                .await;
+        }
+    };
+    tokio::select! {
+        _ = call => panic!("answered while held"),
+        () = held => {}
+    }
+    for sim in &rig.sims {
+        sim.until(|journal| journal.cancelled == ["StreamContainers"])
+            .await;
+    }
+}
+
+#[test]
+fn the_tests_know_every_stream_of_pods_and_containers() {
+    let rows = criswitch::rpc::ROWS.iter().filter(|row| row.streams());
+    let names = rows
+        .map(|row| row.name)
+        .filter(|name| !["StreamImages", "GetContainerEvents"].contains(name));
+    let known: BTreeSet<_> = every_stream().collect();
+    assert_eq!(known, names.collect());
+}
