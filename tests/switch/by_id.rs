@@ -41,7 +41,6 @@ async fn each_arrives_byte_for_byte_with_its_metadata_at_the_owner_alone() {
         for (name, value) in headers {
             assert_eq!(arrived[0].header(name), Some(value), "{}", call.rpc);
         }
-        // The others saw what the default backend sees of any pod: nothing.
         assert!(rig.sim("runc").calls(call.rpc).is_empty(), "{}", call.rpc);
     }
 }
@@ -51,7 +50,7 @@ async fn each_is_unavailable_by_name_while_the_owner_is_down_and_goes_nowhere_el
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let (pod, container) = rig.run("kata", "web").await;
     rig.sim("kata").stop().await;
-    // A first call may still be under way on the connection that breaks.
+    // The first call may still find the old connection; this one sees it break.
     rig.pods().await.unwrap_err();
     for call in ID_CALLS {
         let reply = call.send(&rig, call.pick(&pod, &container)).await;

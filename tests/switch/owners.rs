@@ -4,7 +4,7 @@ use criswitch::cri;
 use tokio_stream::StreamExt;
 use tonic::{Code, Status};
 
-use crate::calls::{ID_CALLS, calls_anywhere};
+use crate::calls::{ID_CALLS, IdCall, calls_anywhere};
 use crate::questions::{Since, settled};
 use crate::support::{Client, IMAGE, Rig, Sim};
 use crate::wait;
@@ -36,11 +36,21 @@ async fn assert_reached(rig: &Rig, pod: &str, container: &str) {
 /// No backend is bothered with them any more, and the answers say that they are gone.
 async fn assert_gone(rig: &Rig, pod: &str, container: &str) {
     for call in ID_CALLS {
-        let before = calls_anywhere(rig, call.rpc);
-        let reply = call.send(rig, call.pick(pod, container)).await;
-        assert_eq!(reply.code(), call.if_gone, "{}", call.rpc);
-        assert_eq!(calls_anywhere(rig, call.rpc), before, "{}", call.rpc);
+        assert_gone_for(rig, call, call.pick(pod, container)).await;
     }
+}
+
+/// As [`assert_gone`], for the first call that asks: its miss makes the switch forget whatever else is gone.
+async fn assert_forgotten(rig: &Rig, rpc: &str, id: &str) {
+    let call = ID_CALLS.iter().find(|call| call.rpc == rpc).unwrap();
+    assert_gone_for(rig, call, id).await;
+}
+
+async fn assert_gone_for(rig: &Rig, call: &IdCall, id: &str) {
+    let before = calls_anywhere(rig, call.rpc);
+    let reply = call.send(rig, id).await;
+    assert_eq!(reply.code(), call.if_gone, "{}", call.rpc);
+    assert_eq!(calls_anywhere(rig, call.rpc), before, "{}", call.rpc);
 }
 
 #[tokio::test]
@@ -151,10 +161,18 @@ async fn a_removed_container_is_forgotten_and_its_pod_is_not() {
     let rig = runc_and_kata().await;
     let (pod, container) = rig.run("kata", "web").await;
     rig.remove(&container).await.unwrap();
+    assert_forgotten(&rig, "ContainerStatus", &container).await;
     let since = Since::now(&rig).await;
     rig.stop_pod(&pod).await.unwrap();
     assert_eq!(since.asked(&rig), [0, 0]);
+}
+
+#[tokio::test]
+async fn a_removed_pod_is_forgotten() {
+    let rig = runc_and_kata().await;
+    let (pod, container) = rig.run("kata", "web").await;
     rig.remove_pod(&pod).await.unwrap();
+    assert_forgotten(&rig, "PodSandboxStatus", &pod).await;
     assert_gone(&rig, &pod, &container).await;
 }
 
@@ -167,7 +185,8 @@ async fn a_removed_pod_takes_its_containers_along_and_no_others() {
     let since = Since::now(&rig).await;
     assert_reached(&rig, &other_pod, &other).await;
     assert_eq!(since.asked(&rig), [0, 0]);
-    assert_gone(&rig, &pod, &container).await;
+    assert_forgotten(&rig, "ContainerStatus", &container).await;
+    assert_reached(&rig, &other_pod, &other).await;
 }
 
 #[tokio::test]
