@@ -127,17 +127,17 @@ impl Held {
         Ok(())
     }
 
-    /// Holds so many bytes less.
-    pub fn shrink(&mut self, bytes: usize) {
-        let bytes = bytes.min(self.bytes);
-        self.bytes -= bytes;
-        self.memory.used.fetch_sub(bytes, Ordering::Relaxed);
+    /// Holds nothing beyond the first `bytes` any more.
+    pub fn keep(&mut self, bytes: usize) {
+        let less = self.bytes.saturating_sub(bytes);
+        self.bytes -= less;
+        self.memory.used.fetch_sub(less, Ordering::Relaxed);
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.shrink(self.bytes);
+        self.keep(0);
     }
 }
 

@@ -19,6 +19,7 @@ mod image_merge;
 mod image_status;
 mod images;
 mod node_config;
+mod hostile_backends;
 mod owners;
 mod questions;
 mod requests;
