@@ -1,8 +1,8 @@
 //! The socket that clients dial: has its mode before it has a name, served, drained.
 
-use std::fs::{self, DirBuilder, File, TryLockError};
+use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -216,6 +216,8 @@ fn open(path: &Path, mode: Mode) -> io::Result<UnixListener> {
     // On Linux the file that bind makes has the mode of the descriptor, so it is never more open than this.
     rustix::fs::fchmod(&socket, mode)?;
     socket.bind(path)?;
+    // The umask may have closed it further.
+    fs::set_permissions(path, Permissions::from_mode(mode.as_raw_mode()))?;
     socket.listen(BACKLOG)
 }
 

@@ -20,6 +20,7 @@ mod image_status;
 mod images;
 mod node_config;
 mod hostile_backends;
+mod hostile_clients;
 mod owners;
 mod questions;
 mod requests;
