@@ -18,13 +18,12 @@ use tokio::task::JoinSet;
 use crate::address::Address;
 use crate::admission::Admission;
 use crate::backend::{CONNECTION_WINDOW, MAX_HEADERS, STREAM_WINDOW, error_chain};
-use crate::config::Config;
 use crate::switch::Switch;
 
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 /// Calls at once on one connection; the kubelet has one for each service.
-const MAX_STREAMS: u32 = 1000;
+const MAX_STREAMS: u32 = 2000;
 /// The wait after a failed accept: out of file descriptors, most likely.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -80,15 +79,15 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens where `config` says: mode 0600 from the start, a missing directory made with 0700, a stale socket
-    /// removed. Where others than root may connect, 0666 and 0711 let them. Needs a tokio runtime.
+    /// Listens on `address` for root and `allow_uids`: mode 0600 from the start, a missing directory made with 0700, a
+    /// stale socket removed. Where others than root may connect, 0666 and 0711 let them. Needs a tokio runtime.
     ///
     /// # Errors
     /// [`BindError`]; a socket that another process serves is never taken.
-    pub fn bind(config: &Config) -> Result<Listener, BindError> {
-        let Address::Unix(path) = &config.listen;
+    pub fn bind(address: &Address, allow_uids: &[u32]) -> Result<Listener, BindError> {
+        let Address::Unix(path) = address;
         let path = path.clone();
-        let others = config.allow_uids.iter().any(|uid| *uid != 0);
+        let others = allow_uids.iter().any(|uid| *uid != 0);
         let (directory_mode, mode) = if others {
             (0o711, 0o666)
         } else {
@@ -110,7 +109,7 @@ impl Listener {
             Ok(socket) => Ok(Listener {
                 socket,
                 path,
-                admission: Admission::new(&config.allow_uids),
+                admission: Admission::new(allow_uids),
                 _lock: lock,
             }),
             Err(source) => Err(BindError::Bind { path, source }),

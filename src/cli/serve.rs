@@ -21,7 +21,7 @@ pub(super) fn serve(config: Config) -> anyhow::Result<Verdict> {
     runtime.block_on(async {
         // Before the socket has a name: from then on a signal must drain.
         let shutdown = shutdown()?;
-        let listener = Listener::bind(&config)?;
+        let listener = Listener::bind(&config.listen, &config.allow_uids)?;
         tracing::info!(listen = %config.listen, "serving");
         criswitch::serve(config, listener, shutdown).await;
         Ok(Verdict::Fine)

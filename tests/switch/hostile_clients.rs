@@ -23,7 +23,7 @@ use crate::calls::{part, path, send, text_of};
 use crate::support::{PATIENCE, RawReply, Rig, Sim, frame, frame_raw};
 use crate::wait::until;
 
-/// Calls at once on one connection, by the switch's settings.
+/// Calls at once on one connection, fewer than the switch allows.
 const STREAMS: usize = 1000;
 
 /// A client that begins requests and does not end them; gone when it is dropped.
