@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Uri, header, uri};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -22,6 +22,7 @@ use tonic::{Code, Status};
 use crate::address::Address;
 use crate::config::BackendConfig;
 use crate::lists::{Lists, Snapshot};
+use crate::memory::{Memory, Unread, Whole};
 use crate::owners::BackendId;
 use crate::reply::{GRPC_MESSAGE, GRPC_STATUS, ok_trailers};
 use crate::rpc::{List, Row};
@@ -49,6 +50,8 @@ pub struct Backend {
     pub max_message: usize,
     /// How long a merged call waits for it where something can stand in.
     pub list_timeout: Duration,
+    /// What its replies that are read take.
+    pub memory: Memory,
     link: watch::Sender<Link>,
     retry: Notify,
     suspected: Notify,
@@ -245,6 +248,7 @@ impl Backend {
             socket: config.socket.clone(),
             max_message,
             list_timeout: config.list_timeout,
+            memory: Memory::for_messages(max_message),
             link: watch::Sender::new(link),
             retry: Notify::new(),
             suspected: Notify::new(),
@@ -523,15 +527,15 @@ impl Backend {
     ) -> Result<Answer, Status> {
         let (head, body) = self.call_over(wire, row, headers, body).await?.into_parts();
         let limit = self.max_message.saturating_add(wire::FRAME_HEADER);
-        let body = Limited::new(body, limit)
-            .collect()
+        let Whole { body, trailers } = self
+            .memory
+            .read(&head.headers, body, limit)
             .await
-            .map_err(|error| self.broken(&*error))?;
-        let trailers = body.trailers().cloned();
+            .map_err(|unread| self.unread(&unread))?;
         self.locked().answered = Some(Instant::now());
         let answer = Answer {
             head,
-            body: body.to_bytes(),
+            body,
             trailers,
         };
         if answer.status().is_none() {
@@ -553,11 +557,17 @@ impl Backend {
             .map_err(|fault| self.bad_reply(&format!("its reply is {fault}")))
     }
 
-    fn broken(&self, error: &(dyn std::error::Error + Send + Sync + 'static)) -> Status {
-        if error.is::<LengthLimitError>() {
-            return status::backend_reply_too_large(&self.name, &self.socket, self.max_message);
+    /// Why a reply of its could not be read.
+    pub(crate) fn unread(&self, unread: &Unread) -> Status {
+        match unread {
+            Unread::TooLarge => {
+                status::backend_reply_too_large(&self.name, &self.socket, self.max_message)
+            }
+            Unread::NoMemory(limit) => {
+                status::no_memory_for_reply(&self.name, &self.socket, *limit)
+            }
+            Unread::Broken(cause) => self.unavailable(cause),
         }
-        self.unavailable(&error_chain(error))
     }
 
     /// `Unavailable`, naming this backend.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 
 pub mod address;
+pub mod admission;
 pub mod backend;
 pub mod config;
 pub mod cri;
@@ -16,6 +17,7 @@ mod learn;
 pub mod listener;
 mod listing;
 pub mod lists;
+pub mod memory;
 pub mod merge;
 mod node;
 pub mod owners;

@@ -1,8 +1,8 @@
-//! The socket that clients dial: made root-only before it has a name, served, drained.
+//! The socket that clients dial: has its mode before it has a name, served, drained.
 
-use std::fs::{self, DirBuilder, File, TryLockError};
+use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,14 @@ use tokio::net::{UnixListener, UnixSocket, UnixStream};
 use tokio::task::JoinSet;
 
 use crate::address::Address;
+use crate::admission::Admission;
 use crate::backend::{CONNECTION_WINDOW, MAX_HEADERS, STREAM_WINDOW, error_chain};
 use crate::switch::Switch;
 
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 /// Calls at once on one connection; the kubelet has one for each service.
-const MAX_STREAMS: u32 = 10_000;
+const MAX_STREAMS: u32 = 2000;
 /// The wait after a failed accept: out of file descriptors, most likely.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -72,23 +73,30 @@ pub enum BindError {
 pub struct Listener {
     socket: UnixListener,
     path: PathBuf,
+    admission: Admission,
     /// Held as long as the socket is ours.
     _lock: File,
 }
 
 impl Listener {
-    /// Listens on `address`: mode 0600 from the start, a missing directory made with 0700, a stale socket removed.
-    /// Needs a tokio runtime.
+    /// Listens on `address` for root and `allow_uids`: mode 0600 from the start, a missing directory made with 0700, a
+    /// stale socket removed. Where others than root may connect, 0666 and 0711 let them. Needs a tokio runtime.
     ///
     /// # Errors
     /// [`BindError`]; a socket that another process serves is never taken.
-    pub fn bind(address: &Address) -> Result<Listener, BindError> {
+    pub fn bind(address: &Address, allow_uids: &[u32]) -> Result<Listener, BindError> {
         let Address::Unix(path) = address;
         let path = path.clone();
+        let others = allow_uids.iter().any(|uid| *uid != 0);
+        let (directory_mode, mode) = if others {
+            (0o711, 0o666)
+        } else {
+            (0o700, 0o600)
+        };
         if let Some(directory) = path.parent() {
             let made = DirBuilder::new()
                 .recursive(true)
-                .mode(0o700)
+                .mode(directory_mode)
                 .create(directory);
             made.map_err(|source| BindError::Directory {
                 path: directory.to_owned(),
@@ -97,10 +105,11 @@ impl Listener {
         }
         let lock = lock(&path)?;
         remove_stale(&path)?;
-        match open(&path) {
+        match open(&path, Mode::from_raw_mode(mode)) {
             Ok(socket) => Ok(Listener {
                 socket,
                 path,
+                admission: Admission::new(allow_uids),
                 _lock: lock,
             }),
             Err(source) => Err(BindError::Bind { path, source }),
@@ -121,8 +130,10 @@ impl Listener {
             tokio::select! {
                 () = &mut shutdown => break,
                 stream = accept(&self.socket) => {
+                    let Some(place) = self.admission.admit(&stream) else { continue };
                     let connection = graceful.watch(connection(stream, Arc::clone(&switch)));
                     connections.spawn(async move {
+                        let _place = place;
                         if let Err(error) = connection.await {
                             tracing::debug!(cause = error_chain(&error), "a client's connection broke");
                         }
@@ -199,11 +210,13 @@ fn remove_stale(path: &Path) -> Result<(), BindError> {
     }
 }
 
-fn open(path: &Path) -> io::Result<UnixListener> {
+fn open(path: &Path, mode: Mode) -> io::Result<UnixListener> {
     let socket = UnixSocket::new_stream()?;
-    // On Linux the file that bind makes has the mode of the descriptor, so it is never open to others.
-    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    // On Linux the file that bind makes has the mode of the descriptor, so it is never more open than this.
+    rustix::fs::fchmod(&socket, mode)?;
     socket.bind(path)?;
+    // The umask may have closed it further.
+    fs::set_permissions(path, Permissions::from_mode(mode.as_raw_mode()))?;
     socket.listen(BACKLOG)
 }
 

@@ -116,6 +116,14 @@ pub fn watched(reply: Reply, mut log: CallLog, deadline: Option<(Instant, Status
     })
 }
 
+/// `reply`, with something that is let go when it has ended.
+pub fn holding(reply: Reply, held: impl Send + Unpin + 'static) -> Reply {
+    if reply.body().is_end_stream() {
+        return reply;
+    }
+    reply.map(|inner| Holding { inner, _held: held }.boxed_unsync())
+}
+
 fn text(value: &HeaderValue) -> &str {
     value.to_str().unwrap_or_default()
 }
@@ -169,6 +177,28 @@ impl http_body::Body for Passed {
 
     fn is_end_stream(&self) -> bool {
         self.ended && self.inner.is_end_stream()
+    }
+}
+
+/// A body, and what is held as long as it lasts.
+struct Holding<T> {
+    inner: Body,
+    _held: T,
+}
+
+impl<T: Unpin> http_body::Body for Holding<T> {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.inner).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
     }
 }
 

@@ -42,6 +42,32 @@ pub fn request_too_large(rpc: &str, limit: usize) -> Status {
     ))
 }
 
+/// A request for which there is no memory beside the others.
+pub fn no_memory_for_request(rpc: &str, limit: usize) -> Status {
+    Status::resource_exhausted(format!(
+        "{rpc}: the requests in flight take all the memory that there is for them ({limit} bytes)"
+    ))
+}
+
+/// A backend's reply for which there is no memory beside its others.
+pub fn no_memory_for_reply(backend: &str, socket: &Address, limit: usize) -> Status {
+    Status::resource_exhausted(format!(
+        "backend {backend:?} ({socket}): its replies take all the memory that there is for them ({limit} bytes)"
+    ))
+}
+
+/// A call beyond those that may be in flight.
+pub fn too_many_calls(rpc: &str, limit: usize) -> Status {
+    Status::resource_exhausted(format!("{rpc}: {limit} calls are in flight already"))
+}
+
+/// A request whose end does not come.
+pub fn unfinished_request(rpc: &str, limit: Duration) -> Status {
+    Status::deadline_exceeded(format!(
+        "{rpc}: the request was not complete within {limit:?}"
+    ))
+}
+
 /// A merged reply above `max_message`; the kubelet would refuse it.
 pub fn reply_too_large(rpc: &str, limit: usize, sizes: &[(&str, usize)]) -> Status {
     let total: usize = sizes.iter().map(|(_, size)| size).sum();

@@ -16,6 +16,7 @@ use tonic::{Code, Status};
 use crate::backend::{Answer, Backend, error_chain};
 use crate::fanout::{Share, named};
 use crate::learn::Asked;
+use crate::memory::Held;
 use crate::reply::{self, Reply};
 use crate::rpc::{Row, Then};
 use crate::switch::{Call, Failed, Switch};
@@ -32,6 +33,7 @@ impl Switch {
         let having = Arc::new(AtomicUsize::new(backends.len()));
         let feeds = backends.into_iter().map(|backend| {
             let feed = Feed {
+                read: backend.memory.held(),
                 switch: Arc::clone(self),
                 call: call.clone(),
                 backend,
@@ -76,13 +78,15 @@ struct Feed {
     having: Arc<AtomicUsize>,
     /// `None` until the first message is there.
     messages: Option<Messages>,
+    /// What was learned from, all of it: a list without end must not fill the owners.
+    read: Held,
     whole: Whole,
 }
 
 /// The messages of a backend so far, to be its last known list when they are all there.
 #[derive(Default)]
 struct Whole {
-    parts: Vec<Bytes>,
+    message: BytesMut,
     /// They are not the backend's own, or too many to be kept.
     spoilt: bool,
 }
@@ -118,7 +122,7 @@ impl Feed {
             .with_stand_in(&self.call, &self.backend, own)
             .await?;
         self.whole.spoilt = opened.is_none();
-        self.messages = Some(opened.unwrap_or_else(Messages::ended));
+        self.messages = Some(opened.unwrap_or_else(|| Messages::ended(&self.backend)));
         match share {
             // A stream of nothing has no message.
             Share::Message(message) if message.is_empty() => {
@@ -139,9 +143,9 @@ impl Feed {
         match messages.next(&self.backend).await {
             Ok(Some(message)) => Ok((messages, Share::Message(message))),
             // An empty list has no message; an empty one says the same.
-            Ok(None) => Ok((Messages::ended(), Share::Message(Bytes::new()))),
+            Ok(None) => Ok((Messages::ended(&self.backend), Share::Message(Bytes::new()))),
             Err(failed) if failed.code() == Code::Unimplemented => {
-                Ok((Messages::ended(), self.list_instead().await?))
+                Ok((Messages::ended(&self.backend), self.list_instead().await?))
             }
             Err(failed) => Err(failed.named(&self.backend)),
         }
@@ -166,6 +170,8 @@ impl Feed {
         let Then::Learn(list) = self.call.row.then else {
             return Ok(message);
         };
+        let read = self.read.grow(message.len());
+        read.map_err(|unread| self.backend.unread(&unread))?;
         self.whole.add(&message, self.backend.max_message);
         let changed = self
             .switch
@@ -174,9 +180,9 @@ impl Feed {
     }
 
     /// The stream has come to its end, so the list is whole.
-    fn settle(&self) {
+    fn settle(&mut self) {
         if !self.whole.spoilt {
-            let message = self.whole.parts.concat().into();
+            let message = std::mem::take(&mut self.whole.message).freeze();
             self.switch
                 .settle(&self.call, &self.backend, &message, self.asked);
         }
@@ -185,10 +191,11 @@ impl Feed {
 
 impl Whole {
     fn add(&mut self, message: &Bytes, limit: usize) {
-        self.parts.push(message.clone());
-        if self.parts.iter().map(Bytes::len).sum::<usize>() > limit {
-            self.spoilt = true;
-            self.parts.clear();
+        self.spoilt |= self.message.len() + message.len() > limit;
+        if self.spoilt {
+            self.message = BytesMut::new();
+        } else {
+            self.message.extend_from_slice(message);
         }
     }
 }
@@ -198,6 +205,8 @@ pub(crate) struct Messages {
     head: http::response::Parts,
     body: Option<Incoming>,
     buffer: BytesMut,
+    /// What is in the buffer.
+    held: Held,
     trailers: Option<HeaderMap>,
 }
 
@@ -211,18 +220,20 @@ impl Messages {
             head,
             body: Some(body),
             buffer: BytesMut::new(),
+            held: backend.memory.held(),
             trailers: None,
         })
     }
 
     /// A stream that has come to a good end.
-    fn ended() -> Messages {
+    fn ended(backend: &Backend) -> Messages {
         let (head, ()) = http::Response::new(()).into_parts();
         let trailers = Some(reply::ok_trailers());
         Messages {
             head,
             body: None,
             buffer: BytesMut::new(),
+            held: backend.memory.held(),
             trailers,
         }
     }
@@ -242,11 +253,18 @@ impl Messages {
             {
                 None => return self.end(backend),
                 Some(frame) => match frame.into_data() {
-                    Ok(data) => self.buffer.extend_from_slice(&data),
+                    Ok(data) => self.add(backend, &data)?,
                     Err(frame) => self.trailers = frame.into_trailers().ok(),
                 },
             }
         }
+    }
+
+    fn add(&mut self, backend: &Backend, data: &[u8]) -> Result<(), Status> {
+        let held = self.held.grow(data.len());
+        held.map_err(|unread| backend.unread(&unread))?;
+        self.buffer.extend_from_slice(data);
+        Ok(())
     }
 
     /// The next whole message in the buffer.
@@ -259,12 +277,11 @@ impl Messages {
                 &backend.socket,
                 backend.max_message,
             )),
-            Some(length) if self.buffer.len() >= wire::FRAME_HEADER + length => Ok(Some(
-                self.buffer
-                    .split_to(wire::FRAME_HEADER + length)
-                    .split_off(wire::FRAME_HEADER)
-                    .freeze(),
-            )),
+            Some(length) if self.buffer.len() >= wire::FRAME_HEADER + length => {
+                let message = self.buffer.split_to(wire::FRAME_HEADER + length).freeze();
+                self.held.keep(self.buffer.len());
+                Ok(Some(message.slice(wire::FRAME_HEADER..)))
+            }
             _ => Ok(None),
         }
     }

@@ -8,17 +8,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use http::HeaderMap;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 use tracing::Instrument;
 
-use crate::backend::{Answer, Backend, error_chain};
+use crate::backend::{Answer, Backend};
 use crate::config::{Config, Handler, Table};
 use crate::events::Events;
 use crate::fanout::named;
 use crate::images::LastAnswers;
+use crate::memory::{Memory, Unread};
 use crate::owners::{BackendId, Owners};
 use crate::question::Question;
 use crate::reply::{self, Reply};
@@ -26,6 +27,11 @@ use crate::route::{Known, Refusal, Target};
 use crate::rpc::{self, Goes, ImageRule, Kind, Row, Unknown};
 use crate::telemetry::{self, CallLog};
 use crate::{status, wire};
+
+/// Calls in flight at once, of all clients; a kubelet has a few for each pod at most.
+pub const MAX_CALLS: usize = 4096;
+/// How long a client may take to send a request, which is one message: clients that stop in the middle must not add up.
+pub const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 
 /// The table, its backends, and what is known of them.
 #[derive(Debug)]
@@ -49,6 +55,9 @@ pub struct Switch {
     /// The question to all backends that misses share.
     pub(crate) question: Question,
     owners: Mutex<Owners>,
+    calls: Arc<Semaphore>,
+    /// What the requests in flight take.
+    memory: Memory,
 }
 
 /// A request that was read.
@@ -176,6 +185,8 @@ impl Switch {
             runtime_config: Mutex::default(),
             question: Question::default(),
             owners: Mutex::default(),
+            calls: Arc::new(Semaphore::new(MAX_CALLS)),
+            memory: Memory::for_messages(config.max_message),
         }
     }
 
@@ -186,6 +197,9 @@ impl Switch {
         }
         let Some(row) = rpc::find(request.uri().path()) else {
             return reply::of_status(&status::no_such_rpc(request.uri().path()));
+        };
+        let Ok(place) = Arc::clone(&self.calls).try_acquire_owned() else {
+            return reply::of_status(&status::too_many_calls(row.name, MAX_CALLS));
         };
         let log = CallLog::begin(row);
         let timeout = request.headers().get("grpc-timeout");
@@ -200,7 +214,8 @@ impl Switch {
                 Err(_) => Err(late.clone().into()),
             },
         };
-        reply::watched(answered.unwrap_or_else(Failed::into_reply), log, deadline)
+        let reply = reply::watched(answered.unwrap_or_else(Failed::into_reply), log, deadline);
+        reply::holding(reply, place)
     }
 
     async fn answer(
@@ -248,12 +263,11 @@ impl Switch {
     ) -> Result<Call, Status> {
         let (head, body) = request.into_parts();
         let limit = self.max_message.saturating_add(wire::FRAME_HEADER);
-        let body = match Limited::new(body, limit).collect().await {
-            Ok(body) => body.to_bytes(),
-            Err(error) if error.is::<LengthLimitError>() => {
-                return Err(status::request_too_large(row.name, self.max_message));
-            }
-            Err(error) => return Err(status::broken_request(row.name, &error_chain(&*error))),
+        let read = self.memory.read(&head.headers, body, limit);
+        let body = match tokio::time::timeout(REQUEST_LIMIT, read).await {
+            Ok(Ok(whole)) => whole.body,
+            Ok(Err(unread)) => return Err(self.unread(row, &unread)),
+            Err(_) => return Err(status::unfinished_request(row.name, REQUEST_LIMIT)),
         };
         wire::unframe(&body).map_err(|fault| status::bad_frame(row.name, fault))?;
         Ok(Call {
@@ -261,6 +275,14 @@ impl Switch {
             headers: head.headers,
             body,
         })
+    }
+
+    fn unread(&self, row: &Row, unread: &Unread) -> Status {
+        match unread {
+            Unread::TooLarge => status::request_too_large(row.name, self.max_message),
+            Unread::NoMemory(limit) => status::no_memory_for_request(row.name, *limit),
+            Unread::Broken(cause) => status::broken_request(row.name, cause),
+        }
     }
 
     /// Where a request goes, all backends asked if nobody is known to own its id.

@@ -16,10 +16,16 @@ mod support;
 mod check;
 #[path = "cli/probe.rs"]
 mod probe;
+#[path = "cli/secrets.rs"]
+mod secrets;
 #[path = "cli/serve.rs"]
 mod serve;
+#[path = "cli/told.rs"]
+mod told;
 #[path = "cli/usage.rs"]
 mod usage;
+#[path = "cli/who_may_connect.rs"]
+mod who_may_connect;
 
 use std::path::Path;
 use std::process::Command;

@@ -91,7 +91,7 @@ impl Rig {
     fn start_switch(&mut self) {
         let config = Config::load(&self.config_path());
         let config = config.unwrap_or_else(|problems| panic!("{problems}"));
-        let listener = Listener::bind(&config.listen).unwrap();
+        let listener = Listener::bind(&config.listen, &config.allow_uids).unwrap();
         let (stop, stopped) = oneshot::channel();
         let shutdown = async { stopped.await.unwrap_or_default() };
         let task = tokio::spawn(criswitch::serve(config, listener, shutdown));

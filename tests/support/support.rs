@@ -12,6 +12,7 @@
 
 mod client;
 mod configs;
+pub mod misbehaving;
 mod rig;
 mod sim;
 

@@ -16,6 +16,8 @@ mod drain;
 mod errors;
 mod events;
 mod filters;
+mod hostile_backends;
+mod hostile_clients;
 mod image_ids;
 mod image_merge;
 mod image_status;

@@ -21,7 +21,7 @@ fn directory() -> TempDir {
 }
 
 fn bind(path: &Path) -> Result<Listener, BindError> {
-    Listener::bind(&Address::parse(path.to_str().unwrap()).unwrap())
+    Listener::bind(&Address::parse(path.to_str().unwrap()).unwrap(), &[])
 }
 
 fn mode(path: &Path) -> u32 {

@@ -1,0 +1,119 @@
+//! Which clients may connect, and how many: told by the kernel, before a byte that they sent is read.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::net::UnixStream;
+use tokio::net::unix::UCred;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+/// Connections at once; the kubelet has two, crictl two for each command.
+pub const MAX_CONNECTIONS: usize = 256;
+/// The least time between two log lines about clients that were turned away.
+const LOG_PAUSE: Duration = Duration::from_secs(1);
+const ROOT: u32 = 0;
+
+/// The rule.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    uids: Vec<u32>,
+    connections: Arc<Semaphore>,
+    log: Mutex<Log>,
+}
+
+/// What was logged lately.
+#[derive(Debug, Default)]
+struct Log {
+    last: Option<Instant>,
+    /// How many clients were turned away without a line since then.
+    silent: u64,
+}
+
+impl Admission {
+    /// Root, the user that the switch itself runs as, and these.
+    pub(crate) fn new(allowed: &[u32]) -> Admission {
+        let own = rustix::process::geteuid().as_raw();
+        Admission {
+            uids: [&[ROOT, own], allowed].concat(),
+            connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            log: Mutex::default(),
+        }
+    }
+
+    /// A place among the connections; `None`, and a log line, for a client that gets none.
+    pub(crate) fn admit(&self, client: &UnixStream) -> Option<OwnedSemaphorePermit> {
+        let cred = client.peer_cred();
+        if !self.may(&cred) {
+            self.turn_away(&cred, "its user may not connect; see `allow_uids`");
+            return None;
+        }
+        let place = Arc::clone(&self.connections).try_acquire_owned().ok();
+        if place.is_none() {
+            self.turn_away(&cred, "there are too many connections");
+        }
+        place
+    }
+
+    fn may(&self, cred: &io::Result<UCred>) -> bool {
+        cred.as_ref()
+            .is_ok_and(|cred| self.uids.contains(&cred.uid()))
+    }
+
+    fn turn_away(&self, cred: &io::Result<UCred>, cause: &str) {
+        let Some(silent) = self.line() else { return };
+        let cred = cred.as_ref().ok();
+        let (uid, pid) = (cred.map(UCred::uid), cred.and_then(UCred::pid));
+        let limit = MAX_CONNECTIONS;
+        tracing::warn!(uid, pid, limit, silent, "a client is turned away: {cause}");
+    }
+
+    /// Whether a line is due, and how many were left out before it: clients must not be able to fill the log.
+    fn line(&self) -> Option<u64> {
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        if log.last.is_some_and(|last| last.elapsed() < LOG_PAUSE) {
+            log.silent += 1;
+            return None;
+        }
+        log.last = Some(Instant::now());
+        Some(std::mem::take(&mut log.silent))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_and_the_switchs_own_user_are_always_allowed() {
+        let admission = Admission::new(&[1000]);
+        let own = rustix::process::geteuid().as_raw();
+        for uid in [0, own, 1000] {
+            assert!(admission.uids.contains(&uid), "{uid}");
+        }
+        assert!(!admission.uids.contains(&1001));
+    }
+
+    #[tokio::test]
+    async fn no_more_clients_than_the_limit_get_a_place_until_one_leaves() {
+        let admission = Admission::new(&[]);
+        let (client, _other) = UnixStream::pair().unwrap();
+        let mut places: Vec<_> = (0..MAX_CONNECTIONS)
+            .map(|_| admission.admit(&client).unwrap())
+            .collect();
+        assert!(admission.admit(&client).is_none());
+        places.pop();
+        assert!(admission.admit(&client).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_log_has_a_line_a_second_with_the_number_of_those_left_out() {
+        let admission = Admission::new(&[]);
+        assert_eq!(admission.line(), Some(0));
+        assert_eq!(admission.line(), None);
+        assert_eq!(admission.line(), None);
+        tokio::time::advance(LOG_PAUSE).await;
+        assert_eq!(admission.line(), Some(2));
+    }
+}

@@ -1,0 +1,269 @@
+//! The bytes of messages that are held at once, counted as long as any part of them lives.
+//!
+//! Requests have one memory and each backend's replies another, so that neither clients nor a backend take it from
+//! anybody else. A body is never read without being counted here.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
+use http_body::Body;
+use http_body_util::BodyExt;
+
+use crate::backend::error_chain;
+
+/// What one memory holds at least, in bytes: 500 replies with 1000 containers each.
+const LEAST: usize = 128 << 20;
+/// How many of the largest messages it holds at least.
+const MESSAGES: usize = 8;
+/// What a header takes beside its text, about.
+const PER_HEADER: usize = 64;
+
+/// A limit on bytes that are held, and how many there are.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    used: Arc<AtomicUsize>,
+    limit: usize,
+}
+
+/// A part of a [`Memory`] that is in use until this is dropped.
+#[derive(Debug)]
+pub struct Held {
+    memory: Memory,
+    bytes: usize,
+}
+
+/// A body that was read to its end.
+#[derive(Debug)]
+pub struct Whole {
+    /// Its data; counted until the last slice of it is dropped.
+    pub body: Bytes,
+    /// Its trailers, if there were any.
+    pub trailers: Option<HeaderMap>,
+}
+
+/// Why a body could not be read to its end.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// It is longer than the message may be.
+    TooLarge,
+    /// There is no memory left for it; the limit of all.
+    NoMemory(usize),
+    /// It broke off: why.
+    Broken(String),
+}
+
+impl Memory {
+    /// Room for several messages of at most `max_message` bytes.
+    pub fn for_messages(max_message: usize) -> Memory {
+        Memory::of(max_message.saturating_mul(MESSAGES).max(LEAST))
+    }
+
+    fn of(limit: usize) -> Memory {
+        Memory {
+            used: Arc::default(),
+            limit,
+        }
+    }
+
+    /// How many bytes are held.
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// A part that holds nothing yet.
+    pub fn held(&self) -> Held {
+        Held {
+            memory: self.clone(),
+            bytes: 0,
+        }
+    }
+
+    /// Reads `body`, of at most `limit` bytes, to its end; `head` is counted with it.
+    ///
+    /// # Errors
+    /// [`Unread`]; nothing of it is held then.
+    pub async fn read<B>(&self, head: &HeaderMap, body: B, limit: usize) -> Result<Whole, Unread>
+    where
+        B: Body<Data = Bytes, Error: std::error::Error> + Unpin,
+    {
+        let mut held = self.held();
+        held.grow(size(head))?;
+        let mut body = body;
+        let mut whole = Collected::default();
+        let mut trailers = None;
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| Unread::Broken(error_chain(&error)))?;
+            match frame.into_data() {
+                Ok(data) if data.len() > limit - whole.len() => return Err(Unread::TooLarge),
+                Ok(data) => {
+                    held.grow(data.len())?;
+                    whole.push(data);
+                }
+                Err(frame) => trailers = frame.into_trailers().ok(),
+            }
+        }
+        let body = whole.into_bytes();
+        Ok(Whole {
+            body: Bytes::from_owner(Counted { body, _held: held }),
+            trailers,
+        })
+    }
+}
+
+impl Held {
+    /// Holds so many bytes more.
+    ///
+    /// # Errors
+    /// [`Unread::NoMemory`]; nothing is added then.
+    pub fn grow(&mut self, bytes: usize) -> Result<(), Unread> {
+        let limit = self.memory.limit;
+        let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit);
+        let used = &self.memory.used;
+        used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
+            .map_err(|_| Unread::NoMemory(limit))?;
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Holds nothing beyond the first `bytes` any more.
+    pub fn keep(&mut self, bytes: usize) {
+        let less = self.bytes.saturating_sub(bytes);
+        self.bytes -= less;
+        self.memory.used.fetch_sub(less, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.keep(0);
+    }
+}
+
+/// Bytes that are counted as long as anybody has a slice of them.
+struct Counted {
+    body: Bytes,
+    _held: Held,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.body
+    }
+}
+
+/// Data in one piece: a peer that sends a byte a frame must not cost what the frames would.
+#[derive(Default)]
+struct Collected {
+    first: Bytes,
+    all: BytesMut,
+}
+
+impl Collected {
+    fn len(&self) -> usize {
+        self.first.len() + self.all.len()
+    }
+
+    /// The first piece is not copied, as it mostly is the only one.
+    fn push(&mut self, data: Bytes) {
+        if self.len() == 0 {
+            self.first = data;
+            return;
+        }
+        if self.all.is_empty() {
+            self.all.extend_from_slice(&std::mem::take(&mut self.first));
+        }
+        self.all.extend_from_slice(&data);
+    }
+
+    fn into_bytes(self) -> Bytes {
+        if self.all.is_empty() {
+            return self.first;
+        }
+        self.all.freeze()
+    }
+}
+
+fn size(head: &HeaderMap) -> usize {
+    head.iter()
+        .map(|(name, value)| name.as_str().len() + value.len() + PER_HEADER)
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures_util::stream;
+    use http_body::Frame;
+    use http_body_util::{Full, StreamBody};
+
+    use super::*;
+
+    fn pieces(data: &[&'static str]) -> impl Body<Data = Bytes, Error = Infallible> + Unpin {
+        let frames: Vec<_> = data
+            .iter()
+            .map(|piece| Ok(Frame::data(Bytes::from_static(piece.as_bytes()))))
+            .collect();
+        StreamBody::new(stream::iter(frames))
+    }
+
+    async fn read(memory: &Memory, data: &[&'static str], limit: usize) -> Result<Bytes, Unread> {
+        let whole = memory.read(&HeaderMap::new(), pieces(data), limit).await;
+        whole.map(|whole| whole.body)
+    }
+
+    #[tokio::test]
+    async fn what_is_read_counts_until_its_last_slice_is_gone() {
+        let memory = Memory::of(10);
+        let body = read(&memory, &["ab", "cd", "e"], 5).await.unwrap();
+        assert_eq!(body, "abcde");
+        let slice = body.slice(1..2);
+        drop(body);
+        assert_eq!(memory.used(), 5);
+        drop(slice);
+        assert_eq!(memory.used(), 0);
+    }
+
+    #[tokio::test]
+    async fn more_than_there_is_memory_for_is_refused_and_gives_back_what_it_had() {
+        let memory = Memory::of(10);
+        let first = read(&memory, &["123456"], 10).await.unwrap();
+        let second = read(&memory, &["123", "45"], 10).await;
+        assert_eq!(second, Err(Unread::NoMemory(10)));
+        assert_eq!(memory.used(), 6);
+        drop(first);
+        assert_eq!(read(&memory, &["123", "45"], 10).await.unwrap(), "12345");
+    }
+
+    #[tokio::test]
+    async fn a_body_over_its_own_limit_is_too_large() {
+        let memory = Memory::of(100);
+        assert_eq!(
+            read(&memory, &["123", "45"], 4).await,
+            Err(Unread::TooLarge)
+        );
+        assert_eq!(memory.used(), 0);
+    }
+
+    #[tokio::test]
+    async fn headers_count_with_their_body() {
+        let memory = Memory::of(1000);
+        let mut head = HeaderMap::new();
+        head.insert("name", http::HeaderValue::from_static("value"));
+        let whole = memory
+            .read(&head, Full::new(Bytes::new()), 0)
+            .await
+            .unwrap();
+        assert_eq!(memory.used(), 9 + PER_HEADER);
+        drop(whole);
+        assert_eq!(memory.used(), 0);
+    }
+
+    #[test]
+    fn several_of_the_largest_messages_fit() {
+        assert_eq!(Memory::for_messages(1).limit, LEAST);
+        assert_eq!(Memory::for_messages(1 << 30).limit, MESSAGES << 30);
+    }
+}

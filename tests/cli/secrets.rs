@@ -1,0 +1,141 @@
+//! What calls carry is nobody's to read: not in the log at its most verbose, not in `Status`.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use criswitch::cri;
+use prost::Message;
+
+use crate::main_file;
+use crate::support::{Client, IMAGE, Sim, container_config, pod_config};
+use crate::told::Told;
+
+/// A secret in each place that has one; each is found by the same word.
+const SECRET: &str = "hunter2";
+
+fn secret(place: &str) -> String {
+    format!("{SECRET}-in-{place}")
+}
+
+fn auth() -> cri::AuthConfig {
+    cri::AuthConfig {
+        username: secret("username"),
+        password: secret("password"),
+        auth: secret("auth"),
+        server_address: secret("server-address"),
+        identity_token: secret("identity-token"),
+        registry_token: secret("registry-token"),
+    }
+}
+
+fn annotations(place: &str) -> HashMap<String, String> {
+    HashMap::from([("annotation".to_owned(), secret(place))])
+}
+
+fn pod() -> cri::PodSandboxConfig {
+    cri::PodSandboxConfig {
+        annotations: annotations("pod"),
+        ..pod_config("web")
+    }
+}
+
+fn container() -> cri::ContainerConfig {
+    let variable = cri::KeyValue {
+        key: "PASSWORD".to_owned(),
+        value: secret("environment").into(),
+    };
+    cri::ContainerConfig {
+        envs: vec![variable],
+        annotations: annotations("container"),
+        ..container_config("web", IMAGE)
+    }
+}
+
+/// Every call that carries secrets, to `handler`; whether it goes well or not.
+async fn whisper(client: &Client, handler: &str) {
+    let request = cri::PullImageRequest {
+        image: Some(cri::ImageSpec {
+            annotations: annotations("image"),
+            ..crate::support::image_spec(IMAGE)
+        }),
+        auth: Some(auth()),
+        sandbox_config: Some(pod()),
+    };
+    client.images().pull_image(request).await.ok();
+    let request = cri::RunPodSandboxRequest {
+        config: Some(pod()),
+        runtime_handler: handler.to_owned(),
+    };
+    let ran = client.runtime().run_pod_sandbox(request).await;
+    let id = ran.map(|ran| ran.into_inner().pod_sandbox_id);
+    let request = cri::CreateContainerRequest {
+        pod_sandbox_id: id.unwrap_or_else(|_| "nobodys".to_owned()),
+        config: Some(container()),
+        sandbox_config: Some(pod()),
+    };
+    let created = client.runtime().create_container(request).await;
+    let id = created.map(|created| created.into_inner().container_id);
+    let request = cri::ExecSyncRequest {
+        container_id: id.unwrap_or_else(|_| "nobodys".to_owned()),
+        cmd: vec![secret("command")],
+        timeout: 1,
+    };
+    client.runtime().exec_sync(request).await.ok();
+}
+
+async fn lists(client: &Client) {
+    client.pods().await.ok();
+    client.containers().await.ok();
+}
+
+async fn status(client: &Client) -> Vec<u8> {
+    let request = cri::StatusRequest { verbose: true };
+    let status = client.runtime().status(request).await.unwrap();
+    status.into_inner().encode_to_vec()
+}
+
+fn configure(directory: &Path) -> String {
+    let at = |name: &str| directory.join(name);
+    format!(
+        "listen = {:?}\ndefault = 'runc'\nstart_wait = '0s'\nlog.level = 'trace'\n
+        [handlers]\nrunc = {:?}\ndead = {:?}",
+        at("listen"),
+        at("runc"),
+        at("dead")
+    )
+}
+
+#[tokio::test]
+async fn secrets_of_calls_are_in_no_log_and_in_no_status() {
+    let files = main_file("");
+    let path = files.main();
+    let directory = path.parent().unwrap();
+    std::fs::write(&path, configure(directory)).unwrap();
+    let runc = Sim::new("runc");
+    runc.serve_on(&directory.join("runc"));
+    runc.add_image(IMAGE);
+    let told = Told::start(&files);
+    let client = Client::new(&directory.join("listen"));
+    // To one that serves, to one that cannot be reached, and to none.
+    for handler in ["runc", "dead", "nosuch"] {
+        whisper(&client, handler).await;
+        lists(&client).await;
+    }
+    let bad = bytes::Bytes::from([&[0; 5][..], secret("bad-frame").as_bytes()].concat());
+    let run = "/runtime.v1.RuntimeService/RunPodSandbox";
+    let headers = secret("header");
+    let headers = [("authorization", headers.as_str())];
+    client.raw().await.call(run, &headers, bad).await;
+    let status = status(&client).await;
+    let log = told.end();
+    for rpc in ["PullImage", "RunPodSandbox", "CreateContainer", "ExecSync"] {
+        assert!(log.contains(&format!("rpc=\"{rpc}\"")), "{rpc} in {log}");
+        assert!(!runc.calls(rpc).is_empty(), "{rpc} came to the runtime");
+    }
+    assert!(log.contains("TRACE"), "{log}");
+    assert!(!log.contains(SECRET), "{log}");
+    for library in ["h2::", "hyper::", "tokio::", "mio::"] {
+        assert!(!log.contains(library), "{library} in {log}");
+    }
+    assert!(!String::from_utf8_lossy(&status).contains(SECRET));
+}

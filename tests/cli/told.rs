@@ -1,0 +1,64 @@
+//! What the daemon says while it serves, all of it.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Instant;
+
+use crate::config_files::ConfigFiles;
+use crate::support::PATIENCE;
+use crate::{command, text};
+
+/// A daemon that serves, and every line of its log; killed if a test ends without it.
+pub(crate) struct Told {
+    child: Child,
+    lines: Receiver<String>,
+    log: Vec<String>,
+}
+
+impl Told {
+    /// Starts it and waits until it serves.
+    pub(crate) fn start(files: &ConfigFiles) -> Told {
+        let mut serve = command(&["serve", "--config", text(&files.main())]);
+        let mut child = serve.stderr(Stdio::piped()).spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            let lines = stderr.lines().map(Result::unwrap);
+            lines.for_each(|line| sender.send(line).unwrap_or_default());
+        });
+        let log = Vec::new();
+        let mut told = Told { child, lines, log };
+        told.until("serving");
+        told
+    }
+
+    /// Waits for a line with these words.
+    #[track_caller]
+    pub(crate) fn until(&mut self, words: &str) -> String {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let line = self.lines.recv_timeout(left);
+            let line = line.unwrap_or_else(|_| panic!("no {words:?} in {:#?}", self.log));
+            self.log.push(line.clone());
+            if line.contains(words) {
+                return line;
+            }
+        }
+    }
+
+    /// Ends it; all that it ever said.
+    pub(crate) fn end(mut self) -> String {
+        self.child.kill().unwrap();
+        self.log.extend(self.lines.iter());
+        self.log.join("\n")
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}

@@ -1,0 +1,89 @@
+//! Who may connect, by the kernel's word. Another user is played by perl, which every Debian has, started as root.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::config_files::ConfigFiles;
+use crate::main_file;
+use crate::told::Told;
+
+/// Connects and says how many bytes came before the end: a server of HTTP/2 speaks first.
+const PEER: &str = r#"
+    use IO::Socket::UNIX;
+    my $socket = IO::Socket::UNIX->new(Peer => $ARGV[0]) or print("no"), exit;
+    my $read = sysread($socket, my $bytes, 9);
+    print "$$ ", $read || 0;
+"#;
+
+const NOBODY: u32 = 65534;
+const DAEMON: u32 = 1;
+
+/// A switch without a backend to be found, in a directory that every user may enter.
+fn switch(allow_uids: &str) -> (ConfigFiles, PathBuf) {
+    let files = main_file("");
+    let path = files.main();
+    let directory = path.parent().unwrap();
+    std::fs::set_permissions(directory, PermissionsExt::from_mode(0o711)).unwrap();
+    let listen = directory.join("made/listen");
+    let config = format!(
+        "{allow_uids}\nlisten = {listen:?}\ndefault = 'runc'\n[handlers]\nrunc = '/nonexistent'"
+    );
+    std::fs::write(path, config).unwrap();
+    (files, listen)
+}
+
+/// What `uid` gets: its process, and whether the switch speaks with it; `None` if it cannot even connect.
+fn connect(uid: u32, socket: &Path) -> Option<(String, bool)> {
+    let mut perl = Command::new("perl");
+    perl.args(["-e", PEER]).arg(socket).uid(uid).gid(uid);
+    let output = perl.stderr(Stdio::inherit()).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let (pid, bytes) = said.split_once(' ')?;
+    Some((pid.to_owned(), bytes != "0"))
+}
+
+fn mode(path: &Path) -> u32 {
+    path.metadata().unwrap().permissions().mode() & 0o777
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[test]
+fn only_root_can_connect_unless_others_are_allowed() {
+    let (files, listen) = switch("");
+    let _told = Told::start(&files);
+    assert_eq!(mode(&listen), 0o600);
+    assert_eq!(mode(listen.parent().unwrap()), 0o700);
+    if is_root() {
+        assert!(connect(0, &listen).unwrap().1);
+        assert_eq!(connect(NOBODY, &listen), None);
+    }
+}
+
+#[test]
+fn an_allowed_user_is_served_and_another_is_turned_away_before_a_word() {
+    let (files, listen) = switch("allow_uids = [1]");
+    let mut told = Told::start(&files);
+    assert_eq!(mode(&listen), 0o666);
+    assert_eq!(mode(listen.parent().unwrap()), 0o711);
+    if !is_root() {
+        return;
+    }
+    for allowed in [0, DAEMON] {
+        assert!(connect(allowed, &listen).unwrap().1, "{allowed}");
+    }
+    let (pid, served) = connect(NOBODY, &listen).unwrap();
+    assert!(!served);
+    let line = told.until("turned away");
+    for word in [
+        &format!("uid={NOBODY}"),
+        &format!("pid={pid}"),
+        "allow_uids",
+    ] {
+        assert!(line.contains(word), "{line} lacks {word}");
+    }
+}

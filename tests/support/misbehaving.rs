@@ -1,0 +1,165 @@
+//! Runtimes that behave until they are told to stop it, one misbehaviour a file, on Unix sockets.
+//!
+//! They write HTTP/2 bodies by hand: nothing that encodes gRPC well could be made to do this.
+
+mod bad_details;
+mod bad_frames;
+mod compressed;
+mod endless;
+mod many_containers;
+mod never_ending;
+mod odd_ids;
+mod too_large;
+mod trailers_only;
+
+use std::convert::Infallible;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use criswitch::cri;
+use futures_util::{Stream, StreamExt, stream};
+use http::{HeaderMap, Request, Response};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
+use tokio::net::UnixListener;
+use tokio::task::JoinSet;
+
+use super::frame;
+
+pub use bad_details::bad_details;
+pub use bad_frames::{a_flag_that_is_none, a_frame_that_is_too_long, a_frame_that_is_too_short};
+pub use bad_frames::{no_protobuf, two_messages};
+pub use compressed::compressed;
+pub use endless::{ENDLESS_ENTRY, endless};
+pub use many_containers::{MANY, many_containers};
+pub use never_ending::never_ending;
+pub use odd_ids::{ODD_IDS, odd_ids};
+pub use too_large::too_large;
+pub use trailers_only::{fine_without_a_message, refused_in_headers};
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+pub type Reply = Response<Body>;
+/// What it answers to an RPC, `None` for what a good runtime answers.
+pub type Misbehaviour = fn(rpc: &str) -> Option<Reply>;
+
+/// The one pod that every one of them has, and its container.
+pub const POD: &str = "badpod";
+pub const CONTAINER: &str = "badcontainer";
+
+/// A runtime that misbehaves from some moment on; ends when it is dropped.
+pub struct Misbehaving {
+    bad: Arc<AtomicBool>,
+    _serving: JoinSet<()>,
+}
+
+impl Misbehaving {
+    pub fn serve_on(socket: &Path, misbehaviour: Misbehaviour) -> Misbehaving {
+        let listener = UnixListener::bind(socket).unwrap();
+        let bad = Arc::new(AtomicBool::new(false));
+        let mut serving = JoinSet::new();
+        serving.spawn(run(listener, misbehaviour, Arc::clone(&bad)));
+        Misbehaving {
+            bad,
+            _serving: serving,
+        }
+    }
+
+    /// From now on.
+    pub fn misbehave(&self) {
+        self.bad.store(true, Ordering::Relaxed);
+    }
+}
+
+async fn run(listener: UnixListener, misbehaviour: Misbehaviour, bad: Arc<AtomicBool>) {
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        let bad = Arc::clone(&bad);
+        let answer = service_fn(move |request| {
+            let misbehaviour = bad.load(Ordering::Relaxed).then_some(misbehaviour);
+            async move { Ok::<_, Infallible>(answer(request, misbehaviour).await) }
+        });
+        let connection = http2::Builder::new(TokioExecutor::new())
+            .max_header_list_size(1 << 20)
+            .serve_connection(TokioIo::new(stream), answer);
+        connections.spawn(async { connection.await.unwrap_or_default() });
+    }
+}
+
+async fn answer(request: Request<Incoming>, misbehaviour: Option<Misbehaviour>) -> Reply {
+    let (head, body) = request.into_parts();
+    // What was asked is none of its business.
+    body.collect().await.ok();
+    let rpc = head.uri.path().rsplit('/').next().unwrap_or_default();
+    let bad = misbehaviour.and_then(|misbehaviour| misbehaviour(rpc));
+    bad.unwrap_or_else(|| good(rpc))
+}
+
+fn good(rpc: &str) -> Reply {
+    match rpc {
+        "Version" => fine(&cri::VersionResponse {
+            runtime_name: "misbehaving".to_owned(),
+            ..Default::default()
+        }),
+        "ListPodSandbox" => fine(&cri::ListPodSandboxResponse {
+            items: vec![cri::PodSandbox {
+                id: POD.to_owned(),
+                ..Default::default()
+            }],
+        }),
+        "ListContainers" => fine(&containers([CONTAINER])),
+        "ContainerStatus" => fine(&cri::ContainerStatusResponse::default()),
+        "ListImages" => fine(&cri::ListImagesResponse::default()),
+        "ListContainerStats" => fine(&cri::ListContainerStatsResponse::default()),
+        "Status" => fine(&cri::StatusResponse::default()),
+        _ => headers_only("12", "it has no such thing"),
+    }
+}
+
+fn containers<'a>(ids: impl IntoIterator<Item = &'a str>) -> cri::ListContainersResponse {
+    let container = |id: &str| cri::Container {
+        id: id.to_owned(),
+        pod_sandbox_id: POD.to_owned(),
+        ..Default::default()
+    };
+    cri::ListContainersResponse {
+        containers: ids.into_iter().map(container).collect(),
+    }
+}
+
+/// One message and OK.
+fn fine(message: &impl Message) -> Reply {
+    raw(frame(message), "0")
+}
+
+/// Any bytes, and a status.
+fn raw(body: impl Into<Bytes>, status: &'static str) -> Reply {
+    let end = HeaderMap::from_iter([(
+        http::HeaderName::from_static("grpc-status"),
+        http::HeaderValue::from_static(status),
+    )]);
+    let frames = [Frame::data(body.into()), Frame::trailers(end)];
+    of_frames(stream::iter(frames))
+}
+
+fn of_frames(frames: impl Stream<Item = Frame<Bytes>> + Send + 'static) -> Reply {
+    let body = StreamBody::new(frames.map(Ok)).boxed_unsync();
+    let reply = Response::builder().header("content-type", "application/grpc");
+    reply.body(body).unwrap()
+}
+
+/// A status in the headers, and no body.
+fn headers_only(status: &str, text: &str) -> Reply {
+    Response::builder()
+        .header("content-type", "application/grpc")
+        .header("grpc-status", status)
+        .header("grpc-message", text)
+        .body(Body::default())
+        .unwrap()
+}

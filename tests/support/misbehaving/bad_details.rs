@@ -1,0 +1,16 @@
+//! Error details that are not base64, where a gRPC library that decodes them would panic (tonic does).
+
+use super::{Body, Reply};
+use http::Response;
+
+pub fn bad_details(rpc: &str) -> Option<Reply> {
+    if !matches!(rpc, "ListContainers" | "ContainerStatus") {
+        return None;
+    }
+    let reply = Response::builder()
+        .header("content-type", "application/grpc")
+        .header("grpc-status", "9")
+        .header("grpc-message", "not%20now")
+        .header("grpc-status-details-bin", "!! this is no base64 !!");
+    Some(reply.body(Body::default()).unwrap())
+}

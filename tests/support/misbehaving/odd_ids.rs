@@ -1,0 +1,21 @@
+//! Ids that no runtime should give: control characters, quotes, other scripts, very long ones, none at all.
+//!
+//! They end up in logs, errors and JSON, and are keys here.
+
+use super::{Reply, containers, fine};
+
+pub const ODD_IDS: &[&str] = &[
+    "",
+    " ",
+    "line\nbreak",
+    "nul\0",
+    "\u{1b}[31mred",
+    "quote\"\\",
+    "%s%n%00",
+    "../../etc/passwd",
+    "\u{202e}\u{e4}\u{1f980}",
+];
+
+pub fn odd_ids(rpc: &str) -> Option<Reply> {
+    (rpc == "ListContainers").then(|| fine(&containers(ODD_IDS.iter().copied())))
+}

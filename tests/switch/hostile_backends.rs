@@ -1,0 +1,243 @@
+//! A backend that misbehaves costs the call that meets it, and nobody else anything.
+
+use std::path::Path;
+
+use criswitch::cri;
+use http_body_util::BodyExt;
+use prost::Message;
+use tonic::Code;
+
+use crate::calls::{narrowed_to, path, send, text_of};
+use crate::support::misbehaving::*;
+use crate::support::{PATIENCE, RawReply, Rig, Sim, frame};
+
+/// A good runtime and a bad one behind one switch; the bad one has just begun.
+struct Beside {
+    rig: Rig,
+    _bad: Misbehaving,
+    pod: String,
+    container: String,
+}
+
+async fn beside(misbehaviour: Misbehaviour) -> Beside {
+    beside_with("10s", misbehaviour).await
+}
+
+async fn beside_with(list_timeout: &str, misbehaviour: Misbehaviour) -> Beside {
+    let mut bad = None;
+    let rig = Rig::with_config([Sim::new("runc")], |directory| {
+        let socket = Path::new(directory).join("bad.sock");
+        bad = Some(Misbehaving::serve_on(&socket, misbehaviour));
+        format!(
+            "default = 'runc'\nlist_timeout = '{list_timeout}'\n
+            [handlers]\nrunc = '{directory}/runc.sock'\nbad = '{}'",
+            socket.display()
+        )
+    });
+    let rig = rig.await;
+    let bad = bad.unwrap();
+    let (pod, container) = rig.run("runc", "web").await;
+    assert_eq!(ids(&list(&rig).await).len(), 2, "both are listed");
+    bad.misbehave();
+    Beside {
+        rig,
+        _bad: bad,
+        pod,
+        container,
+    }
+}
+
+impl Beside {
+    /// What the good runtime's users do goes on: statuses, lists that concern its pods, new containers.
+    async fn others_are_unharmed(&self) {
+        let request = frame(&cri::ContainerStatusRequest {
+            container_id: self.container.clone(),
+            verbose: false,
+        });
+        let status = send(&self.rig, "ContainerStatus", request).await;
+        assert_eq!(status.code(), Code::Ok, "{}", text_of(&status));
+        for narrowed in narrowed_to(&self.pod, &self.container, "uid-of-web") {
+            let reply = send(&self.rig, narrowed.rpc, narrowed.request.clone()).await;
+            assert_eq!(reply.code(), Code::Ok, "{narrowed:?}: {}", text_of(&reply));
+        }
+        self.rig.run("runc", "another").await;
+    }
+}
+
+async fn list(rig: &Rig) -> RawReply {
+    send(
+        rig,
+        "ListContainers",
+        frame(&cri::ListContainersRequest::default()),
+    )
+    .await
+}
+
+#[track_caller]
+fn ids(reply: &RawReply) -> Vec<String> {
+    assert_eq!(reply.code(), Code::Ok, "{}", text_of(reply));
+    let message = reply.messages().remove(0);
+    let list = cri::ListContainersResponse::decode(message).unwrap();
+    list.containers.into_iter().map(|one| one.id).collect()
+}
+
+/// The list is refused in words that name the bad backend, and all else goes on.
+async fn refused(misbehaviour: Misbehaviour, code: Code, words: &str) {
+    let beside = beside(misbehaviour).await;
+    let reply = list(&beside.rig).await;
+    let text = text_of(&reply);
+    assert_eq!(reply.code(), code, "{text}");
+    assert!(text.contains("\"bad\"") && text.contains(words), "{text}");
+    beside.others_are_unharmed().await;
+}
+
+#[tokio::test]
+async fn a_reply_over_the_limit_is_refused() {
+    refused(
+        too_large,
+        Code::ResourceExhausted,
+        "larger than max_message (16777216 bytes)",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_list_without_end_is_refused() {
+    refused(endless, Code::ResourceExhausted, "larger than max_message").await;
+}
+
+#[tokio::test]
+async fn lists_without_end_leave_no_memory_used_behind() {
+    let beside = beside(endless).await;
+    for _ in 0..3 {
+        let lists = (0..20).map(|_| list(&beside.rig));
+        for reply in futures_util::future::join_all(lists).await {
+            assert_eq!(reply.code(), Code::ResourceExhausted);
+            assert!(text_of(&reply).contains("\"bad\""), "{}", text_of(&reply));
+        }
+    }
+    let reply = list(&beside.rig).await;
+    assert!(
+        text_of(&reply).contains("larger than max_message"),
+        "alone it has room again"
+    );
+    beside.others_are_unharmed().await;
+}
+
+#[tokio::test]
+async fn a_streamed_list_without_end_is_ended() {
+    let beside = beside(endless).await;
+    let request = frame(&cri::StreamContainersRequest::default());
+    let client = crate::support::Client::raw(&beside.rig).await;
+    let reply = client
+        .begin(&path("StreamContainers"), &[], request)
+        .await
+        .unwrap();
+    let mut body = reply.into_body();
+    let mut trailers = None;
+    while let Some(frame) = tokio::time::timeout(PATIENCE, body.frame()).await.unwrap() {
+        trailers = frame.unwrap().into_trailers().ok();
+    }
+    assert_eq!(trailers.unwrap()["grpc-status"], "8", "ResourceExhausted");
+    beside.others_are_unharmed().await;
+}
+
+#[tokio::test]
+async fn a_list_that_never_ends_is_stood_in_for_and_a_status_ends_with_the_clients_deadline() {
+    let beside = beside_with("200ms", never_ending).await;
+    let mut expected = [CONTAINER, beside.container.as_str()];
+    expected.sort_unstable();
+    let mut listed = ids(&list(&beside.rig).await);
+    listed.sort_unstable();
+    assert_eq!(listed, expected);
+    let request = frame(&cri::ContainerStatusRequest {
+        container_id: CONTAINER.to_owned(),
+        verbose: false,
+    });
+    let deadline = [("grpc-timeout", "300m")];
+    let path = path("ContainerStatus");
+    let reply = beside.rig.raw(&path, &deadline, request).await;
+    assert_eq!(reply.code(), Code::DeadlineExceeded, "{}", text_of(&reply));
+    beside.others_are_unharmed().await;
+}
+
+#[tokio::test]
+async fn a_bad_frame_is_refused() {
+    for bad in [
+        a_frame_that_is_too_short,
+        a_frame_that_is_too_long,
+        two_messages,
+        a_flag_that_is_none,
+        no_protobuf,
+        fine_without_a_message,
+    ] {
+        refused(bad, Code::Internal, "its reply is").await;
+    }
+}
+
+#[tokio::test]
+async fn a_compressed_reply_is_refused_where_it_must_be_read() {
+    refused(compressed, Code::Internal, "compressed").await;
+}
+
+#[tokio::test]
+async fn details_that_are_not_base64_pass_as_they_came() {
+    let beside = beside(bad_details).await;
+    let request = frame(&cri::ContainerStatusRequest {
+        container_id: CONTAINER.to_owned(),
+        verbose: false,
+    });
+    let one = send(&beside.rig, "ContainerStatus", request).await;
+    let merged = list(&beside.rig).await;
+    for reply in [&one, &merged] {
+        assert_eq!(reply.code(), Code::FailedPrecondition, "{}", text_of(reply));
+        assert!(text_of(reply).starts_with("not now"), "{}", text_of(reply));
+        let details = &reply.headers["grpc-status-details-bin"];
+        assert_eq!(details, "!! this is no base64 !!");
+    }
+    beside.others_are_unharmed().await;
+}
+
+#[tokio::test]
+async fn a_refusal_in_headers_alone_passes() {
+    refused_with_words_of_its_own(
+        refused_in_headers,
+        Code::ResourceExhausted,
+        "tired of lists",
+    )
+    .await;
+}
+
+async fn refused_with_words_of_its_own(misbehaviour: Misbehaviour, code: Code, words: &str) {
+    let beside = beside(misbehaviour).await;
+    let reply = list(&beside.rig).await;
+    assert_eq!(reply.code(), code, "{}", text_of(&reply));
+    assert!(text_of(&reply).starts_with(words), "{}", text_of(&reply));
+    beside.others_are_unharmed().await;
+}
+
+#[tokio::test]
+async fn a_hundred_thousand_containers_are_listed() {
+    let beside = beside(many_containers).await;
+    let listed = ids(&list(&beside.rig).await);
+    assert_eq!(listed.len(), MANY + 1);
+    beside.others_are_unharmed().await;
+}
+
+#[tokio::test]
+async fn ids_with_odd_characters_pass_and_lead_to_their_owner() {
+    let beside = beside(odd_ids).await;
+    let listed = ids(&list(&beside.rig).await);
+    for id in ODD_IDS {
+        assert!(listed.iter().any(|listed| listed == id), "{id:?}");
+    }
+    for id in ODD_IDS.iter().filter(|id| !id.is_empty()) {
+        let request = frame(&cri::ContainerStatusRequest {
+            container_id: (*id).to_owned(),
+            verbose: false,
+        });
+        let reply = send(&beside.rig, "ContainerStatus", request).await;
+        assert_eq!(reply.code(), Code::Ok, "{id:?}: {}", text_of(&reply));
+    }
+    beside.others_are_unharmed().await;
+}

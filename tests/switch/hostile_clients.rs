@@ -1,0 +1,185 @@
+//! A client that misbehaves costs nobody else anything, and what it holds is given back.
+
+use std::convert::Infallible;
+use std::path::Path;
+
+use bytes::Bytes;
+use criswitch::admission::MAX_CONNECTIONS;
+use criswitch::cri;
+use criswitch::switch::{MAX_CALLS, REQUEST_LIMIT};
+use futures_util::{StreamExt, stream};
+use http::{Request, Response};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
+use tokio::task::JoinSet;
+use tonic::Code;
+
+use crate::calls::{part, path, send, text_of};
+use crate::support::{PATIENCE, RawReply, Rig, Sim, frame, frame_raw};
+use crate::wait::until;
+
+/// Calls at once on one connection, fewer than the switch allows.
+const STREAMS: usize = 1000;
+
+/// A client that begins requests and does not end them; gone when it is dropped.
+struct Unfinished {
+    client: SendRequest<UnsyncBoxBody<Bytes, Infallible>>,
+    _connection: JoinSet<()>,
+    calls: JoinSet<hyper::Result<Response<Incoming>>>,
+}
+
+impl Unfinished {
+    async fn connect(socket: &Path) -> Unfinished {
+        let stream = UnixStream::connect(socket).await.unwrap();
+        let (client, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .unwrap();
+        let mut driven = JoinSet::new();
+        driven.spawn(async { connection.await.unwrap_or_default() });
+        Unfinished {
+            client,
+            _connection: driven,
+            calls: JoinSet::new(),
+        }
+    }
+
+    /// Begins a call: headers and these bytes, and then nothing.
+    fn begin(&mut self, begun: Bytes) {
+        let frames = stream::iter([Ok(Frame::data(begun))]).chain(stream::pending());
+        let request = Request::post(format!("http://localhost{}", path("ListContainers")))
+            .header("content-type", "application/grpc")
+            .body(StreamBody::new(frames).boxed_unsync());
+        let answered = self.client.send_request(request.unwrap());
+        self.calls.spawn(answered);
+    }
+
+    /// The code of the next answer to any of its calls.
+    async fn code(&mut self) -> String {
+        let answered = tokio::time::timeout(PATIENCE, self.calls.join_next());
+        let reply = answered.await.unwrap().unwrap().unwrap().unwrap();
+        reply.headers()["grpc-status"].to_str().unwrap().to_owned()
+    }
+}
+
+async fn list(rig: &Rig) -> RawReply {
+    send(
+        rig,
+        "ListContainers",
+        frame(&cri::ListContainersRequest::default()),
+    )
+    .await
+}
+
+async fn start() -> Rig {
+    let rig = Rig::start([Sim::new("runc")]).await;
+    // The rig's own client is connected from here on.
+    rig.pods().await.unwrap();
+    rig
+}
+
+#[tokio::test]
+async fn a_request_that_is_never_finished_is_ended() {
+    let rig = start().await;
+    let mut client = Unfinished::connect(&rig.socket).await;
+    client.begin(Bytes::from_static(&[0, 0]));
+    // It has come when what comes after it is answered.
+    assert_eq!(list(&rig).await.code(), Code::Ok);
+    tokio::time::pause();
+    tokio::time::advance(REQUEST_LIMIT).await;
+    tokio::time::resume();
+    assert_eq!(client.code().await, "4", "DeadlineExceeded");
+    assert_eq!(list(&rig).await.code(), Code::Ok);
+}
+
+#[tokio::test]
+async fn calls_beyond_the_limit_of_all_are_refused_until_others_have_ended() {
+    let rig = start().await;
+    let mut clients = Vec::new();
+    for begun in 0..MAX_CALLS {
+        if begun % STREAMS == 0 {
+            clients.push(Unfinished::connect(&rig.socket).await);
+        }
+        clients.last_mut().unwrap().begin(Bytes::from_static(&[0]));
+    }
+    until(async || {
+        let reply = list(&rig).await;
+        let text = "ListContainers: 4096 calls are in flight already";
+        reply.code() == Code::ResourceExhausted && text_of(&reply) == text
+    })
+    .await;
+    clients.clear();
+    until(async || list(&rig).await.code() == Code::Ok).await;
+}
+
+#[tokio::test]
+async fn requests_that_take_all_the_memory_are_refused_and_small_ones_go_on() {
+    let rig = start().await;
+    let mut client = Unfinished::connect(&rig.socket).await;
+    // 128 MiB have room for eight of these, and for little more.
+    let large = Bytes::from(vec![0; 15 << 20]);
+    for _ in 0..9 {
+        client.begin(large.clone());
+    }
+    assert_eq!(client.code().await, "8", "ResourceExhausted");
+    assert_eq!(list(&rig).await.code(), Code::Ok);
+    let large = frame_raw(&part(100, large.to_vec()));
+    let refused = send(&rig, "ListContainers", large.clone()).await;
+    assert!(text_of(&refused).contains("all the memory"), "{refused:?}");
+    drop(client);
+    until(async || {
+        let reply = send(&rig, "ListContainers", large.clone()).await;
+        reply.code() == Code::Ok
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_are_closed_until_others_have_ended() {
+    let rig = start().await;
+    let mut connections = Vec::new();
+    let refused = loop {
+        assert!(connections.len() <= MAX_CONNECTIONS);
+        let mut stream = UnixStream::connect(&rig.socket).await.unwrap();
+        if greeted(&mut stream).await {
+            connections.push(stream);
+        } else {
+            break stream;
+        }
+    };
+    drop(refused);
+    assert!(
+        connections.len() > MAX_CONNECTIONS - 10,
+        "{}",
+        connections.len()
+    );
+    // Who is connected goes on.
+    rig.pods().await.unwrap();
+    connections.clear();
+    until(async || greeted(&mut UnixStream::connect(&rig.socket).await.unwrap()).await).await;
+}
+
+/// Whether the switch says anything before it closes the connection: HTTP/2 servers speak first.
+async fn greeted(stream: &mut UnixStream) -> bool {
+    let mut begun = [0; 9];
+    let read = tokio::time::timeout(PATIENCE, stream.read(&mut begun));
+    read.await.unwrap().is_ok_and(|bytes| bytes > 0)
+}
+
+#[tokio::test]
+async fn headers_beyond_the_limit_are_refused() {
+    let rig = start().await;
+    let client = crate::support::Client::raw(&rig).await;
+    let large = "x".repeat(2 << 20);
+    let request = frame(&cri::ListContainersRequest::default());
+    let headers = [("large", large.as_str())];
+    let reply = client
+        .begin(&path("ListContainers"), &headers, request)
+        .await;
+    assert!(reply.is_err() || reply.unwrap().status() == 431);
+    assert_eq!(list(&rig).await.code(), Code::Ok);
+}
