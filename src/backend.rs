@@ -2,9 +2,8 @@
 //!
 //! The only module that connects. A call is sent once; nothing here sends it again.
 
-use std::borrow::Cow;
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -13,19 +12,19 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use percent_encoding::percent_decode;
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use crate::address::Address;
+use crate::answer::Answer;
 use crate::config::BackendConfig;
-use crate::lists::{Lists, Snapshot};
+use crate::known::{Absent, Known};
+use crate::link::{Link, State};
 use crate::memory::{Memory, Unread, Whole};
 use crate::owners::BackendId;
-use crate::reply::{GRPC_MESSAGE, GRPC_STATUS, ok_trailers};
-use crate::rpc::{List, Row};
+use crate::rpc::Row;
 use crate::telemetry;
 use crate::wire::Malformed;
 use crate::{status, wire};
@@ -59,179 +58,8 @@ pub struct Backend {
     known: Mutex<Known>,
 }
 
-/// The state of the connection.
-#[derive(Clone, Debug)]
-pub struct Link {
-    /// What it is now.
-    pub state: State,
-    /// Since when.
-    pub since: SystemTime,
-    /// How many times it has changed.
-    pub transitions: u64,
-    /// How many connections have failed or ended.
-    failures: u64,
-}
-
-/// What the connection is now.
-#[derive(Clone, Debug)]
-pub enum State {
-    /// The first connection is being made, or its pods are being listed for the first time.
-    Connecting,
-    /// Its pods are listed and it answers.
-    Ready(Wire),
-    /// It accepts connections, and a probe got no answer. Calls for one pod still go to it; it is probed on, and
-    /// listed before it is ready again.
-    Unresponsive(Wire, Arc<str>),
-    /// It refuses connections, or the last one ended; the next is made by itself, or as soon as a call wants it.
-    Down(Arc<str>),
-}
-
-impl State {
-    /// Its name, as `Status` and logs have it.
-    pub fn name(&self) -> &'static str {
-        match self {
-            State::Connecting => "connecting",
-            State::Ready(_) => "ready",
-            State::Unresponsive(..) => "unresponsive",
-            State::Down(_) => "down",
-        }
-    }
-
-    /// Why it is not ready, where that is known.
-    pub fn cause(&self) -> Option<&Arc<str>> {
-        match self {
-            State::Connecting | State::Ready(_) => None,
-            State::Unresponsive(_, cause) | State::Down(cause) => Some(cause),
-        }
-    }
-}
-
-/// What a backend last said of itself, as encoded.
-#[derive(Clone, Debug, Default)]
-pub struct Known {
-    /// Its `VersionResponse`.
-    pub version: Bytes,
-    /// Its `StatusResponse`, not verbose.
-    pub status: Bytes,
-    /// Its cgroup driver (`RuntimeConfigResponse.linux.cgroup_driver`), `None` if it has no opinion.
-    pub cgroup_driver: Option<u64>,
-    /// Its last whole lists.
-    pub lists: Lists,
-    /// When it last answered anything.
-    answered: Option<Instant>,
-    /// How many lists its last known ones have stood in for it in.
-    pub stood_in: u64,
-    /// How many lists it was left out of.
-    pub left_out: u64,
-    /// It has missed a list and has not been listed whole since.
-    behind: bool,
-    /// Something has stood in for it, or it was left out, and that was logged; until it is listed whole again.
-    pub absent: Absent,
-}
-
-impl Known {
-    /// Whether it has answered anything so lately.
-    pub fn answered_within(&self, time: Duration) -> bool {
-        self.answered.is_some_and(|at| at.elapsed() < time)
-    }
-
-    /// How old the lists are that stand in for it, if they do.
-    pub fn stale_age(&self) -> Option<Duration> {
-        let lists = [List::Pods, List::Containers].map(|list| self.lists.get(list));
-        let oldest = lists.into_iter().flatten().map(Snapshot::age).max()?;
-        self.absent.stale.then_some(oldest)
-    }
-}
-
-/// How merged replies do without a backend.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Absent {
-    /// Its last known lists stand in for it.
-    pub stale: bool,
-    /// It is left out of statistics.
-    pub left_out: bool,
-}
-
 /// An open connection.
 pub type Wire = SendRequest<Full<Bytes>>;
-
-/// A unary reply, read whole.
-#[derive(Debug)]
-pub struct Answer {
-    /// Status line and headers.
-    pub head: http::response::Parts,
-    /// The body, framed; at most `max_message` and the frame's header long.
-    pub body: Bytes,
-    /// The trailers, if there were any.
-    pub trailers: Option<HeaderMap>,
-}
-
-impl Answer {
-    /// An answer made of a message alone.
-    pub fn of_message(message: &[u8]) -> Answer {
-        let (mut head, ()) = http::Response::new(()).into_parts();
-        head.headers.insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/grpc"),
-        );
-        Answer {
-            head,
-            body: wire::frame(message),
-            trailers: Some(ok_trailers()),
-        }
-    }
-
-    fn status_header(&self, name: &str) -> Option<&HeaderValue> {
-        self.trailers
-            .as_ref()
-            .and_then(|trailers| trailers.get(name))
-            .or_else(|| self.head.headers.get(name))
-    }
-
-    /// Its gRPC code, `Unknown` for one that gRPC doesn't know; `None` if the reply ended without one.
-    pub fn status(&self) -> Option<Code> {
-        self.status_header(GRPC_STATUS)
-            .map(|code| Code::from_bytes(code.as_bytes()))
-    }
-
-    /// Its gRPC code; `Unknown` without one.
-    pub fn code(&self) -> Code {
-        self.status().unwrap_or(Code::Unknown)
-    }
-
-    /// What ends it: its trailers, or the headers of a reply that has nothing else.
-    pub fn into_trailers(self) -> HeaderMap {
-        match self.trailers {
-            Some(trailers) if trailers.contains_key(GRPC_STATUS) => trailers,
-            _ => {
-                let mut headers = self.head.headers;
-                headers.remove(header::CONTENT_TYPE);
-                headers
-            }
-        }
-    }
-
-    /// Its `grpc-message` as sent, percent-encoded.
-    pub fn text(&self) -> &[u8] {
-        self.status_header(GRPC_MESSAGE)
-            .map_or(&[], HeaderValue::as_bytes)
-    }
-
-    /// Its `grpc-message` as it was meant, to be part of another text.
-    pub fn plain_text(&self) -> Cow<'_, str> {
-        percent_decode(self.text()).decode_utf8_lossy()
-    }
-
-    /// Puts another `grpc-message` in the place of its own.
-    pub fn set_text(&mut self, text: HeaderValue) {
-        match &mut self.trailers {
-            Some(trailers) if trailers.contains_key(GRPC_STATUS) => {
-                trailers.insert(GRPC_MESSAGE, text)
-            }
-            _ => self.head.headers.insert(GRPC_MESSAGE, text),
-        };
-    }
-}
 
 impl Backend {
     /// A backend that is not connected yet.

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use tonic::{Code, Status};
 
-use crate::backend::{Answer, Backend};
+use crate::answer::Answer;
+use crate::backend::Backend;
 use crate::reply::{self, Reply};
 use crate::rpc::{Lacking, Merge, Row};
 use crate::switch::{Call, Failed, Switch};

@@ -5,7 +5,8 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use tonic::{Code, Status};
 
-use crate::backend::{Answer, Backend};
+use crate::answer::Answer;
+use crate::backend::Backend;
 use crate::fanout::{Part, named};
 use crate::owners::BackendId;
 use crate::reply::{self, Reply};

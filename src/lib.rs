@@ -6,6 +6,7 @@ use tokio::task::JoinSet;
 
 pub mod address;
 pub mod admission;
+pub mod answer;
 pub mod backend;
 pub mod config;
 pub mod cri;
@@ -13,7 +14,9 @@ mod events;
 mod fanout;
 pub mod filter;
 mod images;
+pub mod known;
 mod learn;
+pub mod link;
 pub mod listener;
 mod listing;
 pub mod lists;

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use tonic::{Code, Status};
 
-use crate::backend::{Answer, Backend, Wire, own_headers};
+use crate::answer::Answer;
+use crate::backend::{Backend, Wire, own_headers};
 use crate::rpc::{self, List, Row};
 use crate::switch::Switch;
 use crate::wire;

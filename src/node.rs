@@ -12,7 +12,8 @@ use futures_util::future::{join, join_all};
 use serde_json::{Value as Json, json};
 use tonic::{Code, Status};
 
-use crate::backend::{Answer, Backend, own_headers};
+use crate::answer::Answer;
+use crate::backend::{Backend, own_headers};
 use crate::config::Table;
 use crate::listing::WRONG_CGROUP_DRIVER;
 use crate::merge;

@@ -15,7 +15,8 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 use tonic::Status;
 
-use crate::backend::{Answer, Backend, error_chain};
+use crate::answer::Answer;
+use crate::backend::{Backend, error_chain};
 use crate::telemetry::CallLog;
 use crate::{status, wire};
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tonic::Status;
 
-use crate::backend::{Backend, State, Wire, error_chain};
+use crate::backend::{Backend, Wire, error_chain};
+use crate::link::State;
 use crate::switch::Switch;
 
 /// The wait after a first failed connection; doubled by each further one.

@@ -13,7 +13,8 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tonic::{Code, Status};
 
-use crate::backend::{Answer, Backend, error_chain};
+use crate::answer::Answer;
+use crate::backend::{Backend, error_chain};
 use crate::fanout::{Share, named};
 use crate::learn::Asked;
 use crate::memory::Held;

@@ -14,7 +14,8 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 use tracing::Instrument;
 
-use crate::backend::{Answer, Backend};
+use crate::answer::Answer;
+use crate::backend::Backend;
 use crate::config::{Config, Handler, Table};
 use crate::events::Events;
 use crate::fanout::named;

@@ -1,0 +1,55 @@
+//! What is known of a backend from what it last said: it stands in where the backend is silent.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use crate::lists::{Lists, Snapshot};
+use crate::rpc::List;
+
+/// What a backend last said of itself, as encoded.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// Its `VersionResponse`.
+    pub version: Bytes,
+    /// Its `StatusResponse`, not verbose.
+    pub status: Bytes,
+    /// Its cgroup driver (`RuntimeConfigResponse.linux.cgroup_driver`), `None` if it has no opinion.
+    pub cgroup_driver: Option<u64>,
+    /// Its last whole lists.
+    pub lists: Lists,
+    /// When it last answered anything.
+    pub(crate) answered: Option<Instant>,
+    /// How many lists its last known ones have stood in for it in.
+    pub stood_in: u64,
+    /// How many lists it was left out of.
+    pub left_out: u64,
+    /// It has missed a list and has not been listed whole since.
+    pub(crate) behind: bool,
+    /// Something has stood in for it, or it was left out, and that was logged; until it is listed whole again.
+    pub absent: Absent,
+}
+
+impl Known {
+    /// Whether it has answered anything so lately.
+    pub fn answered_within(&self, time: Duration) -> bool {
+        self.answered.is_some_and(|at| at.elapsed() < time)
+    }
+
+    /// How old the lists are that stand in for it, if they do.
+    pub fn stale_age(&self) -> Option<Duration> {
+        let lists = [List::Pods, List::Containers].map(|list| self.lists.get(list));
+        let oldest = lists.into_iter().flatten().map(Snapshot::age).max()?;
+        self.absent.stale.then_some(oldest)
+    }
+}
+
+/// How merged replies do without a backend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Absent {
+    /// Its last known lists stand in for it.
+    pub stale: bool,
+    /// It is left out of statistics.
+    pub left_out: bool,
+}
