@@ -122,6 +122,12 @@ impl Drop for Listener {
 }
 
 impl Switch {
+    /// Ends every client's events: they would go on for ever.
+    pub(crate) fn end_events(&self) {
+        self.events
+            .tell(Err(reply::trailers(&status::shutting_down())));
+    }
+
     /// The events of all backends from now on; `Unimplemented` if one of them has none.
     pub(crate) fn events(self: &Arc<Self>) -> Reply {
         let lacking = self.events.lacking().values().next().cloned();

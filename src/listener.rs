@@ -10,9 +10,10 @@ use std::time::Duration;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use rustix::fs::Mode;
 use tokio::net::{UnixListener, UnixSocket, UnixStream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::address::Address;
@@ -124,6 +125,7 @@ impl Listener {
         drain: Duration,
     ) {
         let graceful = GracefulShutdown::new();
+        let (serving, _) = watch::channel(());
         let mut connections = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);
         loop {
@@ -131,12 +133,11 @@ impl Listener {
                 () = &mut shutdown => break,
                 stream = accept(&self.socket) => {
                     let Some(place) = self.admission.admit(&stream) else { continue };
-                    let connection = graceful.watch(connection(stream, Arc::clone(&switch)));
+                    let (watcher, serving) = (graceful.watcher(), serving.subscribe());
+                    let talk = converse(stream, Arc::clone(&switch), watcher, serving);
                     connections.spawn(async move {
-                        let _place = place;
-                        if let Err(error) = connection.await {
-                            tracing::debug!(cause = error_chain(&error), "a client's connection broke");
-                        }
+                        talk.await;
+                        drop(place);
                     });
                 }
                 Some(_) = connections.join_next() => {}
@@ -144,6 +145,8 @@ impl Listener {
         }
         tracing::info!(connections = connections.len(), drain = ?drain, "shutting down");
         drop(self);
+        drop(serving);
+        switch.end_events();
         if tokio::time::timeout(drain, graceful.shutdown())
             .await
             .is_err()
@@ -229,6 +232,24 @@ async fn accept(socket: &UnixListener) -> UnixStream {
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
+    }
+}
+
+/// Serves one client until it goes, or until what it has in flight at the end is done.
+async fn converse(
+    stream: UnixStream,
+    switch: Arc<Switch>,
+    watcher: Watcher,
+    mut serving: watch::Receiver<()>,
+) {
+    tokio::select! {
+        // hyper's shutdown waits for the handshake, which a client that says nothing never makes.
+        _ = serving.changed() => return,
+        readable = stream.readable() => if readable.is_err() { return },
+    }
+    if let Err(error) = watcher.watch(connection(stream, switch)).await {
+        let cause = error_chain(&error);
+        tracing::debug!(cause, "a client's connection broke");
     }
 }
 

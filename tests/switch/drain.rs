@@ -127,3 +127,27 @@ async fn new_calls_are_refused_while_others_finish() {
     let (reply, _) = tokio::join!(call, end);
     assert_eq!(reply.code(), Code::Ok, "{}", reply.text());
 }
+
+#[tokio::test]
+async fn a_client_that_says_nothing_does_not_hold_up_the_end() {
+    let mut rig = draining(LONG).await;
+    let client = tokio::net::UnixStream::connect(&rig.socket).await.unwrap();
+    rig.runtime()
+        .version(cri::VersionRequest::default())
+        .await
+        .unwrap();
+    stop(&mut rig).await;
+    drop(client);
+}
+
+#[tokio::test]
+async fn events_end_with_a_status_at_once() {
+    let mut rig = draining(LONG).await;
+    let request = cri::GetEventsRequest {};
+    let events = rig.runtime().get_container_events(request).await.unwrap();
+    let mut events = events.into_inner();
+    stop(&mut rig).await;
+    let end = events.next().await.unwrap().unwrap_err();
+    assert_eq!(end.code(), Code::Unavailable);
+    assert!(end.message().contains("shutting down"), "{end}");
+}
