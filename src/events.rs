@@ -159,10 +159,7 @@ async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Infalli
     let mut before = None;
     loop {
         backend.ready().await;
-        let failed = match follow_stream(switch, backend, before.take()).await {
-            Ok(()) => None,
-            Err(failed) => Some(failed),
-        };
+        let failed = follow_stream(switch, backend, before.take()).await.err();
         before = Some(known_pods(switch, backend));
         if let Some(failed) = failed.filter(|failed| failed.code() == Code::Unimplemented) {
             let end = failed.named(backend).into_trailers();
@@ -321,7 +318,7 @@ fn pod_status(pod: &[u8]) -> Result<Bytes, Malformed> {
         match (field.number, field.value) {
             (2, wire::Value::Bytes(value)) => wire::put_bytes(&mut out, 2, value),
             (4, wire::Value::Varint(created_at)) => wire::put_varint(&mut out, 4, created_at),
-            (number @ (5 | 6 | 7), wire::Value::Bytes(value)) => {
+            (number @ 5..=7, wire::Value::Bytes(value)) => {
                 wire::put_bytes(&mut out, number + 2, value);
             }
             _ => {}

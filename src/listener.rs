@@ -12,6 +12,8 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use rustix::fs::Mode;
+use rustix::net::RecvFlags;
+use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixSocket, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -245,12 +247,21 @@ async fn converse(
     tokio::select! {
         // hyper's shutdown waits for the handshake, which a client that says nothing never makes.
         _ = serving.changed() => return,
-        readable = stream.readable() => if readable.is_err() { return },
+        spoke = first_byte(&stream) => if spoke.is_err() { return },
     }
     if let Err(error) = watcher.watch(connection(stream, switch)).await {
         let cause = error_chain(&error);
         tracing::debug!(cause, "a client's connection broke");
     }
+}
+
+/// Waits until the client has sent something, or has gone, and leaves that to be read.
+async fn first_byte(stream: &UnixStream) -> io::Result<()> {
+    let peek = || {
+        rustix::net::recv(stream, &mut [0; 1], RecvFlags::PEEK)?;
+        Ok(())
+    };
+    stream.async_io(Interest::READABLE, peek).await
 }
 
 type Connection<S> = http2::Connection<TokioIo<UnixStream>, S, TokioExecutor>;
