@@ -86,6 +86,7 @@ async fn run(listener: UnixListener, misbehaviour: Misbehaviour, bad: Arc<Atomic
             async move { Ok::<_, Infallible>(answer(request, misbehaviour).await) }
         });
         let connection = http2::Builder::new(TokioExecutor::new())
+            .max_concurrent_streams(None)
             .max_header_list_size(1 << 20)
             .serve_connection(TokioIo::new(stream), answer);
         connections.spawn(async { connection.await.unwrap_or_default() });

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use criswitch::cri;
+use criswitch::switch::MAX_CALLS;
 use http_body_util::BodyExt;
 use prost::Message;
 use tonic::Code;
@@ -10,6 +11,7 @@ use tonic::Code;
 use crate::calls::{narrowed_to, path, send, text_of};
 use crate::support::misbehaving::*;
 use crate::support::{PATIENCE, RawReply, Rig, Sim, frame};
+use crate::wait::until;
 
 /// A good runtime and a bad one behind one switch; the bad one has just begun.
 struct Beside {
@@ -109,13 +111,19 @@ async fn a_list_without_end_is_refused() {
 #[tokio::test]
 async fn lists_without_end_leave_no_memory_used_behind() {
     let beside = beside(endless).await;
+    let mut for_memory = 0;
     for _ in 0..3 {
         let lists = (0..20).map(|_| list(&beside.rig));
         for reply in futures_util::future::join_all(lists).await {
+            for_memory += usize::from(text_of(&reply).contains("all the memory"));
             assert_eq!(reply.code(), Code::ResourceExhausted);
             assert!(text_of(&reply).contains("\"bad\""), "{}", text_of(&reply));
         }
     }
+    assert!(
+        for_memory > 0,
+        "sixty of them at 16 MiB are more than there is"
+    );
     let reply = list(&beside.rig).await;
     assert!(
         text_of(&reply).contains("larger than max_message"),
@@ -159,6 +167,29 @@ async fn a_list_that_never_ends_is_stood_in_for_and_a_status_ends_with_the_clien
     let reply = beside.rig.raw(&path, &deadline, request).await;
     assert_eq!(reply.code(), Code::DeadlineExceeded, "{}", text_of(&reply));
     beside.others_are_unharmed().await;
+}
+
+#[tokio::test]
+async fn a_reply_under_way_counts_as_a_call_in_flight() {
+    let beside = beside_with("200ms", never_ending).await;
+    let request = frame(&cri::ContainerStatusRequest {
+        container_id: CONTAINER.to_owned(),
+        verbose: false,
+    });
+    let path = path("ContainerStatus");
+    // Fewer than one connection may have, and together all that there may be.
+    let clients = [0; 4].map(|_| crate::support::Client::raw(&beside.rig));
+    let clients = futures_util::future::join_all(clients).await;
+    let calls = clients.iter().cycle().take(MAX_CALLS);
+    let calls = calls.map(|client| client.begin(&path, &[], request.clone()));
+    let begun = futures_util::future::join_all(calls).await;
+    let refused = list(&beside.rig).await;
+    assert!(
+        text_of(&refused).contains("in flight already"),
+        "{refused:?}"
+    );
+    drop(begun);
+    until(async || list(&beside.rig).await.code() == Code::Ok).await;
 }
 
 #[tokio::test]
