@@ -39,7 +39,9 @@ impl Service {
         let store = self.0.store();
         let items = list(&store);
         let parts = items.chunks(store.settings.items_a_message);
-        let messages = parts.map(|part| message(part.to_vec())).collect();
+        let empty = store.settings.empty_message_first.then(Vec::new);
+        let parts = empty.into_iter().chain(parts.map(<[I]>::to_vec));
+        let messages = parts.map(message).collect();
         Ok(Response::new(interruptible(self.0.clone(), messages)))
     }
 }

@@ -17,6 +17,8 @@ pub struct Settings {
     pub descriptors: Vec<cri::MetricDescriptor>,
     /// How many items a message of a stream list holds.
     pub items_a_message: usize,
+    /// Whether a message without items comes before those with them.
+    pub empty_message_first: bool,
 }
 
 /// How image ids are written.
@@ -47,6 +49,7 @@ impl Settings {
                 descriptor("container_memory_usage_bytes"),
             ],
             items_a_message: 2,
+            empty_message_first: false,
         }
     }
 
