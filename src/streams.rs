@@ -124,11 +124,8 @@ impl Feed {
         self.whole.spoilt = opened.is_none();
         self.messages = Some(opened.unwrap_or_else(|| Messages::ended(&self.backend)));
         match share {
-            // A stream of nothing has no message.
-            Share::Message(message) if message.is_empty() => {
-                self.settle();
-                Ok(None)
-            }
+            // A stream of nothing has no message; behind an empty one there may be others.
+            Share::Message(message) if message.is_empty() => Box::pin(self.next()).await,
             Share::Message(message) if self.whole.spoilt => Ok(Some((message, self))),
             Share::Message(message) => Ok(Some((self.learn(message)?, self))),
             // The last one to be left out says why there is nothing at all.
