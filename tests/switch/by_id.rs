@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use criswitch::rpc::{Goes, ROWS};
 use tonic::Code;
 
-use crate::calls::{ID_CALLS, assert_names_the_dead, calls_anywhere, path, send};
+use crate::calls::{ID_CALLS, assert_names_the_dead, calls_anywhere, path, send, stopped};
 use crate::support::{Rig, Sim, frame_raw};
 
 #[test]
@@ -49,9 +49,7 @@ async fn each_arrives_byte_for_byte_with_its_metadata_at_the_owner_alone() {
 async fn each_is_unavailable_by_name_while_the_owner_is_down_and_goes_nowhere_else() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let (pod, container) = rig.run("kata", "web").await;
-    rig.sim("kata").stop().await;
-    // The first call may still find the old connection; this one sees it break.
-    rig.pods().await.unwrap_err();
+    stopped(&rig, "kata").await;
     for call in ID_CALLS {
         let reply = call.send(&rig, call.pick(&pod, &container)).await;
         assert_names_the_dead(&reply, rig.sim("kata"), call.rpc);

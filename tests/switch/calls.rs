@@ -171,6 +171,13 @@ pub fn holds(reply: &RawReply, bytes: &str) -> bool {
         .any(|window| window == bytes.as_bytes())
 }
 
+/// A runtime has died, and the switch has seen it.
+pub async fn stopped(rig: &Rig, name: &str) {
+    rig.sim(name).stop().await;
+    // Nobody's id needs everybody's word.
+    rig.stop_pod("nobodys").await.unwrap_err();
+}
+
 /// How many calls of an RPC came to any of the runtimes.
 pub fn calls_anywhere(rig: &Rig, rpc: &str) -> usize {
     rig.sims.iter().map(|sim| sim.calls(rpc).len()).sum()

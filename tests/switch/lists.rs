@@ -2,11 +2,11 @@
 
 use tonic::{Code, Status};
 
-use crate::calls::{assert_names_the_dead, holds, send, text_of};
+use crate::calls::{assert_names_the_dead, holds, send, stopped, text_of};
 use crate::support::{RawReply, Rig, Sim, frame_raw};
 use crate::wait;
 
-/// The lists that every backend has to answer.
+/// The lists that every backend has to answer: of pods and containers, then statistics.
 const LISTS: [&str; 4] = [
     "ListPodSandbox",
     "ListContainers",
@@ -16,11 +16,15 @@ const LISTS: [&str; 4] = [
 
 /// Its default is not the first in the table.
 async fn three(kind: fn(Sim) -> Sim) -> Rig {
+    three_with("", kind).await
+}
+
+async fn three_with(keys: &str, kind: fn(Sim) -> Sim) -> Rig {
     let sims = ["runc", "kata", "gvisor"].map(|name| kind(Sim::new(name)));
     let rig = Rig::with_config(sims, |directory| {
         let row = |name| format!("{name} = \"{directory}/{name}.sock\"\n");
         let rows = ["runc", "kata", "gvisor"].map(row).concat();
-        format!("default = \"kata\"\n[handlers]\n{rows}")
+        format!("default = \"kata\"\n{keys}[handlers]\n{rows}")
     })
     .await;
     for name in ["runc", "kata", "gvisor"] {
@@ -104,22 +108,19 @@ async fn a_list_of_nothing_is_one_empty_message() {
 }
 
 #[tokio::test]
-async fn a_list_fails_by_name_while_a_backend_is_down_and_goes_on_when_it_is_back() {
-    let rig = three(|sim| sim).await;
-    let others = ["ListPodSandboxMetrics", "ListMetricDescriptors"];
+async fn without_a_last_known_list_one_fails_by_name_while_a_backend_is_down() {
+    let rig = three_with("stale_lists = \"0s\"\n", |sim| sim).await;
     // The default and another one.
     for name in ["kata", "gvisor"] {
-        let sim = rig.sim(name);
-        sim.stop().await;
-        rig.pods().await.unwrap_err();
-        for rpc in LISTS.iter().chain(&others) {
+        stopped(&rig, name).await;
+        for rpc in &LISTS[..2] {
             let reply = send(&rig, rpc, frame_raw(b"")).await;
-            assert_names_the_dead(&reply, sim, rpc);
+            assert_names_the_dead(&reply, rig.sim(name), rpc);
             assert!(reply.body.is_empty(), "{rpc}");
         }
-        sim.start();
+        rig.sim(name).start();
         wait::until(async || rig.pods().await.is_ok()).await;
-        for rpc in LISTS.iter().chain(&["ListPodSandboxMetrics"]) {
+        for rpc in LISTS {
             let reply = send(&rig, rpc, frame_raw(b"")).await;
             assert_whole(&rig, rpc, &reply);
         }
@@ -127,12 +128,58 @@ async fn a_list_fails_by_name_while_a_backend_is_down_and_goes_on_when_it_is_bac
 }
 
 #[tokio::test]
+async fn the_last_known_list_stands_in_byte_for_byte_for_a_dead_backend() {
+    let with_unknown_field = |sim: Sim| {
+        for rpc in LISTS {
+            sim.append_to_items(rpc, b"\xc2\xb8\x02\x04caf\xe9".as_slice());
+        }
+        sim
+    };
+    let rig = three(with_unknown_field).await;
+    let mut before = Vec::new();
+    for rpc in &LISTS[..2] {
+        before.push(send(&rig, rpc, frame_raw(b"")).await);
+    }
+    stopped(&rig, "kata").await;
+    for (rpc, before) in LISTS.iter().zip(before) {
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        assert_eq!(reply.code(), Code::Ok, "{rpc}: {}", text_of(&reply));
+        assert!(reply.body == before.body, "{rpc}: other bytes");
+    }
+}
+
+#[tokio::test]
+async fn a_last_known_list_that_lacks_a_pod_never_stands_in() {
+    let rig = three(|sim| sim).await;
+    rig.pods().await.unwrap();
+    rig.containers().await.unwrap();
+    rig.run("kata", "since").await;
+    stopped(&rig, "kata").await;
+    for rpc in &LISTS[..2] {
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        assert_names_the_dead(&reply, rig.sim("kata"), rpc);
+    }
+}
+
+#[tokio::test]
+async fn statistics_leave_a_dead_backend_out() {
+    let rig = three(|sim| sim).await;
+    stopped(&rig, "kata").await;
+    for rpc in LISTS[2..].iter().chain(&["ListPodSandboxMetrics"]) {
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        let sent = ["runc", "gvisor"].map(|name| rig.sim(name).sent(rpc));
+        let whole = sent.map(|sent| sent[5..].to_vec()).concat();
+        assert!(!whole.is_empty(), "{rpc}");
+        assert!(reply.messages() == [whole], "{rpc}: {}", text_of(&reply));
+    }
+}
+
+#[tokio::test]
 async fn a_backend_comes_back_without_a_call_that_needs_it() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     rig.run("kata", "web").await;
+    stopped(&rig, "kata").await;
     let kata = rig.sim("kata");
-    kata.stop().await;
-    rig.pods().await.unwrap_err();
     let before = kata.calls("ListContainers").len();
     kata.start();
     kata.until(|journal| journal.calls_of("ListContainers").count() > before)

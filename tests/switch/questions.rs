@@ -24,13 +24,18 @@ pub fn answered(journal: &Journal) -> usize {
 /// Every backend is connected and listed; nothing else is known.
 pub async fn settled(rig: &Rig) {
     for sim in &rig.sims {
-        sim.until(|journal| answered(journal) > 0).await;
+        settled_at(sim).await;
     }
     // Goes to all, so all of them are ready once it is answered.
     rig.runtime()
         .list_container_stats(criswitch::cri::ListContainerStatsRequest { filter: None })
         .await
         .unwrap();
+}
+
+/// A runtime has answered a question of the switch.
+pub async fn settled_at(sim: &Sim) {
+    sim.until(|journal| answered(journal) > 0).await;
 }
 
 /// Counts the questions from here on.

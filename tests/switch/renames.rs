@@ -5,7 +5,7 @@ use criswitch::{cri, wire};
 use tokio_stream::StreamExt;
 
 use crate::calls::{part, send};
-use crate::events::listening;
+use crate::events::{listening, next};
 use crate::support::{RawReply, Rig, Sim, frame_raw, pod_config};
 
 /// A backend with handlers of these names, and what the table makes of them.
@@ -155,7 +155,7 @@ async fn events_have_the_table_s_name() {
     let rig = renamed().await;
     let mut events = listening(&rig).await;
     rig.run_pod("sandboxed", "web").await;
-    let event = events.next().await.unwrap().unwrap();
+    let event = next(&mut events).await.unwrap();
     assert_eq!(
         event.pod_sandbox_status.unwrap().runtime_handler,
         "sandboxed"
@@ -177,7 +177,7 @@ async fn a_single_backend_s_replies_have_the_table_s_name_too() {
     assert_eq!(streamed_handlers(&rig, None).await, ["sandboxed"]);
     let mut events = listening(&rig).await;
     rig.stop_pod(&pod).await.unwrap();
-    let event = events.next().await.unwrap().unwrap();
+    let event = next(&mut events).await.unwrap();
     assert_eq!(
         event.pod_sandbox_status.unwrap().runtime_handler,
         "sandboxed"

@@ -2,7 +2,7 @@
 
 use tonic::Code;
 
-use crate::calls::{ID_CALLS, assert_names_the_dead, calls_anywhere, holds};
+use crate::calls::{ID_CALLS, assert_names_the_dead, calls_anywhere, holds, stopped};
 use crate::calls::{narrowed_to_ids, send, text_of};
 use crate::support::{Rig, Sim};
 
@@ -102,8 +102,7 @@ async fn a_pod_s_short_id_is_not_mixed_up_with_a_container_s() {
 async fn a_short_id_may_be_another_backend_s_too_while_that_is_down() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let (pod, container) = rig.run("kata", "web").await;
-    rig.sim("runc").stop().await;
-    rig.pods().await.unwrap();
+    stopped(&rig, "runc").await;
     for call in ID_CALLS {
         let before = calls_anywhere(&rig, call.rpc);
         let reply = call.send(&rig, short(call.pick(&pod, &container))).await;

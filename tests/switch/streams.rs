@@ -8,7 +8,7 @@ use http_body_util::BodyExt;
 use tokio_stream::StreamExt;
 use tonic::{Code, Status};
 
-use crate::calls::{assert_names_the_dead, narrowed_to, path, send, text_of};
+use crate::calls::{assert_names_the_dead, narrowed_to, path, send, stopped, text_of};
 use crate::support::{RawReply, Rig, Sim, frame_raw};
 
 /// Streams, and the unary lists of the same items.
@@ -179,13 +179,60 @@ async fn pod_stats_are_not_streamed_when_a_backend_with_pods_lacks_them_altogeth
 }
 
 #[tokio::test]
-async fn a_stream_fails_by_name_while_a_backend_is_down() {
+async fn without_a_last_known_list_a_stream_fails_by_name_while_a_backend_is_down() {
     let rig = runc_and_kata().await;
-    rig.sim("kata").stop().await;
-    rig.pods().await.unwrap_err();
-    for rpc in every_stream() {
+    stopped(&rig, "kata").await;
+    for rpc in ["StreamPodSandboxes", "StreamContainers"] {
         let reply = send(&rig, rpc, frame_raw(b"")).await;
         assert_names_the_dead(&reply, rig.sim("kata"), rpc);
+    }
+}
+
+#[tokio::test]
+async fn what_was_streamed_last_stands_in_for_a_dead_backend() {
+    let rig = runc_and_kata().await;
+    for rpc in ["StreamPodSandboxes", "StreamContainers"] {
+        send(&rig, rpc, frame_raw(b"")).await;
+    }
+    stopped(&rig, "kata").await;
+    for rpc in ["StreamPodSandboxes", "StreamContainers"] {
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        assert_eq!(reply.code(), Code::Ok, "{rpc}: {}", text_of(&reply));
+        for sim in &rig.sims {
+            for message in messages_of(&sim.sent(rpc)) {
+                let found = reply
+                    .body
+                    .windows(message.len())
+                    .any(|part| part == message);
+                assert!(found, "{rpc}: items of {} are missing", sim.name());
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn streams_of_statistics_leave_a_dead_backend_out() {
+    let rig = runc_and_kata().await;
+    stopped(&rig, "kata").await;
+    for rpc in every_stream().skip(2) {
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        assert_interleaved(&rig, &[("runc", rpc)], &reply);
+    }
+}
+
+#[tokio::test]
+async fn an_empty_message_ends_no_stream() {
+    let empty_first = |name| Sim::new(name).set(|settings| settings.empty_message_first = true);
+    let rig = five_pods_each([Sim::new("runc"), empty_first("kata")]).await;
+    for rpc in every_stream() {
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        assert_eq!(reply.code(), Code::Ok, "{rpc}");
+        let messages = reply.messages();
+        assert_eq!(
+            messages.iter().filter(|m| !m.is_empty()).count(),
+            6,
+            "{rpc}"
+        );
     }
 }
 

@@ -3,7 +3,8 @@
 use tonic::Code;
 
 use crate::calls::{
-    ID_CALLS, assert_names_the_dead, calls_anywhere, narrowed_to, narrowed_to_ids, send, text_of,
+    ID_CALLS, assert_names_the_dead, calls_anywhere, narrowed_to, narrowed_to_ids, send, stopped,
+    text_of,
 };
 use crate::support::{Rig, Sim};
 
@@ -62,8 +63,7 @@ async fn an_empty_id_is_refused_by_each_call_and_sent_nowhere() {
 #[tokio::test]
 async fn nothing_is_said_to_be_gone_while_a_backend_is_down() {
     let rig = runc_and_kata().await;
-    rig.sim("runc").stop().await;
-    rig.pods().await.unwrap();
+    stopped(&rig, "runc").await;
     for call in ID_CALLS {
         let before = calls_anywhere(&rig, call.rpc);
         let reply = call.send(&rig, NOBODYS).await;
