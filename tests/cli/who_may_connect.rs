@@ -9,10 +9,12 @@ use crate::config_files::ConfigFiles;
 use crate::main_file;
 use crate::told::Told;
 
-/// Connects and says how many bytes came before the end: a server of HTTP/2 speaks first.
+/// Connects, says what a client of HTTP/2 says first, and tells how many bytes came before the end.
 const PEER: &str = r#"
     use IO::Socket::UNIX;
     my $socket = IO::Socket::UNIX->new(Peer => $ARGV[0]) or print("no"), exit;
+    $SIG{PIPE} = "IGNORE";
+    syswrite($socket, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
     my $read = sysread($socket, my $bytes, 9);
     print "$$ ", $read || 0;
 "#;
