@@ -14,7 +14,7 @@ use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 use tonic::Code;
@@ -163,8 +163,13 @@ async fn connections_beyond_the_limit_are_closed_until_others_have_ended() {
     until(async || greeted(&mut UnixStream::connect(&rig.socket).await.unwrap()).await).await;
 }
 
-/// Whether the switch says anything before it closes the connection: HTTP/2 servers speak first.
+/// Whether the switch says anything to an HTTP/2 client before it closes the connection.
 async fn greeted(stream: &mut UnixStream) -> bool {
+    // One that is turned away may be so before it has said this.
+    stream
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        .await
+        .ok();
     let mut begun = [0; 9];
     let read = tokio::time::timeout(PATIENCE, stream.read(&mut begun));
     read.await.unwrap().is_ok_and(|bytes| bytes > 0)
