@@ -60,7 +60,8 @@ impl CallLog {
         }
         let _in_span = self.span.enter();
         let code = tonic::Code::from_bytes(code.as_bytes());
-        let elapsed_ms = self.started.elapsed().as_secs_f64() * 1000.0;
+        // To the microsecond.
+        let elapsed_ms = self.started.elapsed().as_micros() as f64 / 1000.0;
         match self.row.log {
             Log::Change => tracing::info!(?code, elapsed_ms),
             Log::Read => tracing::debug!(?code, elapsed_ms),
