@@ -1,6 +1,6 @@
-//! `Status`: the node as the kubelet is to see it, built on the default backend's bytes.
+//! `Status`: the node as the kubelet is to see it, built on the default backend's bytes; and `Version`.
 //!
-//! It never waits long for a slow backend and never fails because one that is not the default is down.
+//! Neither waits long for a slow backend that has answered before, or fails because one that is not the default is down.
 
 use std::borrow::Cow;
 use std::slice;
@@ -25,7 +25,7 @@ use crate::wire::{self, Malformed};
 /// How long a backend may take before what it said last is used.
 const STATUS_WAIT: Duration = Duration::from_secs(1);
 
-/// How long the default backend's last word stands for it; the kubelet calls a node not ready after as long.
+/// How long the default backend's last `Status` stands for it; the kubelet calls a node not ready after as long.
 const STATUS_TRUST: Duration = Duration::from_secs(30);
 
 /// The conditions without which a backend is not ready. Others are warnings, such as containerd's of deprecations.
@@ -69,6 +69,22 @@ impl Switch {
         // What the others say has been read before.
         let message = message.map_err(|fault| backend.malformed(&fault))?;
         Ok(reply::of_changed(answer, &message))
+    }
+
+    /// The backend's version, as it last told it if it does not tell it in time: clients ask for it before anything
+    /// else, also before what would help when the backend does not answer.
+    pub(crate) async fn version_of(&self, call: &Call, backend: &Backend) -> Result<Reply, Failed> {
+        let headers = call.reading_headers();
+        let answer = backend.ask(call.row, &headers, call.body.clone());
+        let known = backend.known().version;
+        if known.is_empty() {
+            return Ok(reply::of_answer(answer.await?));
+        }
+        match tokio::time::timeout(STATUS_WAIT, answer).await {
+            Ok(Ok(answer)) => Ok(reply::of_answer(answer)),
+            Ok(Err(status)) if status.code() != Code::Unavailable => Err(status.into()),
+            Ok(Err(_)) | Err(_) => Ok(reply::of_answer(Answer::of_message(&known))),
+        }
     }
 
     /// The default backend's answer; without one in time, what it said last, for as long as the kubelet itself would

@@ -230,6 +230,9 @@ impl Switch {
         let target = self.target(row, &message).await?;
         note(&target);
         match target {
+            Target::Backend(backend) if matches!(row.goes, Goes::Default) => {
+                self.version_of(&call, self.backend(backend)?).await
+            }
             Target::Backend(backend) => self.send(&call, self.backend(backend)?, None).await,
             Target::Owner(backend, ..) if row.merge().is_some() => {
                 self.to_backends(call, &[backend]).await

@@ -25,7 +25,7 @@ main() {
   DIR=$(mktemp -d /tmp/criswitch-XXXXXX) || give_up "no temporary folder"
   BRIDGE=csw-${DIR##*-}
   SUBNET_PREFIX=10.$((RANDOM % 100 + 100))
-  export REAL TOP DIR IMAGES CRISWITCH BRIDGE SUBNET_PREFIX PATH=$PARTNERS_PATH:$PATH
+  export REAL TOP DIR IMAGES CRISWITCH LOAD BRIDGE SUBNET_PREFIX PATH=$PARTNERS_PATH:$PATH
   trap clean_up EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM HUP
@@ -36,7 +36,8 @@ main() {
 
 prepare() {
   [ "$(id -u)" = 0 ] || { echo "this suite must be root"; return 1; }
-  mkdir -p "$CACHE" && install_debian "${DEBIAN_PACKAGES[@]}" && build_partners && build_images && build_switch
+  mkdir -p "$CACHE" && install_debian "${DEBIAN_PACKAGES[@]}" && build_partners && build_images && build_switch &&
+    build_load
 }
 
 # CRISWITCH in the environment: a binary to test instead of the tree's.
@@ -45,6 +46,12 @@ build_switch() {
   echo "building the switch"
   CRISWITCH=${CARGO_TARGET_DIR:-$TOP/target}/release/criswitch
   (cd "$TOP" && cargo build --quiet --release --locked)
+}
+
+# The client of the checks of faults.
+build_load() {
+  LOAD=${CARGO_TARGET_DIR:-$TOP/target}/release/examples/load
+  (cd "$TOP" && cargo build --quiet --release --locked --example load)
 }
 
 # give_up WHY: a set-up that fails counts as a failed check.

@@ -37,9 +37,9 @@ crictl_at() {
 start_all() {
   prepare_machine || return
   start_registry || return
-  start_containerd 1 1.6 /usr/bin/containerd || return
-  start_containerd 2 2.x containerd || return
-  start_containerd 3 2.x containerd || return
+  start_containerd 1 || return
+  start_containerd 2 || return
+  start_containerd 3 || return
   start_switch criswitch
 }
 
@@ -65,19 +65,20 @@ start_registry() {
     >"$DIR/certs.d/registry.test/hosts.toml"
 }
 
-# start_containerd N VERSION BINARY
+# start_containerd N: the first is Debian's 1.6, the others are 2.x. Also starts one again that has ended.
 start_containerd() {
-  local n=$1 version=$2 binary=$3
+  local n=$1 version=2.x binary
   # shellcheck disable=SC2153 # run.sh exports it.
   local bridge=$BRIDGE-$n
+  binary=$(command -v containerd)
+  [ "$n" != 1 ] || { version=1.6; binary=/usr/bin/containerd; }
   mkdir -p "$DIR/cni-$n" "$DIR/containerd-$n"
   render cni.conflist "$DIR/cni-$n/10-bridge.conflist" "BRIDGE=$bridge" "SUBNET=$SUBNET_PREFIX.$n.0/24"
   render "containerd-$version.toml" "$DIR/containerd-$n.toml" "N=$n"
   render runsc.toml "$DIR/runsc-$n.toml" "N=$n"
   render crictl.yaml "$DIR/crictl-$n.yaml" "SOCKET=$DIR/containerd-$n.sock"
   # Each finds the shims of its own version first.
-  PATH=$(dirname "$(command -v "$binary")"):$PATH \
-    "$binary" --config "$DIR/containerd-$n.toml" >"$DIR/containerd-$n.log" 2>&1 &
+  start_program "containerd-$n" env PATH="$(dirname "$binary"):$PATH" "$binary" --config "$DIR/containerd-$n.toml"
   wait_for 30 "containerd $n" network_ready "$n"
 }
 
@@ -87,21 +88,34 @@ network_ready() {
   jq -e '.status.conditions | any(.type == "NetworkReady" and .status)' <<<"$info"
 }
 
-# start_switch NAME: a switch with config/NAME.toml. Its pid is in $DIR/NAME.pid and, when it has ended, its exit code
-# in $DIR/NAME.exit.
+# start_switch NAME: a switch with config/NAME.toml.
 start_switch() {
+  launch_switch "$1"
+  wait_for 30 "the switch $1" crictl_at "$1" version
+}
+
+# launch_switch NAME: the same without waiting for it.
+launch_switch() {
+  render "$1.toml" "$DIR/$1.toml"
+  render crictl.yaml "$DIR/crictl-$1.yaml" "SOCKET=$DIR/$1.sock"
+  start_program "$1" "$CRISWITCH" serve --config "$DIR/$1.toml"
+}
+
+# start_program NAME COMMAND...: in the background. Its pid is in $DIR/NAME.pid and, when it has ended, its exit code in
+# $DIR/NAME.exit; its output goes to $DIR/NAME.log.
+start_program() {
   local name=$1
+  shift
   rm -f "$DIR/$name".{pid,exit}
-  render "$name.toml" "$DIR/$name.toml"
-  render crictl.yaml "$DIR/crictl-$name.yaml" "SOCKET=$DIR/$name.sock"
   (
     keep_no_files
-    "$CRISWITCH" serve --config "$DIR/$name.toml" >>"$DIR/$name.log" 2>&1 &
+    # bats ends a subshell at the first failure.
+    set +e
+    "$@" >>"$DIR/$name.log" 2>&1 &
     echo $! >"$DIR/$name.pid"
-    wait $!
+    wait $! 2>/dev/null
     echo $? >"$DIR/$name.exit"
   ) &
-  wait_for 30 "the switch $name" crictl_at "$name" version
 }
 
 # keep_no_files: closes all files but the standard ones in a subshell that stays: bats waits for whoever has its own.
@@ -115,7 +129,13 @@ keep_no_files() {
 
 # stop_switch NAME: asks it to end and prints its exit code.
 stop_switch() {
-  kill -TERM "$(cat "$DIR/$1.pid")" || return
-  wait_for 20 "the switch $1 to end" test -e "$DIR/$1.exit" || return
+  end_program TERM "$1" || return
   cat "$DIR/$1.exit"
+}
+
+# end_program SIGNAL NAME: and waits until it has ended.
+end_program() {
+  wait_for 5 "the pid of $2" test -s "$DIR/$2.pid" || return
+  kill -"$1" "$(cat "$DIR/$2.pid")" || return
+  wait_for 20 "$2 to end" test -s "$DIR/$2.exit"
 }

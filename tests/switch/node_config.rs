@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use criswitch::cri;
 use tonic::{Code, Status};
 
-use crate::support::{Rig, Sim};
+use crate::support::{PATIENCE, Rig, Sim};
 
 async fn driver(rig: &Rig) -> Result<cri::CgroupDriver, Status> {
     let request = cri::RuntimeConfigRequest {};
@@ -83,6 +83,25 @@ async fn the_version_is_the_defaults() {
     rig.sim("kata").stop().await;
     let request = cri::VersionRequest::default();
     rig.runtime().version(request).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_version_is_the_last_known_one_while_the_default_is_down_or_hangs() {
+    let runc = Sim::new("runc").runtime_name("containerd").version("2.4.2");
+    let rig = Rig::start([runc, Sim::new("kata")]).await;
+    let version = async || {
+        let mut runtime = rig.runtime();
+        let version = runtime.version(cri::VersionRequest::default());
+        let version = tokio::time::timeout(PATIENCE, version).await;
+        version.expect("no version in time").unwrap().into_inner()
+    };
+    let known = version().await;
+    assert_eq!(known.runtime_version, "2.4.2");
+    rig.sim("runc").hold("Version");
+    assert_eq!(version().await, known);
+    rig.sim("runc").release("Version");
+    rig.sim("runc").stop().await;
+    assert_eq!(version().await, known);
 }
 
 #[tokio::test]

@@ -1,0 +1,182 @@
+# Under a steady load of calls something stops, hangs or dies: nothing is lost, and nobody else notices.
+
+load helpers.bash
+load faults.bash
+
+# How long a containerd hangs.
+HANG_S=30
+# How often the switch is killed.
+KILLS=50
+
+setup_file() {
+  have_images
+  run_pods
+  what_runs | keep_as before
+}
+
+teardown() {
+  end_background
+  heal
+}
+
+teardown_file() {
+  remove_pods
+}
+
+# hangs N: SIGSTOP, and SIGCONT 30 seconds later.
+hangs() {
+  local name other before end
+  name=$(name_of "$1")
+  other=$(name_of "$(other_than "$1")")
+  before=$(transitions "$name")
+  start_load
+  end=$((SECONDS + HANG_S))
+  signal STOP "$1"
+  wait_for 20 "the state unresponsive" is_backend "$name" unresponsive
+  probe_says "$name" "no answer within 3s"
+  has "BackendsReady" "false backend \"$name\"" "$(backends_ready)"
+  sleep $((end - SECONDS))
+  signal CONT "$1"
+  wait_for 20 "the state ready" is_backend "$name" ready
+  answered_anew
+  end_load
+  nobody_harmed
+  undisturbed "$other" all
+  equal "changes of state" $((before + 2)) "$(transitions "$name")"
+  some "calls that got no answer in time" ".backend == \"$name\" and $TIMED_OUT"
+  none "other failures of $name" ".backend == \"$name\" and .code != \"Ok\" and .code != \"Unavailable\" and ($TIMED_OUT | not)"
+  same_as_before
+}
+
+# backends_ready: what the condition says.
+backends_ready() {
+  cri info | jq -r '.status.conditions[] | select(.type == "BackendsReady") | "\(.status) \(.message)"'
+}
+
+@test "a containerd hangs for 30 seconds, one that is not the default" {
+  hangs 1
+}
+
+@test "a containerd hangs for 30 seconds, the default one" {
+  hangs 2
+}
+
+# dies N: SIGKILL, and a new start.
+dies() {
+  local name other before
+  name=$(name_of "$1")
+  other=$(name_of "$(other_than "$1")")
+  before=$(transitions "$name")
+  start_load
+  end_program KILL "containerd-$1"
+  wait_for 20 "the state down" is_backend "$name" down
+  probe_says "$name" "cannot connect: Connection refused"
+  has "BackendsReady" "false backend \"$name\"" "$(backends_ready)"
+  start_containerd "$1"
+  wait_for 20 "the state ready" is_backend "$name" ready
+  answered_anew
+  end_load
+  nobody_harmed
+  undisturbed "$other" all
+  equal "changes of state" $((before + 2)) "$(transitions "$name")"
+  some "calls that failed" ".backend == \"$name\" and .code == \"Unavailable\""
+  none "other failures of $name" ".backend == \"$name\" and .code != \"Ok\" and .code != \"Unavailable\""
+  same_as_before
+}
+
+@test "a containerd is killed and started again, one that is not the default" {
+  dies 1
+}
+
+@test "a containerd is killed and started again, the default one" {
+  dies 2
+}
+
+@test "a containerd's socket file is removed: its connection lives on, and the next start is found" {
+  start_load
+  rm "$DIR/containerd-1.sock"
+  probe_says old "No such file"
+  answered_anew
+  undisturbed old new all
+  end_program KILL containerd-1
+  wait_for 20 "the state down" is_backend old down
+  start_containerd 1
+  wait_for 20 "the state ready" is_backend old ready
+  answered_anew
+  end_load
+  nobody_harmed
+  undisturbed new all
+  same_as_before
+}
+
+@test "a containerd is killed for good: lists are whole for as long as they may be stale, then errors that name it" {
+  start_switch stale
+  start_load stale
+  killed=$(now_ms)
+  end_program KILL containerd-1
+  wait_for 20 "a list that fails" list_fails "$killed"
+  failed=$(jq .began "$BATS_TEST_TMPDIR/failed")
+  has "the list's error" 'backend \"old\"' "$(cat "$BATS_TEST_TMPDIR/failed")"
+  # Lists of up to 5 s stand in for it, and the last one was taken before it was killed.
+  [ $((failed - killed)) -ge 3000 ] || fail "lists failed after $((failed - killed)) ms"
+  [ $((failed - killed)) -le 8000 ] || fail "lists failed only after $((failed - killed)) ms"
+  equal "pods at the switch with 5 minutes" 4 "$(cri pods -q | wc -l)"
+  equal "state after the lists failed" down "$(backend_at stale old | jq -r .state)"
+  end_load
+  nobody_harmed
+  undisturbed new
+  none "a whole list after they have failed" ".backend == \"all\" and .code == \"Ok\" and .began > $failed"
+  none "other failures" '.code != "Ok" and .code != "Unavailable"'
+  equal "exit code of the switch" 0 "$(stop_switch stale)"
+  start_containerd 1
+  wait_for 20 "calls for its pods" cri inspectp "$(kept pods | sed -n 's/^old=//; s,/.*,,p' | head -n 1)"
+  same_as_before
+}
+
+# list_fails MS: for wait_for; whether a list that began since then has failed, which goes to the file `failed`.
+list_fails() {
+  calls ".backend == \"all\" and .code != \"Ok\" and .began >= $1" | head -n 1 >"$BATS_TEST_TMPDIR/failed"
+  [ -s "$BATS_TEST_TMPDIR/failed" ]
+}
+
+@test "the switch is killed 50 times: its client sees broken connections until it is back, and nothing else" {
+  start_load
+  for _ in $(seq "$KILLS"); do
+    # Anything from its very start to some seconds of work.
+    more_calls $((RANDOM % 60))
+    printf '{"before": %s, ' "$(now_ms)" >>"$BATS_TEST_TMPDIR/kills"
+    end_program KILL criswitch
+    printf '"after": %s}\n' "$(now_ms)" >>"$BATS_TEST_TMPDIR/kills"
+    launch_switch criswitch
+  done
+  answered_anew
+  end_load
+  nobody_harmed
+  some "broken connections" '.connection'
+  none "failures that are no broken connection" '.code != "Ok" and (.connection | not)'
+  equal "broken connections while it was there" "" "$(broken_while_there)"
+  gap=$(longest_gap true)
+  echo "# longest time without any answer: $gap ms" >&3
+  [ "$gap" -le "$GAP_LIMIT_MS" ] || fail "longest time without any answer: $gap ms"
+  same_as_before
+}
+
+# more_calls N: waits for so many more.
+more_calls() {
+  wait_for 20 "$1 more calls" has_lines $(($(wc -l <"$CALLS") + $1))
+}
+
+# has_lines N: for wait_for.
+has_lines() {
+  [ "$(wc -l <"$CALLS")" -ge "$1" ]
+}
+
+# broken_while_there: broken connections other than those of calls that ended after a kill and began before the first
+# answer after it.
+broken_while_there() {
+  calls true | jq -c -s --slurpfile kills "$BATS_TEST_TMPDIR/kills" '
+    map(select(.code == "Ok")) as $answers
+    | ($kills | map(.after as $after | . + {back: ($answers | map(select(.began >= $after) | .ended) | min)})) as $gone
+    | map(select(.connection) | . as $call
+        | select($gone | any($call.ended >= .before and $call.began <= .back) | not))[]'
+}
