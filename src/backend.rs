@@ -1,6 +1,6 @@
 //! One backend: its connection, kept alive by a task of its own, and the calls that go to it.
 //!
-//! The only module that connects. A call is sent once; nothing here sends it again.
+//! A call is sent once; nothing here sends it again.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,9 +10,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Uri, header, uri};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::client::conn::http2::{self, SendRequest};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::net::UnixStream;
+use hyper::client::conn::http2::SendRequest;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tonic::{Code, Status};
@@ -20,6 +18,7 @@ use tonic::{Code, Status};
 use crate::address::Address;
 use crate::answer::Answer;
 use crate::config::BackendConfig;
+use crate::dialer::{Connection, Dialer};
 use crate::known::{Absent, Known};
 use crate::link::{Link, State};
 use crate::memory::{Memory, Unread, Whole};
@@ -51,6 +50,7 @@ pub struct Backend {
     pub list_timeout: Duration,
     /// What its replies that are read take.
     pub memory: Memory,
+    dialer: Dialer,
     link: watch::Sender<Link>,
     retry: Notify,
     suspected: Notify,
@@ -60,10 +60,14 @@ pub struct Backend {
 
 /// An open connection.
 pub type Wire = SendRequest<Full<Bytes>>;
-
 impl Backend {
     /// A backend that is not connected yet.
-    pub fn new(id: BackendId, config: &BackendConfig, max_message: usize) -> Backend {
+    pub fn new(
+        id: BackendId,
+        config: &BackendConfig,
+        max_message: usize,
+        dialer: Dialer,
+    ) -> Backend {
         let link = Link {
             state: State::Connecting,
             since: SystemTime::now(),
@@ -77,6 +81,7 @@ impl Backend {
             max_message,
             list_timeout: config.list_timeout,
             memory: Memory::for_messages(max_message),
+            dialer,
             link: watch::Sender::new(link),
             retry: Notify::new(),
             suspected: Notify::new(),
@@ -108,21 +113,8 @@ impl Backend {
     ///
     /// # Errors
     /// Why it cannot be opened.
-    pub async fn connect(
-        &self,
-    ) -> Result<(Wire, impl Future<Output = hyper::Result<()>> + use<>), String> {
-        let Address::Unix(path) = &self.socket;
-        let stream = UnixStream::connect(path)
-            .await
-            .map_err(|error| format!("cannot connect: {error}"))?;
-        http2::Builder::new(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .max_header_list_size(MAX_HEADERS)
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| error_chain(&error))
+    pub async fn connect(&self) -> Result<(Wire, Connection), String> {
+        self.dialer.connect(&self.socket).await
     }
 
     /// Which file its socket is now, `None` if there is none.

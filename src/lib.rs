@@ -10,6 +10,7 @@ pub mod answer;
 pub mod backend;
 pub mod config;
 pub mod cri;
+pub mod dialer;
 mod events;
 mod fanout;
 pub mod filter;
@@ -43,12 +44,18 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) {
     let drain = config.drain;
-    let switch = Arc::new(switch::Switch::new(config));
+    let switch = Arc::new(switch::Switch::new(config, &dialer::Dialer::Socket));
     // Ends with this function, and the connections with it.
+    let _connected = keep_connected(&switch);
+    listener.serve(switch, shutdown, drain).await;
+}
+
+/// Keeps `switch` connected to its backends as long as the tasks live.
+pub fn keep_connected(switch: &Arc<switch::Switch>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for backend in &switch.backends {
-        tasks.spawn(session::keep(Arc::clone(&switch), Arc::clone(backend)));
-        tasks.spawn(events::follow(Arc::clone(&switch), Arc::clone(backend)));
+        tasks.spawn(session::keep(Arc::clone(switch), Arc::clone(backend)));
+        tasks.spawn(events::follow(Arc::clone(switch), Arc::clone(backend)));
     }
-    listener.serve(switch, shutdown, drain).await;
+    tasks
 }

@@ -13,7 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use rustix::fs::Mode;
 use rustix::net::RecvFlags;
-use tokio::io::Interest;
+use tokio::io::{AsyncRead, AsyncWrite, Interest};
 use tokio::net::{UnixListener, UnixSocket, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -264,12 +264,15 @@ async fn first_byte(stream: &UnixStream) -> io::Result<()> {
     stream.async_io(Interest::READABLE, peek).await
 }
 
-type Connection<S> = http2::Connection<TokioIo<UnixStream>, S, TokioExecutor>;
+/// A client's connection; it has to be polled to its end.
+pub type Connection<I, S> = http2::Connection<TokioIo<I>, S, TokioExecutor>;
 
-fn connection(
-    stream: UnixStream,
+/// Serves `switch` to one client, over a socket or, in tests, a pipe in memory.
+pub fn connection<I: AsyncRead + AsyncWrite + Unpin>(
+    stream: I,
     switch: Arc<Switch>,
 ) -> Connection<
+    I,
     impl hyper::service::Service<
         http::Request<hyper::body::Incoming>,
         Response = crate::reply::Reply,

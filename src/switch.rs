@@ -17,6 +17,7 @@ use tracing::Instrument;
 use crate::answer::Answer;
 use crate::backend::Backend;
 use crate::config::{Config, Handler, Table};
+use crate::dialer::Dialer;
 use crate::events::Events;
 use crate::fanout::named;
 use crate::images::LastAnswers;
@@ -171,11 +172,14 @@ impl From<Status> for Failed {
 
 impl Switch {
     /// A switch whose backends are not connected yet: see [`Switch::greet`].
-    pub fn new(config: Config) -> Switch {
+    pub fn new(config: Config, dialer: &Dialer) -> Switch {
         let backends = config.table.backends.iter().enumerate();
         Switch {
             backends: backends
-                .map(|(id, backend)| Arc::new(Backend::new(id, backend, config.max_message)))
+                .map(|(id, backend)| {
+                    let dialer = dialer.clone();
+                    Arc::new(Backend::new(id, backend, config.max_message, dialer))
+                })
                 .collect(),
             table: config.table,
             max_message: config.max_message,

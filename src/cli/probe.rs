@@ -9,6 +9,7 @@ use criswitch::config::{BackendConfig, Config, Handler, Table};
 use criswitch::cri::{
     RuntimeCondition, StatusRequest, StatusResponse, VersionRequest, VersionResponse,
 };
+use criswitch::dialer::Dialer;
 use criswitch::rpc::{self, Row};
 use criswitch::wire;
 use futures_util::future::join_all;
@@ -60,7 +61,7 @@ pub(super) fn advertised(row: &Handler, probes: &[Probe]) -> Option<bool> {
 }
 
 async fn probe_one(id: usize, config: &BackendConfig, max_message: usize) -> Probe {
-    let backend = Backend::new(id, config, max_message);
+    let backend = Backend::new(id, config, max_message, Dialer::Socket);
     let asked = tokio::time::timeout(LIMIT, connect_and_ask(&backend));
     asked
         .await

@@ -1,0 +1,67 @@
+//! Connections to backends: the only module that makes them.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
+use tokio::net::UnixStream;
+
+use crate::address::Address;
+use crate::backend::{CONNECTION_WINDOW, MAX_HEADERS, STREAM_WINDOW, Wire, error_chain};
+
+/// What drives an open connection; it ends with it.
+pub type Connection = BoxFuture<'static, hyper::Result<()>>;
+/// Gives a connection to the backend at an address, or refuses it.
+pub type DialInMemory = dyn Fn(&Address) -> io::Result<DuplexStream> + Send + Sync;
+
+/// How backends are connected to.
+#[derive(Clone)]
+pub enum Dialer {
+    /// Over the sockets that the configuration names.
+    Socket,
+    /// Over pipes in memory: for the fault simulation.
+    Memory(Arc<DialInMemory>),
+}
+
+impl fmt::Debug for Dialer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Dialer::Socket => "Socket",
+            Dialer::Memory(_) => "Memory",
+        })
+    }
+}
+
+impl Dialer {
+    /// Opens a connection.
+    ///
+    /// # Errors
+    /// Why it cannot be opened.
+    pub(crate) async fn connect(&self, address: &Address) -> Result<(Wire, Connection), String> {
+        let refused = |error| format!("cannot connect: {error}");
+        let Address::Unix(path) = address;
+        match self {
+            Dialer::Socket => handshake(UnixStream::connect(path).await.map_err(refused)?).await,
+            Dialer::Memory(dial) => handshake(dial(address).map_err(refused)?).await,
+        }
+    }
+}
+
+async fn handshake(
+    io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> Result<(Wire, Connection), String> {
+    let shaken = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_header_list_size(MAX_HEADERS)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .handshake(TokioIo::new(io))
+        .await;
+    let (wire, connection) = shaken.map_err(|error| error_chain(&error))?;
+    Ok((wire, connection.boxed()))
+}
