@@ -55,6 +55,7 @@ pub struct Backend {
     retry: Notify,
     suspected: Notify,
     missed: Notify,
+    owed: Notify,
     known: Mutex<Known>,
 }
 
@@ -86,6 +87,7 @@ impl Backend {
             retry: Notify::new(),
             suspected: Notify::new(),
             missed: Notify::new(),
+            owed: Notify::new(),
             known: Mutex::default(),
         }
     }
@@ -190,6 +192,16 @@ impl Backend {
     /// Waits until it has missed a list.
     pub(crate) async fn missed(&self) {
         self.missed.notified().await;
+    }
+
+    /// Waits until it has missed the runtime's configuration.
+    pub(crate) async fn owed(&self) {
+        self.owed.notified().await;
+    }
+
+    /// It has missed the runtime's configuration and may be there all the same: it is told as soon as it can be.
+    pub(crate) fn owe(&self) {
+        self.owed.notify_one();
     }
 
     /// It has missed a list: it is probed, and asked in the background until it answers.

@@ -3,7 +3,7 @@
 //! When a backend's stream ends and comes back, an event for each of its pods tells the state as it is then. A client's
 //! stream never ends because a backend went away.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,6 +17,7 @@ use tokio::sync::{broadcast, watch};
 use tonic::{Code, Status};
 
 use crate::backend::{Backend, own_headers};
+use crate::link::State;
 use crate::owners::BackendId;
 use crate::reply::{self, Reply};
 use crate::rpc::{self, EVENT_HANDLER, Kind, List};
@@ -147,6 +148,7 @@ pub(crate) async fn follow(switch: Arc<Switch>, backend: Arc<Backend>) {
     loop {
         switch.events.listened(true).await;
         tokio::select! {
+            biased;
             () = switch.events.listened(false) => {}
             never = follow_streams(&switch, &backend) => match never {},
         }
@@ -154,9 +156,10 @@ pub(crate) async fn follow(switch: Arc<Switch>, backend: Arc<Backend>) {
     }
 }
 
-/// Opens the backend's stream again and again; from the second on, its pods' states are told first.
+/// Opens the backend's stream again and again; its pods' states are told first if that is later than somebody listens.
 async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Infallible {
-    let mut before = None;
+    let away = !matches!(backend.link().state, State::Ready(_));
+    let mut before = away.then(|| known_pods(switch, backend));
     loop {
         backend.ready().await;
         let failed = follow_stream(switch, backend, before.take()).await.err();
@@ -197,6 +200,7 @@ async fn follow_stream(
     };
     let mut streamed = std::pin::pin!(streamed);
     tokio::select! {
+        biased;
         result = &mut streamed => result,
         // The stream has been asked for by now, so what changes from here on comes in it.
         () = told => streamed.await,
@@ -205,7 +209,10 @@ async fn follow_stream(
 
 /// Tells the state of each of the backend's pods, and the deletion of those that it no longer has.
 async fn tell_state(switch: &Arc<Switch>, backend: &Arc<Backend>, before: HashMap<String, Bytes>) {
-    let now: HashSet<String> = known_pods(switch, backend).into_keys().collect();
+    // A pod that came just before the stream was asked for is in no event, and perhaps not known yet. If it cannot be
+    // listed, the stream ends likewise.
+    backend.patiently(switch.list(backend, None)).await.ok();
+    let now: BTreeSet<String> = known_pods(switch, backend).into_keys().collect();
     for (id, status) in before.iter().filter(|(id, _)| !now.contains(*id)) {
         let event = event(id, DELETED, status, &[]);
         let renamed = switch

@@ -175,6 +175,7 @@ impl Switch {
                 }
                 Ok(answer) => return Err(named(&backend, answer)),
                 Err(status) => {
+                    backend.owe();
                     let backend = &backend.name;
                     tracing::warn!(%backend, "runtime configuration is kept until it is back");
                     unreachable = unreachable.or(Some(status));

@@ -55,7 +55,7 @@ impl Switch {
         backends: &[Arc<Backend>],
     ) -> Result<Reply, Failed> {
         match (rule, backends) {
-            (_, [only]) => self.send(call, only, None).await,
+            (_, [only]) => only.patiently(self.send(call, only, None)).await,
             (ImageRule::Find(_), _) => self.find_image(call, backends).await,
             (ImageRule::Pull(_), _) => self.pull_everywhere(call, backends).await,
             _ => self.remove_everywhere(call, backends).await,

@@ -83,7 +83,14 @@ impl Switch {
     }
 
     /// Tells a backend that was away what the kubelet said meanwhile.
-    async fn replay_runtime_config(&self, backend: &Backend, wire: &Wire) -> Result<(), Status> {
+    ///
+    /// # Errors
+    /// `Unavailable` if it has not heard it.
+    pub(crate) async fn replay_runtime_config(
+        &self,
+        backend: &Backend,
+        wire: &Wire,
+    ) -> Result<(), Status> {
         let config = self.runtime_config.lock();
         let config = config.unwrap_or_else(PoisonError::into_inner).clone();
         let Some(config) = config else { return Ok(()) };
@@ -106,7 +113,11 @@ impl Switch {
         join_all(listed).await.into_iter().collect()
     }
 
-    async fn list(&self, backend: &Backend, wire: Option<&Wire>) -> Result<(), Status> {
+    /// Lists a backend's pods and containers, over `wire` while it is not ready.
+    ///
+    /// # Errors
+    /// The status of the first call that failed.
+    pub(crate) async fn list(&self, backend: &Backend, wire: Option<&Wire>) -> Result<(), Status> {
         self.list_kind(List::Pods, &rpc::LIST_PODS, backend, wire)
             .await?;
         self.list_kind(List::Containers, &rpc::LIST_CONTAINERS, backend, wire)

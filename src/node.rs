@@ -78,7 +78,7 @@ impl Switch {
         let answer = backend.ask(call.row, &headers, call.body.clone());
         let known = backend.known().version;
         if known.is_empty() {
-            return Ok(reply::of_answer(answer.await?));
+            return Ok(reply::of_answer(backend.patiently(answer).await?));
         }
         match tokio::time::timeout(STATUS_WAIT, answer).await {
             Ok(Ok(answer)) => Ok(reply::of_answer(answer)),

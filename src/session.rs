@@ -34,6 +34,7 @@ pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
         backend.set(State::Down(end.cause.into()));
         failures = if end.was_ready { 0 } else { failures + 1 };
         tokio::select! {
+            biased;
             () = tokio::time::sleep(pause(&backend.name, failures)) => {}
             () = backend.wanted() => {}
         }
@@ -62,6 +63,7 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> End {
     };
     let mut was_ready = false;
     let cause = tokio::select! {
+        biased;
         ended = connection => match ended {
             Ok(()) => "it closed the connection".to_owned(),
             Err(error) => error_chain(&error),
@@ -81,13 +83,16 @@ async fn life(
 ) -> String {
     loop {
         tokio::select! {
+            biased;
             greeted = switch.greet(backend, wire) => match greeted {
                 Ok(()) => {
                     *was_ready = true;
                     backend.set(State::Ready(wire.clone()));
                     tokio::select! {
+                        biased;
                         () = hang(backend, wire) => {}
                         never = catch_up(switch, backend, wire) => match never {},
+                        never = repay(switch, backend, wire) => match never {},
                     }
                 }
                 Err(status) => return backend.cause(&status),
@@ -106,6 +111,7 @@ async fn life(
 async fn hang(backend: &Backend, wire: &Wire) {
     loop {
         tokio::select! {
+            biased;
             () = backend.suspected() => {}
             () = tokio::time::sleep(LOOK_EVERY) => {
                 if backend.answered().is_some_and(|at| at.elapsed() < LOOK_EVERY) {
@@ -140,6 +146,16 @@ async fn catch_up(
             tokio::time::sleep(FIRST_PAUSE).await;
         }
         backend.caught_up();
+    }
+}
+
+/// Tells a backend that is there and has missed the runtime's configuration, until it has heard it.
+async fn repay(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> std::convert::Infallible {
+    loop {
+        backend.owed().await;
+        while switch.replay_runtime_config(backend, wire).await.is_err() {
+            tokio::time::sleep(FIRST_PAUSE).await;
+        }
     }
 }
 

@@ -26,7 +26,7 @@ use crate::owners::{BackendId, Owners};
 use crate::question::Question;
 use crate::reply::{self, Reply};
 use crate::route::{Known, Refusal, Target};
-use crate::rpc::{self, Goes, ImageRule, Kind, Row, Unknown};
+use crate::rpc::{self, Goes, ImageRule, Kind, Merge, Row, Unknown};
 use crate::telemetry::{self, CallLog};
 use crate::{status, wire};
 
@@ -254,10 +254,12 @@ impl Switch {
     /// Before every backend has been there once, calls that concern them all wait for these, for so long as
     /// `start_wait` says: the kubelet takes the first answers for the node's state.
     async fn started(&self, row: &Row) {
-        let all = matches!(
-            row.goes,
-            Goes::Default | Goes::All(..) | Goes::Image(_, ImageRule::List(_))
-        );
+        let all = match row.goes {
+            // Whoever listens before the backends are there hears of what they have then.
+            Goes::All(_, Merge::Events) => false,
+            Goes::Default | Goes::All(..) | Goes::Image(_, ImageRule::List(_)) => true,
+            _ => false,
+        };
         if all && Instant::now() < self.start_by && !self.question.complete(&self.backends) {
             let ready = join_all(self.backends.iter().map(|backend| backend.ready()));
             tokio::time::timeout_at(self.start_by, ready).await.ok();
