@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that must hold, on Debian 12 as root with Rust and Go: formatting, lints, dependencies, the tests, the
-# demo, and the real suite. Installs what is missing; what it builds for itself is kept in
+# fault simulation, the demo, and the real suite. Installs what is missing; what it builds for itself is kept in
 # ${CRISWITCH_CACHE:-~/.cache/criswitch}, outside the tree, so that a second run is quick.
 # All steps run even if one fails; the exit code is 0 only if none did.
 set -u
@@ -20,6 +20,7 @@ main() {
   step "scripts" check_scripts
   step "tests" cargo test --quiet --locked
   step "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --locked
+  step "fault simulation" cargo run --quiet --release --locked --example chaos -- --count 2000
   step "demo" cargo run --quiet --release --locked --example demo -- --once
   step "real runtimes" "$TOP/tests/real/run.sh"
   summary

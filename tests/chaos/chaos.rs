@@ -1,0 +1,126 @@
+//! The fault simulation: plays random schedules of calls and faults, each of which follows from its seed.
+// A program for the terminal; no crate could reach what is in it.
+#![allow(clippy::print_stdout, unreachable_pub, clippy::unwrap_used)]
+
+mod shorten;
+mod simulation;
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use clap::Parser;
+use simulation::plan::Plan;
+use simulation::sabotage::Sabotage;
+
+/// How many failures are told.
+const TOLD: u64 = 5;
+
+/// Plays random schedules of calls and faults against the switch.
+#[derive(Parser)]
+struct Options {
+    /// How many schedules are played.
+    #[arg(long, default_value_t = 2000)]
+    count: u64,
+    /// The seed of the first one; each further one has the next seed.
+    #[arg(long, default_value_t = 0)]
+    from: u64,
+    /// Plays this schedule only, and tells its steps.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How many are played at once.
+    #[arg(long, default_value_t = 1)]
+    threads: u64,
+    /// Plays with a switch that lacks this protection.
+    #[arg(long, value_enum)]
+    sabotage: Option<Sabotage>,
+    /// Shows what the switch logs at level INFO.
+    #[arg(long)]
+    log: bool,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    if options.log {
+        let lines = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO);
+        lines.without_time().with_writer(std::io::stderr).init();
+    }
+    // What panics in a schedule is told with its seed.
+    std::panic::set_hook(Box::new(|_| {}));
+    let failed = match options.seed {
+        Some(seed) => u64::from(!told(seed, options.sabotage)),
+        None => play_all(&options),
+    };
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// How many failed.
+fn play_all(options: &Options) -> u64 {
+    let begun = Instant::now();
+    let (next, failed) = (AtomicU64::new(options.from), AtomicU64::new(0));
+    let end = options.from + options.count;
+    std::thread::scope(|scope| {
+        for _ in 0..options.threads {
+            scope.spawn(|| play_until(end, options.sabotage, &next, &failed));
+        }
+    });
+    let (failed, seconds) = (failed.into_inner(), begun.elapsed().as_secs_f64());
+    let speed = options.count as f64 / seconds;
+    println!(
+        "{} passed, {failed} failed; {speed:.0} schedules a second",
+        options.count - failed
+    );
+    failed
+}
+
+fn play_until(end: u64, sabotage: Option<Sabotage>, next: &AtomicU64, failed: &AtomicU64) {
+    loop {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        if seed >= end {
+            return;
+        }
+        let plan = Plan::of(seed);
+        if let Err(violation) = simulation::play(&plan, sabotage)
+            && failed.fetch_add(1, Ordering::Relaxed) < TOLD
+        {
+            tell(&plan, sabotage, &violation);
+        }
+    }
+}
+
+/// Whether the schedule of `seed` passes.
+fn told(seed: u64, sabotage: Option<Sabotage>) -> bool {
+    let plan = Plan::of(seed);
+    for step in &plan.steps {
+        println!("  {step:?}");
+    }
+    match shorten::play_again(&plan, sabotage) {
+        Ok(()) => println!("seed {seed}: passed"),
+        Err(violation) => {
+            tell(&plan, sabotage, &violation);
+            return false;
+        }
+    }
+    true
+}
+
+/// A failure, and a schedule that is no longer than it takes.
+fn tell(plan: &Plan, sabotage: Option<Sabotage>, violation: &str) {
+    let shortened = shorten::shortened(plan, sabotage);
+    let violation_then = shorten::play_again(&shortened, sabotage).err();
+    let mut text = format!(
+        "seed {}, topology {}: {violation}\nshortened:\n",
+        plan.seed, plan.topology
+    );
+    for step in &shortened.steps {
+        text += &format!("  {step:?}\n");
+    }
+    println!(
+        "{text}then: {}",
+        violation_then.unwrap_or_else(|| "it passes".to_owned())
+    );
+}

@@ -1,0 +1,45 @@
+//! One schedule, played: the real switch on a paused clock, model runtimes behind it, clients in front of it, and a
+//! judge of every reply who knows what is so.
+#![allow(unreachable_pub, missing_docs)]
+// The lints that guard the daemon: here a panic is a failed schedule.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+pub mod client;
+pub mod judge;
+pub mod pipe;
+pub mod plan;
+pub mod runtime;
+pub mod sabotage;
+pub mod truth;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use plan::Plan;
+use sabotage::Sabotage;
+
+/// How long after its last fault a backend may take until it must be back in service.
+pub const RECOVERY: Duration = Duration::from_secs(12);
+
+/// Plays a schedule to its end or to the first violation, which it tells.
+pub fn play(plan: &Plan, sabotage: Option<Sabotage>) -> Result<(), String> {
+    let played = catch_unwind(AssertUnwindSafe(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime without I/O needs nothing");
+        runtime.block_on(world::play(plan, sabotage))
+    }));
+    played.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or(panic.downcast_ref::<&str>().copied());
+        Err(format!("a panic: {}", text.unwrap_or("?")))
+    })
+}

@@ -1,0 +1,197 @@
+//! Clients of the switch: a call as bytes, and what came back.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use criswitch::listener;
+use criswitch::reply::{GRPC_MESSAGE, GRPC_STATUS};
+use criswitch::rpc::{Goes, ImageRule, Row};
+use criswitch::switch::Switch;
+use criswitch::wire;
+use http::{HeaderMap, Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tonic::Code;
+
+use super::runtime::{CALL, PIPE};
+use super::truth::CallId;
+
+/// A call as it is sent.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub id: CallId,
+    pub row: &'static Row,
+    /// The id, image or handler that it names.
+    pub names: String,
+    pub timeout: Option<Duration>,
+    pub message: Bytes,
+    /// What has come so far.
+    pub heard: Arc<Mutex<BytesMut>>,
+}
+
+/// What came back.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// `None` if the call broke off without a status.
+    pub code: Option<Code>,
+    pub text: String,
+    pub messages: Vec<Bytes>,
+    pub at: Instant,
+}
+
+/// What a client says of a reply that ends within a message.
+const CUT: &str = "the reply ended within a message";
+
+/// One connection to the switch.
+#[derive(Clone)]
+pub struct Client(SendRequest<Full<Bytes>>);
+
+impl Client {
+    /// Connects; the connection lives in `tasks`.
+    pub async fn connect(switch: &Arc<Switch>, tasks: &mut JoinSet<()>) -> Client {
+        let (ours, theirs) = tokio::io::duplex(PIPE);
+        let served = listener::connection(theirs, Arc::clone(switch));
+        tasks.spawn(async move {
+            served.await.ok();
+        });
+        let shaken = http2::handshake(TokioExecutor::new(), TokioIo::new(ours)).await;
+        let (send, connection) = shaken.expect("a pipe is always there");
+        tasks.spawn(async move {
+            connection.await.ok();
+        });
+        Client(send)
+    }
+
+    /// Sends a call and reads the reply to its end.
+    pub async fn call(mut self, call: &Call) -> Reply {
+        let mut request = Request::post(format!("http://localhost{}", call.row.path()))
+            .header("content-type", "application/grpc")
+            .header(CALL, call.id);
+        if let Some(timeout) = call.timeout {
+            request = request.header("grpc-timeout", format!("{}m", timeout.as_millis()));
+        }
+        let request = request.body(Full::new(wire::frame(&call.message))).unwrap();
+        match self.0.send_request(request).await {
+            Ok(response) => read(response, &call.heard)
+                .await
+                .taken_by_a_client(call.row),
+            Err(error) => Reply::broken(&error),
+        }
+    }
+}
+
+async fn read(response: Response<Incoming>, heard: &Mutex<BytesMut>) -> Reply {
+    let (head, mut body) = response.into_parts();
+    let mut end = head.headers;
+    while let Some(frame) = body.frame().await {
+        match frame.map(http_body::Frame::into_data) {
+            Ok(Ok(bytes)) => heard.lock().unwrap().extend_from_slice(&bytes),
+            Ok(Err(frame)) => end = frame.into_trailers().unwrap_or_default(),
+            Err(error) => return Reply::broken(&error),
+        }
+    }
+    Reply::of(heard.lock().unwrap().split(), &end)
+}
+
+impl Reply {
+    fn of(mut data: BytesMut, end: &HeaderMap) -> Reply {
+        let text = |name| {
+            end.get(name)
+                .map_or("", |value| value.to_str().unwrap_or("?"))
+        };
+        let messages = messages(&mut data);
+        // What is left is a message that was cut off.
+        let text_of_rest = if data.is_empty() {
+            text(GRPC_MESSAGE)
+        } else {
+            CUT
+        };
+        Reply {
+            code: end
+                .get(GRPC_STATUS)
+                .map(|code| Code::from_bytes(code.as_bytes())),
+            text: text_of_rest.to_owned(),
+            messages,
+            at: Instant::now(),
+        }
+    }
+
+    /// gRPC's clients take neither a message that was cut off nor a unary reply without one.
+    fn taken_by_a_client(mut self, row: &Row) -> Reply {
+        let whole = self.text != CUT && (row.streams() || self.messages.len() == 1);
+        if self.code == Some(Code::Ok) && !whole {
+            self.code = Some(Code::Internal);
+        }
+        self
+    }
+
+    fn broken(error: &hyper::Error) -> Reply {
+        Reply {
+            code: None,
+            text: format!("{error:?}"),
+            messages: Vec::new(),
+            at: Instant::now(),
+        }
+    }
+
+    /// The strings at `path` in all messages.
+    pub fn strings(&self, path: &[u32]) -> Vec<String> {
+        let read = |message: &Bytes| {
+            wire::strings(message, path).map(|all| all.into_iter().map(str::to_owned).collect())
+        };
+        let all: Result<Vec<Vec<String>>, _> = self.messages.iter().map(read).collect();
+        all.unwrap_or_else(|_| vec![vec!["(not protobuf)".to_owned()]])
+            .concat()
+    }
+
+    pub fn string(&self, path: &[u32]) -> String {
+        self.strings(path).pop().unwrap_or_default()
+    }
+}
+
+/// The whole messages at the beginning of `data`, which are taken from it.
+pub fn messages(data: &mut BytesMut) -> Vec<Bytes> {
+    let mut messages = Vec::new();
+    while let Ok(Some(length)) = wire::frame_length(data) {
+        if data.len() < wire::FRAME_HEADER + length {
+            break;
+        }
+        let mut frame = data.split_to(wire::FRAME_HEADER + length);
+        messages.push(frame.split_off(wire::FRAME_HEADER).freeze());
+    }
+    messages
+}
+
+/// The message of a call that names `names`; what it makes is called `name`.
+pub fn message(row: &Row, names: &str, name: &str) -> Bytes {
+    let with = |message: &[u8], path: &[u32], value: &str| wire::with_string(message, path, value);
+    match &row.goes {
+        Goes::Handler(path) => {
+            let config: &[u32] = if row.name == "RestorePod" {
+                &[2, 1, 1]
+            } else {
+                &[1, 1, 1]
+            };
+            let uid = [&config[..2], &[2]].concat();
+            let message = with(&with(&[], config, name), &uid, &format!("uid-{name}"));
+            with(&message, path, names)
+        }
+        Goes::OwnerWithImage(path) => {
+            let message = with(&with(&[], &[2, 1, 1], name), &[2, 2, 1], "image-0");
+            with(&message, path, names)
+        }
+        Goes::Owner(_, path, _) => with(&[], path, names),
+        Goes::All(filter, _) => match filter.id {
+            Some((_, path)) if !names.is_empty() => with(&[], path, names),
+            _ if row.name == "UpdateRuntimeConfig" => with(&[], &[1, 1, 1], name),
+            _ => Bytes::new(),
+        },
+        Goes::Image(_, ImageRule::List(_)) | Goes::Default => Bytes::new(),
+        Goes::Image(..) => with(&[], &[1, 1], names),
+    }
+}

@@ -1,0 +1,369 @@
+//! What a client may be told, given what is so. Everything that a kubelet would draw a wrong conclusion from is a
+//! violation.
+
+pub mod events;
+mod lists;
+mod time;
+
+use std::fmt;
+
+use criswitch::config::Table;
+use criswitch::rpc::{Goes, ImageRule, Kind, Merge, Unknown};
+use criswitch::switch::Switch;
+pub use time::overdue;
+use tokio::time::Instant;
+use tonic::Code;
+
+use super::client::{Call, Reply};
+use super::plan::creates;
+use super::truth::{Moment, Seen, Thing, Truth};
+
+/// A call that a client has made.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub call: Call,
+    pub begun: Moment,
+    /// The switch that got it.
+    pub life: u64,
+    pub at: Instant,
+    /// The backends that accepted calls and did not answer then.
+    pub silent: Vec<usize>,
+}
+
+impl Asked {
+    pub fn updates(&self) -> bool {
+        matches!(self.call.row.goes, Goes::All(_, Merge::UpdateRuntimeConfig))
+    }
+
+    pub fn is_events(&self) -> bool {
+        matches!(self.call.row.goes, Goes::All(_, Merge::Events))
+    }
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Call {
+            id,
+            row,
+            names,
+            timeout,
+            ..
+        } = &self.call;
+        write!(f, "call {id}, {}({names:?}), timeout {timeout:?}", row.name)
+    }
+}
+
+/// Whether `reply` is one that `asked` may get; what it tells the client is noted.
+pub fn judge(asked: &Asked, reply: &Reply, truth: &mut Truth, table: &Table) -> Result<(), String> {
+    truth.tick();
+    let verdict = Case {
+        asked,
+        reply,
+        truth,
+        table,
+    }
+    .judge();
+    verdict.map_err(|what| {
+        let Reply { code, text, .. } = reply;
+        let code = code.map_or("no status".to_owned(), |code| format!("{code:?}"));
+        format!("{asked}: {what}; it got {code} {text:?}")
+    })?;
+    if asked.updates() && asked.life == truth.life {
+        let taken = reply.code == Some(Code::Ok);
+        truth
+            .updates
+            .end(taken.then(|| asked.call.message.to_vec()));
+    }
+    if reply.code == Some(Code::Ok) {
+        truth.used(asked.call.id);
+        note(asked, reply, truth);
+    }
+    Ok(())
+}
+
+/// Every backend has been told the last runtime configuration that a client gave.
+pub fn configured(truth: &Truth) -> Result<(), String> {
+    let Some(config) = &truth.updates.last else {
+        return Ok(());
+    };
+    match truth
+        .health
+        .iter()
+        .position(|health| health.config != *config)
+    {
+        Some(backend) => Err(format!(
+            "backend {backend} has another runtime configuration"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// The owners that the switch remembers are the ones that there are.
+pub fn memory(truth: &Truth, switch: &Switch) -> Result<(), String> {
+    for backend in 0..truth.health.len() {
+        let count = |kind| truth.at(backend, kind).count();
+        let (is, remembered) = (
+            (count(Kind::Pod), count(Kind::Container)),
+            switch.owners().count(backend),
+        );
+        if is != remembered {
+            return Err(format!(
+                "backend {backend} has {is:?} pods and containers, the switch remembers {remembered:?}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A call, its reply, and what is so.
+struct Case<'a> {
+    asked: &'a Asked,
+    reply: &'a Reply,
+    truth: &'a Truth,
+    table: &'a Table,
+}
+
+impl Case<'_> {
+    fn judge(&self) -> Result<(), String> {
+        let Some(code) = self.reply.code else {
+            return self.unless(
+                self.truth.life == self.asked.life,
+                "it broke off without a status",
+            );
+        };
+        self.deadline(code)?;
+        self.unless(
+            self.asked.is_events() && code != Code::DeadlineExceeded,
+            "events have no end",
+        )?;
+        self.who_got_it()?;
+        self.service(code)?;
+        if code != Code::Ok {
+            return self.failure(code);
+        }
+        match &self.asked.call.row.goes {
+            Goes::Handler(_) => self.made(Kind::Pod),
+            Goes::OwnerWithImage(_) => self.made(Kind::Container),
+            Goes::Owner(kind, _, unknown) => self.owned(*kind, *unknown),
+            Goes::Image(_, rule) => self.image(rule),
+            Goes::All(..) => self.list(),
+            Goes::Default => Ok(()),
+        }
+    }
+
+    fn unless(&self, wrong: bool, what: &str) -> Result<(), String> {
+        if wrong { Err(what.to_owned()) } else { Ok(()) }
+    }
+
+    /// The backends that got the call itself.
+    fn got(&self) -> impl Iterator<Item = &Seen> {
+        let Call { id, row, .. } = &self.asked.call;
+        self.truth
+            .seen
+            .iter()
+            .filter(move |seen| seen.call == *id && seen.row.name == row.name)
+    }
+
+    /// What the call names, if that is one thing.
+    fn thing(&self, kind: Kind) -> Option<&Thing> {
+        let names = &self.asked.call.names;
+        let mut hits = self
+            .truth
+            .things
+            .iter()
+            .filter(|thing| thing.kind == kind && thing.id.starts_with(names));
+        hits.next()
+            .filter(|_| hits.next().is_none() && !names.is_empty())
+    }
+
+    fn handler(&self) -> Option<&criswitch::config::Handler> {
+        self.table.handler(&self.asked.call.names)
+    }
+
+    /// Where the call may go; `None` is anywhere.
+    fn only(&self) -> Option<Option<usize>> {
+        match self.asked.call.row.goes {
+            Goes::Handler(_) => Some(self.handler().map(|handler| handler.backend)),
+            Goes::Owner(kind, ..) => Some(self.thing(kind).map(|thing| thing.backend)),
+            Goes::OwnerWithImage(_) => Some(self.thing(Kind::Pod).map(|pod| pod.backend)),
+            Goes::Default => Some(Some(self.table.default.backend)),
+            _ => None,
+        }
+    }
+
+    fn who_got_it(&self) -> Result<(), String> {
+        let only = self.only();
+        for seen in self.got() {
+            let times = self
+                .got()
+                .filter(|other| other.backend == seen.backend)
+                .count();
+            self.unless(times > 1, "a backend got it more than once")?;
+            let wrong = only.is_some_and(|only| only != Some(seen.backend));
+            self.unless(wrong, "a backend got it that it does not concern")?;
+            let named = self.handler().map(|handler| &handler.backend_handler);
+            self.unless(
+                seen.handler.is_some() && seen.handler.as_ref() != named,
+                "the backend was told another handler",
+            )?;
+        }
+        self.unless(
+            creates(self.asked.call.row) && self.got().count() > 1,
+            "it was sent twice",
+        )
+    }
+
+    fn failure(&self, code: Code) -> Result<(), String> {
+        let spoilt = self.truth.seen.iter().any(|seen| seen.spoilt);
+        let kind = match self.asked.call.row.goes {
+            Goes::Owner(kind, ..) => Some(kind),
+            Goes::OwnerWithImage(_) => Some(Kind::Pod),
+            _ => None,
+        };
+        match code {
+            Code::NotFound => {
+                let exists = kind.is_none_or(|kind| {
+                    self.thing(kind)
+                        .is_some_and(|thing| thing.stood(self.asked.begun))
+                });
+                self.unless(exists, "what it names exists")
+            }
+            Code::InvalidArgument => {
+                let unknown = matches!(self.asked.call.row.goes, Goes::Handler(_))
+                    && self.handler().is_none();
+                self.unless(!unknown, "nothing is wrong with it")
+            }
+            Code::Unavailable | Code::DeadlineExceeded => Ok(()),
+            _ => self.unless(!spoilt, "no backend said so"),
+        }
+    }
+
+    /// What was made is named, and was made by this call.
+    fn made(&self, kind: Kind) -> Result<(), String> {
+        let id = self.reply.string(&[1]);
+        let thing = self
+            .truth
+            .thing(kind, &id)
+            .ok_or("it names nothing that was made")?;
+        self.unless(
+            thing.maker != self.asked.call.id,
+            "another call made what it names",
+        )?;
+        let pod = self.thing(Kind::Pod).is_some_and(|pod| pod.id == thing.pod);
+        self.unless(
+            kind == Kind::Container && !pod,
+            "the container is in another pod",
+        )
+    }
+
+    fn owned(&self, kind: Kind, unknown: Unknown) -> Result<(), String> {
+        let Some(thing) = self.thing(kind) else {
+            return self.unless(unknown == Unknown::NotFound, "what it names never was");
+        };
+        let done = self.got().any(|seen| seen.executed);
+        let there = thing.stood(self.asked.begun);
+        self.unless(
+            (there || unknown == Unknown::NotFound) && !done,
+            "its owner has not done it",
+        )?;
+        match self.asked.call.row.name {
+            "PodSandboxStatus" => {
+                let name = self
+                    .table
+                    .name_for(thing.backend, &thing.handler)
+                    .unwrap_or(&thing.handler);
+                self.unless(
+                    self.reply.string(&[1, 1]) != thing.id,
+                    "it tells of another pod",
+                )?;
+                self.unless(
+                    self.reply.string(&[1, 9]) != name,
+                    "it tells another handler",
+                )
+            }
+            "ContainerStatus" => self.unless(
+                self.reply.string(&[1, 1]) != thing.id,
+                "it tells of another container",
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    fn image(&self, rule: &ImageRule) -> Result<(), String> {
+        let image = &self.asked.call.names;
+        let stood = |image: &str| {
+            let mut stored = self.truth.images.iter();
+            stored.any(|it| {
+                it.image == image
+                    && it.gone.is_none()
+                    && it.told.is_some_and(|told| told < self.asked.begun)
+            })
+        };
+        match rule {
+            ImageRule::Find(_) => {
+                let found = self.reply.string(&[1, 1]);
+                self.unless(found.is_empty() && stood(image), "a backend has the image")?;
+                self.unless(
+                    !found.is_empty() && found != *image,
+                    "it tells of another image",
+                )
+            }
+            ImageRule::Pull(_) | ImageRule::Every => {
+                let done = self.got().filter(|seen| seen.executed).count();
+                self.unless(
+                    done != self.truth.health.len(),
+                    "not every backend has done it",
+                )
+            }
+            ImageRule::List(_) => {
+                let listed = self.reply.strings(&[1, 1]);
+                let mut all = self.truth.images.iter().map(|it| &it.image);
+                let missing = all.find(|image| stood(image) && !listed.contains(image));
+                missing.map_or(Ok(()), |image| Err(format!("{image} is missing")))
+            }
+        }
+    }
+}
+
+/// What a client and the switch know after a reply that went well.
+fn note(asked: &Asked, reply: &Reply, truth: &mut Truth) {
+    let now = truth.tick();
+    let same_switch = truth.life == asked.life;
+    let learn = |thing: &mut Thing| {
+        thing.told = thing.told.or(Some(now));
+        if same_switch {
+            thing.learned = thing.learned.or(Some(now));
+        }
+    };
+    let names = &asked.call.names;
+    match asked.call.row.name {
+        "RunPodSandbox" | "RestorePod" => truth
+            .thing_mut(Kind::Pod, &reply.string(&[1]))
+            .map_or((), learn),
+        "CreateContainer" => truth
+            .thing_mut(Kind::Container, &reply.string(&[1]))
+            .map_or((), learn),
+        "ListPodSandbox" | "ListContainers" | "StreamPodSandboxes" | "StreamContainers" => {
+            let ids = reply.strings(&[1, 1]);
+            truth
+                .things
+                .iter_mut()
+                .filter(|thing| ids.contains(&thing.id))
+                .for_each(learn);
+        }
+        "RemovePodSandbox" | "RemoveContainer" => {
+            let removed = truth.things.iter_mut().filter(|thing| {
+                thing.gone.is_some() && (thing.id == *names || thing.pod == *names)
+            });
+            removed.for_each(|thing| thing.removal_told = thing.removal_told.or(Some(now)));
+        }
+        "PullImage" => {
+            let pulled = truth
+                .images
+                .iter_mut()
+                .filter(|it| it.image == *names && it.gone.is_none());
+            pulled.for_each(|it| it.told = it.told.or(Some(now)));
+        }
+        _ => {}
+    }
+}

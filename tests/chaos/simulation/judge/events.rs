@@ -1,0 +1,49 @@
+//! What a client that listens for events believes in the end.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use criswitch::rpc::Kind;
+use criswitch::wire;
+
+use super::Asked;
+use crate::simulation::client::messages;
+use crate::simulation::runtime::DELETED;
+use crate::simulation::truth::{Thing, Truth};
+
+/// Who has listened since before a pod came or went must have heard what has become of it.
+pub fn judge(asked: &Asked, truth: &Truth) -> Result<(), String> {
+    if !asked.is_events() || asked.life != truth.life {
+        return Ok(());
+    }
+    let Some(listens) = truth.arrivals.iter().find(|at| **at > asked.begun) else {
+        return Ok(());
+    };
+    let heard = messages(&mut asked.call.heard.lock().unwrap().clone());
+    let last: HashMap<String, u64> = heard.iter().map(read).collect();
+    // What hangs has the request for events before it, and answers others as soon.
+    let silenced = |backend: usize| {
+        let mut moments = truth.health[backend].silenced.iter();
+        asked.silent.contains(&backend) || moments.any(|at| (asked.begun..*listens).contains(at))
+    };
+    let told = |pod: &&Thing| pod.kind == Kind::Pod && !silenced(pod.backend);
+    for pod in truth.things.iter().filter(told) {
+        let heard = last.get(&pod.id);
+        let learned = pod
+            .learned
+            .is_some_and(|at| pod.gone.is_none_or(|gone| at < gone));
+        let wrong = match pod.gone {
+            None => pod.born > *listens && heard.is_none_or(|kind| *kind == DELETED),
+            Some(gone) => gone > *listens && learned && heard != Some(&DELETED),
+        };
+        if wrong {
+            return Err(format!("{asked}: the last event of {pod:?} is {heard:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn read(event: &Bytes) -> (String, u64) {
+    let id = wire::string(event, &[1]).unwrap().to_owned();
+    (id, wire::varint(event, &[2]).unwrap())
+}

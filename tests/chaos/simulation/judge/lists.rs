@@ -1,0 +1,133 @@
+//! Lists: a kubelet takes what is missing for dead, and what is listed for alive.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use criswitch::rpc::Kind;
+
+use super::Case;
+use crate::simulation::truth::Thing;
+
+/// How long a last list stands in for a backend, by default.
+const STALE_LISTS: Duration = Duration::from_secs(300);
+
+impl Case<'_> {
+    pub(super) fn list(&self) -> Result<(), String> {
+        let name = self.asked.call.row.name;
+        let (kind, path): (_, &[u32]) = match name {
+            "ListPodSandbox"
+            | "StreamPodSandboxes"
+            | "ListPodSandboxMetrics"
+            | "StreamPodSandboxMetrics" => (Kind::Pod, &[1, 1]),
+            "ListPodSandboxStats" | "StreamPodSandboxStats" => (Kind::Pod, &[1, 1, 1]),
+            "ListContainers" | "StreamContainers" => (Kind::Container, &[1, 1]),
+            "ListContainerStats" | "StreamContainerStats" => (Kind::Container, &[1, 1, 1]),
+            _ => return Ok(()),
+        };
+        let ids = self.reply.strings(path);
+        let listed: HashSet<&str> = ids.iter().map(String::as_str).collect();
+        self.unless(listed.len() < ids.len(), "something is listed twice")?;
+        for id in &listed {
+            let thing = self
+                .truth
+                .thing(kind, id)
+                .ok_or_else(|| format!("{id} never was"))?;
+            self.may_be_listed(thing)?;
+            self.unless(
+                !id.starts_with(&self.asked.call.names),
+                "the filter does not match",
+            )?;
+        }
+        let may_lack = name.contains("Stats") || name.contains("Metrics");
+        let all = self
+            .truth
+            .existing(kind)
+            .filter(|thing| thing.id.starts_with(&self.asked.call.names));
+        for thing in all.filter(|thing| !listed.contains(thing.id.as_str())) {
+            self.may_be_missing(thing, may_lack)?;
+        }
+        Ok(())
+    }
+
+    /// Whether it is a list of everything, and each backend is in order or its last list can stand in for it.
+    pub(super) fn stood_in_for(&self) -> bool {
+        let kind = match self.asked.call.row.name {
+            "ListPodSandbox" => Kind::Pod,
+            "ListContainers" => Kind::Container,
+            _ => return false,
+        };
+        // One backend alone answers for itself.
+        if self.truth.health.len() == 1 {
+            return false;
+        }
+        let spoilt = self.got().any(|seen| seen.spoilt);
+        let backends = 0..self.truth.health.len();
+        let covered =
+            |at| self.truth.relied_upon(at, self.asked.at) || self.has_last_list(at, kind);
+        self.truth.started
+            && !spoilt
+            && self.asked.call.names.is_empty()
+            && backends.into_iter().all(covered)
+    }
+
+    /// Whether the switch has had a list of `backend` with everything that it made.
+    fn has_last_list(&self, backend: usize, kind: Kind) -> bool {
+        let its = self
+            .truth
+            .things
+            .iter()
+            .filter(|thing| thing.backend == backend && thing.kind == kind);
+        let last_born = its.map(|thing| thing.born).max().unwrap_or(0);
+        self.truth.listings.iter().any(|listing| {
+            listing.backend == backend
+                && listing.kind == kind
+                && listing.at > last_born
+                && listing.delivered.is_some_and(|at| at < self.asked.begun)
+                && self.reply.at - listing.taken < STALE_LISTS
+        })
+    }
+
+    /// What was removed through the switch must not come back, nor anything that the backend has since said is gone.
+    fn may_be_listed(&self, thing: &Thing) -> Result<(), String> {
+        let begun = self.asked.begun;
+        let Some(gone) = thing.gone else {
+            return Ok(());
+        };
+        let removed = thing.removal_told.is_some_and(|told| told < begun);
+        let mut listings = self.truth.listings.iter();
+        let told_so = listings.any(|listing| {
+            listing.backend == thing.backend
+                && listing.kind == thing.kind
+                && listing.at > gone
+                && listing.delivered.is_some_and(|at| at < begun)
+        });
+        if removed || told_so {
+            return Err(format!("{} is gone, and is listed", thing.id));
+        }
+        Ok(())
+    }
+
+    /// Only what nobody can know of may be missing.
+    fn may_be_missing(&self, thing: &Thing, may_lack: bool) -> Result<(), String> {
+        let begun = self.asked.begun;
+        let relied = self.truth.relied_upon(thing.backend, self.asked.at);
+        let known = [thing.told, thing.learned]
+            .into_iter()
+            .flatten()
+            .any(|at| at < begun);
+        let its_own = self.truth.listings.iter().any(|listing| {
+            listing.call == self.asked.call.id
+                && listing.backend == thing.backend
+                && listing.at > thing.born
+        });
+        let must = if may_lack {
+            relied
+        } else {
+            known || its_own || relied
+        };
+        if must && thing.stood(begun) {
+            return Err(format!("{} exists, and is missing", thing.id));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! How long a call may take, and who must be answered at once whatever is out of order elsewhere.
+
+use std::time::Duration;
+
+use criswitch::rpc::{Goes, ImageRule, Kind, Merge};
+use tonic::Code;
+
+use super::{Asked, Case};
+use crate::simulation::truth::Truth;
+
+/// What the clock may run on after a call's deadline until it has ended.
+const SLACK: Duration = Duration::from_millis(100);
+/// Longer than the switch waits for a slow backend before it makes a Status without it.
+const STATUS_BOUND: Duration = Duration::from_millis(1100);
+
+/// Longer than a merged call waits for a backend whose last lists can stand in for it.
+const LIST_BOUND: Duration = Duration::from_millis(2100);
+/// Longer than it takes to find out that a backend hangs.
+const HUNG_BOUND: Duration = Duration::from_secs(10);
+/// Longer than slow backends take for a list each of pods and containers, and then for the call.
+const SLOW_BOUND: Duration = Duration::from_secs(40);
+/// How long the first calls may wait for backends to come up.
+const START_WAIT: Duration = Duration::from_secs(30);
+
+/// A call that has not ended though it must have.
+pub fn overdue(asked: &Asked, truth: &Truth) -> Option<String> {
+    let took = asked.at.elapsed();
+    let bound = asked
+        .call
+        .timeout
+        .map(|timeout| timeout + SLACK)
+        .or(patience(asked, truth))?;
+    (took > bound).then(|| format!("{asked}: no end {took:?} after its begin"))
+}
+
+/// How long a call without a deadline may take, whatever backends do.
+fn patience(asked: &Asked, truth: &Truth) -> Option<Duration> {
+    let bound = match asked.call.row.goes {
+        // To one pod, and pulls: as long as the client waits. Events have no end.
+        Goes::Handler(_) | Goes::Owner(..) | Goes::OwnerWithImage(_) => return None,
+        Goes::Image(_, ImageRule::Pull(_) | ImageRule::Every) | Goes::All(_, Merge::Events) => {
+            return None;
+        }
+        Goes::All(_, Merge::Status) if truth.started => STATUS_BOUND,
+        _ if truth.slow.is_some_and(|at| at > asked.at) => SLOW_BOUND,
+        _ => HUNG_BOUND,
+    };
+    Some(if truth.started {
+        bound
+    } else {
+        bound + START_WAIT
+    })
+}
+
+impl Case<'_> {
+    pub(super) fn deadline(&self, code: Code) -> Result<(), String> {
+        let took = self.reply.at - self.asked.at;
+        let late = |timeout: Duration| took > timeout + SLACK;
+        self.unless(
+            self.asked.call.timeout.is_some_and(late),
+            "it ended after its deadline",
+        )?;
+        let early = self.asked.call.timeout.is_none_or(|timeout| took < timeout);
+        self.unless(
+            code == Code::DeadlineExceeded && early,
+            "its deadline has not passed",
+        )
+    }
+
+    /// Whoever depends on nothing that is out of order gets an answer at once.
+    pub(super) fn service(&self, code: Code) -> Result<(), String> {
+        let relied = |backend| self.truth.relied_upon(backend, self.asked.at);
+        // Short ids need every backend's word.
+        let known = |kind| {
+            let begun = self.asked.begun;
+            self.thing(kind).filter(|thing| {
+                thing.stood(begun)
+                    && thing.learned.is_some_and(|at| at < begun)
+                    && thing.id == self.asked.call.names
+            })
+        };
+        let name = self.asked.call.row.name;
+        let bound = if name == "Status" {
+            STATUS_BOUND
+        } else {
+            SLACK
+        };
+        let due = match self.asked.call.row.goes {
+            Goes::Handler(_) => self
+                .handler()
+                .is_some_and(|handler| relied(handler.backend)),
+            Goes::OwnerWithImage(_) => known(Kind::Pod).is_some_and(|pod| relied(pod.backend)),
+            Goes::Owner(kind, ..) => known(kind).is_some_and(|thing| relied(thing.backend)),
+            Goes::All(_, Merge::Events) => false,
+            // The first of these wait for every backend.
+            Goes::Default | Goes::All(_, Merge::Status) if self.truth.started => {
+                relied(self.table.default.backend)
+            }
+            Goes::Default | Goes::All(..) | Goes::Image(..) => {
+                (0..self.truth.health.len()).all(relied)
+            }
+        };
+        let due = due || self.stood_in_for();
+        let bound = if self.stood_in_for() {
+            LIST_BOUND
+        } else {
+            bound
+        };
+        let took = self.reply.at - self.asked.at;
+        let patient = self
+            .asked
+            .call
+            .timeout
+            .is_none_or(|timeout| timeout > bound);
+        self.unless(
+            due && patient && (code != Code::Ok || took > bound),
+            &format!("nothing is out of order that it depends on, and after {took:?}"),
+        )
+    }
+}

@@ -1,0 +1,96 @@
+//! A backend's end of a connection in memory: it can stop moving bytes, as a stopped process does, and move few at once.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+
+/// What all connections of a backend obey.
+#[derive(Clone, Default)]
+pub struct Valve(Arc<Mutex<Setting>>);
+
+#[derive(Default)]
+struct Setting {
+    shut: bool,
+    /// The most bytes that are written at once; 0 is any number.
+    sip: usize,
+    waiting: Vec<Waker>,
+}
+
+impl Valve {
+    /// Lets no byte through while it is shut.
+    pub fn set_shut(&self, shut: bool) {
+        let mut setting = self.0.lock().unwrap();
+        setting.shut = shut;
+        setting.waiting.drain(..).for_each(Waker::wake);
+    }
+
+    pub fn is_shut(&self) -> bool {
+        self.0.lock().unwrap().shut
+    }
+
+    /// At most so many bytes are written at once; 0 is any number.
+    pub fn sip(&self, bytes: usize) {
+        self.0.lock().unwrap().sip = bytes;
+    }
+
+    /// How many of `wanted` bytes may pass now.
+    fn pass(&self, wanted: usize, cx: &Context<'_>) -> Poll<usize> {
+        let mut setting = self.0.lock().unwrap();
+        if setting.shut {
+            setting.waiting.push(cx.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(match setting.sip {
+            0 => wanted,
+            sip => wanted.min(sip),
+        })
+    }
+}
+
+pub struct Pipe {
+    stream: DuplexStream,
+    valve: Valve,
+}
+
+impl Pipe {
+    pub fn new(stream: DuplexStream, valve: Valve) -> Pipe {
+        Pipe { stream, valve }
+    }
+}
+
+impl AsyncRead for Pipe {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.valve.pass(0, cx) {
+            Poll::Ready(_) => Pin::new(&mut self.stream).poll_read(cx, buffer),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncWrite for Pipe {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.valve.pass(bytes.len(), cx) {
+            Poll::Ready(count) => Pin::new(&mut self.stream).poll_write(cx, &bytes[..count]),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

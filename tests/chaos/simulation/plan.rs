@@ -1,0 +1,257 @@
+//! A schedule: what happens, in which order. It follows from its seed, and stays valid when steps are taken out.
+
+use std::fmt;
+
+use criswitch::rpc::{Goes, ROWS, Row};
+use fastrand::Rng;
+
+/// How many topologies there are.
+pub const TOPOLOGIES: usize = 4;
+/// The most clients that there are.
+pub const CLIENTS: usize = 3;
+/// Images that pods run and clients ask for.
+pub const IMAGES: u32 = 4;
+
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub topology: usize,
+    pub steps: Vec<Step>,
+}
+
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// A client begins a call.
+    Call(Op),
+    /// The client of a call under way goes away.
+    Cancel(u32),
+    /// Something happens to the backend of this number, modulo how many there are.
+    Fault(usize, Fault),
+    /// The switch is killed, and another one starts.
+    RestartSwitch,
+    /// The paused clock moves on.
+    Wait(u64),
+}
+
+/// A call, before ids are known.
+#[derive(Clone)]
+pub struct Op {
+    pub row: &'static Row,
+    pub client: usize,
+    /// `None` waits as long as it takes.
+    pub timeout_ms: Option<u64>,
+    pub on: On,
+    /// Which of what [`On`] says; which handler, which image.
+    pub which: u32,
+}
+
+/// What a call is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum On {
+    /// Something that exists; a list asks for everything.
+    Existing,
+    /// By the first half of its id.
+    Short,
+    /// Something that is gone.
+    Gone,
+    /// What never was.
+    Nothing,
+}
+
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// The process ends.
+    Die,
+    /// It runs again, with what it had.
+    Start,
+    /// It runs again and has lost everything.
+    StartEmpty,
+    /// It accepts calls and answers none; it stops doing so.
+    Hang(bool),
+    /// No byte moves; they move again.
+    Freeze(bool),
+    /// Lists take so long, in milliseconds, and nothing else does.
+    SlowLists(Option<u32>),
+    /// It writes at most so many bytes at once; 0 is any number.
+    Sip(u8),
+    /// Its next call goes wrong.
+    Spoil(Damage),
+    /// A pod is made without the switch.
+    Create,
+    /// A pod vanishes without the switch.
+    Lose(u32),
+}
+
+/// What goes wrong with one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// The backend dies instead.
+    DieBefore,
+    /// It does what it was asked and dies before it says so.
+    DieAfter,
+    /// It dies after half of its reply.
+    DieWithin,
+    /// The stream is reset instead.
+    ResetBefore,
+    /// The stream is reset after it was done.
+    ResetAfter,
+    /// The stream is reset after half of the reply.
+    ResetWithin,
+    /// It is done, and the reply comes so many milliseconds later.
+    Late(u32),
+    /// It is refused.
+    Refuse,
+    /// The reply lacks its last byte and says that all is well.
+    Cut,
+    /// The reply has no status.
+    NoStatus,
+    /// The reply comes in frames of a few bytes. This harms nothing.
+    Split,
+}
+
+impl Plan {
+    pub fn of(seed: u64) -> Plan {
+        let mut rng = Rng::with_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let length = rng.usize(15..50);
+        let topology = rng.usize(..TOPOLOGIES);
+        let mut steps: Vec<Step> = vec![
+            Step::Call(run(&mut rng)),
+            Step::Call(run(&mut rng)),
+            Step::Wait(1),
+        ];
+        while steps.len() < length {
+            step(&mut rng, &mut steps);
+        }
+        Plan {
+            seed,
+            topology,
+            steps,
+        }
+    }
+}
+
+fn step(rng: &mut Rng, steps: &mut Vec<Step>) {
+    match rng.u32(..100) {
+        0..62 => {
+            steps.push(Step::Call(op(rng)));
+            // Most calls are over before the next one begins.
+            if rng.u8(..4) > 0 {
+                steps.push(Step::Wait(1));
+            }
+        }
+        62..66 => steps.push(Step::Cancel(rng.u32(..))),
+        66..84 => steps.push(Step::Fault(rng.usize(..4), fault(rng))),
+        84..86 => steps.push(Step::RestartSwitch),
+        86..92 => steps.push(Step::Wait(rng.u64(1..400))),
+        92..98 => steps.push(Step::Wait(rng.u64(400..6000))),
+        _ => steps.push(Step::Wait(rng.u64(6000..60_000))),
+    }
+}
+
+fn fault(rng: &mut Rng) -> Fault {
+    match rng.u32(..30) {
+        0..3 => Fault::Die,
+        3..8 => Fault::Start,
+        8 => Fault::StartEmpty,
+        9..11 => Fault::Hang(true),
+        11..14 => Fault::Hang(false),
+        14 => Fault::Freeze(true),
+        15..17 => Fault::Freeze(false),
+        17 => Fault::SlowLists(Some(rng.u32(1..6000))),
+        18..20 => Fault::SlowLists(None),
+        20 => Fault::Sip(rng.u8(0..40)),
+        21 => Fault::Create,
+        22 => Fault::Lose(rng.u32(..)),
+        _ => Fault::Spoil(damage(rng)),
+    }
+}
+
+fn damage(rng: &mut Rng) -> Damage {
+    match rng.u32(..11) {
+        0 => Damage::DieBefore,
+        1 => Damage::DieAfter,
+        2 => Damage::DieWithin,
+        3 => Damage::ResetBefore,
+        4 => Damage::ResetAfter,
+        5 => Damage::ResetWithin,
+        6 => Damage::Late(rng.u32(1..5000)),
+        7 => Damage::Refuse,
+        8 => Damage::Cut,
+        9 => Damage::NoStatus,
+        _ => Damage::Split,
+    }
+}
+
+fn run(rng: &mut Rng) -> Op {
+    call(rng, row("RunPodSandbox"))
+}
+
+fn op(rng: &mut Rng) -> Op {
+    let name = match rng.u32(..100) {
+        0..12 => "RunPodSandbox",
+        12..20 => "CreateContainer",
+        20..24 => "StopPodSandbox",
+        24..29 => "RemovePodSandbox",
+        29..32 => "RemoveContainer",
+        32..42 => "ListPodSandbox",
+        42..50 => "ListContainers",
+        50..53 => "StreamPodSandboxes",
+        53..55 => "StreamContainers",
+        55..60 => "PodSandboxStatus",
+        60..64 => "ContainerStatus",
+        64..68 => "Status",
+        68..70 => "ImageStatus",
+        70..72 => "ListImages",
+        72..74 => "UpdateRuntimeConfig",
+        _ => ROWS[rng.usize(..ROWS.len())].name,
+    };
+    call(rng, row(name))
+}
+
+fn call(rng: &mut Rng, row: &'static Row) -> Op {
+    let on = match rng.u32(..20) {
+        0 => On::Gone,
+        1 => On::Nothing,
+        2 => On::Short,
+        _ => On::Existing,
+    };
+    let timeout_ms = match rng.u32(..10) {
+        0 => Some(10 * rng.u64(1..50)),
+        1..4 => Some(1000 * rng.u64(1..15)),
+        4 => Some(120_000),
+        _ => None,
+    };
+    Op {
+        row,
+        client: rng.usize(..CLIENTS),
+        timeout_ms,
+        on,
+        which: rng.u32(..1000),
+    }
+}
+
+/// The row of this name.
+pub fn row(name: &str) -> &'static Row {
+    ROWS.iter()
+        .find(|row| row.name == name)
+        .expect("an RPC of the table")
+}
+
+/// Whether a call makes something, so that it may be done once only.
+pub fn creates(row: &Row) -> bool {
+    matches!(row.goes, Goes::Handler(_) | Goes::OwnerWithImage(_))
+}
+
+impl fmt::Debug for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Op {
+            row,
+            client,
+            timeout_ms,
+            on,
+            which,
+        } = self;
+        write!(f, "{} on {on:?} {which}, client {client}", row.name)?;
+        timeout_ms.map_or(Ok(()), |timeout| write!(f, ", at most {timeout} ms"))
+    }
+}

@@ -1,0 +1,316 @@
+//! What each RPC comes to at a runtime: read from the truth and written into it.
+
+use bytes::Bytes;
+use criswitch::rpc::{Goes, Kind, Merge, Row, Unknown};
+use criswitch::{cri, wire};
+use prost::Message;
+use tonic::Status;
+
+use crate::simulation::truth::{CallId, Stored, Thing, Truth};
+
+/// A call as a runtime has it before it.
+pub struct Asked<'a> {
+    pub backend: usize,
+    pub row: &'static Row,
+    pub call: CallId,
+    pub message: &'a [u8],
+}
+
+type Answer = Result<Vec<Bytes>, Status>;
+
+/// Does what is asked; the messages of the reply.
+pub fn answer(truth: &mut Truth, asked: &Asked<'_>) -> Answer {
+    match &asked.row.goes {
+        Goes::Handler(path) => {
+            let handler = asked.string(path);
+            Ok(run(truth, asked, &handler))
+        }
+        Goes::OwnerWithImage(path) => create(truth, asked, &asked.string(path)),
+        Goes::Owner(kind, path, unknown) => {
+            of_one(truth, asked, *kind, &asked.string(path), *unknown)
+        }
+        Goes::Image(..) => image(truth, asked),
+        Goes::All(..) | Goes::Default => all(truth, asked),
+    }
+}
+
+impl Asked<'_> {
+    fn string(&self, path: &[u32]) -> String {
+        wire::string(self.message, path).unwrap().to_owned()
+    }
+
+    /// Whose whole list it asks for.
+    pub fn lists_whole(&self) -> Option<Kind> {
+        let kind = match self.row.name {
+            "ListPodSandbox" | "StreamPodSandboxes" => Kind::Pod,
+            "ListContainers" | "StreamContainers" => Kind::Container,
+            _ => return None,
+        };
+        wire::bytes(self.message, &[1])
+            .unwrap()
+            .is_empty()
+            .then_some(kind)
+    }
+}
+
+fn run(truth: &mut Truth, asked: &Asked<'_>, handler: &str) -> Vec<Bytes> {
+    let id = truth.new_id();
+    let config: &[u32] = if asked.row.name == "RestorePod" {
+        &[2, 1, 1]
+    } else {
+        &[1, 1, 1]
+    };
+    let name = asked.string(config);
+    let born = truth.tick();
+    truth.things.push(Thing {
+        handler: handler.to_owned(),
+        maker: asked.call,
+        ..Thing::new(Kind::Pod, id.clone(), asked.backend, id.clone(), name, born)
+    });
+    one(&cri::RunPodSandboxResponse { pod_sandbox_id: id })
+}
+
+fn create(truth: &mut Truth, asked: &Asked<'_>, pod: &str) -> Answer {
+    let pod = find(truth, asked.backend, Kind::Pod, pod)?;
+    let (id, born) = (truth.new_id(), truth.tick());
+    truth.things.push(Thing {
+        maker: asked.call,
+        ..Thing::new(
+            Kind::Container,
+            id.clone(),
+            asked.backend,
+            pod,
+            asked.string(&[2, 1, 1]),
+            born,
+        )
+    });
+    Ok(one(&cri::CreateContainerResponse { container_id: id }))
+}
+
+fn of_one(truth: &mut Truth, asked: &Asked<'_>, kind: Kind, id: &str, unknown: Unknown) -> Answer {
+    let id = match (find(truth, asked.backend, kind, id), unknown) {
+        (Ok(id), _) => id,
+        (Err(_), Unknown::Ok) => return Ok(vec![Bytes::new()]),
+        (Err(status), Unknown::NotFound) => return Err(status),
+    };
+    match asked.row.name {
+        "RemovePodSandbox" | "RemoveContainer" => truth.remove(kind, &id),
+        "PodSandboxStatus" => {
+            let status = truth.thing(kind, &id).map(|thing| cri::PodSandboxStatus {
+                id: id.clone(),
+                runtime_handler: thing.handler.clone(),
+                ..Default::default()
+            });
+            return Ok(one(&cri::PodSandboxStatusResponse {
+                status,
+                ..Default::default()
+            }));
+        }
+        "ContainerStatus" => {
+            let status = Some(cri::ContainerStatus {
+                id,
+                ..Default::default()
+            });
+            return Ok(one(&cri::ContainerStatusResponse {
+                status,
+                ..Default::default()
+            }));
+        }
+        // Every reply of the CRI may be empty.
+        _ => {}
+    }
+    Ok(vec![Bytes::new()])
+}
+
+/// The full id that begins like this.
+fn find(truth: &Truth, backend: usize, kind: Kind, id: &str) -> Result<String, Status> {
+    let mut hits = truth
+        .at(backend, kind)
+        .filter(|thing| thing.id.starts_with(id));
+    match (hits.next(), hits.next()) {
+        (Some(thing), None) => Ok(thing.id.clone()),
+        (None, _) => Err(Status::not_found(format!("{id:?}: no such id here"))),
+        _ => Err(Status::unknown(format!(
+            "Multiple IDs found with provided prefix: {id}"
+        ))),
+    }
+}
+
+fn all(truth: &mut Truth, asked: &Asked<'_>) -> Answer {
+    let backend = asked.backend;
+    match asked.row.name {
+        "Version" => {
+            return Ok(one(&cri::VersionResponse {
+                runtime_name: format!("runtime-{backend}"),
+                ..Default::default()
+            }));
+        }
+        "Status" => return Ok(one(&status())),
+        "UpdateRuntimeConfig" => truth.health[backend].config = asked.message.to_vec(),
+        "ImageFsInfo" => return Ok(one(&image_fs(backend))),
+        _ => {}
+    }
+    if !matches!(
+        asked.row.goes,
+        Goes::All(_, Merge::Concat(..) | Merge::Interleave(_))
+    ) {
+        return Ok(vec![Bytes::new()]);
+    }
+    let items = items(truth, asked);
+    if asked.row.streams() {
+        return Ok(items.chunks(2).map(|some| some.concat().into()).collect());
+    }
+    Ok(vec![items.concat().into()])
+}
+
+/// The items of a list, each in the reply's field 1.
+fn items(truth: &Truth, asked: &Asked<'_>) -> Vec<Vec<u8>> {
+    let name = asked.row.name;
+    let kind = if name.contains("Container") {
+        Kind::Container
+    } else {
+        Kind::Pod
+    };
+    let wanted = wire::string(asked.message, &[1, 1]).unwrap();
+    let listed = truth
+        .at(asked.backend, kind)
+        .filter(|thing| thing.id.starts_with(wanted));
+    let item = |thing: &Thing| match (name.contains("Stats"), name.contains("Metrics"), kind) {
+        (true, ..) => item_with_attributes(&thing.id),
+        (_, true, _) => wire::with_string(&[], &[1, 1], &thing.id).to_vec(),
+        (_, _, Kind::Pod) => cri::ListPodSandboxResponse {
+            items: vec![pod(thing)],
+        }
+        .encode_to_vec(),
+        (_, _, Kind::Container) => cri::ListContainersResponse {
+            containers: vec![container(thing)],
+        }
+        .encode_to_vec(),
+    };
+    listed.map(item).collect()
+}
+
+fn item_with_attributes(id: &str) -> Vec<u8> {
+    wire::with_string(&[], &[1, 1, 1], id).to_vec()
+}
+
+fn pod(thing: &Thing) -> cri::PodSandbox {
+    cri::PodSandbox {
+        id: thing.id.clone(),
+        metadata: Some(cri::PodSandboxMetadata {
+            name: thing.name.clone(),
+            uid: format!("uid-{}", thing.name),
+            ..Default::default()
+        }),
+        runtime_handler: thing.handler.clone(),
+        ..Default::default()
+    }
+}
+
+fn container(thing: &Thing) -> cri::Container {
+    cri::Container {
+        id: thing.id.clone(),
+        pod_sandbox_id: thing.pod.clone(),
+        ..Default::default()
+    }
+}
+
+/// A `ContainerEventResponse` of this kind.
+pub fn event(pod: &Thing, kind: u64) -> Bytes {
+    let status = cri::PodSandboxStatus {
+        id: pod.id.clone(),
+        ..Default::default()
+    };
+    let event = cri::ContainerEventResponse {
+        container_id: pod.id.clone(),
+        container_event_type: i32::try_from(kind).unwrap(),
+        pod_sandbox_status: Some(status),
+        ..Default::default()
+    };
+    event.encode_to_vec().into()
+}
+
+fn status() -> cri::StatusResponse {
+    let condition = |kind: &str| cri::RuntimeCondition {
+        r#type: kind.to_owned(),
+        status: true,
+        ..Default::default()
+    };
+    let conditions = vec![condition("RuntimeReady"), condition("NetworkReady")];
+    cri::StatusResponse {
+        status: Some(cri::RuntimeStatus { conditions }),
+        ..Default::default()
+    }
+}
+
+fn image_fs(backend: usize) -> cri::ImageFsInfoResponse {
+    let mountpoint = format!("/var/lib/runtime-{backend}");
+    let usage = cri::FilesystemUsage {
+        fs_id: Some(cri::FilesystemIdentifier { mountpoint }),
+        ..Default::default()
+    };
+    cri::ImageFsInfoResponse {
+        image_filesystems: vec![usage],
+        ..Default::default()
+    }
+}
+
+fn image(truth: &mut Truth, asked: &Asked<'_>) -> Answer {
+    let backend = asked.backend;
+    let image = match asked.row.name {
+        "ListImages" | "StreamImages" => return Ok(one(&images(truth, backend))),
+        _ => asked.string(&[1, 1]),
+    };
+    match asked.row.name {
+        "PullImage" => {
+            if !truth.has_image(backend, &image) {
+                truth.images.push(Stored {
+                    backend,
+                    image: image.clone(),
+                    gone: None,
+                    told: None,
+                });
+            }
+            Ok(one(&cri::PullImageResponse { image_ref: image }))
+        }
+        "RemoveImage" => {
+            let now = truth.tick();
+            for stored in truth
+                .images
+                .iter_mut()
+                .filter(|it| it.backend == backend && it.image == image)
+            {
+                stored.gone = stored.gone.or(Some(now));
+            }
+            Ok(vec![Bytes::new()])
+        }
+        _ => {
+            let image = truth.has_image(backend, &image).then(|| of_id(image));
+            Ok(one(&cri::ImageStatusResponse {
+                image,
+                ..Default::default()
+            }))
+        }
+    }
+}
+
+fn images(truth: &Truth, backend: usize) -> cri::ListImagesResponse {
+    let stored = truth
+        .images
+        .iter()
+        .filter(|it| it.backend == backend && it.gone.is_none());
+    cri::ListImagesResponse {
+        images: stored.map(|it| of_id(it.image.clone())).collect(),
+    }
+}
+
+fn of_id(id: String) -> cri::Image {
+    cri::Image {
+        id,
+        ..Default::default()
+    }
+}
+
+fn one(message: &impl Message) -> Vec<Bytes> {
+    vec![message.encode_to_vec().into()]
+}

@@ -1,0 +1,115 @@
+//! A runtime's replies as HTTP/2 responses, whole or damaged.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use criswitch::wire;
+use futures_util::{StreamExt, stream};
+use http::{HeaderMap, HeaderValue, Response};
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use tokio::sync::broadcast;
+use tonic::Status;
+
+use super::Runtime;
+use crate::simulation::plan::Damage;
+
+pub type Body = UnsyncBoxBody<Bytes, Broken>;
+
+/// A stream that is reset.
+#[derive(Debug)]
+pub struct Broken;
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("reset")
+    }
+}
+
+impl std::error::Error for Broken {}
+
+type Part = Result<Frame<Bytes>, Broken>;
+
+/// The reply of `runtime`, with what is to go wrong within it.
+pub fn reply(
+    runtime: &Arc<Runtime>,
+    answer: Result<Vec<Bytes>, Status>,
+    damage: Option<Damage>,
+) -> Response<Body> {
+    let messages = match answer {
+        Ok(messages) => messages,
+        Err(status) => return refusal(&status),
+    };
+    let mut data: Vec<u8> = messages
+        .iter()
+        .flat_map(|message| wire::frame(message))
+        .collect();
+    let half = data.len() / 2;
+    match damage {
+        Some(Damage::DieWithin) => {
+            data.truncate(half);
+            let runtime = Arc::clone(runtime);
+            let end = stream::once(async move {
+                // The first half is on its way by then.
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                runtime.die_within_call();
+                Err(Broken)
+            });
+            of_stream(stream::once(async { Ok(Frame::data(data.into())) }).chain(end))
+        }
+        Some(Damage::ResetWithin) => {
+            data.truncate(half);
+            of_parts(vec![Ok(Frame::data(data.into())), Err(Broken)])
+        }
+        Some(Damage::Cut) => {
+            data.pop();
+            of_parts(vec![Ok(Frame::data(data.into())), Ok(trailers())])
+        }
+        Some(Damage::NoStatus) => of_parts(vec![Ok(Frame::data(data.into()))]),
+        Some(Damage::Split) => {
+            let pieces = data
+                .chunks(7)
+                .map(|piece| Ok(Frame::data(Bytes::copy_from_slice(piece))));
+            of_parts(pieces.chain([Ok(trailers())]).collect())
+        }
+        _ => of_parts(vec![Ok(Frame::data(data.into())), Ok(trailers())]),
+    }
+}
+
+/// A status and nothing else.
+pub fn refusal(status: &Status) -> Response<Body> {
+    let response = status.clone().into_http::<Full<Bytes>>();
+    response.map(|body| body.map_err(|never| match never {}).boxed_unsync())
+}
+
+/// Events as they come, without an end.
+pub fn of_events(events: broadcast::Receiver<Bytes>) -> Response<Body> {
+    of_stream(stream::unfold(events, |mut events| async {
+        let event = events.recv().await.ok()?;
+        Some((Ok(Frame::data(wire::frame(&event))), events))
+    }))
+}
+
+fn of_parts(parts: Vec<Part>) -> Response<Body> {
+    of_stream(stream::iter(parts))
+}
+
+fn of_stream(parts: impl futures_util::Stream<Item = Part> + Send + 'static) -> Response<Body> {
+    let mut response = Response::new(StreamBody::new(parts).boxed_unsync());
+    let kind = HeaderValue::from_static("application/grpc");
+    response
+        .headers_mut()
+        .insert(http::header::CONTENT_TYPE, kind);
+    response
+}
+
+fn trailers() -> Frame<Bytes> {
+    let status = (
+        http::HeaderName::from_static("grpc-status"),
+        HeaderValue::from_static("0"),
+    );
+    Frame::trailers(HeaderMap::from_iter([status]))
+}

@@ -1,0 +1,334 @@
+//! What is so: every pod, container and image that ever was, which calls reached which backend, what clients were told.
+//!
+//! Moments are numbers in the order of what happened, since much happens within one tick of the paused clock.
+
+use criswitch::rpc::{Kind, Row};
+use tokio::time::Instant;
+
+/// A moment in the order of what happened.
+pub type Moment = u64;
+/// A client's call; 0 is one of the switch's own.
+pub type CallId = u64;
+
+/// A pod or container that is or was.
+#[derive(Debug)]
+pub struct Thing {
+    pub kind: Kind,
+    pub id: String,
+    pub backend: usize,
+    /// A container's pod; a pod's own id.
+    pub pod: String,
+    pub name: String,
+    /// The handler's name at the backend.
+    pub handler: String,
+    /// The call that made it; 0 if nobody did through the switch.
+    pub maker: CallId,
+    pub born: Moment,
+    pub gone: Option<Moment>,
+    /// When a client was told that it is removed.
+    pub removal_told: Option<Moment>,
+    /// When a client first learned of it.
+    pub told: Option<Moment>,
+    /// When the switch that runs now first learned of it.
+    pub learned: Option<Moment>,
+}
+
+impl Thing {
+    pub fn new(
+        kind: Kind,
+        id: String,
+        backend: usize,
+        pod: String,
+        name: String,
+        born: Moment,
+    ) -> Thing {
+        Thing {
+            kind,
+            id,
+            backend,
+            pod,
+            name,
+            born,
+            handler: String::new(),
+            maker: 0,
+            gone: None,
+            removal_told: None,
+            told: None,
+            learned: None,
+        }
+    }
+
+    /// Whether it was there all the time from `begun` to now.
+    pub fn stood(&self, begun: Moment) -> bool {
+        self.born < begun && self.gone.is_none()
+    }
+}
+
+/// An image in one backend's store.
+#[derive(Debug)]
+pub struct Stored {
+    pub backend: usize,
+    pub image: String,
+    pub gone: Option<Moment>,
+    /// When a client was told that it is there; 0 for what was from the start.
+    pub told: Option<Moment>,
+}
+
+/// A call that a backend got.
+#[derive(Debug)]
+pub struct Seen {
+    pub call: CallId,
+    pub backend: usize,
+    pub row: &'static Row,
+    /// The handler that it named.
+    pub handler: Option<String>,
+    pub executed: bool,
+    /// A fault was played on it.
+    pub spoilt: bool,
+}
+
+/// A whole list that a backend gave unspoilt.
+#[derive(Debug)]
+pub struct Listing {
+    pub call: CallId,
+    pub backend: usize,
+    pub kind: Kind,
+    pub at: Moment,
+    pub taken: Instant,
+    /// When the switch must have had it; `None` while that is not certain.
+    pub delivered: Option<Moment>,
+    /// The switch's own, or the client's call that it was for went well: others may have been dropped.
+    pub used: bool,
+}
+
+/// What is so at one backend apart from what it has.
+#[derive(Debug, Default)]
+pub struct Health {
+    /// Something is wrong with it now.
+    pub faulty: bool,
+    /// When something last was.
+    pub since: Option<Instant>,
+    /// When it stopped to answer.
+    pub silenced: Vec<Moment>,
+    /// The last runtime configuration that it took.
+    pub config: Vec<u8>,
+}
+
+/// The calls that change the runtime's configuration.
+#[derive(Debug, Default)]
+pub struct Updates {
+    under_way: usize,
+    /// Which one counts is not certain: two were made at once, or one was refused.
+    uncertain: bool,
+    /// What every backend must have in the end.
+    pub last: Option<Vec<u8>>,
+}
+
+impl Updates {
+    pub fn begin(&mut self) {
+        self.uncertain |= self.under_way > 0;
+        self.under_way += 1;
+        self.last = None;
+    }
+
+    /// One has ended; `taken` is what it said, if it went well.
+    pub fn end(&mut self, taken: Option<Vec<u8>>) {
+        self.under_way -= 1;
+        self.last = taken.filter(|_| !self.uncertain);
+    }
+
+    pub fn spoil(&mut self) {
+        self.uncertain = true;
+        self.last = None;
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Truth {
+    now: Moment,
+    made: u64,
+    calls: CallId,
+    pub seed: u64,
+    /// How many switches there have been before this one.
+    pub life: u64,
+    /// Whether this one has been connected to every backend.
+    pub started: bool,
+    /// When a backend last answered slowly, if it did.
+    pub slow: Option<Instant>,
+    /// Moments at which all that was sent had arrived.
+    pub arrivals: Vec<Moment>,
+    pub updates: Updates,
+    pub things: Vec<Thing>,
+    pub images: Vec<Stored>,
+    pub seen: Vec<Seen>,
+    pub listings: Vec<Listing>,
+    pub health: Vec<Health>,
+}
+
+impl Truth {
+    pub fn new(seed: u64, backends: usize) -> Truth {
+        Truth {
+            seed,
+            health: (0..backends).map(|_| Health::default()).collect(),
+            ..Truth::default()
+        }
+    }
+
+    /// The next moment.
+    pub fn tick(&mut self) -> Moment {
+        self.now += 1;
+        self.now
+    }
+
+    /// The last moment.
+    pub fn moment(&self) -> Moment {
+        self.now
+    }
+
+    /// The id of a client's call that begins now, and the moment.
+    pub fn begin_call(&mut self) -> (CallId, Moment) {
+        self.calls += 1;
+        (self.calls, self.tick())
+    }
+
+    /// An id like no other; most differ in their first digits.
+    pub fn new_id(&mut self) -> String {
+        self.made += 1;
+        format!(
+            "{:016x}",
+            fastrand::Rng::with_seed(self.seed << 20 | self.made).u64(..)
+        )
+    }
+
+    pub fn thing(&self, kind: Kind, id: &str) -> Option<&Thing> {
+        self.things
+            .iter()
+            .find(|thing| thing.kind == kind && thing.id == id)
+    }
+
+    pub fn thing_mut(&mut self, kind: Kind, id: &str) -> Option<&mut Thing> {
+        self.things
+            .iter_mut()
+            .find(|thing| thing.kind == kind && thing.id == id)
+    }
+
+    /// What `backend` has now.
+    pub fn at(&self, backend: usize, kind: Kind) -> impl Iterator<Item = &Thing> {
+        self.things.iter().filter(move |thing| {
+            thing.backend == backend && thing.kind == kind && thing.gone.is_none()
+        })
+    }
+
+    /// Everything of this kind that exists.
+    pub fn existing(&self, kind: Kind) -> impl Iterator<Item = &Thing> {
+        self.things
+            .iter()
+            .filter(move |thing| thing.kind == kind && thing.gone.is_none())
+    }
+
+    pub fn has_image(&self, backend: usize, image: &str) -> bool {
+        let mut stored = self.images.iter();
+        stored.any(|it| it.backend == backend && it.image == image && it.gone.is_none())
+    }
+
+    /// The pod or container is gone, a pod's containers with it.
+    pub fn remove(&mut self, kind: Kind, id: &str) {
+        let now = self.tick();
+        let is_it = |thing: &&mut Thing| match kind {
+            Kind::Pod => thing.pod == id,
+            Kind::Container => thing.kind == kind && thing.id == id,
+        };
+        for thing in self.things.iter_mut().filter(is_it) {
+            thing.gone = thing.gone.or(Some(now));
+        }
+    }
+
+    /// A backend has lost all that it had.
+    pub fn lose_all(&mut self, backend: usize) {
+        let now = self.tick();
+        for thing in self
+            .things
+            .iter_mut()
+            .filter(|thing| thing.backend == backend)
+        {
+            thing.gone = thing.gone.or(Some(now));
+        }
+    }
+
+    /// Whether something is wrong with `backend` from now on.
+    pub fn set_faulty(&mut self, backend: usize, faulty: bool) {
+        self.health[backend].faulty = faulty;
+        self.disturbed(backend);
+    }
+
+    /// What `backend` has sent may not have arrived.
+    pub fn disturbed(&mut self, backend: usize) {
+        self.health[backend].since = Some(Instant::now());
+        self.listings
+            .retain(|listing| listing.backend != backend || listing.delivered.is_some());
+    }
+
+    /// Nothing has moved for a tick of the clock: what was sent has arrived.
+    pub fn all_arrived(&mut self) {
+        let now = self.tick();
+        self.arrivals.push(now);
+        let Truth {
+            listings, things, ..
+        } = self;
+        for listing in listings
+            .iter_mut()
+            .filter(|it| it.used && it.delivered.is_none())
+        {
+            listing.delivered = Some(now);
+            let shown = things.iter_mut().filter(|thing| {
+                thing.backend == listing.backend
+                    && thing.kind == listing.kind
+                    && thing.born < listing.at
+            });
+            shown.for_each(|thing| thing.learned = thing.learned.or(Some(now)));
+        }
+        self.started |= (0..self.health.len()).all(|backend| self.is_listed(backend));
+    }
+
+    /// Whether `backend` is in order and the switch has listed it.
+    fn is_listed(&self, backend: usize) -> bool {
+        let mut listings = self.listings.iter();
+        let listed =
+            listings.any(|it| it.backend == backend && it.kind == Kind::Container && it.call == 0);
+        listed && self.relied_upon(backend, Instant::now())
+    }
+
+    /// A client has gone: what was on its way may not have been read, nor what the switch asked on its account.
+    pub fn cancelled(&mut self) {
+        self.listings.retain(|listing| listing.delivered.is_some());
+    }
+
+    /// A client's call went well.
+    pub fn used(&mut self, call: CallId) {
+        let its = self
+            .listings
+            .iter_mut()
+            .filter(|listing| listing.call == call);
+        its.for_each(|listing| listing.used = true);
+    }
+
+    /// Another switch knows nothing.
+    pub fn switch_restarted(&mut self) {
+        self.life += 1;
+        self.started = false;
+        self.updates = Updates::default();
+        self.listings.clear();
+        self.things
+            .iter_mut()
+            .for_each(|thing| thing.learned = None);
+    }
+
+    /// Whether nothing has been wrong with `backend` for so long that whoever asks must get an answer.
+    pub fn relied_upon(&self, backend: usize, asked: Instant) -> bool {
+        let health = &self.health[backend];
+        !health.faulty
+            && health
+                .since
+                .is_none_or(|since| since + super::RECOVERY <= asked)
+    }
+}

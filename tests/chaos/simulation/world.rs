@@ -1,0 +1,319 @@
+//! What a schedule is played in: backends, the switch, clients, and the calls under way.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
+
+use criswitch::address::Address;
+use criswitch::config::Config;
+use criswitch::dialer::Dialer;
+use criswitch::rpc::{Goes, ImageRule, Kind, Row};
+use criswitch::switch::Switch;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
+
+use super::RECOVERY;
+use super::client::{self, Call, Client};
+use super::judge::{self, Asked, events};
+use super::plan::{CLIENTS, IMAGES, On, Op, Plan, Step, row};
+use super::runtime::Runtime;
+use super::sabotage::{self, Sabotage};
+use super::truth::{Stored, Truth};
+
+pub struct World {
+    config: Config,
+    truth: Arc<Mutex<Truth>>,
+    runtimes: Arc<Vec<Arc<Runtime>>>,
+    switch: Arc<Switch>,
+    /// Connections of the switch to its backends and of clients to the switch.
+    connections: JoinSet<()>,
+    backends: JoinSet<()>,
+    clients: Vec<Client>,
+    under_way: Vec<(Asked, AbortHandle)>,
+    violations: Arc<Mutex<Vec<String>>>,
+    sabotage: Option<Sabotage>,
+}
+
+/// Plays `plan` to its end or to the first violation.
+pub async fn play(plan: &Plan, sabotage: Option<Sabotage>) -> Result<(), String> {
+    let mut world = World::new(plan, sabotage).await;
+    for step in &plan.steps {
+        world.step(step).await?;
+    }
+    world.heal().await?;
+    world.end().await
+}
+
+impl World {
+    async fn new(plan: &Plan, sabotage: Option<Sabotage>) -> World {
+        let config = topologies()[plan.topology].clone();
+        let count = config.table.backends.len();
+        let truth = Arc::new(Mutex::new(Truth::new(plan.seed, count)));
+        stock(&mut truth.lock().unwrap(), count);
+        let runtimes = (0..count).map(|at| Runtime::new(at, Arc::clone(&truth)));
+        let runtimes = Arc::new(runtimes.collect());
+        let switch = new_switch(&config, &runtimes);
+        let mut world = World {
+            config,
+            truth,
+            runtimes,
+            switch,
+            connections: JoinSet::new(),
+            backends: JoinSet::new(),
+            clients: Vec::new(),
+            under_way: Vec::new(),
+            violations: Arc::default(),
+            sabotage,
+        };
+        world.start().await;
+        world
+    }
+
+    /// A switch that knows nothing, and clients that are connected to it.
+    async fn start(&mut self) {
+        self.switch = new_switch(&self.config, &self.runtimes);
+        self.backends = criswitch::keep_connected(&self.switch);
+        self.connections = JoinSet::new();
+        self.clients.clear();
+        for _ in 0..CLIENTS {
+            self.clients
+                .push(Client::connect(&self.switch, &mut self.connections).await);
+        }
+    }
+
+    async fn step(&mut self, step: &Step) -> Result<(), String> {
+        match step {
+            Step::Call(op) => self.begin(op),
+            Step::Cancel(which) => self.cancel(*which),
+            Step::Fault(backend, fault) => {
+                let at = backend % self.runtimes.len();
+                self.runtimes[at].play(fault);
+            }
+            Step::RestartSwitch => {
+                self.truth().switch_restarted();
+                self.start().await;
+            }
+            Step::Wait(ms) => self.wait(Duration::from_millis(*ms)).await,
+        }
+        self.check()
+    }
+
+    /// Lets the clock move on; whatever needs no time happens at its beginning.
+    async fn wait(&mut self, time: Duration) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        self.truth().all_arrived();
+        tokio::time::sleep(time.saturating_sub(Duration::from_millis(1))).await;
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        self.under_way.retain(|(_, task)| !task.is_finished());
+        let truth = self.truth.lock().unwrap();
+        let overdue = self
+            .under_way
+            .iter()
+            .find_map(|(asked, _)| judge::overdue(asked, &truth));
+        drop(truth);
+        let mut violations = self.violations.lock().unwrap();
+        violations.extend(overdue);
+        match violations.first() {
+            Some(violation) => Err(violation.clone()),
+            None => Ok(()),
+        }
+    }
+
+    fn cancel(&mut self, which: u32) {
+        if self.under_way.is_empty() {
+            return;
+        }
+        let (asked, task) = self.under_way.remove(which as usize % self.under_way.len());
+        task.abort();
+        self.truth().cancelled();
+        if asked.updates() {
+            self.truth().updates.spoil();
+        }
+    }
+
+    /// Begins a call; it is judged when it ends.
+    fn begin(&mut self, op: &Op) {
+        let (asked, client) = (self.ask(op), self.clients[op.client].clone());
+        let (truth, violations) = (Arc::clone(&self.truth), Arc::clone(&self.violations));
+        let (judged, table, sabotage) = (asked.clone(), self.config.table.clone(), self.sabotage);
+        let task = tokio::spawn(async move {
+            let reply = sabotage::call(sabotage, client, &judged, &truth).await;
+            let verdict = judge::judge(&judged, &reply, &mut truth.lock().unwrap(), &table);
+            if let Err(violation) = verdict {
+                violations.lock().unwrap().push(violation);
+            }
+        });
+        self.under_way.push((asked, task.abort_handle()));
+    }
+
+    fn ask(&self, op: &Op) -> Asked {
+        let names = self.names(op);
+        let silent = self.runtimes.iter().filter(|runtime| runtime.is_silent());
+        let mut truth = self.truth();
+        let (id, begun) = truth.begin_call();
+        if op.row.name == "UpdateRuntimeConfig" {
+            truth.updates.begin();
+        }
+        let name = format!("{}-{id}", truth.seed);
+        Asked {
+            call: Call {
+                id,
+                row: op.row,
+                message: client::message(op.row, &names, &name),
+                names,
+                timeout: op.timeout_ms.map(Duration::from_millis),
+                heard: Arc::default(),
+            },
+            begun,
+            life: truth.life,
+            at: Instant::now(),
+            silent: silent.map(|runtime| runtime.at).collect(),
+        }
+    }
+
+    /// The id, image or handler that a call names; empty for a list of everything.
+    fn names(&self, op: &Op) -> String {
+        let which = op.which as usize;
+        match &op.row.goes {
+            Goes::Handler(_) if op.on == On::Nothing => "nosuch".to_owned(),
+            Goes::Handler(_) => {
+                let handlers = &self.config.table.handlers;
+                let named = handlers.get(which % (handlers.len() + 1));
+                named.map_or(String::new(), |handler| handler.name.clone())
+            }
+            Goes::Owner(kind, ..) => self.an_id(*kind, op.on, which),
+            Goes::OwnerWithImage(_) => self.an_id(Kind::Pod, op.on, which),
+            Goes::All(filter, _) => match filter.id {
+                Some((kind, _)) if which.is_multiple_of(4) => self.an_id(kind, op.on, which),
+                _ => String::new(),
+            },
+            Goes::Image(_, ImageRule::List(_)) | Goes::Default => String::new(),
+            Goes::Image(..) => format!("image-{}", which % IMAGES as usize),
+        }
+    }
+
+    fn an_id(&self, kind: Kind, on: On, which: usize) -> String {
+        let truth = self.truth();
+        let gone = on == On::Gone;
+        let things = truth.things.iter();
+        let ids: Vec<_> = things
+            .filter(|thing| thing.kind == kind && thing.gone.is_some() == gone)
+            .map(|thing| thing.id.as_str())
+            .collect();
+        match ids.get(which.checked_rem(ids.len()).unwrap_or(0)) {
+            Some(id) if on == On::Short => id[..8].to_owned(),
+            Some(id) if on != On::Nothing => (*id).to_owned(),
+            _ => "nothing".to_owned(),
+        }
+    }
+
+    /// Ends all faults and waits until everything must have recovered.
+    async fn heal(&mut self) -> Result<(), String> {
+        self.runtimes.iter().for_each(|runtime| runtime.heal());
+        self.wait(RECOVERY).await;
+        self.check()?;
+        let endless = |row: &Row| row.name == "GetContainerEvents";
+        match self
+            .under_way
+            .iter()
+            .find(|(asked, _)| !endless(asked.call.row))
+        {
+            Some((asked, _)) => Err(format!("{asked}: no end after every fault has")),
+            None => Ok(()),
+        }
+    }
+
+    /// Everything is well: the kubelet must find all that there is.
+    async fn end(&mut self) -> Result<(), String> {
+        for name in ["ListPodSandbox", "ListContainers", "Status"] {
+            self.ask_for(row(name), 1).await?;
+        }
+        let (pods, containers) = (self.count(Kind::Pod), self.count(Kind::Container));
+        for which in 0..pods {
+            self.ask_for(row("PodSandboxStatus"), which).await?;
+        }
+        for which in 0..containers {
+            self.ask_for(row("ContainerStatus"), which).await?;
+        }
+        let truth = self.truth();
+        sabotage::at_end(self.sabotage, &self.switch);
+        for (asked, _) in &self.under_way {
+            events::judge(asked, &truth)?;
+        }
+        judge::configured(&truth)?;
+        judge::memory(&truth, &self.switch)
+    }
+
+    fn count(&self, kind: Kind) -> u32 {
+        u32::try_from(self.truth().existing(kind).count()).unwrap()
+    }
+
+    async fn ask_for(&mut self, row: &'static Row, which: u32) -> Result<(), String> {
+        let (client, timeout_ms, on) = (0, Some(20_000), On::Existing);
+        self.begin(&Op {
+            row,
+            client,
+            timeout_ms,
+            on,
+            which,
+        });
+        self.wait(Duration::from_millis(1)).await;
+        self.check()
+    }
+
+    fn truth(&self) -> MutexGuard<'_, Truth> {
+        self.truth.lock().unwrap()
+    }
+}
+
+fn new_switch(config: &Config, runtimes: &Arc<Vec<Arc<Runtime>>>) -> Arc<Switch> {
+    let (table, runtimes) = (config.table.clone(), Arc::clone(runtimes));
+    let dial = move |address: &Address| {
+        let at = table
+            .backends
+            .iter()
+            .position(|backend| backend.socket == *address);
+        runtimes[at.expect("a backend of the table")].dial()
+    };
+    Arc::new(Switch::new(config.clone(), &Dialer::Memory(Arc::new(dial))))
+}
+
+/// Every backend has some images from the start, the first one all.
+fn stock(truth: &mut Truth, backends: usize) {
+    for backend in 0..backends {
+        for image in 0..IMAGES as usize {
+            if image.is_multiple_of(backend + 1) {
+                let image = format!("image-{image}");
+                truth.images.push(Stored {
+                    backend,
+                    image,
+                    gone: None,
+                    told: Some(0),
+                });
+            }
+        }
+    }
+}
+
+/// The tables that schedules are played with.
+fn topologies() -> &'static [Config] {
+    static TOPOLOGIES: OnceLock<Vec<Config>> = OnceLock::new();
+    TOPOLOGIES.get_or_init(|| {
+        let texts = [
+            "default = \"runc\"\n[handlers]\nrunc = \"/0\"\n",
+            "default = \"runc\"\n[handlers]\nrunc = \"/0\"\nkata = \"/1\"\n",
+            "default = \"runc\"\n[handlers]\nrunc = \"/0\"\nkata = \"/1\"\n[backends]\nold = \"/2\"\n",
+            "default = \"kata\"\n[handlers]\nrunc = \"/0\"\nkata = \"/1\"\n\
+             gvisor = { backend = \"crio\", handler = \"runsc\" }\n[backends]\ncrio = \"/2\"\n",
+        ];
+        texts.map(configured).into()
+    })
+}
+
+fn configured(text: &str) -> Config {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("criswitch.toml");
+    std::fs::write(&path, text).unwrap();
+    Config::load(&path).unwrap_or_else(|problems| panic!("{problems}"))
+}
