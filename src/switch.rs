@@ -26,7 +26,7 @@ use crate::owners::{BackendId, Owners};
 use crate::question::Question;
 use crate::reply::{self, Reply};
 use crate::route::{Known, Refusal, Target};
-use crate::rpc::{self, Goes, ImageRule, Kind, Merge, Row, Unknown};
+use crate::rpc::{self, Goes, ImageRule, Kind, Merge, Row, Then, Unknown};
 use crate::telemetry::{self, CallLog};
 use crate::{status, wire};
 
@@ -310,6 +310,10 @@ impl Switch {
         match (&target, answered) {
             // The full id, so no other backend can have it.
             (Target::Owner(_, _, full), _) if *full == id => Ok(target),
+            // All are asked for what begins so, and what was last known of a silent one stands in for it.
+            (Target::Owner(..), Err(_)) if matches!(row.then, Then::Learn(_)) => {
+                Ok(Target::Backends((0..self.backends.len()).collect()))
+            }
             (_, Err(unanswered)) => Err(status::owner_unknown(kind, &id, &unanswered)),
             (_, Ok(())) => Ok(target),
         }

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use criswitch::config::{Config, Handler, Key, Table};
+use criswitch::cri::CgroupDriver;
 use serde_json::{Value, json};
 
 use super::columns::columns;
-use super::probe::{Found, Probe, advertised};
+use super::probe::{Found, Probe, advertised, cgroup_driver, with_other_driver};
 
 /// For people.
 pub(super) fn text(config: &Config, probes: Option<&[Probe]>) -> anyhow::Result<String> {
@@ -19,7 +20,8 @@ pub(super) fn text(config: &Config, probes: Option<&[Probe]>) -> anyhow::Result<
     if let Some(probes) = probes {
         parts.push(answers(&config.table, probes)?);
         parts.push(conditions(&config.table, probes)?);
-        parts.push(missing_handlers(&config.table, probes));
+        let wrong = [missing_handlers, other_drivers];
+        parts.push(wrong.map(|lines| lines(&config.table, probes)).concat());
     }
     parts.retain(|part| !part.is_empty());
     Ok(parts.join("\n"))
@@ -113,15 +115,17 @@ fn answers(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
             Ok(found) => [
                 backend.name.clone(),
                 format!("{} {}", found.runtime, found.version),
+                found.cgroup_driver.map(driver_name).unwrap_or_default(),
                 found.handlers.join(" "),
             ],
             Err(cause) => [
                 backend.name.clone(),
                 format!("failed: {cause}"),
                 String::new(),
+                String::new(),
             ],
         });
-    columns(&["BACKEND", "ANSWER", "ITS HANDLERS"], rows)
+    columns(&["BACKEND", "ANSWER", "CGROUPS", "ITS HANDLERS"], rows)
 }
 
 fn conditions(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
@@ -160,6 +164,23 @@ fn missing_handlers(table: &Table, probes: &[Probe]) -> String {
         .collect()
 }
 
+fn other_drivers(table: &Table, probes: &[Probe]) -> String {
+    let default = probes.get(table.default.backend).and_then(cgroup_driver);
+    let ours = default.map(driver_name).unwrap_or_default();
+    let wrong = with_other_driver(table, probes).into_iter();
+    wrong
+        .map(|(name, theirs)| {
+            let theirs = driver_name(theirs);
+            format!("backend {name:?}: its cgroup driver is {theirs}, the default backend's and so the kubelet's is {ours}\n")
+        })
+        .collect()
+}
+
+/// As kubelets and runtimes write it in their configurations.
+fn driver_name(driver: CgroupDriver) -> String {
+    driver.as_str_name().to_lowercase()
+}
+
 fn handler_json(table: &Table, row: &Handler, probes: Option<&[Probe]>) -> Value {
     json!({
         "name": row.name,
@@ -175,6 +196,7 @@ fn probe_json(probe: &Probe) -> Value {
         Ok(Found {
             runtime,
             version,
+            cgroup_driver,
             conditions,
             handlers,
         }) => {
@@ -190,6 +212,7 @@ fn probe_json(probe: &Probe) -> Value {
                 "answers": true,
                 "runtime": runtime,
                 "version": version,
+                "cgroup_driver": cgroup_driver.map(driver_name),
                 "conditions": conditions.collect::<Vec<_>>(),
                 "handlers": handlers,
             })

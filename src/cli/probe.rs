@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
+use criswitch::answer::Answer;
 use criswitch::backend::{Backend, Wire, own_headers};
 use criswitch::config::{BackendConfig, Config, Handler, Table};
 use criswitch::cri::{
-    RuntimeCondition, StatusRequest, StatusResponse, VersionRequest, VersionResponse,
+    CgroupDriver, RuntimeCondition, RuntimeConfigRequest, RuntimeConfigResponse, StatusRequest,
+    StatusResponse, VersionRequest, VersionResponse,
 };
 use criswitch::dialer::Dialer;
 use criswitch::rpc::{self, Row};
@@ -16,7 +18,7 @@ use futures_util::future::join_all;
 use prost::Message;
 use tonic::Code;
 
-/// What a backend may take to connect and to answer both calls.
+/// What a backend may take to connect and to answer every call.
 const LIMIT: Duration = Duration::from_secs(3);
 
 /// What a backend says of itself, or why it says nothing.
@@ -26,6 +28,8 @@ pub(super) type Probe = Result<Found, String>;
 pub(super) struct Found {
     pub(super) runtime: String,
     pub(super) version: String,
+    /// None where it has no opinion.
+    pub(super) cgroup_driver: Option<CgroupDriver>,
     pub(super) conditions: Vec<RuntimeCondition>,
     /// Its handlers, without the empty name of its default; none from a runtime that doesn't list them.
     pub(super) handlers: Vec<String>,
@@ -41,13 +45,34 @@ pub(super) fn probe(config: &Config) -> anyhow::Result<Vec<Probe>> {
     Ok(runtime.block_on(join_all(probes)))
 }
 
-/// Whether every backend answers and has each handler that a row sends it.
+/// Whether every backend answers, has each handler that a row sends it, and shares the default's cgroup driver.
 pub(super) fn all_well(table: &Table, probes: &[Probe]) -> bool {
     probes.iter().all(Result::is_ok)
+        && with_other_driver(table, probes).is_empty()
         && table
             .handlers
             .iter()
             .all(|row| advertised(row, probes) != Some(false))
+}
+
+/// Backends whose cgroup driver is not the default one's, which the kubelet uses for all: name and driver.
+pub(super) fn with_other_driver<'a>(
+    table: &'a Table,
+    probes: &[Probe],
+) -> Vec<(&'a str, CgroupDriver)> {
+    let Some(ours) = probes.get(table.default.backend).and_then(cgroup_driver) else {
+        return Vec::new();
+    };
+    let drivers = table.backends.iter().zip(probes);
+    drivers
+        .filter_map(|(backend, probe)| Some((backend.name.as_str(), cgroup_driver(probe)?)))
+        .filter(|(_, theirs)| *theirs != ours)
+        .collect()
+}
+
+/// What a backend says its cgroup driver is, if it answers and has an opinion.
+pub(super) fn cgroup_driver(probe: &Probe) -> Option<CgroupDriver> {
+    probe.as_ref().ok()?.cgroup_driver
 }
 
 /// Whether a row's backend says that it has the row's handler; none where that cannot be told.
@@ -88,9 +113,22 @@ async fn ask(backend: &Backend, wire: &Wire) -> anyhow::Result<Found> {
     Ok(Found {
         runtime: version.runtime_name,
         version: version.runtime_version,
+        cgroup_driver: ask_cgroup_driver(backend, wire).await?,
         conditions: status.status.unwrap_or_default().conditions,
         handlers: handlers.filter(|name| !name.is_empty()).collect(),
     })
+}
+
+/// A runtime without `RuntimeConfig` has no opinion.
+async fn ask_cgroup_driver(backend: &Backend, wire: &Wire) -> anyhow::Result<Option<CgroupDriver>> {
+    let row = &rpc::RUNTIME_CONFIG;
+    let answer = send(backend, wire, row, &RuntimeConfigRequest::default()).await?;
+    if answer.code() == Code::Unimplemented {
+        return Ok(None);
+    }
+    let config = RuntimeConfigResponse::decode(message(backend, row, &answer)?)
+        .context("RuntimeConfig cannot be read")?;
+    Ok(config.linux.map(|linux| linux.cgroup_driver()))
 }
 
 async fn call(
@@ -99,10 +137,22 @@ async fn call(
     row: &Row,
     request: &impl Message,
 ) -> anyhow::Result<Bytes> {
+    let answer = send(backend, wire, row, request).await?;
+    message(backend, row, &answer)
+}
+
+async fn send(
+    backend: &Backend,
+    wire: &Wire,
+    row: &Row,
+    request: &impl Message,
+) -> anyhow::Result<Answer> {
     let body = wire::frame(&request.encode_to_vec());
-    let answer = backend
-        .ask_over(wire.clone(), row, &own_headers(), body)
-        .await?;
+    let headers = own_headers();
+    Ok(backend.ask_over(wire.clone(), row, &headers, body).await?)
+}
+
+fn message(backend: &Backend, row: &Row, answer: &Answer) -> anyhow::Result<Bytes> {
     if answer.code() != Code::Ok {
         bail!(
             "{} says {:?}: {}",
@@ -111,5 +161,5 @@ async fn call(
             answer.plain_text()
         );
     }
-    Ok(backend.message(&answer)?)
+    Ok(backend.message(answer)?)
 }

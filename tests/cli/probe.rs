@@ -1,6 +1,6 @@
 //! `criswitch check --probe` with simulated runtimes.
 
-use criswitch::cri::RuntimeCondition;
+use criswitch::cri::{CgroupDriver, RuntimeCondition};
 use expect_test::{Expect, expect};
 use tempfile::TempDir;
 
@@ -82,16 +82,16 @@ async fn a_probe_shows_what_each_backend_says_of_itself() {
         TWO,
         0,
         expect![[r#"
-        BACKEND     ANSWER            ITS HANDLERS
-        containerd  containerd 2.4.2  runc crun
-        crio        cri-o 1.37.0      crun runsc
+            BACKEND     ANSWER            CGROUPS  ITS HANDLERS
+            containerd  containerd 2.4.2  systemd  runc crun
+            crio        cri-o 1.37.0      systemd  crun runsc
 
-        BACKEND     CONDITION     STATUS  WHY
-        containerd  RuntimeReady  true    -
-        containerd  NetworkReady  true    -
-        crio        RuntimeReady  true    -
-        crio        NetworkReady  true    -
-    "#]],
+            BACKEND     CONDITION     STATUS  WHY
+            containerd  RuntimeReady  true    -
+            containerd  NetworkReady  true    -
+            crio        RuntimeReady  true    -
+            crio        NetworkReady  true    -
+        "#]],
     )
     .await;
 }
@@ -105,6 +105,7 @@ async fn a_probe_for_programs_has_the_same() {
     expect![[r#"
         {
           "answers": true,
+          "cgroup_driver": "systemd",
           "conditions": [
             {
               "message": "",
@@ -131,19 +132,19 @@ async fn a_row_whose_backend_lacks_the_handler_is_shown_and_the_code_is_1() {
         TWO,
         1,
         expect![[r#"
-        BACKEND     ANSWER            ITS HANDLERS
-        containerd  containerd 2.4.2  runc
-        crio        cri-o 1.37.0      gvisor
+            BACKEND     ANSWER            CGROUPS  ITS HANDLERS
+            containerd  containerd 2.4.2  systemd  runc
+            crio        cri-o 1.37.0      systemd  gvisor
 
-        BACKEND     CONDITION     STATUS  WHY
-        containerd  RuntimeReady  true    -
-        containerd  NetworkReady  true    -
-        crio        RuntimeReady  true    -
-        crio        NetworkReady  true    -
+            BACKEND     CONDITION     STATUS  WHY
+            containerd  RuntimeReady  true    -
+            containerd  NetworkReady  true    -
+            crio        RuntimeReady  true    -
+            crio        NetworkReady  true    -
 
-        handler "crun": backend "containerd" has no handler "crun"
-        handler "gvisor": backend "crio" has no handler "runsc"
-    "#]],
+            handler "crun": backend "containerd" has no handler "crun"
+            handler "gvisor": backend "crio" has no handler "runsc"
+        "#]],
     )
     .await;
     let json = node.json(TWO, 1).await;
@@ -164,6 +165,57 @@ async fn a_row_whose_backend_lacks_the_handler_is_shown_and_the_code_is_1() {
 }
 
 #[tokio::test]
+async fn a_backend_with_another_cgroup_driver_than_the_defaults_is_shown_and_the_code_is_1() {
+    let crio = crio().cgroup_driver(CgroupDriver::Cgroupfs);
+    let node = Node::new().with("a", containerd()).with("b", crio);
+    node.shows(TWO, 1, expect![[r#"
+        BACKEND     ANSWER            CGROUPS   ITS HANDLERS
+        containerd  containerd 2.4.2  systemd   runc crun
+        crio        cri-o 1.37.0      cgroupfs  crun runsc
+
+        BACKEND     CONDITION     STATUS  WHY
+        containerd  RuntimeReady  true    -
+        containerd  NetworkReady  true    -
+        crio        RuntimeReady  true    -
+        crio        NetworkReady  true    -
+
+        backend "crio": its cgroup driver is cgroupfs, the default backend's and so the kubelet's is systemd
+    "#]]).await;
+    let json = node.json(TWO, 1).await;
+    let drivers = [0, 1].map(|at| &json["backends"][at]["probe"]["cgroup_driver"]);
+    assert_eq!(drivers, ["systemd", "cgroupfs"]);
+}
+
+#[tokio::test]
+async fn a_backend_without_an_opinion_on_the_cgroup_driver_agrees_with_any() {
+    let default = containerd().cgroup_driver(CgroupDriver::Cgroupfs);
+    let without = crio().lacks(["RuntimeConfig"]);
+    let node = Node::new().with("a", default).with("b", without);
+    node.shows(
+        TWO,
+        0,
+        expect![[r#"
+        BACKEND     ANSWER            CGROUPS   ITS HANDLERS
+        containerd  containerd 2.4.2  cgroupfs  runc crun
+        crio        cri-o 1.37.0      -         crun runsc
+
+        BACKEND     CONDITION     STATUS  WHY
+        containerd  RuntimeReady  true    -
+        containerd  NetworkReady  true    -
+        crio        RuntimeReady  true    -
+        crio        NetworkReady  true    -
+    "#]],
+    )
+    .await;
+    let json = node.json(TWO, 0).await;
+    assert!(json["backends"][1]["probe"]["cgroup_driver"].is_null());
+    // Nor is a driver wrong where the default has none.
+    let without = containerd().lacks(["RuntimeConfig"]);
+    let node = Node::new().with("a", without).with("b", crio());
+    node.json(TWO, 0).await;
+}
+
+#[tokio::test]
 async fn a_backend_that_lists_no_handlers_may_have_any() {
     let old = containerd().set(|settings| settings.advertises_handlers = false);
     let node = Node::new().with("a", old);
@@ -171,13 +223,13 @@ async fn a_backend_that_lists_no_handlers_may_have_any() {
         ONE,
         0,
         expect![[r#"
-        BACKEND  ANSWER            ITS HANDLERS
-        runc     containerd 2.4.2  -
+            BACKEND  ANSWER            CGROUPS  ITS HANDLERS
+            runc     containerd 2.4.2  systemd  -
 
-        BACKEND  CONDITION     STATUS  WHY
-        runc     RuntimeReady  true    -
-        runc     NetworkReady  true    -
-    "#]],
+            BACKEND  CONDITION     STATUS  WHY
+            runc     RuntimeReady  true    -
+            runc     NetworkReady  true    -
+        "#]],
     )
     .await;
     assert!(node.json(ONE, 0).await["handlers"][0]["advertised"].is_null());
@@ -190,14 +242,14 @@ async fn a_backend_that_cannot_be_reached_is_shown_with_the_cause_and_the_code_i
         TWO,
         1,
         expect![[r#"
-        BACKEND     ANSWER                                                          ITS HANDLERS
-        containerd  containerd 2.4.2                                                runc crun
-        crio        failed: cannot connect: No such file or directory (os error 2)  -
+            BACKEND     ANSWER                                                          CGROUPS  ITS HANDLERS
+            containerd  containerd 2.4.2                                                systemd  runc crun
+            crio        failed: cannot connect: No such file or directory (os error 2)  -        -
 
-        BACKEND     CONDITION     STATUS  WHY
-        containerd  RuntimeReady  true    -
-        containerd  NetworkReady  true    -
-    "#]],
+            BACKEND     CONDITION     STATUS  WHY
+            containerd  RuntimeReady  true    -
+            containerd  NetworkReady  true    -
+        "#]],
     )
     .await;
     let probe = &node.json(TWO, 1).await["backends"][1]["probe"];
@@ -220,8 +272,8 @@ async fn a_backend_that_answers_with_an_error_has_failed() {
         ONE,
         1,
         expect![[r#"
-            BACKEND  ANSWER                                                       ITS HANDLERS
-            runc     failed: Status says Internal: the CRI plugin is 100% broken  -
+            BACKEND  ANSWER                                                       CGROUPS  ITS HANDLERS
+            runc     failed: Status says Internal: the CRI plugin is 100% broken  -        -
         "#]],
     )
     .await;
@@ -236,8 +288,8 @@ async fn a_backend_that_does_not_answer_is_given_up() {
         ONE,
         1,
         expect![[r#"
-            BACKEND  ANSWER                       ITS HANDLERS
-            runc     failed: no answer within 3s  -
+            BACKEND  ANSWER                       CGROUPS  ITS HANDLERS
+            runc     failed: no answer within 3s  -        -
         "#]],
     )
     .await;
@@ -257,13 +309,13 @@ async fn what_is_not_ready_is_shown_with_its_reason_on_one_line() {
         ONE,
         0,
         expect![[r#"
-        BACKEND  ANSWER            ITS HANDLERS
-        runc     containerd 2.4.2  runc crun
+            BACKEND  ANSWER            CGROUPS  ITS HANDLERS
+            runc     containerd 2.4.2  systemd  runc crun
 
-        BACKEND  CONDITION     STATUS  WHY
-        runc     RuntimeReady  true    -
-        runc     NetworkReady  false   NetworkPluginNotReady cni plugin  [31mnot initialized
-    "#]],
+            BACKEND  CONDITION     STATUS  WHY
+            runc     RuntimeReady  true    -
+            runc     NetworkReady  false   NetworkPluginNotReady cni plugin  [31mnot initialized
+        "#]],
     )
     .await;
 }

@@ -163,6 +163,17 @@ impl Sim {
         });
     }
 
+    /// Lets calls of an RPC hang when they have been done, before they are answered, until its death.
+    pub fn hold_reply(&self, rpc: &str) {
+        self.hold(&serve::reply_of(rpc));
+    }
+
+    /// Waits until an RPC has been done and its answer is held.
+    pub async fn until_done(&self, rpc: &str) {
+        let reply = serve::reply_of(rpc);
+        self.until(|journal| journal.held.contains(&reply)).await;
+    }
+
     /// Lets held calls go on.
     pub fn release(&self, rpc: &str) {
         self.edit(|journal| {
@@ -212,6 +223,12 @@ impl Sim {
     /// Has this image from now on; answers its id.
     pub fn add_image(&self, reference: &str) -> String {
         self.store().add_image(reference)
+    }
+
+    /// Tells its listeners of a container that was started.
+    pub fn tell(&self, container: &str, pod: &str) {
+        let what = cri::ContainerEventType::ContainerStartedEvent;
+        self.store().tell(container, pod, what);
     }
 
     /// A container ends by itself.

@@ -14,14 +14,14 @@ use crate::wait::until;
 const BINARY: &str = env!("CARGO_BIN_EXE_criswitch");
 
 /// A simulated runtime, and a configuration that names it.
-struct Node {
-    runc: Sim,
-    client: Client,
+pub struct Node {
+    pub runc: Sim,
+    pub client: Client,
     directory: TempDir,
 }
 
 impl Node {
-    fn new() -> Node {
+    pub fn new() -> Node {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         let runc = Sim::new("runc");
@@ -44,6 +44,11 @@ impl Node {
         self.directory.path().join("criswitch.toml")
     }
 
+    /// Where its socket is, and nothing that is not its own.
+    pub fn socket_directory(&self) -> PathBuf {
+        self.directory.path().join("run")
+    }
+
     fn command(&self) -> Command {
         let mut command = Command::new(BINARY);
         command.args(["serve", "--config"]).arg(self.config());
@@ -51,7 +56,7 @@ impl Node {
     }
 
     /// Starts it and waits until it serves.
-    async fn serve(&self) -> Process {
+    pub async fn serve(&self) -> Process {
         self.start(self.command()).await
     }
 
@@ -68,17 +73,17 @@ impl Node {
 }
 
 /// A process that does not outlive its test.
-struct Process(Option<Child>);
+pub struct Process(Option<Child>);
 
 impl Process {
-    fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
         let id = self.0.as_ref().unwrap().id().to_string();
         let sent = Command::new("kill").args(["-s", name, &id]).status();
         assert!(sent.unwrap().success());
     }
 
     /// What it has said when it has ended.
-    async fn end(mut self) -> Output {
+    pub async fn end(mut self) -> Output {
         ended(self.0.take().unwrap()).await
     }
 }

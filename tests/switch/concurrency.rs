@@ -1,9 +1,9 @@
-//! Many calls at once.
+//! Many calls on one connection.
 
 use futures_util::future::join_all;
 use tonic::Code;
 
-use crate::support::{Rig, Sim, frame};
+use crate::support::{Rig, Sim, frame, frame_raw};
 use criswitch::cri;
 
 /// More than any default of HTTP/2 servers, and than a kubelet has pods.
@@ -33,5 +33,22 @@ async fn fifteen_hundred_calls_are_in_flight_on_one_connection() {
     let (replies, ()) = tokio::join!(calls, release);
     for reply in replies {
         assert_eq!(reply.code(), Code::Ok, "{}", reply.text());
+    }
+}
+
+/// What a backend without pods has to say is nothing, and nothing is sent for it: clients that follow HTTP/2's advice
+/// take empty frames for a flood.
+#[tokio::test]
+async fn a_connection_bears_any_number_of_lists_of_which_a_backend_has_no_part() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    rig.run("kata", "web").await;
+    let raw = (*rig).raw().await;
+    for _ in 0..300 {
+        let reply = raw.call(
+            "/runtime.v1.RuntimeService/ListPodSandbox",
+            &[],
+            frame_raw(b""),
+        );
+        assert_eq!(reply.await.code(), Code::Ok);
     }
 }

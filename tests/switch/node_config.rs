@@ -1,11 +1,9 @@
 //! Version, RuntimeConfig, UpdateRuntimeConfig, ImageFsInfo: what the kubelet settles when it starts.
 
-use std::io;
-use std::sync::{Arc, Mutex};
-
 use criswitch::cri;
 use tonic::{Code, Status};
 
+use crate::logged::Logged;
 use crate::support::{PATIENCE, Rig, Sim};
 
 async fn driver(rig: &Rig) -> Result<cri::CgroupDriver, Status> {
@@ -31,43 +29,6 @@ async fn set_cidr(rig: &Rig, cidr: &str) -> Result<(), Status> {
 fn network(cidr: &str) -> cri::NetworkConfig {
     let pod_cidr = cidr.to_owned();
     cri::NetworkConfig { pod_cidr }
-}
-
-/// What is logged on this thread while it lives.
-struct Logged {
-    text: Arc<Mutex<Vec<u8>>>,
-    _until: tracing::subscriber::DefaultGuard,
-}
-
-impl Logged {
-    fn here() -> Logged {
-        let text = Arc::new(Mutex::new(Vec::new()));
-        let lines = Writer(Arc::clone(&text));
-        let subscriber = tracing_subscriber::fmt()
-            .with_ansi(false)
-            .with_writer(move || lines.clone())
-            .finish();
-        let _until = tracing::subscriber::set_default(subscriber);
-        Logged { text, _until }
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8(self.text.lock().unwrap().clone()).unwrap()
-    }
-}
-
-#[derive(Clone)]
-struct Writer(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Writer {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 #[tokio::test]

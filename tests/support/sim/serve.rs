@@ -120,6 +120,7 @@ async fn answer(
     let reply = services
         .call(http::Request::from_parts(head, Full::new(body)))
         .await?;
+    hold(&sim, &reply_of(&rpc)).await;
     let extra = sim.0.journal.borrow().extra(&rpc);
     let reply = watch(&sim, rpc, rewrite(reply, extra));
     let chopped = sim.0.journal.borrow().chopped;
@@ -127,6 +128,11 @@ async fn answer(
         Some(length) => chop(reply, length),
         None => reply,
     })
+}
+
+/// What [`hold`] knows an RPC's replies by.
+pub fn reply_of(rpc: &str) -> String {
+    format!("the reply of {rpc}")
 }
 
 /// Waits while calls of this RPC are held. The client may give up meanwhile, which drops this.

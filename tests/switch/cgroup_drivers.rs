@@ -1,0 +1,67 @@
+//! Two cgroup drivers on one node: the kubelet has the default backend's, so the other one's pods are in the wrong place.
+
+use criswitch::cri::CgroupDriver::{Cgroupfs, Systemd};
+
+use crate::calls::stopped;
+use crate::faults::{backends_ready, runc_and_kata, status, told_of, until_state};
+use crate::logged::Logged;
+use crate::support::{Rig, Sim};
+
+async fn both(runc: criswitch::cri::CgroupDriver, kata: criswitch::cri::CgroupDriver) -> Rig {
+    let sims = [("runc", runc), ("kata", kata)];
+    let rig = Rig::start(sims.map(|(name, driver)| Sim::new(name).cgroup_driver(driver))).await;
+    for sim in &rig.sims {
+        until_state(&rig, sim.name(), "ready").await;
+    }
+    rig
+}
+
+#[tokio::test]
+async fn status_names_the_backend_whose_driver_is_not_the_defaults() {
+    let logged = Logged::here();
+    let rig = both(Systemd, Cgroupfs).await;
+    let status = status(&rig).await;
+    let message = backends_ready(&status);
+    assert!(
+        message.contains("\"kata\"") && message.contains("cgroup driver"),
+        "{message}"
+    );
+    assert!(!message.contains("\"runc\""), "{message}");
+    assert_eq!(told_of(&rig, "runc").await["cgroupDriver"], "systemd");
+    assert_eq!(told_of(&rig, "kata").await["cgroupDriver"], "cgroupfs");
+    assert_eq!(logged.lines(&["ERROR", "kata", "cgroup driver"]).len(), 1);
+}
+
+#[tokio::test]
+async fn one_driver_everywhere_is_nothing_to_tell_of() {
+    for driver in [Systemd, Cgroupfs] {
+        let rig = both(driver, driver).await;
+        assert_eq!(backends_ready(&status(&rig).await), "");
+    }
+}
+
+#[tokio::test]
+async fn a_backend_without_an_opinion_has_no_driver_and_is_fine() {
+    let kata = Sim::new("kata").lacks(["RuntimeConfig"]);
+    let rig = Rig::start([Sim::new("runc").cgroup_driver(Cgroupfs), kata]).await;
+    assert!(until_state(&rig, "kata", "ready").await["cgroupDriver"].is_null());
+    assert_eq!(backends_ready(&status(&rig).await), "");
+}
+
+#[tokio::test]
+async fn a_backend_that_comes_back_with_another_driver_is_told_of_then() {
+    let rig = runc_and_kata().await;
+    until_state(&rig, "kata", "ready").await;
+    assert_eq!(backends_ready(&status(&rig).await), "");
+    stopped(&rig, "kata").await;
+    rig.sim("kata").clone().cgroup_driver(Cgroupfs);
+    rig.sim("kata").start();
+    until_state(&rig, "kata", "ready").await;
+    let told = status(&rig).await;
+    assert!(backends_ready(&told).contains("cgroup driver"));
+    stopped(&rig, "kata").await;
+    rig.sim("kata").clone().cgroup_driver(Systemd);
+    rig.sim("kata").start();
+    until_state(&rig, "kata", "ready").await;
+    assert_eq!(backends_ready(&status(&rig).await), "");
+}

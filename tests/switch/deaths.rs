@@ -1,0 +1,94 @@
+//! A backend that dies when it has done what it was asked and before it says so: nothing is done twice or lost.
+
+use tonic::{Code, Status};
+
+use crate::faults::{directly, names, runc_and_kata, until_state};
+use crate::support::{IMAGE, Sim, container_config};
+
+#[track_caller]
+fn is_cut(failed: &Status, sim: &Sim) {
+    assert_eq!(failed.code(), Code::Unavailable, "{failed}");
+    let socket = sim.socket().display().to_string();
+    for word in [sim.name(), &socket] {
+        assert!(failed.message().contains(word), "{failed}");
+    }
+}
+
+async fn dies_after(sim: &Sim, rpc: &str) {
+    sim.hold_reply(rpc);
+    sim.until_done(rpc).await;
+    sim.stop().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_was_made_by_a_backend_that_died_is_found_when_it_is_back() {
+    let rig = runc_and_kata().await;
+    let kata = rig.sim("kata");
+    let (failed, ()) = tokio::join!(
+        (*rig).run_pod("kata", "web"),
+        dies_after(kata, "RunPodSandbox")
+    );
+    is_cut(&failed.unwrap_err(), kata);
+    kata.start();
+    until_state(&rig, "kata", "ready").await;
+    let pods = rig.pods().await.unwrap();
+    assert_eq!(names(&pods), ["web"]);
+    assert_eq!(kata.calls("RunPodSandbox").len(), 1);
+    // The kubelet cleans up what it finds, and tries again.
+    rig.stop_pod(&pods[0].id).await.unwrap();
+    rig.remove_pod(&pods[0].id).await.unwrap();
+    assert!(kata.pods().is_empty());
+}
+
+#[tokio::test]
+async fn a_container_that_was_made_by_a_backend_that_died_is_found_when_it_is_back() {
+    let rig = runc_and_kata().await;
+    let kata = rig.sim("kata");
+    kata.add_image(IMAGE);
+    let pod = rig.run_pod("kata", "web").await;
+    let create = rig.create_from(&pod, container_config("main", IMAGE));
+    let (failed, ()) = tokio::join!(create, dies_after(kata, "CreateContainer"));
+    is_cut(&failed.unwrap_err(), kata);
+    kata.start();
+    until_state(&rig, "kata", "ready").await;
+    let containers = rig.containers().await.unwrap();
+    assert_eq!(containers.len(), 1);
+    assert_eq!(kata.calls("CreateContainer").len(), 1);
+    rig.remove(&containers[0].id).await.unwrap();
+}
+
+/// The client never heard that it worked, and asks again.
+#[tokio::test]
+async fn a_removal_that_was_done_by_a_backend_that_died_can_be_asked_for_again() {
+    let rig = runc_and_kata().await;
+    let kata = rig.sim("kata");
+    let (pod, _) = rig.run("kata", "web").await;
+    rig.pods().await.unwrap();
+    let (failed, ()) = tokio::join!(rig.remove_pod(&pod), dies_after(kata, "RemovePodSandbox"));
+    is_cut(&failed.unwrap_err(), kata);
+    kata.start();
+    until_state(&rig, "kata", "ready").await;
+    rig.remove_pod(&pod).await.unwrap();
+    assert!(rig.pods().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_pod_is_made_once_though_its_backend_died_before_it_began() {
+    let rig = runc_and_kata().await;
+    let kata = rig.sim("kata");
+    kata.hold("RunPodSandbox");
+    let dies = async {
+        kata.until(|journal| journal.held == ["RunPodSandbox"])
+            .await;
+        kata.stop().await;
+        kata.release("RunPodSandbox");
+        kata.start();
+        until_state(&rig, "kata", "ready").await;
+    };
+    let (failed, ()) = tokio::join!((*rig).run_pod("kata", "web"), dies);
+    is_cut(&failed.unwrap_err(), kata);
+    assert!(rig.pods().await.unwrap().is_empty());
+    assert!(directly(kata).pods().await.unwrap().is_empty());
+    rig.run_pod("kata", "web").await;
+    assert_eq!(kata.calls("RunPodSandbox").len(), 2);
+}

@@ -1,0 +1,167 @@
+//! Events of a backend that was away: what has become of each of its pods is told when it is back.
+
+use std::collections::BTreeMap;
+
+use criswitch::cri::{self, ContainerEventType, PodSandboxState};
+use tonic::Streaming;
+
+use crate::calls::stopped;
+use crate::events::{listening, next};
+use crate::faults::{hung, runc_and_kata, wake};
+use crate::support::Rig;
+use crate::wait;
+
+type Events = Streaming<cri::ContainerEventResponse>;
+
+/// A node of which kata has a pod that runs, and one that is stopped; and who listens.
+async fn subscribed() -> (Rig, Events) {
+    let rig = runc_and_kata().await;
+    rig.run("kata", "web").await;
+    let (done, container) = rig.run("kata", "done").await;
+    rig.stop(&container).await.unwrap();
+    rig.stop_pod(&done).await.unwrap();
+    rig.run("runc", "plain").await;
+    rig.pods().await.unwrap();
+    let events = listening(&rig).await;
+    (rig, events)
+}
+
+/// The next event of each of so many pods, by the pod's name.
+async fn of_pods(
+    events: &mut Events,
+    count: usize,
+) -> BTreeMap<String, cri::ContainerEventResponse> {
+    let mut told = BTreeMap::new();
+    while told.len() < count {
+        let event = next(events).await.unwrap();
+        let metadata = metadata(&event);
+        told.insert(metadata.name.clone(), event);
+    }
+    told
+}
+
+/// The kubelet finds the pod by its uid.
+#[track_caller]
+fn metadata(event: &cri::ContainerEventResponse) -> &cri::PodSandboxMetadata {
+    let status = event.pod_sandbox_status.as_ref().unwrap();
+    let metadata = status.metadata.as_ref().unwrap();
+    assert_eq!(metadata.uid, format!("uid-of-{}", metadata.name));
+    assert_eq!(metadata.namespace, "default");
+    metadata
+}
+
+fn state(event: &cri::ContainerEventResponse) -> PodSandboxState {
+    event.pod_sandbox_status.as_ref().unwrap().state()
+}
+
+#[tokio::test]
+async fn the_state_of_each_of_its_pods_is_told() {
+    let (rig, mut events) = subscribed().await;
+    stopped(&rig, "kata").await;
+    rig.sim("kata").start();
+    let told = of_pods(&mut events, 2).await;
+    let (web, done) = (&told["web"], &told["done"]);
+    assert_eq!(
+        web.container_event_type(),
+        ContainerEventType::ContainerStartedEvent
+    );
+    assert_eq!(state(web), PodSandboxState::SandboxReady);
+    assert_eq!(web.containers_statuses.len(), 1);
+    assert_eq!(
+        web.containers_statuses[0].state(),
+        cri::ContainerState::ContainerRunning
+    );
+    assert_eq!(
+        done.container_event_type(),
+        ContainerEventType::ContainerStoppedEvent
+    );
+    assert_eq!(state(done), PodSandboxState::SandboxNotready);
+    assert_eq!(
+        done.containers_statuses[0].state(),
+        cri::ContainerState::ContainerExited
+    );
+    goes_on(&rig, events).await;
+}
+
+/// What happens now is told on the same stream.
+async fn goes_on(rig: &Rig, mut events: Events) {
+    wait::until(async || rig.sim("kata").listeners() == 1).await;
+    let pod = rig.run_pod("kata", "later").await;
+    while next(&mut events).await.unwrap().container_id != pod {}
+}
+
+#[tokio::test]
+async fn the_deletion_of_each_pod_that_vanished_is_told() {
+    let (rig, mut events) = subscribed().await;
+    let ids: Vec<_> = rig
+        .sim("kata")
+        .pods()
+        .into_iter()
+        .map(|pod| pod.id)
+        .collect();
+    stopped(&rig, "kata").await;
+    rig.sim("kata").forget();
+    rig.sim("kata").start();
+    let told = of_pods(&mut events, 2).await;
+    for name in ["web", "done"] {
+        let event = &told[name];
+        assert_eq!(
+            event.container_event_type(),
+            ContainerEventType::ContainerDeletedEvent
+        );
+        assert!(ids.contains(&event.container_id), "{event:?}");
+        assert_eq!(
+            event.container_id,
+            event.pod_sandbox_status.as_ref().unwrap().id
+        );
+        assert_eq!(state(event), PodSandboxState::SandboxNotready);
+        assert!(event.containers_statuses.is_empty());
+    }
+    goes_on(&rig, events).await;
+}
+
+#[tokio::test]
+async fn what_ended_while_the_backend_was_away_is_told_with_its_exit_code() {
+    let (rig, mut events) = subscribed().await;
+    let kata = rig.sim("kata");
+    stopped(&rig, "kata").await;
+    let running = kata
+        .containers()
+        .into_iter()
+        .find(|c| c.state() == cri::ContainerState::ContainerRunning);
+    kata.exit(&running.unwrap().id, 137);
+    kata.start();
+    let told = of_pods(&mut events, 2).await;
+    assert_eq!(told["web"].containers_statuses[0].exit_code, 137);
+}
+
+#[tokio::test]
+async fn a_pod_that_was_removed_through_the_switch_is_not_told_as_vanished() {
+    let (rig, mut events) = subscribed().await;
+    let pods = rig.sim("kata").pods();
+    let done = pods
+        .iter()
+        .find(|pod| pod.metadata.as_ref().unwrap().name == "done");
+    rig.remove_pod(&done.unwrap().id).await.unwrap();
+    while next(&mut events).await.unwrap().container_id != done.unwrap().id {}
+    stopped(&rig, "kata").await;
+    rig.sim("kata").forget();
+    rig.sim("kata").start();
+    wait::until(async || rig.sim("kata").listeners() == 1).await;
+    let later = rig.run_pod("kata", "later").await;
+    let mut told = Vec::new();
+    while told.last() != Some(&later) {
+        told.push(next(&mut events).await.unwrap().container_id);
+    }
+    assert!(!told.contains(&done.unwrap().id), "{told:?}");
+}
+
+#[tokio::test]
+async fn the_events_of_others_come_while_a_backend_hangs_and_its_own_behind_that() {
+    let (rig, mut events) = subscribed().await;
+    hung(&rig, "kata").await;
+    let pod = rig.run_pod("runc", "meanwhile").await;
+    while next(&mut events).await.unwrap().container_id != pod {}
+    wake(rig.sim("kata"));
+    goes_on(&rig, events).await;
+}

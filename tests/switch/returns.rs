@@ -1,0 +1,88 @@
+//! A backend that comes back: listed before it is ready, what vanished forgotten, what is new known.
+
+use criswitch::rpc::Kind;
+use tonic::Code;
+
+use crate::calls::{ID_CALLS, assert_names_the_dead, calls_anywhere, stopped};
+use crate::faults::{directly, names, runc_and_kata, told_of, until_state};
+
+#[tokio::test]
+async fn while_it_is_away_a_call_for_what_it_runs_is_unavailable_stop_and_remove_too() {
+    let rig = runc_and_kata().await;
+    let (pod, container) = rig.run("kata", "web").await;
+    stopped(&rig, "kata").await;
+    for call in ID_CALLS {
+        let before = calls_anywhere(&rig, call.rpc);
+        let reply = call.send(&rig, call.pick(&pod, &container)).await;
+        assert_names_the_dead(&reply, rig.sim("kata"), call.rpc);
+        assert_eq!(calls_anywhere(&rig, call.rpc), before, "{}", call.rpc);
+    }
+}
+
+#[tokio::test]
+async fn it_is_ready_when_it_has_been_listed_and_not_before() {
+    let rig = runc_and_kata().await;
+    stopped(&rig, "kata").await;
+    let kata = rig.sim("kata");
+    kata.hold("ListContainers");
+    kata.start();
+    kata.until(|journal| journal.held == ["ListContainers"])
+        .await;
+    assert_eq!(told_of(&rig, "kata").await["state"], "down");
+    kata.release("ListContainers");
+    until_state(&rig, "kata", "ready").await;
+}
+
+#[tokio::test]
+async fn what_vanished_meanwhile_is_forgotten() {
+    let rig = runc_and_kata().await;
+    let (pod, container) = rig.run("kata", "web").await;
+    rig.pods().await.unwrap();
+    stopped(&rig, "kata").await;
+    let kata = rig.sim("kata");
+    kata.forget();
+    kata.start();
+    let told = until_state(&rig, "kata", "ready").await;
+    assert_eq!((&told["pods"], &told["containers"]), (&0.into(), &0.into()));
+    assert!(rig.pods().await.unwrap().is_empty());
+    for call in ID_CALLS {
+        let reply = call.send(&rig, call.pick(&pod, &container)).await;
+        assert_eq!(reply.code(), call.if_gone, "{}", call.rpc);
+    }
+}
+
+#[tokio::test]
+async fn what_is_new_is_known_without_a_question_to_all() {
+    let rig = runc_and_kata().await;
+    stopped(&rig, "kata").await;
+    let kata = rig.sim("kata");
+    // Where no switch looks.
+    let (socket, elsewhere) = (kata.socket(), rig.directory().join("elsewhere.sock"));
+    kata.serve_on(&elsewhere);
+    let pod = directly(kata).run_pod("kata", "new").await.unwrap();
+    kata.stop().await;
+    kata.serve_on(&socket);
+    assert_eq!(until_state(&rig, "kata", "ready").await["pods"], 1);
+    let asked = rig.sim("runc").calls("ListPodSandbox").len();
+    for call in ID_CALLS.iter().filter(|call| call.kind == Kind::Pod) {
+        let reply = call.send(&rig, &pod).await;
+        assert_ne!(reply.code(), Code::NotFound, "{}", call.rpc);
+        assert_eq!(kata.calls(call.rpc).len(), 1, "{}", call.rpc);
+    }
+    assert_eq!(rig.sim("runc").calls("ListPodSandbox").len(), asked);
+}
+
+#[tokio::test]
+async fn what_was_removed_and_made_anew_there_is_told_as_it_is_now() {
+    let rig = runc_and_kata().await;
+    rig.run("kata", "before").await;
+    rig.pods().await.unwrap();
+    stopped(&rig, "kata").await;
+    assert_eq!(names(&rig.pods().await.unwrap()), ["before"]);
+    let kata = rig.sim("kata");
+    kata.forget();
+    kata.start();
+    until_state(&rig, "kata", "ready").await;
+    rig.run("kata", "after").await;
+    assert_eq!(names(&rig.pods().await.unwrap()), ["after"]);
+}

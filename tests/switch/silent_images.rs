@@ -1,0 +1,143 @@
+//! Images while a backend is away: nothing is called absent on its silence, and every failure of a pull is told.
+
+use criswitch::cri;
+use tonic::{Code, Status};
+
+use crate::calls::stopped;
+use crate::faults::{hang, hung, node};
+use crate::support::{Rig, Sim, image_spec};
+
+const KEYS: &str = "start_wait = \"0s\"\nlist_timeout = \"200ms\"";
+
+async fn three() -> Rig {
+    let sims = ["runc", "kata", "gvisor"].map(Sim::new);
+    let rig = node(KEYS, sims).await;
+    rig.pods().await.unwrap();
+    rig
+}
+
+async fn find(rig: &Rig, image: &str) -> Result<Option<String>, Status> {
+    let request = cri::ImageStatusRequest {
+        image: Some(image_spec(image)),
+        ..Default::default()
+    };
+    let status = rig.images().image_status(request).await?.into_inner();
+    Ok(status.image.map(|image| image.id))
+}
+
+async fn pull(rig: &Rig, image: &str) -> Result<String, Status> {
+    let request = cri::PullImageRequest {
+        image: Some(image_spec(image)),
+        ..Default::default()
+    };
+    Ok(rig
+        .images()
+        .pull_image(request)
+        .await?
+        .into_inner()
+        .image_ref)
+}
+
+#[track_caller]
+fn is_named(failed: &Status, sim: &Sim) {
+    assert_eq!(failed.code(), Code::Unavailable, "{failed}");
+    let name = format!("{:?}", sim.name());
+    assert!(failed.message().contains(&name), "{failed}");
+}
+
+#[tokio::test]
+async fn an_image_is_never_absent_on_the_silence_of_one_backend() {
+    let rig = three().await;
+    assert_eq!(find(&rig, "app").await.unwrap(), None);
+    for name in ["runc", "kata", "gvisor"] {
+        stopped(&rig, name).await;
+        is_named(&find(&rig, "app").await.unwrap_err(), rig.sim(name));
+        rig.sim(name).start();
+        crate::faults::until_state(&rig, name, "ready").await;
+        assert_eq!(find(&rig, "app").await.unwrap(), None);
+    }
+}
+
+#[tokio::test]
+async fn nor_while_one_hangs_which_ends_the_call_when_it_is_proven() {
+    let rig = three().await;
+    hang(rig.sim("kata"));
+    let failed = find(&rig, "app").await.unwrap_err();
+    is_named(&failed, rig.sim("kata"));
+    assert!(failed.message().contains("probe"), "{failed}");
+}
+
+#[tokio::test]
+async fn an_image_of_another_backend_is_found_past_one_that_is_late() {
+    let rig = three().await;
+    let image = rig.sim("gvisor").add_image("app");
+    rig.sim("runc").hold("ImageStatus");
+    assert_eq!(find(&rig, "app").await.unwrap(), Some(image));
+}
+
+#[tokio::test]
+async fn an_image_that_only_the_late_one_has_is_waited_for() {
+    let rig = three().await;
+    let image = rig.sim("runc").add_image("app");
+    let runc = rig.sim("runc");
+    runc.hold("ImageStatus");
+    let release = async {
+        // The last one in the order has been asked.
+        rig.sim("gvisor")
+            .until(|journal| journal.calls_of("ImageStatus").count() > 0)
+            .await;
+        runc.release("ImageStatus");
+    };
+    let (found, ()) = tokio::join!(find(&rig, "app"), release);
+    assert_eq!(found.unwrap(), Some(image));
+}
+
+#[tokio::test]
+async fn a_pull_of_all_tells_every_backend_that_failed_and_why() {
+    let rig = three().await;
+    let refusal = Status::not_found("RegistryUnavailable: no such manifest");
+    rig.sim("runc").fail("PullImage", refusal);
+    stopped(&rig, "gvisor").await;
+    let failed = pull(&rig, "app").await.unwrap_err();
+    // The kubelet looks at how the text begins.
+    assert!(
+        failed.message().starts_with("RegistryUnavailable"),
+        "{failed}"
+    );
+    assert_eq!(failed.code(), Code::NotFound);
+    for word in ["\"runc\"", "\"gvisor\"", "refused"] {
+        assert!(failed.message().contains(word), "{failed}");
+    }
+    assert!(!failed.message().contains("\"kata\""), "{failed}");
+    // Who could has pulled.
+    assert_eq!(rig.sim("kata").images().len(), 1);
+}
+
+#[tokio::test]
+async fn a_removal_from_all_is_not_ok_on_the_silence_of_one() {
+    let rig = three().await;
+    pull(&rig, "app").await.unwrap();
+    hung(&rig, "kata").await;
+    let image = Some(image_spec("app"));
+    let request = cri::RemoveImageRequest { image };
+    let failed = rig.images().remove_image(request).await.unwrap_err();
+    is_named(&failed, rig.sim("kata"));
+    assert!(rig.sim("runc").images().is_empty());
+}
+
+#[tokio::test]
+async fn a_call_with_a_handler_needs_that_handlers_backend_alone() {
+    let rig = three().await;
+    stopped(&rig, "kata").await;
+    let at = |handler: &str| cri::ImageStatusRequest {
+        image: Some(cri::ImageSpec {
+            runtime_handler: handler.to_owned(),
+            ..image_spec("app")
+        }),
+        ..Default::default()
+    };
+    let absent = rig.images().image_status(at("runc")).await.unwrap();
+    assert_eq!(absent.into_inner().image, None);
+    let failed = rig.images().image_status(at("kata")).await.unwrap_err();
+    is_named(&failed, rig.sim("kata"));
+}

@@ -1,0 +1,181 @@
+//! A backend that is slow with a list and answers a probe at once: stood in for, asked on, and never called hung.
+
+use std::time::Duration;
+
+use crate::faults::{hang, names, node, told_of};
+use crate::logged::Logged;
+use crate::support::{Journal, Rig, Sim};
+use crate::wait;
+
+const LISTS: [&str; 2] = ["ListPodSandbox", "ListContainers"];
+/// Long enough to tell what waits for it from what does not.
+const LIST_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Two backends with a pod each, listed once; kata answers no list any more.
+async fn slow() -> Rig {
+    let keys = format!("start_wait = \"0s\"\nlist_timeout = {:?}", "1s");
+    let rig = node(&keys, [Sim::new("runc"), Sim::new("kata")]).await;
+    rig.run("runc", "plain").await;
+    rig.run("kata", "boxed").await;
+    rig.pods().await.unwrap();
+    rig.containers().await.unwrap();
+    for rpc in LISTS {
+        rig.sim("kata").hold(rpc);
+    }
+    rig
+}
+
+fn held(journal: &Journal, rpc: &str) -> usize {
+    journal.held.iter().filter(|held| *held == rpc).count()
+}
+
+#[tokio::test]
+async fn a_list_that_is_missed_is_the_last_known_one_and_then_at_once() {
+    let rig = slow().await;
+    let begun = std::time::Instant::now();
+    assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "plain"]);
+    assert!(begun.elapsed() >= LIST_TIMEOUT);
+    let more = async {
+        for _ in 0..5 {
+            assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "plain"]);
+            assert_eq!(rig.containers().await.unwrap().len(), 2);
+        }
+    };
+    tokio::time::timeout(LIST_TIMEOUT, more)
+        .await
+        .expect("it waits each time");
+}
+
+#[tokio::test]
+async fn it_is_asked_in_the_background_by_one_call_at_a_time() {
+    let rig = slow().await;
+    rig.pods().await.unwrap();
+    let kata = rig.sim("kata");
+    // The client's own call was given up, the one in the background has begun.
+    kata.until(|journal| {
+        journal.cancelled == ["ListPodSandbox"] && held(journal, "ListPodSandbox") == 1
+    })
+    .await;
+    let before = kata.calls("ListPodSandbox").len();
+    for _ in 0..20 {
+        rig.pods().await.unwrap();
+        rig.containers().await.unwrap();
+    }
+    assert_eq!(kata.calls("ListPodSandbox").len(), before);
+    assert!(kata.calls("ListContainers").len() <= before);
+    kata.until(|journal| held(journal, "ListPodSandbox") == 1)
+        .await;
+}
+
+#[tokio::test]
+async fn it_is_probed_and_not_called_hung() {
+    let logged = Logged::here();
+    let rig = slow().await;
+    let kata = rig.sim("kata");
+    let (before, probes) = (told_of(&rig, "kata").await, kata.calls("Version").len());
+    for _ in 0..3 {
+        rig.pods().await.unwrap();
+    }
+    kata.until(|journal| journal.calls_of("Version").count() > probes)
+        .await;
+    let told = told_of(&rig, "kata").await;
+    assert_eq!(told["state"], "ready");
+    assert_eq!(told["transitions"], before["transitions"]);
+    assert_eq!(
+        logged.lines(&["late with a list", "kata"]).len(),
+        1,
+        "{}",
+        logged.text()
+    );
+    // Calls for its pods go on.
+    rig.run_pod("kata", "next").await;
+}
+
+#[tokio::test]
+async fn its_own_list_counts_again_when_it_answers() {
+    let rig = slow().await;
+    rig.pods().await.unwrap();
+    let kata = rig.sim("kata");
+    // Made there, so that only its own list can show it.
+    kata.until(|journal| held(journal, "ListPodSandbox") == 1)
+        .await;
+    crate::faults::directly(kata)
+        .run_pod("kata", "new")
+        .await
+        .unwrap();
+    assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "plain"]);
+    for rpc in LISTS {
+        kata.release(rpc);
+    }
+    let now = ["boxed", "new", "plain"];
+    wait::until(async || names(&rig.pods().await.unwrap()) == now).await;
+    wait::until(async || told_of(&rig, "kata").await["staleListAgeSeconds"].is_null()).await;
+    let before = kata.calls("ListPodSandbox").len();
+    rig.pods().await.unwrap();
+    assert_eq!(kata.calls("ListPodSandbox").len(), before + 1);
+}
+
+/// What was created while a list hung is in no last known list.
+#[tokio::test]
+async fn a_pod_that_was_created_meanwhile_is_waited_for_and_never_missing() {
+    let rig = slow().await;
+    rig.pods().await.unwrap();
+    rig.run_pod("kata", "meanwhile").await;
+    let kata = rig.sim("kata");
+    let asked = kata.calls("ListPodSandbox").len();
+    let release = async {
+        kata.until(|journal| journal.calls_of("ListPodSandbox").count() > asked)
+            .await;
+        for rpc in LISTS {
+            kata.release(rpc);
+        }
+    };
+    let (pods, ()) = tokio::join!(rig.pods(), release);
+    assert_eq!(names(&pods.unwrap()), ["boxed", "meanwhile", "plain"]);
+}
+
+#[tokio::test]
+async fn statistics_leave_it_out_after_list_timeout() {
+    let rig = slow().await;
+    rig.sim("kata").hold("ListPodSandboxStats");
+    let request = criswitch::cri::ListPodSandboxStatsRequest::default();
+    let stats = rig.runtime().list_pod_sandbox_stats(request).await.unwrap();
+    assert_eq!(stats.into_inner().stats.len(), 1);
+}
+
+#[tokio::test]
+async fn a_list_timeout_of_its_own_counts_for_a_backend() {
+    let text = |directory: &str| {
+        format!(
+            "default = \"runc\"\nstart_wait = \"0s\"\nlist_timeout = \"1h\"\n[handlers]\n\
+             runc = \"{directory}/runc.sock\"\nkata = \"kata\"\n[backends]\n\
+             kata = {{ socket = \"{directory}/kata.sock\", list_timeout = \"50ms\" }}\n"
+        )
+    };
+    let rig = Rig::with_config([Sim::new("runc"), Sim::new("kata")], text).await;
+    rig.run("kata", "boxed").await;
+    rig.pods().await.unwrap();
+    rig.sim("kata").hold("ListPodSandbox");
+    let pods = tokio::time::timeout(Duration::from_secs(5), rig.pods()).await;
+    assert_eq!(names(&pods.unwrap().unwrap()), ["boxed"]);
+}
+
+#[tokio::test]
+async fn calls_of_other_backends_do_not_wait_for_one_that_hangs() {
+    let keys = "start_wait = \"0s\"\nlist_timeout = \"1h\"";
+    let rig = node(keys, [Sim::new("runc"), Sim::new("kata")]).await;
+    rig.run("kata", "boxed").await;
+    rig.pods().await.unwrap();
+    hang(rig.sim("kata"));
+    let whole_life = async {
+        let (pod, container) = rig.run("runc", "plain").await;
+        rig.stop(&container).await.unwrap();
+        rig.remove(&container).await.unwrap();
+        rig.remove_pod(&pod).await.unwrap();
+    };
+    tokio::select! {
+        () = whole_life => {}
+        pods = rig.pods() => panic!("the list was to wait: {pods:?}"),
+        status = crate::faults::status(&rig) => drop(status),
+    }
+}

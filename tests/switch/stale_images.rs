@@ -1,0 +1,122 @@
+//! The last known images of a backend that does not answer: whole, or an error; never short of what was pulled since.
+
+use criswitch::cri;
+use tonic::{Code, Status};
+
+use crate::calls::stopped;
+use crate::faults::{hung, node};
+use crate::support::{Rig, Sim, image_spec};
+
+async fn with_images() -> Rig {
+    let sims = ["runc", "kata"].map(|name| Sim::new(name).image(&format!("only-{name}")));
+    let rig = node("start_wait = \"0s\"", sims).await;
+    list(&rig).await.unwrap();
+    rig
+}
+
+async fn list(rig: &Rig) -> Result<Vec<cri::Image>, Status> {
+    let request = cri::ListImagesRequest::default();
+    Ok(rig.images().list_images(request).await?.into_inner().images)
+}
+
+fn at_kata(image: &str) -> Option<cri::ImageSpec> {
+    Some(cri::ImageSpec {
+        runtime_handler: "kata".to_owned(),
+        ..image_spec(image)
+    })
+}
+
+#[track_caller]
+fn is_kata_s(failed: Status) {
+    assert_eq!(failed.code(), Code::Unavailable, "{failed}");
+    assert!(failed.message().contains("\"kata\""), "{failed}");
+}
+
+#[tokio::test]
+async fn images_stay_listed_while_a_backend_is_dead_or_hangs() {
+    let rig = with_images().await;
+    let before = list(&rig).await.unwrap();
+    stopped(&rig, "kata").await;
+    assert_eq!(list(&rig).await.unwrap(), before);
+    let rig = with_images().await;
+    hung(&rig, "kata").await;
+    assert_eq!(list(&rig).await.unwrap(), before);
+}
+
+#[tokio::test]
+async fn images_are_streamed_from_what_was_listed_last() {
+    let rig = with_images().await;
+    let before = list(&rig).await.unwrap();
+    stopped(&rig, "kata").await;
+    let request = cri::StreamImagesRequest::default();
+    let mut stream = rig
+        .images()
+        .stream_images(request)
+        .await
+        .unwrap()
+        .into_inner();
+    let mut images = Vec::new();
+    while let Some(message) = stream.message().await.unwrap() {
+        images.extend(message.images);
+    }
+    images.sort_by_key(|image| before.iter().position(|known| known.id == image.id));
+    assert_eq!(images, before);
+}
+
+#[tokio::test]
+async fn a_filter_finds_an_image_of_a_dead_backend() {
+    let rig = with_images().await;
+    let image = rig.sim("kata").images()[0].clone();
+    stopped(&rig, "kata").await;
+    let names = [&image.id, &image.repo_tags[0], &image.repo_digests[0]];
+    for (name, count) in names
+        .map(|name| (name.as_str(), 1))
+        .into_iter()
+        .chain([("no:such", 0)])
+    {
+        let filter = Some(cri::ImageFilter {
+            image: Some(image_spec(name)),
+        });
+        let found = rig
+            .images()
+            .list_images(cri::ListImagesRequest { filter })
+            .await;
+        assert_eq!(found.unwrap().into_inner().images.len(), count, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_stands_in_where_an_image_was_pulled_since() {
+    let rig = with_images().await;
+    let request = cri::PullImageRequest {
+        image: at_kata("new"),
+        ..Default::default()
+    };
+    rig.images().pull_image(request).await.unwrap();
+    stopped(&rig, "kata").await;
+    is_kata_s(list(&rig).await.unwrap_err());
+}
+
+#[tokio::test]
+async fn nothing_stands_in_where_an_image_was_removed_since() {
+    for image in [at_kata("only-kata"), Some(image_spec("only-kata"))] {
+        let rig = with_images().await;
+        let request = cri::RemoveImageRequest { image };
+        rig.images().remove_image(request).await.unwrap();
+        stopped(&rig, "kata").await;
+        is_kata_s(list(&rig).await.unwrap_err());
+    }
+}
+
+#[tokio::test]
+async fn a_list_after_a_pull_stands_in_again() {
+    let rig = with_images().await;
+    let request = cri::PullImageRequest {
+        image: Some(image_spec("new")),
+        ..Default::default()
+    };
+    rig.images().pull_image(request).await.unwrap();
+    let before = list(&rig).await.unwrap();
+    stopped(&rig, "kata").await;
+    assert_eq!(list(&rig).await.unwrap(), before);
+}

@@ -1,0 +1,277 @@
+//! The last known lists of pods and containers that stand in for a backend: whole, filtered as it would, not for long.
+
+use bytes::Bytes;
+use criswitch::cri;
+use tonic::{Code, Status};
+
+use crate::calls::{assert_names_the_dead, part, send, stopped};
+use crate::faults::{backends_ready, hung, names, node, runc_and_kata, status, told_of};
+use crate::logged::Logged;
+use crate::support::{RawReply, Rig, Sim, frame_raw};
+use crate::wait;
+
+/// What a node has in [`mixed`].
+struct Ids {
+    pod: String,
+    container: String,
+    stopped_pod: String,
+    exited: String,
+}
+
+/// Pods and containers in every state at both, all listed once.
+async fn mixed() -> (Rig, Ids) {
+    let rig = runc_and_kata().await;
+    rig.run("runc", "plain").await;
+    let (pod, container) = rig.run("kata", "web").await;
+    rig.create(&pod, "created").await;
+    let (stopped_pod, exited) = rig.run("kata", "done").await;
+    rig.stop(&exited).await.unwrap();
+    rig.stop_pod(&stopped_pod).await.unwrap();
+    list_both(&rig).await;
+    let ids = Ids {
+        pod,
+        container,
+        stopped_pod,
+        exited,
+    };
+    (rig, ids)
+}
+
+async fn list_both(rig: &Rig) {
+    rig.pods().await.unwrap();
+    rig.containers().await.unwrap();
+}
+
+fn text(field: u32, value: &str) -> Vec<u8> {
+    part(field, value.as_bytes().to_vec())
+}
+
+fn label(field: u32, key: &str, value: &str) -> Vec<u8> {
+    part(field, [text(1, key), text(2, value)].concat())
+}
+
+/// A state in a message of its own; zero is not sent.
+fn state(value: u8) -> Vec<u8> {
+    let value = match value {
+        0 => vec![],
+        value => vec![1 << 3, value],
+    };
+    part(2, value)
+}
+
+/// Every list with every kind of filter, and some together.
+fn filtered(ids: &Ids) -> Vec<(&'static str, Bytes)> {
+    let mut asked = Vec::new();
+    let mut add = |rpcs: [&'static str; 2], filter: &[Vec<u8>]| {
+        let request = frame_raw(&part(1, filter.concat()));
+        asked.extend(rpcs.map(|rpc| (rpc, request.clone())));
+    };
+    const PODS: [&str; 2] = ["ListPodSandbox", "StreamPodSandboxes"];
+    const CONTAINERS: [&str; 2] = ["ListContainers", "StreamContainers"];
+    for (rpcs, states) in [(PODS, 2), (CONTAINERS, 4)] {
+        add(rpcs, &[]);
+        for value in 0..states {
+            add(rpcs, &[state(value)]);
+        }
+    }
+    for id in [&ids.pod, &ids.stopped_pod] {
+        add(PODS, &[text(1, id)]);
+        add(PODS, &[text(1, &id[..12])]);
+        add(CONTAINERS, &[text(3, id)]);
+        add(CONTAINERS, &[text(3, &id[..12])]);
+    }
+    for id in [&ids.container, &ids.exited] {
+        add(CONTAINERS, &[text(1, id)]);
+        add(CONTAINERS, &[text(1, &id[..12])]);
+        add(CONTAINERS, &[text(1, id), text(3, &ids.pod)]);
+    }
+    let web = ("io.kubernetes.pod.name", "web");
+    for (rpcs, labels) in [(PODS, 3), (CONTAINERS, 4)] {
+        add(rpcs, &[label(labels, web.0, web.1)]);
+        add(rpcs, &[label(labels, web.0, "nobody")]);
+        add(rpcs, &[label(labels, "nothing", "")]);
+        add(
+            rpcs,
+            &[label(labels, "io.kubernetes.pod.uid", "uid-of-web")],
+        );
+        let namespace = label(labels, "io.kubernetes.pod.namespace", "default");
+        add(rpcs, &[namespace.clone()]);
+        add(rpcs, &[namespace.clone(), label(labels, web.0, web.1)]);
+        add(rpcs, &[namespace, state(1)]);
+    }
+    asked
+}
+
+/// The items of a list or stream, whatever messages they came in.
+fn items(reply: &RawReply) -> Vec<u8> {
+    reply.messages().concat()
+}
+
+/// Compared are bytes, so nothing of an item may change either.
+#[tokio::test]
+async fn filters_are_applied_as_the_runtime_itself_applies_them() {
+    for death in ["dead", "hung"] {
+        let (rig, ids) = mixed().await;
+        let mut before = Vec::new();
+        for (rpc, request) in filtered(&ids) {
+            before.push(send(&rig, rpc, request).await);
+        }
+        match death {
+            "dead" => stopped(&rig, "kata").await,
+            _ => hung(&rig, "kata").await,
+        }
+        for ((rpc, request), before) in filtered(&ids).into_iter().zip(before) {
+            let after = send(&rig, rpc, request.clone()).await;
+            assert_eq!(after.code(), Code::Ok, "{death}: {rpc} {request:?}");
+            let same = sorted(&items(&after)) == sorted(&items(&before));
+            assert!(same, "{death}: {rpc} {request:?}: other items");
+        }
+    }
+}
+
+/// The entries of a list; streams come in no order.
+fn sorted(list: &[u8]) -> Vec<Vec<u8>> {
+    let fields = criswitch::wire::fields(list).map(Result::unwrap);
+    let mut items: Vec<_> = fields.map(|field| field.raw.to_vec()).collect();
+    items.sort();
+    items
+}
+
+#[tokio::test]
+async fn what_was_removed_through_the_switch_since_is_not_in_it() {
+    let (rig, ids) = mixed().await;
+    rig.remove(&ids.exited).await.unwrap();
+    rig.remove_pod(&ids.stopped_pod).await.unwrap();
+    rig.stop(&ids.container).await.unwrap();
+    rig.remove(&ids.container).await.unwrap();
+    stopped(&rig, "kata").await;
+    assert_eq!(names(&rig.pods().await.unwrap()), ["plain", "web"]);
+    let containers = rig.containers().await.unwrap();
+    let gone = [&ids.container, &ids.exited];
+    assert_eq!(containers.len(), 2);
+    assert!(containers.iter().all(|c| !gone.contains(&&c.id)));
+}
+
+#[tokio::test]
+async fn a_container_that_came_since_makes_lists_of_containers_an_error_and_no_others() {
+    let (rig, ids) = mixed().await;
+    rig.create(&ids.pod, "since").await;
+    stopped(&rig, "kata").await;
+    rig.pods().await.unwrap();
+    for rpc in ["ListContainers", "StreamContainers"] {
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        assert_names_the_dead(&reply, rig.sim("kata"), rpc);
+        assert!(reply.body.is_empty(), "{rpc}");
+    }
+}
+
+#[tokio::test]
+async fn one_that_came_and_went_since_is_no_gap() {
+    let (rig, ids) = mixed().await;
+    let since = rig.create(&ids.pod, "since").await;
+    rig.remove(&since).await.unwrap();
+    let pod = rig.run_pod("kata", "since").await;
+    rig.remove_pod(&pod).await.unwrap();
+    stopped(&rig, "kata").await;
+    let pods = rig.pods().await.unwrap();
+    assert_eq!(names(&pods), ["done", "plain", "web"]);
+    assert_eq!(rig.containers().await.unwrap().len(), 4);
+}
+
+#[tokio::test]
+async fn pods_come_under_the_tables_names_for_their_handlers() {
+    let text = |directory: &str| {
+        format!(
+            "default = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n\
+             gvisor = {{ socket = \"{directory}/crio.sock\", handler = \"runsc\" }}\n"
+        )
+    };
+    let crio = Sim::new("crio").handlers(["runsc"]);
+    let rig = Rig::with_config([Sim::new("runc"), crio], text).await;
+    rig.run_pod("gvisor", "web").await;
+    let before = rig.pods().await.unwrap();
+    assert_eq!(before[0].runtime_handler, "gvisor");
+    stopped(&rig, "crio").await;
+    assert_eq!(rig.pods().await.unwrap(), before);
+}
+
+async fn with_stale_lists(time: &str) -> Rig {
+    let keys = format!("start_wait = \"0s\"\nstale_lists = \"{time}\"");
+    let rig = node(&keys, [Sim::new("runc"), Sim::new("kata")]).await;
+    rig.run("kata", "web").await;
+    list_both(&rig).await;
+    rig
+}
+
+async fn try_images(rig: &Rig) -> Result<usize, Status> {
+    let request = cri::ListImagesRequest::default();
+    Ok(rig
+        .images()
+        .list_images(request)
+        .await?
+        .into_inner()
+        .images
+        .len())
+}
+
+#[tokio::test]
+async fn nothing_stands_in_where_stale_lists_is_zero() {
+    let rig = with_stale_lists("0s").await;
+    try_images(&rig).await.unwrap();
+    stopped(&rig, "kata").await;
+    for rpc in ["ListPodSandbox", "ListContainers", "StreamPodSandboxes"] {
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        assert_names_the_dead(&reply, rig.sim("kata"), rpc);
+    }
+    assert_eq!(
+        try_images(&rig).await.unwrap_err().code(),
+        Code::Unavailable
+    );
+}
+
+#[tokio::test]
+async fn nothing_stands_in_for_longer_than_stale_lists() {
+    let rig = with_stale_lists("2s").await;
+    stopped(&rig, "kata").await;
+    let begun = std::time::Instant::now();
+    assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
+    wait::until(async || rig.pods().await.is_err()).await;
+
+    assert!(begun.elapsed() > std::time::Duration::from_secs(1));
+    let reply = send(&rig, "ListPodSandbox", frame_raw(b"")).await;
+    assert_names_the_dead(&reply, rig.sim("kata"), "ListPodSandbox");
+    // What the owner alone is asked for has no other stand-in either.
+    let uid = part(1, label(3, "io.kubernetes.pod.uid", "uid-of-web"));
+    let reply = send(&rig, "ListPodSandbox", frame_raw(&uid)).await;
+    assert_names_the_dead(&reply, rig.sim("kata"), "ListPodSandbox by uid");
+    rig.sim("kata").start();
+    wait::until(async || rig.pods().await.is_ok()).await;
+}
+
+#[tokio::test]
+async fn status_and_one_line_say_that_a_list_is_stale_and_how_old() {
+    let logged = Logged::here();
+    let (rig, _) = mixed().await;
+    assert!(told_of(&rig, "kata").await["staleListAgeSeconds"].is_null());
+    stopped(&rig, "kata").await;
+    for _ in 0..3 {
+        list_both(&rig).await;
+    }
+    let told = told_of(&rig, "kata").await;
+    assert!(told["staleListAgeSeconds"].is_u64(), "{told}");
+    assert_eq!(told["listsStoodInFor"], 6);
+    let status = status(&rig).await;
+    let message = backends_ready(&status);
+    assert!(message.contains(" s ago stand in for it"), "{message}");
+    assert!(message.contains("\"kata\""), "{message}");
+    assert!(told_of(&rig, "runc").await["staleListAgeSeconds"].is_null());
+    let stale = ["last known lists stand in", "kata"];
+    assert_eq!(logged.lines(&stale).len(), 1, "{}", logged.text());
+
+    rig.sim("kata").start();
+    wait::until(async || told_of(&rig, "kata").await["staleListAgeSeconds"].is_null()).await;
+    crate::faults::until_state(&rig, "kata", "ready").await;
+    let back = ["backend is in lists and statistics again", "kata"];
+    assert_eq!(logged.lines(&back).len(), 1, "{}", logged.text());
+    assert_eq!(backends_ready(&crate::faults::status(&rig).await), "");
+}

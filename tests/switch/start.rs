@@ -1,0 +1,161 @@
+//! The switch is there before its backends: the first calls wait for these, for as long as `start_wait` says.
+
+use std::time::{Duration, Instant};
+
+use criswitch::cri;
+use tonic::{Code, Status};
+
+use crate::faults::{backends_ready, names, node, status, text, until_state};
+use crate::support::{Rig, Sim};
+
+/// A switch that has just started, while no backend has.
+async fn before_its_backends(start_wait: &str) -> Rig {
+    let mut rig = node("", [Sim::new("runc"), Sim::new("kata")]).await;
+    rig.run("runc", "plain").await;
+    rig.run("kata", "boxed").await;
+    for sim in &rig.sims {
+        sim.stop().await;
+        std::fs::remove_file(sim.socket()).unwrap();
+    }
+    let (keys, sims) = (format!("start_wait = {start_wait:?}"), rig.sims.clone());
+    rig.restart_switch_with(|directory| text(&keys, &sims, directory))
+        .await;
+    rig
+}
+
+async fn version(rig: &Rig) -> Result<String, Status> {
+    let request = cri::VersionRequest::default();
+    let version = rig.runtime().version(request).await?;
+    Ok(version.into_inner().runtime_name)
+}
+
+async fn first_file_system(rig: &Rig) -> Result<String, Status> {
+    let request = cri::ImageFsInfoRequest {};
+    let info = rig.images().image_fs_info(request).await?;
+    let first = info.into_inner().image_filesystems.into_iter().next();
+    Ok(first.unwrap().fs_id.unwrap().mountpoint)
+}
+
+async fn driver(rig: &Rig) -> Result<(), Status> {
+    let request = cri::RuntimeConfigRequest {};
+    rig.runtime().runtime_config(request).await.map(drop)
+}
+
+/// Everything that a kubelet or crictl begins with, at once.
+async fn first_calls(rig: &Rig) {
+    let (version, info, driver, pods, containers, status) = tokio::join!(
+        version(rig),
+        first_file_system(rig),
+        driver(rig),
+        rig.pods(),
+        rig.containers(),
+        status(rig),
+    );
+    assert_eq!(version.unwrap(), "runc");
+    assert_eq!(info.unwrap(), "/var/lib/runc");
+    driver.unwrap();
+    assert_eq!(names(&pods.unwrap()), ["boxed", "plain"]);
+    assert_eq!(containers.unwrap().len(), 2);
+    assert_eq!(backends_ready(&status), "");
+}
+
+#[tokio::test]
+async fn the_first_calls_wait_for_backends_that_come_later_in_any_order() {
+    for order in [["runc", "kata"], ["kata", "runc"]] {
+        let rig = before_its_backends("30s").await;
+        let mut first = std::pin::pin!(first_calls(&rig));
+        for name in order {
+            // A call that waits for nobody shows that the switch is there, and time to answer too early.
+            let at_once = (*rig).run_pod(name, "early");
+            tokio::select! {
+                () = &mut first => panic!("answered before {name} was there"),
+                failed = at_once => assert_eq!(failed.unwrap_err().code(), Code::Unavailable),
+            }
+            rig.sim(name).start();
+            if name == order[0] {
+                tokio::select! {
+                    () = &mut first => panic!("answered with {name} alone"),
+                    () = started(rig.sim(name)) => {}
+                }
+            }
+        }
+        first.await;
+    }
+}
+
+/// It has been listed, and its images too, which comes last.
+async fn started(sim: &Sim) {
+    let lists = sim.calls("ListImages").len();
+    sim.until(|journal| journal.calls_of("ListImages").count() > lists)
+        .await;
+}
+
+#[tokio::test]
+async fn behind_start_wait_they_are_answered_as_ever() {
+    let rig = before_its_backends("500ms").await;
+    rig.sim("runc").start();
+    let begun = Instant::now();
+    let (version, info, driver, pods, status) = tokio::join!(
+        version(&rig),
+        first_file_system(&rig),
+        driver(&rig),
+        rig.pods(),
+        status(&rig),
+    );
+    assert!(begun.elapsed() < Duration::from_secs(3));
+    assert_eq!(version.unwrap(), "runc");
+    assert_eq!(info.unwrap(), "/var/lib/runc");
+    driver.unwrap();
+    // Nobody has ever heard of its pods, so nothing stands in for it.
+    let failed = pods.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable);
+    assert!(failed.message().contains("\"kata\""), "{failed}");
+    assert!(backends_ready(&status).contains("\"kata\""));
+    let begun = Instant::now();
+    rig.pods().await.unwrap_err();
+    assert!(
+        begun.elapsed() < Duration::from_millis(400),
+        "it waits again"
+    );
+}
+
+#[tokio::test]
+async fn without_the_default_they_fail_by_its_name_behind_start_wait() {
+    let rig = before_its_backends("300ms").await;
+    rig.sim("kata").start();
+    for failed in [
+        version(&rig).await.unwrap_err(),
+        first_file_system(&rig).await.unwrap_err(),
+        driver(&rig).await.unwrap_err(),
+    ] {
+        assert_eq!(failed.code(), Code::Unavailable, "{failed}");
+        assert!(failed.message().contains("\"runc\""), "{failed}");
+    }
+}
+
+#[tokio::test]
+async fn only_the_first_calls_wait() {
+    let rig = before_its_backends("1h").await;
+    for sim in &rig.sims {
+        sim.start();
+    }
+    first_calls(&rig).await;
+    rig.sim("kata").stop().await;
+    // Everybody was there once; a dead backend is stood in for, not waited for.
+    assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "plain"]);
+    rig.sim("runc").stop().await;
+    assert_eq!(driver(&rig).await.unwrap_err().code(), Code::Unavailable);
+}
+
+#[tokio::test]
+async fn a_pod_is_run_by_a_backend_that_is_there_while_the_others_are_waited_for() {
+    let rig = before_its_backends("1h").await;
+    rig.sim("runc").start();
+    until_running(&rig).await;
+    rig.sim("kata").start();
+    until_state(&rig, "kata", "ready").await;
+}
+
+async fn until_running(rig: &Rig) {
+    crate::wait::until(async || (**rig).run_pod("runc", "first").await.is_ok()).await;
+}

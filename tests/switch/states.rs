@@ -1,0 +1,134 @@
+//! A backend's states: what each looks like from outside, since when, and how one leads to the next.
+
+use crate::calls::stopped;
+use crate::faults::{hang, hung, runc_and_kata, told_of, until_state, wake};
+use crate::logged::Logged;
+use crate::support::{Rig, Sim};
+
+fn transitions(told: &serde_json::Value) -> u64 {
+    told["transitions"].as_u64().unwrap()
+}
+
+fn since(told: &serde_json::Value) -> std::time::SystemTime {
+    humantime::parse_rfc3339(told["since"].as_str().unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn a_backend_that_has_not_been_listed_yet_is_connecting() {
+    let kata = Sim::new("kata");
+    kata.hold("ListPodSandbox");
+    let rig = Rig::start([Sim::new("runc"), kata]).await;
+    let kata = rig.sim("kata");
+    kata.until(|journal| journal.held == ["ListPodSandbox"])
+        .await;
+    assert_eq!(told_of(&rig, "kata").await["state"], "connecting");
+    kata.release("ListPodSandbox");
+    until_state(&rig, "kata", "ready").await;
+}
+
+#[tokio::test]
+async fn one_that_refuses_is_down_since_it_does_and_ready_when_it_is_back() {
+    let rig = runc_and_kata().await;
+    let ready = until_state(&rig, "kata", "ready").await;
+    assert!(ready["cause"].is_null(), "{ready}");
+    stopped(&rig, "kata").await;
+    let down = told_of(&rig, "kata").await;
+    assert_eq!(down["state"], "down");
+    assert!(down["cause"].as_str().unwrap().contains("refused"));
+    assert!(since(&down) >= since(&ready));
+    assert_eq!(transitions(&down), transitions(&ready) + 1);
+    rig.sim("kata").start();
+    let back = until_state(&rig, "kata", "ready").await;
+    assert_eq!(transitions(&back), transitions(&ready) + 2);
+}
+
+#[tokio::test]
+async fn it_is_connected_again_without_a_call_that_wants_it() {
+    let rig = runc_and_kata().await;
+    stopped(&rig, "kata").await;
+    let calls = rig.sim("kata").calls("Version").len();
+    rig.sim("kata").start();
+    let greeted = |journal: &crate::support::Journal| journal.calls_of("Version").count() > calls;
+    rig.sim("kata").until(greeted).await;
+}
+
+#[tokio::test]
+async fn each_change_is_one_line_however_many_calls_fail_meanwhile() {
+    let logged = Logged::here();
+    let rig = runc_and_kata().await;
+    until_state(&rig, "kata", "ready").await;
+    stopped(&rig, "kata").await;
+    let down = told_of(&rig, "kata").await;
+    for _ in 0..5 {
+        (*rig).run_pod("kata", "web").await.unwrap_err();
+    }
+    assert_eq!(
+        transitions(&told_of(&rig, "kata").await),
+        transitions(&down)
+    );
+    rig.sim("kata").start();
+    until_state(&rig, "kata", "ready").await;
+    for (words, count) in [
+        (["backend is down", "kata"], 1),
+        (["backend is ready", "kata"], 2),
+        (["backend is down", "runc"], 0),
+    ] {
+        let lines = logged.lines(&words);
+        assert_eq!(lines.len(), count, "{words:?}: {lines:?}");
+    }
+}
+
+#[tokio::test]
+async fn one_that_accepts_and_does_not_answer_a_probe_is_unresponsive_until_it_does() {
+    let logged = Logged::here();
+    let rig = runc_and_kata().await;
+    rig.run("kata", "web").await;
+    rig.pods().await.unwrap();
+    let before = told_of(&rig, "kata").await;
+    hung(&rig, "kata").await;
+    let told = told_of(&rig, "kata").await;
+    assert!(told["cause"].as_str().unwrap().contains("probe"), "{told}");
+    // Its pods run on.
+    assert_eq!(told["pods"], 1);
+    assert_eq!(transitions(&told), transitions(&before) + 1);
+    wake(rig.sim("kata"));
+    let back = until_state(&rig, "kata", "ready").await;
+    assert_eq!(transitions(&back), transitions(&before) + 2);
+    assert_eq!(logged.lines(&["backend is unresponsive", "kata"]).len(), 1);
+}
+
+/// The slowest test here: nothing asks for it but the look that is taken every few seconds.
+#[tokio::test]
+async fn an_idle_backend_that_hangs_is_found_out_by_a_probe_of_its_own() {
+    let rig = runc_and_kata().await;
+    until_state(&rig, "kata", "ready").await;
+    let kata = rig.sim("kata");
+    hang(kata);
+    kata.until(|journal| journal.held.contains(&"Version".to_owned()))
+        .await;
+    until_state(&rig, "kata", "unresponsive").await;
+}
+
+#[tokio::test]
+async fn a_runtime_that_takes_over_the_socket_is_connected_to_though_the_old_one_lives() {
+    let rig = runc_and_kata().await;
+    rig.run("kata", "old").await;
+    let next = Sim::new("next").handlers(["kata"]);
+    next.serve_on(&rig.sim("kata").socket());
+    next.until(|journal| journal.calls_of("ListContainers").count() > 0)
+        .await;
+    until_state(&rig, "kata", "ready").await;
+    let pod = rig.run_pod("kata", "new").await;
+    assert_eq!(next.pods()[0].id, pod);
+    assert_eq!(crate::faults::names(&rig.pods().await.unwrap()), ["new"]);
+}
+
+/// The socket's file alone says nothing: a connection that works goes on.
+#[tokio::test]
+async fn a_backend_whose_socket_file_is_removed_goes_on_serving() {
+    let rig = runc_and_kata().await;
+    let (pod, _) = rig.run("kata", "web").await;
+    std::fs::remove_file(rig.sim("kata").socket()).unwrap();
+    rig.create(&pod, "second").await;
+    assert_eq!(told_of(&rig, "kata").await["state"], "ready");
+}

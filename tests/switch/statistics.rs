@@ -1,0 +1,65 @@
+//! Statistics of a node with a silent backend: without it, told in Status and one log line.
+
+use tonic::Code;
+
+use crate::calls::{assert_names_the_dead, narrowed_to, send, stopped};
+use crate::faults::{hung, runc_and_kata, told_of, until_state, wake};
+use crate::logged::Logged;
+use crate::support::frame_raw;
+
+const STATISTICS: [&str; 6] = [
+    "ListContainerStats",
+    "ListPodSandboxStats",
+    "ListPodSandboxMetrics",
+    "StreamContainerStats",
+    "StreamPodSandboxStats",
+    "StreamPodSandboxMetrics",
+];
+
+#[tokio::test]
+async fn a_hung_backend_is_left_out_at_once_and_is_back_when_it_answers() {
+    let logged = Logged::here();
+    let rig = runc_and_kata().await;
+    for handler in ["runc", "kata"] {
+        rig.run(handler, &format!("on-{handler}")).await;
+    }
+    hung(&rig, "kata").await;
+    for rpc in STATISTICS {
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        assert_eq!(reply.code(), Code::Ok, "{rpc}");
+        let own = rig.sim("runc").sent(rpc);
+        assert!(
+            reply.body == own && !own.is_empty(),
+            "{rpc}: not runc's alone"
+        );
+    }
+    assert_eq!(told_of(&rig, "kata").await["listsLeftOutOf"], 6);
+    assert_eq!(logged.lines(&["left out of statistics", "kata"]).len(), 1);
+    wake(rig.sim("kata"));
+    until_state(&rig, "kata", "ready").await;
+    let reply = send(&rig, "ListPodSandboxStats", frame_raw(b"")).await;
+    let parts = ["runc", "kata"].map(|name| rig.sim(name).sent("ListPodSandboxStats"));
+    assert_eq!(
+        reply.messages(),
+        [parts.map(|part| part[5..].to_vec()).concat()]
+    );
+}
+
+/// An empty list would say that there is nothing to measure.
+#[tokio::test]
+async fn statistics_of_dead_backends_alone_are_an_error() {
+    let rig = runc_and_kata().await;
+    let (pod, container) = rig.run("kata", "web").await;
+    stopped(&rig, "kata").await;
+    for list in narrowed_to(&pod, &container, "uid-of-web") {
+        if STATISTICS.contains(&list.rpc) {
+            let reply = send(&rig, list.rpc, list.request).await;
+            assert_names_the_dead(&reply, rig.sim("kata"), list.rpc);
+        }
+    }
+    rig.sim("runc").stop().await;
+    for rpc in STATISTICS {
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        assert_eq!(reply.code(), Code::Unavailable, "{rpc}");
+    }
+}

@@ -1,0 +1,136 @@
+//! Calls for which nothing can stand in: they wait as long as the backend lives, and end when it is proven to hang.
+
+use criswitch::cri;
+use tonic::{Code, Status};
+
+use crate::faults::{hang, node, status, until_state, wake};
+use crate::support::{Rig, Sim};
+use crate::wait;
+
+const KEYS: &str = "start_wait = \"0s\"\nlist_timeout = \"200ms\"";
+
+async fn image_fs_info(rig: &Rig) -> Result<Vec<String>, Status> {
+    let request = cri::ImageFsInfoRequest {};
+    let info = rig.images().image_fs_info(request).await?.into_inner();
+    let ids = info.image_filesystems.into_iter().flat_map(|f| f.fs_id);
+    Ok(ids.map(|id| id.mountpoint).collect())
+}
+
+async fn images(rig: &Rig) -> Result<usize, Status> {
+    let request = cri::ListImagesRequest::default();
+    Ok(rig
+        .images()
+        .list_images(request)
+        .await?
+        .into_inner()
+        .images
+        .len())
+}
+
+/// `call` ends well, and not before `sim` is released, which happens when a missed `list_timeout` has led to a probe.
+async fn waits<T>(sim: &Sim, rpc: &str, call: impl Future<Output = Result<T, Status>>) -> T {
+    let probes = sim.calls("Version").len();
+    let release = async {
+        sim.until(|journal| journal.held.contains(&rpc.to_owned()))
+            .await;
+        sim.until(|journal| journal.calls_of("Version").count() > probes + 1)
+            .await;
+        sim.release(rpc);
+    };
+    let mut call = std::pin::pin!(call);
+    tokio::select! {
+        ended = &mut call => panic!("{rpc} did not wait, {}", ended.is_ok()),
+        () = release => {}
+    }
+    call.await.unwrap()
+}
+
+#[track_caller]
+fn is_hung(failed: &Status, sim: &Sim) {
+    assert_eq!(failed.code(), Code::Unavailable, "{failed}");
+    for word in [sim.name(), "probe"] {
+        assert!(failed.message().contains(word), "{failed}");
+    }
+}
+
+#[tokio::test]
+async fn a_list_of_one_backend_alone_waits_for_it() {
+    let rig = node(KEYS, [Sim::new("runc")]).await;
+    rig.run("runc", "web").await;
+    rig.pods().await.unwrap();
+    let runc = rig.sim("runc");
+    runc.hold("ListPodSandbox");
+    assert_eq!(waits(runc, "ListPodSandbox", rig.pods()).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_first_list_that_nobody_has_yet_waits_for_it() {
+    let kata = Sim::new("kata").image("only-kata");
+    kata.hold("ListImages");
+    let rig = node(KEYS, [Sim::new("runc"), kata]).await;
+    assert_eq!(waits(rig.sim("kata"), "ListImages", images(&rig)).await, 1);
+}
+
+#[tokio::test]
+async fn file_systems_wait_for_the_default_backend_and_for_no_other() {
+    let rig = node(KEYS, [Sim::new("runc"), Sim::new("kata")]).await;
+    rig.sim("kata").hold("ImageFsInfo");
+    assert_eq!(image_fs_info(&rig).await.unwrap(), ["/var/lib/runc"]);
+    rig.sim("kata").release("ImageFsInfo");
+    wait::until(async || image_fs_info(&rig).await.unwrap().len() == 2).await;
+    let runc = rig.sim("runc");
+    runc.hold("ImageFsInfo");
+    let both = waits(runc, "ImageFsInfo", image_fs_info(&rig)).await;
+    assert_eq!(both, ["/var/lib/runc", "/var/lib/kata"]);
+}
+
+#[tokio::test]
+async fn a_probe_that_proves_the_backend_hung_ends_them() {
+    let alone = node(KEYS, [Sim::new("runc")]).await;
+    let rig = node(KEYS, [Sim::new("runc"), Sim::new("kata")]).await;
+    for rig in [&alone, &rig] {
+        rig.pods().await.unwrap();
+        hang(rig.sim("runc"));
+    }
+    let (list, info) = tokio::join!(alone.pods(), image_fs_info(&rig));
+    is_hung(&list.unwrap_err(), alone.sim("runc"));
+    is_hung(&info.unwrap_err(), rig.sim("runc"));
+    // From now on at once.
+    is_hung(&image_fs_info(&rig).await.unwrap_err(), rig.sim("runc"));
+}
+
+#[tokio::test]
+async fn a_call_for_one_pod_has_no_deadline_but_the_clients() {
+    let rig = node(KEYS, [Sim::new("runc"), Sim::new("kata")]).await;
+    let (_, container) = rig.run("kata", "web").await;
+    let kata = rig.sim("kata");
+    hang(kata);
+    let mut stop = std::pin::pin!(rig.stop(&container));
+    let proven = async {
+        rig.pods().await.ok();
+        until_state(&rig, "kata", "unresponsive").await;
+    };
+    tokio::select! {
+        stopped = &mut stop => panic!("it did not wait: {stopped:?}"),
+        () = proven => {}
+    }
+    wake(kata);
+    stop.await.unwrap();
+    assert_eq!(kata.calls("StopContainer").len(), 1);
+}
+
+#[tokio::test]
+async fn status_waits_for_none_longer_than_a_second() {
+    let rig = node(KEYS, [Sim::new("runc"), Sim::new("kata")]).await;
+    status(&rig).await;
+    hang(rig.sim("runc"));
+    hang(rig.sim("kata"));
+    let begun = std::time::Instant::now();
+    let told = status(&rig).await;
+    // A second at both together, and what a busy machine adds.
+    assert!(begun.elapsed() < std::time::Duration::from_millis(1900));
+    let message = crate::faults::backends_ready(&told);
+    for name in ["\"runc\"", "\"kata\""] {
+        assert!(message.contains(name), "{message}");
+    }
+}
