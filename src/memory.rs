@@ -106,7 +106,7 @@ impl Memory {
         }
         let body = whole.into_bytes();
         Ok(Whole {
-            body: Bytes::from_owner(Counted { body, _held: held }),
+            body: held.with(body),
             trailers,
         })
     }
@@ -125,6 +125,11 @@ impl Held {
             .map_err(|_| Unread::NoMemory(limit))?;
         self.bytes += bytes;
         Ok(())
+    }
+
+    /// `body`, for which this is held until the last slice of it is dropped.
+    pub fn with(self, body: Bytes) -> Bytes {
+        Bytes::from_owner(Counted { body, _held: self })
     }
 
     /// Holds nothing beyond the first `bytes` any more.
@@ -223,6 +228,17 @@ mod tests {
         drop(body);
         assert_eq!(memory.used(), 5);
         drop(slice);
+        assert_eq!(memory.used(), 0);
+    }
+
+    #[test]
+    fn what_was_held_before_a_body_was_whole_counts_as_long_as_that() {
+        let memory = Memory::of(10);
+        let mut held = memory.held();
+        held.grow(5).unwrap();
+        let body = held.with(Bytes::from_static(b"abcde"));
+        assert_eq!(memory.used(), 5);
+        drop(body);
         assert_eq!(memory.used(), 0);
     }
 

@@ -180,7 +180,8 @@ impl Feed {
     /// The stream has come to its end, so the list is whole.
     fn settle(&mut self) {
         if !self.whole.spoilt {
-            let message = std::mem::take(&mut self.whole.message).freeze();
+            let read = std::mem::replace(&mut self.read, self.backend.memory.held());
+            let message = read.with(std::mem::take(&mut self.whole.message).freeze());
             self.switch
                 .settle(&self.call, &self.backend, &message, self.asked);
         }
