@@ -248,3 +248,16 @@ async fn file_systems_need_the_default_backends_which_the_kubelet_reads() {
     assert_eq!(failed.code(), Code::Unavailable);
     assert!(failed.message().contains("runc"), "{failed}");
 }
+
+#[tokio::test]
+async fn file_systems_leave_out_a_backend_without_an_image_service() {
+    let bare = Sim::new("bare").lacks(["ImageFsInfo"]);
+    let rig = Rig::start([Sim::new("runc"), bare]).await;
+    let info = image_fs_info(&rig).await;
+    assert_eq!(mountpoints(&info.image_filesystems), ["/var/lib/runc"]);
+
+    let bare = Sim::new("bare").lacks(["ImageFsInfo"]);
+    let rig = Rig::start([bare, Sim::new("runc")]).await;
+    let info = image_fs_info(&rig).await;
+    assert_eq!(mountpoints(&info.image_filesystems), ["/var/lib/runc"]);
+}
