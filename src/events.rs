@@ -17,13 +17,14 @@ use tokio::sync::{broadcast, watch};
 use tonic::{Code, Status};
 
 use crate::backend::{Backend, own_headers};
+use crate::call::{Call, Failed};
 use crate::link::State;
 use crate::owners::BackendId;
 use crate::reply::{self, Reply};
 use crate::rpc::{self, EVENT_HANDLER, Kind, List};
 use crate::status;
 use crate::streams::Messages;
-use crate::switch::{Call, Failed, Switch};
+use crate::switch::Switch;
 use crate::wire::{self, Malformed};
 
 /// Events that a client may leave unread before it is cut off.

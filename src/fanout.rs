@@ -8,9 +8,10 @@ use tonic::{Code, Status};
 
 use crate::answer::Answer;
 use crate::backend::Backend;
+use crate::call::{Call, Failed};
 use crate::reply::{self, Reply};
 use crate::rpc::{Lacking, Merge, Row};
-use crate::switch::{Call, Failed, Switch};
+use crate::switch::Switch;
 use crate::wire::Malformed;
 use crate::{merge, status};
 

@@ -7,11 +7,12 @@ use tonic::{Code, Status};
 
 use crate::answer::Answer;
 use crate::backend::Backend;
+use crate::call::{Call, Failed};
 use crate::fanout::{Part, named};
 use crate::owners::BackendId;
 use crate::reply::{self, Reply};
 use crate::rpc::{self, ImageRule, Then};
-use crate::switch::{Call, Failed, Switch};
+use crate::switch::Switch;
 use crate::{status, wire};
 
 /// How many image references are remembered; a node has a few hundred.

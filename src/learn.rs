@@ -5,10 +5,11 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::backend::Backend;
+use crate::call::Call;
 use crate::lists::Snapshot;
 use crate::owners::{BackendId, Mark, PodNames};
 use crate::rpc::{Kind, LIST_FILTER, LISTED_HANDLER, List, Row, Then};
-use crate::switch::{Call, Switch};
+use crate::switch::Switch;
 use crate::telemetry;
 use crate::wire::{self, Path};
 

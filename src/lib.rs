@@ -8,6 +8,7 @@ pub mod address;
 pub mod admission;
 pub mod answer;
 pub mod backend;
+mod call;
 pub mod config;
 pub mod cri;
 pub mod dialer;

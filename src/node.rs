@@ -14,12 +14,13 @@ use tonic::{Code, Status};
 
 use crate::answer::Answer;
 use crate::backend::{Backend, own_headers};
+use crate::call::{Call, Failed};
 use crate::config::Table;
 use crate::listing::WRONG_CGROUP_DRIVER;
 use crate::merge;
 use crate::reply::{self, Reply};
 use crate::rpc;
-use crate::switch::{Call, Failed, Switch};
+use crate::switch::Switch;
 use crate::wire::{self, Malformed};
 
 /// How long a backend may take before what it said last is used.

@@ -4,10 +4,11 @@ use bytes::Bytes;
 use tonic::{Code, Status};
 
 use crate::backend::Backend;
+use crate::call::{Call, Failed};
 use crate::fanout::Share;
 use crate::filter::filter;
 use crate::rpc::{self, List, Silent, Then};
-use crate::switch::{Call, Failed, Switch};
+use crate::switch::Switch;
 
 impl Switch {
     /// What one backend has to say to a merged call: its `own` share, or what may stand in for that.

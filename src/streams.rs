@@ -15,12 +15,13 @@ use tonic::{Code, Status};
 
 use crate::answer::Answer;
 use crate::backend::{Backend, error_chain};
+use crate::call::{Call, Failed};
 use crate::fanout::{Share, named};
 use crate::learn::Asked;
 use crate::memory::Held;
 use crate::reply::{self, Reply};
 use crate::rpc::{Row, Then};
-use crate::switch::{Call, Failed, Switch};
+use crate::switch::Switch;
 use crate::{status, wire};
 
 impl Switch {

@@ -7,19 +7,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use http::HeaderMap;
 use hyper::body::Incoming;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 use tracing::Instrument;
 
-use crate::answer::Answer;
 use crate::backend::Backend;
+use crate::call::{Call, Failed};
 use crate::config::{Config, Handler, Table};
 use crate::dialer::Dialer;
 use crate::events::Events;
-use crate::fanout::named;
 use crate::images::LastAnswers;
 use crate::memory::{Memory, Unread};
 use crate::owners::{BackendId, Owners};
@@ -60,114 +58,6 @@ pub struct Switch {
     calls: Arc<Semaphore>,
     /// What the requests in flight take.
     memory: Memory,
-}
-
-/// A request that was read.
-#[derive(Clone, Debug)]
-pub struct Call {
-    /// Its row.
-    pub row: &'static Row,
-    /// Its headers, as they came.
-    pub headers: HeaderMap,
-    /// Its body: one framed message.
-    pub body: Bytes,
-}
-
-impl Call {
-    /// Its message.
-    pub fn message(&self) -> Bytes {
-        self.body.slice(wire::FRAME_HEADER..)
-    }
-
-    /// The same call with the string at `path` set.
-    pub fn with_string(&self, path: &[u32], value: &str) -> Call {
-        Call {
-            body: wire::frame(&wire::with_string(&self.message(), path, value)),
-            ..self.clone()
-        }
-    }
-
-    /// Its headers, less what would let the reply come compressed.
-    pub fn reading_headers(&self) -> HeaderMap {
-        let mut headers = self.headers.clone();
-        headers.remove("grpc-accept-encoding");
-        headers
-    }
-}
-
-/// A call that did not go well.
-#[derive(Debug)]
-pub enum Failed {
-    /// By the switch's own word.
-    Status(Status),
-    /// By a backend's word.
-    Answer(Box<Answer>),
-}
-
-impl Failed {
-    /// Its code.
-    pub fn code(&self) -> Code {
-        match self {
-            Failed::Status(status) => status.code(),
-            Failed::Answer(answer) => answer.code(),
-        }
-    }
-
-    /// What the client gets.
-    pub fn into_reply(self) -> Reply {
-        match self {
-            Failed::Status(status) => reply::of_status(&status),
-            Failed::Answer(answer) => reply::of_answer(*answer),
-        }
-    }
-
-    /// Several failures as one: the first one's status, with the texts of the others behind its own. `None` if there
-    /// was none.
-    pub fn all(failed: Vec<Failed>) -> Option<Failed> {
-        let mut failed = failed.into_iter();
-        let mut first = failed.next()?;
-        let others: Vec<String> = failed.map(|failed| failed.text()).collect();
-        if !others.is_empty() {
-            first.append(&others.join("; "));
-        }
-        Some(first)
-    }
-
-    fn text(&self) -> String {
-        match self {
-            Failed::Status(status) => status.message().to_owned(),
-            Failed::Answer(answer) => answer.plain_text().into_owned(),
-        }
-    }
-
-    fn append(&mut self, text: &str) {
-        match self {
-            Failed::Status(status) => *status = status::with_others(status, text),
-            Failed::Answer(answer) => answer.set_text(status::appended(answer.text(), text)),
-        }
-    }
-
-    /// A backend's word with its name behind the text, for calls that several were asked.
-    pub fn named(self, backend: &Backend) -> Failed {
-        match self {
-            Failed::Answer(answer) => named(backend, *answer),
-            status => status,
-        }
-    }
-
-    /// The trailers that end a stream with it.
-    pub fn into_trailers(self) -> HeaderMap {
-        match self {
-            Failed::Status(status) => reply::trailers(&status),
-            Failed::Answer(answer) => answer.into_trailers(),
-        }
-    }
-}
-
-impl From<Status> for Failed {
-    fn from(status: Status) -> Failed {
-        Failed::Status(status)
-    }
 }
 
 impl Switch {

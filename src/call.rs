@@ -1,0 +1,122 @@
+//! A call that was read, and how it fails: what the path of a call hands from step to step.
+//!
+//! Does no I/O, and sends a call nowhere.
+
+use bytes::Bytes;
+use http::HeaderMap;
+use tonic::{Code, Status};
+
+use crate::answer::Answer;
+use crate::backend::Backend;
+use crate::fanout::named;
+use crate::reply::{self, Reply};
+use crate::rpc::Row;
+use crate::{status, wire};
+
+/// A request that was read.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    /// Its row.
+    pub row: &'static Row,
+    /// Its headers, as they came.
+    pub headers: HeaderMap,
+    /// Its body: one framed message.
+    pub body: Bytes,
+}
+
+impl Call {
+    /// Its message.
+    pub(crate) fn message(&self) -> Bytes {
+        self.body.slice(wire::FRAME_HEADER..)
+    }
+
+    /// The same call with the string at `path` set.
+    pub(crate) fn with_string(&self, path: &[u32], value: &str) -> Call {
+        Call {
+            body: wire::frame(&wire::with_string(&self.message(), path, value)),
+            ..self.clone()
+        }
+    }
+
+    /// Its headers, less what would let the reply come compressed.
+    pub(crate) fn reading_headers(&self) -> HeaderMap {
+        let mut headers = self.headers.clone();
+        headers.remove("grpc-accept-encoding");
+        headers
+    }
+}
+
+/// A call that did not go well.
+#[derive(Debug)]
+pub(crate) enum Failed {
+    /// By the switch's own word.
+    Status(Status),
+    /// By a backend's word.
+    Answer(Box<Answer>),
+}
+
+impl Failed {
+    /// Its code.
+    pub(crate) fn code(&self) -> Code {
+        match self {
+            Failed::Status(status) => status.code(),
+            Failed::Answer(answer) => answer.code(),
+        }
+    }
+
+    /// What the client gets.
+    pub(crate) fn into_reply(self) -> Reply {
+        match self {
+            Failed::Status(status) => reply::of_status(&status),
+            Failed::Answer(answer) => reply::of_answer(*answer),
+        }
+    }
+
+    /// Several failures as one: the first one's status, with the texts of the others behind its own. `None` if there
+    /// was none.
+    pub(crate) fn all(failed: Vec<Failed>) -> Option<Failed> {
+        let mut failed = failed.into_iter();
+        let mut first = failed.next()?;
+        let others: Vec<String> = failed.map(|failed| failed.text()).collect();
+        if !others.is_empty() {
+            first.append(&others.join("; "));
+        }
+        Some(first)
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Failed::Status(status) => status.message().to_owned(),
+            Failed::Answer(answer) => answer.plain_text().into_owned(),
+        }
+    }
+
+    fn append(&mut self, text: &str) {
+        match self {
+            Failed::Status(status) => *status = status::with_others(status, text),
+            Failed::Answer(answer) => answer.set_text(status::appended(answer.text(), text)),
+        }
+    }
+
+    /// A backend's word with its name behind the text, for calls that several were asked.
+    pub(crate) fn named(self, backend: &Backend) -> Failed {
+        match self {
+            Failed::Answer(answer) => named(backend, *answer),
+            status => status,
+        }
+    }
+
+    /// The trailers that end a stream with it.
+    pub(crate) fn into_trailers(self) -> HeaderMap {
+        match self {
+            Failed::Status(status) => reply::trailers(&status),
+            Failed::Answer(answer) => answer.into_trailers(),
+        }
+    }
+}
+
+impl From<Status> for Failed {
+    fn from(status: Status) -> Failed {
+        Failed::Status(status)
+    }
+}
