@@ -26,7 +26,8 @@ use crate::wire::{self, Malformed};
 /// How long a backend may take before what it said last is used.
 const STATUS_WAIT: Duration = Duration::from_secs(1);
 
-/// How long the default backend's last `Status` stands for it; the kubelet calls a node not ready after as long.
+/// How long ago the default backend must have answered anything at all for its last `Status` to stand for it; the
+/// kubelet calls a node not ready after as long.
 const STATUS_TRUST: Duration = Duration::from_secs(30);
 
 /// The conditions without which a backend is not ready. Others are warnings, such as containerd's of deprecations.
@@ -219,7 +220,6 @@ impl Switch {
     }
 }
 
-/// It keeps silent.
 /// What the default backend said last, and why it does not say so now; an error once that is too long ago.
 fn last_word(backend: &Backend, silent: Status) -> Result<(Answer, Option<Status>), Failed> {
     let known = backend.known();
