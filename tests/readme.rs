@@ -70,6 +70,24 @@ fn every_file_that_the_readme_links_to_exists() {
 }
 
 #[test]
+fn the_code_maps_have_every_module() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let library = std::fs::read_to_string(source.join("lib.rs")).unwrap();
+    let (map, code) = library.split_once("# What always holds").unwrap();
+    let modules = code
+        .lines()
+        .filter_map(|line| line.trim_start_matches("pub ").strip_prefix("mod "));
+    let modules: Vec<&str> = modules.map(|name| name.trim_end_matches(';')).collect();
+    assert!(modules.len() > 20);
+    let readme = readme();
+    for module in modules {
+        assert!(map.contains(&format!("`{module}`")), "lib.rs: {module}");
+        let link = format!("(src/{module}.rs)");
+        assert!(readme.contains(&link), "README.md: {module}");
+    }
+}
+
+#[test]
 fn the_readmes_configuration_loads() {
     let readme = readme();
     let (_, rest) = readme.split_once("## Configuration\n\n").unwrap();
