@@ -24,7 +24,7 @@ LIMIT=20m
 # check [BATS-ARGUMENT...]: the checks, then how many passed; one that never ran has failed.
 check() {
   local planned passed
-  timeout "$LIMIT" bats --tap "$@" "$REAL/checks" | tee "$DIR/checks.tap"
+  TMPDIR=$DIR timeout "$LIMIT" bats --tap "$@" "$REAL/checks" | tee "$DIR/checks.tap"
   planned=$(sed -n 's/^1\.\.//p' "$DIR/checks.tap")
   passed=$(grep -c '^ok ' "$DIR/checks.tap")
   if [ -z "$planned" ] || [ "$planned" = 0 ]; then
