@@ -121,7 +121,7 @@ fn routes_shows_every_rpc_once_and_what_becomes_of_it() {
         ImageService/ImageStatus                  the handler's backend, the pod's, or one that has it  1.19, 1.2      -              as it is
         ImageService/PullImage                    the handler's backend, the pod's, or all              1.19, 3.1.2    -              as it is; of several, the default backend's
         ImageService/RemoveImage                  the handler's backend, or all                         1.19           -              OK if all say OK
-        ImageService/ImageFsInfo                  all                                                   -              -              concatenated, the first of each name; without a silent backend, unless it is the default
+        ImageService/ImageFsInfo                  all                                                   -              -              concatenated, the first of each name; without a backend that lacks it; without a silent backend, unless it is the default
     "#]]
     .assert_eq(&outcome.stdout);
 }
