@@ -65,8 +65,10 @@ async fn killed_in_the_middle_of_calls_it_leaves_nothing_in_the_way_of_the_next(
                 }
             },
             async {
-                if moment == "GetContainerEvents" {
-                    runtime.get_container_events(events).await.ok();
+                // Kept to the end: dropped, it takes the backend's stream with it.
+                match moment {
+                    "GetContainerEvents" => runtime.get_container_events(events).await.ok(),
+                    _ => None,
                 }
             },
             kill
