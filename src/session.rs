@@ -5,6 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tonic::Status;
 
 use crate::backend::{Backend, Wire, error_chain};
@@ -109,12 +110,14 @@ async fn life(
 
 /// Ends when a probe got no answer. Probes when a call takes long, or when the backend has said nothing for a while.
 async fn hang(backend: &Backend, wire: &Wire) {
+    let begun = Instant::now();
     loop {
+        let quiet_since = backend.answered().map_or(begun, |at| at.max(begun));
         tokio::select! {
             biased;
             () = backend.suspected() => {}
-            () = tokio::time::sleep(LOOK_EVERY) => {
-                if backend.answered().is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+            () = tokio::time::sleep_until(quiet_since + LOOK_EVERY) => {
+                if backend.answered().is_some_and(|at| at > quiet_since) {
                     continue;
                 }
             }

@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::path::Path;
+use std::time::Instant;
 
 use criswitch::config::Config;
 use criswitch::listener::Listener;
@@ -9,7 +10,7 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::{Client, IMAGE, RawReply, Sim, container_in};
+use super::{Client, IMAGE, PATIENCE, RawReply, Sim, container_in};
 
 /// Ends with the test; a [`Client`] of the switch too.
 pub struct Rig {
@@ -91,7 +92,7 @@ impl Rig {
     fn start_switch(&mut self) {
         let config = Config::load(&self.config_path());
         let config = config.unwrap_or_else(|problems| panic!("{problems}"));
-        let listener = Listener::bind(&config.listen, &config.allow_uids).unwrap();
+        let listener = bind(&config);
         let (stop, stopped) = oneshot::channel();
         let shutdown = async { stopped.await.unwrap_or_default() };
         let task = tokio::spawn(criswitch::serve(config, listener, shutdown));
@@ -160,6 +161,18 @@ impl Deref for Rig {
 
     fn deref(&self) -> &Client {
         &self.client
+    }
+}
+
+/// A process that another test forks holds this test's lock files too, until it is another program.
+fn bind(config: &Config) -> Listener {
+    let begun = Instant::now();
+    loop {
+        match Listener::bind(&config.listen, &config.allow_uids) {
+            Ok(listener) => return listener,
+            Err(error) if begun.elapsed() > PATIENCE => panic!("{error}"),
+            Err(_) => std::thread::yield_now(),
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! The switch ends at any moment, in order or killed, and the next one goes on where it was.
 
+use criswitch::cri::GetEventsRequest;
+
 use crate::binary::Node;
 use crate::faults::{names, runc_and_kata};
 use crate::wait::until;
@@ -30,62 +32,39 @@ async fn the_socket_is_back_when_the_new_one_has_started_and_old_clients_go_on()
     until(async || client.pods().await.is_ok()).await;
 }
 
+/// What is under way when the switch is killed; it does not end well.
+async fn call(node: &Node, rpc: &str) {
+    let mut runtime = node.client.runtime();
+    match rpc {
+        "RunPodSandbox" => drop(node.client.run_pod("", "cut").await.unwrap_err()),
+        "ListPodSandbox" => drop(node.client.pods().await.unwrap_err()),
+        _ => drop(runtime.get_container_events(GetEventsRequest {}).await),
+    }
+}
+
 #[tokio::test]
 async fn killed_in_the_middle_of_calls_it_leaves_nothing_in_the_way_of_the_next() {
     let node = Node::new();
-    let mut created = 0;
-    for moment in [
-        "idle",
-        "RunPodSandbox",
-        "ListPodSandbox",
-        "GetContainerEvents",
-    ] {
+    let rpcs = ["RunPodSandbox", "ListPodSandbox", "GetContainerEvents"];
+    for (pods, rpc) in rpcs.into_iter().enumerate() {
         let process = node.serve().await;
-        node.runc.hold(moment);
+        node.runc.hold(rpc);
         let kill = async {
-            if moment != "idle" {
-                let held =
-                    |journal: &crate::support::Journal| journal.held.contains(&moment.to_owned());
-                node.runc.until(held).await;
-            }
+            node.runc
+                .until(|journal| journal.held.contains(&rpc.to_owned()))
+                .await;
             process.signal("KILL");
             process.end().await
         };
-        let events = criswitch::cri::GetEventsRequest {};
-        let mut runtime = node.client.runtime();
-        let (_, _, _, output) = tokio::join!(
-            async {
-                if moment == "RunPodSandbox" {
-                    node.client.run_pod("", "cut").await.unwrap_err();
-                }
-            },
-            async {
-                if moment == "ListPodSandbox" {
-                    node.client.pods().await.unwrap_err();
-                }
-            },
-            async {
-                // Kept to the end: dropped, it takes the backend's stream with it.
-                match moment {
-                    "GetContainerEvents" => runtime.get_container_events(events).await.ok(),
-                    _ => None,
-                }
-            },
-            kill
-        );
-        assert_eq!(output.status.code(), None, "{moment}");
-        node.runc.release(moment);
+        let ((), output) = tokio::join!(call(&node, rpc), kill);
+        assert_eq!(output.status.code(), None, "{rpc}");
+        node.runc.release(rpc);
         let _next = node.serve().await;
-        assert_eq!(node.client.pods().await.unwrap().len(), created, "{moment}");
-        node.client.run_pod("", moment).await.unwrap();
-        created += 1;
-        assert_eq!(
-            node.client.pods().await.unwrap(),
-            node.runc.pods(),
-            "{moment}"
-        );
+        assert_eq!(node.client.pods().await.unwrap().len(), pods, "{rpc}");
+        node.client.run_pod("", rpc).await.unwrap();
+        assert_eq!(node.client.pods().await.unwrap(), node.runc.pods(), "{rpc}");
     }
-    // Its socket, what it was started with, and the runtime's: nothing piled up.
+    // Its socket, and the lock beside it: nothing piles up.
     let files = std::fs::read_dir(node.socket_directory()).unwrap();
     let names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
     assert!(names.len() <= 2, "{names:?}");

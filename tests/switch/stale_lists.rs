@@ -95,7 +95,7 @@ fn filtered(ids: &Ids) -> Vec<(&'static str, Bytes)> {
             &[label(labels, "io.kubernetes.pod.uid", "uid-of-web")],
         );
         let namespace = label(labels, "io.kubernetes.pod.namespace", "default");
-        add(rpcs, &[namespace.clone()]);
+        add(rpcs, std::slice::from_ref(&namespace));
         add(rpcs, &[namespace.clone(), label(labels, web.0, web.1)]);
         add(rpcs, &[namespace, state(1)]);
     }
