@@ -3,6 +3,7 @@
 //! A call is sent once; nothing here sends it again.
 
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -34,6 +35,9 @@ pub const MAX_HEADERS: u32 = 1 << 20;
 pub const STREAM_WINDOW: u32 = 1 << 20;
 /// What all streams of a connection may have: HTTP/2's largest, so that one unread stream never holds up another.
 pub const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+/// Calls that are sent to a backend that is proven to hang, without an answer to any. One that its client has given up
+/// takes 4 kB until the backend reads again: HTTP/2 has to tell it of the call and of its end.
+const MOST_UNANSWERED: usize = 256;
 
 /// A CRI socket that is called.
 #[derive(Debug)]
@@ -56,6 +60,8 @@ pub struct Backend {
     suspected: Notify,
     missed: Notify,
     owed: Notify,
+    /// Calls sent since it hangs, or since it last answered one.
+    unanswered: AtomicUsize,
     known: Mutex<Known>,
 }
 
@@ -88,6 +94,7 @@ impl Backend {
             suspected: Notify::new(),
             missed: Notify::new(),
             owed: Notify::new(),
+            unanswered: AtomicUsize::new(0),
             known: Mutex::default(),
         }
     }
@@ -139,6 +146,7 @@ impl Backend {
         let changed = self.link().state.name() != state.name();
         if changed {
             log_change(self, &state);
+            self.unanswered.store(0, Ordering::Relaxed);
         }
         self.link.send_modify(|link| {
             if changed {
@@ -155,8 +163,10 @@ impl Backend {
         let Link {
             state, failures, ..
         } = self.link();
-        if let State::Ready(wire) | State::Unresponsive(wire, _) = state {
-            return Ok(wire);
+        match state {
+            State::Ready(wire) => return Ok(wire),
+            State::Unresponsive(wire, cause) => return self.one_more(wire, &cause),
+            State::Connecting | State::Down(_) => {}
         }
         self.retry.notify_one();
         let mut link = self.link.subscribe();
@@ -169,6 +179,14 @@ impl Backend {
             Ok(State::Down(cause)) => Err(self.unavailable(&cause)),
             _ => Err(self.unavailable("not connected")),
         }
+    }
+
+    /// The connection to a backend that hangs, unless enough calls have been sent there already.
+    fn one_more(&self, wire: Wire, cause: &str) -> Result<Wire, Status> {
+        if self.unanswered.fetch_add(1, Ordering::Relaxed) < MOST_UNANSWERED {
+            return Ok(wire);
+        }
+        Err(self.unavailable(cause))
     }
 
     /// Waits until a call wants a connection that there is not.
@@ -321,6 +339,7 @@ impl Backend {
             .send_request(request)
             .await
             .map_err(|error| self.unavailable(&error_chain(&error)))?;
+        self.unanswered.store(0, Ordering::Relaxed);
         if response.status() != http::StatusCode::OK {
             let cause = format!("it answers {}, which is not gRPC", response.status());
             return Err(status::bad_reply(&self.name, &self.socket, &cause));

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::HeaderMap;
 use http_body::Body;
 use http_body_util::BodyExt;
@@ -162,7 +162,7 @@ impl AsRef<[u8]> for Counted {
 #[derive(Default)]
 struct Collected {
     first: Bytes,
-    all: BytesMut,
+    all: Vec<u8>,
 }
 
 impl Collected {
@@ -182,11 +182,13 @@ impl Collected {
         self.all.extend_from_slice(&data);
     }
 
-    fn into_bytes(self) -> Bytes {
+    fn into_bytes(mut self) -> Bytes {
         if self.all.is_empty() {
             return self.first;
         }
-        self.all.freeze()
+        // A list may be kept for long: without the room that was left to grow.
+        self.all.shrink_to_fit();
+        Bytes::from(self.all)
     }
 }
 

@@ -1,9 +1,14 @@
 //! A backend's states: what each looks like from outside, since when, and how one leads to the next.
 
+use criswitch::cri;
+use tonic::Code;
+
 use crate::calls::stopped;
 use crate::faults::{hang, hung, runc_and_kata, told_of, until_state, wake};
 use crate::logged::Logged;
-use crate::support::{Rig, Sim};
+use crate::support::{Rig, Sim, frame};
+
+const STATUS: &str = "/runtime.v1.RuntimeService/ContainerStatus";
 
 fn transitions(told: &serde_json::Value) -> u64 {
     told["transitions"].as_u64().unwrap()
@@ -95,6 +100,35 @@ async fn one_that_accepts_and_does_not_answer_a_probe_is_unresponsive_until_it_d
     let back = until_state(&rig, "kata", "ready").await;
     assert_eq!(transitions(&back), transitions(&before) + 2);
     assert_eq!(logged.lines(&["backend is unresponsive", "kata"]).len(), 1);
+}
+
+/// What a client gives up stays with the switch until the backend reads on: without a limit that would be without end.
+#[tokio::test]
+async fn one_that_hangs_is_sent_256_calls_and_no_more_until_it_answers() {
+    let rig = runc_and_kata().await;
+    let (_, container) = rig.run("kata", "web").await;
+    hung(&rig, "kata").await;
+    let client = (*rig).raw().await;
+    let request = frame(&cri::ContainerStatusRequest {
+        container_id: container,
+        verbose: false,
+    });
+    let mut given_up = 0;
+    let refused = loop {
+        let deadline = [("grpc-timeout", "1m")];
+        let reply = client.call(STATUS, &deadline, request.clone()).await;
+        if reply.code() != Code::DeadlineExceeded {
+            break reply;
+        }
+        given_up += 1;
+    };
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(refused.text().contains("probe"), "{}", refused.text());
+    // A few more may have been its share of lists.
+    assert!((200..=256).contains(&given_up), "{given_up}");
+    wake(rig.sim("kata"));
+    until_state(&rig, "kata", "ready").await;
+    assert_eq!(client.call(STATUS, &[], request).await.code(), Code::Ok);
 }
 
 /// The slowest test here: nothing asks for it but the look that is taken every few seconds.

@@ -1,0 +1,107 @@
+//! The processors of this machine, and the switch's own process on one of them.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// What this machine lets the benchmark do.
+pub struct Machine {
+    /// Are the switch and the benchmark each on a processor of their own?
+    pub pinned: bool,
+}
+
+impl Machine {
+    /// Moves the benchmark to the first processor, so that the switch can have the second.
+    pub fn prepare() -> Machine {
+        let several = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
+        let pid = std::process::id().to_string();
+        let moved = || {
+            let taskset = Command::new("taskset")
+                .args(["--pid", "--cpu-list", "0", &pid])
+                .stdout(Stdio::null())
+                .status();
+            taskset.is_ok_and(|status| status.success())
+        };
+        Machine {
+            pinned: several && moved(),
+        }
+    }
+
+    /// Processes that ran or wanted to in the last minute, on average.
+    pub fn load(&self) -> String {
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        load.split(' ').next().unwrap_or("?").to_owned()
+    }
+
+    /// Starts the switch; its log goes to a file beside its configuration.
+    pub fn start_switch(&self, directory: &Path) -> Switch {
+        let binary = env!("CARGO_BIN_EXE_criswitch");
+        let mut command = Command::new(if self.pinned { "taskset" } else { binary });
+        if self.pinned {
+            command.args(["--cpu-list", "1", binary]);
+        }
+        let log = std::fs::File::create(directory.join("log")).unwrap();
+        let child = command
+            .args(["serve", "--config"])
+            .arg(directory.join("criswitch.toml"))
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        Switch(child)
+    }
+}
+
+/// The switch's process; killed when it is dropped.
+pub struct Switch(Child);
+
+/// What the kernel has counted for a process of one thread.
+#[derive(Clone, Copy)]
+pub struct Times {
+    /// It ran.
+    pub ran: Duration,
+    /// It could have run, and others did.
+    pub waited: Duration,
+}
+
+impl Times {
+    /// What came to it since `before`.
+    pub fn since(self, before: Times) -> Times {
+        Times {
+            ran: self.ran - before.ran,
+            waited: self.waited - before.waited,
+        }
+    }
+}
+
+impl Switch {
+    /// Its resident memory in KiB.
+    pub fn resident_kib(&self) -> u64 {
+        let status = self.proc("status");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.and_then(|line| line.split_whitespace().next());
+        number.expect("the switch has ended").parse().unwrap()
+    }
+
+    pub fn times(&self) -> Times {
+        let numbers = self.proc("schedstat");
+        let mut numbers = numbers.split_whitespace().map(|n| n.parse().unwrap());
+        let mut next = || Duration::from_nanos(numbers.next().unwrap());
+        Times {
+            ran: next(),
+            waited: next(),
+        }
+    }
+
+    fn proc(&self, file: &str) -> String {
+        std::fs::read_to_string(format!("/proc/{}/{file}", self.0.id())).unwrap()
+    }
+}
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}

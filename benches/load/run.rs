@@ -1,0 +1,118 @@
+//! One run: four backends, a switch, clients, and what may go wrong with the fourth backend.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tokio::net::UnixStream;
+use tokio::time::{interval, sleep, timeout};
+
+use crate::backend::Backend;
+use crate::clients::{Clients, Seen};
+use crate::machine::{Machine, Switch, Times};
+use crate::support::PATIENCE;
+
+pub const BACKENDS: usize = 4;
+/// The backend that may hang; the ones before it stay well.
+pub const FOURTH: usize = 3;
+const WARM_UP: Duration = Duration::from_secs(2);
+
+/// What becomes of the fourth backend once the run has warmed up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    None,
+    Hangs,
+    ListsHang,
+}
+
+impl Trouble {
+    pub const ALL: [Trouble; 3] = [Trouble::None, Trouble::Hangs, Trouble::ListsHang];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Trouble::None => "none",
+            Trouble::Hangs => "hangs",
+            Trouble::ListsHang => "lists hang",
+        }
+    }
+
+    fn befall(self, backend: &Backend) {
+        match self {
+            Trouble::None => {}
+            Trouble::Hangs => backend.hang(),
+            Trouble::ListsHang => backend.hang_lists(),
+        }
+    }
+}
+
+/// What one run showed.
+pub struct Run {
+    pub trouble: Trouble,
+    pub seen: Seen,
+    /// The switch's resident memory, once a second.
+    pub resident_kib: Vec<u64>,
+    pub took: Times,
+    /// The machine's load average at its end.
+    pub load: String,
+}
+
+impl Run {
+    pub async fn measure(machine: &Machine, trouble: Trouble, length: Duration) -> Run {
+        let directory = tempfile::tempdir().unwrap();
+        let backends: Vec<Backend> = (0..BACKENDS)
+            .map(|number| Backend::serve_on(&directory.path().join(number.to_string()), number))
+            .collect();
+        std::fs::write(directory.path().join("criswitch.toml"), table(&directory)).unwrap();
+        let switch = machine.start_switch(directory.path());
+        let socket = directory.path().join("criswitch.sock");
+        await_socket(&socket).await;
+        let clients = Clients::connect(&socket).await;
+        clients.call_for(WARM_UP).await;
+        trouble.befall(&backends[FOURTH]);
+        let before = switch.times();
+        let (seen, resident_kib) = tokio::join!(clients.call_for(length), watch(&switch, length));
+        Run {
+            trouble,
+            seen,
+            resident_kib,
+            took: switch.times().since(before),
+            load: machine.load(),
+        }
+    }
+
+    /// The median of the resident memory from one part of 100 of the run to another: what a single list takes while
+    /// it passes is not what stays.
+    pub fn resident_kib(&self, from: usize, to: usize) -> u64 {
+        let at = |percent: usize| self.resident_kib.len() * percent / 100;
+        let mut part = self.resident_kib[at(from)..at(to)].to_vec();
+        part.sort_unstable();
+        part.get(part.len() / 2).copied().unwrap_or_default()
+    }
+}
+
+fn table(directory: &tempfile::TempDir) -> String {
+    let directory = directory.path().display();
+    let rows: String = (0..BACKENDS)
+        .map(|number| format!("h{number} = \"{directory}/{number}\"\n"))
+        .collect();
+    format!("listen = \"{directory}/criswitch.sock\"\ndefault = \"h0\"\n[handlers]\n{rows}")
+}
+
+async fn await_socket(socket: &Path) {
+    let there = async {
+        while UnixStream::connect(socket).await.is_err() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, there).await.expect("the switch serves");
+}
+
+async fn watch(switch: &Switch, length: Duration) -> Vec<u64> {
+    let end = Instant::now() + length;
+    let mut every_second = interval(Duration::from_secs(1));
+    let mut resident = Vec::new();
+    while every_second.tick().await.into_std() < end {
+        resident.push(switch.resident_kib());
+    }
+    resident.push(switch.resident_kib());
+    resident
+}
