@@ -28,7 +28,9 @@ pub fn malformed(rpc: &str, fault: &Malformed) -> Status {
 /// A request that is not one plain gRPC message.
 pub fn bad_frame(rpc: &str, fault: BadFrame) -> Status {
     match fault {
-        BadFrame::Length => Status::invalid_argument(format!("{rpc}: the request is {fault}")),
+        BadFrame::Length | BadFrame::TooLong(_) => {
+            Status::invalid_argument(format!("{rpc}: the request is {fault}"))
+        }
         BadFrame::Compressed => Status::unimplemented(format!(
             "{rpc}: the request is {fault}; send it uncompressed"
         )),

@@ -22,6 +22,7 @@ use crate::memory::Held;
 use crate::reply::{self, Reply};
 use crate::rpc::{Row, Then};
 use crate::switch::Switch;
+use crate::wire::BadFrame;
 use crate::{status, wire};
 
 impl Switch {
@@ -269,21 +270,15 @@ impl Messages {
 
     /// The next whole message in the buffer.
     fn take(&mut self, backend: &Backend) -> Result<Option<Bytes>, Status> {
-        let length = wire::frame_length(&self.buffer)
-            .map_err(|fault| backend.bad_reply(&format!("it sent {fault}")))?;
-        match length {
-            Some(length) if length > backend.max_message => Err(status::backend_reply_too_large(
-                &backend.name,
-                &backend.socket,
-                backend.max_message,
-            )),
-            Some(length) if self.buffer.len() >= wire::FRAME_HEADER + length => {
-                let message = self.buffer.split_to(wire::FRAME_HEADER + length).freeze();
-                self.held.keep(self.buffer.len());
-                Ok(Some(message.slice(wire::FRAME_HEADER..)))
+        let message = wire::cut(&mut self.buffer, backend.max_message);
+        let message = message.map_err(|fault| match fault {
+            BadFrame::TooLong(limit) => {
+                status::backend_reply_too_large(&backend.name, &backend.socket, limit)
             }
-            _ => Ok(None),
-        }
+            _ => backend.bad_reply(&format!("it sent {fault}")),
+        })?;
+        self.held.keep(self.buffer.len());
+        Ok(message)
     }
 
     fn end(&mut self, backend: &Backend) -> Result<Option<Bytes>, Failed> {

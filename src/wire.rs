@@ -3,6 +3,8 @@
 //! Does no I/O and never panics, whatever the bytes are. The rules are protobuf's own: of a singular field the last
 //! value counts, and a submessage that occurs twice is merged.
 
+mod frames;
+
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -10,11 +12,10 @@ use prost::encoding::{
     DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint, skip_field,
 };
 
+pub use frames::{BadFrame, FRAME_HEADER, cut, frame, frame_header, frame_length, unframe};
+
 /// Field numbers from the outermost message to a field: `[1, 19]` is field 19 of the message in field 1.
 pub type Path = &'static [u32];
-
-/// Bytes before each gRPC message: a compression flag and a big-endian length.
-pub const FRAME_HEADER: usize = 5;
 
 /// Bytes that are no protobuf message, or not where a field was read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -357,55 +358,6 @@ fn replace_into<'n>(
         }
     }
     Ok(())
-}
-
-/// A gRPC body that is not exactly one plain message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadFrame {
-    /// Cut off, or of another length than it says.
-    #[error("not one whole gRPC message")]
-    Length,
-    /// Compressed, and it has to be read here.
-    #[error("a compressed gRPC message")]
-    Compressed,
-}
-
-/// Length of the gRPC message whose frame begins with `bytes`, `None` if fewer than [`FRAME_HEADER`] bytes are there.
-///
-/// # Errors
-/// [`BadFrame::Compressed`], also for a flag that gRPC doesn't know.
-pub fn frame_length(bytes: &[u8]) -> Result<Option<usize>, BadFrame> {
-    match bytes {
-        [0, a, b, c, d, ..] => Ok(Some(u32::from_be_bytes([*a, *b, *c, *d]) as usize)),
-        [0, ..] | [] => Ok(None),
-        _ => Err(BadFrame::Compressed),
-    }
-}
-
-/// The message of a body that holds exactly one.
-///
-/// # Errors
-/// [`BadFrame`].
-pub fn unframe(body: &Bytes) -> Result<Bytes, BadFrame> {
-    let length = frame_length(body)?.ok_or(BadFrame::Length)?;
-    if body.len() - FRAME_HEADER != length {
-        return Err(BadFrame::Length);
-    }
-    Ok(body.slice(FRAME_HEADER..))
-}
-
-/// The frame header of a message of `length` bytes; gRPC has no message above 4 GiB.
-pub fn frame_header(length: usize) -> Bytes {
-    let length = u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes();
-    Bytes::from([&[0], length.as_slice()].concat())
-}
-
-/// `message` in a gRPC frame.
-pub fn frame(message: &[u8]) -> Bytes {
-    let mut out = BytesMut::with_capacity(FRAME_HEADER + message.len());
-    out.put_slice(&frame_header(message.len()));
-    out.put_slice(message);
-    out.freeze()
 }
 
 /// A `grpc-timeout`: at most eight digits and a unit (gRPC over HTTP/2: `Timeout`). `None` if it is none.
