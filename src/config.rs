@@ -88,14 +88,37 @@ impl Config {
     pub fn load(path: &Path) -> Result<Config, Problems> {
         let mut problems = Problems::default();
         let files = files::read(path, &mut problems);
+        Config::of_files(path, &files, problems)
+    }
+
+    /// Checks what files contain, the main one first; their paths only name them in problems.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn of_texts(texts: &[(&Path, &[u8])]) -> Result<Config, Problems> {
+        let mut problems = Problems::default();
+        let main = texts.first().map_or(Path::new(""), |(path, _)| path);
+        let texts = texts.iter().enumerate();
+        let files = texts.filter_map(|(index, (path, text))| {
+            files::text(Place::start(index, path), text.to_vec(), &mut problems)
+        });
+        let files: Vec<_> = files.collect();
+        Config::of_files(main, &files, problems)
+    }
+
+    fn of_files(
+        main: &Path,
+        files: &[files::File],
+        mut problems: Problems,
+    ) -> Result<Config, Problems> {
         let mut written = Written {
             partial: !problems.is_empty(),
             ..Written::default()
         };
-        for file in &files {
+        for file in files {
             written.read(file, &mut problems);
         }
-        let config = check::check(&written, &Place::start(0, path), &mut problems);
+        let config = check::check(&written, &Place::start(0, main), &mut problems);
         config.filter(|_| problems.is_empty()).ok_or(problems)
     }
 }

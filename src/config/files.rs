@@ -32,6 +32,11 @@ fn file(start: Place, path: &Path, problems: &mut Problems) -> Option<File> {
     let bytes = fs::read(path)
         .map_err(|error| unreadable(&start, &error, problems))
         .ok()?;
+    text(start, bytes, problems)
+}
+
+/// What the bytes of a file say, and a problem if they are no text.
+pub(super) fn text(start: Place, bytes: Vec<u8>, problems: &mut Problems) -> Option<File> {
     match String::from_utf8(bytes) {
         Ok(text) => Some(File { start, text }),
         Err(error) => {
