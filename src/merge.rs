@@ -82,7 +82,8 @@ fn one_image(images: &[&[u8]]) -> Result<Bytes, Malformed> {
     for (at, image) in images.iter().enumerate() {
         for field in wire::fields(image) {
             let field = field?;
-            let new = matches!(field.number, IMAGE_TAGS | IMAGE_DIGESTS) && names.insert(field.raw);
+            let new = matches!(field.number, IMAGE_TAGS | IMAGE_DIGESTS)
+                && names.insert((field.number, field.bytes()?));
             if new && at > 0 {
                 out.put_slice(field.raw);
             }
@@ -101,7 +102,8 @@ fn largest(images: &[&[u8]], number: u32) -> Result<u64, Malformed> {
 
 /// `RuntimeFeatures` in which a feature is true only if it is in every one of `features`.
 ///
-/// All its fields are bools (cri-api 1.37); one that this build does not know is merged likewise.
+/// All its fields are bools (cri-api 1.37); one that this build does not know is merged likewise, and dropped if it is
+/// no bool.
 ///
 /// # Errors
 /// If one is not valid protobuf.
@@ -116,12 +118,19 @@ pub fn common_features(features: &[Bytes]) -> Result<Bytes, Malformed> {
     numbers.sort_unstable();
     numbers.dedup();
     for number in numbers {
-        let all = features.iter().try_fold(true, |all, one| {
-            Ok(all && wire::varint(one, &[number])? != 0)
-        })?;
+        let all = features
+            .iter()
+            .try_fold(true, |all, one| Ok(all && is_true(one, number)?))?;
         if all {
             wire::put_varint(&mut out, number, 1);
         }
     }
     Ok(out.freeze())
+}
+
+fn is_true(features: &[u8], number: u32) -> Result<bool, Malformed> {
+    match wire::varint(features, &[number]) {
+        Err(Malformed::Type(_)) => Ok(false),
+        value => Ok(value? != 0),
+    }
 }

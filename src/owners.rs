@@ -58,7 +58,9 @@ impl PodNames {
 
     /// Reads them from a listed `PodSandbox`.
     fn of_listed(pod: &[u8]) -> Result<PodNames, Malformed> {
-        Self::read(pod, &[2, 2], &[6], wire::varint(pod, &[4])?)
+        let created_at = wire::varint(pod, &[4])?.cast_signed();
+        // Signed in the CRI; a pod from before 1970 is none.
+        Self::read(pod, &[2, 2], &[6], u64::try_from(created_at).unwrap_or(0))
     }
 
     fn read(

@@ -1,0 +1,55 @@
+//! Replies to one, where they are encoded as no known runtime would.
+
+use bytes::Bytes;
+use criswitch::cri;
+use criswitch::merge;
+use criswitch::owners::{Owners, PodNames};
+use criswitch::rpc::Kind;
+use prost::Message;
+
+fn image(tag: &[u8]) -> Bytes {
+    let image = [&[1 << 3 | 2, 1, b'i'], tag].concat();
+    Bytes::from([&[1 << 3 | 2, image.len() as u8], image.as_slice()].concat())
+}
+
+#[test]
+fn a_tag_whose_length_takes_two_bytes_is_the_same_tag() {
+    let short = image(&[2 << 3 | 2, 1, b't']);
+    let long = image(&[2 << 3 | 2, 0x81, 0, b't']);
+    let merged = merge::images(&[short, long]).unwrap();
+    let merged = cri::ListImagesResponse::decode(merged).unwrap();
+    assert_eq!(merged.images.len(), 1);
+    assert_eq!(merged.images[0].repo_tags, ["t"]);
+}
+
+#[test]
+fn a_feature_that_is_no_bool_is_dropped_and_the_others_stay() {
+    let text = [9 << 3 | 2, 1, b'x'];
+    let features = Bytes::from([&[1 << 3, 1], text.as_slice()].concat());
+    let common = merge::common_features(&[features.clone(), features]).unwrap();
+    assert_eq!(common.as_ref(), [1 << 3, 1]);
+}
+
+#[test]
+fn a_pod_from_before_1970_is_not_the_newest_of_its_uid() {
+    let mut owners = Owners::default();
+    let names = PodNames {
+        uid: "uid".to_owned(),
+        created_at: 1,
+        ..PodNames::default()
+    };
+    owners.own_pod("today", 0, names);
+    let metadata = cri::PodSandboxMetadata {
+        uid: "uid".to_owned(),
+        ..Default::default()
+    };
+    let pod = cri::PodSandbox {
+        id: "before".to_owned(),
+        created_at: -1,
+        metadata: Some(metadata),
+        ..Default::default()
+    };
+    let list = cri::ListPodSandboxResponse { items: vec![pod] };
+    owners.learn(Kind::Pod, 1, &list.encode_to_vec()).unwrap();
+    assert_eq!(owners.newest_pod(|pod| pod.uid == "uid"), Some(0));
+}
