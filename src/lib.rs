@@ -76,7 +76,7 @@ mod listing;
 pub mod lists;
 pub mod memory;
 pub mod merge;
-mod node;
+pub mod node;
 pub mod owners;
 mod question;
 pub mod reply;

@@ -40,12 +40,14 @@ const HANDLERS: u32 = 3;
 const FEATURES: u32 = 4;
 
 /// What one backend says of itself.
-struct Said {
-    backend: Arc<Backend>,
+#[derive(Debug)]
+pub struct Said {
+    /// Which one.
+    pub backend: Arc<Backend>,
     /// Its `StatusResponse`: of now, else the last one known, else empty.
-    status: Bytes,
+    pub status: Bytes,
     /// Why it did not say so now.
-    silent: Option<Status>,
+    pub silent: Option<Status>,
 }
 
 impl Switch {
@@ -140,32 +142,8 @@ impl Switch {
     }
 
     fn node_status(&self, said: &[Said], verbose: bool) -> Result<Bytes, Malformed> {
-        let Some(default) = said.first() else {
-            return Ok(Bytes::new());
-        };
-        let mut out = without(&default.status, &[HANDLERS, FEATURES])?;
-        let mut status = BytesMut::new();
-        wire::put_bytes(&mut status, 1, &backends_ready(said)?);
-        wire::put_bytes(&mut out, CONDITIONS, &status);
-        for entry in handlers(&self.table, said)? {
-            wire::put_bytes(&mut out, HANDLERS, &entry);
-        }
-        let features = said
-            .iter()
-            .map(|said| features(&said.status))
-            .collect::<Result<Vec<_>, _>>()?;
-        let features = merge::common_features(&features)?;
-        if !features.is_empty() {
-            wire::put_bytes(&mut out, FEATURES, &features);
-        }
-        if verbose {
-            wire::put_bytes(
-                &mut out,
-                INFO,
-                &string_entry("criswitch", &self.info(said)?.to_string()),
-            );
-        }
-        Ok(out.freeze())
+        let info = verbose.then(|| self.info(said)).transpose()?;
+        merged(&self.table, said, info.as_ref())
     }
 
     /// The switch's own key of `info`.
@@ -207,8 +185,8 @@ impl Switch {
             "cause": link.state.cause().map(ToString::to_string),
             "since": humantime::format_rfc3339_seconds(link.since).to_string(),
             "transitions": link.transitions,
-            "runtime": text(&known.version, 2)?,
-            "version": text(&known.version, 3)?,
+            "runtime": text(&known.version, 2).unwrap_or_default(),
+            "version": text(&known.version, 3).unwrap_or_default(),
             "cgroupDriver": known.cgroup_driver.map(cgroup_driver_name),
             "staleListAgeSeconds": known.stale_age().map(|age| age.as_secs()),
             "listsStoodInFor": known.stood_in,
@@ -218,6 +196,37 @@ impl Switch {
             "containers": containers,
         }))
     }
+}
+
+/// The node's `StatusResponse`: that of the first of `said`, which is the default backend, with the table's handlers,
+/// the features that all have, a condition for all of them, and `info` as the switch's own entry.
+///
+/// # Errors
+/// If one cannot be read, which then cannot be read alone either.
+pub fn merged(table: &Table, said: &[Said], info: Option<&Json>) -> Result<Bytes, Malformed> {
+    let Some(default) = said.first() else {
+        return Ok(Bytes::new());
+    };
+    let mut out = without(&default.status, &[HANDLERS, FEATURES])?;
+    let mut status = BytesMut::new();
+    wire::put_bytes(&mut status, 1, &backends_ready(said)?);
+    wire::put_bytes(&mut out, CONDITIONS, &status);
+    for entry in handlers(table, said)? {
+        wire::put_bytes(&mut out, HANDLERS, &entry);
+    }
+    let features = said.iter().map(|said| features(&said.status));
+    let features = merge::common_features(&features.collect::<Result<Vec<_>, _>>()?)?;
+    if !features.is_empty() {
+        wire::put_bytes(&mut out, FEATURES, &features);
+    }
+    if let Some(info) = info {
+        wire::put_bytes(
+            &mut out,
+            INFO,
+            &string_entry("criswitch", &info.to_string()),
+        );
+    }
+    Ok(out.freeze())
 }
 
 /// What the default backend said last, and why it does not say so now; an error once that is too long ago.

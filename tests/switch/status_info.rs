@@ -130,3 +130,16 @@ async fn it_holds_the_table() {
     assert_eq!(handlers[0]["backendHandler"], "runsc");
     assert_eq!(handlers[1]["name"], "runc");
 }
+
+#[tokio::test]
+async fn a_backend_whose_version_cannot_be_read_has_none() {
+    let mut rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    // The runtime's name as a number.
+    rig.sim("kata")
+        .append_raw("Version", [2 << 3, 1].as_slice());
+    rig.restart_switch().await;
+    let kata = rig.run_pod("kata", "greeted").await;
+    assert!(!kata.is_empty());
+    let own = own_info(&rig).await;
+    assert_eq!(of_backend(&own, "kata")["runtime"], "");
+}
