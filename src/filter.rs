@@ -72,11 +72,16 @@ fn matches_shape(shape: &Shape, item: &[u8], filter: &[u8]) -> Result<bool, Malf
     }
     if let Some((of_item, of_filter)) = shape.state
         && wire::has(filter, of_filter)?
-        && wire::varint(item, &[of_item])? != wire::varint(filter, &[of_filter, 1])?
+        && state(item, &[of_item])? != state(filter, &[of_filter, 1])?
     {
         return Ok(false);
     }
     has_labels(item, shape.labels.0, filter, shape.labels.1)
+}
+
+/// An enum, which has 32 bits however many are sent.
+fn state(message: &[u8], path: &[u32]) -> Result<i32, Malformed> {
+    Ok(wire::varint(message, path)? as i32)
 }
 
 fn has_prefix(item: &[u8], of_item: u32, filter: &[u8], of_filter: u32) -> Result<bool, Malformed> {
@@ -99,10 +104,10 @@ fn has_labels(item: &[u8], of_item: u32, filter: &[u8], of_filter: u32) -> Resul
 /// An image is asked for by its id, one of its tags or one of its digests.
 fn matches_image(image: &[u8], filter: &[u8]) -> Result<bool, Malformed> {
     let wanted = wire::string(filter, &[1, 1])?;
-    if wanted.is_empty() {
+    if wanted.is_empty() || wire::string(image, &[1])? == wanted {
         return Ok(true);
     }
-    for names in [1, 2, 3] {
+    for names in [2, 3] {
         if wire::strings(image, &[names])?.contains(&wanted) {
             return Ok(true);
         }

@@ -2,9 +2,10 @@
 
 use bytes::Bytes;
 use criswitch::cri;
+use criswitch::filter::filter;
 use criswitch::merge;
 use criswitch::owners::{Owners, PodNames};
-use criswitch::rpc::Kind;
+use criswitch::rpc::{Kind, List};
 use prost::Message;
 
 fn image(tag: &[u8]) -> Bytes {
@@ -50,6 +51,34 @@ fn a_pod_from_before_1970_is_not_the_newest_of_its_uid() {
         ..Default::default()
     };
     let list = cri::ListPodSandboxResponse { items: vec![pod] };
-    owners.learn(Kind::Pod, 1, &list.encode_to_vec()).unwrap();
+    let asked = owners.mark();
+    owners
+        .learn(Kind::Pod, 1, &list.encode_to_vec(), asked)
+        .unwrap();
     assert_eq!(owners.newest_pod(|pod| pod.uid == "uid"), Some(0));
+}
+
+#[test]
+fn an_image_whose_id_is_sent_twice_is_found_by_the_last_one() {
+    let list = image(&[1 << 3 | 2, 1, b'j']);
+    let asked = |id: &str| {
+        let image = cri::ImageSpec {
+            image: id.to_owned(),
+            ..Default::default()
+        };
+        let wanted = Some(cri::ImageFilter { image: Some(image) });
+        let request = cri::ListImagesRequest { filter: wanted }.encode_to_vec();
+        filter(List::Images, &list, &request, |_| true).unwrap()
+    };
+    assert_eq!(asked("j"), list);
+    assert!(asked("i").is_empty());
+}
+
+#[test]
+fn a_state_that_is_sent_in_64_bits_is_read_in_32() {
+    let pod = [3 << 3, 0x81, 0x80, 0x80, 0x80, 0x10];
+    let list = [[1 << 3 | 2, 6].as_slice(), &pod].concat();
+    let request = [1 << 3 | 2, 4, 2 << 3 | 2, 2, 1 << 3, 1];
+    let filtered = filter(List::Pods, &list, &request, |_| true).unwrap();
+    assert_eq!(filtered, list);
 }
