@@ -12,7 +12,8 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use rustix::fs::Mode;
-use rustix::net::RecvFlags;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::io::{AsyncRead, AsyncWrite, Interest};
 use tokio::net::{UnixListener, UnixSocket, UnixStream};
 use tokio::sync::watch;
@@ -204,15 +205,24 @@ fn remove_stale(path: &Path) -> Result<(), BindError> {
         }
         Ok(_) => {}
     }
-    match std::os::unix::net::UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            fs::remove_file(path).map_err(failed)
-        }
-        Err(source) => Err(failed(source)),
-        Ok(_) => Err(BindError::Live {
+    match connect_at_once(path) {
+        Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(failed),
+        // There are too many who wait to be accepted, so somebody listens.
+        Ok(()) | Err(Errno::AGAIN) => Err(BindError::Live {
             path: path.to_owned(),
         }),
+        Err(error) => Err(failed(error.into())),
     }
+}
+
+/// Connects and leaves again, without waiting for an owner that does not accept.
+fn connect_at_once(path: &Path) -> Result<(), Errno> {
+    let (kind, flags) = (
+        SocketType::STREAM,
+        SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+    );
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)
 }
 
 fn open(path: &Path, mode: Mode) -> io::Result<UnixListener> {

@@ -23,8 +23,16 @@ impl Switch {
         self.list(backend, Some(wire)).await?;
         backend.caught_up();
         self.question.listed(backend.id);
-        self.compare_cgroup_driver(backend, wire).await?;
-        self.replay_runtime_config(backend, wire).await
+        let aside = async {
+            self.compare_cgroup_driver(backend, wire).await?;
+            self.replay_runtime_config(backend, wire).await
+        };
+        // Its pods do not wait for this: what it does not answer now, it is told when it is ready.
+        let told = tokio::time::timeout(backend.list_timeout, aside).await;
+        told.unwrap_or_else(|_| {
+            backend.owe();
+            Ok(())
+        })
     }
 
     /// Asks a backend for its version, which any that works answers at once.
@@ -36,15 +44,6 @@ impl Switch {
         let version = backend.message(&answer)?;
         backend.learn(|known| known.version = version);
         Ok(())
-    }
-
-    /// Lists all that a backend has.
-    ///
-    /// # Errors
-    /// The status of the first call that failed.
-    pub(crate) async fn list_whole(&self, backend: &Backend, wire: &Wire) -> Result<(), Status> {
-        self.list(backend, Some(wire)).await?;
-        self.list_images(backend, wire).await
     }
 
     /// Lists a backend's images; one without an image service has none to keep.

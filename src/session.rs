@@ -135,18 +135,20 @@ async fn probe(backend: &Backend, wire: &Wire) -> Result<(), Status> {
     Switch::version(backend, wire).await
 }
 
-/// Lists a backend that has missed a list, one call at a time, until it has answered them all.
+/// Lists a backend that has missed a list, one call at a time, until it has answered with its pods and containers.
 async fn catch_up(
     switch: &Arc<Switch>,
     backend: &Backend,
     wire: &Wire,
 ) -> std::convert::Infallible {
-    // A backend is ready before its images are listed: they may be many, and pods are what matters.
-    switch.list_images(backend, wire).await.ok();
     loop {
+        // Images may be many, and pods are what matters: without them only what stands in for them is missing.
+        switch.list_images(backend, wire).await.ok();
         backend.missed().await;
-        while switch.list_whole(backend, wire).await.is_err() {
-            tokio::time::sleep(FIRST_PAUSE).await;
+        let mut failures = 0;
+        while switch.list(backend, Some(wire)).await.is_err() {
+            failures += 1;
+            tokio::time::sleep(pause(&backend.name, failures)).await;
         }
         backend.caught_up();
     }

@@ -13,10 +13,23 @@ use crate::wire::{BadFrame, Malformed};
 /// What gRPC wants encoded in a `grpc-message`, apart from all that is not ASCII.
 const MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
 
+/// What is shown of a text that a client sent, in characters; ids have 64.
+const SHOWN: usize = 128;
+
+/// The beginning of a text that a client sent: it may be as long as a message.
+pub(crate) fn shown(text: &str) -> &str {
+    let end = text
+        .char_indices()
+        .nth(SHOWN)
+        .map_or(text.len(), |(at, _)| at);
+    text.get(..end).unwrap_or_default()
+}
+
 /// A path that is no RPC of the table.
 pub fn no_such_rpc(path: &str) -> Status {
     Status::unimplemented(format!(
-        "criswitch does not know {path}: it serves the CRI of runtime.v1 only"
+        "criswitch does not know {}: it serves the CRI of runtime.v1 only",
+        shown(path)
     ))
 }
 
@@ -110,7 +123,8 @@ pub fn unknown_handler(handler: &str, table: &Table) -> Status {
         .map(|row: &Handler| row.name.as_str())
         .collect();
     Status::invalid_argument(format!(
-        "no runtime for {handler:?} is configured; criswitch has handlers: {}",
+        "no runtime for {:?} is configured; criswitch has handlers: {}",
+        shown(handler),
         known.join(", ")
     ))
 }
@@ -123,19 +137,25 @@ pub fn unavailable(backend: &str, socket: &Address, cause: &str) -> Status {
 /// An id that nobody is known to own, while not every backend could be asked.
 pub fn owner_unknown(kind: Kind, id: &str, unanswered: &Status) -> Status {
     Status::unavailable(format!(
-        "{} {id:?}: its backend cannot be told while one does not answer: {}",
+        "{} {:?}: its backend cannot be told while one does not answer: {}",
         noun(kind),
+        shown(id),
         unanswered.message()
     ))
 }
 
 /// An id that every backend says it does not have.
 pub fn not_found(kind: Kind, id: &str) -> Status {
-    Status::not_found(format!("{} {id:?}: not found at any backend", noun(kind)))
+    Status::not_found(format!(
+        "{} {:?}: not found at any backend",
+        noun(kind),
+        shown(id)
+    ))
 }
 
 /// A prefix of several ids, in containerd's words.
 pub fn ambiguous(prefix: &str) -> Status {
+    let prefix = shown(prefix);
     Status::unknown(format!("Multiple IDs found with provided prefix: {prefix}"))
 }
 

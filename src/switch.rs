@@ -250,21 +250,19 @@ impl Switch {
         }
     }
 
-    async fn to_handler(&self, call: &Call, handler: &Handler) -> Result<Reply, Failed> {
+    async fn to_handler(self: &Arc<Self>, call: &Call, handler: &Handler) -> Result<Reply, Failed> {
         let backend = self.backend(handler.backend)?;
-        let (Goes::Handler(path) | Goes::Image(path, _)) = call.row.goes else {
-            return self.send(call, backend, None).await;
-        };
-        let asked = call.message();
-        if wire::string(&asked, path).is_ok_and(|name| name == handler.backend_handler) {
-            return self.send(call, backend, None).await;
+        let mut call = call.clone();
+        if let Goes::Handler(path) | Goes::Image(path, _) = call.row.goes
+            && wire::string(&call.message(), path).is_ok_and(|name| name != handler.backend_handler)
+        {
+            call = call.with_string(path, &handler.backend_handler);
         }
-        self.send(
-            &call.with_string(path, &handler.backend_handler),
-            backend,
-            None,
-        )
-        .await
+        match call.row.merge() {
+            // What makes up for an RPC that the backend lacks does so here too.
+            Some(_) => self.to_backends(call, &[handler.backend]).await,
+            None => self.send(&call, backend, None).await,
+        }
     }
 
     async fn to_backends(

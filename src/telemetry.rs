@@ -5,6 +5,7 @@ use tracing::Span;
 use tracing::field::{Empty, display};
 
 use crate::rpc::{Kind, Log, Row};
+use crate::status;
 
 /// A call under way; its line is written when it ends, as `CANCELLED` if it is dropped before.
 #[derive(Debug)]
@@ -92,5 +93,5 @@ pub fn note_id(kind: Kind, id: &str) {
         Kind::Pod => "pod",
         Kind::Container => "container",
     };
-    Span::current().record(field, display(id));
+    Span::current().record(field, display(status::shown(id)));
 }

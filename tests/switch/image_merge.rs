@@ -179,3 +179,24 @@ async fn a_list_without_one_backends_images_is_an_error_that_names_it() {
     assert_eq!(failed.code(), Code::Unavailable);
     assert!(failed.message().contains("kata"), "{failed}");
 }
+
+#[tokio::test]
+async fn a_stream_of_one_handlers_images_is_made_up_for_where_its_backend_lacks_it() {
+    let kata = Sim::new("kata").image("app:1").lacks(["StreamImages"]);
+    let rig = Rig::start([Sim::new("runc").image("web:1"), kata]).await;
+    let image = cri::ImageSpec {
+        runtime_handler: "kata".to_owned(),
+        ..Default::default()
+    };
+    let filter = Some(cri::ImageFilter { image: Some(image) });
+    let request = cri::StreamImagesRequest { filter };
+    let mut images = rig
+        .images()
+        .stream_images(request)
+        .await
+        .unwrap()
+        .into_inner();
+    let message = images.message().await.unwrap().unwrap();
+    assert_eq!(message.images, rig.sim("kata").images());
+    assert_eq!(images.message().await.unwrap(), None);
+}
