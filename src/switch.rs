@@ -61,7 +61,7 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// A switch whose backends are not connected yet: see [`Switch::greet`].
+    /// A switch whose backends are not connected yet.
     pub fn new(config: Config, dialer: &Dialer) -> Switch {
         let backends = config.table.backends.iter().enumerate();
         Switch {
