@@ -68,7 +68,7 @@ check_scripts() {
   [ -x /usr/bin/shellcheck ] || {
     apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends shellcheck
   } >"$CACHE/apt-shellcheck.log" 2>&1 || return
-  shellcheck -x .ci/run tests/run.sh tests/real/*.sh tests/real/checks/*
+  shellcheck -x .ci/run tests/run.sh tests/fuzz/run.sh tests/real/*.sh tests/real/checks/*
 }
 
 main

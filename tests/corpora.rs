@@ -1,0 +1,62 @@
+//! The fuzz targets' oracles, for every file of their corpora and for random bytes.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+
+#[path = "fuzz/oracles/oracles.rs"]
+mod oracles;
+
+const RANDOM_INPUTS: usize = 500;
+const LONGEST_INPUT: usize = 400;
+
+/// Runs a target's check and names the input that it fails for.
+fn run(name: &str, check: fn(&[u8]), input: &str, data: &[u8]) {
+    let outcome = std::panic::catch_unwind(|| check(data));
+    assert!(outcome.is_ok(), "target {name}, input {input}: {data:?}");
+}
+
+#[test]
+fn every_input_of_the_corpora_passes_its_oracle() {
+    let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus");
+    for (name, check) in oracles::TARGETS {
+        let files = std::fs::read_dir(corpora.join(name)).unwrap();
+        let mut inputs = 0;
+        for file in files {
+            let path = file.unwrap().path();
+            let data = std::fs::read(&path).unwrap();
+            run(name, *check, &path.display().to_string(), &data);
+            inputs += 1;
+        }
+        assert!(inputs > 0, "target {name} has no corpus");
+    }
+}
+
+#[test]
+fn random_inputs_pass_every_oracle() {
+    for (name, check) in oracles::TARGETS {
+        let mut random = fastrand::Rng::with_seed(1);
+        for number in 0..RANDOM_INPUTS {
+            let length = random.usize(..LONGEST_INPUT);
+            let data: Vec<u8> = std::iter::repeat_with(|| random.u8(..))
+                .take(length)
+                .collect();
+            run(name, *check, &number.to_string(), &data);
+        }
+    }
+}
+
+#[test]
+fn every_fuzz_target_is_replayed_here() {
+    let targets = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/fuzz_targets");
+    let files = std::fs::read_dir(targets).unwrap();
+    let files = files.map(|file| file.unwrap().path());
+    let mut names: Vec<_> = files
+        .map(|file| file.file_stem().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    names.sort();
+    assert!(
+        names
+            .iter()
+            .eq(oracles::TARGETS.iter().map(|(name, _)| name))
+    );
+}

@@ -1,0 +1,266 @@
+//! Configuration text: a checked configuration or problems, each with a place within the text.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use arbitrary::Unstructured;
+use criswitch::config::{Config, Problems};
+
+const PATHS: [&str; 2] = ["main", "drop-in"];
+
+/// What stands at the head of configurations, right and wrong.
+const HEAD: &[&str] = &[
+    "default = \"kata\"\n",
+    "listen = \"/run/criswitch/criswitch.sock\"\n",
+    "listen = \"/run/crio/crio.sock\"\n",
+    "drain = \"10s\"\n",
+    "drain = \"2h\"\n",
+    "max_message = \"16MiB\"\n",
+    "max_message = \"0\"\n",
+    "start_wait = \"0s\"\n",
+    "list_timeout = \"1500ms\"\n",
+    "stale_lists = \"5m\"\n",
+    "allow_uids = [0, 1000]\n",
+    "allow_uids = [0x10, 0o7, 0b1, 1_000]\n",
+    "allow_uids = [-1, \"root\"]\n",
+    "log.level = \"debug\"\n",
+    "log.level = \"loud\"\n",
+    "# ü\r\n",
+];
+const HANDLERS: &[&str] = &[
+    "runc = \"unix:///run//a.sock\"\n",
+    "kata = \"/run/b.sock\"\n",
+    "kata = \"crio\"\n",
+    "crio = \"/run/b.sock\"\n",
+    "gvisor = { backend = \"crio\", handler = \"runsc\" }\n",
+    "plain = { socket = \"/run/b.sock\", handler = \"\" }\n",
+    "old = { backend = \"old\" }\n",
+    "neither = { handler = \"x\" }\n",
+    "Bad_Name = \"/run/c.sock\"\n",
+];
+const BACKENDS: &[&str] = &[
+    "crio = \"/run/c.sock\"\n",
+    "crio = { socket = \"/run/c.sock\", list_timeout = \"5s\" }\n",
+    "old = \"/run/a.sock\"\n",
+    "twin = \"unix:/run/c.sock\"\n",
+    "own = \"/run/criswitch/criswitch.sock\"\n",
+    "old = 7\n",
+];
+
+pub fn check(data: &[u8]) {
+    let mut u = Unstructured::new(data);
+    let _ = checked(&mut u);
+}
+
+fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
+    let made = u.arbitrary()?;
+    let main = text(u, made)?;
+    let drop_in = if u.arbitrary()? {
+        Some(text(u, made)?)
+    } else {
+        None
+    };
+    let texts: Vec<Vec<u8>> = [main].into_iter().chain(drop_in).collect();
+    match read(&texts) {
+        Ok(config) => {
+            is_what_it_says(&config, &texts);
+            fits_together(&config);
+            says_the_same_again(&config);
+        }
+        Err(problems) => {
+            assert!(!problems.is_empty());
+            has_places(&problems, &texts);
+            assert_eq!(read(&texts).err(), Some(problems));
+        }
+    }
+    Ok(())
+}
+
+fn text(u: &mut Unstructured<'_>, made: bool) -> arbitrary::Result<Vec<u8>> {
+    if !made {
+        let length = u.len() - usize::from(!u.is_empty());
+        return Ok(u.bytes(length)?.to_vec());
+    }
+    let mut text = Vec::new();
+    pieces(u, &mut text, "default = \"runc\"\n", HEAD)?;
+    pieces(
+        u,
+        &mut text,
+        "[handlers]\nrunc = \"/run/a.sock\"\n",
+        HANDLERS,
+    )?;
+    pieces(u, &mut text, "[backends]\n", BACKENDS)?;
+    if u.ratio(1, 4)? {
+        let at = u.int_in_range(0..=text.len())?;
+        text.insert(at, u.arbitrary()?);
+    }
+    Ok(text)
+}
+
+/// The beginning of a section, which may be missing, and some of its lines.
+fn pieces(
+    u: &mut Unstructured<'_>,
+    text: &mut Vec<u8>,
+    begin: &str,
+    lines: &[&str],
+) -> arbitrary::Result<()> {
+    if u.int_in_range(0..=7)? < 7 {
+        text.extend_from_slice(begin.as_bytes());
+    }
+    for _ in 0..u.int_in_range(0..=4)? {
+        text.extend_from_slice(u.choose(lines)?.as_bytes());
+    }
+    Ok(())
+}
+
+fn read(texts: &[Vec<u8>]) -> Result<Config, Problems> {
+    let files = PATHS.iter().zip(texts);
+    let files: Vec<_> = files
+        .map(|(path, text)| (Path::new(*path), text.as_slice()))
+        .collect();
+    Config::of_texts(&files)
+}
+
+/// What loads is TOML to another reader of it, too, who finds the same.
+fn is_what_it_says(config: &Config, texts: &[Vec<u8>]) {
+    let mut handlers = 0;
+    for text in texts {
+        let table: toml::Table = std::str::from_utf8(text).unwrap().parse().unwrap();
+        if let Some(default) = table.get("default") {
+            assert_eq!(default.as_str(), Some(config.table.default.name.as_str()));
+        }
+        if let Some(uids) = table.get("allow_uids") {
+            let uids = uids.as_array().unwrap().iter();
+            let uids = uids.map(|uid| u32::try_from(uid.as_integer().unwrap()).unwrap());
+            assert!(uids.eq(config.allow_uids.iter().copied()));
+        }
+        let rows = table
+            .get("handlers")
+            .map(|rows| rows.as_table().unwrap().keys());
+        for name in rows.into_iter().flatten() {
+            assert!(config.table.handler(name).is_some());
+            handlers += 1;
+        }
+    }
+    assert_eq!(config.table.handlers.len(), handlers);
+}
+
+fn fits_together(config: &Config) {
+    let table = &config.table;
+    assert!(table.handlers.contains(&table.default));
+    assert!(
+        table
+            .handlers
+            .is_sorted_by(|one, other| one.name < other.name)
+    );
+    assert_eq!(table.default.backend, 0);
+    for row in &table.handlers {
+        assert!(table.backends.get(row.backend).is_some());
+        assert_eq!(table.handler(&row.name), Some(row));
+    }
+    let names: BTreeSet<_> = table.backends.iter().map(|backend| &backend.name).collect();
+    assert_eq!(names.len(), table.backends.len());
+    for (at, backend) in table.backends.iter().enumerate() {
+        assert_ne!(backend.socket, config.listen);
+        let same = |other: &&_| backend.socket == **other;
+        let sockets = table.backends.iter().map(|other| &other.socket);
+        assert_eq!(sockets.clone().filter(same).count(), 1, "{at}");
+    }
+}
+
+/// Written out in full it loads again, and is the same but for the order of the backends.
+fn says_the_same_again(config: &Config) {
+    let again = read(&[written(config).into_bytes()]);
+    let again = again.unwrap_or_else(|problems| panic!("{problems}\n{}", written(config)));
+    assert_eq!(again.listen, config.listen);
+    assert_eq!(again.drain, config.drain);
+    assert_eq!(again.max_message, config.max_message);
+    assert_eq!(again.start_wait, config.start_wait);
+    assert_eq!(again.list_timeout, config.list_timeout);
+    assert_eq!(again.stale_lists, config.stale_lists);
+    assert_eq!(again.allow_uids, config.allow_uids);
+    assert_eq!(again.log_level, config.log_level);
+    assert_eq!(again.table.default.name, config.table.default.name);
+    assert_eq!(rows(&again), rows(config));
+    assert_eq!(backends(&again), backends(config));
+}
+
+fn written(config: &Config) -> String {
+    let mut text = String::new();
+    let mut line = |key: &str, value: String| writeln!(text, "{key} = {value}").unwrap();
+    line("listen", quoted(&config.listen.to_string()));
+    line("default", quoted(&config.table.default.name));
+    line("drain", duration(config.drain));
+    line("max_message", format!("\"{}B\"", config.max_message));
+    line("start_wait", duration(config.start_wait));
+    line("list_timeout", duration(config.list_timeout));
+    line("stale_lists", duration(config.stale_lists));
+    line("allow_uids", format!("{:?}", config.allow_uids));
+    line("log.level", quoted(&config.log_level.to_string()));
+    for backend in &config.table.backends {
+        let (socket, wait) = (
+            quoted(&backend.socket.to_string()),
+            duration(backend.list_timeout),
+        );
+        let row = format!("{{ socket = {socket}, list_timeout = {wait} }}");
+        line(&format!("backends.{}", backend.name), row);
+    }
+    for (name, backend, theirs) in rows(config) {
+        let (backend, theirs) = (quoted(&backend), quoted(&theirs));
+        let row = format!("{{ backend = {backend}, handler = {theirs} }}");
+        line(&format!("handlers.{name}"), row);
+    }
+    text
+}
+
+fn duration(duration: Duration) -> String {
+    format!("\"{}s {}ns\"", duration.as_secs(), duration.subsec_nanos())
+}
+
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
+fn rows(config: &Config) -> Vec<(String, String, String)> {
+    let rows = config.table.handlers.iter();
+    rows.map(|row| {
+        let backend = config.table.backends[row.backend].name.clone();
+        (row.name.clone(), backend, row.backend_handler.clone())
+    })
+    .collect()
+}
+
+fn backends(config: &Config) -> BTreeSet<(String, String, Duration)> {
+    let backends = config.table.backends.iter();
+    backends
+        .map(|backend| {
+            let socket = backend.socket.to_string();
+            (backend.name.clone(), socket, backend.list_timeout)
+        })
+        .collect()
+}
+
+/// `path:line:column`, which the text has, in the order of the files.
+fn has_places(problems: &Problems, texts: &[Vec<u8>]) {
+    let mut last = (0, 0, 0);
+    for problem in problems.iter() {
+        let place = problem.place.to_string();
+        let mut parts = place.split(':');
+        let path = parts.next().unwrap();
+        let file = PATHS.iter().position(|known| *known == path).unwrap();
+        let mut number = || parts.next().unwrap().parse::<usize>().unwrap();
+        let (line, column) = (number(), number());
+        let text = String::from_utf8_lossy(&texts[file]);
+        let written = text.split('\n').nth(line.checked_sub(1).unwrap());
+        let columns = written.expect("the text has that line").chars().count();
+        assert!((1..=columns + 1).contains(&column), "{problem}");
+        assert!(last <= (file, line, column));
+        last = (file, line, column);
+        assert!(
+            !problem.what.is_empty() && !problem.hint.is_empty(),
+            "{problem:?}"
+        );
+    }
+}

@@ -1,0 +1,110 @@
+//! A list's filter on a list that was kept, against the same on decoded ones.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+
+use arbitrary::Unstructured;
+use bytes::Bytes;
+use criswitch::rpc::List;
+use criswitch::{cri, filter};
+use prost::Message;
+
+use super::lists::keeps_order;
+use super::messages::{self, decode};
+
+pub fn check(data: &[u8]) {
+    let mut u = Unstructured::new(data);
+    let _ = checked(&mut u);
+}
+
+fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
+    let unwanted = messages::text(u)?;
+    match u.int_in_range(0..=2)? {
+        0 => {
+            let names = ("ListPodSandboxResponse", "ListPodSandboxRequest");
+            compare(u, List::Pods, names, pods, &unwanted)
+        }
+        1 => {
+            let names = ("ListContainersResponse", "ListContainersRequest");
+            compare(u, List::Containers, names, containers, &unwanted)
+        }
+        _ => {
+            let names = ("ListImagesResponse", "ListImagesRequest");
+            compare(u, List::Images, names, images, &unwanted)
+        }
+    }
+}
+
+fn compare<L, R>(
+    u: &mut Unstructured<'_>,
+    list: List,
+    (items, request): (&str, &str),
+    slow: fn(&mut L, R, &str),
+    unwanted: &str,
+) -> arbitrary::Result<()>
+where
+    L: Message + Default + PartialEq + Debug,
+    R: Message + Default,
+{
+    let request = messages::message(u, request)?;
+    let items = messages::message(u, items)?;
+    let filtered = filter::filter(list, &items, &request, |id| id != unwanted);
+    if let Ok(filtered) = &filtered {
+        keeps_order(&[Bytes::copy_from_slice(&items)], filtered);
+        let again = filter::filter(list, filtered, &request, |_| true);
+        assert_eq!(again.as_ref(), Ok(filtered));
+    }
+    if let (Some(mut wanted), Some(request)) = (decode(&items), decode(&request)) {
+        slow(&mut wanted, request, unwanted);
+        let filtered = L::decode(filtered.expect("prost can read it"));
+        assert_eq!(filtered.as_ref(), Ok(&wanted));
+    }
+    Ok(())
+}
+
+fn pods(
+    list: &mut cri::ListPodSandboxResponse,
+    request: cri::ListPodSandboxRequest,
+    unwanted: &str,
+) {
+    let filter = request.filter.unwrap_or_default();
+    list.items.retain(|pod| {
+        pod.id != unwanted
+            && pod.id.starts_with(&filter.id)
+            && filter.state.is_none_or(|state| state.state == pod.state)
+            && has(&pod.labels, &filter.label_selector)
+    });
+}
+
+fn containers(
+    list: &mut cri::ListContainersResponse,
+    request: cri::ListContainersRequest,
+    unwanted: &str,
+) {
+    let filter = request.filter.unwrap_or_default();
+    list.containers.retain(|container| {
+        container.id != unwanted
+            && container.id.starts_with(&filter.id)
+            && container.pod_sandbox_id.starts_with(&filter.pod_sandbox_id)
+            && filter
+                .state
+                .is_none_or(|state| state.state == container.state)
+            && has(&container.labels, &filter.label_selector)
+    });
+}
+
+fn has(labels: &HashMap<String, String>, selector: &HashMap<String, String>) -> bool {
+    selector
+        .iter()
+        .all(|(key, value)| labels.get(key) == Some(value))
+}
+
+fn images(list: &mut cri::ListImagesResponse, request: cri::ListImagesRequest, unwanted: &str) {
+    let filter = request.filter.unwrap_or_default();
+    let name = filter.image.unwrap_or_default().image;
+    list.images.retain(|image| {
+        let mut names = image.repo_tags.iter().chain(&image.repo_digests);
+        image.id != unwanted
+            && (name.is_empty() || image.id == name || names.any(|its| *its == name))
+    });
+}

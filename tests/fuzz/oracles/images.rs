@@ -1,0 +1,73 @@
+//! Image lists to one, against the same on decoded lists.
+
+use arbitrary::Unstructured;
+use bytes::Bytes;
+use criswitch::{cri, merge, wire};
+use prost::Message;
+
+use super::messages;
+
+pub fn check(data: &[u8]) {
+    let mut u = Unstructured::new(data);
+    let _ = checked(&mut u);
+}
+
+fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
+    let mut lists = Vec::new();
+    for _ in 0..u.int_in_range(1..=3)? {
+        lists.push(Bytes::from(messages::message(u, "ListImagesResponse")?));
+    }
+    let merged = merge::images(&lists);
+    if let Ok(merged) = &merged {
+        begins_with_the_first(&lists, merged);
+        assert_eq!(
+            merge::images(std::slice::from_ref(merged)).as_ref(),
+            Ok(merged)
+        );
+    }
+    let decoded = lists
+        .iter()
+        .map(|list| messages::decode::<cri::ListImagesResponse>(list));
+    if let Some(decoded) = decoded.collect::<Option<Vec<_>>>() {
+        let merged = cri::ListImagesResponse::decode(merged.expect("prost can read it"));
+        assert_eq!(merged.unwrap().images, slow(decoded));
+    }
+    Ok(())
+}
+
+/// An image is the first one of its id with something behind it, so what no version knows stays.
+fn begins_with_the_first(lists: &[Bytes], merged: &[u8]) {
+    let images = |list| wire::all_bytes(list, &[1]).unwrap();
+    let id = |image| wire::string(image, &[1]).unwrap();
+    let all: Vec<&[u8]> = lists.iter().flat_map(|list| images(list)).collect();
+    for image in images(merged) {
+        let first = all.iter().find(|first| id(first) == id(image)).unwrap();
+        assert!(image.starts_with(first));
+    }
+}
+
+fn slow(lists: Vec<cri::ListImagesResponse>) -> Vec<cri::Image> {
+    let mut merged: Vec<cri::Image> = Vec::new();
+    for image in lists.into_iter().flat_map(|list| list.images) {
+        match merged.iter_mut().find(|first| first.id == image.id) {
+            None => merged.push(image),
+            Some(first) => add(first, image),
+        }
+    }
+    merged
+}
+
+fn add(first: &mut cri::Image, other: cri::Image) {
+    unite(&mut first.repo_tags, other.repo_tags);
+    unite(&mut first.repo_digests, other.repo_digests);
+    first.size = first.size.max(other.size);
+    first.pinned |= other.pinned;
+}
+
+fn unite(names: &mut Vec<String>, others: Vec<String>) {
+    for name in others {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Lists of several backends to one, and what they teach, against the same on decoded lists.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Debug;
+
+use arbitrary::Unstructured;
+use bytes::Bytes;
+use criswitch::owners::{Owner, Owners};
+use criswitch::rpc::{self, Goes, Kind, Merge};
+use criswitch::{cri, merge, wire};
+use prost::Message;
+
+use super::messages;
+
+const LISTS: &[&str] = &[
+    "ListPodSandboxResponse",
+    "ListContainersResponse",
+    "ListMetricDescriptorsResponse",
+    "ImageFsInfoResponse",
+];
+
+pub fn check(data: &[u8]) {
+    let mut u = Unstructured::new(data);
+    let _ = checked(&mut u);
+}
+
+fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
+    let name = *u.choose(LISTS)?;
+    let mut lists = Vec::new();
+    for _ in 0..u.int_in_range(1..=3)? {
+        lists.push(Bytes::from(messages::message(u, name)?));
+    }
+    match name {
+        "ListPodSandboxResponse" => {
+            let ids = |list: &[u8]| {
+                let list = messages::decode::<cri::ListPodSandboxResponse>(list)?;
+                Some(list.items.into_iter().map(|pod| pod.id).collect())
+            };
+            learns(Kind::Pod, &lists, ids);
+            concatenates(&lists, |whole: &mut cri::ListPodSandboxResponse, part| {
+                whole.items.extend(part.items);
+            });
+        }
+        "ListContainersResponse" => {
+            let ids = |list: &[u8]| {
+                let list = messages::decode::<cri::ListContainersResponse>(list)?;
+                Some(list.containers.into_iter().map(|pod| pod.id).collect())
+            };
+            learns(Kind::Container, &lists, ids);
+            concatenates(&lists, |whole: &mut cri::ListContainersResponse, part| {
+                whole.containers.extend(part.containers);
+            });
+        }
+        "ListMetricDescriptorsResponse" => distinct(&lists, "ListMetricDescriptors", descriptors),
+        _ => distinct(&lists, "ImageFsInfo", filesystems),
+    }
+    Ok(())
+}
+
+/// The backend owns what prost finds in its list, and nothing else.
+fn learns(kind: Kind, lists: &[Bytes], ids: impl Fn(&[u8]) -> Option<Vec<String>>) {
+    let mut owners = Owners::default();
+    let mut known: BTreeMap<String, (usize, Option<usize>)> = BTreeMap::new();
+    for (backend, list) in lists.iter().enumerate() {
+        let learned = owners.learn(kind, backend, list, owners.mark());
+        let Some(ids) = ids(list) else {
+            // What stands before a fault is learned, and prost does not say what that is.
+            return;
+        };
+        assert_eq!(learned, Ok(()));
+        for id in ids {
+            let (owner, rival) = known.entry(id).or_insert((backend, None));
+            if *owner != backend {
+                *rival = Some(backend);
+            }
+        }
+    }
+    for (id, (owner, rival)) in &known {
+        let wanted = match rival {
+            None => Owner::One(*owner),
+            Some(rival) => Owner::Disputed(*owner, *rival),
+        };
+        assert_eq!(owners.find(kind, id), Some(wanted));
+    }
+    assert_eq!(owners.with_prefix(kind, "").len(), known.len());
+}
+
+fn concatenates<M: Message + Default + PartialEq + Debug>(
+    lists: &[Bytes],
+    add: impl Fn(&mut M, M),
+) {
+    let mut wanted = M::default();
+    for list in lists {
+        match messages::decode(list) {
+            Some(part) => add(&mut wanted, part),
+            None => return,
+        }
+    }
+    assert_eq!(M::decode(lists.concat().as_slice()).as_ref(), Ok(&wanted));
+}
+
+/// `slow` is the merged list on decoded ones, encoded; `None` if prost cannot read them.
+fn distinct(lists: &[Bytes], rpc: &str, slow: impl Fn(&[Bytes]) -> Option<Bytes>) {
+    let row = rpc::ROWS.iter().find(|row| row.name == rpc).unwrap();
+    let Goes::All(_, Merge::Distinct(keys, ..)) = &row.goes else {
+        panic!("{rpc} is merged otherwise");
+    };
+    let merged = merge::distinct(lists, keys);
+    if let Ok(merged) = &merged {
+        keeps_order(lists, merged);
+    }
+    let Some(wanted) = slow(lists) else {
+        return;
+    };
+    let merged = merged.expect("prost can read it");
+    assert_eq!(slow(&[merged]), Some(wanted));
+}
+
+/// Every field of the result is one of the lists', unchanged and in their order.
+pub fn keeps_order(lists: &[Bytes], merged: &[u8]) {
+    let mut all = lists.iter().flat_map(|list| wire::fields(list));
+    for field in wire::fields(merged) {
+        let field = field.unwrap();
+        assert!(all.any(|theirs| theirs.unwrap().raw == field.raw));
+    }
+}
+
+fn decoded<M: Message + Default>(lists: &[Bytes]) -> Option<Vec<M>> {
+    lists.iter().map(|list| messages::decode(list)).collect()
+}
+
+fn descriptors(lists: &[Bytes]) -> Option<Bytes> {
+    let lists: Vec<cri::ListMetricDescriptorsResponse> = decoded(lists)?;
+    let mut descriptors: Vec<_> = lists
+        .into_iter()
+        .flat_map(|list| list.descriptors)
+        .collect();
+    let mut seen = HashSet::new();
+    descriptors.retain(|descriptor| seen.insert(descriptor.name.clone()));
+    let list = cri::ListMetricDescriptorsResponse { descriptors };
+    Some(list.encode_to_vec().into())
+}
+
+fn filesystems(lists: &[Bytes]) -> Option<Bytes> {
+    let lists: Vec<cri::ImageFsInfoResponse> = decoded(lists)?;
+    let mut merged = cri::ImageFsInfoResponse::default();
+    for list in lists {
+        merged.image_filesystems.extend(list.image_filesystems);
+        merged
+            .container_filesystems
+            .extend(list.container_filesystems);
+    }
+    for filesystems in [
+        &mut merged.image_filesystems,
+        &mut merged.container_filesystems,
+    ] {
+        let mut seen = HashSet::new();
+        let mountpoint = |usage: &cri::FilesystemUsage| {
+            usage
+                .fs_id
+                .as_ref()
+                .map_or(String::new(), |id| id.mountpoint.clone())
+        };
+        filesystems.retain(|usage| seen.insert(mountpoint(usage)));
+    }
+    Some(merged.encode_to_vec().into())
+}

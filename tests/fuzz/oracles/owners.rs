@@ -1,0 +1,91 @@
+//! Owners and id prefixes, against rows that are searched from end to end.
+
+use arbitrary::Unstructured;
+use criswitch::owners::Owner;
+use criswitch::route::{Known, Refusal, Target};
+use criswitch::rpc::Kind;
+
+use super::messages::{self, WORDS};
+use super::model::{BACKENDS, Model};
+use super::route::TABLE;
+
+pub fn check(data: &[u8]) {
+    let mut u = Unstructured::new(data);
+    let _ = checked(&mut u);
+}
+
+fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
+    let odd = messages::text(u)?;
+    let mut model = Model::default();
+    while !u.is_empty() {
+        model.step(u)?;
+        compare(&model, &odd);
+    }
+    Ok(())
+}
+
+fn compare(model: &Model, odd: &str) {
+    for kind in [Kind::Pod, Kind::Container] {
+        for id in WORDS.iter().copied().chain([odd]) {
+            assert_eq!(model.owners.find(kind, id), model.find(kind, id), "{id:?}");
+            let mut found = model.owners.with_prefix(kind, id);
+            found.sort_by_key(|(id, _)| *id);
+            assert_eq!(found, model.with_prefix(kind, id), "{id:?}");
+            assert_eq!(
+                after_miss(model, kind, id),
+                slow_after_miss(model, kind, id)
+            );
+        }
+    }
+    for backend in 0..BACKENDS {
+        for kind in [Kind::Pod, Kind::Container] {
+            let mut ids: Vec<_> = model.owners.of(kind, backend).into_iter().collect();
+            ids.sort_unstable();
+            assert_eq!(ids, model.listed_by(kind, backend));
+        }
+        let count = [Kind::Pod, Kind::Container].map(|kind| model.count(kind, backend));
+        assert_eq!(<[usize; 2]>::from(model.owners.count(backend)), count);
+    }
+    for name in WORDS {
+        let mut containers = model.owners.containers_of(name);
+        containers.sort_unstable();
+        assert_eq!(containers, model.containers_of(name));
+        assert_eq!(
+            model.owners.with_uid(name),
+            model.with_uid(name),
+            "{name:?}"
+        );
+        let newest = model.newest(|pod| pod.seen == *name);
+        match model.owners.newest_pod(|pod| pod.seen == *name) {
+            Some(backend) => assert!(newest.contains(&backend)),
+            None => assert!(newest.is_empty()),
+        }
+    }
+}
+
+fn after_miss(model: &Model, kind: Kind, id: &str) -> Result<Target, Refusal> {
+    let known = Known {
+        table: &TABLE.table,
+        owners: &model.owners,
+        complete: true,
+    };
+    known.after_miss(kind, id)
+}
+
+/// A full id is itself, also where it is the beginning of others.
+fn slow_after_miss(model: &Model, kind: Kind, id: &str) -> Result<Target, Refusal> {
+    let hits = model.with_prefix(kind, id);
+    let exact = hits.iter().find(|(full, _)| *full == id);
+    match (exact, hits.as_slice()) {
+        (Some((full, owner)), _) | (None, [(full, owner)]) => owned(kind, full, *owner),
+        (None, []) => Ok(Target::Miss(kind, id.to_owned())),
+        (None, _) => Err(Refusal::Ambiguous(id.to_owned())),
+    }
+}
+
+pub fn owned(kind: Kind, id: &str, owner: Owner) -> Result<Target, Refusal> {
+    match owner {
+        Owner::One(backend) => Ok(Target::Owner(backend, kind, id.to_owned())),
+        Owner::Disputed(one, other) => Err(Refusal::Disputed(kind, id.to_owned(), one, other)),
+    }
+}

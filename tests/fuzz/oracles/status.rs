@@ -1,0 +1,134 @@
+//! The node's status of several backends, against the same on decoded ones.
+
+use std::sync::{Arc, LazyLock};
+
+use arbitrary::Unstructured;
+use bytes::Bytes;
+use criswitch::backend::Backend;
+use criswitch::config::Handler;
+use criswitch::cri;
+use criswitch::dialer::Dialer;
+use criswitch::node::{self, Said};
+use prost::Message;
+use tonic::Status;
+
+use super::messages;
+use super::route::TABLE;
+
+static BACKENDS: LazyLock<Vec<Arc<Backend>>> = LazyLock::new(|| {
+    let backends = TABLE.table.backends.iter().enumerate();
+    backends
+        .map(|(id, backend)| Arc::new(Backend::new(id, backend, 1 << 20, Dialer::Socket)))
+        .collect()
+});
+
+pub fn check(data: &[u8]) {
+    let mut u = Unstructured::new(data);
+    let _ = checked(&mut u);
+}
+
+fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
+    let verbose: bool = u.arbitrary()?;
+    let mut said = Vec::new();
+    for backend in BACKENDS.iter() {
+        said.push(Said {
+            backend: Arc::clone(backend),
+            status: Bytes::from(messages::message(u, "StatusResponse")?),
+            silent: u.ratio(1, 8)?.then(|| Status::unavailable("it is away")),
+        });
+    }
+    let info = serde_json::json!({ "version": "0" });
+    let merged = |said| node::merged(&TABLE.table, said, verbose.then_some(&info));
+    let readable = said.chunks(1).all(|alone| merged(alone).is_ok());
+    let merged = merged(&said);
+    if readable {
+        assert!(merged.is_ok(), "{merged:?}");
+    }
+    let decoded = said
+        .iter()
+        .map(|said| messages::decode::<cri::StatusResponse>(&said.status));
+    if let Some(decoded) = decoded.collect::<Option<Vec<_>>>() {
+        assert!(readable);
+        let merged = cri::StatusResponse::decode(merged.unwrap()).unwrap();
+        compare(merged, decoded, &said, verbose);
+    }
+    Ok(())
+}
+
+fn compare(
+    mut merged: cri::StatusResponse,
+    decoded: Vec<cri::StatusResponse>,
+    said: &[Said],
+    verbose: bool,
+) {
+    let conditions = &mut merged.status.get_or_insert_default().conditions;
+    backends_ready(&conditions.pop().unwrap(), &decoded, said);
+    let mut wanted = decoded[0].clone();
+    wanted.status.get_or_insert_default();
+    if verbose {
+        let ours = r#"{"version":"0"}"#.to_owned();
+        wanted.info.insert("criswitch".to_owned(), ours);
+    }
+    let default = handler(&TABLE.table.default, "", &decoded);
+    let rows = TABLE
+        .table
+        .handlers
+        .iter()
+        .map(|row| handler(row, &row.name, &decoded));
+    wanted.runtime_handlers = [default].into_iter().chain(rows).collect();
+    wanted.features = common(&decoded);
+    assert_eq!(merged, wanted);
+}
+
+fn backends_ready(
+    condition: &cri::RuntimeCondition,
+    decoded: &[cri::StatusResponse],
+    said: &[Said],
+) {
+    let needed = |condition: &&cri::RuntimeCondition| {
+        !condition.status && ["RuntimeReady", "NetworkReady"].contains(&condition.r#type.as_str())
+    };
+    let mut faults = 0;
+    for (said, status) in said.iter().zip(decoded) {
+        let conditions = status.status.iter().flat_map(|status| &status.conditions);
+        let missing = conditions.filter(needed).count();
+        match &said.silent {
+            Some(silent) => {
+                faults += 1;
+                assert!(condition.message.contains(silent.message()));
+            }
+            None if missing > 0 => {
+                faults += missing;
+                assert!(condition.message.contains(&said.backend.name));
+            }
+            None => {}
+        }
+    }
+    assert_eq!(condition.r#type, "BackendsReady");
+    assert_eq!(condition.status, faults == 0);
+    assert_eq!(condition.message.is_empty(), faults == 0);
+}
+
+/// A row's entry under `name`: what its backend says of the handler that the row leads to.
+fn handler(row: &Handler, name: &str, decoded: &[cri::StatusResponse]) -> cri::RuntimeHandler {
+    let theirs = decoded[row.backend].runtime_handlers.iter();
+    let mut theirs = theirs.filter(|handler| handler.name == row.backend_handler);
+    cri::RuntimeHandler {
+        name: name.to_owned(),
+        ..theirs.next().cloned().unwrap_or_default()
+    }
+}
+
+fn common(decoded: &[cri::StatusResponse]) -> Option<cri::RuntimeFeatures> {
+    let all = |has: fn(&cri::RuntimeFeatures) -> bool| {
+        decoded
+            .iter()
+            .all(|status| status.features.as_ref().is_some_and(has))
+    };
+    let features = cri::RuntimeFeatures {
+        supplemental_groups_policy: all(|features| features.supplemental_groups_policy),
+        user_namespaces_host_network: all(|features| features.user_namespaces_host_network),
+        mount_options: all(|features| features.mount_options),
+    };
+    (features != cri::RuntimeFeatures::default()).then_some(features)
+}

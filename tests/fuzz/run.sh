@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Runs every fuzz target, two at a time: tests/fuzz/run.sh [SECONDS], 600 for each unless said otherwise.
+# tests/fuzz/run.sh minimise makes tests/fuzz/corpus anew: the fewest inputs that reach all code reached so far.
+#
+# libFuzzer's instrumentation is not stable Rust's, so RUSTC_BOOTSTRAP lets the stable compiler do it. What is built and
+# what is found on the way is kept in ${CRISWITCH_CACHE:-~/.cache/criswitch}; findings go to tests/fuzz/artifacts.
+# The exit code is 0 only if no target found anything. SANITIZER=address looks for faults in dependencies' unsafe code.
+set -eu
+
+TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+CACHE=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}
+CARGO_FUZZ_VERSION=0.13.2
+SANITIZER=${SANITIZER:-none}
+BUILT=$CACHE/fuzz-target-$SANITIZER
+JOBS=2
+# Longer inputs find nothing that shorter ones do not, and are slower.
+LONGEST_INPUT=1024
+LONGEST_COMMITTED=256
+
+main() {
+  build
+  case ${1:-600} in
+    minimise) each minimise_target ;;
+    *) each run_target "${1:-600}" ;;
+  esac
+}
+
+# each FUNCTION [ARGUMENT]: with every target's name, JOBS at a time; fails if one fails.
+each() {
+  local file running=0 failed=0
+  for file in "$TOP"/fuzz_targets/*.rs; do
+    if [ "$running" -eq "$JOBS" ]; then
+      wait -n || failed=1
+      running=$((running - 1))
+    fi
+    "$1" "$(basename "$file" .rs)" "${@:2}" &
+    running=$((running + 1))
+  done
+  for ((; running > 0; running--)); do
+    wait -n || failed=1
+  done
+  return "$failed"
+}
+
+build() {
+  local root=$CACHE/cargo-fuzz-$CARGO_FUZZ_VERSION
+  [ -x "$root/bin/cargo-fuzz" ] ||
+    CARGO_TARGET_DIR=$CACHE/cargo-fuzz-target cargo install --quiet --locked cargo-fuzz \
+      --version "$CARGO_FUZZ_VERSION" --root "$root"
+  rm -rf "$CACHE/cargo-fuzz-target"
+  (cd "$TOP" && RUSTC_BOOTSTRAP=1 PATH=$root/bin:$PATH cargo fuzz build --fuzz-dir . \
+    --target-dir "$BUILT" --sanitizer "$SANITIZER")
+}
+
+# run_target TARGET SECONDS: starts with the committed corpus and what earlier runs found; prints libFuzzer's last line.
+run_target() {
+  local found=$CACHE/fuzz-corpus/$1 log=$CACHE/fuzz-$1.log binary=("$BUILT"/*/release/"$1")
+  mkdir -p "$found" "$TOP/artifacts/$1"
+  if nice -n 19 "${binary[0]}" -max_total_time="$2" -max_len="$LONGEST_INPUT" \
+    -artifact_prefix="$TOP/artifacts/$1/" "$found" "$TOP/corpus/$1" >"$log" 2>&1; then
+    printf '%s: %s\n' "$1" "$(grep DONE "$log")"
+  else
+    printf '%s: FAILED\n' "$1"
+    grep -A 4 -E 'panicked|ERROR|Test unit' "$log"
+    return 1
+  fi
+}
+
+minimise_target() {
+  local found=$CACHE/fuzz-corpus/$1 corpus=$TOP/corpus/$1 binary=("$BUILT"/*/release/"$1") fewest
+  mkdir -p "$found" "$corpus"
+  fewest=$(mktemp -d)
+  "${binary[0]}" -set_cover_merge=1 -use_counters=0 -max_len="$LONGEST_COMMITTED" "$fewest" "$corpus" "$found" 2>/dev/null
+  rm -rf "$corpus"
+  mv "$fewest" "$corpus"
+  chmod 755 "$corpus"
+  printf '%s: %s inputs, %s\n' "$1" "$(find "$corpus" -type f | wc -l)" "$(du -sh --apparent-size "$corpus" | cut -f 1)"
+}
+
+main "$@"
