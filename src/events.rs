@@ -195,7 +195,12 @@ async fn follow_stream(
         let mut messages = Messages::open(backend, &call).await?;
         while let Some(message) = messages.next(backend).await? {
             let renamed = switch.renamed(backend, &message, EVENT_HANDLER)?;
-            switch.events.tell(Ok(renamed.unwrap_or(message)));
+            let event = renamed.unwrap_or(message);
+            // As long as a listener has not read it, it counts as the backend's.
+            let mut held = backend.memory.held();
+            let grown = held.grow(event.len());
+            grown.map_err(|unread| backend.unread(&unread))?;
+            switch.events.tell(Ok(held.with(event)));
         }
         Ok(())
     };
