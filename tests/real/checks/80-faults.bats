@@ -125,7 +125,7 @@ dies() {
   end_load
   nobody_harmed
   undisturbed new
-  none "a whole list after they have failed" ".backend == \"all\" and .code == \"Ok\" and .began > $failed"
+  failed_for_good all
   none "other failures" '.code != "Ok" and .code != "Unavailable"'
   equal "exit code of the switch" 0 "$(stop_switch stale)"
   start_containerd 1

@@ -169,3 +169,13 @@ heal() {
   done
   [ ! -e "$DIR/criswitch.exit" ] || start_switch criswitch
 }
+
+# failed_for_good BACKEND: no call for it has gone well once one of the same RPC had failed; what stands in for a list of
+# pods may be older than what stands in for one of containers.
+failed_for_good() {
+  local seen
+  seen=$(calls ".backend == \"$1\"" | jq -sc 'group_by(.rpc)[] |
+    (map(select(.code != "Ok").ended) | min) as $failed |
+    map(select($failed and .code == "Ok" and .began > $failed))[]') || return
+  [ -z "$seen" ] || fail "calls that went well after others had failed: $(head -n 3 <<<"$seen")"
+}
