@@ -185,6 +185,7 @@ async fn follow_stream(
         row: &rpc::EVENTS,
         headers,
         body,
+        live: switch.live(),
     };
     let told = async {
         if let Some(before) = before {
@@ -232,7 +233,7 @@ async fn tell_state(switch: &Arc<Switch>, backend: &Arc<Backend>, before: HashMa
             Ok(event) => switch.events.tell(Ok(event)),
             Err(failed) => {
                 let (pod, code) = (id, failed.code());
-                tracing::debug!(backend = %backend.name, pod, ?code, "cannot tell a pod's state");
+                tracing::debug!(backend = %backend.name(), pod, ?code, "cannot tell a pod's state");
             }
         }
     }

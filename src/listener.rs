@@ -120,13 +120,8 @@ impl Listener {
         }
     }
 
-    /// Serves `switch` until `shutdown`; then refuses new calls and gives those in flight at most `drain`.
-    pub async fn serve(
-        self,
-        switch: Arc<Switch>,
-        shutdown: impl Future<Output = ()>,
-        drain: Duration,
-    ) {
+    /// Serves `switch` until `shutdown`; then refuses new calls and gives those in flight at most its `drain`.
+    pub async fn serve(self, switch: Arc<Switch>, shutdown: impl Future<Output = ()>) {
         let graceful = GracefulShutdown::new();
         let (serving, _) = watch::channel(());
         let mut connections = JoinSet::new();
@@ -146,6 +141,7 @@ impl Listener {
                 Some(_) = connections.join_next() => {}
             }
         }
+        let drain = switch.live().config.drain;
         tracing::info!(connections = connections.len(), drain = ?drain, "shutting down");
         drop(self);
         drop(serving);

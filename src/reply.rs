@@ -174,7 +174,7 @@ impl http_body::Body for Passed {
             None => "its reply ended without a status".to_owned(),
         };
         self.ended = true;
-        let status = status::unavailable(&self.backend.name, &self.backend.socket, &cause);
+        let status = status::unavailable(&self.backend.name(), &self.backend.socket, &cause);
         Poll::Ready(Some(Ok(Frame::trailers(trailers(&status)))))
     }
 

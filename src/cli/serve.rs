@@ -1,9 +1,12 @@
 //! `criswitch serve`: the log, the socket and the signals; the library does the rest.
 
 use std::io::{self, IsTerminal};
+use std::sync::Arc;
 
 use criswitch::config::Config;
+use criswitch::dialer::Dialer;
 use criswitch::listener::Listener;
+use criswitch::switch::Switch;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
@@ -23,7 +26,8 @@ pub(super) fn serve(config: Config) -> anyhow::Result<Verdict> {
         let shutdown = shutdown()?;
         let listener = Listener::bind(&config.listen, &config.allow_uids)?;
         tracing::info!(listen = %config.listen, "serving");
-        criswitch::serve(config, listener, shutdown).await;
+        let switch = Arc::new(Switch::new(config, &Dialer::Socket));
+        criswitch::serve(switch, listener, shutdown).await;
         Ok(Verdict::Fine)
     })
 }
