@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde_json::{Value as Json, json};
 
+use crate::config::{BackendConfig, Config};
 use crate::live::Live;
 use crate::owners::{BackendId, Owners};
 
@@ -24,7 +25,7 @@ pub struct Changes {
     pub backends_draining: Vec<Draining>,
     /// Backends that are not called any more.
     pub backends_gone: Vec<String>,
-    /// Whether anything else is set otherwise: limits, names.
+    /// Whether anything else is set otherwise: limits, the log, names and limits of backends.
     pub settings: bool,
 }
 
@@ -74,7 +75,7 @@ impl Changes {
             .iter()
             .filter(|backend| after.backend(backend.id).is_err());
         changes.backends_gone = gone.map(|backend| backend.name().to_string()).collect();
-        changes.settings = changes == Changes::default() && before.config != after.config;
+        changes.settings = other_settings(&before.config, &after.config);
         changes
     }
 
@@ -170,6 +171,21 @@ impl fmt::Display for Changes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.lines().join("; "))
     }
+}
+
+/// Whether anything is set otherwise that has no line of its own.
+fn other_settings(before: &Config, after: &Config) -> bool {
+    let head = |config: &Config| {
+        let times = [config.drain, config.start_wait, config.stale_lists];
+        (times, config.watch, config.log.clone())
+    };
+    let other = |row: &BackendConfig| {
+        let old = before.table.backends.iter().find(|old| old.id == row.id);
+        old.is_some_and(|old| {
+            (&old.name, old.list_timeout, old.adopt) != (&row.name, row.list_timeout, row.adopt)
+        })
+    };
+    head(before) != head(after) || after.table.backends.iter().any(other)
 }
 
 /// A backend, and what it calls the handler if that is another name.

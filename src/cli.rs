@@ -4,6 +4,7 @@
 
 mod check;
 mod columns;
+mod log;
 mod probe;
 mod routes;
 mod serve;

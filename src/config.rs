@@ -6,11 +6,15 @@
 mod check;
 mod files;
 mod key;
+mod kubernetes;
+mod log;
+mod metrics;
 mod problem;
+mod scheduling;
 mod text;
 mod value;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::address::Address;
@@ -18,10 +22,15 @@ use crate::owners::BackendId;
 use text::Written;
 
 pub use key::Key;
-pub use problem::{Place, Problem, Problems};
+pub use log::{LogConfig, LogFormat, LogLevels, MODULES};
+pub use metrics::MetricsListen;
+pub use problem::{Origin, Place, Problem, Problems};
+pub use scheduling::{Effect, Operator, Scheduling, Toleration};
 
 /// Where the configuration is unless the command line says otherwise.
 pub const DEFAULT_PATH: &str = "/etc/criswitch/criswitch.toml";
+/// Where the switch listens unless the configuration says otherwise.
+pub const DEFAULT_LISTEN: &str = "/run/criswitch/criswitch.sock";
 
 /// A configuration that has passed every check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,10 +49,20 @@ pub struct Config {
     pub stale_lists: Duration,
     /// The users that may connect, besides root and the switch's own.
     pub allow_uids: Vec<u32>,
-    /// The most verbose log lines that are written.
-    pub log_level: tracing::level_filters::LevelFilter,
+    /// Whether changes of the files are taken up by themselves.
+    pub watch: bool,
+    /// What is logged, and how.
+    pub log: LogConfig,
+    /// Where metrics are served; none for nowhere.
+    pub metrics: Option<MetricsListen>,
     /// Handlers and backends.
     pub table: Table,
+    /// The main file.
+    pub path: PathBuf,
+    /// Every file that was read, the main one first.
+    pub files: Vec<PathBuf>,
+    /// 16 hex digits that change with any name or byte of the files.
+    pub hash: String,
 }
 
 /// The handler table: which backend runs the pods of a handler.
@@ -68,6 +87,10 @@ pub struct Handler {
     pub backend: BackendId,
     /// What the backend calls it; empty for the backend's own default.
     pub backend_handler: String,
+    /// Where the row is written.
+    pub origin: Origin,
+    /// For its RuntimeClass only.
+    pub scheduling: Scheduling,
 }
 
 /// A CRI socket that is called.
@@ -81,6 +104,10 @@ pub struct BackendConfig {
     pub socket: Address,
     /// How long a merged call waits for it where something can stand in for it; not zero.
     pub list_timeout: Duration,
+    /// Whether handlers that it advertises and no row names are the table's too.
+    pub adopt: bool,
+    /// Where its row, or that of the first handler that gives its socket, is written; none where no file names it.
+    pub origin: Option<Origin>,
 }
 
 impl Config {
@@ -92,6 +119,14 @@ impl Config {
         let mut problems = Problems::default();
         let files = files::read(path, &mut problems);
         Config::of_files(path, &files, problems)
+    }
+
+    /// The socket that `path` and its drop-ins say to listen on, whatever else is wrong with them; the default where
+    /// they do not say it.
+    pub fn listen_of(path: &Path) -> Address {
+        let files = files::read(path, &mut Problems::default());
+        let default = || Address::Unix(DEFAULT_LISTEN.into());
+        Written::listen(&files).unwrap_or_else(default)
     }
 
     /// Checks what files contain, the main one first; their paths only name them in problems.
@@ -121,7 +156,7 @@ impl Config {
         for file in files {
             written.read(file, &mut problems);
         }
-        let config = check::check(&written, &Place::start(0, main), &mut problems);
+        let config = check::check(files, &written, &Place::start(0, main), &mut problems);
         config.filter(|_| problems.is_empty()).ok_or(problems)
     }
 }

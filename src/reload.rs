@@ -158,6 +158,8 @@ fn fixed_keys(before: &Config, after: &Config) -> Vec<String> {
         (Key::Listen, before.listen != after.listen),
         (Key::MaxMessage, before.max_message != after.max_message),
         (Key::AllowUids, before.allow_uids != after.allow_uids),
+        (Key::LogFormat, before.log.format != after.log.format),
+        (Key::MetricsListen, before.metrics != after.metrics),
     ];
     let changed = keys.iter().filter(|(_, changed)| *changed);
     changed

@@ -11,8 +11,16 @@
 mod config_files;
 #[path = "config/read.rs"]
 mod read;
+#[path = "config/read_files.rs"]
+mod read_files;
+#[path = "config/read_scheduling.rs"]
+mod read_scheduling;
+#[path = "config/read_telemetry.rs"]
+mod read_telemetry;
 #[path = "config/shipped.rs"]
 mod shipped;
+#[path = "config/told_of_scheduling.rs"]
+mod told_of_scheduling;
 #[path = "config/told_of_tables.rs"]
 mod told_of_tables;
 #[path = "config/told_of_text.rs"]
@@ -26,6 +34,20 @@ use expect_test::Expect;
 
 /// The smallest good configuration.
 const RUNC: &str = "default = 'runc'\n[handlers]\nrunc = '/run/containerd/containerd.sock'\n";
+
+fn load(main: &str) -> Config {
+    load_files(&[("criswitch.toml", main)])
+}
+
+fn load_files(files: &[(&str, &str)]) -> Config {
+    let files: Vec<_> = files
+        .iter()
+        .map(|(path, text)| (*path, text.as_bytes()))
+        .collect();
+    let files = ConfigFiles::of(&files);
+    Config::load(&files.main())
+        .unwrap_or_else(|problems| panic!("{}", files.stable(&problems.to_string())))
+}
 
 #[track_caller]
 fn told(main: &str, expected: Expect) {

@@ -40,6 +40,8 @@ pub(super) fn json(config: &Config, probes: Option<&[Probe]>) -> anyhow::Result<
             "name": backend.name,
             "socket": backend.socket.to_string(),
             "list_timeout_ms": millis(backend.list_timeout),
+            "adopt": backend.adopt,
+            "origin": backend.origin.as_ref().map(ToString::to_string),
             "probe": probe.map(probe_json),
         })
     });
@@ -52,7 +54,12 @@ pub(super) fn json(config: &Config, probes: Option<&[Probe]>) -> anyhow::Result<
         "list_timeout_ms": millis(config.list_timeout),
         "stale_lists_ms": millis(config.stale_lists),
         "allow_uids": config.allow_uids,
-        "log_level": config.log_level.to_string(),
+        "watch": config.watch,
+        "log_level": config.log.levels.to_string(),
+        "log_format": config.log.format.name(),
+        "metrics_listen": config.metrics.as_ref().map(ToString::to_string),
+        "files": config.files,
+        "hash": config.hash,
         "handlers": handlers.collect::<Vec<_>>(),
         "backends": backends.collect::<Vec<_>>(),
     });
@@ -74,7 +81,14 @@ fn setting(config: &Config, key: Key) -> String {
         Key::ListTimeout => duration(config.list_timeout),
         Key::StaleLists => duration(config.stale_lists),
         Key::AllowUids => format!("{:?}", config.allow_uids),
-        Key::LogLevel => config.log_level.to_string(),
+        Key::Watch => config.watch.to_string(),
+        Key::LogLevel => config.log.levels.to_string(),
+        Key::LogFormat => config.log.format.name().to_owned(),
+        Key::MetricsListen => config
+            .metrics
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
     }
 }
 
@@ -101,9 +115,13 @@ fn backends(table: &Table) -> anyhow::Result<String> {
             backend.socket.to_string(),
             handlers.to_string(),
             duration(backend.list_timeout),
+            if backend.adopt { "yes" } else { "no" }.to_owned(),
         ]
     });
-    columns(&["BACKEND", "SOCKET", "HANDLERS", "LIST TIMEOUT"], rows)
+    columns(
+        &["BACKEND", "SOCKET", "HANDLERS", "LIST TIMEOUT", "ADOPTS"],
+        rows,
+    )
 }
 
 fn answers(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
@@ -186,6 +204,7 @@ fn handler_json(table: &Table, row: &Handler, probes: Option<&[Probe]>) -> Value
         "name": row.name,
         "backend": backend_of(table, row),
         "backend_handler": row.backend_handler,
+        "origin": row.origin.to_string(),
         "advertised": probes.and_then(|probes| advertised(row, probes)),
     })
 }

@@ -2,20 +2,30 @@
 //!
 //! Goes on after a problem, and tells none that only follows from another.
 
+mod scheduling;
+
 use std::time::Duration;
 
+use super::files::{self, File};
 use super::key::Key;
+use super::log::{self, LogConfig};
+use super::metrics::{self, MetricsListen};
 use super::problem::{Place, Problems, nearest};
 use super::text::{At, Route, Row, Settings, Target, Written};
 use super::value::{self, Wrong};
-use super::{BackendConfig, Config, Handler, Table};
+use super::{BackendConfig, Config, Handler, Scheduling, Table};
 use crate::address::Address;
 
 /// Who may connect where no file says.
 const ROOT: u32 = 0;
 
 /// The configuration, or none and a problem for each reason.
-pub(super) fn check(written: &Written, main: &Place, problems: &mut Problems) -> Option<Config> {
+pub(super) fn check(
+    files: &[File],
+    written: &Written,
+    main: &Place,
+    problems: &mut Problems,
+) -> Option<Config> {
     let mut check = Check {
         written,
         main,
@@ -28,7 +38,10 @@ pub(super) fn check(written: &Written, main: &Place, problems: &mut Problems) ->
     let list_timeout = check.value(Key::ListTimeout, value::list_timeout);
     let stale_lists = check.value(Key::StaleLists, value::duration);
     let allow_uids = check.uids();
-    let log_level = check.value(Key::LogLevel, value::log_level);
+    let watch = check.value(Key::Watch, value::boolean);
+    let levels = check.value(Key::LogLevel, log::levels);
+    let format = check.value(Key::LogFormat, log::format);
+    let metrics = check.metrics(listen.as_ref());
     // In the place of a wrong one any will do: there is no configuration then.
     let table = check.table(listen.as_ref(), list_timeout.unwrap_or_default());
     Some(Config {
@@ -39,8 +52,16 @@ pub(super) fn check(written: &Written, main: &Place, problems: &mut Problems) ->
         list_timeout: list_timeout?,
         stale_lists: stale_lists?,
         allow_uids: allow_uids?,
-        log_level: log_level?,
+        watch: watch?,
+        log: LogConfig {
+            levels: levels?,
+            format: format?,
+        },
+        metrics: metrics?,
         table: table?,
+        path: main.path().to_path_buf(),
+        files: files.iter().map(File::path).collect(),
+        hash: files::hash(files),
     })
 }
 
@@ -55,13 +76,15 @@ struct Known {
     name: At<String>,
     socket: Option<Address>,
     list_timeout: Duration,
+    adopt: bool,
 }
 
 /// A handler whose backend is found.
 struct Found {
-    name: String,
+    name: At<String>,
     backend: BackendConfig,
     backend_handler: String,
+    scheduling: Scheduling,
 }
 
 impl Check<'_> {
@@ -87,6 +110,20 @@ impl Check<'_> {
         uids.into_iter().collect()
     }
 
+    fn metrics(&mut self, listen: Option<&Address>) -> Option<Option<MetricsListen>> {
+        let metrics = self.value(Key::MetricsListen, metrics::listen)?;
+        let row = self.written.key(Key::MetricsListen);
+        let text = row.and_then(|row| row.value.as_ref());
+        if let (Some(MetricsListen::Socket(socket)), Some(text)) = (&metrics, text)
+            && Some(socket) == listen
+        {
+            let what = format!("{socket} is the socket for the CRI (\"listen\")");
+            self.problems
+                .tell(&text.place, what, "\"/run/criswitch/metrics.sock\"");
+        }
+        Some(metrics)
+    }
+
     fn table(&mut self, listen: Option<&Address>, list_timeout: Duration) -> Option<Table> {
         let mut known = self.named_backends(listen, list_timeout);
         self.add_unnamed_backends(&mut known, listen, list_timeout);
@@ -110,6 +147,7 @@ impl Check<'_> {
                 name: row.name.clone(),
                 socket,
                 list_timeout: own.unwrap_or(list_timeout),
+                adopt: settings.is_some_and(|settings| settings.adopt),
             });
         }
         known
@@ -137,6 +175,7 @@ impl Check<'_> {
                 name: row.name.clone(),
                 socket,
                 list_timeout,
+                adopt: false,
             });
         }
     }
@@ -164,12 +203,14 @@ impl Check<'_> {
     fn handler(&mut self, row: &Row<Route>, known: &[Known]) -> Option<Found> {
         self.label("handler", &row.name);
         let route = row.value.as_ref()?;
-        let backend = self.target(&route.target, known)?;
+        let scheduling = self.scheduling(&route.scheduling);
+        let backend = self.target(route.target.as_ref()?, known)?;
         let same_name = || row.name.value.clone();
         Some(Found {
-            name: row.name.value.clone(),
+            name: row.name.clone(),
             backend: backend.checked()?,
             backend_handler: route.backend_handler.clone().unwrap_or_else(same_name),
+            scheduling,
         })
     }
 
@@ -264,21 +305,23 @@ impl Check<'_> {
 /// The default handler's backend first, then as handlers mention them, then those without a handler.
 fn arrange(mut handlers: Vec<Found>, known: &[Known], default: &str) -> Option<Table> {
     let mut backends: Vec<BackendConfig> = Vec::new();
-    let first = handlers.iter().filter(|row| row.name == default);
+    let first = handlers.iter().filter(|row| row.name.value == default);
     let mentioned = first.chain(&handlers).map(|row| row.backend.clone());
     for backend in mentioned.chain(known.iter().filter_map(Known::checked)) {
         if !backends.contains(&backend) {
             backends.push(backend);
         }
     }
-    handlers.sort_by(|a, b| a.name.cmp(&b.name));
+    handlers.sort_by(|a, b| a.name.value.cmp(&b.name.value));
     let handler = |row: Found| {
         Some(Handler {
             backend: backends
                 .iter()
                 .position(|backend| *backend == row.backend)?,
-            name: row.name,
+            origin: row.name.place.origin(),
+            name: row.name.value,
             backend_handler: row.backend_handler,
+            scheduling: row.scheduling,
         })
     };
     let handlers: Vec<Handler> = handlers.into_iter().filter_map(handler).collect();
@@ -300,6 +343,8 @@ impl Known {
             name: self.name.value.clone(),
             socket: self.socket.clone()?,
             list_timeout: self.list_timeout,
+            adopt: self.adopt,
+            origin: Some(self.name.place.origin()),
         })
     }
 }
@@ -316,11 +361,12 @@ fn with_socket<'k>(known: &'k [Known], socket: Option<&Address>) -> Option<&'k K
 }
 
 fn written_socket(route: &Route) -> Option<At<String>> {
-    match &route.target.value {
+    let target = route.target.as_ref()?;
+    match &target.value {
         Target::Backend(_) => None,
         Target::Socket(text) => Some(At {
             value: text.clone(),
-            place: route.target.place.clone(),
+            place: target.place.clone(),
         }),
     }
 }

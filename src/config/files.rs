@@ -1,8 +1,11 @@
 //! The files of a configuration: the main one, then its drop-ins in the order of their names.
 
 use std::fs;
+use std::hash::Hasher;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+
+use fnv::FnvHasher;
 
 use super::problem::{Place, Problems};
 
@@ -10,6 +13,12 @@ use super::problem::{Place, Problems};
 pub(super) struct File {
     pub(super) start: Place,
     pub(super) text: String,
+}
+
+impl File {
+    pub(super) fn path(&self) -> PathBuf {
+        self.start.path().to_path_buf()
+    }
 }
 
 /// What can be read of `main` and `conf.d/*.toml` beside it, and a problem for each that cannot.
@@ -47,6 +56,20 @@ pub(super) fn text(start: Place, bytes: Vec<u8>, problems: &mut Problems) -> Opt
             None
         }
     }
+}
+
+/// What changes with any name or byte of the files, and is the same on every node that has the same: 16 hex digits.
+pub(super) fn hash(files: &[File]) -> String {
+    let mut hash = FnvHasher::default();
+    for file in files {
+        let name = file.start.path().file_name().unwrap_or_default();
+        for bytes in [name.as_encoded_bytes(), file.text.as_bytes()] {
+            // Where one ends counts too.
+            hash.write(&(bytes.len() as u64).to_be_bytes());
+            hash.write(bytes);
+        }
+    }
+    format!("{:016x}", hash.finish())
 }
 
 /// As the shell's `*.toml`: what begins with a dot is an editor's, not ours.

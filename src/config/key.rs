@@ -19,13 +19,19 @@ pub enum Key {
     StaleLists,
     /// Who may connect.
     AllowUids,
+    /// Whether changes of the files are taken up by themselves.
+    Watch,
     /// The most verbose log lines that are written.
     LogLevel,
+    /// What log lines look like.
+    LogFormat,
+    /// Where metrics are served.
+    MetricsListen,
 }
 
 impl Key {
     /// Every key, in the order of `config/criswitch.toml`.
-    pub const ALL: [Key; 9] = [
+    pub const ALL: [Key; 12] = [
         Key::Listen,
         Key::Default,
         Key::Drain,
@@ -34,7 +40,10 @@ impl Key {
         Key::ListTimeout,
         Key::StaleLists,
         Key::AllowUids,
+        Key::Watch,
         Key::LogLevel,
+        Key::LogFormat,
+        Key::MetricsListen,
     ];
 
     /// As it is written, after its table's name and a dot if it stands in one.
@@ -48,14 +57,17 @@ impl Key {
             Key::ListTimeout => "list_timeout",
             Key::StaleLists => "stale_lists",
             Key::AllowUids => "allow_uids",
+            Key::Watch => "watch",
             Key::LogLevel => "log.level",
+            Key::LogFormat => "log.format",
+            Key::MetricsListen => "metrics.listen",
         }
     }
 
     /// What holds where no file sets it, without the quotes of a string; none where one has to.
     pub fn default_text(self) -> Option<&'static str> {
         match self {
-            Key::Listen => Some("/run/criswitch/criswitch.sock"),
+            Key::Listen => Some(super::DEFAULT_LISTEN),
             Key::Default => None,
             Key::Drain => Some("10s"),
             Key::MaxMessage => Some("16MiB"),
@@ -63,13 +75,20 @@ impl Key {
             Key::ListTimeout => Some("2s"),
             Key::StaleLists => Some("5m"),
             Key::AllowUids => Some("[0]"),
+            Key::Watch => Some("false"),
             Key::LogLevel => Some("info"),
+            Key::LogFormat => Some("auto"),
+            Key::MetricsListen => Some(""),
         }
     }
 
     /// A value that could be written.
     pub(super) fn example(self) -> &'static str {
-        self.default_text().unwrap_or("runc")
+        match self {
+            Key::Default => "runc",
+            Key::MetricsListen => "127.0.0.1:9100",
+            _ => self.default_text().unwrap_or_default(),
+        }
     }
 
     pub(super) fn named(name: &str) -> Option<Key> {

@@ -13,6 +13,15 @@ pub struct Place {
     column: usize,
 }
 
+/// The line that something is written on, shown as `path:line` to who looks for it later.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Origin {
+    /// The file.
+    pub path: Arc<Path>,
+    /// Counted from one.
+    pub line: usize,
+}
+
 /// One problem, as one line: `path:line:column: what; try ...`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
@@ -47,6 +56,19 @@ impl Place {
             column: 1 + line.chars().count(),
             ..self.clone()
         }
+    }
+
+    /// The line of it.
+    pub fn origin(&self) -> Origin {
+        Origin {
+            path: Arc::clone(&self.path),
+            line: self.line,
+        }
+    }
+
+    /// The file that it is in.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     pub(super) fn same_line(&self, other: &Place) -> bool {
@@ -90,6 +112,12 @@ impl fmt::Display for Place {
     }
 }
 
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.path.display(), self.line)
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}; try {}", self.place, self.what, self.hint)
@@ -108,25 +136,29 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// The hint at a misspelt name: the nearest known one if a third of the letters or less is wrong, else all of them.
+/// The hint at a misspelt name: the nearest known one, else all of them.
 pub(super) fn nearest<'k>(
     written: &str,
     known: impl IntoIterator<Item = &'k str>,
 ) -> Option<String> {
     let known: Vec<&str> = known.into_iter().collect();
-    let folded = written.to_lowercase();
-    let slips = folded.chars().count().div_ceil(3);
-    let near = known
-        .iter()
-        .map(|name| (strsim::damerau_levenshtein(&folded, name), name))
-        .filter(|(distance, _)| *distance <= slips)
-        .min();
-    match (near, known.as_slice()) {
-        (Some((_, name)), _) => Some(format!("{name:?}")),
+    match (near(written, &known), known.as_slice()) {
+        (Some(name), _) => Some(format!("{name:?}")),
         (None, []) => None,
         (None, [only]) => Some(format!("{only:?}")),
         (None, all) => Some(format!("one of {}", quoted(all))),
     }
+}
+
+/// The known name that a misspelt one is nearest to, if a third of the letters or less is wrong.
+pub(super) fn near<'k>(written: &str, known: &[&'k str]) -> Option<&'k str> {
+    let folded = written.to_lowercase();
+    let slips = folded.chars().count().div_ceil(3);
+    let distances = known
+        .iter()
+        .map(|name| (strsim::damerau_levenshtein(&folded, name), *name));
+    let near = distances.filter(|(distance, _)| *distance <= slips).min();
+    near.map(|(_, name)| name)
 }
 
 fn quoted(names: &[&str]) -> String {

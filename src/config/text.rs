@@ -2,7 +2,9 @@
 //!
 //! Tells unknown keys, wrong types and what is written twice. Never judges a value: `check` does.
 
-use std::collections::BTreeMap;
+mod rows;
+mod scheduling;
+
 use std::fmt::Display;
 
 use toml::Spanned;
@@ -11,9 +13,13 @@ use toml::de::{DeString, DeTable, DeValue, Error};
 use super::files::File;
 use super::key::Key;
 use super::problem::{Place, Problems, nearest};
+use super::value;
+use crate::address::Address;
 
-const TABLES: [&str; 3] = ["handlers", "backends", "log"];
-const SOCKET: &str = "\"/run/containerd/containerd.sock\"";
+pub(super) use rows::{Route, Settings, Target};
+pub(super) use scheduling::{Scheduling, Toleration};
+
+const TABLES: [&str; 4] = ["handlers", "backends", "log", "metrics"];
 
 /// A value and where it is written.
 #[derive(Clone, Debug)]
@@ -45,27 +51,6 @@ pub(super) struct Row<T> {
     pub(super) value: Option<T>,
 }
 
-/// The value of a handler's row.
-#[derive(Debug)]
-pub(super) struct Route {
-    pub(super) target: At<Target>,
-    pub(super) backend_handler: Option<String>,
-}
-
-/// The value of a backend's row.
-#[derive(Debug)]
-pub(super) struct Settings {
-    pub(super) socket: At<String>,
-    pub(super) list_timeout: Option<At<String>>,
-}
-
-/// What a handler's row points to.
-#[derive(Debug)]
-pub(super) enum Target {
-    Backend(String),
-    Socket(String),
-}
-
 /// A key and its value in one file.
 struct Entry<'t> {
     key: &'t str,
@@ -95,6 +80,19 @@ impl Written {
             problems,
         };
         walk.head(table.get_ref());
+    }
+
+    /// The first socket to listen on that the files have, however broken they are otherwise.
+    pub(super) fn listen(files: &[File]) -> Option<Address> {
+        files.iter().find_map(|file| {
+            let (table, _) = DeTable::parse_recoverable(&file.text);
+            let text = table
+                .get_ref()
+                .get(Key::Listen.name())?
+                .get_ref()
+                .as_str()?;
+            value::listen(text).ok()
+        })
     }
 
     /// The row of a key, if a file has one.
@@ -146,6 +144,7 @@ impl Walk<'_> {
                 "handlers" => self.handlers(&entry),
                 "backends" => self.rows(&entry, Walk::backend),
                 "log" => self.rows(&entry, |walk, entry| walk.key("log.", entry)),
+                "metrics" => self.rows(&entry, |walk, entry| walk.key("metrics.", entry)),
                 _ => self.key("", &entry),
             }
         }
@@ -170,10 +169,11 @@ impl Walk<'_> {
         let Some(key) = Key::named(&format!("{table}{}", entry.key)) else {
             return self.unknown(entry, &keys_of(table));
         };
-        if key == Key::AllowUids {
-            return self.allow_uids(entry);
-        }
-        let value = self.text(entry, &format!("{:?}", key.example()));
+        let value = match key {
+            Key::AllowUids => return self.allow_uids(entry),
+            Key::Watch => self.boolean(entry).map(|at| at.map(|on| on.to_string())),
+            _ => self.text(entry, &format!("{:?}", key.example())),
+        };
         let name = entry.name().map(|_| key.name().to_owned());
         if let Err(first) = add(&mut self.written.keys, name, value) {
             self.twice(entry, format_args!("{:?}", key.name()), &first);
@@ -215,85 +215,6 @@ impl Walk<'_> {
         (self.problems.len() == told).then_some(integers)
     }
 
-    fn handler(&mut self, entry: &Entry<'_>) {
-        let value = match entry.value {
-            DeValue::Table(fields) => self.handler_fields(entry, fields),
-            _ => self.text(entry, SOCKET).map(|text| Route {
-                target: text.map(Target::guess),
-                backend_handler: None,
-            }),
-        };
-        if let Err(first) = add(&mut self.written.handlers, entry.name(), value) {
-            self.twice(entry, format_args!("handler {:?}", entry.key), &first);
-        }
-    }
-
-    fn handler_fields(&mut self, row: &Entry<'_>, fields: &DeTable<'_>) -> Option<Route> {
-        let told = self.problems.len();
-        let mut texts = self.fields(fields, &["backend", "socket", "handler"]);
-        let backend_handler = texts.remove("handler").map(|text| text.value);
-        let target = match (texts.remove("backend"), texts.remove("socket")) {
-            (Some(backend), None) => backend.map(Target::Backend),
-            (None, Some(socket)) => socket.map(Target::Socket),
-            (Some(_), Some(_)) => return self.no_one_target(row, "both a backend and a socket"),
-            // What is missing may be what was misspelt.
-            (None, None) if self.problems.len() > told => return None,
-            (None, None) => return self.no_one_target(row, "neither a backend nor a socket"),
-        };
-        Some(Route {
-            target,
-            backend_handler,
-        })
-    }
-
-    fn no_one_target(&mut self, row: &Entry<'_>, has: &str) -> Option<Route> {
-        let what = format!("handler {:?} has {has}", row.key);
-        let hint = format!("one of the two, such as socket = {SOCKET}");
-        self.problems.tell(&row.value_at, what, hint);
-        None
-    }
-
-    fn backend(&mut self, entry: &Entry<'_>) {
-        let value = match entry.value {
-            DeValue::Table(fields) => self.backend_fields(entry, fields),
-            _ => self.text(entry, SOCKET).map(|socket| Settings {
-                socket,
-                list_timeout: None,
-            }),
-        };
-        if let Err(first) = add(&mut self.written.backends, entry.name(), value) {
-            self.twice(entry, format_args!("backend {:?}", entry.key), &first);
-        }
-    }
-
-    fn backend_fields(&mut self, row: &Entry<'_>, fields: &DeTable<'_>) -> Option<Settings> {
-        let told = self.problems.len();
-        let mut texts = self.fields(fields, &["socket", "list_timeout"]);
-        let socket = texts.remove("socket");
-        if socket.is_none() && self.problems.len() == told {
-            let what = format!("backend {:?} has no socket", row.key);
-            self.problems
-                .tell(&row.value_at, what, format_args!("socket = {SOCKET}"));
-        }
-        Some(Settings {
-            socket: socket?,
-            list_timeout: texts.remove("list_timeout"),
-        })
-    }
-
-    /// The texts of a row's inner table.
-    fn fields(&mut self, table: &DeTable<'_>, known: &[&str]) -> BTreeMap<String, At<String>> {
-        let mut texts = BTreeMap::new();
-        for entry in self.file.entries(table) {
-            if !known.contains(&entry.key) {
-                self.unknown(&entry, known);
-            } else if let Some(text) = self.text(&entry, "text in quotes") {
-                texts.insert(entry.key.to_owned(), text);
-            }
-        }
-        texts
-    }
-
     fn text(&mut self, entry: &Entry<'_>, example: &str) -> Option<At<String>> {
         let DeValue::String(text) = entry.value else {
             self.wrong_type(entry, "a string", example);
@@ -301,6 +222,17 @@ impl Walk<'_> {
         };
         Some(At {
             value: text.to_string(),
+            place: entry.value_at.clone(),
+        })
+    }
+
+    fn boolean(&mut self, entry: &Entry<'_>) -> Option<At<bool>> {
+        let DeValue::Boolean(on) = entry.value else {
+            self.wrong_type(entry, "a boolean", "true or false");
+            return None;
+        };
+        Some(At {
+            value: *on,
             place: entry.value_at.clone(),
         })
     }
@@ -329,17 +261,6 @@ impl<T> At<T> {
         At {
             value: change(self.value),
             place: self.place,
-        }
-    }
-}
-
-impl Target {
-    /// A socket has a slash in it, a backend's name has none.
-    fn guess(text: String) -> Target {
-        if text.contains('/') {
-            Target::Socket(text)
-        } else {
-            Target::Backend(text)
         }
     }
 }

@@ -1,11 +1,9 @@
-//! One text to one value: sockets, names, durations, sizes, log levels. Knows of no file and no other value.
+//! One text to one value: sockets, names, durations, sizes. Knows of no file and no other value.
 
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use tracing::level_filters::LevelFilter;
 
-use super::problem::nearest;
 use crate::address::Address;
 
 /// The longest DNS label.
@@ -22,14 +20,6 @@ const CADVISOR_SOCKETS: [&str; 2] = [
 ];
 /// The kubelet takes a runtime whose socket ends so for CRI-O.
 const CRIO_SUFFIX: &str = "run/crio/crio.sock";
-const LEVELS: [(&str, LevelFilter); 6] = [
-    ("off", LevelFilter::OFF),
-    ("error", LevelFilter::ERROR),
-    ("warn", LevelFilter::WARN),
-    ("info", LevelFilter::INFO),
-    ("debug", LevelFilter::DEBUG),
-    ("trace", LevelFilter::TRACE),
-];
 
 /// Why a text is not a value, and what to try.
 pub(super) struct Wrong {
@@ -127,16 +117,12 @@ pub(super) fn max_message(text: &str) -> Result<usize, Wrong> {
     }
 }
 
-pub(super) fn log_level(text: &str) -> Result<LevelFilter, Wrong> {
-    let level = LEVELS.iter().find(|(name, _)| *name == text);
-    level.map(|(_, level)| *level).ok_or_else(|| {
-        let names = LEVELS.iter().map(|(name, _)| *name);
-        let hint = nearest(text, names).unwrap_or_default();
-        wrong(format!("{text:?} is not a log level"), &hint)
-    })
+pub(super) fn boolean(text: &str) -> Result<bool, Wrong> {
+    let unlike = |_| wrong(format!("{text:?} is not a boolean"), "true or false");
+    text.parse().map_err(unlike)
 }
 
-fn wrong(what: String, hint: &str) -> Wrong {
+pub(super) fn wrong(what: String, hint: &str) -> Wrong {
     Wrong {
         what,
         hint: hint.to_owned(),

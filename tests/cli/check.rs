@@ -14,7 +14,7 @@ const TABLE: &str = "
     plain = { backend = 'crio', handler = '' }
     [backends]
     crio = '/run/crio/crio.sock'
-    old = '/run/old/containerd.sock'";
+    old = { socket = '/run/old/containerd.sock', adopt = true }";
 
 #[test]
 fn check_shows_the_table_as_it_will_run() {
@@ -22,26 +22,29 @@ fn check_shows_the_table_as_it_will_run() {
     let outcome = run(&["check", "--config", text(&files.main())]);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
     expect![[r#"
-        KEY           VALUE
-        listen        /run/criswitch/other.sock
-        default       runc
-        drain         1m 30s
-        max_message   16.0 MiB
-        start_wait    30s
-        list_timeout  2s
-        stale_lists   5m
-        allow_uids    [0]
-        log.level     info
+        KEY             VALUE
+        listen          /run/criswitch/other.sock
+        default         runc
+        drain           1m 30s
+        max_message     16.0 MiB
+        start_wait      30s
+        list_timeout    2s
+        stale_lists     5m
+        allow_uids      [0]
+        watch           false
+        log.level       info
+        log.format      auto
+        metrics.listen  -
 
         HANDLER  BACKEND  CALLED THERE
         gvisor   crio     runsc
         plain    crio     (its own default)
         runc     runc     runc
 
-        BACKEND  SOCKET                           HANDLERS  LIST TIMEOUT
-        runc     /run/containerd/containerd.sock  1         2s
-        crio     /run/crio/crio.sock              2         2s
-        old      /run/old/containerd.sock         0         2s
+        BACKEND  SOCKET                           HANDLERS  LIST TIMEOUT  ADOPTS
+        runc     /run/containerd/containerd.sock  1         2s            no
+        crio     /run/crio/crio.sock              2         2s            no
+        old      /run/old/containerd.sock         0         2s            yes
     "#]]
     .assert_eq(&outcome.stdout);
 }
@@ -58,55 +61,71 @@ fn check_shows_it_to_programs_as_json() {
           ],
           "backends": [
             {
+              "adopt": false,
               "list_timeout_ms": 2000,
               "name": "runc",
+              "origin": "criswitch.toml:6",
               "probe": null,
               "socket": "/run/containerd/containerd.sock"
             },
             {
+              "adopt": false,
               "list_timeout_ms": 2000,
               "name": "crio",
+              "origin": "criswitch.toml:10",
               "probe": null,
               "socket": "/run/crio/crio.sock"
             },
             {
+              "adopt": true,
               "list_timeout_ms": 2000,
               "name": "old",
+              "origin": "criswitch.toml:11",
               "probe": null,
               "socket": "/run/old/containerd.sock"
             }
           ],
           "default": "runc",
           "drain_ms": 90000,
+          "files": [
+            "criswitch.toml"
+          ],
           "handlers": [
             {
               "advertised": null,
               "backend": "crio",
               "backend_handler": "runsc",
-              "name": "gvisor"
+              "name": "gvisor",
+              "origin": "criswitch.toml:7"
             },
             {
               "advertised": null,
               "backend": "crio",
               "backend_handler": "",
-              "name": "plain"
+              "name": "plain",
+              "origin": "criswitch.toml:8"
             },
             {
               "advertised": null,
               "backend": "runc",
               "backend_handler": "runc",
-              "name": "runc"
+              "name": "runc",
+              "origin": "criswitch.toml:6"
             }
           ],
+          "hash": "7a194fc9af81e8f2",
           "list_timeout_ms": 2000,
           "listen": "/run/criswitch/other.sock",
+          "log_format": "auto",
           "log_level": "info",
           "max_message_bytes": 16777216,
+          "metrics_listen": null,
           "stale_lists_ms": 300000,
-          "start_wait_ms": 30000
+          "start_wait_ms": 30000,
+          "watch": false
         }
     "#]]
-    .assert_eq(&outcome.stdout);
+    .assert_eq(&files.stable(&outcome.stdout));
 }
 
 #[test]

@@ -2,26 +2,11 @@
 
 use std::time::Duration;
 
-use criswitch::config::{Config, Table};
+use criswitch::config::{LogFormat, Table};
 use expect_test::expect;
 use tracing::level_filters::LevelFilter;
 
-use crate::RUNC;
-use crate::config_files::ConfigFiles;
-
-fn load(main: &str) -> Config {
-    load_files(&[("criswitch.toml", main)])
-}
-
-fn load_files(files: &[(&str, &str)]) -> Config {
-    let files: Vec<_> = files
-        .iter()
-        .map(|(path, text)| (*path, text.as_bytes()))
-        .collect();
-    let files = ConfigFiles::of(&files);
-    Config::load(&files.main())
-        .unwrap_or_else(|problems| panic!("{}", files.stable(&problems.to_string())))
-}
+use crate::{RUNC, load, load_files};
 
 /// A table as text: `handler -> backend:its name there`, the default's row marked, then the backends in order.
 fn shown(table: &Table) -> String {
@@ -51,7 +36,12 @@ fn what_is_not_written_has_its_default() {
     assert_eq!(config.list_timeout, Duration::from_secs(2));
     assert_eq!(config.stale_lists, Duration::from_secs(300));
     assert_eq!(config.allow_uids, [0]);
-    assert_eq!(config.log_level, LevelFilter::INFO);
+    assert_eq!(config.log.levels.to_string(), "info");
+    assert_eq!(config.log.format, LogFormat::Auto);
+    assert_eq!(config.metrics, None);
+    assert!(!config.watch);
+    assert!(!config.table.backends[0].adopt);
+    assert!(config.table.default.scheduling.is_empty());
     expect![[r#"
         runc -> runc:runc (default)
         runc = /run/containerd/containerd.sock
@@ -67,7 +57,7 @@ fn what_is_written_is_taken() {
     assert_eq!(config.listen.to_string(), "/run/x.sock");
     assert_eq!(config.drain, Duration::from_secs(90));
     assert_eq!(config.max_message, 1024 * 1024 * 1024);
-    assert_eq!(config.log_level, LevelFilter::OFF);
+    assert_eq!(config.log.levels.all, LevelFilter::OFF);
 }
 
 #[test]
@@ -253,7 +243,7 @@ fn a_drop_in_adds_rows_and_keys() {
         ),
     ]);
     assert_eq!(config.drain, Duration::ZERO);
-    assert_eq!(config.log_level, LevelFilter::TRACE);
+    assert_eq!(config.log.levels.all, LevelFilter::TRACE);
     expect![[r#"
         kata -> vm:kata (default)
         runc -> runc:runc

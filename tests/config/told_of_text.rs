@@ -29,16 +29,18 @@ fn every_problem_of_every_file_is_told_at_once_by_place() {
 
 #[test]
 fn an_unknown_key_is_told_with_the_nearest_known_one() {
-    let head = "lsten = '/run/x.sock'\nwatch = false";
-    let tables = "[log]\nlevle = 'info'\nformat = 'json'\n[metrics]\nlisten = 'x'";
+    let head = "lsten = '/run/x.sock'\nreload = false";
+    let tables =
+        "[log]\nlevle = 'info'\ncolour = 'json'\n[metrics]\nport = 'x'\n[telemetry]\nlisten = 'x'";
     told(
         &format!("{head}\n{RUNC}\n{tables}"),
         expect![[r#"
             criswitch.toml:1:1: unknown key "lsten"; try "listen"
-            criswitch.toml:2:1: unknown key "watch"; try one of "listen", "default", "drain", "max_message", "start_wait", "list_timeout", "stale_lists", "allow_uids", "handlers", "backends", "log"
+            criswitch.toml:2:1: unknown key "reload"; try one of "listen", "default", "drain", "max_message", "start_wait", "list_timeout", "stale_lists", "allow_uids", "watch", "handlers", "backends", "log", "metrics"
             criswitch.toml:8:1: unknown key "levle"; try "level"
-            criswitch.toml:9:1: unknown key "format"; try "level"
-            criswitch.toml:10:2: unknown key "metrics"; try one of "listen", "default", "drain", "max_message", "start_wait", "list_timeout", "stale_lists", "allow_uids", "handlers", "backends", "log""#]],
+            criswitch.toml:9:1: unknown key "colour"; try one of "level", "format"
+            criswitch.toml:11:1: unknown key "port"; try "listen"
+            criswitch.toml:12:2: unknown key "telemetry"; try one of "listen", "default", "drain", "max_message", "start_wait", "list_timeout", "stale_lists", "allow_uids", "watch", "handlers", "backends", "log", "metrics""#]],
     );
 }
 
@@ -52,13 +54,14 @@ fn an_unknown_key_in_a_row_is_told_and_what_it_may_have_meant_is_not_missed() {
         [backends]
         c = { socket = '/run/c.sock', weight = 1 }
         d = { socet = '/run/d.sock' }
-        e = { socket = '/run/e.sock', list_timout = '5s' }",
+        e = { socket = '/run/e.sock', list_timout = '5s', adpt = true }",
         expect![[r#"
             criswitch.toml:3:15: unknown key "sokcet"; try "socket"
-            criswitch.toml:4:45: unknown key "weight"; try one of "backend", "socket", "handler"
-            criswitch.toml:6:39: unknown key "weight"; try one of "socket", "list_timeout"
+            criswitch.toml:4:45: unknown key "weight"; try one of "backend", "socket", "handler", "overhead", "node_selector", "tolerations"
+            criswitch.toml:6:39: unknown key "weight"; try one of "socket", "list_timeout", "adopt"
             criswitch.toml:7:15: unknown key "socet"; try "socket"
-            criswitch.toml:8:39: unknown key "list_timout"; try "list_timeout""#]],
+            criswitch.toml:8:39: unknown key "list_timout"; try "list_timeout"
+            criswitch.toml:8:59: unknown key "adpt"; try "adopt""#]],
     );
 }
 
@@ -77,7 +80,7 @@ fn a_wrong_type_is_told_with_what_is_right() {
         [backends]
         c = 3
         d = { socket = { path = 'x' } }
-        e = { socket = '/run/e.sock', list_timeout = 5 }",
+        e = { socket = '/run/e.sock', list_timeout = 5, adopt = 'yes' }",
         expect![[r#"
             criswitch.toml:1:10: "listen" is an integer, not a string; try "/run/criswitch/criswitch.sock"
             criswitch.toml:2:19: "default" is a float, not a string; try "runc"
@@ -89,7 +92,8 @@ fn a_wrong_type_is_told_with_what_is_right() {
             criswitch.toml:9:24: "socket" is a date, not a string; try text in quotes
             criswitch.toml:11:13: "c" is an integer, not a string; try "/run/containerd/containerd.sock"
             criswitch.toml:12:24: "socket" is a table, not a string; try text in quotes
-            criswitch.toml:13:54: "list_timeout" is an integer, not a string; try text in quotes"#]],
+            criswitch.toml:13:54: "list_timeout" is an integer, not a string; try text in quotes
+            criswitch.toml:13:65: "adopt" is a string, not a boolean; try true or false"#]],
     );
     told(
         "default = 'a'\nhandlers = 'a'\n[[backends]]\nc = '/run/c.sock'",
@@ -104,8 +108,14 @@ fn a_wrong_type_is_told_with_what_is_right() {
             criswitch.toml:1:32: "allow_uids" has an array in it, not only integers; try [0]"#]],
     );
     told(
-        &format!("log.level = ['info']\n{RUNC}"),
-        expect![[r#"criswitch.toml:1:13: "level" is an array, not a string; try "info""#]],
+        &format!(
+            "log.level = ['info']\nlog.format = 1\nwatch = 'yes'\nmetrics.listen = 9100\n{RUNC}"
+        ),
+        expect![[r#"
+            criswitch.toml:1:13: "level" is an array, not a string; try "info"
+            criswitch.toml:2:14: "format" is an integer, not a string; try "auto"
+            criswitch.toml:3:9: "watch" is a string, not a boolean; try true or false
+            criswitch.toml:4:18: "listen" is an integer, not a string; try "127.0.0.1:9100""#]],
     );
 }
 
@@ -170,7 +180,7 @@ fn a_column_counts_characters() {
     told(
         &format!("log = {{ '\u{e4}\u{f6}\u{fc}' = 1, level = 'x' }}\n{RUNC}"),
         expect![[r#"
-            criswitch.toml:1:9: unknown key "äöü"; try "level"
+            criswitch.toml:1:9: unknown key "äöü"; try one of "level", "format"
             criswitch.toml:1:28: "x" is not a log level; try one of "off", "error", "warn", "info", "debug", "trace""#]],
     );
 }

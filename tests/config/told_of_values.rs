@@ -185,11 +185,78 @@ fn a_bad_size_is_told() {
 fn a_bad_log_level_is_told() {
     told_of_values(
         "log.level",
-        &["INFO", "verbose", "", "inf"],
+        &[
+            "INFO",
+            "verbose",
+            "",
+            "inf",
+            "info,",
+            "session",
+            "info,warn",
+            "session=debug,info,session=off",
+            "session=loud",
+            "sesion=debug",
+            "h2=trace",
+            "criswitch::nosuch=trace",
+            "=debug",
+        ],
         expect![[r#"
             criswitch.toml:1:13: "INFO" is not a log level; try "info"
             criswitch.toml:1:13: "verbose" is not a log level; try one of "off", "error", "warn", "info", "debug", "trace"
             criswitch.toml:1:13: "" is not a log level; try one of "off", "error", "warn", "info", "debug", "trace"
-            criswitch.toml:1:13: "inf" is not a log level; try "info""#]],
+            criswitch.toml:1:13: "inf" is not a log level; try "info"
+            criswitch.toml:1:13: "" is not a log level; try one of "off", "error", "warn", "info", "debug", "trace"
+            criswitch.toml:1:13: "session" is not a log level; try "info,session=debug"
+            criswitch.toml:1:13: "warn" sets a level that is already set before it; try removing one of the two
+            criswitch.toml:1:13: "session=off" sets a level that is already set before it; try removing one of the two
+            criswitch.toml:1:13: "loud" is not a log level; try one of "off", "error", "warn", "info", "debug", "trace"
+            criswitch.toml:1:13: "sesion" is not a module of the switch; try "session"
+            criswitch.toml:1:13: "h2" is not a module of the switch; try one of the README's code map, such as "session"
+            criswitch.toml:1:13: "criswitch::nosuch" is not a module of the switch; try one of the README's code map, such as "session"
+            criswitch.toml:1:13: "" is not a module of the switch; try one of the README's code map, such as "session""#]],
+    );
+}
+
+#[test]
+fn a_bad_log_format_is_told() {
+    told_of_values(
+        "log.format",
+        &["JSON", "xml", ""],
+        expect![[r#"
+        criswitch.toml:1:14: "JSON" is not a format of the log; try "json"
+        criswitch.toml:1:14: "xml" is not a format of the log; try one of "auto", "text", "json", "journald"
+        criswitch.toml:1:14: "" is not a format of the log; try one of "auto", "text", "json", "journald""#]],
+    );
+}
+
+#[test]
+fn metrics_are_for_this_node_only() {
+    told_of_values(
+        "metrics.listen",
+        &[
+            "0.0.0.0:9100",
+            "10.1.2.3:9100",
+            "[::]:9100",
+            "9100",
+            ":9100",
+            "127.0.0.1",
+            "localhost:9100",
+            "127.0.0.1:99999",
+            "run/metrics.sock",
+            "http://127.0.0.1:9100",
+            "/run/criswitch/criswitch.sock",
+        ],
+        expect![[r#"
+            criswitch.toml:1:18: 0.0.0.0:9100 is no loopback address, and metrics are for this node only; try "127.0.0.1:9100", "[::1]:9100" or the path of a Unix socket
+            criswitch.toml:1:18: 10.1.2.3:9100 is no loopback address, and metrics are for this node only; try "127.0.0.1:9100", "[::1]:9100" or the path of a Unix socket
+            criswitch.toml:1:18: [::]:9100 is no loopback address, and metrics are for this node only; try "127.0.0.1:9100", "[::1]:9100" or the path of a Unix socket
+            criswitch.toml:1:18: "9100" is neither an address with a port nor a socket's path; try "127.0.0.1:9100", "[::1]:9100" or the path of a Unix socket
+            criswitch.toml:1:18: ":9100" is neither an address with a port nor a socket's path; try "127.0.0.1:9100", "[::1]:9100" or the path of a Unix socket
+            criswitch.toml:1:18: "127.0.0.1" is neither an address with a port nor a socket's path; try "127.0.0.1:9100", "[::1]:9100" or the path of a Unix socket
+            criswitch.toml:1:18: "localhost:9100" is neither an address with a port nor a socket's path; try "127.0.0.1:9100", "[::1]:9100" or the path of a Unix socket
+            criswitch.toml:1:18: "127.0.0.1:99999" is neither an address with a port nor a socket's path; try "127.0.0.1:9100", "[::1]:9100" or the path of a Unix socket
+            criswitch.toml:1:18: the socket path "run/metrics.sock" is relative; try an absolute path, such as "/run/name/name.sock"
+            criswitch.toml:1:18: "http://127.0.0.1:9100" is not a Unix socket, and no other kind is served on this platform; try the path of a Unix socket, plain or after "unix://"
+            criswitch.toml:1:18: /run/criswitch/criswitch.sock is the socket for the CRI ("listen"); try "/run/criswitch/metrics.sock""#]],
     );
 }

@@ -1,12 +1,12 @@
 //! Configuration text: a checked configuration or problems, each with a place within the text.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
 use arbitrary::Unstructured;
-use criswitch::config::{Config, Problems};
+use criswitch::config::{Config, Problems, Scheduling};
 
 const PATHS: [&str; 2] = ["main", "drop-in"];
 
@@ -27,6 +27,12 @@ const HEAD: &[&str] = &[
     "allow_uids = [-1, \"root\"]\n",
     "log.level = \"debug\"\n",
     "log.level = \"loud\"\n",
+    "log.level = \"warn,session=trace, wire=off\"\n",
+    "log.format = \"json\"\n",
+    "watch = true\n",
+    "metrics.listen = \"[::1]:9100\"\n",
+    "metrics.listen = \"/run/metrics.sock\"\n",
+    "metrics.listen = \"10.0.0.1:9100\"\n",
     "# ü\r\n",
 ];
 const HANDLERS: &[&str] = &[
@@ -37,6 +43,10 @@ const HANDLERS: &[&str] = &[
     "gvisor = { backend = \"crio\", handler = \"runsc\" }\n",
     "plain = { socket = \"/run/b.sock\", handler = \"\" }\n",
     "old = { backend = \"old\" }\n",
+    "wasm = { backend = \"crio\", overhead = { cpu = \"250m\", memory = \"1.5Gi\" } }\n",
+    "vm = { socket = \"/run/b.sock\", node_selector = { \"a.b/c\" = \"\" } }\n",
+    "fc = { socket = \"/run/b.sock\", tolerations = [{ operator = \"Exists\" }] }\n",
+    "fc = { backend = \"old\", tolerations = [{ key = \"a\" }, { key = \"a\", operator = \"Equal\" }] }\n",
     "neither = { handler = \"x\" }\n",
     "Bad_Name = \"/run/c.sock\"\n",
 ];
@@ -47,6 +57,7 @@ const BACKENDS: &[&str] = &[
     "twin = \"unix:/run/c.sock\"\n",
     "own = \"/run/criswitch/criswitch.sock\"\n",
     "old = 7\n",
+    "shy = { socket = \"/run/d.sock\", adopt = true }\n",
 ];
 
 pub fn check(data: &[u8]) {
@@ -181,7 +192,9 @@ fn says_the_same_again(config: &Config) {
     assert_eq!(again.list_timeout, config.list_timeout);
     assert_eq!(again.stale_lists, config.stale_lists);
     assert_eq!(again.allow_uids, config.allow_uids);
-    assert_eq!(again.log_level, config.log_level);
+    assert_eq!(again.watch, config.watch);
+    assert_eq!(again.log, config.log);
+    assert_eq!(again.metrics, config.metrics);
     assert_eq!(again.table.default.name, config.table.default.name);
     assert_eq!(rows(&again), rows(config));
     assert_eq!(backends(&again), backends(config));
@@ -198,21 +211,54 @@ fn written(config: &Config) -> String {
     line("list_timeout", duration(config.list_timeout));
     line("stale_lists", duration(config.stale_lists));
     line("allow_uids", format!("{:?}", config.allow_uids));
-    line("log.level", quoted(&config.log_level.to_string()));
+    line("watch", config.watch.to_string());
+    line("log.level", quoted(&config.log.levels.to_string()));
+    line("log.format", quoted(config.log.format.name()));
+    let metrics = config.metrics.as_ref().map(ToString::to_string);
+    line("metrics.listen", quoted(&metrics.unwrap_or_default()));
     for backend in &config.table.backends {
         let (socket, wait) = (
             quoted(&backend.socket.to_string()),
             duration(backend.list_timeout),
         );
-        let row = format!("{{ socket = {socket}, list_timeout = {wait} }}");
+        let adopt = backend.adopt;
+        let row = format!("{{ socket = {socket}, list_timeout = {wait}, adopt = {adopt} }}");
         line(&format!("backends.{}", backend.name), row);
     }
-    for (name, backend, theirs) in rows(config) {
+    for (name, backend, theirs, scheduling) in rows(config) {
         let (backend, theirs) = (quoted(&backend), quoted(&theirs));
-        let row = format!("{{ backend = {backend}, handler = {theirs} }}");
+        let scheduling = fields(&scheduling);
+        let row = format!("{{ backend = {backend}, handler = {theirs}, {scheduling} }}");
         line(&format!("handlers.{name}"), row);
     }
     text
+}
+
+fn fields(scheduling: &Scheduling) -> String {
+    let tolerations = scheduling.tolerations.iter().map(|toleration| {
+        let seconds = toleration.seconds.into_iter();
+        let seconds = seconds.map(|seconds| format!("toleration_seconds = {seconds}, "));
+        format!(
+            "{{ {}key = {}, operator = {}, value = {}, effect = {} }}",
+            seconds.collect::<String>(),
+            quoted(&toleration.key),
+            quoted(toleration.operator.name()),
+            quoted(&toleration.value),
+            quoted(toleration.effect.name())
+        )
+    });
+    format!(
+        "overhead = {}, node_selector = {}, tolerations = [{}]",
+        texts(&scheduling.overhead),
+        texts(&scheduling.node_selector),
+        tolerations.collect::<Vec<_>>().join(", ")
+    )
+}
+
+fn texts(texts: &BTreeMap<String, String>) -> String {
+    let texts = texts.iter();
+    let texts = texts.map(|(key, value)| format!("{} = {}", quoted(key), quoted(value)));
+    format!("{{ {} }}", texts.collect::<Vec<_>>().join(", "))
 }
 
 fn duration(duration: Duration) -> String {
@@ -223,21 +269,23 @@ fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
-fn rows(config: &Config) -> Vec<(String, String, String)> {
+fn rows(config: &Config) -> Vec<(String, String, String, Scheduling)> {
     let rows = config.table.handlers.iter();
     rows.map(|row| {
         let backend = config.table.backends[row.backend].name.clone();
-        (row.name.clone(), backend, row.backend_handler.clone())
+        let (name, theirs) = (row.name.clone(), row.backend_handler.clone());
+        (name, backend, theirs, row.scheduling.clone())
     })
     .collect()
 }
 
-fn backends(config: &Config) -> BTreeSet<(String, String, Duration)> {
+fn backends(config: &Config) -> BTreeSet<(String, String, Duration, bool)> {
     let backends = config.table.backends.iter();
     backends
         .map(|backend| {
             let socket = backend.socket.to_string();
-            (backend.name.clone(), socket, backend.list_timeout)
+            let name = backend.name.clone();
+            (name, socket, backend.list_timeout, backend.adopt)
         })
         .collect()
 }

@@ -1,0 +1,122 @@
+//! Whether a RuntimeClass with a row's scheduling and overhead would be taken by the API server.
+
+use super::Check;
+use crate::config::kubernetes;
+use crate::config::problem::{Place, nearest};
+use crate::config::scheduling::{Effect, Operator, Scheduling, Toleration};
+use crate::config::text::{self, At};
+
+const OPERATORS: [(&str, Operator); 2] = [
+    (Operator::Exists.name(), Operator::Exists),
+    (Operator::Equal.name(), Operator::Equal),
+];
+const EFFECTS: [(&str, Effect); 3] = [
+    (Effect::NoSchedule.name(), Effect::NoSchedule),
+    (Effect::PreferNoSchedule.name(), Effect::PreferNoSchedule),
+    (Effect::NoExecute.name(), Effect::NoExecute),
+];
+
+impl Check<'_> {
+    /// What of it is right: where something is not, there is no configuration.
+    pub(super) fn scheduling(&mut self, written: &text::Scheduling) -> Scheduling {
+        let mut checked = Scheduling::default();
+        for (resource, text) in &written.overhead {
+            let parse = match *resource {
+                "cpu" => kubernetes::cpu,
+                _ => kubernetes::memory,
+            };
+            let quantity = self.parsed(text, parse);
+            let quantity = quantity.map(|quantity| ((*resource).to_owned(), quantity));
+            checked.overhead.extend(quantity);
+        }
+        for (key, value) in &written.node_selector {
+            let key = self.parsed(key, kubernetes::label_key);
+            let value = self.parsed(value, kubernetes::label_value);
+            checked.node_selector.extend(key.zip(value));
+        }
+        for toleration in &written.tolerations {
+            let tolerations = self.toleration(toleration, &checked.tolerations);
+            checked.tolerations.extend(tolerations);
+        }
+        checked
+    }
+
+    fn toleration(
+        &mut self,
+        written: &text::Toleration,
+        before: &[Toleration],
+    ) -> Option<Toleration> {
+        // All of them: a further problem is not to be missed.
+        let key = self.taint_key(written.key.as_ref());
+        let operator = self.one_of("an operator", written.operator.as_ref(), OPERATORS);
+        let value = self.taint_value(written.value.as_ref());
+        let effect = self.one_of("an effect", written.effect.as_ref(), EFFECTS);
+        let toleration = Toleration {
+            key: key?,
+            operator: operator?,
+            value: value?,
+            effect: effect?,
+            seconds: written.seconds.as_ref().map(|seconds| seconds.value),
+        };
+        self.fits(&toleration, written);
+        if before.iter().any(|other| other.same_taints(&toleration)) {
+            let what = "this toleration is already in the list";
+            self.tell(&written.place, what, "removing one of the two");
+        }
+        Some(toleration)
+    }
+
+    /// What holds between the fields of a toleration.
+    fn fits(&mut self, toleration: &Toleration, written: &text::Toleration) {
+        let exists = toleration.operator == Operator::Exists;
+        if toleration.key.is_empty() && !exists {
+            let what = "a toleration without a key is for every taint, with the operator Exists";
+            self.tell(&written.place, what, "operator = \"Exists\", or a key");
+        }
+        if let (true, false, Some(value)) = (exists, toleration.value.is_empty(), &written.value) {
+            let what = "the operator Exists takes no value";
+            self.tell(&value.place, what, "operator = \"Equal\", or no value");
+        }
+        if let (Some(seconds), false) = (&written.seconds, toleration.effect == Effect::NoExecute) {
+            let what = "\"toleration_seconds\" is for the effect NoExecute only";
+            self.tell(&seconds.place, what, "effect = \"NoExecute\"");
+        }
+    }
+
+    fn taint_key(&mut self, written: Option<&At<String>>) -> Option<String> {
+        match written.filter(|key| !key.value.is_empty()) {
+            Some(key) => self.parsed(key, kubernetes::label_key),
+            None => Some(String::new()),
+        }
+    }
+
+    fn taint_value(&mut self, written: Option<&At<String>>) -> Option<String> {
+        match written {
+            Some(value) => self.parsed(value, kubernetes::label_value),
+            None => Some(String::new()),
+        }
+    }
+
+    /// What has the name that is written, else the default.
+    fn one_of<T: Copy + Default, const N: usize>(
+        &mut self,
+        kind: &str,
+        written: Option<&At<String>>,
+        all: [(&str, T); N],
+    ) -> Option<T> {
+        let Some(text) = written.filter(|text| !text.value.is_empty()) else {
+            return Some(T::default());
+        };
+        let found = all.iter().find(|(name, _)| *name == text.value);
+        if found.is_none() {
+            let what = format!("{:?} is not {kind} of tolerations", text.value);
+            let hint = nearest(&text.value, all.iter().map(|(name, _)| *name));
+            self.tell(&text.place, &what, &hint.unwrap_or_default());
+        }
+        found.map(|(_, value)| *value)
+    }
+
+    fn tell(&mut self, place: &Place, what: &str, hint: &str) {
+        self.problems.tell(place, what, hint);
+    }
+}

@@ -1,0 +1,169 @@
+//! What is logged and how: levels of the whole and of single modules, and what lines look like.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use tracing::level_filters::LevelFilter;
+
+use super::problem::{near, nearest};
+use super::value::{Wrong, wrong};
+
+/// The switch's modules, whose level can be set alone.
+pub const MODULES: [&str; 34] = [
+    "address",
+    "admission",
+    "answer",
+    "backend",
+    "call",
+    "cli",
+    "config",
+    "cri",
+    "dialer",
+    "events",
+    "fanout",
+    "filter",
+    "images",
+    "known",
+    "learn",
+    "link",
+    "listener",
+    "listing",
+    "lists",
+    "memory",
+    "merge",
+    "node",
+    "owners",
+    "question",
+    "reply",
+    "route",
+    "rpc",
+    "session",
+    "stand_in",
+    "status",
+    "streams",
+    "switch",
+    "telemetry",
+    "wire",
+];
+
+/// What is logged, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogConfig {
+    /// The most verbose lines that are written.
+    pub levels: LogLevels,
+    /// What they look like.
+    pub format: LogFormat,
+}
+
+/// The most verbose lines that are written: shown as it can be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogLevels {
+    /// Of modules that have none of their own.
+    pub all: LevelFilter,
+    /// Of a module and those in it, by its path without the crate's name, such as `session`.
+    pub modules: BTreeMap<String, LevelFilter>,
+}
+
+/// What log lines look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// [`LogFormat::Journald`] where standard error is the journal, else [`LogFormat::Text`].
+    Auto,
+    /// A line of text with its time, coloured on a terminal.
+    Text,
+    /// An object of JSON.
+    Json,
+    /// A line of text that begins with its syslog priority, as `sd-daemon(3)` has it; the journal has the time.
+    Journald,
+}
+
+const LEVELS: [(&str, LevelFilter); 6] = [
+    ("off", LevelFilter::OFF),
+    ("error", LevelFilter::ERROR),
+    ("warn", LevelFilter::WARN),
+    ("info", LevelFilter::INFO),
+    ("debug", LevelFilter::DEBUG),
+    ("trace", LevelFilter::TRACE),
+];
+/// Of modules where only others are named.
+const DEFAULT_LEVEL: LevelFilter = LevelFilter::INFO;
+const FORMATS: [LogFormat; 4] = [
+    LogFormat::Auto,
+    LogFormat::Text,
+    LogFormat::Json,
+    LogFormat::Journald,
+];
+
+/// Reads "info", or "info,session=debug".
+pub(super) fn levels(text: &str) -> Result<LogLevels, Wrong> {
+    let mut all = None;
+    let mut modules = BTreeMap::new();
+    for part in text.split(',').map(str::trim) {
+        let twice = match part.split_once('=') {
+            Some((name, text)) => modules.insert(module(name)?, level(text)?).is_some(),
+            None => all.replace(level(part)?).is_some(),
+        };
+        if twice {
+            let what = format!("{part:?} sets a level that is already set before it");
+            return Err(wrong(what, "removing one of the two"));
+        }
+    }
+    let all = all.unwrap_or(DEFAULT_LEVEL);
+    Ok(LogLevels { all, modules })
+}
+
+fn module(name: &str) -> Result<String, Wrong> {
+    let name = name.trim();
+    let path = name.strip_prefix("criswitch::").unwrap_or(name);
+    let first = path.split("::").next().unwrap_or_default();
+    if MODULES.contains(&first) {
+        return Ok(path.to_owned());
+    }
+    let what = format!("{name:?} is not a module of the switch");
+    let hint = near(first, &MODULES).map(|name| format!("{name:?}"));
+    let other = || "one of the README's code map, such as \"session\"".to_owned();
+    Err(wrong(what, &hint.unwrap_or_else(other)))
+}
+
+fn level(text: &str) -> Result<LevelFilter, Wrong> {
+    let text = text.trim();
+    let level = LEVELS.iter().find(|(name, _)| *name == text);
+    level.map(|(_, level)| *level).ok_or_else(|| {
+        let hint = if MODULES.contains(&text) {
+            format!("\"info,{text}=debug\"")
+        } else {
+            nearest(text, LEVELS.map(|(name, _)| name)).unwrap_or_default()
+        };
+        wrong(format!("{text:?} is not a log level"), &hint)
+    })
+}
+
+pub(super) fn format(text: &str) -> Result<LogFormat, Wrong> {
+    let format = FORMATS.into_iter().find(|format| format.name() == text);
+    format.ok_or_else(|| {
+        let hint = nearest(text, FORMATS.map(LogFormat::name)).unwrap_or_default();
+        wrong(format!("{text:?} is not a format of the log"), &hint)
+    })
+}
+
+impl LogFormat {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            LogFormat::Auto => "auto",
+            LogFormat::Text => "text",
+            LogFormat::Json => "json",
+            LogFormat::Journald => "journald",
+        }
+    }
+}
+
+impl fmt::Display for LogLevels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.all)?;
+        for (module, level) in &self.modules {
+            write!(f, ",{module}={level}")?;
+        }
+        Ok(())
+    }
+}

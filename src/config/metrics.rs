@@ -1,0 +1,47 @@
+//! Where metrics are served: for this node only, so a Unix socket or a loopback address.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use super::value::{self, Wrong, wrong};
+use crate::address::Address;
+
+const EXAMPLE: &str = "\"127.0.0.1:9100\", \"[::1]:9100\" or the path of a Unix socket";
+
+/// Where metrics are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MetricsListen {
+    /// A socket of the file system.
+    Socket(Address),
+    /// An address that only this node reaches.
+    Loopback(SocketAddr),
+}
+
+/// None for the empty text: no metrics.
+pub(super) fn listen(text: &str) -> Result<Option<MetricsListen>, Wrong> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    if text.contains('/') {
+        return value::address(text).map(|socket| Some(MetricsListen::Socket(socket)));
+    }
+    let unlike = |_| {
+        let what = format!("{text:?} is neither an address with a port nor a socket's path");
+        wrong(what, EXAMPLE)
+    };
+    let address: SocketAddr = text.parse().map_err(unlike)?;
+    if !address.ip().is_loopback() {
+        let what = format!("{address} is no loopback address, and metrics are for this node only");
+        return Err(wrong(what, EXAMPLE));
+    }
+    Ok(Some(MetricsListen::Loopback(address)))
+}
+
+impl fmt::Display for MetricsListen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MetricsListen::Socket(socket) => socket.fmt(f),
+            MetricsListen::Loopback(address) => address.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What log lines look like.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, PipeReader};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::process::Child;
+
+use crate::{command, main_file, text};
+
+/// What systemd says of a daemon's output.
+#[derive(Clone, Copy)]
+enum Systemd {
+    Silent,
+    /// It is the journal.
+    Journal,
+    /// It was the journal, and has been redirected since.
+    Redirected,
+}
+
+/// The first line of a daemon with these settings.
+fn first_line(settings: &str, systemd: Systemd) -> String {
+    let files = main_file("");
+    let path = files.main();
+    let at = |name| path.with_file_name(name);
+    let (listen, runc) = (at("listen"), at("runc"));
+    let table = format!("default = 'runc'\n[handlers]\nrunc = {runc:?}");
+    std::fs::write(&path, format!("listen = {listen:?}\n{settings}\n{table}")).unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    let writer = File::from(OwnedFd::from(writer));
+    let stream = writer.metadata().unwrap();
+    let mut serve = command(&["serve", "--config", text(&path)]);
+    let (device, inode) = (stream.dev(), stream.ino());
+    match systemd {
+        Systemd::Silent => serve.env_remove("JOURNAL_STREAM"),
+        Systemd::Journal => serve.env("JOURNAL_STREAM", format!("{device}:{inode}")),
+        Systemd::Redirected => serve.env("JOURNAL_STREAM", format!("{device}:{}", inode + 1)),
+    };
+    let child = serve.stderr(writer).spawn().unwrap();
+    read_line(reader, child)
+}
+
+/// The daemon is ended, and so is its output if it had nothing to say.
+fn read_line(reader: PipeReader, mut child: Child) -> String {
+    let (sender, line) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        BufReader::new(reader).read_line(&mut line).unwrap();
+        sender.send(line).unwrap_or_default();
+    });
+    let line = line.recv_timeout(crate::support::PATIENCE);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    line.unwrap()
+}
+
+#[test]
+fn lines_of_text_have_a_time_and_a_level_and_no_colour_in_a_pipe() {
+    for (settings, systemd) in [
+        ("", Systemd::Silent),
+        ("", Systemd::Redirected),
+        ("log.format = 'text'", Systemd::Journal),
+    ] {
+        let line = first_line(settings, systemd);
+        let (time, rest) = line.split_once(' ').unwrap();
+        assert!(time.contains('T') && time.ends_with('Z'), "{line:?}");
+        let rest = rest.trim_start();
+        assert!(
+            rest.starts_with("INFO criswitch::cli::serve: serving listen="),
+            "{line:?}"
+        );
+        assert!(!line.contains('\u{1b}'), "{line:?}");
+    }
+}
+
+#[test]
+fn lines_for_the_journal_begin_with_their_priority_and_have_no_time() {
+    for (settings, systemd) in [
+        ("log.format = 'journald'", Systemd::Silent),
+        ("", Systemd::Journal),
+    ] {
+        let line = first_line(settings, systemd);
+        assert!(
+            line.starts_with("<6>criswitch::cli::serve: serving listen="),
+            "{line:?}"
+        );
+    }
+}
+
+#[test]
+fn a_line_of_json_is_an_object_with_its_fields() {
+    let line = first_line("log.format = 'json'", Systemd::Journal);
+    let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(line["level"], "INFO");
+    assert_eq!(line["message"], "serving");
+    assert_eq!(line["target"], "criswitch::cli::serve");
+    assert!(
+        line["listen"].as_str().unwrap().ends_with("/listen"),
+        "{line}"
+    );
+    assert!(line["timestamp"].is_string(), "{line}");
+}
+
+#[test]
+fn a_module_may_be_silent_or_alone() {
+    let line = first_line("log.level = 'info,cli=off'", Systemd::Silent);
+    assert!(
+        !line.contains("serving") && line.contains("criswitch::"),
+        "{line:?}"
+    );
+    let line = first_line("log.level = 'off,backend=warn'", Systemd::Silent);
+    assert!(line.contains(" WARN criswitch::backend"), "{line:?}");
+}

@@ -1,0 +1,118 @@
+//! What is known of the files themselves: which were read, what they are as a whole, and where a row is written.
+
+use std::path::PathBuf;
+
+use criswitch::config::{Config, DEFAULT_LISTEN};
+
+use crate::config_files::ConfigFiles;
+use crate::{RUNC, load};
+
+fn hash(files: &[(&str, &str)]) -> String {
+    crate::load_files(files).hash
+}
+
+#[test]
+fn every_file_that_was_read_is_named_the_main_one_first() {
+    let files = ConfigFiles::of(&[
+        ("criswitch.toml", RUNC.as_bytes()),
+        ("conf.d/b.toml", b"drain = '1s'"),
+        ("conf.d/a.toml", b""),
+        ("conf.d/c.bak", b""),
+    ]);
+    let main = files.main();
+    let config = Config::load(&main).unwrap();
+    let expected: Vec<PathBuf> = ["criswitch.toml", "conf.d/a.toml", "conf.d/b.toml"]
+        .iter()
+        .map(|name| main.with_file_name(name))
+        .collect();
+    assert_eq!(config.files, expected);
+    assert_eq!(config.path, main);
+}
+
+#[test]
+fn the_hash_is_of_the_names_and_bytes_and_of_nothing_else() {
+    let files = [("criswitch.toml", RUNC), ("conf.d/a.toml", "drain = '1s'")];
+    let first = hash(&files);
+    assert_eq!(first.len(), 16);
+    assert_eq!(hash(&files), first, "another directory");
+    for other in [
+        &[("criswitch.toml", RUNC), ("conf.d/b.toml", "drain = '1s'")][..],
+        &[("criswitch.toml", RUNC), ("conf.d/a.toml", "drain = '2s'")],
+        &[
+            ("criswitch.toml", RUNC),
+            ("conf.d/a.toml", "drain = '1s'\n"),
+        ],
+        &[("criswitch.toml", RUNC)],
+    ] {
+        assert_ne!(hash(other), first, "{other:?}");
+    }
+}
+
+#[test]
+fn a_row_knows_its_line() {
+    let files = ConfigFiles::of(&[
+        ("criswitch.toml", RUNC.as_bytes()),
+        (
+            "conf.d/a.toml",
+            b"# kata\n[handlers]\nkata = 'vm'\nfc = '/run/fc.sock'\n\n[backends]\nvm = '/run/vm.sock'",
+        ),
+    ]);
+    let table = Config::load(&files.main()).unwrap().table;
+    let handlers = table.handlers.iter();
+    let handlers = handlers.map(|row| files.stable(&row.origin.to_string()));
+    assert_eq!(
+        handlers.collect::<Vec<_>>(),
+        ["conf.d/a.toml:4", "conf.d/a.toml:3", "criswitch.toml:3"]
+    );
+    let backends = table.backends.iter().map(|backend| {
+        let origin = backend.origin.as_ref().unwrap().to_string();
+        (backend.name.clone(), files.stable(&origin))
+    });
+    let backends: Vec<_> = backends.collect();
+    let expected = [
+        ("runc", "criswitch.toml:3"),
+        ("vm", "conf.d/a.toml:7"),
+        ("fc", "conf.d/a.toml:4"),
+    ];
+    let expected = expected.map(|(name, origin)| (name.to_owned(), origin.to_owned()));
+    assert_eq!(backends, expected);
+    assert_eq!(table.default.origin, table.handler("runc").unwrap().origin);
+}
+
+#[test]
+fn the_socket_is_found_in_files_that_are_wrong_otherwise() {
+    let listen_of = |files: &[(&str, &[u8])]| {
+        let files = ConfigFiles::of(files);
+        Config::listen_of(&files.main()).to_string()
+    };
+    for text in [
+        "listen = '/run/x.sock'",
+        "listen = '/run/x.sock'\ndefault = 'nosuch'\ndrain = 7",
+        "listen = 'unix:///run/x.sock'\ndefault = \n[handlers",
+    ] {
+        assert_eq!(
+            listen_of(&[("criswitch.toml", text.as_bytes())]),
+            "/run/x.sock",
+            "{text}"
+        );
+    }
+    let drop_in: &[(&str, &[u8])] = &[
+        ("criswitch.toml", b"\xff"),
+        ("conf.d/a.toml", b"listen = '/run/x.sock'"),
+    ];
+    assert_eq!(listen_of(drop_in), "/run/x.sock");
+    for text in [
+        "",
+        "listen = 1",
+        "listen = 'x'",
+        "[log]\nlisten = '/run/x.sock'",
+    ] {
+        assert_eq!(
+            listen_of(&[("criswitch.toml", text.as_bytes())]),
+            DEFAULT_LISTEN,
+            "{text}"
+        );
+    }
+    assert_eq!(listen_of(&[]), DEFAULT_LISTEN, "no file");
+    assert_eq!(load(RUNC).listen.to_string(), DEFAULT_LISTEN);
+}

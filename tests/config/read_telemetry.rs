@@ -1,0 +1,79 @@
+//! What the configuration says of logs and metrics, and of what is taken up by itself.
+
+use std::path::Path;
+
+use criswitch::config::{LogFormat, MODULES};
+
+use crate::{RUNC, load};
+
+#[test]
+fn modules_may_have_levels_of_their_own() {
+    for (written, shown) in [
+        ("warn", "warn"),
+        ("session=debug", "info,session=debug"),
+        (
+            " warn , session = debug,criswitch::backend=trace,config::check=off",
+            "warn,backend=trace,config::check=off,session=debug",
+        ),
+        ("cli=off,error", "error,cli=off"),
+    ] {
+        let levels = load(&format!("log.level = '{written}'\n{RUNC}")).log.levels;
+        assert_eq!(levels.to_string(), shown);
+    }
+}
+
+/// So that a level can be set for it: add a new one to `MODULES`.
+#[test]
+fn every_module_is_known_to_the_log() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let entries = std::fs::read_dir(source).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let files = paths.filter(|path| path.extension().is_some_and(|end| end == "rs"));
+    let names = files.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned());
+    let mut names: Vec<String> = names
+        .filter(|name| name != "main" && name != "lib")
+        .collect();
+    names.sort();
+    assert_eq!(MODULES, *names);
+}
+
+#[test]
+fn the_log_has_a_format() {
+    for (written, format) in [
+        ("auto", LogFormat::Auto),
+        ("text", LogFormat::Text),
+        ("json", LogFormat::Json),
+        ("journald", LogFormat::Journald),
+    ] {
+        let config = load(&format!("log.format = '{written}'\n{RUNC}"));
+        assert_eq!(config.log.format, format);
+    }
+}
+
+#[test]
+fn metrics_are_served_on_a_socket_or_a_loopback_address_or_nowhere() {
+    for listen in [
+        "127.0.0.1:9100",
+        "127.8.9.10:1",
+        "[::1]:9100",
+        "/run/metrics.sock",
+    ] {
+        let config = load(&format!("metrics.listen = '{listen}'\n{RUNC}"));
+        assert_eq!(config.metrics.unwrap().to_string(), listen);
+    }
+    assert_eq!(load(&format!("metrics.listen = ''\n{RUNC}")).metrics, None);
+}
+
+#[test]
+fn files_are_watched_and_handlers_adopted_where_it_is_said() {
+    let config = load(&format!(
+        "watch = true\n{RUNC}[backends]
+        a = {{ socket = '/run/a.sock', adopt = true }}
+        b = {{ socket = '/run/b.sock', adopt = false }}"
+    ));
+    assert!(config.watch);
+    let backends = config.table.backends.iter();
+    let adopting: Vec<_> = backends.filter(|backend| backend.adopt).collect();
+    assert_eq!(adopting.len(), 1);
+    assert_eq!(adopting[0].name, "a");
+}

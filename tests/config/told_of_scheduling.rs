@@ -1,0 +1,174 @@
+//! What is told of a row whose RuntimeClass the API server would refuse.
+
+use expect_test::{Expect, expect};
+
+use crate::told;
+
+/// A row with these fields, one a line.
+#[track_caller]
+fn told_of_row(fields: &str, expected: Expect) {
+    told(
+        &format!("default = 'a'\n[handlers]\na = {{ socket = '/run/a.sock',\n{fields} }}"),
+        expected,
+    );
+}
+
+#[test]
+fn a_text_that_is_no_quantity_is_told() {
+    for cpu in [
+        "",
+        "-1",
+        "-0",
+        "1 m",
+        "1.2.3",
+        ".",
+        "m",
+        "1e",
+        "1e1.5",
+        "1ki",
+        "1K",
+        "250mCPU",
+        "1e99999999999",
+    ] {
+        let config = format!(
+            "default = 'a'\n[handlers]\na = {{ socket = '/a', overhead = {{ cpu = '{cpu}' }} }}"
+        );
+        let files = crate::config_files::ConfigFiles::of(&[("criswitch.toml", config.as_bytes())]);
+        let problems = criswitch::config::Config::load(&files.main()).expect_err(cpu);
+        assert_eq!(problems.len(), 1, "{cpu}: {problems}");
+    }
+    told_of_row(
+        "overhead = { cpu = '-250m', memory = '120MB' }",
+        expect![[r#"
+            criswitch.toml:4:20: "-250m" is negative; try "250m"
+            criswitch.toml:4:38: "120MB" is not a quantity of Kubernetes; try "120Mi""#]],
+    );
+    told_of_row(
+        "overhead = { cpu = 'some', memory = '120m' }",
+        expect![[r#"
+            criswitch.toml:4:20: "some" is not a quantity of Kubernetes; try "250m"
+            criswitch.toml:4:37: "120m" is a fraction of a byte; try "120Mi""#]],
+    );
+}
+
+#[test]
+fn a_label_that_no_node_can_have_is_told() {
+    let long = "x".repeat(64);
+    told_of_row(
+        &format!(
+            "node_selector = {{
+            '' = 'a',
+            '-a' = 'a',
+            'a/' = 'a',
+            '/a' = 'a',
+            'a/b/c' = 'a',
+            'A.b/c' = 'a',
+            'a..b/c' = 'a',
+            '{long}' = 'a',
+            a = 'b c',
+            b = 'b-',
+            c = '{long}',
+            }}"
+        ),
+        expect![[r#"
+            criswitch.toml:5:13: "" is not the key of a label; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
+            criswitch.toml:6:13: "-a" is not the key of a label; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
+            criswitch.toml:7:13: "a/" is not the key of a label; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
+            criswitch.toml:8:13: "/a" is not the key of a label; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
+            criswitch.toml:9:13: "a/b/c" is not the key of a label; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
+            criswitch.toml:10:13: "A.b/c" is not the key of a label; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
+            criswitch.toml:11:13: "a..b/c" is not the key of a label; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
+            criswitch.toml:12:13: "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx" is not the key of a label; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
+            criswitch.toml:13:17: "b c" is not the value of a label; try up to 63 letters, digits, "-", "_" and ".", with a letter or digit at either end
+            criswitch.toml:14:17: "b-" is not the value of a label; try up to 63 letters, digits, "-", "_" and ".", with a letter or digit at either end
+            criswitch.toml:15:17: "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx" is not the value of a label; try up to 63 letters, digits, "-", "_" and ".", with a letter or digit at either end"#]],
+    );
+}
+
+#[test]
+fn a_toleration_that_the_api_server_refuses_is_told() {
+    told_of_row(
+        "tolerations = [
+            {},
+            { value = 'x' },
+            { key = 'a', operator = 'exists' },
+            { key = 'a', operator = 'Gt', value = '1' },
+            { key = 'a', operator = 'Exists', value = 'x' },
+            { key = 'a b' },
+            { key = 'a', value = 'x y' },
+            { key = 'a', effect = 'Noschedule' },
+            { key = 'a', effect = 'Evict' },
+            { key = 'a', toleration_seconds = 1 },
+            { key = 'a', effect = 'NoSchedule', toleration_seconds = 1 },
+        ]",
+        expect![[r#"
+            criswitch.toml:5:13: a toleration without a key is for every taint, with the operator Exists; try operator = "Exists", or a key
+            criswitch.toml:6:13: a toleration without a key is for every taint, with the operator Exists; try operator = "Exists", or a key
+            criswitch.toml:7:37: "exists" is not an operator of tolerations; try "Exists"
+            criswitch.toml:8:37: "Gt" is not an operator of tolerations; try one of "Exists", "Equal"
+            criswitch.toml:9:55: the operator Exists takes no value; try operator = "Equal", or no value
+            criswitch.toml:10:21: "a b" is not the key of a label; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
+            criswitch.toml:11:34: "x y" is not the value of a label; try up to 63 letters, digits, "-", "_" and ".", with a letter or digit at either end
+            criswitch.toml:12:35: "Noschedule" is not an effect of tolerations; try "NoSchedule"
+            criswitch.toml:13:35: "Evict" is not an effect of tolerations; try one of "NoSchedule", "PreferNoSchedule", "NoExecute"
+            criswitch.toml:14:47: "toleration_seconds" is for the effect NoExecute only; try effect = "NoExecute"
+            criswitch.toml:15:70: "toleration_seconds" is for the effect NoExecute only; try effect = "NoExecute""#]],
+    );
+}
+
+#[test]
+fn a_toleration_that_is_there_twice_is_told() {
+    told_of_row(
+        "tolerations = [
+            { key = 'a', effect = 'NoExecute' },
+            { key = 'a', effect = 'NoSchedule' },
+            { key = 'a', operator = 'Equal', value = '', effect = 'NoExecute', toleration_seconds = 1 },
+        ]",
+        expect!["criswitch.toml:7:13: this toleration is already in the list; try removing one of the two"],
+    );
+}
+
+#[test]
+fn wrong_types_and_keys_are_told() {
+    told_of_row(
+        "overhead = '250m',
+        node_selector = ['a'],
+        tolerations = { key = 'a' }",
+        expect![[r#"
+            criswitch.toml:4:12: "overhead" is a string, not a table; try { cpu = "250m", memory = "120Mi" }
+            criswitch.toml:5:25: "node_selector" is an array, not a table; try { "example.com/kata" = "true" }
+            criswitch.toml:6:23: "tolerations" is a table, not an array of tables; try [{ key = "example.com/kata", operator = "Exists" }]"#]],
+    );
+    told_of_row(
+        "overhead = { cpu = 1, memroy = '1Gi', storage = '1Gi' },
+        node_selector = { a = true },
+        tolerations = [
+            'a',
+            { kye = 'a' },
+            { key = 'a', effect = 'NoExecute', toleration_seconds = '5' },
+            { key = 'a', effect = 'NoExecute', toleration_seconds = 9223372036854775808 },
+        ]",
+        expect![[r#"
+            criswitch.toml:4:20: "cpu" is an integer, not a string; try "250m"
+            criswitch.toml:4:23: unknown key "memroy"; try "memory"
+            criswitch.toml:4:39: unknown key "storage"; try one of "cpu", "memory"
+            criswitch.toml:5:31: "a" is a boolean, not a string; try text in quotes
+            criswitch.toml:7:13: "tolerations" has a string in it, not only tables; try [{ key = "example.com/kata", operator = "Exists" }]
+            criswitch.toml:8:15: unknown key "kye"; try "key"
+            criswitch.toml:9:69: "toleration_seconds" is a string, not an integer of 64 bits; try 300
+            criswitch.toml:10:69: "toleration_seconds" is an integer, not an integer of 64 bits; try 300"#]],
+    );
+}
+
+/// A row that goes nowhere is no reason to be silent about the rest of it.
+#[test]
+fn what_is_wrong_beside_a_missing_backend_is_told_too() {
+    told(
+        "default = 'a'\n[handlers]\na = { overhead = { cpu = 'x' } }\nb = { backend = 'c', overhead = { cpu = 'x' } }",
+        expect![[r#"
+            criswitch.toml:3:5: handler "a" has neither a backend nor a socket; try one of the two, such as socket = "/run/containerd/containerd.sock"
+            criswitch.toml:3:26: "x" is not a quantity of Kubernetes; try "250m"
+            criswitch.toml:4:17: no backend is named "c"; try the path of its socket
+            criswitch.toml:4:41: "x" is not a quantity of Kubernetes; try "250m""#]],
+    );
+}
