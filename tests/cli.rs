@@ -14,6 +14,8 @@ mod support;
 
 #[path = "cli/check.rs"]
 mod check;
+#[path = "cli/passed.rs"]
+mod passed;
 #[path = "cli/probe.rs"]
 mod probe;
 #[path = "cli/secrets.rs"]

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal};
 
 use criswitch::config::Config;
-use criswitch::listener::Listener;
+use criswitch::listener::{Listener, Passed};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
@@ -15,14 +15,20 @@ use super::Verdict;
 /// Serves until SIGTERM or SIGINT.
 pub(super) fn serve(config: Config) -> anyhow::Result<Verdict> {
     log(config.log_level);
+    // While there is one thread only.
+    let passed = Passed::take()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     runtime.block_on(async {
         // Before the socket has a name: from then on a signal must drain.
         let shutdown = shutdown()?;
-        let listener = Listener::bind(&config.listen, &config.allow_uids)?;
-        tracing::info!(listen = %config.listen, "serving");
+        let (listen, uids) = (&config.listen, &config.allow_uids);
+        let (listener, passed) = match passed {
+            Some(passed) => (Listener::on(passed, listen, uids)?, true),
+            None => (Listener::bind(listen, uids)?, false),
+        };
+        tracing::info!(%listen, passed, "serving");
         criswitch::serve(config, listener, shutdown).await;
         Ok(Verdict::Fine)
     })
