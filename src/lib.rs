@@ -29,6 +29,7 @@
 //! |---|---|
 //! | [`config`], [`address`] | text to a checked table, every problem at once |
 //! | [`listener`], [`admission`], [`memory`] | the socket, who may connect to it, how many bytes are held |
+//! | `ending` | what ends with the switch, and how |
 //! | [`switch`], `call`, [`rpc`], [`route`] | the path of a call, the call itself, the table, where it goes |
 //! | [`live`], [`reload`], [`changes`] | the handler table of now and its backends; another one in its place |
 //! | [`owners`], `learn`, `question`, `listing` | which backend owns what: learned on the way, or asked for |
@@ -68,6 +69,7 @@ pub mod changes;
 pub mod config;
 pub mod cri;
 pub mod dialer;
+mod ending;
 mod events;
 mod fanout;
 pub mod filter;

@@ -210,6 +210,13 @@ pub fn shutting_down() -> Status {
     Status::new(Code::Unavailable, "criswitch is shutting down")
 }
 
+/// A call that the end of the switch did not wait for any longer.
+pub fn past_drain(rpc: &str, drain: Duration) -> Status {
+    Status::unavailable(format!(
+        "criswitch is shutting down, and {rpc} has taken longer than `drain` ({drain:?})"
+    ))
+}
+
 fn noun(kind: Kind) -> &'static str {
     match kind {
         Kind::Pod => "pod",

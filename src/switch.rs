@@ -17,6 +17,7 @@ use crate::backend::Backend;
 use crate::call::{Call, Failed};
 use crate::config::{Config, Handler};
 use crate::dialer::Dialer;
+use crate::ending::Ending;
 use crate::events::Events;
 use crate::images::LastAnswers;
 use crate::live::Live;
@@ -46,6 +47,8 @@ pub struct Switch {
     pub max_message: usize,
     /// Until when the first calls to all backends wait for these to be there.
     pub start_by: Instant,
+    /// The end, once it has begun.
+    pub(crate) ending: Ending,
     /// The pods' and containers' events, for all that have subscribed.
     pub(crate) events: Events,
     /// Which backend last had an image.
@@ -69,6 +72,7 @@ impl Switch {
         Switch {
             max_message,
             start_by: Instant::now() + config.start_wait,
+            ending: Ending::default(),
             events: Events::default(),
             images: Mutex::default(),
             runtime_config: Mutex::default(),
@@ -111,14 +115,13 @@ impl Switch {
         let deadline =
             timeout.map(|timeout| (log.started() + timeout, status::deadline(row.name, timeout)));
         let answered = self.answer(row, request).instrument(log.span().clone());
-        let answered = match &deadline {
-            None => answered.await,
-            Some((at, late)) => match tokio::time::timeout_at(*at, answered).await {
-                Ok(answered) => answered,
-                Err(_) => Err(late.clone().into()),
-            },
+        let mut cut = self.ending.cut(row.name, deadline);
+        let answered = tokio::select! {
+            biased;
+            answered = answered => answered.unwrap_or_else(Failed::into_reply),
+            status = &mut cut => reply::of_status(&status),
         };
-        let reply = reply::watched(answered.unwrap_or_else(Failed::into_reply), log, deadline);
+        let reply = reply::watched(answered, log, cut);
         reply::holding(reply, place)
     }
 
