@@ -28,6 +28,7 @@
 //! | Modules | What |
 //! |---|---|
 //! | [`config`], [`address`] | text to a checked table, every problem at once |
+//! | [`watch`] | tells when the configuration's files have changed |
 //! | [`listener`], [`admission`], [`memory`] | the socket, who may connect to it, how many bytes are held |
 //! | `ending` | what ends with the switch, and how |
 //! | [`switch`], `call`, [`rpc`], [`route`] | the path of a call, the call itself, the table, where it goes |
@@ -96,6 +97,7 @@ pub mod status;
 mod streams;
 pub mod switch;
 pub mod telemetry;
+pub mod watch;
 pub mod wire;
 
 /// Serves `switch` on `listener` until `shutdown`, and for at most `drain` longer what is in flight then.
