@@ -5,6 +5,7 @@
 mod check;
 mod columns;
 mod log;
+mod manifests;
 mod probe;
 mod routes;
 mod serve;
@@ -28,6 +29,7 @@ Examples:
   criswitch check                        every problem of the configuration, or the table as it will run
   criswitch check --probe                the same, and what each backend says of itself
   criswitch check --json | jq .handlers  the same for programs
+  criswitch manifests | kubectl apply -f -
   criswitch serve                        serve; SIGTERM ends it once calls in flight are done
   crictl -r unix:///run/criswitch/criswitch.sock pods
 
@@ -47,6 +49,8 @@ enum Command {
     Serve(File),
     /// Tell every problem of the configuration, or show the table as it will run.
     Check(Check),
+    /// Print the RuntimeClass of each handler of the table, for kubectl apply -f -.
+    Manifests(Manifests),
     /// Show what becomes of each RPC of the CRI.
     Routes,
 }
@@ -68,6 +72,15 @@ struct Check {
     /// Also ask each backend for its version, its conditions and its handlers.
     #[arg(long)]
     probe: bool,
+}
+
+#[derive(Args)]
+struct Manifests {
+    #[command(flatten)]
+    file: File,
+    /// Write JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Whether a command that ran to its end found everything well.
@@ -96,6 +109,7 @@ impl Command {
         match self {
             Command::Serve(file) => serve::serve(Config::load(&file.path)?),
             Command::Check(check) => check.run(),
+            Command::Manifests(manifests) => manifests.run(),
             Command::Routes => print(&routes::text()?).map(|()| Verdict::Fine),
         }
     }
@@ -115,6 +129,23 @@ impl Check {
             Some(probes) if !probe::all_well(&config.table, &probes) => Ok(Verdict::NotFine),
             _ => Ok(Verdict::Fine),
         }
+    }
+}
+
+impl Manifests {
+    fn run(self) -> anyhow::Result<Verdict> {
+        let table = Config::load(&self.file.path)?.table;
+        let text = if self.json {
+            manifests::json(&table)
+        } else {
+            manifests::yaml(&table)
+        };
+        print(&text?)?;
+        // Whoever reads the manifests does not read this.
+        io::stderr()
+            .write_all(manifests::left_out(&table).as_bytes())
+            .ok();
+        Ok(Verdict::Fine)
     }
 }
 

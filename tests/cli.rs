@@ -16,6 +16,8 @@ mod support;
 mod check;
 #[path = "cli/log.rs"]
 mod log;
+#[path = "cli/manifests.rs"]
+mod manifests;
 #[path = "cli/probe.rs"]
 mod probe;
 #[path = "cli/secrets.rs"]

@@ -20,10 +20,11 @@ fn help_and_version_are_answers() {
         Usage: criswitch <COMMAND>
 
         Commands:
-          serve   Serve the CRI on the configuration's socket until SIGTERM or SIGINT
-          check   Tell every problem of the configuration, or show the table as it will run
-          routes  Show what becomes of each RPC of the CRI
-          help    Print this message or the help of the given subcommand(s)
+          serve      Serve the CRI on the configuration's socket until SIGTERM or SIGINT
+          check      Tell every problem of the configuration, or show the table as it will run
+          manifests  Print the RuntimeClass of each handler of the table, for kubectl apply -f -
+          routes     Show what becomes of each RPC of the CRI
+          help       Print this message or the help of the given subcommand(s)
 
         Options:
           -h, --help     Print help
@@ -34,6 +35,7 @@ fn help_and_version_are_answers() {
           run
           criswitch check --probe                the same, and what each backend says of itself
           criswitch check --json | jq .handlers  the same for programs
+          criswitch manifests | kubectl apply -f -
           criswitch serve                        serve; SIGTERM ends it once calls in flight are done
           crictl -r unix:///run/criswitch/criswitch.sock pods
 
