@@ -9,12 +9,14 @@ mod manifests;
 mod probe;
 mod routes;
 mod serve;
+mod shell;
 
 use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 use criswitch::config::{Config, DEFAULT_PATH, Problems};
 
 /// Something failed while it ran.
@@ -24,16 +26,19 @@ const USAGE: u8 = 64;
 /// As sysexits' EX_CONFIG: the configuration is wrong.
 const CONFIGURATION: u8 = 78;
 
+// At most 70 columns: the manual shows these lines as they are, indented.
 const EXAMPLES: &str = "\
 Examples:
-  criswitch check                        every problem of the configuration, or the table as it will run
-  criswitch check --probe                the same, and what each backend says of itself
-  criswitch check --json | jq .handlers  the same for programs
+  criswitch check           every mistake, or the table as it will run
+  criswitch check --probe   the same, and what each backend says
+  criswitch check --json    the same for programs
+  criswitch serve           serve until SIGTERM, then finish calls
   criswitch manifests | kubectl apply -f -
-  criswitch serve                        serve; SIGTERM ends it once calls in flight are done
+  criswitch man | man -l -
   crictl -r unix:///run/criswitch/criswitch.sock pods
 
-Exit codes: 0 fine, 1 failed at run time, 64 wrong usage, 78 wrong configuration.";
+Exit codes: 0 fine, 1 failed at run time, 64 wrong usage,
+78 wrong configuration.";
 
 /// One CRI socket in front of several container runtimes: each pod runs where its RuntimeClass says.
 #[derive(Parser)]
@@ -53,6 +58,17 @@ enum Command {
     Manifests(Manifests),
     /// Show what becomes of each RPC of the CRI.
     Routes,
+    /// Print the script that completes the command line in a shell.
+    Completions {
+        /// The shell that loads it.
+        shell: Shell,
+    },
+    /// Print this command's manual page, or write the pages of all commands to a directory.
+    Man {
+        /// Where the pages are written; it is made if need be.
+        #[arg(value_name = "DIR")]
+        folder: Option<PathBuf>,
+    },
 }
 
 #[derive(Args)]
@@ -110,7 +126,12 @@ impl Command {
             Command::Serve(file) => serve::serve(Config::load(&file.path)?),
             Command::Check(check) => check.run(),
             Command::Manifests(manifests) => manifests.run(),
-            Command::Routes => print(&routes::text()?).map(|()| Verdict::Fine),
+            Command::Routes => print(&routes::text()?),
+            Command::Completions { shell } => print(&shell::completions(shell, Cli::command())?),
+            Command::Man { folder: None } => print(&shell::page(Cli::command())?),
+            Command::Man {
+                folder: Some(folder),
+            } => shell::pages(Cli::command(), &folder).map(|()| Verdict::Fine),
         }
     }
 }
@@ -150,10 +171,10 @@ impl Manifests {
 }
 
 /// Writes to standard output; a reader that has seen enough, such as `head`, is no failure.
-fn print(text: &str) -> anyhow::Result<()> {
+fn print(text: &str) -> anyhow::Result<Verdict> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
+        _ => Ok(Verdict::Fine),
     }
 }
 

@@ -24,6 +24,8 @@ mod probe;
 mod secrets;
 #[path = "cli/serve.rs"]
 mod serve;
+#[path = "cli/shell.rs"]
+mod shell;
 #[path = "cli/told.rs"]
 mod told;
 #[path = "cli/usage.rs"]
