@@ -18,6 +18,8 @@ mod check;
 mod log;
 #[path = "cli/manifests.rs"]
 mod manifests;
+#[path = "cli/passed.rs"]
+mod passed;
 #[path = "cli/probe.rs"]
 mod probe;
 #[path = "cli/secrets.rs"]

@@ -40,8 +40,8 @@ pub(super) fn probe(config: &Config) -> anyhow::Result<Vec<Probe>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let backends = config.table.backends.iter().enumerate();
-    let probes = backends.map(|(id, backend)| probe_one(id, backend, config.max_message));
+    let backends = config.table.backends.iter();
+    let probes = backends.map(|backend| probe_one(backend, config.max_message));
     Ok(runtime.block_on(join_all(probes)))
 }
 
@@ -85,8 +85,8 @@ pub(super) fn advertised(row: &Handler, probes: &[Probe]) -> Option<bool> {
     (!found.handlers.is_empty()).then(|| found.handlers.contains(&row.backend_handler))
 }
 
-async fn probe_one(id: usize, config: &BackendConfig, max_message: usize) -> Probe {
-    let backend = Backend::new(id, config, max_message, Dialer::Socket);
+async fn probe_one(config: &BackendConfig, max_message: usize) -> Probe {
+    let backend = Backend::new(config, max_message, Dialer::Socket);
     let asked = tokio::time::timeout(LIMIT, connect_and_ask(&backend));
     asked
         .await
