@@ -1,9 +1,7 @@
 //! `criswitch manifests`: the RuntimeClass of each handler of the table. Asks no backend.
 
-use std::collections::BTreeMap;
-
-use criswitch::config::{Effect, Handler, Scheduling, Table, Toleration};
-use serde_json::{Map, Value, json};
+use criswitch::config::{Handler, Scheduling, Table, Toleration};
+use serde_json::{Value, json};
 
 /// For `kubectl apply -f -`: a document each.
 pub(super) fn yaml(table: &Table) -> anyhow::Result<String> {
@@ -31,56 +29,51 @@ pub(super) fn left_out(table: &Table) -> String {
 
 /// Kubernetes 1.37: node.k8s.io/v1 RuntimeClass.
 fn runtime_class(row: &Handler) -> Value {
-    let mut class = json!({
-        "apiVersion": "node.k8s.io/v1",
-        "kind": "RuntimeClass",
-        "metadata": { "name": row.name },
-        "handler": row.name,
-    });
-    let Scheduling {
-        overhead,
-        node_selector,
-        tolerations,
-    } = &row.scheduling;
-    if !overhead.is_empty() {
-        class["overhead"] = json!({ "podFixed": overhead });
-    }
-    let scheduling = scheduling(node_selector, tolerations);
-    if !scheduling.is_empty() {
-        class["scheduling"] = scheduling.into();
-    }
-    class
+    let overhead = &row.scheduling.overhead;
+    let overhead = (!overhead.is_empty()).then(|| json!({ "podFixed": overhead }));
+    object([
+        ("apiVersion", Some(json!("node.k8s.io/v1"))),
+        ("kind", Some(json!("RuntimeClass"))),
+        ("metadata", Some(json!({ "name": row.name }))),
+        ("handler", Some(json!(row.name))),
+        ("overhead", overhead),
+        ("scheduling", scheduling(&row.scheduling)),
+    ])
 }
 
-fn scheduling(
-    node_selector: &BTreeMap<String, String>,
-    tolerations: &[Toleration],
-) -> Map<String, Value> {
-    let mut scheduling = Map::new();
-    if !node_selector.is_empty() {
-        scheduling.insert("nodeSelector".to_owned(), json!(node_selector));
+fn scheduling(row: &Scheduling) -> Option<Value> {
+    let (selector, tolerations) = (&row.node_selector, &row.tolerations);
+    if selector.is_empty() && tolerations.is_empty() {
+        return None;
     }
-    if !tolerations.is_empty() {
-        let tolerations: Vec<Value> = tolerations.iter().map(toleration).collect();
-        scheduling.insert("tolerations".to_owned(), tolerations.into());
-    }
-    scheduling
+    let tolerations: Vec<Value> = tolerations.iter().map(toleration).collect();
+    Some(object([
+        (
+            "nodeSelector",
+            (!selector.is_empty()).then(|| json!(selector)),
+        ),
+        (
+            "tolerations",
+            (!tolerations.is_empty()).then(|| json!(tolerations)),
+        ),
+    ]))
+}
+
+fn toleration(toleration: &Toleration) -> Value {
+    let text = |text: &str| (!text.is_empty()).then(|| json!(text));
+    object([
+        ("key", text(&toleration.key)),
+        ("operator", text(toleration.operator.name())),
+        ("value", text(&toleration.value)),
+        ("effect", text(toleration.effect.name())),
+        ("tolerationSeconds", toleration.seconds.map(Value::from)),
+    ])
 }
 
 /// A field that says nothing is not there.
-fn toleration(toleration: &Toleration) -> Value {
-    let mut value = json!({ "operator": toleration.operator.name() });
-    if !toleration.key.is_empty() {
-        value["key"] = json!(toleration.key);
-    }
-    if !toleration.value.is_empty() {
-        value["value"] = json!(toleration.value);
-    }
-    if toleration.effect != Effect::Any {
-        value["effect"] = json!(toleration.effect.name());
-    }
-    if let Some(seconds) = toleration.seconds {
-        value["tolerationSeconds"] = json!(seconds);
-    }
-    value
+fn object<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
+    let fields = fields.into_iter();
+    fields
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+        .collect()
 }
