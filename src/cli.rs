@@ -6,6 +6,7 @@ mod check;
 mod columns;
 mod log;
 mod manifests;
+mod node;
 mod probe;
 mod routes;
 mod serve;
@@ -31,6 +32,7 @@ const EXAMPLES: &str = "\
 Examples:
   criswitch check           every mistake, or the table as it will run
   criswitch check --probe   the same, and what each backend says
+  criswitch check --node    the same, and what kubelet and crictl lack
   criswitch check --json    the same for programs
   criswitch serve           serve until SIGTERM, then finish calls
   criswitch manifests | kubectl apply -f -
@@ -88,6 +90,12 @@ struct Check {
     /// Also ask each backend for its version, its conditions and its handlers.
     #[arg(long)]
     probe: bool,
+    /// Also look at this machine: the kubelet's and crictl's settings, the sockets; with --probe cgroup drivers too.
+    #[arg(long)]
+    node: bool,
+    /// Look at the machine below this directory, such as an image that is mounted there.
+    #[arg(long, value_name = "DIR", default_value = "/", requires = "node")]
+    root: PathBuf,
 }
 
 #[derive(Args)]
@@ -140,15 +148,20 @@ impl Check {
     fn run(self) -> anyhow::Result<Verdict> {
         let config = Config::load(&self.file.path)?;
         let probes = self.probe.then(|| probe::probe(&config)).transpose()?;
+        let probes = probes.as_deref();
+        let node = self.node.then(|| node::look(&config, probes, &self.root));
         let text = if self.json {
-            check::json(&config, probes.as_deref())
+            check::json(&config, probes, node.as_ref())
         } else {
-            check::text(&config, probes.as_deref())
+            check::text(&config, probes, node.as_ref())
         };
         print(&text?)?;
-        match probes {
-            Some(probes) if !probe::all_well(&config.table, &probes) => Ok(Verdict::NotFine),
-            _ => Ok(Verdict::Fine),
+        let probed = probes.is_none_or(|probes| probe::all_well(&config.table, probes));
+        let looked = node.is_none_or(|node| node.all_well());
+        if probed && looked {
+            Ok(Verdict::Fine)
+        } else {
+            Ok(Verdict::NotFine)
         }
     }
 }

@@ -18,6 +18,8 @@ mod check;
 mod log;
 #[path = "cli/manifests.rs"]
 mod manifests;
+#[path = "cli/node.rs"]
+mod node;
 #[path = "cli/passed.rs"]
 mod passed;
 #[path = "cli/probe.rs"]

@@ -35,6 +35,7 @@ fn help_and_version_are_answers() {
         Examples:
           criswitch check           every mistake, or the table as it will run
           criswitch check --probe   the same, and what each backend says
+          criswitch check --node    the same, and what kubelet and crictl lack
           criswitch check --json    the same for programs
           criswitch serve           serve until SIGTERM, then finish calls
           criswitch manifests | kubectl apply -f -
