@@ -16,6 +16,8 @@ mod support;
 mod check;
 #[path = "cli/log.rs"]
 mod log;
+#[path = "cli/machine.rs"]
+mod machine;
 #[path = "cli/manifests.rs"]
 mod manifests;
 #[path = "cli/node.rs"]
