@@ -16,6 +16,12 @@ mod support;
 mod check;
 #[path = "cli/log.rs"]
 mod log;
+#[path = "cli/machine.rs"]
+mod machine;
+#[path = "cli/manifests.rs"]
+mod manifests;
+#[path = "cli/node.rs"]
+mod node;
 #[path = "cli/passed.rs"]
 mod passed;
 #[path = "cli/probe.rs"]
@@ -24,6 +30,8 @@ mod probe;
 mod secrets;
 #[path = "cli/serve.rs"]
 mod serve;
+#[path = "cli/shell.rs"]
+mod shell;
 #[path = "cli/told.rs"]
 mod told;
 #[path = "cli/usage.rs"]
