@@ -4,6 +4,7 @@
 
 mod check;
 mod columns;
+mod discover;
 mod log;
 mod probe;
 mod routes;
@@ -25,6 +26,7 @@ const CONFIGURATION: u8 = 78;
 
 const EXAMPLES: &str = "\
 Examples:
+  criswitch discover                     a configuration for the runtimes that are on this node
   criswitch check                        every problem of the configuration, or the table as it will run
   criswitch check --probe                the same, and what each backend says of itself
   criswitch check --json | jq .handlers  the same for programs
@@ -47,6 +49,8 @@ enum Command {
     Serve(File),
     /// Tell every problem of the configuration, or show the table as it will run.
     Check(Check),
+    /// Print a configuration for the runtimes that are on this node.
+    Discover(discover::Discover),
     /// Show what becomes of each RPC of the CRI.
     Routes,
 }
@@ -96,6 +100,7 @@ impl Command {
         match self {
             Command::Serve(file) => serve::serve(Config::load(&file.path)?),
             Command::Check(check) => check.run(),
+            Command::Discover(discover) => discover.run(),
             Command::Routes => print(&routes::text()?).map(|()| Verdict::Fine),
         }
     }

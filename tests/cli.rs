@@ -14,8 +14,16 @@ mod support;
 
 #[path = "cli/check.rs"]
 mod check;
+#[path = "cli/discover.rs"]
+mod discover;
+#[path = "cli/discover_places.rs"]
+mod discover_places;
+#[path = "cli/discover_write.rs"]
+mod discover_write;
 #[path = "cli/log.rs"]
 mod log;
+#[path = "cli/node.rs"]
+mod node;
 #[path = "cli/probe.rs"]
 mod probe;
 #[path = "cli/secrets.rs"]

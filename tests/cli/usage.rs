@@ -20,16 +20,18 @@ fn help_and_version_are_answers() {
         Usage: criswitch <COMMAND>
 
         Commands:
-          serve   Serve the CRI on the configuration's socket until SIGTERM or SIGINT
-          check   Tell every problem of the configuration, or show the table as it will run
-          routes  Show what becomes of each RPC of the CRI
-          help    Print this message or the help of the given subcommand(s)
+          serve     Serve the CRI on the configuration's socket until SIGTERM or SIGINT
+          check     Tell every problem of the configuration, or show the table as it will run
+          discover  Print a configuration for the runtimes that are on this node
+          routes    Show what becomes of each RPC of the CRI
+          help      Print this message or the help of the given subcommand(s)
 
         Options:
           -h, --help     Print help
           -V, --version  Print version
 
         Examples:
+          criswitch discover                     a configuration for the runtimes that are on this node
           criswitch check                        every problem of the configuration, or the table as it will
           run
           criswitch check --probe                the same, and what each backend says of itself
@@ -40,7 +42,7 @@ fn help_and_version_are_answers() {
         Exit codes: 0 fine, 1 failed at run time, 64 wrong usage, 78 wrong configuration.
     "#]]
     .assert_eq(&help.stdout);
-    for command in ["serve", "check", "routes"] {
+    for command in ["serve", "check", "discover", "routes"] {
         assert_eq!(run(&[command, "--help"]).code, 0, "{command}");
     }
 }
