@@ -2,32 +2,31 @@
 //!
 //! A call is sent once; nothing here sends it again.
 
+mod calls;
+
+pub use calls::own_headers;
+
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Uri, header, uri};
 use http_body_util::Full;
-use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
-use tonic::{Code, Status};
+use tonic::Status;
 
 use crate::address::Address;
-use crate::answer::Answer;
 use crate::config::BackendConfig;
 use crate::dialer::{Connection, Dialer};
 use crate::known::{Absent, Known};
 use crate::link::{Link, State};
-use crate::memory::{Memory, Unread, Whole};
+use crate::memory::Memory;
 use crate::owners::BackendId;
-use crate::rpc::Row;
-use crate::telemetry;
+use crate::status;
 use crate::wire::Malformed;
-use crate::{status, wire};
 
 /// Header lists up to this size pass, both ways: a 16 KiB `grpc-message` must.
 pub const MAX_HEADERS: u32 = 1 << 20;
@@ -39,19 +38,18 @@ pub const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 /// takes 4 kB until the backend reads again: HTTP/2 has to tell it of the call and of its end.
 const MOST_UNANSWERED: usize = 256;
 
+/// How long after the unheard end of a call that makes a pod a list of pods tells what came of it.
+const SETTLED: Duration = Duration::from_secs(10);
+
 /// A CRI socket that is called.
 #[derive(Debug)]
 pub struct Backend {
-    /// Its place in the table's order.
+    /// Nobody else's, also after it is gone.
     pub id: BackendId,
-    /// Its name in the configuration.
-    pub name: String,
     /// Where it serves.
     pub socket: Address,
     /// The largest reply, in bytes, that is read.
     pub max_message: usize,
-    /// How long a merged call waits for it where something can stand in.
-    pub list_timeout: Duration,
     /// What its replies that are read take.
     pub memory: Memory,
     dialer: Dialer,
@@ -62,19 +60,60 @@ pub struct Backend {
     owed: Notify,
     /// Calls sent since it hangs, or since it last answered one.
     unanswered: AtomicUsize,
+    /// Calls under way that make a pod.
+    creating: AtomicUsize,
+    /// It takes part in what all backends are asked.
+    joined: AtomicBool,
+    closed: Notify,
+    settings: Mutex<Settings>,
     known: Mutex<Known>,
+}
+
+/// What a reload may change.
+#[derive(Clone, Debug)]
+struct Settings {
+    name: Arc<str>,
+    list_timeout: Duration,
 }
 
 /// An open connection.
 pub type Wire = SendRequest<Full<Bytes>>;
+
+/// A call that makes a pod at a backend.
+#[derive(Debug)]
+pub(crate) struct Creating<'a> {
+    backend: &'a Backend,
+    answered: bool,
+}
+
+impl Creating<'_> {
+    /// Its end has been heard, and learned from.
+    pub(crate) fn answered(mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for Creating<'_> {
+    fn drop(&mut self) {
+        self.backend.creating.fetch_sub(1, Ordering::Relaxed);
+        if !self.answered {
+            self.backend.locked().unsettled = Some(Instant::now());
+        }
+    }
+}
+
+impl Settings {
+    fn of(config: &BackendConfig) -> Settings {
+        Settings {
+            name: config.name.as_str().into(),
+            list_timeout: config.list_timeout,
+        }
+    }
+}
+
 impl Backend {
     /// A backend that is not connected yet.
-    pub fn new(
-        id: BackendId,
-        config: &BackendConfig,
-        max_message: usize,
-        dialer: Dialer,
-    ) -> Backend {
+    pub fn new(config: &BackendConfig, max_message: usize, dialer: Dialer) -> Backend {
         let link = Link {
             state: State::Connecting,
             since: SystemTime::now(),
@@ -82,11 +121,9 @@ impl Backend {
             failures: 0,
         };
         Backend {
-            id,
-            name: config.name.clone(),
+            id: config.id,
             socket: config.socket.clone(),
             max_message,
-            list_timeout: config.list_timeout,
             memory: Memory::for_messages(max_message),
             dialer,
             link: watch::Sender::new(link),
@@ -95,8 +132,76 @@ impl Backend {
             missed: Notify::new(),
             owed: Notify::new(),
             unanswered: AtomicUsize::new(0),
+            creating: AtomicUsize::new(0),
+            joined: AtomicBool::new(false),
+            closed: Notify::new(),
+            settings: Mutex::new(Settings::of(config)),
             known: Mutex::default(),
         }
+    }
+
+    /// Takes over what the configuration says of it now.
+    pub(crate) fn configure(&self, config: &BackendConfig) {
+        *self.settings() = Settings::of(config);
+    }
+
+    /// Goes by another name, where a new backend has taken its own.
+    pub(crate) fn rename(&self, name: &str) {
+        self.settings().name = name.into();
+    }
+
+    fn settings(&self) -> MutexGuard<'_, Settings> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its name in the configuration.
+    pub fn name(&self) -> Arc<str> {
+        Arc::clone(&self.settings().name)
+    }
+
+    /// How long a merged call waits for it where something can stand in.
+    pub fn list_timeout(&self) -> Duration {
+        self.settings().list_timeout
+    }
+
+    /// From now on it is part of what all backends are asked.
+    pub fn join(&self) {
+        self.joined.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is. One that a reload adds is not before it has been listed: until then nobody knows of its pods.
+    pub fn has_joined(&self) -> bool {
+        self.joined.load(Ordering::Relaxed)
+    }
+
+    /// Ends its session once the calls in flight are done.
+    pub(crate) fn close(&self) {
+        self.closed.notify_one();
+    }
+
+    /// Waits for that.
+    pub(crate) async fn closed(&self) {
+        self.closed.notified().await;
+    }
+
+    /// A call that makes a pod is under way, until this is dropped.
+    pub(crate) fn creating(&self) -> Creating<'_> {
+        self.creating.fetch_add(1, Ordering::Relaxed);
+        Creating {
+            backend: self,
+            answered: false,
+        }
+    }
+
+    /// Whether it may have a pod that nobody knows of: one is being made, or was and nobody heard the end.
+    pub(crate) fn may_have_unknown(&self) -> bool {
+        self.creating.load(Ordering::Relaxed) > 0 || self.locked().unsettled.is_some()
+    }
+
+    /// A whole list of its pods has been learned, which was asked for then.
+    pub(crate) fn listed_pods(&self, asked: Instant) {
+        let mut known = self.locked();
+        known.unsettled = known.unsettled.filter(|at| asked < *at + SETTLED);
     }
 
     /// The state of the connection now.
@@ -228,8 +333,8 @@ impl Backend {
         self.missed.notify_one();
         let mut known = self.locked();
         if !std::mem::replace(&mut known.behind, true) {
-            let timeout = self.list_timeout;
-            tracing::warn!(backend = %self.name, ?timeout, "backend is late with a list; it is asked in the background");
+            let timeout = self.list_timeout();
+            tracing::warn!(backend = %self.name(), ?timeout, "backend is late with a list; it is asked in the background");
         }
     }
 
@@ -243,7 +348,7 @@ impl Backend {
         let mut known = self.locked();
         let was_behind = std::mem::take(&mut known.behind);
         if std::mem::take(&mut known.absent) != Absent::default() || was_behind {
-            tracing::info!(backend = %self.name, "backend is in lists and statistics again");
+            tracing::info!(backend = %self.name(), "backend is in lists and statistics again");
         }
     }
 
@@ -252,7 +357,7 @@ impl Backend {
         let mut known = self.locked();
         known.stood_in += 1;
         if !std::mem::replace(&mut known.absent.stale, true) {
-            tracing::warn!(backend = %self.name, rpc, "the last known lists stand in for a silent backend");
+            tracing::warn!(backend = %self.name(), rpc, "the last known lists stand in for a silent backend");
         }
     }
 
@@ -262,7 +367,7 @@ impl Backend {
         known.left_out += 1;
         if !std::mem::replace(&mut known.absent.left_out, true) {
             let cause = status.message();
-            tracing::warn!(backend = %self.name, rpc, cause, "a silent backend is left out of statistics");
+            tracing::warn!(backend = %self.name(), rpc, cause, "a silent backend is left out of statistics");
         }
     }
 
@@ -301,129 +406,14 @@ impl Backend {
                     let cause = link.ok().and_then(|link| link.state.cause().cloned());
                     return Err(self.unavailable(&cause.unwrap_or_default()).into());
                 }
-                () = tokio::time::sleep(self.list_timeout) => self.suspected.notify_one(),
+                () = tokio::time::sleep(self.list_timeout()) => self.suspected.notify_one(),
             }
-        }
-    }
-
-    /// Sends one call and gives the response as soon as its headers are there; dropped, it cancels the call.
-    ///
-    /// # Errors
-    /// `Unavailable` if the backend cannot be reached or dies before it answers.
-    pub async fn call(
-        &self,
-        row: &Row,
-        headers: &HeaderMap,
-        body: Bytes,
-    ) -> Result<http::Response<Incoming>, Status> {
-        telemetry::note_backend(&self.name);
-        let wire = self.wire().await?;
-        self.call_over(wire, row, headers, body).await
-    }
-
-    async fn call_over(
-        &self,
-        mut wire: Wire,
-        row: &Row,
-        headers: &HeaderMap,
-        body: Bytes,
-    ) -> Result<http::Response<Incoming>, Status> {
-        let mut request = http::Request::new(Full::new(body));
-        *request.method_mut() = http::Method::POST;
-        *request.version_mut() = http::Version::HTTP_2;
-        *request.uri_mut() = self.uri(row)?;
-        request.headers_mut().clone_from(headers);
-        // The body may be another one than the client's.
-        request.headers_mut().remove(header::CONTENT_LENGTH);
-        let response = wire
-            .send_request(request)
-            .await
-            .map_err(|error| self.unavailable(&error_chain(&error)))?;
-        self.unanswered.store(0, Ordering::Relaxed);
-        if response.status() != http::StatusCode::OK {
-            let cause = format!("it answers {}, which is not gRPC", response.status());
-            return Err(status::bad_reply(&self.name, &self.socket, &cause));
-        }
-        Ok(response)
-    }
-
-    fn uri(&self, row: &Row) -> Result<Uri, Status> {
-        let mut parts = uri::Parts::default();
-        parts.scheme = Some(uri::Scheme::HTTP);
-        parts.authority = Some(uri::Authority::from_static("localhost"));
-        parts.path_and_query = row.path().parse().ok();
-        Uri::from_parts(parts)
-            .map_err(|error| status::bad_reply(&self.name, &self.socket, &error.to_string()))
-    }
-
-    /// Sends one call and reads the whole reply.
-    ///
-    /// # Errors
-    /// As [`Backend::call`]; `ResourceExhausted` if the reply is larger than `max_message`.
-    pub async fn ask(&self, row: &Row, headers: &HeaderMap, body: Bytes) -> Result<Answer, Status> {
-        let wire = self.wire().await?;
-        self.ask_over(wire, row, headers, body).await
-    }
-
-    /// As [`Backend::ask`], over a connection that is not ready yet.
-    ///
-    /// # Errors
-    /// As [`Backend::ask`].
-    pub async fn ask_over(
-        &self,
-        wire: Wire,
-        row: &Row,
-        headers: &HeaderMap,
-        body: Bytes,
-    ) -> Result<Answer, Status> {
-        let (head, body) = self.call_over(wire, row, headers, body).await?.into_parts();
-        let limit = self.max_message.saturating_add(wire::FRAME_HEADER);
-        let Whole { body, trailers } = self
-            .memory
-            .read(&head.headers, body, limit)
-            .await
-            .map_err(|unread| self.unread(&unread))?;
-        self.locked().answered = Some(Instant::now());
-        let answer = Answer {
-            head,
-            body,
-            trailers,
-        };
-        if answer.status().is_none() {
-            return Err(self.unavailable("its reply ended without a status"));
-        }
-        Ok(answer)
-    }
-
-    /// The message of a reply that went well.
-    ///
-    /// # Errors
-    /// `Unavailable` with its text if it did not go well, `Internal` if it is not one plain gRPC message.
-    pub fn message(&self, answer: &Answer) -> Result<Bytes, Status> {
-        if answer.code() != Code::Ok {
-            let cause = format!("it answers {:?}: {}", answer.code(), answer.plain_text());
-            return Err(self.unavailable(&cause));
-        }
-        wire::unframe(&answer.body)
-            .map_err(|fault| self.bad_reply(&format!("its reply is {fault}")))
-    }
-
-    /// Why a reply of its could not be read.
-    pub(crate) fn unread(&self, unread: &Unread) -> Status {
-        match unread {
-            Unread::TooLarge => {
-                status::backend_reply_too_large(&self.name, &self.socket, self.max_message)
-            }
-            Unread::NoMemory(limit) => {
-                status::no_memory_for_reply(&self.name, &self.socket, *limit)
-            }
-            Unread::Broken(cause) => self.unavailable(cause),
         }
     }
 
     /// `Unavailable`, naming this backend.
     pub fn unavailable(&self, cause: &str) -> Status {
-        status::unavailable(&self.name, &self.socket, cause)
+        status::unavailable(&self.name(), &self.socket, cause)
     }
 
     /// `Internal`, for a reply that is not protobuf where it is read.
@@ -433,13 +423,13 @@ impl Backend {
 
     /// `Internal`, naming this backend.
     pub fn bad_reply(&self, cause: &str) -> Status {
-        status::bad_reply(&self.name, &self.socket, cause)
+        status::bad_reply(&self.name(), &self.socket, cause)
     }
 }
 
 fn log_change(backend: &Backend, state: &State) {
     let (name, socket, state, cause) = (
-        &backend.name,
+        &backend.name(),
         &backend.socket,
         state.name(),
         state.cause().map(AsRef::as_ref),
@@ -448,21 +438,6 @@ fn log_change(backend: &Backend, state: &State) {
         "ready" => tracing::info!(backend = %name, %socket, "backend is ready"),
         _ => tracing::warn!(backend = %name, %socket, cause, "backend is {state}"),
     }
-}
-
-/// The headers of a call that the switch itself makes.
-pub fn own_headers() -> HeaderMap {
-    HeaderMap::from_iter([
-        (
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/grpc"),
-        ),
-        (header::TE, HeaderValue::from_static("trailers")),
-        (
-            header::USER_AGENT,
-            HeaderValue::from_static(concat!("criswitch/", env!("CARGO_PKG_VERSION"))),
-        ),
-    ])
 }
 
 /// An error and its causes, outermost first.

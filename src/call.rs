@@ -2,13 +2,15 @@
 //!
 //! Does no I/O, and sends a call nowhere.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::HeaderMap;
 use tonic::{Code, Status};
 
 use crate::answer::Answer;
 use crate::backend::Backend;
-use crate::fanout::named;
+use crate::live::Live;
 use crate::reply::{self, Reply};
 use crate::rpc::Row;
 use crate::{status, wire};
@@ -22,6 +24,8 @@ pub(crate) struct Call {
     pub headers: HeaderMap,
     /// Its body: one framed message.
     pub body: Bytes,
+    /// The table that it began with, and ends with.
+    pub live: Arc<Live>,
 }
 
 impl Call {
@@ -119,4 +123,11 @@ impl From<Status> for Failed {
     fn from(status: Status) -> Failed {
         Failed::Status(status)
     }
+}
+
+/// A backend's refusal where several were asked: its own status, with its name behind the text.
+pub(crate) fn named(backend: &Backend, mut answer: Answer) -> Failed {
+    let text = status::named(answer.text(), &backend.name(), &backend.socket);
+    answer.set_text(text);
+    Failed::Answer(Box::new(answer))
 }

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::address::Address;
+use crate::owners::BackendId;
 use text::Written;
 
 pub use key::Key;
@@ -32,7 +33,7 @@ pub const DEFAULT_PATH: &str = "/etc/criswitch/criswitch.toml";
 pub const DEFAULT_LISTEN: &str = "/run/criswitch/criswitch.sock";
 
 /// A configuration that has passed every check.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The socket that the kubelet and crictl dial.
     pub listen: Address,
@@ -67,9 +68,9 @@ pub struct Config {
 /// The handler table: which backend runs the pods of a handler.
 ///
 /// Backends stand in the order of every merged reply: the default handler's first, then as the files name them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Backends; a [`Handler::backend`] is an index into this.
+    /// Backends; their ids are their places here, until a reload.
     pub backends: Vec<BackendConfig>,
     /// Rows, sorted by name.
     pub handlers: Vec<Handler>,
@@ -82,8 +83,8 @@ pub struct Table {
 pub struct Handler {
     /// The name in the RuntimeClass: an RFC 1123 label.
     pub name: String,
-    /// Index into [`Table::backends`].
-    pub backend: usize,
+    /// The id of one of [`Table::backends`].
+    pub backend: BackendId,
     /// What the backend calls it; empty for the backend's own default.
     pub backend_handler: String,
     /// Where the row is written.
@@ -95,6 +96,8 @@ pub struct Handler {
 /// A CRI socket that is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendConfig {
+    /// Its place in the table, until a reload gives it the id that its socket has already.
+    pub id: BackendId,
     /// The name under `[backends]`, or that of the first handler whose row gave the socket.
     pub name: String,
     /// Where it serves.
@@ -173,7 +176,7 @@ impl Table {
     /// The table's name for what `backend` calls `name`, `None` if they are the same or the table has none.
     ///
     /// Where several rows lead to it, the row of the same name counts, else the first by name.
-    pub fn name_for(&self, backend: usize, name: &str) -> Option<&str> {
+    pub fn name_for(&self, backend: BackendId, name: &str) -> Option<&str> {
         let mut rows = self
             .handlers
             .iter()

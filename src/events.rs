@@ -124,14 +124,18 @@ impl Drop for Listener {
 }
 
 impl Switch {
-    /// Ends every client's events: they would go on for ever.
-    pub(crate) fn end_events(&self) {
+    /// Lets calls only finish from now on, and ends every client's events: they would go on for ever.
+    pub(crate) fn begin_end(&self) {
+        self.ending.begin();
         self.events
             .tell(Err(reply::trailers(&status::shutting_down())));
     }
 
     /// The events of all backends from now on; `Unimplemented` if one of them has none.
     pub(crate) fn events(self: &Arc<Self>) -> Reply {
+        if self.ending.has_begun() {
+            return reply::of_status(&status::shutting_down());
+        }
         let lacking = self.events.lacking().values().next().cloned();
         if let Some(end) = lacking {
             return reply::of_frames(stream::iter([Ok(Frame::trailers(end))]));
@@ -185,6 +189,7 @@ async fn follow_stream(
         row: &rpc::EVENTS,
         headers,
         body,
+        live: switch.live(),
     };
     let told = async {
         if let Some(before) = before {
@@ -232,7 +237,7 @@ async fn tell_state(switch: &Arc<Switch>, backend: &Arc<Backend>, before: HashMa
             Ok(event) => switch.events.tell(Ok(event)),
             Err(failed) => {
                 let (pod, code) = (id, failed.code());
-                tracing::debug!(backend = %backend.name, pod, ?code, "cannot tell a pod's state");
+                tracing::debug!(backend = %backend.name(), pod, ?code, "cannot tell a pod's state");
             }
         }
     }

@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 
 use crate::answer::Answer;
 use crate::backend::Backend;
-use crate::call::{Call, Failed};
+use crate::call::{Call, Failed, named};
 use crate::reply::{self, Reply};
 use crate::rpc::{Lacking, Merge, Row};
 use crate::switch::Switch;
@@ -43,12 +43,12 @@ impl Switch {
         how: &Merge,
         backends: Vec<Arc<Backend>>,
     ) -> Result<Reply, Failed> {
-        let alone = self.backends.len() == 1;
+        let alone = call.live.is_alone();
         match (how, backends.as_slice()) {
             (Merge::Status, _) => self.status(&call).await,
             (Merge::UpdateRuntimeConfig, _) => self.update_runtime_config(&call, &backends).await,
             (Merge::Events, _) => Ok(self.events()),
-            (Merge::Interleave(_), [only]) if alone && !self.renames(only.id) => {
+            (Merge::Interleave(_), [only]) if alone && !self.live().renames(only.id) => {
                 only.patiently(self.send(&call, only, None)).await
             }
             (Merge::Interleave(instead), _) => Ok(self.interleave(&call, backends, instead)),
@@ -141,7 +141,7 @@ impl Switch {
     ) -> Result<Reply, Failed> {
         let sizes: Vec<_> = messages
             .iter()
-            .map(|(backend, message)| (backend.name.as_str(), message.len()))
+            .map(|(backend, message)| (backend.name(), message.len()))
             .collect();
         let bytes: Vec<_> = messages
             .iter()
@@ -177,7 +177,7 @@ impl Switch {
                 Ok(answer) => return Err(named(&backend, answer)),
                 Err(status) => {
                     backend.owe();
-                    let backend = &backend.name;
+                    let backend = backend.name();
                     tracing::warn!(%backend, "runtime configuration is kept until it is back");
                     unreachable = unreachable.or(Some(status));
                 }
@@ -194,7 +194,7 @@ impl Switch {
     ) -> Result<Reply, Failed> {
         let mut lacks = None;
         for Part { backend, result } in self.gather(call, backends).await {
-            let is_default = backend.id == self.table.default.backend;
+            let is_default = backend.id == call.live.speaker();
             match result {
                 Ok(answer) if answer.code() == Code::Ok => return Ok(reply::of_answer(answer)),
                 Ok(answer) if answer.code() == Code::Unimplemented => {
@@ -209,11 +209,4 @@ impl Switch {
             .map(reply::of_answer)
             .ok_or_else(|| status::no_backend().into())
     }
-}
-
-/// A backend's refusal where several were asked: its own status, with its name behind the text.
-pub(crate) fn named(backend: &Backend, mut answer: Answer) -> Failed {
-    let text = status::named(answer.text(), &backend.name, &backend.socket);
-    answer.set_text(text);
-    Failed::Answer(Box::new(answer))
 }

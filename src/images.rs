@@ -7,8 +7,8 @@ use tonic::{Code, Status};
 
 use crate::answer::Answer;
 use crate::backend::Backend;
-use crate::call::{Call, Failed};
-use crate::fanout::{Part, named};
+use crate::call::{Call, Failed, named};
+use crate::fanout::Part;
 use crate::owners::BackendId;
 use crate::reply::{self, Reply};
 use crate::rpc::{self, ImageRule, Then};
@@ -75,7 +75,7 @@ impl Switch {
         for backend in order {
             let ask = backend.ask(call.row, headers, call.body.clone());
             let mut ask = Box::pin(backend.patiently(ask));
-            match tokio::time::timeout(backend.list_timeout, &mut ask).await {
+            match tokio::time::timeout(backend.list_timeout(), &mut ask).await {
                 Ok(result) => match self.has_image(backend, result) {
                     Ok((answer, true)) => return self.found_image(call, backend, answer),
                     Ok((answer, false)) => absent = absent.or(Some(answer)),
@@ -199,7 +199,7 @@ impl Switch {
         let message = call.message();
         let image = wire::string(&message, CONTAINER_IMAGE).ok()?;
         let name = wire::string(&message, CONTAINER_IMAGE_NAME).ok()?;
-        let known = self.backends.len() == 1 || self.last_answers().of(image) == Some(owner.id);
+        let known = call.live.is_alone() || self.last_answers().of(image) == Some(owner.id);
         if known
             || name.is_empty()
             || name == image
@@ -222,6 +222,7 @@ impl Switch {
             row: &rpc::IMAGE_STATUS,
             headers: call.headers.clone(),
             body,
+            live: Arc::clone(&call.live),
         };
         let result = backend
             .ask(ask.row, &ask.reading_headers(), ask.body.clone())

@@ -27,7 +27,7 @@ impl Switch {
     pub(crate) fn must_read(&self, row: &Row, backend: BackendId) -> bool {
         match row.then {
             Then::Nothing => false,
-            Then::Rename(_) => self.renames(backend),
+            Then::Rename(_) => self.live().renames(backend),
             Then::Learn(_) => !row.streams(),
             _ => true,
         }
@@ -73,6 +73,7 @@ impl Switch {
             Then::Forget => {
                 if let Some((kind, id)) = of {
                     self.owners().forget(kind, id);
+                    self.let_go();
                 }
             }
             Then::Learn(list) => {
@@ -109,11 +110,15 @@ impl Switch {
         if let Some(kind) = list.kind() {
             self.owners().settle(kind, backend.id, asked.mark);
         }
+        if list == List::Pods {
+            backend.listed_pods(asked.at);
+        }
         let snapshot = Snapshot {
             message: message.clone(),
             taken: asked.at,
         };
         backend.learn(|known| known.lists.keep(list, snapshot));
+        self.let_go();
     }
 
     fn own_pod<'a>(
@@ -169,20 +174,13 @@ impl Switch {
         message: &Bytes,
         path: &[u32],
     ) -> Result<Option<Bytes>, Status> {
-        if !self.renames(backend.id) {
+        let live = self.live();
+        if !live.renames(backend.id) {
             return Ok(None);
         }
-        let new = |name: &str| self.table.name_for(backend.id, name);
+        let new = |name: &str| live.table.name_for(backend.id, name);
         let message = wire::replace_strings(message, path, &new);
         message.map(Some).map_err(|fault| backend.malformed(&fault))
-    }
-
-    /// Whether the backend knows a handler by another name than the table.
-    pub(crate) fn renames(&self, backend: BackendId) -> bool {
-        self.table
-            .handlers
-            .iter()
-            .any(|row| row.backend == backend && row.backend_handler != row.name)
     }
 }
 

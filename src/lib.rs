@@ -28,8 +28,11 @@
 //! | Modules | What |
 //! |---|---|
 //! | [`config`], [`address`] | text to a checked table, every problem at once |
+//! | [`watch`] | tells when the configuration's files have changed |
 //! | [`listener`], [`admission`], [`memory`] | the socket, who may connect to it, how many bytes are held |
+//! | `ending` | what ends with the switch, and how |
 //! | [`switch`], `call`, [`rpc`], [`route`] | the path of a call, the call itself, the table, where it goes |
+//! | [`live`], [`reload`], [`changes`] | the handler table of now and its backends; another one in its place |
 //! | [`owners`], `learn`, `question`, `listing` | which backend owns what: learned on the way, or asked for |
 //! | [`dialer`], [`backend`], [`link`], `session` | a backend: dialled, called; its connection's states and life |
 //! | [`known`], [`lists`] | what a backend said last |
@@ -52,18 +55,22 @@
 //!    and `filter` do no I/O.
 //! 9. No unsafe code, and no log has what calls carry.
 
+use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 pub mod address;
 pub mod admission;
 pub mod answer;
 pub mod backend;
 mod call;
+pub mod changes;
 pub mod config;
 pub mod cri;
 pub mod dialer;
+mod ending;
 mod events;
 mod fanout;
 pub mod filter;
@@ -74,11 +81,13 @@ pub mod link;
 pub mod listener;
 mod listing;
 pub mod lists;
+pub mod live;
 pub mod memory;
 pub mod merge;
 pub mod node;
 pub mod owners;
 mod question;
+pub mod reload;
 pub mod reply;
 pub mod route;
 pub mod rpc;
@@ -88,27 +97,51 @@ pub mod status;
 mod streams;
 pub mod switch;
 pub mod telemetry;
+pub mod watch;
 pub mod wire;
 
-/// Serves `config`'s table on `listener` until `shutdown`, and for at most `drain` longer what is in flight then.
+/// Serves `switch` on `listener` until `shutdown`, and for at most `drain` longer what is in flight then.
 pub async fn serve(
-    config: config::Config,
+    switch: Arc<switch::Switch>,
     listener: listener::Listener,
     shutdown: impl Future<Output = ()>,
 ) {
-    let drain = config.drain;
-    let switch = Arc::new(switch::Switch::new(config, &dialer::Dialer::Socket));
     // Ends with this function, and the connections with it.
     let _connected = keep_connected(&switch);
-    listener.serve(switch, shutdown, drain).await;
+    listener.serve(switch, shutdown).await;
 }
 
-/// Keeps `switch` connected to its backends as long as the tasks live.
-pub fn keep_connected(switch: &Arc<switch::Switch>) -> JoinSet<()> {
-    let mut tasks = JoinSet::new();
-    for backend in &switch.backends {
-        tasks.spawn(session::keep(Arc::clone(switch), Arc::clone(backend)));
-        tasks.spawn(events::follow(Arc::clone(switch), Arc::clone(backend)));
+/// Keeps `switch` connected to its backends, those that reloads add too, as long as the task lives.
+pub fn keep_connected(switch: &Arc<switch::Switch>) -> JoinSet<Infallible> {
+    let mut task = JoinSet::new();
+    task.spawn(connect_all(Arc::clone(switch)));
+    task
+}
+
+async fn connect_all(switch: Arc<switch::Switch>) -> Infallible {
+    let mut tables = switch.tables();
+    let mut sessions = JoinSet::new();
+    let mut events = HashMap::new();
+    loop {
+        let live = switch.live();
+        for backend in &live.backends {
+            events.entry(backend.id).or_insert_with(|| {
+                sessions.spawn(session::keep(Arc::clone(&switch), Arc::clone(backend)));
+                sessions.spawn(events::follow(Arc::clone(&switch), Arc::clone(backend)))
+            });
+        }
+        // The session of a backend that is gone ends by itself.
+        events.retain(|id, follow: &mut AbortHandle| {
+            let stays = live.backend(*id).is_ok();
+            if !stays {
+                follow.abort();
+            }
+            stays
+        });
+        drop(live);
+        tokio::select! {
+            changed = tables.changed() => if changed.is_err() { std::future::pending().await },
+            Some(_) = sessions.join_next() => {}
+        }
     }
-    tasks
 }

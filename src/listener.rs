@@ -1,4 +1,6 @@
-//! The socket that clients dial: has its mode before it has a name, served, drained.
+//! The socket that clients dial: has its mode before it has a name, or was passed; served, drained.
+
+mod passed;
 
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io;
@@ -24,12 +26,16 @@ use crate::admission::Admission;
 use crate::backend::{CONNECTION_WINDOW, MAX_HEADERS, STREAM_WINDOW, error_chain};
 use crate::switch::Switch;
 
+pub use passed::{Passed, PassedError};
+
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 /// Calls at once on one connection; the kubelet has one for each service.
 const MAX_STREAMS: u32 = 2000;
 /// The wait after a failed accept: out of file descriptors, most likely.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long a client that was accepted has at the end for its first byte, and for reading how its calls ended.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A socket that cannot be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -72,12 +78,19 @@ pub enum BindError {
     },
 }
 
-/// A bound socket; its file goes when this is dropped.
+/// A socket that is listened on.
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
-    path: PathBuf,
     admission: Admission,
+    /// None of a socket that was passed.
+    _file: Option<SocketFile>,
+}
+
+/// The file of a socket of our own, which goes with it.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
     /// Held as long as the socket is ours.
     _lock: File,
 }
@@ -91,8 +104,7 @@ impl Listener {
     pub fn bind(address: &Address, allow_uids: &[u32]) -> Result<Listener, BindError> {
         let Address::Unix(path) = address;
         let path = path.clone();
-        let others = allow_uids.iter().any(|uid| *uid != 0);
-        let (directory_mode, mode) = if others {
+        let (directory_mode, mode) = if others(allow_uids) {
             (0o711, 0o666)
         } else {
             (0o700, 0o600)
@@ -112,21 +124,36 @@ impl Listener {
         match open(&path, Mode::from_raw_mode(mode)) {
             Ok(socket) => Ok(Listener {
                 socket,
-                path,
                 admission: Admission::new(allow_uids),
-                _lock: lock,
+                _file: Some(SocketFile { path, _lock: lock }),
             }),
             Err(source) => Err(BindError::Bind { path, source }),
         }
     }
 
-    /// Serves `switch` until `shutdown`; then refuses new calls and gives those in flight at most `drain`.
-    pub async fn serve(
-        self,
-        switch: Arc<Switch>,
-        shutdown: impl Future<Output = ()>,
-        drain: Duration,
-    ) {
+    /// Listens on a socket that was passed: its file, its mode and its end are the business of who passed it. Needs a
+    /// tokio runtime.
+    ///
+    /// # Errors
+    /// [`PassedError::Elsewhere`] if it is not at `address`.
+    pub fn on(
+        passed: Passed,
+        address: &Address,
+        allow_uids: &[u32],
+    ) -> Result<Listener, PassedError> {
+        let Address::Unix(path) = address;
+        let socket = passed.at(path, others(allow_uids))?;
+        socket.set_nonblocking(true)?;
+        Ok(Listener {
+            socket: UnixListener::from_std(socket)?,
+            admission: Admission::new(allow_uids),
+            _file: None,
+        })
+    }
+
+    /// Serves `switch` until `shutdown`; then accepts nobody, and gives the calls in flight at most its `drain`. Those that
+    /// take longer end with a status. Who waits to be accepted on a socket that was passed waits for the next process.
+    pub async fn serve(self, switch: Arc<Switch>, shutdown: impl Future<Output = ()>) {
         let graceful = GracefulShutdown::new();
         let (serving, _) = watch::channel(());
         let mut connections = JoinSet::new();
@@ -146,24 +173,30 @@ impl Listener {
                 Some(_) = connections.join_next() => {}
             }
         }
+        let drain = switch.live().config.drain;
         tracing::info!(connections = connections.len(), drain = ?drain, "shutting down");
         drop(self);
         drop(serving);
-        switch.end_events();
-        if tokio::time::timeout(drain, graceful.shutdown())
-            .await
-            .is_err()
-        {
+        switch.begin_end();
+        let mut finished = std::pin::pin!(graceful.shutdown());
+        if tokio::time::timeout(drain, &mut finished).await.is_err() {
             tracing::warn!("calls were still in flight at the end of the drain");
+            switch.ending.cut_off(drain);
+            tokio::time::timeout(LAST_WORDS, finished).await.ok();
         }
     }
 }
 
-impl Drop for Listener {
+impl Drop for SocketFile {
     fn drop(&mut self) {
         // What is left of it, a later start removes.
         fs::remove_file(&self.path).ok();
     }
+}
+
+/// Whether others than root may connect.
+fn others(allow_uids: &[u32]) -> bool {
+    allow_uids.iter().any(|uid| *uid != 0)
 }
 
 /// Two switches that start at once must not take the socket from one another.
@@ -252,17 +285,24 @@ async fn converse(
     stream: UnixStream,
     switch: Arc<Switch>,
     watcher: Watcher,
-    mut serving: watch::Receiver<()>,
+    serving: watch::Receiver<()>,
 ) {
     tokio::select! {
-        // hyper's shutdown waits for the handshake, which a client that says nothing never makes.
-        _ = serving.changed() => return,
         spoke = first_byte(&stream) => if spoke.is_err() { return },
+        // hyper's shutdown waits for the handshake, which a client that says nothing never makes.
+        () = last_chance(serving) => return,
     }
     if let Err(error) = watcher.watch(connection(stream, switch)).await {
         let cause = error_chain(&error);
         tracing::debug!(cause, "a client's connection broke");
     }
+}
+
+/// Ends a while after the end has begun. One that was accepted just before and finds its connection closed, rather than
+/// greeted and told to go, would fail its calls (grpc-go does) instead of sending them to the next process.
+async fn last_chance(mut serving: watch::Receiver<()>) {
+    serving.changed().await.ok();
+    tokio::time::sleep(LAST_WORDS).await;
 }
 
 /// Waits until the client has sent something, or has gone, and leaves that to be read.

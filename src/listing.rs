@@ -28,7 +28,7 @@ impl Switch {
             self.replay_runtime_config(backend, wire).await
         };
         // Its pods do not wait for this: what it does not answer now, it is told when it is ready.
-        let told = tokio::time::timeout(backend.list_timeout, aside).await;
+        let told = tokio::time::timeout(backend.list_timeout(), aside).await;
         told.unwrap_or_else(|_| {
             backend.owe();
             Ok(())
@@ -68,14 +68,15 @@ impl Switch {
             _ => None,
         };
         backend.learn(|known| known.cgroup_driver = driver);
-        let default = self.backend(self.table.default.backend)?;
-        for other in &self.backends {
+        let live = self.live();
+        let default = live.backend(live.speaker())?;
+        for other in &live.backends {
             if let (Some(ours), Some(theirs)) =
                 (default.known().cgroup_driver, other.known().cgroup_driver)
                 && ours != theirs
                 && (other.id == backend.id || default.id == backend.id)
             {
-                tracing::error!(backend = %other.name, "{}", WRONG_CGROUP_DRIVER);
+                tracing::error!(backend = %other.name(), "{}", WRONG_CGROUP_DRIVER);
             }
         }
         Ok(())
@@ -97,7 +98,7 @@ impl Switch {
         let answer = own_call(backend, Some(wire), row, config).await?;
         if !matches!(answer.code(), Code::Ok | Code::Unimplemented) {
             let text = answer.plain_text();
-            tracing::warn!(backend = %backend.name, %text, "it refuses the runtime configuration");
+            tracing::warn!(backend = %backend.name(), %text, "it refuses the runtime configuration");
         }
         Ok(())
     }
@@ -107,8 +108,10 @@ impl Switch {
     /// # Errors
     /// The first backend's that did not answer; the others are learned all the same.
     pub(crate) async fn list_every(&self) -> Result<(), Status> {
-        let listed = self.backends.iter();
-        let listed = listed.map(|backend| backend.patiently(self.list(backend, None)));
+        let joined = self.live().joined();
+        let listed = joined
+            .iter()
+            .map(|backend| backend.patiently(self.list(backend, None)));
         join_all(listed).await.into_iter().collect()
     }
 

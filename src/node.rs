@@ -17,6 +17,7 @@ use crate::backend::{Backend, own_headers};
 use crate::call::{Call, Failed};
 use crate::config::Table;
 use crate::listing::WRONG_CGROUP_DRIVER;
+use crate::live::{self, Live};
 use crate::merge;
 use crate::reply::{self, Reply};
 use crate::rpc;
@@ -53,15 +54,16 @@ pub struct Said {
 impl Switch {
     /// The default backend's status with the table's handlers, common features and the state of all backends.
     pub(crate) async fn status(&self, call: &Call) -> Result<Reply, Failed> {
-        let default = self.table.default.backend;
-        let others = self.backends.iter().filter(|backend| backend.id != default);
+        let live = &call.live;
+        let default = live.speaker();
+        let others = live.backends.iter().filter(|backend| backend.id != default);
         let (answer, others) = join(
             self.default_status(call),
             join_all(others.map(|backend| self.ask_status(backend))),
         )
         .await;
         let (answer, silent) = answer?;
-        let backend = self.backend(default)?;
+        let backend = live.backend(default)?;
         let said = Said {
             backend: Arc::clone(backend),
             status: backend.message(&answer)?,
@@ -69,7 +71,7 @@ impl Switch {
         };
         let said: Vec<_> = std::iter::once(said).chain(others).collect();
         let verbose = wire::varint(&call.message(), &[1]).is_ok_and(|verbose| verbose != 0);
-        let message = self.node_status(&said, verbose);
+        let message = self.node_status(live, &said, verbose);
         // What the others say has been read before.
         let message = message.map_err(|fault| backend.malformed(&fault))?;
         Ok(reply::of_changed(answer, &message))
@@ -94,7 +96,7 @@ impl Switch {
     /// The default backend's answer; without one in time, what it said last, for as long as the kubelet itself would
     /// go without one.
     async fn default_status(&self, call: &Call) -> Result<(Answer, Option<Status>), Failed> {
-        let backend = self.backend(self.table.default.backend)?;
+        let backend = call.live.backend(call.live.speaker())?;
         let headers = call.reading_headers();
         let answer = backend.ask(call.row, &headers, call.body.clone());
         let answer = match tokio::time::timeout(STATUS_WAIT, answer).await {
@@ -136,35 +138,37 @@ impl Switch {
             status,
             silent: None,
         };
-        let read = self.node_status(slice::from_ref(&said), true);
+        let read = self.node_status(&self.live(), slice::from_ref(&said), true);
         read.map_err(|fault| backend.malformed(&fault))?;
         Ok(said)
     }
 
-    fn node_status(&self, said: &[Said], verbose: bool) -> Result<Bytes, Malformed> {
-        let info = verbose.then(|| self.info(said)).transpose()?;
-        merged(&self.table, said, info.as_ref())
+    fn node_status(&self, live: &Live, said: &[Said], verbose: bool) -> Result<Bytes, Malformed> {
+        let info = verbose.then(|| self.info(live, said)).transpose()?;
+        merged(&live.table, said, info.as_ref())
     }
 
     /// The switch's own key of `info`.
-    fn info(&self, said: &[Said]) -> Result<Json, Malformed> {
-        let handlers: Vec<Json> = self.table.handlers.iter().map(|row| {
-            let backend = self.backends.get(row.backend).map(|backend| backend.name.as_str());
+    fn info(&self, live: &Live, said: &[Said]) -> Result<Json, Malformed> {
+        let handlers: Vec<Json> = live.table.handlers.iter().map(|row| {
+            let backend = live.backend(row.backend).map(|backend| backend.name().to_string()).ok();
             json!({ "name": row.name, "backend": backend, "backendHandler": row.backend_handler })
         }).collect();
         let backends: Vec<Json> = said
             .iter()
-            .map(|said| self.backend_info(said))
+            .map(|said| self.backend_info(live, said))
             .collect::<Result<_, _>>()?;
         Ok(json!({
             "version": env!("CARGO_PKG_VERSION"),
-            "default": self.table.default.name,
+            "pid": std::process::id(),
+            "default": live.table.default.name,
             "handlers": handlers,
             "backends": backends,
+            "reloads": self.reloads().json(),
         }))
     }
 
-    fn backend_info(&self, said: &Said) -> Result<Json, Malformed> {
+    fn backend_info(&self, live: &Live, said: &Said) -> Result<Json, Malformed> {
         let backend = &said.backend;
         let link = backend.link();
         let known = backend.known();
@@ -179,9 +183,12 @@ impl Switch {
             json!({ "type": kind, "status": status, "reason": reason, "message": message })
         });
         Ok(json!({
-            "name": backend.name,
+            "name": *backend.name(),
             "socket": backend.socket.to_string(),
             "state": link.state.name(),
+            "joined": backend.has_joined(),
+            "draining": live.drains(backend.id),
+            "restartNeeds": (!live.names(backend.id)).then(|| live::line_for(backend)),
             "cause": link.state.cause().map(ToString::to_string),
             "since": humantime::format_rfc3339_seconds(link.since).to_string(),
             "transitions": link.transitions,
@@ -198,8 +205,8 @@ impl Switch {
     }
 }
 
-/// The node's `StatusResponse`: that of the first of `said`, which is the default backend, with the table's handlers,
-/// the features that all have, a condition for all of them, and `info` as the switch's own entry.
+/// The node's `StatusResponse`: that of the first of `said`, which speaks for the node, with the table's handlers, the
+/// features that all have which new pods may come to, a condition for all of them, and `info` as the switch's own entry.
 ///
 /// # Errors
 /// If one cannot be read, which then cannot be read alone either.
@@ -214,8 +221,19 @@ pub fn merged(table: &Table, said: &[Said], info: Option<&Json>) -> Result<Bytes
     for entry in handlers(table, said)? {
         wire::put_bytes(&mut out, HANDLERS, &entry);
     }
-    let features = said.iter().map(|said| features(&said.status));
-    let features = merge::common_features(&features.collect::<Result<Vec<_>, _>>()?)?;
+    let mut shared = Vec::new();
+    for said in said {
+        // Read of all, so that one that cannot be read is found when it comes.
+        let features = features(&said.status)?;
+        let takes_pods = table
+            .handlers
+            .iter()
+            .any(|row| row.backend == said.backend.id);
+        if takes_pods && said.backend.has_joined() {
+            shared.push(features);
+        }
+    }
+    let features = merge::common_features(&shared)?;
     if !features.is_empty() {
         wire::put_bytes(&mut out, FEATURES, &features);
     }
@@ -276,7 +294,7 @@ fn conditions(status: &[u8]) -> Result<Vec<Condition<'_>>, Malformed> {
 /// What is wrong with a backend, apart from what its own conditions warn of.
 fn faults(said: &Said, default: &Said) -> Result<Vec<String>, Malformed> {
     let (backend, known) = (&said.backend, said.backend.known());
-    let place = format!("backend {:?} ({})", backend.name, backend.socket);
+    let place = format!("backend {:?} ({})", backend.name(), backend.socket);
     let mut faults = Vec::new();
     if let Some(silent) = &said.silent {
         faults.push(silent.message().to_owned());

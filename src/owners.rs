@@ -259,6 +259,22 @@ impl Owners {
         }
     }
 
+    /// Whether `backend` has something that no other lists.
+    pub fn owns_alone(&self, kind: Kind, backend: BackendId) -> bool {
+        match kind {
+            Kind::Pod => owns_alone(&self.pods, backend),
+            Kind::Container => owns_alone(&self.containers, backend),
+        }
+    }
+
+    /// `backend` is gone: what another lists too is that one's.
+    pub fn forget_backend(&mut self, backend: BackendId) {
+        let now = self.mark();
+        // Its last word on everything is that it has nothing.
+        self.settle(Kind::Pod, backend, now);
+        self.settle(Kind::Container, backend, now);
+    }
+
     /// How many pods and containers `backend` owns.
     pub fn count(&self, backend: BackendId) -> (usize, usize) {
         (count(&self.pods, backend), count(&self.containers, backend))
@@ -338,6 +354,12 @@ fn of<T>(entries: &HashMap<String, Entry<T>>, backend: BackendId) -> HashSet<&st
     };
     let its = entries.iter().filter(|(_, entry)| is_its(entry));
     its.map(|(id, _)| id.as_str()).collect()
+}
+
+fn owns_alone<T>(entries: &HashMap<String, Entry<T>>, backend: BackendId) -> bool {
+    entries
+        .values()
+        .any(|entry| entry.backend == backend && entry.rival.is_none())
 }
 
 fn count<T>(entries: &HashMap<String, Entry<T>>, backend: BackendId) -> usize {

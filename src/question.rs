@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 use tonic::Status;
 
-use crate::backend::Backend;
+use crate::live::Live;
 use crate::owners::BackendId;
 use crate::switch::Switch;
 
@@ -69,9 +69,16 @@ impl Question {
         self.slots().listed.insert(backend);
     }
 
-    /// Whether that is so for all of `backends`.
-    pub(crate) fn complete(&self, backends: &[Arc<Backend>]) -> bool {
-        self.slots().listed.len() == backends.len()
+    /// The backend is gone.
+    pub(crate) fn forget(&self, backend: BackendId) {
+        self.slots().listed.remove(&backend);
+    }
+
+    /// Whether all that take part in `live` have been.
+    pub(crate) fn complete(&self, live: &Live) -> bool {
+        let slots = self.slots();
+        let mut joined = live.backends.iter().filter(|backend| backend.has_joined());
+        joined.all(|backend| slots.listed.contains(&backend.id))
     }
 
     fn slots(&self) -> std::sync::MutexGuard<'_, Slots> {

@@ -12,11 +12,11 @@ use http::{HeaderMap, HeaderValue, header};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
-use tokio::time::{Instant, Sleep};
 use tonic::Status;
 
 use crate::answer::Answer;
 use crate::backend::{Backend, error_chain};
+use crate::ending::Cut;
 use crate::telemetry::CallLog;
 use crate::{status, wire};
 
@@ -100,23 +100,16 @@ pub fn passed(response: http::Response<Incoming>, backend: Arc<Backend>) -> Repl
     })
 }
 
-/// `reply`, with its end told to `log`, and ended by the status at the deadline if it still goes on then.
-pub fn watched(reply: Reply, mut log: CallLog, deadline: Option<(Instant, Status)>) -> Reply {
+/// `reply`, with its end told to `log`, and ended with the status of `cut` if it still goes on then.
+pub(crate) fn watched(reply: Reply, mut log: CallLog, cut: Cut) -> Reply {
     if let Some(code) = reply.headers().get(GRPC_STATUS) {
         log.end(text(code));
     }
     if reply.body().is_end_stream() {
         return reply;
     }
-    let deadline = deadline.map(|(at, status)| (Box::pin(tokio::time::sleep_until(at)), status));
-    reply.map(|inner| {
-        Watched {
-            inner,
-            log,
-            deadline,
-        }
-        .boxed_unsync()
-    })
+    let cut = Some(cut);
+    reply.map(|inner| Watched { inner, log, cut }.boxed_unsync())
 }
 
 /// `reply`, with something that is let go when it has ended.
@@ -174,7 +167,7 @@ impl http_body::Body for Passed {
             None => "its reply ended without a status".to_owned(),
         };
         self.ended = true;
-        let status = status::unavailable(&self.backend.name, &self.backend.socket, &cause);
+        let status = status::unavailable(&self.backend.name(), &self.backend.socket, &cause);
         Poll::Ready(Some(Ok(Frame::trailers(trailers(&status)))))
     }
 
@@ -205,11 +198,12 @@ impl<T: Unpin> http_body::Body for Holding<T> {
     }
 }
 
-/// A body whose end is told, with a deadline if the client set one.
+/// A body whose end is told, and that ends at the latest when it is cut.
 struct Watched {
     inner: Body,
     log: CallLog,
-    deadline: Option<(Pin<Box<Sleep>>, Status)>,
+    /// None once it was.
+    cut: Option<Cut>,
 }
 
 impl http_body::Body for Watched {
@@ -224,14 +218,14 @@ impl http_body::Body for Watched {
             Poll::Ready(Some(Ok(frame))) => frame,
             Poll::Ready(None) => return Poll::Ready(None),
             Poll::Pending => {
-                let Some((sleep, status)) = &mut self.deadline else {
+                let Some(cut) = &mut self.cut else {
                     return Poll::Pending;
                 };
-                ready!(sleep.as_mut().poll(cx));
-                let late = Frame::trailers(trailers(status));
+                let status = ready!(cut.as_mut().poll(cx));
+                self.cut = None;
                 // Nothing more is wanted of the backend.
                 self.inner = Body::default();
-                late
+                Frame::trailers(trailers(&status))
             }
         };
         if let Some(code) = frame

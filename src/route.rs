@@ -46,8 +46,12 @@ impl From<Malformed> for Refusal {
 /// What is known when a request is routed.
 #[derive(Clone, Copy, Debug)]
 pub struct Known<'a> {
-    /// Handlers and backends.
+    /// The handlers.
     pub table: &'a Table,
+    /// The backend that speaks for the node.
+    pub speaker: BackendId,
+    /// Those that are part of what all are asked, in order.
+    pub all: &'a [BackendId],
     /// The owners.
     pub owners: &'a Owners,
     /// Every backend has been listed since the start, so what is not in `owners` was on none of them.
@@ -61,7 +65,7 @@ impl Known<'_> {
     /// [`Refusal`].
     pub fn route(&self, row: &Row, message: &[u8]) -> Result<Target, Refusal> {
         match &row.goes {
-            Goes::Default => Ok(Target::Backend(self.table.default.backend)),
+            Goes::Default => Ok(Target::Backend(self.speaker)),
             Goes::Handler(path) => self.handler(wire::string(message, path)?),
             Goes::Owner(kind, path, _) => self.owner(*kind, wire::string(message, path)?),
             Goes::OwnerWithImage(path) => self.owner(Kind::Pod, wire::string(message, path)?),
@@ -131,26 +135,31 @@ impl Known<'_> {
     }
 
     fn all(&self) -> Vec<BackendId> {
-        (0..self.table.backends.len()).collect()
+        self.all.to_vec()
+    }
+
+    /// Those that new pods may come to: nobody needs an image on the others.
+    fn taking_pods(&self) -> Vec<BackendId> {
+        let takes = |id: &BackendId| self.table.handlers.iter().any(|row| row.backend == *id);
+        self.all.iter().copied().filter(takes).collect()
     }
 
     fn image(&self, rule: &ImageRule, message: &[u8]) -> Result<Target, Refusal> {
-        let owner = match rule {
+        let (owner, others) = match rule {
             ImageRule::Find(annotations) => {
-                match wire::entry(message, annotations, SEEN_ANNOTATION)? {
-                    Some(seen) if !seen.is_empty() => {
-                        self.owners.newest_pod(|pod| pod.seen == seen)
-                    }
-                    _ => None,
-                }
+                let seen = wire::entry(message, annotations, SEEN_ANNOTATION)?;
+                let seen = seen.filter(|seen| !seen.is_empty());
+                let owner = seen.and_then(|seen| self.owners.newest_pod(|pod| pod.seen == seen));
+                (owner, self.all())
             }
-            ImageRule::Pull(uid) => match wire::string(message, uid)? {
-                "" => None,
-                uid => self.owners.newest_pod(|pod| pod.uid == uid),
-            },
-            ImageRule::Every | ImageRule::List(_) => None,
+            ImageRule::Pull(uid) => {
+                let uid = Some(wire::string(message, uid)?).filter(|uid| !uid.is_empty());
+                let owner = uid.and_then(|uid| self.owners.newest_pod(|pod| pod.uid == uid));
+                (owner, self.taking_pods())
+            }
+            ImageRule::Every | ImageRule::List(_) => (None, self.all()),
         };
-        Ok(owner.map_or_else(|| Target::Backends(self.all()), Target::Backend))
+        Ok(owner.map_or(Target::Backends(others), Target::Backend))
     }
 }
 

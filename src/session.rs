@@ -1,6 +1,7 @@
 //! The life of a backend's connection: made, greeted, watched, made again. One task for each backend.
 
 use std::collections::hash_map::DefaultHasher;
+use std::convert::Infallible;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,16 +28,23 @@ struct End {
     cause: String,
 }
 
-/// Keeps `backend` connected for ever.
+/// What a backend is down with that is gone.
+const CLOSED: &str = "the table does not have it any more";
+
+/// Keeps `backend` connected until it is closed, and then until its calls in flight are done.
 pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
     let mut failures = 0;
     loop {
-        let end = connection(&switch, &backend).await;
+        let end = match connection(&switch, &backend).await {
+            Some(end) => end,
+            None => return,
+        };
         backend.set(State::Down(end.cause.into()));
         failures = if end.was_ready { 0 } else { failures + 1 };
         tokio::select! {
             biased;
-            () = tokio::time::sleep(pause(&backend.name, failures)) => {}
+            () = backend.closed() => return,
+            () = tokio::time::sleep(pause(&backend.name(), failures)) => {}
             () = backend.wanted() => {}
         }
     }
@@ -50,29 +58,35 @@ fn pause(name: &str, failures: u32) -> Duration {
     longest - longest.mul_f64((hasher.finish() % 1000) as f64 / 4000.0)
 }
 
-/// Makes one connection and keeps it to its end.
-async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> End {
+/// Makes one connection and keeps it to its end; `None` if that is because the backend was closed.
+async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<End> {
     let file = backend.socket_file();
-    let (wire, connection) = match backend.connect().await {
-        Ok(connected) => connected,
-        Err(cause) => {
-            return End {
-                was_ready: false,
-                cause,
-            };
-        }
+    let (wire, mut connection) = tokio::select! {
+        biased;
+        () = backend.closed() => return None,
+        connected = backend.connect() => match connected {
+            Ok(connected) => connected,
+            Err(cause) => return Some(End { was_ready: false, cause }),
+        },
     };
     let mut was_ready = false;
     let cause = tokio::select! {
         biased;
-        ended = connection => match ended {
+        ended = &mut connection => match ended {
             Ok(()) => "it closed the connection".to_owned(),
             Err(error) => error_chain(&error),
         },
+        () = backend.closed() => {
+            backend.set(State::Down(CLOSED.into()));
+            drop(wire);
+            // It ends with the last call that is under way.
+            connection.await.ok();
+            return None;
+        }
         cause = life(switch, backend, &wire, &mut was_ready) => cause,
         () = replaced(backend, file) => "its socket is another file now".to_owned(),
     };
-    End { was_ready, cause }
+    Some(End { was_ready, cause })
 }
 
 /// Greets the backend and watches it; whenever it has hung and answers again, it is greeted anew.
@@ -88,12 +102,14 @@ async fn life(
             greeted = switch.greet(backend, wire) => match greeted {
                 Ok(()) => {
                     *was_ready = true;
+                    backend.join();
                     backend.set(State::Ready(wire.clone()));
                     tokio::select! {
                         biased;
                         () = hang(backend, wire) => {}
                         never = catch_up(switch, backend, wire) => match never {},
                         never = repay(switch, backend, wire) => match never {},
+                        never = look_for_the_end(switch, backend, wire) => match never {},
                     }
                 }
                 Err(status) => return backend.cause(&status),
@@ -136,11 +152,7 @@ async fn probe(backend: &Backend, wire: &Wire) -> Result<(), Status> {
 }
 
 /// Lists a backend that has missed a list, one call at a time, until it has answered with its pods and containers.
-async fn catch_up(
-    switch: &Arc<Switch>,
-    backend: &Backend,
-    wire: &Wire,
-) -> std::convert::Infallible {
+async fn catch_up(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallible {
     loop {
         // Images may be many, and pods are what matters: without them only what stands in for them is missing.
         switch.list_images(backend, wire).await.ok();
@@ -148,14 +160,14 @@ async fn catch_up(
         let mut failures = 0;
         while switch.list(backend, Some(wire)).await.is_err() {
             failures += 1;
-            tokio::time::sleep(pause(&backend.name, failures)).await;
+            tokio::time::sleep(pause(&backend.name(), failures)).await;
         }
         backend.caught_up();
     }
 }
 
 /// Tells a backend that is there and has missed the runtime's configuration, until it has heard it.
-async fn repay(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> std::convert::Infallible {
+async fn repay(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallible {
     loop {
         backend.owed().await;
         while switch.replay_runtime_config(backend, wire).await.is_err() {
@@ -171,6 +183,16 @@ async fn replaced(backend: &Backend, file: Option<(u64, u64)>) {
         let now = backend.socket_file();
         if now.is_some() && now != file {
             return;
+        }
+    }
+}
+
+/// Lists a backend that is kept for its pods only, now and then: it is gone when there are none.
+async fn look_for_the_end(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallible {
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        if !switch.live().names(backend.id) {
+            switch.list(backend, Some(wire)).await.ok();
         }
     }
 }

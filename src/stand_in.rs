@@ -29,7 +29,7 @@ impl Switch {
             return Ok(share);
         }
         let mut own = std::pin::pin!(backend.patiently(own));
-        let answered = match tokio::time::timeout(backend.list_timeout, &mut own).await {
+        let answered = match tokio::time::timeout(backend.list_timeout(), &mut own).await {
             Ok(answered) => answered,
             Err(_) => {
                 backend.miss();
@@ -51,7 +51,7 @@ impl Switch {
 
     /// What stands in for `backend`, which is silent as `status` says; `None` if nothing can.
     fn stand_in(&self, call: &Call, backend: &Backend, status: &Status) -> Option<Share> {
-        let is_default = backend.id == self.table.default.backend;
+        let is_default = backend.id == call.live.speaker();
         match (call.row.merge().and_then(rpc::silent)?, &call.row.then) {
             (Silent::LastKnown, Then::Learn(list)) => {
                 let message = self.last_known(call, *list, backend)?;
@@ -70,7 +70,7 @@ impl Switch {
     /// is known to own.
     fn last_known(&self, call: &Call, list: List, backend: &Backend) -> Option<Bytes> {
         let snapshot = backend.known().lists.get(list)?.clone();
-        if snapshot.age() >= self.stale_lists {
+        if snapshot.age() >= self.live().config.stale_lists {
             return None;
         }
         let request = call.message();

@@ -1,5 +1,6 @@
 //! Every gRPC status that the switch itself makes, and nothing else: a backend's own status is never touched here.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
@@ -84,7 +85,7 @@ pub fn unfinished_request(rpc: &str, limit: Duration) -> Status {
 }
 
 /// A merged reply above `max_message`; the kubelet would refuse it.
-pub fn reply_too_large(rpc: &str, limit: usize, sizes: &[(&str, usize)]) -> Status {
+pub fn reply_too_large(rpc: &str, limit: usize, sizes: &[(Arc<str>, usize)]) -> Status {
     let total: usize = sizes.iter().map(|(_, size)| size).sum();
     let parts: Vec<_> = sizes
         .iter()
@@ -192,6 +193,11 @@ pub fn no_backend() -> Status {
     Status::internal("no backend was asked")
 }
 
+/// A backend that a reload has taken out of the table, while a call was on its way there.
+pub fn gone_backend() -> Status {
+    Status::unavailable("the backend is not in the table any more; call again")
+}
+
 /// A client that subscribed to events and does not read them.
 pub fn does_not_read(queue: usize) -> Status {
     Status::resource_exhausted(format!(
@@ -202,6 +208,13 @@ pub fn does_not_read(queue: usize) -> Status {
 /// The switch is ending.
 pub fn shutting_down() -> Status {
     Status::new(Code::Unavailable, "criswitch is shutting down")
+}
+
+/// A call that the end of the switch did not wait for any longer.
+pub fn past_drain(rpc: &str, drain: Duration) -> Status {
+    Status::unavailable(format!(
+        "criswitch is shutting down, and {rpc} has taken longer than `drain` ({drain:?})"
+    ))
 }
 
 fn noun(kind: Kind) -> &'static str {

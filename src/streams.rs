@@ -15,8 +15,8 @@ use tonic::{Code, Status};
 
 use crate::answer::Answer;
 use crate::backend::{Backend, error_chain};
-use crate::call::{Call, Failed};
-use crate::fanout::{Share, named};
+use crate::call::{Call, Failed, named};
+use crate::fanout::Share;
 use crate::learn::Asked;
 use crate::memory::Held;
 use crate::reply::{self, Reply};
@@ -273,7 +273,7 @@ impl Messages {
         let message = wire::cut(&mut self.buffer, backend.max_message);
         let message = message.map_err(|fault| match fault {
             BadFrame::TooLong(limit) => {
-                status::backend_reply_too_large(&backend.name, &backend.socket, limit)
+                status::backend_reply_too_large(&backend.name(), &backend.socket, limit)
             }
             _ => backend.bad_reply(&format!("it sent {fault}")),
         })?;

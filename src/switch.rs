@@ -8,20 +8,23 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use hyper::body::Incoming;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tonic::{Code, Status};
 use tracing::Instrument;
 
 use crate::backend::Backend;
 use crate::call::{Call, Failed};
-use crate::config::{Config, Handler, Table};
+use crate::config::{Config, Handler};
 use crate::dialer::Dialer;
+use crate::ending::Ending;
 use crate::events::Events;
 use crate::images::LastAnswers;
+use crate::live::Live;
 use crate::memory::{Memory, Unread};
 use crate::owners::{BackendId, Owners};
 use crate::question::Question;
+use crate::reload::Reloads;
 use crate::reply::{self, Reply};
 use crate::route::{Known, Refusal, Target};
 use crate::rpc::{self, Goes, ImageRule, Kind, Merge, Row, Then, Unknown};
@@ -36,16 +39,16 @@ pub const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 /// The table, its backends, and what is known of them.
 #[derive(Debug)]
 pub struct Switch {
-    /// Handlers and backends.
-    pub table: Table,
-    /// The backends, in the table's order.
-    pub backends: Vec<Arc<Backend>>,
+    /// The table of now.
+    pub(crate) live: watch::Sender<Arc<Live>>,
+    /// How backends are connected to.
+    pub(crate) dialer: Dialer,
     /// The largest message, in bytes, that is read or made.
     pub max_message: usize,
-    /// How old a list may be that stands in for a silent backend.
-    pub stale_lists: Duration,
     /// Until when the first calls to all backends wait for these to be there.
     pub start_by: Instant,
+    /// The end, once it has begun.
+    pub(crate) ending: Ending,
     /// The pods' and containers' events, for all that have subscribed.
     pub(crate) events: Events,
     /// Which backend last had an image.
@@ -54,6 +57,8 @@ pub struct Switch {
     pub runtime_config: Mutex<Option<Bytes>>,
     /// The question to all backends that misses share.
     pub(crate) question: Question,
+    /// What reloads have come to.
+    pub(crate) reloads: Mutex<Reloads>,
     owners: Mutex<Owners>,
     calls: Arc<Semaphore>,
     /// What the requests in flight take.
@@ -63,26 +68,34 @@ pub struct Switch {
 impl Switch {
     /// A switch whose backends are not connected yet.
     pub fn new(config: Config, dialer: &Dialer) -> Switch {
-        let backends = config.table.backends.iter().enumerate();
+        let max_message = config.max_message;
         Switch {
-            backends: backends
-                .map(|(id, backend)| {
-                    let dialer = dialer.clone();
-                    Arc::new(Backend::new(id, backend, config.max_message, dialer))
-                })
-                .collect(),
-            table: config.table,
-            max_message: config.max_message,
-            stale_lists: config.stale_lists,
+            max_message,
             start_by: Instant::now() + config.start_wait,
+            ending: Ending::default(),
             events: Events::default(),
             images: Mutex::default(),
             runtime_config: Mutex::default(),
             question: Question::default(),
             owners: Mutex::default(),
             calls: Arc::new(Semaphore::new(MAX_CALLS)),
-            memory: Memory::for_messages(config.max_message),
+            memory: Memory::for_messages(max_message),
+            reloads: Mutex::new(Reloads::new(config.table.backends.len())),
+            live: watch::Sender::new(Arc::new(Live::first(config, |row| {
+                Backend::new(row, max_message, dialer.clone())
+            }))),
+            dialer: dialer.clone(),
         }
+    }
+
+    /// The table of now.
+    pub fn live(&self) -> Arc<Live> {
+        Arc::clone(&self.live.borrow())
+    }
+
+    /// Tells when there is another one.
+    pub(crate) fn tables(&self) -> watch::Receiver<Arc<Live>> {
+        self.live.subscribe()
     }
 
     /// Answers one request; every failure is a reply.
@@ -102,14 +115,13 @@ impl Switch {
         let deadline =
             timeout.map(|timeout| (log.started() + timeout, status::deadline(row.name, timeout)));
         let answered = self.answer(row, request).instrument(log.span().clone());
-        let answered = match &deadline {
-            None => answered.await,
-            Some((at, late)) => match tokio::time::timeout_at(*at, answered).await {
-                Ok(answered) => answered,
-                Err(_) => Err(late.clone().into()),
-            },
+        let mut cut = self.ending.cut(row.name, deadline);
+        let answered = tokio::select! {
+            biased;
+            answered = answered => answered.unwrap_or_else(Failed::into_reply),
+            status = &mut cut => reply::of_status(&status),
         };
-        let reply = reply::watched(answered.unwrap_or_else(Failed::into_reply), log, deadline);
+        let reply = reply::watched(answered, log, cut);
         reply::holding(reply, place)
     }
 
@@ -119,20 +131,20 @@ impl Switch {
         request: http::Request<Incoming>,
     ) -> Result<Reply, Failed> {
         let call = self.read(row, request).await?;
-        let message = call.message();
-        self.started(row).await;
-        let target = self.target(row, &message).await?;
+        let live = Arc::clone(&call.live);
+        self.started(&call).await;
+        let target = self.target(&call).await?;
         note(&target);
         match target {
             Target::Backend(backend) if matches!(row.goes, Goes::Default) => {
-                self.version_of(&call, self.backend(backend)?).await
+                self.version_of(&call, live.backend(backend)?).await
             }
-            Target::Backend(backend) => self.send(&call, self.backend(backend)?, None).await,
+            Target::Backend(backend) => self.send(&call, live.backend(backend)?, None).await,
             Target::Owner(backend, ..) if row.merge().is_some() => {
                 self.to_backends(call, &[backend]).await
             }
             Target::Owner(backend, kind, id) => {
-                self.to_owner(&call, self.backend(backend)?, (kind, &id))
+                self.to_owner(&call, live.backend(backend)?, (kind, &id))
                     .await
             }
             Target::Handler(handler) => self.to_handler(&call, &handler).await,
@@ -143,15 +155,16 @@ impl Switch {
 
     /// Before every backend has been there once, calls that concern them all wait for these, for so long as
     /// `start_wait` says: the kubelet takes the first answers for the node's state.
-    async fn started(&self, row: &Row) {
-        let all = match row.goes {
+    async fn started(&self, call: &Call) {
+        let all = match call.row.goes {
             // Whoever listens before the backends are there hears of what they have then.
             Goes::All(_, Merge::Events) => false,
             Goes::Default | Goes::All(..) | Goes::Image(_, ImageRule::List(_)) => true,
             _ => false,
         };
-        if all && Instant::now() < self.start_by && !self.question.complete(&self.backends) {
-            let ready = join_all(self.backends.iter().map(|backend| backend.ready()));
+        if all && Instant::now() < self.start_by && !self.question.complete(&call.live) {
+            let joined = call.live.joined();
+            let ready = join_all(joined.iter().map(|backend| backend.ready()));
             tokio::time::timeout_at(self.start_by, ready).await.ok();
         }
     }
@@ -174,6 +187,7 @@ impl Switch {
             row,
             headers: head.headers,
             body,
+            live: self.live(),
         })
     }
 
@@ -186,53 +200,39 @@ impl Switch {
     }
 
     /// Where a request goes, all backends asked if nobody is known to own its id.
-    async fn target(self: &Arc<Self>, row: &Row, message: &[u8]) -> Result<Target, Status> {
+    async fn target(self: &Arc<Self>, call: &Call) -> Result<Target, Status> {
+        let row = call.row;
         let target = self
-            .with_known(|known| known.route(row, message))
-            .map_err(|refusal| self.refuse(row, refusal))?;
+            .with_known(&call.live, |known| known.route(row, &call.message()))
+            .map_err(|refusal| refuse(call, refusal))?;
         let Target::Miss(kind, id) = target else {
             return Ok(target);
         };
         let answered = self.question.ask(self).await;
         let target = self
-            .with_known(|known| known.after_miss(kind, &id))
-            .map_err(|refusal| self.refuse(row, refusal))?;
+            .with_known(&call.live, |known| known.after_miss(kind, &id))
+            .map_err(|refusal| refuse(call, refusal))?;
         match (&target, answered) {
             // The full id, so no other backend can have it.
             (Target::Owner(_, _, full), _) if *full == id => Ok(target),
             // All are asked for what begins so, and what was last known of a silent one stands in for it.
             (Target::Owner(..), Err(_)) if matches!(row.then, Then::Learn(_)) => {
-                Ok(Target::Backends((0..self.backends.len()).collect()))
+                Ok(Target::Backends(call.live.all()))
             }
             (_, Err(unanswered)) => Err(status::owner_unknown(kind, &id, &unanswered)),
             (_, Ok(())) => Ok(target),
         }
     }
 
-    fn with_known<T>(&self, use_it: impl FnOnce(Known<'_>) -> T) -> T {
+    fn with_known<T>(&self, live: &Live, use_it: impl FnOnce(Known<'_>) -> T) -> T {
         let owners = self.owners();
         use_it(Known {
-            table: &self.table,
+            table: &live.table,
+            speaker: live.speaker(),
+            all: &live.all(),
             owners: &owners,
-            complete: self.question.complete(&self.backends),
+            complete: self.question.complete(live),
         })
-    }
-
-    fn refuse(&self, row: &Row, refusal: Refusal) -> Status {
-        let name = |id: BackendId| {
-            self.backends
-                .get(id)
-                .map_or("?", |backend| backend.name.as_str())
-        };
-        match refusal {
-            Refusal::Malformed(fault) => status::malformed(row.name, &fault),
-            Refusal::UnknownHandler(handler) => status::unknown_handler(&handler, &self.table),
-            Refusal::EmptyId(kind) => status::empty_id(row.name, kind),
-            Refusal::Ambiguous(prefix) => status::ambiguous(&prefix),
-            Refusal::Disputed(kind, id, one, other) => {
-                status::disputed(kind, &id, name(one), name(other))
-            }
-        }
     }
 
     async fn to_owner(
@@ -251,7 +251,8 @@ impl Switch {
     }
 
     async fn to_handler(self: &Arc<Self>, call: &Call, handler: &Handler) -> Result<Reply, Failed> {
-        let backend = self.backend(handler.backend)?;
+        let live = Arc::clone(&call.live);
+        let backend = live.backend(handler.backend)?;
         let mut call = call.clone();
         if let Goes::Handler(path) | Goes::Image(path, _) = call.row.goes
             && wire::string(&call.message(), path).is_ok_and(|name| name != handler.backend_handler)
@@ -272,7 +273,7 @@ impl Switch {
     ) -> Result<Reply, Failed> {
         let backends: Vec<_> = backends
             .iter()
-            .filter_map(|id| self.backends.get(*id))
+            .filter_map(|id| call.live.backend(*id).ok())
             .cloned()
             .collect();
         match &call.row.goes {
@@ -286,6 +287,21 @@ impl Switch {
 
     /// Sends `call` to one backend; `of` is the pod or container that it is for.
     pub(crate) async fn send(
+        &self,
+        call: &Call,
+        backend: &Arc<Backend>,
+        of: Option<(Kind, &str)>,
+    ) -> Result<Reply, Failed> {
+        if !matches!(call.row.then, Then::OwnPod(..) | Then::OwnRestored(..)) {
+            return self.pass(call, backend, of).await;
+        }
+        let creating = backend.creating();
+        let reply = self.pass(call, backend, of).await?;
+        creating.answered();
+        Ok(reply)
+    }
+
+    async fn pass(
         &self,
         call: &Call,
         backend: &Arc<Backend>,
@@ -316,9 +332,21 @@ impl Switch {
     pub fn owners(&self) -> MutexGuard<'_, Owners> {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    pub(crate) fn backend(&self, id: BackendId) -> Result<&Arc<Backend>, Status> {
-        self.backends.get(id).ok_or_else(status::no_backend)
+fn refuse(call: &Call, refusal: Refusal) -> Status {
+    let name = |id: BackendId| {
+        let backend = call.live.backend(id);
+        backend.map_or_else(|_| "?".into(), |backend| backend.name())
+    };
+    match refusal {
+        Refusal::Malformed(fault) => status::malformed(call.row.name, &fault),
+        Refusal::UnknownHandler(handler) => status::unknown_handler(&handler, &call.live.table),
+        Refusal::EmptyId(kind) => status::empty_id(call.row.name, kind),
+        Refusal::Ambiguous(prefix) => status::ambiguous(&prefix),
+        Refusal::Disputed(kind, id, one, other) => {
+            status::disputed(kind, &id, &name(one), &name(other))
+        }
     }
 }
 

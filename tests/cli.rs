@@ -24,6 +24,8 @@ mod discover_write;
 mod log;
 #[path = "cli/node.rs"]
 mod node;
+#[path = "cli/passed.rs"]
+mod passed;
 #[path = "cli/probe.rs"]
 mod probe;
 #[path = "cli/secrets.rs"]

@@ -132,7 +132,7 @@ impl Discover {
         let (asked, rest): (Vec<Place>, Vec<Place>) = places
             .into_iter()
             .partition(|place| matches!(place.state, State::Socket));
-        let backends: Vec<BackendConfig> = asked.iter().map(backend).collect();
+        let backends: Vec<BackendConfig> = asked.iter().enumerate().map(backend).collect();
         let answers = probe_all(&backends, MAX_MESSAGE)?;
         let answers = asked.into_iter().zip(answers);
         Ok(sort(self.listen.clone(), answers, rest))
@@ -143,8 +143,9 @@ fn socket(text: &str) -> Result<Address, String> {
     Address::parse(text).map_err(|error: AddressError| format!("{error}; try {}", error.hint()))
 }
 
-fn backend(place: &Place) -> BackendConfig {
+fn backend((id, place): (usize, &Place)) -> BackendConfig {
     BackendConfig {
+        id,
         name: place.name.clone(),
         socket: place.socket.clone(),
         // Nothing is merged here.

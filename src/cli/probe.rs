@@ -107,8 +107,8 @@ pub(super) fn probe_all(
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let backends = backends.iter().enumerate();
-    let probes = backends.map(|(id, backend)| probe_one(id, backend, max_message));
+    let backends = backends.iter();
+    let probes = backends.map(|backend| probe_one(backend, max_message));
     Ok(runtime.block_on(join_all(probes)))
 }
 
@@ -153,8 +153,8 @@ pub(super) fn advertised(row: &Handler, probes: &[Probe]) -> Option<bool> {
     (!names.is_empty()).then(|| names.contains(&row.backend_handler.as_str()))
 }
 
-async fn probe_one(id: usize, config: &BackendConfig, max_message: usize) -> Probe {
-    let backend = Backend::new(id, config, max_message, Dialer::Socket);
+async fn probe_one(config: &BackendConfig, max_message: usize) -> Probe {
+    let backend = Backend::new(config, max_message, Dialer::Socket);
     let asked = tokio::time::timeout(LIMIT, connect_and_ask(&backend));
     asked
         .await

@@ -1,9 +1,12 @@
 //! `criswitch serve`: the log, the socket and the signals; the library does the rest.
 
 use std::io;
+use std::sync::Arc;
 
 use criswitch::config::Config;
-use criswitch::listener::Listener;
+use criswitch::dialer::Dialer;
+use criswitch::listener::{Listener, Passed};
+use criswitch::switch::Switch;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Verdict, log};
@@ -11,15 +14,22 @@ use super::{Verdict, log};
 /// Serves until SIGTERM or SIGINT.
 pub(super) fn serve(config: Config) -> anyhow::Result<Verdict> {
     log::start(&config.log);
+    // While there is one thread only.
+    let passed = Passed::take()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     runtime.block_on(async {
         // Before the socket has a name: from then on a signal must drain.
         let shutdown = shutdown()?;
-        let listener = Listener::bind(&config.listen, &config.allow_uids)?;
-        tracing::info!(listen = %config.listen, "serving");
-        criswitch::serve(config, listener, shutdown).await;
+        let (listen, uids) = (&config.listen, &config.allow_uids);
+        let (listener, passed) = match passed {
+            Some(passed) => (Listener::on(passed, listen, uids)?, true),
+            None => (Listener::bind(listen, uids)?, false),
+        };
+        tracing::info!(%listen, passed, "serving");
+        let switch = Arc::new(Switch::new(config, &Dialer::Socket));
+        criswitch::serve(switch, listener, shutdown).await;
         Ok(Verdict::Fine)
     })
 }

@@ -325,6 +325,9 @@ fn arrange(mut handlers: Vec<Found>, known: &[Known], default: &str) -> Option<T
         })
     };
     let handlers: Vec<Handler> = handlers.into_iter().filter_map(handler).collect();
+    for (place, backend) in backends.iter_mut().enumerate() {
+        backend.id = place;
+    }
     Some(Table {
         default: handlers.iter().find(|row| row.name == default)?.clone(),
         backends,
@@ -335,6 +338,8 @@ fn arrange(mut handlers: Vec<Found>, known: &[Known], default: &str) -> Option<T
 impl Known {
     fn checked(&self) -> Option<BackendConfig> {
         Some(BackendConfig {
+            // All alike until they are arranged.
+            id: 0,
             name: self.name.value.clone(),
             socket: self.socket.clone()?,
             list_timeout: self.list_timeout,

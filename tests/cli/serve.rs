@@ -11,34 +11,48 @@ use crate::support::{Client, Sim};
 use crate::{command, main_file, run_beside, text};
 
 /// The daemon; killed if a test ends without it.
-struct Daemon(Child);
+pub(crate) struct Daemon {
+    process: Child,
+    /// Its log until it said that it serves.
+    pub(crate) before_serving: Vec<String>,
+}
 
 impl Daemon {
-    /// Starts it and waits until it says that it serves.
     async fn start(files: &ConfigFiles) -> Daemon {
-        let mut serve = command(&["serve", "--config", text(&files.main())]);
-        let mut child = serve.stderr(Stdio::piped()).spawn().unwrap();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
+        Daemon::start_as(command(&["serve", "--config", text(&files.main())])).await
+    }
+
+    /// Starts it and waits until it says that it serves.
+    pub(crate) async fn start_as(mut serve: Command) -> Daemon {
+        let mut process = serve.stderr(Stdio::piped()).spawn().unwrap();
+        let stderr = BufReader::new(process.stderr.take().unwrap());
         let said = tokio::task::spawn_blocking(|| {
             let mut lines = stderr.lines().map(Result::unwrap);
-            let said = lines
+            let said: Vec<_> = lines
                 .by_ref()
                 .take_while(|line| !line.contains("serving"))
-                .count();
+                .collect();
             // Its log must stay open, or it could not write on.
             std::thread::spawn(|| lines.for_each(drop));
             said
         });
-        let daemon = Daemon(child);
-        tokio::time::timeout(crate::support::PATIENCE, said)
-            .await
-            .unwrap()
-            .unwrap();
+        let mut daemon = Daemon {
+            process,
+            before_serving: Vec::new(),
+        };
+        let said = tokio::time::timeout(crate::support::PATIENCE, said).await;
+        daemon.before_serving = said.unwrap().unwrap();
         daemon
     }
 
-    async fn ends_after(mut self, signal: &str) -> Option<i32> {
-        let pid = self.0.id().to_string();
+    /// How many lines it wrote with these words before it served.
+    pub(crate) fn said(&self, words: &str) -> usize {
+        let lines = self.before_serving.iter();
+        lines.filter(|line| line.contains(words)).count()
+    }
+
+    pub(crate) async fn ends_after(mut self, signal: &str) -> Option<i32> {
+        let pid = self.process.id().to_string();
         assert!(
             Command::new("kill")
                 .args(["-s", signal, &pid])
@@ -46,7 +60,7 @@ impl Daemon {
                 .unwrap()
                 .success()
         );
-        let ended = tokio::task::spawn_blocking(move || self.0.wait().unwrap().code());
+        let ended = tokio::task::spawn_blocking(move || self.process.wait().unwrap().code());
         tokio::time::timeout(crate::support::PATIENCE, ended)
             .await
             .unwrap()
@@ -56,13 +70,13 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
+        self.process.kill().ok();
+        self.process.wait().ok();
     }
 }
 
 /// A switch's configuration with one backend, and the socket that it will listen on.
-fn one_backend() -> (ConfigFiles, PathBuf, PathBuf) {
+pub(crate) fn one_backend() -> (ConfigFiles, PathBuf, PathBuf) {
     let files = main_file("");
     let path = files.main();
     let (listen, backend) = (

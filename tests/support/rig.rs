@@ -2,13 +2,18 @@
 
 use std::ops::Deref;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use criswitch::config::Config;
+use criswitch::dialer::Dialer;
 use criswitch::listener::Listener;
+use criswitch::reload::Outcome;
+use criswitch::switch::Switch;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tonic::Status;
 
 use super::{Client, IMAGE, PATIENCE, RawReply, Sim, container_in};
 
@@ -23,6 +28,7 @@ pub struct Rig {
 struct Running {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
+    switch: Arc<Switch>,
 }
 
 impl Rig {
@@ -83,10 +89,22 @@ impl Rig {
 
     /// Stops the switch, as SIGTERM does, and waits for its end.
     pub async fn stop_switch(&mut self) {
-        if let Some(Running { stop, task }) = self.switch.take() {
+        if let Some(Running { stop, task, .. }) = self.switch.take() {
             stop.send(()).unwrap();
             task.await.unwrap();
         }
+    }
+
+    /// Another configuration for the switch that runs.
+    pub fn reload(&self, text: impl FnOnce(&str) -> String) -> Outcome {
+        self.configure(text);
+        self.reload_file()
+    }
+
+    /// Reloads what the configuration's files are now.
+    pub fn reload_file(&self) -> Outcome {
+        let running = self.switch.as_ref().expect("a switch that runs");
+        running.switch.reload(Config::load(&self.config_path()))
     }
 
     fn start_switch(&mut self) {
@@ -95,8 +113,9 @@ impl Rig {
         let listener = bind(&config);
         let (stop, stopped) = oneshot::channel();
         let shutdown = async { stopped.await.unwrap_or_default() };
-        let task = tokio::spawn(criswitch::serve(config, listener, shutdown));
-        self.switch = Some(Running { stop, task });
+        let switch = Arc::new(Switch::new(config, &Dialer::Socket));
+        let task = tokio::spawn(criswitch::serve(Arc::clone(&switch), listener, shutdown));
+        self.switch = Some(Running { stop, task, switch });
     }
 
     fn configure(&self, text: impl FnOnce(&str) -> String) {
@@ -115,6 +134,11 @@ impl Rig {
     /// Runs a pod; answers its id.
     pub async fn run_pod(&self, handler: &str, name: &str) -> String {
         self.client.run_pod(handler, name).await.unwrap()
+    }
+
+    /// Runs a pod, or is refused.
+    pub async fn try_run(&self, handler: &str, name: &str) -> Result<String, Status> {
+        self.client.run_pod(handler, name).await
     }
 
     /// Creates a container in a pod, with the pod's labels; answers its id. The pod's runtime gets

@@ -281,6 +281,11 @@ impl Sim {
         journal.calls_of(rpc).cloned().collect()
     }
 
+    /// Forgets its calls, which would add up under load.
+    pub fn forget_calls(&self) {
+        self.edit(|journal| journal.calls.clear());
+    }
+
     /// The body of its last reply to an RPC: gRPC's five bytes before each message included.
     pub fn sent(&self, rpc: &str) -> Bytes {
         let sent = self.0.journal.borrow().sent.get(rpc).cloned();

@@ -1,5 +1,7 @@
 //! The switch's end: no new calls, those in flight finish, and none holds it up for longer than `drain`.
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
 use tokio_stream::StreamExt;
 use tonic::Code;
 
@@ -68,7 +70,11 @@ async fn a_call_that_takes_longer_than_the_drain_is_cut_at_the_backend_too() {
         stop(&mut rig).await;
     };
     let (stopped, ()) = tokio::join!(call, end);
-    stopped.unwrap_err();
+    let end = stopped.unwrap_err();
+    assert_eq!(end.code(), Code::Unavailable);
+    for part in ["shutting down", "StopContainer", "`drain` (100ms)"] {
+        assert!(end.message().contains(part), "{end}");
+    }
     kata.until(|journal| journal.cancelled == ["StopContainer"])
         .await;
 }
@@ -85,6 +91,65 @@ async fn a_stream_without_end_does_not_hold_it_up() {
     let end = events.next().await;
     assert!(end.is_none_or(|event| event.is_err()));
     until(async || kata.listeners() == 0).await;
+}
+
+#[tokio::test]
+async fn a_reply_that_has_begun_is_ended_with_a_status_too() {
+    let mut rig = draining(SHORT).await;
+    // More than one message has.
+    for name in ["one", "two", "three"] {
+        rig.run_pod("kata", name).await;
+    }
+    rig.sim("kata").stall_streams();
+    let request = cri::StreamPodSandboxesRequest::default();
+    let pods = rig.runtime().stream_pod_sandboxes(request).await.unwrap();
+    let mut pods = pods.into_inner();
+    stop(&mut rig).await;
+    let end = async {
+        loop {
+            if let Err(end) = pods.next().await.expect("no status") {
+                return end;
+            }
+        }
+    };
+    let end = tokio::time::timeout(PATIENCE, end).await.unwrap();
+    assert_eq!(end.code(), Code::Unavailable);
+    assert!(end.message().contains("shutting down"), "{end}");
+}
+
+/// An HTTP/2 client's first words: the preface, and settings that change nothing.
+const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+const GOAWAY: u8 = 7;
+
+/// The types of the frames that come, up to the one that is wanted or the end.
+async fn frames(stream: &mut UnixStream, wanted: u8) -> Vec<u8> {
+    let mut types = Vec::new();
+    let mut head = [0; 9];
+    while !types.contains(&wanted) && stream.read_exact(&mut head).await.is_ok() {
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; length as usize];
+        stream.read_exact(&mut payload).await.unwrap();
+        types.push(head[3]);
+    }
+    types
+}
+
+#[tokio::test]
+async fn a_client_that_was_accepted_just_before_the_end_is_greeted_and_told_to_go() {
+    let mut rig = draining(LONG).await;
+    let mut client = UnixStream::connect(&rig.socket).await.unwrap();
+    // Accepted later, so the first one was.
+    rig.run_pod("kata", "web").await;
+    let socket = rig.socket.clone();
+    let told = async move {
+        until(async || !socket.exists()).await;
+        client.write_all(GREETING).await.unwrap();
+        let told = frames(&mut client, GOAWAY).await;
+        drop(client);
+        told
+    };
+    let (told, ()) = tokio::join!(told, stop(&mut rig));
+    assert_eq!(told.last(), Some(&GOAWAY));
 }
 
 #[tokio::test]
@@ -113,11 +178,7 @@ async fn new_calls_are_refused_while_others_finish() {
         kata.until(stop_is_held).await;
         let newcomers = async {
             socket_is_gone(&client).await;
-            assert!(
-                tokio::net::UnixStream::connect(&client.socket)
-                    .await
-                    .is_err()
-            );
+            assert!(UnixStream::connect(&client.socket).await.is_err());
             // GOAWAY may still be on its way to the connection that is open.
             until(async || raw.begin(VERSION, &[], frame_raw(b"")).await.is_err()).await;
             kata.release("StopContainer");
@@ -131,7 +192,7 @@ async fn new_calls_are_refused_while_others_finish() {
 #[tokio::test]
 async fn a_client_that_says_nothing_does_not_hold_up_the_end() {
     let mut rig = draining(LONG).await;
-    let client = tokio::net::UnixStream::connect(&rig.socket).await.unwrap();
+    let client = UnixStream::connect(&rig.socket).await.unwrap();
     rig.runtime()
         .version(cri::VersionRequest::default())
         .await

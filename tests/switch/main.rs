@@ -31,6 +31,7 @@ mod logged;
 mod node_config;
 mod owners;
 mod questions;
+mod reloads;
 mod renames;
 mod requests;
 mod restart;

@@ -1,5 +1,6 @@
 //! What a schedule is played in: backends, the switch, clients, and the calls under way.
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ pub struct World {
     switch: Arc<Switch>,
     /// Connections of the switch to its backends and of clients to the switch.
     connections: JoinSet<()>,
-    backends: JoinSet<()>,
+    backends: JoinSet<Infallible>,
     clients: Vec<Client>,
     under_way: Vec<(Asked, AbortHandle)>,
     violations: Arc<Mutex<Vec<String>>>,

@@ -23,7 +23,7 @@ pub enum Asked {
     Uid(String),
     /// The pod that the kubelet first saw then.
     Seen(String),
-    /// The pod of this uid.
+    /// The pod of this uid; if there is none, any that may come.
     Pod(String),
     /// Nothing in particular.
     All,
@@ -91,7 +91,7 @@ pub fn typed(rpc: &str, message: &[u8]) -> Option<Asked> {
         "PullImage" => {
             let request = decode::<cri::PullImageRequest>(message)?;
             let pod = request.sandbox_config.and_then(|config| config.metadata);
-            of_image(request.image, named(Pod, pod.map(|pod| pod.uid).as_ref()))
+            of_image(request.image, Pod(pod.unwrap_or_default().uid))
         }
         "RemoveImage" => of_image(decode::<cri::RemoveImageRequest>(message)?.image, All),
         "UpdateRuntimeConfig" => all!(message, UpdateRuntimeConfigRequest),
@@ -204,7 +204,7 @@ pub fn projected(row: &Row, message: &[u8]) -> Option<Result<Asked, Unreadable>>
                     let seen = read!(projection::entry(message, path, SEEN_ANNOTATION));
                     named(Seen, seen.as_ref())
                 }
-                ImageRule::Pull(path) => named(Pod, Some(&read!(string(path)))),
+                ImageRule::Pull(path) => Pod(read!(string(path))),
                 ImageRule::Every | ImageRule::List(_) => All,
             }
         }

@@ -10,6 +10,8 @@ use super::messages;
 
 /// How many backends the model's table has.
 pub const BACKENDS: usize = 4;
+/// Their ids.
+pub const ALL: [BackendId; BACKENDS] = [0, 1, 2, 3];
 
 /// The owners, and what they should know.
 #[derive(Default)]

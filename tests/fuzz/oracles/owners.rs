@@ -6,7 +6,7 @@ use criswitch::route::{Known, Refusal, Target};
 use criswitch::rpc::Kind;
 
 use super::messages::{self, WORDS};
-use super::model::{BACKENDS, Model};
+use super::model::{ALL, BACKENDS, Model};
 use super::route::TABLE;
 
 pub fn check(data: &[u8]) {
@@ -74,6 +74,8 @@ fn all_is_known(model: &Model, odd: &str) {
 fn after_miss(model: &Model, kind: Kind, id: &str) -> Result<Target, Refusal> {
     let known = Known {
         table: &TABLE.table,
+        speaker: TABLE.table.default.backend,
+        all: &ALL,
         owners: &model.owners,
         complete: true,
     };

@@ -10,7 +10,7 @@ use criswitch::rpc::{self, Row};
 
 use super::asked::{self, Asked};
 use super::messages;
-use super::model::{BACKENDS, Model};
+use super::model::{ALL, BACKENDS, Model};
 use super::owners::owned;
 
 const TEXT: &str = r#"
@@ -60,6 +60,8 @@ fn find(path: &str) {
 fn routes(row: &Row, message: &[u8], model: &Model, complete: bool) {
     let known = Known {
         table: &TABLE.table,
+        speaker: TABLE.table.default.backend,
+        all: &ALL,
         owners: &model.owners,
         complete,
     };
@@ -89,8 +91,10 @@ fn routes(row: &Row, message: &[u8], model: &Model, complete: bool) {
 /// Where it goes; more than one answer is right where two pods were created at once.
 fn slow(asked: &Asked, model: &Model, complete: bool) -> Vec<Result<Target, Refusal>> {
     let all = || Target::Backends((0..BACKENDS).collect());
-    let newest = |backends: Vec<usize>| match backends.as_slice() {
-        [] => vec![Ok(all())],
+    // No row leads to the last one.
+    let taking_pods = || Target::Backends((0..BACKENDS - 1).collect());
+    let newest = |backends: Vec<usize>, none: Target| match backends.as_slice() {
+        [] => vec![Ok(none)],
         some => some
             .iter()
             .map(|backend| Ok(Target::Backend(*backend)))
@@ -108,8 +112,9 @@ fn slow(asked: &Asked, model: &Model, complete: bool) -> Vec<Result<Target, Refu
             backends if complete && !backends.is_empty() => Target::Backends(backends),
             _ => all(),
         })],
-        Asked::Seen(seen) => newest(model.newest(|pod| pod.seen == *seen)),
-        Asked::Pod(uid) => newest(model.newest(|pod| pod.uid == *uid)),
+        Asked::Seen(seen) => newest(model.newest(|pod| pod.seen == *seen), all()),
+        Asked::Pod(uid) if uid.is_empty() => vec![Ok(taking_pods())],
+        Asked::Pod(uid) => newest(model.newest(|pod| pod.uid == *uid), taking_pods()),
         Asked::All => vec![Ok(all())],
     }
 }

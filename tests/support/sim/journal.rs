@@ -14,6 +14,8 @@ use super::rewrite::Extra;
 #[derive(Default)]
 pub struct Journal {
     pub calls: Vec<Call>,
+    /// How many connections are open.
+    pub connections: usize,
     /// RPCs of the calls that hang just now.
     pub held: Vec<String>,
     /// RPCs of the calls that the client gave up before they were answered.

@@ -79,13 +79,16 @@ impl Services {
 }
 
 async fn serve(sim: Sim, services: Services, stream: UnixStream) {
-    let answer = service_fn(move |request| answer(sim.clone(), services.clone(), request));
+    sim.edit(|journal| journal.connections += 1);
+    let answered = sim.clone();
+    let answer = service_fn(move |request| answer(answered.clone(), services.clone(), request));
     let connection = http2::Builder::new(TokioExecutor::new())
         .max_concurrent_streams(None)
         .max_header_list_size(1 << 20)
         .serve_connection(TokioIo::new(stream), answer);
     // However it ends, the client sees it.
     connection.await.ok();
+    sim.edit(|journal| journal.connections -= 1);
 }
 
 async fn answer(

@@ -1,0 +1,148 @@
+//! The calls that go to a backend: each is sent once, and dropped it is cancelled.
+
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Uri, header, uri};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use tokio::time::Instant;
+use tonic::{Code, Status};
+
+use super::{Backend, Wire, error_chain};
+use crate::answer::Answer;
+use crate::memory::{Unread, Whole};
+use crate::rpc::Row;
+use crate::{status, telemetry, wire};
+
+impl Backend {
+    /// Sends one call and gives the response as soon as its headers are there; dropped, it cancels the call.
+    ///
+    /// # Errors
+    /// `Unavailable` if the backend cannot be reached or dies before it answers.
+    pub async fn call(
+        &self,
+        row: &Row,
+        headers: &HeaderMap,
+        body: Bytes,
+    ) -> Result<http::Response<Incoming>, Status> {
+        telemetry::note_backend(&self.name());
+        let wire = self.wire().await?;
+        self.call_over(wire, row, headers, body).await
+    }
+
+    async fn call_over(
+        &self,
+        mut wire: Wire,
+        row: &Row,
+        headers: &HeaderMap,
+        body: Bytes,
+    ) -> Result<http::Response<Incoming>, Status> {
+        let mut request = http::Request::new(Full::new(body));
+        *request.method_mut() = http::Method::POST;
+        *request.version_mut() = http::Version::HTTP_2;
+        *request.uri_mut() = self.uri(row)?;
+        request.headers_mut().clone_from(headers);
+        // The body may be another one than the client's.
+        request.headers_mut().remove(header::CONTENT_LENGTH);
+        let response = wire
+            .send_request(request)
+            .await
+            .map_err(|error| self.unavailable(&error_chain(&error)))?;
+        self.unanswered.store(0, Ordering::Relaxed);
+        if response.status() != http::StatusCode::OK {
+            let cause = format!("it answers {}, which is not gRPC", response.status());
+            return Err(status::bad_reply(&self.name(), &self.socket, &cause));
+        }
+        Ok(response)
+    }
+
+    fn uri(&self, row: &Row) -> Result<Uri, Status> {
+        let mut parts = uri::Parts::default();
+        parts.scheme = Some(uri::Scheme::HTTP);
+        parts.authority = Some(uri::Authority::from_static("localhost"));
+        parts.path_and_query = row.path().parse().ok();
+        Uri::from_parts(parts)
+            .map_err(|error| status::bad_reply(&self.name(), &self.socket, &error.to_string()))
+    }
+
+    /// Sends one call and reads the whole reply.
+    ///
+    /// # Errors
+    /// As [`Backend::call`]; `ResourceExhausted` if the reply is larger than `max_message`.
+    pub async fn ask(&self, row: &Row, headers: &HeaderMap, body: Bytes) -> Result<Answer, Status> {
+        let wire = self.wire().await?;
+        self.ask_over(wire, row, headers, body).await
+    }
+
+    /// As [`Backend::ask`], over a connection that is not ready yet.
+    ///
+    /// # Errors
+    /// As [`Backend::ask`].
+    pub async fn ask_over(
+        &self,
+        wire: Wire,
+        row: &Row,
+        headers: &HeaderMap,
+        body: Bytes,
+    ) -> Result<Answer, Status> {
+        let (head, body) = self.call_over(wire, row, headers, body).await?.into_parts();
+        let limit = self.max_message.saturating_add(wire::FRAME_HEADER);
+        let Whole { body, trailers } = self
+            .memory
+            .read(&head.headers, body, limit)
+            .await
+            .map_err(|unread| self.unread(&unread))?;
+        self.locked().answered = Some(Instant::now());
+        let answer = Answer {
+            head,
+            body,
+            trailers,
+        };
+        if answer.status().is_none() {
+            return Err(self.unavailable("its reply ended without a status"));
+        }
+        Ok(answer)
+    }
+
+    /// The message of a reply that went well.
+    ///
+    /// # Errors
+    /// `Unavailable` with its text if it did not go well, `Internal` if it is not one plain gRPC message.
+    pub fn message(&self, answer: &Answer) -> Result<Bytes, Status> {
+        if answer.code() != Code::Ok {
+            let cause = format!("it answers {:?}: {}", answer.code(), answer.plain_text());
+            return Err(self.unavailable(&cause));
+        }
+        wire::unframe(&answer.body)
+            .map_err(|fault| self.bad_reply(&format!("its reply is {fault}")))
+    }
+
+    /// Why a reply of its could not be read.
+    pub(crate) fn unread(&self, unread: &Unread) -> Status {
+        match unread {
+            Unread::TooLarge => {
+                status::backend_reply_too_large(&self.name(), &self.socket, self.max_message)
+            }
+            Unread::NoMemory(limit) => {
+                status::no_memory_for_reply(&self.name(), &self.socket, *limit)
+            }
+            Unread::Broken(cause) => self.unavailable(cause),
+        }
+    }
+}
+
+/// The headers of a call that the switch itself makes.
+pub fn own_headers() -> HeaderMap {
+    HeaderMap::from_iter([
+        (
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/grpc"),
+        ),
+        (header::TE, HeaderValue::from_static("trailers")),
+        (
+            header::USER_AGENT,
+            HeaderValue::from_static(concat!("criswitch/", env!("CARGO_PKG_VERSION"))),
+        ),
+    ])
+}

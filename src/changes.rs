@@ -1,0 +1,199 @@
+//! What a reload changes: handlers and backends that come, go and move. Pure.
+
+use std::fmt;
+
+use serde_json::{Value as Json, json};
+
+use crate::config::{BackendConfig, Config};
+use crate::live::Live;
+use crate::owners::{BackendId, Owners};
+
+/// The difference between two tables.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Handlers that take pods from now on.
+    pub added: Vec<String>,
+    /// Handlers that refuse new pods from now on.
+    pub removed: Vec<String>,
+    /// Handlers whose new pods go elsewhere.
+    pub moved: Vec<Moved>,
+    /// The default row, if it is another one.
+    pub default: Option<Moved>,
+    /// Backends that are new.
+    pub backends_added: Vec<String>,
+    /// Backends that no new pod goes to any more, and that own some.
+    pub backends_draining: Vec<Draining>,
+    /// Backends that are not called any more.
+    pub backends_gone: Vec<String>,
+    /// Whether anything else is set otherwise: limits, the log, names and limits of backends.
+    pub settings: bool,
+}
+
+/// Something that leads elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// What.
+    pub name: String,
+    /// Where it led.
+    pub from: String,
+    /// Where it leads.
+    pub to: String,
+}
+
+/// A backend that is kept for its pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Draining {
+    /// Which one.
+    pub name: String,
+    /// How many pods it owns.
+    pub pods: usize,
+    /// How many containers.
+    pub containers: usize,
+}
+
+impl Changes {
+    /// What is other in `after`.
+    pub(crate) fn between(before: &Live, after: &Live, owners: &Owners) -> Changes {
+        let mut changes = Changes::of_handlers(before, after);
+        for backend in &after.backends {
+            let name = backend.name().to_string();
+            match before.backend(backend.id) {
+                Err(_) => changes.backends_added.push(name),
+                Ok(_) if before.takes_pods(backend.id) && !after.takes_pods(backend.id) => {
+                    let (pods, containers) = owners.count(backend.id);
+                    changes.backends_draining.push(Draining {
+                        name,
+                        pods,
+                        containers,
+                    });
+                }
+                Ok(_) => {}
+            }
+        }
+        let gone = before
+            .backends
+            .iter()
+            .filter(|backend| after.backend(backend.id).is_err());
+        changes.backends_gone = gone.map(|backend| backend.name().to_string()).collect();
+        changes.settings = other_settings(&before.config, &after.config);
+        changes
+    }
+
+    fn of_handlers(before: &Live, after: &Live) -> Changes {
+        let mut changes = Changes::default();
+        for row in &after.table.handlers {
+            match before
+                .table
+                .handlers
+                .iter()
+                .find(|old| old.name == row.name)
+            {
+                None => changes.added.push(row.name.clone()),
+                Some(old)
+                    if (old.backend, &old.backend_handler)
+                        != (row.backend, &row.backend_handler) =>
+                {
+                    changes.moved.push(Moved {
+                        name: row.name.clone(),
+                        from: place(before, old.backend, &old.name, &old.backend_handler),
+                        to: place(after, row.backend, &row.name, &row.backend_handler),
+                    });
+                }
+                Some(_) => {}
+            }
+        }
+        let removed = before.table.handlers.iter().map(|row| &row.name);
+        let removed = removed.filter(|name| after.table.handler(name).is_none());
+        changes.removed = removed.cloned().collect();
+        let (old, new) = (&before.table.default, &after.table.default);
+        changes.default = (old.name != new.name).then(|| Moved {
+            name: "default".to_owned(),
+            from: old.name.clone(),
+            to: new.name.clone(),
+        });
+        changes
+    }
+
+    /// As `Status` tells them.
+    pub(crate) fn json(&self) -> Json {
+        let moved =
+            |moved: &Moved| json!({ "name": moved.name, "from": moved.from, "to": moved.to });
+        let draining = |backend: &Draining| json!({ "name": backend.name, "pods": backend.pods, "containers": backend.containers });
+        json!({
+            "handlersAdded": self.added,
+            "handlersRemoved": self.removed,
+            "handlersMoved": self.moved.iter().map(moved).collect::<Vec<_>>(),
+            "default": self.default.as_ref().map(moved),
+            "backendsAdded": self.backends_added,
+            "backendsDraining": self.backends_draining.iter().map(draining).collect::<Vec<_>>(),
+            "backendsGone": self.backends_gone,
+            "settings": self.settings,
+        })
+    }
+
+    /// A line for each.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let all = |what: &str, names: &[String]| -> Vec<String> {
+            names.iter().map(|name| format!("{what} {name}")).collect()
+        };
+        lines.extend(all("handler added:", &self.added));
+        lines.extend(all("handler removed:", &self.removed));
+        for Moved { name, from, to } in &self.moved {
+            lines.push(format!("handler moved: {name} from {from} to {to}"));
+        }
+        if let Some(Moved { from, to, .. }) = &self.default {
+            lines.push(format!("default: {to} instead of {from}"));
+        }
+        lines.extend(all("backend added:", &self.backends_added));
+        for Draining {
+            name,
+            pods,
+            containers,
+        } in &self.backends_draining
+        {
+            lines.push(format!(
+                "backend draining: {name}, which owns {pods} pods and {containers} containers"
+            ));
+        }
+        lines.extend(all("backend gone:", &self.backends_gone));
+        if self.settings {
+            lines.push("settings changed".to_owned());
+        }
+        if lines.is_empty() {
+            lines.push("nothing changed".to_owned());
+        }
+        lines
+    }
+}
+
+impl fmt::Display for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.lines().join("; "))
+    }
+}
+
+/// Whether anything is set otherwise that has no line of its own.
+fn other_settings(before: &Config, after: &Config) -> bool {
+    let head = |config: &Config| {
+        let times = [config.drain, config.start_wait, config.stale_lists];
+        (times, config.watch, config.log.clone())
+    };
+    let other = |row: &BackendConfig| {
+        let old = before.table.backends.iter().find(|old| old.id == row.id);
+        old.is_some_and(|old| {
+            (&old.name, old.list_timeout, old.adopt) != (&row.name, row.list_timeout, row.adopt)
+        })
+    };
+    head(before) != head(after) || after.table.backends.iter().any(other)
+}
+
+/// A backend, and what it calls the handler if that is another name.
+fn place(live: &Live, backend: BackendId, name: &str, backend_handler: &str) -> String {
+    let backend = live.backend(backend);
+    let backend = backend.map_or_else(|_| "?".into(), |backend| backend.name());
+    if name == backend_handler {
+        return backend.to_string();
+    }
+    format!("{backend} ({backend_handler:?} there)")
+}

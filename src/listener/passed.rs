@@ -1,0 +1,152 @@
+//! A listening socket that was passed by whoever started the process, as systemd does (`sd_listen_fds(3)`).
+//!
+//! It is somebody else's: nothing here binds, changes or removes it. Only what is exactly right is taken.
+
+use std::env;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use listenfd::ListenFd;
+
+/// What the unit has to say.
+const HINT: &str = "a socket unit needs exactly one `ListenStream=` with the path of `listen`";
+
+/// A passed descriptor that cannot be served on.
+#[derive(Debug, thiserror::Error)]
+pub enum PassedError {
+    /// `LISTEN_FDS` cannot be read.
+    #[error("LISTEN_FDS is {0:?}, not a number of descriptors")]
+    Count(String),
+    /// More than the one that is needed.
+    #[error("{0} sockets were passed (LISTEN_FDS); {HINT}")]
+    Several(usize),
+    /// It is something else.
+    #[error("what was passed (LISTEN_FDS) is no Unix stream socket; {HINT}")]
+    Kind(#[source] io::Error),
+    /// It is a connection, or was only bound.
+    #[error("the socket that was passed (LISTEN_FDS) does not listen; {HINT}, and `Accept=no`")]
+    NotListening,
+    /// It is bound to another path.
+    #[error(
+        "the socket that was passed (LISTEN_FDS) is {passed}, but `listen` says {listen}; {HINT}"
+    )]
+    Elsewhere {
+        /// Its path.
+        passed: String,
+        /// The configuration's.
+        listen: PathBuf,
+    },
+    /// The system refuses.
+    #[error("cannot use the socket that was passed (LISTEN_FDS)")]
+    System(#[from] io::Error),
+}
+
+/// A Unix stream socket that listens, passed to this process.
+#[derive(Debug)]
+pub struct Passed(UnixListener);
+
+impl Passed {
+    /// Takes it from the environment; `None` if nothing was passed to this process. To be called once, before there is
+    /// a second thread: it clears the variables.
+    ///
+    /// # Errors
+    /// [`PassedError`], for what is not exactly one Unix stream socket that listens.
+    pub fn take() -> Result<Option<Passed>, PassedError> {
+        let own = std::process::id().to_string();
+        let Some(count) = env::var_os("LISTEN_FDS") else {
+            return Ok(None);
+        };
+        if env::var_os("LISTEN_PID").is_none_or(|pid| pid != *own) {
+            // Another process' that was inherited.
+            return Ok(None);
+        }
+        let count = count.to_string_lossy();
+        match count.parse() {
+            Ok(0) => Ok(None),
+            Ok(1) => take_first().map(Some),
+            Ok(several) => Err(PassedError::Several(several)),
+            Err(_) => Err(PassedError::Count(count.into_owned())),
+        }
+    }
+
+    /// The socket, if it is the one at `listen`; says what is odd about its file.
+    pub(super) fn at(self, listen: &Path, others: bool) -> Result<UnixListener, PassedError> {
+        let address = self.0.local_addr()?;
+        let path = address.as_pathname();
+        if !path.is_some_and(|path| same(path, listen)) {
+            return Err(PassedError::Elsewhere {
+                passed: path.map_or("without a path".to_owned(), |path| {
+                    path.display().to_string()
+                }),
+                listen: listen.to_owned(),
+            });
+        }
+        look_at_file(listen, others);
+        Ok(self.0)
+    }
+}
+
+fn take_first() -> Result<Passed, PassedError> {
+    let taken = ListenFd::from_env().take_unix_listener(0);
+    let socket = taken.map_err(PassedError::Kind)?;
+    let socket = socket.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+    if !rustix::net::sockopt::socket_acceptconn(&socket).map_err(io::Error::from)? {
+        return Err(PassedError::NotListening);
+    }
+    Ok(Passed(socket))
+}
+
+/// Whether two paths lead to one file: `/var/run` is `/run`.
+fn same(one: &Path, other: &Path) -> bool {
+    let real = |path| fs::canonicalize(path).ok();
+    one == other || real(one).is_some_and(|one| real(other) == Some(one))
+}
+
+/// Its mode is its owner's business, and told where it does not fit `allow_uids`.
+fn look_at_file(path: &Path, others: bool) {
+    let listen = path.display();
+    let found = match fs::metadata(path) {
+        Ok(found) => found,
+        Err(error) => {
+            return tracing::warn!(%listen, %error, "clients cannot find the socket that was passed; restart its unit");
+        }
+    };
+    let mode = found.permissions().mode() & 0o777;
+    if let Some(cause) = misfit(mode, others) {
+        tracing::warn!(%listen, mode = format_args!("{mode:04o}"), "{cause}");
+    }
+}
+
+/// What is wrong with the mode of a socket that others than root may connect to, or may not.
+fn misfit(mode: u32, others: bool) -> Option<&'static str> {
+    match others {
+        false if mode & 0o077 != 0 => Some(
+            "the socket that was passed is open to others than `allow_uids` has; see its unit's SocketMode=",
+        ),
+        true if mode & 0o006 != 0o006 => Some(
+            "the socket that was passed may be closed to some of `allow_uids`; see its unit's SocketMode=",
+        ),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::misfit;
+
+    #[test]
+    fn a_mode_that_does_not_fit_those_who_may_connect_is_told() {
+        for (mode, others) in [(0o600, false), (0o666, true)] {
+            assert_eq!(misfit(mode, others), None, "{mode:o} {others}");
+        }
+        for mode in [0o666, 0o660, 0o602] {
+            assert!(misfit(mode, false).unwrap().contains("open to others"));
+        }
+        for mode in [0o600, 0o660] {
+            assert!(misfit(mode, true).unwrap().contains("closed"));
+        }
+    }
+}

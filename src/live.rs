@@ -1,0 +1,189 @@
+//! The table of now and its backends: what a reload replaces as a whole. Never changes: a call goes by the one that it
+//! began with.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use tonic::Status;
+
+use crate::backend::Backend;
+use crate::config::{BackendConfig, Config, Handler, Table};
+use crate::owners::BackendId;
+use crate::status;
+
+/// A table and its backends.
+#[derive(Debug)]
+pub struct Live {
+    /// The configuration, its backends under their ids.
+    pub config: Config,
+    /// The table that calls are routed by.
+    pub table: Table,
+    /// The table's backends in its order, then those that are kept for the pods that they own.
+    pub backends: Vec<Arc<Backend>>,
+    /// The backend that speaks for the node until that of the default row has been there.
+    before: Option<BackendId>,
+}
+
+impl Live {
+    /// The table of a start: every backend takes part from the beginning.
+    pub(crate) fn first(config: Config, connect: impl Fn(&BackendConfig) -> Backend) -> Live {
+        let backends: Vec<_> = config.table.backends.iter().map(connect).collect();
+        backends.iter().for_each(Backend::join);
+        Live {
+            table: config.table.clone(),
+            config,
+            backends: backends.into_iter().map(Arc::new).collect(),
+            before: None,
+        }
+    }
+
+    /// The table after a reload. A socket that is there already stays the same backend; `keep` says which of those
+    /// that no file names any more stay for their pods.
+    pub(crate) fn next(
+        &self,
+        mut config: Config,
+        next_id: &mut BackendId,
+        connect: impl Fn(&BackendConfig) -> Backend,
+        keep: impl Fn(&Backend) -> bool,
+    ) -> Live {
+        self.identify(&mut config.table, next_id);
+        let backends = config.table.backends.iter();
+        let mut backends: Vec<_> = backends
+            .map(|row| match self.backend(row.id) {
+                Ok(backend) => {
+                    backend.configure(row);
+                    Arc::clone(backend)
+                }
+                Err(_) => Arc::new(connect(row)),
+            })
+            .collect();
+        let unnamed = self.backends.iter().filter(|backend| keep(backend));
+        for backend in unnamed {
+            if !backends.iter().any(|named| named.id == backend.id) {
+                take_another_name(backend, &backends);
+                backends.push(Arc::clone(backend));
+            }
+        }
+        let before = self.speaker();
+        Live {
+            table: config.table.clone(),
+            config,
+            before: Some(before).filter(|id| backends.iter().any(|backend| backend.id == *id)),
+            backends,
+        }
+    }
+
+    /// Gives `table`'s backends their ids: those that their sockets have here, else new ones.
+    fn identify(&self, table: &mut Table, next_id: &mut BackendId) {
+        let mut ids = Vec::with_capacity(table.backends.len());
+        for row in &mut table.backends {
+            let known = self
+                .backends
+                .iter()
+                .find(|known| known.socket == row.socket);
+            let id = known.map_or(*next_id, |known| known.id);
+            *next_id = (*next_id).max(id + 1);
+            row.id = id;
+            ids.push(id);
+        }
+        let handlers = table.handlers.iter_mut();
+        for handler in handlers.chain([&mut table.default]) {
+            // Places until now, all of them in the table.
+            handler.backend = ids.get(handler.backend).copied().unwrap_or_default();
+        }
+    }
+
+    /// The same without `gone`.
+    pub(crate) fn without(&self, gone: &HashSet<BackendId>) -> Live {
+        let stays = |backend: &&Arc<Backend>| !gone.contains(&backend.id);
+        Live {
+            config: self.config.clone(),
+            table: self.table.clone(),
+            backends: self.backends.iter().filter(stays).cloned().collect(),
+            before: self.before.filter(|id| !gone.contains(id)),
+        }
+    }
+
+    /// The backend of this id.
+    ///
+    /// # Errors
+    /// `Unavailable` if it is not there any more.
+    pub fn backend(&self, id: BackendId) -> Result<&Arc<Backend>, Status> {
+        let found = self.backends.iter().find(|backend| backend.id == id);
+        found.ok_or_else(status::gone_backend)
+    }
+
+    /// The backend that speaks for the node: the default row's, or the one before while that was never there.
+    pub fn speaker(&self) -> BackendId {
+        let default = self.table.default.backend;
+        match self.before {
+            Some(before) if !self.backend(default).is_ok_and(|new| new.has_joined()) => before,
+            _ => default,
+        }
+    }
+
+    /// The backends that are part of what all are asked, the speaker first.
+    pub fn joined(&self) -> Vec<Arc<Backend>> {
+        let speaker = self.speaker();
+        let joined = self.backends.iter().filter(|backend| backend.has_joined());
+        let mut joined: Vec<_> = joined.cloned().collect();
+        joined.sort_by_key(|backend| backend.id != speaker);
+        joined
+    }
+
+    /// Their ids.
+    pub(crate) fn all(&self) -> Vec<BackendId> {
+        self.joined().iter().map(|backend| backend.id).collect()
+    }
+
+    /// Whether there is one backend, whose replies can pass as they come.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.joined().len() == 1
+    }
+
+    /// Whether a row leads to it, so that new pods may come.
+    pub fn takes_pods(&self, id: BackendId) -> bool {
+        self.table.handlers.iter().any(|row| row.backend == id)
+    }
+
+    /// Whether it is kept for its pods only.
+    pub fn drains(&self, id: BackendId) -> bool {
+        !self.takes_pods(id)
+    }
+
+    /// Whether a file names it: else it goes when it owns nothing any more.
+    pub fn names(&self, id: BackendId) -> bool {
+        self.config.table.backends.iter().any(|row| row.id == id)
+    }
+
+    /// Those that no file names any more.
+    pub(crate) fn unnamed(&self) -> impl Iterator<Item = &Arc<Backend>> {
+        let unnamed = |backend: &&Arc<Backend>| !self.names(backend.id);
+        self.backends.iter().filter(unnamed)
+    }
+
+    /// Whether the table has another name than the backend for one of its handlers.
+    pub(crate) fn renames(&self, id: BackendId) -> bool {
+        let renamed = |row: &Handler| row.backend == id && row.backend_handler != row.name;
+        self.table.handlers.iter().any(renamed)
+    }
+}
+
+/// The line under `[backends]` with which a restart would know it.
+pub(crate) fn line_for(backend: &Backend) -> String {
+    format!("{} = {:?}", backend.name(), backend.socket.to_string())
+}
+
+/// A backend that the table does not name any more leaves its name to one that it does.
+fn take_another_name(backend: &Backend, named: &[Arc<Backend>]) {
+    let taken = |name: &str| named.iter().any(|other| *other.name() == *name);
+    let name = backend.name();
+    let mut names = (1..).map(|count| match count {
+        1 => name.to_string(),
+        2 => format!("{name}-old"),
+        _ => format!("{name}-old-{}", count - 1),
+    });
+    if let Some(free) = names.find(|name| !taken(name)) {
+        backend.rename(&free);
+    }
+}

@@ -1,0 +1,171 @@
+//! A new table in the place of the one that is served, at once and whole, or not at all.
+//!
+//! Reads no file: the configuration comes checked, or with the problems that keep it from being used.
+
+use std::collections::HashSet;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use serde_json::{Value as Json, json};
+
+use crate::backend::Backend;
+use crate::changes::Changes;
+use crate::config::{Config, Key, Problems};
+use crate::owners::BackendId;
+use crate::rpc::Kind;
+use crate::switch::Switch;
+
+/// What reloads have come to.
+#[derive(Debug)]
+pub struct Reloads {
+    next_id: BackendId,
+    /// How many there were.
+    pub count: u64,
+    /// How many of them changed nothing because something was wrong.
+    pub refused: u64,
+    /// The last one.
+    pub last: Option<Outcome>,
+}
+
+/// What a reload has come to.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// When it was.
+    pub at: SystemTime,
+    /// What it has changed, or why it has changed nothing: every problem in a line of its own.
+    pub result: Result<Changes, String>,
+}
+
+impl Reloads {
+    /// None yet; the ids of backends below `next_id` are taken.
+    pub(crate) fn new(next_id: BackendId) -> Reloads {
+        Reloads {
+            next_id,
+            count: 0,
+            refused: 0,
+            last: None,
+        }
+    }
+
+    /// As `Status` tells them.
+    pub(crate) fn json(&self) -> Json {
+        json!({
+            "count": self.count,
+            "refused": self.refused,
+            "last": self.last.as_ref().map(Outcome::json),
+        })
+    }
+}
+
+impl Outcome {
+    fn json(&self) -> Json {
+        json!({
+            "at": humantime::format_rfc3339_millis(self.at).to_string(),
+            "changes": self.result.as_ref().ok().map(Changes::json),
+            "problems": self.result.as_ref().err(),
+        })
+    }
+}
+
+impl Switch {
+    /// Serves by `loaded` from now on, if there is nothing wrong with it. Calls under way end by the table that they
+    /// began with; backends that own pods stay until these are gone.
+    pub fn reload(&self, loaded: Result<Config, Problems>) -> Outcome {
+        let loaded = loaded.map_err(|problems| problems.to_string());
+        let result = loaded.and_then(|config| self.replace(config));
+        let mut reloads = self.reloads();
+        reloads.count += 1;
+        match &result {
+            Ok(changes) => tracing::info!(%changes, "reloaded"),
+            Err(problems) => {
+                reloads.refused += 1;
+                tracing::error!(problems, "not reloaded: nothing has changed");
+            }
+        }
+        let outcome = Outcome {
+            at: SystemTime::now(),
+            result,
+        };
+        reloads.last = Some(outcome.clone());
+        outcome
+    }
+
+    /// What reloads have come to, locked.
+    pub fn reloads(&self) -> MutexGuard<'_, Reloads> {
+        self.reloads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn replace(&self, config: Config) -> Result<Changes, String> {
+        let before = self.live();
+        let fixed = fixed_keys(&before.config, &config);
+        if !fixed.is_empty() {
+            return Err(fixed.join("\n"));
+        }
+        let connect = |row: &_| Backend::new(row, self.max_message, self.dialer.clone());
+        let mut reloads = self.reloads();
+        let keep = |backend: &Backend| self.is_needed(backend);
+        let after = before.next(config, &mut reloads.next_id, connect, keep);
+        drop(reloads);
+        let changes = Changes::between(&before, &after, &self.owners());
+        for gone in before
+            .backends
+            .iter()
+            .filter(|old| after.backend(old.id).is_err())
+        {
+            self.forget_backend(gone);
+        }
+        self.live.send_replace(after.into());
+        Ok(changes)
+    }
+
+    /// Backends that no file names any more go as soon as they own nothing.
+    pub(crate) fn let_go(&self) {
+        let live = self.live();
+        let idle = live.unnamed().filter(|backend| !self.is_needed(backend));
+        let idle: Vec<_> = idle.cloned().collect();
+        if idle.is_empty() {
+            return;
+        }
+        let gone: HashSet<_> = idle.iter().map(|backend| backend.id).collect();
+        for backend in idle {
+            let name = backend.name();
+            tracing::info!(backend = %name, socket = %backend.socket, "backend is gone: it owns nothing any more");
+            self.forget_backend(&backend);
+        }
+        self.live.send_replace(live.without(&gone).into());
+    }
+
+    /// Whether a pod or container would be lost without it. Of one that was never there nothing is known.
+    fn is_needed(&self, backend: &Backend) -> bool {
+        let owners = self.owners();
+        let kinds = [Kind::Pod, Kind::Container];
+        let owns = kinds
+            .iter()
+            .any(|kind| owners.owns_alone(*kind, backend.id));
+        owns || backend.may_have_unknown()
+    }
+
+    fn forget_backend(&self, backend: &Backend) {
+        self.owners().forget_backend(backend.id);
+        self.question.forget(backend.id);
+        backend.close();
+    }
+}
+
+/// What only a restart can change, one line for each.
+fn fixed_keys(before: &Config, after: &Config) -> Vec<String> {
+    let keys = [
+        (Key::Listen, before.listen != after.listen),
+        (Key::MaxMessage, before.max_message != after.max_message),
+        (Key::AllowUids, before.allow_uids != after.allow_uids),
+        (Key::LogFormat, before.log.format != after.log.format),
+        (Key::MetricsListen, before.metrics != after.metrics),
+    ];
+    let changed = keys.iter().filter(|(_, changed)| *changed);
+    changed
+        .map(|(key, _)| {
+            let name = key.name();
+            format!("\"{name}\" cannot change without a restart; set it back, or restart criswitch")
+        })
+        .collect()
+}

@@ -1,0 +1,180 @@
+//! Tells when the files of the configuration have changed and are written to their end, through inotify.
+//!
+//! Reads the files only to know them again; what they mean, and whether they are right, it never judges.
+
+mod files;
+mod places;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use places::Places;
+
+/// How long nothing may happen before the files are read, and between two reads: an editor or installer that replaces
+/// a file takes a few milliseconds from its first step to its last.
+pub const QUIET: Duration = Duration::from_millis(200);
+/// The longest time that a file not closed yet, or changes that do not end, hold a change up.
+pub const LONGEST_HOLD: Duration = Duration::from_secs(10);
+
+/// Why the configuration cannot be watched.
+#[derive(Debug, thiserror::Error)]
+pub enum WatchError {
+    /// Its path is empty, or relative to a directory that is gone.
+    #[error("cannot watch {path:?}; try an absolute path")]
+    Path {
+        /// As it was given.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// One of the limits on inotify instances or open files is reached.
+    #[error(
+        "no inotify instance is left; try a larger fs.inotify.max_user_instances, or LimitNOFILE"
+    )]
+    Instances {
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The limit on watches is reached.
+    #[error("no inotify watch is left; try a larger fs.inotify.max_user_watches")]
+    Watches {
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system refuses for another reason.
+    #[error("cannot use inotify; try without `watch`")]
+    Refused {
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Tells when the configuration at a path, or `conf.d` beside it, has changed.
+///
+/// A change is one of names or bytes that would be read, by any means and through any symlink on the way. Only what
+/// the kernel does not report stays unseen: the far side of a network file system, a write through mapped memory, a
+/// mount over a directory.
+#[derive(Debug)]
+pub struct Watch {
+    main: PathBuf,
+    places: Places,
+    quiet: Duration,
+    longest_hold: Duration,
+    /// The fingerprint of the files when a change was last told.
+    told: u64,
+    pending: Option<Pending>,
+}
+
+/// Something has happened that may be a change.
+#[derive(Debug)]
+struct Pending {
+    first: Instant,
+    last: Instant,
+    /// The fingerprint that was read last, if it was another than what was told.
+    read: Option<u64>,
+}
+
+impl Watch {
+    /// Watches from now on; what is read after this is either what is told next or what is there already. Needs a
+    /// tokio runtime.
+    ///
+    /// # Errors
+    /// [`WatchError`]; files and directories that are not there are none.
+    pub fn new(path: &Path) -> Result<Watch, WatchError> {
+        Watch::with_times(path, QUIET, LONGEST_HOLD)
+    }
+
+    /// As [`Watch::new`], with other times than [`QUIET`] and [`LONGEST_HOLD`].
+    ///
+    /// # Errors
+    /// As [`Watch::new`].
+    pub fn with_times(
+        path: &Path,
+        quiet: Duration,
+        longest_hold: Duration,
+    ) -> Result<Watch, WatchError> {
+        let main = std::path::absolute(path).map_err(|source| WatchError::Path {
+            path: path.to_owned(),
+            source,
+        })?;
+        let places = Places::new(&main)?;
+        Ok(Watch {
+            told: files::fingerprint(&main),
+            main,
+            places,
+            quiet,
+            longest_hold,
+            pending: None,
+        })
+    }
+
+    /// Returns when the files are others than when it last returned, and two reads of them, [`QUIET`] apart and nobody
+    /// writing, were the same; or after [`LONGEST_HOLD`], whatever they are then. Nothing is lost if it is dropped.
+    pub async fn changed(&mut self) {
+        loop {
+            match self.due() {
+                Some(due) if due <= Instant::now() => {
+                    if self.look() {
+                        return;
+                    }
+                }
+                Some(due) => {
+                    if timeout_at(due, self.places.event()).await.is_ok() {
+                        self.stir();
+                    }
+                }
+                None => {
+                    self.places.event().await;
+                    self.stir();
+                }
+            }
+        }
+    }
+
+    fn stir(&mut self) {
+        let now = Instant::now();
+        let pending = self.pending.get_or_insert(Pending {
+            first: now,
+            last: now,
+            read: None,
+        });
+        pending.last = now;
+    }
+
+    /// When to read the files, if anything has happened to them.
+    fn due(&self) -> Option<Instant> {
+        let pending = self.pending.as_ref()?;
+        let latest = pending.first + self.longest_hold;
+        if self.places.being_written() {
+            return Some(latest);
+        }
+        Some(latest.min(pending.last + self.quiet))
+    }
+
+    /// Reads the files; whether there is something to tell.
+    fn look(&mut self) -> bool {
+        let Some(mut pending) = self.pending.take() else {
+            return false;
+        };
+        let now = Instant::now();
+        let late = now >= pending.first + self.longest_hold;
+        if late {
+            self.places.forget_writers();
+        }
+        let read = files::fingerprint(&self.main);
+        if read == self.told {
+            return false;
+        }
+        if late || pending.read == Some(read) {
+            self.told = read;
+            return true;
+        }
+        pending.last = now;
+        pending.read = Some(read);
+        self.pending = Some(pending);
+        false
+    }
+}

@@ -1,0 +1,148 @@
+//! `criswitch serve` with a socket that was passed to it (`LISTEN_FDS`), or something else in its place.
+
+use std::fs::{self, File, Permissions};
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::path::Path;
+use std::process::Command;
+
+use criswitch::cri::VersionRequest;
+
+use crate::config_files::ConfigFiles;
+use crate::serve::{Daemon, one_backend};
+use crate::support::{Client, Sim, passing};
+use crate::text;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_criswitch");
+
+/// `serve` with this descriptor so many times, and with what `LISTEN_FDS` says.
+fn serve_with(
+    files: &ConfigFiles,
+    descriptor: impl Into<OwnedFd>,
+    (count, told): (usize, &str),
+) -> Command {
+    let mut command = passing(BINARY, descriptor, count, told);
+    command.args(["serve", "--config", text(&files.main())]);
+    command
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[tokio::test]
+async fn a_socket_that_was_passed_is_served_and_left_as_it_is() {
+    let (files, listen, backend) = one_backend();
+    Sim::new("runc").version("1.2.3").serve_on(&backend);
+    let socket = UnixListener::bind(&listen).unwrap();
+    fs::set_permissions(&listen, Permissions::from_mode(0o640)).unwrap();
+    let mut client = Client::new(&listen).runtime();
+    for _ in 0..2 {
+        let passed = socket.try_clone().unwrap();
+        let daemon = Daemon::start_as(serve_with(&files, passed, (1, "1"))).await;
+        let version = client.version(VersionRequest::default()).await.unwrap();
+        assert_eq!(version.into_inner().runtime_version, "1.2.3");
+        let warned = daemon.said("open to others than `allow_uids` has");
+        assert_eq!(warned, 1, "{:?}", daemon.before_serving);
+        assert_eq!(daemon.ends_after("TERM").await, Some(0));
+        assert_eq!(mode(&listen), 0o640);
+    }
+    assert!(!listen.with_extension("lock").exists());
+    assert_eq!(fs::read_dir(listen.parent().unwrap()).unwrap().count(), 3);
+}
+
+#[tokio::test]
+async fn a_passed_sockets_mode_that_fits_is_not_mentioned() {
+    let (files, listen, _) = one_backend();
+    let socket = UnixListener::bind(&listen).unwrap();
+    fs::set_permissions(&listen, Permissions::from_mode(0o600)).unwrap();
+    let daemon = Daemon::start_as(serve_with(&files, socket, (1, "1"))).await;
+    assert_eq!(daemon.said("WARN"), 0, "{:?}", daemon.before_serving);
+}
+
+#[tokio::test]
+async fn a_passed_socket_that_lost_its_file_is_told() {
+    let (files, listen, _) = one_backend();
+    let socket = UnixListener::bind(&listen).unwrap();
+    fs::remove_file(&listen).unwrap();
+    let daemon = Daemon::start_as(serve_with(&files, socket, (1, "1"))).await;
+    assert_eq!(daemon.said("clients cannot find the socket"), 1);
+}
+
+#[tokio::test]
+async fn listen_may_say_the_passed_sockets_path_another_way() {
+    let (files, listen, _) = one_backend();
+    let directory = listen.parent().unwrap();
+    let link = directory.join("link");
+    std::os::unix::fs::symlink(directory, &link).unwrap();
+    let socket = UnixListener::bind(link.join(listen.file_name().unwrap())).unwrap();
+    let daemon = Daemon::start_as(serve_with(&files, socket, (1, "1"))).await;
+    assert_eq!(daemon.ends_after("TERM").await, Some(0));
+}
+
+#[tokio::test]
+async fn sockets_that_were_passed_to_another_process_do_not_count() {
+    let (files, listen, _) = one_backend();
+    let mut command = crate::command(&["serve", "--config", text(&files.main())]);
+    command.env("LISTEN_FDS", "1").env("LISTEN_PID", "1");
+    let daemon = Daemon::start_as(command).await;
+    assert!(listen.exists());
+    assert_eq!(daemon.ends_after("TERM").await, Some(0));
+    assert!(!listen.exists());
+}
+
+/// What it says of what it cannot take, and that it touches nothing.
+fn refused(descriptor: impl Into<OwnedFd>, how: (usize, &str), listen: Option<&Path>) -> String {
+    let (files, own, _) = one_backend();
+    let output = serve_with(&files, descriptor, how).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(!own.exists());
+    if let Some(passed) = listen {
+        let both = format!(
+            "is {}, but `listen` says {}",
+            passed.display(),
+            own.display()
+        );
+        assert!(said.contains(&both), "{said}");
+    }
+    said
+}
+
+#[test]
+fn what_is_passed_and_is_not_the_socket_is_refused_by_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let one = (1, "1");
+
+    let said = refused(File::open("/dev/null").unwrap(), one, None);
+    assert!(said.contains("fd 3 is not a socket"), "{said}");
+
+    let said = refused(File::open("/dev/null").unwrap(), (0, "1"), None);
+    assert!(said.contains("fd 3 is not a socket"), "{said}");
+
+    let datagrams = UnixDatagram::bind(at("datagrams")).unwrap();
+    let said = refused(datagrams, one, None);
+    assert!(said.contains("no Unix stream socket"), "{said}");
+
+    let said = refused(TcpListener::bind("127.0.0.1:0").unwrap(), one, None);
+    assert!(said.contains("no Unix stream socket"), "{said}");
+
+    let (connection, _other) = UnixStream::pair().unwrap();
+    let said = refused(connection, one, None);
+    assert!(said.contains("does not listen"), "{said}");
+
+    let other = UnixListener::bind(at("other")).unwrap();
+    let said = refused(other, one, Some(&at("other")));
+    assert!(said.contains("ListenStream="), "{said}");
+
+    let two = UnixListener::bind(at("two")).unwrap();
+    let said = refused(two, (2, "2"), None);
+    assert!(said.contains("2 sockets were passed"), "{said}");
+
+    let number = UnixListener::bind(at("number")).unwrap();
+    let said = refused(number, (1, "many"), None);
+    assert!(said.contains("LISTEN_FDS is \"many\""), "{said}");
+}

@@ -1,0 +1,245 @@
+//! The load of tonic's clients: workers on one connection, one on a new one each time, one that listens for events.
+//!
+//! hyper's client, below tonic, hands a call back unsent if the connection was told to go away after the call was put
+//! into its queue and before it was taken out; tonic makes a failure of that. No server can prevent it, so these calls,
+//! and no others, are made again, and counted.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use criswitch::cri;
+use tokio::task::JoinSet;
+use tokio_stream::StreamExt;
+use tonic::{Code, Status};
+
+use crate::holder::Holder;
+use crate::support::{Client, PATIENCE};
+
+/// Between two rounds of a worker: steady, not as much as the machine can do.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Workers that call until they are told to end.
+pub struct Load {
+    workers: JoinSet<()>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    client: Client,
+    pods: Vec<String>,
+    containers: Vec<String>,
+    ending: AtomicBool,
+    calls: AtomicU64,
+    unsent: AtomicU64,
+    failed: Mutex<Vec<String>>,
+}
+
+/// What a worker does in each of its rounds.
+#[derive(Clone, Copy, Debug)]
+enum Round {
+    Lists,
+    ListsOnANewConnection,
+    Streams,
+    Statuses,
+    Churn,
+    Exec,
+}
+
+impl Load {
+    pub fn start(holder: &Holder) -> Load {
+        let shared = Arc::new(Shared {
+            client: Client::new(&holder.socket),
+            pods: holder.pods.clone(),
+            containers: holder.containers.clone(),
+            ending: AtomicBool::new(false),
+            calls: AtomicU64::new(0),
+            unsent: AtomicU64::new(0),
+            failed: Mutex::default(),
+        });
+        let mut workers = JoinSet::new();
+        for round in [
+            Round::Lists,
+            Round::ListsOnANewConnection,
+            Round::Streams,
+            Round::Statuses,
+            Round::Churn,
+            Round::Exec,
+        ] {
+            workers.spawn(work(Arc::clone(&shared), round));
+        }
+        workers.spawn(listen(Arc::clone(&shared)));
+        Load { workers, shared }
+    }
+
+    /// Waits until there have been so many more calls.
+    pub async fn calls(&self, more: u64) {
+        let enough = self.shared.calls.load(Relaxed) + more;
+        let called = async {
+            while self.shared.calls.load(Relaxed) < enough {
+                tokio::time::sleep(PAUSE).await;
+            }
+        };
+        let called = tokio::time::timeout(PATIENCE, called).await;
+        called.expect("calls are not answered");
+    }
+
+    /// How many calls there were, and how many of them had been handed back; panics if one failed.
+    pub async fn end(mut self) -> (u64, u64) {
+        self.shared.ending.store(true, Relaxed);
+        while let Some(worker) = self.workers.join_next().await {
+            worker.unwrap();
+        }
+        let failed = self.shared.failed.lock().unwrap();
+        assert!(failed.is_empty(), "{}", failed.join("\n"));
+        (
+            self.shared.calls.load(Relaxed),
+            self.shared.unsent.load(Relaxed),
+        )
+    }
+}
+
+async fn work(shared: Arc<Shared>, round: Round) {
+    while !shared.ending.load(Relaxed) {
+        if let Err(status) = shared.round(round).await {
+            shared.fail(&format!("{round:?}"), &status);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Listens again and again. The only end that a stream may have says that the switch ends.
+async fn listen(shared: Arc<Shared>) {
+    let client = Client::new(&shared.client.socket);
+    while !shared.ending.load(Relaxed) {
+        let listened = || async {
+            let request = cri::GetEventsRequest {};
+            let events = client.runtime().get_container_events(request).await?;
+            let mut events = events.into_inner();
+            while let Some(event) = events.next().await {
+                event?;
+                if shared.ending.load(Relaxed) {
+                    break;
+                }
+            }
+            Ok(())
+        };
+        match shared.call(listened).await {
+            Err(end) if end.message().contains("criswitch is shutting down") => {
+                assert_eq!(end.code(), Code::Unavailable);
+            }
+            Err(status) => shared.fail("events", &status),
+            Ok(()) => {}
+        }
+    }
+}
+
+impl Shared {
+    async fn round(&self, round: Round) -> Result<(), Status> {
+        match round {
+            Round::Lists => self.lists(&self.client).await,
+            Round::ListsOnANewConnection => self.lists(&Client::new(&self.client.socket)).await,
+            Round::Streams => self.streams().await,
+            Round::Statuses => self.statuses().await,
+            Round::Churn => self.churn().await,
+            Round::Exec => self.exec().await,
+        }
+    }
+
+    fn fail(&self, who: &str, status: &Status) {
+        let mut failed = self.failed.lock().unwrap();
+        failed.push(format!("{who}: {status:?}"));
+    }
+
+    /// Makes a call, again if it was handed back.
+    async fn call<T, F>(&self, call: impl Fn() -> F) -> Result<T, Status>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        self.calls.fetch_add(1, Relaxed);
+        loop {
+            match call().await {
+                Err(status) if handed_back(&status) => self.unsent.fetch_add(1, Relaxed),
+                answered => return answered,
+            };
+        }
+    }
+
+    async fn lists(&self, client: &Client) -> Result<(), Status> {
+        let pods = self.call(|| client.pods()).await?;
+        whole(pods.into_iter().map(|pod| pod.id), &self.pods)?;
+        let containers = self.call(|| client.containers()).await?;
+        whole(containers.into_iter().map(|one| one.id), &self.containers)
+    }
+
+    async fn streams(&self) -> Result<(), Status> {
+        let streamed = || async {
+            let request = cri::StreamPodSandboxesRequest::default();
+            let stream = self.client.runtime().stream_pod_sandboxes(request).await?;
+            let parts: Vec<_> = stream.into_inner().collect().await;
+            parts.into_iter().collect::<Result<Vec<_>, Status>>()
+        };
+        let parts = self.call(streamed).await?;
+        let pods = parts.into_iter().flat_map(|part| part.pod_sandboxes);
+        whole(pods.map(|pod| pod.id), &self.pods)
+    }
+
+    async fn statuses(&self) -> Result<(), Status> {
+        for id in &self.pods {
+            let asked = || async {
+                let request = cri::PodSandboxStatusRequest {
+                    pod_sandbox_id: id.clone(),
+                    verbose: false,
+                };
+                self.client.runtime().pod_sandbox_status(request).await
+            };
+            self.call(asked).await?;
+        }
+        Ok(())
+    }
+
+    async fn churn(&self) -> Result<(), Status> {
+        let client = &self.client;
+        let run = || client.run_pod("kata", "churn");
+        let pod = self.call(run).await?;
+        self.call(|| client.stop_pod(&pod)).await?;
+        self.call(|| client.remove_pod(&pod)).await
+    }
+
+    /// The runtime holds this back now and then, so that it is in flight while the switch ends.
+    async fn exec(&self) -> Result<(), Status> {
+        let exec = || async {
+            let request = cri::ExecSyncRequest {
+                container_id: self.containers[0].clone(),
+                cmd: vec!["true".to_owned()],
+                timeout: 0,
+            };
+            self.client.runtime().exec_sync(request).await
+        };
+        self.call(exec).await.map(drop)
+    }
+}
+
+/// Whether hyper never sent it: its own request came back to it out of the queue of a connection that closed.
+fn handed_back(status: &Status) -> bool {
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<hyper::Error>() {
+            return error.is_canceled();
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// Nothing is missing in a list, or in it twice.
+fn whole(listed: impl Iterator<Item = String>, wanted: &[String]) -> Result<(), Status> {
+    let listed: Vec<_> = listed.collect();
+    let different: BTreeSet<_> = listed.iter().collect();
+    if different.len() < listed.len() || !wanted.iter().all(|id| different.contains(id)) {
+        return Err(Status::data_loss(format!("not whole: {listed:?}")));
+    }
+    Ok(())
+}

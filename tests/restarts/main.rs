@@ -1,0 +1,113 @@
+//! The switch stops and starts under load, its socket held outside as systemd holds it: no client may notice.
+// No crate could reach it, and what panics is a failed test.
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::panic, clippy::indexing_slicing, clippy::print_stderr)]
+
+#[path = "../support/support.rs"]
+mod support;
+
+mod holder;
+mod load;
+
+use std::process::{ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use holder::Holder;
+use load::Load;
+use support::{Client, PATIENCE};
+use tokio::task::JoinHandle;
+
+/// How many times clients in the test's own process see the switch go.
+const FEW: usize = 20;
+/// How many times all of them do.
+const MANY: usize = 200;
+/// How many calls of tonic's client a switch serves before it is told to end.
+const A_LIFE: u64 = 50;
+/// The longest that all of it may take, builds aside.
+const LIMIT: Duration = Duration::from_secs(300);
+
+#[tokio::test]
+async fn no_call_fails_while_the_switch_stops_and_starts() {
+    let mut holder = Holder::new().await;
+    let load = Load::start(&holder);
+    restart(&mut holder, &load, FEW, 1).await;
+    let (calls, unsent) = load.end().await;
+    eprintln!("{FEW} restarts, {calls} calls, {unsent} handed back unsent by hyper's client");
+    holder.has_only_its_own();
+}
+
+#[tokio::test]
+async fn a_call_that_is_made_while_no_switch_runs_waits_for_the_next_one() {
+    let mut holder = Holder::new().await;
+    holder.signal("TERM");
+    holder.ended().await;
+    let client = Client::new(&holder.socket);
+    let mut call = std::pin::pin!(client.pods());
+    // It has been sent by now, and waits.
+    let waited = tokio::time::timeout(Duration::from_millis(100), &mut call).await;
+    assert!(waited.is_err());
+    holder.start();
+    let pods = tokio::time::timeout(PATIENCE, call).await.unwrap().unwrap();
+    assert_eq!(pods.len(), holder.pods.len());
+}
+
+/// Needs the client that tests/restarts/run.sh builds.
+#[tokio::test]
+#[ignore = "tests/restarts/run.sh builds the other client and runs it"]
+async fn no_call_of_two_kinds_of_clients_fails_in_two_hundred_restarts() {
+    let mut holder = Holder::new().await;
+    let (other_goes_on, other) = other_client(&holder);
+    let load = Load::start(&holder);
+    let begun = Instant::now();
+    let restarted = tokio::time::timeout(LIMIT, restart(&mut holder, &load, MANY, 2)).await;
+    restarted.expect("the restarts take too long");
+    let took = begun.elapsed();
+    let (calls, unsent) = load.end().await;
+    drop(other_goes_on);
+    let said = other.await.unwrap();
+    eprintln!("{MANY} restarts in {took:.1?}, no call failed");
+    eprintln!(
+        "tonic: calls {calls}, {unsent} of them at first handed back unsent by hyper's client"
+    );
+    eprintln!("crictl's client library: {}", said.trim());
+    holder.has_only_its_own();
+}
+
+/// Stops and starts the switch, each time with so many calls that end only after it was told to.
+async fn restart(holder: &mut Holder, load: &Load, times: usize, held: usize) {
+    for _ in 0..times {
+        load.calls(A_LIFE).await;
+        holder.runtime.hold("ExecSync");
+        let in_flight = |journal: &support::Journal| {
+            let exec = journal.held.iter().filter(|rpc| *rpc == "ExecSync");
+            exec.count() >= held
+        };
+        holder.runtime.until(in_flight).await;
+        holder.signal("TERM");
+        holder.until_it_says("shutting down").await;
+        holder.runtime.release("ExecSync");
+        holder.ended().await;
+        holder.start();
+        holder.runtime.forget_calls();
+    }
+}
+
+/// The same load by crictl's client library, in a process of its own, until the pipe is closed; what it says then.
+fn other_client(holder: &Holder) -> (ChildStdin, JoinHandle<String>) {
+    let program = std::env::var("RESTARTS_CLIENT").expect("RESTARTS_CLIENT names the client");
+    let mut client = Command::new(program);
+    client.arg(&holder.socket);
+    client.args([holder.pods.join(","), holder.containers.join(",")]);
+    client.stdin(Stdio::piped());
+    client.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut client = client.spawn().unwrap();
+    let goes_on = client.stdin.take().unwrap();
+    let said = tokio::task::spawn_blocking(move || {
+        let output = client.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        let complaints = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}{complaints}");
+        said.into_owned()
+    });
+    (goes_on, said)
+}

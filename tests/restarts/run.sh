@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# 200 stops and starts of the switch, its socket held outside, under the load of tonic's client and of the client
+# library that the kubelet and crictl have: no call may fail. Needs Rust and Go; what it builds is kept in
+# ${CRISWITCH_CACHE:-~/.cache/criswitch}.
+set -eu
+
+TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+CACHE=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}
+
+mkdir -p "$CACHE"
+(cd "$TOP/tests/restarts/client" && go vet ./... && go build -trimpath -mod=readonly -o "$CACHE/restarts-client" .)
+cd "$TOP"
+RESTARTS_CLIENT=$CACHE/restarts-client cargo test --quiet --locked --test restarts -- --ignored --nocapture

@@ -1,0 +1,393 @@
+//! A new table on a switch that runs: new pods go by it, those that run stay where they are.
+
+use criswitch::changes::{Changes, Draining, Moved};
+use criswitch::cri;
+use serde_json::Value as Json;
+use tonic::Code;
+
+use crate::faults::{hang, names, status, told_of, until_state, wake};
+use crate::support::{Rig, Sim};
+
+/// A table: the default row, all rows as `name = backend`, and what each backend's line is if it is named.
+fn table(default: &str, handlers: &str, backends: &[&str], directory: &str) -> String {
+    let backends = backends
+        .iter()
+        .map(|name| format!("{name} = \"{directory}/{name}.sock\"\n"));
+    let backends: String = backends.collect();
+    format!(
+        "default = {default:?}\nstart_wait = \"0s\"\n[handlers]\n{handlers}\n[backends]\n{backends}"
+    )
+}
+
+/// `runc` leads to old, which is alone; new serves beside it and nobody knows of it.
+async fn old_alone() -> Rig {
+    let sims = ["old", "new"].map(|name| Sim::new(name).handlers(["runc", "kata"]));
+    Rig::with_config(sims, |directory| {
+        table("runc", "runc = \"old\"", &["old"], directory)
+    })
+    .await
+}
+
+/// Another table for the switch that runs.
+fn reload(rig: &Rig, default: &str, handlers: &str, backends: &[&str]) -> Changes {
+    let outcome = rig.reload(|directory| table(default, handlers, backends, directory));
+    outcome
+        .result
+        .unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+/// Runs a pod as soon as the handler takes it.
+async fn run_when_ready(rig: &Rig, handler: &str, name: &str) -> String {
+    loop {
+        match rig.try_run(handler, name).await {
+            Ok(pod) => return pod,
+            Err(status) => assert_eq!(status.code(), Code::Unavailable, "{status}"),
+        }
+    }
+}
+
+async fn own_info(rig: &Rig) -> Json {
+    serde_json::from_str(&status(rig).await.info["criswitch"]).unwrap()
+}
+
+async fn backends_told(rig: &Rig) -> Vec<String> {
+    let own = own_info(rig).await;
+    let backends = own["backends"].as_array().unwrap().iter();
+    backends
+        .map(|backend| backend["name"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+fn owner<'a>(rig: &'a Rig, pod: &str) -> &'a str {
+    rig.owner_of(pod).unwrap().name()
+}
+
+#[tokio::test]
+async fn a_new_handler_takes_pods_and_the_others_go_on() {
+    let rig = old_alone().await;
+    let (before, container) = rig.run("runc", "before").await;
+    let changes = reload(
+        &rig,
+        "runc",
+        "runc = \"old\"\nkata = \"new\"",
+        &["old", "new"],
+    );
+    assert_eq!(changes.added, ["kata"]);
+    assert_eq!(changes.backends_added, ["new"]);
+    let after = run_when_ready(&rig, "kata", "after").await;
+    assert_eq!((owner(&rig, &before), owner(&rig, &after)), ("old", "new"));
+    assert_eq!(names(&rig.pods().await.unwrap()), ["after", "before"]);
+    rig.stop(&container).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_handler_that_is_gone_refuses_new_pods_and_its_pods_live_on() {
+    let rig = old_alone().await;
+    reload(
+        &rig,
+        "runc",
+        "runc = \"old\"\nkata = \"new\"",
+        &["old", "new"],
+    );
+    let pod = run_when_ready(&rig, "kata", "web").await;
+    let changes = reload(&rig, "runc", "runc = \"old\"", &["old"]);
+    assert_eq!(changes.removed, ["kata"]);
+    assert_eq!(
+        changes.backends_draining,
+        [Draining {
+            name: "new".into(),
+            pods: 1,
+            containers: 0
+        }]
+    );
+    let refused = rig.try_run("kata", "late").await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(
+        refused
+            .message()
+            .starts_with("no runtime for \"kata\" is configured"),
+        "{refused}"
+    );
+    let container = rig.create(&pod, "web").await;
+    rig.start(&container).await.unwrap();
+    assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
+}
+
+#[tokio::test]
+async fn a_handler_that_moves_takes_its_new_pods_along_and_no_others() {
+    let rig = old_alone().await;
+    let before = rig.run_pod("runc", "before").await;
+    let changes = reload(&rig, "runc", "runc = \"new\"", &["old", "new"]);
+    let moved = Moved {
+        name: "runc".into(),
+        from: "old".into(),
+        to: "new".into(),
+    };
+    assert_eq!(changes.moved, [moved]);
+    let after = run_when_ready(&rig, "runc", "after").await;
+    // One that names no handler moves with the default row.
+    let unnamed = rig.run_pod("", "unnamed").await;
+    assert_eq!((owner(&rig, &before), owner(&rig, &after)), ("old", "new"));
+    assert_eq!(owner(&rig, &unnamed), "new");
+    let old = told_of(&rig, "old").await;
+    assert_eq!((&old["draining"], &old["pods"]), (&true.into(), &1.into()));
+    assert_eq!(told_of(&rig, "new").await["draining"], false);
+}
+
+#[tokio::test]
+async fn a_backend_that_no_file_names_is_kept_until_it_owns_nothing_and_the_line_for_a_restart_is_told()
+ {
+    let rig = old_alone().await;
+    let pod = rig.run_pod("runc", "before").await;
+    let (_, container) = (&pod, rig.create(&pod, "web").await);
+    reload(&rig, "runc", "runc = \"new\"", &["new"]);
+    until_state(&rig, "new", "ready").await;
+    let old = told_of(&rig, "old").await;
+    let line = format!("old = {:?}", rig.sim("old").socket().display().to_string());
+    assert_eq!(old["restartNeeds"], line);
+    assert_eq!(told_of(&rig, "new").await["restartNeeds"], Json::Null);
+    rig.remove(&container).await.unwrap();
+    assert_eq!(backends_told(&rig).await, ["new", "old"]);
+    rig.stop_pod(&pod).await.unwrap();
+    rig.remove_pod(&pod).await.unwrap();
+    assert_eq!(backends_told(&rig).await, ["new"]);
+    // Its connection ends with its last call.
+    rig.sim("old")
+        .until(|journal| journal.connections == 0)
+        .await;
+}
+
+#[tokio::test]
+async fn a_backend_that_owns_nothing_is_gone_at_once() {
+    let rig = old_alone().await;
+    let changes = reload(&rig, "runc", "runc = \"new\"", &["new"]);
+    assert_eq!(
+        (changes.backends_added, changes.backends_gone),
+        (vec!["new".into()], vec!["old".into()])
+    );
+    until_state(&rig, "new", "ready").await;
+    assert_eq!(backends_told(&rig).await, ["new"]);
+}
+
+#[tokio::test]
+async fn a_backend_with_a_pod_under_way_is_kept_for_it() {
+    let rig = old_alone().await;
+    let old = rig.sim("old");
+    old.hold("RunPodSandbox");
+    let run = rig.try_run("runc", "slow");
+    let change = async {
+        old.until(|journal| journal.held == ["RunPodSandbox"]).await;
+        let changes = reload(&rig, "runc", "runc = \"new\"", &["new"]);
+        assert_eq!(changes.backends_gone, Vec::<String>::new());
+        until_state(&rig, "new", "ready").await;
+        old.release("RunPodSandbox");
+    };
+    let (pod, ()) = tokio::join!(run, change);
+    // It ends by the table that it began with, and is known from then on.
+    let pod = pod.unwrap();
+    assert_eq!(owner(&rig, &pod), "old");
+    rig.create(&pod, "web").await;
+    assert_eq!(names(&rig.pods().await.unwrap()), ["slow"]);
+}
+
+#[tokio::test]
+async fn a_call_under_way_at_a_backend_that_goes_is_not_disturbed() {
+    let rig = old_alone().await;
+    reload(
+        &rig,
+        "runc",
+        "runc = \"old\"\nkata = \"new\"",
+        &["old", "new"],
+    );
+    until_state(&rig, "new", "ready").await;
+    let new = rig.sim("new");
+    new.hold("PullImage");
+    let mut images = rig.images();
+    let pull = images.pull_image(cri::PullImageRequest {
+        image: Some(cri::ImageSpec {
+            image: "docker.io/library/busybox".to_owned(),
+            runtime_handler: "kata".to_owned(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    });
+    let change = async {
+        new.until(|journal| journal.held == ["PullImage"]).await;
+        let changes = reload(&rig, "runc", "runc = \"old\"", &["old"]);
+        assert_eq!(changes.backends_gone, ["new"]);
+        assert_eq!(backends_told(&rig).await, ["old"]);
+        new.release("PullImage");
+    };
+    let (pulled, ()) = tokio::join!(pull, change);
+    pulled.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_wrong_changes_nothing_and_is_told() {
+    let rig = old_alone().await;
+    let outcome =
+        rig.reload(|_| "default = \"kata\"\n[handlers]\nrunc = \"/run/x.sock\"\nfoo = 1".into());
+    let problems = outcome.result.unwrap_err();
+    assert!(problems.contains("criswitch.toml:2:11"), "{problems}");
+    assert!(problems.lines().count() >= 2, "{problems}");
+    rig.run_pod("runc", "web").await;
+    let own = own_info(&rig).await;
+    assert_eq!(own["reloads"]["last"]["problems"], problems);
+    assert_eq!(own["reloads"]["last"]["changes"], Json::Null);
+    assert_eq!(
+        (&own["reloads"]["count"], &own["reloads"]["refused"]),
+        (&1.into(), &1.into())
+    );
+}
+
+#[tokio::test]
+async fn what_only_a_restart_can_change_is_refused_by_name() {
+    let rig = old_alone().await;
+    let outcome = rig.reload(|directory| {
+        let table = table(
+            "runc",
+            "kata = \"new\"\nrunc = \"old\"",
+            &["new", "old"],
+            directory,
+        );
+        format!("max_message = \"17MiB\"\nallow_uids = [0, 7]\n{table}")
+    });
+    let problems = outcome.result.unwrap_err();
+    let named: Vec<_> = problems
+        .lines()
+        .map(|line| line.split('"').nth(1).unwrap())
+        .collect();
+    assert_eq!(named, ["max_message", "allow_uids"]);
+    let refused = rig.try_run("kata", "web").await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+}
+
+#[tokio::test]
+async fn a_backend_that_was_never_there_costs_no_list_and_no_status_and_takes_pods_when_it_comes() {
+    let rig = old_alone().await;
+    rig.run_pod("runc", "before").await;
+    rig.sim("new").stop().await;
+    reload(
+        &rig,
+        "runc",
+        "runc = \"old\"\nkata = \"new\"",
+        &["old", "new"],
+    );
+    assert_eq!(names(&rig.pods().await.unwrap()), ["before"]);
+    assert_eq!(told_of(&rig, "new").await["joined"], false);
+    let refused = rig.try_run("kata", "web").await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(refused.message().contains("backend \"new\""), "{refused}");
+    rig.sim("new").start();
+    run_when_ready(&rig, "kata", "web").await;
+    assert_eq!(names(&rig.pods().await.unwrap()), ["before", "web"]);
+    // From now on nothing is a list without it.
+    rig.sim("new").stop().await;
+    until_state(&rig, "new", "down").await;
+    assert_eq!(told_of(&rig, "new").await["joined"], true);
+}
+
+#[tokio::test]
+async fn a_default_that_was_never_there_does_not_speak_for_the_node_yet() {
+    let rig = old_alone().await;
+    rig.sim("new").stop().await;
+    let changes = reload(
+        &rig,
+        "kata",
+        "runc = \"old\"\nkata = \"new\"",
+        &["old", "new"],
+    );
+    assert_eq!(changes.default.unwrap().to, "kata");
+    let version = rig
+        .runtime()
+        .version(cri::VersionRequest::default())
+        .await
+        .unwrap();
+    assert_eq!(version.into_inner().runtime_name, "old");
+    assert_eq!(
+        rig.try_run("", "web").await.unwrap_err().code(),
+        Code::Unavailable
+    );
+    rig.sim("new").start();
+    run_when_ready(&rig, "", "web").await;
+    let version = rig
+        .runtime()
+        .version(cri::VersionRequest::default())
+        .await
+        .unwrap();
+    assert_eq!(version.into_inner().runtime_name, "new");
+}
+
+#[tokio::test]
+async fn names_in_replies_follow_the_table_of_now() {
+    let rig = old_alone().await;
+    rig.run_pod("runc", "web").await;
+    reload(
+        &rig,
+        "std",
+        "std = { backend = \"old\", handler = \"runc\" }",
+        &["old"],
+    );
+    let pods = rig.pods().await.unwrap();
+    assert_eq!(pods[0].runtime_handler, "std");
+}
+
+#[tokio::test]
+async fn a_socket_under_another_name_is_the_same_backend() {
+    let rig = old_alone().await;
+    let pod = rig.run_pod("runc", "web").await;
+    let outcome = rig.reload(|directory| {
+        format!("default = \"runc\"\n[handlers]\nrunc = \"stock\"\n[backends]\nstock = \"{directory}/old.sock\"\n")
+    });
+    let changes = outcome.result.unwrap();
+    assert_eq!(
+        (&changes.backends_added, &changes.backends_gone),
+        (&vec![], &vec![])
+    );
+    let told = told_of(&rig, "stock").await;
+    assert_eq!(
+        (&told["state"], &told["pods"], &told["transitions"]),
+        (&"ready".into(), &1.into(), &1.into())
+    );
+    rig.stop_pod(&pod).await.unwrap();
+}
+
+#[tokio::test]
+async fn another_socket_under_the_same_name_is_another_backend() {
+    let rig = old_alone().await;
+    let before = rig.run_pod("runc", "before").await;
+    let outcome = rig.reload(|directory| {
+        format!("default = \"runc\"\n[handlers]\nrunc = \"old\"\n[backends]\nold = \"{directory}/new.sock\"\n")
+    });
+    assert_eq!(outcome.result.unwrap().backends_draining[0].name, "old-old");
+    let after = run_when_ready(&rig, "runc", "after").await;
+    assert_eq!((owner(&rig, &before), owner(&rig, &after)), ("old", "new"));
+    assert_eq!(told_of(&rig, "old-old").await["pods"], 1);
+}
+
+#[tokio::test]
+async fn a_reload_of_the_same_changes_nothing() {
+    let rig = old_alone().await;
+    let changes = rig.reload_file().result.unwrap();
+    assert_eq!(changes, Changes::default());
+    assert_eq!(changes.lines(), ["nothing changed"]);
+}
+
+#[tokio::test]
+async fn a_backend_that_hangs_and_owns_pods_is_kept_and_stays_in_lists() {
+    let rig = old_alone().await;
+    rig.run_pod("runc", "before").await;
+    rig.pods().await.unwrap();
+    reload(
+        &rig,
+        "runc",
+        "runc = \"old\"\nkata = \"new\"",
+        &["old", "new"],
+    );
+    until_state(&rig, "new", "ready").await;
+    hang(rig.sim("old"));
+    reload(&rig, "kata", "kata = \"new\"", &["new"]);
+    run_when_ready(&rig, "kata", "after").await;
+    assert_eq!(names(&rig.pods().await.unwrap()), ["after", "before"]);
+    wake(rig.sim("old"));
+}
