@@ -268,9 +268,16 @@ async fn many_handlers_are_adopted_but_for_the_default_and_the_disputed() {
 
 #[tokio::test]
 async fn a_handler_whose_name_no_runtimeclass_can_have_gets_a_row_in_comment_signs() {
-    let node = Node::new().with(CRIO, crio(["runc", "Kata_QEMU", "\u{1b}[31m\n"]));
+    let node = Node::new().with(CRIO, crio(["runc", "Kata_QEMU", "RunC", "\u{1b}[31m\n"]));
     let printed = node.configuration(&[]).await;
     let row = r#"#kata-qemu = { backend = "crio", handler = "Kata_QEMU" }"#;
+    assert!(
+        printed.text.contains(&format!("\n{row}\n")),
+        "{}",
+        printed.text
+    );
+    // Nor does it become the name of another row.
+    let row = r#"#runc-crio = { backend = "crio", handler = "RunC" }"#;
     assert!(
         printed.text.contains(&format!("\n{row}\n")),
         "{}",
@@ -280,6 +287,7 @@ async fn a_handler_whose_name_no_runtimeclass_can_have_gets_a_row_in_comment_sig
     expect![[r#"
         criswitch: crio has a handler "\u{1b}[31m\n", and no RuntimeClass can have that name.
         criswitch: crio has a handler "Kata_QEMU", and no RuntimeClass can have that name.
+        criswitch: crio has a handler "RunC", and no RuntimeClass can have that name.
     "#]]
     .assert_eq(&printed.told);
 }

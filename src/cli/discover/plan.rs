@@ -51,7 +51,7 @@ pub(super) fn plan(mut backends: Vec<Planned>) -> Plan {
     let mut rows: Vec<Row> = Vec::new();
     for (id, backend) in backends.iter().enumerate() {
         for handler in offered(&backend.found) {
-            let row = row(&rows, &backends, id, handler);
+            let row = row(&rows, id, handler);
             rows.push(row);
         }
     }
@@ -61,13 +61,11 @@ pub(super) fn plan(mut backends: Vec<Planned>) -> Plan {
             own_default(&mut rows, id, backend);
         }
     }
-    if let Some(id) = adopting(&rows, &backends) {
+    name_others(&mut rows, &backends);
+    let adopting = adopting(&rows, &backends);
+    if let Some((id, backend)) = adopting.and_then(|id| Some((id, backends.get_mut(id)?))) {
+        backend.adopts = true;
         adopt(&mut rows, id, &default);
-        backends
-            .iter_mut()
-            .skip(id)
-            .take(1)
-            .for_each(|backend| backend.adopts = true);
     }
     rows.sort_by(|a, b| (a.backend, &a.name).cmp(&(b.backend, &b.name)));
     Plan {
@@ -93,28 +91,38 @@ pub(super) fn offered(found: &Found) -> Vec<&str> {
     names
 }
 
-fn row(rows: &[Row], backends: &[Planned], backend: usize, handler: &str) -> Row {
-    let written = |name: &str| rows.iter().find(|row| row.is_written() && row.name == name);
-    let other_name = |stem: &str| {
-        let wish = backends
-            .get(backend)
-            .map(|planned| format!("{stem}-{}", planned.place.name));
-        names::first_free(wish.and_then(|wish| names::label_of(&wish)), stem, |name| {
-            written(name).is_some()
-        })
-    };
-    let (name, fate) = match (names::label_of(handler), written(handler)) {
-        (Some(label), None) if label == handler => (label, Fate::Written),
-        (Some(label), Some(other)) if label == handler => {
-            (other_name(&label), Fate::Taken(other.backend))
-        }
-        (label, _) => (label.unwrap_or_default(), Fate::NoLabel),
+fn row(rows: &[Row], backend: usize, handler: &str) -> Row {
+    let written = rows
+        .iter()
+        .find(|row| row.is_written() && row.name == handler);
+    let label = names::label_of(handler);
+    let fate = match written {
+        _ if label.as_deref() != Some(handler) => Fate::NoLabel,
+        Some(other) => Fate::Taken(other.backend),
+        None => Fate::Written,
     };
     Row {
-        name,
+        name: label.unwrap_or_default(),
         backend,
         handler: handler.to_owned(),
         fate,
+    }
+}
+
+/// Gives each handler without a row a name that it could have: no other one's.
+fn name_others(rows: &mut [Row], backends: &[Planned]) {
+    let (written, others): (Vec<&mut Row>, Vec<&mut Row>) =
+        rows.iter_mut().partition(|row| row.is_written());
+    let mut taken: Vec<String> = written.iter().map(|row| row.name.clone()).collect();
+    for row in others.into_iter().filter(|row| !row.name.is_empty()) {
+        let backend = backends.get(row.backend).map(|backend| &backend.place.name);
+        let longer =
+            backend.and_then(|backend| names::label_of(&format!("{}-{backend}", row.name)));
+        let wishes = [Some(row.name.clone()), longer].into_iter().flatten();
+        row.name = names::first_free(wishes, &row.name, |name| {
+            taken.iter().any(|other| other == name)
+        });
+        taken.push(row.name.clone());
     }
 }
 
