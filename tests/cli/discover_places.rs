@@ -98,9 +98,11 @@ async fn the_switchs_own_socket_is_no_backend_by_its_path_nor_by_its_words() {
     assert_eq!(printed.backends().len(), 1);
     assert_eq!(printed.config.listen.to_string(), text(&switch));
     // Nor may what is to become the switch's be a backend.
-    let listen = "NODE/run/containerd/containerd.sock";
-    let outcome = node.discover(&["--listen", listen]).await;
-    assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
+    std::os::unix::fs::symlink(node.path(CONTAINERD), node.path("link.sock")).unwrap();
+    for listen in ["NODE/run/containerd/containerd.sock", "NODE/link.sock"] {
+        let outcome = node.discover(&["--listen", listen]).await;
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""), "{listen}");
+    }
 }
 
 #[tokio::test]
@@ -119,6 +121,11 @@ async fn what_is_there_and_is_no_cri_socket_is_named_with_the_cause() {
         criswitch: No backend at /node/run/k0s/containerd.sock: Version says Unimplemented: unknown service runtime.v1.RuntimeService. It is too old, or its CRI is off (disabled_plugins, as in Docker's packages).
         criswitch: No backend at /node/run/crio/crio.sock: not a socket.
     "#]].assert_eq(&printed.told);
+    // A path stays whole, however long.
+    let long = format!("{}.sock", "a".repeat(80));
+    let printed = node.configuration(&[&format!("NODE/{long}")]).await;
+    let whole = format!(" /node/{long}:");
+    assert!(printed.text.contains(&whole), "{}", printed.text);
 }
 
 #[tokio::test]
