@@ -9,7 +9,9 @@ mod log;
 mod manifests;
 mod node;
 mod probe;
+mod reload;
 mod routes;
+mod running;
 mod serve;
 mod shell;
 
@@ -37,6 +39,7 @@ Examples:
   criswitch check --node    the same, and what kubelet and crictl lack
   criswitch check --json    the same for programs
   criswitch serve           serve until SIGTERM, then finish calls
+  criswitch reload          take up a changed configuration
   criswitch manifests | kubectl apply -f -
   criswitch man | man -l -
   crictl -r unix:///run/criswitch/criswitch.sock pods
@@ -56,6 +59,8 @@ struct Cli {
 enum Command {
     /// Serve the CRI on the configuration's socket until SIGTERM or SIGINT.
     Serve(File),
+    /// Make the daemon read its configuration again, and show what has changed or why nothing has.
+    Reload(Reload),
     /// Tell every problem of the configuration, or show the table as it will run.
     Check(Check),
     /// Print the RuntimeClass of each handler of the table, for kubectl apply -f -.
@@ -103,6 +108,15 @@ struct Check {
 }
 
 #[derive(Args)]
+struct Reload {
+    #[command(flatten)]
+    file: File,
+    /// Write JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
 struct Manifests {
     #[command(flatten)]
     file: File,
@@ -117,6 +131,8 @@ enum Verdict {
     Fine,
     /// It has said what is not.
     NotFine,
+    /// It has told every problem of the configuration.
+    WrongConfiguration,
 }
 
 /// Runs the command that the process was started with.
@@ -128,6 +144,7 @@ pub(crate) fn run() -> ExitCode {
     match cli.command.run() {
         Ok(Verdict::Fine) => ExitCode::SUCCESS,
         Ok(Verdict::NotFine) => ExitCode::from(FAILED),
+        Ok(Verdict::WrongConfiguration) => ExitCode::from(CONFIGURATION),
         Err(error) => failed(&error),
     }
 }
@@ -136,6 +153,7 @@ impl Command {
     fn run(self) -> anyhow::Result<Verdict> {
         match self {
             Command::Serve(file) => serve::serve(Config::load(&file.path)?),
+            Command::Reload(reload) => reload.run(),
             Command::Check(check) => check.run(),
             Command::Discover(discover) => discover.run(),
             Command::Manifests(manifests) => manifests.run(),

@@ -32,6 +32,8 @@ mod node;
 mod passed;
 #[path = "cli/probe.rs"]
 mod probe;
+#[path = "cli/reload.rs"]
+mod reload;
 #[path = "cli/runtimes.rs"]
 mod runtimes;
 #[path = "cli/secrets.rs"]

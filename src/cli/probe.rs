@@ -216,7 +216,7 @@ async fn ask_cgroup_driver(backend: &Backend, wire: &Wire) -> anyhow::Result<Opt
     Ok(config.linux.map(|linux| linux.cgroup_driver()))
 }
 
-async fn call(
+pub(super) async fn call(
     backend: &Backend,
     wire: &Wire,
     row: &Row,

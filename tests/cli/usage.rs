@@ -21,6 +21,8 @@ fn help_and_version_are_answers() {
 
         Commands:
           serve        Serve the CRI on the configuration's socket until SIGTERM or SIGINT
+          reload       Make the daemon read its configuration again, and show what has changed or why
+                       nothing has
           check        Tell every problem of the configuration, or show the table as it will run
           manifests    Print the RuntimeClass of each handler of the table, for kubectl apply -f -
           discover     Print a configuration for the runtimes that are on this node
@@ -40,6 +42,7 @@ fn help_and_version_are_answers() {
           criswitch check --node    the same, and what kubelet and crictl lack
           criswitch check --json    the same for programs
           criswitch serve           serve until SIGTERM, then finish calls
+          criswitch reload          take up a changed configuration
           criswitch manifests | kubectl apply -f -
           criswitch man | man -l -
           crictl -r unix:///run/criswitch/criswitch.sock pods
