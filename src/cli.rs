@@ -5,6 +5,7 @@
 mod check;
 mod columns;
 mod log;
+mod notify;
 mod probe;
 mod routes;
 mod serve;

@@ -16,6 +16,8 @@ mod support;
 mod check;
 #[path = "cli/log.rs"]
 mod log;
+#[path = "cli/notify.rs"]
+mod notify;
 #[path = "cli/passed.rs"]
 mod passed;
 #[path = "cli/probe.rs"]

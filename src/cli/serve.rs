@@ -9,6 +9,7 @@ use criswitch::listener::{Listener, Passed};
 use criswitch::switch::Switch;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::notify::Notify;
 use super::{Verdict, log};
 
 /// Serves until SIGTERM or SIGINT.
@@ -16,6 +17,7 @@ pub(super) fn serve(config: Config) -> anyhow::Result<Verdict> {
     log::start(&config.log);
     // While there is one thread only.
     let passed = Passed::take()?;
+    let notify = Notify::start()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -29,8 +31,14 @@ pub(super) fn serve(config: Config) -> anyhow::Result<Verdict> {
         };
         tracing::info!(%listen, passed, "serving");
         let switch = Arc::new(Switch::new(config, &Dialer::Socket));
-        criswitch::serve(switch, listener, shutdown).await;
-        Ok(Verdict::Fine)
+        let shutdown = async {
+            shutdown.await;
+            notify.stopping(switch.live().config.drain);
+        };
+        tokio::select! {
+            () = criswitch::serve(Arc::clone(&switch), listener, shutdown) => Ok(Verdict::Fine),
+            never = notify.keep(&switch) => match never {},
+        }
     })
 }
 
