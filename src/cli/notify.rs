@@ -21,26 +21,36 @@ const ANSWERS: u32 = 3;
 /// What the end may take beside the drain.
 const END_MARGIN: Duration = Duration::from_secs(5);
 
+/// How long the end waits for the last message to be sent.
+const LAST_WORD: Duration = Duration::from_millis(100);
+
 /// The way to the service manager, if there is one.
 pub(super) struct Notify {
     messages: Option<SyncSender<String>>,
+    /// Closed when all messages have been sent, after there can be no more.
+    sent: Receiver<Infallible>,
     ending: Cell<bool>,
 }
 
 impl Notify {
     /// Finds the manager in the environment.
     pub(super) fn start() -> io::Result<Notify> {
+        let (sending, sent) = sync_channel(0);
         let messages = if env::var_os("NOTIFY_SOCKET").is_some() {
             let (messages, unread) = sync_channel(UNREAD);
             // Sending blocks when the manager does not read.
             let thread = thread::Builder::new().name("notify".to_owned());
-            thread.spawn(move || deliver(&unread))?;
+            thread.spawn(move || {
+                deliver(&unread);
+                drop(sending);
+            })?;
             Some(messages)
         } else {
             None
         };
         Ok(Notify {
             messages,
+            sent,
             ending: Cell::new(false),
         })
     }
@@ -84,6 +94,13 @@ impl Notify {
             NotifyState::Status("finishing the calls in flight"),
             NotifyState::ExtendTimeoutUsec(most.try_into().unwrap_or(u32::MAX)),
         ]);
+    }
+}
+
+impl Drop for Notify {
+    fn drop(&mut self) {
+        self.messages = None;
+        self.sent.recv_timeout(LAST_WORD).ok();
     }
 }
 
