@@ -16,6 +16,12 @@ mod support;
 mod check;
 #[path = "cli/log.rs"]
 mod log;
+#[path = "cli/machine.rs"]
+mod machine;
+#[path = "cli/manifests.rs"]
+mod manifests;
+#[path = "cli/node.rs"]
+mod node;
 #[path = "cli/notify.rs"]
 mod notify;
 #[path = "cli/passed.rs"]
@@ -26,6 +32,8 @@ mod probe;
 mod secrets;
 #[path = "cli/serve.rs"]
 mod serve;
+#[path = "cli/shell.rs"]
+mod shell;
 #[path = "cli/told.rs"]
 mod told;
 #[path = "cli/usage.rs"]

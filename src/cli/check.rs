@@ -8,10 +8,15 @@ use criswitch::cri::CgroupDriver;
 use serde_json::{Value, json};
 
 use super::columns::columns;
+use super::node::Node;
 use super::probe::{Found, Probe, advertised, cgroup_driver, with_other_driver};
 
 /// For people.
-pub(super) fn text(config: &Config, probes: Option<&[Probe]>) -> anyhow::Result<String> {
+pub(super) fn text(
+    config: &Config,
+    probes: Option<&[Probe]>,
+    node: Option<&Node>,
+) -> anyhow::Result<String> {
     let mut parts = vec![
         settings(config)?,
         handlers(&config.table)?,
@@ -23,12 +28,17 @@ pub(super) fn text(config: &Config, probes: Option<&[Probe]>) -> anyhow::Result<
         let wrong = [missing_handlers, other_drivers];
         parts.push(wrong.map(|lines| lines(&config.table, probes)).concat());
     }
+    parts.extend(node.map(Node::text).transpose()?);
     parts.retain(|part| !part.is_empty());
     Ok(parts.join("\n"))
 }
 
 /// For programs: every field is there, null where nobody asked or it cannot be told; a unit ends a field's name.
-pub(super) fn json(config: &Config, probes: Option<&[Probe]>) -> anyhow::Result<String> {
+pub(super) fn json(
+    config: &Config,
+    probes: Option<&[Probe]>,
+    node: Option<&Node>,
+) -> anyhow::Result<String> {
     let table = &config.table;
     let handlers = table
         .handlers
@@ -62,6 +72,7 @@ pub(super) fn json(config: &Config, probes: Option<&[Probe]>) -> anyhow::Result<
         "hash": config.hash,
         "handlers": handlers.collect::<Vec<_>>(),
         "backends": backends.collect::<Vec<_>>(),
+        "node": node.map(Node::json),
     });
     Ok(serde_json::to_string_pretty(&value)? + "\n")
 }
@@ -195,7 +206,7 @@ fn other_drivers(table: &Table, probes: &[Probe]) -> String {
 }
 
 /// As kubelets and runtimes write it in their configurations.
-fn driver_name(driver: CgroupDriver) -> String {
+pub(super) fn driver_name(driver: CgroupDriver) -> String {
     driver.as_str_name().to_lowercase()
 }
 
