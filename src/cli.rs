@@ -4,6 +4,7 @@
 
 mod check;
 mod columns;
+mod discover;
 mod log;
 mod manifests;
 mod node;
@@ -31,6 +32,7 @@ const CONFIGURATION: u8 = 78;
 // At most 70 columns: the manual shows these lines as they are, indented.
 const EXAMPLES: &str = "\
 Examples:
+  criswitch discover        a configuration for this node's runtimes
   criswitch check           every mistake, or the table as it will run
   criswitch check --probe   the same, and what each backend says
   criswitch check --node    the same, and what kubelet and crictl lack
@@ -59,6 +61,8 @@ enum Command {
     Check(Check),
     /// Print the RuntimeClass of each handler of the table, for kubectl apply -f -.
     Manifests(Manifests),
+    /// Print a configuration for the runtimes that are on this node.
+    Discover(discover::Discover),
     /// Show what becomes of each RPC of the CRI.
     Routes,
     /// Print the script that completes the command line in a shell.
@@ -134,6 +138,7 @@ impl Command {
         match self {
             Command::Serve(file) => serve::serve(Config::load(&file.path)?),
             Command::Check(check) => check.run(),
+            Command::Discover(discover) => discover.run(),
             Command::Manifests(manifests) => manifests.run(),
             Command::Routes => print(&routes::text()?),
             Command::Completions { shell } => print(&shell::completions(shell, Cli::command())?),

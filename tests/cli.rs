@@ -14,6 +14,12 @@ mod support;
 
 #[path = "cli/check.rs"]
 mod check;
+#[path = "cli/discover.rs"]
+mod discover;
+#[path = "cli/discover_places.rs"]
+mod discover_places;
+#[path = "cli/discover_write.rs"]
+mod discover_write;
 #[path = "cli/log.rs"]
 mod log;
 #[path = "cli/machine.rs"]
@@ -28,6 +34,8 @@ mod notify;
 mod passed;
 #[path = "cli/probe.rs"]
 mod probe;
+#[path = "cli/runtimes.rs"]
+mod runtimes;
 #[path = "cli/secrets.rs"]
 mod secrets;
 #[path = "cli/serve.rs"]

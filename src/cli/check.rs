@@ -145,7 +145,7 @@ fn answers(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
                 backend.name.clone(),
                 format!("{} {}", found.runtime, found.version),
                 found.cgroup_driver.map(driver_name).unwrap_or_default(),
-                found.handlers.join(" "),
+                found.handler_names().join(" "),
             ],
             Err(cause) => [
                 backend.name.clone(),
@@ -223,31 +223,29 @@ fn handler_json(table: &Table, row: &Handler, probes: Option<&[Probe]>) -> Value
 fn probe_json(probe: &Probe) -> Value {
     match probe {
         Err(cause) => json!({ "answers": false, "cause": cause }),
-        Ok(Found {
-            runtime,
-            version,
-            cgroup_driver,
-            conditions,
-            handlers,
-        }) => {
-            let conditions = conditions.iter().map(|condition| {
-                json!({
-                    "type": condition.r#type,
-                    "status": condition.status,
-                    "reason": condition.reason,
-                    "message": condition.message,
-                })
-            });
-            json!({
-                "answers": true,
-                "runtime": runtime,
-                "version": version,
-                "cgroup_driver": cgroup_driver.map(driver_name),
-                "conditions": conditions.collect::<Vec<_>>(),
-                "handlers": handlers,
-            })
-        }
+        Ok(found) => found_json(found),
     }
+}
+
+/// What a backend says of itself, for programs.
+pub(super) fn found_json(found: &Found) -> Value {
+    let conditions = found.conditions.iter().map(|condition| {
+        json!({
+            "type": condition.r#type,
+            "status": condition.status,
+            "reason": condition.reason,
+            "message": condition.message,
+        })
+    });
+    json!({
+        "answers": true,
+        "runtime": found.runtime,
+        "version": found.version,
+        "cgroup_driver": found.cgroup_driver.map(driver_name),
+        "conditions": conditions.collect::<Vec<_>>(),
+        "features": found.feature_names(),
+        "handlers": found.handler_names(),
+    })
 }
 
 fn duration(duration: Duration) -> String {

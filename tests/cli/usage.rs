@@ -23,6 +23,7 @@ fn help_and_version_are_answers() {
           serve        Serve the CRI on the configuration's socket until SIGTERM or SIGINT
           check        Tell every problem of the configuration, or show the table as it will run
           manifests    Print the RuntimeClass of each handler of the table, for kubectl apply -f -
+          discover     Print a configuration for the runtimes that are on this node
           routes       Show what becomes of each RPC of the CRI
           completions  Print the script that completes the command line in a shell
           man          Print this command's manual page, or write the pages of all commands to a directory
@@ -33,6 +34,7 @@ fn help_and_version_are_answers() {
           -V, --version  Print version
 
         Examples:
+          criswitch discover        a configuration for this node's runtimes
           criswitch check           every mistake, or the table as it will run
           criswitch check --probe   the same, and what each backend says
           criswitch check --node    the same, and what kubelet and crictl lack
