@@ -41,6 +41,9 @@ const MOST_UNANSWERED: usize = 256;
 /// How long after the unheard end of a call that makes a pod a list of pods tells what came of it.
 const SETTLED: Duration = Duration::from_secs(10);
 
+/// What a backend is down with that is gone.
+pub(crate) const CLOSED: &str = "the table does not have it any more";
+
 /// A CRI socket that is called.
 #[derive(Debug)]
 pub struct Backend {
@@ -64,6 +67,8 @@ pub struct Backend {
     creating: AtomicUsize,
     /// It takes part in what all backends are asked.
     joined: AtomicBool,
+    /// It is not to be connected to any more.
+    gone: AtomicBool,
     closed: Notify,
     settings: Mutex<Settings>,
     known: Mutex<Known>,
@@ -134,6 +139,7 @@ impl Backend {
             unanswered: AtomicUsize::new(0),
             creating: AtomicUsize::new(0),
             joined: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
             closed: Notify::new(),
             settings: Mutex::new(Settings::of(config)),
             known: Mutex::default(),
@@ -176,6 +182,7 @@ impl Backend {
 
     /// Ends its session once the calls in flight are done.
     pub(crate) fn close(&self) {
+        self.gone.store(true, Ordering::Relaxed);
         self.closed.notify_one();
     }
 
@@ -271,6 +278,8 @@ impl Backend {
         match state {
             State::Ready(wire) => return Ok(wire),
             State::Unresponsive(wire, cause) => return self.one_more(wire, &cause),
+            // Nobody is left who would try.
+            _ if self.gone.load(Ordering::Relaxed) => return Err(self.unavailable(CLOSED)),
             State::Connecting | State::Down(_) => {}
         }
         self.retry.notify_one();

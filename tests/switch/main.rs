@@ -32,6 +32,7 @@ mod node_config;
 mod owners;
 mod questions;
 mod reloads;
+mod reloads_midway;
 mod renames;
 mod requests;
 mod restart;
