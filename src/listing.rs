@@ -21,6 +21,7 @@ impl Switch {
     pub(crate) async fn greet(&self, backend: &Backend, wire: &Wire) -> Result<(), Status> {
         Switch::version(backend, wire).await?;
         self.list(backend, Some(wire)).await?;
+        self.learn_handlers(backend, wire).await?;
         backend.caught_up();
         self.question.listed(backend.id);
         let aside = async {
@@ -43,6 +44,21 @@ impl Switch {
         let answer = own_call(backend, Some(wire), &rpc::VERSION, wire::frame(&[])).await?;
         let version = backend.message(&answer)?;
         backend.learn(|known| known.version = version);
+        Ok(())
+    }
+
+    /// Asks an adopting backend for the handlers that it advertises, before pods may come. One that does not say keeps
+    /// those that it had.
+    async fn learn_handlers(&self, backend: &Backend, wire: &Wire) -> Result<(), Status> {
+        if !self.live().adopting().any(|row| row.id == backend.id) {
+            return Ok(());
+        }
+        let answer = own_call(backend, Some(wire), &rpc::STATUS, wire::frame(&[])).await?;
+        if answer.code() == Code::Ok {
+            let status = backend.message(&answer)?;
+            backend.learn(|known| known.status = status);
+            self.adopt();
+        }
         Ok(())
     }
 

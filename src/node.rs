@@ -110,6 +110,7 @@ impl Switch {
         let status = without(&backend.message(&answer)?, &[INFO]);
         let status = status.map_err(|fault| backend.malformed(&fault))?.freeze();
         backend.learn(|known| known.status = status);
+        self.adopt();
         Ok((answer, None))
     }
 
@@ -128,6 +129,7 @@ impl Switch {
             silent: Some(silent),
         });
         backend.learn(|known| known.status.clone_from(&said.status));
+        self.adopt();
         said
     }
 
@@ -150,10 +152,27 @@ impl Switch {
 
     /// The switch's own key of `info`.
     fn info(&self, live: &Live, said: &[Said]) -> Result<Json, Malformed> {
-        let handlers: Vec<Json> = live.table.handlers.iter().map(|row| {
-            let backend = live.backend(row.backend).map(|backend| backend.name().to_string()).ok();
-            json!({ "name": row.name, "backend": backend, "backendHandler": row.backend_handler })
-        }).collect();
+        let handlers: Vec<Json> = live
+            .table
+            .handlers
+            .iter()
+            .map(|row| {
+                let backend = live
+                    .backend(row.backend)
+                    .map(|backend| backend.name().to_string())
+                    .ok();
+                let origin = row
+                    .origin
+                    .as_ref()
+                    .map_or("adopted".to_owned(), ToString::to_string);
+                json!({
+                    "name": row.name,
+                    "backend": backend,
+                    "backendHandler": row.backend_handler,
+                    "origin": origin,
+                })
+            })
+            .collect();
         let backends: Vec<Json> = said
             .iter()
             .map(|said| self.backend_info(live, said))
@@ -193,6 +212,7 @@ impl Switch {
             "state": link.state.name(),
             "joined": backend.has_joined(),
             "draining": live.drains(backend.id),
+            "adopts": live.adopting().any(|row| row.id == backend.id),
             "restartNeeds": (!live.names(backend.id)).then(|| live::line_for(backend)),
             "cause": link.state.cause().map(ToString::to_string),
             "since": humantime::format_rfc3339_seconds(link.since).to_string(),
