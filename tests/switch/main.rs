@@ -40,6 +40,7 @@ mod returns;
 mod routing;
 mod sharing;
 mod short_ids;
+mod silent_default;
 mod silent_images;
 mod simulated_runtime;
 mod sizes;

@@ -3,6 +3,7 @@
 
 pub mod events;
 mod lists;
+mod node;
 mod time;
 
 use std::fmt;
@@ -146,6 +147,7 @@ impl Case<'_> {
             Goes::OwnerWithImage(_) => self.made(Kind::Container),
             Goes::Owner(kind, _, unknown) => self.owned(*kind, *unknown),
             Goes::Image(_, rule) => self.image(rule),
+            Goes::All(_, Merge::Status) => self.node(),
             Goes::All(..) => self.list(),
             Goes::Default => Ok(()),
         }
