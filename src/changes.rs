@@ -128,6 +128,7 @@ impl Changes {
             "backendsDraining": self.backends_draining.iter().map(draining).collect::<Vec<_>>(),
             "backendsGone": self.backends_gone,
             "settings": self.settings,
+            "lines": self.lines(),
         })
     }
 

@@ -4,16 +4,23 @@
 
 mod check;
 mod columns;
+mod discover;
 mod log;
+mod manifests;
+mod node;
 mod probe;
+mod reload;
 mod routes;
+mod running;
 mod serve;
+mod shell;
 
 use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 use criswitch::config::{Config, DEFAULT_PATH, Problems};
 
 /// Something failed while it ran.
@@ -23,15 +30,22 @@ const USAGE: u8 = 64;
 /// As sysexits' EX_CONFIG: the configuration is wrong.
 const CONFIGURATION: u8 = 78;
 
+// At most 70 columns: the manual shows these lines as they are, indented.
 const EXAMPLES: &str = "\
 Examples:
-  criswitch check                        every problem of the configuration, or the table as it will run
-  criswitch check --probe                the same, and what each backend says of itself
-  criswitch check --json | jq .handlers  the same for programs
-  criswitch serve                        serve; SIGTERM ends it once calls in flight are done
+  criswitch discover        a configuration for this node's runtimes
+  criswitch check           every mistake, or the table as it will run
+  criswitch check --probe   the same, and what each backend says
+  criswitch check --node    the same, and what kubelet and crictl lack
+  criswitch check --json    the same for programs
+  criswitch serve           serve until SIGTERM, then finish calls
+  criswitch reload          take up a changed configuration
+  criswitch manifests | kubectl apply -f -
+  criswitch man | man -l -
   crictl -r unix:///run/criswitch/criswitch.sock pods
 
-Exit codes: 0 fine, 1 failed at run time, 64 wrong usage, 78 wrong configuration.";
+Exit codes: 0 fine, 1 failed at run time, 64 wrong usage,
+78 wrong configuration.";
 
 /// One CRI socket in front of several container runtimes: each pod runs where its RuntimeClass says.
 #[derive(Parser)]
@@ -45,10 +59,27 @@ struct Cli {
 enum Command {
     /// Serve the CRI on the configuration's socket until SIGTERM or SIGINT.
     Serve(File),
+    /// Make the daemon read its configuration again, and show what has changed or why nothing has.
+    Reload(Reload),
     /// Tell every problem of the configuration, or show the table as it will run.
     Check(Check),
+    /// Print the RuntimeClass of each handler of the table, for kubectl apply -f -.
+    Manifests(Manifests),
+    /// Print a configuration for the runtimes that are on this node.
+    Discover(discover::Discover),
     /// Show what becomes of each RPC of the CRI.
     Routes,
+    /// Print the script that completes the command line in a shell.
+    Completions {
+        /// The shell that loads it.
+        shell: Shell,
+    },
+    /// Print this command's manual page, or write the pages of all commands to a directory.
+    Man {
+        /// Where the pages are written; it is made if need be.
+        #[arg(value_name = "DIR")]
+        folder: Option<PathBuf>,
+    },
 }
 
 #[derive(Args)]
@@ -68,6 +99,30 @@ struct Check {
     /// Also ask each backend for its version, its conditions and its handlers.
     #[arg(long)]
     probe: bool,
+    /// Also look at this machine: the kubelet's and crictl's settings, the sockets; with --probe cgroup drivers too.
+    #[arg(long)]
+    node: bool,
+    /// Look at the machine below this directory, such as an image that is mounted there.
+    #[arg(long, value_name = "DIR", default_value = "/", requires = "node")]
+    root: PathBuf,
+}
+
+#[derive(Args)]
+struct Reload {
+    #[command(flatten)]
+    file: File,
+    /// Write JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct Manifests {
+    #[command(flatten)]
+    file: File,
+    /// Write JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Whether a command that ran to its end found everything well.
@@ -76,6 +131,8 @@ enum Verdict {
     Fine,
     /// It has said what is not.
     NotFine,
+    /// It has told every problem of the configuration.
+    WrongConfiguration,
 }
 
 /// Runs the command that the process was started with.
@@ -87,6 +144,7 @@ pub(crate) fn run() -> ExitCode {
     match cli.command.run() {
         Ok(Verdict::Fine) => ExitCode::SUCCESS,
         Ok(Verdict::NotFine) => ExitCode::from(FAILED),
+        Ok(Verdict::WrongConfiguration) => ExitCode::from(CONFIGURATION),
         Err(error) => failed(&error),
     }
 }
@@ -95,8 +153,16 @@ impl Command {
     fn run(self) -> anyhow::Result<Verdict> {
         match self {
             Command::Serve(file) => serve::serve(Config::load(&file.path)?),
+            Command::Reload(reload) => reload.run(),
             Command::Check(check) => check.run(),
-            Command::Routes => print(&routes::text()?).map(|()| Verdict::Fine),
+            Command::Discover(discover) => discover.run(),
+            Command::Manifests(manifests) => manifests.run(),
+            Command::Routes => print(&routes::text()?),
+            Command::Completions { shell } => print(&shell::completions(shell, Cli::command())?),
+            Command::Man { folder: None } => print(&shell::page(Cli::command())?),
+            Command::Man {
+                folder: Some(folder),
+            } => shell::pages(Cli::command(), &folder).map(|()| Verdict::Fine),
         }
     }
 }
@@ -105,24 +171,46 @@ impl Check {
     fn run(self) -> anyhow::Result<Verdict> {
         let config = Config::load(&self.file.path)?;
         let probes = self.probe.then(|| probe::probe(&config)).transpose()?;
+        let probes = probes.as_deref();
+        let node = self.node.then(|| node::look(&config, probes, &self.root));
         let text = if self.json {
-            check::json(&config, probes.as_deref())
+            check::json(&config, probes, node.as_ref())
         } else {
-            check::text(&config, probes.as_deref())
+            check::text(&config, probes, node.as_ref())
         };
         print(&text?)?;
-        match probes {
-            Some(probes) if !probe::all_well(&config.table, &probes) => Ok(Verdict::NotFine),
-            _ => Ok(Verdict::Fine),
+        let probed = probes.is_none_or(|probes| probe::all_well(&config.table, probes));
+        let looked = node.is_none_or(|node| node.all_well());
+        if probed && looked {
+            Ok(Verdict::Fine)
+        } else {
+            Ok(Verdict::NotFine)
         }
     }
 }
 
+impl Manifests {
+    fn run(self) -> anyhow::Result<Verdict> {
+        let table = Config::load(&self.file.path)?.table;
+        let text = if self.json {
+            manifests::json(&table)
+        } else {
+            manifests::yaml(&table)
+        };
+        print(&text?)?;
+        // Whoever reads the manifests does not read this.
+        io::stderr()
+            .write_all(manifests::left_out(&table).as_bytes())
+            .ok();
+        Ok(Verdict::Fine)
+    }
+}
+
 /// Writes to standard output; a reader that has seen enough, such as `head`, is no failure.
-fn print(text: &str) -> anyhow::Result<()> {
+fn print(text: &str) -> anyhow::Result<Verdict> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
+        _ => Ok(Verdict::Fine),
     }
 }
 

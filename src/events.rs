@@ -3,7 +3,7 @@
 //! When a backend's stream ends and comes back, an event for each of its pods tells the state as it is then. A client's
 //! stream never ends because a backend went away.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,7 +19,7 @@ use tonic::{Code, Status};
 use crate::backend::{Backend, own_headers};
 use crate::call::{Call, Failed};
 use crate::link::State;
-use crate::owners::BackendId;
+use crate::owners::{BackendId, Mark};
 use crate::reply::{self, Reply};
 use crate::rpc::{self, EVENT_HANDLER, Kind, List};
 use crate::status;
@@ -161,14 +161,48 @@ pub(crate) async fn follow(switch: Arc<Switch>, backend: Arc<Backend>) {
     }
 }
 
+/// What was known of a backend's pods when its events were last heard.
+struct Before {
+    /// As `PodSandboxStatus`es that are not ready, by id.
+    pods: HashMap<String, Bytes>,
+    at: Mark,
+}
+
+impl Before {
+    fn now(switch: &Switch, backend: &Backend) -> Before {
+        let at = switch.owners().mark();
+        let pods = known_pods(switch, backend);
+        Before { pods, at }
+    }
+
+    /// The pods that have gone since: those that are not among `now`, also such as came and went.
+    fn gone(
+        self,
+        switch: &Switch,
+        backend: &Backend,
+        now: &BTreeSet<String>,
+    ) -> Vec<(String, Bytes)> {
+        let removed = switch
+            .owners()
+            .pods_removed(backend.id, self.at)
+            .into_iter();
+        let removed = removed.map(|(id, uid)| (id.clone(), removed_pod(&id, &uid)));
+        // What was listed says more.
+        let all: BTreeMap<_, _> = removed.chain(self.pods).collect();
+        all.into_iter()
+            .filter(|(id, _)| !now.contains(id))
+            .collect()
+    }
+}
+
 /// Opens the backend's stream again and again; its pods' states are told first if that is later than somebody listens.
 async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Infallible {
     let away = !matches!(backend.link().state, State::Ready(_));
-    let mut before = away.then(|| known_pods(switch, backend));
+    let mut before = away.then(|| Before::now(switch, backend));
     loop {
         backend.ready().await;
         let failed = follow_stream(switch, backend, before.take()).await.err();
-        before = Some(known_pods(switch, backend));
+        before = Some(Before::now(switch, backend));
         if let Some(failed) = failed.filter(|failed| failed.code() == Code::Unimplemented) {
             let end = failed.named(backend).into_trailers();
             switch.events.lacking().insert(backend.id, end.clone());
@@ -182,34 +216,14 @@ async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Infalli
 async fn follow_stream(
     switch: &Arc<Switch>,
     backend: &Arc<Backend>,
-    before: Option<HashMap<String, Bytes>>,
+    before: Option<Before>,
 ) -> Result<(), Failed> {
-    let (headers, body) = (own_headers(), wire::frame(&[]));
-    let call = Call {
-        row: &rpc::EVENTS,
-        headers,
-        body,
-        live: switch.live(),
-    };
     let told = async {
         if let Some(before) = before {
             tell_state(switch, backend, before).await;
         }
     };
-    let streamed = async {
-        let mut messages = Messages::open(backend, &call).await?;
-        while let Some(message) = messages.next(backend).await? {
-            let renamed = switch.renamed(backend, &message, EVENT_HANDLER)?;
-            let event = renamed.unwrap_or(message);
-            // As long as a listener has not read it, it counts as the backend's.
-            let mut held = backend.memory.held();
-            let grown = held.grow(event.len());
-            grown.map_err(|unread| backend.unread(&unread))?;
-            switch.events.tell(Ok(held.with(event)));
-        }
-        Ok(())
-    };
-    let mut streamed = std::pin::pin!(streamed);
+    let mut streamed = std::pin::pin!(tell_events(switch, backend));
     tokio::select! {
         biased;
         result = &mut streamed => result,
@@ -218,14 +232,35 @@ async fn follow_stream(
     }
 }
 
+/// Tells the backend's events as they come.
+async fn tell_events(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Result<(), Failed> {
+    let (headers, body) = (own_headers(), wire::frame(&[]));
+    let call = Call {
+        row: &rpc::EVENTS,
+        headers,
+        body,
+        live: switch.live(),
+    };
+    let mut messages = Messages::open(backend, &call).await?;
+    while let Some(message) = messages.next(backend).await? {
+        let renamed = switch.renamed(backend, &message, EVENT_HANDLER)?;
+        let event = renamed.unwrap_or(message);
+        // As long as a listener has not read it, it counts as the backend's.
+        let mut held = backend.memory.held();
+        let grown = held.grow(event.len());
+        grown.map_err(|unread| backend.unread(&unread))?;
+        switch.events.tell(Ok(held.with(event)));
+    }
+    Ok(())
+}
+
 /// Tells the state of each of the backend's pods, and the deletion of those that it no longer has.
-async fn tell_state(switch: &Arc<Switch>, backend: &Arc<Backend>, before: HashMap<String, Bytes>) {
-    // A pod that came just before the stream was asked for is in no event, and perhaps not known yet. If it cannot be
-    // listed, the stream ends likewise.
-    backend.patiently(switch.list(backend, None)).await.ok();
+async fn tell_state(switch: &Arc<Switch>, backend: &Arc<Backend>, before: Before) {
+    // A pod that came just before the stream was asked for is in no event, and perhaps not known yet.
+    steadily(backend, || switch.list(backend, None)).await;
     let now: BTreeSet<String> = known_pods(switch, backend).into_keys().collect();
-    for (id, status) in before.iter().filter(|(id, _)| !now.contains(*id)) {
-        let event = event(id, DELETED, status, &[]);
+    for (id, status) in before.gone(switch, backend, &now) {
+        let event = event(&id, DELETED, &status, &[]);
         let renamed = switch
             .renamed(backend, &event, EVENT_HANDLER)
             .ok()
@@ -233,18 +268,36 @@ async fn tell_state(switch: &Arc<Switch>, backend: &Arc<Backend>, before: HashMa
         switch.events.tell(Ok(renamed.unwrap_or(event)));
     }
     for id in now {
-        match state_of(switch, backend, &id).await {
-            Ok(event) => switch.events.tell(Ok(event)),
-            Err(failed) => {
-                let (pod, code) = (id, failed.code());
-                tracing::debug!(backend = %backend.name(), pod, ?code, "cannot tell a pod's state");
+        if let Some(event) = steadily(backend, || state_of(switch, backend, &id)).await {
+            switch.events.tell(Ok(event));
+        }
+    }
+}
+
+/// Asks until the backend has answered: a stream that is open lasts while its backend hangs for a while, and nobody
+/// else tells what has been missed. `None` if it answers with an error.
+async fn steadily<T, E, A>(backend: &Backend, ask: impl Fn() -> A) -> Option<T>
+where
+    E: Into<Failed> + From<Status>,
+    A: Future<Output = Result<T, E>>,
+{
+    loop {
+        backend.ready().await;
+        let before = backend.link().transitions;
+        match backend.patiently(ask()).await {
+            Ok(answer) => return Some(answer),
+            Err(_) if backend.link().transitions != before => {}
+            Err(error) => {
+                let (backend, code) = (backend.name(), error.into().code());
+                tracing::debug!(%backend, ?code, "cannot tell the state of its pods");
+                return None;
             }
         }
     }
 }
 
 /// The event that tells a pod's state, made from its `PodSandboxStatus`.
-async fn state_of(switch: &Switch, backend: &Arc<Backend>, id: &str) -> Result<Bytes, Failed> {
+async fn state_of(switch: &Switch, backend: &Backend, id: &str) -> Result<Bytes, Failed> {
     let reply = ask_id(backend, &rpc::POD_STATUS, id).await?;
     let read = |fault: Malformed| backend.malformed(&fault);
     let status = wire::bytes(&reply, &[1]).map_err(read)?;
@@ -269,10 +322,9 @@ async fn state_of(switch: &Switch, backend: &Arc<Backend>, id: &str) -> Result<B
         .unwrap_or(event))
 }
 
-async fn ask_id(backend: &Arc<Backend>, row: &'static rpc::Row, id: &str) -> Result<Bytes, Status> {
+async fn ask_id(backend: &Backend, row: &'static rpc::Row, id: &str) -> Result<Bytes, Status> {
     let body = wire::frame(&wire::with_string(&[], &[1], id));
-    let headers = own_headers();
-    let answer = backend.patiently(backend.ask(row, &headers, body)).await?;
+    let answer = backend.ask(row, &own_headers(), body).await?;
     backend.message(&answer)
 }
 
@@ -324,6 +376,14 @@ fn gone_pod(id: &str, listed: &[u8]) -> Bytes {
     wire::put_bytes(&mut out, 1, id.as_bytes());
     // What cannot be read is left out.
     out.extend_from_slice(&pod_status(listed).unwrap_or_default());
+    wire::put_varint(&mut out, 3, NOT_READY);
+    out.freeze()
+}
+
+/// All that is known of a pod that was removed.
+fn removed_pod(id: &str, uid: &str) -> Bytes {
+    let mut out = BytesMut::from(wire::with_string(&[], &[1], id).as_ref());
+    wire::put_bytes(&mut out, 2, &wire::with_string(&[], &[2], uid));
     wire::put_varint(&mut out, 3, NOT_READY);
     out.freeze()
 }

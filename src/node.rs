@@ -168,6 +168,11 @@ impl Switch {
             "default": live.table.default.name,
             "handlers": handlers,
             "backends": backends,
+            "configuration": {
+                "path": live.config.path,
+                "files": live.config.files,
+                "hash": live.config.hash,
+            },
             "reloads": self.reloads().json(),
         }))
     }

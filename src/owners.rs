@@ -83,10 +83,21 @@ impl PodNames {
 #[derive(Debug, Default)]
 pub struct Owners {
     clock: u64,
-    /// What was removed last, and when: a list that was asked for before shows it still.
-    removed: VecDeque<(String, u64)>,
+    /// What was removed or vanished last: a list that was asked for before shows it still.
+    removed: VecDeque<Removed>,
     pods: HashMap<String, Entry<PodNames>>,
     containers: HashMap<String, Entry<String>>,
+}
+
+/// Something that was removed.
+#[derive(Debug)]
+struct Removed {
+    id: String,
+    at: u64,
+    /// Of a pod: its owner and its uid.
+    pod: Option<(BackendId, String)>,
+    /// Through the switch, by id; else a whole list lacked it.
+    by_us: bool,
 }
 
 /// What is known of one id; `T` is what its kind adds: a pod's names, a container's pod.
@@ -143,23 +154,21 @@ impl Owners {
     /// The pod or container was removed; a pod takes its containers with it.
     pub fn forget(&mut self, kind: Kind, id: &str) {
         self.clock += 1;
-        let mut gone = vec![id.to_owned()];
         match kind {
             Kind::Pod => {
-                self.pods.remove(id);
-                let containers = self
-                    .containers
-                    .extract_if(|_, container| container.more == id);
-                gone.extend(containers.map(|(id, _)| id));
+                let pod = self.pods.remove(id).map(|pod| (pod.backend, pod.more.uid));
+                self.keep_in_mind(id.to_owned(), pod, true);
+                let its = |_: &String, container: &mut Entry<String>| container.more == id;
+                let containers: Vec<_> = self.containers.extract_if(its).collect();
+                for (id, _) in containers {
+                    self.keep_in_mind(id, None, true);
+                }
             }
             Kind::Container => {
                 self.containers.remove(id);
+                self.keep_in_mind(id.to_owned(), None, true);
             }
         }
-        self.removed
-            .extend(gone.into_iter().map(|id| (id, self.clock)));
-        let surplus = self.removed.len().saturating_sub(REMOVALS);
-        self.removed.drain(..surplus);
     }
 
     /// Learns from an encoded list reply of `backend`, asked for at `asked`: every item of the repeated field 1 is its
@@ -180,8 +189,9 @@ impl Owners {
             .removed
             .iter()
             .rev()
-            .take_while(|(_, at)| *at > asked.0);
-        let removed: HashSet<&str> = since.map(|(id, _)| id.as_str()).collect();
+            .take_while(|removed| removed.at > asked.0);
+        let since = since.filter(|removed| removed.by_us);
+        let removed: HashSet<&str> = since.map(|removed| removed.id.as_str()).collect();
         match kind {
             Kind::Pod => {
                 let names = PodNames::of_listed;
@@ -196,10 +206,29 @@ impl Owners {
 
     /// A whole list of `backend`, asked for at `asked`, has been learned: what it lacked is forgotten.
     pub fn settle(&mut self, kind: Kind, backend: BackendId, asked: Mark) {
+        self.clock += 1;
         match kind {
-            Kind::Pod => settle(&mut self.pods, backend, asked),
-            Kind::Container => settle(&mut self.containers, backend, asked),
+            Kind::Pod => {
+                for (id, pod) in settle(&mut self.pods, backend, asked) {
+                    self.keep_in_mind(id, Some((pod.backend, pod.more.uid)), false);
+                }
+            }
+            Kind::Container => {
+                settle(&mut self.containers, backend, asked);
+            }
         }
+    }
+
+    fn keep_in_mind(&mut self, id: String, pod: Option<(BackendId, String)>, by_us: bool) {
+        if self.removed.len() == REMOVALS {
+            self.removed.pop_front();
+        }
+        self.removed.push_back(Removed {
+            id,
+            at: self.clock,
+            pod,
+            by_us,
+        });
     }
 
     /// The owner of exactly this id.
@@ -240,6 +269,17 @@ impl Owners {
             .filter(|pod| names(&pod.more))
             .max_by_key(|pod| pod.more.created_at)?;
         Some(newest.backend)
+    }
+
+    /// The pods of `backend` that were removed or vanished after `since`, and their uids.
+    pub fn pods_removed(&self, backend: BackendId, since: Mark) -> Vec<(String, String)> {
+        let later = self.removed.iter().rev();
+        let later = later.take_while(|removed| removed.at > since.0);
+        let its = later.filter_map(|removed| match &removed.pod {
+            Some((owner, uid)) if *owner == backend => Some((removed.id.clone(), uid.clone())),
+            _ => None,
+        });
+        its.collect()
     }
 
     /// The containers of a pod.
@@ -326,8 +366,13 @@ fn warn_of_rival(id: &str, owner: BackendId, rival: BackendId) {
     );
 }
 
-fn settle<T>(entries: &mut HashMap<String, Entry<T>>, backend: BackendId, Mark(asked): Mark) {
-    entries.retain(|_, entry| {
+/// Takes out what a whole list lacked.
+fn settle<T>(
+    entries: &mut HashMap<String, Entry<T>>,
+    backend: BackendId,
+    Mark(asked): Mark,
+) -> Vec<(String, Entry<T>)> {
+    for entry in entries.values_mut() {
         match entry.rival {
             Some((rival, at)) if rival == backend && at <= asked => entry.rival = None,
             Some((rival, at)) if entry.backend == backend && entry.at <= asked => {
@@ -335,8 +380,9 @@ fn settle<T>(entries: &mut HashMap<String, Entry<T>>, backend: BackendId, Mark(a
             }
             _ => {}
         }
-        entry.backend != backend || entry.at > asked
-    });
+    }
+    let lacking = |_: &String, entry: &mut Entry<T>| entry.backend == backend && entry.at <= asked;
+    entries.extract_if(lacking).collect()
 }
 
 fn with_prefix<'a, T>(

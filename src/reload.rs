@@ -19,7 +19,9 @@ use crate::switch::Switch;
 #[derive(Debug)]
 pub struct Reloads {
     next_id: BackendId,
-    /// How many there were.
+    /// How many have begun.
+    pub begun: u64,
+    /// How many of them have come to an end.
     pub count: u64,
     /// How many of them changed nothing because something was wrong.
     pub refused: u64,
@@ -41,6 +43,7 @@ impl Reloads {
     pub(crate) fn new(next_id: BackendId) -> Reloads {
         Reloads {
             next_id,
+            begun: 0,
             count: 0,
             refused: 0,
             last: None,
@@ -50,6 +53,7 @@ impl Reloads {
     /// As `Status` tells them.
     pub(crate) fn json(&self) -> Json {
         json!({
+            "begun": self.begun,
             "count": self.count,
             "refused": self.refused,
             "last": self.last.as_ref().map(Outcome::json),
@@ -88,6 +92,11 @@ impl Switch {
         };
         reloads.last = Some(outcome.clone());
         outcome
+    }
+
+    /// A reload begins: what it is to find is read after this.
+    pub fn begin_reload(&self) {
+        self.reloads().begun += 1;
     }
 
     /// What reloads have come to, locked.

@@ -78,8 +78,7 @@ struct Pending {
 }
 
 impl Watch {
-    /// Watches from now on; what is read after this is either what is told next or what is there already. Needs a
-    /// tokio runtime.
+    /// Watches from now on: who loads the files after this misses nothing. Needs a tokio runtime.
     ///
     /// # Errors
     /// [`WatchError`]; files and directories that are not there are none.
@@ -111,8 +110,11 @@ impl Watch {
         })
     }
 
-    /// Returns when the files are others than when it last returned, and two reads of them, [`QUIET`] apart and nobody
-    /// writing, were the same; or after [`LONGEST_HOLD`], whatever they are then. Nothing is lost if it is dropped.
+    /// Returns when the files are others than when it last returned (or began), and two reads of them, [`QUIET`] apart
+    /// and with nobody writing, were the same; or after [`LONGEST_HOLD`], whatever they are then.
+    ///
+    /// So who loads them now may report their problems at once: a file that is half-written has been waited for, and
+    /// what changes from now on is told next. Nothing is lost if this is dropped.
     pub async fn changed(&mut self) {
         loop {
             match self.due() {

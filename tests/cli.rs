@@ -14,16 +14,34 @@ mod support;
 
 #[path = "cli/check.rs"]
 mod check;
+#[path = "cli/discover.rs"]
+mod discover;
+#[path = "cli/discover_places.rs"]
+mod discover_places;
+#[path = "cli/discover_write.rs"]
+mod discover_write;
 #[path = "cli/log.rs"]
 mod log;
+#[path = "cli/machine.rs"]
+mod machine;
+#[path = "cli/manifests.rs"]
+mod manifests;
+#[path = "cli/node.rs"]
+mod node;
 #[path = "cli/passed.rs"]
 mod passed;
 #[path = "cli/probe.rs"]
 mod probe;
+#[path = "cli/reload.rs"]
+mod reload;
+#[path = "cli/runtimes.rs"]
+mod runtimes;
 #[path = "cli/secrets.rs"]
 mod secrets;
 #[path = "cli/serve.rs"]
 mod serve;
+#[path = "cli/shell.rs"]
+mod shell;
 #[path = "cli/told.rs"]
 mod told;
 #[path = "cli/usage.rs"]

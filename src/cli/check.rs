@@ -8,10 +8,15 @@ use criswitch::cri::CgroupDriver;
 use serde_json::{Value, json};
 
 use super::columns::columns;
+use super::node::Node;
 use super::probe::{Found, Probe, advertised, cgroup_driver, with_other_driver};
 
 /// For people.
-pub(super) fn text(config: &Config, probes: Option<&[Probe]>) -> anyhow::Result<String> {
+pub(super) fn text(
+    config: &Config,
+    probes: Option<&[Probe]>,
+    node: Option<&Node>,
+) -> anyhow::Result<String> {
     let mut parts = vec![
         settings(config)?,
         handlers(&config.table)?,
@@ -23,12 +28,17 @@ pub(super) fn text(config: &Config, probes: Option<&[Probe]>) -> anyhow::Result<
         let wrong = [missing_handlers, other_drivers];
         parts.push(wrong.map(|lines| lines(&config.table, probes)).concat());
     }
+    parts.extend(node.map(Node::text).transpose()?);
     parts.retain(|part| !part.is_empty());
     Ok(parts.join("\n"))
 }
 
 /// For programs: every field is there, null where nobody asked or it cannot be told; a unit ends a field's name.
-pub(super) fn json(config: &Config, probes: Option<&[Probe]>) -> anyhow::Result<String> {
+pub(super) fn json(
+    config: &Config,
+    probes: Option<&[Probe]>,
+    node: Option<&Node>,
+) -> anyhow::Result<String> {
     let table = &config.table;
     let handlers = table
         .handlers
@@ -62,6 +72,7 @@ pub(super) fn json(config: &Config, probes: Option<&[Probe]>) -> anyhow::Result<
         "hash": config.hash,
         "handlers": handlers.collect::<Vec<_>>(),
         "backends": backends.collect::<Vec<_>>(),
+        "node": node.map(Node::json),
     });
     Ok(serde_json::to_string_pretty(&value)? + "\n")
 }
@@ -134,7 +145,7 @@ fn answers(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
                 backend.name.clone(),
                 format!("{} {}", found.runtime, found.version),
                 found.cgroup_driver.map(driver_name).unwrap_or_default(),
-                found.handlers.join(" "),
+                found.handler_names().join(" "),
             ],
             Err(cause) => [
                 backend.name.clone(),
@@ -195,7 +206,7 @@ fn other_drivers(table: &Table, probes: &[Probe]) -> String {
 }
 
 /// As kubelets and runtimes write it in their configurations.
-fn driver_name(driver: CgroupDriver) -> String {
+pub(super) fn driver_name(driver: CgroupDriver) -> String {
     driver.as_str_name().to_lowercase()
 }
 
@@ -212,31 +223,29 @@ fn handler_json(table: &Table, row: &Handler, probes: Option<&[Probe]>) -> Value
 fn probe_json(probe: &Probe) -> Value {
     match probe {
         Err(cause) => json!({ "answers": false, "cause": cause }),
-        Ok(Found {
-            runtime,
-            version,
-            cgroup_driver,
-            conditions,
-            handlers,
-        }) => {
-            let conditions = conditions.iter().map(|condition| {
-                json!({
-                    "type": condition.r#type,
-                    "status": condition.status,
-                    "reason": condition.reason,
-                    "message": condition.message,
-                })
-            });
-            json!({
-                "answers": true,
-                "runtime": runtime,
-                "version": version,
-                "cgroup_driver": cgroup_driver.map(driver_name),
-                "conditions": conditions.collect::<Vec<_>>(),
-                "handlers": handlers,
-            })
-        }
+        Ok(found) => found_json(found),
     }
+}
+
+/// What a backend says of itself, for programs.
+pub(super) fn found_json(found: &Found) -> Value {
+    let conditions = found.conditions.iter().map(|condition| {
+        json!({
+            "type": condition.r#type,
+            "status": condition.status,
+            "reason": condition.reason,
+            "message": condition.message,
+        })
+    });
+    json!({
+        "answers": true,
+        "runtime": found.runtime,
+        "version": found.version,
+        "cgroup_driver": found.cgroup_driver.map(driver_name),
+        "conditions": conditions.collect::<Vec<_>>(),
+        "features": found.feature_names(),
+        "handlers": found.handler_names(),
+    })
 }
 
 fn duration(duration: Duration) -> String {

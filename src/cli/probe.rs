@@ -1,4 +1,4 @@
-//! `criswitch check --probe`: asks each backend once what it is. Changes nothing there.
+//! What `check --probe` and `discover` ask: each backend once, what it is. Changes nothing there.
 
 use std::time::Duration;
 
@@ -8,18 +8,22 @@ use criswitch::answer::Answer;
 use criswitch::backend::{Backend, Wire, own_headers};
 use criswitch::config::{BackendConfig, Config, Handler, Table};
 use criswitch::cri::{
-    CgroupDriver, RuntimeCondition, RuntimeConfigRequest, RuntimeConfigResponse, StatusRequest,
-    StatusResponse, VersionRequest, VersionResponse,
+    CgroupDriver, RuntimeCondition, RuntimeConfigRequest, RuntimeConfigResponse, RuntimeFeatures,
+    RuntimeHandler, StatusRequest, StatusResponse, VersionRequest, VersionResponse,
 };
 use criswitch::dialer::Dialer;
 use criswitch::rpc::{self, Row};
 use criswitch::wire;
 use futures_util::future::join_all;
 use prost::Message;
+use serde_json::Value;
 use tonic::Code;
 
 /// What a backend may take to connect and to answer every call.
 const LIMIT: Duration = Duration::from_secs(3);
+
+/// The key that a criswitch adds to the `info` of its verbose Status.
+const SWITCH: &str = "criswitch";
 
 /// What a backend says of itself, or why it says nothing.
 pub(super) type Probe = Result<Found, String>;
@@ -32,16 +36,79 @@ pub(super) struct Found {
     pub(super) cgroup_driver: Option<CgroupDriver>,
     pub(super) conditions: Vec<RuntimeCondition>,
     /// Its handlers, without the empty name of its default; none from a runtime that doesn't list them.
+    pub(super) handlers: Vec<RuntimeHandler>,
+    /// What it can do with any handler.
+    pub(super) features: Option<RuntimeFeatures>,
+    pub(super) configured: Configured,
+    /// It is a criswitch.
+    pub(super) is_switch: bool,
+}
+
+/// What a runtime shows of its own configuration; only containerd does.
+#[derive(Default)]
+pub(super) struct Configured {
+    /// The handler of pods that name none.
+    pub(super) default: Option<String>,
     pub(super) handlers: Vec<String>,
 }
 
-/// Asks every backend, all at once; in the order of the table's backends.
+impl Found {
+    /// The names of [`Found::handlers`].
+    pub(super) fn handler_names(&self) -> Vec<&str> {
+        let handlers = self.handlers.iter();
+        handlers.map(|handler| handler.name.as_str()).collect()
+    }
+
+    /// What it can do with any handler, by the CRI's names.
+    pub(super) fn feature_names(&self) -> Vec<&'static str> {
+        let features = self.features.unwrap_or_default();
+        names(&[
+            (
+                "supplemental_groups_policy",
+                features.supplemental_groups_policy,
+            ),
+            (
+                "user_namespaces_host_network",
+                features.user_namespaces_host_network,
+            ),
+            ("mount_options", features.mount_options),
+        ])
+    }
+
+    /// What a handler of its can do, by the CRI's names.
+    pub(super) fn features_of(&self, handler: &str) -> Vec<&'static str> {
+        let found = self.handlers.iter().find(|found| found.name == handler);
+        let features = found.and_then(|found| found.features).unwrap_or_default();
+        names(&[
+            (
+                "recursive_read_only_mounts",
+                features.recursive_read_only_mounts,
+            ),
+            ("user_namespaces", features.user_namespaces),
+        ])
+    }
+}
+
+fn names(features: &[(&'static str, bool)]) -> Vec<&'static str> {
+    let there = features.iter().filter(|(_, there)| *there);
+    there.map(|(name, _)| *name).collect()
+}
+
+/// Asks every backend of a configuration; in the order of the table's backends.
 pub(super) fn probe(config: &Config) -> anyhow::Result<Vec<Probe>> {
+    probe_all(&config.table.backends, config.max_message)
+}
+
+/// Asks every one of these, all at once; in their order.
+pub(super) fn probe_all(
+    backends: &[BackendConfig],
+    max_message: usize,
+) -> anyhow::Result<Vec<Probe>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let backends = config.table.backends.iter();
-    let probes = backends.map(|backend| probe_one(backend, config.max_message));
+    let backends = backends.iter();
+    let probes = backends.map(|backend| probe_one(backend, max_message));
     Ok(runtime.block_on(join_all(probes)))
 }
 
@@ -82,7 +149,8 @@ pub(super) fn advertised(row: &Handler, probes: &[Probe]) -> Option<bool> {
     if row.backend_handler.is_empty() {
         return Some(true);
     }
-    (!found.handlers.is_empty()).then(|| found.handlers.contains(&row.backend_handler))
+    let names = found.handler_names();
+    (!names.is_empty()).then(|| names.contains(&row.backend_handler.as_str()))
 }
 
 async fn probe_one(config: &BackendConfig, max_message: usize) -> Probe {
@@ -104,18 +172,35 @@ async fn connect_and_ask(backend: &Backend) -> Probe {
 async fn ask(backend: &Backend, wire: &Wire) -> anyhow::Result<Found> {
     let version = call(backend, wire, &rpc::VERSION, &VersionRequest::default()).await?;
     let version = VersionResponse::decode(version).context("Version cannot be read")?;
-    let status = call(backend, wire, &rpc::STATUS, &StatusRequest::default()).await?;
-    let status = StatusResponse::decode(status).context("Status cannot be read")?;
-    let handlers = status
-        .runtime_handlers
-        .into_iter()
-        .map(|handler| handler.name);
+    let verbose = StatusRequest { verbose: true };
+    let status = call(backend, wire, &rpc::STATUS, &verbose).await?;
+    let mut status = StatusResponse::decode(status).context("Status cannot be read")?;
+    let handlers = std::mem::take(&mut status.runtime_handlers).into_iter();
     Ok(Found {
         runtime: version.runtime_name,
         version: version.runtime_version,
         cgroup_driver: ask_cgroup_driver(backend, wire).await?,
+        handlers: handlers
+            .filter(|handler| !handler.name.is_empty())
+            .collect(),
+        features: status.features,
+        configured: configured(&status).unwrap_or_default(),
+        is_switch: status.info.contains_key(SWITCH),
         conditions: status.status.unwrap_or_default().conditions,
-        handlers: handlers.filter(|name| !name.is_empty()).collect(),
+    })
+}
+
+/// As containerd tells it in a verbose Status, 1.6 as well as 2.x.
+fn configured(status: &StatusResponse) -> Option<Configured> {
+    let config: Value = serde_json::from_str(status.info.get("config")?).ok()?;
+    let config = config.get("containerd")?;
+    let default = config.get("defaultRuntimeName").and_then(Value::as_str);
+    let handlers = config.get("runtimes").and_then(Value::as_object);
+    Some(Configured {
+        default: default.filter(|name| !name.is_empty()).map(str::to_owned),
+        handlers: handlers
+            .map(|all| all.keys().cloned().collect())
+            .unwrap_or_default(),
     })
 }
 
@@ -131,7 +216,7 @@ async fn ask_cgroup_driver(backend: &Backend, wire: &Wire) -> anyhow::Result<Opt
     Ok(config.linux.map(|linux| linux.cgroup_driver()))
 }
 
-async fn call(
+pub(super) async fn call(
     backend: &Backend,
     wire: &Wire,
     row: &Row,

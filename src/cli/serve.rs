@@ -1,19 +1,23 @@
 //! `criswitch serve`: the log, the socket and the signals; the library does the rest.
 
+use std::convert::Infallible;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
-use criswitch::config::Config;
+use criswitch::config::{Config, Problems};
 use criswitch::dialer::Dialer;
 use criswitch::listener::{Listener, Passed};
 use criswitch::switch::Switch;
-use tokio::signal::unix::{SignalKind, signal};
+use criswitch::watch::Watch;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{Verdict, log};
+use super::Verdict;
+use super::log::{self, LogControl};
 
 /// Serves until SIGTERM or SIGINT.
 pub(super) fn serve(config: Config) -> anyhow::Result<Verdict> {
-    log::start(&config.log);
+    let log = log::start(&config.log);
     // While there is one thread only.
     let passed = Passed::take()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -22,6 +26,7 @@ pub(super) fn serve(config: Config) -> anyhow::Result<Verdict> {
     runtime.block_on(async {
         // Before the socket has a name: from then on a signal must drain.
         let shutdown = shutdown()?;
+        let hangup = signal(SignalKind::hangup())?;
         let (listen, uids) = (&config.listen, &config.allow_uids);
         let (listener, passed) = match passed {
             Some(passed) => (Listener::on(passed, listen, uids)?, true),
@@ -29,9 +34,64 @@ pub(super) fn serve(config: Config) -> anyhow::Result<Verdict> {
         };
         tracing::info!(%listen, passed, "serving");
         let switch = Arc::new(Switch::new(config, &Dialer::Socket));
-        criswitch::serve(switch, listener, shutdown).await;
-        Ok(Verdict::Fine)
+        tokio::select! {
+            () = criswitch::serve(Arc::clone(&switch), listener, shutdown) => Ok(Verdict::Fine),
+            never = reloads(&switch, &log, hangup) => match never {},
+        }
     })
+}
+
+/// Reloads one after the other: at SIGHUP, and when the files change if the configuration says so.
+async fn reloads(switch: &Switch, log: &LogControl, mut hangup: Signal) -> Infallible {
+    let mut watch = None;
+    loop {
+        let config = switch.live().config.clone();
+        let watched = watch.is_some();
+        if config.watch != watched {
+            watch = config.watch.then(|| start_watch(&config.path)).flatten();
+        }
+        // What changed before the watch began is not told by it.
+        let changed = !watched
+            && watch.is_some()
+            && load(&config.path)
+                .await
+                .is_ok_and(|now| now.hash != config.hash);
+        if !changed {
+            tokio::select! {
+                _ = hangup.recv() => {}
+                () = told(&mut watch) => {}
+            }
+        }
+        switch.begin_reload();
+        switch.reload(load(&config.path).await);
+        log.set(&switch.live().config.log.levels);
+    }
+}
+
+/// Reads the files beside the calls: a disk may be slow.
+async fn load(path: &Path) -> Result<Config, Problems> {
+    let path = path.to_owned();
+    let loaded = tokio::task::spawn_blocking(move || Config::load(&path)).await;
+    loaded.unwrap_or_else(|_| Err(Problems::default()))
+}
+
+fn start_watch(path: &Path) -> Option<Watch> {
+    let watch = Watch::new(path);
+    let watch = watch.inspect_err(|error| {
+        let error = criswitch::backend::error_chain(error);
+        tracing::error!(
+            error,
+            "the configuration is not watched; reload still works"
+        );
+    });
+    watch.ok()
+}
+
+async fn told(watch: &mut Option<Watch>) {
+    match watch {
+        Some(watch) => watch.changed().await,
+        None => std::future::pending().await,
+    }
 }
 
 fn shutdown() -> io::Result<impl Future<Output = ()>> {

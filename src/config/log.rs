@@ -9,16 +9,18 @@ use super::problem::{near, nearest};
 use super::value::{Wrong, wrong};
 
 /// The switch's modules, whose level can be set alone.
-pub const MODULES: [&str; 34] = [
+pub const MODULES: [&str; 39] = [
     "address",
     "admission",
     "answer",
     "backend",
     "call",
+    "changes",
     "cli",
     "config",
     "cri",
     "dialer",
+    "ending",
     "events",
     "fanout",
     "filter",
@@ -29,11 +31,13 @@ pub const MODULES: [&str; 34] = [
     "listener",
     "listing",
     "lists",
+    "live",
     "memory",
     "merge",
     "node",
     "owners",
     "question",
+    "reload",
     "reply",
     "route",
     "rpc",
@@ -43,6 +47,7 @@ pub const MODULES: [&str; 34] = [
     "streams",
     "switch",
     "telemetry",
+    "watch",
     "wire",
 ];
 

@@ -30,7 +30,7 @@ const ENTRIES: WatchFlags = WatchFlags::CREATE
 const CONTENT: WatchFlags = WatchFlags::MODIFY
     .union(WatchFlags::CLOSE_WRITE)
     .union(WatchFlags::ATTRIB);
-/// Several paths may lead through one place, and a file that was replaced is nobody's any more.
+/// Several paths may lead through one place, and a file that was removed is nobody's any more.
 const ALWAYS: WatchFlags = WatchFlags::MASK_ADD.union(WatchFlags::EXCL_UNLINK);
 
 /// The events after which nobody writes to a file any more, at least not under its name.
@@ -137,7 +137,8 @@ impl Places {
             }
         }
         if !same_paths && let Err(error) = self.watch_again() {
-            tracing::warn!(cause = %error_chain(&error), "a change of the configuration may stay unseen");
+            let cause = error_chain(&error);
+            tracing::warn!(cause, "a change of the configuration may stay unseen");
         }
         concerned
     }
@@ -285,6 +286,9 @@ fn refused(source: io::Error) -> WatchError {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     #[test]
@@ -293,5 +297,31 @@ mod tests {
         assert!(told(Errno::MFILE).contains("fs.inotify.max_user_instances"));
         assert!(told(Errno::NOSPC).contains("fs.inotify.max_user_watches"));
         assert!(told(Errno::NOMEM).contains("cannot use inotify"));
+    }
+
+    /// How many watches the kernel keeps for it.
+    fn watches(places: &Places) -> usize {
+        let info = format!("/proc/self/fdinfo/{}", places.inotify.as_raw_fd());
+        let info = fs::read_to_string(info).unwrap();
+        info.lines()
+            .filter(|line| line.starts_with("inotify"))
+            .count()
+    }
+
+    #[tokio::test]
+    async fn what_no_path_leads_to_any_more_is_watched_no_longer() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("conf.d");
+        for name in ["one", "two"] {
+            fs::create_dir(folder.path().join(name)).unwrap();
+            fs::write(folder.path().join(name).join("a.toml"), name).unwrap();
+        }
+        symlink("one", &link).unwrap();
+        let mut places = Places::new(&folder.path().join("criswitch.toml")).unwrap();
+        let before = watches(&places);
+        fs::remove_file(&link).unwrap();
+        symlink("two", &link).unwrap();
+        places.event().await;
+        assert_eq!(watches(&places), before);
     }
 }

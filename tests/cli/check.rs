@@ -120,6 +120,7 @@ fn check_shows_it_to_programs_as_json() {
           "log_level": "info",
           "max_message_bytes": 16777216,
           "metrics_listen": null,
+          "node": null,
           "stale_lists_ms": 300000,
           "start_wait_ms": 30000,
           "watch": false

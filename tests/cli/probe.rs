@@ -114,6 +114,9 @@ async fn a_probe_for_programs_has_the_same() {
               "type": "RuntimeReady"
             }
           ],
+          "features": [
+            "supplemental_groups_policy"
+          ],
           "handlers": [
             "runc",
             "crun"

@@ -20,28 +20,39 @@ fn help_and_version_are_answers() {
         Usage: criswitch <COMMAND>
 
         Commands:
-          serve   Serve the CRI on the configuration's socket until SIGTERM or SIGINT
-          check   Tell every problem of the configuration, or show the table as it will run
-          routes  Show what becomes of each RPC of the CRI
-          help    Print this message or the help of the given subcommand(s)
+          serve        Serve the CRI on the configuration's socket until SIGTERM or SIGINT
+          reload       Make the daemon read its configuration again, and show what has changed or why
+                       nothing has
+          check        Tell every problem of the configuration, or show the table as it will run
+          manifests    Print the RuntimeClass of each handler of the table, for kubectl apply -f -
+          discover     Print a configuration for the runtimes that are on this node
+          routes       Show what becomes of each RPC of the CRI
+          completions  Print the script that completes the command line in a shell
+          man          Print this command's manual page, or write the pages of all commands to a directory
+          help         Print this message or the help of the given subcommand(s)
 
         Options:
           -h, --help     Print help
           -V, --version  Print version
 
         Examples:
-          criswitch check                        every problem of the configuration, or the table as it will
-          run
-          criswitch check --probe                the same, and what each backend says of itself
-          criswitch check --json | jq .handlers  the same for programs
-          criswitch serve                        serve; SIGTERM ends it once calls in flight are done
+          criswitch discover        a configuration for this node's runtimes
+          criswitch check           every mistake, or the table as it will run
+          criswitch check --probe   the same, and what each backend says
+          criswitch check --node    the same, and what kubelet and crictl lack
+          criswitch check --json    the same for programs
+          criswitch serve           serve until SIGTERM, then finish calls
+          criswitch reload          take up a changed configuration
+          criswitch manifests | kubectl apply -f -
+          criswitch man | man -l -
           crictl -r unix:///run/criswitch/criswitch.sock pods
 
-        Exit codes: 0 fine, 1 failed at run time, 64 wrong usage, 78 wrong configuration.
+        Exit codes: 0 fine, 1 failed at run time, 64 wrong usage,
+        78 wrong configuration.
     "#]]
     .assert_eq(&help.stdout);
-    for command in ["serve", "check", "routes"] {
-        assert_eq!(run(&[command, "--help"]).code, 0, "{command}");
+    for command in crate::shell::commands() {
+        assert_eq!(run(&[&command, "--help"]).code, 0, "{command}");
     }
 }
 
@@ -57,6 +68,7 @@ fn a_wrong_command_line_ends_with_64_and_says_why() {
         ),
         (&["serve", "--probe"], "unexpected argument '--probe'"),
         (&["routes", "x"], "unexpected argument 'x'"),
+        (&["completions", "tcl"], "invalid value 'tcl' for '<SHELL>'"),
     ] {
         let outcome = run(arguments);
         assert_eq!(outcome.code, 64, "{arguments:?}");

@@ -104,6 +104,7 @@ impl Rig {
     /// Reloads what the configuration's files are now.
     pub fn reload_file(&self) -> Outcome {
         let running = self.switch.as_ref().expect("a switch that runs");
+        running.switch.begin_reload();
         running.switch.reload(Config::load(&self.config_path()))
     }
 

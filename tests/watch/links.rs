@@ -30,10 +30,10 @@ async fn each_swap_of_a_config_map_is_told_once() {
 
 #[tokio::test]
 async fn a_swap_to_the_same_bytes_is_not_told() {
-    let same = "mkdir second; echo one > second/criswitch.toml; swap etc second";
     let mut site = Site::of(&swap(
         "mkdir etc first; echo one > first/criswitch.toml; swap etc first",
     ));
+    let same = "mkdir second; echo one > second/criswitch.toml; swap etc second";
     site.keeps_quiet_about(&swap(same)).await;
 }
 
@@ -77,7 +77,8 @@ async fn the_directory_of_the_file_may_be_a_link_that_is_swapped() {
 #[tokio::test]
 async fn the_target_of_a_link_is_told_when_it_is_rewritten_replaced_or_moved_with_its_directory() {
     let mut site = Site::of(
-        "mkdir -p etc far/away; echo one > far/away/real; ln -s ../far/../far/away/real etc/criswitch.toml",
+        "mkdir -p etc far/away; echo one > far/away/real
+        ln -s ../far/../far/away/real etc/criswitch.toml",
     );
     site.tells_of("echo two > far/away/real").await;
     site.tells_of("echo three > new; mv new far/away/real")
@@ -92,6 +93,23 @@ async fn the_target_of_a_drop_ins_link_is_told_when_it_is_rewritten() {
         "{PLAIN}; echo kata > kata; ln -s ../../kata etc/conf.d/90-kata.toml"
     ));
     site.tells_of("echo more > kata").await;
+}
+
+#[tokio::test]
+async fn a_link_made_to_a_whole_file_is_told_as_nobody_has_to_write_it() {
+    let mut site = Site::of(&format!("{PLAIN}; echo kata > kata"));
+    site.tells_of("ln kata etc/conf.d/90-kata.toml").await;
+    site.tells_of("ln -s ../../kata etc/conf.d/91-kata.toml")
+        .await;
+}
+
+#[tokio::test]
+async fn a_link_that_leads_back_through_the_main_files_directory_hides_nothing_there() {
+    let mut site = Site::of(&format!(
+        "{PLAIN}; mkdir etc/sub; echo k > etc/sub/k; ln -s $PWD/etc/sub/k etc/conf.d/90-k.toml"
+    ));
+    site.tells_of("rm etc/criswitch.toml").await;
+    site.tells_of("echo two > etc/criswitch.toml").await;
 }
 
 #[tokio::test]

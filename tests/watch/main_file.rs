@@ -35,7 +35,7 @@ async fn a_file_renamed_over_it_is_told_once() {
 #[tokio::test]
 async fn an_editor_that_moves_the_old_file_away_first_is_told_once() {
     let mut site = Site::of(PLAIN);
-    let edit = "cd etc; echo swap > .criswitch.toml.swp; mv criswitch.toml criswitch.toml~; \
+    let edit = "cd etc; echo swap > .criswitch.toml.swp; mv criswitch.toml criswitch.toml~
         echo two > criswitch.toml; rm criswitch.toml~ .criswitch.toml.swp";
     site.tells_of(edit).await;
 }

@@ -1,5 +1,8 @@
 //! What changes nothing that would be read, and so tells nothing.
 
+use std::fs::File;
+use std::io::Write;
+
 use crate::site::{PLAIN, Site};
 
 #[tokio::test]
@@ -18,10 +21,9 @@ async fn a_touch_or_the_same_bytes_again_are_not_told() {
 #[tokio::test]
 async fn files_that_would_not_be_read_are_not_told() {
     let mut site = Site::of(PLAIN);
-    site.keeps_quiet_about(
-        "cd etc/conf.d; echo 1 > .10-a.toml.swp; echo 2 > .hidden.toml; echo 3 > 10-a.toml~",
-    )
-    .await;
+    let editors = "echo 1 > .10-a.toml.swp; echo 2 > .hidden.toml; echo 3 > 10-a.toml~";
+    site.keeps_quiet_about(&format!("cd etc/conf.d; {editors}"))
+        .await;
     site.keeps_quiet_about("cd etc/conf.d; echo 1 > README; mkdir sub; echo 2 > sub/a.toml")
         .await;
     site.keeps_quiet_about("echo 1 > etc/other.toml; echo 2 > criswitch.toml")
@@ -31,8 +33,8 @@ async fn files_that_would_not_be_read_are_not_told() {
 #[tokio::test]
 async fn a_swap_file_that_an_editor_keeps_open_holds_nothing_up() {
     let mut site = Site::of(PLAIN);
-    let swap = std::fs::File::create(site.path("etc/conf.d/.10-a.toml.swp")).unwrap();
-    std::io::Write::write_all(&mut &swap, b"swap").unwrap();
+    let mut swap = File::create(site.path("etc/conf.d/.10-a.toml.swp")).unwrap();
+    swap.write_all(b"swap").unwrap();
     site.tells_of("echo b > etc/conf.d/10-a.toml").await;
     drop(swap);
     site.is_silent().await;

@@ -69,8 +69,25 @@ async fn a_file_that_is_removed_while_it_is_written_is_not_waited_for() {
     site.is_silent().await;
     file.write_all(b"more").unwrap();
     site.tells_of("echo two > etc/criswitch.toml").await;
-    drop(file);
+}
+
+#[tokio::test]
+async fn a_file_that_is_renamed_away_while_it_is_written_is_not_waited_for() {
+    let mut site = Site::of(PLAIN);
+    let mut file = File::create(site.path("etc/conf.d/20-b.toml")).unwrap();
+    file.write_all(b"half").unwrap();
     site.is_silent().await;
+    site.run("mv etc/conf.d/20-b.toml etc/conf.d/20-b.toml.off");
+    site.tells_of("echo two > etc/criswitch.toml").await;
+}
+
+#[tokio::test]
+async fn a_file_that_goes_with_its_directory_while_it_is_written_is_not_waited_for() {
+    let mut site = Site::of(PLAIN);
+    let mut file = File::create(site.path("etc/conf.d/10-a.toml")).unwrap();
+    file.write_all(b"half").unwrap();
+    site.is_silent().await;
+    site.tells_of("mv etc/conf.d gone").await;
 }
 
 #[tokio::test]
@@ -88,13 +105,15 @@ async fn a_file_that_is_never_closed_is_told_after_the_longest_hold_and_again_wh
 
 #[tokio::test]
 async fn a_writer_who_had_the_longest_hold_is_not_waited_for_again() {
-    let mut site = Site::holding(PLAIN, Duration::from_secs(5));
-    // It never has the file open, so nothing tells that it is done.
-    site.run("truncate -s 1 etc/criswitch.toml");
+    let hold = Duration::from_secs(2);
+    let mut site = Site::holding(PLAIN, hold);
+    let mut file = File::create(site.path("etc/criswitch.toml")).unwrap();
+    file.write_all(b"half").unwrap();
     site.tells().await;
     let begun = Instant::now();
-    site.tells_of("echo b > etc/conf.d/10-a.toml").await;
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    fs::write(site.path("etc/conf.d/10-a.toml"), "b").unwrap();
+    site.tells().await;
+    assert!(begun.elapsed() < hold);
 }
 
 #[tokio::test]

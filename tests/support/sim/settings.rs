@@ -11,6 +11,8 @@ pub struct Settings {
     /// Runtimes before the CRI of 1.29 name no handlers in Status.
     pub advertises_handlers: bool,
     pub features: cri::RuntimeFeatures,
+    /// What a verbose Status shows of its configuration, if not its name.
+    pub config: Option<serde_json::Value>,
     pub conditions: Vec<cri::RuntimeCondition>,
     pub cgroup_driver: cri::CgroupDriver,
     pub image_ids: ImageIds,
@@ -41,6 +43,7 @@ impl Settings {
                 supplemental_groups_policy: true,
                 ..Default::default()
             },
+            config: None,
             conditions: vec![condition("RuntimeReady"), condition("NetworkReady")],
             cgroup_driver: cri::CgroupDriver::Systemd,
             image_ids: ImageIds::Prefixed,

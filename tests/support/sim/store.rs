@@ -65,8 +65,8 @@ impl Store {
                 conditions: self.settings.conditions.clone(),
             }),
             info: info(request.verbose, || {
-                let config = serde_json::json!({ "runtime": self.settings.runtime_name });
-                ("config", config)
+                let own = || serde_json::json!({ "runtime": self.settings.runtime_name });
+                ("config", self.settings.config.clone().unwrap_or_else(own))
             }),
             runtime_handlers: self.settings.runtime_handlers(),
             features: Some(self.settings.features),

@@ -1,0 +1,62 @@
+//! What was discovered, for programs: every field is there, null where it cannot be told.
+
+use criswitch::config::Config;
+use serde_json::{Value, json};
+
+use super::Discovered;
+use super::plan::{Fate, Plan, Planned, Row};
+use crate::cli::check::found_json;
+
+/// One object, with the configuration as text in it.
+pub(super) fn json(
+    discovered: &Discovered,
+    notes: &[String],
+    config: &Config,
+    text: &str,
+) -> anyhow::Result<String> {
+    let plan = &discovered.plan;
+    let silent = discovered.silent.iter();
+    let silent =
+        silent.map(|(place, cause)| json!({ "socket": place.socket.to_string(), "cause": cause }));
+    let own = discovered.own.iter().map(|place| place.socket.to_string());
+    let value = json!({
+        "listen": config.listen.to_string(),
+        "default": plan.default,
+        "handlers": plan.rows.iter().map(|row| handler(plan, row)).collect::<Vec<_>>(),
+        "backends": plan.backends.iter().map(backend).collect::<Vec<_>>(),
+        "silent": silent.collect::<Vec<_>>(),
+        "own": own.collect::<Vec<_>>(),
+        "notes": notes,
+        "configuration": text,
+    });
+    Ok(serde_json::to_string_pretty(&value)? + "\n")
+}
+
+fn handler(plan: &Plan, row: &Row) -> Value {
+    let backend = plan.backends.get(row.backend);
+    let fate = match row.fate {
+        Fate::Written => "written",
+        Fate::Adopted => "adopted",
+        Fate::Taken(_) => "taken",
+        Fate::NoLabel => "no label",
+    };
+    json!({
+        "name": row.name,
+        "backend": backend.map(|backend| &backend.place.name),
+        "backend_handler": row.handler,
+        "features": backend.map(|backend| backend.found.features_of(&row.handler)),
+        "row": fate,
+    })
+}
+
+fn backend(backend: &Planned) -> Value {
+    let also = backend.place.also.iter().map(ToString::to_string);
+    json!({
+        "name": backend.place.name,
+        "socket": backend.place.socket.to_string(),
+        "also": also.collect::<Vec<_>>(),
+        "adopt": backend.adopts,
+        "default_handler": backend.found.configured.default,
+        "probe": found_json(&backend.found),
+    })
+}

@@ -1,0 +1,162 @@
+//! What a person has to know before the configuration is used: one sentence or two each, without line breaks.
+
+use std::collections::BTreeMap;
+
+use super::Discovered;
+use super::plan::{Fate, Plan, Planned};
+use crate::cli::check::driver_name;
+
+/// The conditions that a kubelet needs of a runtime.
+const NEEDED: [&str; 2] = ["RuntimeReady", "NetworkReady"];
+
+/// The most urgent ones first.
+pub(super) fn notes(discovered: &Discovered) -> Vec<String> {
+    let plan = &discovered.plan;
+    let mut notes = other_drivers(plan);
+    notes.extend(not_ready(plan));
+    notes.extend(disputes(plan));
+    notes.extend(no_labels(plan));
+    notes.extend(silent(discovered));
+    notes.extend(own(discovered));
+    notes.extend(lost_features(plan));
+    let plain = |note: String| note.replace(char::is_control, " ");
+    notes.into_iter().map(plain).collect()
+}
+
+fn other_drivers(plan: &Plan) -> Vec<String> {
+    let driver = |backend: &Planned| backend.found.cgroup_driver;
+    // The default's counts; it may have no opinion.
+    let Some(first) = plan
+        .backends
+        .first()
+        .filter(|first| driver(first).is_some())
+    else {
+        return Vec::new();
+    };
+    let ours = driver(first).map(driver_name).unwrap_or_default();
+    let others = plan
+        .backends
+        .iter()
+        .filter(|other| driver(other).is_some() && driver(other) != driver(first));
+    others
+        .map(|other| {
+            let (name, first) = (&other.place.name, &first.place.name);
+            let theirs = driver(other).map(driver_name).unwrap_or_default();
+            format!(
+                "The cgroup driver of {name} is {theirs}; that of {first}, the default, and so the kubelet's, is {ours}. \
+                 Give all the same before the kubelet uses the switch."
+            )
+        })
+        .collect()
+}
+
+fn not_ready(plan: &Plan) -> Vec<String> {
+    let conditions = plan.backends.iter().flat_map(|backend| {
+        backend
+            .found
+            .conditions
+            .iter()
+            .map(|condition| (&backend.place.name, condition))
+    });
+    conditions
+        .filter(|(_, condition)| !condition.status && NEEDED.contains(&condition.r#type.as_str()))
+        .map(|(name, condition)| {
+            let (kind, message) = (&condition.r#type, &condition.message);
+            format!("{name} is not ready, {kind} is false: {message}")
+        })
+        .collect()
+}
+
+/// One note for each two backends that have handlers of the same names.
+fn disputes(plan: &Plan) -> Vec<String> {
+    let name_of = |id: usize| {
+        plan.backends
+            .get(id)
+            .map(|backend| backend.place.name.as_str())
+    };
+    let mut taken: BTreeMap<(usize, usize), Vec<&str>> = BTreeMap::new();
+    for row in &plan.rows {
+        if let Fate::Taken(first) = row.fate {
+            taken
+                .entry((row.backend, first))
+                .or_default()
+                .push(&row.handler);
+        }
+    }
+    taken
+        .iter()
+        .filter_map(|((backend, first), handlers)| {
+            let (backend, first) = (name_of(*backend)?, name_of(*first)?);
+            let handlers = handlers.join(", ");
+            Some(format!(
+                "{backend} and {first} both have: {handlers}. The rows lead to {first}, which comes first; rows to \
+                 {backend}'s are in comment signs, under other names."
+            ))
+        })
+        .collect()
+}
+
+fn no_labels(plan: &Plan) -> Vec<String> {
+    let rows = plan.rows.iter().filter(|row| row.fate == Fate::NoLabel);
+    rows.filter_map(|row| {
+        let backend = &plan.backends.get(row.backend)?.place.name;
+        let handler = &row.handler;
+        Some(format!(
+            "{backend} has a handler {handler:?}, and no RuntimeClass can have that name."
+        ))
+    })
+    .collect()
+}
+
+fn silent(discovered: &Discovered) -> Vec<String> {
+    let silent = discovered.silent.iter();
+    silent
+        .map(|(place, cause)| format!("No backend at {}: {cause}.{}", place.socket, hint(cause)))
+        .collect()
+}
+
+/// As a containerd says it that serves no CRI, or only that of before 1.6.
+fn hint(cause: &str) -> &'static str {
+    if cause.contains("unknown service runtime.v1") {
+        " It is too old, or its CRI is off (disabled_plugins, as in Docker's packages)."
+    } else {
+        ""
+    }
+}
+
+fn own(discovered: &Discovered) -> Vec<String> {
+    let own = discovered.own.iter();
+    own.map(|place| {
+        format!(
+            "{} is a switch's own socket, so it is no backend.",
+            place.socket
+        )
+    })
+    .collect()
+}
+
+/// The node has what every backend has.
+fn lost_features(plan: &Plan) -> Vec<String> {
+    let Some(first) = plan.backends.first() else {
+        return Vec::new();
+    };
+    let lacking = |feature: &str| -> String {
+        let without = plan
+            .backends
+            .iter()
+            .filter(|backend| !backend.found.feature_names().contains(&feature));
+        let names: Vec<&str> = without.map(|backend| backend.place.name.as_str()).collect();
+        names.join(", ")
+    };
+    let mut lost: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for feature in first.found.feature_names() {
+        lost.entry(lacking(feature)).or_default().push(feature);
+    }
+    lost.remove("");
+    let lost = lost.iter();
+    lost.map(|(lacking, features)| {
+        let features = features.join(", ");
+        format!("The node gets the features that all backends have. Not in {lacking}: {features}.")
+    })
+    .collect()
+}

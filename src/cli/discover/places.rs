@@ -1,0 +1,139 @@
+//! Where CRI sockets may be, and which of these places lead to one. Looks at files only: nothing is dialled here.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use criswitch::address::Address;
+
+use super::names;
+
+/// The well-known places in the order in which they are looked at, and what the backends there are called.
+pub(super) const WELL_KNOWN: [(&str, &str); 7] = [
+    ("containerd", "/run/containerd/containerd.sock"),
+    ("crio", "/run/crio/crio.sock"),
+    ("cri-dockerd", "/run/cri-dockerd.sock"),
+    // RKE2 has its containerd at the same place.
+    ("k3s", "/run/k3s/containerd/containerd.sock"),
+    ("k3s-docker", "/run/k3s/cri-dockerd/cri-dockerd.sock"),
+    ("k0s", "/run/k0s/containerd.sock"),
+    ("microk8s", "/var/snap/microk8s/common/run/containerd.sock"),
+];
+
+/// A socket, or what stands where one was expected.
+pub(super) struct Place {
+    /// What its backend is to be called; each place has a name of its own.
+    pub(super) name: String,
+    pub(super) socket: Address,
+    /// Other paths that lead to it.
+    pub(super) also: Vec<Address>,
+    pub(super) state: State,
+    file: Option<File>,
+    known_as: Option<&'static str>,
+}
+
+/// What is known of a place before anything is dialled.
+pub(super) enum State {
+    /// A socket to ask.
+    Socket,
+    /// The socket that the switch itself is to have.
+    Own,
+    /// Why it cannot be a backend.
+    Wrong(String),
+}
+
+/// Device and inode: the same for every path that leads to a file.
+type File = (u64, u64);
+
+/// The places where something is: those given first, then the well-known ones below `root`.
+pub(super) fn look(given: &[Address], root: &Path, listen: &Address) -> Vec<Place> {
+    let given = given.iter().map(|socket| (None, socket.clone()));
+    let own = file(listen).ok();
+    let mut places: Vec<Place> = Vec::new();
+    for (known_as, socket) in given.chain(well_known(root)) {
+        let found = file(&socket);
+        // Most nodes have one or two of them: those that are not there are not missed.
+        if known_as.is_some() && found.as_ref().is_err_and(is_absence) {
+            continue;
+        }
+        let file = found.as_ref().ok().copied();
+        let same = places
+            .iter_mut()
+            .find(|place| place.socket == socket || (file.is_some() && place.file == file));
+        if let Some(place) = same {
+            place.is_also(socket, known_as);
+            continue;
+        }
+        let state = match found {
+            _ if socket == *listen || (file.is_some() && file == own) => State::Own,
+            Ok(_) => State::Socket,
+            Err(error) => State::Wrong(error.to_string()),
+        };
+        places.push(Place {
+            name: String::new(),
+            socket,
+            also: Vec::new(),
+            state,
+            file,
+            known_as,
+        });
+    }
+    name_all(&mut places);
+    places
+}
+
+impl Place {
+    /// Whether it is a socket whose path fits into one line.
+    pub(super) fn is_writable(&self) -> bool {
+        let path = self.socket.to_string();
+        matches!(self.state, State::Socket) && !path.contains(char::is_control)
+    }
+
+    fn is_also(&mut self, socket: Address, known_as: Option<&'static str>) {
+        self.known_as = self.known_as.or(known_as);
+        if self.socket != socket && !self.also.contains(&socket) {
+            self.also.push(socket);
+        }
+    }
+}
+
+fn well_known(root: &Path) -> impl Iterator<Item = (Option<&'static str>, Address)> {
+    WELL_KNOWN.iter().filter_map(move |(name, path)| {
+        let path = root.join(path.trim_start_matches('/'));
+        let socket = Address::parse(path.to_str()?).ok()?;
+        Some((Some(*name), socket))
+    })
+}
+
+/// Which socket a path leads to, symbolic links followed.
+fn file(Address::Unix(path): &Address) -> io::Result<File> {
+    let file = fs::metadata(path)?;
+    if !file.file_type().is_socket() {
+        return Err(io::Error::other("not a socket"));
+    }
+    Ok((file.dev(), file.ino()))
+}
+
+fn is_absence(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+/// A well-known place has the name that belongs to it, another that of its file, else of its directory.
+fn name_all(places: &mut [Place]) {
+    let mut taken: Vec<String> = Vec::new();
+    for place in places.iter_mut() {
+        if let Some(name) = place.known_as {
+            place.name = name.to_owned();
+            taken.push(place.name.clone());
+        }
+    }
+    for place in places.iter_mut().filter(|place| place.known_as.is_none()) {
+        let Address::Unix(path) = &place.socket;
+        let directory = path.parent().and_then(Path::file_name);
+        let wishes = [path.file_stem(), directory].into_iter().flatten();
+        let wishes = wishes.filter_map(|wish| names::label_of(&wish.to_string_lossy()));
+        place.name = names::first_free(wishes, "backend", |name| taken.iter().any(|t| t == name));
+        taken.push(place.name.clone());
+    }
+}

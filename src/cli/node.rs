@@ -1,0 +1,248 @@
+//! `criswitch check --node`: whether the machine is set up for the switch. Reads files, changes nothing, dials nobody.
+
+mod kubelet;
+mod sockets;
+
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use criswitch::address::Address;
+use criswitch::config::Config;
+use serde_json::{Value, json};
+
+use super::check::driver_name;
+use super::columns::columns;
+use super::probe::{Probe, cgroup_driver};
+use kubelet::Kubelet;
+
+const CRICTL: &str = "/etc/crictl.yaml";
+/// Where crictl would be, if it is installed.
+const CRICTL_PROGRAMS: [&str; 4] = [
+    "/usr/local/bin/crictl",
+    "/usr/bin/crictl",
+    "/opt/bin/crictl",
+    "/opt/cni/bin/crictl",
+];
+
+/// What was found on a machine.
+pub(super) struct Node {
+    kubelet: Kubelet,
+    /// Where crictl finds the runtime.
+    crictl: Option<Setting>,
+    /// What is not as it should be.
+    findings: Vec<Finding>,
+}
+
+/// A setting that is not empty, and the file or process that has it.
+struct Setting {
+    /// As it is written there: a key, or a flag with its dashes.
+    name: &'static str,
+    value: String,
+    from: String,
+}
+
+/// What is not as it should be, as one line: `place: what; try ...`.
+struct Finding {
+    place: String,
+    what: String,
+    hint: String,
+}
+
+/// The directory that is the machine's `/`.
+struct Root<'a>(&'a Path);
+
+/// Looks at the machine below `root`; the cgroup drivers count where the backends were asked.
+pub(super) fn look(config: &Config, probes: Option<&[Probe]>, root: &Path) -> Node {
+    let root = Root(root);
+    let mut findings = Vec::new();
+    let kubelet = Kubelet::read(&root, &mut findings);
+    let switch = format!("unix://{}", config.listen);
+    kubelet.judge(&switch, &mut findings);
+    let default = probes.and_then(|probes| probes.get(config.table.default.backend));
+    if let Some(driver) = default.and_then(cgroup_driver) {
+        kubelet.judge_cgroup_driver(&driver_name(driver), &mut findings);
+    }
+    let crictl = crictl(&root, &switch, &mut findings);
+    sockets::judge(config, &root, &mut findings);
+    Node {
+        kubelet,
+        crictl,
+        findings,
+    }
+}
+
+/// None where crictl has no say: it would look for a runtime by itself.
+fn crictl(root: &Root<'_>, switch: &str, findings: &mut Vec<Finding>) -> Option<Setting> {
+    let path = Path::new(CRICTL);
+    let told = findings.len();
+    let file = root.yaml(path, findings);
+    // What cannot be read may have told it.
+    let readable = findings.len() == told;
+    let installed = CRICTL_PROGRAMS
+        .iter()
+        .any(|program| root.at(Path::new(program)).exists());
+    let get = |key| Setting::of(file.as_ref()?, key, path);
+    let (runtime, images) = (get("runtime-endpoint"), get("image-endpoint"));
+    let hint = format!("runtime-endpoint: {switch}");
+    match &runtime {
+        Some(runtime) if !same(&runtime.value, switch) => {
+            let what = format!("crictl asks {}, not the switch", runtime.value);
+            tell(findings, CRICTL, what, hint);
+        }
+        None if readable && (installed || file.is_some()) => {
+            tell(findings, CRICTL, "crictl is not told whom to ask", hint);
+        }
+        _ => {}
+    }
+    if let Some(images) = images.filter(|images| !same(&images.value, switch)) {
+        let what = format!("crictl asks {} for images, not the switch", images.value);
+        tell(findings, CRICTL, what, "leaving image-endpoint out");
+    }
+    runtime
+}
+
+fn tell(
+    findings: &mut Vec<Finding>,
+    place: impl fmt::Display,
+    what: impl fmt::Display,
+    hint: impl fmt::Display,
+) {
+    findings.push(Finding {
+        place: place.to_string(),
+        what: what.to_string(),
+        hint: hint.to_string(),
+    });
+}
+
+/// Whether two name the same socket; /var/run leads to /run everywhere.
+fn same(one: &str, other: &str) -> bool {
+    let path = |text| {
+        let Address::Unix(path) = Address::parse(text).ok()?;
+        let in_run = path.strip_prefix("/var/run").ok();
+        Some(in_run.map_or(path.clone(), |rest| Path::new("/run").join(rest)))
+    };
+    one == other || path(one).is_some_and(|one| Some(one) == path(other))
+}
+
+impl Node {
+    /// Whether everything is as it should be.
+    pub(super) fn all_well(&self) -> bool {
+        self.findings.is_empty()
+    }
+
+    /// For people: what was found, then what is wrong with it.
+    pub(super) fn text(&self) -> anyhow::Result<String> {
+        let kubelet = &self.kubelet;
+        let running = kubelet.pid.map(|pid| Setting {
+            name: "kubelet",
+            value: "running".to_owned(),
+            from: kubelet::process(pid),
+        });
+        let settings = [
+            ("kubelet", running.as_ref()),
+            ("runtime", kubelet.runtime.as_ref()),
+            ("images", kubelet.images.as_ref()),
+            ("cgroups", kubelet.cgroup_driver.as_ref()),
+            ("crictl", self.crictl.as_ref()),
+        ];
+        let rows = settings.map(|(name, setting)| {
+            let value = setting.map(|setting| setting.value.clone());
+            let from = setting.map(|setting| setting.from.clone());
+            [
+                name.to_owned(),
+                value.unwrap_or_default(),
+                from.unwrap_or_default(),
+            ]
+        });
+        let mut text = columns(&["NODE", "VALUE", "FROM"], rows)?;
+        if !self.findings.is_empty() {
+            text.push('\n');
+        }
+        let findings = self.findings.iter();
+        text.extend(findings.map(|finding| format!("{finding}\n")));
+        Ok(text)
+    }
+
+    /// For programs.
+    pub(super) fn json(&self) -> Value {
+        let findings = self.findings.iter().map(
+            |finding| json!({ "place": finding.place, "what": finding.what, "try": finding.hint }),
+        );
+        json!({
+            "kubelet": {
+                "pid": self.kubelet.pid,
+                "runtime_endpoint": setting_json(self.kubelet.runtime.as_ref()),
+                "image_endpoint": setting_json(self.kubelet.images.as_ref()),
+                "cgroup_driver": setting_json(self.kubelet.cgroup_driver.as_ref()),
+            },
+            "crictl": { "runtime_endpoint": setting_json(self.crictl.as_ref()) },
+            "findings": findings.collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn setting_json(setting: Option<&Setting>) -> Value {
+    setting.map_or(
+        Value::Null,
+        |setting| json!({ "value": setting.value, "from": setting.from }),
+    )
+}
+
+impl Setting {
+    fn of(file: &Value, name: &'static str, path: &Path) -> Option<Setting> {
+        let value = file.get(name)?.as_str()?;
+        (!value.is_empty()).then(|| Setting {
+            name,
+            value: value.to_owned(),
+            from: path.display().to_string(),
+        })
+    }
+
+    /// With another value, written as it is there.
+    fn instead(&self, value: &str) -> String {
+        let name = self.name;
+        let between = if name.starts_with('-') { "=" } else { ": " };
+        format!("{name}{between}{value}")
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Finding { place, what, hint } = self;
+        write!(f, "{place}: {what}; try {hint}")
+    }
+}
+
+impl Root<'_> {
+    /// Where a path of the machine is.
+    fn at(&self, path: &Path) -> PathBuf {
+        self.0.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// None where there is no such file.
+    fn text(&self, path: &Path) -> io::Result<Option<String>> {
+        match std::fs::read(self.at(path)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            bytes => Ok(Some(String::from_utf8_lossy(&bytes?).into_owned())),
+        }
+    }
+
+    /// None where there is no such file, or none that can be read, which is told.
+    fn yaml(&self, path: &Path, findings: &mut Vec<Finding>) -> Option<Value> {
+        let mut cannot = |error: &dyn fmt::Display| {
+            let error = error.to_string();
+            let error = error.lines().next().unwrap_or_default();
+            let what = format!("cannot be read: {error}");
+            tell(
+                findings,
+                path.display(),
+                what,
+                "a file of YAML in its place",
+            );
+        };
+        let text = self.text(path).map_err(|error| cannot(&error)).ok()??;
+        let value = serde_saphyr::from_str(&text);
+        value.map_err(|error| cannot(&error)).ok()
+    }
+}

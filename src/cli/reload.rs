@@ -1,0 +1,142 @@
+//! `criswitch reload`: tells the daemon to read its configuration again, and shows what came of it.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use criswitch::config::Config;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde_json::Value as Json;
+use tokio::time::Instant;
+
+use super::running::Running;
+use super::{Reload, Verdict, print};
+
+/// How long a reload may take.
+const LIMIT: Duration = Duration::from_secs(30);
+/// Between two looks at whether it is done.
+const PAUSE: Duration = Duration::from_millis(50);
+
+impl Reload {
+    pub(super) fn run(self) -> anyhow::Result<Verdict> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let outcome = runtime.block_on(reload(&self.file.path))?;
+        if self.json {
+            print(&format!("{outcome:#}\n"))?;
+        } else {
+            show(&outcome)?;
+        }
+        Ok(match problems(&outcome) {
+            None => Verdict::Fine,
+            Some(_) => Verdict::WrongConfiguration,
+        })
+    }
+}
+
+/// The last reload as the daemon tells it, once there was one that began after this.
+async fn reload(path: &Path) -> anyhow::Result<Json> {
+    let switch = Running::connect(&Config::listen_of(path)).await?;
+    let pid = pid(&switch.info().await?)?;
+    let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| unseen(pid, error))?;
+    // Whoever answers now is alive, so the number is still its own.
+    let info = switch.info().await?;
+    if self::pid(&info)? != pid {
+        bail!("criswitch was restarted meanwhile; try again");
+    }
+    same_file(path, &info)?;
+    heeds(pid)?;
+    let wanted = number(&info, "/reloads/begun") + 1;
+    pidfd_send_signal(&process, Signal::HUP).with_context(|| {
+        format!(
+            "cannot signal criswitch, process {}; are you root?",
+            pid.as_raw_nonzero()
+        )
+    })?;
+    let end = Instant::now() + LIMIT;
+    loop {
+        let info = switch.info().await?;
+        if number(&info, "/reloads/count") >= wanted {
+            return Ok(info.pointer("/reloads/last").cloned().unwrap_or_default());
+        }
+        if Instant::now() > end {
+            bail!("no outcome within {LIMIT:?}; see criswitch's log");
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+fn pid(info: &Json) -> anyhow::Result<Pid> {
+    let pid = i32::try_from(number(info, "/pid")).ok();
+    pid.and_then(Pid::from_raw)
+        .context("criswitch does not say which process it is; is it of another version?")
+}
+
+/// Zero where there is none.
+fn number(info: &Json, path: &str) -> u64 {
+    info.pointer(path)
+        .and_then(Json::as_u64)
+        .unwrap_or_default()
+}
+
+/// Why nothing has changed, if that is so.
+fn problems(outcome: &Json) -> Option<&str> {
+    outcome.pointer("/problems").and_then(Json::as_str)
+}
+
+/// A daemon in a container has a number of its own there.
+fn unseen(pid: Pid, error: rustix::io::Errno) -> anyhow::Error {
+    let pid = pid.as_raw_nonzero();
+    anyhow::anyhow!(
+        "criswitch calls itself process {pid}, which is not to be seen here ({error}); \
+        try this command where it runs, in its container or pod"
+    )
+}
+
+/// A daemon reads the file that it was started with.
+fn same_file(path: &Path, info: &Json) -> anyhow::Result<()> {
+    let its = info.pointer("/configuration/path").and_then(Json::as_str);
+    let its = its.unwrap_or_default();
+    let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    if real(path) == real(Path::new(its)) {
+        return Ok(());
+    }
+    bail!(
+        "criswitch on that socket runs with {its}, not with {}; try --config {its}",
+        path.display()
+    )
+}
+
+/// A process that does not handle SIGHUP would end of it.
+fn heeds(pid: Pid) -> anyhow::Result<()> {
+    let path = format!("/proc/{}/status", pid.as_raw_nonzero());
+    let status = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // The lowest bit is signal 1, SIGHUP.
+    match caught {
+        Some(mask) if mask & 1 == 1 => Ok(()),
+        _ => bail!(
+            "process {} does not take SIGHUP, so it is not criswitch",
+            pid.as_raw_nonzero()
+        ),
+    }
+}
+
+fn show(outcome: &Json) -> anyhow::Result<()> {
+    if let Some(problems) = problems(outcome) {
+        writeln!(
+            io::stderr().lock(),
+            "{problems}\ncriswitch: not reloaded: nothing has changed"
+        )
+        .ok();
+        return Ok(());
+    }
+    let lines = outcome.pointer("/changes/lines").and_then(Json::as_array);
+    let lines = lines.into_iter().flatten().filter_map(Json::as_str);
+    let text: String = lines.map(|line| format!("{line}\n")).collect();
+    print(&text).map(drop)
+}

@@ -1,0 +1,347 @@
+//! What `criswitch discover` makes of what runtimes say, over real sockets.
+
+use criswitch::cri::{CgroupDriver, RuntimeCondition, RuntimeFeatures, RuntimeHandlerFeatures};
+use expect_test::expect;
+
+use crate::runtimes::{CONTAINERD, CRIO, Node, Printed, containerd, containerd_config, crio};
+use crate::support::Sim;
+
+#[tokio::test]
+async fn two_runtimes_become_a_commented_configuration() {
+    let userns = RuntimeHandlerFeatures {
+        recursive_read_only_mounts: true,
+        user_namespaces: true,
+    };
+    let node = Node::new()
+        .with(
+            CONTAINERD,
+            containerd(["runc", "gvisor"]).features("runc", userns),
+        )
+        .with(CRIO, crio(["kata"]));
+    let printed = node.configuration(&[]).await;
+    assert_eq!(printed.told, "");
+    expect![[r##"
+        # Made by criswitch discover. `criswitch check --probe` shows what it comes to;
+        # config/criswitch.toml of the sources has every other key.
+
+        # The socket for the kubelet (--container-runtime-endpoint) and crictl.
+        #listen = "/run/criswitch/criswitch.sock"
+
+        # The row for pods without a RuntimeClass: containerd's own default.
+        default = "runc"
+
+        # Which backend runs the pods of which RuntimeClass handler.
+        [handlers]
+        gvisor = "containerd"
+        runc   = "containerd"  # recursive_read_only_mounts, user_namespaces
+        kata   = "crio"
+
+        # What answered, and where. The first that was found is the default's.
+        [backends]
+        # containerd 2.4.2, cgroup driver systemd, supplemental_groups_policy
+        containerd = "/node/run/containerd/containerd.sock"
+        # cri-o 1.37.0, cgroup driver systemd, supplemental_groups_policy
+        crio = "/node/run/crio/crio.sock"
+    "##]]
+    .assert_eq(&printed.text);
+    assert_eq!(
+        printed.rows(),
+        [
+            r#"gvisor -> containerd "gvisor""#,
+            r#"kata -> crio "kata""#,
+            r#"*runc -> containerd "runc""#,
+        ]
+    );
+}
+
+#[tokio::test]
+async fn everything_that_is_to_be_looked_at_is_in_the_file_and_on_standard_error() {
+    let cgroupfs = crio(["crun", "runc"]).cgroup_driver(CgroupDriver::Cgroupfs);
+    let cgroupfs = cgroupfs.set(|settings| settings.features.supplemental_groups_policy = false);
+    let broken = Sim::new("broken");
+    broken.hold("Version");
+    let node = Node::new()
+        .with(CONTAINERD, containerd(["runc"]))
+        .with(CRIO, cgroupfs)
+        .with("run/k0s/containerd.sock", broken);
+    let printed = node.configuration(&["NODE/none.sock"]).await;
+    expect![[r##"
+        # Made by criswitch discover. `criswitch check --probe` shows what it comes to;
+        # config/criswitch.toml of the sources has every other key.
+        #
+        # To be looked at first:
+        # - The cgroup driver of crio is cgroupfs; that of containerd, the default, and
+        #   so the kubelet's, is systemd. Give all the same before the kubelet uses the
+        #   switch.
+        # - crio and containerd both have: runc. The rows lead to containerd, which
+        #   comes first; rows to crio's are in comment signs, under other names.
+        # - No backend at /node/run/k0s/containerd.sock: no answer within 3s.
+        # - No backend at /node/none.sock: No such file or directory (os
+        #   error 2).
+        # - The node gets the features that all backends have. Not in crio:
+        #   supplemental_groups_policy.
+
+        # The socket for the kubelet (--container-runtime-endpoint) and crictl.
+        #listen = "/run/criswitch/criswitch.sock"
+
+        # The row for pods without a RuntimeClass: containerd's own default.
+        default = "runc"
+
+        # Which backend runs the pods of which RuntimeClass handler.
+        [handlers]
+        runc       = "containerd"
+        crun       = "crio"
+        # Others of crio, under names that they could have.
+        #runc-crio = { backend = "crio", handler = "runc" }
+
+        # What answered, and where. The first that was found is the default's.
+        [backends]
+        # containerd 2.4.2, cgroup driver systemd, supplemental_groups_policy
+        containerd = "/node/run/containerd/containerd.sock"
+        # cri-o 1.37.0, cgroup driver cgroupfs
+        crio = "/node/run/crio/crio.sock"
+        # Did not answer.
+        #k0s = "/node/run/k0s/containerd.sock"
+    "##]]
+    .assert_eq(&printed.text);
+    expect![[r#"
+        criswitch: The cgroup driver of crio is cgroupfs; that of containerd, the default, and so the kubelet's, is systemd. Give all the same before the kubelet uses the switch.
+        criswitch: crio and containerd both have: runc. The rows lead to containerd, which comes first; rows to crio's are in comment signs, under other names.
+        criswitch: No backend at /node/run/k0s/containerd.sock: no answer within 3s.
+        criswitch: No backend at /node/none.sock: No such file or directory (os error 2).
+        criswitch: The node gets the features that all backends have. Not in crio: supplemental_groups_policy.
+    "#]].assert_eq(&printed.told);
+    assert_eq!(
+        printed.rows(),
+        [r#"crun -> crio "crun""#, r#"*runc -> containerd "runc""#]
+    );
+}
+
+#[tokio::test]
+async fn a_handler_that_two_have_is_the_first_ones_and_the_others_row_is_ready_in_comment_signs() {
+    let node = Node::new()
+        .with(CONTAINERD, containerd(["runc"]))
+        .with(CRIO, crio(["runc"]));
+    let printed = node.configuration(&[]).await;
+    assert_eq!(printed.rows(), [r#"*runc -> containerd "runc""#]);
+    expect![[r#"
+        criswitch: crio and containerd both have: runc. The rows lead to containerd, which comes first; rows to crio's are in comment signs, under other names.
+    "#]].assert_eq(&printed.told);
+    let row = r#"runc-crio = { backend = "crio", handler = "runc" }"#;
+    assert!(
+        printed.text.contains(&format!("\n#{row}\n")),
+        "{}",
+        printed.text
+    );
+    let uncommented = printed.text.replace(&format!("#{row}"), row);
+    let loaded =
+        criswitch::config::Config::of_texts(&[("printed".as_ref(), uncommented.as_bytes())]);
+    assert_eq!(loaded.unwrap().table.handlers.len(), 2);
+}
+
+#[tokio::test]
+async fn a_default_that_the_runtime_does_not_name_is_its_own_whatever_it_is() {
+    let node = Node::new().with(CRIO, crio(["crun", "runc"]));
+    let printed = node.configuration(&[]).await;
+    assert_eq!(
+        printed.rows(),
+        [
+            r#"*crio -> crio """#,
+            r#"crun -> crio "crun""#,
+            r#"runc -> crio "runc""#,
+        ]
+    );
+    assert!(
+        printed.text.contains("crio's own default.\ndefault"),
+        "{}",
+        printed.text
+    );
+    // One handler alone leaves no question.
+    let node = Node::new().with(CRIO, crio(["crun"]));
+    assert_eq!(
+        node.configuration(&[]).await.rows(),
+        [r#"*crun -> crio "crun""#]
+    );
+}
+
+#[tokio::test]
+async fn a_runtime_that_lists_no_handlers_has_those_of_its_configuration_or_its_default_only() {
+    let silent = |sim: Sim| sim.set(|settings| settings.advertises_handlers = false);
+    let old = silent(containerd(["kata"])).version("1.6.20");
+    let old = old.set(|settings| {
+        settings.config = Some(containerd_config(Some("crun"), &["crun", "kata"]));
+    });
+    let docker = silent(Sim::new("docker"));
+    let node = Node::new()
+        .with(CONTAINERD, old)
+        .with("run/cri-dockerd.sock", docker);
+    let printed = node.configuration(&[]).await;
+    assert_eq!(
+        printed.rows(),
+        [
+            r#"cri-dockerd -> cri-dockerd """#,
+            r#"*crun -> containerd "crun""#,
+            r#"kata -> containerd "kata""#,
+        ]
+    );
+    let (_, handlers) = printed.text.split_once("[handlers]\n").unwrap();
+    let (handlers, _) = handlers.split_once("\n\n").unwrap();
+    expect![[r##"
+        # containerd lists no handlers: these are in its configuration.
+        crun        = "containerd"
+        kata        = "containerd"
+        # cri-dockerd does not tell its handlers: this row is its own default. Add one
+        # for each other that it has.
+        cri-dockerd = { backend = "cri-dockerd", handler = "" }"##]]
+    .assert_eq(handlers);
+}
+
+#[tokio::test]
+async fn many_handlers_are_adopted_but_for_the_default_and_the_disputed() {
+    let kata = ["kata", "kata-clh", "kata-fc", "kata-qemu", "runc"];
+    let node = Node::new()
+        .with(CONTAINERD, containerd(["runc"]))
+        .with("run/kata/containerd.sock", containerd(kata))
+        .with(CRIO, crio(["kata", "crun"]));
+    let printed = node.configuration(&["NODE/run/kata/containerd.sock"]).await;
+    expect![[r##"
+        # Made by criswitch discover. `criswitch check --probe` shows what it comes to;
+        # config/criswitch.toml of the sources has every other key.
+        #
+        # To be looked at first:
+        # - containerd and kata both have: runc. The rows lead to kata, which comes
+        #   first; rows to containerd's are in comment signs, under other names.
+        # - crio and kata both have: kata. The rows lead to kata, which comes first;
+        #   rows to crio's are in comment signs, under other names.
+
+        # The socket for the kubelet (--container-runtime-endpoint) and crictl.
+        #listen = "/run/criswitch/criswitch.sock"
+
+        # The row for pods without a RuntimeClass: kata's own default.
+        default = "kata"
+
+        # Which backend runs the pods of which RuntimeClass handler.
+        [handlers]
+        # kata adopts what has no row here, at the moment kata-clh, kata-fc, kata-qemu.
+        kata             = "kata"
+        runc             = "kata"
+        # Others of containerd, under names that they could have.
+        #runc-containerd = { backend = "containerd", handler = "runc" }
+        crun             = "crio"
+        # Others of crio, under names that they could have.
+        #kata-crio       = { backend = "crio", handler = "kata" }
+
+        # What answered, and where. The first that was found is the default's.
+        [backends]
+        # containerd 2.4.2, cgroup driver systemd, supplemental_groups_policy
+        kata = { socket = "/node/run/kata/containerd.sock", adopt = true }
+        # containerd 2.4.2, cgroup driver systemd, supplemental_groups_policy
+        containerd = "/node/run/containerd/containerd.sock"
+        # cri-o 1.37.0, cgroup driver systemd, supplemental_groups_policy
+        crio = "/node/run/crio/crio.sock"
+    "##]]
+    .assert_eq(&printed.text);
+    assert_eq!(
+        printed.rows(),
+        [
+            r#"crun -> crio "crun""#,
+            r#"*kata -> kata "kata""#,
+            r#"runc -> kata "runc""#,
+        ]
+    );
+    let adopting = |printed: &Printed| -> Vec<bool> {
+        let backends = printed.config.table.backends.iter();
+        backends.map(|backend| backend.adopt).collect()
+    };
+    assert_eq!(adopting(&printed), [true, false, false]);
+    // Four are not many, nor do two backends adopt.
+    let node = Node::new().with(CONTAINERD, containerd(["a", "b", "c", "d"]));
+    assert_eq!(adopting(&node.configuration(&[]).await), [false]);
+    let node = node
+        .with(CRIO, crio(["e", "f", "g", "h", "i"]))
+        .with("run/cri-dockerd.sock", crio(["j", "k", "l", "m", "n", "o"]));
+    assert_eq!(
+        adopting(&node.configuration(&[]).await),
+        [false, false, true]
+    );
+}
+
+#[tokio::test]
+async fn a_handler_whose_name_no_runtimeclass_can_have_gets_a_row_in_comment_signs() {
+    let node = Node::new().with(CRIO, crio(["runc", "Kata_QEMU", "RunC", "\u{1b}[31m\n"]));
+    let printed = node.configuration(&[]).await;
+    let row = r#"#kata-qemu = { backend = "crio", handler = "Kata_QEMU" }"#;
+    assert!(
+        printed.text.contains(&format!("\n{row}\n")),
+        "{}",
+        printed.text
+    );
+    // Nor does it become the name of another row.
+    let row = r#"#runc-crio = { backend = "crio", handler = "RunC" }"#;
+    assert!(
+        printed.text.contains(&format!("\n{row}\n")),
+        "{}",
+        printed.text
+    );
+    assert!(!printed.text.contains('\u{1b}'));
+    expect![[r#"
+        criswitch: crio has a handler "\u{1b}[31m\n", and no RuntimeClass can have that name.
+        criswitch: crio has a handler "Kata_QEMU", and no RuntimeClass can have that name.
+        criswitch: crio has a handler "RunC", and no RuntimeClass can have that name.
+    "#]]
+    .assert_eq(&printed.told);
+}
+
+#[tokio::test]
+async fn a_runtime_that_is_not_ready_is_shown_with_its_reason() {
+    let not_ready = RuntimeCondition {
+        r#type: "NetworkReady".to_owned(),
+        status: false,
+        reason: "NetworkPluginNotReady".to_owned(),
+        message: "cni plugin\nnot initialized".to_owned(),
+    };
+    let sim = containerd(["runc"]).set(|settings| settings.conditions[1] = not_ready);
+    let node = Node::new().with(CONTAINERD, sim);
+    expect![[r#"
+        criswitch: containerd is not ready, NetworkReady is false: cni plugin not initialized
+    "#]]
+    .assert_eq(&node.configuration(&[]).await.told);
+}
+
+/// As the containerds of the real suite answer.
+#[tokio::test]
+async fn the_readme_shows_what_is_printed_for_a_containerd_of_today_and_an_old_one() {
+    let features = |user_namespaces: bool| RuntimeHandlerFeatures {
+        recursive_read_only_mounts: !user_namespaces,
+        user_namespaces,
+    };
+    let new = containerd(["runc", "gvisor", "runsc"]).version("2.4.2+unknown");
+    let new = ["gvisor", "runsc"]
+        .into_iter()
+        .fold(new, |sim, name| sim.features(name, features(true)))
+        .features("runc", features(false))
+        .cgroup_driver(CgroupDriver::Cgroupfs)
+        .set(|settings| settings.features.user_namespaces_host_network = true);
+    let old = Sim::new("containerd")
+        .version("1.6.20~ds1")
+        .lacks(["RuntimeConfig"]);
+    let old = old.set(|settings| {
+        settings.advertises_handlers = false;
+        settings.features = RuntimeFeatures::default();
+        settings.config = Some(containerd_config(Some("crun"), &["crun"]));
+    });
+    let node = Node::new()
+        .with(CONTAINERD, new)
+        .with("run/old/containerd.sock", old);
+    let given = [
+        "NODE/run/containerd/containerd.sock",
+        "NODE/run/old/containerd.sock",
+    ];
+    let printed = node.configuration(&given).await.text.replace("/node/", "/");
+    let shown: String = printed
+        .lines()
+        .map(|line| format!("    {line}\n").replace("    \n", "\n"))
+        .collect();
+    let readme = include_str!("../../README.md");
+    assert!(readme.contains(&shown), "{shown}");
+}

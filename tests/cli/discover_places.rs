@@ -1,0 +1,163 @@
+//! Where `criswitch discover` looks, and what is no backend.
+
+use expect_test::expect;
+
+use crate::runtimes::{CONTAINERD, CRIO, Node, containerd};
+use crate::support::{Rig, Sim};
+use crate::text;
+
+#[tokio::test]
+async fn every_well_known_place_is_looked_at() {
+    let mut node = Node::new();
+    for (n, place) in [
+        "var/snap/microk8s/common/run/containerd.sock",
+        "run/k0s/containerd.sock",
+        "run/k3s/cri-dockerd/cri-dockerd.sock",
+        "run/k3s/containerd/containerd.sock",
+        "run/cri-dockerd.sock",
+        CRIO,
+        CONTAINERD,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let handler = format!("h{n}");
+        node = node.with(place, containerd([handler.as_str()]));
+    }
+    let printed = node.configuration(&[]).await;
+    assert_eq!(
+        printed.backends(),
+        [
+            "containerd = /node/run/containerd/containerd.sock",
+            "crio = /node/run/crio/crio.sock",
+            "cri-dockerd = /node/run/cri-dockerd.sock",
+            "k3s = /node/run/k3s/containerd/containerd.sock",
+            "k3s-docker = /node/run/k3s/cri-dockerd/cri-dockerd.sock",
+            "k0s = /node/run/k0s/containerd.sock",
+            "microk8s = /node/var/snap/microk8s/common/run/containerd.sock",
+        ]
+    );
+    // The help names them all.
+    let help = crate::run(&["discover", "--help"]).stdout;
+    for backend in printed.backends() {
+        let (_, place) = backend.split_once(" = /node").unwrap();
+        assert!(help.contains(&format!("  {place} ")), "{place}");
+    }
+}
+
+#[tokio::test]
+async fn a_socket_that_is_given_comes_first_and_has_the_default() {
+    let node = Node::new()
+        .with(CONTAINERD, containerd(["runc"]))
+        .with("run/kata/containerd.sock", containerd(["kata", "runc"]));
+    let printed = node
+        .configuration(&["unix://NODE/run/kata/containerd.sock"])
+        .await;
+    assert_eq!(
+        printed.backends(),
+        [
+            "kata = /node/run/kata/containerd.sock",
+            "containerd = /node/run/containerd/containerd.sock",
+        ]
+    );
+    assert_eq!(
+        printed.rows(),
+        [r#"*kata -> kata "kata""#, r#"runc -> kata "runc""#]
+    );
+}
+
+#[tokio::test]
+async fn two_paths_to_one_socket_are_one_backend() {
+    let node = Node::new().with(CONTAINERD, containerd(["runc"]));
+    std::os::unix::fs::symlink(node.path("run"), node.path("var/run")).unwrap();
+    let given = "NODE/var/run/containerd/containerd.sock";
+    let printed = node.configuration(&[given, given]).await;
+    assert_eq!(
+        printed.backends(),
+        ["containerd = /node/var/run/containerd/containerd.sock"]
+    );
+    let also = "also at\n# /node/run/containerd/containerd.sock\n";
+    assert!(printed.text.contains(also), "{}", printed.text);
+}
+
+#[tokio::test]
+async fn the_switchs_own_socket_is_no_backend_by_its_path_nor_by_its_words() {
+    let node = Node::new().with(CONTAINERD, containerd(["runc"]));
+    let rig = Rig::start([Sim::new("other")]).await;
+    let switch = rig.directory().join("criswitch.sock");
+    std::os::unix::fs::symlink(&switch, node.path(CRIO)).unwrap();
+    // Nobody knows yet that it is the switch's: it answers as one.
+    let printed = node.configuration(&[]).await;
+    assert_eq!(printed.backends().len(), 1);
+    expect![[r#"
+        criswitch: /node/run/crio/crio.sock is a switch's own socket, so it is no backend.
+    "#]]
+    .assert_eq(&printed.told);
+    // Named as the switch's own it is not asked at all, by whatever path.
+    let printed = node.configuration(&["--listen", text(&switch)]).await;
+    assert_eq!(printed.backends().len(), 1);
+    assert_eq!(printed.config.listen.to_string(), text(&switch));
+    // Nor may what is to become the switch's be a backend.
+    std::os::unix::fs::symlink(node.path(CONTAINERD), node.path("link.sock")).unwrap();
+    for listen in ["NODE/run/containerd/containerd.sock", "NODE/link.sock"] {
+        let outcome = node.discover(&["--listen", listen]).await;
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""), "{listen}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_there_and_is_no_cri_socket_is_named_with_the_cause() {
+    let node = Node::new().with(CONTAINERD, containerd(["runc"]));
+    std::fs::write(node.path(CRIO), "").unwrap();
+    drop(std::os::unix::net::UnixListener::bind(node.path("run/cri-dockerd.sock")).unwrap());
+    let no_cri = Sim::new("docker");
+    let unknown = "unknown service runtime.v1.RuntimeService";
+    no_cri.fail("Version", tonic::Status::unimplemented(unknown));
+    let node = node.with("run/k0s/containerd.sock", no_cri);
+    let printed = node.configuration(&[]).await;
+    assert_eq!(printed.backends().len(), 1);
+    expect![[r#"
+        criswitch: No backend at /node/run/cri-dockerd.sock: cannot connect: Connection refused (os error 111).
+        criswitch: No backend at /node/run/k0s/containerd.sock: Version says Unimplemented: unknown service runtime.v1.RuntimeService. It is too old, or its CRI is off (disabled_plugins, as in Docker's packages).
+        criswitch: No backend at /node/run/crio/crio.sock: not a socket.
+    "#]].assert_eq(&printed.told);
+    // A path stays whole, however long.
+    let long = format!("{}.sock", "a".repeat(80));
+    let printed = node.configuration(&[&format!("NODE/{long}")]).await;
+    let whole = format!(" /node/{long}:");
+    assert!(printed.text.contains(&whole), "{}", printed.text);
+}
+
+#[tokio::test]
+async fn nothing_found_ends_with_1_and_what_to_try() {
+    let node = Node::new();
+    let outcome = node.discover(&[]).await;
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
+    let root = rustix::process::geteuid().is_root();
+    let hint = if root {
+        "with the container runtime running"
+    } else {
+        "as root"
+    };
+    assert!(
+        outcome
+            .stderr
+            .contains("no CRI socket is at a well-known place; try it"),
+        "{}",
+        outcome.stderr
+    );
+    assert!(outcome.stderr.contains(hint), "{}", outcome.stderr);
+    // What is there and does not answer is named first.
+    drop(std::os::unix::net::UnixListener::bind(node.path(CONTAINERD)).unwrap());
+    let outcome = node.discover(&["--json"]).await;
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
+    let lines: Vec<&str> = outcome.stderr.lines().collect();
+    assert!(
+        lines[0].contains("No backend at /node/run/containerd/containerd.sock: cannot connect"),
+        "{lines:?}"
+    );
+    assert!(
+        lines[1].contains("no CRI socket answers as a backend; try it"),
+        "{lines:?}"
+    );
+}

@@ -1,0 +1,216 @@
+//! Where `criswitch discover` puts what it made: a new file, or JSON.
+
+use std::os::unix::fs::PermissionsExt;
+
+use expect_test::expect;
+
+use crate::runtimes::{CONTAINERD, CRIO, Node, containerd, crio};
+use crate::{run, run_beside, text};
+
+fn node() -> Node {
+    Node::new()
+        .with(CONTAINERD, containerd(["runc"]))
+        .with(CRIO, crio(["crun"]))
+}
+
+#[tokio::test]
+async fn a_written_file_is_what_is_printed_and_the_check_takes_it_as_it_is() {
+    let node = node();
+    let file = node.path("etc/criswitch.toml");
+    let printed = node.discover(&[]).await.stdout;
+    let outcome = node.discover(&["--write", text(&file)]).await;
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
+    expect![[r#"
+        /node/etc/criswitch.toml is written. Read it, then:
+          criswitch check --probe --config /node/etc/criswitch.toml
+          criswitch serve --config /node/etc/criswitch.toml
+          crictl -r unix:///run/criswitch/criswitch.sock pods
+        and when these show what they should, for the kubelet:
+          --container-runtime-endpoint=unix:///run/criswitch/criswitch.sock
+    "#]]
+    .assert_eq(&outcome.stdout);
+    let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o644);
+    let written = std::fs::read_to_string(&file).unwrap();
+    let root = text(file.parent().unwrap().parent().unwrap());
+    assert_eq!(written.replace(root, "/node"), printed);
+    let checked = run_beside(&["check", "--probe", "--config", text(&file)]).await;
+    assert_eq!((checked.code, checked.stderr.as_str()), (0, ""));
+}
+
+#[tokio::test]
+async fn a_file_that_is_there_stays_as_it_is() {
+    let node = node();
+    let file = node.path("etc/criswitch.toml");
+    std::fs::write(&file, "mine").unwrap();
+    let outcome = node.discover(&["--write", text(&file)]).await;
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
+    expect![[r#"
+        criswitch: /node/etc/criswitch.toml is there already and stays as it is; try another name and compare, or move it away
+    "#]].assert_eq(&outcome.stderr);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+    // A link that leads nowhere is there too.
+    let link = node.path("etc/link.toml");
+    std::os::unix::fs::symlink(node.path("etc/elsewhere.toml"), &link).unwrap();
+    let outcome = node.discover(&["--write", text(&link)]).await;
+    assert_eq!(outcome.code, 1);
+    assert!(!node.path("etc/elsewhere.toml").exists());
+}
+
+#[tokio::test]
+async fn a_missing_directory_is_named_with_what_to_try() {
+    let outcome = node()
+        .discover(&["--write", "NODE/none/criswitch.toml"])
+        .await;
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
+    expect![[r#"
+        criswitch: /node/none/criswitch.toml cannot be written: /node/none is not there; try mkdir -p /node/none
+    "#]].assert_eq(&outcome.stderr);
+}
+
+#[tokio::test]
+async fn nothing_is_written_when_nothing_was_found() {
+    let node = Node::new();
+    let file = node.path("etc/criswitch.toml");
+    let outcome = node.discover(&["--write", text(&file)]).await;
+    assert_eq!(outcome.code, 1);
+    assert!(!file.exists());
+}
+
+#[tokio::test]
+async fn a_listen_that_the_switch_would_refuse_is_refused_here() {
+    let outcome = node()
+        .discover(&["--listen", "/run/x/run/crio/crio.sock"])
+        .await;
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
+    expect![[r#"
+        criswitch: what would be written is no configuration: discovered:5:10: "listen" ends in run/crio/crio.sock: the kubelet takes its statistics another way from a socket named so; try "/run/criswitch/criswitch.sock"
+    "#]].assert_eq(&outcome.stderr);
+}
+
+#[test]
+fn a_socket_that_is_no_path_is_wrong_usage() {
+    let outcome = run(&["discover", "run/a.sock"]);
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (64, ""));
+    expect![[r#"
+        error: invalid value 'run/a.sock' for '[SOCKET]...': the socket path "run/a.sock" is relative; try an absolute path, such as "/run/name/name.sock"
+
+        For more information, try '--help'.
+    "#]].assert_eq(&outcome.stderr);
+    let both = run(&["discover", "--json", "--write", "x"]);
+    assert_eq!(both.code, 64);
+}
+
+#[tokio::test]
+async fn programs_get_the_same_as_json() {
+    let outcome = node().discover(&["--json", "NODE/none.sock"]).await;
+    assert_eq!(outcome.code, 0);
+    let mut json: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+    let configuration = json
+        .as_object_mut()
+        .unwrap()
+        .remove("configuration")
+        .unwrap();
+    let printed = node().discover(&["NODE/none.sock"]).await.stdout;
+    assert_eq!(configuration, printed);
+    expect![[r#"
+        {
+          "backends": [
+            {
+              "adopt": false,
+              "also": [],
+              "default_handler": "runc",
+              "name": "containerd",
+              "probe": {
+                "answers": true,
+                "cgroup_driver": "systemd",
+                "conditions": [
+                  {
+                    "message": "",
+                    "reason": "",
+                    "status": true,
+                    "type": "RuntimeReady"
+                  },
+                  {
+                    "message": "",
+                    "reason": "",
+                    "status": true,
+                    "type": "NetworkReady"
+                  }
+                ],
+                "features": [
+                  "supplemental_groups_policy"
+                ],
+                "handlers": [
+                  "runc"
+                ],
+                "runtime": "containerd",
+                "version": "2.4.2"
+              },
+              "socket": "/node/run/containerd/containerd.sock"
+            },
+            {
+              "adopt": false,
+              "also": [],
+              "default_handler": null,
+              "name": "crio",
+              "probe": {
+                "answers": true,
+                "cgroup_driver": "systemd",
+                "conditions": [
+                  {
+                    "message": "",
+                    "reason": "",
+                    "status": true,
+                    "type": "RuntimeReady"
+                  },
+                  {
+                    "message": "",
+                    "reason": "",
+                    "status": true,
+                    "type": "NetworkReady"
+                  }
+                ],
+                "features": [
+                  "supplemental_groups_policy"
+                ],
+                "handlers": [
+                  "crun"
+                ],
+                "runtime": "cri-o",
+                "version": "1.37.0"
+              },
+              "socket": "/node/run/crio/crio.sock"
+            }
+          ],
+          "default": "runc",
+          "handlers": [
+            {
+              "backend": "containerd",
+              "backend_handler": "runc",
+              "features": [],
+              "name": "runc",
+              "row": "written"
+            },
+            {
+              "backend": "crio",
+              "backend_handler": "crun",
+              "features": [],
+              "name": "crun",
+              "row": "written"
+            }
+          ],
+          "listen": "/run/criswitch/criswitch.sock",
+          "notes": [
+            "No backend at /node/none.sock: No such file or directory (os error 2)."
+          ],
+          "own": [],
+          "silent": [
+            {
+              "cause": "No such file or directory (os error 2)",
+              "socket": "/node/none.sock"
+            }
+          ]
+        }"#]]
+    .assert_eq(&serde_json::to_string_pretty(&json).unwrap());
+}

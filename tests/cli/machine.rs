@@ -1,0 +1,143 @@
+//! Machines made up of files, for `criswitch check --node` to look at.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use expect_test::Expect;
+use tempfile::TempDir;
+
+use crate::{Outcome, main_file, run, text};
+
+pub(crate) const TABLE: &str = "
+    default = 'runc'
+    [handlers]
+    runc = '/run/containerd/containerd.sock'
+    kata = '/run/kata/containerd.sock'";
+
+pub(crate) const KUBELET: &str = "apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+cgroupDriver: systemd
+containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+";
+
+/// A machine's files.
+pub(crate) struct Machine {
+    root: TempDir,
+}
+
+impl Machine {
+    /// One that has nothing.
+    pub(crate) fn bare() -> Machine {
+        let root = tempfile::tempdir().unwrap();
+        Machine { root }
+    }
+
+    /// One that is as it should be for [`TABLE`].
+    pub(crate) fn good() -> Machine {
+        Machine::bare()
+            .running(
+                "812",
+                &[
+                    "/usr/bin/kubelet",
+                    "--v=2",
+                    "--config",
+                    "/var/lib/kubelet/config.yaml",
+                ],
+            )
+            .with("/proc/7/cmdline", "/usr/bin/containerd\0")
+            .with(
+                "/proc/self/cmdline",
+                "/usr/bin/kubelet\0--container-runtime-endpoint=x\0",
+            )
+            .with("/var/lib/kubelet/config.yaml", KUBELET)
+            .with(
+                "/etc/crictl.yaml",
+                "runtime-endpoint: unix:///run/criswitch/criswitch.sock\n",
+            )
+            .with_socket("/run/containerd/containerd.sock")
+            .with_socket("/run/kata/containerd.sock")
+    }
+
+    /// The place of a file whose directories are there.
+    pub(crate) fn at(&self, path: &str) -> PathBuf {
+        let path = self.root.path().join(path.trim_start_matches('/'));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        path
+    }
+
+    pub(crate) fn with(self, path: &str, text: &str) -> Machine {
+        fs::write(self.at(path), text).unwrap();
+        self
+    }
+
+    pub(crate) fn running(self, pid: &str, words: &[&str]) -> Machine {
+        self.with(
+            &format!("/proc/{pid}/cmdline"),
+            &format!("{}\0", words.join("\0")),
+        )
+    }
+
+    /// Its file stays when nobody listens any more.
+    pub(crate) fn with_socket(self, path: &str) -> Machine {
+        UnixListener::bind(self.at(path)).unwrap();
+        self
+    }
+
+    pub(crate) fn with_directory(self, path: &str, mode: u32) -> Machine {
+        let path = self.at(path);
+        fs::create_dir_all(&path).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        self
+    }
+
+    pub(crate) fn without(self, path: &str) -> Machine {
+        let path = self.at(path);
+        if path.is_dir() {
+            fs::remove_dir_all(path).unwrap();
+        } else {
+            fs::remove_file(path).unwrap();
+        }
+        self
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        self.root.path()
+    }
+
+    pub(crate) fn check(&self, table: &str, arguments: &[&str]) -> Outcome {
+        let files = main_file(table);
+        let path = files.main();
+        let check = [
+            "check",
+            "--node",
+            "--root",
+            text(self.root()),
+            "--config",
+            text(&path),
+        ];
+        let outcome = run(&[&check[..], arguments].concat());
+        assert_eq!(outcome.stderr, "");
+        outcome
+    }
+
+    /// Checks what is found of the machine, and the code: 1 where a line says what to try.
+    #[track_caller]
+    pub(crate) fn shows(&self, table: &str, expected: Expect) {
+        let outcome = self.check(table, &[]);
+        let (_, shown) = outcome.stdout.split_once("NODE").unwrap();
+        expected.assert_eq(&format!("NODE{shown}"));
+        assert_eq!(outcome.code, i32::from(shown.contains("; try ")), "{shown}");
+    }
+
+    /// The same without the settings.
+    #[track_caller]
+    pub(crate) fn lacks(&self, table: &str, expected: Expect) {
+        let outcome = self.check(table, &[]);
+        let (_, shown) = outcome.stdout.split_once("NODE").unwrap();
+        let (_, findings) = shown.split_once("\n\n").unwrap();
+        expected.assert_eq(findings);
+        assert_eq!(outcome.code, 1);
+    }
+}

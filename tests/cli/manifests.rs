@@ -1,0 +1,186 @@
+//! `criswitch manifests`: what kubectl is given.
+
+use std::process::{Command, Stdio};
+
+use expect_test::expect;
+use serde_json::{Value, json};
+
+use crate::{main_file, run, text};
+
+const TABLE: &str = r#"
+    default = 'runc'
+    [handlers]
+    runc = '/run/containerd/containerd.sock'
+    gvisor = { socket = '/run/gvisor.sock', handler = 'runsc', overhead = { memory = '64Mi' } }
+    kata = { socket = '/run/kata.sock',
+        overhead = { cpu = '250m', memory = '120Mi' },
+        node_selector = { 'example.com/kvm' = 'yes', zone = '' },
+        tolerations = [
+            { key = 'example.com/kata', value = 'on', effect = 'NoSchedule' },
+            { operator = 'Exists', effect = 'NoExecute', toleration_seconds = -5 },
+        ] }"#;
+
+/// What the API server would read, in the order of the table.
+fn classes(table: &str) -> Vec<Value> {
+    let files = main_file(table);
+    let outcome = run(&["manifests", "--config", text(&files.main())]);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
+    serde_saphyr::from_multiple(&outcome.stdout).unwrap()
+}
+
+#[test]
+fn each_handler_has_a_runtime_class_with_what_its_row_says() {
+    let files = main_file(TABLE);
+    let outcome = run(&["manifests", "--config", text(&files.main())]);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
+    expect![[r#"
+        apiVersion: node.k8s.io/v1
+        handler: gvisor
+        kind: RuntimeClass
+        metadata:
+          name: gvisor
+        overhead:
+          podFixed:
+            memory: 64Mi
+        ---
+        apiVersion: node.k8s.io/v1
+        handler: kata
+        kind: RuntimeClass
+        metadata:
+          name: kata
+        overhead:
+          podFixed:
+            cpu: 250m
+            memory: 120Mi
+        scheduling:
+          nodeSelector:
+            example.com/kvm: "yes"
+            zone: ""
+          tolerations:
+          - effect: NoSchedule
+            key: example.com/kata
+            operator: Equal
+            value: "on"
+          - effect: NoExecute
+            operator: Exists
+            tolerationSeconds: -5
+        ---
+        apiVersion: node.k8s.io/v1
+        handler: runc
+        kind: RuntimeClass
+        metadata:
+          name: runc
+    "#]]
+    .assert_eq(&outcome.stdout);
+}
+
+#[test]
+fn the_json_is_a_list_of_the_same() {
+    let files = main_file(TABLE);
+    let outcome = run(&["manifests", "--json", "--config", text(&files.main())]);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
+    let list: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    let expected = json!({ "apiVersion": "v1", "kind": "List", "items": classes(TABLE) });
+    assert_eq!(list, expected);
+    assert_eq!(
+        list["items"][1]["scheduling"]["tolerations"][1]["tolerationSeconds"],
+        -5
+    );
+}
+
+/// Handlers and labels that are no text to a reader of YAML 1.1 unless they are quoted.
+const TRAPS: [&str; 18] = [
+    "on",
+    "off",
+    "yes",
+    "no",
+    "y",
+    "n",
+    "true",
+    "false",
+    "null",
+    "1",
+    "012",
+    "1e3",
+    "0x1f",
+    "0b1",
+    "0o7",
+    "12e03",
+    "2026-01-01",
+    "1-2",
+];
+
+fn trapped() -> String {
+    let rows = TRAPS.map(|name| {
+        format!("{name} = {{ socket = '/run/a.sock', node_selector = {{ a = '{name}' }}, overhead = {{ cpu = '1e3' }} }}\n")
+    });
+    format!("default = '1'\n[handlers]\n{}", rows.concat())
+}
+
+#[test]
+fn names_that_look_like_something_else_stay_text() {
+    let classes = classes(&trapped());
+    assert_eq!(classes.len(), TRAPS.len());
+    for class in classes {
+        let name = class["handler"].as_str().unwrap();
+        assert!(TRAPS.contains(&name), "{class}");
+        assert_eq!(class["metadata"]["name"], name);
+        assert_eq!(class["scheduling"]["nodeSelector"]["a"], name);
+        assert_eq!(class["overhead"]["podFixed"]["cpu"], "1e3");
+    }
+}
+
+/// By Kubernetes' own reader of YAML, where there is one.
+#[test]
+fn kubectl_reads_the_same() {
+    if Command::new("kubectl")
+        .arg("version")
+        .arg("--client")
+        .output()
+        .is_err()
+    {
+        return;
+    }
+    for table in [TABLE.to_owned(), trapped()] {
+        let files = main_file(&table);
+        let path = files.main();
+        let outcome = run(&["manifests", "--config", text(&path)]);
+        std::fs::write(path.with_file_name("classes.yaml"), &outcome.stdout).unwrap();
+        std::fs::write(
+            path.with_file_name("kustomization.yaml"),
+            "resources: [classes.yaml]",
+        )
+        .unwrap();
+        let kustomized = Command::new("kubectl")
+            .args(["kustomize", text(path.parent().unwrap())])
+            .stderr(Stdio::inherit())
+            .output()
+            .unwrap();
+        assert!(kustomized.status.success());
+        let read: Vec<Value> =
+            serde_saphyr::from_multiple(&String::from_utf8(kustomized.stdout).unwrap()).unwrap();
+        assert_eq!(read, classes(&table));
+    }
+}
+
+#[test]
+fn an_adopting_backend_is_named_beside_the_manifests() {
+    let files = main_file(
+        "default = 'a'\n[handlers]\na = 'vm'\n[backends]\nvm = { socket = '/run/vm.sock', adopt = true }",
+    );
+    let outcome = run(&["manifests", "--config", text(&files.main())]);
+    assert_eq!(outcome.code, 0);
+    assert_eq!(outcome.stdout.matches("kind: RuntimeClass").count(), 1);
+    expect![[r#"
+        criswitch: backend "vm" adopts: what it advertises and no row names is left out
+    "#]]
+    .assert_eq(&outcome.stderr);
+}
+
+#[test]
+fn a_wrong_configuration_makes_no_manifests() {
+    let files =
+        main_file("default = 'a'\n[handlers]\na = { socket = '/run/a', overhead = { cpu = 'x' } }");
+    let outcome = run(&["manifests", "--config", text(&files.main())]);
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (78, ""));
+}

@@ -1,0 +1,326 @@
+//! `criswitch check --node` on made-up machines.
+
+use criswitch::cri::CgroupDriver;
+use expect_test::expect;
+use serde_json::json;
+
+use crate::machine::{KUBELET, Machine, TABLE};
+use crate::support::Sim;
+use crate::{Outcome, main_file, run, run_beside, text};
+
+#[test]
+fn a_machine_that_is_set_up_for_the_switch_lacks_nothing() {
+    Machine::good().shows(
+        TABLE,
+        expect![[r#"
+        NODE     VALUE                                 FROM
+        kubelet  running                               process 812
+        runtime  unix:///run/criswitch/criswitch.sock  /var/lib/kubelet/config.yaml
+        images   -                                     -
+        cgroups  systemd                               /var/lib/kubelet/config.yaml
+        crictl   unix:///run/criswitch/criswitch.sock  /etc/crictl.yaml
+    "#]],
+    );
+}
+
+#[test]
+fn programs_get_the_same() {
+    let machine = Machine::good().without("/run/kata/containerd.sock");
+    let outcome = machine.check(TABLE, &["--json"]);
+    assert_eq!(outcome.code, 1);
+    let shown: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+    let switch = "unix:///run/criswitch/criswitch.sock";
+    let expected = json!({
+        "kubelet": {
+            "pid": 812,
+            "runtime_endpoint": { "value": switch, "from": "/var/lib/kubelet/config.yaml" },
+            "image_endpoint": null,
+            "cgroup_driver": { "value": "systemd", "from": "/var/lib/kubelet/config.yaml" },
+        },
+        "crictl": { "runtime_endpoint": { "value": switch, "from": "/etc/crictl.yaml" } },
+        "findings": [{
+            "place": "/run/kata/containerd.sock",
+            "what": "backend \"kata\": there is no such socket",
+            "try": "starting the runtime",
+        }],
+    });
+    assert_eq!(shown["node"], expected);
+    let without = run(&[
+        "check",
+        "--json",
+        "--config",
+        text(&main_file(TABLE).main()),
+    ]);
+    let without: serde_json::Value = serde_json::from_str(&without.stdout).unwrap();
+    assert!(without["node"].is_null(), "{without}");
+}
+
+#[test]
+fn a_machine_without_anything_is_told_what_it_lacks() {
+    Machine::bare().shows(TABLE, expect![[r#"
+        NODE     VALUE  FROM
+        kubelet  -      -
+        runtime  -      -
+        images   -      -
+        cgroups  -      -
+        crictl   -      -
+
+        /var/lib/kubelet/config.yaml: no kubelet runs here, and it has no configuration; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+        /run/containerd/containerd.sock: backend "runc": there is no such socket; try starting the runtime
+        /run/kata/containerd.sock: backend "kata": there is no such socket; try starting the runtime
+    "#]]);
+}
+
+#[test]
+fn a_kubelet_that_asks_another_runtime_is_told_where_it_is_told_to() {
+    let old = KUBELET.replace("criswitch/criswitch.sock", "containerd/containerd.sock");
+    let machine = Machine::good().with("/var/lib/kubelet/config.yaml", &old);
+    machine.lacks(TABLE, expect![[r#"
+        /var/lib/kubelet/config.yaml: the kubelet asks unix:///run/containerd/containerd.sock, not the switch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+    "#]]);
+    let flag = "--container-runtime-endpoint=unix:///run/containerd/containerd.sock";
+    let machine = Machine::good().running("812", &["kubelet", flag]);
+    machine.lacks(TABLE, expect![[r#"
+        process 812: the kubelet asks unix:///run/containerd/containerd.sock, not the switch; try --container-runtime-endpoint=unix:///run/criswitch/criswitch.sock
+    "#]]);
+    let machine =
+        Machine::good().with("/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration");
+    machine.lacks(TABLE, expect![[r#"
+        /var/lib/kubelet/config.yaml: the kubelet asks its default, unix:///run/containerd/containerd.sock; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+    "#]]);
+}
+
+#[test]
+fn a_flag_counts_more_than_the_configuration_and_the_last_of_two() {
+    let old = KUBELET.replace("criswitch/criswitch.sock", "containerd/containerd.sock");
+    let flags = [
+        "/opt/kubelet",
+        "--container-runtime-endpoint=unix:///run/x.sock",
+        "--container-runtime-endpoint",
+        "/var/run/criswitch/criswitch.sock",
+    ];
+    let machine = Machine::good()
+        .with("/var/lib/kubelet/config.yaml", &old)
+        .running("812", &flags);
+    machine.shows(
+        TABLE,
+        expect![[r#"
+        NODE     VALUE                                 FROM
+        kubelet  running                               process 812
+        runtime  /var/run/criswitch/criswitch.sock     process 812
+        images   -                                     -
+        cgroups  systemd                               /var/lib/kubelet/config.yaml
+        crictl   unix:///run/criswitch/criswitch.sock  /etc/crictl.yaml
+    "#]],
+    );
+}
+
+#[test]
+fn flags_of_a_kubelet_that_does_not_run_are_those_that_would_start_it() {
+    let kubeadm = "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///run/containerd/containerd.sock --pod-infra-container-image=pause\"\n";
+    let machine = Machine::good()
+        .without("/proc")
+        .with("/var/lib/kubelet/kubeadm-flags.env", kubeadm);
+    machine.lacks(TABLE, expect![[r#"
+        /var/lib/kubelet/kubeadm-flags.env: the kubelet asks unix:///run/containerd/containerd.sock, not the switch; try --container-runtime-endpoint=unix:///run/criswitch/criswitch.sock
+    "#]]);
+    let own = "# --container-runtime-endpoint=unix:///run/no.sock\nKUBELET_EXTRA_ARGS=--container-runtime-endpoint=unix:///run/criswitch/criswitch.sock";
+    machine.with("/etc/default/kubelet", own).shows(
+        TABLE,
+        expect![[r#"
+            NODE     VALUE                                 FROM
+            kubelet  -                                     -
+            runtime  unix:///run/criswitch/criswitch.sock  /etc/default/kubelet
+            images   -                                     -
+            cgroups  systemd                               /var/lib/kubelet/config.yaml
+            crictl   unix:///run/criswitch/criswitch.sock  /etc/crictl.yaml
+        "#]],
+    );
+}
+
+#[test]
+fn a_configuration_elsewhere_and_its_drop_ins_are_read() {
+    let flags = [
+        "kubelet",
+        "--config=/etc/kubernetes/kubelet.yaml",
+        "--config-dir",
+        "/etc/kubernetes/kubelet.conf.d",
+    ];
+    let old = KUBELET.replace("criswitch/criswitch.sock", "containerd/containerd.sock");
+    let machine = Machine::good()
+        .running("812", &flags)
+        .without("/var/lib/kubelet")
+        .with("/etc/kubernetes/kubelet.yaml", &old)
+        .with(
+            "/etc/kubernetes/kubelet.conf.d/10-x.conf",
+            &KUBELET.replace("criswitch.sock", "x.sock"),
+        )
+        .with(
+            "/etc/kubernetes/kubelet.conf.d/20-y.conf",
+            "containerRuntimeEndpoint: /run/criswitch/criswitch.sock",
+        )
+        .with(
+            "/etc/kubernetes/kubelet.conf.d/30-z.bak",
+            "containerRuntimeEndpoint: /run/z.sock",
+        );
+    machine.shows(
+        TABLE,
+        expect![[r#"
+        NODE     VALUE                                 FROM
+        kubelet  running                               process 812
+        runtime  /run/criswitch/criswitch.sock         /etc/kubernetes/kubelet.conf.d/20-y.conf
+        images   -                                     -
+        cgroups  systemd                               /etc/kubernetes/kubelet.conf.d/10-x.conf
+        crictl   unix:///run/criswitch/criswitch.sock  /etc/crictl.yaml
+    "#]],
+    );
+}
+
+#[test]
+fn images_go_the_same_way() {
+    let images = format!("{KUBELET}imageServiceEndpoint: unix:///run/containerd/containerd.sock\n");
+    let crictl = "runtime-endpoint: unix:///run/criswitch/criswitch.sock\nimage-endpoint: unix:///run/containerd/containerd.sock\n";
+    let machine = Machine::good()
+        .with("/var/lib/kubelet/config.yaml", &images)
+        .with("/etc/crictl.yaml", crictl);
+    machine.lacks(TABLE, expect![[r#"
+        /var/lib/kubelet/config.yaml: the kubelet asks unix:///run/containerd/containerd.sock for images, not the switch; try leaving imageServiceEndpoint out
+        /etc/crictl.yaml: crictl asks unix:///run/containerd/containerd.sock for images, not the switch; try leaving image-endpoint out
+    "#]]);
+    let machine =
+        Machine::good().running("812", &["kubelet", "--image-service-endpoint=/run/x.sock"]);
+    machine.lacks(TABLE, expect![[r#"
+        process 812: the kubelet asks /run/x.sock for images, not the switch; try leaving --image-service-endpoint out
+    "#]]);
+    let images = format!("{KUBELET}imageServiceEndpoint: unix:///run/criswitch/criswitch.sock\n");
+    let machine = Machine::good().with("/var/lib/kubelet/config.yaml", &images);
+    assert_eq!(machine.check(TABLE, &[]).code, 0);
+}
+
+#[test]
+fn crictl_asks_the_switch_where_it_is_installed() {
+    let machine = Machine::good().with(
+        "/etc/crictl.yaml",
+        "runtime-endpoint: unix:///run/kata/containerd.sock",
+    );
+    machine.lacks(TABLE, expect![[r#"
+        /etc/crictl.yaml: crictl asks unix:///run/kata/containerd.sock, not the switch; try runtime-endpoint: unix:///run/criswitch/criswitch.sock
+    "#]]);
+    let machine = Machine::good().with("/etc/crictl.yaml", "timeout: 10");
+    machine.lacks(TABLE, expect![[r#"
+        /etc/crictl.yaml: crictl is not told whom to ask; try runtime-endpoint: unix:///run/criswitch/criswitch.sock
+    "#]]);
+    let machine = Machine::good().without("/etc/crictl.yaml");
+    assert_eq!(machine.check(TABLE, &[]).code, 0, "it is not installed");
+    let machine = machine.with("/usr/local/bin/crictl", "");
+    machine.lacks(TABLE, expect![[r#"
+        /etc/crictl.yaml: crictl is not told whom to ask; try runtime-endpoint: unix:///run/criswitch/criswitch.sock
+    "#]]);
+}
+
+#[test]
+fn files_that_cannot_be_read_are_told() {
+    let machine = Machine::good()
+        .with("/var/lib/kubelet/config.yaml", "a: [b\nc: }")
+        .without("/etc/crictl.yaml")
+        .with_directory("/etc/crictl.yaml", 0o755)
+        .with("/usr/bin/crictl", "");
+    machine.lacks(TABLE, expect![[r#"
+        /var/lib/kubelet/config.yaml: cannot be read: error: line 2 column 2: illegal placement of ':' indicator; try a file of YAML in its place
+        /etc/crictl.yaml: cannot be read: Is a directory (os error 21); try a file of YAML in its place
+    "#]]);
+}
+
+#[test]
+fn sockets_are_sockets() {
+    let machine = Machine::good()
+        .without("/run/containerd")
+        .with_directory("/run/containerd/containerd.sock", 0o755)
+        .without("/run/kata")
+        .with("/run/kata/containerd.sock", "")
+        .with("/run/criswitch/criswitch.sock", "");
+    machine.lacks(TABLE, expect![[r#"
+        /run/criswitch/criswitch.sock: is a file, where the switch's socket goes; try moving it away
+        /run/containerd/containerd.sock: backend "runc": this is a directory, not a socket; try the path of its socket
+        /run/kata/containerd.sock: backend "kata": this is a file, not a socket; try the path of its socket
+    "#]]);
+    let machine = Machine::good().with_socket("/run/criswitch/criswitch.sock");
+    assert_eq!(machine.check(TABLE, &[]).code, 0, "it is running");
+}
+
+#[test]
+fn a_path_through_a_file_is_told() {
+    let machine = Machine::good()
+        .without("/run/kata")
+        .with("/run/kata", "")
+        .with("/run/criswitch", "");
+    machine.lacks(TABLE, expect![[r#"
+        /run/criswitch/criswitch.sock: cannot be looked at: Not a directory (os error 20); try another "listen"
+        /run/kata/containerd.sock: backend "kata": cannot be looked at: Not a directory (os error 20); try the path of its socket
+    "#]]);
+}
+
+#[test]
+fn the_directory_of_the_socket_is_its_owners_and_reachable() {
+    let machine = Machine::good().with_directory("/run/criswitch", 0o775);
+    machine.lacks(TABLE, expect![[r#"
+        /run/criswitch: others than its owner can replace the switch's socket; try chmod go-w /run/criswitch
+    "#]]);
+    let machine = Machine::good().with_directory("/run/criswitch", 0o1777);
+    assert_eq!(machine.check(TABLE, &[]).code, 0, "sticky");
+    let machine = Machine::good().with_directory("/run/criswitch", 0o700);
+    assert_eq!(machine.check(TABLE, &[]).code, 0, "root's");
+    machine.lacks(
+        &format!("allow_uids = [0, 1000]\n{TABLE}"),
+        expect![[r#"
+            /run/criswitch: the users of "allow_uids" cannot reach the socket in it; try chmod o+x /run/criswitch
+        "#]],
+    );
+}
+
+/// A backend that says its driver, and a kubelet whose configuration says another.
+async fn with_drivers(kubelet: &str, backend: CgroupDriver) -> Outcome {
+    let sockets = tempfile::tempdir().unwrap();
+    let socket = sockets.path().join("runc");
+    Sim::new("runc")
+        .handlers(["runc"])
+        .cgroup_driver(backend)
+        .serve_on(&socket);
+    let kubelet = KUBELET.replace("systemd", kubelet);
+    let machine = Machine::good()
+        .with("/var/lib/kubelet/config.yaml", &kubelet)
+        .with_socket(text(&socket));
+    let files = main_file(&format!("default = 'runc'\n[handlers]\nrunc = {socket:?}"));
+    let path = files.main();
+    let check = [
+        "check",
+        "--probe",
+        "--node",
+        "--root",
+        text(machine.root()),
+        "--config",
+        text(&path),
+    ];
+    run_beside(&check).await
+}
+
+#[tokio::test]
+async fn the_kubelet_has_the_cgroup_driver_of_the_default_backend() {
+    for (kubelet, backend) in [
+        ("systemd", CgroupDriver::Systemd),
+        ("cgroupfs", CgroupDriver::Cgroupfs),
+    ] {
+        let outcome = with_drivers(kubelet, backend).await;
+        assert_eq!(outcome.code, 0, "{}", outcome.stdout);
+    }
+    let outcome = with_drivers("cgroupfs", CgroupDriver::Systemd).await;
+    assert_eq!(outcome.code, 1);
+    expect!["/var/lib/kubelet/config.yaml: the kubelet's cgroup driver is cgroupfs, the default backend's is systemd; try cgroupDriver: systemd"].assert_eq(outcome.stdout.lines().last().unwrap());
+}
+
+#[test]
+fn another_machine_is_looked_at_only_where_a_machine_is() {
+    let outcome = run(&["check", "--root", "/"]);
+    assert_eq!(outcome.code, 64);
+    assert!(outcome.stderr.contains("--node"), "{}", outcome.stderr);
+}

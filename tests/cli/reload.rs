@@ -1,0 +1,262 @@
+//! A daemon that takes up another configuration: by the command, by SIGHUP, by itself.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use criswitch::cri::StatusRequest;
+use serde_json::Value as Json;
+use tempfile::TempDir;
+use tonic::Code;
+
+use crate::serve::Daemon;
+use crate::support::{Client, PATIENCE, Sim};
+use crate::{Outcome, run_beside, text};
+
+/// A directory for files and sockets.
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Files {
+        Files(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn main(&self) -> PathBuf {
+        self.path("criswitch.toml")
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+}
+
+/// A daemon, two runtimes, and a table that knows the first.
+struct Node {
+    files: Files,
+    old: Sim,
+    new: Sim,
+    daemon: Daemon,
+}
+
+impl Node {
+    async fn start(head: &str) -> Node {
+        let files = Files::new();
+        let sims = ["old", "new"].map(|name| {
+            let sim = Sim::new(name).handlers(["runc", "kata"]);
+            sim.serve_on(&files.path(&format!("{name}.sock")));
+            sim
+        });
+        let [old, new] = sims;
+        let main = Node::table(&files, head, "");
+        files.write("criswitch.toml", &main);
+        let serve = crate::command(&["serve", "--config", text(&files.main())]);
+        let daemon = Daemon::start_as(serve).await;
+        Node {
+            files,
+            old,
+            new,
+            daemon,
+        }
+    }
+
+    fn table(files: &Files, head: &str, rows: &str) -> String {
+        let (listen, old) = (files.path("criswitch.sock"), files.path("old.sock"));
+        format!(
+            "listen = {listen:?}\ndefault = \"runc\"\nstart_wait = \"0s\"\n{head}\n[handlers]\nrunc = {old:?}\n{rows}\n"
+        )
+    }
+
+    fn write(&self, head: &str, rows: &str) {
+        let main = Node::table(&self.files, head, rows);
+        self.files.write("criswitch.toml", &main);
+    }
+
+    fn kata(&self) -> String {
+        format!("kata = {:?}", self.new.socket())
+    }
+
+    fn client(&self) -> Client {
+        Client::new(&self.files.path("criswitch.sock"))
+    }
+
+    async fn reload(&self) -> Outcome {
+        run_beside(&["reload", "--config", text(&self.files.main())]).await
+    }
+
+    async fn info(&self) -> Json {
+        let status = self
+            .client()
+            .runtime()
+            .status(StatusRequest { verbose: true })
+            .await;
+        serde_json::from_str(&status.unwrap().into_inner().info["criswitch"]).unwrap()
+    }
+
+    /// Waits until a pod of this handler gets this code.
+    async fn until(&self, handler: &str, code: Code) {
+        let mut count = 0;
+        let reached = async {
+            loop {
+                count += 1;
+                let run = self
+                    .client()
+                    .run_pod(handler, &format!("pod-{count}"))
+                    .await;
+                if run.map_or_else(|status| status.code(), |_| Code::Ok) == code {
+                    return;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, reached)
+            .await
+            .expect("another answer in time");
+    }
+
+    async fn end(self) {
+        assert_eq!(self.daemon.ends_after("TERM").await, Some(0));
+        drop((self.old, self.new));
+    }
+}
+
+#[tokio::test]
+async fn the_command_prints_what_has_changed() {
+    let node = Node::start("").await;
+    node.write("drain = \"3s\"", &node.kata());
+    let outcome = node.reload().await;
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
+    assert_eq!(
+        outcome.stdout,
+        "handler added: kata\nbackend added: kata\nsettings changed\n"
+    );
+    node.until("kata", Code::Ok).await;
+    node.write("drain = \"3s\"", "");
+    let outcome = run_beside(&["reload", "--json", "--config", text(&node.files.main())]).await;
+    assert_eq!(outcome.code, 0);
+    let json: Json = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(
+        json["changes"]["handlersRemoved"],
+        serde_json::json!(["kata"])
+    );
+    assert_eq!(json["changes"]["backendsDraining"][0]["name"], "kata");
+    assert_eq!(node.reload().await.stdout, "nothing changed\n");
+    node.end().await;
+}
+
+#[tokio::test]
+async fn a_wrong_configuration_is_told_with_78_and_changes_nothing() {
+    let node = Node::start("").await;
+    node.files.write(
+        "criswitch.toml",
+        "default = \"runc\"\n[handlers]\nrunc = \"x\"\nkata = 1\n",
+    );
+    // Where it listens is not to be read from what is there now.
+    let outcome = node.reload().await;
+    assert_eq!(outcome.code, 1, "{}", outcome.stderr);
+    let listen = format!("listen = {:?}\n", node.files.path("criswitch.sock"));
+    node.files.write(
+        "criswitch.toml",
+        &format!("{listen}default = \"runc\"\n[handlers]\nrunc = \"x\"\nkata = 1\n"),
+    );
+    let outcome = node.reload().await;
+    assert_eq!(outcome.code, 78, "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("criswitch.toml:4:8: "),
+        "{}",
+        outcome.stderr
+    );
+    assert!(
+        outcome.stderr.ends_with("nothing has changed\n"),
+        "{}",
+        outcome.stderr
+    );
+    node.until("runc", Code::Ok).await;
+    assert_eq!(node.info().await["reloads"]["refused"], 1);
+    node.end().await;
+}
+
+#[tokio::test]
+async fn what_needs_a_restart_is_refused_by_name() {
+    let node = Node::start("").await;
+    node.write("log.format = \"json\"", &node.kata());
+    let outcome = node.reload().await;
+    assert_eq!(outcome.code, 78);
+    assert!(
+        outcome
+            .stderr
+            .starts_with("\"log.format\" cannot change without a restart"),
+        "{}",
+        outcome.stderr
+    );
+    node.until("kata", Code::InvalidArgument).await;
+    node.end().await;
+}
+
+#[tokio::test]
+async fn sighup_does_the_same() {
+    let node = Node::start("").await;
+    node.write("", &node.kata());
+    let pid = node.info().await["pid"].to_string();
+    let sent = Command::new("kill")
+        .args(["-s", "HUP", &pid])
+        .status()
+        .unwrap();
+    assert!(sent.success());
+    node.until("kata", Code::Ok).await;
+    node.end().await;
+}
+
+#[tokio::test]
+async fn a_drop_in_is_taken_up_and_let_go_by_itself_if_the_configuration_says_so() {
+    let node = Node::start("watch = true").await;
+    node.files.write(
+        "conf.d/90-kata.toml",
+        &format!("[handlers]\n{}\n", node.kata()),
+    );
+    node.until("kata", Code::Ok).await;
+    std::fs::remove_file(node.files.path("conf.d/90-kata.toml")).unwrap();
+    node.until("kata", Code::InvalidArgument).await;
+    node.end().await;
+}
+
+#[tokio::test]
+async fn a_daemon_is_not_reloaded_with_another_file_than_its_own() {
+    let node = Node::start("").await;
+    let other = node.files.path("other.toml");
+    std::fs::copy(node.files.main(), &other).unwrap();
+    let outcome = run_beside(&["reload", "--config", text(&other)]).await;
+    assert_eq!(outcome.code, 1);
+    assert!(
+        outcome.stderr.contains("criswitch.toml, not with"),
+        "{}",
+        outcome.stderr
+    );
+    node.end().await;
+}
+
+#[tokio::test]
+async fn nobody_and_another_runtime_are_told_apart_from_a_switch() {
+    let files = Files::new();
+    let socket = files.path("runtime.sock");
+    files.write("criswitch.toml", &format!("listen = {socket:?}"));
+    let outcome = run_beside(&["reload", "--config", text(&files.main())]).await;
+    assert_eq!(outcome.code, 1);
+    assert!(
+        outcome.stderr.contains("does criswitch run"),
+        "{}",
+        outcome.stderr
+    );
+    let sim = Sim::new("runc");
+    sim.serve_on(&socket);
+    let outcome = run_beside(&["reload", "--config", text(&files.main())]).await;
+    assert_eq!(outcome.code, 1);
+    assert!(
+        outcome.stderr.contains("not by criswitch"),
+        "{}",
+        outcome.stderr
+    );
+}
