@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::backend::{Backend, Wire, error_chain};
+use crate::dialer::{self, Connection};
 use crate::link::State;
 use crate::switch::Switch;
 
@@ -64,7 +65,7 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<End>
     let (wire, mut connection) = tokio::select! {
         biased;
         () = backend.closed() => return None,
-        connected = backend.connect() => match connected {
+        connected = open(switch, backend) => match connected {
             Ok(connected) => connected,
             Err(cause) => return Some(End { was_ready: false, cause }),
         },
@@ -87,6 +88,14 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<End>
         () = replaced(backend, file) => "its socket is another file now".to_owned(),
     };
     Some(End { was_ready, cause })
+}
+
+/// Opens a connection, unless it would be one to the switch itself.
+async fn open(switch: &Switch, backend: &Backend) -> Result<(Wire, Connection), String> {
+    match dialer::circle(&backend.socket, &switch.live().config.listen) {
+        Some(cause) => Err(cause),
+        None => backend.connect().await,
+    }
 }
 
 /// Greets the backend and watches it; whenever it has hung and answers again, it is greeted anew.
