@@ -8,6 +8,7 @@ mod discover;
 mod log;
 mod manifests;
 mod node;
+mod notify;
 mod probe;
 mod reload;
 mod routes;
@@ -59,7 +60,7 @@ struct Cli {
 enum Command {
     /// Serve the CRI on the configuration's socket until SIGTERM or SIGINT.
     Serve(File),
-    /// Make the daemon read its configuration again, and show what has changed or why nothing has.
+    /// Make the daemon read its configuration again, and show what came of it.
     Reload(Reload),
     /// Tell every problem of the configuration, or show the table as it will run.
     Check(Check),

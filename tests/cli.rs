@@ -28,6 +28,8 @@ mod machine;
 mod manifests;
 #[path = "cli/node.rs"]
 mod node;
+#[path = "cli/notify.rs"]
+mod notify;
 #[path = "cli/passed.rs"]
 mod passed;
 #[path = "cli/probe.rs"]

@@ -10,16 +10,19 @@ use criswitch::dialer::Dialer;
 use criswitch::listener::{Listener, Passed};
 use criswitch::switch::Switch;
 use criswitch::watch::Watch;
+use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Verdict;
 use super::log::{self, LogControl};
+use super::notify::Notify;
 
 /// Serves until SIGTERM or SIGINT.
 pub(super) fn serve(config: Config) -> anyhow::Result<Verdict> {
     let log = log::start(&config.log);
     // While there is one thread only.
     let passed = Passed::take()?;
+    let notify = Notify::start()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -34,15 +37,25 @@ pub(super) fn serve(config: Config) -> anyhow::Result<Verdict> {
         };
         tracing::info!(%listen, passed, "serving");
         let switch = Arc::new(Switch::new(config, &Dialer::Socket));
+        let shutdown = async {
+            shutdown.await;
+            notify.stopping(switch.live().config.drain);
+        };
         tokio::select! {
             () = criswitch::serve(Arc::clone(&switch), listener, shutdown) => Ok(Verdict::Fine),
-            never = reloads(&switch, &log, hangup) => match never {},
+            never = notify.keep(&switch) => match never {},
+            never = reloads(&switch, &log, &notify, hangup) => match never {},
         }
     })
 }
 
 /// Reloads one after the other: at SIGHUP, and when the files change if the configuration says so.
-async fn reloads(switch: &Switch, log: &LogControl, mut hangup: Signal) -> Infallible {
+async fn reloads(
+    switch: &Switch,
+    log: &LogControl,
+    notify: &Notify,
+    mut hangup: Signal,
+) -> Infallible {
     let mut watch = None;
     loop {
         let config = switch.live().config.clone();
@@ -63,8 +76,10 @@ async fn reloads(switch: &Switch, log: &LogControl, mut hangup: Signal) -> Infal
             }
         }
         switch.begin_reload();
+        notify.tell(&[NotifyState::Reloading]);
         switch.reload(load(&config.path).await);
         log.set(&switch.live().config.log.levels);
+        notify.tell(&[NotifyState::Ready]);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 
 use criswitch::cri::VersionRequest;
 
@@ -15,6 +16,7 @@ pub(crate) struct Daemon {
     process: Child,
     /// Its log until it said that it serves.
     pub(crate) before_serving: Vec<String>,
+    log: Option<JoinHandle<Vec<String>>>,
 }
 
 impl Daemon {
@@ -33,15 +35,17 @@ impl Daemon {
                 .take_while(|line| !line.contains("serving"))
                 .collect();
             // Its log must stay open, or it could not write on.
-            std::thread::spawn(|| lines.for_each(drop));
-            said
+            (said, std::thread::spawn(|| lines.collect()))
         });
         let mut daemon = Daemon {
             process,
             before_serving: Vec::new(),
+            log: None,
         };
         let said = tokio::time::timeout(crate::support::PATIENCE, said).await;
-        daemon.before_serving = said.unwrap().unwrap();
+        let (before_serving, log) = said.unwrap().unwrap();
+        daemon.before_serving = before_serving;
+        daemon.log = Some(log);
         daemon
     }
 
@@ -49,6 +53,14 @@ impl Daemon {
     pub(crate) fn said(&self, words: &str) -> usize {
         let lines = self.before_serving.iter();
         lines.filter(|line| line.contains(words)).count()
+    }
+
+    /// All of its log, once a signal has ended it.
+    pub(crate) async fn whole_log(mut self, signal: &str) -> Vec<String> {
+        let (mut lines, rest) = (std::mem::take(&mut self.before_serving), self.log.take());
+        assert_eq!(self.ends_after(signal).await, Some(0));
+        lines.extend(rest.unwrap().join().unwrap());
+        lines
     }
 
     pub(crate) async fn ends_after(mut self, signal: &str) -> Option<i32> {

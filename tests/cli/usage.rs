@@ -21,8 +21,7 @@ fn help_and_version_are_answers() {
 
         Commands:
           serve        Serve the CRI on the configuration's socket until SIGTERM or SIGINT
-          reload       Make the daemon read its configuration again, and show what has changed or why
-                       nothing has
+          reload       Make the daemon read its configuration again, and show what came of it
           check        Tell every problem of the configuration, or show the table as it will run
           manifests    Print the RuntimeClass of each handler of the table, for kubectl apply -f -
           discover     Print a configuration for the runtimes that are on this node

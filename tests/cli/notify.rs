@@ -1,0 +1,100 @@
+//! `criswitch serve` under a service manager: what it tells, and what becomes of it without an ear.
+
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::Command;
+
+use criswitch::cri::VersionRequest;
+
+use crate::config_files::ConfigFiles;
+use crate::serve::{Daemon, one_backend};
+use crate::support::{Client, PATIENCE, Sim};
+use crate::text;
+
+fn serve(files: &ConfigFiles, manager: &Path, watchdog_usec: &str) -> Command {
+    let mut command = crate::command(&["serve", "--config", text(&files.main())]);
+    command.env("NOTIFY_SOCKET", manager);
+    command.env("WATCHDOG_USEC", watchdog_usec);
+    command
+}
+
+fn manager(files: &ConfigFiles) -> (UnixDatagram, std::path::PathBuf) {
+    let path = files.main().with_file_name("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    (socket, path)
+}
+
+/// Reads until a message has a line that begins so; that line.
+async fn told(socket: &UnixDatagram, wanted: &'static str) -> String {
+    let socket = socket.try_clone().unwrap();
+    let read = move || loop {
+        let mut buffer = [0; 4096];
+        let length = socket.recv(&mut buffer).expect(wanted);
+        let message = std::str::from_utf8(&buffer[..length]).unwrap();
+        if let Some(line) = message.lines().find(|line| line.starts_with(wanted)) {
+            return line.to_owned();
+        }
+    };
+    tokio::task::spawn_blocking(read).await.unwrap()
+}
+
+#[tokio::test]
+async fn the_service_manager_is_told_of_its_life() {
+    let (files, listen, backend) = one_backend();
+    let (socket, path) = manager(&files);
+    let sim = Sim::new("runc");
+    sim.serve_on(&backend);
+    let daemon = Daemon::start_as(serve(&files, &path, "300000")).await;
+    told(&socket, "READY=1").await;
+    told(&socket, "STATUS=1/1 backend ready, 0 pods").await;
+    told(&socket, "WATCHDOG=1").await;
+    Client::new(&listen).run_pod("", "web").await.unwrap();
+    told(&socket, "STATUS=1/1 backend ready, 1 pod").await;
+    let end = tokio::spawn(daemon.ends_after("TERM"));
+    told(&socket, "STOPPING=1").await;
+    assert_eq!(end.await.unwrap(), Some(0));
+}
+
+#[tokio::test]
+async fn the_service_manager_is_asked_for_as_much_time_as_the_drain_may_take() {
+    let (files, _, _) = one_backend();
+    let (socket, path) = manager(&files);
+    let config = std::fs::read_to_string(files.main()).unwrap();
+    std::fs::write(files.main(), format!("drain = '2m'\n{config}")).unwrap();
+    let daemon = Daemon::start_as(serve(&files, &path, "0")).await;
+    let end = tokio::spawn(daemon.ends_after("TERM"));
+    let asked = told(&socket, "EXTEND_TIMEOUT_USEC=").await;
+    assert_eq!(asked, "EXTEND_TIMEOUT_USEC=125000000");
+    assert_eq!(end.await.unwrap(), Some(0));
+}
+
+#[tokio::test]
+async fn a_service_manager_that_is_gone_costs_one_log_line() {
+    let (files, listen, backend) = one_backend();
+    let sim = Sim::new("runc");
+    sim.serve_on(&backend);
+    let nobody = files.main().with_file_name("nobody");
+    let daemon = Daemon::start_as(serve(&files, &nobody, "3000")).await;
+    let client = Client::new(&listen);
+    for n in 0..50 {
+        client.run_pod("", &format!("web-{n}")).await.unwrap();
+    }
+    let log = daemon.whole_log("TERM").await;
+    let warned = log.iter().filter(|line| line.contains("NOTIFY_SOCKET"));
+    assert_eq!(warned.count(), 1, "{log:#?}");
+}
+
+#[tokio::test]
+async fn a_service_manager_that_hangs_holds_no_call_up_nor_the_end() {
+    let (files, listen, backend) = one_backend();
+    let (_unread, path) = manager(&files);
+    Sim::new("runc").serve_on(&backend);
+    // More often than anybody could leave unread.
+    let daemon = Daemon::start_as(serve(&files, &path, "300")).await;
+    let mut client = Client::new(&listen).runtime();
+    for _ in 0..200 {
+        client.version(VersionRequest::default()).await.unwrap();
+    }
+    assert_eq!(daemon.ends_after("TERM").await, Some(0));
+}

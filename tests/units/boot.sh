@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# boot.sh DIR BINARY: boots systemd with the shipped units and BINARY as /usr/bin/criswitch, in namespaces of its own
+# and on a root of its own: of the machine's files it has /usr, read-only, and DIR. Runs until it is ended.
+#
+#   DIR/etc       its /etc/criswitch
+#   DIR/units     more units and drop-ins
+#   DIR/backends  seen by it in /run/backends, /home/backends and /tmp/backends
+#   DIR/pid       written when it boots: the id of its process 1
+set -eu
+
+TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+SYSTEM=/usr/lib/systemd
+
+main() {
+  CGROUP=$(findmnt --noheadings --output TARGET --types cgroup2 | head -n 1)/criswitch-units-$$
+  mkdir "$CGROUP"
+  trap clean_up EXIT
+  trap 'exit 143' TERM INT HUP
+  export TOP DIR BINARY SYSTEM
+  export -f inside make_root fill_etc fill_dev
+  (
+    echo "$BASHPID" >"$CGROUP/cgroup.procs"
+    exec unshare --mount --propagation private --pid --fork --kill-child --cgroup --ipc --uts --net bash -euc inside
+  ) </dev/null &
+  SYSTEM_PID=$!
+  until pgrep --parent "$SYSTEM_PID" >"$DIR/pid.new"; do
+    kill -0 "$SYSTEM_PID"
+    sleep 0.01
+  done
+  mv "$DIR/pid.new" "$DIR/pid"
+  wait "$SYSTEM_PID"
+}
+
+# Its processes end with it, which the kernel takes a moment for.
+clean_up() {
+  kill -KILL "$SYSTEM_PID" 2>/dev/null || true
+  wait "$SYSTEM_PID" 2>/dev/null || true
+  until find "$CGROUP" -depth -type d -exec rmdir {} + 2>/dev/null; do
+    sleep 0.01
+  done
+}
+
+inside() {
+  local root=$DIR/root
+  make_root "$root"
+  fill_etc "$root/etc"
+  fill_dev "$root/dev"
+  cd "$root"
+  pivot_root . old
+  umount --lazy /old
+  # No unit of the machine's, and nothing that generates any.
+  exec /usr/bin/env -i PATH=/usr/bin:/usr/sbin container=units SYSTEMD_UNIT_PATH=/etc/systemd/system \
+    SYSTEMD_GENERATOR_PATH=/nonexistent "$SYSTEM/systemd" --system --unit=multi-user.target --show-status=no
+}
+
+make_root() {
+  local root=$1 name
+  mkdir -p "$root" "$DIR/added/bin"
+  mount -t tmpfs -o mode=755 root "$root"
+  cd "$root"
+  mkdir usr etc dev proc sys run tmp var home root old
+  for name in bin sbin lib lib64; do
+    ln -s "usr/$name" "$name"
+  done
+  cp "$BINARY" "$DIR/added/bin/criswitch"
+  mount -t overlay -o "ro,lowerdir=$DIR/added:/usr" usr usr
+  mount -t proc proc proc
+  mount --bind proc/sys proc/sys
+  mount -o remount,bind,ro proc/sys
+  mount -t sysfs -o ro sys sys
+  mount -t cgroup2 cgroup sys/fs/cgroup
+  mount -t tmpfs -o mode=755 run run
+  for name in run home tmp; do
+    mkdir "$name/backends"
+    mount --bind "$DIR/backends" "$name/backends"
+  done
+}
+
+# The shipped units as they are, and of systemd's own the targets alone: none of its services may touch anything.
+fill_etc() {
+  local etc=$1 units=$1/systemd/system target
+  mkdir -p "$units" "$etc/criswitch"
+  mount --bind "$DIR/etc" "$etc/criswitch"
+  echo "root:x:0:0::/root:/bin/sh" >"$etc/passwd"
+  echo "root:x:0:" >"$etc/group"
+  cp /etc/ld.so.cache "$etc"
+  tr -d - </proc/sys/kernel/random/uuid >"$etc/machine-id"
+  for target in basic sysinit sockets multi-user paths slices timers shutdown umount final local-fs; do
+    cp "$SYSTEM/system/$target.target" "$units"
+  done
+  cp -r "$TOP"/systemd/* "$DIR"/units/* "$units"
+  systemctl --quiet --root="${etc%/etc}" enable criswitch.service kubelet.service 2>/dev/null
+}
+
+fill_dev() {
+  local dev=$1
+  mount -t tmpfs -o mode=755 dev "$dev"
+  mknod -m 666 "$dev/null" c 1 3
+  mknod -m 666 "$dev/zero" c 1 5
+  mknod -m 666 "$dev/full" c 1 7
+  mknod -m 666 "$dev/random" c 1 8
+  mknod -m 666 "$dev/urandom" c 1 9
+  mknod -m 666 "$dev/tty" c 5 0
+  # What PrivateDevices= makes another of.
+  ln -s pts/ptmx "$dev/ptmx"
+}
+
+DIR=$1 BINARY=$2
+main

@@ -1,0 +1,182 @@
+//! A machine that is nothing but systemd, the shipped units and three simulated runtimes.
+
+use std::cell::RefCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::support::{Client, PATIENCE, Sim};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_criswitch");
+const BOOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/units/boot.sh");
+const CONFIG: &str = "default = \"runc\"\n\
+    [handlers]\n\
+    runc = \"/run/backends/runc.sock\"\n\
+    kata = \"/home/backends/kata.sock\"\n\
+    gvisor = \"/tmp/backends/gvisor.sock\"\n";
+/// It starts if the switch is there by then.
+const KUBELET: &str = "[Service]\n\
+    Type=oneshot\n\
+    RemainAfterExit=yes\n\
+    ExecStart=/usr/bin/systemctl is-active criswitch.service\n\
+    [Install]\n\
+    WantedBy=multi-user.target\n";
+/// The service's lines, since nothing in there keeps a journal.
+const LOG: &str = "[Service]\n\
+    StandardOutput=append:/run/backends/log\n\
+    StandardError=append:/run/backends/log\n";
+/// Between two questions: each one is a process.
+const PAUSE: Duration = Duration::from_millis(20);
+
+pub struct Machine {
+    sims: Vec<Sim>,
+    boot: RefCell<Child>,
+    /// Its process 1, as this machine knows it.
+    init: String,
+    directory: TempDir,
+}
+
+impl Machine {
+    pub async fn boot() -> Machine {
+        Machine::boot_with("").await
+    }
+
+    /// With a drop-in for the service.
+    pub async fn boot_with(drop_in: &str) -> Machine {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        fs::create_dir(at("backends")).unwrap();
+        write(&at("etc/criswitch.toml"), CONFIG);
+        write(&at("units/kubelet.service"), KUBELET);
+        let drop_ins = at("units/criswitch.service.d");
+        write(&drop_ins.join("10-log.conf"), LOG);
+        write(&drop_ins.join("20-test.conf"), drop_in);
+        let sims: Vec<_> = ["runc", "kata", "gvisor"].map(Sim::new).into();
+        for sim in &sims {
+            sim.serve_on(&at(&format!("backends/{}.sock", sim.name())));
+        }
+        let mut boot = Command::new(BOOT);
+        boot.arg(directory.path()).arg(BINARY);
+        let mut machine = Machine {
+            sims,
+            boot: RefCell::new(boot.spawn().unwrap()),
+            init: String::new(),
+            directory,
+        };
+        machine.wait_until_it_is_up().await;
+        machine
+    }
+
+    async fn wait_until_it_is_up(&mut self) {
+        let pid = self.directory.path().join("pid");
+        until(async || pid.exists()).await;
+        self.init = fs::read_to_string(&pid).unwrap().trim().to_owned();
+        until(async || {
+            let state = self.run("systemctl", &["is-system-running"]);
+            let state = String::from_utf8(state.stdout).unwrap();
+            assert!(state.trim() != "degraded", "{}", self.log());
+            state.trim() == "running"
+        })
+        .await;
+    }
+
+    /// What the service has written.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.directory.path().join("backends/log")).unwrap_or_default()
+    }
+
+    pub fn sim(&self, name: &str) -> &Sim {
+        self.sims.iter().find(|sim| sim.name() == name).unwrap()
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        let run = format!("/proc/{}/root/run/criswitch/criswitch.sock", self.init);
+        PathBuf::from(run)
+    }
+
+    pub fn client(&self) -> Client {
+        Client::new(&self.socket())
+    }
+
+    /// Writes another configuration; answers the one that there was.
+    pub fn configure(&self, text: &str) -> String {
+        let path = self.directory.path().join("etc/criswitch.toml");
+        let before = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text).unwrap();
+        before
+    }
+
+    /// Runs a program in there.
+    fn command(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new("nsenter");
+        let target = format!("--target={}", self.init);
+        command.args([&target, "--mount", "--pid", "--cgroup", "--net"]);
+        command.args(["--root", "--wd=/", program]).args(arguments);
+        command
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> Output {
+        self.command(program, arguments).output().unwrap()
+    }
+
+    /// What it writes, if it goes well.
+    pub fn runs(&self, program: &str, arguments: &[&str]) -> String {
+        let output = self.run(program, arguments);
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8(said).unwrap().trim().to_owned();
+        let call = format!("{program} {arguments:?}");
+        assert!(output.status.success(), "{call}: {said}\n{}", self.log());
+        said
+    }
+
+    pub fn systemctl(&self, arguments: &[&str]) -> String {
+        self.runs("systemctl", arguments)
+    }
+
+    /// It goes wrong.
+    pub fn fails(&self, arguments: &[&str]) {
+        assert!(!self.run("systemctl", arguments).status.success());
+    }
+
+    /// Restarts the service, and lets others go on meanwhile; what systemctl says.
+    pub async fn restart(&self) -> String {
+        let mut restart = self.command("systemctl", &["restart", "criswitch.service"]);
+        restart.stdin(Stdio::null());
+        let restarted = tokio::task::spawn_blocking(move || restart.output().unwrap());
+        let output = restarted.await.unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    }
+
+    /// A property of a service.
+    pub fn show(&self, unit: &str, property: &str) -> String {
+        self.systemctl(&["show", "--value", &format!("--property={property}"), unit])
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let mut boot = self.boot.borrow_mut();
+        let id = boot.id().to_string();
+        Command::new("kill").args(["-s", "TERM", &id]).status().ok();
+        boot.wait().ok();
+    }
+}
+
+fn write(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+/// Asks until the answer is yes; panics when that takes too long.
+pub async fn until(condition: impl AsyncFn() -> bool) {
+    let asked = async {
+        while !condition().await {
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    let waited = tokio::time::timeout(PATIENCE, asked).await;
+    waited.expect("waited in vain");
+}

@@ -1,0 +1,164 @@
+//! The shipped units, run by a real systemd in namespaces of its own (boot.sh), in front of simulated runtimes.
+// No crate could reach it, and what panics is a failed test.
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::panic, clippy::indexing_slicing)]
+
+#[path = "../support/support.rs"]
+mod support;
+
+mod machine;
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::time::{Duration, Instant};
+
+use machine::{Machine, until};
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/units/run.sh"]
+async fn the_units_are_sound_and_hardened() {
+    let machine = Machine::boot().await;
+    let at = |unit: &str| format!("/etc/systemd/system/{unit}");
+    for unit in ["criswitch.service", "criswitch.socket", "kubelet.service"] {
+        let said = machine.runs("systemd-analyze", &["verify", &at(unit)]);
+        assert_eq!(said, "");
+    }
+    let unit = at("criswitch.service");
+    let security = ["security", "--offline=true", "--threshold=10", &unit];
+    machine.runs("systemd-analyze", &security);
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/units/run.sh"]
+async fn the_kubelet_starts_after_it_serves_and_nothing_else_is_needed() {
+    let machine = Machine::boot().await;
+    // It asks whether the switch is active, when it starts.
+    assert_eq!(machine.show("kubelet", "Result"), "success");
+    assert_eq!(machine.show("criswitch", "ActiveState"), "active");
+    let socket = std::fs::metadata(machine.socket()).unwrap();
+    assert_eq!(socket.mode() & 0o777, 0o600);
+    let directory = std::fs::metadata(machine.socket().parent().unwrap()).unwrap();
+    assert_eq!(directory.mode() & 0o777, 0o700);
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/units/run.sh"]
+async fn backends_are_found_wherever_their_sockets_are_and_the_status_line_counts() {
+    let machine = Machine::boot().await;
+    let client = machine.client();
+    for handler in ["runc", "kata", "gvisor"] {
+        client.run_pod(handler, handler).await.unwrap();
+    }
+    until(async || machine.show("criswitch", "StatusText") == "3/3 backends ready, 3 pods").await;
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/units/run.sh"]
+async fn a_socket_that_root_does_not_own_needs_the_drop_in_of_the_readme() {
+    let drop_in = "[Service]\nCapabilityBoundingSet=CAP_DAC_OVERRIDE\n";
+    for (drop_in, ready) in [("", "2/3"), (drop_in, "3/3")] {
+        let machine = Machine::boot_with(drop_in).await;
+        let socket = machine.sim("kata").socket();
+        std::os::unix::fs::chown(&socket, Some(1000), Some(1000)).unwrap();
+        std::fs::set_permissions(&socket, PermissionsExt::from_mode(0o600)).unwrap();
+        machine.restart().await;
+        let expected = format!("{ready} backends ready, 0 pods");
+        until(async || machine.show("criswitch", "StatusText") == expected).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/units/run.sh"]
+async fn restarts_are_not_seen_by_clients() {
+    let machine = Machine::boot().await;
+    let client = machine.client();
+    let pod = client.run_pod("kata", "web").await.unwrap();
+    let inode = std::fs::metadata(machine.socket()).unwrap().ino();
+    for _ in 0..10 {
+        let (restarted, pods) = tokio::join!(machine.restart(), client.pods());
+        assert_eq!(restarted, "");
+        assert_eq!(pods.unwrap()[0].id, pod);
+        assert_eq!(client.pods().await.unwrap()[0].id, pod);
+    }
+    assert_eq!(std::fs::metadata(machine.socket()).unwrap().ino(), inode);
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/units/run.sh"]
+async fn one_that_is_killed_is_started_again() {
+    let machine = Machine::boot().await;
+    let client = machine.client();
+    let pod = client.run_pod("kata", "web").await.unwrap();
+    for killed in 1..=7 {
+        machine.systemctl(&["kill", "--signal=KILL", "criswitch.service"]);
+        until(async || machine.show("criswitch", "NRestarts") == killed.to_string()).await;
+        // A connection that broke is noticed with the next call on it.
+        until(async || client.pods().await.is_ok_and(|pods| pods[0].id == pod)).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/units/run.sh"]
+async fn one_that_hangs_is_ended_by_the_watchdog_and_started_again() {
+    let machine = Machine::boot_with("[Service]\nWatchdogSec=1s\n").await;
+    machine.systemctl(&["kill", "--signal=STOP", "criswitch.service"]);
+    until(async || machine.show("criswitch", "NRestarts") == "1").await;
+    machine.client().pods().await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/units/run.sh"]
+async fn one_that_serves_is_left_alone_by_the_watchdog() {
+    const PERIOD: Duration = Duration::from_millis(500);
+    let machine = Machine::boot_with("[Service]\nWatchdogSec=500ms\n").await;
+    let client = machine.client();
+    let begun = Instant::now();
+    while begun.elapsed() < 6 * PERIOD {
+        client.pods().await.unwrap();
+    }
+    assert_eq!(machine.show("criswitch", "NRestarts"), "0");
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/units/run.sh"]
+async fn a_mistake_in_the_configuration_keeps_clients_waiting_until_it_is_mended() {
+    let machine = Machine::boot().await;
+    let good = machine.configure("default = 'nothing'\n");
+    machine.fails(&["restart", "criswitch.service"]);
+    let client = machine.client();
+    let call = client.pods();
+    let mend = async {
+        until(async || machine.show("criswitch", "SubState") == "auto-restart").await;
+        machine.configure(&good);
+    };
+    let (pods, ()) = tokio::join!(call, mend);
+    pods.unwrap();
+    assert_eq!(machine.show("criswitch", "ActiveState"), "active");
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/units/run.sh"]
+async fn a_drain_that_is_longer_than_the_units_limit_is_waited_for() {
+    const STOP_LIMIT: Duration = Duration::from_secs(1);
+    let machine = Machine::boot_with("[Service]\nTimeoutStopSec=1s\n").await;
+    let client = machine.client();
+    let runc = machine.sim("runc").clone();
+    runc.hold("RunPodSandbox");
+    let end = async {
+        runc.until(|journal| journal.held == ["RunPodSandbox"])
+            .await;
+        machine.systemctl(&["restart", "--no-block", "criswitch.service"]);
+        until(async || {
+            machine
+                .show("criswitch", "StatusText")
+                .starts_with("finishing")
+        })
+        .await;
+        // systemd's clock, which nothing here can turn.
+        tokio::time::sleep(2 * STOP_LIMIT).await;
+        runc.release("RunPodSandbox");
+    };
+    let (pod, ()) = tokio::join!(client.run_pod("runc", "web"), end);
+    pod.unwrap();
+    until(async || machine.show("criswitch", "ActiveState") == "active").await;
+    assert_eq!(machine.show("criswitch", "NRestarts"), "0");
+}
