@@ -304,6 +304,12 @@ impl Backend {
             .ok();
     }
 
+    /// Waits until more than so many connections have failed or ended.
+    pub(crate) async fn lost(&self, failures: u64) {
+        let mut link = self.link.subscribe();
+        link.wait_for(|now| now.failures > failures).await.ok();
+    }
+
     /// Waits until a call has taken so long that it may hang.
     pub(crate) async fn suspected(&self) {
         self.suspected.notified().await;

@@ -190,7 +190,7 @@ async fn headers_beyond_the_limit_are_refused() {
 }
 
 /// A client that takes a byte of each reply, and no more unless it is read.
-async fn sipping(socket: &Path) -> SendRequest<Full<Bytes>> {
+pub async fn sipping(socket: &Path) -> SendRequest<Full<Bytes>> {
     let stream = UnixStream::connect(socket).await.unwrap();
     let (client, connection) = http2::Builder::new(TokioExecutor::new())
         .initial_stream_window_size(1)

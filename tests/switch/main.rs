@@ -28,6 +28,7 @@ mod images;
 mod lacking;
 mod lists;
 mod logged;
+mod lost_events;
 mod node_config;
 mod owners;
 mod questions;
