@@ -32,6 +32,7 @@ mod lost_events;
 mod node_config;
 mod owners;
 mod questions;
+mod quiet;
 mod reloads;
 mod renames;
 mod requests;
