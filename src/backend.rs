@@ -6,7 +6,6 @@ mod calls;
 
 pub use calls::own_headers;
 
-use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -20,7 +19,7 @@ use tonic::Status;
 
 use crate::address::Address;
 use crate::config::BackendConfig;
-use crate::dialer::{Connection, Dialer};
+use crate::dialer::{self, Connection, Dialer};
 use crate::known::{Absent, Known};
 use crate::link::{Link, State};
 use crate::memory::Memory;
@@ -233,9 +232,7 @@ impl Backend {
 
     /// Which file its socket is now, `None` if there is none.
     pub(crate) fn socket_file(&self) -> Option<(u64, u64)> {
-        let Address::Unix(path) = &self.socket;
-        let file = std::fs::metadata(path).ok()?;
-        Some((file.dev(), file.ino()))
+        dialer::file_at(&self.socket)
     }
 
     /// What a status of this backend says without its name, which goes before every cause.
@@ -305,6 +302,12 @@ impl Backend {
         link.wait_for(|now| matches!(now.state, State::Ready(_)))
             .await
             .ok();
+    }
+
+    /// Waits until more than so many connections have failed or ended.
+    pub(crate) async fn lost(&self, failures: u64) {
+        let mut link = self.link.subscribe();
+        link.wait_for(|now| now.failures > failures).await.ok();
     }
 
     /// Waits until a call has taken so long that it may hang.

@@ -66,6 +66,16 @@ impl Events {
         self.lacking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Nobody can listen as long as this is kept, and who does is told `end`.
+    fn lacks(&self, backend: BackendId, end: HeaderMap) -> Lacks<'_> {
+        self.lacking().insert(backend, end.clone());
+        self.tell(Err(end));
+        Lacks {
+            events: self,
+            backend,
+        }
+    }
+
     fn tell(&self, event: Event) {
         // An error says that nobody listens any more.
         self.told.send(event).ok();
@@ -78,6 +88,18 @@ impl Events {
             .wait_for(|count| (*count > 0) == wanted)
             .await
             .ok();
+    }
+}
+
+/// A backend that does not have events, as long as this lives: no longer than anybody listens, or it is in the table.
+struct Lacks<'a> {
+    events: &'a Events,
+    backend: BackendId,
+}
+
+impl Drop for Lacks<'_> {
+    fn drop(&mut self) {
+        self.events.lacking().remove(&self.backend);
     }
 }
 
@@ -157,7 +179,6 @@ pub(crate) async fn follow(switch: Arc<Switch>, backend: Arc<Backend>) {
             () = switch.events.listened(false) => {}
             never = follow_streams(&switch, &backend) => match never {},
         }
-        switch.events.lacking().remove(&backend.id);
     }
 }
 
@@ -201,12 +222,14 @@ async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Infalli
     let mut before = away.then(|| Before::now(switch, backend));
     loop {
         backend.ready().await;
+        let failures = backend.link().failures;
         let failed = follow_stream(switch, backend, before.take()).await.err();
         before = Some(Before::now(switch, backend));
         if let Some(failed) = failed.filter(|failed| failed.code() == Code::Unimplemented) {
             let end = failed.named(backend).into_trailers();
-            switch.events.lacking().insert(backend.id, end.clone());
-            switch.events.tell(Err(end));
+            let _lacks = switch.events.lacks(backend.id, end);
+            // The process that says so will not have them; the next one may.
+            backend.lost(failures).await;
         }
         tokio::time::sleep(PAUSE).await;
     }

@@ -15,6 +15,8 @@ pub struct Known {
     pub version: Bytes,
     /// Its `StatusResponse`, not verbose.
     pub status: Bytes,
+    /// When it said that.
+    status_at: Option<Instant>,
     /// Its cgroup driver (`RuntimeConfigResponse.linux.cgroup_driver`), `None` if it has no opinion.
     pub cgroup_driver: Option<u64>,
     /// Its last whole lists.
@@ -34,9 +36,15 @@ pub struct Known {
 }
 
 impl Known {
-    /// Whether it has answered anything so lately.
-    pub fn answered_within(&self, time: Duration) -> bool {
-        self.answered.is_some_and(|at| at.elapsed() < time)
+    /// It says this `StatusResponse` now.
+    pub(crate) fn say_status(&mut self, status: Bytes) {
+        self.status = status;
+        self.status_at = Some(Instant::now());
+    }
+
+    /// Whether it has said its status so lately.
+    pub(crate) fn said_status_within(&self, time: Duration) -> bool {
+        self.status_at.is_some_and(|at| at.elapsed() < time)
     }
 
     /// How old the lists are that stand in for it, if they do.

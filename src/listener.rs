@@ -24,6 +24,7 @@ use tokio::task::JoinSet;
 use crate::address::Address;
 use crate::admission::Admission;
 use crate::backend::{CONNECTION_WINDOW, MAX_HEADERS, STREAM_WINDOW, error_chain};
+use crate::memory::Memory;
 use crate::switch::Switch;
 
 pub use passed::{Passed, PassedError};
@@ -330,9 +331,10 @@ pub fn connection<I: AsyncRead + AsyncWrite + Unpin>(
         Future: Send,
     >,
 > {
+    let unread = Memory::for_unread(switch.max_message);
     let service = service_fn(move |request| {
-        let switch = Arc::clone(&switch);
-        async move { Ok(switch.serve(request).await) }
+        let answered = Arc::clone(&switch).serve(request, unread.clone());
+        async move { Ok(answered.await) }
     });
     http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())

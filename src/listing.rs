@@ -1,6 +1,6 @@
 //! The switch's own questions: a backend's pods and containers, when it connects and when nobody knows an id.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -14,14 +14,13 @@ use crate::wire;
 
 impl Switch {
     /// Makes a new connection to `backend` ready: its pods and containers listed, its cgroup driver compared, the
-    /// runtime's configuration told.
+    /// runtime's configuration told, its status heard.
     ///
     /// # Errors
     /// The status of the first call that failed.
-    pub(crate) async fn greet(&self, backend: &Backend, wire: &Wire) -> Result<(), Status> {
+    pub(crate) async fn greet(&self, backend: &Arc<Backend>, wire: &Wire) -> Result<(), Status> {
         Switch::version(backend, wire).await?;
         self.list(backend, Some(wire)).await?;
-        self.learn_handlers(backend, wire).await?;
         backend.caught_up();
         self.question.listed(backend.id);
         let aside = async {
@@ -29,7 +28,10 @@ impl Switch {
             self.replay_runtime_config(backend, wire).await
         };
         // Its pods do not wait for this: what it does not answer now, it is told when it is ready.
-        let told = tokio::time::timeout(backend.list_timeout(), aside).await;
+        let (told, _) = tokio::join!(
+            tokio::time::timeout(backend.list_timeout(), aside),
+            tokio::time::timeout(backend.list_timeout(), self.first_status(backend, wire)),
+        );
         told.unwrap_or_else(|_| {
             backend.owe();
             Ok(())
@@ -47,18 +49,11 @@ impl Switch {
         Ok(())
     }
 
-    /// Asks an adopting backend for the handlers that it advertises, before pods may come. One that does not say keeps
-    /// those that it had.
-    async fn learn_handlers(&self, backend: &Backend, wire: &Wire) -> Result<(), Status> {
-        if !self.live().adopting().any(|row| row.id == backend.id) {
-            return Ok(());
-        }
+    /// Asks a backend for its status, so that it has a last word when a client's question is answered
+    /// late, and so that handlers of its are known before pods may come.
+    async fn first_status(&self, backend: &Arc<Backend>, wire: &Wire) -> Result<(), Status> {
         let answer = own_call(backend, Some(wire), &rpc::STATUS, wire::frame(&[])).await?;
-        if answer.code() == Code::Ok {
-            let status = backend.message(&answer)?;
-            backend.learn(|known| known.status = status);
-            self.adopt();
-        }
+        self.keep_status(backend, backend.message(&answer)?)?;
         Ok(())
     }
 

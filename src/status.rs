@@ -72,6 +72,13 @@ pub fn no_memory_for_reply(backend: &str, socket: &Address, limit: usize) -> Sta
     ))
 }
 
+/// A reply for which there is no memory beside those that the same connection leaves unread.
+pub fn unread_replies(rpc: &str, limit: usize) -> Status {
+    Status::resource_exhausted(format!(
+        "{rpc}: unread replies take all the memory that there is for those of one connection ({limit} bytes)"
+    ))
+}
+
 /// A call beyond those that may be in flight.
 pub fn too_many_calls(rpc: &str, limit: usize) -> Status {
     Status::resource_exhausted(format!("{rpc}: {limit} calls are in flight already"))

@@ -27,7 +27,7 @@ use crate::question::Question;
 use crate::reload::Reloads;
 use crate::reply::{self, Reply};
 use crate::route::{Known, Refusal, Target};
-use crate::rpc::{self, Goes, ImageRule, Kind, Merge, Row, Then, Unknown};
+use crate::rpc::{self, Goes, ImageRule, Kind, Log, Merge, Row, Then, Unknown};
 use crate::telemetry::{self, CallLog};
 use crate::{status, wire};
 
@@ -98,8 +98,8 @@ impl Switch {
         self.live.subscribe()
     }
 
-    /// Answers one request; every failure is a reply.
-    pub async fn serve(self: Arc<Self>, request: http::Request<Incoming>) -> Reply {
+    /// Answers one request of a connection whose replies count in `unread`; every failure is a reply.
+    pub async fn serve(self: Arc<Self>, request: http::Request<Incoming>, unread: Memory) -> Reply {
         if !is_grpc(&request) {
             return reply::not_grpc();
         }
@@ -120,6 +120,11 @@ impl Switch {
             biased;
             answered = answered => answered.unwrap_or_else(Failed::into_reply),
             status = &mut cut => reply::of_status(&status),
+        };
+        let answered = match row.log {
+            // What was changed must be told, and takes little.
+            Log::Change => answered,
+            Log::Read | Log::Poll => reply::counted(answered, row.name, &unread),
         };
         let reply = reply::watched(answered, log, cut);
         reply::holding(reply, place)

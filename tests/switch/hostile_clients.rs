@@ -10,7 +10,7 @@ use criswitch::switch::{MAX_CALLS, REQUEST_LIMIT};
 use futures_util::{StreamExt, stream};
 use http::{Request, Response};
 use http_body::Frame;
-use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -187,4 +187,48 @@ async fn headers_beyond_the_limit_are_refused() {
         .await;
     assert!(reply.is_err() || reply.unwrap().status() == 431);
     assert_eq!(list(&rig).await.code(), Code::Ok);
+}
+
+/// A client that takes a byte of each reply, and no more unless it is read.
+pub async fn sipping(socket: &Path) -> SendRequest<Full<Bytes>> {
+    let stream = UnixStream::connect(socket).await.unwrap();
+    let (client, connection) = http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(1)
+        .handshake(TokioIo::new(stream))
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// What is not read counts in the memory of the backends that it is made of.
+#[tokio::test]
+async fn a_client_that_leaves_its_replies_unread_gets_no_more_and_others_get_theirs() {
+    for rpc in ["ListContainers", "StreamContainers"] {
+        let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+        rig.run("kata", "web").await;
+        rig.pods().await.unwrap();
+        let large = part(100, vec![0; 1 << 20]);
+        rig.sim("kata").append_raw(rpc, large);
+        let client = sipping(&rig.socket).await;
+        let mut unread = Vec::new();
+        for _ in 0..150 {
+            let request = Request::post(format!("http://localhost{}", path(rpc)))
+                .header("content-type", "application/grpc")
+                .body(Full::new(frame_raw(b"")));
+            let reply = client.clone().send_request(request.unwrap()).await;
+            unread.push(reply.unwrap());
+        }
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        assert_eq!(reply.code(), Code::Ok, "{rpc}: {}", reply.text());
+        // It was refused, or its stream has ended without a byte.
+        let (head, body) = unread.pop().unwrap().into_parts();
+        let whole = tokio::time::timeout(PATIENCE, body.collect()).await;
+        let trailers = whole.unwrap().unwrap().trailers().cloned();
+        let end = trailers.unwrap_or(head.headers);
+        assert_eq!(end["grpc-status"], "8", "{rpc}: {end:?}");
+        assert!(end["grpc-message"].to_str().unwrap().contains("unread"));
+        unread.clear();
+        until(async || list(&rig).await.code() == Code::Ok).await;
+    }
 }

@@ -93,9 +93,8 @@ impl Case<'_> {
             Goes::Owner(kind, ..) => known(kind).is_some_and(|thing| relied(thing.backend)),
             Goes::All(_, Merge::Events) => false,
             // The first of these wait for every backend.
-            Goes::Default | Goes::All(_, Merge::Status) if self.truth.started => {
-                relied(self.table.default.backend)
-            }
+            Goes::All(_, Merge::Status) if self.truth.started => true,
+            Goes::Default if self.truth.started => relied(self.table.default.backend),
             Goes::Default | Goes::All(..) | Goes::Image(..) => {
                 (0..self.truth.health.len()).all(relied)
             }
