@@ -87,8 +87,8 @@ pub struct Handler {
     pub backend: BackendId,
     /// What the backend calls it; empty for the backend's own default.
     pub backend_handler: String,
-    /// Where the row is written.
-    pub origin: Origin,
+    /// Where the row is written; none where its backend has told of it.
+    pub origin: Option<Origin>,
     /// For its RuntimeClass only.
     pub scheduling: Scheduling,
 }
@@ -108,6 +108,11 @@ pub struct BackendConfig {
     pub adopt: bool,
     /// Where its row, or that of the first handler that gives its socket, is written; none where no file names it.
     pub origin: Option<Origin>,
+}
+
+/// Whether a handler or backend may be called so.
+pub fn is_label(name: &str) -> bool {
+    value::label("", name).is_ok()
 }
 
 impl Config {

@@ -32,7 +32,7 @@
 //! | [`listener`], [`admission`], [`memory`] | the socket, who may connect to it, how many bytes are held |
 //! | `ending` | what ends with the switch, and how |
 //! | [`switch`], `call`, [`rpc`], [`route`] | the path of a call, the call itself, the table, where it goes |
-//! | [`live`], [`reload`], [`changes`] | the handler table of now and its backends; another one in its place |
+//! | [`live`], [`reload`], [`changes`], [`adopt`] | the handler table of now and its backends; another one in its place |
 //! | [`owners`], `learn`, `question`, `listing` | which backend owns what: learned on the way, or asked for |
 //! | [`dialer`], [`backend`], [`link`], `session` | a backend: dialled, called; its connection's states and life |
 //! | [`known`], [`lists`] | what a backend said last |
@@ -63,6 +63,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 pub mod address;
 pub mod admission;
+pub mod adopt;
 pub mod answer;
 pub mod backend;
 mod call;

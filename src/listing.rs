@@ -68,7 +68,8 @@ impl Switch {
         }
     }
 
-    /// Asks a backend for its status, so that it has a last word when a client's question is answered late.
+    /// Asks a backend for its status, so that it has a last word when a client's question is answered
+    /// late, and so that handlers of its are known before pods may come.
     async fn first_status(&self, backend: &Arc<Backend>, wire: &Wire) -> Result<(), Status> {
         let answer = own_call(backend, Some(wire), &rpc::STATUS, wire::frame(&[])).await?;
         self.keep_status(backend, backend.message(&answer)?)?;

@@ -137,6 +137,14 @@ pub fn unknown_handler(handler: &str, table: &Table) -> Status {
     ))
 }
 
+/// A handler that the table does not have, while a backend that adopts has not told of its own.
+pub fn untold_handler(handler: &str, backend: &str, socket: &Address) -> Status {
+    Status::unavailable(format!(
+        "no runtime for {:?} is configured yet: backend {backend:?} ({socket}), which adopts, has not told of its handlers",
+        shown(handler)
+    ))
+}
+
 /// A backend that cannot be reached, or that went away in the middle of a call.
 pub fn unavailable(backend: &str, socket: &Address, cause: &str) -> Status {
     Status::unavailable(format!("backend {backend:?} ({socket}): {cause}"))

@@ -346,7 +346,10 @@ fn refuse(call: &Call, refusal: Refusal) -> Status {
     };
     match refusal {
         Refusal::Malformed(fault) => status::malformed(call.row.name, &fault),
-        Refusal::UnknownHandler(handler) => status::unknown_handler(&handler, &call.live.table),
+        Refusal::UnknownHandler(handler) => match call.live.untold() {
+            Some(backend) => status::untold_handler(&handler, &backend.name(), &backend.socket),
+            None => status::unknown_handler(&handler, &call.live.table),
+        },
         Refusal::EmptyId(kind) => status::empty_id(call.row.name, kind),
         Refusal::Ambiguous(prefix) => status::ambiguous(&prefix),
         Refusal::Disputed(kind, id, one, other) => {

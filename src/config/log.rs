@@ -9,9 +9,10 @@ use super::problem::{near, nearest};
 use super::value::{Wrong, wrong};
 
 /// The switch's modules, whose level can be set alone.
-pub const MODULES: [&str; 39] = [
+pub const MODULES: [&str; 40] = [
     "address",
     "admission",
+    "adopt",
     "answer",
     "backend",
     "call",

@@ -13,22 +13,22 @@ use crate::support::{Client, PATIENCE, Sim};
 use crate::{Outcome, run_beside, text};
 
 /// A directory for files and sockets.
-struct Files(TempDir);
+pub(crate) struct Files(TempDir);
 
 impl Files {
-    fn new() -> Files {
+    pub(crate) fn new() -> Files {
         Files(tempfile::tempdir().unwrap())
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    fn main(&self) -> PathBuf {
+    pub(crate) fn main(&self) -> PathBuf {
         self.path("criswitch.toml")
     }
 
-    fn write(&self, name: &str, text: &str) {
+    pub(crate) fn write(&self, name: &str, text: &str) {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
@@ -36,15 +36,15 @@ impl Files {
 }
 
 /// A daemon, two runtimes, and a table that knows the first.
-struct Node {
-    files: Files,
-    old: Sim,
-    new: Sim,
+pub(crate) struct Node {
+    pub(crate) files: Files,
+    pub(crate) old: Sim,
+    pub(crate) new: Sim,
     daemon: Daemon,
 }
 
 impl Node {
-    async fn start(head: &str) -> Node {
+    pub(crate) async fn start(head: &str) -> Node {
         let files = Files::new();
         let sims = ["old", "new"].map(|name| {
             let sim = Sim::new(name).handlers(["runc", "kata"]);
@@ -71,24 +71,24 @@ impl Node {
         )
     }
 
-    fn write(&self, head: &str, rows: &str) {
+    pub(crate) fn write(&self, head: &str, rows: &str) {
         let main = Node::table(&self.files, head, rows);
         self.files.write("criswitch.toml", &main);
     }
 
-    fn kata(&self) -> String {
+    pub(crate) fn kata(&self) -> String {
         format!("kata = {:?}", self.new.socket())
     }
 
-    fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         Client::new(&self.files.path("criswitch.sock"))
     }
 
-    async fn reload(&self) -> Outcome {
+    pub(crate) async fn reload(&self) -> Outcome {
         run_beside(&["reload", "--config", text(&self.files.main())]).await
     }
 
-    async fn info(&self) -> Json {
+    pub(crate) async fn info(&self) -> Json {
         let status = self
             .client()
             .runtime()
@@ -98,7 +98,7 @@ impl Node {
     }
 
     /// Waits until a pod of this handler gets this code.
-    async fn until(&self, handler: &str, code: Code) {
+    pub(crate) async fn until(&self, handler: &str, code: Code) {
         let mut count = 0;
         let reached = async {
             loop {
@@ -112,12 +112,12 @@ impl Node {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, reached)
-            .await
-            .expect("another answer in time");
+        if tokio::time::timeout(PATIENCE, reached).await.is_err() {
+            panic!("never {code:?}: {}", self.info().await);
+        }
     }
 
-    async fn end(self) {
+    pub(crate) async fn end(self) {
         assert_eq!(self.daemon.ends_after("TERM").await, Some(0));
         drop((self.old, self.new));
     }
@@ -212,7 +212,7 @@ async fn sighup_does_the_same() {
 
 #[tokio::test]
 async fn a_drop_in_is_taken_up_and_let_go_by_itself_if_the_configuration_says_so() {
-    let node = Node::start("watch = true").await;
+    let node = Node::start("watch = true\nlog.level = \"debug\"").await;
     node.files.write(
         "conf.d/90-kata.toml",
         &format!("[handlers]\n{}\n", node.kata()),

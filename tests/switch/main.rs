@@ -6,6 +6,7 @@
 #[path = "../support/support.rs"]
 mod support;
 
+mod adopts;
 mod binary;
 mod by_id;
 mod calls;
