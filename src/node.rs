@@ -18,7 +18,7 @@ use crate::answer::Answer;
 use crate::backend::{Backend, own_headers};
 use crate::call::{Call, Failed};
 use crate::link::State;
-use crate::live::{self, Live};
+use crate::live::Live;
 use crate::reply::{self, Reply};
 use crate::rpc::{self, Kind};
 use crate::switch::Switch;
@@ -241,7 +241,7 @@ impl Switch {
             "joined": backend.has_joined(),
             "draining": live.drains(backend.id),
             "adopts": live.adopting().any(|row| row.id == backend.id),
-            "restartNeeds": (!live.names(backend.id)).then(|| live::line_for(backend)),
+            "restartNeeds": live.line_for_restart(backend),
             "cause": link.state.cause().map(ToString::to_string),
             "since": humantime::format_rfc3339_seconds(link.since).to_string(),
             "transitions": link.transitions,

@@ -55,6 +55,7 @@ pub(super) struct Backend {
     pub(super) since: String,
     pub(super) joined: bool,
     pub(super) draining: bool,
+    pub(super) restart_needs: Option<String>,
     pub(super) runtime: String,
     pub(super) version: String,
     pub(super) stale_list_age_seconds: Option<u64>,

@@ -113,6 +113,7 @@ fn text(info: &Info, answer: &Answer) -> anyhow::Result<String> {
         places(info)?,
         handlers(info, answer)?,
         faults(answer),
+        needed_lines(info),
     ];
     let parts = parts.into_iter().filter(|part| !part.is_empty());
     Ok(parts.collect::<Vec<_>>().join("\n"))
@@ -256,6 +257,17 @@ fn faults(answer: &Answer) -> String {
         text += "pods cannot be listed; try crictl pods for the reason\n";
     }
     text
+}
+
+/// What a restart would not know of.
+fn needed_lines(info: &Info) -> String {
+    let backends = info.backends.iter();
+    let lines = backends.filter_map(|backend| {
+        let line = backend.restart_needs.as_ref()?;
+        let name = &backend.name;
+        Some(format!("{name} is kept for its pods; until they are gone a restart needs under [backends]:\n  {line}\n"))
+    });
+    lines.collect()
 }
 
 /// Of another runtime.
