@@ -1,9 +1,10 @@
 //! Configuration: text to a checked [`Config`] that cannot be wrong.
 //!
-//! `files` are read, `text` is what they say, `value` and `check` judge it. Every problem is told at once, each with
-//! its place. Nothing here dials a backend or binds a socket.
+//! `files` are read from the `disk`, `text` is what they say, `value` and `check` judge it. Every problem is told at
+//! once, each with its place. Nothing here dials a backend or binds a socket.
 
 mod check;
+pub(crate) mod disk;
 mod files;
 mod key;
 mod kubernetes;

@@ -36,6 +36,8 @@ mod passed;
 mod probe;
 #[path = "cli/reload.rs"]
 mod reload;
+#[path = "cli/reload_odd.rs"]
+mod reload_odd;
 #[path = "cli/runtimes.rs"]
 mod runtimes;
 #[path = "cli/secrets.rs"]

@@ -45,6 +45,11 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) async fn start(head: &str) -> Node {
+        Node::start_as(head, |serve| serve).await
+    }
+
+    /// The same, with the command that starts the daemon made into another.
+    pub(crate) async fn start_as(head: &str, start: impl FnOnce(Command) -> Command) -> Node {
         let files = Files::new();
         let sims = ["old", "new"].map(|name| {
             let sim = Sim::new(name).handlers(["runc", "kata"]);
@@ -55,7 +60,7 @@ impl Node {
         let main = Node::table(&files, head, "");
         files.write("criswitch.toml", &main);
         let serve = crate::command(&["serve", "--config", text(&files.main())]);
-        let daemon = Daemon::start_as(serve).await;
+        let daemon = Daemon::start_as(start(serve)).await;
         Node {
             files,
             old,
@@ -86,6 +91,13 @@ impl Node {
 
     pub(crate) async fn reload(&self) -> Outcome {
         run_beside(&["reload", "--config", text(&self.files.main())]).await
+    }
+
+    /// SIGHUP.
+    pub(crate) async fn hang_up(&self) {
+        let pid = self.info().await["pid"].to_string();
+        let kill = Command::new("kill").args(["-s", "HUP", &pid]).status();
+        assert!(kill.unwrap().success());
     }
 
     pub(crate) async fn info(&self) -> Json {
@@ -200,12 +212,7 @@ async fn what_needs_a_restart_is_refused_by_name() {
 async fn sighup_does_the_same() {
     let node = Node::start("").await;
     node.write("", &node.kata());
-    let pid = node.info().await["pid"].to_string();
-    let sent = Command::new("kill")
-        .args(["-s", "HUP", &pid])
-        .status()
-        .unwrap();
-    assert!(sent.success());
+    node.hang_up().await;
     node.until("kata", Code::Ok).await;
     node.end().await;
 }

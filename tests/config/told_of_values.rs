@@ -4,7 +4,7 @@ use criswitch::config::Config;
 use expect_test::{Expect, expect};
 
 use crate::config_files::ConfigFiles;
-use crate::{RUNC, told};
+use crate::{RUNC, changes_nothing, told};
 
 /// Each value of a key alone, in an otherwise good configuration.
 #[track_caller]
@@ -16,6 +16,7 @@ fn told_of_values(key: &str, values: &[&str], expected: Expect) {
         let problems = Config::load(&files.main()).expect_err(value);
         assert_eq!(problems.len(), 1, "{problems}");
         told.push(files.stable(&problems.to_string()));
+        changes_nothing(&files);
     }
     expected.assert_eq(&told.join("\n"));
 }
