@@ -20,6 +20,7 @@ use tonic::Status;
 
 use crate::address::Address;
 use crate::config::BackendConfig;
+use crate::counts::Ended;
 use crate::dialer::{self, Connection, Dialer};
 use crate::known::Known;
 use crate::link::{Link, State};
@@ -52,6 +53,8 @@ pub struct Backend {
     pub max_message: usize,
     /// What its replies that are read take.
     pub memory: Memory,
+    /// Calls of clients that went to it alone and have ended.
+    pub calls: Ended,
     dialer: Dialer,
     link: watch::Sender<Link>,
     retry: Notify,
@@ -126,6 +129,7 @@ impl Backend {
             socket: config.socket.clone(),
             max_message,
             memory: Memory::for_messages(max_message),
+            calls: Ended::default(),
             dialer,
             link: watch::Sender::new(link),
             retry: Notify::new(),
