@@ -2,11 +2,11 @@
 //!
 //! A call is sent once; nothing here sends it again.
 
+mod absence;
 mod calls;
 
 pub use calls::own_headers;
 
-use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -20,8 +20,9 @@ use tonic::Status;
 
 use crate::address::Address;
 use crate::config::BackendConfig;
-use crate::dialer::{Connection, Dialer};
-use crate::known::{Absent, Known};
+use crate::counts::Ended;
+use crate::dialer::{self, Connection, Dialer};
+use crate::known::Known;
 use crate::link::{Link, State};
 use crate::memory::Memory;
 use crate::owners::BackendId;
@@ -55,11 +56,14 @@ pub struct Backend {
     pub max_message: usize,
     /// What its replies that are read take.
     pub memory: Memory,
+    /// Calls of clients that went to it alone and have ended.
+    pub calls: Ended,
     dialer: Dialer,
     link: watch::Sender<Link>,
     retry: Notify,
     suspected: Notify,
     missed: Notify,
+    missed_statistics: Notify,
     owed: Notify,
     /// Calls sent since it hangs, or since it last answered one.
     unanswered: AtomicUsize,
@@ -130,11 +134,13 @@ impl Backend {
             socket: config.socket.clone(),
             max_message,
             memory: Memory::for_messages(max_message),
+            calls: Ended::default(),
             dialer,
             link: watch::Sender::new(link),
             retry: Notify::new(),
             suspected: Notify::new(),
             missed: Notify::new(),
+            missed_statistics: Notify::new(),
             owed: Notify::new(),
             unanswered: AtomicUsize::new(0),
             creating: AtomicUsize::new(0),
@@ -240,9 +246,7 @@ impl Backend {
 
     /// Which file its socket is now, `None` if there is none.
     pub(crate) fn socket_file(&self) -> Option<(u64, u64)> {
-        let Address::Unix(path) = &self.socket;
-        let file = std::fs::metadata(path).ok()?;
-        Some((file.dev(), file.ino()))
+        dialer::file_at(&self.socket)
     }
 
     /// What a status of this backend says without its name, which goes before every cause.
@@ -308,12 +312,20 @@ impl Backend {
         self.retry.notified().await;
     }
 
-    /// Waits until it has been ready.
+    /// Waits until it has been ready, or is gone.
     pub(crate) async fn ready(&self) {
         let mut link = self.link.subscribe();
-        link.wait_for(|now| matches!(now.state, State::Ready(_)))
-            .await
-            .ok();
+        link.wait_for(|now| {
+            matches!(now.state, State::Ready(_)) || self.gone.load(Ordering::Relaxed)
+        })
+        .await
+        .ok();
+    }
+
+    /// Waits until more than so many connections have failed or ended.
+    pub(crate) async fn lost(&self, failures: u64) {
+        let mut link = self.link.subscribe();
+        link.wait_for(|now| now.failures > failures).await.ok();
     }
 
     /// Waits until a call has taken so long that it may hang.
@@ -326,6 +338,11 @@ impl Backend {
         self.missed.notified().await;
     }
 
+    /// Waits until it has missed statistics.
+    pub(crate) async fn missed_statistics(&self) {
+        self.missed_statistics.notified().await;
+    }
+
     /// Waits until it has missed the runtime's configuration.
     pub(crate) async fn owed(&self) {
         self.owed.notified().await;
@@ -336,58 +353,9 @@ impl Backend {
         self.owed.notify_one();
     }
 
-    /// It has missed a list: it is probed, and asked in the background until it answers.
-    pub(crate) fn miss(&self) {
-        self.suspected.notify_one();
-        self.missed.notify_one();
-        let mut known = self.locked();
-        if !std::mem::replace(&mut known.behind, true) {
-            let timeout = self.list_timeout();
-            tracing::warn!(backend = %self.name(), ?timeout, "backend is late with a list; it is asked in the background");
-        }
-    }
-
     /// Its image store has changed.
     pub(crate) fn images_changed(&self) {
         self.locked().lists.images_changed();
-    }
-
-    /// It has been listed whole.
-    pub(crate) fn caught_up(&self) {
-        let mut known = self.locked();
-        let was_behind = std::mem::take(&mut known.behind);
-        if std::mem::take(&mut known.absent) != Absent::default() || was_behind {
-            tracing::info!(backend = %self.name(), "backend is in lists and statistics again");
-        }
-    }
-
-    /// Its last known list has stood in for it; told once until it is back.
-    pub(crate) fn stands_in(&self, rpc: &str) {
-        let mut known = self.locked();
-        known.stood_in += 1;
-        if !std::mem::replace(&mut known.absent.stale, true) {
-            tracing::warn!(backend = %self.name(), rpc, "the last known lists stand in for a silent backend");
-        }
-    }
-
-    /// A merged reply did without it; told once until it is back.
-    pub(crate) fn is_left_out(&self, rpc: &str, status: &Status) {
-        let mut known = self.locked();
-        known.left_out += 1;
-        if !std::mem::replace(&mut known.absent.left_out, true) {
-            let cause = status.message();
-            tracing::warn!(backend = %self.name(), rpc, cause, "a silent backend is left out of statistics");
-        }
-    }
-
-    /// Why there is no use in asking it for a list now.
-    pub(crate) fn silence(&self) -> Option<Status> {
-        let link = self.link();
-        match link.state.cause() {
-            Some(cause) => Some(self.unavailable(cause)),
-            None if self.locked().behind => Some(self.unavailable("it is late with its lists")),
-            None => None,
-        }
     }
 
     /// When it last answered anything.
@@ -415,7 +383,7 @@ impl Backend {
                     let cause = link.ok().and_then(|link| link.state.cause().cloned());
                     return Err(self.unavailable(&cause.unwrap_or_default()).into());
                 }
-                () = tokio::time::sleep(self.list_timeout()) => self.suspected.notify_one(),
+                () = tokio::time::sleep(self.list_timeout()) => self.suspect(),
             }
         }
     }

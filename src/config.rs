@@ -1,9 +1,10 @@
 //! Configuration: text to a checked [`Config`] that cannot be wrong.
 //!
-//! `files` are read, `text` is what they say, `value` and `check` judge it. Every problem is told at once, each with
-//! its place. Nothing here dials a backend or binds a socket.
+//! `files` are read from the `disk`, `text` is what they say, `value` and `check` judge it. Every problem is told at
+//! once, each with its place. Nothing here dials a backend or binds a socket.
 
 mod check;
+pub(crate) mod disk;
 mod files;
 mod key;
 mod kubernetes;
@@ -87,8 +88,8 @@ pub struct Handler {
     pub backend: BackendId,
     /// What the backend calls it; empty for the backend's own default.
     pub backend_handler: String,
-    /// Where the row is written.
-    pub origin: Origin,
+    /// Where the row is written; none where its backend has told of it.
+    pub origin: Option<Origin>,
     /// For its RuntimeClass only.
     pub scheduling: Scheduling,
 }
@@ -108,6 +109,11 @@ pub struct BackendConfig {
     pub adopt: bool,
     /// Where its row, or that of the first handler that gives its socket, is written; none where no file names it.
     pub origin: Option<Origin>,
+}
+
+/// Whether a handler or backend may be called so.
+pub fn is_label(name: &str) -> bool {
+    value::label("", name).is_ok()
 }
 
 impl Config {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
@@ -50,6 +51,20 @@ impl Dialer {
             Dialer::Memory(dial) => handshake(dial(address).map_err(refused)?).await,
         }
     }
+}
+
+/// Which file an address leads to now, by device and number; `None` if to none.
+pub(crate) fn file_at(address: &Address) -> Option<(u64, u64)> {
+    let Address::Unix(path) = address;
+    let file = std::fs::metadata(path).ok()?;
+    Some((file.dev(), file.ino()))
+}
+
+/// Why nothing connects to a backend that is the switch itself by another name, if it is: calls would go round for ever.
+pub fn circle(backend: &Address, listen: &Address) -> Option<String> {
+    let file = file_at(backend)?;
+    (Some(file) == file_at(listen))
+        .then(|| format!("its socket leads to criswitch's own, {listen}: set that of a runtime"))
 }
 
 async fn handshake(

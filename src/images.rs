@@ -17,6 +17,8 @@ use crate::{status, wire};
 
 /// How many image references are remembered; a node has a few hundred.
 const REFERENCES: usize = 4096;
+/// The longest reference that is remembered, in bytes; a name has 255 at most, a tag 128, a digest less than 200.
+const LONGEST_REFERENCE: usize = 1024;
 /// The reference in a request (`image.image`).
 const REFERENCE: &[u32] = &[1, 1];
 /// The image reference in a `CreateContainerRequest` (`config.image.image`).
@@ -32,7 +34,8 @@ pub struct LastAnswers {
 
 impl LastAnswers {
     fn note(&mut self, reference: &str, backend: BackendId) {
-        if reference.is_empty() {
+        // What is not remembered is asked for again.
+        if reference.is_empty() || reference.len() > LONGEST_REFERENCE {
             return;
         }
         if self.backends.len() >= REFERENCES && !self.backends.contains_key(reference) {
@@ -240,5 +243,23 @@ impl Switch {
 
     fn last_answers(&self) -> MutexGuard<'_, LastAnswers> {
         self.images.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_are_remembered_up_to_a_number_and_a_length() {
+        let mut last = LastAnswers::default();
+        let (longest, longer) = ("x".repeat(1024), "x".repeat(1025));
+        last.note(&longest, 1);
+        last.note(&longer, 1);
+        assert_eq!((last.of(&longest), last.of(&longer)), (Some(1), None));
+        for number in 0..2 * REFERENCES {
+            last.note(&number.to_string(), 1);
+            assert!(last.backends.len() <= REFERENCES);
+        }
     }
 }

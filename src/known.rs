@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::lists::{Lists, Snapshot};
-use crate::rpc::List;
+use crate::rpc::{List, Row};
 
 /// What a backend last said of itself, as encoded.
 #[derive(Clone, Debug, Default)]
@@ -15,6 +15,8 @@ pub struct Known {
     pub version: Bytes,
     /// Its `StatusResponse`, not verbose.
     pub status: Bytes,
+    /// When it said that.
+    status_at: Option<Instant>,
     /// Its cgroup driver (`RuntimeConfigResponse.linux.cgroup_driver`), `None` if it has no opinion.
     pub cgroup_driver: Option<u64>,
     /// Its last whole lists.
@@ -29,14 +31,22 @@ pub struct Known {
     pub left_out: u64,
     /// It has missed a list and has not been listed whole since.
     pub(crate) behind: bool,
+    /// The statistics that it has missed and has not answered since.
+    pub(crate) late: Vec<&'static Row>,
     /// Something has stood in for it, or it was left out, and that was logged; until it is listed whole again.
     pub absent: Absent,
 }
 
 impl Known {
-    /// Whether it has answered anything so lately.
-    pub fn answered_within(&self, time: Duration) -> bool {
-        self.answered.is_some_and(|at| at.elapsed() < time)
+    /// It says this `StatusResponse` now.
+    pub(crate) fn say_status(&mut self, status: Bytes) {
+        self.status = status;
+        self.status_at = Some(Instant::now());
+    }
+
+    /// Whether it has said its status so lately.
+    pub(crate) fn said_status_within(&self, time: Duration) -> bool {
+        self.status_at.is_some_and(|at| at.elapsed() < time)
     }
 
     /// How old the lists are that stand in for it, if they do.

@@ -7,11 +7,11 @@ use tonic::Status;
 use crate::backend::Backend;
 use crate::call::Call;
 use crate::lists::Snapshot;
-use crate::owners::{BackendId, Mark, PodNames};
+use crate::owners::{BackendId, Claim, Mark, PodNames};
 use crate::rpc::{Kind, LIST_FILTER, LISTED_HANDLER, List, Row, Then};
 use crate::switch::Switch;
-use crate::telemetry;
 use crate::wire::{self, Path};
+use crate::{status, telemetry};
 
 /// When something was asked.
 #[derive(Clone, Copy, Debug)]
@@ -153,7 +153,8 @@ impl Switch {
             && self.has(backend)
         {
             let learned = self.owners().learn(kind, backend.id, message, asked.mark);
-            learned.map_err(|fault| backend.malformed(&fault))?;
+            let claims = learned.map_err(|fault| backend.malformed(&fault))?;
+            self.warn_of(&claims, backend);
         }
         self.listed_as(list, backend, message)
     }
@@ -161,6 +162,22 @@ impl Switch {
     /// Whether it is a backend still: what one that is gone has said late is nobody's.
     fn has(&self, backend: &Backend) -> bool {
         self.live.borrow().backend(backend.id).is_ok()
+    }
+
+    /// A backend lists what others made through the switch: that is either one runtime under two sockets, or a lie.
+    fn warn_of(&self, claims: &[Claim], backend: &Backend) {
+        let Some(Claim { id, owner }) = claims.first() else {
+            return;
+        };
+        let live = self.live();
+        let owner = live
+            .backend(*owner)
+            .map_or("?".into(), |owner| owner.name());
+        let (name, ids) = (backend.name(), claims.len());
+        tracing::warn!(
+            backend = %name, %owner, ids, first = status::shown(id),
+            "a second backend lists what another created through the switch; it stays with that one"
+        );
     }
 
     /// A backend's list as the client is to have it, if that is another one.

@@ -1,6 +1,6 @@
 //! The switch's own questions: a backend's pods and containers, when it connects and when nobody knows an id.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -8,17 +8,17 @@ use tonic::{Code, Status};
 
 use crate::answer::Answer;
 use crate::backend::{Backend, Wire, own_headers};
-use crate::rpc::{self, List, Row};
+use crate::rpc::{self, List, Merge, Row};
 use crate::switch::Switch;
 use crate::wire;
 
 impl Switch {
     /// Makes a new connection to `backend` ready: its pods and containers listed, its cgroup driver compared, the
-    /// runtime's configuration told.
+    /// runtime's configuration told, its status heard.
     ///
     /// # Errors
     /// The status of the first call that failed.
-    pub(crate) async fn greet(&self, backend: &Backend, wire: &Wire) -> Result<(), Status> {
+    pub(crate) async fn greet(&self, backend: &Arc<Backend>, wire: &Wire) -> Result<(), Status> {
         Switch::version(backend, wire).await?;
         self.list(backend, Some(wire)).await?;
         backend.caught_up();
@@ -28,7 +28,10 @@ impl Switch {
             self.replay_runtime_config(backend, wire).await
         };
         // Its pods do not wait for this: what it does not answer now, it is told when it is ready.
-        let told = tokio::time::timeout(backend.list_timeout(), aside).await;
+        let (told, _) = tokio::join!(
+            tokio::time::timeout(backend.list_timeout(), aside),
+            tokio::time::timeout(backend.list_timeout(), self.first_status(backend, wire)),
+        );
         told.unwrap_or_else(|_| {
             backend.owe();
             Ok(())
@@ -43,6 +46,33 @@ impl Switch {
         let answer = own_call(backend, Some(wire), &rpc::VERSION, wire::frame(&[])).await?;
         let version = backend.message(&answer)?;
         backend.learn(|known| known.version = version);
+        Ok(())
+    }
+
+    /// Asks a backend for all of a list, whatever it says; of a stream the list that tells the same.
+    ///
+    /// # Errors
+    /// `Unavailable` if it does not say anything.
+    pub(crate) async fn answers(
+        backend: &Backend,
+        wire: &Wire,
+        row: &'static Row,
+    ) -> Result<(), Status> {
+        let row = match row.merge() {
+            Some(Merge::Interleave(list)) => list,
+            _ => row,
+        };
+        match own_call(backend, Some(wire), row, wire::frame(&[])).await {
+            Err(status) if status.code() == Code::Unavailable => Err(status),
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks a backend for its status, so that it has a last word when a client's question is answered
+    /// late, and so that handlers of its are known before pods may come.
+    async fn first_status(&self, backend: &Arc<Backend>, wire: &Wire) -> Result<(), Status> {
+        let answer = own_call(backend, Some(wire), &rpc::STATUS, wire::frame(&[])).await?;
+        self.keep_status(backend, backend.message(&answer)?)?;
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tonic::Status;
 
+use crate::adopt::{self, Disputed};
 use crate::backend::Backend;
 use crate::config::{BackendConfig, Config, Handler, Table};
 use crate::owners::BackendId;
@@ -16,8 +17,10 @@ use crate::status;
 pub struct Live {
     /// The configuration, its backends under their ids.
     pub config: Config,
-    /// The table that calls are routed by.
+    /// The table that calls are routed by: that of the configuration, and what backends have told of themselves.
     pub table: Table,
+    /// Handlers that several adopting backends have told of.
+    pub disputed: Vec<Disputed>,
     /// The table's backends in its order, then those that are kept for the pods that they own.
     pub backends: Vec<Arc<Backend>>,
     /// The backend that speaks for the node until that of the default row has been there.
@@ -29,12 +32,26 @@ impl Live {
     pub(crate) fn first(config: Config, connect: impl Fn(&BackendConfig) -> Backend) -> Live {
         let backends: Vec<_> = config.table.backends.iter().map(connect).collect();
         backends.iter().for_each(Backend::join);
+        Live::of(config, backends.into_iter().map(Arc::new).collect(), None)
+    }
+
+    fn of(config: Config, backends: Vec<Arc<Backend>>, before: Option<BackendId>) -> Live {
+        let statuses = backends
+            .iter()
+            .map(|backend| (backend.id, backend.known().status));
+        let (table, disputed) = adopt::adopted(&config.table, &statuses.collect::<Vec<_>>());
         Live {
-            table: config.table.clone(),
             config,
-            backends: backends.into_iter().map(Arc::new).collect(),
-            before: None,
+            table,
+            disputed,
+            backends,
+            before,
         }
+    }
+
+    /// The same with what its backends tell of themselves now.
+    pub(crate) fn told_anew(&self) -> Live {
+        Live::of(self.config.clone(), self.backends.clone(), self.before)
     }
 
     /// The table after a reload. A socket that is there already stays the same backend; `keep` says which of those
@@ -64,13 +81,9 @@ impl Live {
                 backends.push(Arc::clone(backend));
             }
         }
-        let before = self.speaker();
-        Live {
-            table: config.table.clone(),
-            config,
-            before: Some(before).filter(|id| backends.iter().any(|backend| backend.id == *id)),
-            backends,
-        }
+        let before = Some(self.speaker());
+        let before = before.filter(|id| backends.iter().any(|backend| backend.id == *id));
+        Live::of(config, backends, before)
     }
 
     /// Gives `table`'s backends their ids: those that their sockets have here, else new ones.
@@ -96,12 +109,11 @@ impl Live {
     /// The same without `gone`.
     pub(crate) fn without(&self, gone: &HashSet<BackendId>) -> Live {
         let stays = |backend: &&Arc<Backend>| !gone.contains(&backend.id);
-        Live {
-            config: self.config.clone(),
-            table: self.table.clone(),
-            backends: self.backends.iter().filter(stays).cloned().collect(),
-            before: self.before.filter(|id| !gone.contains(id)),
-        }
+        Live::of(
+            self.config.clone(),
+            self.backends.iter().filter(stays).cloned().collect(),
+            self.before.filter(|id| !gone.contains(id)),
+        )
     }
 
     /// The backend of this id.
@@ -148,12 +160,29 @@ impl Live {
 
     /// Whether it is kept for its pods only.
     pub fn drains(&self, id: BackendId) -> bool {
-        !self.takes_pods(id)
+        !self.takes_pods(id) && !self.adopting().any(|row| row.id == id)
+    }
+
+    /// The backends whose handlers are the table's without being written there.
+    pub(crate) fn adopting(&self) -> impl Iterator<Item = &BackendConfig> {
+        self.config.table.backends.iter().filter(|row| row.adopt)
+    }
+
+    /// One of them that has not told of its handlers yet.
+    pub(crate) fn untold(&self) -> Option<&Arc<Backend>> {
+        let mut adopting = self.adopting().filter_map(|row| self.backend(row.id).ok());
+        adopting.find(|backend| backend.known().status.is_empty())
     }
 
     /// Whether a file names it: else it goes when it owns nothing any more.
     pub fn names(&self, id: BackendId) -> bool {
         self.config.table.backends.iter().any(|row| row.id == id)
+    }
+
+    /// The line under `[backends]` with which a restart would know it, if no file names it.
+    pub(crate) fn line_for_restart(&self, backend: &Backend) -> Option<String> {
+        let line = || format!("{} = {:?}", backend.name(), backend.socket.to_string());
+        (!self.names(backend.id)).then(line)
     }
 
     /// Those that no file names any more.
@@ -167,11 +196,6 @@ impl Live {
         let renamed = |row: &Handler| row.backend == id && row.backend_handler != row.name;
         self.table.handlers.iter().any(renamed)
     }
-}
-
-/// The line under `[backends]` with which a restart would know it.
-pub(crate) fn line_for(backend: &Backend) -> String {
-    format!("{} = {:?}", backend.name(), backend.socket.to_string())
 }
 
 /// A backend that the table does not name any more leaves its name to one that it does.

@@ -1,7 +1,7 @@
 //! The bytes of messages that are held at once, counted as long as any part of them lives.
 //!
-//! Requests have one memory and each backend's replies another, so that neither clients nor a backend take it from
-//! anybody else. A body is never read without being counted here.
+//! Requests have one memory, each backend's replies another and each connection's unread ones a third, so that neither
+//! clients nor a backend take it from anybody else. A body is never read without being counted here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,6 +17,8 @@ use crate::backend::error_chain;
 const LEAST: usize = 128 << 20;
 /// How many of the largest messages it holds at least.
 const MESSAGES: usize = 8;
+/// Into how many shares one memory goes: what one connection may have of it in replies that it leaves unread.
+const SHARES: usize = 4;
 /// What a header takes beside its text, about.
 const PER_HEADER: usize = 64;
 
@@ -58,6 +60,16 @@ impl Memory {
     /// Room for several messages of at most `max_message` bytes.
     pub fn for_messages(max_message: usize) -> Memory {
         Memory::of(max_message.saturating_mul(MESSAGES).max(LEAST))
+    }
+
+    /// What one connection's unread replies may take, so that there is room for the others' in every backend's.
+    pub fn for_unread(max_message: usize) -> Memory {
+        Memory::of(Memory::for_messages(max_message).limit / SHARES)
+    }
+
+    /// The most that it holds.
+    pub fn limit(&self) -> usize {
+        self.limit
     }
 
     fn of(limit: usize) -> Memory {
@@ -113,6 +125,11 @@ impl Memory {
 }
 
 impl Held {
+    /// How many bytes are held.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Holds so many bytes more.
     ///
     /// # Errors
@@ -130,6 +147,16 @@ impl Held {
     /// `body`, for which this is held until the last slice of it is dropped.
     pub fn with(self, body: Bytes) -> Bytes {
         Bytes::from_owner(Counted { body, _held: self })
+    }
+
+    /// `bytes` of what is held, as many as there are, apart from the rest.
+    pub fn split(&mut self, bytes: usize) -> Held {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Held {
+            memory: self.memory.clone(),
+            bytes,
+        }
     }
 
     /// Holds nothing beyond the first `bytes` any more.
@@ -277,6 +304,29 @@ mod tests {
         assert_eq!(memory.used(), 9 + PER_HEADER);
         drop(whole);
         assert_eq!(memory.used(), 0);
+    }
+
+    #[test]
+    fn a_part_of_what_is_held_counts_for_itself() {
+        let memory = Memory::of(10);
+        let mut held = memory.held();
+        held.grow(5).unwrap();
+        let part = held.split(2);
+        drop(held);
+        assert_eq!(memory.used(), 2);
+        drop(part);
+        assert_eq!(memory.used(), 0);
+    }
+
+    #[test]
+    fn one_connection_has_room_for_a_largest_message_and_takes_nobody_elses() {
+        for max_message in [1, 16 << 20, 1 << 30] {
+            let (all, one) = (
+                Memory::for_messages(max_message),
+                Memory::for_unread(max_message),
+            );
+            assert!(one.limit > max_message && one.limit < all.limit);
+        }
     }
 
     #[test]

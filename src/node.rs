@@ -1,44 +1,48 @@
 //! `Status`: the node as the kubelet is to see it, built on the default backend's bytes; and `Version`.
 //!
-//! Neither waits long for a slow backend that has answered before, or fails because one that is not the default is down.
+//! Neither waits long for a slow backend that has answered before, and `Status` does not fail because one is down.
 
-use std::borrow::Cow;
+mod merged;
+
 use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::future::{join, join_all};
+use http::HeaderMap;
 use serde_json::{Value as Json, json};
 use tonic::{Code, Status};
 
 use crate::answer::Answer;
 use crate::backend::{Backend, own_headers};
 use crate::call::{Call, Failed};
-use crate::config::Table;
-use crate::listing::WRONG_CGROUP_DRIVER;
-use crate::live::{self, Live};
-use crate::merge;
+use crate::link::State;
+use crate::live::Live;
 use crate::reply::{self, Reply};
-use crate::rpc;
+use crate::rpc::{self, Kind};
 use crate::switch::Switch;
 use crate::wire::{self, Malformed};
+
+pub use merged::merged;
+use merged::{Condition, conditions, text, unready};
+
+/// The header of a verbose `Status` that asks for the ids of each backend's pods.
+pub const WITH_PODS: &str = "criswitch-pods";
 
 /// How long a backend may take before what it said last is used.
 const STATUS_WAIT: Duration = Duration::from_secs(1);
 
-/// How long ago the default backend must have answered anything at all for its last `Status` to stand for it; the
-/// kubelet calls a node not ready after as long.
+/// How old the default backend's last `Status` may be to stand for it; the kubelet calls a node not ready after as long.
 const STATUS_TRUST: Duration = Duration::from_secs(30);
 
-/// The conditions without which a backend is not ready. Others are warnings, such as containerd's of deprecations.
-const NEEDED: [&str; 2] = ["RuntimeReady", "NetworkReady"];
-
-// `StatusResponse`.
-const CONDITIONS: u32 = 1;
-const INFO: u32 = 2;
-const HANDLERS: u32 = 3;
-const FEATURES: u32 = 4;
+/// How much a `Status` tells of the switch itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Detail {
+    None,
+    Info,
+    Pods,
+}
 
 /// What one backend says of itself.
 #[derive(Debug)]
@@ -55,26 +59,27 @@ impl Switch {
     /// The default backend's status with the table's handlers, common features and the state of all backends.
     pub(crate) async fn status(&self, call: &Call) -> Result<Reply, Failed> {
         let live = &call.live;
-        let default = live.speaker();
-        let others = live.backends.iter().filter(|backend| backend.id != default);
-        let (answer, others) = join(
-            self.default_status(call),
+        let default = live.backend(live.speaker())?;
+        let others = live.backends.iter().filter(|other| other.id != default.id);
+        let ((said, answer), others) = join(
+            self.default_status(call, default),
             join_all(others.map(|backend| self.ask_status(backend))),
         )
         .await;
-        let (answer, silent) = answer?;
-        let backend = live.backend(default)?;
-        let said = Said {
-            backend: Arc::clone(backend),
-            status: backend.message(&answer)?,
-            silent,
-        };
         let said: Vec<_> = std::iter::once(said).chain(others).collect();
         let verbose = wire::varint(&call.message(), &[1]).is_ok_and(|verbose| verbose != 0);
-        let message = self.node_status(live, &said, verbose);
-        // What the others say has been read before.
-        let message = message.map_err(|fault| backend.malformed(&fault))?;
-        Ok(reply::of_changed(answer, &message))
+        let detail = match verbose {
+            true if call.headers.contains_key(WITH_PODS) => Detail::Pods,
+            true => Detail::Info,
+            false => Detail::None,
+        };
+        let message = self.node_status(live, &said, detail);
+        // All that they say has been read before.
+        let message = message.map_err(|fault| default.malformed(&fault))?;
+        Ok(match answer {
+            Some(answer) => reply::of_changed(answer, &message),
+            None => reply::of_message(vec![message]),
+        })
     }
 
     /// The backend's version, as it last told it if it does not tell it in time: clients ask for it before anything
@@ -93,71 +98,113 @@ impl Switch {
         }
     }
 
-    /// The default backend's answer; without one in time, what it said last, for as long as the kubelet itself would
-    /// go without one.
-    async fn default_status(&self, call: &Call) -> Result<(Answer, Option<Status>), Failed> {
-        let backend = call.live.backend(call.live.speaker())?;
-        let headers = call.reading_headers();
-        let answer = backend.ask(call.row, &headers, call.body.clone());
-        let answer = match tokio::time::timeout(STATUS_WAIT, answer).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(status)) => return last_word(backend, status),
-            Err(_) => return last_word(backend, late(backend)),
+    /// What the default backend says now; without that what it said last, for as long as the kubelet itself would go
+    /// without, and then that it is not ready: an error would tell an operator nothing of the others.
+    async fn default_status(&self, call: &Call, backend: &Arc<Backend>) -> (Said, Option<Answer>) {
+        let (headers, body) = (call.reading_headers(), call.body.clone());
+        let silent = match self.hear_status(backend, &headers, body).await {
+            Ok((said, answer)) => return (said, Some(answer)),
+            Err(silent) => silent,
         };
-        if answer.code() != Code::Ok {
-            return Err(Failed::Answer(Box::new(answer)));
+        let mut said = last_word(backend, silent);
+        if let Some(silent) = &said.silent
+            && !backend.known().said_status_within(STATUS_TRUST)
+        {
+            said.status = unready(&said.status, silent.message());
         }
-        let status = without(&backend.message(&answer)?, &[INFO]);
-        let status = status.map_err(|fault| backend.malformed(&fault))?.freeze();
-        backend.learn(|known| known.status = status);
-        Ok((answer, None))
+        (said, None)
     }
 
     /// What another backend says now, else what it said last and why it does not now.
     async fn ask_status(&self, backend: &Arc<Backend>) -> Said {
         let headers = own_headers();
-        let asked = backend.ask(&rpc::STATUS, &headers, wire::frame(&[]));
-        let result = match tokio::time::timeout(STATUS_WAIT, asked).await {
-            Ok(answer) => answer.and_then(|answer| backend.message(&answer)),
-            Err(_) => Err(late(backend)),
-        };
-        let said = result.and_then(|status| self.readable(backend, status));
-        let said = said.unwrap_or_else(|silent| Said {
-            backend: Arc::clone(backend),
-            status: backend.known().status,
-            silent: Some(silent),
-        });
-        backend.learn(|known| known.status.clone_from(&said.status));
-        said
+        match self.hear_status(backend, &headers, wire::frame(&[])).await {
+            Ok((said, _)) => said,
+            Err(silent) => last_word(backend, silent),
+        }
     }
 
-    /// A reply that can be read wherever something is taken from it: a broken one is to spoil nobody else's.
-    fn readable(&self, backend: &Arc<Backend>, status: Bytes) -> Result<Said, Status> {
+    /// What a backend says now, which is kept as its last word.
+    async fn hear_status(
+        &self,
+        backend: &Arc<Backend>,
+        headers: &HeaderMap,
+        body: Bytes,
+    ) -> Result<(Said, Answer), Status> {
+        if let State::Unresponsive(_, cause) = backend.link().state {
+            return Err(backend.unavailable(&cause));
+        }
+        let asked = backend.ask(&rpc::STATUS, headers, body);
+        let asked = tokio::time::timeout(STATUS_WAIT, asked).await;
+        let answer = asked.unwrap_or_else(|_| Err(late(backend)))?;
+        let status = backend.message(&answer)?;
+        Ok((self.keep_status(backend, status)?, answer))
+    }
+
+    /// Keeps a reply that can be read wherever something is taken from it: a broken one is to spoil nobody else's.
+    ///
+    /// # Errors
+    /// `Internal` for a broken one.
+    pub(crate) fn keep_status(
+        &self,
+        backend: &Arc<Backend>,
+        status: Bytes,
+    ) -> Result<Said, Status> {
         let said = Said {
             backend: Arc::clone(backend),
             status,
             silent: None,
         };
-        let read = self.node_status(&self.live(), slice::from_ref(&said), true);
-        read.map_err(|fault| backend.malformed(&fault))?;
+        let kept = self
+            .node_status(&self.live(), slice::from_ref(&said), Detail::Info)
+            .and_then(|_| merged::without_info(&said.status))
+            .map_err(|fault| backend.malformed(&fault))?;
+        backend.learn(|known| known.say_status(kept));
+        self.adopt();
         Ok(said)
     }
 
-    fn node_status(&self, live: &Live, said: &[Said], verbose: bool) -> Result<Bytes, Malformed> {
-        let info = verbose.then(|| self.info(live, said)).transpose()?;
-        merged(&live.table, said, info.as_ref())
+    fn node_status(&self, live: &Live, said: &[Said], detail: Detail) -> Result<Bytes, Malformed> {
+        let info = (detail != Detail::None).then(|| self.info(live, said, detail));
+        merged(&live.table, said, info.transpose()?.as_ref())
     }
 
     /// The switch's own key of `info`.
-    fn info(&self, live: &Live, said: &[Said]) -> Result<Json, Malformed> {
-        let handlers: Vec<Json> = live.table.handlers.iter().map(|row| {
-            let backend = live.backend(row.backend).map(|backend| backend.name().to_string()).ok();
-            json!({ "name": row.name, "backend": backend, "backendHandler": row.backend_handler })
-        }).collect();
-        let backends: Vec<Json> = said
+    fn info(&self, live: &Live, said: &[Said], detail: Detail) -> Result<Json, Malformed> {
+        let handlers: Vec<Json> = live
+            .table
+            .handlers
             .iter()
-            .map(|said| self.backend_info(live, said))
-            .collect::<Result<_, _>>()?;
+            .map(|row| {
+                let backend = live
+                    .backend(row.backend)
+                    .map(|backend| backend.name().to_string())
+                    .ok();
+                let origin = row
+                    .origin
+                    .as_ref()
+                    .map_or("adopted".to_owned(), ToString::to_string);
+                json!({
+                    "name": row.name,
+                    "backend": backend,
+                    "backendHandler": row.backend_handler,
+                    "origin": origin,
+                })
+            })
+            .collect();
+        let mut backends = Vec::with_capacity(said.len());
+        for said in said {
+            let mut info = self.backend_info(live, said)?;
+            if let (Detail::Pods, Some(info)) = (detail, info.as_object_mut()) {
+                let pods: Json = self
+                    .owners()
+                    .of(Kind::Pod, said.backend.id)
+                    .into_iter()
+                    .collect();
+                info.insert("podIds".to_owned(), pods);
+            }
+            backends.push(info);
+        }
         Ok(json!({
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
@@ -193,7 +240,8 @@ impl Switch {
             "state": link.state.name(),
             "joined": backend.has_joined(),
             "draining": live.drains(backend.id),
-            "restartNeeds": (!live.names(backend.id)).then(|| live::line_for(backend)),
+            "adopts": live.adopting().any(|row| row.id == backend.id),
+            "restartNeeds": live.line_for_restart(backend),
             "cause": link.state.cause().map(ToString::to_string),
             "since": humantime::format_rfc3339_seconds(link.since).to_string(),
             "transitions": link.transitions,
@@ -210,67 +258,20 @@ impl Switch {
     }
 }
 
-/// The node's `StatusResponse`: that of the first of `said`, which speaks for the node, with the table's handlers, the
-/// features that all have which new pods may come to, a condition for all of them, and `info` as the switch's own entry.
-///
-/// # Errors
-/// If one cannot be read, which then cannot be read alone either.
-pub fn merged(table: &Table, said: &[Said], info: Option<&Json>) -> Result<Bytes, Malformed> {
-    let Some(default) = said.first() else {
-        return Ok(Bytes::new());
-    };
-    let mut out = without(&default.status, &[HANDLERS, FEATURES])?;
-    let mut status = BytesMut::new();
-    wire::put_bytes(&mut status, 1, &backends_ready(said)?);
-    wire::put_bytes(&mut out, CONDITIONS, &status);
-    for entry in handlers(table, said)? {
-        wire::put_bytes(&mut out, HANDLERS, &entry);
+/// What a backend said last, and why it does not say anything now.
+fn last_word(backend: &Arc<Backend>, silent: Status) -> Said {
+    Said {
+        backend: Arc::clone(backend),
+        status: backend.known().status,
+        silent: Some(silent),
     }
-    let mut shared = Vec::new();
-    for said in said {
-        // Read of all, so that one that cannot be read is found when it comes.
-        let features = features(&said.status)?;
-        let takes_pods = table
-            .handlers
-            .iter()
-            .any(|row| row.backend == said.backend.id);
-        if takes_pods && said.backend.has_joined() {
-            shared.push(features);
-        }
-    }
-    let features = merge::common_features(&shared)?;
-    if !features.is_empty() {
-        wire::put_bytes(&mut out, FEATURES, &features);
-    }
-    if let Some(info) = info {
-        wire::put_bytes(
-            &mut out,
-            INFO,
-            &string_entry("criswitch", &info.to_string()),
-        );
-    }
-    Ok(out.freeze())
-}
-
-/// What the default backend said last, and why it does not say so now; an error once that is too long ago.
-fn last_word(backend: &Backend, silent: Status) -> Result<(Answer, Option<Status>), Failed> {
-    let known = backend.known();
-    if known.status.is_empty() || !known.answered_within(STATUS_TRUST) {
-        return Err(silent.into());
-    }
-    Ok((Answer::of_message(&known.status), Some(silent)))
 }
 
 fn late(backend: &Backend) -> Status {
-    backend.unavailable(&format!("no Status within {STATUS_WAIT:?}"))
-}
-
-/// `RuntimeCondition`.
-struct Condition<'a> {
-    kind: Cow<'a, str>,
-    status: bool,
-    reason: Cow<'a, str>,
-    message: Cow<'a, str>,
+    match backend.link().state.cause() {
+        Some(cause) => backend.unavailable(cause),
+        None => backend.unavailable(&format!("no Status within {STATUS_WAIT:?}")),
+    }
 }
 
 /// `CgroupDriver` of the CRI.
@@ -280,116 +281,4 @@ fn cgroup_driver_name(driver: u64) -> &'static str {
         1 => "cgroupfs",
         _ => "unknown",
     }
-}
-
-fn conditions(status: &[u8]) -> Result<Vec<Condition<'_>>, Malformed> {
-    wire::all_bytes(status, &[CONDITIONS, 1])?
-        .into_iter()
-        .map(|condition| {
-            Ok(Condition {
-                kind: text(condition, 1)?,
-                status: wire::varint(condition, &[2])? != 0,
-                reason: text(condition, 3)?,
-                message: text(condition, 4)?,
-            })
-        })
-        .collect()
-}
-
-/// What is wrong with a backend, apart from what its own conditions warn of.
-fn faults(said: &Said, default: &Said) -> Result<Vec<String>, Malformed> {
-    let (backend, known) = (&said.backend, said.backend.known());
-    let place = format!("backend {:?} ({})", backend.name(), backend.socket);
-    let mut faults = Vec::new();
-    if let Some(silent) = &said.silent {
-        faults.push(silent.message().to_owned());
-    } else {
-        for condition in conditions(&said.status)? {
-            if !condition.status && NEEDED.contains(&condition.kind.as_ref()) {
-                let Condition { kind, message, .. } = condition;
-                faults.push(format!("{place}: {kind} is false: {message}"));
-            }
-        }
-    }
-    if let Some(age) = known.stale_age() {
-        let seconds = age.as_secs();
-        faults.push(format!("{place}: lists of {seconds} s ago stand in for it"));
-    }
-    if let (Some(theirs), Some(ours)) = (known.cgroup_driver, default.backend.known().cgroup_driver)
-        && theirs != ours
-    {
-        faults.push(format!("{place}: {WRONG_CGROUP_DRIVER}"));
-    }
-    Ok(faults)
-}
-
-/// The condition that says which backends are not ready; the kubelet does not read it.
-fn backends_ready(said: &[Said]) -> Result<Bytes, Malformed> {
-    let mut all = Vec::new();
-    if let Some(default) = said.first() {
-        for said in said {
-            all.extend(faults(said, default)?);
-        }
-    }
-    let mut out = BytesMut::new();
-    wire::put_bytes(&mut out, 1, b"BackendsReady");
-    wire::put_varint(&mut out, 2, u64::from(all.is_empty()));
-    if !all.is_empty() {
-        wire::put_bytes(&mut out, 3, b"BackendNotReady");
-        wire::put_bytes(&mut out, 4, all.join("; ").as_bytes());
-    }
-    Ok(out.freeze())
-}
-
-/// A `RuntimeHandler` for each row of the table and one, without a name, for the default row; by name.
-fn handlers(table: &Table, said: &[Said]) -> Result<Vec<Bytes>, Malformed> {
-    let default = [("", &table.default)];
-    let rows = default
-        .into_iter()
-        .chain(table.handlers.iter().map(|row| (row.name.as_str(), row)));
-    rows.map(|(name, row)| {
-        let status = said
-            .iter()
-            .find(|said| said.backend.id == row.backend)
-            .map(|said| said.status.as_ref());
-        let theirs =
-            advertised(status.unwrap_or_default(), &row.backend_handler)?.unwrap_or_default();
-        Ok(wire::with_string(theirs, &[1], name))
-    })
-    .collect()
-}
-
-/// The `RuntimeHandler` of this name in a `StatusResponse`.
-fn advertised<'a>(status: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, Malformed> {
-    for handler in wire::all_bytes(status, &[HANDLERS])? {
-        if wire::bytes(handler, &[1])? == name.as_bytes() {
-            return Ok(Some(handler));
-        }
-    }
-    Ok(None)
-}
-
-fn features(status: &Bytes) -> Result<Bytes, Malformed> {
-    Ok(wire::all_bytes(status, &[FEATURES])?.concat().into())
-}
-
-/// `message` less its fields of these numbers.
-fn without(message: &[u8], numbers: &[u32]) -> Result<BytesMut, Malformed> {
-    let mut out = BytesMut::with_capacity(message.len());
-    for field in wire::fields(message) {
-        let field = field?;
-        if !numbers.contains(&field.number) {
-            out.extend_from_slice(field.raw);
-        }
-    }
-    Ok(out)
-}
-
-/// Text that is shown and never compared; a backend need not have checked that it is UTF-8.
-fn text(message: &[u8], number: u32) -> Result<Cow<'_, str>, Malformed> {
-    Ok(String::from_utf8_lossy(wire::bytes(message, &[number])?))
-}
-
-fn string_entry(key: &str, value: &str) -> Bytes {
-    wire::with_string(&wire::with_string(&[], &[1], key), &[2], value)
 }

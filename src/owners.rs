@@ -3,11 +3,14 @@
 //! A whole list shows one moment, and pods may have come since: [`Owners::mark`] names that moment, and
 //! [`Owners::settle`] forgets only what was not learned after it.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::time::{SystemTime, UNIX_EPOCH};
+mod names;
 
-use crate::rpc::{Kind, SEEN_ANNOTATION};
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use crate::rpc::Kind;
 use crate::wire::{self, Malformed};
+
+pub use names::PodNames;
 
 /// How many removals are remembered; only those matter that happen while a list is under way.
 const REMOVALS: usize = 4096;
@@ -28,55 +31,13 @@ pub enum Owner {
     Disputed(BackendId, BackendId),
 }
 
-/// What tells a pod from others, apart from its id.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PodNames {
-    /// The Kubernetes uid; empty for pods that have none.
-    pub uid: String,
-    /// The `kubernetes.io/config.seen` annotation; empty if absent.
-    pub seen: String,
-    /// When it was created, in nanoseconds since 1970.
-    pub created_at: u64,
-}
-
-impl PodNames {
-    /// Reads them from the `PodSandboxConfig` of a pod that is created now.
-    ///
-    /// # Errors
-    /// If that is not valid protobuf.
-    pub fn of_config(config: &[u8]) -> Result<PodNames, Malformed> {
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        Self::read(
-            config,
-            &[1, 2],
-            &[7],
-            u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
-        )
-    }
-
-    /// Reads them from a listed `PodSandbox`.
-    fn of_listed(pod: &[u8]) -> Result<PodNames, Malformed> {
-        let created_at = wire::varint(pod, &[4])?.cast_signed();
-        // Signed in the CRI; a pod from before 1970 is none.
-        Self::read(pod, &[2, 2], &[6], u64::try_from(created_at).unwrap_or(0))
-    }
-
-    fn read(
-        message: &[u8],
-        uid: &[u32],
-        annotations: &[u32],
-        created_at: u64,
-    ) -> Result<PodNames, Malformed> {
-        Ok(PodNames {
-            uid: wire::string(message, uid)?.to_owned(),
-            seen: wire::entry(message, annotations, SEEN_ANNOTATION)?
-                .unwrap_or_default()
-                .to_owned(),
-            created_at,
-        })
-    }
+/// An id that a backend lists and another one gave us, who keeps it; told once for each id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The id.
+    pub id: String,
+    /// Who keeps it.
+    pub owner: BackendId,
 }
 
 /// The owners of all pods and containers that are known.
@@ -106,6 +67,8 @@ struct Entry<T> {
     backend: BackendId,
     /// The backend gave us the id in answer to a call that creates.
     created: bool,
+    /// That another backend lists it all the same has been told.
+    claimed: bool,
     /// Another backend that lists it too, and when that was last seen.
     rival: Option<(BackendId, u64)>,
     /// When it was last learned.
@@ -145,6 +108,7 @@ impl Owners {
         Entry {
             backend,
             created: true,
+            claimed: false,
             rival: None,
             at: self.clock,
             more,
@@ -172,7 +136,7 @@ impl Owners {
     }
 
     /// Learns from an encoded list reply of `backend`, asked for at `asked`: every item of the repeated field 1 is its
-    /// own, unless it was removed since.
+    /// own, unless it was removed since or is another's by creation.
     ///
     /// # Errors
     /// If the list is not valid protobuf; what stood before the fault is learned.
@@ -182,7 +146,7 @@ impl Owners {
         backend: BackendId,
         list: &[u8],
         asked: Mark,
-    ) -> Result<(), Malformed> {
+    ) -> Result<Vec<Claim>, Malformed> {
         self.clock += 1;
         let now = self.clock;
         let since = self
@@ -328,7 +292,8 @@ fn learn<T>(
     list: &[u8],
     removed: &HashSet<&str>,
     more: impl Fn(&[u8]) -> Result<T, Malformed>,
-) -> Result<(), Malformed> {
+) -> Result<Vec<Claim>, Malformed> {
+    let mut claims = Vec::new();
     for field in wire::fields(list) {
         let field = field?;
         if field.number != 1 {
@@ -338,13 +303,21 @@ fn learn<T>(
         let id = wire::string(item, &[1])?;
         match entries.get_mut(id) {
             Some(entry) if entry.backend == backend => entry.at = now,
-            Some(entry) if entry.created => warn_of_rival(id, entry.backend, backend),
+            Some(entry) if entry.created => {
+                if !std::mem::replace(&mut entry.claimed, true) {
+                    claims.push(Claim {
+                        id: id.to_owned(),
+                        owner: entry.backend,
+                    });
+                }
+            }
             Some(entry) => entry.rival = Some((backend, now)),
             None if removed.contains(id) => {}
             None => {
                 let entry = Entry {
                     backend,
                     created: false,
+                    claimed: false,
                     rival: None,
                     at: now,
                     more: more(item)?,
@@ -353,20 +326,9 @@ fn learn<T>(
             }
         }
     }
-    Ok(())
+    Ok(claims)
 }
 
-/// A backend lists an id that another one gave us: it cannot take it over.
-fn warn_of_rival(id: &str, owner: BackendId, rival: BackendId) {
-    tracing::debug!(
-        id,
-        owner,
-        rival,
-        "a second backend lists an id; it stays with the one that created it"
-    );
-}
-
-/// Takes out what a whole list lacked.
 fn settle<T>(
     entries: &mut HashMap<String, Entry<T>>,
     backend: BackendId,

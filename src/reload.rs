@@ -8,9 +8,11 @@ use std::time::SystemTime;
 
 use serde_json::{Value as Json, json};
 
+use crate::adopt::Disputed;
 use crate::backend::Backend;
 use crate::changes::Changes;
 use crate::config::{Config, Key, Problems};
+use crate::live::Live;
 use crate::owners::BackendId;
 use crate::rpc::Kind;
 use crate::switch::Switch;
@@ -115,6 +117,7 @@ impl Switch {
         let keep = |backend: &Backend| self.is_needed(backend);
         let after = before.next(config, &mut reloads.next_id, connect, keep);
         drop(reloads);
+        warn_of_disputes(&before, &after);
         let changes = Changes::between(&before, &after, &self.owners());
         for gone in before
             .backends
@@ -125,6 +128,22 @@ impl Switch {
         }
         self.live.send_replace(after.into());
         Ok(changes)
+    }
+
+    /// Takes up what adopting backends tell of themselves now.
+    pub(crate) fn adopt(&self) {
+        let before = self.live();
+        if before.adopting().next().is_none() {
+            return;
+        }
+        let after = before.told_anew();
+        warn_of_disputes(&before, &after);
+        if after.table == before.table && after.disputed == before.disputed {
+            return;
+        }
+        let changes = Changes::between(&before, &after, &self.owners());
+        tracing::info!(%changes, "backends have told of other handlers");
+        self.live.send_replace(after.into());
     }
 
     /// Backends that no file names any more go as soon as they own nothing.
@@ -162,6 +181,25 @@ impl Switch {
         self.owners().forget_backend(backend.id);
         self.question.forget(backend.id);
         backend.close();
+    }
+}
+
+/// Each once, as long as it lasts.
+fn warn_of_disputes(before: &Live, after: &Live) {
+    let new = after
+        .disputed
+        .iter()
+        .filter(|dispute| !before.disputed.contains(dispute));
+    for Disputed { handler, backends } in new {
+        let names = backends
+            .iter()
+            .filter_map(|id| Some(after.backend(*id).ok()?.name().to_string()));
+        let backends = names.collect::<Vec<_>>().join(", ");
+        tracing::warn!(
+            handler,
+            backends,
+            "several backends adopt a handler, so none gets it; a row by hand decides"
+        );
     }
 }
 

@@ -1,15 +1,16 @@
 //! Replies to the client. A body here cannot fail: whatever breaks ends it with a status in the trailers, so that no
 //! reply that was cut off looks complete.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use futures_util::{Stream, stream};
+use futures_util::Stream;
 use http::{HeaderMap, HeaderValue, header};
-use http_body::{Body as _, Frame};
+use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 use tonic::Status;
@@ -17,6 +18,7 @@ use tonic::Status;
 use crate::answer::Answer;
 use crate::backend::{Backend, error_chain};
 use crate::ending::Cut;
+use crate::memory::{Held, Memory, Unread};
 use crate::telemetry::CallLog;
 use crate::{status, wire};
 
@@ -51,7 +53,7 @@ pub fn of_message(chunks: Vec<Bytes>) -> Reply {
         .chain(chunks)
         .map(Frame::data);
     let frames = frames.chain(std::iter::once(Frame::trailers(ok_trailers())));
-    of_frames(stream::iter(frames.map(Ok)))
+    with_body(Whole(frames.collect()).boxed_unsync())
 }
 
 /// An answer that was read, as it came.
@@ -62,8 +64,8 @@ pub fn of_answer(answer: Answer) -> Reply {
     }
     let data = (!answer.body.is_empty()).then(|| Frame::data(answer.body));
     let trailers = answer.trailers.map(Frame::trailers);
-    let frames = stream::iter(data.into_iter().chain(trailers).map(Ok));
-    http::Response::from_parts(answer.head, StreamBody::new(frames).boxed_unsync())
+    let frames = data.into_iter().chain(trailers).collect();
+    http::Response::from_parts(answer.head, Whole(frames).boxed_unsync())
 }
 
 /// An answer whose message was changed on the way.
@@ -79,7 +81,11 @@ pub fn of_changed(mut answer: Answer, message: &[u8]) -> Reply {
 pub fn of_frames(
     frames: impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send + 'static,
 ) -> Reply {
-    let mut reply = http::Response::new(StreamBody::new(frames).boxed_unsync());
+    with_body(StreamBody::new(frames).boxed_unsync())
+}
+
+fn with_body(body: Body) -> Reply {
+    let mut reply = http::Response::new(body);
     reply.headers_mut().insert(
         header::CONTENT_TYPE,
         HeaderValue::from_static("application/grpc"),
@@ -110,6 +116,33 @@ pub(crate) fn watched(reply: Reply, mut log: CallLog, cut: Cut) -> Reply {
     }
     let cut = Some(cut);
     reply.map(|inner| Watched { inner, log, cut }.boxed_unsync())
+}
+
+/// `reply`, which counts in the memory of its client's connection until it is sent; if there is none, it is refused, or
+/// ended where that shows.
+pub(crate) fn counted(reply: Reply, rpc: &'static str, unread: &Memory) -> Reply {
+    if reply.body().is_end_stream() {
+        return reply;
+    }
+    let mut held = unread.held();
+    let there = reply.body().size_hint().lower();
+    if held
+        .grow(usize::try_from(there).unwrap_or(usize::MAX))
+        .is_err()
+    {
+        return of_status(&status::unread_replies(rpc, unread.limit()));
+    }
+    let limit = unread.limit();
+    reply.map(|inner| {
+        let inner = Some(inner);
+        Counted {
+            inner,
+            held,
+            rpc,
+            limit,
+        }
+        .boxed_unsync()
+    })
 }
 
 /// `reply`, with something that is let go when it has ended.
@@ -176,6 +209,86 @@ impl http_body::Body for Passed {
     }
 }
 
+/// Frames that are all there.
+struct Whole(VecDeque<Frame<Bytes>>);
+
+impl http_body::Body for Whole {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.pop_front().map(Ok))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// At least: a length that is certain would become a header.
+    fn size_hint(&self) -> SizeHint {
+        let data = self.0.iter().filter_map(Frame::data_ref);
+        let mut hint = SizeHint::new();
+        hint.set_lower(data.map(|data| data.len() as u64).sum());
+        hint
+    }
+}
+
+/// A body whose data is held in the memory of its client's connection, also when it waits in that to be sent.
+struct Counted {
+    /// None once it was ended.
+    inner: Option<Body>,
+    /// What is there of it.
+    held: Held,
+    rpc: &'static str,
+    limit: usize,
+}
+
+impl Counted {
+    fn hold(&mut self, data: Bytes) -> Result<Bytes, Unread> {
+        let missing = data.len().saturating_sub(self.held.bytes());
+        self.held.grow(missing)?;
+        Ok(self.held.split(data.len()).with(data))
+    }
+}
+
+impl http_body::Body for Counted {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let Some(inner) = &mut self.inner else {
+            return Poll::Ready(None);
+        };
+        let Some(Ok(frame)) = ready!(Pin::new(inner).poll_frame(cx)) else {
+            return Poll::Ready(None);
+        };
+        let frame = match frame.into_data() {
+            Err(frame) => frame,
+            Ok(data) => match self.hold(data) {
+                Ok(data) => Frame::data(data),
+                Err(_) => {
+                    self.inner = None;
+                    let status = status::unread_replies(self.rpc, self.limit);
+                    Frame::trailers(trailers(&status))
+                }
+            },
+        };
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner
+            .as_ref()
+            .is_none_or(http_body::Body::is_end_stream)
+    }
+}
+
 /// A body, and what is held as long as it lasts.
 struct Holding<T> {
     inner: Body,
@@ -214,25 +327,29 @@ impl http_body::Body for Watched {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let frame = match Pin::new(&mut self.inner).poll_frame(cx) {
+        let Watched { inner, log, cut } = &mut *self;
+        let frame = match log.step(|| Pin::new(&mut *inner).poll_frame(cx)) {
             Poll::Ready(Some(Ok(frame))) => frame,
             Poll::Ready(None) => return Poll::Ready(None),
             Poll::Pending => {
-                let Some(cut) = &mut self.cut else {
+                let Some(ends) = cut else {
                     return Poll::Pending;
                 };
-                let status = ready!(cut.as_mut().poll(cx));
-                self.cut = None;
+                let status = ready!(ends.as_mut().poll(cx));
+                *cut = None;
                 // Nothing more is wanted of the backend.
-                self.inner = Body::default();
+                *inner = Body::default();
                 Frame::trailers(trailers(&status))
             }
         };
+        if let Some(data) = frame.data_ref() {
+            log.sent(data.len());
+        }
         if let Some(code) = frame
             .trailers_ref()
             .and_then(|trailers| trailers.get(GRPC_STATUS))
         {
-            self.log.end(text(code));
+            log.end(text(code));
         }
         Poll::Ready(Some(Ok(frame)))
     }

@@ -10,10 +10,11 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::backend::{Backend, CLOSED, Wire, error_chain};
+use crate::dialer::{self, Connection};
 use crate::link::State;
 use crate::switch::Switch;
 
-/// The wait after a first failed connection; doubled by each further one.
+/// The least wait after a failed connection; doubled by each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest wait between two connections; also grpc-go's in the kubelet.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
@@ -45,12 +46,13 @@ pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
     backend.set(State::Down(CLOSED.into()));
 }
 
-/// The wait after so many failures in a row, up to a quarter shorter, so that backends are not all tried at once.
+/// The wait after so many failures in a row, up to a half shorter, so that backends are not all tried at once.
 fn pause(name: &str, failures: u32) -> Duration {
-    let longest = LONGEST_PAUSE.min(FIRST_PAUSE.saturating_mul(1 << failures.min(10)));
+    let doubled = FIRST_PAUSE.saturating_mul(2 << failures.min(10));
+    let longest = LONGEST_PAUSE.min(doubled);
     let mut hasher = DefaultHasher::new();
     (name, failures).hash(&mut hasher);
-    longest - longest.mul_f64((hasher.finish() % 1000) as f64 / 4000.0)
+    longest - longest.mul_f64((hasher.finish() % 1000) as f64 / 2000.0)
 }
 
 /// Makes one connection and keeps it to its end; `None` if that is because the backend was closed.
@@ -59,7 +61,7 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<End>
     let (wire, mut connection) = tokio::select! {
         biased;
         () = backend.closed() => return None,
-        connected = backend.connect() => match connected {
+        connected = open(switch, backend) => match connected {
             Ok(connected) => connected,
             Err(cause) => return Some(End { was_ready: false, cause }),
         },
@@ -84,6 +86,14 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<End>
     Some(End { was_ready, cause })
 }
 
+/// Opens a connection, unless it would be one to the switch itself.
+async fn open(switch: &Switch, backend: &Backend) -> Result<(Wire, Connection), String> {
+    match dialer::circle(&backend.socket, &switch.live().config.listen) {
+        Some(cause) => Err(cause),
+        None => backend.connect().await,
+    }
+}
+
 /// Greets the backend and watches it; whenever it has hung and answers again, it is greeted anew.
 async fn life(
     switch: &Arc<Switch>,
@@ -103,6 +113,7 @@ async fn life(
                         biased;
                         () = hang(backend, wire) => {}
                         never = catch_up(switch, backend, wire) => match never {},
+                        never = ask_on(backend, wire) => match never {},
                         never = repay(switch, backend, wire) => match never {},
                         never = look_for_the_end(switch, backend, wire) => match never {},
                     }
@@ -161,6 +172,21 @@ async fn catch_up(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infal
     }
 }
 
+/// Asks a backend for the statistics that it has missed, one call at a time, until it has answered.
+async fn ask_on(backend: &Backend, wire: &Wire) -> Infallible {
+    loop {
+        while let Some(row) = backend.known().late.first().copied() {
+            let mut failures = 0;
+            while Switch::answers(backend, wire, row).await.is_err() {
+                failures += 1;
+                tokio::time::sleep(pause(&backend.name(), failures)).await;
+            }
+            backend.has_statistics(row);
+        }
+        backend.missed_statistics().await;
+    }
+}
+
 /// Tells a backend that is there and has missed the runtime's configuration, until it has heard it.
 async fn repay(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallible {
     loop {
@@ -189,5 +215,27 @@ async fn look_for_the_end(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) 
         if !switch.live().names(backend.id) {
             switch.list(backend, Some(wire)).await.ok();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn pauses_grow_from_100_ms_to_3_s_and_differ_from_backend_to_backend() {
+        let names: Vec<String> = (0..8).map(|number| format!("backend-{number}")).collect();
+        for failures in (0..20).chain([u32::MAX]) {
+            let pauses: BTreeSet<_> = names.iter().map(|name| pause(name, failures)).collect();
+            let (first, last) = (pauses.first().unwrap(), pauses.last().unwrap());
+            assert!(pauses.len() > names.len() / 2, "{failures}: {pauses:?}");
+            assert!(
+                *first >= FIRST_PAUSE && *last <= LONGEST_PAUSE,
+                "{failures}: {pauses:?}"
+            );
+        }
+        assert!(pause("a", 0) < 2 * FIRST_PAUSE && pause("a", 9) >= LONGEST_PAUSE / 2);
     }
 }

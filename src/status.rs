@@ -72,6 +72,13 @@ pub fn no_memory_for_reply(backend: &str, socket: &Address, limit: usize) -> Sta
     ))
 }
 
+/// A reply for which there is no memory beside those that the same connection leaves unread.
+pub fn unread_replies(rpc: &str, limit: usize) -> Status {
+    Status::resource_exhausted(format!(
+        "{rpc}: unread replies take all the memory that there is for those of one connection ({limit} bytes)"
+    ))
+}
+
 /// A call beyond those that may be in flight.
 pub fn too_many_calls(rpc: &str, limit: usize) -> Status {
     Status::resource_exhausted(format!("{rpc}: {limit} calls are in flight already"))
@@ -127,6 +134,14 @@ pub fn unknown_handler(handler: &str, table: &Table) -> Status {
         "no runtime for {:?} is configured; criswitch has handlers: {}",
         shown(handler),
         known.join(", ")
+    ))
+}
+
+/// A handler that the table does not have, while a backend that adopts has not told of its own.
+pub fn untold_handler(handler: &str, backend: &str, socket: &Address) -> Status {
+    Status::unavailable(format!(
+        "no runtime for {:?} is configured yet: backend {backend:?} ({socket}), which adopts, has not told of its handlers",
+        shown(handler)
     ))
 }
 
@@ -188,9 +203,9 @@ pub fn unmergeable(rpc: &str, fault: &Malformed) -> Status {
     Status::internal(format!("{rpc}: a backend's reply is malformed: {fault}"))
 }
 
-/// Nobody to ask; a checked table has at least one backend.
+/// Nobody to ask: none of the backends that the table has since a reload has been there yet.
 pub fn no_backend() -> Status {
-    Status::internal("no backend was asked")
+    Status::unavailable("none of the table's backends has been there yet")
 }
 
 /// A backend that a reload has taken out of the table, while a call was on its way there.

@@ -63,7 +63,7 @@ pub struct Watch {
     places: Places,
     quiet: Duration,
     longest_hold: Duration,
-    /// The fingerprint of the files when a change was last told.
+    /// The fingerprint of the files when a change was last told, or when they were marked.
     told: u64,
     pending: Option<Pending>,
 }
@@ -108,6 +108,11 @@ impl Watch {
             longest_hold,
             pending: None,
         })
+    }
+
+    /// The files are about to be read for another reason: from now on a change is one from what they are now.
+    pub fn mark(&mut self) {
+        self.told = files::fingerprint(&self.main);
     }
 
     /// Returns when the files are others than when it last returned (or began), and two reads of them, [`QUIET`] apart

@@ -36,6 +36,8 @@ mod passed;
 mod probe;
 #[path = "cli/reload.rs"]
 mod reload;
+#[path = "cli/reload_odd.rs"]
+mod reload_odd;
 #[path = "cli/runtimes.rs"]
 mod runtimes;
 #[path = "cli/secrets.rs"]
@@ -44,6 +46,8 @@ mod secrets;
 mod serve;
 #[path = "cli/shell.rs"]
 mod shell;
+#[path = "cli/status.rs"]
+mod status;
 #[path = "cli/told.rs"]
 mod told;
 #[path = "cli/usage.rs"]

@@ -9,6 +9,8 @@
 
 #[path = "support/config_files.rs"]
 mod config_files;
+#[path = "config/odd_files.rs"]
+mod odd_files;
 #[path = "config/read.rs"]
 mod read;
 #[path = "config/read_files.rs"]
@@ -28,8 +30,12 @@ mod told_of_text;
 #[path = "config/told_of_values.rs"]
 mod told_of_values;
 
+use std::sync::Arc;
+
 use config_files::ConfigFiles;
 use criswitch::config::Config;
+use criswitch::dialer::Dialer;
+use criswitch::switch::Switch;
 use expect_test::Expect;
 
 /// The smallest good configuration.
@@ -69,4 +75,16 @@ fn told_of(files: &[(&str, &[u8])], expected: Expect) {
         "each with a hint: {text}"
     );
     expected.assert_eq(&text);
+    changes_nothing(&files);
+}
+
+/// A switch that runs and comes to read these files goes on as it was.
+#[track_caller]
+fn changes_nothing(files: &ConfigFiles) {
+    let switch = Switch::new(load(RUNC), &Dialer::Socket);
+    let before = switch.live();
+    let outcome = switch.reload(Config::load(&files.main()));
+    assert!(outcome.result.is_err_and(|problems| !problems.is_empty()));
+    assert!(Arc::ptr_eq(&before, &switch.live()));
+    assert_eq!(switch.reloads().refused, 1);
 }

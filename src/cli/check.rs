@@ -215,7 +215,7 @@ fn handler_json(table: &Table, row: &Handler, probes: Option<&[Probe]>) -> Value
         "name": row.name,
         "backend": backend_of(table, row),
         "backend_handler": row.backend_handler,
-        "origin": row.origin.to_string(),
+        "origin": row.origin.as_ref().map(ToString::to_string),
         "advertised": probes.and_then(|probes| advertised(row, probes)),
     })
 }

@@ -76,6 +76,9 @@ async fn reloads(
             }
         }
         switch.begin_reload();
+        if let Some(watch) = &mut watch {
+            watch.mark();
+        }
         notify.tell(&[NotifyState::Reloading]);
         switch.reload(load(&config.path).await);
         log.set(&switch.live().config.log.levels);

@@ -318,7 +318,7 @@ fn arrange(mut handlers: Vec<Found>, known: &[Known], default: &str) -> Option<T
             backend: backends
                 .iter()
                 .position(|backend| *backend == row.backend)?,
-            origin: row.name.place.origin(),
+            origin: Some(row.name.place.origin()),
             name: row.name.value,
             backend_handler: row.backend_handler,
             scheduling: row.scheduling,

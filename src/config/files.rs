@@ -1,12 +1,12 @@
 //! The files of a configuration: the main one, then its drop-ins in the order of their names.
 
-use std::fs;
 use std::hash::Hasher;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use fnv::FnvHasher;
 
+use super::disk;
 use super::problem::{Place, Problems};
 
 /// A file that could be read, and the place where it starts.
@@ -24,24 +24,28 @@ impl File {
 /// What can be read of `main` and `conf.d/*.toml` beside it, and a problem for each that cannot.
 pub(super) fn read(main: &Path, problems: &mut Problems) -> Vec<File> {
     let folder = main.with_file_name("conf.d");
-    let drop_ins = drop_ins(&folder).unwrap_or_else(|error| {
+    let drop_ins = disk::drop_ins(&folder).unwrap_or_else(|error| {
         unreadable(&Place::start(1, &folder), &error, problems);
         Vec::new()
     });
     let paths = [main.to_path_buf()].into_iter().chain(drop_ins);
-    let starts = paths
+    let files = paths
         .enumerate()
-        .map(|(index, path)| (Place::start(index, &path), path));
-    starts
-        .filter_map(|(start, path)| file(start, &path, problems))
-        .collect()
+        .filter_map(|(index, path)| file(index, &path, problems));
+    files.collect()
 }
 
-fn file(start: Place, path: &Path, problems: &mut Problems) -> Option<File> {
-    let bytes = fs::read(path)
-        .map_err(|error| unreadable(&start, &error, problems))
-        .ok()?;
-    text(start, bytes, problems)
+fn file(index: usize, path: &Path, problems: &mut Problems) -> Option<File> {
+    let start = Place::start(index, path);
+    match disk::bytes(path) {
+        Ok(bytes) => text(start, bytes, problems),
+        // A drop-in that was removed since it was listed.
+        Err(_) if index > 0 && !disk::is_there(path) => None,
+        Err(error) => {
+            unreadable(&start, &error, problems);
+            None
+        }
+    }
 }
 
 /// What the bytes of a file say, and a problem if they are no text.
@@ -72,27 +76,13 @@ pub(super) fn hash(files: &[File]) -> String {
     format!("{:016x}", hash.finish())
 }
 
-/// As the shell's `*.toml`: what begins with a dot is an editor's, not ours.
-fn drop_ins(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    let paths: io::Result<Vec<PathBuf>> = entries.map(|entry| Ok(entry?.path())).collect();
-    let mut paths = paths?;
-    paths.retain(|path| path.extension().is_some_and(|end| end == "toml") && !hidden(path));
-    paths.sort();
-    Ok(paths)
-}
-
-fn hidden(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default();
-    name.as_encoded_bytes().starts_with(b".")
-}
-
 fn unreadable(place: &Place, error: &io::Error, problems: &mut Problems) {
     let hint = match error.kind() {
+        ErrorKind::NotFound if disk::is_there(place.path()) => {
+            "removing the symbolic link, or making what it leads to"
+        }
         ErrorKind::NotFound => "creating it, or another path after --config",
+        ErrorKind::FileTooLarge => "a smaller file in its place",
         ErrorKind::PermissionDenied => "a user who may read it",
         _ => "a readable file in its place",
     };

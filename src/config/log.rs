@@ -9,15 +9,17 @@ use super::problem::{near, nearest};
 use super::value::{Wrong, wrong};
 
 /// The switch's modules, whose level can be set alone.
-pub const MODULES: [&str; 39] = [
+pub const MODULES: [&str; 42] = [
     "address",
     "admission",
+    "adopt",
     "answer",
     "backend",
     "call",
     "changes",
     "cli",
     "config",
+    "counts",
     "cri",
     "dialer",
     "ending",
@@ -34,6 +36,7 @@ pub const MODULES: [&str; 39] = [
     "live",
     "memory",
     "merge",
+    "metrics",
     "node",
     "owners",
     "question",

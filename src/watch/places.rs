@@ -19,8 +19,9 @@ use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::{WatchError, files};
+use super::WatchError;
 use crate::backend::error_chain;
+use crate::config::disk;
 
 /// What is told of each directory on the way: an entry comes, goes or is replaced.
 const ENTRIES: WatchFlags = WatchFlags::CREATE
@@ -193,7 +194,7 @@ impl Places {
         if let Some(place) = self.watch(&folder, CONTENT | ENTRIES)? {
             place.has_drop_ins = true;
         }
-        for drop_in in files::drop_ins(&folder).unwrap_or_default() {
+        for drop_in in disk::drop_ins(&folder).unwrap_or_default() {
             let name = Path::new(drop_in.file_name().unwrap_or_default());
             self.follow(folder.clone(), name)?;
         }
@@ -247,7 +248,7 @@ impl Places {
 
 impl Place {
     fn concerns(&self, name: &OsStr) -> bool {
-        name.is_empty() || self.names.contains(name) || self.has_drop_ins && files::is_drop_in(name)
+        name.is_empty() || self.names.contains(name) || self.has_drop_ins && disk::is_drop_in(name)
     }
 }
 

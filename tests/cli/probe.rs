@@ -283,6 +283,17 @@ async fn a_backend_that_answers_with_an_error_has_failed() {
 }
 
 #[tokio::test]
+async fn the_switchs_own_socket_by_another_name_has_failed() {
+    let node = Node::new().with("own", containerd());
+    let own = node.folder.path().join("own");
+    std::os::unix::fs::symlink(&own, node.folder.path().join("a")).unwrap();
+    let config = format!("listen = 'SOCKETS/own'\n{ONE}");
+    let probe = &node.json(&config, 1).await["backends"][0]["probe"];
+    let cause = probe["cause"].as_str().unwrap();
+    assert!(cause.contains("leads to criswitch's own"), "{cause}");
+}
+
+#[tokio::test]
 async fn a_backend_that_does_not_answer_is_given_up() {
     let sim = containerd();
     sim.hold("Version");

@@ -59,7 +59,7 @@ fn a_row_knows_its_line() {
     ]);
     let table = Config::load(&files.main()).unwrap().table;
     let handlers = table.handlers.iter();
-    let handlers = handlers.map(|row| files.stable(&row.origin.to_string()));
+    let handlers = handlers.map(|row| files.stable(&row.origin.as_ref().unwrap().to_string()));
     assert_eq!(
         handlers.collect::<Vec<_>>(),
         ["conf.d/a.toml:4", "conf.d/a.toml:3", "criswitch.toml:3"]

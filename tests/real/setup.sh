@@ -67,16 +67,26 @@ start_registry() {
 
 # start_containerd N: the first is Debian's 1.6, the others are 2.x. Also starts one again that has ended.
 start_containerd() {
-  local n=$1 version=2.x binary
+  configure_containerd "$1" && launch_containerd "$1"
+}
+
+configure_containerd() {
+  local n=$1 version=2.x
   # shellcheck disable=SC2153 # run.sh exports it.
   local bridge=$BRIDGE-$n
-  binary=$(command -v containerd)
-  [ "$n" != 1 ] || { version=1.6; binary=/usr/bin/containerd; }
+  [ "$n" != 1 ] || version=1.6
   mkdir -p "$DIR/cni-$n" "$DIR/containerd-$n"
   render cni.conflist "$DIR/cni-$n/10-bridge.conflist" "BRIDGE=$bridge" "SUBNET=$SUBNET_PREFIX.$n.0/24"
   render "containerd-$version.toml" "$DIR/containerd-$n.toml" "N=$n"
   render runsc.toml "$DIR/runsc-$n.toml" "N=$n"
   render crictl.yaml "$DIR/crictl-$n.yaml" "SOCKET=$DIR/containerd-$n.sock"
+}
+
+# launch_containerd N: with the configuration that is there.
+launch_containerd() {
+  local n=$1 binary
+  binary=$(command -v containerd)
+  [ "$n" != 1 ] || binary=/usr/bin/containerd
   # Each finds the shims of its own version first.
   start_program "containerd-$n" env PATH="$(dirname "$binary"):$PATH" "$binary" --config "$DIR/containerd-$n.toml"
   wait_for 30 "containerd $n" network_ready "$n"

@@ -3,6 +3,7 @@
 use tonic::Code;
 
 use crate::calls::{ID_CALLS, calls_anywhere, narrowed_to_ids, send, text_of};
+use crate::logged::Logged;
 use crate::questions::settled;
 use crate::support::{Client, Rig, Sim};
 
@@ -66,6 +67,19 @@ async fn a_dispute_ends_when_one_of_them_no_longer_lists_the_id() {
 
 fn calls_of(rig: &Rig, sim: &str) -> Vec<crate::support::Call> {
     rig.sim(sim).calls("RemovePodSandbox")
+}
+
+#[tokio::test]
+async fn who_lists_what_another_created_is_told_once_and_both_by_name() {
+    let logged = Logged::here();
+    let rig = Rig::start(twins()).await;
+    let (pod, _) = rig.run("kata", "web").await;
+    run_at(rig.sim("gvisor")).await;
+    for _ in 0..3 {
+        rig.pods().await.unwrap();
+    }
+    let words = ["WARN", "lists what another created", "gvisor", "kata", &pod];
+    assert_eq!(logged.lines(&words).len(), 1, "{}", logged.text());
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ pub async fn listening(rig: &Rig) -> Streaming<cri::ContainerEventResponse> {
     events
 }
 
-async fn events(rig: &Rig) -> Result<Streaming<cri::ContainerEventResponse>, Status> {
+pub async fn events(rig: &Rig) -> Result<Streaming<cri::ContainerEventResponse>, Status> {
     let request = cri::GetEventsRequest {};
     Ok(rig
         .runtime()
@@ -35,7 +35,7 @@ pub async fn next(
 }
 
 /// How a stream begins that is not to bring anything.
-async fn refusal(rig: &Rig) -> Status {
+pub async fn refusal(rig: &Rig) -> Status {
     match events(rig).await {
         Ok(mut events) => next(&mut events).await.unwrap_err(),
         Err(status) => status,

@@ -7,10 +7,11 @@ use bytes::Bytes;
 use criswitch::admission::MAX_CONNECTIONS;
 use criswitch::cri;
 use criswitch::switch::{MAX_CALLS, REQUEST_LIMIT};
+use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use http::{Request, Response};
 use http_body::Frame;
-use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -187,4 +188,58 @@ async fn headers_beyond_the_limit_are_refused() {
         .await;
     assert!(reply.is_err() || reply.unwrap().status() == 431);
     assert_eq!(list(&rig).await.code(), Code::Ok);
+}
+
+/// A client that takes a byte of each reply, and no more unless it is read.
+pub async fn sipping(socket: &Path) -> SendRequest<Full<Bytes>> {
+    let stream = UnixStream::connect(socket).await.unwrap();
+    let (client, connection) = http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(1)
+        .handshake(TokioIo::new(stream))
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// What is not read counts in the memory of the backends that it is made of.
+#[tokio::test]
+async fn a_client_that_leaves_its_replies_unread_gets_no_more_and_others_get_theirs() {
+    for rpc in ["ListContainers", "StreamContainers"] {
+        let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+        rig.run("kata", "web").await;
+        rig.pods().await.unwrap();
+        let large = part(100, vec![0; 1 << 20]);
+        rig.sim("kata").append_raw(rpc, large);
+        let client = sipping(&rig.socket).await;
+        let mut unread = Vec::new();
+        for _ in 0..150 {
+            let request = Request::post(format!("http://localhost{}", path(rpc)))
+                .header("content-type", "application/grpc")
+                .body(Full::new(frame_raw(b"")));
+            let reply = client.clone().send_request(request.unwrap()).await;
+            unread.push(reply.unwrap());
+        }
+        // As soon as those that were refused have given back what they had.
+        until(async || send(&rig, rpc, frame_raw(b"")).await.code() == Code::Ok).await;
+        let begun = unread.into_iter().map(async |reply| {
+            let (head, mut body) = reply.into_parts();
+            let first = tokio::time::timeout(PATIENCE, body.frame()).await.unwrap();
+            (head, first.map(Result::unwrap), body)
+        });
+        // All at once: what one reads makes room for another.
+        let begun = join_all(begun).await;
+        let ends = begun.iter().filter_map(|(head, first, _)| match first {
+            Some(frame) => frame.trailers_ref(),
+            None => Some(&head.headers),
+        });
+        let refused: Vec<_> = ends.collect();
+        assert!(!refused.is_empty(), "{rpc}");
+        for end in refused {
+            assert_eq!(end["grpc-status"], "8", "{rpc}: {end:?}");
+            assert!(end["grpc-message"].to_str().unwrap().contains("unread"));
+        }
+        drop(begun);
+        until(async || list(&rig).await.code() == Code::Ok).await;
+    }
 }

@@ -6,8 +6,10 @@
 #[path = "../support/support.rs"]
 mod support;
 
+mod adopts;
 mod binary;
 mod by_id;
+mod call_lines;
 mod calls;
 mod cgroup_drivers;
 mod concurrency;
@@ -28,9 +30,11 @@ mod images;
 mod lacking;
 mod lists;
 mod logged;
+mod lost_events;
 mod node_config;
 mod owners;
 mod questions;
+mod quiet;
 mod reloads;
 mod reloads_midway;
 mod renames;
@@ -41,6 +45,7 @@ mod returns;
 mod routing;
 mod sharing;
 mod short_ids;
+mod silent_default;
 mod silent_images;
 mod simulated_runtime;
 mod sizes;

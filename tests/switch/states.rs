@@ -166,3 +166,25 @@ async fn a_backend_whose_socket_file_is_removed_goes_on_serving() {
     rig.create(&pod, "second").await;
     assert_eq!(told_of(&rig, "kata").await["state"], "ready");
 }
+
+/// Calls would go round for ever. The check of the configuration compares names only.
+#[tokio::test]
+async fn the_switchs_own_socket_by_another_name_is_never_connected_to() {
+    let text = |directory: &str| {
+        let alias = format!("{directory}/alias.sock");
+        std::os::unix::fs::symlink(format!("{directory}/criswitch.sock"), &alias).unwrap();
+        format!(
+            "default = \"runc\"\nstart_wait = \"0s\"\n[handlers]\n\
+             runc = \"{directory}/runc.sock\"\nitself = \"{alias}\"\n"
+        )
+    };
+    let rig = Rig::with_config([Sim::new("runc")], text).await;
+    let told = until_state(&rig, "itself", "down").await;
+    let cause = told["cause"].as_str().unwrap();
+    assert!(cause.contains("leads to criswitch's own"), "{cause}");
+    let failed = rig.try_run("itself", "web").await.unwrap_err();
+    assert!(failed.message().contains(cause), "{failed}");
+    rig.run_pod("runc", "web").await;
+    // One that greets it.
+    assert_eq!(rig.sim("runc").calls("Version").len(), 1);
+}

@@ -1,32 +1,27 @@
 //! Status: the node's conditions, handlers and features, as the kubelet asks for them every few seconds.
 
 use criswitch::{cri, wire};
-use prost::Message;
 use tonic::{Code, Status};
 
 use crate::support::{PATIENCE, Rig, Sim, frame};
 
-const STATUS: &str = "/runtime.v1.RuntimeService/Status";
+pub const STATUS: &str = "/runtime.v1.RuntimeService/Status";
 const HANDLERS: u32 = 3;
 const FEATURES: u32 = 4;
 
-async fn try_status(rig: &Rig) -> Result<cri::StatusResponse, Status> {
+pub async fn status(rig: &Rig) -> cri::StatusResponse {
     let mut runtime = rig.runtime();
     let status = runtime.status(cri::StatusRequest { verbose: false });
     // The kubelet takes a node for dead that has no status for half a minute.
     let status = tokio::time::timeout(PATIENCE, status).await;
-    Ok(status.expect("no status in time")?.into_inner())
+    status.expect("no status in time").unwrap().into_inner()
 }
 
-async fn status(rig: &Rig) -> cri::StatusResponse {
-    try_status(rig).await.unwrap()
-}
-
-fn conditions(status: &cri::StatusResponse) -> &[cri::RuntimeCondition] {
+pub fn conditions(status: &cri::StatusResponse) -> &[cri::RuntimeCondition] {
     &status.status.as_ref().unwrap().conditions
 }
 
-fn condition<'a>(status: &'a cri::StatusResponse, name: &str) -> &'a cri::RuntimeCondition {
+pub fn condition<'a>(status: &'a cri::StatusResponse, name: &str) -> &'a cri::RuntimeCondition {
     let mut named = conditions(status).iter().filter(|c| c.r#type == name);
     let found = named.next().unwrap_or_else(|| panic!("no {name}"));
     assert_eq!(named.next(), None, "{name} is there twice");
@@ -38,7 +33,7 @@ fn handler_names(status: &cri::StatusResponse) -> Vec<&str> {
     handlers.map(|handler| handler.name.as_str()).collect()
 }
 
-fn features_of(status: &cri::StatusResponse, handler: &str) -> cri::RuntimeHandlerFeatures {
+pub fn features_of(status: &cri::StatusResponse, handler: &str) -> cri::RuntimeHandlerFeatures {
     let mut handlers = status.runtime_handlers.iter();
     let found = handlers.find(|known| known.name == handler);
     let found = found.unwrap_or_else(|| panic!("no handler {handler:?}"));
@@ -59,7 +54,7 @@ fn read_only_mounts() -> cri::RuntimeHandlerFeatures {
     }
 }
 
-fn both() -> cri::RuntimeHandlerFeatures {
+pub fn both() -> cri::RuntimeHandlerFeatures {
     cri::RuntimeHandlerFeatures {
         user_namespaces: true,
         recursive_read_only_mounts: true,
@@ -318,73 +313,4 @@ async fn a_backend_alone_has_its_status_completed_too() {
     assert_eq!(handler_names(&status), ["", "gvisor"]);
     assert_eq!(features_of(&status, ""), both());
     assert!(condition(&status, "BackendsReady").status);
-}
-
-/// The kubelet itself goes without for as long as 30 s.
-#[tokio::test]
-async fn the_last_word_of_a_default_that_is_down_counts_for_a_while() {
-    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
-    status(&rig).await;
-    rig.sim("runc").stop().await;
-    let status = status(&rig).await;
-    assert!(condition(&status, "RuntimeReady").status);
-    let ready = condition(&status, "BackendsReady");
-    assert!(!ready.status && ready.message.contains("runc"), "{ready:?}");
-}
-
-#[tokio::test]
-async fn without_a_word_of_the_default_there_is_no_status() {
-    let mut rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
-    rig.stop_switch().await;
-    rig.sim("runc").stop().await;
-    rig.restart_switch().await;
-    let failed = try_status(&rig).await.unwrap_err();
-    assert_eq!(failed.code(), Code::Unavailable);
-    let socket = rig.sim("runc").socket().display().to_string();
-    for part in ["runc", &socket] {
-        assert!(failed.message().contains(part), "{failed}");
-    }
-}
-
-#[tokio::test]
-async fn a_default_that_refuses_or_lacks_status_is_passed_on_unchanged() {
-    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
-    rig.sim("runc")
-        .fail("Status", Status::internal("containerd is not initialized"));
-    let failed = try_status(&rig).await.unwrap_err();
-    assert_eq!(failed.code(), Code::Internal);
-    assert_eq!(failed.message(), "containerd is not initialized");
-    rig.sim("runc").fail("Status", Status::unimplemented("no"));
-    assert_eq!(
-        try_status(&rig).await.unwrap_err().code(),
-        Code::Unimplemented
-    );
-}
-
-#[tokio::test]
-async fn a_default_that_keeps_silent_counts_with_what_it_said_last_and_is_named() {
-    let runc = Sim::new("runc").features("runc", both());
-    let rig = Rig::start([runc, Sim::new("kata")]).await;
-    let before = status(&rig).await;
-    rig.sim("runc").hold("Status");
-    let silent = status(&rig).await;
-    assert_eq!(silent.runtime_handlers, before.runtime_handlers);
-    for name in ["RuntimeReady", "NetworkReady"] {
-        assert_eq!(condition(&silent, name), condition(&before, name));
-    }
-    let backends = condition(&silent, "BackendsReady");
-    assert!(!backends.status);
-    assert!(backends.message.contains("runc"), "{}", backends.message);
-}
-
-#[tokio::test]
-async fn what_a_silent_default_said_last_holds_no_info_that_nobody_asked_for() {
-    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
-    let verbose = frame(&cri::StatusRequest { verbose: true });
-    let reply = rig.raw(STATUS, &[], verbose).await;
-    let verbose = cri::StatusResponse::decode(reply.messages()[0].clone()).unwrap();
-    assert!(!verbose.info.is_empty());
-    rig.sim("runc").hold("Status");
-    let info = status(&rig).await.info;
-    assert!(info.is_empty(), "{info:?}");
 }

@@ -3,6 +3,7 @@
 
 pub mod events;
 mod lists;
+mod node;
 mod tables;
 mod time;
 
@@ -155,7 +156,7 @@ impl Case<'_> {
             Goes::OwnerWithImage(_) => self.made(Kind::Container),
             Goes::Owner(kind, _, unknown) => self.owned(*kind, *unknown),
             Goes::Image(_, rule) => self.image(rule),
-            Goes::All(_, Merge::Status) => self.status(),
+            Goes::All(_, Merge::Status) => self.node(),
             Goes::All(..) => self.list(),
             Goes::Default => Ok(()),
         }

@@ -49,6 +49,8 @@ pub enum Sabotage {
     Remember,
     /// Status fails when any backend is out of order.
     FailStatus,
+    /// Status says that the node is not ready when any backend is out of order.
+    CallUnready,
     /// An image is absent when one backend does not answer.
     SayAbsent,
     /// An item is listed twice.
@@ -144,6 +146,11 @@ fn changed(sabotage: Sabotage, reply: Reply, asked: &Asked, truth: &Truth) -> Re
                 code: Some(Code::Unavailable),
                 ..reply
             }
+        }
+        (Sabotage::CallUnready, _)
+            if row.name == "Status" && truth.health.iter().any(|it| it.faulty) =>
+        {
+            ok(vec![Bytes::new()])
         }
         (Sabotage::ShowRemoved, _) if lists_pods && reply.code == Some(Code::Ok) => {
             let removed = truth

@@ -67,16 +67,6 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// The node has the handlers of the table.
-    pub(super) fn status(&self) -> Result<(), String> {
-        let told: HashSet<String> = self.reply.strings(&[3, 1]).into_iter().collect();
-        let right = self.tables().any(|table| {
-            let rows = table.handlers.iter().map(|row| row.name.clone());
-            told == rows.chain([String::new()]).collect()
-        });
-        self.unless(!right, "it has other handlers than the table")
-    }
-
     /// Whether it is a list of everything, and each backend is in order or its last list can stand in for it.
     pub(super) fn stood_in_for(&self) -> bool {
         let kind = match self.asked.call.row.name {

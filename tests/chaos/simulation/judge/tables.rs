@@ -1,8 +1,10 @@
 //! What a call may go by: the tables from its begin until the switch has read it, and the backends that take part.
 
 use criswitch::config::{Handler, Table};
+use criswitch::rpc::{Goes, ImageRule};
 
 use super::Case;
+use crate::simulation::files::RUNTIMES;
 use crate::simulation::tables::Place;
 use crate::simulation::truth::{Moment, Thing};
 
@@ -31,6 +33,12 @@ impl Case<'_> {
     pub(super) fn may_drain(&self, backend: usize) -> bool {
         let takes = |table: &Table| table.handlers.iter().any(|row| row.backend == backend);
         self.tables().any(|table| !takes(table))
+    }
+
+    /// It is no pull, or somebody whom pods may come to takes part in it.
+    pub(super) fn somebody_pulls(&self) -> bool {
+        let pulls = matches!(self.asked.call.row.goes, Goes::Image(_, ImageRule::Pull(_)));
+        !pulls || (0..RUNTIMES).any(|at| self.sure(at) && !self.may_drain(at))
     }
 
     /// Who may have spoken for the node meanwhile.

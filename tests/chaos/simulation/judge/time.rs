@@ -95,11 +95,13 @@ impl Case<'_> {
             Goes::Owner(kind, ..) => known(kind).is_some_and(|thing| relied(thing.backend)),
             Goes::All(_, Merge::Events) => false,
             // The first of these wait for every backend.
-            Goes::Default | Goes::All(_, Merge::Status) if self.truth.started => {
-                self.speakers().all(relied)
-            }
+            Goes::All(_, Merge::Status) if self.truth.started => true,
+            Goes::Default if self.truth.started => self.speakers().all(relied),
             Goes::Default | Goes::All(..) | Goes::Image(..) => {
-                (0..RUNTIMES).all(|at| !self.may(at) || relied(at))
+                let mut taking_part = (0..RUNTIMES).filter(|at| self.may(*at));
+                // Where nobody takes part, there is nobody to answer.
+                let any = (0..RUNTIMES).any(|at| self.sure(at));
+                any && taking_part.all(relied) && self.somebody_pulls()
             }
         };
         let due = due || self.stood_in_for();

@@ -1,0 +1,69 @@
+//! The configuration's files on the disk: which there are, and their bytes.
+//!
+//! Never waits for who writes to a pipe, and takes no more than a configuration can have.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+/// The largest file that is read, in bytes: a thousand rows take a tenth of it.
+const MOST_BYTES: u64 = 1 << 20;
+/// To open a pipe does not wait for its other end then, and a terminal does not become the daemon's.
+const HARMLESS: OFlags = OFlags::NONBLOCK
+    .union(OFlags::NOCTTY)
+    .union(OFlags::CLOEXEC);
+
+/// The drop-ins in `folder`, in the order of their names; none if there is no such directory.
+pub(crate) fn drop_ins(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let names: io::Result<Vec<_>> = entries.map(|entry| Ok(entry?.file_name())).collect();
+    let names = names?.into_iter().filter(|name| is_drop_in(name));
+    let mut paths: Vec<PathBuf> = names.map(|name| folder.join(name)).collect();
+    paths.sort();
+    Ok(paths)
+}
+
+/// As the shell's `*.toml`: what begins with a dot is an editor's, not ours.
+pub(crate) fn is_drop_in(name: &OsStr) -> bool {
+    let name = name.as_encoded_bytes();
+    name.ends_with(b".toml") && !name.starts_with(b".")
+}
+
+/// What is in a file.
+///
+/// # Errors
+/// Also if it is no regular file, or larger than a configuration can be.
+pub(crate) fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let file = File::from(rustix::fs::open(
+        path,
+        OFlags::RDONLY | HARMLESS,
+        Mode::empty(),
+    )?);
+    let kind = file.metadata()?.file_type();
+    if kind.is_dir() {
+        return Err(Errno::ISDIR.into());
+    }
+    if !kind.is_file() {
+        let what = "it is a pipe, a device or a socket";
+        return Err(io::Error::new(ErrorKind::InvalidInput, what));
+    }
+    let mut bytes = Vec::new();
+    file.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MOST_BYTES {
+        let what = format!("it is larger than {} MiB", MOST_BYTES >> 20);
+        return Err(io::Error::new(ErrorKind::FileTooLarge, what));
+    }
+    Ok(bytes)
+}
+
+/// Whether something has this name, wherever it may lead to.
+pub(crate) fn is_there(path: &Path) -> bool {
+    !fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+}

@@ -1,0 +1,213 @@
+//! Several backends' `StatusResponse`s as the node's one. Pure; what nothing is taken from passes as it came.
+
+use std::borrow::Cow;
+
+use bytes::{Bytes, BytesMut};
+use serde_json::Value as Json;
+
+use super::Said;
+use crate::config::Table;
+use crate::listing::WRONG_CGROUP_DRIVER;
+use crate::merge;
+use crate::wire::{self, Malformed};
+
+/// The conditions without which a backend is not ready. Others are warnings, such as containerd's of deprecations.
+const NEEDED: [&str; 2] = ["RuntimeReady", "NetworkReady"];
+
+// `StatusResponse`.
+const CONDITIONS: u32 = 1;
+const INFO: u32 = 2;
+const HANDLERS: u32 = 3;
+const FEATURES: u32 = 4;
+
+/// The node's `StatusResponse`: that of the first of `said`, which speaks for the node, with the table's handlers, the
+/// features that all have which new pods may come to, a condition for all of them, and `info` as the switch's own entry.
+///
+/// # Errors
+/// If one cannot be read, which then cannot be read alone either.
+pub fn merged(table: &Table, said: &[Said], info: Option<&Json>) -> Result<Bytes, Malformed> {
+    let Some(default) = said.first() else {
+        return Ok(Bytes::new());
+    };
+    let mut out = without(&default.status, &[HANDLERS, FEATURES])?;
+    let mut status = BytesMut::new();
+    wire::put_bytes(&mut status, 1, &backends_ready(said)?);
+    wire::put_bytes(&mut out, CONDITIONS, &status);
+    for entry in handlers(table, said)? {
+        wire::put_bytes(&mut out, HANDLERS, &entry);
+    }
+    let mut shared = Vec::new();
+    for said in said {
+        // Read of all, so that one that cannot be read is found when it comes.
+        let features = features(&said.status)?;
+        let takes_pods = table
+            .handlers
+            .iter()
+            .any(|row| row.backend == said.backend.id);
+        if takes_pods && said.backend.has_joined() {
+            shared.push(features);
+        }
+    }
+    let features = merge::common_features(&shared)?;
+    if !features.is_empty() {
+        wire::put_bytes(&mut out, FEATURES, &features);
+    }
+    if let Some(info) = info {
+        wire::put_bytes(
+            &mut out,
+            INFO,
+            &string_entry("criswitch", &info.to_string()),
+        );
+    }
+    Ok(out.freeze())
+}
+
+/// `RuntimeCondition`.
+pub(super) struct Condition<'a> {
+    pub(super) kind: Cow<'a, str>,
+    pub(super) status: bool,
+    pub(super) reason: Cow<'a, str>,
+    pub(super) message: Cow<'a, str>,
+}
+
+/// What a backend says of its state.
+pub(super) fn conditions(status: &[u8]) -> Result<Vec<Condition<'_>>, Malformed> {
+    wire::all_bytes(status, &[CONDITIONS, 1])?
+        .into_iter()
+        .map(|condition| {
+            Ok(Condition {
+                kind: text(condition, 1)?,
+                status: wire::varint(condition, &[2])? != 0,
+                reason: text(condition, 3)?,
+                message: text(condition, 4)?,
+            })
+        })
+        .collect()
+}
+
+/// What is wrong with a backend, apart from what its own conditions warn of.
+fn faults(said: &Said, default: &Said) -> Result<Vec<String>, Malformed> {
+    let (backend, known) = (&said.backend, said.backend.known());
+    let place = format!("backend {:?} ({})", backend.name(), backend.socket);
+    let mut faults = Vec::new();
+    if let Some(silent) = &said.silent {
+        faults.push(silent.message().to_owned());
+    } else {
+        for condition in conditions(&said.status)? {
+            if !condition.status && NEEDED.contains(&condition.kind.as_ref()) {
+                let Condition { kind, message, .. } = condition;
+                faults.push(format!("{place}: {kind} is false: {message}"));
+            }
+        }
+    }
+    if let Some(age) = known.stale_age() {
+        let seconds = age.as_secs();
+        faults.push(format!("{place}: lists of {seconds} s ago stand in for it"));
+    }
+    if let (Some(theirs), Some(ours)) = (known.cgroup_driver, default.backend.known().cgroup_driver)
+        && theirs != ours
+    {
+        faults.push(format!("{place}: {WRONG_CGROUP_DRIVER}"));
+    }
+    Ok(faults)
+}
+
+/// The condition that says which backends are not ready; the kubelet does not read it.
+fn backends_ready(said: &[Said]) -> Result<Bytes, Malformed> {
+    let mut all = Vec::new();
+    if let Some(default) = said.first() {
+        for said in said {
+            all.extend(faults(said, default)?);
+        }
+    }
+    Ok(match all.as_slice() {
+        [] => condition("BackendsReady", None),
+        all => condition("BackendsReady", Some(("BackendNotReady", &all.join("; ")))),
+    })
+}
+
+/// A `RuntimeCondition` that is true, or false for a reason and with a message.
+fn condition(kind: &str, unmet: Option<(&str, &str)>) -> Bytes {
+    let mut out = BytesMut::new();
+    wire::put_bytes(&mut out, 1, kind.as_bytes());
+    wire::put_varint(&mut out, 2, u64::from(unmet.is_none()));
+    if let Some((reason, message)) = unmet {
+        wire::put_bytes(&mut out, 3, reason.as_bytes());
+        wire::put_bytes(&mut out, 4, message.as_bytes());
+    }
+    out.freeze()
+}
+
+/// `status` of a backend that is not ready, and why; its handlers and features are as it said last.
+pub(super) fn unready(status: &[u8], message: &str) -> Bytes {
+    // It was read when it was kept.
+    let mut out = without(status, &[CONDITIONS]).unwrap_or_default();
+    let mut conditions = BytesMut::new();
+    for kind in NEEDED {
+        let unmet = Some(("BackendUnavailable", message));
+        wire::put_bytes(&mut conditions, 1, &condition(kind, unmet));
+    }
+    wire::put_bytes(&mut out, CONDITIONS, &conditions);
+    out.freeze()
+}
+
+/// `status` less what only a verbose one has.
+///
+/// # Errors
+/// If it cannot be read.
+pub(super) fn without_info(status: &[u8]) -> Result<Bytes, Malformed> {
+    without(status, &[INFO]).map(BytesMut::freeze)
+}
+
+/// A `RuntimeHandler` for each row of the table and one, without a name, for the default row; by name.
+fn handlers(table: &Table, said: &[Said]) -> Result<Vec<Bytes>, Malformed> {
+    let default = [("", &table.default)];
+    let rows = default
+        .into_iter()
+        .chain(table.handlers.iter().map(|row| (row.name.as_str(), row)));
+    rows.map(|(name, row)| {
+        let status = said
+            .iter()
+            .find(|said| said.backend.id == row.backend)
+            .map(|said| said.status.as_ref());
+        let theirs =
+            advertised(status.unwrap_or_default(), &row.backend_handler)?.unwrap_or_default();
+        Ok(wire::with_string(theirs, &[1], name))
+    })
+    .collect()
+}
+
+/// The `RuntimeHandler` of this name in a `StatusResponse`.
+fn advertised<'a>(status: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, Malformed> {
+    for handler in wire::all_bytes(status, &[HANDLERS])? {
+        if wire::bytes(handler, &[1])? == name.as_bytes() {
+            return Ok(Some(handler));
+        }
+    }
+    Ok(None)
+}
+
+fn features(status: &Bytes) -> Result<Bytes, Malformed> {
+    Ok(wire::all_bytes(status, &[FEATURES])?.concat().into())
+}
+
+/// `message` less its fields of these numbers.
+fn without(message: &[u8], numbers: &[u32]) -> Result<BytesMut, Malformed> {
+    let mut out = BytesMut::with_capacity(message.len());
+    for field in wire::fields(message) {
+        let field = field?;
+        if !numbers.contains(&field.number) {
+            out.extend_from_slice(field.raw);
+        }
+    }
+    Ok(out)
+}
+
+/// Text that is shown and never compared; a backend need not have checked that it is UTF-8.
+pub(super) fn text(message: &[u8], number: u32) -> Result<Cow<'_, str>, Malformed> {
+    Ok(String::from_utf8_lossy(wire::bytes(message, &[number])?))
+}
+
+fn string_entry(key: &str, value: &str) -> Bytes {
+    wire::with_string(&wire::with_string(&[], &[1], key), &[2], value)
+}

@@ -1,0 +1,147 @@
+//! Reloads that find something odd in the place of the files, or each other.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::Command;
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::process::geteuid;
+use tonic::Code;
+
+use crate::reload::{Files, Node};
+use crate::support::PATIENCE;
+
+/// What somebody puts in the place of the files.
+type Odd = fn(&Files);
+
+fn pipe(files: &Files, name: &str) {
+    let mode = Mode::RUSR | Mode::WUSR;
+    mknodat(CWD, files.path(name), FileType::Fifo, mode, 0).unwrap();
+}
+
+fn link(files: &Files, to: &str, name: &str) {
+    symlink(to, files.path(name)).unwrap();
+}
+
+/// Each of them, with a part of what is told.
+const ODD: [(&str, Odd); 13] = [
+    ("No such file", |files| {
+        fs::remove_file(files.main()).unwrap();
+    }),
+    ("Is a directory", |files| {
+        fs::remove_file(files.main()).unwrap();
+        fs::create_dir(files.main()).unwrap();
+    }),
+    ("it is a pipe", |files| {
+        fs::remove_file(files.main()).unwrap();
+        pipe(files, "criswitch.toml");
+    }),
+    ("not UTF-8", |files| {
+        fs::write(files.main(), b"default = \"\xff\"").unwrap();
+    }),
+    ("\"default\" is missing", |files| {
+        fs::write(files.main(), "").unwrap();
+    }),
+    ("Permission denied", |files| {
+        fs::set_permissions(files.main(), Permissions::from_mode(0o0)).unwrap();
+    }),
+    ("Permission denied", |files| {
+        fs::set_permissions(files.path("conf.d"), Permissions::from_mode(0o0)).unwrap();
+    }),
+    ("Not a directory", |files| {
+        fs::remove_dir_all(files.path("conf.d")).unwrap();
+        files.write("conf.d", "");
+    }),
+    ("Too many levels of symbolic links", |files| {
+        fs::remove_dir_all(files.path("conf.d")).unwrap();
+        link(files, "conf.d", "conf.d");
+    }),
+    ("it is a pipe", |files| pipe(files, "conf.d/a.toml")),
+    ("it is a pipe, a device", |files| {
+        link(files, "/dev/zero", "conf.d/a.toml");
+    }),
+    ("try removing the symbolic link", |files| {
+        link(files, "nowhere", "conf.d/a.toml");
+    }),
+    ("it is larger than 1 MiB", |files| {
+        let huge = fs::File::create(files.path("conf.d/a.toml")).unwrap();
+        huge.set_len(1 << 40).unwrap();
+    }),
+];
+
+/// The files as they were.
+fn set_right(node: &Node) {
+    for name in ["criswitch.toml", "conf.d"] {
+        let path = node.files.path(name);
+        fs::set_permissions(&path, Permissions::from_mode(0o700)).ok();
+        let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path));
+    }
+    node.write("", "");
+    node.files.write("conf.d/b.toml", "");
+}
+
+/// As the shipped unit starts it: root without the right to read what it may not.
+fn without_capabilities(serve: Command) -> Command {
+    if !geteuid().is_root() {
+        return serve;
+    }
+    let mut bounded = Command::new("setpriv");
+    bounded.arg("--bounding-set=-dac_override,-dac_read_search");
+    bounded.arg(serve.get_program()).args(serve.get_args());
+    bounded
+}
+
+/// Waits until so many reloads were refused, and returns why the last one was.
+async fn refused(node: &Node, count: usize) -> String {
+    let reached = async {
+        loop {
+            let reloads = &node.info().await["reloads"];
+            if reloads["refused"] == count {
+                return reloads["last"]["problems"].as_str().unwrap().to_owned();
+            }
+        }
+    };
+    let reached = tokio::time::timeout(PATIENCE, reached).await;
+    reached.unwrap_or_else(|_| panic!("{count} reloads were never refused"))
+}
+
+#[tokio::test]
+async fn whatever_stands_in_the_place_of_the_files_nothing_changes_and_the_next_reload_is_fine() {
+    let node = Node::start_as("", without_capabilities).await;
+    let before = node.info().await;
+    for (count, (told, odd)) in ODD.into_iter().enumerate() {
+        set_right(&node);
+        odd(&node.files);
+        node.hang_up().await;
+        let problems = refused(&node, count + 1).await;
+        assert!(problems.contains(told), "{told}: {problems}");
+        let now = node.info().await;
+        for key in ["default", "handlers", "configuration"] {
+            assert_eq!(now[key], before[key], "{told}");
+        }
+    }
+    set_right(&node);
+    node.write("", &node.kata());
+    assert_eq!(node.reload().await.code, 0);
+    node.until("kata", Code::Ok).await;
+    node.end().await;
+}
+
+#[tokio::test]
+async fn reloads_at_once_come_to_what_the_files_say() {
+    let node = Node::start("").await;
+    for row in [node.kata(), String::new()].iter().cycle().take(6) {
+        node.write("", row);
+        let all = tokio::join!(node.reload(), node.reload(), node.reload());
+        for outcome in [all.0, all.1, all.2] {
+            assert_eq!(outcome.code, 0, "{}", outcome.stderr);
+        }
+        let handlers = &node.info().await["handlers"];
+        let expected = if row.is_empty() { 1 } else { 2 };
+        assert_eq!(handlers.as_array().unwrap().len(), expected, "{handlers}");
+    }
+    let reloads = &node.info().await["reloads"];
+    assert_eq!(reloads["begun"], reloads["count"]);
+    assert_eq!(reloads["refused"], 0);
+    node.end().await;
+}

@@ -1,0 +1,113 @@
+//! What else than a file may stand in a file's place, or go while it is looked at.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use criswitch::config::{Config, Problems};
+use expect_test::expect;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+use crate::RUNC;
+use crate::config_files::ConfigFiles;
+
+/// Loads it on another thread, as one that hangs is not to hang the test.
+fn load_in_time(main: &Path) -> Result<Config, Problems> {
+    let (done, outcome) = mpsc::channel();
+    let main = main.to_owned();
+    thread::spawn(move || {
+        done.send(Config::load(&main)).ok();
+    });
+    outcome
+        .recv_timeout(Duration::from_secs(30))
+        .expect("it does not wait for anybody")
+}
+
+fn pipe(path: &Path) {
+    mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+}
+
+#[test]
+fn what_is_no_file_is_told_and_not_waited_for() {
+    let files = ConfigFiles::of(&[("criswitch.toml", RUNC.as_bytes()), ("conf.d/.keep", b"")]);
+    let at = |name: &str| files.main().with_file_name("conf.d").join(name);
+    pipe(&at("pipe.toml"));
+    symlink("pipe.toml", at("to-pipe.toml")).unwrap();
+    symlink("/dev/zero", at("to-zero.toml")).unwrap();
+    let _socket = UnixListener::bind(at("socket.toml")).unwrap();
+    symlink("nowhere", at("to-nowhere.toml")).unwrap();
+    symlink("to-itself.toml", at("to-itself.toml")).unwrap();
+    let problems = load_in_time(&files.main()).unwrap_err();
+    expect![[r#"
+        conf.d/pipe.toml:1:1: cannot be read: it is a pipe, a device or a socket; try a readable file in its place
+        conf.d/socket.toml:1:1: cannot be read: No such device or address (os error 6); try a readable file in its place
+        conf.d/to-itself.toml:1:1: cannot be read: Too many levels of symbolic links (os error 40); try a readable file in its place
+        conf.d/to-nowhere.toml:1:1: cannot be read: No such file or directory (os error 2); try removing the symbolic link, or making what it leads to
+        conf.d/to-pipe.toml:1:1: cannot be read: it is a pipe, a device or a socket; try a readable file in its place
+        conf.d/to-zero.toml:1:1: cannot be read: it is a pipe, a device or a socket; try a readable file in its place"#]].assert_eq(&files.stable(&problems.to_string()));
+}
+
+#[test]
+fn a_main_file_that_is_a_pipe_is_not_waited_for() {
+    let files = ConfigFiles::of(&[("conf.d/a.toml", b"drain = '1s'")]);
+    pipe(&files.main());
+    let problems = load_in_time(&files.main()).unwrap_err();
+    assert!(problems.to_string().contains("it is a pipe"), "{problems}");
+}
+
+#[test]
+fn a_file_is_read_up_to_its_largest_size_and_not_beyond() {
+    let padded = |bytes: usize| format!("{RUNC}#{}", "x".repeat(bytes - RUNC.len() - 1));
+    let files = ConfigFiles::of(&[("criswitch.toml", padded(1 << 20).as_bytes())]);
+    Config::load(&files.main()).unwrap();
+    let more = padded((1 << 20) + 1);
+    let files = ConfigFiles::of(&[
+        ("criswitch.toml", RUNC.as_bytes()),
+        ("conf.d/a.toml", more.as_bytes()),
+    ]);
+    // As large as no memory is.
+    let huge = fs::File::create(files.main().with_file_name("conf.d/b.toml")).unwrap();
+    huge.set_len(1 << 40).unwrap();
+    let problems = Config::load(&files.main()).unwrap_err();
+    expect![[r#"
+        conf.d/a.toml:1:1: cannot be read: it is larger than 1 MiB; try a smaller file in its place
+        conf.d/b.toml:1:1: cannot be read: it is larger than 1 MiB; try a smaller file in its place"#]].assert_eq(&files.stable(&problems.to_string()));
+}
+
+#[test]
+fn a_drop_in_that_goes_while_it_is_read_was_not_there() {
+    let files = ConfigFiles::of(&[("criswitch.toml", RUNC.as_bytes()), ("conf.d/.keep", b"")]);
+    let folder = files.main().with_file_name("conf.d");
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                for name in ["a.toml", "b.toml", "c.toml"] {
+                    fs::write(folder.join("new"), "[handlers]\nkata = '/run/kata.sock'").unwrap();
+                    fs::rename(folder.join("new"), folder.join(name)).unwrap();
+                    fs::remove_file(folder.join(name)).unwrap();
+                }
+            }
+        });
+        let loads = (0..3000).map(|_| Config::load(&files.main()));
+        // All are done before the other thread is told to end, whatever they say.
+        let loads: Vec<_> = loads.collect();
+        over.store(true, Ordering::Relaxed);
+        let with: usize = loads
+            .into_iter()
+            .map(|load| {
+                load.unwrap_or_else(|problems| panic!("{problems}"))
+                    .table
+                    .handlers
+                    .len()
+                    - 1
+            })
+            .sum();
+        assert!(with > 0, "it was there at times");
+    });
+}

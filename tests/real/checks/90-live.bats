@@ -1,0 +1,190 @@
+# A node goes from one containerd to another while its pods run: every step by a reload, under a steady load of calls.
+# The checks are the steps, in order.
+
+load helpers.bash
+load faults.bash
+load live.bash
+
+setup_file() {
+  have_images
+  # As the kubelet makes them before there is a switch, one without a RuntimeClass and one with.
+  begin_service 1 first ""
+  begin_service 1 second runc
+  for name in first second; do
+    echo "old=$(kept "pod.$name")/$(kept "main.$name")"
+    started_as "$name" | keep_as "started.$name"
+  done | keep_as pods
+}
+
+setup() {
+  # shellcheck disable=SC2034 # is_backend uses it.
+  SWITCH=live
+  CALLS=$DIR/load.log
+}
+
+teardown() {
+  end_background
+}
+
+teardown_file() {
+  for program in load live; do
+    [ -e "$DIR/$program.exit" ] || end_program TERM "$program" || true
+  done
+  remove_pods
+}
+
+# nobody_noticed NAME...: no call has failed so far and no list had a gap, and these pods are what they were and can do
+# what they could.
+nobody_noticed() {
+  local name where
+  nobody_harmed
+  none "failed calls" '.code != "Ok"'
+  for name in "$@"; do
+    where=1
+    if pods_at_has 2 "$name"; then where=2; fi
+    works "$name" "$where"
+    equal "$name: its start" "$(kept "started.$name")" "$(started_as "$name")"
+  done
+  answered_anew
+}
+
+# the_pods NAME...: the switch lists these and no others.
+the_pods() {
+  equal "pods" "$(for name in "$@"; do kept "pod.$name"; done | sort)" "$(live pods -q --no-trunc | sort)"
+  equal "containers" "$(for name in "$@"; do kept "main.$name"; done | sort)" "$(live ps -q --no-trunc | sort)"
+}
+
+@test "the switch is put in front of a containerd whose pods run" {
+  start_live
+  the_pods first second
+  start_program load "$LOAD" "$DIR/live.sock" "$LOAD_LIMIT_S" "$BATS_FILE_TMPDIR/pods"
+  answered_anew
+  equal "version" "$(crictl_at 1 version)" "$(live version)"
+  nobody_noticed first second
+}
+
+@test "a drop-in brings another containerd, and reload tells what is new" {
+  write conf.d/10-new.toml <<<"[handlers]
+gvisor = \"new\"
+[backends]
+new = \"$DIR/containerd-2.sock\""
+  equal "what reload prints" $'handler added: gvisor\nbackend added: new' "$(reload)"
+  wait_for 20 "the new backend" is_backend new ready
+  new_service third gvisor
+  started_as third | keep_as started.third
+  the_pods first second third
+  equal "the pod's containerd" new "$(owner_name third)"
+  nobody_noticed first second third
+}
+
+@test "the default moves by SIGHUP: new pods go to the new containerd, the others stay where they are" {
+  sed -e 's/^runc = "old"/runc = "new"/' -e '1i watch = true' "$LIVE/criswitch.toml" | write criswitch.toml
+  equal "what has changed" "$(printf '%s\n' 'handler moved: runc from old to new' \
+    'backend draining: old, which owns 2 pods and 2 containers' 'settings changed')" \
+    "$(what_changed kill -HUP "$(cat "$DIR/live.pid")")"
+  equal "version" "$(crictl_at 2 version)" "$(live version)"
+  new_service fourth ""
+  started_as fourth | keep_as started.fourth
+  the_pods first second third fourth
+  equal "the pod's containerd" new "$(owner_name fourth)"
+  equal "its handler" runc "$(live inspectp "$(kept pod.fourth)" | jq -r .status.runtimeHandler)"
+  equal "old" '[true,2,2,null]' "$(backend_has old '[.draining, .pods, .containers, .restartNeeds]')"
+  equal "new" '[false,2,2,null]' "$(backend_has new '[.draining, .pods, .containers, .restartNeeds]')"
+  nobody_noticed first second third fourth
+}
+
+@test "a pod of the old containerd ends when it is stopped and removed, and is counted no more" {
+  end_service first
+  the_pods second third fourth
+  equal "old" '[true,1,1]' "$(backend_has old '[.draining, .pods, .containers]')"
+  nobody_noticed second third fourth
+}
+
+# without_old, with_old: the line of the old containerd, which `watch` sees.
+without_old() {
+  grep -v '^old = ' "$LIVE/criswitch.toml" | write criswitch.toml
+}
+
+with_old() {
+  sed "/^\[backends\]/a old = \"$DIR/containerd-1.sock\"" "$LIVE/criswitch.toml" | write criswitch.toml
+}
+
+@test "a containerd that no file names any more is kept for its pod, with the line that a restart would need" {
+  equal "what has changed" "nothing changed" "$(what_changed without_old)"
+  equal "old" "[true,1,\"old = \\\"$DIR/containerd-1.sock\\\"\"]" "$(backend_has old '[.draining, .pods, .restartNeeds]')"
+  the_pods second third fourth
+  nobody_noticed second third fourth
+  equal "what has changed" "nothing changed" "$(what_changed with_old)"
+  equal "old" '[true,1,null]' "$(backend_has old '[.draining, .pods, .restartNeeds]')"
+}
+
+@test "the old containerd is empty, and is gone with its line" {
+  end_service second
+  equal "old" '[true,0,0]' "$(backend_has old '[.draining, .pods, .containers]')"
+  equal "pods of the old containerd" "" "$(pods_at 1)"
+  equal "what has changed" "backend gone: old" "$(what_changed without_old)"
+  equal "old" "" "$(backend_has old .)"
+  equal "handlers" '["gvisor=new","runc=new"]' "$(handlers)"
+  the_pods third fourth
+  nobody_noticed third fourth
+}
+
+@test "the switch is taken out, and the new containerd has the same pods" {
+  before=$(live pods -q --no-trunc | sort)
+  ids=$(live ps -q --no-trunc | sort)
+  end_program TERM load
+  undisturbed node all old new
+  longest=$(calls "$OK" | jq -s 'map(.ended - .began) | max')
+  echo "# $(wc -l <"$CALLS") calls, none failed; the longest took $longest ms" >&3
+  equal "exit code of the switch" 0 "$(stop_switch live)"
+  equal "pods" "$before" "$(pods_at 2)"
+  equal "containers" "$ids" "$(crictl_at 2 ps -q --no-trunc | sort)"
+  for name in third fourth; do
+    equal "$name: its start" "$(kept "started.$name")" "$(started_as "$name")"
+    equal "$name: exec" hi "$(crictl_at 2 exec "$(kept "main.$name")" echo hi)"
+  done
+}
+
+@test "handlers that a containerd has are the table's if it may adopt, and one that it gets comes by itself" {
+  rm -r "$LIVE"
+  mkdir -p "$LIVE"
+  write criswitch.toml <<<"listen = \"$DIR/live.sock\"
+default = \"runc\"
+[handlers]
+runc = \"third\"
+[backends]
+third = { socket = \"$DIR/containerd-3.sock\", adopt = true }"
+  start_live
+  wait_for 20 "its handlers" has_handlers '["gvisor=third adopted","runc=third","runsc=third adopted"]'
+  live runp --runtime gvisor "$(pod_config adopted)"
+
+  end_program TERM containerd-3
+  cat >>"$DIR/containerd-3.toml" <<LATE
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.late]
+runtime_type = "io.containerd.runc.v2"
+options = { BinaryName = "/usr/sbin/runc", Root = "$DIR/containerd-3/runc", SystemdCgroup = false }
+LATE
+  launch_containerd 3
+  wait_for 30 "the new handler" \
+    has_handlers '["gvisor=third adopted","late=third adopted","runc=third","runsc=third adopted"]'
+  pod=$(live runp --runtime late "$(pod_config late)")
+  equal "handler of the pod" late "$(live inspectp "$pod" | jq -r .status.runtimeHandler)"
+
+  end_program TERM containerd-3
+  start_containerd 3
+  wait_for 30 "the end of the handler" \
+    has_handlers '["gvisor=third adopted","runc=third","runsc=third adopted"]'
+  has "a pod for a handler that is gone" 'no runtime for \"late\" is configured' \
+    "$(refusal_at live runp --runtime late "$(pod_config late-again)")"
+  equal "pods" 2 "$(live pods -q | wc -l)"
+  equal "exit code of the switch" 0 "$(stop_switch live)"
+}
+
+# has_handlers JSON: for wait_for.
+has_handlers() {
+  local seen
+  seen=$(handlers) || { echo "$seen"; return 1; }
+  echo "$seen"
+  [ "$seen" = "$1" ]
+}

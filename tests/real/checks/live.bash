@@ -1,0 +1,162 @@
+# shellcheck shell=bash
+# What the checks of changes under way share: a switch whose files are in a folder of their own, pods that can do all
+# that a pod can, and the load that follows which of them are there.
+
+# The switch's files: no other switch is to read its drop-ins.
+LIVE=$DIR/live
+
+# Serves a page, says what it is sent, and ends at once when told to.
+# shellcheck disable=SC2016 # The container's variables.
+SERVICE='echo page >/www/index.html; httpd -p 8080 -h /www; trap "exit 0" TERM; echo begun; while read -r line; do echo "got $line"; done'
+
+# live ARGUMENT...: crictl through this switch.
+live() {
+  crictl_at live "$@"
+}
+
+# start_live: with config/live.toml, unless there is another file already.
+start_live() {
+  mkdir -p "$LIVE/conf.d"
+  [ -e "$LIVE/criswitch.toml" ] || render live.toml "$LIVE/criswitch.toml"
+  render crictl.yaml "$DIR/crictl-live.yaml" "SOCKET=$DIR/live.sock"
+  start_program live "$CRISWITCH" serve --config "$LIVE/criswitch.toml"
+  wait_for 30 "the switch" live version
+}
+
+# write FILE: standard input, as an installer writes a file of the configuration: whole, by its name at once.
+write() {
+  cat >"$LIVE/.new" && mv "$LIVE/.new" "$LIVE/$1"
+}
+
+# reload: by the command; prints what it prints.
+reload() {
+  "$CRISWITCH" reload --config "$LIVE/criswitch.toml" 2>&1
+}
+
+# reloaded_after N: for wait_for; whether there were more reloads than so many, and none is under way.
+reloaded_after() {
+  local own
+  own=$(own_info) || return
+  jq -c .reloads <<<"$own"
+  jq -e --argjson n "$1" '.reloads | .count > $n and .begun == .count' <<<"$own" >/dev/null
+}
+
+# what_changed COMMAND...: does something that makes the switch reload, and prints what has come of that.
+what_changed() {
+  local count
+  count=$(own_info | jq .reloads.count) && "$@" && wait_for 20 "a reload" reloaded_after "$count" || return
+  own_info | jq -r '.reloads.last | .problems // .changes.lines[]'
+}
+
+# own_info: what the switch tells of itself.
+own_info() {
+  local info
+  info=$(live info) || { echo "$info"; return 1; }
+  jq -c .criswitch <<<"$info"
+}
+
+# backend_has NAME JQ-FILTER: what Status says of a backend.
+backend_has() {
+  own_info | jq -c --arg name "$1" ".backends[] | select(.name == \$name) | $2"
+}
+
+# handlers: all, each with its backend, and whether somebody wrote it.
+handlers() {
+  own_info | jq -c '[.handlers[] | "\(.name)=\(.backend)\(if .origin == "adopted" then " adopted" else "" end)"]'
+}
+
+# expect_pods LINE...: from now on these are the load's.
+expect_pods() {
+  { [ $# = 0 ] || printf '%s\n' "$@"; } >"$BATS_FILE_TMPDIR/pods.new"
+  mv "$BATS_FILE_TMPDIR/pods.new" "$BATS_FILE_TMPDIR/pods"
+}
+
+# pods_but POD-ID: the load's lines without that pod's.
+pods_but() {
+  kept pods | grep -v "=$1/" || true
+}
+
+# begin_service WHERE POD-NAME HANDLER: a pod with its service, made there; its id is kept as `pod.NAME`, and that of the
+# container as `main.NAME`.
+begin_service() {
+  local where=$1 name=$2 pod container config
+  pod=$(crictl_at "$where" runp --runtime "$3" "$(pod_config "$name")") || return
+  config=$(container_config main "$SERVICE" '.stdin = true')
+  container=$(crictl_at "$where" create --no-pull "$pod" "$config" "$DIR/pod-$name.json") || return
+  crictl_at "$where" start "$container" >/dev/null || return
+  keep_as "pod.$name" <<<"$pod"
+  keep_as "main.$name" <<<"$container"
+}
+
+# new_service NAME HANDLER: a new pod through the switch, while the load goes on.
+new_service() {
+  local before
+  mapfile -t before < <(kept pods)
+  expect_pods "${before[@]}" '?'
+  begin_service live "$1" "$2" || return
+  expect_pods "${before[@]}" "$(owner_name "$1")=$(kept "pod.$1")/$(kept "main.$1")"
+}
+
+# end_service NAME: stopped and removed through the switch, step by step, while the load goes on.
+end_service() {
+  local pod container left
+  pod=$(kept "pod.$1") container=$(kept "main.$1")
+  mapfile -t left < <(pods_but "$pod")
+  expect_pods "${left[@]}" "?gone=$pod/$container"
+  live stop --timeout 10 "$container" && live rm "$container" && live stopp "$pod" && live rmp "$pod" || return
+  expect_pods "${left[@]}"
+}
+
+# owner_name NAME: what the load calls the containerd that has the pod.
+owner_name() {
+  if pods_at_has 1 "$1"; then echo old; else echo new; fi
+}
+
+pods_at_has() {
+  crictl_at "$1" pods -q --no-trunc | grep -q "^$(kept "pod.$2")$"
+}
+
+# works NAME WHERE: everything that can be asked of its pod through the switch, which is what it is at that containerd.
+works() {
+  local pod container
+  pod=$(kept "pod.$1") container=$(kept "main.$1")
+  equal "$1: what inspect says" "$(crictl_at "$2" inspect "$container" | jq -cS .)" \
+    "$(live inspect "${container:0:13}" | jq -cS .)"
+  equal "$1: state of the pod" SANDBOX_READY "$(live inspectp "$pod" | jq -r .status.state)"
+  equal "$1: first line of the log" begun "$(live logs "$container" | head -n 1)"
+  equal "$1: exec" hi "$(live exec "$container" echo hi)"
+  equal "$1: stats" "$container" "$(live stats -o json --id "$container" | jq -r '.stats[].attributes.id')"
+  attaches "$1"
+  # Into gVisor it fails with containerd itself.
+  [ "$(live inspectp "$pod" | jq -r .status.runtimeHandler)" = gvisor ] || forwards "$1"
+}
+
+# attaches NAME: what its container is sent comes back.
+attaches() {
+  local said=$BATS_TEST_TMPDIR/attached-$1 word=word-$RANDOM
+  # It ends with its input, and does not wait for an answer then.
+  # shellcheck disable=SC2016 # The inner shell's.
+  in_background "$said" bash -c 'exec crictl --config "$0" attach -i "$1" < <(echo "$2"; exec sleep 10)' \
+    "$DIR/crictl-live.yaml" "$(kept "main.$1")" "$word"
+  wait_for 10 "$1: the answer of what is attached" grep -q "got $word" "$said"
+  kill "$BACKGROUND" 2>/dev/null || true
+}
+
+# forwards NAME: its page can be had.
+forwards() {
+  local said=$BATS_TEST_TMPDIR/forwarded-$1 port
+  in_background "$said" crictl --config "$DIR/crictl-live.yaml" port-forward "$(kept "pod.$1")" :8080
+  wait_for 10 "$1: a local port" grep -q 'Forwarding from 127' "$said"
+  port=$(sed -n 's/.*Forwarding from 127.0.0.1:\([0-9]*\) .*/\1/p' "$said" | head -n 1)
+  equal "$1: the page" page "$(busybox wget -q -O - "http://127.0.0.1:$port/")"
+  kill "$BACKGROUND"
+}
+
+# started_as NAME: ids, process and times of the container.
+started_as() {
+  local n
+  for n in 1 2; do
+    crictl_at "$n" inspect "$(kept "main.$1")" 2>/dev/null |
+      jq -c '[.status.id, .info.sandboxID, .info.pid, .status.createdAt, .status.startedAt]'
+  done
+}

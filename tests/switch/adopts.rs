@@ -1,0 +1,198 @@
+//! Handlers that a backend advertises and no row names, where the configuration lets it adopt.
+
+use serde_json::{Value as Json, json};
+use tonic::Code;
+
+use crate::faults::{status, until_state};
+use crate::logged::Logged;
+use crate::support::{PATIENCE, Rig, Sim};
+
+const PLAIN: &str = "default = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"plain\"\n";
+
+/// `plain` has its row by hand, the others adopt.
+async fn node(adopting: impl IntoIterator<Item = Sim>, rows: &str) -> Rig {
+    let sims: Vec<_> = [Sim::new("plain").handlers(["runc"])]
+        .into_iter()
+        .chain(adopting)
+        .collect();
+    let names: Vec<_> = sims.iter().map(|sim| sim.name().to_owned()).collect();
+    let rig = Rig::with_config(sims, |directory| table(&names, rows, directory)).await;
+    for name in &names {
+        until_state(&rig, name, "ready").await;
+    }
+    rig
+}
+
+fn table(names: &[String], rows: &str, directory: &str) -> String {
+    let backend = |name: &String| match name.as_str() {
+        "plain" => format!("plain = \"{directory}/plain.sock\"\n"),
+        _ => format!("{name} = {{ socket = \"{directory}/{name}.sock\", adopt = true }}\n"),
+    };
+    let backends: String = names.iter().map(backend).collect();
+    format!("{PLAIN}{rows}\n[backends]\n{backends}")
+}
+
+async fn handlers(rig: &Rig) -> Json {
+    let own: Json = serde_json::from_str(&status(rig).await.info["criswitch"]).unwrap();
+    let rows = own["handlers"].as_array().unwrap().iter();
+    rows.map(|row| json!([row["name"], row["backend"]]))
+        .collect()
+}
+
+async fn until_handlers(rig: &Rig, wanted: Json) {
+    let reached = async { while handlers(rig).await != wanted {} };
+    let reached = tokio::time::timeout(PATIENCE, reached).await;
+    reached.unwrap_or_else(|_| panic!("never {wanted}"));
+}
+
+fn owner<'a>(rig: &'a Rig, pod: &str) -> &'a str {
+    rig.owner_of(pod).unwrap().name()
+}
+
+#[tokio::test]
+async fn what_is_advertised_and_has_no_row_is_a_handler_and_status_tells_where_it_comes_from() {
+    let rig = node([Sim::new("vm").handlers(["kata", "kata-qemu"])], "").await;
+    assert_eq!(
+        handlers(&rig).await,
+        json!([["kata", "vm"], ["kata-qemu", "vm"], ["runc", "plain"]])
+    );
+    let pod = rig.run_pod("kata-qemu", "web").await;
+    assert_eq!(owner(&rig, &pod), "vm");
+    let told = status(&rig).await;
+    let own: Json = serde_json::from_str(&told.info["criswitch"]).unwrap();
+    assert_eq!(own["handlers"][0]["origin"], "adopted");
+    let by_hand = own["handlers"][2]["origin"].as_str().unwrap();
+    assert!(by_hand.ends_with("criswitch.toml:5"), "{by_hand}");
+    let names: Vec<_> = told
+        .runtime_handlers
+        .iter()
+        .map(|handler| handler.name.as_str())
+        .collect();
+    assert_eq!(names, ["", "kata", "kata-qemu", "runc"]);
+    // Its own empty name is nobody's: the default row is.
+    let pod = rig.run_pod("", "unnamed").await;
+    assert_eq!(owner(&rig, &pod), "plain");
+}
+
+#[tokio::test]
+async fn what_is_written_by_hand_wins() {
+    let rig = node(
+        [Sim::new("vm").handlers(["kata", "runc", "odd"])],
+        "odd = \"plain\"",
+    )
+    .await;
+    assert_eq!(
+        handlers(&rig).await,
+        json!([["kata", "vm"], ["odd", "plain"], ["runc", "plain"]])
+    );
+}
+
+#[tokio::test]
+async fn a_name_that_no_runtime_class_can_have_is_left_out() {
+    let rig = node([Sim::new("vm").handlers(["kata", "Kata_Big", "-"])], "").await;
+    assert_eq!(
+        handlers(&rig).await,
+        json!([["kata", "vm"], ["runc", "plain"]])
+    );
+}
+
+#[tokio::test]
+async fn of_two_with_one_name_neither_gets_it_and_both_are_named_once() {
+    let log = Logged::here();
+    let sims = ["one", "two"].map(|name| Sim::new(name).handlers(["kata", name]));
+    let rig = node(sims, "").await;
+    assert_eq!(
+        handlers(&rig).await,
+        json!([["one", "one"], ["runc", "plain"], ["two", "two"]])
+    );
+    let refused = rig.try_run("kata", "web").await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    status(&rig).await;
+    assert_eq!(
+        log.lines(&["WARN", "handler=\"kata\"", "one, two"]).len(),
+        1,
+        "{}",
+        log.text()
+    );
+    // A row by hand decides.
+    let names = ["plain", "one", "two"].map(str::to_owned);
+    rig.reload(|directory| table(&names, "kata = \"two\"", directory))
+        .result
+        .unwrap();
+    let pod = rig.run_pod("kata", "web").await;
+    assert_eq!(owner(&rig, &pod), "two");
+}
+
+#[tokio::test]
+async fn a_backend_that_comes_back_with_others_has_these_and_its_pods_live_on() {
+    let rig = node([Sim::new("vm").handlers(["kata", "kata-fc"])], "").await;
+    let pod = rig.run_pod("kata-fc", "web").await;
+    let vm = rig.sim("vm");
+    vm.stop().await;
+    until_state(&rig, "vm", "down").await;
+    // Those that it had are still its own.
+    assert_eq!(
+        rig.try_run("kata", "late").await.unwrap_err().code(),
+        Code::Unavailable
+    );
+    let _ = vm.clone().handlers(["kata", "kata-qemu"]);
+    vm.start();
+    until_handlers(
+        &rig,
+        json!([["kata", "vm"], ["kata-qemu", "vm"], ["runc", "plain"]]),
+    )
+    .await;
+    assert_eq!(
+        rig.try_run("kata-fc", "late").await.unwrap_err().code(),
+        Code::InvalidArgument
+    );
+    rig.stop_pod(&pod).await.unwrap();
+}
+
+#[tokio::test]
+async fn handlers_that_a_backend_gains_while_it_runs_are_seen_with_the_next_status() {
+    let rig = node([Sim::new("vm").handlers(["kata"])], "").await;
+    let _ = rig.sim("vm").clone().handlers(["kata", "kata-qemu"]);
+    until_handlers(
+        &rig,
+        json!([["kata", "vm"], ["kata-qemu", "vm"], ["runc", "plain"]]),
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn as_long_as_it_was_never_there_an_unknown_handler_may_be_its_own() {
+    let vm = Sim::new("vm").handlers(["kata"]);
+    let sims = [Sim::new("plain").handlers(["runc"]), vm.clone()];
+    let names = ["plain", "vm"].map(str::to_owned);
+    let rig = Rig::with_config(sims, |directory| {
+        let text = table(&names, "", directory);
+        text.replace("/vm.sock", "/elsewhere.sock")
+    })
+    .await;
+    let refused = rig.try_run("kata", "web").await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(refused.message().contains("backend \"vm\""), "{refused}");
+    rig.run_pod("runc", "web").await;
+    rig.reload(|directory| table(&names, "", directory))
+        .result
+        .unwrap();
+    until_handlers(&rig, json!([["kata", "vm"], ["runc", "plain"]])).await;
+}
+
+#[tokio::test]
+async fn a_backend_that_does_not_adopt_any_more_keeps_its_pods_only() {
+    let rig = node([Sim::new("vm").handlers(["kata"])], "").await;
+    rig.run_pod("kata", "web").await;
+    let outcome =
+        rig.reload(|directory| format!("{PLAIN}[backends]\nplain = \"{directory}/plain.sock\"\n"));
+    let changes = outcome.result.unwrap();
+    assert_eq!(
+        (changes.removed, changes.backends_draining[0].pods),
+        (vec!["kata".to_owned()], 1)
+    );
+    assert_eq!(
+        rig.try_run("kata", "late").await.unwrap_err().code(),
+        Code::InvalidArgument
+    );
+}

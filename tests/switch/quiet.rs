@@ -1,0 +1,103 @@
+//! A connection that nobody uses: grpc-go's servers end those that are pinged.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use criswitch::address::Address;
+use criswitch::backend::{Backend, own_headers};
+use criswitch::config::BackendConfig;
+use criswitch::dialer::Dialer;
+use criswitch::{rpc, wire};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tonic::Code;
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+// Frames of HTTP/2 (RFC 9113, 6), and their flags.
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+/// A header, literal and not indexed (RFC 7541, 6.2.2).
+fn header(name: &str, value: &str) -> Vec<u8> {
+    let mut bytes = vec![0];
+    for text in [name, value] {
+        bytes.push(text.len() as u8);
+        bytes.extend_from_slice(text.as_bytes());
+    }
+    bytes
+}
+
+async fn send(peer: &mut DuplexStream, kind: u8, flags: u8, stream: u8, payload: &[u8]) {
+    let length = &(payload.len() as u32).to_be_bytes()[1..];
+    let head = [length, &[kind, flags, 0, 0, 0, stream]].concat();
+    peer.write_all(&[&head[..], payload].concat())
+        .await
+        .unwrap();
+}
+
+/// The kind and the stream of the next frame, whose payload is dropped.
+async fn frame(peer: &mut DuplexStream) -> (u8, u8) {
+    let mut head = [0; 9];
+    peer.read_exact(&mut head).await.unwrap();
+    let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+    let mut payload = vec![0; length as usize];
+    peer.read_exact(&mut payload).await.unwrap();
+    (head[3], head[8])
+}
+
+/// A backend down to its bytes, which answers each call with a message of 50 kB and notes what else it is sent.
+async fn answer(mut peer: DuplexStream, seen: Arc<Mutex<Vec<u8>>>) {
+    let mut preface = [0; PREFACE.len()];
+    peer.read_exact(&mut preface).await.unwrap();
+    assert_eq!(preface, PREFACE);
+    send(&mut peer, SETTINGS, 0, 0, &[]).await;
+    let head = [vec![0x88], header("content-type", "application/grpc")].concat();
+    let message = wire::frame(&[0; 50_000]);
+    loop {
+        let (kind, stream) = frame(&mut peer).await;
+        seen.lock().unwrap().push(kind);
+        if kind == DATA {
+            send(&mut peer, HEADERS, END_HEADERS, stream, &head).await;
+            for piece in message.chunks(16_000) {
+                send(&mut peer, DATA, 0, stream, piece).await;
+            }
+            let end = header("grpc-status", "0");
+            send(&mut peer, HEADERS, END_HEADERS | END_STREAM, stream, &end).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_is_never_pinged_not_even_in_an_idle_hour() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&seen);
+    let dial = move |_: &Address| {
+        let (ours, theirs) = tokio::io::duplex(1 << 20);
+        tokio::spawn(answer(theirs, Arc::clone(&noted)));
+        Ok(ours)
+    };
+    let config = BackendConfig {
+        id: 0,
+        name: "raw".to_owned(),
+        socket: Address::parse("/raw.sock").unwrap(),
+        list_timeout: Duration::from_secs(2),
+        adopt: false,
+        origin: None,
+    };
+    let backend = Backend::new(&config, 1 << 20, Dialer::Memory(Arc::new(dial)));
+    let (wire, connection) = backend.connect().await.unwrap();
+    tokio::spawn(connection);
+    for _ in 0..3 {
+        let (headers, body) = (own_headers(), wire::frame(b""));
+        let asked = backend.ask_over(wire.clone(), &rpc::VERSION, &headers, body);
+        assert_eq!(asked.await.unwrap().code(), Code::Ok);
+        // The clock is paused.
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+    }
+    let seen = seen.lock().unwrap();
+    assert!(seen.contains(&DATA) && !seen.contains(&PING), "{seen:?}");
+}
