@@ -34,6 +34,8 @@ use made::{event, gone_pod, removed_pod};
 const QUEUE: usize = 1024;
 /// The wait before a stream that has ended is opened again.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How long a backend that is gone is still listened to: its last pod's deletion may follow the answer that ended it.
+const LAST_EVENTS: Duration = Duration::from_secs(1);
 
 // `ContainerEventType`.
 const STARTED: u64 = 1;
@@ -173,16 +175,27 @@ fn frames(listener: Listener) -> impl Stream<Item = Result<Frame<Bytes>, Infalli
     stream::unfold(listener, Listener::next)
 }
 
-/// Follows a backend's events for ever, while anybody listens.
+/// Follows a backend's events until it is gone, while anybody listens.
 pub(crate) async fn follow(switch: Arc<Switch>, backend: Arc<Backend>) {
     loop {
-        switch.events.listened(true).await;
+        tokio::select! {
+            biased;
+            () = gone(&switch, &backend) => return,
+            () = switch.events.listened(true) => {}
+        }
         tokio::select! {
             biased;
             () = switch.events.listened(false) => {}
-            never = follow_streams(&switch, &backend) => match never {},
+            () = follow_streams(&switch, &backend) => return,
         }
     }
+}
+
+/// Waits until the table does not have it any more.
+async fn gone(switch: &Switch, backend: &Backend) {
+    let mut tables = switch.tables();
+    let gone = tables.wait_for(|live| live.backend(backend.id).is_err());
+    gone.await.ok();
 }
 
 /// What was known of a backend's pods when its events were last heard.
@@ -225,14 +238,23 @@ impl Before {
     }
 }
 
-/// Opens the backend's stream again and again; its pods' states are told first if that is later than somebody listens.
-async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Infallible {
+/// Opens the backend's stream again and again; its pods' states are told first if that is later than somebody listens,
+/// and the end of its last ones when it is gone.
+async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) {
     let away = !matches!(backend.link().state, State::Ready(_));
     let mut before = away.then(|| Before::now(switch, backend));
     loop {
-        backend.ready().await;
+        tokio::select! {
+            biased;
+            () = gone(switch, backend) => break,
+            () = backend.ready() => {}
+        }
         let failures = backend.link().failures;
-        let failed = follow_stream(switch, backend, &mut before).await.err();
+        let failed = tokio::select! {
+            biased;
+            () = gone_for_a_while(switch, backend) => break,
+            ended = follow_stream(switch, backend, &mut before) => ended.err(),
+        };
         let now = Before::now(switch, backend);
         before = Some(match before.take() {
             Some(untold) => untold.and(now),
@@ -246,6 +268,15 @@ async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Infalli
         }
         tokio::time::sleep(PAUSE).await;
     }
+    if let Some(before) = before {
+        tell_gone(switch, backend, &before, &BTreeSet::new());
+    }
+}
+
+/// Waits until it is gone, and what it had to say of its last pod has come.
+async fn gone_for_a_while(switch: &Switch, backend: &Backend) {
+    gone(switch, backend).await;
+    tokio::time::sleep(LAST_EVENTS).await;
 }
 
 /// Tells one stream's events to its end, and at its beginning what has become of the pods of `before`, which is `None`
@@ -324,12 +355,9 @@ async fn tell_events(
     Ok(())
 }
 
-/// Tells the state of each of the backend's pods, and the deletion of those that it no longer has.
-async fn tell_state(switch: &Arc<Switch>, backend: &Arc<Backend>, before: &Before, asked: &Asked) {
-    // A pod that came just before the stream was asked for is in no event, and perhaps not known yet.
-    steadily(backend, || switch.list(backend, None)).await;
-    let now: BTreeSet<String> = known_pods(switch, backend).into_keys().collect();
-    for (id, status) in before.gone(switch, backend, &now) {
+/// Tells the deletion of those of `before` that are not among `now`.
+fn tell_gone(switch: &Switch, backend: &Backend, before: &Before, now: &BTreeSet<String>) {
+    for (id, status) in before.gone(switch, backend, now) {
         let event = event(&id, DELETED, &status, &[]);
         let renamed = switch
             .renamed(backend, &event, EVENT_HANDLER)
@@ -337,6 +365,14 @@ async fn tell_state(switch: &Arc<Switch>, backend: &Arc<Backend>, before: &Befor
             .flatten();
         switch.events.tell(Ok(renamed.unwrap_or(event)));
     }
+}
+
+/// Tells the state of each of the backend's pods, and the deletion of those that it no longer has.
+async fn tell_state(switch: &Arc<Switch>, backend: &Arc<Backend>, before: &Before, asked: &Asked) {
+    // A pod that came just before the stream was asked for is in no event, and perhaps not known yet.
+    steadily(backend, || switch.list(backend, None)).await;
+    let now: BTreeSet<String> = known_pods(switch, backend).into_keys().collect();
+    tell_gone(switch, backend, before, &now);
     for id in now {
         asked.begin(&id);
         let event = steadily(backend, || state_of(switch, backend, &id)).await;

@@ -56,11 +56,11 @@
 //!    and `filter` do no I/O.
 //! 9. No unsafe code, and no log has what calls carry.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 
 pub mod address;
 pub mod admission;
@@ -126,23 +126,17 @@ pub fn keep_connected(switch: &Arc<switch::Switch>) -> JoinSet<Infallible> {
 async fn connect_all(switch: Arc<switch::Switch>) -> Infallible {
     let mut tables = switch.tables();
     let mut sessions = JoinSet::new();
-    let mut events = HashMap::new();
+    let mut connected = HashSet::new();
     loop {
         let live = switch.live();
         for backend in &live.backends {
-            events.entry(backend.id).or_insert_with(|| {
+            if connected.insert(backend.id) {
                 sessions.spawn(session::keep(Arc::clone(&switch), Arc::clone(backend)));
-                sessions.spawn(events::follow(Arc::clone(&switch), Arc::clone(backend)))
-            });
-        }
-        // The session of a backend that is gone ends by itself.
-        events.retain(|id, follow: &mut AbortHandle| {
-            let stays = live.backend(*id).is_ok();
-            if !stays {
-                follow.abort();
+                sessions.spawn(events::follow(Arc::clone(&switch), Arc::clone(backend)));
             }
-            stays
-        });
+        }
+        // Those of a backend that is gone end by themselves.
+        connected.retain(|id| live.backend(*id).is_ok());
         drop(live);
         tokio::select! {
             changed = tables.changed() => if changed.is_err() { std::future::pending().await },

@@ -3,7 +3,8 @@
 use criswitch::cri;
 use tonic::Code;
 
-use crate::faults::{names, until_state};
+use crate::events::{listening, next};
+use crate::faults::{names, status, until_state};
 use crate::reloads::{old_alone, reload, run_when_ready, table};
 use crate::support::{PATIENCE, Rig, Sim};
 use crate::wait::until;
@@ -130,4 +131,53 @@ async fn what_a_backend_says_after_it_is_gone_makes_it_nobodys_owner() {
         .await
         .unwrap_err();
     assert_eq!(unknown.code(), Code::NotFound, "{unknown}");
+}
+
+#[tokio::test]
+async fn the_last_pods_of_a_backend_that_goes_get_their_deletion_event() {
+    let rig = old_alone().await;
+    let lost = rig.run_pod("runc", "lost").await;
+    reload(&rig, "runc", BOTH, &["old", "new"]);
+    until_state(&rig, "new", "ready").await;
+    let mut events = listening(&rig).await;
+    let old = rig.sim("old");
+    old.stop().await;
+    until_state(&rig, "old", "down").await;
+    reload(&rig, "kata", "kata = \"new\"", &["new"]);
+    // It comes back without them, and is gone with that.
+    old.forget();
+    old.start();
+    until(async || switch_has(&rig, "old").await == Some(false)).await;
+    let event = next(&mut events).await.unwrap();
+    assert_eq!(event.container_id, lost);
+    assert_eq!(
+        event.container_event_type(),
+        cri::ContainerEventType::ContainerDeletedEvent
+    );
+}
+
+#[tokio::test]
+async fn a_removal_that_ends_a_backend_is_told_by_its_event() {
+    let rig = old_alone().await;
+    let pod = rig.run_pod("runc", "web").await;
+    reload(&rig, "runc", BOTH, &["old", "new"]);
+    until_state(&rig, "new", "ready").await;
+    let mut events = listening(&rig).await;
+    reload(&rig, "kata", "kata = \"new\"", &["new"]);
+    rig.stop_pod(&pod).await.unwrap();
+    rig.remove_pod(&pod).await.unwrap();
+    until(async || switch_has(&rig, "old").await == Some(false)).await;
+    loop {
+        let event = next(&mut events).await.unwrap();
+        if event.container_event_type() == cri::ContainerEventType::ContainerDeletedEvent {
+            assert_eq!(event.container_id, pod);
+            return;
+        }
+    }
+}
+
+async fn switch_has(rig: &Rig, name: &str) -> Option<bool> {
+    let own: serde_json::Value = serde_json::from_str(&status(rig).await.info["criswitch"]).ok()?;
+    let mut backends = own["backends"].as_array()?.iter();
+    Some(backends.any(|backend| backend["name"] == name))
 }
