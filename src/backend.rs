@@ -2,6 +2,7 @@
 //!
 //! A call is sent once; nothing here sends it again.
 
+mod absence;
 mod calls;
 
 pub use calls::own_headers;
@@ -20,7 +21,7 @@ use tonic::Status;
 use crate::address::Address;
 use crate::config::BackendConfig;
 use crate::dialer::{self, Connection, Dialer};
-use crate::known::{Absent, Known};
+use crate::known::Known;
 use crate::link::{Link, State};
 use crate::memory::Memory;
 use crate::owners::BackendId;
@@ -56,6 +57,7 @@ pub struct Backend {
     retry: Notify,
     suspected: Notify,
     missed: Notify,
+    missed_statistics: Notify,
     owed: Notify,
     /// Calls sent since it hangs, or since it last answered one.
     unanswered: AtomicUsize,
@@ -129,6 +131,7 @@ impl Backend {
             retry: Notify::new(),
             suspected: Notify::new(),
             missed: Notify::new(),
+            missed_statistics: Notify::new(),
             owed: Notify::new(),
             unanswered: AtomicUsize::new(0),
             creating: AtomicUsize::new(0),
@@ -320,6 +323,11 @@ impl Backend {
         self.missed.notified().await;
     }
 
+    /// Waits until it has missed statistics.
+    pub(crate) async fn missed_statistics(&self) {
+        self.missed_statistics.notified().await;
+    }
+
     /// Waits until it has missed the runtime's configuration.
     pub(crate) async fn owed(&self) {
         self.owed.notified().await;
@@ -330,58 +338,9 @@ impl Backend {
         self.owed.notify_one();
     }
 
-    /// It has missed a list: it is probed, and asked in the background until it answers.
-    pub(crate) fn miss(&self) {
-        self.suspected.notify_one();
-        self.missed.notify_one();
-        let mut known = self.locked();
-        if !std::mem::replace(&mut known.behind, true) {
-            let timeout = self.list_timeout();
-            tracing::warn!(backend = %self.name(), ?timeout, "backend is late with a list; it is asked in the background");
-        }
-    }
-
     /// Its image store has changed.
     pub(crate) fn images_changed(&self) {
         self.locked().lists.images_changed();
-    }
-
-    /// It has been listed whole.
-    pub(crate) fn caught_up(&self) {
-        let mut known = self.locked();
-        let was_behind = std::mem::take(&mut known.behind);
-        if std::mem::take(&mut known.absent) != Absent::default() || was_behind {
-            tracing::info!(backend = %self.name(), "backend is in lists and statistics again");
-        }
-    }
-
-    /// Its last known list has stood in for it; told once until it is back.
-    pub(crate) fn stands_in(&self, rpc: &str) {
-        let mut known = self.locked();
-        known.stood_in += 1;
-        if !std::mem::replace(&mut known.absent.stale, true) {
-            tracing::warn!(backend = %self.name(), rpc, "the last known lists stand in for a silent backend");
-        }
-    }
-
-    /// A merged reply did without it; told once until it is back.
-    pub(crate) fn is_left_out(&self, rpc: &str, status: &Status) {
-        let mut known = self.locked();
-        known.left_out += 1;
-        if !std::mem::replace(&mut known.absent.left_out, true) {
-            let cause = status.message();
-            tracing::warn!(backend = %self.name(), rpc, cause, "a silent backend is left out of statistics");
-        }
-    }
-
-    /// Why there is no use in asking it for a list now.
-    pub(crate) fn silence(&self) -> Option<Status> {
-        let link = self.link();
-        match link.state.cause() {
-            Some(cause) => Some(self.unavailable(cause)),
-            None if self.locked().behind => Some(self.unavailable("it is late with its lists")),
-            None => None,
-        }
     }
 
     /// When it last answered anything.
@@ -409,7 +368,7 @@ impl Backend {
                     let cause = link.ok().and_then(|link| link.state.cause().cloned());
                     return Err(self.unavailable(&cause.unwrap_or_default()).into());
                 }
-                () = tokio::time::sleep(self.list_timeout()) => self.suspected.notify_one(),
+                () = tokio::time::sleep(self.list_timeout()) => self.suspect(),
             }
         }
     }

@@ -49,6 +49,27 @@ pub struct Draining {
     pub pods: usize,
     /// How many containers.
     pub containers: usize,
+    /// The line under `[backends]` that a restart would need to know it, if no file has it.
+    pub restart_needs: Option<String>,
+}
+
+impl Draining {
+    fn line(&self) -> String {
+        let Draining {
+            name,
+            pods,
+            containers,
+            ..
+        } = self;
+        let owns =
+            format!("backend draining: {name}, which owns {pods} pods and {containers} containers");
+        match &self.restart_needs {
+            Some(line) => {
+                format!("{owns}; until they are gone a restart needs under [backends]: {line}")
+            }
+            None => owns,
+        }
+    }
 }
 
 impl Changes {
@@ -59,12 +80,13 @@ impl Changes {
             let name = backend.name().to_string();
             match before.backend(backend.id) {
                 Err(_) => changes.backends_added.push(name),
-                Ok(_) if before.takes_pods(backend.id) && !after.takes_pods(backend.id) => {
+                Ok(_) if is_left(before, after, backend.id) => {
                     let (pods, containers) = owners.count(backend.id);
                     changes.backends_draining.push(Draining {
                         name,
                         pods,
                         containers,
+                        restart_needs: after.line_for_restart(backend),
                     });
                 }
                 Ok(_) => {}
@@ -118,7 +140,14 @@ impl Changes {
     pub(crate) fn json(&self) -> Json {
         let moved =
             |moved: &Moved| json!({ "name": moved.name, "from": moved.from, "to": moved.to });
-        let draining = |backend: &Draining| json!({ "name": backend.name, "pods": backend.pods, "containers": backend.containers });
+        let draining = |backend: &Draining| {
+            json!({
+                "name": backend.name,
+                "pods": backend.pods,
+                "containers": backend.containers,
+                "restartNeeds": backend.restart_needs,
+            })
+        };
         json!({
             "handlersAdded": self.added,
             "handlersRemoved": self.removed,
@@ -147,16 +176,7 @@ impl Changes {
             lines.push(format!("default: {to} instead of {from}"));
         }
         lines.extend(all("backend added:", &self.backends_added));
-        for Draining {
-            name,
-            pods,
-            containers,
-        } in &self.backends_draining
-        {
-            lines.push(format!(
-                "backend draining: {name}, which owns {pods} pods and {containers} containers"
-            ));
-        }
+        lines.extend(self.backends_draining.iter().map(Draining::line));
         lines.extend(all("backend gone:", &self.backends_gone));
         if self.settings {
             lines.push("settings changed".to_owned());
@@ -172,6 +192,12 @@ impl fmt::Display for Changes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.lines().join("; "))
     }
+}
+
+/// Whether it is kept for its pods from now on, or from now on without a row of its own.
+fn is_left(before: &Live, after: &Live, backend: BackendId) -> bool {
+    before.takes_pods(backend) && !after.takes_pods(backend)
+        || before.names(backend) && !after.names(backend)
 }
 
 /// Whether anything is set otherwise that has no line of its own.

@@ -9,12 +9,14 @@ mod log;
 mod manifests;
 mod node;
 mod notify;
+mod pods;
 mod probe;
 mod reload;
 mod routes;
 mod running;
 mod serve;
 mod shell;
+mod status;
 
 use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
@@ -41,6 +43,8 @@ Examples:
   criswitch check --json    the same for programs
   criswitch serve           serve until SIGTERM, then finish calls
   criswitch reload          take up a changed configuration
+  criswitch status --watch  how it is, again and again
+  criswitch pods --backend old
   criswitch manifests | kubectl apply -f -
   criswitch man | man -l -
   crictl -r unix:///run/criswitch/criswitch.sock pods
@@ -60,6 +64,10 @@ struct Cli {
 enum Command {
     /// Serve the CRI on the configuration's socket until SIGTERM or SIGINT.
     Serve(File),
+    /// Show how the daemon is: its backends, its table, its last reload.
+    Status(Status),
+    /// Show which pod is where.
+    Pods(Pods),
     /// Make the daemon read its configuration again, and show what came of it.
     Reload(Reload),
     /// Tell every problem of the configuration, or show the table as it will run.
@@ -109,6 +117,36 @@ struct Check {
 }
 
 #[derive(Args)]
+struct Status {
+    #[command(flatten)]
+    file: File,
+    /// Write JSON.
+    #[arg(long)]
+    json: bool,
+    /// Show it again every 2 seconds, until Ctrl-C.
+    #[arg(long)]
+    watch: bool,
+}
+
+#[derive(Args)]
+struct Pods {
+    #[command(flatten)]
+    file: File,
+    /// Write JSON.
+    #[arg(long)]
+    json: bool,
+    /// Only those of this handler, by the table's name.
+    #[arg(long, value_name = "NAME")]
+    handler: Option<String>,
+    /// Only those of this backend.
+    #[arg(long, value_name = "NAME")]
+    backend: Option<String>,
+    /// Only those of this Kubernetes namespace.
+    #[arg(long, short, value_name = "NAME")]
+    namespace: Option<String>,
+}
+
+#[derive(Args)]
 struct Reload {
     #[command(flatten)]
     file: File,
@@ -154,6 +192,8 @@ impl Command {
     fn run(self) -> anyhow::Result<Verdict> {
         match self {
             Command::Serve(file) => serve::serve(Config::load(&file.path)?),
+            Command::Status(status) => status.run(),
+            Command::Pods(pods) => pods.run(),
             Command::Reload(reload) => reload.run(),
             Command::Check(check) => check.run(),
             Command::Discover(discover) => discover.run(),

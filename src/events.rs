@@ -3,12 +3,14 @@
 //! When a backend's stream ends and comes back, an event for each of its pods tells the state as it is then. A client's
 //! stream never ends because a backend went away.
 
+mod made;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::{Stream, stream};
 use http::HeaderMap;
 use http_body::Frame;
@@ -26,6 +28,7 @@ use crate::status;
 use crate::streams::Messages;
 use crate::switch::Switch;
 use crate::wire::{self, Malformed};
+use made::{event, gone_pod, removed_pod};
 
 /// Events that a client may leave unread before it is cut off.
 const QUEUE: usize = 1024;
@@ -196,9 +199,15 @@ impl Before {
         Before { pods, at }
     }
 
+    /// This, and what came to be known since without anybody being told.
+    fn and(mut self, later: Before) -> Before {
+        self.pods.extend(later.pods);
+        self
+    }
+
     /// The pods that have gone since: those that are not among `now`, also such as came and went.
     fn gone(
-        self,
+        &self,
         switch: &Switch,
         backend: &Backend,
         now: &BTreeSet<String>,
@@ -209,7 +218,7 @@ impl Before {
             .into_iter();
         let removed = removed.map(|(id, uid)| (id.clone(), removed_pod(&id, &uid)));
         // What was listed says more.
-        let all: BTreeMap<_, _> = removed.chain(self.pods).collect();
+        let all: BTreeMap<_, _> = removed.chain(self.pods.clone()).collect();
         all.into_iter()
             .filter(|(id, _)| !now.contains(id))
             .collect()
@@ -223,8 +232,12 @@ async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Infalli
     loop {
         backend.ready().await;
         let failures = backend.link().failures;
-        let failed = follow_stream(switch, backend, before.take()).await.err();
-        before = Some(Before::now(switch, backend));
+        let failed = follow_stream(switch, backend, &mut before).await.err();
+        let now = Before::now(switch, backend);
+        before = Some(match before.take() {
+            Some(untold) => untold.and(now),
+            None => now,
+        });
         if let Some(failed) = failed.filter(|failed| failed.code() == Code::Unimplemented) {
             let end = failed.named(backend).into_trailers();
             let _lacks = switch.events.lacks(backend.id, end);
@@ -235,18 +248,21 @@ async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Infalli
     }
 }
 
-/// Tells one stream's events to its end, and at its beginning what has become of the pods of `before`.
+/// Tells one stream's events to its end, and at its beginning what has become of the pods of `before`, which is `None`
+/// when that is done.
 async fn follow_stream(
     switch: &Arc<Switch>,
     backend: &Arc<Backend>,
-    before: Option<Before>,
+    before: &mut Option<Before>,
 ) -> Result<(), Failed> {
+    let asked = Asked::default();
     let told = async {
         if let Some(before) = before {
-            tell_state(switch, backend, before).await;
+            tell_state(switch, backend, before, &asked).await;
         }
+        *before = None;
     };
-    let mut streamed = std::pin::pin!(tell_events(switch, backend));
+    let mut streamed = std::pin::pin!(tell_events(switch, backend, &asked));
     tokio::select! {
         biased;
         result = &mut streamed => result,
@@ -255,8 +271,38 @@ async fn follow_stream(
     }
 }
 
+/// The pod whose state is asked for just now, and whether an event of its own came meanwhile, which is newer.
+#[derive(Default)]
+struct Asked(Mutex<Option<(String, bool)>>);
+
+impl Asked {
+    fn begin(&self, pod: &str) {
+        *self.locked() = Some((pod.to_owned(), false));
+    }
+
+    fn heard(&self, event: &[u8]) {
+        // `pod_sandbox_status.id`; what cannot be read is of no pod.
+        let pod = wire::string(event, &[4, 1]).unwrap_or_default();
+        if let Some((_, heard)) = self.locked().as_mut().filter(|(asked, _)| asked == pod) {
+            *heard = true;
+        }
+    }
+
+    fn is_overtaken(&self) -> bool {
+        self.locked().take().is_some_and(|(_, heard)| heard)
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Option<(String, bool)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Tells the backend's events as they come.
-async fn tell_events(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Result<(), Failed> {
+async fn tell_events(
+    switch: &Arc<Switch>,
+    backend: &Arc<Backend>,
+    asked: &Asked,
+) -> Result<(), Failed> {
     let (headers, body) = (own_headers(), wire::frame(&[]));
     let call = Call {
         row: &rpc::EVENTS,
@@ -268,6 +314,7 @@ async fn tell_events(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Result<(),
     while let Some(message) = messages.next(backend).await? {
         let renamed = switch.renamed(backend, &message, EVENT_HANDLER)?;
         let event = renamed.unwrap_or(message);
+        asked.heard(&event);
         // As long as a listener has not read it, it counts as the backend's.
         let mut held = backend.memory.held();
         let grown = held.grow(event.len());
@@ -278,7 +325,7 @@ async fn tell_events(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Result<(),
 }
 
 /// Tells the state of each of the backend's pods, and the deletion of those that it no longer has.
-async fn tell_state(switch: &Arc<Switch>, backend: &Arc<Backend>, before: Before) {
+async fn tell_state(switch: &Arc<Switch>, backend: &Arc<Backend>, before: &Before, asked: &Asked) {
     // A pod that came just before the stream was asked for is in no event, and perhaps not known yet.
     steadily(backend, || switch.list(backend, None)).await;
     let now: BTreeSet<String> = known_pods(switch, backend).into_keys().collect();
@@ -291,7 +338,9 @@ async fn tell_state(switch: &Arc<Switch>, backend: &Arc<Backend>, before: Before
         switch.events.tell(Ok(renamed.unwrap_or(event)));
     }
     for id in now {
-        if let Some(event) = steadily(backend, || state_of(switch, backend, &id)).await {
+        asked.begin(&id);
+        let event = steadily(backend, || state_of(switch, backend, &id)).await;
+        if let Some(event) = event.filter(|_| !asked.is_overtaken()) {
             switch.events.tell(Ok(event));
         }
     }
@@ -351,26 +400,6 @@ async fn ask_id(backend: &Backend, row: &'static rpc::Row, id: &str) -> Result<B
     backend.message(&answer)
 }
 
-/// A `ContainerEventResponse` of now.
-fn event(id: &str, kind: u64, status: &[u8], containers: &[Bytes]) -> Bytes {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    let mut out = BytesMut::new();
-    wire::put_bytes(&mut out, 1, id.as_bytes());
-    wire::put_varint(&mut out, 2, kind);
-    wire::put_varint(
-        &mut out,
-        3,
-        u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
-    );
-    wire::put_bytes(&mut out, 4, status);
-    for container in containers {
-        wire::put_bytes(&mut out, 5, container);
-    }
-    out.freeze()
-}
-
 /// The backend's pods, and what was last listed of them as a `PodSandboxStatus` that is not ready.
 fn known_pods(switch: &Switch, backend: &Backend) -> HashMap<String, Bytes> {
     let lists = backend.known().lists;
@@ -392,38 +421,4 @@ fn known_pods(switch: &Switch, backend: &Backend) -> HashMap<String, Bytes> {
             )
         })
         .collect()
-}
-
-fn gone_pod(id: &str, listed: &[u8]) -> Bytes {
-    let mut out = BytesMut::new();
-    wire::put_bytes(&mut out, 1, id.as_bytes());
-    // What cannot be read is left out.
-    out.extend_from_slice(&pod_status(listed).unwrap_or_default());
-    wire::put_varint(&mut out, 3, NOT_READY);
-    out.freeze()
-}
-
-/// All that is known of a pod that was removed.
-fn removed_pod(id: &str, uid: &str) -> Bytes {
-    let mut out = BytesMut::from(wire::with_string(&[], &[1], id).as_ref());
-    wire::put_bytes(&mut out, 2, &wire::with_string(&[], &[2], uid));
-    wire::put_varint(&mut out, 3, NOT_READY);
-    out.freeze()
-}
-
-/// A `PodSandboxStatus` from a listed `PodSandbox`, whose fields have other numbers.
-fn pod_status(pod: &[u8]) -> Result<Bytes, Malformed> {
-    let mut out = BytesMut::new();
-    for field in wire::fields(pod) {
-        let field = field?;
-        match (field.number, field.value) {
-            (2, wire::Value::Bytes(value)) => wire::put_bytes(&mut out, 2, value),
-            (4, wire::Value::Varint(created_at)) => wire::put_varint(&mut out, 4, created_at),
-            (number @ 5..=7, wire::Value::Bytes(value)) => {
-                wire::put_bytes(&mut out, number + 2, value);
-            }
-            _ => {}
-        }
-    }
-    Ok(out.freeze())
 }

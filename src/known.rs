@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::lists::{Lists, Snapshot};
-use crate::rpc::List;
+use crate::rpc::{List, Row};
 
 /// What a backend last said of itself, as encoded.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +31,8 @@ pub struct Known {
     pub left_out: u64,
     /// It has missed a list and has not been listed whole since.
     pub(crate) behind: bool,
+    /// The statistics that it has missed and has not answered since.
+    pub(crate) late: Vec<&'static Row>,
     /// Something has stood in for it, or it was left out, and that was logged; until it is listed whole again.
     pub absent: Absent,
 }

@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 
 use crate::answer::Answer;
 use crate::backend::{Backend, Wire, own_headers};
-use crate::rpc::{self, List, Row};
+use crate::rpc::{self, List, Merge, Row};
 use crate::switch::Switch;
 use crate::wire;
 
@@ -47,6 +47,25 @@ impl Switch {
         let version = backend.message(&answer)?;
         backend.learn(|known| known.version = version);
         Ok(())
+    }
+
+    /// Asks a backend for all of a list, whatever it says; of a stream the list that tells the same.
+    ///
+    /// # Errors
+    /// `Unavailable` if it does not say anything.
+    pub(crate) async fn answers(
+        backend: &Backend,
+        wire: &Wire,
+        row: &'static Row,
+    ) -> Result<(), Status> {
+        let row = match row.merge() {
+            Some(Merge::Interleave(list)) => list,
+            _ => row,
+        };
+        match own_call(backend, Some(wire), row, wire::frame(&[])).await {
+            Err(status) if status.code() == Code::Unavailable => Err(status),
+            _ => Ok(()),
+        }
     }
 
     /// Asks a backend for its status, so that it has a last word when a client's question is answered

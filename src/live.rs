@@ -179,6 +179,12 @@ impl Live {
         self.config.table.backends.iter().any(|row| row.id == id)
     }
 
+    /// The line under `[backends]` with which a restart would know it, if no file names it.
+    pub(crate) fn line_for_restart(&self, backend: &Backend) -> Option<String> {
+        let line = || format!("{} = {:?}", backend.name(), backend.socket.to_string());
+        (!self.names(backend.id)).then(line)
+    }
+
     /// Those that no file names any more.
     pub(crate) fn unnamed(&self) -> impl Iterator<Item = &Arc<Backend>> {
         let unnamed = |backend: &&Arc<Backend>| !self.names(backend.id);
@@ -190,11 +196,6 @@ impl Live {
         let renamed = |row: &Handler| row.backend == id && row.backend_handler != row.name;
         self.table.handlers.iter().any(renamed)
     }
-}
-
-/// The line under `[backends]` with which a restart would know it.
-pub(crate) fn line_for(backend: &Backend) -> String {
-    format!("{} = {:?}", backend.name(), backend.socket.to_string())
 }
 
 /// A backend that the table does not name any more leaves its name to one that it does.

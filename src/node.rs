@@ -18,20 +18,31 @@ use crate::answer::Answer;
 use crate::backend::{Backend, own_headers};
 use crate::call::{Call, Failed};
 use crate::link::State;
-use crate::live::{self, Live};
+use crate::live::Live;
 use crate::reply::{self, Reply};
-use crate::rpc;
+use crate::rpc::{self, Kind};
 use crate::switch::Switch;
 use crate::wire::{self, Malformed};
 
 pub use merged::merged;
 use merged::{Condition, conditions, text, unready};
 
+/// The header of a verbose `Status` that asks for the ids of each backend's pods.
+pub const WITH_PODS: &str = "criswitch-pods";
+
 /// How long a backend may take before what it said last is used.
 const STATUS_WAIT: Duration = Duration::from_secs(1);
 
 /// How old the default backend's last `Status` may be to stand for it; the kubelet calls a node not ready after as long.
 const STATUS_TRUST: Duration = Duration::from_secs(30);
+
+/// How much a `Status` tells of the switch itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Detail {
+    None,
+    Info,
+    Pods,
+}
 
 /// What one backend says of itself.
 #[derive(Debug)]
@@ -57,7 +68,12 @@ impl Switch {
         .await;
         let said: Vec<_> = std::iter::once(said).chain(others).collect();
         let verbose = wire::varint(&call.message(), &[1]).is_ok_and(|verbose| verbose != 0);
-        let message = self.node_status(live, &said, verbose);
+        let detail = match verbose {
+            true if call.headers.contains_key(WITH_PODS) => Detail::Pods,
+            true => Detail::Info,
+            false => Detail::None,
+        };
+        let message = self.node_status(live, &said, detail);
         // All that they say has been read before.
         let message = message.map_err(|fault| default.malformed(&fault))?;
         Ok(match answer {
@@ -140,7 +156,7 @@ impl Switch {
             silent: None,
         };
         let kept = self
-            .node_status(&self.live(), slice::from_ref(&said), true)
+            .node_status(&self.live(), slice::from_ref(&said), Detail::Info)
             .and_then(|_| merged::without_info(&said.status))
             .map_err(|fault| backend.malformed(&fault))?;
         backend.learn(|known| known.say_status(kept));
@@ -148,13 +164,13 @@ impl Switch {
         Ok(said)
     }
 
-    fn node_status(&self, live: &Live, said: &[Said], verbose: bool) -> Result<Bytes, Malformed> {
-        let info = verbose.then(|| self.info(live, said)).transpose()?;
-        merged(&live.table, said, info.as_ref())
+    fn node_status(&self, live: &Live, said: &[Said], detail: Detail) -> Result<Bytes, Malformed> {
+        let info = (detail != Detail::None).then(|| self.info(live, said, detail));
+        merged(&live.table, said, info.transpose()?.as_ref())
     }
 
     /// The switch's own key of `info`.
-    fn info(&self, live: &Live, said: &[Said]) -> Result<Json, Malformed> {
+    fn info(&self, live: &Live, said: &[Said], detail: Detail) -> Result<Json, Malformed> {
         let handlers: Vec<Json> = live
             .table
             .handlers
@@ -176,10 +192,19 @@ impl Switch {
                 })
             })
             .collect();
-        let backends: Vec<Json> = said
-            .iter()
-            .map(|said| self.backend_info(live, said))
-            .collect::<Result<_, _>>()?;
+        let mut backends = Vec::with_capacity(said.len());
+        for said in said {
+            let mut info = self.backend_info(live, said)?;
+            if let (Detail::Pods, Some(info)) = (detail, info.as_object_mut()) {
+                let pods: Json = self
+                    .owners()
+                    .of(Kind::Pod, said.backend.id)
+                    .into_iter()
+                    .collect();
+                info.insert("podIds".to_owned(), pods);
+            }
+            backends.push(info);
+        }
         Ok(json!({
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
@@ -216,7 +241,7 @@ impl Switch {
             "joined": backend.has_joined(),
             "draining": live.drains(backend.id),
             "adopts": live.adopting().any(|row| row.id == backend.id),
-            "restartNeeds": (!live.names(backend.id)).then(|| live::line_for(backend)),
+            "restartNeeds": live.line_for_restart(backend),
             "cause": link.state.cause().map(ToString::to_string),
             "since": humantime::format_rfc3339_seconds(link.since).to_string(),
             "transitions": link.transitions,

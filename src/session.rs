@@ -118,6 +118,7 @@ async fn life(
                         biased;
                         () = hang(backend, wire) => {}
                         never = catch_up(switch, backend, wire) => match never {},
+                        never = ask_on(backend, wire) => match never {},
                         never = repay(switch, backend, wire) => match never {},
                         never = look_for_the_end(switch, backend, wire) => match never {},
                     }
@@ -173,6 +174,21 @@ async fn catch_up(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infal
             tokio::time::sleep(pause(&backend.name(), failures)).await;
         }
         backend.caught_up();
+    }
+}
+
+/// Asks a backend for the statistics that it has missed, one call at a time, until it has answered.
+async fn ask_on(backend: &Backend, wire: &Wire) -> Infallible {
+    loop {
+        while let Some(row) = backend.known().late.first().copied() {
+            let mut failures = 0;
+            while Switch::answers(backend, wire, row).await.is_err() {
+                failures += 1;
+                tokio::time::sleep(pause(&backend.name(), failures)).await;
+            }
+            backend.has_statistics(row);
+        }
+        backend.missed_statistics().await;
     }
 }
 

@@ -23,7 +23,7 @@ impl Switch {
         backend: &Backend,
         own: impl Future<Output = Result<Share, Failed>>,
     ) -> Result<Share, Failed> {
-        if let Some(status) = backend.silence()
+        if let Some(status) = backend.silence(call.row)
             && let Some(share) = self.stand_in(call, backend, &status)
         {
             return Ok(share);
@@ -32,9 +32,14 @@ impl Switch {
         let answered = match tokio::time::timeout(backend.list_timeout(), &mut own).await {
             Ok(answered) => answered,
             Err(_) => {
-                backend.miss();
                 let status = backend.unavailable("it is late");
-                match self.stand_in(call, backend, &status) {
+                let share = self.stand_in(call, backend, &status);
+                match call.row.merge().and_then(rpc::silent) {
+                    Some(Silent::LastKnown) => backend.miss(),
+                    _ if share.is_some() => backend.miss_statistics(call.row),
+                    _ => backend.suspect(),
+                }
+                match share {
                     Some(share) => return Ok(share),
                     None => own.await,
                 }

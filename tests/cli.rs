@@ -46,6 +46,8 @@ mod secrets;
 mod serve;
 #[path = "cli/shell.rs"]
 mod shell;
+#[path = "cli/status.rs"]
+mod status;
 #[path = "cli/told.rs"]
 mod told;
 #[path = "cli/usage.rs"]

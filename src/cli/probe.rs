@@ -15,6 +15,7 @@ use criswitch::dialer::{self, Dialer};
 use criswitch::rpc::{self, Row};
 use criswitch::wire;
 use futures_util::future::join_all;
+use http::HeaderMap;
 use prost::Message;
 use serde_json::Value;
 use tonic::Code;
@@ -77,16 +78,21 @@ impl Found {
 
     /// What a handler of its can do, by the CRI's names.
     pub(super) fn features_of(&self, handler: &str) -> Vec<&'static str> {
-        let found = self.handlers.iter().find(|found| found.name == handler);
-        let features = found.and_then(|found| found.features).unwrap_or_default();
-        names(&[
-            (
-                "recursive_read_only_mounts",
-                features.recursive_read_only_mounts,
-            ),
-            ("user_namespaces", features.user_namespaces),
-        ])
+        features_of(&self.handlers, handler)
     }
+}
+
+/// What the handler of this name can do, by the CRI's names.
+pub(super) fn features_of(handlers: &[RuntimeHandler], handler: &str) -> Vec<&'static str> {
+    let found = handlers.iter().find(|found| found.name == handler);
+    let features = found.and_then(|found| found.features).unwrap_or_default();
+    names(&[
+        (
+            "recursive_read_only_mounts",
+            features.recursive_read_only_mounts,
+        ),
+        ("user_namespaces", features.user_namespaces),
+    ])
 }
 
 fn names(features: &[(&'static str, bool)]) -> Vec<&'static str> {
@@ -214,7 +220,8 @@ fn configured(status: &StatusResponse) -> Option<Configured> {
 /// A runtime without `RuntimeConfig` has no opinion.
 async fn ask_cgroup_driver(backend: &Backend, wire: &Wire) -> anyhow::Result<Option<CgroupDriver>> {
     let row = &rpc::RUNTIME_CONFIG;
-    let answer = send(backend, wire, row, &RuntimeConfigRequest::default()).await?;
+    let request = RuntimeConfigRequest::default();
+    let answer = send(backend, wire, row, &own_headers(), &request).await?;
     if answer.code() == Code::Unimplemented {
         return Ok(None);
     }
@@ -223,13 +230,24 @@ async fn ask_cgroup_driver(backend: &Backend, wire: &Wire) -> anyhow::Result<Opt
     Ok(config.linux.map(|linux| linux.cgroup_driver()))
 }
 
-pub(super) async fn call(
+async fn call(
     backend: &Backend,
     wire: &Wire,
     row: &Row,
     request: &impl Message,
 ) -> anyhow::Result<Bytes> {
-    let answer = send(backend, wire, row, request).await?;
+    call_with(backend, wire, row, &own_headers(), request).await
+}
+
+/// The message of a reply to `request`, sent with these headers.
+pub(super) async fn call_with(
+    backend: &Backend,
+    wire: &Wire,
+    row: &Row,
+    headers: &HeaderMap,
+    request: &impl Message,
+) -> anyhow::Result<Bytes> {
+    let answer = send(backend, wire, row, headers, request).await?;
     message(backend, row, &answer)
 }
 
@@ -237,11 +255,11 @@ async fn send(
     backend: &Backend,
     wire: &Wire,
     row: &Row,
+    headers: &HeaderMap,
     request: &impl Message,
 ) -> anyhow::Result<Answer> {
     let body = wire::frame(&request.encode_to_vec());
-    let headers = own_headers();
-    Ok(backend.ask_over(wire.clone(), row, &headers, body).await?)
+    Ok(backend.ask_over(wire.clone(), row, headers, body).await?)
 }
 
 fn message(backend: &Backend, row: &Row, answer: &Answer) -> anyhow::Result<Bytes> {

@@ -5,12 +5,15 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use criswitch::address::Address;
-use criswitch::backend::{Backend, Wire};
+use criswitch::backend::{self, Wire, own_headers};
 use criswitch::config::BackendConfig;
 use criswitch::cri::{StatusRequest, StatusResponse};
 use criswitch::dialer::{Connection, Dialer};
+use criswitch::node::WITH_PODS;
 use criswitch::rpc::{self, Row};
+use http::{HeaderMap, HeaderValue};
 use prost::Message;
+use serde::Deserialize;
 use serde_json::Value as Json;
 
 use super::probe;
@@ -22,10 +25,74 @@ const MAX_MESSAGE: usize = 1 << 30;
 /// The key of the verbose Status' `info` that a switch adds.
 const OWN: &str = "criswitch";
 
+/// What a switch tells of itself.
+#[derive(Deserialize)]
+pub(super) struct Info {
+    pub(super) version: String,
+    pub(super) pid: u32,
+    pub(super) default: String,
+    pub(super) handlers: Vec<Handler>,
+    pub(super) backends: Vec<Backend>,
+    pub(super) configuration: Configuration,
+    pub(super) reloads: Reloads,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Handler {
+    pub(super) name: String,
+    pub(super) backend: Option<String>,
+    pub(super) backend_handler: String,
+    pub(super) origin: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Backend {
+    pub(super) name: String,
+    pub(super) socket: String,
+    pub(super) state: String,
+    pub(super) since: String,
+    pub(super) joined: bool,
+    pub(super) draining: bool,
+    pub(super) restart_needs: Option<String>,
+    pub(super) runtime: String,
+    pub(super) version: String,
+    pub(super) stale_list_age_seconds: Option<u64>,
+    pub(super) pods: usize,
+    pub(super) containers: usize,
+    /// Only where they were asked for.
+    #[serde(default)]
+    pub(super) pod_ids: Vec<String>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Configuration {
+    pub(super) files: Vec<String>,
+    pub(super) hash: String,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Reloads {
+    pub(super) last: Option<Reload>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Reload {
+    pub(super) at: String,
+    pub(super) changes: Option<Changes>,
+    pub(super) problems: Option<String>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Changes {
+    pub(super) lines: Vec<String>,
+}
+
 /// A connection to a switch.
 pub(super) struct Running {
     socket: Address,
-    switch: Backend,
+    switch: backend::Backend,
     wire: Wire,
     /// What drives the connection.
     _connection: tokio::task::JoinHandle<()>,
@@ -34,7 +101,7 @@ pub(super) struct Running {
 impl Running {
     /// Connects to whoever serves on `socket`; within a tokio runtime.
     pub(super) async fn connect(socket: &Address) -> anyhow::Result<Running> {
-        let switch = Backend::new(
+        let switch = backend::Backend::new(
             &BackendConfig {
                 id: 0,
                 name: OWN.to_owned(),
@@ -68,8 +135,11 @@ impl Running {
     /// # Errors
     /// Also if it is not a switch.
     pub(super) async fn info(&self) -> anyhow::Result<Json> {
-        let status = self.status().await?;
-        own_info(&status).with_context(|| {
+        self.own(&self.status().await?)
+    }
+
+    fn own(&self, status: &StatusResponse) -> anyhow::Result<Json> {
+        own_info(status).with_context(|| {
             format!(
                 "{} is served, but not by criswitch; try --config, or the socket that `listen` names",
                 self.socket
@@ -77,9 +147,27 @@ impl Running {
         })
     }
 
+    /// As [`Running::info`], with the ids of each backend's pods.
+    pub(super) async fn info_with_pods(&self) -> anyhow::Result<Json> {
+        let mut headers = own_headers();
+        headers.insert(WITH_PODS, HeaderValue::from_static("1"));
+        let request = StatusRequest { verbose: true };
+        let status = self.call_with(&rpc::STATUS, &headers, &request).await?;
+        self.own(&StatusResponse::decode(status).context("its Status cannot be read")?)
+    }
+
     /// The message of its reply to `request`.
     pub(super) async fn call(&self, row: &Row, request: &impl Message) -> anyhow::Result<Bytes> {
-        let call = probe::call(&self.switch, &self.wire, row, request);
+        self.call_with(row, &own_headers(), request).await
+    }
+
+    async fn call_with(
+        &self,
+        row: &Row,
+        headers: &HeaderMap,
+        request: &impl Message,
+    ) -> anyhow::Result<Bytes> {
+        let call = probe::call_with(&self.switch, &self.wire, row, headers, request);
         let Ok(reply) = tokio::time::timeout(LIMIT, call).await else {
             bail!(
                 "{}: no answer to {} within {LIMIT:?}",

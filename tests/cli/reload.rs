@@ -16,7 +16,7 @@ use crate::{Outcome, run_beside, text};
 pub(crate) struct Files(TempDir);
 
 impl Files {
-    fn new() -> Files {
+    pub(crate) fn new() -> Files {
         Files(tempfile::tempdir().unwrap())
     }
 
@@ -38,8 +38,8 @@ impl Files {
 /// A daemon, two runtimes, and a table that knows the first.
 pub(crate) struct Node {
     pub(crate) files: Files,
-    old: Sim,
-    new: Sim,
+    pub(crate) old: Sim,
+    pub(crate) new: Sim,
     daemon: Daemon,
 }
 
@@ -85,7 +85,7 @@ impl Node {
         format!("kata = {:?}", self.new.socket())
     }
 
-    fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         Client::new(&self.files.path("criswitch.sock"))
     }
 

@@ -21,6 +21,8 @@ fn help_and_version_are_answers() {
 
         Commands:
           serve        Serve the CRI on the configuration's socket until SIGTERM or SIGINT
+          status       Show how the daemon is: its backends, its table, its last reload
+          pods         Show which pod is where
           reload       Make the daemon read its configuration again, and show what came of it
           check        Tell every problem of the configuration, or show the table as it will run
           manifests    Print the RuntimeClass of each handler of the table, for kubectl apply -f -
@@ -42,6 +44,8 @@ fn help_and_version_are_answers() {
           criswitch check --json    the same for programs
           criswitch serve           serve until SIGTERM, then finish calls
           criswitch reload          take up a changed configuration
+          criswitch status --watch  how it is, again and again
+          criswitch pods --backend old
           criswitch manifests | kubectl apply -f -
           criswitch man | man -l -
           crictl -r unix:///run/criswitch/criswitch.sock pods

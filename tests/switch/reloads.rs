@@ -97,7 +97,8 @@ async fn a_handler_that_is_gone_refuses_new_pods_and_its_pods_live_on() {
         [Draining {
             name: "new".into(),
             pods: 1,
-            containers: 0
+            containers: 0,
+            restart_needs: Some(format!("new = {:?}", rig.sim("new").socket())),
         }]
     );
     let refused = rig.try_run("kata", "late").await.unwrap_err();

@@ -144,6 +144,47 @@ async fn statistics_leave_it_out_after_list_timeout() {
 }
 
 #[tokio::test]
+async fn statistics_that_are_missed_are_left_out_at_once_until_they_come() {
+    let logged = Logged::here();
+    let keys = "start_wait = \"0s\"\nlist_timeout = \"1s\"";
+    let rig = node(keys, [Sim::new("runc"), Sim::new("kata")]).await;
+    rig.run("runc", "plain").await;
+    rig.run("kata", "boxed").await;
+    let kata = rig.sim("kata");
+    let stats = async || {
+        let request = criswitch::cri::ListPodSandboxStatsRequest::default();
+        let stats = rig.runtime().list_pod_sandbox_stats(request).await.unwrap();
+        stats.into_inner().stats.len()
+    };
+    kata.hold("ListPodSandboxStats");
+    assert_eq!(stats().await, 1);
+    let more = async {
+        for _ in 0..5 {
+            assert_eq!(stats().await, 1);
+            rig.pods().await.unwrap();
+        }
+    };
+    tokio::time::timeout(LIST_TIMEOUT, more)
+        .await
+        .expect("it waits each time");
+    // The client's call was given up, the one in the background has begun.
+    kata.until(|journal| held(journal, "ListPodSandboxStats") == 1)
+        .await;
+    // Its lists are its own all the while.
+    assert_eq!(told_of(&rig, "kata").await["listsStoodInFor"], 0);
+    kata.release("ListPodSandboxStats");
+    wait::until(async || stats().await == 2).await;
+    for (words, lines) in [
+        ("left out of statistics", 1),
+        ("in statistics again", 1),
+        ("late with a list", 0),
+    ] {
+        let told = logged.lines(&["kata", words]);
+        assert_eq!(told.len(), lines, "{words}: {}", logged.text());
+    }
+}
+
+#[tokio::test]
 async fn a_list_timeout_of_its_own_counts_for_a_backend() {
     let text = |directory: &str| {
         format!(

@@ -1,0 +1,144 @@
+//! `criswitch pods`: which pod is where.
+
+use std::collections::HashMap;
+
+use anyhow::bail;
+use criswitch::config::Config;
+use criswitch::cri::{PodSandbox, PodSandboxState};
+use serde_json::{Value as Json, json};
+
+use super::columns::columns;
+use super::running::{Info, Running};
+use super::status::list_pods;
+use super::{Pods, Verdict, print};
+
+/// Of an id, in a table: as many as crictl shows.
+const ID_LENGTH: usize = 13;
+
+/// A pod and its owner.
+struct Found {
+    pod: PodSandbox,
+    backend: String,
+}
+
+impl Pods {
+    pub(super) fn run(self) -> anyhow::Result<Verdict> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let found = runtime.block_on(self.find())?;
+        if self.json {
+            let pods: Vec<Json> = found.iter().map(Found::json).collect();
+            print(&format!("{:#}\n", json!({ "pods": pods })))
+        } else {
+            let header = ["HANDLER", "BACKEND", "NAMESPACE/NAME", "STATE", "ID"];
+            print(&columns(&header, found.iter().map(Found::row))?)
+        }
+    }
+
+    async fn find(&self) -> anyhow::Result<Vec<Found>> {
+        let switch = Running::connect(&Config::listen_of(&self.file.path)).await?;
+        let info: Info = serde_json::from_value(switch.info_with_pods().await?)?;
+        self.must_be_known(&info)?;
+        let owners: HashMap<&str, &str> = info
+            .backends
+            .iter()
+            .flat_map(|backend| {
+                backend
+                    .pod_ids
+                    .iter()
+                    .map(|id| (id.as_str(), backend.name.as_str()))
+            })
+            .collect();
+        let pods = list_pods(&switch).await?.into_iter().map(|pod| Found {
+            backend: owners
+                .get(pod.id.as_str())
+                .copied()
+                .unwrap_or_default()
+                .to_owned(),
+            pod,
+        });
+        let mut found: Vec<_> = pods.filter(|found| self.wants(found)).collect();
+        found.sort_by_cached_key(|found| (found.name(), found.pod.created_at));
+        Ok(found)
+    }
+
+    /// A slip in a filter must not look like a node without pods.
+    fn must_be_known(&self, info: &Info) -> anyhow::Result<()> {
+        let names: Vec<_> = info
+            .backends
+            .iter()
+            .map(|backend| backend.name.as_str())
+            .collect();
+        match &self.backend {
+            Some(backend) if !names.contains(&backend.as_str()) => {
+                bail!(
+                    "no backend is named {backend:?}; there are: {}",
+                    names.join(", ")
+                )
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn wants(&self, found: &Found) -> bool {
+        let is = |wanted: &Option<String>, value: &str| {
+            wanted.as_deref().is_none_or(|wanted| wanted == value)
+        };
+        is(&self.handler, &found.pod.runtime_handler)
+            && is(&self.backend, &found.backend)
+            && is(&self.namespace, found.namespace())
+    }
+}
+
+impl Found {
+    fn namespace(&self) -> &str {
+        self.pod
+            .metadata
+            .as_ref()
+            .map_or("", |metadata| metadata.namespace.as_str())
+    }
+
+    fn name(&self) -> String {
+        let name = self
+            .pod
+            .metadata
+            .as_ref()
+            .map_or("", |metadata| metadata.name.as_str());
+        format!("{}/{name}", self.namespace())
+    }
+
+    fn state(&self) -> &'static str {
+        match self.pod.state() {
+            PodSandboxState::SandboxReady => "ready",
+            PodSandboxState::SandboxNotready => "not ready",
+        }
+    }
+
+    fn row(&self) -> [String; 5] {
+        let id = self.pod.id.chars().take(ID_LENGTH).collect();
+        let handler = self.pod.runtime_handler.clone();
+        [
+            handler,
+            self.backend.clone(),
+            self.name(),
+            self.state().to_owned(),
+            id,
+        ]
+    }
+
+    fn json(&self) -> Json {
+        let metadata = self.pod.metadata.clone().unwrap_or_default();
+        json!({
+            "id": self.pod.id,
+            "name": metadata.name,
+            "namespace": metadata.namespace,
+            "uid": metadata.uid,
+            "attempt": metadata.attempt,
+            "handler": self.pod.runtime_handler,
+            "backend": self.backend,
+            "state": self.state(),
+            "createdAtNanoseconds": self.pod.created_at,
+        })
+    }
+}

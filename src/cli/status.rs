@@ -1,0 +1,326 @@
+//! `criswitch status`: what the switch that runs says of its backends, its table and its last reload.
+
+use std::collections::HashMap;
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, SystemTime};
+
+use criswitch::config::Config;
+use criswitch::cri::{ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox, StatusResponse};
+use criswitch::rpc;
+use prost::Message;
+use serde_json::{Value as Json, json};
+
+use super::columns::{Paint, columns, painted};
+use super::probe::features_of;
+use super::running::{Backend, Info, Running, own_info};
+use super::{Status, Verdict, print};
+
+/// Between two looks with `--watch`.
+const PERIOD: Duration = Duration::from_secs(2);
+/// Clears a terminal and begins at its top.
+const CLEAR: &str = "\x1b[2J\x1b[H";
+
+/// What was asked for.
+struct Answer {
+    status: StatusResponse,
+    /// None from another runtime than a switch.
+    info: Option<Json>,
+    /// None if they cannot be listed.
+    pods: Option<Vec<PodSandbox>>,
+}
+
+impl Status {
+    pub(super) fn run(self) -> anyhow::Result<Verdict> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(async {
+            if !self.watch {
+                return self.show(&self.ask().await?);
+            }
+            loop {
+                let answer = self.ask().await;
+                if io::stdout().is_terminal() {
+                    print(CLEAR)?;
+                }
+                match answer {
+                    Ok(answer) => drop(self.show(&answer)?),
+                    // It is being restarted, perhaps.
+                    Err(error) => writeln!(io::stdout().lock(), "{error:#}")?,
+                }
+                tokio::time::sleep(PERIOD).await;
+            }
+        })
+    }
+
+    async fn ask(&self) -> anyhow::Result<Answer> {
+        let socket = Config::listen_of(&self.file.path);
+        let switch = Running::connect(&socket).await?;
+        let status = switch.status().await?;
+        let pods = list_pods(&switch).await.ok();
+        Ok(Answer {
+            info: own_info(&status),
+            status,
+            pods,
+        })
+    }
+
+    fn show(&self, answer: &Answer) -> anyhow::Result<Verdict> {
+        let text = match &answer.info {
+            Some(info) if self.json => format!("{:#}\n", with_pods(info, answer)),
+            None if self.json => format!("{:#}\n", foreign_json(answer)),
+            Some(info) => text(&serde_json::from_value(info.clone())?, answer)?,
+            None => foreign(answer)?,
+        };
+        print(&text)?;
+        let ready = answer.info.is_some() && conditions(answer).all(|(_, status, _)| status);
+        Ok(if ready {
+            Verdict::Fine
+        } else {
+            Verdict::NotFine
+        })
+    }
+}
+
+/// Every pod that the switch lists.
+pub(super) async fn list_pods(switch: &Running) -> anyhow::Result<Vec<PodSandbox>> {
+    let reply = switch
+        .call(&rpc::LIST_PODS, &ListPodSandboxRequest::default())
+        .await?;
+    Ok(ListPodSandboxResponse::decode(reply)?.items)
+}
+
+fn conditions(answer: &Answer) -> impl Iterator<Item = (&str, bool, &str)> {
+    let conditions = answer
+        .status
+        .status
+        .iter()
+        .flat_map(|status| &status.conditions);
+    conditions.map(|condition| {
+        (
+            condition.r#type.as_str(),
+            condition.status,
+            condition.message.as_str(),
+        )
+    })
+}
+
+fn text(info: &Info, answer: &Answer) -> anyhow::Result<String> {
+    let parts = [
+        format!("criswitch {}, process {}\n", info.version, info.pid),
+        configuration(info),
+        backends(info)?,
+        places(info)?,
+        handlers(info, answer)?,
+        faults(answer),
+        needed_lines(info),
+    ];
+    let parts = parts.into_iter().filter(|part| !part.is_empty());
+    Ok(parts.collect::<Vec<_>>().join("\n"))
+}
+
+/// The files and the last reload.
+fn configuration(info: &Info) -> String {
+    let mut text = format!(
+        "configuration {}, {}\n",
+        info.configuration.hash,
+        counted(info.configuration.files.len(), "file")
+    );
+    for file in &info.configuration.files {
+        text += &format!("  {file}\n");
+    }
+    let Some(last) = &info.reloads.last else {
+        return text + "not reloaded since the start\n";
+    };
+    text += &format!("reloaded {} ago: ", ago(&last.at));
+    let lines = match (&last.changes, &last.problems) {
+        (_, Some(problems)) => format!("refused, nothing has changed\n{problems}"),
+        (Some(changes), None) => changes.lines.join("\n"),
+        (None, None) => "no outcome".to_owned(),
+    };
+    text += &lines.replace('\n', "\n  ");
+    text + "\n"
+}
+
+fn backends(info: &Info) -> anyhow::Result<String> {
+    let rows = info.backends.iter().map(|backend| {
+        let stale = backend.stale_list_age_seconds.map(|age| format!("{age} s"));
+        [
+            backend.name.clone(),
+            state(backend),
+            ago(&backend.since),
+            backend.pods.to_string(),
+            backend.containers.to_string(),
+            stale.unwrap_or_default(),
+        ]
+    });
+    let paint = |column: usize, cell: &str| match (column, cell) {
+        (1, "ready") => Some(Paint::Good),
+        (1, cell) if cell.starts_with("ready") => Some(Paint::Odd),
+        (1, _) => Some(Paint::Bad),
+        (5, cell) if cell != "-" => Some(Paint::Bad),
+        _ => None,
+    };
+    let header = ["BACKEND", "STATE", "SINCE", "PODS", "CONTAINERS", "STALE"];
+    painted(&header, rows, paint)
+}
+
+fn state(backend: &Backend) -> String {
+    let mut state = backend.state.clone();
+    if backend.draining {
+        state += ", draining";
+    }
+    if !backend.joined {
+        state += ", new";
+    }
+    state
+}
+
+/// Where backends are, and what.
+fn places(info: &Info) -> anyhow::Result<String> {
+    let rows = info.backends.iter().map(|backend| {
+        let runtime = format!("{} {}", backend.runtime, backend.version);
+        [
+            backend.name.clone(),
+            runtime.trim().to_owned(),
+            backend.socket.clone(),
+        ]
+    });
+    columns(&["BACKEND", "RUNTIME", "SOCKET"], rows)
+}
+
+fn handlers(info: &Info, answer: &Answer) -> anyhow::Result<String> {
+    let counts = answer.pods.as_deref().map(count_by_handler);
+    let rows = info.handlers.iter().map(|row| {
+        let pods = counts
+            .as_ref()
+            .map(|counts| counts.get(row.name.as_str()).copied().unwrap_or_default());
+        let name = match row.name == info.default {
+            true => format!("{} (default)", row.name),
+            false => row.name.clone(),
+        };
+        [
+            name,
+            row.backend.clone().unwrap_or_default(),
+            row.backend_handler.clone(),
+            pods.map(|pods| pods.to_string()).unwrap_or_default(),
+            short_features(&answer.status, &row.name),
+            origin(&row.origin),
+        ]
+    });
+    columns(
+        &[
+            "HANDLER",
+            "BACKEND",
+            "CALLED THERE",
+            "PODS",
+            "FEATURES",
+            "ORIGIN",
+        ],
+        rows,
+    )
+}
+
+fn count_by_handler(pods: &[PodSandbox]) -> HashMap<&str, usize> {
+    let mut counts = HashMap::new();
+    for pod in pods {
+        *counts.entry(pod.runtime_handler.as_str()).or_default() += 1;
+    }
+    counts
+}
+
+/// A file's name and line say enough in a table.
+fn origin(origin: &str) -> String {
+    let file = origin.rsplit('/').next().unwrap_or(origin);
+    match origin.contains("/conf.d/") {
+        true => format!("conf.d/{file}"),
+        false => file.to_owned(),
+    }
+}
+
+fn short_features(status: &StatusResponse, handler: &str) -> String {
+    let all = features_of(&status.runtime_handlers, handler);
+    let short = all.into_iter().map(|feature| match feature {
+        "recursive_read_only_mounts" => "rro",
+        "user_namespaces" => "userns",
+        other => other,
+    });
+    short.collect::<Vec<_>>().join(" ")
+}
+
+/// What is not well, in the switch's words.
+fn faults(answer: &Answer) -> String {
+    let bad = conditions(answer).filter(|(_, status, _)| !status);
+    let lines = bad.map(|(kind, _, message)| format!("{kind} is false: {message}\n"));
+    let mut text: String = lines.collect();
+    if answer.pods.is_none() {
+        text += "pods cannot be listed; try crictl pods for the reason\n";
+    }
+    text
+}
+
+/// What a restart would not know of.
+fn needed_lines(info: &Info) -> String {
+    let backends = info.backends.iter();
+    let lines = backends.filter_map(|backend| {
+        let line = backend.restart_needs.as_ref()?;
+        let name = &backend.name;
+        Some(format!("{name} is kept for its pods; until they are gone a restart needs under [backends]:\n  {line}\n"))
+    });
+    lines.collect()
+}
+
+/// Of another runtime.
+fn foreign(answer: &Answer) -> anyhow::Result<String> {
+    let rows = conditions(answer)
+        .map(|(kind, status, message)| [kind.to_owned(), status.to_string(), message.to_owned()]);
+    let conditions = columns(&["CONDITION", "STATUS", "MESSAGE"], rows)?;
+    Ok(format!(
+        "this socket is not criswitch's, but another runtime's\n\n{conditions}"
+    ))
+}
+
+fn foreign_json(answer: &Answer) -> Json {
+    let conditions = conditions(answer).map(
+        |(kind, status, message)| json!({ "type": kind, "status": status, "message": message }),
+    );
+    json!({ "criswitch": false, "conditions": conditions.collect::<Vec<_>>() })
+}
+
+/// The switch's own words, with each handler's pods and features.
+fn with_pods(info: &Json, answer: &Answer) -> Json {
+    let mut info = info.clone();
+    let counts = answer.pods.as_deref().map(count_by_handler);
+    let rows = info.get_mut("handlers").and_then(Json::as_array_mut);
+    for row in rows.into_iter().flatten().filter_map(Json::as_object_mut) {
+        let name = row
+            .get("name")
+            .and_then(Json::as_str)
+            .unwrap_or_default()
+            .to_owned();
+        let pods = counts
+            .as_ref()
+            .map(|counts| counts.get(name.as_str()).copied().unwrap_or_default());
+        row.insert("pods".to_owned(), json!(pods));
+        let features = features_of(&answer.status.runtime_handlers, &name);
+        row.insert("features".to_owned(), json!(features));
+    }
+    info
+}
+
+/// How long ago a time was, in the two largest units.
+fn ago(time: &str) -> String {
+    let Ok(time) = humantime::parse_rfc3339(time) else {
+        return String::new();
+    };
+    let age = SystemTime::now().duration_since(time).unwrap_or_default();
+    let age = humantime::format_duration(Duration::from_secs(age.as_secs())).to_string();
+    age.split(' ').take(2).collect::<Vec<_>>().join(" ")
+}
+
+fn counted(count: usize, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        _ => format!("{count} {what}s"),
+    }
+}

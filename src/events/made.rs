@@ -1,0 +1,63 @@
+//! The events that the switch makes itself, from what it knows of a pod. Pure.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::{Bytes, BytesMut};
+
+use super::NOT_READY;
+use crate::wire::{self, Malformed};
+
+/// A `ContainerEventResponse` of now.
+pub(super) fn event(id: &str, kind: u64, status: &[u8], containers: &[Bytes]) -> Bytes {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let mut out = BytesMut::new();
+    wire::put_bytes(&mut out, 1, id.as_bytes());
+    wire::put_varint(&mut out, 2, kind);
+    wire::put_varint(
+        &mut out,
+        3,
+        u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+    );
+    wire::put_bytes(&mut out, 4, status);
+    for container in containers {
+        wire::put_bytes(&mut out, 5, container);
+    }
+    out.freeze()
+}
+
+/// A pod of which this was listed last, as a `PodSandboxStatus` that is not ready.
+pub(super) fn gone_pod(id: &str, listed: &[u8]) -> Bytes {
+    let mut out = BytesMut::new();
+    wire::put_bytes(&mut out, 1, id.as_bytes());
+    // What cannot be read is left out.
+    out.extend_from_slice(&pod_status(listed).unwrap_or_default());
+    wire::put_varint(&mut out, 3, NOT_READY);
+    out.freeze()
+}
+
+/// All that is known of a pod that was removed.
+pub(super) fn removed_pod(id: &str, uid: &str) -> Bytes {
+    let mut out = BytesMut::from(wire::with_string(&[], &[1], id).as_ref());
+    wire::put_bytes(&mut out, 2, &wire::with_string(&[], &[2], uid));
+    wire::put_varint(&mut out, 3, NOT_READY);
+    out.freeze()
+}
+
+/// A `PodSandboxStatus` from a listed `PodSandbox`, whose fields have other numbers.
+fn pod_status(pod: &[u8]) -> Result<Bytes, Malformed> {
+    let mut out = BytesMut::new();
+    for field in wire::fields(pod) {
+        let field = field?;
+        match (field.number, field.value) {
+            (2, wire::Value::Bytes(value)) => wire::put_bytes(&mut out, 2, value),
+            (4, wire::Value::Varint(created_at)) => wire::put_varint(&mut out, 4, created_at),
+            (number @ 5..=7, wire::Value::Bytes(value)) => {
+                wire::put_bytes(&mut out, number + 2, value);
+            }
+            _ => {}
+        }
+    }
+    Ok(out.freeze())
+}

@@ -1,0 +1,206 @@
+//! `criswitch status` and `criswitch pods` against a daemon, another runtime, and nobody.
+
+use expect_test::{Expect, expect};
+use serde_json::{Value as Json, json};
+use tonic::Code;
+
+use crate::reload::{Files, Node};
+use crate::support::Sim;
+use crate::{Outcome, run_beside, text};
+
+async fn run(node: &Node, arguments: &[&str]) -> Outcome {
+    let file = node.files.main();
+    let all = [arguments, &["--config", text(&file)]].concat();
+    run_beside(&all).await
+}
+
+/// What differs from run to run is replaced: the directory, the process, times, the hash, ids.
+async fn shows(node: &Node, arguments: &[&str], code: i32, expected: Expect) {
+    let outcome = run(node, arguments).await;
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (code, ""));
+    let info = node.info().await;
+    let directory = node.files.path("");
+    let shown = outcome
+        .stdout
+        .replace(text(&directory), "/DIR/")
+        .replace(&info["pid"].to_string(), "PID")
+        .replace(info["configuration"]["hash"].as_str().unwrap(), "HASH");
+    expected.assert_eq(&without_ids(&shown));
+}
+
+/// Ages of a second or a minute, and the beginnings of ids.
+fn without_ids(shown: &str) -> String {
+    let word = |word: &str| match word {
+        id if id.len() == 13 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) => "ID".to_owned(),
+        age if age.ends_with('s') && age.trim_end_matches('s').parse::<u32>().is_ok() => {
+            "0s".to_owned()
+        }
+        other => other.to_owned(),
+    };
+    let line = |line: &str| line.split(' ').map(word).collect::<Vec<_>>().join(" ");
+    shown.lines().map(line).map(|line| line + "\n").collect()
+}
+
+/// A second backend, and pods on both.
+async fn two_backends() -> Node {
+    let node = Node::start("").await;
+    node.write("", &node.kata());
+    assert_eq!(node.reload().await.code, 0);
+    node.until("kata", Code::Ok).await;
+    node.client().run_pod("runc", "web").await.unwrap();
+    node
+}
+
+#[tokio::test]
+async fn it_shows_backends_handlers_and_the_last_reload() {
+    let node = two_backends().await;
+    shows(
+        &node,
+        &["status"],
+        0,
+        expect![[r#"
+        criswitch 0.1.0, process PID
+
+        configuration HASH, 1 file
+          /DIR/criswitch.toml
+        reloaded 0s ago: handler added: kata
+          backend added: kata
+
+        BACKEND  STATE  SINCE  PODS  CONTAINERS  STALE
+        runc     ready  0s     1     0           -
+        kata     ready  0s     1     0           -
+
+        BACKEND  RUNTIME    SOCKET
+        runc     old 1.0.0  /DIR/old.sock
+        kata     new 1.0.0  /DIR/new.sock
+
+        HANDLER         BACKEND  CALLED THERE  PODS  FEATURES  ORIGIN
+        kata            kata     kata          1     -         criswitch.toml:7
+        runc (default)  runc     runc          1     -         criswitch.toml:6
+    "#]],
+    )
+    .await;
+    node.end().await;
+}
+
+#[tokio::test]
+async fn a_backend_that_is_down_is_shown_with_the_cause_and_the_code_is_1() {
+    let node = two_backends().await;
+    node.new.stop().await;
+    while node.info().await["backends"][1]["state"] != "down" {}
+    shows(&node, &["status"], 1, expect![[r#"
+        criswitch 0.1.0, process PID
+
+        configuration HASH, 1 file
+          /DIR/criswitch.toml
+        reloaded 0s ago: handler added: kata
+          backend added: kata
+
+        BACKEND  STATE  SINCE  PODS  CONTAINERS  STALE
+        runc     ready  0s     1     0           -
+        kata     down   0s     1     0           -
+
+        BACKEND  RUNTIME    SOCKET
+        runc     old 1.0.0  /DIR/old.sock
+        kata     new 1.0.0  /DIR/new.sock
+
+        HANDLER         BACKEND  CALLED THERE  PODS  FEATURES  ORIGIN
+        kata            kata     kata          -     -         criswitch.toml:7
+        runc (default)  runc     runc          -     -         criswitch.toml:6
+
+        BackendsReady is false: backend "kata" (/DIR/new.sock): cannot connect: Connection refused (os error 111)
+        pods cannot be listed; try crictl pods for the reason
+    "#]]).await;
+    node.end().await;
+}
+
+#[tokio::test]
+async fn programs_get_the_same_with_pods_and_features_of_each_handler() {
+    let node = two_backends().await;
+    let outcome = run(&node, &["status", "--json"]).await;
+    let shown: Json = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(shown["handlers"][1]["pods"], 1);
+    assert_eq!(shown["handlers"][1]["features"], json!([]));
+    assert_eq!(shown["backends"][0]["state"], "ready");
+    assert_eq!(
+        shown["reloads"]["last"]["changes"]["handlersAdded"],
+        json!(["kata"])
+    );
+    node.end().await;
+}
+
+#[tokio::test]
+async fn pods_are_shown_where_they_are() {
+    let node = two_backends().await;
+    shows(
+        &node,
+        &["pods"],
+        0,
+        expect![[r#"
+        HANDLER  BACKEND  NAMESPACE/NAME  STATE  ID
+        kata     kata     default/pod-1   ready  ID
+        runc     runc     default/web     ready  ID
+    "#]],
+    )
+    .await;
+    // New pods go elsewhere; this one stays.
+    let old = format!("runc = {:?}", node.new.socket());
+    node.files.write(
+        "criswitch.toml",
+        &format!(
+            "listen = {:?}\ndefault = \"runc\"\n[handlers]\n{old}\n",
+            node.files.path("criswitch.sock")
+        ),
+    );
+    assert_eq!(node.reload().await.code, 0);
+    let outcome = run(&node, &["pods", "--json", "--handler", "runc"]).await;
+    let shown: Json = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(shown["pods"].as_array().unwrap().len(), 1);
+    assert_eq!(shown["pods"][0]["name"], "web");
+    assert_ne!(shown["pods"][0]["backend"], "");
+    node.end().await;
+}
+
+#[tokio::test]
+async fn pods_can_be_asked_for_by_handler_backend_and_namespace() {
+    let node = two_backends().await;
+    let lines = async |arguments: &[&str]| run(&node, arguments).await.stdout.lines().count() - 1;
+    assert_eq!(lines(&["pods"]).await, 2);
+    assert_eq!(lines(&["pods", "--handler", "kata"]).await, 1);
+    assert_eq!(lines(&["pods", "--backend", "runc"]).await, 1);
+    assert_eq!(lines(&["pods", "--namespace", "elsewhere"]).await, 0);
+    let outcome = run(&node, &["pods", "--backend", "kat"]).await;
+    assert_eq!(outcome.code, 1);
+    assert!(
+        outcome.stderr.contains("there are: runc, kata"),
+        "{}",
+        outcome.stderr
+    );
+    node.end().await;
+}
+
+#[tokio::test]
+async fn another_runtime_is_shown_as_far_as_it_goes() {
+    let files = Files::new();
+    let socket = files.path("runtime.sock");
+    files.write("criswitch.toml", &format!("listen = {socket:?}"));
+    let nobody = run_beside(&["status", "--config", text(&files.main())]).await;
+    assert_eq!(nobody.code, 1);
+    assert!(
+        nobody.stderr.contains("does criswitch run"),
+        "{}",
+        nobody.stderr
+    );
+    let sim = Sim::new("runc");
+    sim.serve_on(&socket);
+    let outcome = run_beside(&["status", "--config", text(&files.main())]).await;
+    assert_eq!(outcome.code, 1);
+    expect![[r#"
+        this socket is not criswitch's, but another runtime's
+
+        CONDITION     STATUS  MESSAGE
+        RuntimeReady  true    -
+        NetworkReady  true    -
+    "#]]
+    .assert_eq(&outcome.stdout);
+}
