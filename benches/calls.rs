@@ -4,11 +4,19 @@
 //! decoding, extending and encoding the same lists with prost, which stands beside it.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may stop")]
 
+use std::sync::Arc;
+
 use bytes::Bytes;
+use criswitch::config::Config;
+use criswitch::counts::Counts;
+use criswitch::dialer::Dialer;
 use criswitch::owners::{Owners, PodNames};
-use criswitch::rpc::Kind;
-use criswitch::{cri, reply, wire};
+use criswitch::rpc::{Kind, LIST_CONTAINERS, ROWS};
+use criswitch::switch::Switch;
+use criswitch::telemetry::CallLog;
+use criswitch::{cri, metrics, reply, wire};
 use divan::{Bencher, black_box};
+use http::HeaderMap;
 use prost::Message;
 
 fn main() {
@@ -111,6 +119,36 @@ fn owner_among_5000_containers(bencher: Bencher) {
     let wanted: Vec<String> = (0..5000).map(id).collect();
     let mut wanted = wanted.iter().cycle();
     bencher.bench_local(|| owners.find(Kind::Container, wanted.next().unwrap()));
+}
+
+/// What counting a call costs, apart from the two looks at the clock of each step.
+#[divan::bench]
+fn a_call_begun_and_ended(bencher: Bencher) {
+    let (counts, headers) = (Arc::new(Counts::default()), HeaderMap::new());
+    bencher.bench(|| CallLog::begin(&LIST_CONTAINERS, &headers, &counts).end("0"));
+}
+
+/// What calls wait for while Prometheus' page is made: four backends with 5000 containers, and a count of each RPC.
+#[divan::bench]
+fn a_page_of_metrics(bencher: Bencher) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("criswitch.toml");
+    let rows: String = (0..4)
+        .map(|at| format!("h{at} = \"/h{at}.sock\"\n"))
+        .collect();
+    std::fs::write(&path, format!("default = \"h0\"\n[handlers]\n{rows}")).unwrap();
+    let switch = Switch::new(Config::load(&path).unwrap(), &Dialer::Socket);
+    for backend in 0..4 {
+        let mut owners = switch.owners();
+        let mark = owners.mark();
+        owners
+            .learn(Kind::Container, backend, &list(backend * 1250, 1250), mark)
+            .unwrap();
+    }
+    for row in ROWS {
+        CallLog::begin(row, &HeaderMap::new(), &switch.counts).end("0");
+    }
+    bencher.bench(|| metrics::page(&switch).unwrap().len());
 }
 
 mod two_lists_of_1000_containers {

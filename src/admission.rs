@@ -9,6 +9,8 @@ use tokio::net::unix::UCred;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
+use crate::counts::Reason;
+
 /// Connections at once; the kubelet has two, crictl two for each command.
 pub const MAX_CONNECTIONS: usize = 256;
 /// The least time between two log lines about clients that were turned away.
@@ -42,18 +44,21 @@ impl Admission {
         }
     }
 
-    /// A place among the connections; `None`, and a log line, for a client that gets none.
-    pub(crate) fn admit(&self, client: &UnixStream) -> Option<OwnedSemaphorePermit> {
+    /// A place among the connections.
+    ///
+    /// # Errors
+    /// Why a client gets none; there is a log line too.
+    pub(crate) fn admit(&self, client: &UnixStream) -> Result<OwnedSemaphorePermit, Reason> {
         let cred = client.peer_cred();
         if !self.may(&cred) {
             self.turn_away(&cred, "its user may not connect; see `allow_uids`");
-            return None;
+            return Err(Reason::User);
         }
-        let place = Arc::clone(&self.connections).try_acquire_owned().ok();
-        if place.is_none() {
+        let place = Arc::clone(&self.connections).try_acquire_owned();
+        place.map_err(|_| {
             self.turn_away(&cred, "there are too many connections");
-        }
-        place
+            Reason::Connections
+        })
     }
 
     fn may(&self, cred: &io::Result<UCred>) -> bool {
@@ -102,9 +107,9 @@ mod tests {
         let mut places: Vec<_> = (0..MAX_CONNECTIONS)
             .map(|_| admission.admit(&client).unwrap())
             .collect();
-        assert!(admission.admit(&client).is_none());
+        assert_eq!(admission.admit(&client).unwrap_err(), Reason::Connections);
         places.pop();
-        assert!(admission.admit(&client).is_some());
+        assert!(admission.admit(&client).is_ok());
     }
 
     #[tokio::test(start_paused = true)]

@@ -20,6 +20,7 @@ use tonic::Status;
 
 use crate::address::Address;
 use crate::config::BackendConfig;
+use crate::counts::Ended;
 use crate::dialer::{self, Connection, Dialer};
 use crate::known::Known;
 use crate::link::{Link, State};
@@ -41,6 +42,9 @@ const MOST_UNANSWERED: usize = 256;
 /// How long after the unheard end of a call that makes a pod a list of pods tells what came of it.
 const SETTLED: Duration = Duration::from_secs(10);
 
+/// What a backend is down with that is gone.
+pub(crate) const CLOSED: &str = "the table does not have it any more";
+
 /// A CRI socket that is called.
 #[derive(Debug)]
 pub struct Backend {
@@ -52,6 +56,8 @@ pub struct Backend {
     pub max_message: usize,
     /// What its replies that are read take.
     pub memory: Memory,
+    /// Calls of clients that went to it alone and have ended.
+    pub calls: Ended,
     dialer: Dialer,
     link: watch::Sender<Link>,
     retry: Notify,
@@ -65,6 +71,8 @@ pub struct Backend {
     creating: AtomicUsize,
     /// It takes part in what all backends are asked.
     joined: AtomicBool,
+    /// It is not to be connected to any more.
+    gone: AtomicBool,
     closed: Notify,
     settings: Mutex<Settings>,
     known: Mutex<Known>,
@@ -126,6 +134,7 @@ impl Backend {
             socket: config.socket.clone(),
             max_message,
             memory: Memory::for_messages(max_message),
+            calls: Ended::default(),
             dialer,
             link: watch::Sender::new(link),
             retry: Notify::new(),
@@ -136,6 +145,7 @@ impl Backend {
             unanswered: AtomicUsize::new(0),
             creating: AtomicUsize::new(0),
             joined: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
             closed: Notify::new(),
             settings: Mutex::new(Settings::of(config)),
             known: Mutex::default(),
@@ -178,6 +188,7 @@ impl Backend {
 
     /// Ends its session once the calls in flight are done.
     pub(crate) fn close(&self) {
+        self.gone.store(true, Ordering::Relaxed);
         self.closed.notify_one();
     }
 
@@ -271,6 +282,8 @@ impl Backend {
         match state {
             State::Ready(wire) => return Ok(wire),
             State::Unresponsive(wire, cause) => return self.one_more(wire, &cause),
+            // Nobody is left who would try.
+            _ if self.gone.load(Ordering::Relaxed) => return Err(self.unavailable(CLOSED)),
             State::Connecting | State::Down(_) => {}
         }
         self.retry.notify_one();
@@ -299,12 +312,14 @@ impl Backend {
         self.retry.notified().await;
     }
 
-    /// Waits until it has been ready.
+    /// Waits until it has been ready, or is gone.
     pub(crate) async fn ready(&self) {
         let mut link = self.link.subscribe();
-        link.wait_for(|now| matches!(now.state, State::Ready(_)))
-            .await
-            .ok();
+        link.wait_for(|now| {
+            matches!(now.state, State::Ready(_)) || self.gone.load(Ordering::Relaxed)
+        })
+        .await
+        .ok();
     }
 
     /// Waits until more than so many connections have failed or ended.

@@ -164,6 +164,11 @@ impl Switch {
             .runtime_config
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = Some(call.body.clone());
+        // One that a reload has just added may have been greeted with what was said before.
+        let live = self.live();
+        let asked = |new: &Backend| backends.iter().any(|backend| backend.id == new.id);
+        let new = live.backends.iter().filter(|backend| !asked(backend));
+        new.for_each(|backend| backend.owe());
         let mut taken = None;
         let mut unreachable = None;
         for Part { backend, result } in self.gather(call, backends).await {

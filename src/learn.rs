@@ -61,7 +61,9 @@ impl Switch {
                 let id = created(backend, reply, path)?;
                 telemetry::note_id(Kind::Container, id);
                 let pod = of.map_or("", |(_, pod)| pod);
-                self.owners().own_container(id, backend.id, pod);
+                if self.has(backend) {
+                    self.owners().own_container(id, backend.id, pod);
+                }
             }
             Then::OwnRestored(id, containers, config) => {
                 let pod = self.own_pod(call, backend, reply, id, config)?;
@@ -147,12 +149,19 @@ impl Switch {
         message: &Bytes,
         asked: Asked,
     ) -> Result<Option<Bytes>, Status> {
-        if let Some(kind) = list.kind() {
+        if let Some(kind) = list.kind()
+            && self.has(backend)
+        {
             let learned = self.owners().learn(kind, backend.id, message, asked.mark);
             let claims = learned.map_err(|fault| backend.malformed(&fault))?;
             self.warn_of(&claims, backend);
         }
         self.listed_as(list, backend, message)
+    }
+
+    /// Whether it is a backend still: what one that is gone has said late is nobody's.
+    fn has(&self, backend: &Backend) -> bool {
+        self.live.borrow().backend(backend.id).is_ok()
     }
 
     /// A backend lists what others made through the switch: that is either one runtime under two sockets, or a lie.

@@ -21,7 +21,8 @@
 //! ```
 //!
 //! All of it runs on one thread, a call within the task of its connection, and no lock is held over an await. Beside
-//! that two tasks run for each backend: its session (connect, greet, probe, connect again) and its events.
+//! that two tasks run for each backend: its session (connect, greet, probe, connect again) and its events; and one for
+//! metrics, which are read off the switch when somebody asks.
 //!
 //! # Code map
 //!
@@ -40,7 +41,7 @@
 //! | `stand_in`, [`filter`] | what a merged reply has of a backend that does not answer |
 //! | [`answer`], [`reply`], [`status`] | a backend's reply that was read, replies to clients, every status of our own |
 //! | [`wire`], [`cri`] | single fields of raw protobuf and gRPC's frames; generated types, for the probe and tests |
-//! | [`telemetry`] | one log line a call |
+//! | [`telemetry`], [`counts`], [`metrics`] | what is told of a call, and counted; the page that Prometheus reads |
 //!
 //! # What always holds
 //!
@@ -69,6 +70,7 @@ pub mod backend;
 mod call;
 pub mod changes;
 pub mod config;
+pub mod counts;
 pub mod cri;
 pub mod dialer;
 mod ending;
@@ -85,6 +87,7 @@ pub mod lists;
 pub mod live;
 pub mod memory;
 pub mod merge;
+pub mod metrics;
 pub mod node;
 pub mod owners;
 mod question;
@@ -107,8 +110,9 @@ pub async fn serve(
     listener: listener::Listener,
     shutdown: impl Future<Output = ()>,
 ) {
-    // Ends with this function, and the connections with it.
+    // Both end with this function, and the connections with them.
     let _connected = keep_connected(&switch);
+    let _metrics = metrics::keep_serving(&switch);
     listener.serve(switch, shutdown).await;
 }
 

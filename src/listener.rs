@@ -1,11 +1,9 @@
-//! The socket that clients dial: has its mode before it has a name, or was passed; served, drained.
+//! The socket that clients dial: bound or passed, served, drained.
 
+mod bound;
 mod passed;
 
-use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,11 +11,9 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use rustix::fs::Mode;
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::RecvFlags;
 use tokio::io::{AsyncRead, AsyncWrite, Interest};
-use tokio::net::{UnixListener, UnixSocket, UnixStream};
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -27,57 +23,17 @@ use crate::backend::{CONNECTION_WINDOW, MAX_HEADERS, STREAM_WINDOW, error_chain}
 use crate::memory::Memory;
 use crate::switch::Switch;
 
+pub use bound::BindError;
+pub(crate) use bound::Bound;
+use bound::SocketFile;
 pub use passed::{Passed, PassedError};
 
-/// Connections that wait to be accepted.
-const BACKLOG: u32 = 1024;
 /// Calls at once on one connection; the kubelet has one for each service.
 const MAX_STREAMS: u32 = 2000;
 /// The wait after a failed accept: out of file descriptors, most likely.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a client that was accepted has at the end for its first byte, and for reading how its calls ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-
-/// A socket that cannot be listened on.
-#[derive(Debug, thiserror::Error)]
-pub enum BindError {
-    /// Its directory cannot be made.
-    #[error("cannot make the directory {path} for the socket")]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Its lock file cannot be opened.
-    #[error("cannot lock {path}")]
-    Lock {
-        /// The lock file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Another process serves it.
-    #[error("{path} is served by another process; stop that one, or set another `listen`")]
-    Live {
-        /// The socket.
-        path: PathBuf,
-    },
-    /// Something else has its name.
-    #[error("{path} exists and is not a socket; move it away, or set another `listen`")]
-    NotASocket {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The system refuses.
-    #[error("cannot listen on {path}")]
-    Bind {
-        /// The socket.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-}
 
 /// A socket that is listened on.
 #[derive(Debug)]
@@ -88,14 +44,6 @@ pub struct Listener {
     _file: Option<SocketFile>,
 }
 
-/// The file of a socket of our own, which goes with it.
-#[derive(Debug)]
-struct SocketFile {
-    path: PathBuf,
-    /// Held as long as the socket is ours.
-    _lock: File,
-}
-
 impl Listener {
     /// Listens on `address` for root and `allow_uids`: mode 0600 from the start, a missing directory made with 0700, a
     /// stale socket removed. Where others than root may connect, 0666 and 0711 let them. Needs a tokio runtime.
@@ -103,33 +51,12 @@ impl Listener {
     /// # Errors
     /// [`BindError`]; a socket that another process serves is never taken.
     pub fn bind(address: &Address, allow_uids: &[u32]) -> Result<Listener, BindError> {
-        let Address::Unix(path) = address;
-        let path = path.clone();
-        let (directory_mode, mode) = if others(allow_uids) {
-            (0o711, 0o666)
-        } else {
-            (0o700, 0o600)
-        };
-        if let Some(directory) = path.parent() {
-            let made = DirBuilder::new()
-                .recursive(true)
-                .mode(directory_mode)
-                .create(directory);
-            made.map_err(|source| BindError::Directory {
-                path: directory.to_owned(),
-                source,
-            })?;
-        }
-        let lock = lock(&path)?;
-        remove_stale(&path)?;
-        match open(&path, Mode::from_raw_mode(mode)) {
-            Ok(socket) => Ok(Listener {
-                socket,
-                admission: Admission::new(allow_uids),
-                _file: Some(SocketFile { path, _lock: lock }),
-            }),
-            Err(source) => Err(BindError::Bind { path, source }),
-        }
+        let Bound { socket, file } = Bound::at(address, others(allow_uids))?;
+        Ok(Listener {
+            socket,
+            admission: Admission::new(allow_uids),
+            _file: Some(file),
+        })
     }
 
     /// Listens on a socket that was passed: its file, its mode and its end are the business of who passed it. Needs a
@@ -163,7 +90,13 @@ impl Listener {
             tokio::select! {
                 () = &mut shutdown => break,
                 stream = accept(&self.socket) => {
-                    let Some(place) = self.admission.admit(&stream) else { continue };
+                    let place = match self.admission.admit(&stream) {
+                        Ok(place) => (place, switch.counts.connected()),
+                        Err(reason) => {
+                            switch.counts.refuse(reason);
+                            continue;
+                        }
+                    };
                     let (watcher, serving) = (graceful.watcher(), serving.subscribe());
                     let talk = converse(stream, Arc::clone(&switch), watcher, serving);
                     connections.spawn(async move {
@@ -188,85 +121,9 @@ impl Listener {
     }
 }
 
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        // What is left of it, a later start removes.
-        fs::remove_file(&self.path).ok();
-    }
-}
-
 /// Whether others than root may connect.
 fn others(allow_uids: &[u32]) -> bool {
     allow_uids.iter().any(|uid| *uid != 0)
-}
-
-/// Two switches that start at once must not take the socket from one another.
-fn lock(socket: &Path) -> Result<File, BindError> {
-    let mut path = socket.as_os_str().to_owned();
-    path.push(".lock");
-    let path = PathBuf::from(path);
-    let opened = File::options()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path);
-    let file = opened.map_err(|source| BindError::Lock {
-        path: path.clone(),
-        source,
-    })?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(BindError::Live {
-            path: socket.to_owned(),
-        }),
-        Err(TryLockError::Error(source)) => Err(BindError::Lock { path, source }),
-    }
-}
-
-fn remove_stale(path: &Path) -> Result<(), BindError> {
-    let failed = |source| BindError::Bind {
-        path: path.to_owned(),
-        source,
-    };
-    match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(failed(source)),
-        Ok(found) if !found.file_type().is_socket() => {
-            return Err(BindError::NotASocket {
-                path: path.to_owned(),
-            });
-        }
-        Ok(_) => {}
-    }
-    match connect_at_once(path) {
-        Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(failed),
-        // There are too many who wait to be accepted, so somebody listens.
-        Ok(()) | Err(Errno::AGAIN) => Err(BindError::Live {
-            path: path.to_owned(),
-        }),
-        Err(error) => Err(failed(error.into())),
-    }
-}
-
-/// Connects and leaves again, without waiting for an owner that does not accept.
-fn connect_at_once(path: &Path) -> Result<(), Errno> {
-    let (kind, flags) = (
-        SocketType::STREAM,
-        SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
-    );
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)
-}
-
-fn open(path: &Path, mode: Mode) -> io::Result<UnixListener> {
-    let socket = UnixSocket::new_stream()?;
-    // On Linux the file that bind makes has the mode of the descriptor, so it is never more open than this.
-    rustix::fs::fchmod(&socket, mode)?;
-    socket.bind(path)?;
-    // The umask may have closed it further.
-    fs::set_permissions(path, Permissions::from_mode(mode.as_raw_mode()))?;
-    socket.listen(BACKLOG)
 }
 
 async fn accept(socket: &UnixListener) -> UnixStream {

@@ -69,6 +69,11 @@ impl Question {
         self.slots().listed.insert(backend);
     }
 
+    /// Whether they have.
+    pub(crate) fn has_listed(&self, backend: BackendId) -> bool {
+        self.slots().listed.contains(&backend)
+    }
+
     /// The backend is gone.
     pub(crate) fn forget(&self, backend: BackendId) {
         self.slots().listed.remove(&backend);

@@ -163,8 +163,12 @@ impl Switch {
         self.live.send_replace(live.without(&gone).into());
     }
 
-    /// Whether a pod or container would be lost without it. Of one that was never there nothing is known.
+    /// Whether a pod or container would be lost without it. What one has that takes part is not known before it has
+    /// been listed; one that never took part was promised to nobody.
     fn is_needed(&self, backend: &Backend) -> bool {
+        if backend.has_joined() && !self.question.has_listed(backend.id) {
+            return true;
+        }
         let owners = self.owners();
         let kinds = [Kind::Pod, Kind::Container];
         let owns = kinds

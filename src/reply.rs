@@ -327,25 +327,29 @@ impl http_body::Body for Watched {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let frame = match Pin::new(&mut self.inner).poll_frame(cx) {
+        let Watched { inner, log, cut } = &mut *self;
+        let frame = match log.step(|| Pin::new(&mut *inner).poll_frame(cx)) {
             Poll::Ready(Some(Ok(frame))) => frame,
             Poll::Ready(None) => return Poll::Ready(None),
             Poll::Pending => {
-                let Some(cut) = &mut self.cut else {
+                let Some(ends) = cut else {
                     return Poll::Pending;
                 };
-                let status = ready!(cut.as_mut().poll(cx));
-                self.cut = None;
+                let status = ready!(ends.as_mut().poll(cx));
+                *cut = None;
                 // Nothing more is wanted of the backend.
-                self.inner = Body::default();
+                *inner = Body::default();
                 Frame::trailers(trailers(&status))
             }
         };
+        if let Some(data) = frame.data_ref() {
+            log.sent(data.len());
+        }
         if let Some(code) = frame
             .trailers_ref()
             .and_then(|trailers| trailers.get(GRPC_STATUS))
         {
-            self.log.end(text(code));
+            log.end(text(code));
         }
         Poll::Ready(Some(Ok(frame)))
     }

@@ -138,10 +138,15 @@ impl Known<'_> {
         self.all.to_vec()
     }
 
-    /// Those that new pods may come to: nobody needs an image on the others.
+    /// Those that new pods may come to: nobody needs an image on the others. The default's, if none of them has been
+    /// there yet.
     fn taking_pods(&self) -> Vec<BackendId> {
         let takes = |id: &BackendId| self.table.handlers.iter().any(|row| row.backend == *id);
-        self.all.iter().copied().filter(takes).collect()
+        let taking: Vec<_> = self.all.iter().copied().filter(takes).collect();
+        if taking.is_empty() {
+            return vec![self.table.default.backend];
+        }
+        taking
     }
 
     fn image(&self, rule: &ImageRule, message: &[u8]) -> Result<Target, Refusal> {

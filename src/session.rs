@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::backend::{Backend, Wire, error_chain};
+use crate::backend::{Backend, CLOSED, Wire, error_chain};
 use crate::dialer::{self, Connection};
 use crate::link::State;
 use crate::switch::Switch;
@@ -29,26 +29,21 @@ struct End {
     cause: String,
 }
 
-/// What a backend is down with that is gone.
-const CLOSED: &str = "the table does not have it any more";
-
 /// Keeps `backend` connected until it is closed, and then until its calls in flight are done.
 pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
     let mut failures = 0;
-    loop {
-        let end = match connection(&switch, &backend).await {
-            Some(end) => end,
-            None => return,
-        };
+    while let Some(end) = connection(&switch, &backend).await {
         backend.set(State::Down(end.cause.into()));
         failures = if end.was_ready { 0 } else { failures + 1 };
         tokio::select! {
             biased;
-            () = backend.closed() => return,
+            () = backend.closed() => break,
             () = tokio::time::sleep(pause(&backend.name(), failures)) => {}
             () = backend.wanted() => {}
         }
     }
+    // Whoever still waits for a connection hears that there will be none.
+    backend.set(State::Down(CLOSED.into()));
 }
 
 /// The wait after so many failures in a row, up to a half shorter, so that backends are not all tried at once.

@@ -203,9 +203,9 @@ pub fn unmergeable(rpc: &str, fault: &Malformed) -> Status {
     Status::internal(format!("{rpc}: a backend's reply is malformed: {fault}"))
 }
 
-/// Nobody to ask; a checked table has at least one backend.
+/// Nobody to ask: none of the backends that the table has since a reload has been there yet.
 pub fn no_backend() -> Status {
-    Status::internal("no backend was asked")
+    Status::unavailable("none of the table's backends has been there yet")
 }
 
 /// A backend that a reload has taken out of the table, while a call was on its way there.

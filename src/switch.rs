@@ -11,11 +11,11 @@ use hyper::body::Incoming;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tonic::{Code, Status};
-use tracing::Instrument;
 
 use crate::backend::Backend;
 use crate::call::{Call, Failed};
 use crate::config::{Config, Handler};
+use crate::counts::{Counts, Reason};
 use crate::dialer::Dialer;
 use crate::ending::Ending;
 use crate::events::Events;
@@ -28,7 +28,7 @@ use crate::reload::Reloads;
 use crate::reply::{self, Reply};
 use crate::route::{Known, Refusal, Target};
 use crate::rpc::{self, Goes, ImageRule, Kind, Log, Merge, Row, Then, Unknown};
-use crate::telemetry::{self, CallLog};
+use crate::telemetry::CallLog;
 use crate::{status, wire};
 
 /// Calls in flight at once, of all clients; a kubelet has a few for each pod at most.
@@ -55,6 +55,8 @@ pub struct Switch {
     pub images: Mutex<LastAnswers>,
     /// The last `UpdateRuntimeConfig`, framed, for backends that come back.
     pub runtime_config: Mutex<Option<Bytes>>,
+    /// What is counted.
+    pub counts: Arc<Counts>,
     /// The question to all backends that misses share.
     pub(crate) question: Question,
     /// What reloads have come to.
@@ -62,7 +64,7 @@ pub struct Switch {
     owners: Mutex<Owners>,
     calls: Arc<Semaphore>,
     /// What the requests in flight take.
-    memory: Memory,
+    pub memory: Memory,
 }
 
 impl Switch {
@@ -76,6 +78,7 @@ impl Switch {
             events: Events::default(),
             images: Mutex::default(),
             runtime_config: Mutex::default(),
+            counts: Arc::default(),
             question: Question::default(),
             owners: Mutex::default(),
             calls: Arc::new(Semaphore::new(MAX_CALLS)),
@@ -101,20 +104,23 @@ impl Switch {
     /// Answers one request of a connection whose replies count in `unread`; every failure is a reply.
     pub async fn serve(self: Arc<Self>, request: http::Request<Incoming>, unread: Memory) -> Reply {
         if !is_grpc(&request) {
+            self.counts.refuse(Reason::NotGrpc);
             return reply::not_grpc();
         }
         let Some(row) = rpc::find(request.uri().path()) else {
+            self.counts.refuse(Reason::UnknownRpc);
             return reply::of_status(&status::no_such_rpc(request.uri().path()));
         };
         let Ok(place) = Arc::clone(&self.calls).try_acquire_owned() else {
+            self.counts.refuse(Reason::Calls);
             return reply::of_status(&status::too_many_calls(row.name, MAX_CALLS));
         };
-        let log = CallLog::begin(row);
+        let log = CallLog::begin(row, request.headers(), &self.counts);
         let timeout = request.headers().get("grpc-timeout");
         let timeout = timeout.and_then(|value| wire::timeout(value.to_str().ok()?));
         let deadline =
             timeout.map(|timeout| (log.started() + timeout, status::deadline(row.name, timeout)));
-        let answered = self.answer(row, request).instrument(log.span().clone());
+        let answered = log.doing(self.answer(row, request, &log));
         let mut cut = self.ending.cut(row.name, deadline);
         let answered = tokio::select! {
             biased;
@@ -134,12 +140,14 @@ impl Switch {
         self: &Arc<Self>,
         row: &'static Row,
         request: http::Request<Incoming>,
+        log: &CallLog,
     ) -> Result<Reply, Failed> {
         let call = self.read(row, request).await?;
+        log.received(call.body.len());
         let live = Arc::clone(&call.live);
         self.started(&call).await;
         let target = self.target(&call).await?;
-        note(&target);
+        log.goes_to(&target, &live);
         match target {
             Target::Backend(backend) if matches!(row.goes, Goes::Default) => {
                 self.version_of(&call, live.backend(backend)?).await
@@ -185,7 +193,10 @@ impl Switch {
         let body = match tokio::time::timeout(REQUEST_LIMIT, read).await {
             Ok(Ok(whole)) => whole.body,
             Ok(Err(unread)) => return Err(self.unread(row, &unread)),
-            Err(_) => return Err(status::unfinished_request(row.name, REQUEST_LIMIT)),
+            Err(_) => {
+                self.counts.refuse(Reason::Unfinished);
+                return Err(status::unfinished_request(row.name, REQUEST_LIMIT));
+            }
         };
         wire::unframe(&body).map_err(|fault| status::bad_frame(row.name, fault))?;
         Ok(Call {
@@ -198,8 +209,14 @@ impl Switch {
 
     fn unread(&self, row: &Row, unread: &Unread) -> Status {
         match unread {
-            Unread::TooLarge => status::request_too_large(row.name, self.max_message),
-            Unread::NoMemory(limit) => status::no_memory_for_request(row.name, *limit),
+            Unread::TooLarge => {
+                self.counts.refuse(Reason::Size);
+                status::request_too_large(row.name, self.max_message)
+            }
+            Unread::NoMemory(limit) => {
+                self.counts.refuse(Reason::Memory);
+                status::no_memory_for_request(row.name, *limit)
+            }
             Unread::Broken(cause) => status::broken_request(row.name, cause),
         }
     }
@@ -209,14 +226,14 @@ impl Switch {
         let row = call.row;
         let target = self
             .with_known(&call.live, |known| known.route(row, &call.message()))
-            .map_err(|refusal| refuse(call, refusal))?;
+            .map_err(|refusal| self.refuse(call, refusal))?;
         let Target::Miss(kind, id) = target else {
             return Ok(target);
         };
         let answered = self.question.ask(self).await;
         let target = self
             .with_known(&call.live, |known| known.after_miss(kind, &id))
-            .map_err(|refusal| refuse(call, refusal))?;
+            .map_err(|refusal| self.refuse(call, refusal))?;
         match (&target, answered) {
             // The full id, so no other backend can have it.
             (Target::Owner(_, _, full), _) if *full == id => Ok(target),
@@ -226,6 +243,25 @@ impl Switch {
             }
             (_, Err(unanswered)) => Err(status::owner_unknown(kind, &id, &unanswered)),
             (_, Ok(())) => Ok(target),
+        }
+    }
+
+    fn refuse(&self, call: &Call, refusal: Refusal) -> Status {
+        let name = |id: BackendId| {
+            let backend = call.live.backend(id);
+            backend.map_or_else(|_| "?".into(), |backend| backend.name())
+        };
+        match refusal {
+            Refusal::Malformed(fault) => status::malformed(call.row.name, &fault),
+            Refusal::UnknownHandler(handler) => {
+                self.counts.refuse(Reason::UnknownHandler);
+                unknown_handler(&handler, &call.live)
+            }
+            Refusal::EmptyId(kind) => status::empty_id(call.row.name, kind),
+            Refusal::Ambiguous(prefix) => status::ambiguous(&prefix),
+            Refusal::Disputed(kind, id, one, other) => {
+                status::disputed(kind, &id, &name(one), &name(other))
+            }
         }
     }
 
@@ -339,31 +375,10 @@ impl Switch {
     }
 }
 
-fn refuse(call: &Call, refusal: Refusal) -> Status {
-    let name = |id: BackendId| {
-        let backend = call.live.backend(id);
-        backend.map_or_else(|_| "?".into(), |backend| backend.name())
-    };
-    match refusal {
-        Refusal::Malformed(fault) => status::malformed(call.row.name, &fault),
-        Refusal::UnknownHandler(handler) => match call.live.untold() {
-            Some(backend) => status::untold_handler(&handler, &backend.name(), &backend.socket),
-            None => status::unknown_handler(&handler, &call.live.table),
-        },
-        Refusal::EmptyId(kind) => status::empty_id(call.row.name, kind),
-        Refusal::Ambiguous(prefix) => status::ambiguous(&prefix),
-        Refusal::Disputed(kind, id, one, other) => {
-            status::disputed(kind, &id, &name(one), &name(other))
-        }
-    }
-}
-
-/// Puts the target's names into the call's log line.
-fn note(target: &Target) {
-    match target {
-        Target::Owner(_, kind, id) | Target::Miss(kind, id) => telemetry::note_id(*kind, id),
-        Target::Handler(handler) => telemetry::note_handler(&handler.name),
-        Target::Backend(_) | Target::Backends(_) => {}
+fn unknown_handler(handler: &str, live: &Live) -> Status {
+    match live.untold() {
+        Some(backend) => status::untold_handler(handler, &backend.name(), &backend.socket),
+        None => status::unknown_handler(handler, &live.table),
     }
 }
 

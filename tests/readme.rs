@@ -7,6 +7,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use criswitch::metrics::{FAMILIES, Kind};
 use criswitch::rpc::ROWS;
 
 fn readme() -> String {
@@ -30,25 +31,39 @@ fn table() -> String {
     table
 }
 
-/// With `UPDATE_EXPECT=1` the README is rewritten instead.
-#[test]
-fn the_table_of_rpcs_in_the_readme_is_the_switchs_own() {
+/// The same of metrics.
+fn families() -> String {
+    let mut table = String::from("| Metric | Labels | What |\n|---|---|---|\n");
+    for family in FAMILIES {
+        let (name, labels) = (family.name, family.labels.join(", "));
+        let kind = match family.kind {
+            Kind::Histogram => " (histogram)",
+            Kind::Counter | Kind::Gauge => "",
+        };
+        writeln!(table, "| `{name}`{kind} | {labels} | {} |", family.help).unwrap();
+    }
+    table
+}
+
+/// What stands between two marks is `own`; with `UPDATE_EXPECT=1` the README is rewritten instead.
+#[track_caller]
+fn assert_between(mark: &str, own: &str) {
     let readme = readme();
-    let (before, rest) = readme.split_once("<!-- routes -->\n").unwrap();
-    let (shown, after) = rest.split_once("<!-- /routes -->").unwrap();
+    let (begin, end) = (format!("<!-- {mark} -->\n"), format!("<!-- /{mark} -->"));
+    let (before, rest) = readme.split_once(&begin).unwrap();
+    let (shown, after) = rest.split_once(&end).unwrap();
     if std::env::var_os("UPDATE_EXPECT").is_some() {
-        let text = format!(
-            "{before}<!-- routes -->\n{}<!-- /routes -->{after}",
-            table()
-        );
-        std::fs::write(
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md"),
-            text,
-        )
-        .unwrap();
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+        std::fs::write(path, format!("{before}{begin}{own}{end}{after}")).unwrap();
         return;
     }
-    assert_eq!(shown, table());
+    assert_eq!(shown, own);
+}
+
+#[test]
+fn the_tables_of_rpcs_and_metrics_in_the_readme_are_the_switchs_own() {
+    assert_between("routes", &table());
+    assert_between("metrics", &families());
 }
 
 #[test]

@@ -23,6 +23,7 @@ main() {
   step "fault simulation" cargo run --quiet --release --locked --example chaos -- --count 2000
   step "restarts" "$TOP/tests/restarts/run.sh"
   step "systemd units" "$TOP/tests/units/run.sh"
+  step "metrics" "$TOP/tests/metrics/run.sh"
   step "demo" cargo run --quiet --release --locked --example demo -- --once
   step "real runtimes" "$TOP/tests/real/run.sh"
   summary
@@ -70,7 +71,7 @@ check_scripts() {
   [ -x /usr/bin/shellcheck ] || {
     apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends shellcheck
   } >"$CACHE/apt-shellcheck.log" 2>&1 || return
-  shellcheck -x .ci/run tests/run.sh tests/fuzz/run.sh tests/restarts/run.sh tests/units/*.sh tests/real/*.sh tests/real/checks/*
+  shellcheck -x .ci/run tests/run.sh tests/fuzz/run.sh tests/restarts/run.sh tests/units/*.sh tests/metrics/run.sh tests/real/*.sh tests/real/checks/*
 }
 
 main

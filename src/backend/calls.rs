@@ -13,7 +13,7 @@ use super::{Backend, Wire, error_chain};
 use crate::answer::Answer;
 use crate::memory::{Unread, Whole};
 use crate::rpc::Row;
-use crate::{status, telemetry, wire};
+use crate::{status, wire};
 
 impl Backend {
     /// Sends one call and gives the response as soon as its headers are there; dropped, it cancels the call.
@@ -26,7 +26,6 @@ impl Backend {
         headers: &HeaderMap,
         body: Bytes,
     ) -> Result<http::Response<Incoming>, Status> {
-        telemetry::note_backend(&self.name());
         let wire = self.wire().await?;
         self.call_over(wire, row, headers, body).await
     }

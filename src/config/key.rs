@@ -86,7 +86,7 @@ impl Key {
     pub(super) fn example(self) -> &'static str {
         match self {
             Key::Default => "runc",
-            Key::MetricsListen => "127.0.0.1:9100",
+            Key::MetricsListen => "127.0.0.1:9199",
             _ => self.default_text().unwrap_or_default(),
         }
     }

@@ -9,7 +9,7 @@ use super::problem::{near, nearest};
 use super::value::{Wrong, wrong};
 
 /// The switch's modules, whose level can be set alone.
-pub const MODULES: [&str; 40] = [
+pub const MODULES: [&str; 42] = [
     "address",
     "admission",
     "adopt",
@@ -19,6 +19,7 @@ pub const MODULES: [&str; 40] = [
     "changes",
     "cli",
     "config",
+    "counts",
     "cri",
     "dialer",
     "ending",
@@ -35,6 +36,7 @@ pub const MODULES: [&str; 40] = [
     "live",
     "memory",
     "merge",
+    "metrics",
     "node",
     "owners",
     "question",

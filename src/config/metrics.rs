@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use super::value::{self, Wrong, wrong};
 use crate::address::Address;
 
-const EXAMPLE: &str = "\"127.0.0.1:9100\", \"[::1]:9100\" or the path of a Unix socket";
+const EXAMPLE: &str = "\"127.0.0.1:9199\", \"[::1]:9199\" or the path of a Unix socket";
 
 /// Where metrics are served.
 #[derive(Clone, Debug, PartialEq, Eq)]

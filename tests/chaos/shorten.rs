@@ -9,7 +9,7 @@ const REPLAYS: u32 = 8;
 
 /// Plays a schedule until it fails, but not for ever: tokio wakes those who wait for one thing in a random order.
 pub fn play_again(plan: &Plan, sabotage: Option<Sabotage>) -> Result<(), String> {
-    (0..REPLAYS).try_for_each(|_| play(plan, sabotage))
+    (0..REPLAYS).try_for_each(|_| play(plan, sabotage).map(drop))
 }
 
 /// The same schedule with as few steps as still violate something.

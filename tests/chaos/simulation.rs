@@ -10,11 +10,13 @@
 )]
 
 pub mod client;
+pub mod files;
 pub mod judge;
 pub mod pipe;
 pub mod plan;
 pub mod runtime;
 pub mod sabotage;
+pub mod tables;
 pub mod truth;
 mod world;
 
@@ -27,8 +29,16 @@ use sabotage::Sabotage;
 /// How long after its last fault a backend may take until it must be back in service.
 pub const RECOVERY: Duration = Duration::from_secs(12);
 
+/// What a schedule that passed has come to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Played {
+    pub reloads: u64,
+    /// How many of them changed nothing because of a mistake.
+    pub refused: u64,
+}
+
 /// Plays a schedule to its end or to the first violation, which it tells.
-pub fn play(plan: &Plan, sabotage: Option<Sabotage>) -> Result<(), String> {
+pub fn play(plan: &Plan, sabotage: Option<Sabotage>) -> Result<Played, String> {
     let played = catch_unwind(AssertUnwindSafe(|| {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()

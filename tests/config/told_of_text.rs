@@ -109,13 +109,13 @@ fn a_wrong_type_is_told_with_what_is_right() {
     );
     told(
         &format!(
-            "log.level = ['info']\nlog.format = 1\nwatch = 'yes'\nmetrics.listen = 9100\n{RUNC}"
+            "log.level = ['info']\nlog.format = 1\nwatch = 'yes'\nmetrics.listen = 9199\n{RUNC}"
         ),
         expect![[r#"
             criswitch.toml:1:13: "level" is an array, not a string; try "info"
             criswitch.toml:2:14: "format" is an integer, not a string; try "auto"
             criswitch.toml:3:9: "watch" is a string, not a boolean; try true or false
-            criswitch.toml:4:18: "listen" is an integer, not a string; try "127.0.0.1:9100""#]],
+            criswitch.toml:4:18: "listen" is an integer, not a string; try "127.0.0.1:9199""#]],
     );
 }
 

@@ -235,29 +235,29 @@ fn metrics_are_for_this_node_only() {
     told_of_values(
         "metrics.listen",
         &[
-            "0.0.0.0:9100",
-            "10.1.2.3:9100",
-            "[::]:9100",
-            "9100",
-            ":9100",
+            "0.0.0.0:9199",
+            "10.1.2.3:9199",
+            "[::]:9199",
+            "9199",
+            ":9199",
             "127.0.0.1",
-            "localhost:9100",
+            "localhost:9199",
             "127.0.0.1:99999",
             "run/metrics.sock",
-            "http://127.0.0.1:9100",
+            "http://127.0.0.1:9199",
             "/run/criswitch/criswitch.sock",
         ],
         expect![[r#"
-            criswitch.toml:1:18: 0.0.0.0:9100 is no loopback address, and metrics are for this node only; try "127.0.0.1:9100", "[::1]:9100" or the path of a Unix socket
-            criswitch.toml:1:18: 10.1.2.3:9100 is no loopback address, and metrics are for this node only; try "127.0.0.1:9100", "[::1]:9100" or the path of a Unix socket
-            criswitch.toml:1:18: [::]:9100 is no loopback address, and metrics are for this node only; try "127.0.0.1:9100", "[::1]:9100" or the path of a Unix socket
-            criswitch.toml:1:18: "9100" is neither an address with a port nor a socket's path; try "127.0.0.1:9100", "[::1]:9100" or the path of a Unix socket
-            criswitch.toml:1:18: ":9100" is neither an address with a port nor a socket's path; try "127.0.0.1:9100", "[::1]:9100" or the path of a Unix socket
-            criswitch.toml:1:18: "127.0.0.1" is neither an address with a port nor a socket's path; try "127.0.0.1:9100", "[::1]:9100" or the path of a Unix socket
-            criswitch.toml:1:18: "localhost:9100" is neither an address with a port nor a socket's path; try "127.0.0.1:9100", "[::1]:9100" or the path of a Unix socket
-            criswitch.toml:1:18: "127.0.0.1:99999" is neither an address with a port nor a socket's path; try "127.0.0.1:9100", "[::1]:9100" or the path of a Unix socket
+            criswitch.toml:1:18: 0.0.0.0:9199 is no loopback address, and metrics are for this node only; try "127.0.0.1:9199", "[::1]:9199" or the path of a Unix socket
+            criswitch.toml:1:18: 10.1.2.3:9199 is no loopback address, and metrics are for this node only; try "127.0.0.1:9199", "[::1]:9199" or the path of a Unix socket
+            criswitch.toml:1:18: [::]:9199 is no loopback address, and metrics are for this node only; try "127.0.0.1:9199", "[::1]:9199" or the path of a Unix socket
+            criswitch.toml:1:18: "9199" is neither an address with a port nor a socket's path; try "127.0.0.1:9199", "[::1]:9199" or the path of a Unix socket
+            criswitch.toml:1:18: ":9199" is neither an address with a port nor a socket's path; try "127.0.0.1:9199", "[::1]:9199" or the path of a Unix socket
+            criswitch.toml:1:18: "127.0.0.1" is neither an address with a port nor a socket's path; try "127.0.0.1:9199", "[::1]:9199" or the path of a Unix socket
+            criswitch.toml:1:18: "localhost:9199" is neither an address with a port nor a socket's path; try "127.0.0.1:9199", "[::1]:9199" or the path of a Unix socket
+            criswitch.toml:1:18: "127.0.0.1:99999" is neither an address with a port nor a socket's path; try "127.0.0.1:9199", "[::1]:9199" or the path of a Unix socket
             criswitch.toml:1:18: the socket path "run/metrics.sock" is relative; try an absolute path, such as "/run/name/name.sock"
-            criswitch.toml:1:18: "http://127.0.0.1:9100" is not a Unix socket, and no other kind is served on this platform; try the path of a Unix socket, plain or after "unix://"
+            criswitch.toml:1:18: "http://127.0.0.1:9199" is not a Unix socket, and no other kind is served on this platform; try the path of a Unix socket, plain or after "unix://"
             criswitch.toml:1:18: /run/criswitch/criswitch.sock is the socket for the CRI ("listen"); try "/run/criswitch/metrics.sock""#]],
     );
 }

@@ -163,7 +163,7 @@ impl Sim {
         });
     }
 
-    /// Lets calls of an RPC hang when they have been done, before they are answered, until its death.
+    /// Lets calls of an RPC hang when they have been done, before they are answered, until [`Sim::release`].
     pub fn hold_reply(&self, rpc: &str) {
         self.hold(&serve::reply_of(rpc));
     }
@@ -178,6 +178,7 @@ impl Sim {
     pub fn release(&self, rpc: &str) {
         self.edit(|journal| {
             journal.holds.remove(rpc);
+            journal.holds.remove(&serve::reply_of(rpc));
         });
     }
 

@@ -9,7 +9,7 @@ use crate::faults::{hang, names, status, told_of, until_state, wake};
 use crate::support::{Rig, Sim};
 
 /// A table: the default row, all rows as `name = backend`, and what each backend's line is if it is named.
-fn table(default: &str, handlers: &str, backends: &[&str], directory: &str) -> String {
+pub fn table(default: &str, handlers: &str, backends: &[&str], directory: &str) -> String {
     let backends = backends
         .iter()
         .map(|name| format!("{name} = \"{directory}/{name}.sock\"\n"));
@@ -20,7 +20,7 @@ fn table(default: &str, handlers: &str, backends: &[&str], directory: &str) -> S
 }
 
 /// `runc` leads to old, which is alone; new serves beside it and nobody knows of it.
-async fn old_alone() -> Rig {
+pub async fn old_alone() -> Rig {
     let sims = ["old", "new"].map(|name| Sim::new(name).handlers(["runc", "kata"]));
     Rig::with_config(sims, |directory| {
         table("runc", "runc = \"old\"", &["old"], directory)
@@ -29,7 +29,7 @@ async fn old_alone() -> Rig {
 }
 
 /// Another table for the switch that runs.
-fn reload(rig: &Rig, default: &str, handlers: &str, backends: &[&str]) -> Changes {
+pub fn reload(rig: &Rig, default: &str, handlers: &str, backends: &[&str]) -> Changes {
     let outcome = rig.reload(|directory| table(default, handlers, backends, directory));
     outcome
         .result
@@ -37,7 +37,7 @@ fn reload(rig: &Rig, default: &str, handlers: &str, backends: &[&str]) -> Change
 }
 
 /// Runs a pod as soon as the handler takes it.
-async fn run_when_ready(rig: &Rig, handler: &str, name: &str) -> String {
+pub async fn run_when_ready(rig: &Rig, handler: &str, name: &str) -> String {
     loop {
         match rig.try_run(handler, name).await {
             Ok(pod) => return pod,
@@ -161,6 +161,7 @@ async fn a_backend_that_no_file_names_is_kept_until_it_owns_nothing_and_the_line
 #[tokio::test]
 async fn a_backend_that_owns_nothing_is_gone_at_once() {
     let rig = old_alone().await;
+    until_state(&rig, "old", "ready").await;
     let changes = reload(&rig, "runc", "runc = \"new\"", &["new"]);
     assert_eq!(
         (changes.backends_added, changes.backends_gone),

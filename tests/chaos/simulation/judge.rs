@@ -4,11 +4,11 @@
 pub mod events;
 mod lists;
 mod node;
+mod tables;
 mod time;
 
 use std::fmt;
 
-use criswitch::config::Table;
 use criswitch::rpc::{Goes, ImageRule, Kind, Merge, Unknown};
 use criswitch::switch::Switch;
 pub use time::overdue;
@@ -16,7 +16,9 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use super::client::{Call, Reply};
+use super::files::RUNTIMES;
 use super::plan::creates;
+use super::tables::Places;
 use super::truth::{Moment, Seen, Thing, Truth};
 
 /// A call that a client has made.
@@ -27,7 +29,9 @@ pub struct Asked {
     /// The switch that got it.
     pub life: u64,
     pub at: Instant,
-    /// The backends that accepted calls and did not answer then.
+    /// The switch's backends then.
+    pub places: Places,
+    /// Those that accepted calls and did not answer then.
     pub silent: Vec<usize>,
 }
 
@@ -55,13 +59,20 @@ impl fmt::Display for Asked {
 }
 
 /// Whether `reply` is one that `asked` may get; what it tells the client is noted.
-pub fn judge(asked: &Asked, reply: &Reply, truth: &mut Truth, table: &Table) -> Result<(), String> {
+pub fn judge(
+    asked: &Asked,
+    reply: &Reply,
+    truth: &mut Truth,
+    switch: &Switch,
+) -> Result<(), String> {
     truth.tick();
+    if asked.life == truth.life {
+        truth.look(switch)?;
+    }
     let verdict = Case {
         asked,
         reply,
         truth,
-        table,
     }
     .judge();
     verdict.map_err(|what| {
@@ -87,11 +98,8 @@ pub fn configured(truth: &Truth) -> Result<(), String> {
     let Some(config) = &truth.updates.last else {
         return Ok(());
     };
-    match truth
-        .health
-        .iter()
-        .position(|health| health.config != *config)
-    {
+    let mut there = (0..RUNTIMES).filter(|at| truth.tables.places[*at].is_some());
+    match there.find(|at| truth.health[*at].config != *config) {
         Some(backend) => Err(format!(
             "backend {backend} has another runtime configuration"
         )),
@@ -101,15 +109,17 @@ pub fn configured(truth: &Truth) -> Result<(), String> {
 
 /// The owners that the switch remembers are the ones that there are.
 pub fn memory(truth: &Truth, switch: &Switch) -> Result<(), String> {
-    for backend in 0..truth.health.len() {
-        let count = |kind| truth.at(backend, kind).count();
+    for id in &truth.tables.ids {
+        let mut places = truth.tables.places.iter();
+        let backend = places.position(|place| place.is_some_and(|place| place.id == *id));
+        let count = |kind| backend.map_or(0, |backend| truth.at(backend, kind).count());
         let (is, remembered) = (
             (count(Kind::Pod), count(Kind::Container)),
-            switch.owners().count(backend),
+            switch.owners().count(*id),
         );
         if is != remembered {
             return Err(format!(
-                "backend {backend} has {is:?} pods and containers, the switch remembers {remembered:?}"
+                "backend {id} at {backend:?} has {is:?} pods and containers, the switch remembers {remembered:?}"
             ));
         }
     }
@@ -121,7 +131,6 @@ struct Case<'a> {
     asked: &'a Asked,
     reply: &'a Reply,
     truth: &'a Truth,
-    table: &'a Table,
 }
 
 impl Case<'_> {
@@ -178,17 +187,14 @@ impl Case<'_> {
             .filter(|_| hits.next().is_none() && !names.is_empty())
     }
 
-    fn handler(&self) -> Option<&criswitch::config::Handler> {
-        self.table.handler(&self.asked.call.names)
-    }
-
-    /// Where the call may go; `None` is anywhere.
-    fn only(&self) -> Option<Option<usize>> {
+    /// Where the call may go, by each table that it may go by; `None` is anywhere.
+    fn only(&self) -> Option<Vec<usize>> {
+        let owner = |kind| self.thing(kind).map(|thing| thing.backend);
         match self.asked.call.row.goes {
-            Goes::Handler(_) => Some(self.handler().map(|handler| handler.backend)),
-            Goes::Owner(kind, ..) => Some(self.thing(kind).map(|thing| thing.backend)),
-            Goes::OwnerWithImage(_) => Some(self.thing(Kind::Pod).map(|pod| pod.backend)),
-            Goes::Default => Some(Some(self.table.default.backend)),
+            Goes::Handler(_) => Some(self.rows().map(|row| row.backend).collect()),
+            Goes::Owner(kind, ..) => Some(owner(kind).into_iter().collect()),
+            Goes::OwnerWithImage(_) => Some(owner(Kind::Pod).into_iter().collect()),
+            Goes::Default => Some(self.speakers().collect()),
             _ => None,
         }
     }
@@ -201,11 +207,19 @@ impl Case<'_> {
                 .filter(|other| other.backend == seen.backend)
                 .count();
             self.unless(times > 1, "a backend got it more than once")?;
-            let wrong = only.is_some_and(|only| only != Some(seen.backend));
-            self.unless(wrong, "a backend got it that it does not concern")?;
-            let named = self.handler().map(|handler| &handler.backend_handler);
+            let wrong = only
+                .as_ref()
+                .is_some_and(|only| !only.contains(&seen.backend));
             self.unless(
-                seen.handler.is_some() && seen.handler.as_ref() != named,
+                wrong || !self.was_there(seen.backend),
+                "a backend got it that it does not concern",
+            )?;
+            let named = |handler: &String| {
+                let mut rows = self.rows().filter(|row| row.backend == seen.backend);
+                rows.any(|row| row.backend_handler == *handler)
+            };
+            self.unless(
+                seen.handler.as_ref().is_some_and(|handler| !named(handler)),
                 "the backend was told another handler",
             )?;
         }
@@ -226,13 +240,13 @@ impl Case<'_> {
             Code::NotFound => {
                 let exists = kind.is_none_or(|kind| {
                     self.thing(kind)
-                        .is_some_and(|thing| thing.stood(self.asked.begun))
+                        .is_some_and(|thing| thing.stood(self.asked.begun) && self.must_know(thing))
                 });
                 self.unless(exists, "what it names exists")
             }
             Code::InvalidArgument => {
-                let unknown = matches!(self.asked.call.row.goes, Goes::Handler(_))
-                    && self.handler().is_none();
+                let unknown =
+                    matches!(self.asked.call.row.goes, Goes::Handler(_)) && self.may_be_unknown();
                 self.unless(!unknown, "nothing is wrong with it")
             }
             Code::Unavailable | Code::DeadlineExceeded => Ok(()),
@@ -263,23 +277,19 @@ impl Case<'_> {
             return self.unless(unknown == Unknown::NotFound, "what it names never was");
         };
         let done = self.got().any(|seen| seen.executed);
-        let there = thing.stood(self.asked.begun);
+        let there = thing.stood(self.asked.begun) && self.must_know(thing);
         self.unless(
             (there || unknown == Unknown::NotFound) && !done,
             "its owner has not done it",
         )?;
         match self.asked.call.row.name {
             "PodSandboxStatus" => {
-                let name = self
-                    .table
-                    .name_for(thing.backend, &thing.handler)
-                    .unwrap_or(&thing.handler);
                 self.unless(
                     self.reply.string(&[1, 1]) != thing.id,
                     "it tells of another pod",
                 )?;
                 self.unless(
-                    self.reply.string(&[1, 9]) != name,
+                    !self.is_name(thing, &self.reply.string(&[1, 9])),
                     "it tells another handler",
                 )
             }
@@ -296,7 +306,8 @@ impl Case<'_> {
         let stood = |image: &str| {
             let mut stored = self.truth.images.iter();
             stored.any(|it| {
-                it.image == image
+                self.sure(it.backend)
+                    && it.image == image
                     && it.gone.is_none()
                     && it.told.is_some_and(|told| told < self.asked.begun)
             })
@@ -311,13 +322,11 @@ impl Case<'_> {
                 )
             }
             ImageRule::Pull(_) | ImageRule::Every => {
-                let pulled = matches!(rule, ImageRule::Pull(_));
+                let pulls = matches!(rule, ImageRule::Pull(_));
+                let mut must =
+                    (0..RUNTIMES).filter(|at| self.sure(*at) && !(pulls && self.may_drain(*at)));
                 let done = |at| self.got().any(|seen| seen.executed && seen.backend == at);
-                // Where no pod can come, nobody needs an image.
-                let takes = |at: &usize| self.table.handlers.iter().any(|row| row.backend == *at);
-                let all = (0..self.truth.health.len()).filter(|at| !pulled || takes(at));
-                let missing = all.into_iter().any(|at| !done(at));
-                self.unless(missing, "not every backend has done it")
+                self.unless(!must.all(done), "not every backend has done it")
             }
             ImageRule::List(_) => {
                 let listed = self.reply.strings(&[1, 1]);
@@ -332,10 +341,12 @@ impl Case<'_> {
 /// What a client and the switch know after a reply that went well.
 fn note(asked: &Asked, reply: &Reply, truth: &mut Truth) {
     let now = truth.tick();
-    let same_switch = truth.life == asked.life;
+    let unread = asked.call.row.streams() && asked.call.id <= truth.alone;
+    let same_switch = truth.life == asked.life && !unread;
+    let places = truth.tables.places;
     let learn = |thing: &mut Thing| {
         thing.told = thing.told.or(Some(now));
-        if same_switch {
+        if same_switch && places[thing.backend].is_some() {
             thing.learned = thing.learned.or(Some(now));
         }
     };

@@ -5,6 +5,8 @@ use std::fmt;
 use criswitch::rpc::{Goes, ROWS, Row};
 use fastrand::Rng;
 
+use super::files::{Edit, Mistake};
+
 /// How many topologies there are.
 pub const TOPOLOGIES: usize = 4;
 /// The most clients that there are.
@@ -25,9 +27,11 @@ pub enum Step {
     Call(Op),
     /// The client of a call under way goes away.
     Cancel(u32),
-    /// Something happens to the backend of this number, modulo how many there are.
+    /// Something happens to one of the switch's backends, or to a runtime that is none.
     Fault(usize, Fault),
-    /// The switch is killed, and another one starts.
+    /// The files are edited, and the switch takes them up, unless there is a mistake.
+    Reload(Vec<Edit>, Option<Mistake>),
+    /// The switch is killed, and another one starts with the files of now.
     RestartSwitch,
     /// The paused clock moves on.
     Wait(u64),
@@ -132,20 +136,27 @@ impl Plan {
 
 fn step(rng: &mut Rng, steps: &mut Vec<Step>) {
     match rng.u32(..100) {
-        0..62 => {
+        0..57 => {
             steps.push(Step::Call(op(rng)));
             // Most calls are over before the next one begins.
             if rng.u8(..4) > 0 {
                 steps.push(Step::Wait(1));
             }
         }
-        62..66 => steps.push(Step::Cancel(rng.u32(..))),
-        66..84 => steps.push(Step::Fault(rng.usize(..4), fault(rng))),
+        57..61 => steps.push(Step::Cancel(rng.u32(..))),
+        61..77 => steps.push(Step::Fault(rng.usize(..60), fault(rng))),
+        77..84 => steps.push(reload(rng)),
         84..86 => steps.push(Step::RestartSwitch),
         86..92 => steps.push(Step::Wait(rng.u64(1..400))),
         92..98 => steps.push(Step::Wait(rng.u64(400..6000))),
         _ => steps.push(Step::Wait(rng.u64(6000..60_000))),
     }
+}
+
+fn reload(rng: &mut Rng) -> Step {
+    let edits = (0..rng.usize(0..4)).map(|_| Edit::any(rng)).collect();
+    let mistake = (rng.u8(..6) == 0).then(|| Mistake::any(rng));
+    Step::Reload(edits, mistake)
 }
 
 fn fault(rng: &mut Rng) -> Fault {

@@ -328,6 +328,9 @@ impl Runtime {
     ) -> Result<Vec<Bytes>, Status> {
         let mut truth = self.truth();
         truth.seen[seen].executed = true;
+        if call == 0 && row.name == "ListContainers" {
+            truth.tables.greeted(self.at);
+        }
         let asked = Asked {
             backend: self.at,
             row,
@@ -337,9 +340,9 @@ impl Runtime {
         let before = truth.moment();
         let answer = answers::answer(&mut truth, &asked)?;
         self.tell(&truth, before);
-        if let (Some(kind), false, false) =
-            (asked.lists_whole(), truth.seen[seen].spoilt, self.slow())
-        {
+        let unread = row.streams() && call <= truth.alone;
+        let spoilt = truth.seen[seen].spoilt || self.slow() || unread;
+        if let (Some(kind), false) = (asked.lists_whole(), spoilt) {
             let at = truth.tick();
             let backend = self.at;
             let used = call == 0;

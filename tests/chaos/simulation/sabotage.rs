@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use clap::ValueEnum;
+use criswitch::changes::Changes;
+use criswitch::config::{Config, Problems};
 use criswitch::owners::PodNames;
 use criswitch::rpc::{Goes, Kind, Unknown};
 use criswitch::switch::Switch;
@@ -13,9 +15,13 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use super::client::{Call, Client, Reply, message};
+use super::files::Files;
 use super::judge::Asked;
 use super::plan::creates;
 use super::truth::Truth;
+
+/// How late the table is read that a call goes by.
+const READ_AGAIN: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Sabotage {
@@ -55,6 +61,16 @@ pub enum Sabotage {
     LoseEvents,
     /// The runtime's configuration is taken and told to nobody.
     TellNobody,
+    /// A backend that the table no longer names is dropped at once, whatever it owns.
+    DropAtOnce,
+    /// A reload takes up the files that have no mistake.
+    HalfApply,
+    /// A backend takes part before it was ever there.
+    JoinAtOnce,
+    /// A call goes by a table that is younger than it.
+    GoByNewTable,
+    /// A pod is answered under the name that its handler has at the backend.
+    OwnNames,
 }
 
 /// A call, and the reply as the sabotaged switch would give it.
@@ -78,6 +94,9 @@ pub async fn call(
         Sabotage::AskAnother => of_another(&asked.call, truth),
         _ => asked.call.clone(),
     };
+    if sabotage == Sabotage::GoByNewTable && matches!(asked.call.row.goes, Goes::Handler(_)) {
+        tokio::time::sleep(READ_AGAIN).await;
+    }
     let reply = client.clone().call(&asked_for).await;
     match (sabotage, reply.code) {
         (Sabotage::SendAgain, Some(Code::Unavailable)) if creates(asked.call.row) => {
@@ -143,6 +162,15 @@ fn changed(sabotage: Sabotage, reply: Reply, asked: &Asked, truth: &Truth) -> Re
         (Sabotage::ListTwice, _) if lists_pods && reply.code == Some(Code::Ok) => {
             ok(with_items(&reply, reply.strings(&[1, 1]).into_iter()))
         }
+        (Sabotage::OwnNames, _) if row.name == "PodSandboxStatus" => {
+            let name = truth.thing(Kind::Pod, &asked.call.names);
+            let name = name.map_or("", |pod| pod.handler.as_str());
+            let named = |message: &Bytes| wire::with_string(message, &[1, 9], name);
+            Reply {
+                messages: reply.messages.iter().map(named).collect(),
+                ..reply
+            }
+        }
         (Sabotage::BreakOff, _) if silent => Reply {
             code: None,
             ..reply
@@ -200,9 +228,55 @@ fn of_another(call: &Call, truth: &Mutex<Truth>) -> Call {
     }
 }
 
-/// What is wrong with the switch itself.
+/// The configuration that a reload is given, as the sabotaged switch would read it.
+pub fn read(
+    sabotage: Option<Sabotage>,
+    read: Result<Config, Problems>,
+    files: &Files,
+) -> Result<Config, Problems> {
+    match sabotage {
+        Some(Sabotage::HalfApply) => read.or_else(|_| files.read(None)),
+        _ => read,
+    }
+}
+
+/// What is wrong with the switch itself before a reload.
+pub fn before_reload(sabotage: Option<Sabotage>, read: &Result<Config, Problems>, switch: &Switch) {
+    let (Some(Sabotage::DropAtOnce), Ok(config)) = (sabotage, read) else {
+        return;
+    };
+    let named = |socket| config.table.backends.iter().any(|row| row.socket == socket);
+    for backend in &switch.live().backends {
+        if !named(backend.socket.clone()) {
+            switch.owners().forget_backend(backend.id);
+        }
+    }
+}
+
+/// And after it: what is told of one that must change nothing, or of one that may.
+pub fn after_reload(
+    sabotage: Option<Sabotage>,
+    good: bool,
+    switch: &Switch,
+    told: Result<Changes, String>,
+) -> Result<Changes, String> {
+    match sabotage {
+        Some(Sabotage::JoinAtOnce) => {
+            let live = switch.live();
+            live.backends.iter().for_each(|backend| backend.join());
+            told
+        }
+        Some(Sabotage::HalfApply) if !good => Err("something is wrong".to_owned()),
+        _ => told,
+    }
+}
+
+/// What is wrong with the switch in the end.
 pub fn at_end(sabotage: Option<Sabotage>, switch: &Arc<Switch>) {
     if sabotage == Some(Sabotage::Remember) {
-        switch.owners().own_pod("long-gone", 0, PodNames::default());
+        let one = switch.live().backends.first().map_or(0, |one| one.id);
+        switch
+            .owners()
+            .own_pod("long-gone", one, PodNames::default());
     }
 }

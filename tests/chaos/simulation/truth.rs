@@ -5,6 +5,9 @@
 use criswitch::rpc::{Kind, Row};
 use tokio::time::Instant;
 
+use super::files::RUNTIMES;
+use super::tables::Tables;
+
 /// A moment in the order of what happened.
 pub type Moment = u64;
 /// A client's call; 0 is one of the switch's own.
@@ -148,6 +151,8 @@ pub struct Truth {
     now: Moment,
     made: u64,
     calls: CallId,
+    /// The last call that began while one backend was alone, whose streams pass unread.
+    pub alone: CallId,
     pub seed: u64,
     /// How many switches there have been before this one.
     pub life: u64,
@@ -158,6 +163,7 @@ pub struct Truth {
     /// Moments at which all that was sent had arrived.
     pub arrivals: Vec<Moment>,
     pub updates: Updates,
+    pub tables: Tables,
     pub things: Vec<Thing>,
     pub images: Vec<Stored>,
     pub seen: Vec<Seen>,
@@ -166,10 +172,10 @@ pub struct Truth {
 }
 
 impl Truth {
-    pub fn new(seed: u64, backends: usize) -> Truth {
+    pub fn new(seed: u64) -> Truth {
         Truth {
             seed,
-            health: (0..backends).map(|_| Health::default()).collect(),
+            health: (0..RUNTIMES).map(|_| Health::default()).collect(),
             ..Truth::default()
         }
     }
@@ -188,6 +194,10 @@ impl Truth {
     /// The id of a client's call that begins now, and the moment.
     pub fn begin_call(&mut self) -> (CallId, Moment) {
         self.calls += 1;
+        let joined = self.tables.places.iter().flatten();
+        if joined.filter(|place| place.joined).count() < 2 {
+            self.alone = self.calls;
+        }
         (self.calls, self.tick())
     }
 
@@ -273,13 +283,19 @@ impl Truth {
         let now = self.tick();
         self.arrivals.push(now);
         let Truth {
-            listings, things, ..
+            listings,
+            things,
+            tables,
+            ..
         } = self;
         for listing in listings
             .iter_mut()
             .filter(|it| it.used && it.delivered.is_none())
         {
             listing.delivered = Some(now);
+            if tables.places[listing.backend].is_none() {
+                continue;
+            }
             let shown = things.iter_mut().filter(|thing| {
                 thing.backend == listing.backend
                     && thing.kind == listing.kind
@@ -287,7 +303,9 @@ impl Truth {
             });
             shown.for_each(|thing| thing.learned = thing.learned.or(Some(now)));
         }
-        self.started |= (0..self.health.len()).all(|backend| self.is_listed(backend));
+        let all = self.tables.places.iter().enumerate();
+        let mut joined = all.filter(|(_, place)| place.is_some_and(|place| place.joined));
+        self.started |= joined.all(|(backend, _)| self.is_listed(backend));
     }
 
     /// Whether `backend` is in order and the switch has listed it.

@@ -1,7 +1,7 @@
 //! What a schedule is played in: backends, the switch, clients, and the calls under way.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use criswitch::address::Address;
@@ -12,16 +12,22 @@ use criswitch::switch::Switch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
-use super::RECOVERY;
 use super::client::{self, Call, Client};
+use super::files::{Edit, Files, Mistake, RUNTIMES};
 use super::judge::{self, Asked, events};
 use super::plan::{CLIENTS, IMAGES, On, Op, Plan, Step, row};
 use super::runtime::Runtime;
 use super::sabotage::{self, Sabotage};
+use super::tables::{number, unnamed};
 use super::truth::{Stored, Truth};
+use super::{Played, RECOVERY};
+
+/// Longer than a backend that owns nothing is kept.
+const LAST_LOOK: Duration = Duration::from_secs(20);
 
 pub struct World {
-    config: Config,
+    files: Files,
+    played: Played,
     truth: Arc<Mutex<Truth>>,
     runtimes: Arc<Vec<Arc<Runtime>>>,
     switch: Arc<Switch>,
@@ -35,26 +41,27 @@ pub struct World {
 }
 
 /// Plays `plan` to its end or to the first violation.
-pub async fn play(plan: &Plan, sabotage: Option<Sabotage>) -> Result<(), String> {
-    let mut world = World::new(plan, sabotage).await;
+pub async fn play(plan: &Plan, sabotage: Option<Sabotage>) -> Result<Played, String> {
+    let mut world = World::new(plan, sabotage).await?;
     for step in &plan.steps {
         world.step(step).await?;
     }
     world.heal().await?;
-    world.end().await
+    world.end().await?;
+    Ok(world.played)
 }
 
 impl World {
-    async fn new(plan: &Plan, sabotage: Option<Sabotage>) -> World {
-        let config = topologies()[plan.topology].clone();
-        let count = config.table.backends.len();
-        let truth = Arc::new(Mutex::new(Truth::new(plan.seed, count)));
-        stock(&mut truth.lock().unwrap(), count);
-        let runtimes = (0..count).map(|at| Runtime::new(at, Arc::clone(&truth)));
+    async fn new(plan: &Plan, sabotage: Option<Sabotage>) -> Result<World, String> {
+        let files = Files::of_topology(plan.topology);
+        let truth = Arc::new(Mutex::new(Truth::new(plan.seed)));
+        stock(&mut truth.lock().unwrap());
+        let runtimes = (0..RUNTIMES).map(|at| Runtime::new(at, Arc::clone(&truth)));
         let runtimes = Arc::new(runtimes.collect());
-        let switch = new_switch(&config, &runtimes);
+        let switch = new_switch(&config(&files), &runtimes);
         let mut world = World {
-            config,
+            files,
+            played: Played::default(),
             truth,
             runtimes,
             switch,
@@ -65,13 +72,16 @@ impl World {
             violations: Arc::default(),
             sabotage,
         };
-        world.start().await;
-        world
+        world.start().await?;
+        Ok(world)
     }
 
-    /// A switch that knows nothing, and clients that are connected to it.
-    async fn start(&mut self) {
-        self.switch = new_switch(&self.config, &self.runtimes);
+    /// A switch that knows nothing but the files, and clients that are connected to it.
+    async fn start(&mut self) -> Result<(), String> {
+        let config = config(&self.files);
+        self.switch = new_switch(&config, &self.runtimes);
+        self.truth().begin_era(&config);
+        self.truth().begin_places(&self.switch)?;
         self.backends = criswitch::keep_connected(&self.switch);
         self.connections = JoinSet::new();
         self.clients.clear();
@@ -79,6 +89,7 @@ impl World {
             self.clients
                 .push(Client::connect(&self.switch, &mut self.connections).await);
         }
+        Ok(())
     }
 
     async fn step(&mut self, step: &Step) -> Result<(), String> {
@@ -86,26 +97,77 @@ impl World {
             Step::Call(op) => self.begin(op),
             Step::Cancel(which) => self.cancel(*which),
             Step::Fault(backend, fault) => {
-                let at = backend % self.runtimes.len();
+                let at = self.runtime(*backend);
                 self.runtimes[at].play(fault);
             }
-            Step::RestartSwitch => {
-                self.truth().switch_restarted();
-                self.start().await;
-            }
+            Step::Reload(edits, mistake) => self.reload(edits, *mistake)?,
+            Step::RestartSwitch => self.restart().await?,
             Step::Wait(ms) => self.wait(Duration::from_millis(*ms)).await,
         }
         self.check()
     }
 
+    /// Mostly one of the switch's backends.
+    fn runtime(&self, which: usize) -> usize {
+        let live = self.switch.live();
+        let ours = live.backends.iter().map(|it| number(&it.socket));
+        let ours: Vec<_> = ours.collect();
+        let one = ours.get(which % (ours.len() + 1));
+        one.copied().unwrap_or(which % RUNTIMES)
+    }
+
+    /// Edits the files and has the switch take them up; what has a mistake is taken back.
+    fn reload(&mut self, edits: &[Edit], mistake: Option<Mistake>) -> Result<(), String> {
+        let mut files = self.files.clone();
+        edits.iter().for_each(|edit| files.edit(edit));
+        let read = files.read(mistake);
+        let good = mistake.is_none() && read.is_ok();
+        self.truth().look(&self.switch)?;
+        if let (true, Ok(config)) = (good, &read) {
+            self.truth().begin_era(config);
+            self.files = files.clone();
+        }
+        let read = sabotage::read(self.sabotage, read, &files);
+        sabotage::before_reload(self.sabotage, &read, &self.switch);
+        let told = self.switch.reload(read).result;
+        let told = sabotage::after_reload(self.sabotage, good, &self.switch, told);
+        self.played.reloads += 1;
+        self.played.refused += u64::from(!good);
+        let mut truth = self.truth();
+        truth.look(&self.switch)?;
+        match told {
+            Ok(changes) if good => truth.changed(&changes),
+            Err(_) if !good => Ok(()),
+            other => Err(format!("a reload has come to {other:?}")),
+        }
+    }
+
+    /// Another switch in the place of this one; before, the files get the rows that Status tells are needed.
+    async fn restart(&mut self) -> Result<(), String> {
+        self.truth().look(&self.switch)?;
+        for runtime in unnamed(&self.switch.live()) {
+            self.files.keep(runtime);
+        }
+        self.truth().switch_restarted();
+        self.start().await
+    }
+
     /// Lets the clock move on; whatever needs no time happens at its beginning.
     async fn wait(&mut self, time: Duration) {
         tokio::time::sleep(Duration::from_millis(1)).await;
+        self.look();
         self.truth().all_arrived();
         tokio::time::sleep(time.saturating_sub(Duration::from_millis(1))).await;
     }
 
+    /// What is wrong with the switch's backends is a violation like any other.
+    fn look(&self) {
+        let looked = self.truth().look(&self.switch);
+        self.violations.lock().unwrap().extend(looked.err());
+    }
+
     fn check(&mut self) -> Result<(), String> {
+        self.look();
         self.under_way.retain(|(_, task)| !task.is_finished());
         let truth = self.truth.lock().unwrap();
         let overdue = self
@@ -137,10 +199,10 @@ impl World {
     fn begin(&mut self, op: &Op) {
         let (asked, client) = (self.ask(op), self.clients[op.client].clone());
         let (truth, violations) = (Arc::clone(&self.truth), Arc::clone(&self.violations));
-        let (judged, table, sabotage) = (asked.clone(), self.config.table.clone(), self.sabotage);
+        let (judged, switch, sabotage) = (asked.clone(), Arc::clone(&self.switch), self.sabotage);
         let task = tokio::spawn(async move {
             let reply = sabotage::call(sabotage, client, &judged, &truth).await;
-            let verdict = judge::judge(&judged, &reply, &mut truth.lock().unwrap(), &table);
+            let verdict = judge::judge(&judged, &reply, &mut truth.lock().unwrap(), &switch);
             if let Err(violation) = verdict {
                 violations.lock().unwrap().push(violation);
             }
@@ -169,6 +231,7 @@ impl World {
             begun,
             life: truth.life,
             at: Instant::now(),
+            places: truth.tables.places,
             silent: silent.map(|runtime| runtime.at).collect(),
         }
     }
@@ -179,8 +242,14 @@ impl World {
         match &op.row.goes {
             Goes::Handler(_) if op.on == On::Nothing => "nosuch".to_owned(),
             Goes::Handler(_) => {
-                let handlers = &self.config.table.handlers;
-                let named = handlers.get(which % (handlers.len() + 1));
+                let truth = self.truth();
+                // One that is gone is of any table that there was.
+                let eras = &truth.tables.eras;
+                let table = match op.on {
+                    On::Gone => &eras[which % eras.len()].table,
+                    _ => truth.tables.now(),
+                };
+                let named = table.handlers.get(which % (table.handlers.len() + 1));
                 named.map_or(String::new(), |handler| handler.name.clone())
             }
             Goes::Owner(kind, ..) => self.an_id(*kind, op.on, which),
@@ -237,13 +306,27 @@ impl World {
         for which in 0..containers {
             self.ask_for(row("ContainerStatus"), which).await?;
         }
-        let truth = self.truth();
+        self.idle_are_gone().await?;
         sabotage::at_end(self.sabotage, &self.switch);
+        let truth = self.truth();
         for (asked, _) in &self.under_way {
             events::judge(asked, &truth)?;
         }
         judge::configured(&truth)?;
         judge::memory(&truth, &self.switch)
+    }
+
+    /// Backends that no file names go when they own nothing, once nothing that is unheard of can be there.
+    async fn idle_are_gone(&mut self) -> Result<(), String> {
+        if self.truth().idle().is_none() {
+            return Ok(());
+        }
+        self.wait(LAST_LOOK).await;
+        self.check()?;
+        match self.truth().idle() {
+            Some(runtime) => Err(format!("backend {runtime} has nothing, and is not gone")),
+            None => Ok(()),
+        }
     }
 
     fn count(&self, kind: Kind) -> u32 {
@@ -269,20 +352,21 @@ impl World {
 }
 
 fn new_switch(config: &Config, runtimes: &Arc<Vec<Arc<Runtime>>>) -> Arc<Switch> {
-    let (table, runtimes) = (config.table.clone(), Arc::clone(runtimes));
-    let dial = move |address: &Address| {
-        let at = table
-            .backends
-            .iter()
-            .position(|backend| backend.socket == *address);
-        runtimes[at.expect("a backend of the table")].dial()
-    };
+    let runtimes = Arc::clone(runtimes);
+    let dial = move |address: &Address| runtimes[number(address)].dial();
     Arc::new(Switch::new(config.clone(), &Dialer::Memory(Arc::new(dial))))
 }
 
+/// Edits that make a mistake are taken back, so there is none.
+fn config(files: &Files) -> Config {
+    files
+        .read(None)
+        .unwrap_or_else(|problems| panic!("{problems}"))
+}
+
 /// Every backend has some images from the start, the first one all.
-fn stock(truth: &mut Truth, backends: usize) {
-    for backend in 0..backends {
+fn stock(truth: &mut Truth) {
+    for backend in 0..RUNTIMES {
         for image in 0..IMAGES as usize {
             if image.is_multiple_of(backend + 1) {
                 let image = format!("image-{image}");
@@ -295,26 +379,4 @@ fn stock(truth: &mut Truth, backends: usize) {
             }
         }
     }
-}
-
-/// The tables that schedules are played with.
-fn topologies() -> &'static [Config] {
-    static TOPOLOGIES: OnceLock<Vec<Config>> = OnceLock::new();
-    TOPOLOGIES.get_or_init(|| {
-        let texts = [
-            "default = \"runc\"\n[handlers]\nrunc = \"/0\"\n",
-            "default = \"runc\"\n[handlers]\nrunc = \"/0\"\nkata = \"/1\"\n",
-            "default = \"runc\"\n[handlers]\nrunc = \"/0\"\nkata = \"/1\"\n[backends]\nold = \"/2\"\n",
-            "default = \"kata\"\n[handlers]\nrunc = \"/0\"\nkata = \"/1\"\n\
-             gvisor = { backend = \"crio\", handler = \"runsc\" }\n[backends]\ncrio = \"/2\"\n",
-        ];
-        texts.map(configured).into()
-    })
-}
-
-fn configured(text: &str) -> Config {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("criswitch.toml");
-    std::fs::write(&path, text).unwrap();
-    Config::load(&path).unwrap_or_else(|problems| panic!("{problems}"))
 }

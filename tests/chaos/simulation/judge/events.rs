@@ -26,7 +26,11 @@ pub fn judge(asked: &Asked, truth: &Truth) -> Result<(), String> {
         let mut moments = truth.health[backend].silenced.iter();
         asked.silent.contains(&backend) || moments.any(|at| (asked.begun..*listens).contains(at))
     };
-    let told = |pod: &&Thing| pod.kind == Kind::Pod && !silenced(pod.backend);
+    let there = |backend: usize| truth.tables.places[backend].is_some();
+    let told = |pod: &&Thing| {
+        let told = pod.gone.is_some() || there(pod.backend);
+        pod.kind == Kind::Pod && told && !silenced(pod.backend)
+    };
     for pod in truth.things.iter().filter(told) {
         let heard = last.get(&pod.id);
         let learned = pod

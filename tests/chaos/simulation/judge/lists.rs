@@ -4,8 +4,10 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use criswitch::rpc::Kind;
+use criswitch::wire;
 
 use super::Case;
+use crate::simulation::files::RUNTIMES;
 use crate::simulation::truth::Thing;
 
 /// How long a last list stands in for a backend, by default.
@@ -38,6 +40,9 @@ impl Case<'_> {
                 "the filter does not match",
             )?;
         }
+        if matches!(name, "ListPodSandbox" | "StreamPodSandboxes") {
+            self.named_by_the_table()?;
+        }
         let may_lack = name.contains("Stats") || name.contains("Metrics");
         let all = self
             .truth
@@ -45,6 +50,19 @@ impl Case<'_> {
             .filter(|thing| thing.id.starts_with(&self.asked.call.names));
         for thing in all.filter(|thing| !listed.contains(thing.id.as_str())) {
             self.may_be_missing(thing, may_lack)?;
+        }
+        Ok(())
+    }
+
+    /// Every pod comes under the name that the table has for its handler.
+    fn named_by_the_table(&self) -> Result<(), String> {
+        for message in &self.reply.messages {
+            for pod in wire::all_bytes(message, &[1]).map_err(|fault| fault.to_string())? {
+                let text = |path| wire::string(pod, path).unwrap_or("?");
+                let thing = self.truth.thing(Kind::Pod, text(&[1]));
+                let named = thing.is_some_and(|thing| self.is_name(thing, text(&[7])));
+                self.unless(!named, "a pod has another handler's name")?;
+            }
         }
         Ok(())
     }
@@ -57,17 +75,14 @@ impl Case<'_> {
             _ => return false,
         };
         // One backend alone answers for itself.
-        if self.truth.health.len() == 1 {
+        if (0..RUNTIMES).filter(|at| self.sure(*at)).count() < 2 {
             return false;
         }
         let spoilt = self.got().any(|seen| seen.spoilt);
-        let backends = 0..self.truth.health.len();
+        let mut backends = (0..RUNTIMES).filter(|at| self.may(*at));
         let covered =
             |at| self.truth.relied_upon(at, self.asked.at) || self.has_last_list(at, kind);
-        self.truth.started
-            && !spoilt
-            && self.asked.call.names.is_empty()
-            && backends.into_iter().all(covered)
+        self.truth.started && !spoilt && self.asked.call.names.is_empty() && backends.all(covered)
     }
 
     /// Whether the switch has had a list of `backend` with everything that it made.
@@ -120,10 +135,11 @@ impl Case<'_> {
                 && listing.backend == thing.backend
                 && listing.at > thing.born
         });
+        let sure = self.sure(thing.backend);
         let must = if may_lack {
-            relied
+            relied && sure
         } else {
-            known || its_own || relied
+            its_own || (known && self.must_know(thing)) || (relied && sure)
         };
         if must && thing.stood(begun) {
             return Err(format!("{} exists, and is missing", thing.id));

@@ -1,19 +1,32 @@
 //! Status: what a kubelet takes the node for.
 
+use std::collections::HashSet;
+
 use criswitch::cri;
 use prost::Message;
 
 use super::Case;
 
 impl Case<'_> {
-    /// A node whose default backend is in order is ready, whatever has become of the others.
+    /// A node whose default backend is in order is ready, whatever has become of the others; its handlers are those of
+    /// the table.
     pub(super) fn node(&self) -> Result<(), String> {
-        let default = self.table.default.backend;
-        if !self.truth.started || !self.truth.relied_upon(default, self.asked.at) {
-            return Ok(());
-        }
         let status = cri::StatusResponse::decode(self.reply.messages.concat().as_slice());
         let status = status.map_err(|error| error.to_string())?;
+        let told: HashSet<&str> = status
+            .runtime_handlers
+            .iter()
+            .map(|it| it.name.as_str())
+            .collect();
+        let right = self.tables().any(|table| {
+            let rows = table.handlers.iter().map(|row| row.name.as_str());
+            told == rows.chain([""]).collect()
+        });
+        self.unless(!right, "it has other handlers than the table")?;
+        let relied = |backend| self.truth.relied_upon(backend, self.asked.at);
+        if !self.truth.started || !self.speakers().all(relied) {
+            return Ok(());
+        }
         let conditions = status.status.unwrap_or_default().conditions;
         for name in ["RuntimeReady", "NetworkReady"] {
             let met = conditions.iter().any(|it| it.r#type == name && it.status);

@@ -6,6 +6,7 @@ use criswitch::rpc::{Goes, ImageRule, Kind, Merge};
 use tonic::Code;
 
 use super::{Asked, Case};
+use crate::simulation::files::RUNTIMES;
 use crate::simulation::truth::Truth;
 
 /// What the clock may run on after a call's deadline until it has ended.
@@ -75,6 +76,7 @@ impl Case<'_> {
             let begun = self.asked.begun;
             self.thing(kind).filter(|thing| {
                 thing.stood(begun)
+                    && self.sure(thing.backend)
                     && thing.learned.is_some_and(|at| at < begun)
                     && thing.id == self.asked.call.names
             })
@@ -86,17 +88,20 @@ impl Case<'_> {
             SLACK
         };
         let due = match self.asked.call.row.goes {
-            Goes::Handler(_) => self
-                .handler()
-                .is_some_and(|handler| relied(handler.backend)),
+            Goes::Handler(_) => {
+                !self.may_be_unknown() && self.rows().all(|row| relied(row.backend))
+            }
             Goes::OwnerWithImage(_) => known(Kind::Pod).is_some_and(|pod| relied(pod.backend)),
             Goes::Owner(kind, ..) => known(kind).is_some_and(|thing| relied(thing.backend)),
             Goes::All(_, Merge::Events) => false,
             // The first of these wait for every backend.
             Goes::All(_, Merge::Status) if self.truth.started => true,
-            Goes::Default if self.truth.started => relied(self.table.default.backend),
+            Goes::Default if self.truth.started => self.speakers().all(relied),
             Goes::Default | Goes::All(..) | Goes::Image(..) => {
-                (0..self.truth.health.len()).all(relied)
+                let mut taking_part = (0..RUNTIMES).filter(|at| self.may(*at));
+                // Where nobody takes part, there is nobody to answer.
+                let any = (0..RUNTIMES).any(|at| self.sure(at));
+                any && taking_part.all(relied) && self.somebody_pulls()
             }
         };
         let due = due || self.stood_in_for();

@@ -1,0 +1,187 @@
+//! A socket with a file of our own: it has its mode before it has a name, and nobody else's is ever taken.
+
+use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tokio::net::{UnixListener, UnixSocket};
+
+use crate::address::Address;
+
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 1024;
+
+/// A socket that cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Its directory cannot be made.
+    #[error("cannot make the directory {path} for the socket")]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Its lock file cannot be opened.
+    #[error("cannot lock {path}")]
+    Lock {
+        /// The lock file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another process serves it.
+    #[error("{path} is served by another process; stop that one, or set another `listen`")]
+    Live {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Something else has its name.
+    #[error("{path} exists and is not a socket; move it away, or set another `listen`")]
+    NotASocket {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The system refuses.
+    #[error("cannot listen on {path}")]
+    Bind {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A socket that has a file of our own.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    /// It listens.
+    pub socket: UnixListener,
+    /// To be held as long as that.
+    pub file: SocketFile,
+}
+
+/// The file of a socket of our own, which goes with it.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// Held as long as the socket is ours.
+    _lock: File,
+}
+
+impl Bound {
+    /// Listens on `address` for root alone, as `Listener::bind` does.
+    pub(crate) fn for_root(address: &Address) -> Result<Bound, BindError> {
+        Bound::at(address, false)
+    }
+
+    /// The same for root or, if `others` may connect too, for everybody.
+    pub(super) fn at(address: &Address, others: bool) -> Result<Bound, BindError> {
+        let Address::Unix(path) = address;
+        let path = path.clone();
+        let (directory_mode, mode) = if others {
+            (0o711, 0o666)
+        } else {
+            (0o700, 0o600)
+        };
+        if let Some(directory) = path.parent() {
+            let made = DirBuilder::new()
+                .recursive(true)
+                .mode(directory_mode)
+                .create(directory);
+            made.map_err(|source| BindError::Directory {
+                path: directory.to_owned(),
+                source,
+            })?;
+        }
+        let lock = lock(&path)?;
+        remove_stale(&path)?;
+        match open(&path, Mode::from_raw_mode(mode)) {
+            Ok(socket) => Ok(Bound {
+                socket,
+                file: SocketFile { path, _lock: lock },
+            }),
+            Err(source) => Err(BindError::Bind { path, source }),
+        }
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // What is left of it, a later start removes.
+        fs::remove_file(&self.path).ok();
+    }
+}
+
+/// Two switches that start at once must not take the socket from one another.
+fn lock(socket: &Path) -> Result<File, BindError> {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".lock");
+    let path = PathBuf::from(path);
+    let opened = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path);
+    let file = opened.map_err(|source| BindError::Lock {
+        path: path.clone(),
+        source,
+    })?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(BindError::Live {
+            path: socket.to_owned(),
+        }),
+        Err(TryLockError::Error(source)) => Err(BindError::Lock { path, source }),
+    }
+}
+
+fn remove_stale(path: &Path) -> Result<(), BindError> {
+    let failed = |source| BindError::Bind {
+        path: path.to_owned(),
+        source,
+    };
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(failed(source)),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(BindError::NotASocket {
+                path: path.to_owned(),
+            });
+        }
+        Ok(_) => {}
+    }
+    match connect_at_once(path) {
+        Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(failed),
+        // There are too many who wait to be accepted, so somebody listens.
+        Ok(()) | Err(Errno::AGAIN) => Err(BindError::Live {
+            path: path.to_owned(),
+        }),
+        Err(error) => Err(failed(error.into())),
+    }
+}
+
+/// Connects and leaves again, without waiting for an owner that does not accept.
+fn connect_at_once(path: &Path) -> Result<(), Errno> {
+    let (kind, flags) = (
+        SocketType::STREAM,
+        SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+    );
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)
+}
+
+fn open(path: &Path, mode: Mode) -> io::Result<UnixListener> {
+    let socket = UnixSocket::new_stream()?;
+    // On Linux the file that bind makes has the mode of the descriptor, so it is never more open than this.
+    rustix::fs::fchmod(&socket, mode)?;
+    socket.bind(path)?;
+    // The umask may have closed it further.
+    fs::set_permissions(path, Permissions::from_mode(mode.as_raw_mode()))?;
+    socket.listen(BACKLOG)
+}

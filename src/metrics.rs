@@ -1,0 +1,203 @@
+//! What Prometheus reads: a page of text, made of the switch as it is when somebody asks, over a Unix socket or on the
+//! loopback. Nothing that goes wrong here may end or hold up a call.
+
+mod families;
+mod samples;
+mod seen;
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::Either;
+use http::{HeaderValue, Method, StatusCode, header};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus::{TEXT_FORMAT, TextEncoder};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::task::JoinSet;
+
+use crate::backend::error_chain;
+use crate::config::MetricsListen;
+use crate::listener::{BindError, Bound};
+use crate::switch::Switch;
+
+pub use families::{FAMILIES, Family, Kind};
+use samples::Samples;
+use seen::Seen;
+
+/// Where the page is.
+const PATH: &str = "/metrics";
+/// Readers at once.
+const MAX_READERS: usize = 8;
+/// The least time between two of them, so that one that asks without end takes no call's time.
+const READERS_APART: Duration = Duration::from_millis(20);
+/// How long one may take, from its first byte to the last that it reads.
+const READER_LIMIT: Duration = Duration::from_secs(5);
+/// The head of a request, in bytes; hyper wants no less.
+const MAX_REQUEST: usize = 8 << 10;
+/// How long until the address is tried again when it cannot be had.
+const RETRY: Duration = Duration::from_secs(30);
+
+/// A place that metrics cannot be served at.
+#[derive(Debug, thiserror::Error)]
+enum OpenError {
+    #[error(transparent)]
+    Socket(#[from] BindError),
+    #[error(
+        "cannot listen on {address}; stop who listens there, or set another `[metrics] listen`"
+    )]
+    Loopback {
+        address: SocketAddr,
+        source: io::Error,
+    },
+}
+
+/// An open place.
+enum Door {
+    Socket(Bound),
+    Loopback(TcpListener),
+}
+
+/// Somebody who reads.
+enum Reader {
+    Socket(UnixStream),
+    Loopback(TcpStream),
+}
+
+/// Serves metrics of `switch` where its configuration says so, as long as the task lives.
+pub fn keep_serving(switch: &Arc<Switch>) -> JoinSet<Infallible> {
+    let mut task = JoinSet::new();
+    if let Some(place) = switch.live().config.metrics.clone() {
+        task.spawn(serve(Arc::clone(switch), place));
+    }
+    task
+}
+
+/// Pods matter more than metrics: the switch goes on without a place that cannot be had, until it can.
+async fn serve(switch: Arc<Switch>, place: MetricsListen) -> Infallible {
+    let mut told = false;
+    let door = loop {
+        match Door::open(&place).await {
+            Ok(door) => break door,
+            Err(error) if !told => {
+                let cause = error_chain(&error);
+                tracing::error!(listen = %place, cause, "metrics are not served; tried again every {RETRY:?}");
+                told = true;
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(RETRY).await;
+    };
+    tracing::info!(listen = %place, "serving metrics");
+    door.serve(switch).await
+}
+
+impl Door {
+    async fn open(place: &MetricsListen) -> Result<Door, OpenError> {
+        match place {
+            MetricsListen::Socket(socket) => Ok(Door::Socket(Bound::for_root(socket)?)),
+            MetricsListen::Loopback(address) => {
+                let address = *address;
+                let opened = TcpListener::bind(address).await;
+                opened
+                    .map(Door::Loopback)
+                    .map_err(|source| OpenError::Loopback { address, source })
+            }
+        }
+    }
+
+    async fn serve(self, switch: Arc<Switch>) -> Infallible {
+        let mut readers = JoinSet::new();
+        loop {
+            tokio::select! {
+                reader = self.accept(), if readers.len() < MAX_READERS => {
+                    match reader {
+                        Ok(reader) => {
+                            let told = tell(reader, Arc::clone(&switch));
+                            readers.spawn(tokio::time::timeout(READER_LIMIT, told));
+                        }
+                        Err(error) => tracing::debug!(%error, "cannot accept who reads metrics"),
+                    }
+                    tokio::time::sleep(READERS_APART).await;
+                }
+                Some(_) = readers.join_next() => {}
+            }
+        }
+    }
+
+    async fn accept(&self) -> io::Result<Reader> {
+        Ok(match self {
+            Door::Socket(bound) => Reader::Socket(bound.socket.accept().await?.0),
+            Door::Loopback(socket) => Reader::Loopback(socket.accept().await?.0),
+        })
+    }
+}
+
+async fn tell(reader: Reader, switch: Arc<Switch>) {
+    match reader {
+        Reader::Socket(stream) => Either::Left(answer(stream, switch)),
+        Reader::Loopback(stream) => Either::Right(answer(stream, switch)),
+    }
+    .await;
+}
+
+/// One request and its answer: a reader connects again for the next, so that none takes a place for long.
+async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, switch: Arc<Switch>) {
+    let service = service_fn(move |request: http::Request<Incoming>| {
+        let reply = reply(request.method(), request.uri().path(), &switch);
+        async move { Ok::<_, Infallible>(reply) }
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .keep_alive(false)
+        .max_buf_size(MAX_REQUEST)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(cause = error_chain(&error), "who reads metrics broke off");
+    }
+}
+
+fn reply(method: &Method, path: &str, switch: &Switch) -> http::Response<Full<Bytes>> {
+    let (status, kind, body) = match (method, path) {
+        (_, path) if path != PATH => (StatusCode::NOT_FOUND, "text/plain", format!("see {PATH}\n")),
+        (&Method::GET | &Method::HEAD, _) => match page(switch) {
+            Ok(page) => (StatusCode::OK, TEXT_FORMAT, page),
+            Err(error) => {
+                let text = format!("{error}\n");
+                (StatusCode::INTERNAL_SERVER_ERROR, "text/plain", text)
+            }
+        },
+        _ => (StatusCode::METHOD_NOT_ALLOWED, "text/plain", String::new()),
+    };
+    let mut reply = http::Response::new(Full::from(body));
+    *reply.status_mut() = status;
+    let headers = reply.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    if status == StatusCode::METHOD_NOT_ALLOWED {
+        headers.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+    }
+    reply
+}
+
+/// All metrics of `switch` now, in Prometheus' text format.
+///
+/// # Errors
+/// If the library cannot write them.
+pub fn page(switch: &Switch) -> prometheus::Result<String> {
+    let seen = Seen::now(switch);
+    let families = FAMILIES.iter().filter_map(|family| {
+        let mut samples = Samples::of(family);
+        (family.read)(&seen, &mut samples);
+        samples.into_family()
+    });
+    TextEncoder::new().encode_to_string(&families.collect::<Vec<_>>())
+}

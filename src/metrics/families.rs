@@ -1,0 +1,251 @@
+//! The table of families: a row each, the only place that names them. From it come the page, the README's table, and
+//! the tests of both.
+
+use std::sync::atomic::Ordering;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::samples::Samples;
+use super::seen::{Seen, SeenBackend};
+use crate::counts::{OWN_BOUNDS, Reason, WHOLE_BOUNDS};
+
+/// A family of metrics.
+#[derive(Debug)]
+pub struct Family {
+    /// Its name.
+    pub name: &'static str,
+    /// What its values are.
+    pub kind: Kind,
+    /// What tells its samples apart.
+    pub labels: &'static [&'static str],
+    /// What it is, in words.
+    pub help: &'static str,
+    /// Reads its samples.
+    pub(super) read: fn(&Seen, &mut Samples),
+}
+
+/// What a family's values are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// What only grows, as long as the process lives or the backend is there.
+    Counter,
+    /// What goes up and down.
+    Gauge,
+    /// How often something took how long.
+    Histogram,
+}
+
+impl Kind {
+    /// As the page has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        }
+    }
+}
+
+const STATES: [&str; 4] = ["connecting", "ready", "unresponsive", "down"];
+const RPC: &[&str] = &["rpc"];
+const BACKEND: &[&str] = &["backend"];
+
+/// Every family, in the order of the page.
+#[rustfmt::skip] // a name and what it is, each in a line
+pub const FAMILIES: &[Family] = &[
+    counter("criswitch_rpcs_total", &["rpc", "backend", "code"],
+        "Calls of clients that have ended; the backend is empty where it was not one alone.", |seen, out| {
+            for (backend, rpc, calls) in seen.calls() {
+                for (code, count) in calls.codes() {
+                    out.add(&[rpc, backend, &format!("{code:?}")], count as f64);
+                }
+            }
+        }),
+    histogram("criswitch_rpc_duration_seconds", &["rpc", "backend"],
+        "Time from a call's headers to its last trailer.", |seen, out| {
+            for (backend, rpc, calls) in seen.calls() {
+                out.add_times(&[rpc, backend], &WHOLE_BOUNDS, &calls.times);
+            }
+        }),
+    histogram("criswitch_rpc_own_seconds", RPC,
+        "The switch's own share of it: the time that it worked on the call, not that in which the call waited.",
+        |seen, out| {
+            for (name, rpc) in &seen.rpcs {
+                out.add_times(&[name], &OWN_BOUNDS, &rpc.own());
+            }
+        }),
+    gauge("criswitch_rpcs_in_flight", RPC,
+        "Calls that have begun and not ended, open streams among them.", |seen, out| {
+            for (name, rpc) in &seen.rpcs {
+                out.add(&[name], rpc.in_flight.load(Ordering::Relaxed) as f64);
+            }
+        }),
+    counter("criswitch_request_bytes_total", RPC, "Bytes of requests that were read.", |seen, out| {
+        for (name, rpc) in &seen.rpcs {
+            out.add(&[name], rpc.received.load(Ordering::Relaxed) as f64);
+        }
+    }),
+    counter("criswitch_reply_bytes_total", RPC, "Bytes of replies to clients.", |seen, out| {
+        for (name, rpc) in &seen.rpcs {
+            out.add(&[name], rpc.sent.load(Ordering::Relaxed) as f64);
+        }
+    }),
+    gauge("criswitch_request_held_bytes", &[], "Bytes of requests that are held now.", |seen, out| {
+        out.add(&[], seen.switch.memory.used() as f64);
+    }),
+    counter("criswitch_refusals_total", &["reason"],
+        "What the switch refused by itself: clients, requests, calls.", |seen, out| {
+            for reason in Reason::ALL {
+                out.add(&[reason.name()], seen.switch.counts.refused(reason) as f64);
+            }
+        }),
+    gauge("criswitch_connections", &[], "Clients that are connected.", |seen, out| {
+        out.add(&[], seen.switch.counts.connections().1 as f64);
+    }),
+    counter("criswitch_connections_total", &[], "Clients that were let in.", |seen, out| {
+        out.add(&[], seen.switch.counts.connections().0 as f64);
+    }),
+    gauge("criswitch_backend_up", BACKEND, "Whether the backend is ready.", |seen, out| {
+        each(seen, out, |backend| truth(backend.link.state.name() == "ready"));
+    }),
+    gauge("criswitch_backend_state", &["backend", "state"],
+        "1 at the state that the backend is in, 0 at the others.", |seen, out| {
+            for backend in &seen.backends {
+                for state in STATES {
+                    out.add(&[&backend.name, state], truth(backend.link.state.name() == state));
+                }
+            }
+        }),
+    gauge("criswitch_backend_state_since_timestamp_seconds", BACKEND,
+        "When the backend came into the state that it is in.", |seen, out| {
+            each(seen, out, |backend| timestamp(backend.link.since));
+        }),
+    counter("criswitch_backend_transitions_total", BACKEND, "Changes of the backend's state.", |seen, out| {
+        each(seen, out, |backend| backend.link.transitions as f64);
+    }),
+    gauge("criswitch_backend_draining", BACKEND,
+        "Whether no handler leads to the backend any more: its pods are served until they are gone.",
+        |seen, out| each(seen, out, |backend| truth(seen.live.drains(backend.id)))),
+    gauge("criswitch_backend_info", &["backend", "socket"], "1: where the backend serves.", |seen, out| {
+        for backend in &seen.backends {
+            out.add(&[&backend.name, &backend.socket], 1.0);
+        }
+    }),
+    gauge("criswitch_backend_held_bytes", BACKEND,
+        "Bytes of the backend's replies and last known lists that are held now.", |seen, out| {
+            each(seen, out, |backend| backend.held as f64);
+        }),
+    gauge("criswitch_owned", &["backend", "kind"], "Pods and containers that the backend owns.", |seen, out| {
+        for backend in &seen.backends {
+            out.add(&[&backend.name, "pod"], backend.pods as f64);
+            out.add(&[&backend.name, "container"], backend.containers as f64);
+        }
+    }),
+    gauge("criswitch_stale_lists", BACKEND,
+        "Whether the backend's last known lists stand in for it.", |seen, out| {
+            each(seen, out, |backend| truth(backend.known.stale_age().is_some()));
+        }),
+    gauge("criswitch_stale_list_age_seconds", BACKEND,
+        "How old the lists are that stand in for the backend, 0 if none do.", |seen, out| {
+            each(seen, out, |backend| backend.known.stale_age().unwrap_or_default().as_secs_f64());
+        }),
+    counter("criswitch_lists_stood_in_total", BACKEND,
+        "Merged lists in which a last known list stood in for the backend.", |seen, out| {
+            each(seen, out, |backend| backend.known.stood_in as f64);
+        }),
+    counter("criswitch_lists_left_out_total", BACKEND,
+        "Merged lists and statistics that the backend was left out of.", |seen, out| {
+            each(seen, out, |backend| backend.known.left_out as f64);
+        }),
+    gauge("criswitch_handler_info", &["handler", "backend"], "1: which backend a handler leads to.", |seen, out| {
+        for (handler, backend) in seen.handlers() {
+            out.add(&[handler, backend], 1.0);
+        }
+    }),
+    counter("criswitch_reloads_total", &["result"],
+        "Reloads that came to an end: ok, or refused because something was wrong.", |seen, out| {
+            out.add(&["ok"], seen.reloads.count.saturating_sub(seen.reloads.refused) as f64);
+            out.add(&["refused"], seen.reloads.refused as f64);
+        }),
+    gauge("criswitch_reload_ok", &[], "Whether the last reload was taken; 1 if there was none.", |seen, out| {
+        out.add(&[], truth(seen.reloads.last.as_ref().is_none_or(|(_, taken)| *taken)));
+    }),
+    gauge("criswitch_reload_timestamp_seconds", &[],
+        "When the last reload came to its end; nothing if there was none.", |seen, out| {
+            if let Some((at, _)) = seen.reloads.last {
+                out.add(&[], timestamp(at));
+            }
+        }),
+    gauge("criswitch_config_info", &["hash"], "1: the hash of what the configuration's files say.", |seen, out| {
+        out.add(&[&seen.live.config.hash], 1.0);
+    }),
+    gauge("criswitch_build_info", &["version"], "1: what this is.", |_, out| {
+        out.add(&[env!("CARGO_PKG_VERSION")], 1.0);
+    }),
+    counter("process_cpu_seconds_total", &[], "Processor time, the system's for it included.", |seen, out| {
+        one(out, seen.process.cpu_seconds);
+    }),
+    gauge("process_resident_memory_bytes", &[], "Memory that is resident.", |seen, out| {
+        one(out, seen.process.resident_bytes);
+    }),
+    gauge("process_virtual_memory_bytes", &[], "Memory that is mapped.", |seen, out| {
+        one(out, seen.process.virtual_bytes);
+    }),
+    gauge("process_open_fds", &[], "File descriptors that are open.", |seen, out| one(out, seen.process.open_fds)),
+    gauge("process_max_fds", &[], "File descriptors that may be open.", |seen, out| one(out, seen.process.max_fds)),
+    gauge("process_start_time_seconds", &[], "When the process began.", |seen, out| {
+        one(out, seen.process.start_seconds);
+    }),
+];
+
+type Read = fn(&Seen, &mut Samples);
+type Names = &'static [&'static str];
+
+const fn counter(name: &'static str, labels: Names, help: &'static str, read: Read) -> Family {
+    family(Kind::Counter, name, labels, help, read)
+}
+
+const fn gauge(name: &'static str, labels: Names, help: &'static str, read: Read) -> Family {
+    family(Kind::Gauge, name, labels, help, read)
+}
+
+const fn histogram(name: &'static str, labels: Names, help: &'static str, read: Read) -> Family {
+    family(Kind::Histogram, name, labels, help, read)
+}
+
+const fn family(
+    kind: Kind,
+    name: &'static str,
+    labels: Names,
+    help: &'static str,
+    read: Read,
+) -> Family {
+    Family {
+        name,
+        kind,
+        labels,
+        help,
+        read,
+    }
+}
+
+fn each(seen: &Seen, out: &mut Samples, value: impl Fn(&SeenBackend) -> f64) {
+    for backend in &seen.backends {
+        out.add(&[&backend.name], value(backend));
+    }
+}
+
+fn one(out: &mut Samples, value: Option<f64>) {
+    if let Some(value) = value {
+        out.add(&[], value);
+    }
+}
+
+fn truth(holds: bool) -> f64 {
+    f64::from(u8::from(holds))
+}
+
+fn timestamp(at: SystemTime) -> f64 {
+    at.duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs_f64()
+}

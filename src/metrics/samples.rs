@@ -1,0 +1,87 @@
+//! A family's samples, as the library that writes Prometheus' text wants them.
+
+use prometheus::proto::{
+    Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
+};
+
+use super::families::{Family, Kind};
+use crate::counts::Times;
+
+/// The samples of one family.
+#[derive(Debug)]
+pub(super) struct Samples {
+    family: &'static Family,
+    metrics: Vec<Metric>,
+}
+
+impl Samples {
+    pub(super) fn of(family: &'static Family) -> Samples {
+        let metrics = Vec::new();
+        Samples { family, metrics }
+    }
+
+    /// A value, under labels in the order of the family's.
+    pub(super) fn add(&mut self, labels: &[&str], value: f64) {
+        let mut metric = self.metric(labels);
+        if self.family.kind == Kind::Counter {
+            let mut counter = Counter::default();
+            counter.set_value(value);
+            metric.set_counter(counter);
+        } else {
+            let mut gauge = Gauge::default();
+            gauge.set_value(value);
+            metric.set_gauge(gauge);
+        }
+        self.metrics.push(metric);
+    }
+
+    /// How often something took how long, likewise.
+    pub(super) fn add_times<const N: usize>(
+        &mut self,
+        labels: &[&str],
+        bounds: &[f64; N],
+        times: &Times<N>,
+    ) {
+        let mut histogram = Histogram::default();
+        let mut count = 0;
+        let buckets = bounds.iter().zip(times.below).map(|(bound, below)| {
+            count += below;
+            let mut bucket = Bucket::default();
+            bucket.set_upper_bound(*bound);
+            bucket.set_cumulative_count(count);
+            bucket
+        });
+        histogram.set_bucket(buckets.collect());
+        histogram.set_sample_count(times.count);
+        histogram.set_sample_sum(times.sum);
+        let mut metric = self.metric(labels);
+        metric.set_histogram(histogram);
+        self.metrics.push(metric);
+    }
+
+    fn metric(&self, labels: &[&str]) -> Metric {
+        let pairs = self.family.labels.iter().zip(labels);
+        let pairs = pairs.map(|(name, value)| {
+            let mut pair = LabelPair::default();
+            pair.set_name((*name).to_owned());
+            pair.set_value((*value).to_owned());
+            pair
+        });
+        Metric::from_label(pairs.collect())
+    }
+
+    /// The family with these, `None` if there are none: one without samples cannot be written.
+    pub(super) fn into_family(self) -> Option<MetricFamily> {
+        let mut family = MetricFamily::default();
+        family.set_name(self.family.name.to_owned());
+        family.set_help(self.family.help.to_owned());
+        family.set_field_type(match self.family.kind {
+            Kind::Counter => MetricType::COUNTER,
+            Kind::Gauge => MetricType::GAUGE,
+            Kind::Histogram => MetricType::HISTOGRAM,
+        });
+        let some = !self.metrics.is_empty();
+        family.set_metric(self.metrics);
+        some.then_some(family)
+    }
+}

@@ -1,0 +1,153 @@
+//! What a page is made of: the switch, its backends and its process as they are at one moment. Keeps nothing.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use procfs::process::{LimitValue, Process as Proc};
+
+use crate::counts::{Calls, Rpc};
+use crate::known::Known;
+use crate::link::Link;
+use crate::live::Live;
+use crate::owners::BackendId;
+use crate::switch::Switch;
+
+/// The switch at one moment.
+pub(super) struct Seen<'a> {
+    pub(super) switch: &'a Switch,
+    pub(super) live: Arc<Live>,
+    /// By name, no two of which are the same.
+    pub(super) backends: Vec<SeenBackend>,
+    pub(super) rpcs: Vec<(&'static str, Arc<Rpc>)>,
+    calls: Vec<(&'static str, Calls)>,
+    pub(super) reloads: SeenReloads,
+    pub(super) process: Process,
+}
+
+/// A backend at one moment.
+pub(super) struct SeenBackend {
+    pub(super) id: BackendId,
+    pub(super) name: Arc<str>,
+    pub(super) socket: String,
+    pub(super) link: Link,
+    pub(super) known: Known,
+    pub(super) pods: usize,
+    pub(super) containers: usize,
+    /// Bytes.
+    pub(super) held: usize,
+    calls: Vec<(&'static str, Calls)>,
+}
+
+/// What reloads have come to.
+pub(super) struct SeenReloads {
+    pub(super) count: u64,
+    pub(super) refused: u64,
+    /// When the last one was, and whether it was taken.
+    pub(super) last: Option<(SystemTime, bool)>,
+}
+
+/// What Linux counts of the process; `None` is what it does not tell.
+#[derive(Default)]
+pub(super) struct Process {
+    pub(super) cpu_seconds: Option<f64>,
+    pub(super) resident_bytes: Option<f64>,
+    pub(super) virtual_bytes: Option<f64>,
+    pub(super) start_seconds: Option<f64>,
+    pub(super) open_fds: Option<f64>,
+    pub(super) max_fds: Option<f64>,
+}
+
+impl Seen<'_> {
+    pub(super) fn now(switch: &Switch) -> Seen<'_> {
+        let live = switch.live();
+        let mut backends: Vec<_> = live
+            .backends
+            .iter()
+            .map(|backend| {
+                let (pods, containers) = switch.owners().count(backend.id);
+                SeenBackend {
+                    id: backend.id,
+                    name: backend.name(),
+                    socket: backend.socket.to_string(),
+                    link: backend.link(),
+                    known: backend.known(),
+                    pods,
+                    containers,
+                    held: backend.memory.used(),
+                    calls: sorted(backend.calls.all()),
+                }
+            })
+            .collect();
+        backends.sort_by(|one, other| one.name.cmp(&other.name));
+        Seen {
+            switch,
+            backends,
+            live,
+            rpcs: sorted(switch.counts.rpcs()),
+            calls: sorted(switch.counts.calls.all()),
+            reloads: SeenReloads::of(switch),
+            process: Process::own(),
+        }
+    }
+
+    /// Calls that have ended, with the name of the backend that they went to, empty if that was not one alone.
+    pub(super) fn calls(&self) -> impl Iterator<Item = (&str, &'static str, &Calls)> {
+        let backends = self.backends.iter();
+        let backends = backends.map(|backend| (&*backend.name, &backend.calls));
+        let all = [("", &self.calls)].into_iter().chain(backends);
+        all.flat_map(|(name, calls)| calls.iter().map(move |(rpc, calls)| (name, *rpc, calls)))
+    }
+
+    /// Each handler of the table, with the name of its backend.
+    pub(super) fn handlers(&self) -> impl Iterator<Item = (&str, &str)> {
+        let handlers = self.live.table.handlers.iter();
+        handlers.filter_map(|row| {
+            let backend = self.backends.iter().find(|known| known.id == row.backend)?;
+            Some((row.name.as_str(), &*backend.name))
+        })
+    }
+}
+
+impl SeenReloads {
+    fn of(switch: &Switch) -> SeenReloads {
+        let reloads = switch.reloads();
+        let last = reloads.last.as_ref();
+        SeenReloads {
+            count: reloads.count,
+            refused: reloads.refused,
+            last: last.map(|last| (last.at, last.result.is_ok())),
+        }
+    }
+}
+
+impl Process {
+    fn own() -> Process {
+        let Ok(process) = Proc::myself() else {
+            return Process::default();
+        };
+        let stat = process.stat().ok();
+        let stat = stat.as_ref();
+        let ticks = procfs::ticks_per_second() as f64;
+        let boot = procfs::boot_time_secs().ok();
+        let limits = process.limits().ok();
+        let max_fds = limits.and_then(|limits| match limits.max_open_files.soft_limit {
+            LimitValue::Value(most) => Some(most as f64),
+            LimitValue::Unlimited => None,
+        });
+        Process {
+            cpu_seconds: stat.map(|stat| (stat.utime + stat.stime) as f64 / ticks),
+            resident_bytes: stat.map(|stat| (stat.rss * procfs::page_size()) as f64),
+            virtual_bytes: stat.map(|stat| stat.vsize as f64),
+            start_seconds: stat
+                .zip(boot)
+                .map(|(stat, boot)| boot as f64 + stat.starttime as f64 / ticks),
+            open_fds: process.fd_count().ok().map(|count| count as f64),
+            max_fds,
+        }
+    }
+}
+
+fn sorted<T>(mut by_rpc: Vec<(&'static str, T)>) -> Vec<(&'static str, T)> {
+    by_rpc.sort_by_key(|(name, _)| *name);
+    by_rpc
+}

@@ -1,0 +1,87 @@
+//! What a call may go by: the tables from its begin until the switch has read it, and the backends that take part.
+
+use criswitch::config::{Handler, Table};
+use criswitch::rpc::{Goes, ImageRule};
+
+use super::Case;
+use crate::simulation::files::RUNTIMES;
+use crate::simulation::tables::Place;
+use crate::simulation::truth::{Moment, Thing};
+
+impl Case<'_> {
+    /// The tables that the switch may have had when it had read the call.
+    pub(super) fn tables(&self) -> impl Iterator<Item = &Table> {
+        let begun = self.asked.begun;
+        let arrived = self.truth.arrivals.iter().find(|at| **at > begun);
+        let tables = &self.truth.tables;
+        tables.between(begun, arrived.copied().unwrap_or(Moment::MAX))
+    }
+
+    /// The rows of the handler that it names.
+    pub(super) fn rows(&self) -> impl Iterator<Item = &Handler> {
+        let names = &self.asked.call.names;
+        self.tables().filter_map(|table| table.handler(names))
+    }
+
+    /// Whether one of these tables does not have the handler.
+    pub(super) fn may_be_unknown(&self) -> bool {
+        let names = &self.asked.call.names;
+        self.tables().any(|table| table.handler(names).is_none())
+    }
+
+    /// Whether by one of these tables no pod may come to a backend.
+    pub(super) fn may_drain(&self, backend: usize) -> bool {
+        let takes = |table: &Table| table.handlers.iter().any(|row| row.backend == backend);
+        self.tables().any(|table| !takes(table))
+    }
+
+    /// It is no pull, or somebody whom pods may come to takes part in it.
+    pub(super) fn somebody_pulls(&self) -> bool {
+        let pulls = matches!(self.asked.call.row.goes, Goes::Image(_, ImageRule::Pull(_)));
+        !pulls || (0..RUNTIMES).any(|at| self.sure(at) && !self.may_drain(at))
+    }
+
+    /// Who may have spoken for the node meanwhile.
+    pub(super) fn speakers(&self) -> impl Iterator<Item = usize> {
+        self.truth.tables.speakers(self.asked.begun)
+    }
+
+    fn places(&self, backend: usize) -> [Option<Place>; 2] {
+        let now = self.truth.tables.places[backend];
+        [self.asked.places[backend], now]
+    }
+
+    /// Whether the backend has taken part all the time.
+    pub(super) fn sure(&self, backend: usize) -> bool {
+        match self.places(backend) {
+            [Some(then), Some(now)] => then.id == now.id && then.joined && now.joined,
+            _ => false,
+        }
+    }
+
+    /// Whether the backend may have taken part.
+    pub(super) fn may(&self, backend: usize) -> bool {
+        let mut places = self.places(backend).into_iter().flatten();
+        places.any(|place| place.joined)
+    }
+
+    /// Whether the switch may have had the backend.
+    pub(super) fn was_there(&self, backend: usize) -> bool {
+        self.places(backend).iter().any(Option::is_some)
+    }
+
+    /// Whether the switch must find what is there: nothing that was made through it is ever lost.
+    pub(super) fn must_know(&self, thing: &Thing) -> bool {
+        self.sure(thing.backend) || thing.maker != 0
+    }
+
+    /// Whether `name` is what a table calls the pod's handler, or the backend's own name where it has none.
+    pub(super) fn is_name(&self, pod: &Thing, name: &str) -> bool {
+        let tables = &self.truth.tables;
+        let mut tables = tables.between(self.asked.begun, Moment::MAX);
+        tables.any(|table| {
+            let named = table.name_for(pod.backend, &pod.handler);
+            named.unwrap_or(&pod.handler) == name
+        })
+    }
+}

@@ -1,0 +1,266 @@
+//! What the table of each moment means: where handlers lead, which backends the switch must have and who of them takes
+//! part in what all are asked.
+//!
+//! What the switch says of itself is held against what is so before anything is judged by it.
+
+use criswitch::address::Address;
+use criswitch::changes::Changes;
+use criswitch::config::{Config, Table};
+use criswitch::live::Live;
+use criswitch::owners::BackendId;
+use criswitch::switch::Switch;
+use tokio::time::Instant;
+
+use super::files::RUNTIMES;
+use super::truth::{Moment, Truth};
+
+/// A table and since when it is the one; its backends' ids are the numbers of their runtimes.
+#[derive(Debug)]
+pub struct Era {
+    pub from: Moment,
+    pub table: Table,
+}
+
+/// A runtime as a backend of the switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub id: BackendId,
+    /// It takes part in what all are asked.
+    pub joined: bool,
+    /// The switch has asked it for all that it has, so that it may take part.
+    pub greeted: bool,
+}
+
+pub type Places = [Option<Place>; RUNTIMES];
+
+/// All tables that there were, and the backends of now.
+#[derive(Debug, Default)]
+pub struct Tables {
+    pub eras: Vec<Era>,
+    pub places: Places,
+    /// Every id that a backend has had in the switch that runs now.
+    pub ids: Vec<BackendId>,
+    /// Who has spoken for the node since when.
+    speakers: Vec<(Moment, usize)>,
+}
+
+impl Tables {
+    pub fn now(&self) -> &Table {
+        &self.eras.last().expect("there is one from the start").table
+    }
+
+    /// The tables of a time.
+    pub fn between(&self, from: Moment, until: Moment) -> impl Iterator<Item = &Table> {
+        let first = self.eras.iter().rposition(|era| era.from <= from);
+        let eras = self.eras.iter().skip(first.unwrap_or(0));
+        eras.take_while(move |era| era.from <= from || era.from < until)
+            .map(|era| &era.table)
+    }
+
+    /// The switch has asked a backend for all that it has.
+    pub fn greeted(&mut self, runtime: usize) {
+        if let Some(place) = &mut self.places[runtime] {
+            place.greeted = true;
+        }
+    }
+
+    /// All who have spoken for the node since then.
+    pub fn speakers(&self, from: Moment) -> impl Iterator<Item = usize> {
+        let first = self.speakers.iter().rposition(|(at, _)| *at <= from);
+        let speakers = self.speakers.iter().skip(first.unwrap_or(0));
+        speakers.map(|(_, speaker)| *speaker)
+    }
+}
+
+impl Truth {
+    /// The switch goes by `config` from now on.
+    pub fn begin_era(&mut self, config: &Config) {
+        let from = self.tick();
+        let table = numbered(&config.table);
+        self.tables.eras.push(Era { from, table });
+    }
+
+    /// Another switch has started with the table of now: whoever it names takes part.
+    pub fn begin_places(&mut self, switch: &Switch) -> Result<(), String> {
+        let (live, now) = (switch.live(), self.tick());
+        self.tables.places = places(&live);
+        self.tables.ids = live.backends.iter().map(|backend| backend.id).collect();
+        self.tables.speakers.push((now, speaker(&live)));
+        for runtime in 0..RUNTIMES {
+            let named = names(self.tables.now(), runtime);
+            let place = self.tables.places[runtime];
+            if place.is_some_and(|place| place.joined) != named {
+                return Err(format!("backend {runtime} is {place:?} at the start"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at which backends the switch has: none may be lost that is needed, none takes part too early or too late.
+    pub fn look(&mut self, switch: &Switch) -> Result<(), String> {
+        let live = switch.live();
+        let seen = places(&live);
+        for (runtime, seen) in seen.into_iter().enumerate() {
+            if let Some(wrong) = self.wrong_place(runtime, seen) {
+                let named = if names(self.tables.now(), runtime) {
+                    "named"
+                } else {
+                    "not named"
+                };
+                return Err(format!("backend {runtime}, {named} by the table, {wrong}"));
+            }
+            self.take_place(runtime, seen);
+        }
+        self.look_who_speaks(speaker(&live))
+    }
+
+    fn wrong_place(&self, runtime: usize, seen: Option<Place>) -> Option<&'static str> {
+        let (named, owns) = (names(self.tables.now(), runtime), self.owns(runtime));
+        let in_order = self.relied_upon(runtime, Instant::now());
+        match (self.tables.places[runtime], seen) {
+            (_, None) if named => Some("is not there"),
+            (_, None) if owns => Some("is gone, and owns pods"),
+            (None, Some(_)) if !named => Some("has come from nowhere"),
+            (None, Some(now)) if now.joined => Some("takes part before it was listed"),
+            (Some(before), Some(now)) if before.id != now.id => match (owns, now.joined) {
+                (true, _) => Some("was forgotten, and owns pods"),
+                (_, true) => Some("takes part before it was listed again"),
+                _ => None,
+            },
+            (Some(before), Some(now)) if before.joined && !now.joined => Some("has left"),
+            (Some(before), Some(now)) if now.joined && !before.joined && !before.greeted => {
+                Some("takes part before it was listed")
+            }
+            (Some(_), Some(now)) if in_order && !now.joined => Some("takes no part"),
+            _ => None,
+        }
+    }
+
+    fn take_place(&mut self, runtime: usize, seen: Option<Place>) {
+        let before = self.tables.places[runtime];
+        let same = before.map(|place| place.id) == seen.map(|place| place.id);
+        let greeted = same && before.is_some_and(|place| place.greeted);
+        self.tables.places[runtime] = seen.map(|place| Place { greeted, ..place });
+        if same {
+            return;
+        }
+        self.tables.ids.extend(seen.map(|place| place.id));
+        // Nothing is left of what the switch knew of it.
+        self.listings.retain(|listing| listing.backend != runtime);
+        self.disturbed(runtime);
+        let its = self.things.iter_mut().filter(|it| it.backend == runtime);
+        its.for_each(|thing| thing.learned = None);
+    }
+
+    /// The default row's backend speaks for the node, or the one before as long as that was never there.
+    fn look_who_speaks(&mut self, speaker: usize) -> Result<(), String> {
+        let joined = |runtime: usize| self.tables.places[runtime].is_some_and(|it| it.joined);
+        let default = self.tables.now().default.backend;
+        let before = self.tables.speakers.last().map(|(_, before)| *before);
+        let before = before.filter(|before| self.tables.places[*before].is_some());
+        let due = before.filter(|_| !joined(default)).unwrap_or(default);
+        if speaker != due {
+            return Err(format!("backend {speaker} speaks for the node, not {due}"));
+        }
+        if before != Some(speaker) {
+            let now = self.tick();
+            self.tables.speakers.push((now, speaker));
+        }
+        Ok(())
+    }
+
+    /// Whether a pod would be lost without this backend: one that was made through the switch, or that it knows of.
+    fn owns(&self, runtime: usize) -> bool {
+        let mut things = self.things.iter();
+        things.any(|it| {
+            it.backend == runtime && it.gone.is_none() && (it.maker != 0 || it.learned.is_some())
+        })
+    }
+
+    /// A backend that no file names and that has nothing, but is still there.
+    pub fn idle(&self) -> Option<usize> {
+        (0..RUNTIMES).find(|runtime| {
+            let there = self.tables.places[*runtime].is_some();
+            there && !names(self.tables.now(), *runtime) && !self.owns(*runtime)
+        })
+    }
+
+    /// Whether the switch says what a reload has come to.
+    pub fn changed(&self, changes: &Changes) -> Result<(), String> {
+        let mut last = self.tables.eras.iter().rev().map(|era| &era.table);
+        let (Some(after), Some(before)) = (last.next(), last.next()) else {
+            return Err("there was no table before".to_owned());
+        };
+        let less = |one: &Table, other: &Table| -> Vec<String> {
+            let names = one.handlers.iter().map(|row| row.name.clone());
+            names.filter(|name| other.handler(name).is_none()).collect()
+        };
+        let led = |row: &criswitch::config::Handler| (row.backend, row.backend_handler.clone());
+        let moved = after.handlers.iter().filter(|row| {
+            let old = before.handler(&row.name);
+            old.is_some_and(|old| led(old) != led(row))
+        });
+        let moved: Vec<_> = moved.map(|row| row.name.as_str()).collect();
+        let told: Vec<_> = changes
+            .moved
+            .iter()
+            .map(|moved| moved.name.as_str())
+            .collect();
+        let right = changes.added == less(after, before)
+            && changes.removed == less(before, after)
+            && told == moved;
+        if right {
+            return Ok(());
+        }
+        Err(format!("a reload is said to have come to {changes:?}"))
+    }
+}
+
+/// The number of the runtime that serves there.
+pub fn number(socket: &Address) -> usize {
+    let path = socket.to_string();
+    path[1..].parse().expect("a runtime's number")
+}
+
+/// The runtimes among the switch's backends that no file names.
+pub fn unnamed(live: &Live) -> Vec<usize> {
+    let unnamed = live.backends.iter().filter(|it| !live.names(it.id));
+    unnamed.map(|backend| number(&backend.socket)).collect()
+}
+
+pub fn names(table: &Table, runtime: usize) -> bool {
+    table.backends.iter().any(|row| row.id == runtime)
+}
+
+fn places(live: &Live) -> Places {
+    let mut places = Places::default();
+    for backend in &live.backends {
+        places[number(&backend.socket)] = Some(Place {
+            id: backend.id,
+            joined: backend.has_joined(),
+            greeted: false,
+        });
+    }
+    places
+}
+
+fn speaker(live: &Live) -> usize {
+    let speaker = live.backend(live.speaker()).expect("it is there");
+    number(&speaker.socket)
+}
+
+fn numbered(table: &Table) -> Table {
+    let mut table = table.clone();
+    let numbers: Vec<_> = table
+        .backends
+        .iter()
+        .map(|row| number(&row.socket))
+        .collect();
+    for row in table.handlers.iter_mut().chain([&mut table.default]) {
+        row.backend = numbers[row.backend];
+    }
+    for (row, number) in table.backends.iter_mut().zip(numbers) {
+        row.id = number;
+    }
+    table
+}

@@ -1,0 +1,134 @@
+//! Where metrics are served, to whom, and that it costs calls nothing.
+
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use criswitch::config::Config;
+use criswitch::dialer::Dialer;
+use criswitch::metrics;
+use criswitch::switch::Switch;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::page::{Page, ask, connected, converse, rig};
+use crate::support::{PATIENCE, Rig, Sim};
+
+async fn one() -> Rig {
+    rig("", [Sim::new("runc")]).await
+}
+
+#[tokio::test]
+async fn the_socket_is_for_root_alone_and_goes_with_the_switch() {
+    let mut rig = one().await;
+    Page::of(&rig).await;
+    let socket = rig.directory().join("m.sock");
+    let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    rig.stop_switch().await;
+    let gone = async {
+        while socket.exists() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, gone).await.unwrap();
+}
+
+#[tokio::test]
+async fn only_the_page_is_served_and_only_to_be_read() {
+    let rig = one().await;
+    let socket = rig.directory().join("m.sock");
+    for (line, answer) in [
+        ("GET /metrics", "200 OK"),
+        ("GET /metrics?x=y", "200 OK"),
+        ("HEAD /metrics", "200 OK"),
+        ("GET /", "404 Not Found"),
+        ("POST /", "404 Not Found"),
+        ("POST /metrics", "405 Method Not Allowed"),
+    ] {
+        let reply = ask(&socket, line).await;
+        assert!(
+            reply.starts_with(&format!("HTTP/1.1 {answer}\r\n")),
+            "{line}: {reply}"
+        );
+        let body = reply.split_once("\r\n\r\n").unwrap().1;
+        assert_eq!(
+            body.contains("criswitch_"),
+            line.starts_with("GET /metrics"),
+            "{line}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_request_without_end_is_refused_and_readers_that_do_nothing_are_cut_off() {
+    let rig = one().await;
+    let socket = rig.directory().join("m.sock");
+    let long = format!("GET /metrics HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(20_000));
+    let reply = converse(connected(&socket).await, long.as_bytes()).await;
+    assert!(
+        !reply.contains("200 OK") && !reply.contains("criswitch_"),
+        "{reply}"
+    );
+    // More than there are places for.
+    let mut silent = Vec::new();
+    for _ in 0..20 {
+        let mut stream = connected(&socket).await;
+        stream.write_all(b"GET /metrics HT").await.unwrap();
+        silent.push(stream);
+    }
+    // Calls go on meanwhile.
+    tokio::time::timeout(PATIENCE, rig.pods())
+        .await
+        .unwrap()
+        .unwrap();
+    drop(silent);
+    Page::of(&rig).await;
+}
+
+/// A switch alone, with this for metrics.
+fn switch(directory: &std::path::Path, listen: &str) -> Arc<Switch> {
+    let path = directory.join("criswitch.toml");
+    let at = directory.display();
+    let table = format!(
+        "default = \"runc\"\nmetrics.listen = \"{listen}\"\n[handlers]\nrunc = \"{at}/runc.sock\"\n"
+    );
+    std::fs::write(&path, table).unwrap();
+    Arc::new(Switch::new(Config::load(&path).unwrap(), &Dialer::Socket))
+}
+
+async fn answered(port: u16) -> Option<String> {
+    let stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
+    Some(converse(stream, b"GET /metrics HTTP/1.1\r\nhost: node\r\n\r\n").await)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_in_use_is_tried_again_until_it_is_free() {
+    let directory = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let switch = switch(directory.path(), &format!("127.0.0.1:{port}"));
+    let _serving = metrics::keep_serving(&switch);
+    // The clock jumps to the next try each time.
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    drop(taken);
+    assert_eq!(answered(port).await, None);
+    tokio::time::sleep(Duration::from_secs(31)).await;
+    let reply = answered(port).await.unwrap();
+    assert!(reply.contains("criswitch_build_info"), "{reply}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_never_asks_loses_its_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("m.sock");
+    let switch = switch(directory.path(), socket.to_str().unwrap());
+    let _serving = metrics::keep_serving(&switch);
+    let mut silent = Vec::new();
+    // More than there are places for.
+    for _ in 0..10 {
+        silent.push(connected(&socket).await);
+    }
+    let reply = ask(&socket, "GET /metrics").await;
+    assert!(reply.contains("criswitch_build_info"), "{reply}");
+}

@@ -1,0 +1,87 @@
+//! Debian's Prometheus on the loopback, which reads one switch.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value as Json;
+use tokio::net::TcpStream;
+
+use crate::page::converse;
+use crate::support::PATIENCE;
+
+/// Ends with the test.
+pub struct Prometheus {
+    child: Child,
+    port: u16,
+}
+
+impl Prometheus {
+    /// One that reads `target`, a port of the loopback, as job `criswitch`, ten times a second.
+    pub fn start(
+        directory: &Path,
+        target: u16,
+        tool: impl Fn(&str, &[&str]) -> Command,
+    ) -> Prometheus {
+        let config = directory.join("prometheus.yaml");
+        let text = format!(
+            "scrape_configs:\n- job_name: criswitch\n  scrape_interval: 100ms\n  scrape_timeout: 100ms\n  static_configs:\n  - targets: ['127.0.0.1:{target}']\n"
+        );
+        std::fs::write(&config, text).unwrap();
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let data = directory.join("prometheus");
+        let flags = [
+            format!("--config.file={}", config.display()),
+            format!("--storage.tsdb.path={}", data.display()),
+            format!("--web.listen-address=127.0.0.1:{port}"),
+        ];
+        let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+        let mut command = tool("prometheus", &flags);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        Prometheus {
+            child: child.unwrap(),
+            port,
+        }
+    }
+
+    /// Waits until it can say how something has changed.
+    pub async fn until_scraped_twice(&self) {
+        let scraped = async {
+            loop {
+                let count = self.ask("count_over_time(up[10s]) > 1 and up == 1").await;
+                if count.is_some_and(|count| count > 0) {
+                    return;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE * 3, scraped)
+            .await
+            .expect("it reads nothing");
+    }
+
+    /// How many values a query has; panics if it is none.
+    pub async fn answers(&self, query: &str) -> usize {
+        let count = self.ask(query).await;
+        count.unwrap_or_else(|| panic!("not a query: {query}"))
+    }
+
+    async fn ask(&self, query: &str) -> Option<usize> {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).await.ok()?;
+        let query =
+            percent_encoding::utf8_percent_encode(query, percent_encoding::NON_ALPHANUMERIC);
+        let request = format!("GET /api/v1/query?query={query} HTTP/1.0\r\nhost: node\r\n\r\n");
+        let reply = converse(stream, request.as_bytes()).await;
+        let (_, body) = reply.split_once("\r\n\r\n")?;
+        let answer: Json = serde_json::from_str(body).ok()?;
+        Some(answer["data"]["result"].as_array()?.len())
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        self.child.kill().unwrap_or_default();
+        self.child.wait().map(drop).unwrap_or_default();
+    }
+}

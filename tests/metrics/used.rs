@@ -1,0 +1,256 @@
+//! What is shipped to use the metrics: every name in it is one that there is, and Prometheus' own tools take it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use criswitch::cri;
+use criswitch::metrics::{FAMILIES, Kind};
+use serde_json::Value as Json;
+
+use crate::page::{Page, rig};
+use crate::support::{Rig, Sim, frame};
+
+/// What the dashboard does without: others say the same, or enough.
+const SPARE: [&str; 7] = [
+    "criswitch_backend_state",
+    "criswitch_backend_state_since_timestamp_seconds",
+    "criswitch_backend_draining",
+    "criswitch_stale_lists",
+    "criswitch_reloads_total",
+    "process_virtual_memory_bytes",
+    "process_start_time_seconds",
+];
+
+fn shipped(path: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+fn dashboard() -> Json {
+    serde_json::from_str(&shipped("config/grafana-dashboard.json")).unwrap()
+}
+
+/// Every text under this key, wherever it is.
+fn under<'a>(key: &str, json: &'a Json) -> Vec<&'a str> {
+    match json {
+        Json::Object(map) => {
+            let own = map.get(key).and_then(Json::as_str);
+            let inner = map.values().flat_map(|value| under(key, value));
+            own.into_iter().chain(inner).collect()
+        }
+        Json::Array(all) => all.iter().flat_map(|value| under(key, value)).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// What a query asks for: words that begin as our metrics do.
+fn names(query: &str) -> BTreeSet<&str> {
+    let words = query.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+    words
+        .filter(|word| word.starts_with("criswitch_") || word.starts_with("process_"))
+        .collect()
+}
+
+/// Every name that can be asked for.
+fn series() -> BTreeSet<String> {
+    let names = FAMILIES.iter().flat_map(|family| {
+        let parts: &[&str] = match family.kind {
+            Kind::Histogram => &["_bucket", "_sum", "_count"],
+            Kind::Counter | Kind::Gauge => &[""],
+        };
+        parts
+            .iter()
+            .map(move |part| format!("{}{part}", family.name))
+    });
+    names.collect()
+}
+
+fn assert_all_there(asked: &BTreeSet<&str>) {
+    let there = series();
+    let missing: Vec<_> = asked
+        .iter()
+        .filter(|name| !there.contains(**name))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn the_dashboard_asks_for_metrics_that_there_are_and_for_most() {
+    let dashboard = dashboard();
+    let queries = [under("expr", &dashboard), under("query", &dashboard)].concat();
+    let asked: BTreeSet<_> = queries.iter().flat_map(|query| names(query)).collect();
+    assert_all_there(&asked);
+    let unshown = FAMILIES.iter().map(|family| family.name);
+    let unshown: Vec<_> = unshown
+        .filter(|family| !asked.iter().any(|name| name.starts_with(family)))
+        .collect();
+    assert_eq!(unshown, SPARE);
+}
+
+#[test]
+fn panels_have_numbers_places_and_words_of_their_own() {
+    let dashboard = dashboard();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let ids: BTreeSet<_> = panels
+        .iter()
+        .map(|panel| panel["id"].as_u64().unwrap())
+        .collect();
+    assert_eq!(ids.len(), panels.len());
+    let mut taken = BTreeSet::new();
+    for panel in panels {
+        let place = |key: &str| panel["gridPos"][key].as_u64().unwrap();
+        for x in place("x")..place("x") + place("w") {
+            for y in place("y")..place("y") + place("h") {
+                assert!(x < 24 && taken.insert((x, y)), "{}", panel["title"]);
+            }
+        }
+        let told = panel["type"] == "row"
+            || panel["description"]
+                .as_str()
+                .is_some_and(|text| text.ends_with('.'));
+        assert!(told, "{}", panel["title"]);
+    }
+}
+
+#[test]
+fn the_alerts_ask_for_metrics_that_there_are_and_each_is_tried() {
+    let alerts = shipped("config/alerts.yaml");
+    let tried = shipped("tests/metrics/alerts_test.yaml");
+    assert_all_there(&names(&alerts));
+    assert_all_there(&names(&tried));
+    let alerts: Vec<_> = alerts
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- alert: "))
+        .collect();
+    assert!(alerts.len() >= 5);
+    for alert in alerts {
+        assert!(tried.contains(&format!("alertname: {alert}\n")), "{alert}");
+    }
+}
+
+/// What Debian's package has, unpacked where tests/metrics/run.sh says.
+fn tool(name: &str, arguments: &[&str]) -> Command {
+    let directory =
+        std::env::var_os("PROMETHEUS_TOOLS").expect("tests/metrics/run.sh sets PROMETHEUS_TOOLS");
+    let mut command = Command::new(PathBuf::from(directory).join(name));
+    command
+        .args(arguments)
+        .current_dir(env!("CARGO_MANIFEST_DIR"));
+    command
+}
+
+/// Runs it to its end on this input; what it says.
+fn runs(mut command: Command, input: &str) -> String {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8(said).unwrap();
+    assert!(output.status.success(), "{command:?}: {said}");
+    said
+}
+
+#[test]
+#[ignore = "needs promtool: tests/metrics/run.sh"]
+fn promtool_takes_the_alerts_and_each_fires_when_it_has_to() {
+    let said = runs(
+        tool("promtool", &["check", "rules", "config/alerts.yaml"]),
+        "",
+    );
+    assert!(said.contains("SUCCESS: 8 rules found"), "{said}");
+    let said = runs(
+        tool(
+            "promtool",
+            &["test", "rules", "tests/metrics/alerts_test.yaml"],
+        ),
+        "",
+    );
+    assert!(said.contains("SUCCESS"), "{said}");
+}
+
+/// Calls of most kinds, some that fail, one backend that dies, a reload.
+async fn load(rig: &Rig) {
+    let mut runtime = rig.runtime();
+    let events = runtime
+        .get_container_events(cri::GetEventsRequest {})
+        .await
+        .unwrap();
+    for turn in 0..100 {
+        for handler in ["runc", "kata"] {
+            let (pod, container) = rig.run(handler, &format!("{handler}-{turn}")).await;
+            rig.stop(&container).await.unwrap();
+            if turn % 2 == 0 {
+                rig.stop_pod(&pod).await.unwrap();
+                rig.remove_pod(&pod).await.unwrap();
+            }
+        }
+        tokio::try_join!(rig.pods(), rig.containers()).unwrap();
+        rig.start("nobody").await.unwrap_err();
+    }
+    rig.try_run("no\"such\\", "x").await.unwrap_err();
+    rig.raw(
+        "/runtime.v1.RuntimeService/Nothing",
+        &[],
+        frame(&cri::VersionRequest::default()),
+    )
+    .await;
+    rig.reload_file();
+    rig.sim("kata").stop().await;
+    rig.pods().await.unwrap();
+    drop(events);
+}
+
+#[tokio::test]
+#[ignore = "needs promtool: tests/metrics/run.sh"]
+async fn promtool_takes_the_page_of_a_switch_under_load() {
+    let rig = rig("", [Sim::new("runc"), Sim::new("kata")]).await;
+    load(&rig).await;
+    let page = Page::of(&rig).await;
+    assert_eq!(page.calls("RunPodSandbox", "kata", "Ok"), 100.0);
+    let said = runs(tool("promtool", &["check", "metrics"]), &page.text);
+    assert_eq!(said, "");
+}
+
+/// Prometheus itself reads the page and evaluates each query of the dashboard.
+#[tokio::test]
+#[ignore = "needs Prometheus: tests/metrics/run.sh"]
+async fn prometheus_reads_the_page_and_answers_every_query_of_the_dashboard() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let sims = [Sim::new("runc"), Sim::new("kata")];
+    let rig = Rig::with_config(sims.clone(), |directory| {
+        let text = crate::page::text("", &sims, directory);
+        text.replace(&format!("{directory}/m.sock"), &format!("127.0.0.1:{port}"))
+    })
+    .await;
+    load(&rig).await;
+    let prometheus = crate::prometheus::Prometheus::start(rig.directory(), port, tool);
+    prometheus.until_scraped_twice().await;
+    let dashboard = dashboard();
+    let queries = under("expr", &dashboard);
+    assert!(queries.len() > 25);
+    let mut empty = BTreeSet::new();
+    for query in queries {
+        let query = query
+            .replace("$job", "criswitch")
+            .replace("$instance", ".*");
+        let query = query
+            .replace("$__rate_interval", "10s")
+            .replace("[1h]", "[10s]")
+            .replace("[1m]", "[10s]");
+        if prometheus.answers(&query).await == 0 {
+            empty.insert(query.split('{').next().unwrap().to_owned());
+        }
+    }
+    // Nothing is refused, fails or reloads while it looks.
+    println!("without a value: {empty:?}");
+    assert!(empty.len() < 6, "{empty:?}");
+}

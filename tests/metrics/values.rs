@@ -1,0 +1,290 @@
+//! What the metrics say is what happened.
+
+use std::time::Duration;
+
+use criswitch::cri;
+use criswitch::metrics::FAMILIES;
+use criswitch::rpc::ROWS;
+use tonic::{Code, Status};
+
+use crate::page::{Page, rig, text, until};
+use crate::support::{PATIENCE, Rig, Sim, frame};
+
+async fn two() -> Rig {
+    rig("", [Sim::new("runc"), Sim::new("kata")]).await
+}
+
+#[tokio::test]
+async fn calls_are_counted_by_rpc_backend_and_code() {
+    let rig = two().await;
+    rig.run("runc", "plain").await;
+    let (pod, _) = rig.run("kata", "web").await;
+    rig.pods().await.unwrap();
+    rig.sim("kata")
+        .fail("StopPodSandbox", Status::internal("no"));
+    rig.stop_pod(&pod).await.unwrap_err();
+    rig.start("nobody").await.unwrap_err();
+    let page = Page::of(&rig).await;
+    assert_eq!(page.calls("RunPodSandbox", "runc", "Ok"), 1.0);
+    assert_eq!(page.calls("RunPodSandbox", "kata", "Ok"), 1.0);
+    assert_eq!(page.calls("StopPodSandbox", "kata", "Internal"), 1.0);
+    // Of all backends, and of none.
+    assert_eq!(page.calls("ListPodSandbox", "", "Ok"), 1.0);
+    assert_eq!(page.calls("StartContainer", "", "NotFound"), 1.0);
+    assert_eq!(page.calls("StartContainer", "kata", "Ok"), 1.0);
+    let run = [("rpc", "RunPodSandbox"), ("backend", "kata")];
+    assert_eq!(
+        page.value("criswitch_rpc_duration_seconds_count", &run),
+        1.0
+    );
+    // The switch's own calls, such as its probes, are not clients'.
+    assert_eq!(page.calls("Version", "runc", "Ok"), 0.0);
+}
+
+#[tokio::test]
+async fn a_call_to_a_dead_backend_counts_as_that_backends() {
+    let rig = two().await;
+    let (_, container) = rig.run("kata", "web").await;
+    rig.sim("kata").stop().await;
+    rig.stop(&container).await.unwrap_err();
+    let page = Page::of(&rig).await;
+    assert_eq!(page.calls("StopContainer", "kata", "Unavailable"), 1.0);
+}
+
+#[tokio::test]
+async fn time_that_a_backend_takes_is_not_the_switchs_own() {
+    let rig = two().await;
+    let (_, container) = rig.run("runc", "plain").await;
+    rig.sim("runc").hold("ContainerStatus");
+    let status = rig.raw(
+        "/runtime.v1.RuntimeService/ContainerStatus",
+        &[],
+        frame(&cri::ContainerStatusRequest {
+            container_id: container,
+            ..Default::default()
+        }),
+    );
+    let held = async {
+        let asked = rig
+            .sim("runc")
+            .until(|told| told.calls_of("ContainerStatus").count() > 0);
+        asked.await;
+        // So long at least.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        rig.sim("runc").release("ContainerStatus");
+    };
+    let (reply, ()) = tokio::join!(status, held);
+    assert_eq!(reply.code(), Code::Ok);
+    let page = Page::of(&rig).await;
+    let of = [("rpc", "ContainerStatus")];
+    let whole = page.value("criswitch_rpc_duration_seconds_sum", &of);
+    let own = page.value("criswitch_rpc_own_seconds_sum", &of);
+    assert!(whole >= 0.3, "{whole}");
+    assert!(own > 0.0 && own < 0.1, "{own}");
+    assert_eq!(page.value("criswitch_rpc_own_seconds_count", &of), 1.0);
+    let slow = |bound: &str| {
+        let bucket = [("rpc", "ContainerStatus"), ("le", bound)];
+        page.value("criswitch_rpc_duration_seconds_bucket", &bucket)
+    };
+    assert_eq!((slow("0.25"), slow("+Inf")), (0.0, 1.0));
+}
+
+#[tokio::test]
+async fn bytes_are_those_of_requests_and_replies() {
+    let rig = two().await;
+    let request = frame(&cri::ListContainersRequest::default());
+    rig.run("runc", "plain").await;
+    let list = "/runtime.v1.RuntimeService/ListContainers";
+    let reply = rig.raw(list, &[], request.clone()).await;
+    let page = Page::of(&rig).await;
+    let of = |name: &str| page.value(name, &[("rpc", "ListContainers")]) as usize;
+    assert_eq!(of("criswitch_request_bytes_total"), request.len());
+    assert_eq!(of("criswitch_reply_bytes_total"), reply.body.len());
+    assert!(reply.body.len() > 100);
+}
+
+#[tokio::test]
+async fn a_stream_is_in_flight_until_its_client_goes() {
+    let rig = two().await;
+    let mut runtime = rig.runtime();
+    let stream = runtime.get_container_events(cri::GetEventsRequest {});
+    let stream = stream.await.unwrap();
+    let open =
+        |page: &Page| page.value("criswitch_rpcs_in_flight", &[("rpc", "GetContainerEvents")]);
+    let page = until(&rig, |page| open(page) == 1.0).await;
+    assert_eq!(page.calls("GetContainerEvents", "", "Cancelled"), 0.0);
+    assert!(page.value("criswitch_connections", &[]) >= 1.0);
+    drop(stream);
+    let page = until(&rig, |page| open(page) == 0.0).await;
+    assert_eq!(page.calls("GetContainerEvents", "", "Cancelled"), 1.0);
+}
+
+#[tokio::test]
+async fn what_the_switch_refuses_is_counted_and_no_name_of_a_clients_is_shown() {
+    let rig = two().await;
+    rig.pods().await.unwrap();
+    let before = Page::of(&rig).await;
+    let refused =
+        |page: &Page, reason: &str| page.value("criswitch_refusals_total", &[("reason", reason)]);
+    for name in ["secret-1", "secret-2"] {
+        rig.try_run(name, name).await.unwrap_err();
+        rig.raw(&format!("/runtime.v1.RuntimeService/{name}"), &[], "")
+            .await;
+        rig.raw(&format!("/{name}/Version"), &[], "").await;
+    }
+    let page = Page::of(&rig).await;
+    assert_eq!(refused(&page, "unknown_handler"), 2.0);
+    assert_eq!(refused(&page, "unknown_rpc"), 4.0);
+    assert!(!page.text.contains("secret"), "{}", page.text);
+    assert_eq!(before.values_of("backend"), page.values_of("backend"));
+    let names: Vec<_> = ROWS.iter().map(|row| row.name).collect();
+    assert!(page.values_of("rpc").iter().all(|rpc| names.contains(rpc)));
+}
+
+#[tokio::test]
+async fn a_backends_state_and_what_it_owns_are_told() {
+    let rig = two().await;
+    rig.run("kata", "web").await;
+    rig.run_pod("kata", "bare").await;
+    let page = until(&rig, |page| {
+        page.backend("criswitch_backend_up", "runc") == 1.0
+    })
+    .await;
+    let owned =
+        |page: &Page, kind| page.value("criswitch_owned", &[("backend", "kata"), ("kind", kind)]);
+    assert_eq!((owned(&page, "pod"), owned(&page, "container")), (2.0, 1.0));
+    let since = "criswitch_backend_state_since_timestamp_seconds";
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = now.unwrap().as_secs_f64();
+    assert!((page.backend(since, "kata") - now).abs() < 60.0);
+    let transitions = page.backend("criswitch_backend_transitions_total", "kata");
+    rig.sim("kata").stop().await;
+    let page = until(&rig, |page| {
+        page.backend("criswitch_backend_up", "kata") == 0.0
+    })
+    .await;
+    let state = |state| {
+        page.value(
+            "criswitch_backend_state",
+            &[("backend", "kata"), ("state", state)],
+        )
+    };
+    assert_eq!(["ready", "down"].map(state), [0.0, 1.0]);
+    assert!(page.backend("criswitch_backend_transitions_total", "kata") > transitions);
+    assert_eq!(page.backend("criswitch_backend_up", "runc"), 1.0);
+    assert_eq!((owned(&page, "pod"), owned(&page, "container")), (2.0, 1.0));
+}
+
+#[tokio::test]
+async fn lists_that_stand_in_are_told_with_their_age_until_they_do_not() {
+    let rig = two().await;
+    rig.run("kata", "web").await;
+    rig.pods().await.unwrap();
+    rig.containers().await.unwrap();
+    let before = Page::of(&rig).await;
+    for name in ["criswitch_stale_lists", "criswitch_stale_list_age_seconds"] {
+        assert_eq!(before.backend(name, "kata"), 0.0);
+    }
+    rig.sim("kata").stop().await;
+    let listed = rig.pods().await.unwrap();
+    assert_eq!(listed.len(), 1);
+    let mut runtime = rig.runtime();
+    runtime
+        .list_container_stats(cri::ListContainerStatsRequest::default())
+        .await
+        .unwrap();
+    let page = Page::of(&rig).await;
+    assert_eq!(page.backend("criswitch_stale_lists", "kata"), 1.0);
+    assert!(page.backend("criswitch_stale_list_age_seconds", "kata") > 0.0);
+    assert_eq!(page.backend("criswitch_lists_stood_in_total", "kata"), 1.0);
+    assert_eq!(page.backend("criswitch_lists_left_out_total", "kata"), 1.0);
+    assert_eq!(page.backend("criswitch_stale_lists", "runc"), 0.0);
+    rig.sim("kata").start();
+    until(&rig, |page| {
+        page.backend("criswitch_stale_lists", "kata") == 0.0
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn reloads_are_told_and_a_backend_that_is_gone_leaves_nothing_behind() {
+    let sims = [Sim::new("runc"), Sim::new("kata")];
+    let rig = rig("", sims.clone()).await;
+    let (pod, container) = rig.run("kata", "web").await;
+    rig.remove(&container).await.unwrap();
+    rig.remove_pod(&pod).await.unwrap();
+    let hash = |page: &Page| {
+        page.values_of("hash")
+            .iter()
+            .map(|hash| (*hash).to_owned())
+            .collect::<Vec<_>>()
+    };
+    let page = Page::of(&rig).await;
+    let first = hash(&page);
+    assert_eq!(first.len(), 1);
+    assert_eq!(page.value("criswitch_reload_ok", &[]), 1.0);
+    assert_eq!(page.find("criswitch_reload_timestamp_seconds", &[]), None);
+    assert_eq!(
+        page.value(
+            "criswitch_handler_info",
+            &[("handler", "kata"), ("backend", "kata")]
+        ),
+        1.0
+    );
+
+    rig.reload(|_| "default = \"nobody\"".to_owned());
+    let page = Page::of(&rig).await;
+    let reloads =
+        |page: &Page, result| page.value("criswitch_reloads_total", &[("result", result)]);
+    assert_eq!(
+        (reloads(&page, "ok"), reloads(&page, "refused")),
+        (0.0, 1.0)
+    );
+    assert_eq!(page.value("criswitch_reload_ok", &[]), 0.0);
+    assert!(page.value("criswitch_reload_timestamp_seconds", &[]) > 1e9);
+    assert_eq!(hash(&page), first);
+    assert!(page.values_of("backend").contains("kata"));
+
+    rig.reload(|directory| text("", &sims[..1], directory));
+    let page = until(&rig, |page| !page.values_of("backend").contains("kata")).await;
+    assert_eq!(
+        (reloads(&page, "ok"), reloads(&page, "refused")),
+        (1.0, 1.0)
+    );
+    assert_eq!(page.value("criswitch_reload_ok", &[]), 1.0);
+    assert_ne!(hash(&page), first);
+    assert!(!page.text.contains("kata"), "{}", page.text);
+}
+
+#[tokio::test]
+async fn the_page_has_every_family_of_the_table_in_its_order_and_the_process() {
+    let rig = two().await;
+    rig.run("kata", "web").await;
+    rig.reload_file();
+    let page = until(&rig, |page| {
+        page.backend("criswitch_backend_up", "kata") == 1.0
+    })
+    .await;
+    let table = FAMILIES
+        .iter()
+        .map(|family| (family.name, family.kind.name()));
+    assert_eq!(page.types(), table.collect::<Vec<_>>());
+    let resident = page.value("process_resident_memory_bytes", &[]);
+    assert!((1e6..1e10).contains(&resident), "{resident}");
+    assert!(page.value("process_open_fds", &[]) > 3.0);
+    assert!(page.value("process_cpu_seconds_total", &[]) > 0.0);
+    let started = page.value("process_start_time_seconds", &[]);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let age = now.unwrap().as_secs_f64() - started;
+    assert!(
+        (-2.0..PATIENCE.as_secs_f64() * 60.0).contains(&age),
+        "{age}"
+    );
+    assert_eq!(
+        page.value(
+            "criswitch_build_info",
+            &[("version", env!("CARGO_PKG_VERSION"))]
+        ),
+        1.0
+    );
+}

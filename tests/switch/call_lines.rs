@@ -1,0 +1,119 @@
+//! The lines of a call: whose they are, and which trace they belong to.
+
+use criswitch::cri;
+
+use crate::calls::path;
+use crate::faults::{runc_and_kata, until_state};
+use crate::logged::Logged;
+use crate::support::{frame, pod_config};
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+/// The id that a line says its call has.
+fn id(line: &str) -> &str {
+    let (_, rest) = line.split_once("call{id=").unwrap();
+    rest.split(' ').next().unwrap()
+}
+
+#[tokio::test]
+async fn every_line_of_a_call_has_its_id_and_no_other_call_has_it() {
+    let logged = Logged::here();
+    let rig = runc_and_kata().await;
+    rig.run_pod("runc", "one").await;
+    rig.run_pod("runc", "two").await;
+    rig.sim("kata").stop().await;
+    until_state(&rig, "kata", "down").await;
+    let mut runtime = rig.runtime();
+    let told = runtime.update_runtime_config(cri::UpdateRuntimeConfigRequest::default());
+    told.await.unwrap();
+    let runs = logged.lines(&[
+        "RunPodSandbox",
+        "code=Ok",
+        "backend=\"runc\"",
+        "handler=\"runc\"",
+    ]);
+    let [one, two] = runs.as_slice() else {
+        panic!("{}", logged.text());
+    };
+    let tells = logged.lines(&["UpdateRuntimeConfig"]);
+    let [kept, end] = tells.as_slice() else {
+        panic!("{}", logged.text());
+    };
+    assert!(kept.contains("is kept until it is back") && end.contains("code=Ok"));
+    assert_eq!(id(kept), id(end));
+    assert!(
+        id(one) != id(two) && id(two) != id(end),
+        "{}",
+        logged.text()
+    );
+}
+
+#[tokio::test]
+async fn the_trace_of_a_call_goes_on_to_its_backends_and_is_in_its_line() {
+    let logged = Logged::here();
+    let rig = runc_and_kata().await;
+    let parent = format!("00-{TRACE}-00f067aa0ba902b7-01");
+    let headers = [
+        ("traceparent", parent.as_str()),
+        ("tracestate", "kubelet=1"),
+    ];
+    let run = frame(&cri::RunPodSandboxRequest {
+        config: Some(pod_config("web")),
+        runtime_handler: "kata".into(),
+    });
+    rig.raw(&path("RunPodSandbox"), &headers, run).await;
+    rig.raw(
+        &path("ListPodSandbox"),
+        &headers,
+        frame(&cri::ListPodSandboxRequest::default()),
+    )
+    .await;
+    let sent = |sim: &str, rpc: &str| {
+        let calls = rig.sim(sim).calls(rpc);
+        let with = |name: &str| {
+            calls
+                .iter()
+                .filter_map(|call| call.header(name))
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        (with("traceparent"), with("tracestate"))
+    };
+    let whole = (vec![parent.clone()], vec!["kubelet=1".to_owned()]);
+    assert_eq!(sent("kata", "RunPodSandbox"), whole);
+    for sim in ["runc", "kata"] {
+        assert_eq!(sent(sim, "ListPodSandbox"), whole, "{sim}");
+    }
+    assert_eq!(
+        logged
+            .lines(&["RunPodSandbox", &format!("trace={TRACE:?}")])
+            .len(),
+        1,
+        "{}",
+        logged.text()
+    );
+}
+
+#[tokio::test]
+async fn what_is_no_trace_goes_on_and_is_not_logged() {
+    let logged = Logged::here();
+    let rig = runc_and_kata().await;
+    let run = cri::RunPodSandboxRequest {
+        config: Some(pod_config("web")),
+        runtime_handler: "kata".into(),
+    };
+    let headers = [("traceparent", "00-secret-of-a-client-01")];
+    rig.raw(&path("RunPodSandbox"), &headers, frame(&run)).await;
+    let calls = rig.sim("kata").calls("RunPodSandbox");
+    assert_eq!(
+        calls[0].header("traceparent"),
+        Some("00-secret-of-a-client-01")
+    );
+    let lines = logged.lines(&["RunPodSandbox", "code=Ok"]);
+    assert_eq!(lines.len(), 1);
+    assert!(
+        !logged.text().contains("trace=") && !logged.text().contains("secret-of"),
+        "{}",
+        logged.text()
+    );
+}

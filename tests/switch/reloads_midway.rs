@@ -1,0 +1,133 @@
+//! A new table while something is under way: backends not there yet, and calls that wait for one that goes.
+
+use criswitch::cri;
+use tonic::Code;
+
+use crate::faults::{names, until_state};
+use crate::reloads::{old_alone, reload, run_when_ready, table};
+use crate::support::{PATIENCE, Rig, Sim};
+use crate::wait::until;
+
+const BOTH: &str = "runc = \"old\"\nkata = \"new\"";
+
+fn pull(handler: &str) -> cri::PullImageRequest {
+    cri::PullImageRequest {
+        image: Some(cri::ImageSpec {
+            image: "docker.io/library/busybox".to_owned(),
+            runtime_handler: handler.to_owned(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+#[tokio::test]
+async fn a_backend_that_was_not_listed_since_the_start_is_kept_until_it_is() {
+    let mut rig = old_alone().await;
+    rig.run_pod("runc", "before").await;
+    rig.sim("old").stop().await;
+    rig.restart_switch().await;
+    let changes = reload(&rig, "runc", "runc = \"new\"", &["new"]);
+    assert_eq!(changes.backends_gone, Vec::<String>::new());
+    run_when_ready(&rig, "runc", "after").await;
+    // Nobody knows what it has, so there is no whole list.
+    let refused = rig.pods().await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    rig.sim("old").start();
+    until_state(&rig, "old", "ready").await;
+    assert_eq!(names(&rig.pods().await.unwrap()), ["after", "before"]);
+}
+
+#[tokio::test]
+async fn a_call_that_comes_to_a_backend_that_is_gone_meanwhile_is_told_so() {
+    let rig = old_alone().await;
+    reload(&rig, "runc", BOTH, &["old", "new"]);
+    until_state(&rig, "new", "ready").await;
+    let old = rig.sim("old");
+    old.hold("ImageStatus");
+    let mut images = rig.images();
+    // One backend is asked after the other.
+    let find = images.image_status(cri::ImageStatusRequest {
+        image: pull("").image,
+        ..Default::default()
+    });
+    let change = async {
+        old.until(|journal| journal.held == ["ImageStatus"]).await;
+        let changes = reload(&rig, "runc", "runc = \"old\"", &["old"]);
+        assert_eq!(changes.backends_gone, ["new"]);
+        old.release("ImageStatus");
+    };
+    let both = async { tokio::join!(find, change).0 };
+    let found = tokio::time::timeout(PATIENCE, both).await;
+    let refused = found.expect("it waits for ever").unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+}
+
+#[tokio::test]
+async fn a_pull_without_any_backend_for_pods_says_which_one_is_not_there() {
+    let rig = old_alone().await;
+    rig.run_pod("runc", "before").await;
+    rig.sim("new").stop().await;
+    reload(&rig, "runc", "runc = \"new\"", &["new"]);
+    let refused = rig.images().pull_image(pull("")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    assert!(refused.message().contains("backend \"new\""), "{refused}");
+}
+
+#[tokio::test]
+async fn a_backend_added_while_the_runtime_configuration_is_told_is_told_it_too() {
+    let sims = ["old", "new"].map(|name| Sim::new(name).handlers(["runc", "kata"]));
+    let text = |handlers, backends: &[&str], directory: &str| {
+        table("runc", handlers, backends, directory).replace("\"0s\"", "\"30s\"")
+    };
+    let mut rig = Rig::with_config(sims, |directory| {
+        text("runc = \"old\"", &["old"], directory)
+    })
+    .await;
+    rig.sim("old").stop().await;
+    rig.restart_switch().await;
+    let mut runtime = rig.runtime();
+    // Waits for the only backend there is.
+    let told = runtime.update_runtime_config(cri::UpdateRuntimeConfigRequest::default());
+    let new = rig.sim("new");
+    let change = async {
+        // It comes behind the other call on one connection.
+        rig.try_run("nosuch", "web").await.unwrap_err();
+        let outcome = rig.reload(|directory| text(BOTH, &["old", "new"], directory));
+        outcome.result.unwrap();
+        new.until(|journal| journal.calls_of("RuntimeConfig").count() > 0)
+            .await;
+        run_when_ready(&rig, "kata", "web").await;
+        rig.sim("old").start();
+    };
+    let (told, ()) = tokio::join!(told, change);
+    told.unwrap();
+    new.until(|journal| journal.calls_of("UpdateRuntimeConfig").count() > 0)
+        .await;
+}
+
+#[tokio::test]
+async fn what_a_backend_says_after_it_is_gone_makes_it_nobodys_owner() {
+    let rig = old_alone().await;
+    reload(&rig, "runc", BOTH, &["old", "new"]);
+    let pod = run_when_ready(&rig, "kata", "web").await;
+    reload(&rig, "runc", "runc = \"old\"", &["old"]);
+    let new = rig.sim("new");
+    new.hold_reply("CreateContainer");
+    let change = async {
+        new.until_done("CreateContainer").await;
+        rig.remove_pod(&pod).await.unwrap();
+        until(async || rig.owner_of(&pod).is_none()).await;
+        new.release("CreateContainer");
+    };
+    let (container, ()) = tokio::join!(rig.create(&pod, "late"), change);
+    let unknown = rig
+        .runtime()
+        .container_status(cri::ContainerStatusRequest {
+            container_id: container,
+            verbose: false,
+        })
+        .await
+        .unwrap_err();
+    assert_eq!(unknown.code(), Code::NotFound, "{unknown}");
+}
