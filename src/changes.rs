@@ -61,8 +61,9 @@ impl Draining {
             containers,
             ..
         } = self;
-        let owns =
-            format!("backend draining: {name}, which owns {pods} pods and {containers} containers");
+        let pods = counted(*pods, "pod");
+        let containers = counted(*containers, "container");
+        let owns = format!("backend draining: {name}, which owns {pods} and {containers}");
         match &self.restart_needs {
             Some(line) => {
                 format!("{owns}; until they are gone a restart needs under [backends]: {line}")
@@ -223,4 +224,12 @@ fn place(live: &Live, backend: BackendId, name: &str, backend_handler: &str) -> 
         return backend.to_string();
     }
     format!("{backend} ({backend_handler:?} there)")
+}
+
+/// A number and its noun, in the plural if it has to be.
+pub fn counted(count: usize, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        _ => format!("{count} {what}s"),
+    }
 }

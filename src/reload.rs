@@ -2,7 +2,7 @@
 //!
 //! Reads no file: the configuration comes checked, or with the problems that keep it from being used.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -17,6 +17,9 @@ use crate::owners::BackendId;
 use crate::rpc::Kind;
 use crate::switch::Switch;
 
+/// How many outcomes are remembered.
+const RECENT: usize = 8;
+
 /// What reloads have come to.
 #[derive(Debug)]
 pub struct Reloads {
@@ -27,13 +30,15 @@ pub struct Reloads {
     pub count: u64,
     /// How many of them changed nothing because something was wrong.
     pub refused: u64,
-    /// The last one.
-    pub last: Option<Outcome>,
+    /// What the last ones have come to, the newest at the end: each who asked for one finds its own.
+    pub recent: VecDeque<Outcome>,
 }
 
 /// What a reload has come to.
 #[derive(Clone, Debug)]
 pub struct Outcome {
+    /// Which one it is, counted from one.
+    pub number: u64,
     /// When it was.
     pub at: SystemTime,
     /// What it has changed, or why it has changed nothing: every problem in a line of its own.
@@ -48,7 +53,7 @@ impl Reloads {
             begun: 0,
             count: 0,
             refused: 0,
-            last: None,
+            recent: VecDeque::new(),
         }
     }
 
@@ -58,7 +63,8 @@ impl Reloads {
             "begun": self.begun,
             "count": self.count,
             "refused": self.refused,
-            "last": self.last.as_ref().map(Outcome::json),
+            "last": self.recent.back().map(Outcome::json),
+            "recent": self.recent.iter().map(Outcome::json).collect::<Vec<_>>(),
         })
     }
 }
@@ -66,6 +72,7 @@ impl Reloads {
 impl Outcome {
     fn json(&self) -> Json {
         json!({
+            "number": self.number,
             "at": humantime::format_rfc3339_millis(self.at).to_string(),
             "changes": self.result.as_ref().ok().map(Changes::json),
             "problems": self.result.as_ref().err(),
@@ -89,10 +96,14 @@ impl Switch {
             }
         }
         let outcome = Outcome {
+            number: reloads.count,
             at: SystemTime::now(),
             result,
         };
-        reloads.last = Some(outcome.clone());
+        if reloads.recent.len() == RECENT {
+            reloads.recent.pop_front();
+        }
+        reloads.recent.push_back(outcome.clone());
         outcome
     }
 

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 use std::{env, io, thread};
 
+use criswitch::changes::counted;
 use criswitch::link::State;
 use criswitch::switch::Switch;
 use sd_notify::NotifyState;
@@ -130,11 +131,4 @@ fn status(switch: &Switch) -> String {
     let pods: usize = pods.map(|backend| owners.count(backend.id).0).sum();
     let (backends, pods) = (counted(all, "backend"), counted(pods, "pod"));
     format!("{ready}/{backends} ready, {pods}")
-}
-
-fn counted(count: usize, what: &str) -> String {
-    match count {
-        1 => format!("1 {what}"),
-        _ => format!("{count} {what}s"),
-    }
 }

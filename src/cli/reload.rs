@@ -37,7 +37,7 @@ impl Reload {
     }
 }
 
-/// The last reload as the daemon tells it, once there was one that began after this.
+/// What the daemon tells of the first reload that began after this.
 async fn reload(path: &Path) -> anyhow::Result<Json> {
     let switch = Running::connect(&Config::listen_of(path)).await?;
     let pid = pid(&switch.info().await?)?;
@@ -60,7 +60,7 @@ async fn reload(path: &Path) -> anyhow::Result<Json> {
     loop {
         let info = switch.info().await?;
         if number(&info, "/reloads/count") >= wanted {
-            return Ok(info.pointer("/reloads/last").cloned().unwrap_or_default());
+            return outcome(&info, wanted);
         }
         if Instant::now() > end {
             bail!("no outcome within {LIMIT:?}; see criswitch's log");
@@ -73,6 +73,14 @@ fn pid(info: &Json) -> anyhow::Result<Pid> {
     let pid = i32::try_from(number(info, "/pid")).ok();
     pid.and_then(Pid::from_raw)
         .context("criswitch does not say which process it is; is it of another version?")
+}
+
+fn outcome(info: &Json, wanted: u64) -> anyhow::Result<Json> {
+    let recent = info.pointer("/reloads/recent").and_then(Json::as_array);
+    let mut recent = recent.into_iter().flatten();
+    let own = recent.find(|outcome| number(outcome, "/number") == wanted);
+    let own = own.cloned();
+    own.context("too many reloads since; see criswitch's log")
 }
 
 /// Zero where there is none.

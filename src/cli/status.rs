@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, SystemTime};
 
+use criswitch::changes::counted;
 use criswitch::config::Config;
 use criswitch::cri::{ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox, StatusResponse};
 use criswitch::rpc;
@@ -17,6 +18,8 @@ use super::{Status, Verdict, print};
 
 /// Between two looks with `--watch`.
 const PERIOD: Duration = Duration::from_secs(2);
+/// The conditions without which something is not ready.
+const NEEDED: [&str; 3] = ["RuntimeReady", "NetworkReady", "BackendsReady"];
 /// Clears a terminal and begins at its top.
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
@@ -73,7 +76,9 @@ impl Status {
             None => foreign(answer)?,
         };
         print(&text)?;
-        let ready = answer.info.is_some() && conditions(answer).all(|(_, status, _)| status);
+        // Others are warnings, such as containerd's of deprecations.
+        let needed = conditions(answer).filter(|(kind, ..)| NEEDED.contains(kind));
+        let ready = answer.info.is_some() && needed.fold(true, |all, (_, status, _)| all && status);
         Ok(if ready {
             Verdict::Fine
         } else {
@@ -316,11 +321,4 @@ fn ago(time: &str) -> String {
     let age = SystemTime::now().duration_since(time).unwrap_or_default();
     let age = humantime::format_duration(Duration::from_secs(age.as_secs())).to_string();
     age.split(' ').take(2).collect::<Vec<_>>().join(" ")
-}
-
-fn counted(count: usize, what: &str) -> String {
-    match count {
-        1 => format!("1 {what}"),
-        _ => format!("{count} {what}s"),
-    }
 }

@@ -111,7 +111,7 @@ impl Seen<'_> {
 impl SeenReloads {
     fn of(switch: &Switch) -> SeenReloads {
         let reloads = switch.reloads();
-        let last = reloads.last.as_ref();
+        let last = reloads.recent.back();
         SeenReloads {
             count: reloads.count,
             refused: reloads.refused,
