@@ -67,6 +67,7 @@ async fn it_brings_pages_completions_licences_and_an_example_for_the_kubelet() {
         ("doc/criswitch/copyright", "Apache-2.0"),
         ("doc/criswitch/third-party.txt", "tokio 1."),
         ("doc/criswitch/changelog.Debian.gz", "criswitch (0."),
+        ("doc/criswitch/docs/provisioning.md", "kubeadm"),
         (
             "doc/criswitch/examples/kubelet.service.d/10-criswitch.conf",
             "criswitch.service",
