@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that must hold, on Debian 12 as root with Rust and Go: formatting, lints, dependencies, the tests, the
-# fault simulation, the demo, and the real suite. Installs what is missing; what it builds for itself is kept in
-# ${CRISWITCH_CACHE:-~/.cache/criswitch}, outside the tree, so that a second run is quick.
+# fault simulation, the units, the package, the demo, and the real suite. Installs what is missing; what it builds for
+# itself is kept in ${CRISWITCH_CACHE:-~/.cache/criswitch}, outside the tree, so that a second run is quick.
 # All steps run even if one fails; the exit code is 0 only if none did.
 set -u
 
@@ -23,6 +23,7 @@ main() {
   step "fault simulation" cargo run --quiet --release --locked --example chaos -- --count 2000
   step "restarts" "$TOP/tests/restarts/run.sh"
   step "systemd units" "$TOP/tests/units/run.sh"
+  step "package" "$TOP/tests/package/run.sh"
   step "metrics" "$TOP/tests/metrics/run.sh"
   step "demo" cargo run --quiet --release --locked --example demo -- --once
   step "real runtimes" "$TOP/tests/real/run.sh"
@@ -71,7 +72,8 @@ check_scripts() {
   [ -x /usr/bin/shellcheck ] || {
     apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends shellcheck
   } >"$CACHE/apt-shellcheck.log" 2>&1 || return
-  shellcheck -x .ci/run tests/run.sh tests/fuzz/run.sh tests/restarts/run.sh tests/units/*.sh tests/metrics/run.sh tests/real/*.sh tests/real/checks/*
+  shellcheck -x .ci/run tests/run.sh tests/fuzz/run.sh tests/restarts/run.sh tests/units/*.sh tests/metrics/run.sh \
+    tests/package/run.sh package/build.sh package/scripts/* tests/real/*.sh tests/real/checks/*
 }
 
 main

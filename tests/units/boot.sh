@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# boot.sh DIR BINARY: boots systemd with the shipped units and BINARY as /usr/bin/criswitch, in namespaces of its own
+# boot.sh DIR [BINARY]: boots systemd with the shipped units and BINARY as /usr/bin/criswitch, in namespaces of its own
 # and on a root of its own: of the machine's files it has /usr, read-only, and DIR. Runs until it is ended.
+# Without BINARY nothing of criswitch is in there and packages can be installed: what they write is forgotten.
 #
-#   DIR/etc       its /etc/criswitch
+#   DIR/etc       its /etc/criswitch, with BINARY
 #   DIR/units     more units and drop-ins
 #   DIR/backends  seen by it in /run/backends, /home/backends and /tmp/backends
 #   DIR/pid       written when it boots: the id of its process 1
@@ -17,7 +18,7 @@ main() {
   trap clean_up EXIT
   trap 'exit 143' TERM INT HUP
   export TOP DIR BINARY SYSTEM
-  export -f inside make_root fill_etc fill_dev
+  export -f inside make_root add_binary let_packages_in copy_on_write fill_etc add_criswitch fill_dev
   (
     echo "$BASHPID" >"$CGROUP/cgroup.procs"
     exec unshare --mount --propagation private --pid --fork --kill-child --cgroup --ipc --uts --net bash -euc inside
@@ -49,21 +50,22 @@ inside() {
   pivot_root . old
   umount --lazy /old
   # No unit of the machine's, and nothing that generates any.
-  exec /usr/bin/env -i PATH=/usr/bin:/usr/sbin container=units SYSTEMD_UNIT_PATH=/etc/systemd/system \
+  local units=/etc/systemd/system
+  [ -n "$BINARY" ] || units=$units:$SYSTEM/system
+  exec /usr/bin/env -i PATH=/usr/bin:/usr/sbin container=units SYSTEMD_UNIT_PATH="$units" \
     SYSTEMD_GENERATOR_PATH=/nonexistent "$SYSTEM/systemd" --system --unit=multi-user.target --show-status=no
 }
 
 make_root() {
   local root=$1 name
-  mkdir -p "$root" "$DIR/added/bin"
+  mkdir -p "$root"
   mount -t tmpfs -o mode=755 root "$root"
   cd "$root"
   mkdir usr etc dev proc sys run tmp var home root old
   for name in bin sbin lib lib64; do
     ln -s "usr/$name" "$name"
   done
-  cp "$BINARY" "$DIR/added/bin/criswitch"
-  mount -t overlay -o "ro,lowerdir=$DIR/added:/usr" usr usr
+  if [ -n "$BINARY" ]; then add_binary; else let_packages_in; fi
   mount -t proc proc proc
   mount --bind proc/sys proc/sys
   mount -o remount,bind,ro proc/sys
@@ -76,11 +78,31 @@ make_root() {
   done
 }
 
+add_binary() {
+  mkdir -p "$DIR/added/bin"
+  cp "$BINARY" "$DIR/added/bin/criswitch"
+  mount -t overlay -o "ro,lowerdir=$DIR/added:/usr" usr usr
+}
+
+# dpkg finds the machine's packages and leaves them as they are, so that others' users are not needed here. Images of
+# containers have a policy that no service may be started: not so here.
+let_packages_in() {
+  copy_on_write usr
+  copy_on_write var/lib/dpkg
+  mount -t tmpfs -o mode=755 units "usr/${SYSTEM#/usr/}/system"
+  rm -f usr/sbin/policy-rc.d var/lib/dpkg/statoverride
+}
+
+copy_on_write() {
+  local changes=changes/${1//\//-}
+  mkdir -p "$1" "$changes/upper" "$changes/work"
+  mount -t overlay -o "lowerdir=/$1,upperdir=$changes/upper,workdir=$changes/work" "$changes" "$1"
+}
+
 # The shipped units as they are, and of systemd's own the targets alone: none of its services may touch anything.
 fill_etc() {
   local etc=$1 units=$1/systemd/system target
-  mkdir -p "$units" "$etc/criswitch"
-  mount --bind "$DIR/etc" "$etc/criswitch"
+  mkdir -p "$units"
   echo "root:x:0:0::/root:/bin/sh" >"$etc/passwd"
   echo "root:x:0:" >"$etc/group"
   cp /etc/ld.so.cache "$etc"
@@ -88,8 +110,17 @@ fill_etc() {
   for target in basic sysinit sockets multi-user paths slices timers shutdown umount final local-fs; do
     cp "$SYSTEM/system/$target.target" "$units"
   done
-  cp -r "$TOP"/systemd/* "$DIR"/units/* "$units"
-  systemctl --quiet --root="${etc%/etc}" enable criswitch.service kubelet.service 2>/dev/null
+  [ -z "$BINARY" ] || add_criswitch "$etc"
+  cp -r "$DIR"/units/* "$units"
+  systemctl --quiet --root="${etc%/etc}" enable kubelet.service 2>/dev/null
+}
+
+add_criswitch() {
+  local etc=$1
+  mkdir "$etc/criswitch"
+  mount --bind "$DIR/etc" "$etc/criswitch"
+  cp -r "$TOP"/systemd/* "$etc/systemd/system"
+  systemctl --quiet --root="${etc%/etc}" enable criswitch.service 2>/dev/null
 }
 
 fill_dev() {
@@ -105,5 +136,5 @@ fill_dev() {
   ln -s pts/ptmx "$dev/ptmx"
 }
 
-DIR=$1 BINARY=$2
+DIR=$1 BINARY=${2:-}
 main

@@ -1,4 +1,7 @@
 //! A machine that is nothing but systemd, the shipped units and three simulated runtimes.
+//!
+//! The tests of the package have it too. Each uses a part of it.
+#![allow(dead_code)]
 
 use std::cell::RefCell;
 use std::fs;
@@ -12,7 +15,7 @@ use crate::support::{Client, PATIENCE, Sim};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_criswitch");
 const BOOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/units/boot.sh");
-const CONFIG: &str = "default = \"runc\"\n\
+pub const CONFIG: &str = "default = \"runc\"\n\
     [handlers]\n\
     runc = \"/run/backends/runc.sock\"\n\
     kata = \"/home/backends/kata.sock\"\n\
@@ -46,11 +49,21 @@ impl Machine {
 
     /// With a drop-in for the service.
     pub async fn boot_with(drop_in: &str) -> Machine {
+        Machine::start(drop_in, KUBELET, Some(BINARY)).await
+    }
+
+    /// Without criswitch, for packages.
+    pub async fn boot_bare() -> Machine {
+        let kubelet = KUBELET.replace("systemctl is-active criswitch.service", "true");
+        Machine::start("", &kubelet, None).await
+    }
+
+    async fn start(drop_in: &str, kubelet: &str, binary: Option<&str>) -> Machine {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         fs::create_dir(at("backends")).unwrap();
         write(&at("etc/criswitch.toml"), CONFIG);
-        write(&at("units/kubelet.service"), KUBELET);
+        write(&at("units/kubelet.service"), kubelet);
         let drop_ins = at("units/criswitch.service.d");
         write(&drop_ins.join("10-log.conf"), LOG);
         write(&drop_ins.join("20-test.conf"), drop_in);
@@ -59,7 +72,7 @@ impl Machine {
             sim.serve_on(&at(&format!("backends/{}.sock", sim.name())));
         }
         let mut boot = Command::new(BOOT);
-        boot.arg(directory.path()).arg(BINARY);
+        boot.arg(directory.path()).args(binary);
         let mut machine = Machine {
             sims,
             boot: RefCell::new(boot.spawn().unwrap()),
@@ -93,8 +106,17 @@ impl Machine {
     }
 
     pub fn socket(&self) -> PathBuf {
-        let run = format!("/proc/{}/root/run/criswitch/criswitch.sock", self.init);
-        PathBuf::from(run)
+        self.at("run/criswitch/criswitch.sock")
+    }
+
+    /// A file in there.
+    pub fn at(&self, path: &str) -> PathBuf {
+        Path::new("/proc").join(&self.init).join("root").join(path)
+    }
+
+    /// What is seen in there as /run/backends.
+    pub fn shared(&self) -> PathBuf {
+        self.directory.path().join("backends")
     }
 
     pub fn client(&self) -> Client {
@@ -103,18 +125,20 @@ impl Machine {
 
     /// Writes another configuration; answers the one that there was.
     pub fn configure(&self, text: &str) -> String {
-        let path = self.directory.path().join("etc/criswitch.toml");
+        let path = self.at("etc/criswitch/criswitch.toml");
         let before = fs::read_to_string(&path).unwrap();
         fs::write(&path, text).unwrap();
         before
     }
 
     /// Runs a program in there.
-    fn command(&self, program: &str, arguments: &[&str]) -> Command {
+    pub fn command(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
         let target = format!("--target={}", self.init);
         command.args([&target, "--mount", "--pid", "--cgroup", "--net"]);
-        command.args(["--root", "--wd=/", program]).args(arguments);
+        command
+            .args(["--root", "--wdns=/", program])
+            .args(arguments);
         command
     }
 

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# build.sh deb|static FOLDER: builds the Debian package, or a binary that needs no library of the machine, into FOLDER.
+# The same sources with the same toolchain give the same bytes, wherever they lie. Needs cargo-deb and cargo-about, the
+# binary the toolchain's target $STATIC. Builds in ${CARGO_TARGET_DIR:-target/package}.
+set -eu
+
+TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+STATIC=$(uname -m)-unknown-linux-musl
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$TOP/target/package}
+PARTS=$CARGO_TARGET_DIR/release/package
+
+main() {
+  local what=$1 folder
+  mkdir -p "$2"
+  folder=$(cd "$2" && pwd)
+  cd "$TOP"
+  forget_the_place
+  "$what" "$folder"
+}
+
+# Of the machine, the paths and the time are taken out. What a panic would show begins with /criswitch or /crates.
+forget_the_place() {
+  local home=${CARGO_HOME:-$HOME/.cargo} registry flags
+  umask 022
+  export LC_ALL=C TZ=UTC SOURCE_DATE_EPOCH
+  SOURCE_DATE_EPOCH=$(date --date "$(sed -n 's/^ -- .*>  //p' package/changelog | head -n 1)" +%s)
+  cargo fetch --quiet --locked
+  flags=(--remap-path-prefix="$TOP=/criswitch" --remap-path-prefix="$CARGO_TARGET_DIR=/criswitch/target")
+  for registry in "$home"/registry/src/*; do
+    flags+=(--remap-path-prefix="$registry=/crates")
+  done
+  CARGO_ENCODED_RUSTFLAGS=$(IFS=$'\x1f' && echo "${flags[*]}")
+  export CARGO_ENCODED_RUSTFLAGS
+}
+
+deb() {
+  rm -rf "$PARTS"
+  mkdir -p "$PARTS/completions"
+  # It reads every file of every library: one processor is busy with that as long as the build is with the last crate.
+  licences &
+  cargo build --quiet --release --locked --offline
+  tell "$CARGO_TARGET_DIR/release/criswitch"
+  wait "$!"
+  cargo deb --quiet --locked --offline --no-build --output "$1/"
+}
+
+licences() {
+  cargo about generate --locked --offline --fail --config package/licences.toml --output-file "$PARTS/third-party.txt" \
+    package/licences.hbs
+}
+
+# What the program itself tells.
+tell() {
+  local criswitch=$1 shell
+  "$criswitch" man "$PARTS/man"
+  gzip --best --no-name "$PARTS"/man/*
+  for shell in bash zsh fish; do
+    "$criswitch" completions "$shell" >"$PARTS/completions/$shell"
+  done
+}
+
+static() {
+  cargo build --quiet --release --locked --offline --target "$STATIC"
+  cp "$CARGO_TARGET_DIR/$STATIC/release/criswitch" "$1/criswitch-$STATIC"
+}
+
+case $#,${1:-} in
+2,deb | 2,static) main "$@" ;;
+*)
+  echo "usage: build.sh deb|static FOLDER" >&2
+  exit 64
+  ;;
+esac

@@ -1,0 +1,200 @@
+//! The Debian package, installed, upgraded, removed and purged by dpkg on a machine of its own (tests/units/boot.sh).
+// No crate could reach it, and what panics is a failed test.
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::panic, clippy::indexing_slicing, clippy::print_stderr)]
+
+#[path = "../support/support.rs"]
+mod support;
+
+#[path = "../units/machine.rs"]
+mod machine;
+
+mod debian;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::process::{Child, Command, Stdio};
+
+use debian::{Debian, FIRST};
+use machine::{CONFIG, until};
+use support::IMAGE;
+
+const UPGRADES: u32 = 5;
+
+#[tokio::test]
+#[ignore = "needs root, systemd and the package: tests/package/run.sh"]
+async fn what_is_installed_starts_nothing_and_leaves_the_kubelet_alone() {
+    let debian = Debian::boot().await;
+    let kubelet = debian.show("kubelet", "InvocationID");
+    let units = debian.files("/etc/systemd");
+    debian.install(FIRST).await;
+    for unit in ["criswitch.socket", "criswitch.service"] {
+        assert_eq!(debian.show(unit, "ActiveState"), "inactive");
+        assert_eq!(debian.show(unit, "UnitFileState"), "disabled");
+    }
+    assert!(!debian.at("run/criswitch").exists());
+    assert_eq!(debian.show("kubelet", "InvocationID"), kubelet);
+    assert_eq!(debian.files("/etc/systemd"), units);
+    assert_eq!(
+        debian.files("/etc/criswitch"),
+        "/etc/criswitch\n/etc/criswitch/conf.d\n/etc/criswitch/criswitch.toml"
+    );
+}
+
+#[tokio::test]
+#[ignore = "needs root, systemd and the package: tests/package/run.sh"]
+async fn the_configuration_that_comes_with_it_is_right_and_serves() {
+    let debian = Debian::boot().await;
+    debian.install(FIRST).await;
+    let table = debian.runs("criswitch", &["check"]);
+    assert!(table.contains("/run/containerd/containerd.sock"), "{table}");
+    debian.systemctl(&["enable", "--now", "criswitch.socket", "criswitch.service"]);
+    // There is no containerd in there.
+    until(async || debian.show("criswitch", "StatusText").starts_with("0/1 ")).await;
+}
+
+#[tokio::test]
+#[ignore = "needs root, systemd and the package: tests/package/run.sh"]
+async fn it_brings_pages_completions_licences_and_an_example_for_the_kubelet() {
+    let debian = Debian::boot().await;
+    debian.install(FIRST).await;
+    for (file, words) in [
+        ("man/man1/criswitch.1.gz", "criswitch"),
+        ("man/man1/criswitch-check.1.gz", "probe"),
+        ("bash-completion/completions/criswitch", "discover"),
+        ("zsh/vendor-completions/_criswitch", "discover"),
+        ("fish/vendor_completions.d/criswitch.fish", "discover"),
+        ("doc/criswitch/copyright", "Apache-2.0"),
+        ("doc/criswitch/third-party.txt", "tokio 1."),
+        ("doc/criswitch/changelog.Debian.gz", "criswitch (0."),
+        ("doc/criswitch/docs/provisioning.md", "kubeadm"),
+        (
+            "doc/criswitch/examples/kubelet.service.d/10-criswitch.conf",
+            "criswitch.service",
+        ),
+    ] {
+        let text = debian.runs("zcat", &["--force", &format!("/usr/share/{file}")]);
+        assert!(text.contains(words), "{file}");
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs root, systemd and the package: tests/package/run.sh"]
+async fn upgrades_under_load_fail_no_call_and_keep_the_configuration() {
+    let debian = Debian::boot().await;
+    debian.install_and_serve(CONFIG).await;
+    let (pods, containers) = populate(&debian).await;
+    let newer = |n| debian.another(&format!("{FIRST}+{n}"));
+    let versions: Vec<_> = (1..=UPGRADES).map(newer).collect();
+    let load = load(&debian, &pods, &containers);
+    let socket = inode(&debian);
+    for version in &versions {
+        under_load(&debian).await;
+        let before = debian.show("criswitch", "MainPID");
+        debian.install(version).await;
+        assert_ne!(debian.show("criswitch", "MainPID"), before);
+        assert!(debian.runs_what_is_installed());
+        assert_eq!(debian.config(), CONFIG);
+        debian.client().pods().await.unwrap();
+    }
+    eprintln!("{UPGRADES} upgrades: {}", ended(load).await);
+    assert_eq!(inode(&debian), socket);
+    assert_eq!(debian.show("criswitch", "NRestarts"), "0");
+}
+
+#[tokio::test]
+#[ignore = "needs root, systemd and the package: tests/package/run.sh"]
+async fn an_upgrade_leaves_alone_what_does_not_run() {
+    let debian = Debian::boot().await;
+    debian.install(FIRST).await;
+    debian.install(&debian.another("9")).await;
+    assert_eq!(debian.show("criswitch.socket", "ActiveState"), "inactive");
+    assert_eq!(debian.show("criswitch.service", "ActiveState"), "inactive");
+}
+
+#[tokio::test]
+#[ignore = "needs root, systemd and the package: tests/package/run.sh"]
+async fn an_upgrade_that_would_not_start_leaves_the_earlier_one_running() {
+    let debian = Debian::boot().await;
+    debian.install_and_serve(CONFIG).await;
+    let before = debian.show("criswitch", "MainPID");
+    debian.configure("default = 'nothing'\n");
+    let said = debian.install(&debian.another("9")).await;
+    assert!(said.contains("the earlier version runs on"), "{said}");
+    assert_eq!(debian.show("criswitch", "MainPID"), before);
+    debian.client().pods().await.unwrap();
+    debian.configure(CONFIG);
+    debian.restart().await;
+    assert!(debian.runs_what_is_installed());
+}
+
+#[tokio::test]
+#[ignore = "needs root, systemd and the package: tests/package/run.sh"]
+async fn a_removal_stops_it_and_keeps_the_configuration_and_a_purge_leaves_nothing() {
+    let debian = Debian::boot().await;
+    debian.install_and_serve(CONFIG).await;
+    let drop_in = debian.at("etc/criswitch/conf.d/90-kata.toml");
+    fs::write(&drop_in, "[handlers]\ncrun = '/run/backends/runc.sock'\n").unwrap();
+    let client = debian.client();
+    client.run_pod("kata", "web").await.unwrap();
+
+    debian.dpkg(&["--remove", "criswitch"]).await;
+    assert!(!debian.socket().exists());
+    assert!(!debian.at("usr/bin/criswitch").exists());
+    assert_eq!(debian.config(), CONFIG);
+    assert!(drop_in.exists());
+    assert_eq!(debian.sim("kata").pods().len(), 1);
+
+    debian.install(FIRST).await;
+    debian.systemctl(&["start", "criswitch.service"]);
+    assert_eq!(debian.client().pods().await.unwrap().len(), 1);
+
+    debian.dpkg(&["--purge", "criswitch"]).await;
+    assert_eq!(debian.left_behind(), "");
+    assert_eq!(debian.sim("kata").pods().len(), 1);
+}
+
+async fn populate(debian: &Debian) -> (Vec<String>, Vec<String>) {
+    debian.sim("runc").add_image(IMAGE);
+    let client = debian.client();
+    let pod = client.run_pod("runc", "web").await.unwrap();
+    let container = client.create(&pod, "main").await.unwrap();
+    client.start(&container).await.unwrap();
+    let kata = client.run_pod("kata", "safe").await.unwrap();
+    (vec![pod, kata], vec![container])
+}
+
+/// The load of the kubelet's and crictl's client library, until its input is closed.
+fn load(debian: &Debian, pods: &[String], containers: &[String]) -> Child {
+    let program = std::env::var("RESTARTS_CLIENT").expect("RESTARTS_CLIENT names the client");
+    let mut client = Command::new(program);
+    client.arg(debian.socket());
+    client.args([pods.join(","), containers.join(",")]);
+    client.stdin(Stdio::piped()).stdout(Stdio::piped());
+    // The library's complaints about streams that end.
+    client.stderr(Stdio::piped());
+    client.spawn().unwrap()
+}
+
+/// Waits until calls come, and have come back.
+async fn under_load(debian: &Debian) {
+    let runc = debian.sim("runc");
+    runc.forget_calls();
+    runc.until(|journal| journal.calls_of("ExecSync").count() > 2)
+        .await;
+}
+
+/// What it says in the end; panics if a call failed.
+async fn ended(mut load: Child) -> String {
+    drop(load.stdin.take());
+    let waited = tokio::task::spawn_blocking(|| load.wait_with_output().unwrap());
+    let output = waited.await.unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{complaints}");
+    said.trim().to_owned()
+}
+
+fn inode(debian: &Debian) -> u64 {
+    fs::metadata(debian.socket()).unwrap().ino()
+}

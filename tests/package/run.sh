@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# The Debian package: built twice in different places to the same bytes, then installed, upgraded under load, removed
+# and purged on a machine of its own; and the static binary. As root, on Debian 12 with Rust and Go. What is built is
+# kept in ${CRISWITCH_CACHE:-~/.cache/criswitch}, so that a second run is quick.
+set -eu
+
+TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+CACHE=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}
+HERE=$CACHE/package
+CARGO=${CARGO_HOME:-$HOME/.cargo}
+STATIC=$(uname -m)-unknown-linux-musl
+
+main() {
+  [ "$(id -u)" = 0 ] || { echo "these tests must be root"; exit 1; }
+  mkdir -p "$HERE"
+  install_what_is_missing
+  build_twice
+  build_static
+  (cd "$TOP/tests/restarts/client" && go build -trimpath -mod=readonly -o "$CACHE/restarts-client" .)
+  cd "$TOP"
+  CRISWITCH_PACKAGE=$(echo "$HERE"/one/*.deb) RESTARTS_CLIENT=$CACHE/restarts-client \
+    cargo test --quiet --locked --test package -- --ignored --nocapture
+}
+
+install_what_is_missing() {
+  if ! { [ -x /lib/systemd/systemd ] && command -v nsenter pgrep findmnt dpkg-shlibdeps readelf; } >/dev/null; then
+    {
+      apt-get update -qq
+      DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends \
+        systemd util-linux procps dpkg-dev binutils
+    } >"$CACHE/apt-package.log" 2>&1
+  fi
+  tool cargo-deb 3.8.0
+  tool cargo-about 0.9.3 --features cli
+}
+
+# tool NAME VERSION OPTION...: a cargo command, built once.
+tool() {
+  local name=$1 version=$2 root=$CACHE/$1-$2
+  shift 2
+  [ -x "$root/bin/$name" ] ||
+    CARGO_TARGET_DIR=$CACHE/$name-target cargo install --quiet --locked "$name" --version "$version" --root "$root" "$@"
+  rm -rf "$CACHE/$name-target"
+  PATH=$root/bin:$PATH
+}
+
+# Other folders for the sources, for what is built, and for cargo's own. Side by side: each build ends in one crate, and
+# so on one processor.
+build_twice() {
+  local one two failed=0
+  other_home "$HERE/cargo"
+  build one "$HERE/sources" "$CARGO" &
+  one=$!
+  build two "$HERE/an/other/place" "$HERE/cargo" &
+  two=$!
+  wait "$one" || failed=1
+  wait "$two" || failed=1
+  [ "$failed" = 0 ]
+  cmp "$HERE"/one/*.deb "$HERE"/two/*.deb
+  echo "built twice to the same bytes: $(cd "$HERE/one" && sha256sum ./*.deb)"
+}
+
+# build NAME SOURCES CARGO_HOME
+build() {
+  copy_sources "$2"
+  rm -rf "${HERE:?}/$1"
+  CARGO_HOME=$3 CARGO_TARGET_DIR=$HERE/$1-target "$2/package/build.sh" deb "$HERE/$1"
+}
+
+# As they are in the work tree, with their times, by which cargo knows what has changed.
+copy_sources() {
+  rm -rf "$1"
+  mkdir -p "$1"
+  git -C "$TOP" ls-files -z --cached --others --exclude-standard |
+    tar --create --directory "$TOP" --null --files-from - --ignore-failed-read | tar --extract --directory "$1"
+}
+
+# The same downloads by another path.
+other_home() {
+  local entry
+  rm -rf "$1"
+  mkdir -p "$1"
+  for entry in "$CARGO"/*; do
+    [ "${entry##*/}" = bin ] || ln -s "$entry" "$1"
+  done
+}
+
+build_static() {
+  if ! target_is_there; then
+    echo "skipped: no static binary, since the toolchain's target $STATIC is not to be had here"
+    return
+  fi
+  CARGO_TARGET_DIR=$HERE/static-target "$HERE/sources/package/build.sh" static "$HERE/static"
+  local binary=$HERE/static/criswitch-$STATIC
+  if readelf --wide --program-headers --dynamic "$binary" | grep -E 'INTERP|NEEDED'; then
+    echo "$binary is not static"
+    return 1
+  fi
+  # On a root that has nothing else.
+  mkdir -p "$HERE/static/root"
+  cp "$binary" "$TOP/config/criswitch.toml" "$HERE/static/root"
+  chroot "$HERE/static/root" "/${binary##*/}" --version
+  chroot "$HERE/static/root" "/${binary##*/}" check --config /criswitch.toml >"$HERE/static/check"
+}
+
+target_is_there() {
+  [ -d "$(rustc --print sysroot)/lib/rustlib/$STATIC/lib" ] || timeout 120 rustup --quiet target add "$STATIC" 2>/dev/null
+}
+
+main
