@@ -92,10 +92,16 @@ pub type Wire = SendRequest<Full<Bytes>>;
 #[derive(Debug)]
 pub(crate) struct Creating<'a> {
     backend: &'a Backend,
+    sent: bool,
     answered: bool,
 }
 
 impl Creating<'_> {
+    /// It may make a pod from now on.
+    pub(crate) fn sent(&mut self) {
+        self.sent = true;
+    }
+
     /// Its end has been heard, and learned from.
     pub(crate) fn answered(mut self) {
         self.answered = true;
@@ -105,7 +111,7 @@ impl Creating<'_> {
 impl Drop for Creating<'_> {
     fn drop(&mut self) {
         self.backend.creating.fetch_sub(1, Ordering::Relaxed);
-        if !self.answered {
+        if self.sent && !self.answered {
             self.backend.locked().unsettled = Some(Instant::now());
         }
     }
@@ -202,6 +208,7 @@ impl Backend {
         self.creating.fetch_add(1, Ordering::Relaxed);
         Creating {
             backend: self,
+            sent: false,
             answered: false,
         }
     }
@@ -275,12 +282,16 @@ impl Backend {
     }
 
     /// The open connection; if there is none, what the next attempt to make one comes to.
-    async fn wire(&self) -> Result<Wire, Status> {
+    pub(crate) async fn wire(&self) -> Result<Wire, Status> {
         let Link {
             state, failures, ..
         } = self.link();
         match state {
             State::Ready(wire) => return Ok(wire),
+            // One that was never listed takes no call yet.
+            State::Unresponsive(_, cause) if !self.has_joined() => {
+                return Err(self.unavailable(&cause));
+            }
             State::Unresponsive(wire, cause) => return self.one_more(wire, &cause),
             // Nobody is left who would try.
             _ if self.gone.load(Ordering::Relaxed) => return Err(self.unavailable(CLOSED)),
@@ -293,6 +304,9 @@ impl Backend {
             State::Connecting | State::Down(_) => now.failures > failures,
         });
         match changed.await.map(|link| link.state.clone()) {
+            Ok(State::Unresponsive(_, cause)) if !self.has_joined() => {
+                Err(self.unavailable(&cause))
+            }
             Ok(State::Ready(wire) | State::Unresponsive(wire, _)) => Ok(wire),
             Ok(State::Down(cause)) => Err(self.unavailable(&cause)),
             _ => Err(self.unavailable("not connected")),

@@ -342,6 +342,8 @@ async fn tell_events(
         live: switch.live(),
     };
     let mut messages = Messages::open(backend, &call).await?;
+    // It would keep its table, and all that was in that, for as long as the stream lasts.
+    drop(call);
     while let Some(message) = messages.next(backend).await? {
         let renamed = switch.renamed(backend, &message, EVENT_HANDLER)?;
         let event = renamed.unwrap_or(message);

@@ -32,6 +32,14 @@ pub(crate) enum Share {
     Nothing(Failed),
 }
 
+/// Whether nobody to ask means that nobody knows.
+fn is_of_what_all_have(how: &Merge) -> bool {
+    !matches!(
+        how,
+        Merge::Status | Merge::Events | Merge::UpdateRuntimeConfig
+    )
+}
+
 /// The message of a backend's part.
 type Message = (Arc<Backend>, Bytes);
 
@@ -43,6 +51,9 @@ impl Switch {
         how: &Merge,
         backends: Vec<Arc<Backend>>,
     ) -> Result<Reply, Failed> {
+        if backends.is_empty() && is_of_what_all_have(how) {
+            return Err(status::no_backend().into());
+        }
         let alone = call.live.is_alone();
         match (how, backends.as_slice()) {
             (Merge::Status, _) => self.status(&call).await,

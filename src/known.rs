@@ -44,6 +44,11 @@ impl Known {
         self.status_at = Some(Instant::now());
     }
 
+    /// Whether it has ever said its status.
+    pub(crate) fn has_said_status(&self) -> bool {
+        self.status_at.is_some()
+    }
+
     /// Whether it has said its status so lately.
     pub(crate) fn said_status_within(&self, time: Duration) -> bool {
         self.status_at.is_some_and(|at| at.elapsed() < time)

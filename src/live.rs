@@ -171,7 +171,7 @@ impl Live {
     /// One of them that has not told of its handlers yet.
     pub(crate) fn untold(&self) -> Option<&Arc<Backend>> {
         let mut adopting = self.adopting().filter_map(|row| self.backend(row.id).ok());
-        adopting.find(|backend| backend.known().status.is_empty())
+        adopting.find(|backend| !backend.known().has_said_status())
     }
 
     /// Whether a file names it: else it goes when it owns nothing any more.

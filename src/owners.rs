@@ -15,7 +15,7 @@ pub use names::PodNames;
 /// How many removals are remembered; only those matter that happen while a list is under way.
 const REMOVALS: usize = 4096;
 
-/// Index of a backend in the table's order.
+/// A backend's number, never another one's.
 pub type BackendId = usize;
 
 /// A moment in the order of what was learned.

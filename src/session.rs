@@ -20,6 +20,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// How often an idle backend is looked at: its socket's file, and a probe if it has not answered anything meanwhile.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How long a backend that is gone still takes calls.
+const LAST_CALLS: Duration = Duration::from_secs(3);
 /// How long a backend may take for a probe (`Version`) before it counts as hung; a busy one answers that at once.
 const PROBE_LIMIT: Duration = Duration::from_secs(3);
 
@@ -74,6 +76,11 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<End>
             Err(error) => error_chain(&error),
         },
         () = backend.closed() => {
+            // Calls that began by an older table may have something to ask still.
+            tokio::select! {
+                _ = &mut connection => return None,
+                () = tokio::time::sleep(LAST_CALLS) => {}
+            }
             backend.set(State::Down(CLOSED.into()));
             drop(wire);
             // It ends with the last call that is under way.

@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Wire};
 use crate::call::{Call, Failed};
 use crate::config::{Config, Handler};
 use crate::counts::{Counts, Reason};
@@ -314,9 +314,9 @@ impl Switch {
     ) -> Result<Reply, Failed> {
         let backends: Vec<_> = backends
             .iter()
-            .filter_map(|id| call.live.backend(*id).ok())
-            .cloned()
-            .collect();
+            // One that is not in the call's table must not look like one that has nothing.
+            .map(|id| call.live.backend(*id).cloned())
+            .collect::<Result<_, _>>()?;
         match &call.row.goes {
             Goes::All(_, merge) | Goes::Image(_, ImageRule::List(merge)) => {
                 self.merge(call, merge, backends).await
@@ -336,8 +336,11 @@ impl Switch {
         if !matches!(call.row.then, Then::OwnPod(..) | Then::OwnRestored(..)) {
             return self.pass(call, backend, of).await;
         }
-        let creating = backend.creating();
-        let reply = self.pass(call, backend, of).await?;
+        let mut creating = backend.creating();
+        // What is not sent makes nothing.
+        let wire = backend.wire().await?;
+        creating.sent();
+        let reply = self.read_reply(call, backend, of, Some(wire)).await?;
         creating.answered();
         Ok(reply)
     }
@@ -354,10 +357,23 @@ impl Switch {
                 .await?;
             return Ok(reply::passed(response, Arc::clone(backend)));
         }
+        self.read_reply(call, backend, of, None).await
+    }
+
+    /// Sends a call whose reply is learned from, over `wire` if there is one already.
+    async fn read_reply(
+        &self,
+        call: &Call,
+        backend: &Arc<Backend>,
+        of: Option<(Kind, &str)>,
+        wire: Option<Wire>,
+    ) -> Result<Reply, Failed> {
         let asked = self.asked();
-        let answer = backend
-            .ask(call.row, &call.reading_headers(), call.body.clone())
-            .await?;
+        let (headers, body) = (call.reading_headers(), call.body.clone());
+        let answer = match wire {
+            Some(wire) => backend.ask_over(wire, call.row, &headers, body).await?,
+            None => backend.ask(call.row, &headers, body).await?,
+        };
         if answer.code() != Code::Ok {
             return Ok(reply::of_answer(answer));
         }

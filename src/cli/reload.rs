@@ -118,8 +118,17 @@ fn same_file(path: &Path, info: &Json) -> anyhow::Result<()> {
     )
 }
 
-/// A process that does not handle SIGHUP would end of it.
+/// A process that does not handle SIGHUP would end of it; and in another container the number is somebody else's.
 fn heeds(pid: Pid) -> anyhow::Result<()> {
+    let path = format!("/proc/{}/comm", pid.as_raw_nonzero());
+    let name = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    if name.trim_end() != "criswitch" {
+        bail!(
+            "process {} is {:?} here; try this command where criswitch runs, in its container or pod",
+            pid.as_raw_nonzero(),
+            name.trim_end()
+        );
+    }
     let path = format!("/proc/{}/status", pid.as_raw_nonzero());
     let status = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));

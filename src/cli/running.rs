@@ -18,8 +18,8 @@ use serde_json::Value as Json;
 
 use super::probe;
 
-/// How long it may take for an answer: its own Status waits a second for a backend.
-const LIMIT: Duration = Duration::from_secs(10);
+/// How long it may take for an answer: right after a start its Status waits for backends, 30 s unless set otherwise.
+const LIMIT: Duration = Duration::from_secs(35);
 /// As large as any reply can be that it makes.
 const MAX_MESSAGE: usize = 1 << 30;
 /// The key of the verbose Status' `info` that a switch adds.

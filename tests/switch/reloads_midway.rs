@@ -4,7 +4,7 @@ use criswitch::cri;
 use tonic::Code;
 
 use crate::events::{listening, next};
-use crate::faults::{names, status, until_state};
+use crate::faults::{hang, names, status, until_state};
 use crate::reloads::{old_alone, reload, run_when_ready, table};
 use crate::support::{PATIENCE, Rig, Sim};
 use crate::wait::until;
@@ -40,7 +40,7 @@ async fn a_backend_that_was_not_listed_since_the_start_is_kept_until_it_is() {
 }
 
 #[tokio::test]
-async fn a_call_that_comes_to_a_backend_that_is_gone_meanwhile_is_told_so() {
+async fn a_call_under_way_still_asks_a_backend_that_is_gone_meanwhile() {
     let rig = old_alone().await;
     reload(&rig, "runc", BOTH, &["old", "new"]);
     until_state(&rig, "new", "ready").await;
@@ -60,8 +60,9 @@ async fn a_call_that_comes_to_a_backend_that_is_gone_meanwhile_is_told_so() {
     };
     let both = async { tokio::join!(find, change).0 };
     let found = tokio::time::timeout(PATIENCE, both).await;
-    let refused = found.expect("it waits for ever").unwrap_err();
-    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    let found = found.expect("it waits for ever").unwrap();
+    assert_eq!(found.into_inner().image, None);
+    assert_eq!(rig.sim("new").calls("ImageStatus").len(), 1);
 }
 
 #[tokio::test]
@@ -180,4 +181,46 @@ async fn switch_has(rig: &Rig, name: &str) -> Option<bool> {
     let own: serde_json::Value = serde_json::from_str(&status(rig).await.info["criswitch"]).ok()?;
     let mut backends = own["backends"].as_array()?.iter();
     Some(backends.any(|backend| backend["name"] == name))
+}
+
+#[tokio::test]
+async fn a_pod_that_was_never_sent_keeps_no_backend() {
+    let rig = old_alone().await;
+    reload(&rig, "runc", BOTH, &["old", "new"]);
+    until_state(&rig, "new", "ready").await;
+    rig.sim("new").stop().await;
+    until_state(&rig, "new", "down").await;
+    let refused = rig.try_run("kata", "web").await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    let changes = reload(&rig, "runc", "runc = \"old\"", &["old"]);
+    assert_eq!(changes.backends_gone, ["new"]);
+}
+
+#[tokio::test]
+async fn a_new_backend_that_hangs_gets_no_pod() {
+    let rig = old_alone().await;
+    hang(rig.sim("new"));
+    reload(&rig, "runc", BOTH, &["old", "new"]);
+    let run = rig.try_run("kata", "web");
+    let refused = tokio::time::timeout(PATIENCE, run)
+        .await
+        .unwrap()
+        .unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    until_state(&rig, "new", "unresponsive").await;
+    let refused = rig.try_run("kata", "web").await.unwrap_err();
+    assert!(
+        refused.message().contains("did not answer a probe"),
+        "{refused}"
+    );
+    assert!(rig.sim("new").calls("RunPodSandbox").is_empty());
+}
+
+#[tokio::test]
+async fn where_nobody_takes_part_there_is_no_list() {
+    let rig = old_alone().await;
+    rig.sim("new").stop().await;
+    reload(&rig, "kata", "kata = \"new\"", &["new"]);
+    until_state(&rig, "new", "down").await;
+    assert_eq!(rig.pods().await.unwrap_err().code(), Code::Unavailable);
 }

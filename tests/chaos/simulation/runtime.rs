@@ -341,7 +341,9 @@ impl Runtime {
         let answer = answers::answer(&mut truth, &asked)?;
         self.tell(&truth, before);
         let unread = row.streams() && call <= truth.alone;
-        let spoilt = truth.seen[seen].spoilt || self.slow() || unread;
+        // What it answers late may find the pipe shut meanwhile.
+        let faulty = truth.health[self.at].faulty;
+        let spoilt = truth.seen[seen].spoilt || self.slow() || unread || faulty;
         if let (Some(kind), false) = (asked.lists_whole(), spoilt) {
             let at = truth.tick();
             let backend = self.at;
