@@ -81,6 +81,16 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<End>
                 _ = &mut connection => return None,
                 () = tokio::time::sleep(LAST_CALLS) => {}
             }
+            let answers = tokio::select! {
+                _ = &mut connection => return None,
+                probed = tokio::time::timeout(PROBE_LIMIT, probe(backend, &wire)) => probed.is_ok(),
+            };
+            if !answers {
+                // Who waits for it ends with that; its calls do not end with the connection's task.
+                backend.set(State::Unresponsive(wire.clone(), CLOSED.into()));
+                tokio::time::sleep(FIRST_PAUSE).await;
+                return None;
+            }
             backend.set(State::Down(CLOSED.into()));
             drop(wire);
             // It ends with the last call that is under way.
