@@ -32,6 +32,8 @@ mod node;
 mod notify;
 #[path = "cli/passed.rs"]
 mod passed;
+#[path = "cli/passed_metrics.rs"]
+mod passed_metrics;
 #[path = "cli/probe.rs"]
 mod probe;
 #[path = "cli/reload.rs"]

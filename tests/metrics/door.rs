@@ -108,7 +108,7 @@ async fn an_address_in_use_is_tried_again_until_it_is_free() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = taken.local_addr().unwrap().port();
     let switch = switch(directory.path(), &format!("127.0.0.1:{port}"));
-    let _serving = metrics::keep_serving(&switch);
+    let _serving = metrics::keep_serving(&switch, None);
     // The clock jumps to the next try each time.
     tokio::time::sleep(Duration::from_secs(100)).await;
     drop(taken);
@@ -123,7 +123,7 @@ async fn a_reader_that_never_asks_loses_its_place() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("m.sock");
     let switch = switch(directory.path(), socket.to_str().unwrap());
-    let _serving = metrics::keep_serving(&switch);
+    let _serving = metrics::keep_serving(&switch, None);
     let mut silent = Vec::new();
     // More than there are places for.
     for _ in 0..10 {

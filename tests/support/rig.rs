@@ -115,7 +115,12 @@ impl Rig {
         let (stop, stopped) = oneshot::channel();
         let shutdown = async { stopped.await.unwrap_or_default() };
         let switch = Arc::new(Switch::new(config, &Dialer::Socket));
-        let task = tokio::spawn(criswitch::serve(Arc::clone(&switch), listener, shutdown));
+        let task = tokio::spawn(criswitch::serve(
+            Arc::clone(&switch),
+            listener,
+            None,
+            shutdown,
+        ));
         self.switch = Some(Running { stop, task, switch });
     }
 
