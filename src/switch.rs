@@ -135,7 +135,7 @@ impl Switch {
         let answered = match row.log {
             // What was changed must be told, and takes little.
             Log::Change => answered,
-            Log::Read | Log::Poll => reply::counted(answered, row.name, &unread),
+            Log::Read | Log::Poll => reply::counted(answered, row.name, &unread, &self.counts),
         };
         let reply = reply::watched(answered, log, cut);
         reply::holding(reply, place)

@@ -58,9 +58,14 @@ impl Node {
         command
     }
 
-    /// Its log, when it has served a call.
+    /// A daemon's whole log, with the socket for metrics.
     async fn log_with(&self, metrics: impl Into<OwnedFd>) -> String {
-        let daemon = Daemon::start_as(self.serve(metrics, "metrics:criswitch.socket")).await;
+        let serve = self.serve(metrics, "metrics:criswitch.socket");
+        self.log_of(Daemon::start_as(serve).await).await
+    }
+
+    /// The same, when it has served a call.
+    async fn log_of(&self, daemon: Daemon) -> String {
         let mut client = Client::new(&self.listen).runtime();
         client.version(VersionRequest::default()).await.unwrap();
         daemon.whole_log("TERM").await.join("\n")
@@ -205,4 +210,16 @@ fn without_exactly_one_socket_for_clients_it_does_not_start() {
 
     let said = node.refused(passing_both(BINARY, two(), "one:other:third"));
     assert!(said.contains("LISTEN_FDNAMES"), "{said}");
+}
+
+#[tokio::test]
+async fn a_metrics_address_in_use_is_told_and_calls_are_served() {
+    let (node, taken) = (Node::new(), loopback());
+    node.metrics_listen(&taken.1.to_string());
+    let mut serve = passing(BINARY, node.socket.try_clone().unwrap(), 1, "1");
+    serve.args(["serve", "--config", text(&node.files.main())]);
+    let daemon = Daemon::start_as(serve).await;
+    let log = node.log_of(daemon).await;
+    assert_eq!(log.matches("ERROR").count(), 1, "{log}");
+    assert!(log.contains("stop who listens there"), "{log}");
 }

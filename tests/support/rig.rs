@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use criswitch::config::Config;
+use criswitch::counts::Reason;
 use criswitch::dialer::Dialer;
 use criswitch::listener::Listener;
 use criswitch::reload::Outcome;
@@ -93,6 +94,12 @@ impl Rig {
             stop.send(()).unwrap();
             task.await.unwrap();
         }
+    }
+
+    /// How often the switch that runs has refused something for this reason.
+    pub fn refused(&self, reason: Reason) -> u64 {
+        let running = self.switch.as_ref().expect("a switch that runs");
+        running.switch.counts.refused(reason)
     }
 
     /// Another configuration for the switch that runs.
