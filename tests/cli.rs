@@ -28,6 +28,8 @@ mod machine;
 mod manifests;
 #[path = "cli/node.rs"]
 mod node;
+#[path = "cli/node_rancher.rs"]
+mod node_rancher;
 #[path = "cli/notify.rs"]
 mod notify;
 #[path = "cli/passed.rs"]
