@@ -72,8 +72,7 @@ pub struct Backend {
     /// It takes part in what all backends are asked.
     joined: AtomicBool,
     /// It is not to be connected to any more.
-    gone: AtomicBool,
-    closed: Notify,
+    gone: watch::Sender<bool>,
     settings: Mutex<Settings>,
     known: Mutex<Known>,
 }
@@ -93,7 +92,7 @@ pub type Wire = SendRequest<Full<Bytes>>;
 pub(crate) struct Creating<'a> {
     backend: &'a Backend,
     sent: bool,
-    answered: bool,
+    told: bool,
 }
 
 impl Creating<'_> {
@@ -102,16 +101,16 @@ impl Creating<'_> {
         self.sent = true;
     }
 
-    /// Its end has been heard, and learned from.
-    pub(crate) fn answered(mut self) {
-        self.answered = true;
+    /// The pod has been told and learned. A failure tells nothing: something may be left behind of it.
+    pub(crate) fn told(mut self) {
+        self.told = true;
     }
 }
 
 impl Drop for Creating<'_> {
     fn drop(&mut self) {
         self.backend.creating.fetch_sub(1, Ordering::Relaxed);
-        if self.sent && !self.answered {
+        if self.sent && !self.told {
             self.backend.locked().unsettled = Some(Instant::now());
         }
     }
@@ -151,8 +150,7 @@ impl Backend {
             unanswered: AtomicUsize::new(0),
             creating: AtomicUsize::new(0),
             joined: AtomicBool::new(false),
-            gone: AtomicBool::new(false),
-            closed: Notify::new(),
+            gone: watch::Sender::new(false),
             settings: Mutex::new(Settings::of(config)),
             known: Mutex::default(),
         }
@@ -194,13 +192,12 @@ impl Backend {
 
     /// Ends its session once the calls in flight are done.
     pub(crate) fn close(&self) {
-        self.gone.store(true, Ordering::Relaxed);
-        self.closed.notify_one();
+        self.gone.send_replace(true);
     }
 
-    /// Waits for that.
+    /// Waits until the table does not have it any more.
     pub(crate) async fn closed(&self) {
-        self.closed.notified().await;
+        self.gone.subscribe().wait_for(|gone| *gone).await.ok();
     }
 
     /// A call that makes a pod is under way, until this is dropped.
@@ -209,7 +206,7 @@ impl Backend {
         Creating {
             backend: self,
             sent: false,
-            answered: false,
+            told: false,
         }
     }
 
@@ -294,7 +291,7 @@ impl Backend {
             }
             State::Unresponsive(wire, cause) => return self.one_more(wire, &cause),
             // Nobody is left who would try.
-            _ if self.gone.load(Ordering::Relaxed) => return Err(self.unavailable(CLOSED)),
+            _ if *self.gone.borrow() => return Err(self.unavailable(CLOSED)),
             State::Connecting | State::Down(_) => {}
         }
         self.retry.notify_one();
@@ -329,11 +326,9 @@ impl Backend {
     /// Waits until it has been ready, or is gone.
     pub(crate) async fn ready(&self) {
         let mut link = self.link.subscribe();
-        link.wait_for(|now| {
-            matches!(now.state, State::Ready(_)) || self.gone.load(Ordering::Relaxed)
-        })
-        .await
-        .ok();
+        link.wait_for(|now| matches!(now.state, State::Ready(_)) || *self.gone.borrow())
+            .await
+            .ok();
     }
 
     /// Waits until more than so many connections have failed or ended.

@@ -184,7 +184,7 @@ pub(crate) async fn follow(switch: Arc<Switch>, backend: Arc<Backend>) {
     loop {
         tokio::select! {
             biased;
-            () = gone(&switch, &backend) => return,
+            () = backend.closed() => return,
             () = switch.events.listened(true) => {}
         }
         tokio::select! {
@@ -193,13 +193,6 @@ pub(crate) async fn follow(switch: Arc<Switch>, backend: Arc<Backend>) {
             () = follow_streams(&switch, &backend) => return,
         }
     }
-}
-
-/// Waits until the table does not have it any more.
-async fn gone(switch: &Switch, backend: &Backend) {
-    let mut tables = switch.tables();
-    let gone = tables.wait_for(|live| live.backend(backend.id).is_err());
-    gone.await.ok();
 }
 
 /// What was known of a backend's pods when its events were last heard.
@@ -250,13 +243,13 @@ async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) {
     loop {
         tokio::select! {
             biased;
-            () = gone(switch, backend) => break,
+            () = backend.closed() => break,
             () = backend.ready() => {}
         }
         let failures = backend.link().failures;
         let failed = tokio::select! {
             biased;
-            () = gone_for_a_while(switch, backend) => break,
+            () = closed_for_a_while(backend) => break,
             ended = follow_stream(switch, backend, &mut before) => ended.err(),
         };
         let now = Before::now(switch, backend);
@@ -278,8 +271,8 @@ async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) {
 }
 
 /// Waits until it is gone, and what it had to say of its last pod has come.
-async fn gone_for_a_while(switch: &Switch, backend: &Backend) {
-    gone(switch, backend).await;
+async fn closed_for_a_while(backend: &Backend) {
+    backend.closed().await;
     tokio::time::sleep(LAST_EVENTS).await;
 }
 

@@ -133,15 +133,20 @@ impl Switch {
         Ok(())
     }
 
-    /// Asks every backend for its pods and containers and learns them.
+    /// Asks every backend for its pods and containers and learns them. One that a reload takes away meanwhile owns
+    /// nothing, so that nobody waits for it.
     ///
     /// # Errors
     /// The first backend's that did not answer; the others are learned all the same.
     pub(crate) async fn list_every(&self) -> Result<(), Status> {
         let joined = self.live().joined();
-        let listed = joined
-            .iter()
-            .map(|backend| backend.patiently(self.list(backend, None)));
+        let listed = joined.iter().map(|backend| async {
+            tokio::select! {
+                biased;
+                listed = backend.patiently(self.list(backend, None)) => listed,
+                () = backend.closed() => Ok(()),
+            }
+        });
         join_all(listed).await.into_iter().collect()
     }
 

@@ -40,6 +40,8 @@ pub struct Tables {
     pub places: Places,
     /// Every id that a backend has had in the switch that runs now.
     pub ids: Vec<BackendId>,
+    /// Which backends the switch has let go of, and when.
+    left: Vec<(Moment, usize)>,
     /// Who has spoken for the node since when.
     speakers: Vec<(Moment, usize)>,
 }
@@ -62,6 +64,12 @@ impl Tables {
         if let Some(place) = &mut self.places[runtime] {
             place.greeted = true;
         }
+    }
+
+    /// Whether the switch has let go of a backend since then.
+    pub fn has_left(&self, runtime: usize, from: Moment) -> bool {
+        let mut left = self.left.iter();
+        left.any(|(at, gone)| *gone == runtime && *at > from)
     }
 
     /// All who have spoken for the node since then.
@@ -143,6 +151,10 @@ impl Truth {
         self.tables.places[runtime] = seen.map(|place| Place { greeted, ..place });
         if same {
             return;
+        }
+        if before.is_some() {
+            let now = self.tick();
+            self.tables.left.push((now, runtime));
         }
         self.tables.ids.extend(seen.map(|place| place.id));
         // Nothing is left of what the switch knew of it.

@@ -62,12 +62,17 @@ impl Case<'_> {
     /// Whether the backend may have taken part.
     pub(super) fn may(&self, backend: usize) -> bool {
         let mut places = self.places(backend).into_iter().flatten();
-        places.any(|place| place.joined)
+        places.any(|place| place.joined) || self.has_left(backend)
     }
 
     /// Whether the switch may have had the backend.
     pub(super) fn was_there(&self, backend: usize) -> bool {
-        self.places(backend).iter().any(Option::is_some)
+        self.places(backend).iter().any(Option::is_some) || self.has_left(backend)
+    }
+
+    /// Whether the switch has let go of the backend meanwhile: it may also have come only then.
+    fn has_left(&self, backend: usize) -> bool {
+        self.truth.tables.has_left(backend, self.asked.begun)
     }
 
     /// Whether the switch must find what is there: nothing that was made through it is ever lost.
