@@ -59,8 +59,9 @@ pub(super) struct Backend {
     pub(super) runtime: String,
     pub(super) version: String,
     pub(super) stale_list_age_seconds: Option<u64>,
-    pub(super) pods: usize,
-    pub(super) containers: usize,
+    /// Not known before it has been listed.
+    pub(super) pods: Option<usize>,
+    pub(super) containers: Option<usize>,
     /// Only where they were asked for.
     #[serde(default)]
     pub(super) pod_ids: Vec<String>,

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, SystemTime};
 
-use criswitch::changes::counted;
 use criswitch::config::Config;
 use criswitch::cri::{ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox, StatusResponse};
+use criswitch::node::{BACKENDS_READY, NEEDED};
 use criswitch::rpc;
+use criswitch::wording::counted;
 use prost::Message;
 use serde_json::{Value as Json, json};
 
@@ -18,8 +19,6 @@ use super::{Status, Verdict, print};
 
 /// Between two looks with `--watch`.
 const PERIOD: Duration = Duration::from_secs(2);
-/// The conditions without which something is not ready.
-const NEEDED: [&str; 3] = ["RuntimeReady", "NetworkReady", "BackendsReady"];
 /// Clears a terminal and begins at its top.
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
@@ -77,9 +76,9 @@ impl Status {
         };
         print(&text)?;
         // Others are warnings, such as containerd's of deprecations.
-        let needed = conditions(answer).filter(|(kind, ..)| NEEDED.contains(kind));
-        let ready = answer.info.is_some() && needed.fold(true, |all, (_, status, _)| all && status);
-        Ok(if ready {
+        let needed = |kind: &str| NEEDED.contains(&kind) || kind == BACKENDS_READY;
+        let ready = conditions(answer).all(|(kind, status, _)| status || !needed(kind));
+        Ok(if ready && answer.info.is_some() {
             Verdict::Fine
         } else {
             Verdict::NotFine
@@ -154,8 +153,8 @@ fn backends(info: &Info) -> anyhow::Result<String> {
             backend.name.clone(),
             state(backend),
             ago(&backend.since),
-            backend.pods.to_string(),
-            backend.containers.to_string(),
+            number(backend.pods),
+            number(backend.containers),
             stale.unwrap_or_default(),
         ]
     });
@@ -168,6 +167,11 @@ fn backends(info: &Info) -> anyhow::Result<String> {
     };
     let header = ["BACKEND", "STATE", "SINCE", "PODS", "CONTAINERS", "STALE"];
     painted(&header, rows, paint)
+}
+
+/// Nothing if nobody knows.
+fn number(number: Option<usize>) -> String {
+    number.map(|number| number.to_string()).unwrap_or_default()
 }
 
 fn state(backend: &Backend) -> String {
@@ -208,7 +212,7 @@ fn handlers(info: &Info, answer: &Answer) -> anyhow::Result<String> {
             name,
             row.backend.clone().unwrap_or_default(),
             row.backend_handler.clone(),
-            pods.map(|pods| pods.to_string()).unwrap_or_default(),
+            number(pods),
             short_features(&answer.status, &row.name),
             origin(&row.origin),
         ]
