@@ -17,6 +17,7 @@ mod running;
 mod serve;
 mod shell;
 mod status;
+mod terminal;
 
 use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
@@ -32,6 +33,9 @@ const FAILED: u8 = 1;
 const USAGE: u8 = 64;
 /// As sysexits' EX_CONFIG: the configuration is wrong.
 const CONFIGURATION: u8 = 78;
+
+/// Of help, also where a terminal has more or there is none.
+const WIDTH: usize = 80;
 
 // At most 70 columns: the manual shows these lines as they are, indented.
 const EXAMPLES: &str = "\
@@ -54,7 +58,7 @@ Exit codes: 0 fine, 1 failed at run time, 64 wrong usage,
 
 /// One CRI socket in front of several container runtimes: each pod runs where its RuntimeClass says.
 #[derive(Parser)]
-#[command(version, after_help = EXAMPLES)]
+#[command(version, after_help = EXAMPLES, max_term_width = WIDTH)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -191,7 +195,11 @@ pub(crate) fn run() -> ExitCode {
 impl Command {
     fn run(self) -> anyhow::Result<Verdict> {
         match self {
-            Command::Serve(file) => serve::serve(Config::load(&file.path)?),
+            Command::Serve(file) => {
+                // Status tells it to those who stand elsewhere.
+                let path = std::path::absolute(&file.path).unwrap_or(file.path);
+                serve::serve(Config::load(&path)?)
+            }
             Command::Status(status) => status.run(),
             Command::Pods(pods) => pods.run(),
             Command::Reload(reload) => reload.run(),
@@ -249,9 +257,15 @@ impl Manifests {
 
 /// Writes to standard output; a reader that has seen enough, such as `head`, is no failure.
 fn print(text: &str) -> anyhow::Result<Verdict> {
+    is_read(text).map(|_| Verdict::Fine)
+}
+
+/// Writes to standard output; false if nobody reads there any more.
+fn is_read(text: &str) -> anyhow::Result<bool> {
     match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(Verdict::Fine),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 

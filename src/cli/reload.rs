@@ -39,7 +39,8 @@ impl Reload {
 
 /// What the daemon tells of the first reload that began after this.
 async fn reload(path: &Path) -> anyhow::Result<Json> {
-    let switch = Running::connect(&Config::listen_of(path)).await?;
+    let switch = Running::connect(&Config::listen_of(path)).await;
+    let switch = switch.context("no reload (a change of `listen` needs a restart)")?;
     let pid = pid(&switch.info().await?)?;
     let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| unseen(pid, error))?;
     // Whoever answers now is alive, so the number is still its own.
