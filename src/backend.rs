@@ -92,7 +92,7 @@ pub type Wire = SendRequest<Full<Bytes>>;
 pub(crate) struct Creating<'a> {
     backend: &'a Backend,
     sent: bool,
-    answered: bool,
+    told: bool,
 }
 
 impl Creating<'_> {
@@ -101,16 +101,16 @@ impl Creating<'_> {
         self.sent = true;
     }
 
-    /// Its end has been heard, and learned from.
-    pub(crate) fn answered(mut self) {
-        self.answered = true;
+    /// The pod has been told and learned. A failure tells nothing: something may be left behind of it.
+    pub(crate) fn told(mut self) {
+        self.told = true;
     }
 }
 
 impl Drop for Creating<'_> {
     fn drop(&mut self) {
         self.backend.creating.fetch_sub(1, Ordering::Relaxed);
-        if self.sent && !self.answered {
+        if self.sent && !self.told {
             self.backend.locked().unsettled = Some(Instant::now());
         }
     }
@@ -206,7 +206,7 @@ impl Backend {
         Creating {
             backend: self,
             sent: false,
-            answered: false,
+            told: false,
         }
     }
 
@@ -326,11 +326,9 @@ impl Backend {
     /// Waits until it has been ready, or is gone.
     pub(crate) async fn ready(&self) {
         let mut link = self.link.subscribe();
-        link.wait_for(|now| {
-            matches!(now.state, State::Ready(_)) || *self.gone.borrow()
-        })
-        .await
-        .ok();
+        link.wait_for(|now| matches!(now.state, State::Ready(_)) || *self.gone.borrow())
+            .await
+            .ok();
     }
 
     /// Waits until more than so many connections have failed or ended.

@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
+use crate::answer::Answer;
 use crate::backend::{Backend, Wire};
 use crate::call::{Call, Failed};
 use crate::config::{Config, Handler};
@@ -20,6 +21,7 @@ use crate::dialer::Dialer;
 use crate::ending::Ending;
 use crate::events::Events;
 use crate::images::LastAnswers;
+use crate::learn::Asked;
 use crate::live::Live;
 use crate::memory::{Memory, Unread};
 use crate::owners::{BackendId, Owners};
@@ -340,8 +342,12 @@ impl Switch {
         // What is not sent makes nothing.
         let wire = backend.wire().await?;
         creating.sent();
-        let reply = self.read_reply(call, backend, of, Some(wire)).await?;
-        creating.answered();
+        let (asked, answer) = (self.asked(), self.ask(call, backend, Some(wire)).await?);
+        let made = answer.code() == Code::Ok;
+        let reply = self.learned(call, backend, of, asked, answer)?;
+        if made {
+            creating.told();
+        }
         Ok(reply)
     }
 
@@ -357,23 +363,33 @@ impl Switch {
                 .await?;
             return Ok(reply::passed(response, Arc::clone(backend)));
         }
-        self.read_reply(call, backend, of, None).await
+        let (asked, answer) = (self.asked(), self.ask(call, backend, None).await?);
+        self.learned(call, backend, of, asked, answer)
     }
 
     /// Sends a call whose reply is learned from, over `wire` if there is one already.
-    async fn read_reply(
+    async fn ask(
+        &self,
+        call: &Call,
+        backend: &Backend,
+        wire: Option<Wire>,
+    ) -> Result<Answer, Status> {
+        let (headers, body) = (call.reading_headers(), call.body.clone());
+        match wire {
+            Some(wire) => backend.ask_over(wire, call.row, &headers, body).await,
+            None => backend.ask(call.row, &headers, body).await,
+        }
+    }
+
+    /// The reply to a call that was made then, learned from.
+    fn learned(
         &self,
         call: &Call,
         backend: &Arc<Backend>,
         of: Option<(Kind, &str)>,
-        wire: Option<Wire>,
+        asked: Asked,
+        answer: Answer,
     ) -> Result<Reply, Failed> {
-        let asked = self.asked();
-        let (headers, body) = (call.reading_headers(), call.body.clone());
-        let answer = match wire {
-            Some(wire) => backend.ask_over(wire, call.row, &headers, body).await?,
-            None => backend.ask(call.row, &headers, body).await?,
-        };
         if answer.code() != Code::Ok {
             return Ok(reply::of_answer(answer));
         }

@@ -8,6 +8,7 @@
 mod shorten;
 mod simulation;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -18,6 +19,8 @@ use simulation::sabotage::Sabotage;
 
 /// How many failures are told.
 const TOLD: u64 = 5;
+/// How many schedules are played between two lines that say how far it is.
+const PROGRESS: u64 = 10_000;
 
 /// Plays random schedules of calls, faults and reloads against the switch.
 #[derive(Parser)]
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
     let options = Options::parse();
     if options.log {
         let lines = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO);
+        let lines = lines.with_ansi(std::io::stderr().is_terminal());
         lines.without_time().with_writer(std::io::stderr).init();
     }
     // What panics in a schedule is told with its seed.
@@ -66,10 +70,9 @@ fn play_all(options: &Options) -> u64 {
     let begun = Instant::now();
     let next = AtomicU64::new(options.from);
     let sums = Sums::default();
-    let end = options.from + options.count;
     std::thread::scope(|scope| {
         for _ in 0..options.threads {
-            scope.spawn(|| play_until(end, options.sabotage, &next, &sums));
+            scope.spawn(|| play_on(options, &next, &sums));
         }
     });
     let [failed, reloads, refused] = sums.0.map(AtomicU64::into_inner);
@@ -85,14 +88,19 @@ fn play_all(options: &Options) -> u64 {
 #[derive(Default)]
 struct Sums([AtomicU64; 3]);
 
-fn play_until(end: u64, sabotage: Option<Sabotage>, next: &AtomicU64, sums: &Sums) {
+fn play_on(options: &Options, next: &AtomicU64, sums: &Sums) {
     let [failed, reloads, refused] = &sums.0;
     loop {
         let seed = next.fetch_add(1, Ordering::Relaxed);
-        if seed >= end {
+        if seed >= options.from + options.count {
             return;
         }
-        let plan = Plan::of(seed);
+        let played = seed - options.from;
+        if played > 0 && played.is_multiple_of(PROGRESS) {
+            let failed = failed.load(Ordering::Relaxed);
+            eprintln!("{played} of {} played, {failed} failed", options.count);
+        }
+        let (plan, sabotage) = (Plan::of(seed), options.sabotage);
         match simulation::play(&plan, sabotage) {
             Ok(played) => {
                 reloads.fetch_add(played.reloads, Ordering::Relaxed);

@@ -2,12 +2,12 @@
 
 use criswitch::cri;
 use serde_json::Value as Json;
-use tonic::Code;
+use tonic::{Code, Status};
 
 use crate::events::{listening, next};
 use crate::faults::{hang, names, status, told_of, until_state};
 use crate::reloads::{old_alone, reload, run_when_ready, table};
-use crate::support::{PATIENCE, Rig, Sim};
+use crate::support::{Client, PATIENCE, Rig, Sim};
 use crate::wait::until;
 
 const BOTH: &str = "runc = \"old\"\nkata = \"new\"";
@@ -144,6 +144,22 @@ async fn what_a_backend_says_after_it_is_gone_makes_it_nobodys_owner() {
         .await
         .unwrap_err();
     assert_eq!(unknown.code(), Code::NotFound, "{unknown}");
+}
+
+#[tokio::test]
+async fn a_backend_is_kept_for_what_a_failed_run_left_behind() {
+    let rig = old_alone().await;
+    reload(&rig, "runc", BOTH, &["old", "new"]);
+    until_state(&rig, "new", "ready").await;
+    let new = rig.sim("new");
+    new.fail("RunPodSandbox", Status::unknown("no network"));
+    rig.try_run("kata", "broken").await.unwrap_err();
+    new.heal("RunPodSandbox");
+    let left = Client::new(&new.socket()).run_pod("kata", "left").await;
+    let changes = reload(&rig, "runc", "runc = \"old\"", &["old"]);
+    assert_eq!(changes.backends_gone, Vec::<String>::new());
+    assert_eq!(names(&rig.pods().await.unwrap()), ["left"]);
+    rig.remove_pod(&left.unwrap()).await.unwrap();
 }
 
 #[tokio::test]

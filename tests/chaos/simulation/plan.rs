@@ -105,6 +105,8 @@ pub enum Damage {
     Late(u32),
     /// It is refused.
     Refuse,
+    /// It is done, and the reply says that it failed: what it made is left behind.
+    FailAfter,
     /// The reply lacks its last byte and says that all is well.
     Cut,
     /// The reply has no status.
@@ -178,7 +180,7 @@ fn fault(rng: &mut Rng) -> Fault {
 }
 
 fn damage(rng: &mut Rng) -> Damage {
-    match rng.u32(..11) {
+    match rng.u32(..12) {
         0 => Damage::DieBefore,
         1 => Damage::DieAfter,
         2 => Damage::DieWithin,
@@ -189,6 +191,7 @@ fn damage(rng: &mut Rng) -> Damage {
         7 => Damage::Refuse,
         8 => Damage::Cut,
         9 => Damage::NoStatus,
+        10 => Damage::FailAfter,
         _ => Damage::Split,
     }
 }

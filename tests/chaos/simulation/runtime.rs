@@ -256,10 +256,11 @@ impl Runtime {
         if self.state().deaths != process {
             return Err(Broken);
         }
+        let fails = matches!(damage, Some(Damage::Refuse | Damage::FailAfter));
+        if fails && row.name == "UpdateRuntimeConfig" {
+            self.truth().updates.spoil();
+        }
         if damage == Some(Damage::Refuse) {
-            if row.name == "UpdateRuntimeConfig" {
-                self.truth().updates.spoil();
-            }
             return Ok(damage::refusal(&Status::aborted("it does not want to")));
         }
         if row.name == "GetContainerEvents" {
@@ -392,6 +393,10 @@ impl Runtime {
                 Err(Broken)
             }
             Some(Damage::ResetAfter) => Err(Broken),
+            Some(Damage::FailAfter) => {
+                let failed = Status::unknown("it failed half-way");
+                Ok(damage::refusal(&failed))
+            }
             Some(Damage::Late(by_ms)) => {
                 self.linger(by_ms).await;
                 Ok(damage::reply(self, answer, None))
