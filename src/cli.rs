@@ -56,6 +56,17 @@ Examples:
 Exit codes: 0 fine, 1 failed at run time, 64 wrong usage,
 78 wrong configuration.";
 
+const STATUS_CODES: &str = "\
+Exit codes: 0 all is ready, 1 something is not, or criswitch is not there.";
+
+const RELOAD_CODES: &str = "\
+Exit codes: 0 taken up, 1 criswitch is not there or does not say,
+78 refused: the configuration is wrong, and nothing has changed.";
+
+const CHECK_CODES: &str = "\
+Exit codes: 0 fine, 78 the configuration is wrong; with --probe or --node
+1 if a backend or the machine is not as it should be.";
+
 /// One CRI socket in front of several container runtimes: each pod runs where its RuntimeClass says.
 #[derive(Parser)]
 #[command(version, after_help = EXAMPLES, max_term_width = WIDTH)]
@@ -69,12 +80,15 @@ enum Command {
     /// Serve the CRI on the configuration's socket until SIGTERM or SIGINT.
     Serve(File),
     /// Show how the daemon is: its backends, its table, its last reload.
+    #[command(after_help = STATUS_CODES)]
     Status(Status),
     /// Show which pod is where.
     Pods(Pods),
     /// Make the daemon read its configuration again, and show what came of it.
+    #[command(after_help = RELOAD_CODES)]
     Reload(Reload),
     /// Tell every problem of the configuration, or show the table as it will run.
+    #[command(after_help = CHECK_CODES)]
     Check(Check),
     /// Print the RuntimeClass of each handler of the table, for kubectl apply -f -.
     Manifests(Manifests),

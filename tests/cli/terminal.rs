@@ -1,12 +1,15 @@
 //! What people see on a terminal of 80 columns, and programs behind a pipe.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::reload::Node;
 use crate::support::PATIENCE;
-use crate::{Outcome, run, text};
+use crate::{Outcome, run, run_beside, text};
 
 const COLUMNS: usize = 80;
 
@@ -98,6 +101,50 @@ async fn what_is_wrong_is_told_in_whole_words_and_colours_on_a_terminal() {
     let shown = on_a_terminal_beside(&probe).await;
     assert_eq!(shown.code, 1);
     fits(&shown.stdout);
+    node.end().await;
+}
+
+/// The headers of the tables in a text, as words.
+fn headers(text: &str) -> BTreeSet<Vec<&str>> {
+    let is_title = |word: &str| word.bytes().all(|byte| byte.is_ascii_uppercase());
+    let lines = text.lines().map(|line| line.split_whitespace().collect());
+    lines
+        .filter(|words: &Vec<&str>| {
+            words.len() > 2
+                && words
+                    .iter()
+                    .all(|word| is_title(word.trim_end_matches("/NAME")))
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn the_documents_show_the_tables_with_the_columns_that_they_have() {
+    let node = Node::start("").await;
+    let config = node.files.main();
+    let mut shown = String::new();
+    for arguments in [&["check", "--probe", "--node"][..], &["status"], &["pods"]] {
+        let arguments = [arguments, &["--config", text(&config)]].concat();
+        shown += &run_beside(&arguments).await.stdout;
+    }
+    let ours = headers(&shown);
+    assert_eq!(ours.len(), 9, "{ours:#?}");
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for document in ["README.md", "docs/live-change.md", "docs/provisioning.md"] {
+        let text = fs::read_to_string(sources.join(document)).unwrap();
+        // crictl's are not ours.
+        let theirs: Vec<_> = headers(&text)
+            .into_iter()
+            .filter(|header| !header.contains(&"CREATED"))
+            .collect();
+        for header in &theirs {
+            assert!(ours.contains(header), "{document}: {header:?}");
+        }
+        assert!(
+            document.ends_with("provisioning.md") || theirs.len() > 2,
+            "{document}: {theirs:?}"
+        );
+    }
     node.end().await;
 }
 
