@@ -16,7 +16,7 @@ use serde_json::{Value as Json, json};
 
 use super::columns::{Paint, columns, painted};
 use super::probe::features_of;
-use super::running::{Backend, Info, Running, own_info};
+use super::running::{Backend, Handler, Info, Running, own_info};
 use super::{Status, Verdict, is_read, print, terminal};
 
 /// Between two looks with `--watch`.
@@ -170,14 +170,14 @@ fn configuration(info: &Info) -> String {
 
 fn backends(info: &Info) -> anyhow::Result<String> {
     let rows = info.backends.iter().map(|backend| {
-        let stale = backend.stale_list_age_seconds.map(|age| format!("{age} s"));
+        let stale = backend.stale_list_age_seconds.map(Duration::from_secs);
         [
             backend.name.clone(),
             state(backend),
             ago(&backend.since),
             number(backend.pods),
             number(backend.containers),
-            stale.unwrap_or_default(),
+            stale.map(span).unwrap_or_default(),
         ]
     });
     let paint = |column: usize, cell: &str| match (column, cell) {
@@ -232,24 +232,23 @@ fn handlers(info: &Info, answer: &Answer) -> anyhow::Result<String> {
         };
         [
             name,
-            row.backend.clone().unwrap_or_default(),
-            row.backend_handler.clone(),
+            place(row),
             number(pods),
             short_features(&answer.status, &row.name),
             origin(&row.origin),
         ]
     });
-    columns(
-        &[
-            "HANDLER",
-            "BACKEND",
-            "CALLED THERE",
-            "PODS",
-            "FEATURES",
-            "ORIGIN",
-        ],
-        rows,
-    )
+    columns(&["HANDLER", "BACKEND", "PODS", "FEATURES", "ORIGIN"], rows)
+}
+
+/// The backend, and what it calls the handler if that is another name.
+fn place(row: &Handler) -> String {
+    let backend = row.backend.clone().unwrap_or_default();
+    match row.backend_handler.as_str() {
+        same if same == row.name => backend,
+        "" => format!("{backend} (its own default)"),
+        other => format!("{backend} as {other}"),
+    }
 }
 
 fn count_by_handler(pods: &[PodSandbox]) -> HashMap<&str, usize> {
@@ -354,12 +353,16 @@ fn with_pods(info: &Json, answer: &Answer) -> Json {
     info
 }
 
-/// How long ago a time was, in the two largest units.
+/// How long ago a time was.
 fn ago(time: &str) -> String {
     let Ok(time) = humantime::parse_rfc3339(time) else {
         return String::new();
     };
-    let age = SystemTime::now().duration_since(time).unwrap_or_default();
-    let age = humantime::format_duration(Duration::from_secs(age.as_secs())).to_string();
-    age.split(' ').take(2).collect::<Vec<_>>().join(" ")
+    span(SystemTime::now().duration_since(time).unwrap_or_default())
+}
+
+/// Whole seconds, in the two largest units.
+fn span(time: Duration) -> String {
+    let time = humantime::format_duration(Duration::from_secs(time.as_secs())).to_string();
+    time.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }

@@ -81,12 +81,34 @@ async fn it_shows_backends_handlers_and_the_last_reload() {
             runc     old 1.0.0  /DIR/old.sock
             kata     new 1.0.0  /DIR/new.sock
 
-            HANDLER         BACKEND  CALLED THERE  PODS  FEATURES  ORIGIN
-            kata            kata     kata          1     -         criswitch.toml:7
-            runc (default)  runc     runc          1     -         criswitch.toml:6
+            HANDLER         BACKEND  PODS  FEATURES  ORIGIN
+            kata            kata     1     -         criswitch.toml:7
+            runc (default)  runc     1     -         criswitch.toml:6
         "#]],
     )
     .await;
+    node.end().await;
+}
+
+#[tokio::test]
+async fn a_handler_with_another_name_at_its_backend_is_shown_with_that() {
+    let node = Node::start("").await;
+    let row = |handler| format!("{{ backend = \"runc\", handler = {handler:?} }}");
+    node.write(
+        "",
+        &format!("gvisor = {}\nplain = {}", row("runsc"), row("")),
+    );
+    assert_eq!(node.reload().await.code, 0);
+    let shown = run(&node, &["status"]).await.stdout;
+    let table = shown
+        .lines()
+        .skip_while(|line| !line.starts_with("HANDLER"));
+    let table: Vec<&str> = table.collect();
+    expect![[r#"
+        HANDLER         BACKEND                 PODS  FEATURES  ORIGIN
+        gvisor          runc as runsc           0     -         criswitch.toml:7
+        plain           runc (its own default)  0     -         criswitch.toml:8
+        runc (default)  runc                    0     -         criswitch.toml:6"#]].assert_eq(&table.join("\n"));
     node.end().await;
 }
 
@@ -111,9 +133,9 @@ async fn a_backend_that_is_down_is_shown_with_the_cause_and_the_code_is_1() {
         runc     old 1.0.0  /DIR/old.sock
         kata     new 1.0.0  /DIR/new.sock
 
-        HANDLER         BACKEND  CALLED THERE  PODS  FEATURES  ORIGIN
-        kata            kata     kata          -     -         criswitch.toml:7
-        runc (default)  runc     runc          -     -         criswitch.toml:6
+        HANDLER         BACKEND  PODS  FEATURES  ORIGIN
+        kata            kata     -     -         criswitch.toml:7
+        runc (default)  runc     -     -         criswitch.toml:6
 
         BackendsReady is false: backend "kata" (/DIR/new.sock): cannot connect: Connection refused (os error 111)
         pods cannot be listed: /DIR/criswitch.sock: ListPodSandbox says Unavailable: backend "kata" (/DIR/new.sock): cannot connect: Connection refused (os error 111)
