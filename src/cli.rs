@@ -262,9 +262,7 @@ impl Manifests {
         };
         print(&text?)?;
         // Whoever reads the manifests does not read this.
-        io::stderr()
-            .write_all(manifests::left_out(&table).as_bytes())
-            .ok();
+        terminal::complain(&manifests::left_out(&table));
         Ok(Verdict::Fine)
     }
 }
@@ -295,11 +293,10 @@ fn usage(error: &clap::Error) -> ExitCode {
 
 /// Problems name their places and stand for themselves; any other error says who tells it.
 fn failed(error: &anyhow::Error) -> ExitCode {
-    let mut stderr = io::stderr().lock();
     if error.is::<Problems>() {
-        writeln!(stderr, "{error}").ok();
+        terminal::complain(&format!("{error}\n"));
         return ExitCode::from(CONFIGURATION);
     }
-    writeln!(stderr, "criswitch: {error:#}").ok();
+    terminal::complain(&format!("criswitch: {error:#}\n"));
     ExitCode::from(FAILED)
 }

@@ -1,7 +1,6 @@
 //! `criswitch reload`: tells the daemon to read its configuration again, and shows what came of it.
 
 use std::fs;
-use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use serde_json::Value as Json;
 use tokio::time::Instant;
 
 use super::running::Running;
-use super::{Reload, Verdict, print};
+use super::{Reload, Verdict, print, terminal};
 
 /// How long a reload may take.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -146,11 +145,8 @@ fn heeds(pid: Pid) -> anyhow::Result<()> {
 
 fn show(outcome: &Json) -> anyhow::Result<()> {
     if let Some(problems) = problems(outcome) {
-        writeln!(
-            io::stderr().lock(),
-            "{problems}\ncriswitch: not reloaded: nothing has changed"
-        )
-        .ok();
+        let told = format!("{problems}\ncriswitch: not reloaded: nothing has changed\n");
+        terminal::complain(&told);
         return Ok(());
     }
     let lines = outcome.pointer("/changes/lines").and_then(Json::as_array);

@@ -1,6 +1,7 @@
 //! The width that people have, and words made to fit it. What is piped stays as it is, a line for a thing.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 
 use rustix::termios::tcgetwinsize;
 use textwrap::{Options, WordSplitter};
@@ -10,11 +11,14 @@ const USUAL: usize = 80;
 
 /// How many columns standard output has; none if it is no terminal.
 pub(super) fn width() -> Option<usize> {
-    let stdout = io::stdout();
-    if !stdout.is_terminal() {
+    width_of(&io::stdout())
+}
+
+fn width_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
+    if !stream.is_terminal() {
         return None;
     }
-    let columns = tcgetwinsize(&stdout).map_or(0, |size| usize::from(size.ws_col));
+    let columns = tcgetwinsize(stream).map_or(0, |size| usize::from(size.ws_col));
     Some(if columns == 0 { USUAL } else { columns })
 }
 
@@ -24,9 +28,21 @@ pub(super) fn lines(text: &str, width: usize) -> Vec<String> {
     lines.into_iter().map(String::from).collect()
 }
 
-/// Lines that are wider than the terminal go on further in.
+/// For standard output: lines that are wider than the terminal go on further in.
 pub(super) fn wrapped(text: &str) -> String {
-    let Some(width) = width() else {
+    fitting(text, width())
+}
+
+/// Writes lines to standard error, in the same way.
+pub(super) fn complain(text: &str) {
+    let stderr = io::stderr();
+    let text = fitting(text, width_of(&stderr));
+    // Nobody is left who could be told.
+    stderr.lock().write_all(text.as_bytes()).ok();
+}
+
+fn fitting(text: &str, width: Option<usize>) -> String {
+    let Some(width) = width else {
         return text.to_owned();
     };
     let fit = |line: &str| {

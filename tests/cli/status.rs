@@ -108,7 +108,8 @@ async fn a_handler_with_another_name_at_its_backend_is_shown_with_that() {
         HANDLER         BACKEND                 PODS  FEATURES  ORIGIN
         gvisor          runc as runsc           0     -         criswitch.toml:7
         plain           runc (its own default)  0     -         criswitch.toml:8
-        runc (default)  runc                    0     -         criswitch.toml:6"#]].assert_eq(&table.join("\n"));
+        runc (default)  runc                    0     -         criswitch.toml:6"#]]
+    .assert_eq(&table.join("\n"));
     node.end().await;
 }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use crate::reload::Node;
 use crate::support::PATIENCE;
-use crate::{Outcome, run, run_beside, text};
+use crate::{Outcome, main_file, run, run_beside, text};
 
 const COLUMNS: usize = 80;
 
@@ -57,6 +57,24 @@ fn the_help_of_every_command_fits_with_and_without_a_terminal() {
         let piped = run(&arguments).stdout;
         assert_eq!(fits(&piped), piped, "no colour for a pipe");
         assert_eq!(fits(&on_a_terminal(&arguments).stdout), piped);
+    }
+}
+
+#[test]
+fn problems_fit_a_terminal_and_are_a_line_each_through_a_pipe() {
+    let files = main_file("listen = '/nowhere/criswitch.sock'\nlog.level = 'loud'");
+    let config = files.main();
+    for arguments in [
+        &["check", "--config", text(&config)][..],
+        &["status", "--config", text(&config)],
+        &["discover", "--root", "/nowhere", "/nowhere/criswitch.sock"],
+    ] {
+        let piped = run(arguments);
+        let shown = on_a_terminal(arguments);
+        assert_eq!(shown.code, piped.code);
+        assert_eq!(fits(&shown.stdout).replace("\n  ", " "), piped.stderr);
+        let widest = piped.stderr.lines().map(str::len).max();
+        assert!(widest > Some(COLUMNS), "{}", piped.stderr);
     }
 }
 
