@@ -10,6 +10,7 @@ DEBIAN_PACKAGES=(
   containerd:/usr/bin/containerd
   containernetworking-plugins:/usr/lib/cni/bridge
   crun:/usr/bin/crun
+  curl:/usr/bin/curl
   docker-registry:/usr/bin/docker-registry
   gcc:/usr/bin/gcc
   iproute2:/usr/bin/ip
@@ -44,6 +45,7 @@ build_partners() {
   build_partner containerd "no_btrfs no_devmapper no_zfs" \
     github.com/containerd/containerd/v2/cmd/{containerd,containerd-shim-runc-v2,ctr} || return
   build_partner gvisor "" gvisor.dev/gvisor/{runsc,shim} || return
+  build_partner kubelet "" k8s.io/kubernetes/cmd/kubelet || return
 }
 
 # build_partner NAME TAGS PACKAGE...: builds into a folder of the cache named after all that decides the result.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The real suite: crictl drives real containerds (2.x with runc and gVisor, Debian's 1.6 with crun) through the real
-# switch. As root, on Debian 12 with Rust and Go; what else it needs it installs or builds, and keeps in
+# The real suite: crictl and a kubelet drive real containerds (2.x with runc and gVisor, Debian's 1.6 with crun) through
+# the real switch. As root, on Debian 12 with Rust and Go; what else it needs it installs or builds, and keeps in
 # ${CRISWITCH_CACHE:-~/.cache/criswitch}.
 #
 #   tests/real/run.sh [BATS-ARGUMENT...]   run the checks; the last line is `N passed, N failed`

@@ -1,0 +1,133 @@
+# A real kubelet goes from one containerd to another by way of the switch, while both fail and the switch is killed: no
+# container is restarted. The checks are the steps, in order.
+
+load helpers.bash
+load faults.bash
+load live.bash
+load kubelet.bash
+
+# How old a list gets that the kubelet takes for the truth while a containerd hangs.
+STALE_S=15
+
+setup_file() {
+  rm -rf "$LIVE"
+  mkdir -p "$DIR/manifests"
+  have_images
+}
+
+setup() {
+  # shellcheck disable=SC2034 # is_backend uses it.
+  SWITCH=live
+}
+
+teardown_file() {
+  signal CONT 1
+  for program in kubelet live; do
+    [ -e "$DIR/$program.exit" ] || end_program TERM "$program" || true
+  done
+  remove_pods
+}
+
+# begin NAME: a new pod, whose state is kept from when it runs, among these that run.
+begin() {
+  static_pod "$1"
+  until_running "${@:2}"
+  states | grep "^$1 " | keep_as "state.$1"
+}
+
+# unchanged NAME...: the kubelet has these pods and no others; ids, addresses and start times are what they were, and
+# nothing was restarted.
+unchanged() {
+  until_running "$@"
+  equal "pods" "$(for name in "$@"; do kept "state.$name"; done)" "$(states)"
+}
+
+@test "a kubelet runs pods on a containerd" {
+  static_pod first
+  start_kubelet containerd-1
+  begin first first
+  begin second first second
+  can_be_asked first
+}
+
+@test "the kubelet asks the switch instead: its pods run on" {
+  start_live
+  stop_kubelet
+  start_kubelet live
+  unchanged first second
+  can_be_asked first
+  can_be_asked second
+}
+
+@test "new pods go to another containerd, the others stay where they are" {
+  write conf.d/10-new.toml <<<"[backends]
+new = \"$DIR/containerd-2.sock\""
+  sed 's/^runc = "old"/runc = "new"/' "$LIVE/criswitch.toml" | write criswitch.toml
+  has "what reload prints" "handler moved: runc from old to new" "$(reload)"
+  wait_for 20 "the new backend" is_backend new ready
+  begin third first second third
+  has_run_at 2 third
+  unchanged first second third
+  can_be_asked second
+  can_be_asked third
+}
+
+# stands_in_for_long: for wait_for.
+stands_in_for_long() {
+  backend_at live old | jq -e ".staleListAgeSeconds >= $STALE_S"
+}
+
+@test "a containerd that hangs costs none of its pods, and no other has to wait" {
+  signal STOP 1
+  begin fourth first fourth second third
+  has_run_at 2 fourth
+  wait_for 60 "lists that are old" stands_in_for_long
+  unchanged first fourth second third
+  can_be_asked fourth
+  signal CONT 1
+  wait_for 20 "the state ready" is_backend old ready
+  unchanged first fourth second third
+  can_be_asked first
+}
+
+@test "a containerd that is killed and comes back costs none of its pods" {
+  end_program KILL containerd-1
+  wait_for 20 "the state down" is_backend old down
+  unchanged first fourth second third
+  start_containerd 1
+  wait_for 20 "the state ready" is_backend old ready
+  unchanged first fourth second third
+  can_be_asked second
+}
+
+@test "the switch is killed and started again under the kubelet" {
+  end_program KILL live
+  start_live
+  wait_for 20 "the state ready" is_backend old ready
+  unchanged first fourth second third
+  can_be_asked third
+}
+
+@test "the pods of the old containerd end with their files, and it goes when it is empty" {
+  rm "$DIR"/manifests/{first,second}.yaml
+  unchanged fourth third
+  # The kubelet removes what has ended once a minute.
+  wait_for 150 "the old containerd to be empty" is_empty old
+  equal "pods of the old containerd" "" "$(pods_at 1)"
+  sed '/^old = /d' "$LIVE/criswitch.toml" | write criswitch.toml
+  equal "what reload prints" "backend gone: old" "$(reload)"
+  unchanged fourth third
+}
+
+# is_empty NAME: for wait_for.
+is_empty() {
+  backend_at live "$1" | jq -e '.pods == 0 and .containers == 0'
+}
+
+@test "the kubelet asks the new containerd itself: its pods run on" {
+  stop_kubelet
+  equal "exit code of the switch" 0 "$(stop_switch live)"
+  start_kubelet containerd-2
+  unchanged fourth third
+  can_be_asked fourth
+}
