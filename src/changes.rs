@@ -6,7 +6,8 @@ use serde_json::{Value as Json, json};
 
 use crate::config::{BackendConfig, Config};
 use crate::live::Live;
-use crate::owners::{BackendId, Owners};
+use crate::owners::BackendId;
+use crate::wording::counted;
 
 /// The difference between two tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,48 +46,46 @@ pub struct Moved {
 pub struct Draining {
     /// Which one.
     pub name: String,
-    /// How many pods it owns.
-    pub pods: usize,
-    /// How many containers.
-    pub containers: usize,
+    /// How many pods and containers it owns; nobody knows if it has not been listed since the start.
+    pub owns: Option<(usize, usize)>,
     /// The line under `[backends]` that a restart would need to know it, if no file has it.
     pub restart_needs: Option<String>,
 }
 
 impl Draining {
-    fn line(&self) -> String {
-        let Draining {
-            name,
-            pods,
-            containers,
-            ..
-        } = self;
-        let pods = counted(*pods, "pod");
-        let containers = counted(*containers, "container");
-        let owns = format!("backend draining: {name}, which owns {pods} and {containers}");
-        match &self.restart_needs {
-            Some(line) => {
-                format!("{owns}; until they are gone a restart needs under [backends]: {line}")
+    fn lines(&self) -> Vec<String> {
+        let name = &self.name;
+        let owns = match self.owns {
+            Some((pods, containers)) => {
+                let (pods, containers) = (counted(pods, "pod"), counted(containers, "container"));
+                format!("which owns {pods} and {containers}")
             }
-            None => owns,
-        }
+            None => "whose pods are not known before it has been listed".to_owned(),
+        };
+        let line = format!("backend draining: {name}, {owns}");
+        let needs = self.restart_needs.iter();
+        let needs = needs
+            .map(|needs| format!("until {name} is gone a restart needs under [backends]: {needs}"));
+        [line].into_iter().chain(needs).collect()
     }
 }
 
 impl Changes {
-    /// What is other in `after`.
-    pub(crate) fn between(before: &Live, after: &Live, owners: &Owners) -> Changes {
+    /// What is other in `after`; `owns` as in [`Draining`].
+    pub(crate) fn between(
+        before: &Live,
+        after: &Live,
+        owns: impl Fn(BackendId) -> Option<(usize, usize)>,
+    ) -> Changes {
         let mut changes = Changes::of_handlers(before, after);
         for backend in &after.backends {
             let name = backend.name().to_string();
             match before.backend(backend.id) {
                 Err(_) => changes.backends_added.push(name),
                 Ok(_) if is_left(before, after, backend.id) => {
-                    let (pods, containers) = owners.count(backend.id);
                     changes.backends_draining.push(Draining {
                         name,
-                        pods,
-                        containers,
+                        owns: owns(backend.id),
                         restart_needs: after.line_for_restart(backend),
                     });
                 }
@@ -144,8 +143,8 @@ impl Changes {
         let draining = |backend: &Draining| {
             json!({
                 "name": backend.name,
-                "pods": backend.pods,
-                "containers": backend.containers,
+                "pods": backend.owns.map(|(pods, _)| pods),
+                "containers": backend.owns.map(|(_, containers)| containers),
                 "restartNeeds": backend.restart_needs,
             })
         };
@@ -162,7 +161,7 @@ impl Changes {
         })
     }
 
-    /// A line for each.
+    /// A line for each, and one more for what a restart needs.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let all = |what: &str, names: &[String]| -> Vec<String> {
@@ -177,7 +176,7 @@ impl Changes {
             lines.push(format!("default: {to} instead of {from}"));
         }
         lines.extend(all("backend added:", &self.backends_added));
-        lines.extend(self.backends_draining.iter().map(Draining::line));
+        lines.extend(self.backends_draining.iter().flat_map(Draining::lines));
         lines.extend(all("backend gone:", &self.backends_gone));
         if self.settings {
             lines.push("settings changed".to_owned());
@@ -224,12 +223,4 @@ fn place(live: &Live, backend: BackendId, name: &str, backend_handler: &str) -> 
         return backend.to_string();
     }
     format!("{backend} ({backend_handler:?} there)")
-}
-
-/// A number and its noun, in the plural if it has to be.
-pub fn counted(count: usize, what: &str) -> String {
-    match count {
-        1 => format!("1 {what}"),
-        _ => format!("{count} {what}s"),
-    }
 }

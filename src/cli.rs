@@ -17,6 +17,7 @@ mod running;
 mod serve;
 mod shell;
 mod status;
+mod terminal;
 
 use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
@@ -32,6 +33,9 @@ const FAILED: u8 = 1;
 const USAGE: u8 = 64;
 /// As sysexits' EX_CONFIG: the configuration is wrong.
 const CONFIGURATION: u8 = 78;
+
+/// Of help, also where a terminal has more or there is none.
+const WIDTH: usize = 80;
 
 // At most 70 columns: the manual shows these lines as they are, indented.
 const EXAMPLES: &str = "\
@@ -52,9 +56,20 @@ Examples:
 Exit codes: 0 fine, 1 failed at run time, 64 wrong usage,
 78 wrong configuration.";
 
+const STATUS_CODES: &str = "\
+Exit codes: 0 all is ready, 1 something is not, or criswitch is not there.";
+
+const RELOAD_CODES: &str = "\
+Exit codes: 0 taken up, 1 criswitch is not there or does not say,
+78 refused: the configuration is wrong, and nothing has changed.";
+
+const CHECK_CODES: &str = "\
+Exit codes: 0 fine, 78 the configuration is wrong; with --probe or --node
+1 if a backend or the machine is not as it should be.";
+
 /// One CRI socket in front of several container runtimes: each pod runs where its RuntimeClass says.
 #[derive(Parser)]
-#[command(version, after_help = EXAMPLES)]
+#[command(version, after_help = EXAMPLES, max_term_width = WIDTH)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -65,12 +80,15 @@ enum Command {
     /// Serve the CRI on the configuration's socket until SIGTERM or SIGINT.
     Serve(File),
     /// Show how the daemon is: its backends, its table, its last reload.
+    #[command(after_help = STATUS_CODES)]
     Status(Status),
     /// Show which pod is where.
     Pods(Pods),
     /// Make the daemon read its configuration again, and show what came of it.
+    #[command(after_help = RELOAD_CODES)]
     Reload(Reload),
     /// Tell every problem of the configuration, or show the table as it will run.
+    #[command(after_help = CHECK_CODES)]
     Check(Check),
     /// Print the RuntimeClass of each handler of the table, for kubectl apply -f -.
     Manifests(Manifests),
@@ -191,7 +209,11 @@ pub(crate) fn run() -> ExitCode {
 impl Command {
     fn run(self) -> anyhow::Result<Verdict> {
         match self {
-            Command::Serve(file) => serve::serve(Config::load(&file.path)?),
+            Command::Serve(file) => {
+                // Status tells it to those who stand elsewhere.
+                let path = std::path::absolute(&file.path).unwrap_or(file.path);
+                serve::serve(Config::load(&path)?)
+            }
             Command::Status(status) => status.run(),
             Command::Pods(pods) => pods.run(),
             Command::Reload(reload) => reload.run(),
@@ -240,18 +262,22 @@ impl Manifests {
         };
         print(&text?)?;
         // Whoever reads the manifests does not read this.
-        io::stderr()
-            .write_all(manifests::left_out(&table).as_bytes())
-            .ok();
+        terminal::complain(&manifests::left_out(&table));
         Ok(Verdict::Fine)
     }
 }
 
 /// Writes to standard output; a reader that has seen enough, such as `head`, is no failure.
 fn print(text: &str) -> anyhow::Result<Verdict> {
+    is_read(text).map(|_| Verdict::Fine)
+}
+
+/// Writes to standard output; false if nobody reads there any more.
+fn is_read(text: &str) -> anyhow::Result<bool> {
     match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(Verdict::Fine),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -267,11 +293,10 @@ fn usage(error: &clap::Error) -> ExitCode {
 
 /// Problems name their places and stand for themselves; any other error says who tells it.
 fn failed(error: &anyhow::Error) -> ExitCode {
-    let mut stderr = io::stderr().lock();
     if error.is::<Problems>() {
-        writeln!(stderr, "{error}").ok();
+        terminal::complain(&format!("{error}\n"));
         return ExitCode::from(CONFIGURATION);
     }
-    writeln!(stderr, "criswitch: {error:#}").ok();
+    terminal::complain(&format!("criswitch: {error:#}\n"));
     ExitCode::from(FAILED)
 }

@@ -42,6 +42,7 @@
 //! | [`answer`], [`reply`], [`status`] | a backend's reply that was read, replies to clients, every status of our own |
 //! | [`wire`], [`cri`] | single fields of raw protobuf and gRPC's frames; generated types, for the probe and tests |
 //! | [`telemetry`], [`counts`], [`metrics`] | what is told of a call, and counted; the page that Prometheus reads |
+//! | [`wording`] | words that several places say to people |
 //!
 //! # What always holds
 //!
@@ -103,6 +104,7 @@ pub mod switch;
 pub mod telemetry;
 pub mod watch;
 pub mod wire;
+pub mod wording;
 
 /// Serves `switch` on `listener` until `shutdown`, and for at most `drain` longer what is in flight then; meanwhile its
 /// metrics, on what was `passed` for them or where its configuration says.

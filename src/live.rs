@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use toml::Value;
 use tonic::Status;
 
 use crate::adopt::{self, Disputed};
@@ -179,10 +180,26 @@ impl Live {
         self.config.table.backends.iter().any(|row| row.id == id)
     }
 
-    /// The line under `[backends]` with which a restart would know it, if no file names it.
+    /// The line under `[backends]` with which a restart would know it, if no file names it. It does not adopt: no new
+    /// pod is to come.
     pub(crate) fn line_for_restart(&self, backend: &Backend) -> Option<String> {
-        let line = || format!("{} = {:?}", backend.name(), backend.socket.to_string());
-        (!self.names(backend.id)).then(line)
+        if self.names(backend.id) {
+            return None;
+        }
+        let socket = Value::from(backend.socket.to_string());
+        let timeout = backend.list_timeout();
+        let row = if timeout == self.config.list_timeout {
+            socket
+        } else {
+            let timeout = humantime::format_duration(timeout).to_string();
+            let keys = [("socket", socket), ("list_timeout", timeout.into())];
+            Value::Table(
+                keys.map(|(key, value)| (key.to_owned(), value))
+                    .into_iter()
+                    .collect(),
+            )
+        };
+        Some(format!("{} = {row}", backend.name()))
     }
 
     /// Those that no file names any more.

@@ -30,6 +30,13 @@ use merged::{Condition, conditions, text, unready};
 /// The header of a verbose `Status` that asks for the ids of each backend's pods.
 pub const WITH_PODS: &str = "criswitch-pods";
 
+/// The conditions that a kubelet needs of a runtime (cri-api: `RuntimeReady`, `NetworkReady`). Others are warnings, such as
+/// containerd's of deprecations.
+pub const NEEDED: [&str; 2] = ["RuntimeReady", "NetworkReady"];
+
+/// The condition that says whether all backends are well; the kubelet does not read it.
+pub const BACKENDS_READY: &str = "BackendsReady";
+
 /// How long a backend may take before what it said last is used.
 const STATUS_WAIT: Duration = Duration::from_secs(1);
 
@@ -224,7 +231,7 @@ impl Switch {
         let backend = &said.backend;
         let link = backend.link();
         let known = backend.known();
-        let (pods, containers) = self.owners().count(backend.id);
+        let (pods, containers) = self.owned_by(backend.id).unzip();
         let conditions = conditions(&said.status)?.into_iter().map(|condition| {
             let Condition {
                 kind,

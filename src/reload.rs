@@ -128,7 +128,7 @@ impl Switch {
         let after = before.next(config, &mut reloads.next_id, connect, keep);
         drop(reloads);
         warn_of_disputes(&before, &after);
-        let changes = Changes::between(&before, &after, &self.owners());
+        let changes = Changes::between(&before, &after, |id| self.owned_by(id));
         for gone in before
             .backends
             .iter()
@@ -151,7 +151,7 @@ impl Switch {
         if after.table == before.table && after.disputed == before.disputed {
             return;
         }
-        let changes = Changes::between(&before, &after, &self.owners());
+        let changes = Changes::between(&before, &after, |id| self.owned_by(id));
         tracing::info!(%changes, "backends have told of other handlers");
         self.live.send_replace(after.into());
     }
@@ -187,6 +187,12 @@ impl Switch {
         }
         let remains = |id| others.iter().any(|other| other.id == id);
         self.owners().would_lose(backend.id, &remains) || backend.may_have_unknown()
+    }
+
+    /// How many pods and containers a backend owns; nobody knows before it has been listed.
+    pub(crate) fn owned_by(&self, backend: BackendId) -> Option<(usize, usize)> {
+        let listed = self.question.has_listed(backend);
+        listed.then(|| self.owners().count(backend))
     }
 
     fn forget_backend(&self, backend: &Backend) {

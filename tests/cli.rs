@@ -52,6 +52,8 @@ mod serve;
 mod shell;
 #[path = "cli/status.rs"]
 mod status;
+#[path = "cli/terminal.rs"]
+mod terminal;
 #[path = "cli/told.rs"]
 mod told;
 #[path = "cli/usage.rs"]

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::columns::columns;
 use super::node::Node;
 use super::probe::{Found, Probe, advertised, cgroup_driver, with_other_driver};
+use super::terminal;
 
 /// For people.
 pub(super) fn text(
@@ -25,8 +26,9 @@ pub(super) fn text(
     if let Some(probes) = probes {
         parts.push(answers(&config.table, probes)?);
         parts.push(conditions(&config.table, probes)?);
-        let wrong = [missing_handlers, other_drivers];
-        parts.push(wrong.map(|lines| lines(&config.table, probes)).concat());
+        let wrong = [failures, missing_handlers, other_drivers];
+        let wrong = wrong.map(|lines| lines(&config.table, probes)).concat();
+        parts.push(terminal::wrapped(&wrong));
     }
     parts.extend(node.map(Node::text).transpose()?);
     parts.retain(|part| !part.is_empty());
@@ -147,9 +149,10 @@ fn answers(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
                 found.cgroup_driver.map(driver_name).unwrap_or_default(),
                 found.handler_names().join(" "),
             ],
-            Err(cause) => [
+            // The cause has a line below.
+            Err(_) => [
                 backend.name.clone(),
-                format!("failed: {cause}"),
+                "failed".to_owned(),
                 String::new(),
                 String::new(),
             ],
@@ -177,6 +180,17 @@ fn conditions(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
         return Ok(String::new());
     }
     columns(&["BACKEND", "CONDITION", "STATUS", "WHY"], rows)
+}
+
+fn failures(table: &Table, probes: &[Probe]) -> String {
+    let probes = table.backends.iter().zip(probes);
+    let failed = probes.filter_map(|(backend, probe)| Some((backend, probe.as_ref().err()?)));
+    failed
+        .map(|(backend, cause)| {
+            let cause = cause.replace(char::is_control, " ");
+            format!("backend {:?} ({}): {cause}\n", backend.name, backend.socket)
+        })
+        .collect()
 }
 
 fn missing_handlers(table: &Table, probes: &[Probe]) -> String {

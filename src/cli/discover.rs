@@ -21,7 +21,7 @@ use criswitch::address::{Address, AddressError};
 use criswitch::config::{BackendConfig, Config, DEFAULT_LISTEN, DEFAULT_PATH};
 
 use super::probe::{Probe, probe_all};
-use super::{Verdict, print};
+use super::{Verdict, print, terminal};
 use places::{Place, State};
 use plan::{Plan, Planned};
 
@@ -191,9 +191,8 @@ fn sort(
 }
 
 fn tell(notes: &[String]) {
-    let mut stderr = io::stderr().lock();
     for note in notes {
-        writeln!(stderr, "criswitch: {note}").ok();
+        terminal::complain(&format!("criswitch: {note}\n"));
     }
 }
 

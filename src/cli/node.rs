@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::check::driver_name;
 use super::columns::columns;
 use super::probe::{Probe, cgroup_driver};
+use super::terminal;
 use kubelet::Kubelet;
 use rancher::Rancher;
 
@@ -184,8 +185,8 @@ impl Node {
             text.push('\n');
         }
         let findings = self.findings.iter();
-        text.extend(findings.map(|finding| format!("{finding}\n")));
-        Ok(text)
+        let findings: String = findings.map(|finding| format!("{finding}\n")).collect();
+        Ok(text + &terminal::wrapped(&findings))
     }
 
     /// For programs.

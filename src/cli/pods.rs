@@ -1,6 +1,6 @@
 //! `criswitch pods`: which pod is where.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use anyhow::bail;
 use criswitch::config::Config;
@@ -39,7 +39,8 @@ impl Pods {
     async fn find(&self) -> anyhow::Result<Vec<Found>> {
         let switch = Running::connect(&Config::listen_of(&self.file.path)).await?;
         let info: Info = serde_json::from_value(switch.info_with_pods().await?)?;
-        self.must_be_known(&info)?;
+        let listed = list_pods(&switch).await?;
+        self.must_be_known(&info, &listed)?;
         let owners: HashMap<&str, &str> = info
             .backends
             .iter()
@@ -50,7 +51,7 @@ impl Pods {
                     .map(|id| (id.as_str(), backend.name.as_str()))
             })
             .collect();
-        let pods = list_pods(&switch).await?.into_iter().map(|pod| Found {
+        let pods = listed.into_iter().map(|pod| Found {
             backend: owners
                 .get(pod.id.as_str())
                 .copied()
@@ -64,21 +65,13 @@ impl Pods {
     }
 
     /// A slip in a filter must not look like a node without pods.
-    fn must_be_known(&self, info: &Info) -> anyhow::Result<()> {
-        let names: Vec<_> = info
-            .backends
-            .iter()
-            .map(|backend| backend.name.as_str())
-            .collect();
-        match &self.backend {
-            Some(backend) if !names.contains(&backend.as_str()) => {
-                bail!(
-                    "no backend is named {backend:?}; there are: {}",
-                    names.join(", ")
-                )
-            }
-            _ => Ok(()),
-        }
+    fn must_be_known(&self, info: &Info, pods: &[PodSandbox]) -> anyhow::Result<()> {
+        let backends = info.backends.iter().map(|backend| backend.name.as_str());
+        one_of("backend", self.backend.as_deref(), backends.collect())?;
+        // A handler that is gone may still have pods.
+        let handlers = info.handlers.iter().map(|row| row.name.as_str());
+        let handlers = handlers.chain(pods.iter().map(|pod| pod.runtime_handler.as_str()));
+        one_of("handler", self.handler.as_deref(), handlers.collect())
     }
 
     fn wants(&self, found: &Found) -> bool {
@@ -88,6 +81,19 @@ impl Pods {
         is(&self.handler, &found.pod.runtime_handler)
             && is(&self.backend, &found.backend)
             && is(&self.namespace, found.namespace())
+    }
+}
+
+fn one_of(kind: &str, wanted: Option<&str>, known: BTreeSet<&str>) -> anyhow::Result<()> {
+    match wanted {
+        Some(wanted) if !known.contains(wanted) => {
+            let known: Vec<&str> = known.into_iter().filter(|name| !name.is_empty()).collect();
+            bail!(
+                "no {kind} is named {wanted:?}; there are: {}",
+                known.join(", ")
+            )
+        }
+        _ => Ok(()),
     }
 }
 

@@ -1,7 +1,6 @@
 //! `criswitch reload`: tells the daemon to read its configuration again, and shows what came of it.
 
 use std::fs;
-use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use serde_json::Value as Json;
 use tokio::time::Instant;
 
 use super::running::Running;
-use super::{Reload, Verdict, print};
+use super::{Reload, Verdict, print, terminal};
 
 /// How long a reload may take.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -39,7 +38,8 @@ impl Reload {
 
 /// What the daemon tells of the first reload that began after this.
 async fn reload(path: &Path) -> anyhow::Result<Json> {
-    let switch = Running::connect(&Config::listen_of(path)).await?;
+    let switch = Running::connect(&Config::listen_of(path)).await;
+    let switch = switch.context("no reload (a change of `listen` needs a restart)")?;
     let pid = pid(&switch.info().await?)?;
     let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| unseen(pid, error))?;
     // Whoever answers now is alive, so the number is still its own.
@@ -145,11 +145,8 @@ fn heeds(pid: Pid) -> anyhow::Result<()> {
 
 fn show(outcome: &Json) -> anyhow::Result<()> {
     if let Some(problems) = problems(outcome) {
-        writeln!(
-            io::stderr().lock(),
-            "{problems}\ncriswitch: not reloaded: nothing has changed"
-        )
-        .ok();
+        let told = format!("{problems}\ncriswitch: not reloaded: nothing has changed\n");
+        terminal::complain(&told);
         return Ok(());
     }
     let lines = outcome.pointer("/changes/lines").and_then(Json::as_array);

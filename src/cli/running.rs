@@ -7,7 +7,7 @@ use bytes::Bytes;
 use criswitch::address::Address;
 use criswitch::backend::{self, Wire, own_headers};
 use criswitch::config::BackendConfig;
-use criswitch::cri::{StatusRequest, StatusResponse};
+use criswitch::cri::{StatusRequest, StatusResponse, VersionRequest, VersionResponse};
 use criswitch::dialer::{Connection, Dialer};
 use criswitch::node::WITH_PODS;
 use criswitch::rpc::{self, Row};
@@ -16,6 +16,7 @@ use http::{HeaderMap, HeaderValue};
 use prost::Message;
 use serde::Deserialize;
 use serde_json::Value as Json;
+use tonic::Status;
 
 use super::probe;
 
@@ -23,6 +24,8 @@ use super::probe;
 const LIMIT: Duration = Duration::from_secs(35);
 /// As large as any reply can be that it makes.
 const MAX_MESSAGE: usize = 1 << 30;
+/// What the system says to those who may not connect.
+const REFUSED: &str = "Permission denied";
 /// The key of the verbose Status' `info` that a switch adds.
 const OWN: &str = "criswitch";
 
@@ -60,8 +63,9 @@ pub(super) struct Backend {
     pub(super) runtime: String,
     pub(super) version: String,
     pub(super) stale_list_age_seconds: Option<u64>,
-    pub(super) pods: usize,
-    pub(super) containers: usize,
+    /// Not known before it has been listed.
+    pub(super) pods: Option<usize>,
+    pub(super) containers: Option<usize>,
     /// Only where they were asked for.
     #[serde(default)]
     pub(super) pod_ids: Vec<String>,
@@ -131,6 +135,13 @@ impl Running {
         StatusResponse::decode(status.await?).context("its Status cannot be read")
     }
 
+    /// Who it says that it is, whoever it is.
+    pub(super) async fn version(&self) -> anyhow::Result<VersionResponse> {
+        let request = VersionRequest::default();
+        let version = self.call(&rpc::VERSION, &request).await?;
+        VersionResponse::decode(version).context("its Version cannot be read")
+    }
+
     /// What it tells of itself.
     ///
     /// # Errors
@@ -179,7 +190,18 @@ impl Running {
                 row.name
             );
         };
-        reply
+        reply.map_err(|error| self.failed(&error))
+    }
+
+    /// What a call came to, without the name that only this process has for it.
+    fn failed(&self, error: &anyhow::Error) -> anyhow::Error {
+        let Some(status) = error.downcast_ref::<Status>() else {
+            return anyhow::anyhow!("{}: {error:#}", self.socket);
+        };
+        let named = self.switch.unavailable("");
+        let message = status.message();
+        let cause = message.strip_prefix(named.message()).unwrap_or(message);
+        not_there(&self.socket, cause)
     }
 }
 
@@ -194,7 +216,11 @@ async fn drive(connection: Connection) {
 }
 
 fn not_there(socket: &Address, cause: &str) -> anyhow::Error {
+    if cause.contains(REFUSED) {
+        return anyhow::anyhow!("{socket}: {cause}; try it as root, or as a user of `allow_uids`");
+    }
     anyhow::anyhow!(
-        "{socket}: {cause}; does criswitch run (systemctl status criswitch), and is this its socket (`listen`)?"
+        "{socket}: {cause}; does criswitch run (systemctl status criswitch), is this its socket (`listen`), and may this \
+        user ask (`allow_uids`)?"
     )
 }

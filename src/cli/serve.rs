@@ -88,9 +88,9 @@ async fn reloads(
 
 /// Reads the files beside the calls: a disk may be slow.
 async fn load(path: &Path) -> Result<Config, Problems> {
-    let path = path.to_owned();
-    let loaded = tokio::task::spawn_blocking(move || Config::load(&path)).await;
-    loaded.unwrap_or_else(|_| Err(Problems::default()))
+    let main = path.to_owned();
+    let loaded = tokio::task::spawn_blocking(move || Config::load(&main)).await;
+    loaded.unwrap_or_else(|error| Err(Problems::of_reading(path, error)))
 }
 
 fn start_watch(path: &Path) -> Option<Watch> {

@@ -1,35 +1,44 @@
 //! `criswitch status`: what the switch that runs says of its backends, its table and its last reload.
 
 use std::collections::HashMap;
-use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, SystemTime};
 
-use criswitch::changes::counted;
+use criswitch::address::Address;
 use criswitch::config::Config;
-use criswitch::cri::{ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox, StatusResponse};
+use criswitch::cri::{
+    ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox, StatusResponse, VersionResponse,
+};
+use criswitch::node::{BACKENDS_READY, NEEDED};
 use criswitch::rpc;
+use criswitch::wording::counted;
 use prost::Message;
 use serde_json::{Value as Json, json};
 
 use super::columns::{Paint, columns, painted};
 use super::probe::features_of;
-use super::running::{Backend, Info, Running, own_info};
-use super::{Status, Verdict, print};
+use super::running::{Backend, Handler, Info, Running, own_info};
+use super::{Status, Verdict, is_read, print, terminal};
 
 /// Between two looks with `--watch`.
 const PERIOD: Duration = Duration::from_secs(2);
-/// The conditions without which something is not ready.
-const NEEDED: [&str; 3] = ["RuntimeReady", "NetworkReady", "BackendsReady"];
 /// Clears a terminal and begins at its top.
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
 /// What was asked for.
 struct Answer {
+    socket: Address,
     status: StatusResponse,
-    /// None from another runtime than a switch.
-    info: Option<Json>,
-    /// None if they cannot be listed.
-    pods: Option<Vec<PodSandbox>>,
+    told: Told,
+    /// Or why they cannot be listed.
+    pods: anyhow::Result<Vec<PodSandbox>>,
+}
+
+/// What the one on the socket is.
+enum Told {
+    /// A switch, which says so of itself.
+    Own(Json),
+    /// Another runtime.
+    Foreign(VersionResponse),
 }
 
 impl Status {
@@ -38,52 +47,64 @@ impl Status {
             .enable_all()
             .build()?;
         runtime.block_on(async {
-            if !self.watch {
-                return self.show(&self.ask().await?);
+            if self.watch {
+                return self.watch().await;
             }
-            loop {
-                let answer = self.ask().await;
-                if io::stdout().is_terminal() {
-                    print(CLEAR)?;
-                }
-                match answer {
-                    Ok(answer) => drop(self.show(&answer)?),
-                    // It is being restarted, perhaps.
-                    Err(error) => writeln!(io::stdout().lock(), "{error:#}")?,
-                }
-                tokio::time::sleep(PERIOD).await;
-            }
+            let answer = self.ask().await?;
+            print(&self.text(&answer)?)?;
+            Ok(verdict(&answer))
         })
+    }
+
+    /// As long as somebody reads it.
+    async fn watch(&self) -> anyhow::Result<Verdict> {
+        let clear = terminal::width().map_or("", |_| CLEAR);
+        loop {
+            let text = match self.ask().await {
+                Ok(answer) => self.text(&answer)?,
+                // It is being restarted, perhaps.
+                Err(error) => terminal::wrapped(&format!("{error:#}\n")),
+            };
+            if !is_read(&format!("{clear}{text}"))? {
+                return Ok(Verdict::Fine);
+            }
+            tokio::time::sleep(PERIOD).await;
+        }
     }
 
     async fn ask(&self) -> anyhow::Result<Answer> {
         let socket = Config::listen_of(&self.file.path);
         let switch = Running::connect(&socket).await?;
         let status = switch.status().await?;
-        let pods = list_pods(&switch).await.ok();
+        let told = match own_info(&status) {
+            Some(info) => Told::Own(info),
+            None => Told::Foreign(switch.version().await.unwrap_or_default()),
+        };
         Ok(Answer {
-            info: own_info(&status),
+            pods: list_pods(&switch).await,
+            socket,
             status,
-            pods,
+            told,
         })
     }
 
-    fn show(&self, answer: &Answer) -> anyhow::Result<Verdict> {
-        let text = match &answer.info {
-            Some(info) if self.json => format!("{:#}\n", with_pods(info, answer)),
-            None if self.json => format!("{:#}\n", foreign_json(answer)),
-            Some(info) => text(&serde_json::from_value(info.clone())?, answer)?,
-            None => foreign(answer)?,
-        };
-        print(&text)?;
-        // Others are warnings, such as containerd's of deprecations.
-        let needed = conditions(answer).filter(|(kind, ..)| NEEDED.contains(kind));
-        let ready = answer.info.is_some() && needed.fold(true, |all, (_, status, _)| all && status);
-        Ok(if ready {
-            Verdict::Fine
-        } else {
-            Verdict::NotFine
-        })
+    fn text(&self, answer: &Answer) -> anyhow::Result<String> {
+        match &answer.told {
+            Told::Own(info) if self.json => Ok(format!("{:#}\n", with_pods(info, answer))),
+            Told::Own(info) => text(&serde_json::from_value(info.clone())?, answer),
+            Told::Foreign(who) if self.json => Ok(format!("{:#}\n", foreign_json(who, answer))),
+            Told::Foreign(who) => foreign(who, answer),
+        }
+    }
+}
+
+/// Not fine on another runtime's socket, or if a condition is false that is more than a warning.
+fn verdict(answer: &Answer) -> Verdict {
+    let needed = |kind: &str| NEEDED.contains(&kind) || kind == BACKENDS_READY;
+    let ready = conditions(answer).all(|(kind, status, _)| status || !needed(kind));
+    match answer.told {
+        Told::Own(_) if ready => Verdict::Fine,
+        _ => Verdict::NotFine,
     }
 }
 
@@ -137,26 +158,26 @@ fn configuration(info: &Info) -> String {
     let Some(last) = &info.reloads.last else {
         return text + "not reloaded since the start\n";
     };
-    text += &format!("reloaded {} ago: ", ago(&last.at));
+    text += &format!("last reload {} ago: ", ago(&last.at));
     let lines = match (&last.changes, &last.problems) {
         (_, Some(problems)) => format!("refused, nothing has changed\n{problems}"),
         (Some(changes), None) => changes.lines.join("\n"),
         (None, None) => "no outcome".to_owned(),
     };
     text += &lines.replace('\n', "\n  ");
-    text + "\n"
+    terminal::wrapped(&(text + "\n"))
 }
 
 fn backends(info: &Info) -> anyhow::Result<String> {
     let rows = info.backends.iter().map(|backend| {
-        let stale = backend.stale_list_age_seconds.map(|age| format!("{age} s"));
+        let stale = backend.stale_list_age_seconds.map(Duration::from_secs);
         [
             backend.name.clone(),
             state(backend),
             ago(&backend.since),
-            backend.pods.to_string(),
-            backend.containers.to_string(),
-            stale.unwrap_or_default(),
+            number(backend.pods),
+            number(backend.containers),
+            stale.map(span).unwrap_or_default(),
         ]
     });
     let paint = |column: usize, cell: &str| match (column, cell) {
@@ -168,6 +189,11 @@ fn backends(info: &Info) -> anyhow::Result<String> {
     };
     let header = ["BACKEND", "STATE", "SINCE", "PODS", "CONTAINERS", "STALE"];
     painted(&header, rows, paint)
+}
+
+/// Nothing if nobody knows.
+fn number(number: Option<usize>) -> String {
+    number.map(|number| number.to_string()).unwrap_or_default()
 }
 
 fn state(backend: &Backend) -> String {
@@ -195,7 +221,7 @@ fn places(info: &Info) -> anyhow::Result<String> {
 }
 
 fn handlers(info: &Info, answer: &Answer) -> anyhow::Result<String> {
-    let counts = answer.pods.as_deref().map(count_by_handler);
+    let counts = answer.pods.as_deref().ok().map(count_by_handler);
     let rows = info.handlers.iter().map(|row| {
         let pods = counts
             .as_ref()
@@ -206,24 +232,23 @@ fn handlers(info: &Info, answer: &Answer) -> anyhow::Result<String> {
         };
         [
             name,
-            row.backend.clone().unwrap_or_default(),
-            row.backend_handler.clone(),
-            pods.map(|pods| pods.to_string()).unwrap_or_default(),
+            place(row),
+            number(pods),
             short_features(&answer.status, &row.name),
             origin(&row.origin),
         ]
     });
-    columns(
-        &[
-            "HANDLER",
-            "BACKEND",
-            "CALLED THERE",
-            "PODS",
-            "FEATURES",
-            "ORIGIN",
-        ],
-        rows,
-    )
+    columns(&["HANDLER", "BACKEND", "PODS", "FEATURES", "ORIGIN"], rows)
+}
+
+/// The backend, and what it calls the handler if that is another name.
+fn place(row: &Handler) -> String {
+    let backend = row.backend.clone().unwrap_or_default();
+    match row.backend_handler.as_str() {
+        same if same == row.name => backend,
+        "" => format!("{backend} (its own default)"),
+        other => format!("{backend} as {other}"),
+    }
 }
 
 fn count_by_handler(pods: &[PodSandbox]) -> HashMap<&str, usize> {
@@ -258,10 +283,10 @@ fn faults(answer: &Answer) -> String {
     let bad = conditions(answer).filter(|(_, status, _)| !status);
     let lines = bad.map(|(kind, _, message)| format!("{kind} is false: {message}\n"));
     let mut text: String = lines.collect();
-    if answer.pods.is_none() {
-        text += "pods cannot be listed; try crictl pods for the reason\n";
+    if let Err(error) = &answer.pods {
+        text += &format!("pods cannot be listed: {error:#}\n");
     }
-    text
+    terminal::wrapped(&text)
 }
 
 /// What a restart would not know of.
@@ -270,32 +295,47 @@ fn needed_lines(info: &Info) -> String {
     let lines = backends.filter_map(|backend| {
         let line = backend.restart_needs.as_ref()?;
         let name = &backend.name;
-        Some(format!("{name} is kept for its pods; until they are gone a restart needs under [backends]:\n  {line}\n"))
+        Some(format!(
+            "until {name} is gone a restart needs under [backends]:\n  {line}\n"
+        ))
     });
     lines.collect()
 }
 
 /// Of another runtime.
-fn foreign(answer: &Answer) -> anyhow::Result<String> {
+fn foreign(who: &VersionResponse, answer: &Answer) -> anyhow::Result<String> {
     let rows = conditions(answer)
         .map(|(kind, status, message)| [kind.to_owned(), status.to_string(), message.to_owned()]);
     let conditions = columns(&["CONDITION", "STATUS", "MESSAGE"], rows)?;
-    Ok(format!(
-        "this socket is not criswitch's, but another runtime's\n\n{conditions}"
-    ))
+    let name =
+        format!("{} {}", who.runtime_name, who.runtime_version).replace(char::is_control, " ");
+    let who = match name.trim() {
+        "" => "another runtime",
+        name => name,
+    };
+    let head = format!(
+        "{} is not criswitch's socket, but that of {who}; try --config, or the socket that `listen` names\n",
+        answer.socket
+    );
+    Ok(format!("{}\n{conditions}", terminal::wrapped(&head)))
 }
 
-fn foreign_json(answer: &Answer) -> Json {
+fn foreign_json(who: &VersionResponse, answer: &Answer) -> Json {
     let conditions = conditions(answer).map(
         |(kind, status, message)| json!({ "type": kind, "status": status, "message": message }),
     );
-    json!({ "criswitch": false, "conditions": conditions.collect::<Vec<_>>() })
+    json!({
+        "criswitch": false,
+        "runtime": who.runtime_name,
+        "version": who.runtime_version,
+        "conditions": conditions.collect::<Vec<_>>(),
+    })
 }
 
 /// The switch's own words, with each handler's pods and features.
 fn with_pods(info: &Json, answer: &Answer) -> Json {
     let mut info = info.clone();
-    let counts = answer.pods.as_deref().map(count_by_handler);
+    let counts = answer.pods.as_deref().ok().map(count_by_handler);
     let rows = info.get_mut("handlers").and_then(Json::as_array_mut);
     for row in rows.into_iter().flatten().filter_map(Json::as_object_mut) {
         let name = row
@@ -313,12 +353,16 @@ fn with_pods(info: &Json, answer: &Answer) -> Json {
     info
 }
 
-/// How long ago a time was, in the two largest units.
+/// How long ago a time was.
 fn ago(time: &str) -> String {
     let Ok(time) = humantime::parse_rfc3339(time) else {
         return String::new();
     };
-    let age = SystemTime::now().duration_since(time).unwrap_or_default();
-    let age = humantime::format_duration(Duration::from_secs(age.as_secs())).to_string();
-    age.split(' ').take(2).collect::<Vec<_>>().join(" ")
+    span(SystemTime::now().duration_since(time).unwrap_or_default())
+}
+
+/// Whole seconds, in the two largest units.
+fn span(time: Duration) -> String {
+    let time = humantime::format_duration(Duration::from_secs(time.as_secs())).to_string();
+    time.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }

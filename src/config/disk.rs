@@ -12,20 +12,34 @@ use rustix::io::Errno;
 
 /// The largest file that is read, in bytes: a thousand rows take a tenth of it.
 const MOST_BYTES: u64 = 1 << 20;
+/// The most drop-ins that are read: each is a file that somebody has to look at, so a thousand are a mistake.
+const MOST_DROP_INS: usize = 256;
 /// To open a pipe does not wait for its other end then, and a terminal does not become the daemon's.
 const HARMLESS: OFlags = OFlags::NONBLOCK
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
 
 /// The drop-ins in `folder`, in the order of their names; none if there is no such directory.
+///
+/// # Errors
+/// Also if there are more than a configuration can have.
 pub(crate) fn drop_ins(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
-    let names: io::Result<Vec<_>> = entries.map(|entry| Ok(entry?.file_name())).collect();
-    let names = names?.into_iter().filter(|name| is_drop_in(name));
-    let mut paths: Vec<PathBuf> = names.map(|name| folder.join(name)).collect();
+    let mut paths = Vec::new();
+    for entry in entries {
+        let name = entry?.file_name();
+        if !is_drop_in(&name) {
+            continue;
+        }
+        if paths.len() == MOST_DROP_INS {
+            let what = format!("it has more than {MOST_DROP_INS} files *.toml");
+            return Err(io::Error::new(ErrorKind::QuotaExceeded, what));
+        }
+        paths.push(folder.join(name));
+    }
     paths.sort();
     Ok(paths)
 }

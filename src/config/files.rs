@@ -83,6 +83,7 @@ fn unreadable(place: &Place, error: &io::Error, problems: &mut Problems) {
         }
         ErrorKind::NotFound => "creating it, or another path after --config",
         ErrorKind::FileTooLarge => "a smaller file in its place",
+        ErrorKind::QuotaExceeded => "fewer of them, with more rows in each",
         ErrorKind::PermissionDenied => "a user who may read it",
         _ => "a readable file in its place",
     };

@@ -9,7 +9,7 @@ use super::problem::{near, nearest};
 use super::value::{Wrong, wrong};
 
 /// The switch's modules, whose level can be set alone.
-pub const MODULES: [&str; 42] = [
+pub const MODULES: [&str; 43] = [
     "address",
     "admission",
     "adopt",
@@ -52,6 +52,7 @@ pub const MODULES: [&str; 42] = [
     "telemetry",
     "watch",
     "wire",
+    "wording",
 ];
 
 /// What is logged, and how.

@@ -77,6 +77,18 @@ impl Place {
 }
 
 impl Problems {
+    /// The one problem of a configuration at `main` that nobody could read to its end.
+    pub fn of_reading(main: &Path, why: impl fmt::Display) -> Problems {
+        let mut problems = Problems::default();
+        let what = format_args!("reading the configuration broke off: {why}");
+        problems.tell(
+            &Place::start(0, main),
+            what,
+            "`criswitch check`, and tell criswitch's developers",
+        );
+        problems
+    }
+
     /// Whether there is nothing to tell.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

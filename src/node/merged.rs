@@ -5,14 +5,11 @@ use std::borrow::Cow;
 use bytes::{Bytes, BytesMut};
 use serde_json::Value as Json;
 
-use super::Said;
+use super::{BACKENDS_READY, NEEDED, Said};
 use crate::config::Table;
 use crate::listing::WRONG_CGROUP_DRIVER;
 use crate::merge;
 use crate::wire::{self, Malformed};
-
-/// The conditions without which a backend is not ready. Others are warnings, such as containerd's of deprecations.
-const NEEDED: [&str; 2] = ["RuntimeReady", "NetworkReady"];
 
 // `StatusResponse`.
 const CONDITIONS: u32 = 1;
@@ -112,7 +109,7 @@ fn faults(said: &Said, default: &Said) -> Result<Vec<String>, Malformed> {
     Ok(faults)
 }
 
-/// The condition that says which backends are not ready; the kubelet does not read it.
+/// The condition that says which backends are not ready.
 fn backends_ready(said: &[Said]) -> Result<Bytes, Malformed> {
     let mut all = Vec::new();
     if let Some(default) = said.first() {
@@ -121,8 +118,8 @@ fn backends_ready(said: &[Said]) -> Result<Bytes, Malformed> {
         }
     }
     Ok(match all.as_slice() {
-        [] => condition("BackendsReady", None),
-        all => condition("BackendsReady", Some(("BackendNotReady", &all.join("; ")))),
+        [] => condition(BACKENDS_READY, None),
+        all => condition(BACKENDS_READY, Some(("BackendNotReady", &all.join("; ")))),
     })
 }
 

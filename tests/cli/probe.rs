@@ -39,7 +39,8 @@ impl Node {
         let outcome = self.probe(&[], config).await;
         assert_eq!(outcome.code, code, "{}", outcome.stdout);
         let parts: Vec<&str> = outcome.stdout.split("\n\n").collect();
-        expected.assert_eq(&parts[3..].join("\n\n"));
+        let shown = parts[3..].join("\n\n");
+        expected.assert_eq(&shown.replace(text(self.folder.path()), "SOCKETS"));
     }
 
     /// Checks the code; what programs get.
@@ -245,13 +246,15 @@ async fn a_backend_that_cannot_be_reached_is_shown_with_the_cause_and_the_code_i
         TWO,
         1,
         expect![[r#"
-            BACKEND     ANSWER                                                          CGROUPS  ITS HANDLERS
-            containerd  containerd 2.4.2                                                systemd  runc crun
-            crio        failed: cannot connect: No such file or directory (os error 2)  -        -
+            BACKEND     ANSWER            CGROUPS  ITS HANDLERS
+            containerd  containerd 2.4.2  systemd  runc crun
+            crio        failed            -        -
 
             BACKEND     CONDITION     STATUS  WHY
             containerd  RuntimeReady  true    -
             containerd  NetworkReady  true    -
+
+            backend "crio" (SOCKETS/b): cannot connect: No such file or directory (os error 2)
         "#]],
     )
     .await;
@@ -275,8 +278,10 @@ async fn a_backend_that_answers_with_an_error_has_failed() {
         ONE,
         1,
         expect![[r#"
-            BACKEND  ANSWER                                                       CGROUPS  ITS HANDLERS
-            runc     failed: Status says Internal: the CRI plugin is 100% broken  -        -
+            BACKEND  ANSWER  CGROUPS  ITS HANDLERS
+            runc     failed  -        -
+
+            backend "runc" (SOCKETS/a): Status says Internal: the CRI plugin is 100% broken
         "#]],
     )
     .await;
@@ -302,8 +307,10 @@ async fn a_backend_that_does_not_answer_is_given_up() {
         ONE,
         1,
         expect![[r#"
-            BACKEND  ANSWER                       CGROUPS  ITS HANDLERS
-            runc     failed: no answer within 3s  -        -
+            BACKEND  ANSWER  CGROUPS  ITS HANDLERS
+            runc     failed  -        -
+
+            backend "runc" (SOCKETS/a): no answer within 3s
         "#]],
     )
     .await;

@@ -10,6 +10,11 @@ pub(crate) fn commands() -> Vec<String> {
     let help = run(&["--help"]).stdout;
     let (_, rest) = help.split_once("\nCommands:\n").unwrap();
     let lines = rest.lines().take_while(|line| !line.is_empty());
+    // What is about one may go on in a line that is further in.
+    let lines = lines.filter_map(|line| {
+        line.strip_prefix("  ")
+            .filter(|name| !name.starts_with(' '))
+    });
     let names = lines.filter_map(|line| line.split_whitespace().next());
     let commands: Vec<String> = names
         .filter(|name| *name != "help")

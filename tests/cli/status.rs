@@ -1,5 +1,12 @@
 //! `criswitch status` and `criswitch pods` against a daemon, another runtime, and nobody.
 
+use std::fs::{self, Permissions};
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::Command;
+
 use expect_test::{Expect, expect};
 use serde_json::{Value as Json, json};
 use tonic::Code;
@@ -60,27 +67,50 @@ async fn it_shows_backends_handlers_and_the_last_reload() {
         &["status"],
         0,
         expect![[r#"
-        criswitch 0.1.0, process PID
+            criswitch 0.1.0, process PID
 
-        configuration HASH, 1 file
-          /DIR/criswitch.toml
-        reloaded 0s ago: handler added: kata
-          backend added: kata
+            configuration HASH, 1 file
+              /DIR/criswitch.toml
+            last reload 0s ago: handler added: kata
+              backend added: kata
 
-        BACKEND  STATE  SINCE  PODS  CONTAINERS  STALE
-        runc     ready  0s     1     0           -
-        kata     ready  0s     1     0           -
+            BACKEND  STATE  SINCE  PODS  CONTAINERS  STALE
+            runc     ready  0s     1     0           -
+            kata     ready  0s     1     0           -
 
-        BACKEND  RUNTIME    SOCKET
-        runc     old 1.0.0  /DIR/old.sock
-        kata     new 1.0.0  /DIR/new.sock
+            BACKEND  RUNTIME    SOCKET
+            runc     old 1.0.0  /DIR/old.sock
+            kata     new 1.0.0  /DIR/new.sock
 
-        HANDLER         BACKEND  CALLED THERE  PODS  FEATURES  ORIGIN
-        kata            kata     kata          1     -         criswitch.toml:7
-        runc (default)  runc     runc          1     -         criswitch.toml:6
-    "#]],
+            HANDLER         BACKEND  PODS  FEATURES  ORIGIN
+            kata            kata     1     -         criswitch.toml:7
+            runc (default)  runc     1     -         criswitch.toml:6
+        "#]],
     )
     .await;
+    node.end().await;
+}
+
+#[tokio::test]
+async fn a_handler_with_another_name_at_its_backend_is_shown_with_that() {
+    let node = Node::start("").await;
+    let row = |handler| format!("{{ backend = \"runc\", handler = {handler:?} }}");
+    node.write(
+        "",
+        &format!("gvisor = {}\nplain = {}", row("runsc"), row("")),
+    );
+    assert_eq!(node.reload().await.code, 0);
+    let shown = run(&node, &["status"]).await.stdout;
+    let table = shown
+        .lines()
+        .skip_while(|line| !line.starts_with("HANDLER"));
+    let table: Vec<&str> = table.collect();
+    expect![[r#"
+        HANDLER         BACKEND                 PODS  FEATURES  ORIGIN
+        gvisor          runc as runsc           0     -         criswitch.toml:7
+        plain           runc (its own default)  0     -         criswitch.toml:8
+        runc (default)  runc                    0     -         criswitch.toml:6"#]]
+    .assert_eq(&table.join("\n"));
     node.end().await;
 }
 
@@ -94,7 +124,7 @@ async fn a_backend_that_is_down_is_shown_with_the_cause_and_the_code_is_1() {
 
         configuration HASH, 1 file
           /DIR/criswitch.toml
-        reloaded 0s ago: handler added: kata
+        last reload 0s ago: handler added: kata
           backend added: kata
 
         BACKEND  STATE  SINCE  PODS  CONTAINERS  STALE
@@ -105,12 +135,12 @@ async fn a_backend_that_is_down_is_shown_with_the_cause_and_the_code_is_1() {
         runc     old 1.0.0  /DIR/old.sock
         kata     new 1.0.0  /DIR/new.sock
 
-        HANDLER         BACKEND  CALLED THERE  PODS  FEATURES  ORIGIN
-        kata            kata     kata          -     -         criswitch.toml:7
-        runc (default)  runc     runc          -     -         criswitch.toml:6
+        HANDLER         BACKEND  PODS  FEATURES  ORIGIN
+        kata            kata     -     -         criswitch.toml:7
+        runc (default)  runc     -     -         criswitch.toml:6
 
         BackendsReady is false: backend "kata" (/DIR/new.sock): cannot connect: Connection refused (os error 111)
-        pods cannot be listed; try crictl pods for the reason
+        pods cannot be listed: /DIR/criswitch.sock: ListPodSandbox says Unavailable: backend "kata" (/DIR/new.sock): cannot connect: Connection refused (os error 111)
     "#]]).await;
     node.end().await;
 }
@@ -189,11 +219,20 @@ async fn pods_can_be_asked_for_by_handler_backend_and_namespace() {
     assert_eq!(lines(&["pods", "--namespace", "elsewhere"]).await, 0);
     let outcome = run(&node, &["pods", "--backend", "kat"]).await;
     assert_eq!(outcome.code, 1);
-    assert!(
-        outcome.stderr.contains("there are: runc, kata"),
-        "{}",
-        outcome.stderr
-    );
+    expect![[r#"
+        criswitch: no backend is named "kat"; there are: kata, runc
+    "#]]
+    .assert_eq(&outcome.stderr);
+    let outcome = run(&node, &["pods", "--handler", "kat"]).await;
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
+    expect![[r#"
+        criswitch: no handler is named "kat"; there are: kata, runc
+    "#]]
+    .assert_eq(&outcome.stderr);
+    // One that is gone, with its pod.
+    node.write("", "");
+    assert_eq!(node.reload().await.code, 0);
+    assert_eq!(lines(&["pods", "--handler", "kata"]).await, 1);
     node.end().await;
 }
 
@@ -212,13 +251,117 @@ async fn another_runtime_is_shown_as_far_as_it_goes() {
     let sim = Sim::new("runc");
     sim.serve_on(&socket);
     let outcome = run_beside(&["status", "--config", text(&files.main())]).await;
-    assert_eq!(outcome.code, 1);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (1, ""));
     expect![[r#"
-        this socket is not criswitch's, but another runtime's
+        SOCKET is not criswitch's socket, but that of runc 1.0.0; try --config, or the socket that `listen` names
 
         CONDITION     STATUS  MESSAGE
         RuntimeReady  true    -
         NetworkReady  true    -
     "#]]
-    .assert_eq(&outcome.stdout);
+    .assert_eq(&outcome.stdout.replace(text(&socket), "SOCKET"));
+    let outcome = run_beside(&["status", "--json", "--config", text(&files.main())]).await;
+    assert_eq!(outcome.code, 1);
+    let shown: Json = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(
+        (&shown["criswitch"], &shown["runtime"]),
+        (&json!(false), &json!("runc"))
+    );
+    assert_eq!(shown["conditions"][0]["type"], "RuntimeReady");
+}
+
+/// What the commands that ask a switch say where none answers.
+async fn refused(files: &Files) -> String {
+    let config = files.main();
+    let mut told = String::new();
+    for command in ["status", "pods", "reload"] {
+        let outcome = run_beside(&[command, "--config", text(&config)]).await;
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
+        told += &outcome.stderr.replace(text(&files.path("")), "DIR/");
+    }
+    told
+}
+
+#[tokio::test]
+async fn who_finds_no_switch_is_told_what_to_look_at() {
+    let files = Files::new();
+    let socket = files.path("socket");
+    files.write("criswitch.toml", &format!("listen = {socket:?}"));
+    expect![[r#"
+        criswitch: DIR/socket: cannot connect: No such file or directory (os error 2); does criswitch run (systemctl status criswitch), is this its socket (`listen`), and may this user ask (`allow_uids`)?
+        criswitch: DIR/socket: cannot connect: No such file or directory (os error 2); does criswitch run (systemctl status criswitch), is this its socket (`listen`), and may this user ask (`allow_uids`)?
+        criswitch: no reload (a change of `listen` needs a restart): DIR/socket: cannot connect: No such file or directory (os error 2); does criswitch run (systemctl status criswitch), is this its socket (`listen`), and may this user ask (`allow_uids`)?
+    "#]].assert_eq(&refused(&files).await);
+    files.write("socket", "");
+    let told = refused(&files).await;
+    let cause = "DIR/socket: cannot connect: Connection refused (os error 111); does criswitch run";
+    assert_eq!(told.matches(cause).count(), 3, "{told}");
+}
+
+#[tokio::test]
+async fn who_finds_another_server_than_a_runtime_is_told_where() {
+    let files = Files::new();
+    let socket = files.path("socket");
+    files.write("criswitch.toml", &format!("listen = {socket:?}"));
+    let listener = UnixListener::bind(&socket).unwrap();
+    std::thread::spawn(move || {
+        while let Ok((mut client, _)) = listener.accept() {
+            client.read_exact(&mut [0; 24]).ok();
+            client.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").ok();
+        }
+    });
+    // What breaks first is not always the same.
+    let told = refused(&files).await;
+    assert_eq!(told.lines().count(), 3, "{told}");
+    assert_eq!(told.matches("DIR/socket: ").count(), 3, "{told}");
+    assert_eq!(
+        told.matches("is this its socket (`listen`)").count(),
+        3,
+        "{told}"
+    );
+    assert!(!told.contains("backend"), "{told}");
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_ask_is_told_who_may() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let node = Node::start("").await;
+    // A test's directory is its own user's; the socket's mode is what is to refuse.
+    fs::set_permissions(node.files.path(""), Permissions::from_mode(0o755)).unwrap();
+    let binary = node.files.path("bin");
+    fs::copy(env!("CARGO_BIN_EXE_criswitch"), &binary).unwrap();
+    let ask = |command: &str| {
+        let mut ask = Command::new("setpriv");
+        ask.args(["--reuid=65534", "--clear-groups", text(&binary), command]);
+        let output = ask.args(["--config", text(&node.files.main())]).output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let told = String::from_utf8(output.stderr).unwrap();
+        told.replace(text(&node.files.path("")), "DIR/")
+    };
+    expect![[r#"
+        criswitch: DIR/criswitch.sock: cannot connect: Permission denied (os error 13); try it as root, or as a user of `allow_uids`
+    "#]].assert_eq(&ask("status"));
+    expect![[r#"
+        criswitch: no reload (a change of `listen` needs a restart): DIR/criswitch.sock: cannot connect: Permission denied (os error 13); try it as root, or as a user of `allow_uids`
+    "#]].assert_eq(&ask("reload"));
+    node.end().await;
+}
+
+#[tokio::test]
+async fn a_daemon_that_was_started_with_a_relative_path_is_found_from_anywhere() {
+    let node = Node::start_as("", |serve| {
+        let config = serve.get_args().last().map(Path::new).unwrap();
+        let mut relative = crate::command(&["serve", "--config", "criswitch.toml"]);
+        relative.current_dir(config.parent().unwrap());
+        relative
+    })
+    .await;
+    assert_eq!(node.reload().await.code, 0);
+    let shown = run(&node, &["status"]).await.stdout;
+    let config = node.files.main();
+    assert!(shown.contains(&format!("  {}\n", text(&config))), "{shown}");
+    node.end().await;
 }

@@ -15,21 +15,27 @@ fn help_and_version_are_answers() {
     let help = run(&["--help"]);
     assert_eq!((help.code, help.stderr.as_str()), (0, ""));
     expect![[r#"
-        One CRI socket in front of several container runtimes: each pod runs where its RuntimeClass says
+        One CRI socket in front of several container runtimes: each pod runs where its
+        RuntimeClass says
 
         Usage: criswitch <COMMAND>
 
         Commands:
-          serve        Serve the CRI on the configuration's socket until SIGTERM or SIGINT
+          serve        Serve the CRI on the configuration's socket until SIGTERM or
+                       SIGINT
           status       Show how the daemon is: its backends, its table, its last reload
           pods         Show which pod is where
-          reload       Make the daemon read its configuration again, and show what came of it
-          check        Tell every problem of the configuration, or show the table as it will run
-          manifests    Print the RuntimeClass of each handler of the table, for kubectl apply -f -
+          reload       Make the daemon read its configuration again, and show what came
+                       of it
+          check        Tell every problem of the configuration, or show the table as it
+                       will run
+          manifests    Print the RuntimeClass of each handler of the table, for kubectl
+                       apply -f -
           discover     Print a configuration for the runtimes that are on this node
           routes       Show what becomes of each RPC of the CRI
           completions  Print the script that completes the command line in a shell
-          man          Print this command's manual page, or write the pages of all commands to a directory
+          man          Print this command's manual page, or write the pages of all
+                       commands to a directory
           help         Print this message or the help of the given subcommand(s)
 
         Options:

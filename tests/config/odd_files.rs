@@ -80,6 +80,27 @@ fn a_file_is_read_up_to_its_largest_size_and_not_beyond() {
 }
 
 #[test]
+fn more_drop_ins_than_anybody_means_are_told_with_their_directory() {
+    let files = ConfigFiles::of(&[("criswitch.toml", RUNC.as_bytes()), ("conf.d/README", b"")]);
+    let folder = files.main().with_file_name("conf.d");
+    for number in 0..256 {
+        fs::write(folder.join(format!("{number}.toml")), "").unwrap();
+    }
+    assert_eq!(Config::load(&files.main()).unwrap().files.len(), 257);
+    fs::write(folder.join("one-more.toml"), "").unwrap();
+    let problems = Config::load(&files.main()).unwrap_err();
+    expect!["conf.d:1:1: cannot be read: it has more than 256 files *.toml; try fewer of them, with more rows in each"]
+        .assert_eq(&files.stable(&problems.to_string()));
+}
+
+#[test]
+fn a_reading_that_breaks_off_is_a_problem_with_a_reason() {
+    let problems = Problems::of_reading(Path::new("/c.toml"), "task 7 panicked");
+    expect!["/c.toml:1:1: reading the configuration broke off: task 7 panicked; try `criswitch check`, and tell criswitch's developers"]
+        .assert_eq(&problems.to_string());
+}
+
+#[test]
 fn a_drop_in_that_goes_while_it_is_read_was_not_there() {
     let files = ConfigFiles::of(&[("criswitch.toml", RUNC.as_bytes()), ("conf.d/.keep", b"")]);
     let folder = files.main().with_file_name("conf.d");

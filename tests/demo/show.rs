@@ -91,6 +91,10 @@ pub(super) fn commands(rig: &Rig) {
         println!("  crictl --runtime-endpoint $S {command}");
     }
     println!();
+    for command in ["status", "pods --handler runc"] {
+        println!("  cargo run --release -q -- {command} --config $D/criswitch.toml");
+    }
+    println!();
     println!("  A simulated runtime runs nothing: exec only says what it was told to run.");
     println!("  Ctrl-C ends the demo and removes DIR.");
 }

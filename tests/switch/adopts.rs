@@ -188,8 +188,8 @@ async fn a_backend_that_does_not_adopt_any_more_keeps_its_pods_only() {
         rig.reload(|directory| format!("{PLAIN}[backends]\nplain = \"{directory}/plain.sock\"\n"));
     let changes = outcome.result.unwrap();
     assert_eq!(
-        (changes.removed, changes.backends_draining[0].pods),
-        (vec!["kata".to_owned()], 1)
+        (changes.removed, changes.backends_draining[0].owns),
+        (vec!["kata".to_owned()], Some((1, 0)))
     );
     assert_eq!(
         rig.try_run("kata", "late").await.unwrap_err().code(),

@@ -96,8 +96,7 @@ async fn a_handler_that_is_gone_refuses_new_pods_and_its_pods_live_on() {
         changes.backends_draining,
         [Draining {
             name: "new".into(),
-            pods: 1,
-            containers: 0,
+            owns: Some((1, 0)),
             restart_needs: Some(format!("new = {:?}", rig.sim("new").socket())),
         }]
     );
@@ -112,6 +111,36 @@ async fn a_handler_that_is_gone_refuses_new_pods_and_its_pods_live_on() {
     let container = rig.create(&pod, "web").await;
     rig.start(&container).await.unwrap();
     assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
+}
+
+#[tokio::test]
+async fn the_line_for_a_restart_is_toml_that_says_what_the_files_said() {
+    let odd = "o\"l\\d\u{e9}";
+    let sims = [odd, "new"].map(|name| Sim::new(name).handlers(["runc"]));
+    let row = |directory: &str| format!("{directory}/{odd}.sock");
+    let rig = Rig::with_config(sims, |directory| {
+        let old = format!(
+            "{{ socket = '{}', list_timeout = '1m 5s', adopt = true }}",
+            row(directory)
+        );
+        format!("default = 'runc'\n[handlers]\nrunc = 'old'\n[backends]\nold = {old}\n")
+    })
+    .await;
+    rig.run_pod("runc", "web").await;
+    reload(&rig, "runc", "runc = \"new\"", &["new"]);
+    let line = told_of(&rig, "old").await["restartNeeds"].to_string();
+    let line: String = serde_json::from_str(&line).unwrap();
+    assert_eq!(line.lines().count(), 1, "{line}");
+    let told: toml::Table = toml::from_str(&line).unwrap();
+    let socket = row(rig.directory().to_str().unwrap());
+    // It is not to adopt: that would bring new pods to it.
+    let wanted = toml::toml! {
+        list_timeout = "1m 5s"
+    };
+    let wanted = wanted
+        .into_iter()
+        .chain([("socket".to_owned(), socket.into())]);
+    assert_eq!(told["old"], toml::Value::Table(wanted.collect()));
 }
 
 #[tokio::test]

@@ -1,10 +1,11 @@
 //! A new table while something is under way: backends not there yet, and calls that wait for one that goes.
 
 use criswitch::cri;
+use serde_json::Value as Json;
 use tonic::{Code, Status};
 
 use crate::events::{listening, next};
-use crate::faults::{hang, names, status, until_state};
+use crate::faults::{hang, names, status, told_of, until_state};
 use crate::reloads::{old_alone, reload, run_when_ready, table};
 use crate::support::{Client, PATIENCE, Rig, Sim};
 use crate::wait::until;
@@ -30,12 +31,23 @@ async fn a_backend_that_was_not_listed_since_the_start_is_kept_until_it_is() {
     rig.restart_switch().await;
     let changes = reload(&rig, "runc", "runc = \"new\"", &["new"]);
     assert_eq!(changes.backends_gone, Vec::<String>::new());
+    // A number would be a guess.
+    assert_eq!(changes.backends_draining[0].owns, None);
+    let line =
+        "backend draining: old, whose pods are not known before it has been listed; until old is";
+    assert!(changes.to_string().contains(line), "{changes}");
+    let old = told_of(&rig, "old").await;
+    assert_eq!(
+        (&old["pods"], &old["containers"]),
+        (&Json::Null, &Json::Null)
+    );
     run_when_ready(&rig, "runc", "after").await;
     // Nobody knows what it has, so there is no whole list.
     let refused = rig.pods().await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable, "{refused}");
     rig.sim("old").start();
-    until_state(&rig, "old", "ready").await;
+    let old = until_state(&rig, "old", "ready").await;
+    assert_eq!(old["pods"], 1);
     assert_eq!(names(&rig.pods().await.unwrap()), ["after", "before"]);
 }
 

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use criswitch::node::NEEDED;
+
 use super::Discovered;
 use super::plan::{Fate, Plan, Planned};
 use crate::cli::check::driver_name;
-
-/// The conditions that a kubelet needs of a runtime.
-const NEEDED: [&str; 2] = ["RuntimeReady", "NetworkReady"];
 
 /// The most urgent ones first.
 pub(super) fn notes(discovered: &Discovered) -> Vec<String> {

@@ -1,0 +1,191 @@
+//! What people see on a terminal of 80 columns, and programs behind a pipe.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::reload::Node;
+use crate::support::PATIENCE;
+use crate::{Outcome, main_file, run, run_beside, text};
+
+const COLUMNS: usize = 80;
+
+/// On a terminal of its own, whose output is read here; the arguments have no spaces.
+fn on_a_terminal(arguments: &[&str]) -> Outcome {
+    let binary = env!("CARGO_BIN_EXE_criswitch");
+    let typed = format!(
+        "stty cols {COLUMNS} && exec {binary} {}",
+        arguments.join(" ")
+    );
+    let mut script = Command::new("script");
+    script.args(["--quiet", "--return", "--command", &typed, "/dev/null"]);
+    script.env_remove("NO_COLOR");
+    let output = script.stdin(Stdio::null()).output().unwrap();
+    Outcome {
+        code: output.status.code().unwrap(),
+        stdout: String::from_utf8(output.stdout).unwrap().replace('\r', ""),
+        stderr: String::new(),
+    }
+}
+
+async fn on_a_terminal_beside(arguments: &[&str]) -> Outcome {
+    let arguments: Vec<String> = arguments.iter().map(|&text| text.to_owned()).collect();
+    let run = move || on_a_terminal(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    tokio::task::spawn_blocking(run).await.unwrap()
+}
+
+/// What is left of it without the codes for colours, where no line may be too long.
+#[track_caller]
+fn fits(shown: &str) -> String {
+    let mut parts = shown.split("\u{1b}[");
+    let first = parts.next().unwrap_or_default().to_owned();
+    let plain = parts.fold(first, |plain, part| plain + part.split_once('m').unwrap().1);
+    for line in plain.lines() {
+        assert!(line.chars().count() <= COLUMNS, "{line}");
+    }
+    plain
+}
+
+#[test]
+fn the_help_of_every_command_fits_with_and_without_a_terminal() {
+    let commands = crate::shell::commands();
+    for command in commands.iter().map(String::as_str).chain([""]) {
+        let arguments: Vec<&str> = command.split_terminator(' ').chain(["--help"]).collect();
+        let piped = run(&arguments).stdout;
+        assert_eq!(fits(&piped), piped, "no colour for a pipe");
+        assert_eq!(fits(&on_a_terminal(&arguments).stdout), piped);
+    }
+}
+
+#[test]
+fn problems_fit_a_terminal_and_are_a_line_each_through_a_pipe() {
+    let files = main_file("listen = '/nowhere/criswitch.sock'\nlog.level = 'loud'");
+    let config = files.main();
+    for arguments in [
+        &["check", "--config", text(&config)][..],
+        &["status", "--config", text(&config)],
+        &["discover", "--root", "/nowhere", "/nowhere/criswitch.sock"],
+    ] {
+        let piped = run(arguments);
+        let shown = on_a_terminal(arguments);
+        assert_eq!(shown.code, piped.code);
+        assert_eq!(fits(&shown.stdout).replace("\n  ", " "), piped.stderr);
+        let widest = piped.stderr.lines().map(str::len).max();
+        assert!(widest > Some(COLUMNS), "{}", piped.stderr);
+    }
+}
+
+#[test]
+fn routes_fit_a_terminal_and_say_the_same_as_through_a_pipe() {
+    let shown = fits(&on_a_terminal(&["routes"]).stdout);
+    let joined = shown.replace("\n              ", " ");
+    let piped = run(&["routes"]).stdout;
+    for line in piped.lines().skip(1) {
+        let mut cells = line
+            .split("  ")
+            .map(str::trim)
+            .filter(|cell| !cell.is_empty());
+        let name = cells.next().unwrap();
+        let (_, below) = joined.split_once(&format!("{name}\n")).unwrap();
+        let below = below.split("\n\n").next().unwrap();
+        for cell in cells.filter(|cell| *cell != "-") {
+            assert!(below.contains(&format!("  {cell}")), "{name}: {below}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_told_in_whole_words_and_colours_on_a_terminal() {
+    let node = Node::start("").await;
+    node.write("", "kata = \"/nowhere/kata.sock\"");
+    assert_eq!(node.reload().await.code, 0);
+    let config = node.files.main();
+    let arguments = ["status", "--config", text(&config)];
+    while node.info().await["backends"][1]["state"] != "down" {}
+    let shown = on_a_terminal_beside(&arguments).await;
+    assert_eq!(shown.code, 1);
+    assert!(
+        shown.stdout.contains("\u{1b}[31mdown, new\u{1b}[0m"),
+        "{}",
+        shown.stdout
+    );
+    let fault = "\nBackendsReady is false: backend \"kata\" (/nowhere/kata.sock): cannot connect: No such file or directory (os error 2)\n";
+    let whole = fits(&shown.stdout).replace("\n  ", " ");
+    assert!(whole.contains(fault), "{whole}");
+    let probe = ["check", "--probe", "--config", text(&config)];
+    let shown = on_a_terminal_beside(&probe).await;
+    assert_eq!(shown.code, 1);
+    fits(&shown.stdout);
+    node.end().await;
+}
+
+/// The headers of the tables in a text, as words.
+fn headers(text: &str) -> BTreeSet<Vec<&str>> {
+    let is_title = |word: &str| word.bytes().all(|byte| byte.is_ascii_uppercase());
+    let lines = text.lines().map(|line| line.split_whitespace().collect());
+    lines
+        .filter(|words: &Vec<&str>| {
+            words.len() > 2
+                && words
+                    .iter()
+                    .all(|word| is_title(word.trim_end_matches("/NAME")))
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn the_documents_show_the_tables_with_the_columns_that_they_have() {
+    let node = Node::start("").await;
+    let config = node.files.main();
+    let mut shown = String::new();
+    for arguments in [&["check", "--probe", "--node"][..], &["status"], &["pods"]] {
+        let arguments = [arguments, &["--config", text(&config)]].concat();
+        shown += &run_beside(&arguments).await.stdout;
+    }
+    let ours = headers(&shown);
+    assert_eq!(ours.len(), 9, "{ours:#?}");
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for document in ["README.md", "docs/live-change.md", "docs/provisioning.md"] {
+        let text = fs::read_to_string(sources.join(document)).unwrap();
+        // crictl's are not ours.
+        let theirs: Vec<_> = headers(&text)
+            .into_iter()
+            .filter(|header| !header.contains(&"CREATED"))
+            .collect();
+        for header in &theirs {
+            assert!(ours.contains(header), "{document}: {header:?}");
+        }
+        assert!(
+            document.ends_with("provisioning.md") || theirs.len() > 2,
+            "{document}: {theirs:?}"
+        );
+    }
+    node.end().await;
+}
+
+#[tokio::test]
+async fn watching_ends_when_nobody_reads_it_any_more() {
+    let node = Node::start("").await;
+    let watch = ["status", "--watch", "--config", text(&node.files.main())].map(str::to_owned);
+    let watched = tokio::task::spawn_blocking(move || {
+        let mut watch = crate::command(&watch.each_ref().map(String::as_str));
+        let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
+        let mut first = String::new();
+        let mut shown = BufReader::new(watch.stdout.take().unwrap());
+        shown.read_line(&mut first).unwrap();
+        drop(shown);
+        let begin = Instant::now();
+        let code = watch.wait().unwrap().code();
+        (first, code, begin.elapsed())
+    });
+    let (first, code, took) = tokio::time::timeout(PATIENCE, watched)
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(first.starts_with("criswitch "), "{first}");
+    assert_eq!(code, Some(0), "after {took:?}");
+    node.end().await;
+}
