@@ -104,7 +104,8 @@ fn key_of_a_10_kb_create_container(bencher: Bencher) {
 #[divan::bench]
 fn owner_among_5000_containers(bencher: Bencher) {
     let mut owners = Owners::default();
-    owners.own_pod(&id(1_000_000), 0, PodNames::default());
+    let asked = owners.mark();
+    owners.own_pod(&id(1_000_000), 0, PodNames::default(), asked);
     owners
         .learn(Kind::Container, 0, &list(0, 2500), Owners::default().mark())
         .unwrap();

@@ -265,7 +265,10 @@ impl Backend {
     pub(crate) fn set(&self, state: State) {
         let changed = self.link().state.name() != state.name();
         if changed {
-            log_change(self, &state);
+            // Of one that is gone that was the last word.
+            if !*self.gone.borrow() {
+                log_change(self, &state);
+            }
             self.unanswered.store(0, Ordering::Relaxed);
         }
         self.link.send_modify(|link| {

@@ -196,7 +196,7 @@ impl fmt::Display for Changes {
 
 /// Whether it is kept for its pods from now on, or from now on without a row of its own.
 fn is_left(before: &Live, after: &Live, backend: BackendId) -> bool {
-    before.takes_pods(backend) && !after.takes_pods(backend)
+    !before.drains(backend) && after.drains(backend)
         || before.names(backend) && !after.names(backend)
 }
 

@@ -42,11 +42,13 @@ pub enum Reason {
     Memory,
     /// A request that was not complete in time.
     Unfinished,
+    /// A reply, or events, for which there was no room beside what the client leaves unread.
+    Unread,
 }
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Reason; 9] = [
+    pub const ALL: [Reason; 10] = [
         Reason::User,
         Reason::Connections,
         Reason::Calls,
@@ -56,6 +58,7 @@ impl Reason {
         Reason::Size,
         Reason::Memory,
         Reason::Unfinished,
+        Reason::Unread,
     ];
 
     /// As the metric's label has it.
@@ -70,6 +73,7 @@ impl Reason {
             Reason::Size => "size",
             Reason::Memory => "memory",
             Reason::Unfinished => "unfinished",
+            Reason::Unread => "unread",
         }
     }
 }

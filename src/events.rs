@@ -20,6 +20,7 @@ use tonic::{Code, Status};
 
 use crate::backend::{Backend, own_headers};
 use crate::call::{Call, Failed};
+use crate::counts::Reason;
 use crate::link::State;
 use crate::owners::{BackendId, Mark};
 use crate::reply::{self, Reply};
@@ -133,7 +134,10 @@ impl Listener {
         let end = match self.told.recv().await {
             Ok(Ok(event)) => return Some((Ok(Frame::data(wire::frame(&event))), self)),
             Ok(Err(end)) => end,
-            Err(RecvError::Lagged(_)) => reply::trailers(&status::does_not_read(QUEUE)),
+            Err(RecvError::Lagged(_)) => {
+                self.switch.counts.refuse(Reason::Unread);
+                reply::trailers(&status::does_not_read(QUEUE))
+            }
             Err(RecvError::Closed) => reply::trailers(&status::shutting_down()),
         };
         self.ended = true;

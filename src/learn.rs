@@ -55,21 +55,22 @@ impl Switch {
             }
             Then::LostImage => backend.images_changed(),
             Then::OwnPod(id, config) => {
-                self.own_pod(call, backend, reply, id, config)?;
+                self.own_pod(call, backend, reply, (id, config), asked)?;
             }
             Then::OwnContainer(path) => {
                 let id = created(backend, reply, path)?;
                 telemetry::note_id(Kind::Container, id);
                 let pod = of.map_or("", |(_, pod)| pod);
                 if self.has(backend) {
-                    self.owners().own_container(id, backend.id, pod);
+                    self.owners().own_container(id, backend.id, pod, asked.mark);
                 }
             }
             Then::OwnRestored(id, containers, config) => {
-                let pod = self.own_pod(call, backend, reply, id, config)?;
+                let pod = self.own_pod(call, backend, reply, (id, config), asked)?;
                 let containers = wire::strings(reply, containers);
                 for container in containers.map_err(|fault| backend.malformed(&fault))? {
-                    self.owners().own_container(container, backend.id, pod);
+                    self.owners()
+                        .own_container(container, backend.id, pod, asked.mark);
                 }
             }
             Then::Forget => {
@@ -128,8 +129,8 @@ impl Switch {
         call: &Call,
         backend: &Backend,
         reply: &'a [u8],
-        id: Path,
-        config: Path,
+        (id, config): (Path, Path),
+        asked: Asked,
     ) -> Result<&'a str, Status> {
         let id = created(backend, reply, id)?;
         telemetry::note_id(Kind::Pod, id);
@@ -137,7 +138,7 @@ impl Switch {
         let request = call.message();
         let names = wire::bytes(&request, config).and_then(PodNames::of_config);
         self.owners()
-            .own_pod(id, backend.id, names.unwrap_or_default());
+            .own_pod(id, backend.id, names.unwrap_or_default(), asked.mark);
         Ok(id)
     }
 

@@ -106,15 +106,17 @@ pub mod watch;
 pub mod wire;
 pub mod wording;
 
-/// Serves `switch` on `listener` until `shutdown`, and for at most `drain` longer what is in flight then.
+/// Serves `switch` on `listener` until `shutdown`, and for at most `drain` longer what is in flight then; meanwhile its
+/// metrics, on what was `passed` for them or where its configuration says.
 pub async fn serve(
     switch: Arc<switch::Switch>,
     listener: listener::Listener,
+    passed: Option<metrics::PassedMetrics>,
     shutdown: impl Future<Output = ()>,
 ) {
     // Both end with this function, and the connections with them.
     let _connected = keep_connected(&switch);
-    let _metrics = metrics::keep_serving(&switch);
+    let _metrics = metrics::keep_serving(&switch, passed);
     listener.serve(switch, shutdown).await;
 }
 

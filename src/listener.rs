@@ -26,7 +26,8 @@ use crate::switch::Switch;
 pub use bound::BindError;
 pub(crate) use bound::Bound;
 use bound::SocketFile;
-pub use passed::{Passed, PassedError};
+pub use passed::{Passed, PassedError, PassedSocket};
+pub(crate) use passed::{listens, same, there};
 
 /// Calls at once on one connection; the kubelet has one for each service.
 const MAX_STREAMS: u32 = 2000;
@@ -65,7 +66,7 @@ impl Listener {
     /// # Errors
     /// [`PassedError::Elsewhere`] if it is not at `address`.
     pub fn on(
-        passed: Passed,
+        passed: PassedSocket,
         address: &Address,
         allow_uids: &[u32],
     ) -> Result<Listener, PassedError> {

@@ -55,14 +55,14 @@ impl Live {
         Live::of(self.config.clone(), self.backends.clone(), self.before)
     }
 
-    /// The table after a reload. A socket that is there already stays the same backend; `keep` says which of those
-    /// that no file names any more stay for their pods.
+    /// The table after a reload. A socket that is there already stays the same backend; `keep` says whether one that no
+    /// file names any more stays for its pods beside those that stay anyway.
     pub(crate) fn next(
         &self,
         mut config: Config,
         next_id: &mut BackendId,
         connect: impl Fn(&BackendConfig) -> Backend,
-        keep: impl Fn(&Backend) -> bool,
+        keep: impl Fn(&Backend, &[Arc<Backend>]) -> bool,
     ) -> Live {
         self.identify(&mut config.table, next_id);
         let backends = config.table.backends.iter();
@@ -75,9 +75,9 @@ impl Live {
                 Err(_) => Arc::new(connect(row)),
             })
             .collect();
-        let unnamed = self.backends.iter().filter(|backend| keep(backend));
-        for backend in unnamed {
-            if !backends.iter().any(|named| named.id == backend.id) {
+        for backend in &self.backends {
+            let named = backends.iter().any(|named| named.id == backend.id);
+            if !named && keep(backend, &backends) {
                 take_another_name(backend, &backends);
                 backends.push(Arc::clone(backend));
             }
@@ -107,13 +107,13 @@ impl Live {
         }
     }
 
-    /// The same without `gone`.
-    pub(crate) fn without(&self, gone: &HashSet<BackendId>) -> Live {
-        let stays = |backend: &&Arc<Backend>| !gone.contains(&backend.id);
+    /// The same with no other backends than these.
+    pub(crate) fn with_only(&self, left: &HashSet<BackendId>) -> Live {
+        let stays = |backend: &&Arc<Backend>| left.contains(&backend.id);
         Live::of(
             self.config.clone(),
             self.backends.iter().filter(stays).cloned().collect(),
-            self.before.filter(|id| !gone.contains(id)),
+            self.before.filter(|id| left.contains(id)),
         )
     }
 

@@ -2,6 +2,7 @@
 //! loopback. Nothing that goes wrong here may end or hold up a call.
 
 mod families;
+mod passed;
 mod samples;
 mod seen;
 
@@ -21,7 +22,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus::{TEXT_FORMAT, TextEncoder};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
 use crate::backend::error_chain;
@@ -30,6 +31,7 @@ use crate::listener::{BindError, Bound};
 use crate::switch::Switch;
 
 pub use families::{FAMILIES, Family, Kind};
+pub use passed::PassedMetrics;
 use samples::Samples;
 use seen::Seen;
 
@@ -63,6 +65,8 @@ enum OpenError {
 /// An open place.
 enum Door {
     Socket(Bound),
+    /// A Unix socket too, whose file is another's.
+    Passed(UnixListener),
     Loopback(TcpListener),
 }
 
@@ -72,13 +76,32 @@ enum Reader {
     Loopback(TcpStream),
 }
 
-/// Serves metrics of `switch` where its configuration says so, as long as the task lives.
-pub fn keep_serving(switch: &Arc<Switch>) -> JoinSet<Infallible> {
+/// Serves metrics of `switch` on what was passed for them, else where its configuration says so, as long as the task
+/// lives.
+pub fn keep_serving(switch: &Arc<Switch>, passed: Option<PassedMetrics>) -> JoinSet<Infallible> {
     let mut task = JoinSet::new();
-    if let Some(place) = switch.live().config.metrics.clone() {
-        task.spawn(serve(Arc::clone(switch), place));
+    let place = switch.live().config.metrics.clone();
+    let passed = passed.and_then(|passed| passed.unless_elsewhere(place.as_ref()));
+    match (passed, place) {
+        (Some(passed), _) => drop(task.spawn(serve_passed(Arc::clone(switch), passed))),
+        (None, Some(place)) => drop(task.spawn(serve(Arc::clone(switch), place))),
+        (None, None) => {}
     }
     task
+}
+
+async fn serve_passed(switch: Arc<Switch>, passed: PassedMetrics) -> Infallible {
+    let listen = passed.place();
+    match Door::passed(passed) {
+        Ok(door) => {
+            tracing::info!(%listen, passed = true, "serving metrics");
+            door.serve(switch).await
+        }
+        Err(error) => {
+            tracing::error!(%listen, %error, "metrics are not served");
+            std::future::pending().await
+        }
+    }
 }
 
 /// Pods matter more than metrics: the switch goes on without a place that cannot be had, until it can.
@@ -114,6 +137,19 @@ impl Door {
         }
     }
 
+    fn passed(passed: PassedMetrics) -> io::Result<Door> {
+        match passed {
+            PassedMetrics::Socket(socket) => {
+                socket.set_nonblocking(true)?;
+                UnixListener::from_std(socket).map(Door::Passed)
+            }
+            PassedMetrics::Loopback(socket) => {
+                socket.set_nonblocking(true)?;
+                TcpListener::from_std(socket).map(Door::Loopback)
+            }
+        }
+    }
+
     async fn serve(self, switch: Arc<Switch>) -> Infallible {
         let mut readers = JoinSet::new();
         loop {
@@ -136,6 +172,7 @@ impl Door {
     async fn accept(&self) -> io::Result<Reader> {
         Ok(match self {
             Door::Socket(bound) => Reader::Socket(bound.socket.accept().await?.0),
+            Door::Passed(socket) => Reader::Socket(socket.accept().await?.0),
             Door::Loopback(socket) => Reader::Loopback(socket.accept().await?.0),
         })
     }

@@ -91,16 +91,21 @@ impl Owners {
         Mark(self.clock)
     }
 
-    /// `backend` answered a call that creates with this pod.
-    pub fn own_pod(&mut self, id: &str, backend: BackendId, names: PodNames) {
-        let entry = self.created(backend, names);
-        self.pods.insert(id.to_owned(), entry);
+    /// `backend` answered a call that creates, sent at `asked`, with this pod: its own, unless it was removed since.
+    pub fn own_pod(&mut self, id: &str, backend: BackendId, names: PodNames, asked: Mark) {
+        if !removed_since(&self.removed, asked).contains(id) {
+            let entry = self.created(backend, names);
+            self.pods.insert(id.to_owned(), entry);
+        }
     }
 
-    /// `backend` answered a call that creates with this container of `pod`.
-    pub fn own_container(&mut self, id: &str, backend: BackendId, pod: &str) {
-        let entry = self.created(backend, pod.to_owned());
-        self.containers.insert(id.to_owned(), entry);
+    /// The same with this container of `pod`, which may have been removed with that.
+    pub fn own_container(&mut self, id: &str, backend: BackendId, pod: &str, asked: Mark) {
+        let removed = removed_since(&self.removed, asked);
+        if !removed.contains(id) && !removed.contains(pod) {
+            let entry = self.created(backend, pod.to_owned());
+            self.containers.insert(id.to_owned(), entry);
+        }
     }
 
     fn created<T>(&mut self, backend: BackendId, more: T) -> Entry<T> {
@@ -149,13 +154,7 @@ impl Owners {
     ) -> Result<Vec<Claim>, Malformed> {
         self.clock += 1;
         let now = self.clock;
-        let since = self
-            .removed
-            .iter()
-            .rev()
-            .take_while(|removed| removed.at > asked.0);
-        let since = since.filter(|removed| removed.by_us);
-        let removed: HashSet<&str> = since.map(|removed| removed.id.as_str()).collect();
+        let removed = removed_since(&self.removed, asked);
         match kind {
             Kind::Pod => {
                 let names = PodNames::of_listed;
@@ -263,12 +262,10 @@ impl Owners {
         }
     }
 
-    /// Whether `backend` has something that no other lists.
-    pub fn owns_alone(&self, kind: Kind, backend: BackendId) -> bool {
-        match kind {
-            Kind::Pod => owns_alone(&self.pods, backend),
-            Kind::Container => owns_alone(&self.containers, backend),
-        }
+    /// Whether something that `backend` has would be nobody's without it, if of the others those remain of which
+    /// `remains` is true.
+    pub fn would_lose(&self, backend: BackendId, remains: &impl Fn(BackendId) -> bool) -> bool {
+        would_lose(&self.pods, backend, remains) || would_lose(&self.containers, backend, remains)
     }
 
     /// `backend` is gone: what another lists too is that one's.
@@ -283,6 +280,14 @@ impl Owners {
     pub fn count(&self, backend: BackendId) -> (usize, usize) {
         (count(&self.pods, backend), count(&self.containers, backend))
     }
+}
+
+/// What was removed through the switch after `asked`.
+fn removed_since(removed: &VecDeque<Removed>, asked: Mark) -> HashSet<&str> {
+    let since = removed.iter().rev();
+    let since = since.take_while(|removed| removed.at > asked.0);
+    let by_us = since.filter(|removed| removed.by_us);
+    by_us.map(|removed| removed.id.as_str()).collect()
 }
 
 fn learn<T>(
@@ -364,10 +369,17 @@ fn of<T>(entries: &HashMap<String, Entry<T>>, backend: BackendId) -> HashSet<&st
     its.map(|(id, _)| id.as_str()).collect()
 }
 
-fn owns_alone<T>(entries: &HashMap<String, Entry<T>>, backend: BackendId) -> bool {
-    entries
-        .values()
-        .any(|entry| entry.backend == backend && entry.rival.is_none())
+fn would_lose<T>(
+    entries: &HashMap<String, Entry<T>>,
+    backend: BackendId,
+    remains: &impl Fn(BackendId) -> bool,
+) -> bool {
+    entries.values().any(|entry| match entry.owner() {
+        Owner::One(owner) => owner == backend,
+        Owner::Disputed(one, other) => {
+            one == backend && !remains(other) || other == backend && !remains(one)
+        }
+    })
 }
 
 fn count<T>(entries: &HashMap<String, Entry<T>>, backend: BackendId) -> usize {

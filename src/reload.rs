@@ -3,7 +3,7 @@
 //! Reads no file: the configuration comes checked, or with the problems that keep it from being used.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use serde_json::{Value as Json, json};
@@ -14,7 +14,6 @@ use crate::changes::Changes;
 use crate::config::{Config, Key, Problems};
 use crate::live::Live;
 use crate::owners::BackendId;
-use crate::rpc::Kind;
 use crate::switch::Switch;
 
 /// How many outcomes are remembered.
@@ -125,7 +124,7 @@ impl Switch {
         }
         let connect = |row: &_| Backend::new(row, self.max_message, self.dialer.clone());
         let mut reloads = self.reloads();
-        let keep = |backend: &Backend| self.is_needed(backend);
+        let keep = |backend: &Backend, others: &[Arc<Backend>]| self.is_needed(backend, others);
         let after = before.next(config, &mut reloads.next_id, connect, keep);
         drop(reloads);
         warn_of_disputes(&before, &after);
@@ -160,32 +159,34 @@ impl Switch {
     /// Backends that no file names any more go as soon as they own nothing.
     pub(crate) fn let_go(&self) {
         let live = self.live();
-        let idle = live.unnamed().filter(|backend| !self.is_needed(backend));
-        let idle: Vec<_> = idle.cloned().collect();
-        if idle.is_empty() {
+        let mut left = live.backends.clone();
+        for backend in live.unnamed() {
+            // One after the other: two may have the same pods.
+            if !self.is_needed(backend, &left) {
+                left.retain(|other| other.id != backend.id);
+            }
+        }
+        if left.len() == live.backends.len() {
             return;
         }
-        let gone: HashSet<_> = idle.iter().map(|backend| backend.id).collect();
-        for backend in idle {
+        let left: HashSet<_> = left.iter().map(|backend| backend.id).collect();
+        let gone = live.backends.iter();
+        for backend in gone.filter(|backend| !left.contains(&backend.id)) {
             let name = backend.name();
             tracing::info!(backend = %name, socket = %backend.socket, "backend is gone: it owns nothing any more");
-            self.forget_backend(&backend);
+            self.forget_backend(backend);
         }
-        self.live.send_replace(live.without(&gone).into());
+        self.live.send_replace(live.with_only(&left).into());
     }
 
-    /// Whether a pod or container would be lost without it. What one has that takes part is not known before it has
-    /// been listed; one that never took part was promised to nobody.
-    fn is_needed(&self, backend: &Backend) -> bool {
+    /// Whether a pod or container would be lost without it, if of the others these remain. What one has that takes part
+    /// is not known before it has been listed; one that never took part was promised to nobody.
+    fn is_needed(&self, backend: &Backend, others: &[Arc<Backend>]) -> bool {
         if backend.has_joined() && !self.question.has_listed(backend.id) {
             return true;
         }
-        let owners = self.owners();
-        let kinds = [Kind::Pod, Kind::Container];
-        let owns = kinds
-            .iter()
-            .any(|kind| owners.owns_alone(*kind, backend.id));
-        owns || backend.may_have_unknown()
+        let remains = |id| others.iter().any(|other| other.id == id);
+        self.owners().would_lose(backend.id, &remains) || backend.may_have_unknown()
     }
 
     /// How many pods and containers a backend owns; nobody knows before it has been listed.

@@ -17,6 +17,7 @@ use tonic::Status;
 
 use crate::answer::Answer;
 use crate::backend::{Backend, error_chain};
+use crate::counts::{Counts, Reason};
 use crate::ending::Cut;
 use crate::memory::{Held, Memory, Unread};
 use crate::telemetry::CallLog;
@@ -120,7 +121,12 @@ pub(crate) fn watched(reply: Reply, mut log: CallLog, cut: Cut) -> Reply {
 
 /// `reply`, which counts in the memory of its client's connection until it is sent; if there is none, it is refused, or
 /// ended where that shows.
-pub(crate) fn counted(reply: Reply, rpc: &'static str, unread: &Memory) -> Reply {
+pub(crate) fn counted(
+    reply: Reply,
+    rpc: &'static str,
+    unread: &Memory,
+    counts: &Arc<Counts>,
+) -> Reply {
     if reply.body().is_end_stream() {
         return reply;
     }
@@ -130,9 +136,10 @@ pub(crate) fn counted(reply: Reply, rpc: &'static str, unread: &Memory) -> Reply
         .grow(usize::try_from(there).unwrap_or(usize::MAX))
         .is_err()
     {
+        counts.refuse(Reason::Unread);
         return of_status(&status::unread_replies(rpc, unread.limit()));
     }
-    let limit = unread.limit();
+    let (limit, counts) = (unread.limit(), Arc::clone(counts));
     reply.map(|inner| {
         let inner = Some(inner);
         Counted {
@@ -140,6 +147,7 @@ pub(crate) fn counted(reply: Reply, rpc: &'static str, unread: &Memory) -> Reply
             held,
             rpc,
             limit,
+            counts,
         }
         .boxed_unsync()
     })
@@ -244,6 +252,8 @@ struct Counted {
     held: Held,
     rpc: &'static str,
     limit: usize,
+    /// Where it is told if it was refused.
+    counts: Arc<Counts>,
 }
 
 impl Counted {
@@ -274,6 +284,7 @@ impl http_body::Body for Counted {
                 Ok(data) => Frame::data(data),
                 Err(_) => {
                     self.inner = None;
+                    self.counts.refuse(Reason::Unread);
                     let status = status::unread_replies(self.rpc, self.limit);
                     Frame::trailers(trailers(&status))
                 }

@@ -38,6 +38,11 @@ pub const MAX_CALLS: usize = 4096;
 /// How long a client may take to send a request, which is one message: clients that stop in the middle must not add up.
 pub const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 
+/// The header of a call that is to be answered soon, also while backends are waited for at a start.
+pub const SOON: &str = "criswitch-soon";
+/// How long such a call waits for them all the same: those that are there are connected by then.
+const SOON_WAIT: Duration = Duration::from_secs(1);
+
 /// The table, its backends, and what is known of them.
 #[derive(Debug)]
 pub struct Switch {
@@ -132,7 +137,7 @@ impl Switch {
         let answered = match row.log {
             // What was changed must be told, and takes little.
             Log::Change => answered,
-            Log::Read | Log::Poll => reply::counted(answered, row.name, &unread),
+            Log::Read | Log::Poll => reply::counted(answered, row.name, &unread, &self.counts),
         };
         let reply = reply::watched(answered, log, cut);
         reply::holding(reply, place)
@@ -169,7 +174,8 @@ impl Switch {
     }
 
     /// Before every backend has been there once, calls that concern them all wait for these, for so long as
-    /// `start_wait` says: the kubelet takes the first answers for the node's state.
+    /// `start_wait` says: the kubelet takes the first answers for the node's state. Who asks for [`SOON`] sees that
+    /// they are not there.
     async fn started(&self, call: &Call) {
         let all = match call.row.goes {
             // Whoever listens before the backends are there hears of what they have then.
@@ -177,10 +183,14 @@ impl Switch {
             Goes::Default | Goes::All(..) | Goes::Image(_, ImageRule::List(_)) => true,
             _ => false,
         };
-        if all && Instant::now() < self.start_by && !self.question.complete(&call.live) {
+        let by = match call.headers.contains_key(SOON) {
+            true => self.start_by.min(Instant::now() + SOON_WAIT),
+            false => self.start_by,
+        };
+        if all && Instant::now() < by && !self.question.complete(&call.live) {
             let joined = call.live.joined();
             let ready = join_all(joined.iter().map(|backend| backend.ready()));
-            tokio::time::timeout_at(self.start_by, ready).await.ok();
+            tokio::time::timeout_at(by, ready).await.ok();
         }
     }
 

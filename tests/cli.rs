@@ -28,10 +28,14 @@ mod machine;
 mod manifests;
 #[path = "cli/node.rs"]
 mod node;
+#[path = "cli/node_rancher.rs"]
+mod node_rancher;
 #[path = "cli/notify.rs"]
 mod notify;
 #[path = "cli/passed.rs"]
 mod passed;
+#[path = "cli/passed_metrics.rs"]
+mod passed_metrics;
 #[path = "cli/probe.rs"]
 mod probe;
 #[path = "cli/reload.rs"]

@@ -39,7 +39,8 @@ fn a_pod_from_before_1970_is_not_the_newest_of_its_uid() {
         created_at: 1,
         ..PodNames::default()
     };
-    owners.own_pod("today", 0, names);
+    let asked = owners.mark();
+    owners.own_pod("today", 0, names, asked);
     let metadata = cri::PodSandboxMetadata {
         uid: "uid".to_owned(),
         ..Default::default()

@@ -1,6 +1,7 @@
 //! `criswitch check --node`: whether the machine is set up for the switch. Reads files, changes nothing, dials nobody.
 
 mod kubelet;
+mod rancher;
 mod sockets;
 
 use std::fmt;
@@ -16,6 +17,7 @@ use super::columns::columns;
 use super::probe::{Probe, cgroup_driver};
 use super::terminal;
 use kubelet::Kubelet;
+use rancher::Rancher;
 
 const CRICTL: &str = "/etc/crictl.yaml";
 /// Where crictl would be, if it is installed.
@@ -64,7 +66,8 @@ pub(super) fn look(config: &Config, probes: Option<&[Probe]>, root: &Path) -> No
     if let Some(driver) = default.and_then(cgroup_driver) {
         kubelet.judge_cgroup_driver(&driver_name(driver), &mut findings);
     }
-    let crictl = crictl(&root, &switch, &mut findings);
+    let rancher = kubelet.rancher.as_ref();
+    let crictl = crictl(rancher, &root, &switch, &mut findings);
     sockets::judge(config, &root, &mut findings);
     Node {
         kubelet,
@@ -74,8 +77,14 @@ pub(super) fn look(config: &Config, probes: Option<&[Probe]>, root: &Path) -> No
 }
 
 /// None where crictl has no say: it would look for a runtime by itself.
-fn crictl(root: &Root<'_>, switch: &str, findings: &mut Vec<Finding>) -> Option<Setting> {
-    let path = Path::new(CRICTL);
+fn crictl(
+    rancher: Option<&Rancher>,
+    root: &Root<'_>,
+    switch: &str,
+    findings: &mut Vec<Finding>,
+) -> Option<Setting> {
+    let path = crictl_file(rancher, root);
+    let (path, place) = (path.as_path(), path.display());
     let told = findings.len();
     let file = root.yaml(path, findings);
     // What cannot be read may have told it.
@@ -85,22 +94,34 @@ fn crictl(root: &Root<'_>, switch: &str, findings: &mut Vec<Finding>) -> Option<
         .any(|program| root.at(Path::new(program)).exists());
     let get = |key| Setting::of(file.as_ref()?, key, path);
     let (runtime, images) = (get("runtime-endpoint"), get("image-endpoint"));
-    let hint = format!("runtime-endpoint: {switch}");
+    let mut hint = format!("runtime-endpoint: {switch}");
+    if path != Path::new(CRICTL) {
+        hint += &format!(" in {CRICTL}, and CRI_CONFIG_FILE={CRICTL}");
+    }
     match &runtime {
         Some(runtime) if !same(&runtime.value, switch) => {
             let what = format!("crictl asks {}, not the switch", runtime.value);
-            tell(findings, CRICTL, what, hint);
+            tell(findings, &place, what, hint);
         }
         None if readable && (installed || file.is_some()) => {
-            tell(findings, CRICTL, "crictl is not told whom to ask", hint);
+            tell(findings, &place, "crictl is not told whom to ask", hint);
         }
         _ => {}
     }
     if let Some(images) = images.filter(|images| !same(&images.value, switch)) {
         let what = format!("crictl asks {} for images, not the switch", images.value);
-        tell(findings, CRICTL, what, "leaving image-endpoint out");
+        tell(findings, &place, what, "leaving image-endpoint out");
     }
     runtime
+}
+
+/// k3s and RKE2 have one of their own, which their crictl reads unless `CRI_CONFIG_FILE` says another.
+fn crictl_file(rancher: Option<&Rancher>, root: &Root<'_>) -> PathBuf {
+    let usual = PathBuf::from(CRICTL);
+    match rancher.map(Rancher::crictl) {
+        Some(own) if !root.at(&usual).exists() && root.at(&own).exists() => own,
+        _ => usual,
+    }
 }
 
 fn tell(
@@ -137,7 +158,10 @@ impl Node {
         let kubelet = &self.kubelet;
         let running = kubelet.pid.map(|pid| Setting {
             name: "kubelet",
-            value: "running".to_owned(),
+            value: match &kubelet.rancher {
+                Some(rancher) => format!("running, by {}", rancher.program),
+                None => "running".to_owned(),
+            },
             from: kubelet::process(pid),
         });
         let settings = [
@@ -227,6 +251,16 @@ impl Root<'_> {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             bytes => Ok(Some(String::from_utf8_lossy(&bytes?).into_owned())),
         }
+    }
+
+    /// The files of a directory that end so, by their names.
+    fn files_in(&self, folder: &Path, end: &str) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.at(folder)).into_iter().flatten();
+        let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
+        let mut paths: Vec<PathBuf> = names.map(|name| folder.join(name)).collect();
+        paths.retain(|path| path.extension().is_some_and(|its| its == end));
+        paths.sort();
+        paths
     }
 
     /// None where there is no such file, or none that can be read, which is told.

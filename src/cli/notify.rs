@@ -56,8 +56,14 @@ impl Notify {
         })
     }
 
-    /// Tells all of these in one message.
+    /// Tells all of these in one message; none once the end has begun, since one that stops is never ready again.
     pub(super) fn tell(&self, states: &[NotifyState<'_>]) {
+        if !self.ending.get() {
+            self.send(states);
+        }
+    }
+
+    fn send(&self, states: &[NotifyState<'_>]) {
         if let Some(messages) = &self.messages {
             let lines: Vec<_> = states.iter().map(ToString::to_string).collect();
             messages.try_send(lines.join("\n")).ok();
@@ -76,10 +82,10 @@ impl Notify {
         loop {
             tokio::time::sleep(every).await;
             if watchdog.is_some() {
-                self.tell(&[NotifyState::Watchdog]);
+                self.send(&[NotifyState::Watchdog]);
             }
             let status = status(switch);
-            if status != told && !self.ending.get() {
+            if status != told {
                 self.tell(&[NotifyState::Status(&status)]);
                 told = status;
             }
@@ -90,7 +96,7 @@ impl Notify {
     pub(super) fn stopping(&self, drain: Duration) {
         self.ending.set(true);
         let most = (drain + END_MARGIN).as_micros();
-        self.tell(&[
+        self.send(&[
             NotifyState::Stopping,
             NotifyState::Status("finishing the calls in flight"),
             NotifyState::ExtendTimeoutUsec(most.try_into().unwrap_or(u32::MAX)),

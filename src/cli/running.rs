@@ -11,6 +11,7 @@ use criswitch::cri::{StatusRequest, StatusResponse, VersionRequest, VersionRespo
 use criswitch::dialer::{Connection, Dialer};
 use criswitch::node::WITH_PODS;
 use criswitch::rpc::{self, Row};
+use criswitch::switch::SOON;
 use http::{HeaderMap, HeaderValue};
 use prost::Message;
 use serde::Deserialize;
@@ -19,7 +20,7 @@ use tonic::Status;
 
 use super::probe;
 
-/// How long it may take for an answer: right after a start its Status waits for backends, 30 s unless set otherwise.
+/// How long it may take for an answer.
 const LIMIT: Duration = Duration::from_secs(35);
 /// As large as any reply can be that it makes.
 const MAX_MESSAGE: usize = 1 << 30;
@@ -178,7 +179,10 @@ impl Running {
         headers: &HeaderMap,
         request: &impl Message,
     ) -> anyhow::Result<Bytes> {
-        let call = probe::call_with(&self.switch, &self.wire, row, headers, request);
+        let mut headers = headers.clone();
+        // A person wants to see which backend is waited for.
+        headers.insert(SOON, HeaderValue::from_static("1"));
+        let call = probe::call_with(&self.switch, &self.wire, row, &headers, request);
         let Ok(reply) = tokio::time::timeout(LIMIT, call).await else {
             bail!(
                 "{}: no answer to {} within {LIMIT:?}",

@@ -31,18 +31,18 @@ pub(super) fn serve(config: Config) -> anyhow::Result<Verdict> {
         let shutdown = shutdown()?;
         let hangup = signal(SignalKind::hangup())?;
         let (listen, uids) = (&config.listen, &config.allow_uids);
-        let (listener, passed) = match passed {
-            Some(passed) => (Listener::on(passed, listen, uids)?, true),
-            None => (Listener::bind(listen, uids)?, false),
+        let (was_passed, listener) = match passed.cri {
+            Some(socket) => (true, Listener::on(socket, listen, uids)?),
+            None => (false, Listener::bind(listen, uids)?),
         };
-        tracing::info!(%listen, passed, "serving");
+        tracing::info!(%listen, passed = was_passed, "serving");
         let switch = Arc::new(Switch::new(config, &Dialer::Socket));
         let shutdown = async {
             shutdown.await;
             notify.stopping(switch.live().config.drain);
         };
         tokio::select! {
-            () = criswitch::serve(Arc::clone(&switch), listener, shutdown) => Ok(Verdict::Fine),
+            () = criswitch::serve(Arc::clone(&switch), listener, passed.metrics, shutdown) => Ok(Verdict::Fine),
             never = notify.keep(&switch) => match never {},
             never = reloads(&switch, &log, &notify, hangup) => match never {},
         }

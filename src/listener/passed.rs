@@ -1,28 +1,42 @@
-//! A listening socket that was passed by whoever started the process, as systemd does (`sd_listen_fds(3)`).
+//! Listening sockets that were passed by whoever started the process, as systemd does (`sd_listen_fds(3)`): the one of
+//! the CRI, and one for metrics, told apart by their names.
 //!
-//! It is somebody else's: nothing here binds, changes or removes it. Only what is exactly right is taken.
+//! They are somebody else's: nothing here binds, changes or removes one. Only what is exactly right is taken.
 
 use std::env;
 use std::fs;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use listenfd::ListenFd;
 
+use crate::metrics::PassedMetrics;
+
 /// What the unit has to say.
 const HINT: &str = "a socket unit needs exactly one `ListenStream=` with the path of `listen`";
-
 /// A passed descriptor that cannot be served on.
 #[derive(Debug, thiserror::Error)]
 pub enum PassedError {
     /// `LISTEN_FDS` cannot be read.
     #[error("LISTEN_FDS is {0:?}, not a number of descriptors")]
     Count(String),
+    /// They are not all there, or their names are not as many.
+    #[error("cannot use the sockets that were passed (LISTEN_FDS, LISTEN_FDNAMES)")]
+    Names(#[source] io::Error),
     /// More than the one that is needed.
-    #[error("{0} sockets were passed (LISTEN_FDS); {HINT}")]
-    Several(usize),
+    #[error(
+        "{} sockets were passed (LISTEN_FDS), named {}; {HINT}, and one for metrics `FileDescriptorName={}`",
+        .0.len(),
+        .0.join(", "),
+        PassedMetrics::NAME,
+    )]
+    Several(Vec<String>),
+    /// None for clients.
+    #[error("a socket for metrics alone was passed (LISTEN_FDS); start criswitch.socket too")]
+    MetricsAlone,
     /// It is something else.
     #[error("what was passed (LISTEN_FDS) is no Unix stream socket; {HINT}")]
     Kind(#[source] io::Error),
@@ -44,34 +58,63 @@ pub enum PassedError {
     System(#[from] io::Error),
 }
 
+/// What was passed to this process.
+#[derive(Debug, Default)]
+pub struct Passed {
+    /// Where clients dial.
+    pub cri: Option<PassedSocket>,
+    /// Where metrics are read.
+    pub metrics: Option<PassedMetrics>,
+}
+
 /// A Unix stream socket that listens, passed to this process.
 #[derive(Debug)]
-pub struct Passed(UnixListener);
+pub struct PassedSocket(UnixListener);
 
 impl Passed {
-    /// Takes it from the environment; `None` if nothing was passed to this process. To be called once, before there is
+    /// Takes them from the environment; none if nothing was passed to this process. To be called once, before there is
     /// a second thread: it clears the variables.
     ///
     /// # Errors
-    /// [`PassedError`], for what is not exactly one Unix stream socket that listens.
-    pub fn take() -> Result<Option<Passed>, PassedError> {
+    /// [`PassedError`], for what is not exactly one Unix stream socket that listens. What is wrong with the one for
+    /// metrics is logged, and keeps no call from being served.
+    pub fn take() -> Result<Passed, PassedError> {
         let own = std::process::id().to_string();
         let Some(count) = env::var_os("LISTEN_FDS") else {
-            return Ok(None);
+            return Ok(Passed::default());
         };
         if env::var_os("LISTEN_PID").is_none_or(|pid| pid != *own) {
             // Another process' that was inherited.
-            return Ok(None);
+            return Ok(Passed::default());
         }
         let count = count.to_string_lossy();
-        match count.parse() {
-            Ok(0) => Ok(None),
-            Ok(1) => take_first().map(Some),
-            Ok(several) => Err(PassedError::Several(several)),
+        match count.parse::<u32>() {
+            Ok(0) => Ok(Passed::default()),
+            Ok(_) => Passed::by_name(&names()?),
             Err(_) => Err(PassedError::Count(count.into_owned())),
         }
     }
 
+    /// What has the name of those for metrics is for metrics, whatever it is; the other one may have any.
+    fn by_name(names: &[String]) -> Result<Passed, PassedError> {
+        let places = |metrics: bool| {
+            let all = names.iter().enumerate();
+            let those = all.filter(move |(_, name)| (*name == PassedMetrics::NAME) == metrics);
+            those.map(|(place, _)| place).collect::<Vec<_>>()
+        };
+        let mut passed = ListenFd::from_env();
+        match *places(false) {
+            [place] => Ok(Passed {
+                cri: Some(take_cri(&mut passed, place)?),
+                metrics: PassedMetrics::take(&mut passed, &places(true)),
+            }),
+            [] => Err(PassedError::MetricsAlone),
+            _ => Err(PassedError::Several(names.to_vec())),
+        }
+    }
+}
+
+impl PassedSocket {
     /// The socket, if it is the one at `listen`; says what is odd about its file.
     pub(super) fn at(self, listen: &Path, others: bool) -> Result<UnixListener, PassedError> {
         let address = self.0.local_addr()?;
@@ -89,18 +132,31 @@ impl Passed {
     }
 }
 
-fn take_first() -> Result<Passed, PassedError> {
-    let taken = ListenFd::from_env().take_unix_listener(0);
-    let socket = taken.map_err(PassedError::Kind)?;
-    let socket = socket.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
-    if !rustix::net::sockopt::socket_acceptconn(&socket).map_err(io::Error::from)? {
+/// Their names in their order; without any, all have the same.
+fn names() -> Result<Vec<String>, PassedError> {
+    let passed = sd_notify::listen_fds_with_names().map_err(PassedError::Names)?;
+    Ok(passed.map(|(_, name)| name).collect())
+}
+
+fn take_cri(passed: &mut ListenFd, place: usize) -> Result<PassedSocket, PassedError> {
+    let taken = passed.take_unix_listener(place);
+    let socket = taken.and_then(there).map_err(PassedError::Kind)?;
+    if !listens(&socket)? {
         return Err(PassedError::NotListening);
     }
-    Ok(Passed(socket))
+    Ok(PassedSocket(socket))
+}
+
+pub(crate) fn there<T>(taken: Option<T>) -> io::Result<T> {
+    taken.ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+pub(crate) fn listens(socket: &impl AsFd) -> io::Result<bool> {
+    Ok(rustix::net::sockopt::socket_acceptconn(socket)?)
 }
 
 /// Whether two paths lead to one file: `/var/run` is `/run`.
-fn same(one: &Path, other: &Path) -> bool {
+pub(crate) fn same(one: &Path, other: &Path) -> bool {
     let real = |path| fs::canonicalize(path).ok();
     one == other || real(one).is_some_and(|one| real(other) == Some(one))
 }

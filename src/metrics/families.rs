@@ -93,7 +93,7 @@ pub const FAMILIES: &[Family] = &[
         out.add(&[], seen.switch.memory.used() as f64);
     }),
     counter("criswitch_refusals_total", &["reason"],
-        "What the switch refused by itself: clients, requests, calls.", |seen, out| {
+        "What the switch refused by itself: clients, requests, calls, replies to who leaves others unread.", |seen, out| {
             for reason in Reason::ALL {
                 out.add(&[reason.name()], seen.switch.counts.refused(reason) as f64);
             }

@@ -3,7 +3,12 @@
 //! A run of 2,000 schedules reloads the switch some 2,800 times, about 800 of them with a mistake in the files, so that
 //! nothing may change; the last line tells how many it was.
 // A program for the terminal; no crate could reach what is in it.
-#![allow(clippy::print_stdout, unreachable_pub, clippy::unwrap_used)]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    unreachable_pub,
+    clippy::unwrap_used
+)]
 
 mod shorten;
 mod simulation;

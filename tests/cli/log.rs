@@ -6,6 +6,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::process::Child;
 
+use criswitch::cri::ContainerStatusRequest;
+
+use crate::reload::Node;
 use crate::{command, main_file, text};
 
 /// What systemd says of a daemon's output.
@@ -110,4 +113,22 @@ fn a_module_may_be_silent_or_alone() {
     );
     let line = first_line("log.level = 'off,backend=warn'", Systemd::Silent);
     assert!(line.contains(" WARN criswitch::backend"), "{line:?}");
+}
+
+#[tokio::test]
+async fn a_reload_lets_one_module_say_more_and_another_takes_that_back() {
+    let node = Node::start("").await;
+    for level in ["info", "info,telemetry=debug", "info,backend=debug"] {
+        node.write(&format!("log.level = {level:?}"), "");
+        assert_eq!(node.reload().await.code, 0);
+        let of_nothing = ContainerStatusRequest::default();
+        let mut client = node.client().runtime();
+        client.container_status(of_nothing).await.unwrap_err();
+    }
+    let log = node.whole_log().await;
+    let debug = log.iter().filter(|line| line.contains("DEBUG"));
+    let debug: Vec<_> = debug.collect();
+    assert_eq!(debug.len(), 1, "{log:#?}");
+    assert!(debug[0].contains("criswitch::telemetry"), "{debug:?}");
+    assert!(debug[0].contains("ContainerStatus"), "{debug:?}");
 }

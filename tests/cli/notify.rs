@@ -10,6 +10,7 @@ use crate::config_files::ConfigFiles;
 use crate::serve::{Daemon, one_backend};
 use crate::support::{Client, PATIENCE, Sim};
 use crate::text;
+use crate::told::Told;
 
 fn serve(files: &ConfigFiles, manager: &Path, watchdog_usec: &str) -> Command {
     let mut command = crate::command(&["serve", "--config", text(&files.main())]);
@@ -97,4 +98,37 @@ async fn a_service_manager_that_hangs_holds_no_call_up_nor_the_end() {
         client.version(VersionRequest::default()).await.unwrap();
     }
     assert_eq!(daemon.ends_after("TERM").await, Some(0));
+}
+
+#[tokio::test]
+async fn a_reload_after_the_end_has_begun_does_not_make_it_ready_again() {
+    let (files, listen, backend) = one_backend();
+    let (socket, path) = manager(&files);
+    let sim = Sim::new("runc");
+    sim.serve_on(&backend);
+    let mut daemon = Told::start_as(serve(&files, &path, "0"));
+    told(&socket, "READY=1").await;
+    let client = Client::new(&listen);
+    sim.hold("RunPodSandbox");
+    let call = tokio::spawn(async move { client.run_pod("", "web").await });
+    sim.until(|journal| journal.held == ["RunPodSandbox"]).await;
+    daemon.signal("TERM");
+    told(&socket, "STOPPING=1").await;
+    daemon.signal("HUP");
+    let reloaded = move || {
+        daemon.until(" reloaded ");
+        daemon
+    };
+    let daemon = tokio::task::spawn_blocking(reloaded).await.unwrap();
+    sim.release("RunPodSandbox");
+    call.await.unwrap().unwrap();
+    let ends = tokio::task::spawn_blocking(|| daemon.ends());
+    ends.await.unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let mut buffer = [0; 4096];
+    while let Ok(length) = socket.recv(&mut buffer) {
+        let message = std::str::from_utf8(&buffer[..length]).unwrap();
+        assert!(!message.contains("READY"), "{message}");
+        assert!(!message.contains("RELOADING"), "{message}");
+    }
 }

@@ -129,6 +129,11 @@ impl Node {
         }
     }
 
+    /// All that the daemon has said, once it has been ended.
+    pub(crate) async fn whole_log(self) -> Vec<String> {
+        self.daemon.whole_log("TERM").await
+    }
+
     pub(crate) async fn end(self) {
         assert_eq!(self.daemon.ends_after("TERM").await, Some(0));
         drop((self.old, self.new));

@@ -12,8 +12,9 @@ use serde_json::{Value as Json, json};
 use tonic::Code;
 
 use crate::reload::{Files, Node};
-use crate::support::Sim;
-use crate::{Outcome, run_beside, text};
+use crate::serve::{Daemon, one_backend};
+use crate::support::{PATIENCE, Sim};
+use crate::{Outcome, command, run_beside, text};
 
 async fn run(node: &Node, arguments: &[&str]) -> Outcome {
     let file = node.files.main();
@@ -157,6 +158,23 @@ async fn programs_get_the_same_with_pods_and_features_of_each_handler() {
         json!(["kata"])
     );
     node.end().await;
+}
+
+#[tokio::test]
+async fn right_after_a_start_it_does_not_wait_for_backends_that_are_not_there() {
+    let (files, _, _) = one_backend();
+    let config = std::fs::read_to_string(files.main()).unwrap();
+    std::fs::write(files.main(), format!("start_wait = '10m'\n{config}")).unwrap();
+    let serve = command(&["serve", "--config", text(&files.main())]);
+    let _daemon = Daemon::start_as(serve).await;
+    let path = files.main();
+    let status = ["status", "--config", text(&path)];
+    let outcome = tokio::time::timeout(PATIENCE, run_beside(&status));
+    let outcome = outcome.await.unwrap();
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (1, ""));
+    let shown = outcome.stdout;
+    assert!(shown.contains("\nrunc     down "), "{shown}");
+    assert!(shown.contains("BackendsReady is false: backend"), "{shown}");
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! What the daemon says while it serves, all of it.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
@@ -19,7 +19,11 @@ pub(crate) struct Told {
 impl Told {
     /// Starts it and waits until it serves.
     pub(crate) fn start(files: &ConfigFiles) -> Told {
-        let mut serve = command(&["serve", "--config", text(&files.main())]);
+        Told::start_as(command(&["serve", "--config", text(&files.main())]))
+    }
+
+    /// The same, by this command.
+    pub(crate) fn start_as(mut serve: Command) -> Told {
         let mut child = serve.stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (sender, lines) = channel();
@@ -46,6 +50,17 @@ impl Told {
                 return line;
             }
         }
+    }
+
+    /// Waits for its end.
+    pub(crate) fn ends(mut self) {
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let kill = Command::new("kill").args(["-s", name, &pid]).status();
+        assert!(kill.unwrap().success());
     }
 
     /// Ends it; all that it ever said.

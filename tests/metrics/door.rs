@@ -11,6 +11,7 @@ use criswitch::switch::Switch;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::logged::Logged;
 use crate::page::{Page, ask, connected, converse, rig};
 use crate::support::{PATIENCE, Rig, Sim};
 
@@ -103,12 +104,13 @@ async fn answered(port: u16) -> Option<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_in_use_is_tried_again_until_it_is_free() {
+async fn an_address_in_use_is_told_once_and_tried_again_until_it_is_free() {
+    let logged = Logged::here();
     let directory = tempfile::tempdir().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = taken.local_addr().unwrap().port();
     let switch = switch(directory.path(), &format!("127.0.0.1:{port}"));
-    let _serving = metrics::keep_serving(&switch);
+    let _serving = metrics::keep_serving(&switch, None);
     // The clock jumps to the next try each time.
     tokio::time::sleep(Duration::from_secs(100)).await;
     drop(taken);
@@ -116,6 +118,10 @@ async fn an_address_in_use_is_tried_again_until_it_is_free() {
     tokio::time::sleep(Duration::from_secs(31)).await;
     let reply = answered(port).await.unwrap();
     assert!(reply.contains("criswitch_build_info"), "{reply}");
+    let address = format!("127.0.0.1:{port}");
+    let told = logged.lines(&["metrics are not served", &address]);
+    assert!(told.len() == 1 && told[0].contains("ERROR"), "{told:#?}");
+    assert!(told[0].contains("stop who listens there"), "{told:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -123,7 +129,7 @@ async fn a_reader_that_never_asks_loses_its_place() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("m.sock");
     let switch = switch(directory.path(), socket.to_str().unwrap());
-    let _serving = metrics::keep_serving(&switch);
+    let _serving = metrics::keep_serving(&switch, None);
     let mut silent = Vec::new();
     // More than there are places for.
     for _ in 0..10 {

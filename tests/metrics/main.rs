@@ -7,6 +7,8 @@
 mod support;
 
 mod door;
+#[path = "../switch/logged.rs"]
+mod logged;
 mod page;
 mod prometheus;
 mod used;

@@ -20,6 +20,8 @@ use machine::{CONFIG, until};
 use support::IMAGE;
 
 const UPGRADES: u32 = 5;
+/// Who listens at 127.0.0.1:9199, as the kernel shows it.
+const METRICS: &str = "0100007F:23EF 00000000:0000 0A";
 
 #[tokio::test]
 #[ignore = "needs root, systemd and the package: tests/package/run.sh"]
@@ -28,7 +30,11 @@ async fn what_is_installed_starts_nothing_and_leaves_the_kubelet_alone() {
     let kubelet = debian.show("kubelet", "InvocationID");
     let units = debian.files("/etc/systemd");
     debian.install(FIRST).await;
-    for unit in ["criswitch.socket", "criswitch.service"] {
+    for unit in [
+        "criswitch.socket",
+        "criswitch-metrics.socket",
+        "criswitch.service",
+    ] {
         assert_eq!(debian.show(unit, "ActiveState"), "inactive");
         assert_eq!(debian.show(unit, "UnitFileState"), "disabled");
     }
@@ -137,9 +143,14 @@ async fn a_removal_stops_it_and_keeps_the_configuration_and_a_purge_leaves_nothi
     fs::write(&drop_in, "[handlers]\ncrun = '/run/backends/runc.sock'\n").unwrap();
     let client = debian.client();
     client.run_pod("kata", "web").await.unwrap();
+    debian.systemctl(&["enable", "--quiet", "criswitch-metrics.socket"]);
+    assert_eq!(debian.restart().await, "");
+    assert!(debian.metrics().contains("criswitch_build_info"));
 
     debian.dpkg(&["--remove", "criswitch"]).await;
     assert!(!debian.socket().exists());
+    let listening = debian.runs("cat", &["/proc/net/tcp"]);
+    assert!(!listening.contains(METRICS), "{listening}");
     assert!(!debian.at("usr/bin/criswitch").exists());
     assert_eq!(debian.config(), CONFIG);
     assert!(drop_in.exists());

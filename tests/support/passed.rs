@@ -1,4 +1,4 @@
-//! Programs that get a socket passed, as systemd does it.
+//! Programs that get sockets passed, as systemd does it.
 
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
@@ -8,10 +8,26 @@ use std::process::{Command, Stdio};
 /// The shell knows the process' id beforehand, and moves what comes as its standard input.
 pub fn passing(program: &str, descriptor: impl Into<OwnedFd>, count: usize, told: &str) -> Command {
     let moves: String = (3..3 + count).map(|fd| format!("{fd}<&0 ")).collect();
+    let mut command = moving(program, &moves, told);
+    command.stdin(Stdio::from(descriptor.into()));
+    command
+}
+
+/// `program` with two descriptors passed to it, which have these names. Its standard output is lost.
+pub fn passing_both(program: &str, both: [OwnedFd; 2], names: &str) -> Command {
+    let [third, fourth] = both;
+    let mut command = moving(program, "3<&0 4<&1 1>/dev/null ", "2");
+    command.env("LISTEN_FDNAMES", names);
+    command
+        .stdin(Stdio::from(third))
+        .stdout(Stdio::from(fourth));
+    command
+}
+
+fn moving(program: &str, moves: &str, told: &str) -> Command {
     let script =
         format!("export LISTEN_PID=$$ LISTEN_FDS='{told}'; exec \"$0\" \"$@\" {moves} 0</dev/null");
     let mut command = Command::new("sh");
     command.args(["-c", &script, program]);
-    command.stdin(Stdio::from(descriptor.into()));
     command
 }

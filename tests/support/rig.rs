@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use criswitch::config::Config;
+use criswitch::counts::Reason;
 use criswitch::dialer::Dialer;
 use criswitch::listener::Listener;
 use criswitch::reload::Outcome;
@@ -95,6 +96,12 @@ impl Rig {
         }
     }
 
+    /// How often the switch that runs has refused something for this reason.
+    pub fn refused(&self, reason: Reason) -> u64 {
+        let running = self.switch.as_ref().expect("a switch that runs");
+        running.switch.counts.refused(reason)
+    }
+
     /// Another configuration for the switch that runs.
     pub fn reload(&self, text: impl FnOnce(&str) -> String) -> Outcome {
         self.configure(text);
@@ -115,7 +122,12 @@ impl Rig {
         let (stop, stopped) = oneshot::channel();
         let shutdown = async { stopped.await.unwrap_or_default() };
         let switch = Arc::new(Switch::new(config, &Dialer::Socket));
-        let task = tokio::spawn(criswitch::serve(Arc::clone(&switch), listener, shutdown));
+        let task = tokio::spawn(criswitch::serve(
+            Arc::clone(&switch),
+            listener,
+            None,
+            shutdown,
+        ));
         self.switch = Some(Running { stop, task, switch });
     }
 

@@ -19,7 +19,7 @@ mod sim;
 
 pub use client::{Client, IMAGE, Images, RawClient, RawReply, Runtime, frame, frame_raw};
 pub use configs::{container_config, container_in, image_spec, pod_config};
-pub use passed::passing;
+pub use passed::{passing, passing_both};
 pub use rig::Rig;
 pub use sim::{Call, ImageIds, Journal, Settings, Sim};
 

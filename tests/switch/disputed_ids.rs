@@ -3,8 +3,10 @@
 use tonic::Code;
 
 use crate::calls::{ID_CALLS, calls_anywhere, narrowed_to_ids, send, text_of};
+use crate::faults::names;
 use crate::logged::Logged;
 use crate::questions::settled;
+use crate::reloads::reload;
 use crate::support::{Client, Rig, Sim};
 
 /// Two runtimes that give the same ids.
@@ -99,4 +101,16 @@ async fn ids_created_through_the_switch_stay_with_their_backend() {
     }
     assert!(rig.sim("kata").pods().is_empty());
     assert_eq!(rig.sim("gvisor").pods().len(), 1);
+}
+
+#[tokio::test]
+async fn of_two_backends_with_the_same_pods_one_is_kept_when_no_file_names_them() {
+    let rig = Rig::start(twins()).await;
+    settled(&rig).await;
+    run_at(rig.sim("kata")).await;
+    run_at(rig.sim("gvisor")).await;
+    assert_eq!(rig.pods().await.unwrap().len(), 2);
+    let changes = reload(&rig, "runc", "runc = \"runc\"", &["runc"]);
+    assert_eq!(changes.backends_gone.len(), 1, "{changes}");
+    assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use criswitch::admission::MAX_CONNECTIONS;
+use criswitch::counts::Reason;
 use criswitch::cri;
 use criswitch::switch::{MAX_CALLS, REQUEST_LIMIT};
 use futures_util::future::join_all;
@@ -94,6 +95,7 @@ async fn a_request_that_is_never_finished_is_ended() {
     tokio::time::advance(REQUEST_LIMIT).await;
     tokio::time::resume();
     assert_eq!(client.code().await, "4", "DeadlineExceeded");
+    assert_eq!(rig.refused(Reason::Unfinished), 1);
     assert_eq!(list(&rig).await.code(), Code::Ok);
 }
 
@@ -113,6 +115,7 @@ async fn calls_beyond_the_limit_of_all_are_refused_until_others_have_ended() {
         reply.code() == Code::ResourceExhausted && text_of(&reply) == text
     })
     .await;
+    assert!(rig.refused(Reason::Calls) > 0);
     clients.clear();
     until(async || list(&rig).await.code() == Code::Ok).await;
 }
@@ -127,6 +130,7 @@ async fn requests_that_take_all_the_memory_are_refused_and_small_ones_go_on() {
         client.begin(large.clone());
     }
     assert_eq!(client.code().await, "8", "ResourceExhausted");
+    assert_eq!(rig.refused(Reason::Memory), 1);
     assert_eq!(list(&rig).await.code(), Code::Ok);
     let large = frame_raw(&part(100, large.to_vec()));
     let refused = send(&rig, "ListContainers", large.clone()).await;
@@ -158,6 +162,7 @@ async fn connections_beyond_the_limit_are_closed_until_others_have_ended() {
         "{}",
         connections.len()
     );
+    assert_eq!(rig.refused(Reason::Connections), 1);
     // Who is connected goes on.
     rig.pods().await.unwrap();
     connections.clear();
@@ -235,6 +240,9 @@ async fn a_client_that_leaves_its_replies_unread_gets_no_more_and_others_get_the
         });
         let refused: Vec<_> = ends.collect();
         assert!(!refused.is_empty(), "{rpc}");
+        // Of a stream, the end may come behind what was sent before.
+        let counted = rig.refused(Reason::Unread);
+        assert!(counted >= refused.len() as u64, "{rpc}: {counted}");
         for end in refused {
             assert_eq!(end["grpc-status"], "8", "{rpc}: {end:?}");
             assert!(end["grpc-message"].to_str().unwrap().contains("unread"));

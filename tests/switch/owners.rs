@@ -5,6 +5,7 @@ use tokio_stream::StreamExt;
 use tonic::{Code, Status};
 
 use crate::calls::{ID_CALLS, IdCall, calls_anywhere};
+use crate::faults::names;
 use crate::questions::{Since, settled};
 use crate::support::{Client, IMAGE, Rig, Sim};
 use crate::wait;
@@ -291,4 +292,23 @@ async fn what_a_backend_lost_while_it_was_away_is_unknown_when_it_is_back() {
         .unwrap();
     wait::until(async || status.send(&rig, &container).await.code() == Code::NotFound).await;
     assert_gone(&rig, &pod, &container).await;
+}
+
+#[tokio::test]
+async fn what_was_removed_before_its_creation_was_answered_is_gone() {
+    let rig = runc_and_kata().await;
+    let pod = rig.run_pod("kata", "web").await;
+    let kata = rig.sim("kata");
+    kata.hold_reply("CreateContainer");
+    let remove = async {
+        kata.until_done("CreateContainer").await;
+        let container = rig.containers().await.unwrap()[0].id.clone();
+        rig.remove(&container).await.unwrap();
+        kata.release("CreateContainer");
+    };
+    let (container, ()) = tokio::join!(rig.create(&pod, "web"), remove);
+    assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
+    kata.stop().await;
+    // What was last known of it stands in for it.
+    assert!(rig.containers().await.unwrap().is_empty(), "{container}");
 }

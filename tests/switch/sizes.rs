@@ -1,6 +1,7 @@
 //! Messages and headers at their limits.
 
 use bytes::{BufMut, Bytes, BytesMut};
+use criswitch::counts::Reason;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
@@ -65,6 +66,7 @@ async fn takes_up_to(rig: &Rig, limit: usize) {
         assert!(reply.text().contains(part), "{}", reply.text());
     }
     assert_eq!(rig.sim("kata").calls("PodSandboxStatus").len(), 1);
+    assert_eq!(rig.refused(Reason::Size), 1);
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! A subscriber that does not read: cut off when its queue is full, and in nobody's way until then.
 
+use criswitch::counts::Reason;
 use criswitch::cri;
 use tonic::Code;
 
@@ -46,6 +47,7 @@ async fn one_that_does_not_read_is_cut_off_and_others_get_every_event() {
     assert_eq!(end.code(), Code::ResourceExhausted);
     assert!(end.message().contains("subscribe again"), "{end}");
     assert!(read < EVENTS, "{read}");
+    assert_eq!(rig.refused(Reason::Unread), 1);
     // One listener more or less changes nothing at the backends.
     wait::until(async || rig.sim("kata").listeners() == 1).await;
 }

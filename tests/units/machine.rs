@@ -167,11 +167,23 @@ impl Machine {
 
     /// Restarts the service, and lets others go on meanwhile; what systemctl says.
     pub async fn restart(&self) -> String {
-        let mut restart = self.command("systemctl", &["restart", "criswitch.service"]);
-        restart.stdin(Stdio::null());
-        let restarted = tokio::task::spawn_blocking(move || restart.output().unwrap());
-        let output = restarted.await.unwrap();
+        self.ctl("restart").await
+    }
+
+    /// The same with another verb.
+    pub async fn ctl(&self, verb: &str) -> String {
+        let mut call = self.command("systemctl", &[verb, "criswitch.service"]);
+        call.stdin(Stdio::null());
+        let called = tokio::task::spawn_blocking(move || call.output().unwrap());
+        let output = called.await.unwrap();
         String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    }
+
+    /// What is answered at the address of criswitch-metrics.socket, to somebody in there.
+    pub fn metrics(&self) -> String {
+        let ask = "exec 3<>/dev/tcp/127.0.0.1/9199; \
+            printf 'GET /metrics HTTP/1.1\\r\\nhost: node\\r\\n\\r\\n' >&3; cat <&3";
+        self.runs("bash", &["-c", ask])
     }
 
     /// A property of a service.

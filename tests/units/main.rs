@@ -18,7 +18,12 @@ use machine::{Machine, until};
 async fn the_units_are_sound_and_hardened() {
     let machine = Machine::boot().await;
     let at = |unit: &str| format!("/etc/systemd/system/{unit}");
-    for unit in ["criswitch.service", "criswitch.socket", "kubelet.service"] {
+    for unit in [
+        "criswitch.service",
+        "criswitch.socket",
+        "criswitch-metrics.socket",
+        "kubelet.service",
+    ] {
         let said = machine.runs("systemd-analyze", &["verify", &at(unit)]);
         assert_eq!(said, "");
     }
@@ -64,6 +69,37 @@ async fn a_socket_that_root_does_not_own_needs_the_drop_in_of_the_readme() {
         let expected = format!("{ready} backends ready, 0 pods");
         until(async || machine.show("criswitch", "StatusText") == expected).await;
     }
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/units/run.sh"]
+async fn metrics_are_read_over_the_loopback_once_their_socket_is_enabled_and_it_is_restarted() {
+    let machine = Machine::boot().await;
+    assert_eq!(
+        machine.show("criswitch-metrics.socket", "ActiveState"),
+        "inactive"
+    );
+    let client = machine.client();
+    let pod = client.run_pod("kata", "web").await.unwrap();
+    // It cannot be passed to a daemon that runs.
+    machine.fails(&["enable", "--quiet", "--now", "criswitch-metrics.socket"]);
+    let (restarted, pods) = tokio::join!(machine.restart(), client.pods());
+    assert_eq!(restarted, "");
+    assert_eq!(pods.unwrap()[0].id, pod);
+    for _ in 0..3 {
+        until(async || machine.metrics().contains("kind=\"pod\"} 1")).await;
+        let (reloaded, pods) = tokio::join!(machine.ctl("reload"), client.pods());
+        assert_eq!(reloaded, "");
+        assert_eq!(pods.unwrap()[0].id, pod);
+        assert!(machine.metrics().contains("criswitch_reload_ok 1"));
+        assert_eq!(machine.restart().await, "");
+    }
+    assert_eq!(machine.show("criswitch", "PrivateNetwork"), "yes");
+    machine.systemctl(&["stop", "criswitch.socket", "criswitch.service"]);
+    assert_eq!(
+        machine.show("criswitch-metrics.socket", "ActiveState"),
+        "inactive"
+    );
 }
 
 #[tokio::test]

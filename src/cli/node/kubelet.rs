@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::rancher::{self, Rancher};
 use super::{Finding, Root, Setting, same, tell};
 
 const CONFIG: &str = "/var/lib/kubelet/config.yaml";
@@ -28,6 +29,8 @@ pub(super) struct Kubelet {
     pub(super) runtime: Option<Setting>,
     pub(super) images: Option<Setting>,
     pub(super) cgroup_driver: Option<Setting>,
+    /// Who starts it, where that is k3s or RKE2.
+    pub(super) rancher: Option<Rancher>,
     /// Whether there is one, or what would start one.
     exists: bool,
     /// Something of it could not be read: what seems to be missing may be there.
@@ -44,29 +47,59 @@ struct Flags {
 struct File {
     path: PathBuf,
     value: Value,
+    keys: Keys,
+}
+
+/// How a file names a setting.
+enum Keys {
+    Kubelet,
+    /// As the flag, without its dashes.
+    Rancher,
+}
+
+/// A process that is a kubelet, or has one in it.
+struct Process {
+    pid: u32,
+    /// k3s or RKE2.
+    rancher: Option<&'static str>,
+    words: Vec<String>,
 }
 
 impl Kubelet {
     pub(super) fn read(root: &Root<'_>, findings: &mut Vec<Finding>) -> Kubelet {
-        let running = running(root);
-        let pid = running.as_ref().map(|(pid, _)| *pid);
-        let flags = match running {
-            Some((_, flags)) => vec![flags],
+        let processes = processes(root);
+        let process = kubelet_of(&processes);
+        let pid = process.map(|process| process.pid);
+        let flags = match process {
+            Some(process) => vec![process.flags()],
             None => FLAG_FILES
                 .iter()
                 .filter_map(|path| written(root, path))
                 .collect(),
         };
         let told = findings.len();
-        let files = files(root, &flags, findings);
+        let starts = match processes.first() {
+            Some(first) => first.rancher,
+            None if flags.is_empty() && !root.at(Path::new(CONFIG)).exists() => {
+                Rancher::installed(root)
+            }
+            None => None,
+        };
+        let rancher = starts.map(|program| Rancher::read(program, root, findings));
+        let alone = process.is_some_and(|process| process.rancher.is_none());
+        let files = match &rancher {
+            Some(rancher) if !alone => files_of(rancher, root, findings),
+            _ => files(root, &flags, findings),
+        };
         let setting = |names| setting(&flags, &files, names);
         Kubelet {
             pid,
             runtime: setting(RUNTIME),
             images: setting(IMAGES),
             cgroup_driver: setting(CGROUP_DRIVER),
-            exists: !flags.is_empty() || !files.is_empty(),
+            exists: !flags.is_empty() || !files.is_empty() || rancher.is_some(),
             partial: findings.len() > told,
+            rancher,
         }
     }
 
@@ -80,12 +113,17 @@ impl Kubelet {
         match &self.runtime {
             None if self.partial => {}
             None => {
-                let what = format!("the kubelet asks its default, {DEFAULT_RUNTIME}");
-                tell(findings, CONFIG, what, hint);
+                let default = match self.rancher {
+                    Some(_) => rancher::CONTAINERD,
+                    None => DEFAULT_RUNTIME,
+                };
+                let what = format!("the kubelet asks its default, {default}");
+                tell(findings, self.place(CONFIG), what, hint);
             }
             Some(runtime) if !same(&runtime.value, switch) => {
                 let what = format!("the kubelet asks {}, not the switch", runtime.value);
-                tell(findings, &runtime.from, what, runtime.instead(switch));
+                let place = self.place(&runtime.from);
+                tell(findings, place, what, runtime.instead(switch));
             }
             Some(_) => {}
         }
@@ -101,6 +139,16 @@ impl Kubelet {
         }
     }
 
+    /// Where to change what is in this file: elsewhere if k3s or RKE2 write it anew.
+    fn place(&self, from: &str) -> String {
+        match &self.rancher {
+            Some(rancher) if from == CONFIG || rancher.writes(Path::new(from)) => {
+                rancher.own_drop_in().display().to_string()
+            }
+            _ => from.to_owned(),
+        }
+    }
+
     /// Whether it has the cgroup driver of the default backend: kubelets that ask for it take no other, earlier ones
     /// go by their own setting.
     pub(super) fn judge_cgroup_driver(&self, theirs: &str, findings: &mut Vec<Finding>) {
@@ -111,7 +159,7 @@ impl Kubelet {
                 "the kubelet's cgroup driver is {}, the default backend's is {theirs}",
                 ours.value
             );
-            tell(findings, &ours.from, what, ours.instead(theirs));
+            tell(findings, self.place(&ours.from), what, ours.instead(theirs));
         }
     }
 }
@@ -121,26 +169,48 @@ pub(super) fn process(pid: u32) -> String {
     format!("process {pid}")
 }
 
-/// The kubelet that runs; of several the one with the lowest number, as others are in containers.
-fn running(root: &Root<'_>) -> Option<(u32, Flags)> {
-    let entries = std::fs::read_dir(root.at(Path::new("/proc"))).ok()?;
+/// The kubelets that run, and what has one in it; those with higher numbers may be in containers.
+fn processes(root: &Root<'_>) -> Vec<Process> {
+    let entries = std::fs::read_dir(root.at(Path::new("/proc")));
+    let entries = entries.into_iter().flatten();
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let mut pids: Vec<u32> = names.filter_map(|name| name.parse().ok()).collect();
     pids.sort_unstable();
     pids.into_iter()
-        .find_map(|pid| Some((pid, flags_of(root, pid)?)))
+        .filter_map(|pid| Process::look(root, pid))
+        .collect()
 }
 
-/// The command line of a process that is a kubelet.
-fn flags_of(root: &Root<'_>, pid: u32) -> Option<Flags> {
-    let path = format!("/proc/{pid}/cmdline");
-    let line = root.text(Path::new(&path)).ok()??;
-    let words: Vec<String> = line.split('\0').map(str::to_owned).collect();
-    let program = Path::new(words.first()?).file_name()?;
-    (program == "kubelet").then(|| Flags {
-        from: process(pid),
-        words,
-    })
+/// The first one's, as others are in containers: itself, or the process that RKE2 has started for it.
+fn kubelet_of(processes: &[Process]) -> Option<&Process> {
+    let first = processes.first()?;
+    let own = processes.iter().find(|process| process.rancher.is_none());
+    match first.rancher {
+        Some(rancher::RKE2) => own.or(Some(first)),
+        _ => Some(first),
+    }
+}
+
+impl Process {
+    fn look(root: &Root<'_>, pid: u32) -> Option<Process> {
+        let path = format!("/proc/{pid}/cmdline");
+        let line = root.text(Path::new(&path)).ok()??;
+        let words: Vec<String> = line.split('\0').map(str::to_owned).collect();
+        let program = Path::new(words.first()?).file_name()?;
+        let rancher = rancher::running(&words);
+        (program == "kubelet" || rancher.is_some()).then_some(Process {
+            pid,
+            rancher,
+            words,
+        })
+    }
+
+    fn flags(&self) -> Flags {
+        Flags {
+            from: process(self.pid),
+            words: self.words.clone(),
+        }
+    }
 }
 
 /// The flags in a file of environment variables.
@@ -163,33 +233,63 @@ fn files(root: &Root<'_>, flags: &[Flags], findings: &mut Vec<Finding>) -> Vec<F
     let main = last(flags, "--config").map_or(CONFIG.to_owned(), |(path, _)| path);
     let mut paths = vec![PathBuf::from(main)];
     if let Some((folder, _)) = last(flags, "--config-dir") {
-        paths.extend(drop_ins(root, Path::new(&folder)));
+        paths.extend(root.files_in(Path::new(&folder), "conf"));
     }
-    let file = |path: PathBuf| {
-        let value = root.yaml(&path, findings)?;
-        Some(File { path, value })
-    };
+    let file = |path| File::read(path, root, findings);
     paths.into_iter().filter_map(file).collect()
 }
 
-fn drop_ins(root: &Root<'_>, folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(root.at(folder)).into_iter().flatten();
-    let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
-    let mut paths: Vec<PathBuf> = names.map(|name| folder.join(name)).collect();
-    paths.retain(|path| path.extension().is_some_and(|end| end == "conf"));
-    paths.sort();
-    paths
+/// What k3s or RKE2 have their kubelet read: what they wrote at their last start, then their own configuration, from
+/// which they write that at the next, then the drop-ins of others.
+fn files_of(rancher: &Rancher, root: &Root<'_>, findings: &mut Vec<Finding>) -> Vec<File> {
+    let mut files = Vec::new();
+    let mut others = Vec::new();
+    for path in root.files_in(&rancher.drop_ins(), "conf") {
+        let order = match rancher.writes(&path) {
+            true => &mut files,
+            false => &mut others,
+        };
+        order.extend(File::read(path, root, findings));
+    }
+    let own = rancher.config.iter().map(|(path, value)| File {
+        path: path.clone(),
+        value: value.clone(),
+        keys: Keys::Rancher,
+    });
+    files.extend(own);
+    files.extend(others);
+    files
+}
+
+impl File {
+    fn read(path: PathBuf, root: &Root<'_>, findings: &mut Vec<Finding>) -> Option<File> {
+        let value = root.yaml(&path, findings)?;
+        Some(File {
+            path,
+            value,
+            keys: Keys::Kubelet,
+        })
+    }
+
+    fn setting(&self, (flag, key): Names) -> Option<Setting> {
+        let key = match self.keys {
+            Keys::Kubelet => key,
+            Keys::Rancher => flag.trim_start_matches('-'),
+        };
+        Setting::of(&self.value, key, &self.path)
+    }
 }
 
 /// A flag counts more than a key.
-fn setting(flags: &[Flags], files: &[File], (flag, key): Names) -> Option<Setting> {
+fn setting(flags: &[Flags], files: &[File], names: Names) -> Option<Setting> {
+    let (flag, _) = names;
     let of_flag = last(flags, flag).map(|(value, from)| Setting {
         name: flag,
         value,
         from,
     });
     let mut files = files.iter().rev();
-    of_flag.or_else(|| files.find_map(|file| Setting::of(&file.value, key, &file.path)))
+    of_flag.or_else(|| files.find_map(|file| file.setting(names)))
 }
 
 /// The last value of a flag, `--name=value` or `--name value`, and where it is from.

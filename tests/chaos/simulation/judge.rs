@@ -341,6 +341,9 @@ impl Case<'_> {
 /// What a client and the switch know after a reply that went well.
 fn note(asked: &Asked, reply: &Reply, truth: &mut Truth) {
     let now = truth.tick();
+    let made = truth.things.iter_mut();
+    made.filter(|thing| thing.maker == asked.call.id)
+        .for_each(|thing| thing.answered = Some(now));
     let unread = asked.call.row.streams() && asked.call.id <= truth.alone;
     let same_switch = truth.life == asked.life && !unread;
     let places = truth.tables.places;

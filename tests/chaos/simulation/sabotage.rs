@@ -275,8 +275,8 @@ pub fn after_reload(
 pub fn at_end(sabotage: Option<Sabotage>, switch: &Arc<Switch>) {
     if sabotage == Some(Sabotage::Remember) {
         let one = switch.live().backends.first().map_or(0, |one| one.id);
-        switch
-            .owners()
-            .own_pod("long-gone", one, PodNames::default());
+        let mut owners = switch.owners();
+        let asked = owners.mark();
+        owners.own_pod("long-gone", one, PodNames::default(), asked);
     }
 }

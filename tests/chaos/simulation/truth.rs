@@ -27,6 +27,8 @@ pub struct Thing {
     /// The call that made it; 0 if nobody did through the switch.
     pub maker: CallId,
     pub born: Moment,
+    /// When its maker heard so.
+    pub answered: Option<Moment>,
     pub gone: Option<Moment>,
     /// When a client was told that it is removed.
     pub removal_told: Option<Moment>,
@@ -54,6 +56,7 @@ impl Thing {
             born,
             handler: String::new(),
             maker: 0,
+            answered: None,
             gone: None,
             removal_told: None,
             told: None,

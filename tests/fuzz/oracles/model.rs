@@ -69,15 +69,21 @@ impl Model {
             seen: messages::text(u)?,
             created_at: u.int_in_range(0..=3)?,
         };
-        self.owners.own_pod(&id, backend, names.clone());
-        self.create(Kind::Pod, id, backend, names, String::new());
+        let (mark, asked) = self.asked(u)?;
+        self.owners.own_pod(&id, backend, names.clone(), mark);
+        if !self.was_removed(&id, asked) {
+            self.create(Kind::Pod, id, backend, names, String::new());
+        }
         Ok(())
     }
 
     fn own_container(&mut self, u: &mut Unstructured<'_>, backend: BackendId) -> Result<()> {
         let (id, pod) = (messages::text(u)?, messages::text(u)?);
-        self.owners.own_container(&id, backend, &pod);
-        self.create(Kind::Container, id, backend, PodNames::default(), pod);
+        let (mark, asked) = self.asked(u)?;
+        self.owners.own_container(&id, backend, &pod, mark);
+        if !self.was_removed(&id, asked) && !self.was_removed(&pod, asked) {
+            self.create(Kind::Container, id, backend, PodNames::default(), pod);
+        }
         Ok(())
     }
 
@@ -201,8 +207,7 @@ impl Model {
         (names, pod): (PodNames, String),
     ) {
         let learned = self.moments;
-        let mut removed = self.removed.iter();
-        let removed = removed.any(|(gone, at)| gone == id && *at > asked);
+        let removed = self.was_removed(id, asked);
         let mut rows = self.rows.iter_mut();
         match rows.find(|row| (row.kind, row.id.as_str()) == (kind, id)) {
             Some(row) if row.backend == backend => row.learned = learned,
@@ -220,6 +225,11 @@ impl Model {
                 pod,
             }),
         }
+    }
+
+    fn was_removed(&self, id: &str, asked: u64) -> bool {
+        let mut removed = self.removed.iter();
+        removed.any(|(gone, at)| gone == id && *at > asked)
     }
 
     fn of(&self, kind: Kind) -> impl Iterator<Item = &Row> {

@@ -92,11 +92,12 @@ impl Case<'_> {
             .things
             .iter()
             .filter(|thing| thing.backend == backend && thing.kind == kind);
-        let last_born = its.map(|thing| thing.born).max().unwrap_or(0);
+        let known = its.map(|thing| thing.answered.unwrap_or(thing.born));
+        let last_known = known.max().unwrap_or(0);
         self.truth.listings.iter().any(|listing| {
             listing.backend == backend
                 && listing.kind == kind
-                && listing.at > last_born
+                && listing.at > last_known
                 && listing.delivered.is_some_and(|at| at < self.asked.begun)
                 && self.reply.at - listing.taken < STALE_LISTS
         })

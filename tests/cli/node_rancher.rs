@@ -1,0 +1,169 @@
+//! `criswitch check --node` on made-up machines of k3s and RKE2.
+
+use expect_test::expect;
+
+use crate::machine::{KUBELET, Machine, TABLE};
+
+const CONTAINERD: &str = "unix:///run/k3s/containerd/containerd.sock";
+const K3S: &str = "/var/lib/rancher/k3s/agent/etc";
+const RKE2: &str = "/var/lib/rancher/rke2/agent/etc";
+
+fn drop_in(socket: &str) -> String {
+    format!("kind: KubeletConfiguration\ncontainerRuntimeEndpoint: {socket}\n")
+}
+
+/// One with the backends' sockets, and none of the kubelet's own files.
+fn machine() -> Machine {
+    Machine::good()
+        .without("/proc")
+        .without("/var/lib/kubelet")
+        .with("/proc/7/cmdline", "/usr/bin/containerd\0")
+}
+
+/// As it is after its first start: what it wrote, and its process, which overwrites its command line.
+fn k3s() -> Machine {
+    machine()
+        .with("/proc/812/cmdline", "/usr/local/bin/k3s server\0\0\0\0")
+        .with(
+            &format!("{K3S}/kubelet.conf.d/00-k3s-defaults.conf"),
+            &(drop_in(CONTAINERD) + "cgroupDriver: systemd\n"),
+        )
+}
+
+fn rke2() -> Machine {
+    let folder = format!("--config-dir={RKE2}/kubelet.conf.d");
+    machine()
+        .with("/proc/812/cmdline", "/usr/bin/rke2 agent\0")
+        .running("840", &["kubelet", "--sync-frequency=30s", &folder])
+        .with(
+            &format!("{RKE2}/kubelet.conf.d/00-rke2-defaults.conf"),
+            &drop_in(CONTAINERD),
+        )
+}
+
+#[test]
+fn a_drop_in_makes_k3s_ask_the_switch() {
+    let own = drop_in("unix:///run/criswitch/criswitch.sock");
+    let machine = k3s().with(&format!("{K3S}/kubelet.conf.d/90-criswitch.conf"), &own);
+    machine.shows(TABLE, expect![[r#"
+        NODE     VALUE                                 FROM
+        kubelet  running, by k3s                       process 812
+        runtime  unix:///run/criswitch/criswitch.sock  /var/lib/rancher/k3s/agent/etc/kubelet.conf.d/90-criswitch.conf
+        images   -                                     -
+        cgroups  systemd                               /var/lib/rancher/k3s/agent/etc/kubelet.conf.d/00-k3s-defaults.conf
+        crictl   unix:///run/criswitch/criswitch.sock  /etc/crictl.yaml
+    "#]]);
+}
+
+#[test]
+fn a_drop_in_makes_rke2_ask_the_switch() {
+    let own = drop_in("unix:///run/criswitch/criswitch.sock");
+    let machine = rke2().with(&format!("{RKE2}/kubelet.conf.d/90-criswitch.conf"), &own);
+    machine.shows(TABLE, expect![[r#"
+        NODE     VALUE                                 FROM
+        kubelet  running, by rke2                      process 840
+        runtime  unix:///run/criswitch/criswitch.sock  /var/lib/rancher/rke2/agent/etc/kubelet.conf.d/90-criswitch.conf
+        images   -                                     -
+        cgroups  -                                     -
+        crictl   unix:///run/criswitch/criswitch.sock  /etc/crictl.yaml
+    "#]]);
+}
+
+#[test]
+fn what_is_written_anew_at_each_start_is_not_where_to_change_it() {
+    k3s().lacks(TABLE, expect![[r#"
+        /var/lib/rancher/k3s/agent/etc/kubelet.conf.d/90-criswitch.conf: the kubelet asks unix:///run/k3s/containerd/containerd.sock, not the switch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+    "#]]);
+    rke2().lacks(TABLE, expect![[r#"
+        /var/lib/rancher/rke2/agent/etc/kubelet.conf.d/90-criswitch.conf: the kubelet asks unix:///run/k3s/containerd/containerd.sock, not the switch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+    "#]]);
+}
+
+#[test]
+fn its_own_configuration_counts_more_than_what_it_wrote_and_its_drop_ins_more_than_that() {
+    let switch = "container-runtime-endpoint: unix:///run/criswitch/criswitch.sock\n";
+    let k3s = k3s()
+        .with(
+            "/etc/rancher/k3s/config.yaml",
+            "container-runtime-endpoint: /run/x.sock",
+        )
+        .with("/etc/rancher/k3s/config.yaml.d/10-criswitch.yaml", switch)
+        .with("/etc/rancher/k3s/config.yaml.d/20-other.bak", "a: [");
+    k3s.shows(TABLE, expect![[r#"
+        NODE     VALUE                                 FROM
+        kubelet  running, by k3s                       process 812
+        runtime  unix:///run/criswitch/criswitch.sock  /etc/rancher/k3s/config.yaml.d/10-criswitch.yaml
+        images   -                                     -
+        cgroups  systemd                               /var/lib/rancher/k3s/agent/etc/kubelet.conf.d/00-k3s-defaults.conf
+        crictl   unix:///run/criswitch/criswitch.sock  /etc/crictl.yaml
+    "#]]);
+    let images = "container-runtime-endpoint: /run/x.sock\nimage-service-endpoint: /run/y.sock\n";
+    let k3s = k3s.with("/etc/rancher/k3s/config.yaml.d/30-other.yaml", images);
+    k3s.lacks(TABLE, expect![[r#"
+        /etc/rancher/k3s/config.yaml.d/30-other.yaml: the kubelet asks /run/x.sock, not the switch; try container-runtime-endpoint: unix:///run/criswitch/criswitch.sock
+        /etc/rancher/k3s/config.yaml.d/30-other.yaml: the kubelet asks /run/y.sock for images, not the switch; try leaving image-service-endpoint out
+    "#]]);
+    let own = drop_in("/run/z.sock");
+    let k3s = k3s.with(&format!("{K3S}/kubelet.conf.d/95-z.conf"), &own);
+    k3s.lacks(TABLE, expect![[r#"
+        /var/lib/rancher/k3s/agent/etc/kubelet.conf.d/95-z.conf: the kubelet asks /run/z.sock, not the switch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+        /etc/rancher/k3s/config.yaml.d/30-other.yaml: the kubelet asks /run/y.sock for images, not the switch; try leaving image-service-endpoint out
+    "#]]);
+}
+
+#[test]
+fn one_that_was_never_started_is_found_by_its_configuration_or_its_data() {
+    let machine = machine().with("/etc/rancher/rke2/config.yaml", "token: x\n");
+    machine.lacks(TABLE, expect![[r#"
+        /var/lib/rancher/rke2/agent/etc/kubelet.conf.d/90-criswitch.conf: the kubelet asks its default, unix:///run/k3s/containerd/containerd.sock; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+    "#]]);
+    let machine = self::machine()
+        .with("/etc/rancher/k3s/config.yaml", "data-dir: /data\n")
+        .with(
+            "/data/agent/etc/kubelet.conf.d/90-x.conf",
+            &drop_in("/run/x.sock"),
+        );
+    machine.lacks(TABLE, expect![[r#"
+        /data/agent/etc/kubelet.conf.d/90-x.conf: the kubelet asks /run/x.sock, not the switch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+    "#]]);
+}
+
+#[test]
+fn crictl_of_its_own_counts_where_there_is_no_other() {
+    let own = drop_in("unix:///run/criswitch/criswitch.sock");
+    let machine = k3s()
+        .with(&format!("{K3S}/kubelet.conf.d/90-criswitch.conf"), &own)
+        .with(
+            &format!("{K3S}/crictl.yaml"),
+            &format!("runtime-endpoint: {CONTAINERD}\n"),
+        );
+    assert_eq!(machine.check(TABLE, &[]).code, 0);
+    machine
+        .without("/etc/crictl.yaml")
+        .lacks(TABLE, expect![[r#"
+            /var/lib/rancher/k3s/agent/etc/crictl.yaml: crictl asks unix:///run/k3s/containerd/containerd.sock, not the switch; try runtime-endpoint: unix:///run/criswitch/criswitch.sock in /etc/crictl.yaml, and CRI_CONFIG_FILE=/etc/crictl.yaml
+        "#]]);
+}
+
+#[test]
+fn a_kubelet_beside_one_in_a_container_is_the_nodes() {
+    let machine = Machine::good().with("/proc/900/cmdline", "/bin/k3s server\0");
+    assert_eq!(machine.check(TABLE, &[]).code, 0);
+    let old = KUBELET.replace("criswitch/criswitch.sock", "containerd/containerd.sock");
+    let machine = k3s()
+        .running("900", &["/usr/bin/kubelet", "--config=/kind.yaml"])
+        .with("/kind.yaml", &old)
+        .with(
+            &format!("{K3S}/kubelet.conf.d/90-criswitch.conf"),
+            &drop_in("/run/criswitch/criswitch.sock"),
+        );
+    assert_eq!(machine.check(TABLE, &[]).code, 0);
+}
+
+#[test]
+fn its_other_commands_are_no_kubelet() {
+    let machine = machine().with("/proc/812/cmdline", "/usr/local/bin/k3s\0kubectl\0get\0");
+    machine.lacks(TABLE, expect![[r#"
+        /var/lib/kubelet/config.yaml: no kubelet runs here, and it has no configuration; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+    "#]]);
+}
