@@ -28,6 +28,8 @@ pub struct Changes {
     pub backends_gone: Vec<String>,
     /// Whether anything else is set otherwise: limits, the log, names and limits of backends.
     pub settings: bool,
+    /// What will go wrong with it.
+    pub warnings: Vec<String>,
 }
 
 /// Something that leads elsewhere.
@@ -98,6 +100,7 @@ impl Changes {
             .filter(|backend| after.backend(backend.id).is_err());
         changes.backends_gone = gone.map(|backend| backend.name().to_string()).collect();
         changes.settings = other_settings(&before.config, &after.config);
+        changes.warnings = other_cgroup_driver(before, after).into_iter().collect();
         changes
     }
 
@@ -157,6 +160,7 @@ impl Changes {
             "backendsDraining": self.backends_draining.iter().map(draining).collect::<Vec<_>>(),
             "backendsGone": self.backends_gone,
             "settings": self.settings,
+            "warnings": self.warnings,
             "lines": self.lines(),
         })
     }
@@ -181,6 +185,7 @@ impl Changes {
         if self.settings {
             lines.push("settings changed".to_owned());
         }
+        lines.extend(self.warnings.iter().cloned());
         if lines.is_empty() {
             lines.push("nothing changed".to_owned());
         }
@@ -192,6 +197,17 @@ impl fmt::Display for Changes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.lines().join("; "))
     }
+}
+
+/// What is wrong if the node's new speaker has another cgroup driver than the one before.
+fn other_cgroup_driver(before: &Live, after: &Live) -> Option<String> {
+    let speaker = |live: &Live| live.backend(live.speaker()).cloned().ok();
+    let (old, new) = (speaker(before)?, speaker(after)?);
+    let (ours, theirs) = (old.known().cgroup_driver?, new.known().cgroup_driver?);
+    let (old, new) = (old.name(), new.name());
+    (ours != theirs).then(|| {
+        format!("wrong: {new} has another cgroup driver than {old}, whose the kubelet took when it started; give both the same")
+    })
 }
 
 /// Whether it is kept for its pods from now on, or from now on without a row of its own.

@@ -411,6 +411,23 @@ async fn another_socket_under_the_same_name_is_another_backend() {
 }
 
 #[tokio::test]
+async fn a_backend_whose_name_another_takes_gets_one_that_a_row_may_have() {
+    let longest = "o".repeat(63);
+    let sims = [Sim::new("old"), Sim::new("new")].map(|sim| sim.handlers(["runc"]));
+    let text = |directory: &str, socket| {
+        format!(
+            "default = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = {longest:?}\n[backends]\n{longest} = \"{directory}/{socket}.sock\"\n"
+        )
+    };
+    let rig = Rig::with_config(sims, |directory| text(directory, "old")).await;
+    rig.run_pod("runc", "before").await;
+    let outcome = rig.reload(|directory| text(directory, "new"));
+    let changes = outcome.result.unwrap();
+    let name = &changes.backends_draining[0].name;
+    assert_eq!(*name, format!("{}-old", &longest[..50]));
+}
+
+#[tokio::test]
 async fn a_reload_of_the_same_changes_nothing() {
     let rig = old_alone().await;
     let changes = rig.reload_file().result.unwrap();
