@@ -4,10 +4,10 @@ use std::fmt;
 
 use serde_json::{Value as Json, json};
 
-use crate::config::{BackendConfig, Config};
+use crate::config::{BackendConfig, Config, Handler};
 use crate::live::Live;
 use crate::owners::BackendId;
-use crate::wording::counted;
+use crate::wording::{self, counted};
 
 /// The difference between two tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -120,8 +120,8 @@ impl Changes {
                 {
                     changes.moved.push(Moved {
                         name: row.name.clone(),
-                        from: place(before, old.backend, &old.name, &old.backend_handler),
-                        to: place(after, row.backend, &row.name, &row.backend_handler),
+                        from: place(before, old),
+                        to: place(after, row),
                     });
                 }
                 Some(_) => {}
@@ -231,12 +231,8 @@ fn other_settings(before: &Config, after: &Config) -> bool {
     head(before) != head(after) || after.table.backends.iter().any(other)
 }
 
-/// A backend, and what it calls the handler if that is another name.
-fn place(live: &Live, backend: BackendId, name: &str, backend_handler: &str) -> String {
-    let backend = live.backend(backend);
+fn place(live: &Live, row: &Handler) -> String {
+    let backend = live.backend(row.backend);
     let backend = backend.map_or_else(|_| "?".into(), |backend| backend.name());
-    if name == backend_handler {
-        return backend.to_string();
-    }
-    format!("{backend} ({backend_handler:?} there)")
+    wording::place(&backend, &row.name, &row.backend_handler)
 }

@@ -144,6 +144,20 @@ async fn the_line_for_a_restart_is_toml_that_says_what_the_files_said() {
 }
 
 #[tokio::test]
+async fn a_handler_that_moves_within_its_backend_is_told_with_its_names_there() {
+    let rig = old_alone().await;
+    let row = |handler| format!("runc = {{ backend = \"old\", handler = {handler:?} }}");
+    let changes = reload(&rig, "runc", &row("kata"), &["old"]);
+    assert_eq!(
+        changes.to_string(),
+        "handler moved: runc from old to old as kata"
+    );
+    let changes = reload(&rig, "runc", &row(""), &["old"]);
+    let told = "handler moved: runc from old as kata to old (its own default)";
+    assert_eq!(changes.to_string(), told);
+}
+
+#[tokio::test]
 async fn a_handler_that_moves_takes_its_new_pods_along_and_no_others() {
     let rig = old_alone().await;
     let before = rig.run_pod("runc", "before").await;
