@@ -160,7 +160,7 @@ probe_says() {
     fail "check --probe is content: $out"
     return
   fi
-  has "check --probe" "$2" "$(grep "^$1 .*failed" <<<"$out")"
+  has "check --probe" "$2" "$(grep "^backend \"$1\" " <<<"$out")"
 }
 
 # signal SIGNAL N: to a containerd.
