@@ -4,10 +4,10 @@ use std::fmt;
 
 use serde_json::{Value as Json, json};
 
-use crate::config::{BackendConfig, Config};
+use crate::config::{BackendConfig, Config, Handler};
 use crate::live::Live;
 use crate::owners::BackendId;
-use crate::wording::counted;
+use crate::wording::{self, counted};
 
 /// The difference between two tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub struct Changes {
     pub backends_gone: Vec<String>,
     /// Whether anything else is set otherwise: limits, the log, names and limits of backends.
     pub settings: bool,
+    /// What will go wrong with it.
+    pub warnings: Vec<String>,
 }
 
 /// Something that leads elsewhere.
@@ -98,6 +100,7 @@ impl Changes {
             .filter(|backend| after.backend(backend.id).is_err());
         changes.backends_gone = gone.map(|backend| backend.name().to_string()).collect();
         changes.settings = other_settings(&before.config, &after.config);
+        changes.warnings = other_cgroup_driver(before, after).into_iter().collect();
         changes
     }
 
@@ -117,8 +120,8 @@ impl Changes {
                 {
                     changes.moved.push(Moved {
                         name: row.name.clone(),
-                        from: place(before, old.backend, &old.name, &old.backend_handler),
-                        to: place(after, row.backend, &row.name, &row.backend_handler),
+                        from: place(before, old),
+                        to: place(after, row),
                     });
                 }
                 Some(_) => {}
@@ -157,6 +160,7 @@ impl Changes {
             "backendsDraining": self.backends_draining.iter().map(draining).collect::<Vec<_>>(),
             "backendsGone": self.backends_gone,
             "settings": self.settings,
+            "warnings": self.warnings,
             "lines": self.lines(),
         })
     }
@@ -181,6 +185,7 @@ impl Changes {
         if self.settings {
             lines.push("settings changed".to_owned());
         }
+        lines.extend(self.warnings.iter().cloned());
         if lines.is_empty() {
             lines.push("nothing changed".to_owned());
         }
@@ -192,6 +197,17 @@ impl fmt::Display for Changes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.lines().join("; "))
     }
+}
+
+/// What is wrong if the node's new speaker has another cgroup driver than the one before.
+fn other_cgroup_driver(before: &Live, after: &Live) -> Option<String> {
+    let speaker = |live: &Live| live.backend(live.speaker()).cloned().ok();
+    let (old, new) = (speaker(before)?, speaker(after)?);
+    let (ours, theirs) = (old.known().cgroup_driver?, new.known().cgroup_driver?);
+    let (old, new) = (old.name(), new.name());
+    (ours != theirs).then(|| {
+        format!("wrong: {new} has another cgroup driver than {old}, whose the kubelet took when it started; give both the same")
+    })
 }
 
 /// Whether it is kept for its pods from now on, or from now on without a row of its own.
@@ -215,12 +231,8 @@ fn other_settings(before: &Config, after: &Config) -> bool {
     head(before) != head(after) || after.table.backends.iter().any(other)
 }
 
-/// A backend, and what it calls the handler if that is another name.
-fn place(live: &Live, backend: BackendId, name: &str, backend_handler: &str) -> String {
-    let backend = live.backend(backend);
+fn place(live: &Live, row: &Handler) -> String {
+    let backend = live.backend(row.backend);
     let backend = backend.map_or_else(|_| "?".into(), |backend| backend.name());
-    if name == backend_handler {
-        return backend.to_string();
-    }
-    format!("{backend} ({backend_handler:?} there)")
+    wording::place(&backend, &row.name, &row.backend_handler)
 }

@@ -261,7 +261,10 @@ async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) {
             let end = failed.named(backend).into_trailers();
             let _lacks = switch.events.lacks(backend.id, end);
             // The process that says so will not have them; the next one may.
-            backend.lost(failures).await;
+            tokio::select! {
+                () = backend.closed() => {}
+                () = backend.lost(failures) => {}
+            }
         }
         tokio::time::sleep(PAUSE).await;
     }

@@ -161,7 +161,7 @@ impl Switch {
     }
 
     /// Whether it is a backend still: what one that is gone has said late is nobody's.
-    fn has(&self, backend: &Backend) -> bool {
+    pub(crate) fn has(&self, backend: &Backend) -> bool {
         self.live.borrow().backend(backend.id).is_ok()
     }
 

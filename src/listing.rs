@@ -22,7 +22,9 @@ impl Switch {
         Switch::version(backend, wire).await?;
         self.list(backend, Some(wire)).await?;
         backend.caught_up();
-        self.question.listed(backend.id);
+        if self.has(backend) {
+            self.question.listed(backend.id);
+        }
         let aside = async {
             self.compare_cgroup_driver(backend, wire).await?;
             self.replay_runtime_config(backend, wire).await
@@ -178,8 +180,8 @@ impl Switch {
 }
 
 /// What is wrong if a backend has another cgroup driver than the default one.
-pub(crate) const WRONG_CGROUP_DRIVER: &str = "its cgroup driver is not the default backend's, which the kubelet uses: \
-    its pods are limited in the wrong place; give all backends the same";
+pub(crate) const WRONG_CGROUP_DRIVER: &str = "its cgroup driver is not the default backend's, and the kubelet uses one for \
+    all: pods are limited in the wrong place; give all backends the same";
 
 /// `RuntimeConfigResponse.linux.cgroup_driver`.
 ///

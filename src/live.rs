@@ -13,6 +13,9 @@ use crate::config::{BackendConfig, Config, Handler, Table};
 use crate::owners::BackendId;
 use crate::status;
 
+/// What is kept of a backend's name, in bytes, when "-old" and a number are put behind it: names have 63 at most.
+const LONGEST_KEPT: usize = 50;
+
 /// A table and its backends.
 #[derive(Debug)]
 pub struct Live {
@@ -103,7 +106,7 @@ impl Live {
         let handlers = table.handlers.iter_mut();
         for handler in handlers.chain([&mut table.default]) {
             // Places until now, all of them in the table.
-            handler.backend = ids.get(handler.backend).copied().unwrap_or_default();
+            handler.backend = ids.get(handler.backend).copied().unwrap_or(BackendId::MAX);
         }
     }
 
@@ -219,10 +222,12 @@ impl Live {
 fn take_another_name(backend: &Backend, named: &[Arc<Backend>]) {
     let taken = |name: &str| named.iter().any(|other| *other.name() == *name);
     let name = backend.name();
+    // A row for it is to be valid.
+    let short = name.get(..LONGEST_KEPT).unwrap_or(&name);
     let mut names = (1..).map(|count| match count {
         1 => name.to_string(),
-        2 => format!("{name}-old"),
-        _ => format!("{name}-old-{}", count - 1),
+        2 => format!("{short}-old"),
+        _ => format!("{short}-old-{}", count - 1),
     });
     if let Some(free) = names.find(|name| !taken(name)) {
         backend.rename(&free);

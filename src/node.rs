@@ -162,8 +162,8 @@ impl Switch {
             status,
             silent: None,
         };
-        let kept = self
-            .node_status(&self.live(), slice::from_ref(&said), Detail::Info)
+        let live = self.live();
+        let kept = merged(&live.table, slice::from_ref(&said), None)
             .and_then(|_| merged::without_info(&said.status))
             .map_err(|fault| backend.malformed(&fault))?;
         backend.learn(|known| known.say_status(kept));

@@ -88,7 +88,8 @@ impl Switch {
         let mut reloads = self.reloads();
         reloads.count += 1;
         match &result {
-            Ok(changes) => tracing::info!(%changes, "reloaded"),
+            Ok(changes) if changes.warnings.is_empty() => tracing::info!(%changes, "reloaded"),
+            Ok(changes) => tracing::error!(%changes, "reloaded, and something is wrong"),
             Err(problems) => {
                 reloads.refused += 1;
                 tracing::error!(problems, "not reloaded: nothing has changed");

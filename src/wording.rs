@@ -7,3 +7,12 @@ pub fn counted(count: usize, what: &str) -> String {
         _ => format!("{count} {what}s"),
     }
 }
+
+/// Where a handler leads: the backend, and what that calls it if not the same.
+pub fn place(backend: &str, handler: &str, backend_handler: &str) -> String {
+    match backend_handler {
+        same if same == handler => backend.to_owned(),
+        "" => format!("{backend} (its own default)"),
+        other => format!("{backend} as {other}"),
+    }
+}

@@ -10,13 +10,13 @@ use criswitch::cri::{
 };
 use criswitch::node::{BACKENDS_READY, NEEDED};
 use criswitch::rpc;
-use criswitch::wording::counted;
+use criswitch::wording::{counted, place};
 use prost::Message;
 use serde_json::{Value as Json, json};
 
 use super::columns::{Paint, columns, painted};
 use super::probe::features_of;
-use super::running::{Backend, Handler, Info, Running, own_info};
+use super::running::{Backend, Info, Running, own_info};
 use super::{Status, Verdict, is_read, print, terminal};
 
 /// Between two looks with `--watch`.
@@ -232,23 +232,17 @@ fn handlers(info: &Info, answer: &Answer) -> anyhow::Result<String> {
         };
         [
             name,
-            place(row),
+            place(
+                row.backend.as_deref().unwrap_or_default(),
+                &row.name,
+                &row.backend_handler,
+            ),
             number(pods),
             short_features(&answer.status, &row.name),
             origin(&row.origin),
         ]
     });
     columns(&["HANDLER", "BACKEND", "PODS", "FEATURES", "ORIGIN"], rows)
-}
-
-/// The backend, and what it calls the handler if that is another name.
-fn place(row: &Handler) -> String {
-    let backend = row.backend.clone().unwrap_or_default();
-    match row.backend_handler.as_str() {
-        same if same == row.name => backend,
-        "" => format!("{backend} (its own default)"),
-        other => format!("{backend} as {other}"),
-    }
 }
 
 fn count_by_handler(pods: &[PodSandbox]) -> HashMap<&str, usize> {

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What is shipped for Prometheus, tried by Prometheus: its promtool checks the alerts, tries each, and checks the page of
-# a switch under load; it reads that page itself and answers every query of the dashboard. On Debian with Rust; the
-# package is unpacked into ${CRISWITCH_CACHE:-~/.cache/criswitch}, not installed.
+# a switch under load; it reads that page itself and answers every query of the dashboard. And for Grafana: the dashboard
+# is read by its own types. On Debian as root with Rust; Prometheus and Grafana's types are unpacked into
+# ${CRISWITCH_CACHE:-~/.cache/criswitch}, not installed.
 set -eu
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -17,4 +18,17 @@ if ! [ -x "$TOOLS/usr/bin/promtool" ]; then
   rm prometheus_*.deb
 fi
 cd "$TOP"
+
+GRAFANA=$CACHE/grafana-types-$(sha256sum <tests/metrics/requirements.txt | cut -c1-16)
+if ! [ -e "$GRAFANA/.done" ]; then
+  rm -rf "$GRAFANA"
+  python3 -m venv "$GRAFANA" 2>/dev/null || {
+    { apt-get update -qq && apt-get install -yqq --no-install-recommends python3-venv; } >/dev/null
+    python3 -m venv --clear "$GRAFANA"
+  }
+  "$GRAFANA/bin/pip" install -q --disable-pip-version-check --require-hashes -r tests/metrics/requirements.txt
+  touch "$GRAFANA/.done"
+fi
+"$GRAFANA/bin/python" tests/metrics/dashboard.py config/grafana-dashboard.json
+
 PROMETHEUS_TOOLS=$TOOLS/usr/bin cargo test --quiet --locked --test metrics -- --ignored

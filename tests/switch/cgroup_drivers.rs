@@ -5,6 +5,7 @@ use criswitch::cri::CgroupDriver::{Cgroupfs, Systemd};
 use crate::calls::stopped;
 use crate::faults::{backends_ready, runc_and_kata, status, told_of, until_state};
 use crate::logged::Logged;
+use crate::reloads::reload;
 use crate::support::{Rig, Sim};
 
 async fn both(runc: criswitch::cri::CgroupDriver, kata: criswitch::cri::CgroupDriver) -> Rig {
@@ -64,4 +65,21 @@ async fn a_backend_that_comes_back_with_another_driver_is_told_of_then() {
     rig.sim("kata").start();
     until_state(&rig, "kata", "ready").await;
     assert_eq!(backends_ready(&status(&rig).await), "");
+}
+
+#[tokio::test]
+async fn a_default_that_moves_to_another_driver_is_told_of_by_the_reload() {
+    let logged = Logged::here();
+    let rig = both(Systemd, Cgroupfs).await;
+    let table = "runc = \"runc\"\nkata = \"kata\"";
+    let changes = reload(&rig, "kata", table, &["runc", "kata"]);
+    let warning = &changes.warnings[0];
+    assert!(
+        warning.starts_with("wrong: kata has another cgroup driver than runc"),
+        "{warning}"
+    );
+    let told = logged.lines(&["ERROR", "reloaded", "kata has another cgroup driver"]);
+    assert_eq!(told.len(), 1);
+    let changes = reload(&rig, "kata", table, &["runc", "kata"]);
+    assert_eq!(changes.lines(), ["nothing changed"]);
 }

@@ -144,6 +144,20 @@ async fn the_line_for_a_restart_is_toml_that_says_what_the_files_said() {
 }
 
 #[tokio::test]
+async fn a_handler_that_moves_within_its_backend_is_told_with_its_names_there() {
+    let rig = old_alone().await;
+    let row = |handler| format!("runc = {{ backend = \"old\", handler = {handler:?} }}");
+    let changes = reload(&rig, "runc", &row("kata"), &["old"]);
+    assert_eq!(
+        changes.to_string(),
+        "handler moved: runc from old to old as kata"
+    );
+    let changes = reload(&rig, "runc", &row(""), &["old"]);
+    let told = "handler moved: runc from old as kata to old (its own default)";
+    assert_eq!(changes.to_string(), told);
+}
+
+#[tokio::test]
 async fn a_handler_that_moves_takes_its_new_pods_along_and_no_others() {
     let rig = old_alone().await;
     let before = rig.run_pod("runc", "before").await;
@@ -394,6 +408,23 @@ async fn another_socket_under_the_same_name_is_another_backend() {
     let after = run_when_ready(&rig, "runc", "after").await;
     assert_eq!((owner(&rig, &before), owner(&rig, &after)), ("old", "new"));
     assert_eq!(told_of(&rig, "old-old").await["pods"], 1);
+}
+
+#[tokio::test]
+async fn a_backend_whose_name_another_takes_gets_one_that_a_row_may_have() {
+    let longest = "o".repeat(63);
+    let sims = [Sim::new("old"), Sim::new("new")].map(|sim| sim.handlers(["runc"]));
+    let text = |directory: &str, socket| {
+        format!(
+            "default = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = {longest:?}\n[backends]\n{longest} = \"{directory}/{socket}.sock\"\n"
+        )
+    };
+    let rig = Rig::with_config(sims, |directory| text(directory, "old")).await;
+    rig.run_pod("runc", "before").await;
+    let outcome = rig.reload(|directory| text(directory, "new"));
+    let changes = outcome.result.unwrap();
+    let name = &changes.backends_draining[0].name;
+    assert_eq!(*name, format!("{}-old", &longest[..50]));
 }
 
 #[tokio::test]

@@ -50,10 +50,19 @@ unchanged() {
   can_be_asked first
 }
 
+# check_node: what `check --node` says of the machine, which the checks' kubelet runs on.
+check_node() {
+  "$CRISWITCH" check --node --config "$LIVE/criswitch.toml" 2>&1
+}
+
 @test "the kubelet asks the switch instead: its pods run on" {
   start_live
+  if out=$(check_node); then fail "check --node is content: $out"; fi
+  has "check --node" "unix://$DIR/containerd-1.sock" "$out"
   stop_kubelet
   start_kubelet live
+  out=$(check_node)
+  has "check --node" "unix://$DIR/live.sock" "$out"
   unchanged first second
   can_be_asked first
   can_be_asked second
