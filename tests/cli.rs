@@ -40,6 +40,8 @@ mod passed_metrics;
 mod probe;
 #[path = "cli/reload.rs"]
 mod reload;
+#[path = "cli/reload_listen.rs"]
+mod reload_listen;
 #[path = "cli/reload_odd.rs"]
 mod reload_odd;
 #[path = "cli/runtimes.rs"]
