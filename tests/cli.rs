@@ -44,6 +44,8 @@ mod reload;
 mod reload_listen;
 #[path = "cli/reload_odd.rs"]
 mod reload_odd;
+#[path = "cli/reload_watch.rs"]
+mod reload_watch;
 #[path = "cli/runtimes.rs"]
 mod runtimes;
 #[path = "cli/secrets.rs"]

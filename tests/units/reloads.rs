@@ -2,6 +2,14 @@
 
 use crate::machine::{CONFIG, Machine, until};
 
+/// A file system that never answers, in the place of the service's conf.d: as long as the sleep has its other end.
+const HANG: &str = "set -e
+    mknod /dev/fuse c 10 229
+    exec 3<>/dev/fuse
+    nsenter --mount --target=$(systemctl show --value --property=MainPID criswitch.service) \
+      mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 hung /etc/criswitch/conf.d
+    sleep infinity >/dev/null 2>&1 &";
+
 /// It runs on as it did.
 fn runs(machine: &Machine) {
     assert_eq!(machine.show("criswitch", "SubState"), "running");
@@ -80,4 +88,26 @@ async fn another_listen_fails_a_reload_with_the_reason_until_it_is_set_back() {
 
     machine.configure(CONFIG);
     assert_eq!(machine.ctl("reload").await, "");
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/units/run.sh"]
+async fn a_reload_that_hangs_is_told_to_the_manager_and_holds_up_neither_calls_nor_the_end() {
+    let machine = Machine::boot().await;
+    std::fs::create_dir(machine.at("etc/criswitch/conf.d")).unwrap();
+    machine.configure(&format!("watch = true\n{CONFIG}"));
+    assert_eq!(machine.ctl("reload").await, "");
+    machine.runs("bash", &["-c", HANG]);
+    let hang_up = [
+        "kill",
+        "--signal=HUP",
+        "--kill-who=main",
+        "criswitch.service",
+    ];
+    machine.systemctl(&hang_up);
+    until(async || machine.show("criswitch", "ActiveState") == "reloading").await;
+    machine.client().run_pod("runc", "web").await.unwrap();
+    machine.systemctl(&["stop", "criswitch.socket", "criswitch.service"]);
+    // Not by the manager's last means.
+    assert_eq!(machine.show("criswitch", "Result"), "success");
 }
