@@ -17,6 +17,7 @@ use crate::metrics::PassedMetrics;
 
 /// What the unit has to say.
 const HINT: &str = "a socket unit needs exactly one `ListenStream=` with the path of `listen`";
+
 /// A passed descriptor that cannot be served on.
 #[derive(Debug, thiserror::Error)]
 pub enum PassedError {
