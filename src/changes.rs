@@ -219,7 +219,8 @@ fn is_left(before: &Live, after: &Live, backend: BackendId) -> bool {
 /// Whether anything is set otherwise that has no line of its own.
 fn other_settings(before: &Config, after: &Config) -> bool {
     let head = |config: &Config| {
-        let times = [config.drain, config.start_wait, config.stale_lists];
+        // Not `start_wait`: it means nothing before the next start.
+        let times = [config.drain, config.stale_lists];
         (times, config.watch, config.log.clone())
     };
     let other = |row: &BackendConfig| {

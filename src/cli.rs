@@ -25,6 +25,7 @@ use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use criswitch::address::Address;
 use criswitch::config::{Config, DEFAULT_PATH, Problems};
 
 /// Something failed while it ran.
@@ -116,6 +117,16 @@ struct File {
     path: PathBuf,
 }
 
+/// Which daemon is asked.
+#[derive(Args)]
+struct Daemon {
+    #[command(flatten)]
+    file: File,
+    /// The socket that it serves, where the configuration says another one by now.
+    #[arg(long, value_name = "PATH", value_parser = Address::parse)]
+    socket: Option<Address>,
+}
+
 #[derive(Args)]
 struct Check {
     #[command(flatten)]
@@ -137,7 +148,7 @@ struct Check {
 #[derive(Args)]
 struct Status {
     #[command(flatten)]
-    file: File,
+    daemon: Daemon,
     /// Write JSON.
     #[arg(long)]
     json: bool,
@@ -149,7 +160,7 @@ struct Status {
 #[derive(Args)]
 struct Pods {
     #[command(flatten)]
-    file: File,
+    daemon: Daemon,
     /// Write JSON.
     #[arg(long)]
     json: bool,
@@ -167,7 +178,7 @@ struct Pods {
 #[derive(Args)]
 struct Reload {
     #[command(flatten)]
-    file: File,
+    daemon: Daemon,
     /// Write JSON.
     #[arg(long)]
     json: bool,
@@ -227,6 +238,13 @@ impl Command {
                 folder: Some(folder),
             } => shell::pages(Cli::command(), &folder).map(|()| Verdict::Fine),
         }
+    }
+}
+
+impl Daemon {
+    fn socket(&self) -> Address {
+        let written = || Config::listen_of(&self.file.path);
+        self.socket.clone().unwrap_or_else(written)
     }
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod disk;
 mod files;
 mod key;
 mod kubernetes;
+mod lines;
 mod log;
 mod metrics;
 mod problem;

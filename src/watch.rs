@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::time::{Instant, timeout_at};
 
 use places::Places;
@@ -111,8 +112,8 @@ impl Watch {
     }
 
     /// The files are about to be read for another reason: from now on a change is one from what they are now.
-    pub fn mark(&mut self) {
-        self.told = files::fingerprint(&self.main);
+    pub async fn mark(&mut self) {
+        self.told = self.fingerprint().await;
     }
 
     /// Returns when the files are others than when it last returned (or began), and two reads of them, [`QUIET`] apart
@@ -121,11 +122,17 @@ impl Watch {
     /// So who loads them now may report their problems at once: a file that is half-written has been waited for, and
     /// what changes from now on is told next. Nothing is lost if this is dropped.
     pub async fn changed(&mut self) {
+        while !self.settled().await {}
+    }
+
+    /// Returns when something has happened and is over: whether it is a change to be told.
+    async fn settled(&mut self) -> bool {
         loop {
             match self.due() {
                 Some(due) if due <= Instant::now() => {
-                    if self.look() {
-                        return;
+                    let changed = self.look().await;
+                    if changed || self.pending.is_none() {
+                        return changed;
                     }
                 }
                 Some(due) => {
@@ -139,6 +146,32 @@ impl Watch {
                 }
             }
         }
+    }
+
+    /// What `read` makes of the files, once a change was told or they were marked: if anything happens to them
+    /// meanwhile, it reads again when they are still; after [`LONGEST_HOLD`] it counts whatever they are.
+    pub async fn steady<T>(&mut self, read: impl AsyncFn() -> T) -> T {
+        let latest = Instant::now() + self.longest_hold;
+        loop {
+            let made = read().await;
+            let same = self.fingerprint().await == self.told;
+            // What is again as it was told may have been another when it was read.
+            if self.places.event().now_or_never().is_some() {
+                self.stir();
+            }
+            if same && self.pending.is_none() || latest <= Instant::now() {
+                return made;
+            }
+            timeout_at(latest, self.settled()).await.ok();
+        }
+    }
+
+    /// Of the files as they are, read beside what else the thread does: a disk may hang.
+    async fn fingerprint(&self) -> u64 {
+        let main = self.main.clone();
+        let read = tokio::task::spawn_blocking(move || files::fingerprint(&main));
+        // Of one that broke off the reader of the files is to tell.
+        read.await.unwrap_or_default()
     }
 
     fn stir(&mut self) {
@@ -162,7 +195,9 @@ impl Watch {
     }
 
     /// Reads the files; whether there is something to tell.
-    fn look(&mut self) -> bool {
+    async fn look(&mut self) -> bool {
+        // First, so that nothing is lost if it is dropped meanwhile.
+        let read = self.fingerprint().await;
         let Some(mut pending) = self.pending.take() else {
             return false;
         };
@@ -171,7 +206,6 @@ impl Watch {
         if late {
             self.places.forget_writers();
         }
-        let read = files::fingerprint(&self.main);
         if read == self.told {
             return false;
         }

@@ -40,8 +40,12 @@ mod passed_metrics;
 mod probe;
 #[path = "cli/reload.rs"]
 mod reload;
+#[path = "cli/reload_listen.rs"]
+mod reload_listen;
 #[path = "cli/reload_odd.rs"]
 mod reload_odd;
+#[path = "cli/reload_watch.rs"]
+mod reload_watch;
 #[path = "cli/runtimes.rs"]
 mod runtimes;
 #[path = "cli/secrets.rs"]

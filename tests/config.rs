@@ -21,6 +21,8 @@ mod read_scheduling;
 mod read_telemetry;
 #[path = "config/shipped.rs"]
 mod shipped;
+#[path = "config/told_of_many.rs"]
+mod told_of_many;
 #[path = "config/told_of_scheduling.rs"]
 mod told_of_scheduling;
 #[path = "config/told_of_tables.rs"]

@@ -3,7 +3,6 @@
 use std::collections::{BTreeSet, HashMap};
 
 use anyhow::bail;
-use criswitch::config::Config;
 use criswitch::cri::{PodSandbox, PodSandboxState};
 use serde_json::{Value as Json, json};
 
@@ -37,7 +36,7 @@ impl Pods {
     }
 
     async fn find(&self) -> anyhow::Result<Vec<Found>> {
-        let switch = Running::connect(&Config::listen_of(&self.file.path)).await?;
+        let switch = Running::connect(&self.daemon.socket()).await?;
         let info: Info = serde_json::from_value(switch.info_with_pods().await?)?;
         let listed = list_pods(&switch).await?;
         self.must_be_known(&info, &listed)?;

@@ -1,17 +1,16 @@
 //! `criswitch reload`: tells the daemon to read its configuration again, and shows what came of it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{self, Path};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use criswitch::config::Config;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value as Json;
 use tokio::time::Instant;
 
 use super::running::Running;
-use super::{Reload, Verdict, print, terminal};
+use super::{Daemon, Reload, Verdict, print, terminal};
 
 /// How long a reload may take.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -23,7 +22,7 @@ impl Reload {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let outcome = runtime.block_on(reload(&self.file.path))?;
+        let outcome = runtime.block_on(reload(&self.daemon))?;
         if self.json {
             print(&format!("{outcome:#}\n"))?;
         } else {
@@ -37,9 +36,12 @@ impl Reload {
 }
 
 /// What the daemon tells of the first reload that began after this.
-async fn reload(path: &Path) -> anyhow::Result<Json> {
-    let switch = Running::connect(&Config::listen_of(path)).await;
-    let switch = switch.context("no reload (a change of `listen` needs a restart)")?;
+async fn reload(daemon: &Daemon) -> anyhow::Result<Json> {
+    let switch = Running::connect(&daemon.socket()).await;
+    let switch = switch.context(match daemon.socket {
+        Some(_) => "not reloaded",
+        None => "not reloaded (if `listen` was changed: that needs a restart, so set it back or restart criswitch)",
+    })?;
     let pid = pid(&switch.info().await?)?;
     let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| unseen(pid, error))?;
     // Whoever answers now is alive, so the number is still its own.
@@ -47,7 +49,7 @@ async fn reload(path: &Path) -> anyhow::Result<Json> {
     if self::pid(&info)? != pid {
         bail!("criswitch was restarted meanwhile; try again");
     }
-    same_file(path, &info)?;
+    same_file(&daemon.file.path, &info)?;
     heeds(pid)?;
     let wanted = number(&info, "/reloads/begun") + 1;
     pidfd_send_signal(&process, Signal::HUP).with_context(|| {
@@ -108,7 +110,9 @@ fn unseen(pid: Pid, error: rustix::io::Errno) -> anyhow::Error {
 fn same_file(path: &Path, info: &Json) -> anyhow::Result<()> {
     let its = info.pointer("/configuration/path").and_then(Json::as_str);
     let its = its.unwrap_or_default();
-    let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    // It may be gone, which the daemon is to tell.
+    let full = |path: &Path| path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| full(path));
     if real(path) == real(Path::new(its)) {
         return Ok(());
     }

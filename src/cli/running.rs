@@ -153,7 +153,7 @@ impl Running {
     fn own(&self, status: &StatusResponse) -> anyhow::Result<Json> {
         own_info(status).with_context(|| {
             format!(
-                "{} is served, but not by criswitch; try --config, or the socket that `listen` names",
+                "{} is served, but not by criswitch; try --config, or --socket with the path that it serves",
                 self.socket
             )
         })
@@ -220,7 +220,7 @@ fn not_there(socket: &Address, cause: &str) -> anyhow::Error {
         return anyhow::anyhow!("{socket}: {cause}; try it as root, or as a user of `allow_uids`");
     }
     anyhow::anyhow!(
-        "{socket}: {cause}; does criswitch run (systemctl status criswitch), is this its socket (`listen`), and may this \
-        user ask (`allow_uids`)?"
+        "{socket}: {cause}; does criswitch run (systemctl status criswitch), is this its socket (`listen`, or \
+        --socket PATH), and may this user ask (`allow_uids`)?"
     )
 }

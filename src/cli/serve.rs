@@ -26,7 +26,7 @@ pub(super) fn serve(config: Config) -> anyhow::Result<Verdict> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(async {
+    let served = runtime.block_on(async {
         // Before the socket has a name: from then on a signal must drain.
         let shutdown = shutdown()?;
         let hangup = signal(SignalKind::hangup())?;
@@ -46,7 +46,10 @@ pub(super) fn serve(config: Config) -> anyhow::Result<Verdict> {
             never = notify.keep(&switch) => match never {},
             never = reloads(&switch, &log, &notify, hangup) => match never {},
         }
-    })
+    });
+    // A disk that hangs, and with it who reads there, must not hold up the end.
+    runtime.shutdown_background();
+    served
 }
 
 /// Reloads one after the other: at SIGHUP, and when the files change if the configuration says so.
@@ -63,26 +66,36 @@ async fn reloads(
         if config.watch != watched {
             watch = config.watch.then(|| start_watch(&config.path)).flatten();
         }
+        let begun = !watched && watch.is_some();
         // What changed before the watch began is not told by it.
-        let changed = !watched
-            && watch.is_some()
-            && load(&config.path)
-                .await
-                .is_ok_and(|now| now.hash != config.hash);
-        if !changed {
-            tokio::select! {
-                _ = hangup.recv() => {}
-                () = told(&mut watch) => {}
-            }
-        }
+        let changed = begun && is_other(&config).await
+            || tokio::select! {
+                _ = hangup.recv() => false,
+                () = told(&mut watch) => true,
+            };
         switch.begin_reload();
-        if let Some(watch) = &mut watch {
-            watch.mark();
-        }
         notify.tell(&[NotifyState::Reloading]);
-        switch.reload(load(&config.path).await);
+        switch.reload(read(&config.path, &mut watch, changed).await);
         log.set(&switch.live().config.log.levels);
         notify.tell(&[NotifyState::Ready]);
+    }
+}
+
+/// Whether the files are not what was read of them, or cannot be used any more.
+async fn is_other(config: &Config) -> bool {
+    let now = load(&config.path).await;
+    !now.is_ok_and(|now| now.hash == config.hash)
+}
+
+/// Reads the files as they are now; if they have `changed` by themselves, not before they are still.
+async fn read(path: &Path, watch: &mut Option<Watch>, changed: bool) -> Result<Config, Problems> {
+    match watch {
+        Some(watch) if changed => watch.steady(async || load(path).await).await,
+        Some(watch) => {
+            watch.mark().await;
+            load(path).await
+        }
+        None => load(path).await,
     }
 }
 

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use criswitch::address::Address;
-use criswitch::config::Config;
 use criswitch::cri::{
     ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox, StatusResponse, VersionResponse,
 };
@@ -73,7 +72,7 @@ impl Status {
     }
 
     async fn ask(&self) -> anyhow::Result<Answer> {
-        let socket = Config::listen_of(&self.file.path);
+        let socket = self.daemon.socket();
         let switch = Running::connect(&socket).await?;
         let status = switch.status().await?;
         let told = match own_info(&status) {
@@ -308,7 +307,7 @@ fn foreign(who: &VersionResponse, answer: &Answer) -> anyhow::Result<String> {
         name => name,
     };
     let head = format!(
-        "{} is not criswitch's socket, but that of {who}; try --config, or the socket that `listen` names\n",
+        "{} is not criswitch's socket, but that of {who}; try --config, or --socket with the path that it serves\n",
         answer.socket
     );
     Ok(format!("{}\n{conditions}", terminal::wrapped(&head)))

@@ -4,6 +4,7 @@
 
 mod scheduling;
 
+use std::fmt;
 use std::time::Duration;
 
 use super::files::{self, File};
@@ -288,11 +289,12 @@ impl Check<'_> {
 
     fn no_backend(&mut self, name: &str, place: &Place, known: &[Known]) {
         let names = known.iter().map(|backend| backend.name.value.as_str());
-        let hint = match nearest(name, names) {
-            _ if name.contains('/') => format!("socket = {name:?}"),
-            Some(name) => name,
-            None => "the path of its socket".to_owned(),
-        };
+        // Looked for only if it is told: there may be thousands of either.
+        let hint = fmt::from_fn(|f| match nearest(name, names.clone()) {
+            _ if name.contains('/') => write!(f, "socket = {name:?}"),
+            Some(name) => f.write_str(&name),
+            None => f.write_str("the path of its socket"),
+        });
         self.problems
             .tell(place, format!("no backend is named {name:?}"), hint);
     }

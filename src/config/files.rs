@@ -7,15 +7,22 @@ use std::path::{Path, PathBuf};
 use fnv::FnvHasher;
 
 use super::disk;
+use super::lines::Lines;
 use super::problem::{Place, Problems};
 
 /// A file that could be read, and the place where it starts.
 pub(super) struct File {
     pub(super) start: Place,
     pub(super) text: String,
+    lines: Lines,
 }
 
 impl File {
+    /// The place of what begins at the byte `offset` of it.
+    pub(super) fn place(&self, offset: usize) -> Place {
+        self.start.at(self.lines.place(&self.text, offset))
+    }
+
     pub(super) fn path(&self) -> PathBuf {
         self.start.path().to_path_buf()
     }
@@ -51,11 +58,15 @@ fn file(index: usize, path: &Path, problems: &mut Problems) -> Option<File> {
 /// What the bytes of a file say, and a problem if they are no text.
 pub(super) fn text(start: Place, bytes: Vec<u8>, problems: &mut Problems) -> Option<File> {
     match String::from_utf8(bytes) {
-        Ok(text) => Some(File { start, text }),
+        Ok(text) => Some(File {
+            lines: Lines::of(&text),
+            start,
+            text,
+        }),
         Err(error) => {
             let valid = error.utf8_error().valid_up_to();
             let valid = String::from_utf8_lossy(error.as_bytes().get(..valid).unwrap_or_default());
-            let place = start.after(&valid);
+            let place = start.at(Lines::of(&valid).place(&valid, valid.len()));
             problems.tell(&place, "not UTF-8", "saving the file as UTF-8");
             None
         }

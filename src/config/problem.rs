@@ -1,8 +1,17 @@
 //! What is wrong with a configuration, and where: every problem, never only the first.
 
-use std::fmt;
+use std::fmt::{self, Display};
 use std::path::Path;
 use std::sync::Arc;
+
+use crate::wording::counted;
+
+/// The most problems that are told: who has mended so many looks again, and what is told is kept, shown and logged.
+const MOST: usize = 100;
+/// The longest part of a problem, in bytes: a name may be as long as its file.
+const LONGEST: usize = 1000;
+/// The most names that a hint has.
+const MOST_NAMES: usize = 20;
 
 /// Where something is written. Places order as the files are read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,9 +42,13 @@ pub struct Problem {
     pub hint: String,
 }
 
-/// Every problem of a configuration, in the order of their places.
+/// The problems of a configuration, in the order of their places: every one, or the first of very many.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Problems(Vec<Problem>);
+pub struct Problems {
+    told: Vec<Problem>,
+    /// How many more there are.
+    more: usize,
+}
 
 impl Place {
     /// The start of the `file`th file that is read.
@@ -48,12 +61,11 @@ impl Place {
         }
     }
 
-    /// The place that follows `text`, where `text` begins a file of which `self` is the start.
-    pub(super) fn after(&self, text: &str) -> Place {
-        let line = text.rsplit('\n').next().unwrap_or_default();
+    /// Another place in the same file.
+    pub(super) fn at(&self, (line, column): (usize, usize)) -> Place {
         Place {
-            line: 1 + text.matches('\n').count(),
-            column: 1 + line.chars().count(),
+            line,
+            column,
             ..self.clone()
         }
     }
@@ -78,7 +90,7 @@ impl Place {
 
 impl Problems {
     /// The one problem of a configuration at `main` that nobody could read to its end.
-    pub fn of_reading(main: &Path, why: impl fmt::Display) -> Problems {
+    pub fn of_reading(main: &Path, why: impl Display) -> Problems {
         let mut problems = Problems::default();
         let what = format_args!("reading the configuration broke off: {why}");
         problems.tell(
@@ -91,31 +103,39 @@ impl Problems {
 
     /// Whether there is nothing to tell.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.told.is_empty()
     }
 
-    /// How many there are.
+    /// How many there are, told or not.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.told.len() + self.more
     }
 
-    /// The problems, by place.
+    /// Those that are told, by place.
     pub fn iter(&self) -> impl Iterator<Item = &Problem> {
-        self.0.iter()
+        self.told.iter()
     }
 
-    pub(super) fn tell(&mut self, place: &Place, what: impl fmt::Display, hint: impl fmt::Display) {
+    /// Adds one; its words are made only if it is among the first.
+    pub(super) fn tell(&mut self, place: &Place, what: impl Display, hint: impl Display) {
+        if self.told.len() == MOST {
+            self.more += 1;
+            if self.told.last().is_some_and(|last| last.place <= *place) {
+                return;
+            }
+            self.told.pop();
+        }
         let problem = Problem {
             place: place.clone(),
-            what: what.to_string(),
-            hint: hint.to_string(),
+            what: shortened(what.to_string()),
+            hint: shortened(hint.to_string()),
         };
-        let at = self.0.partition_point(|earlier| *earlier <= problem);
-        self.0.insert(at, problem);
+        let at = self.told.partition_point(|earlier| *earlier <= problem);
+        self.told.insert(at, problem);
     }
 }
 
-impl fmt::Display for Place {
+impl Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Place {
             path, line, column, ..
@@ -124,25 +144,28 @@ impl fmt::Display for Place {
     }
 }
 
-impl fmt::Display for Origin {
+impl Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.path.display(), self.line)
     }
 }
 
-impl fmt::Display for Problem {
+impl Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}; try {}", self.place, self.what, self.hint)
     }
 }
 
-impl fmt::Display for Problems {
+impl Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, problem) in self.0.iter().enumerate() {
+        for (index, problem) in self.told.iter().enumerate() {
             let separator = if index == 0 { "" } else { "\n" };
             write!(f, "{separator}{problem}")?;
         }
-        Ok(())
+        match self.more {
+            0 => Ok(()),
+            more => write!(f, "\nand {}", counted(more, "more problem")),
+        }
     }
 }
 
@@ -174,6 +197,18 @@ pub(super) fn near<'k>(written: &str, known: &[&'k str]) -> Option<&'k str> {
 }
 
 fn quoted(names: &[&str]) -> String {
-    let quoted: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+    let shown = names.iter().take(MOST_NAMES);
+    let mut quoted: Vec<String> = shown.map(|name| format!("{name:?}")).collect();
+    if names.len() > MOST_NAMES {
+        quoted.push("...".to_owned());
+    }
     quoted.join(", ")
+}
+
+fn shortened(mut text: String) -> String {
+    if text.len() > LONGEST {
+        text.truncate(text.floor_char_boundary(LONGEST));
+        text.push_str("...");
+    }
+    text
 }

@@ -5,7 +5,7 @@
 mod rows;
 mod scheduling;
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue, Error};
@@ -19,6 +19,8 @@ use crate::address::Address;
 pub(super) use rows::{Route, Settings, Target};
 pub(super) use scheduling::{Scheduling, Toleration};
 
+/// The most rows of all tables: a node has tens, and each is compared with every other.
+const MOST_ROWS: usize = 2048;
 const TABLES: [&str; 4] = ["handlers", "backends", "log", "metrics"];
 
 /// A value and where it is written.
@@ -39,8 +41,10 @@ pub(super) struct Written {
     pub(super) allow_uids: Vec<Row<Vec<At<String>>>>,
     /// The first `[handlers]`, for what is wrong with the table as a whole.
     pub(super) handlers_at: Option<Place>,
-    /// Some of it could not be read: what seems to be missing may be there.
+    /// Some of it was not read: what seems to be missing may be there.
     pub(super) partial: bool,
+    /// How many rows the tables have so far.
+    pub(super) rows: usize,
 }
 
 /// A key that is defined once, at the head or in a table, and its value.
@@ -102,11 +106,6 @@ impl Written {
 }
 
 impl File {
-    fn place(&self, offset: usize) -> Place {
-        self.start
-            .after(self.text.get(..offset).unwrap_or(&self.text))
-    }
-
     fn entries<'t>(&self, table: &'t DeTable<'t>) -> Vec<Entry<'t>> {
         let mut entries: Vec<_> = table.iter().collect();
         entries.sort_by_key(|(key, _)| key.span().start);
@@ -161,8 +160,18 @@ impl Walk<'_> {
             return self.wrong_type(table, "a table", format_args!("[{}]", table.key));
         };
         for entry in self.file.entries(rows) {
+            self.written.rows += 1;
+            if self.written.rows > MOST_ROWS {
+                return self.too_many(&entry);
+            }
             row(self, &entry);
         }
+    }
+
+    fn too_many(&mut self, entry: &Entry<'_>) {
+        self.written.partial = true;
+        let what = format!("the tables have more than {MOST_ROWS} rows");
+        self.problems.tell(&entry.at, what, "fewer of them");
     }
 
     fn key(&mut self, table: &str, entry: &Entry<'_>) {
@@ -244,9 +253,11 @@ impl Walk<'_> {
 
     fn unknown(&mut self, entry: &Entry<'_>, known: &[&str]) {
         let what = format!("unknown key {:?}", entry.key);
-        let hint = nearest(entry.key, known.iter().copied());
-        self.problems
-            .tell(&entry.at, what, hint.unwrap_or_default());
+        // Looked for only if it is told.
+        let hint = fmt::from_fn(|f| {
+            f.write_str(&nearest(entry.key, known.iter().copied()).unwrap_or_default())
+        });
+        self.problems.tell(&entry.at, what, hint);
     }
 
     fn twice(&mut self, entry: &Entry<'_>, what: impl Display, first: &Place) {

@@ -165,6 +165,18 @@ async fn the_command_prints_what_has_changed() {
 }
 
 #[tokio::test]
+async fn what_means_nothing_before_the_next_start_is_no_change() {
+    let node = Node::start("").await;
+    let main = std::fs::read_to_string(node.files.main()).unwrap();
+    let main = main.replace("start_wait = \"0s\"", "start_wait = \"1m\"");
+    node.files.write("criswitch.toml", &main);
+    assert_eq!(node.reload().await.stdout, "nothing changed\n");
+    node.write("drain = \"3s\"", "");
+    assert_eq!(node.reload().await.stdout, "settings changed\n");
+    node.end().await;
+}
+
+#[tokio::test]
 async fn a_wrong_configuration_is_told_with_78_and_changes_nothing() {
     let node = Node::start("").await;
     node.files.write(

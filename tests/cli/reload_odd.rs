@@ -92,7 +92,7 @@ fn without_capabilities(serve: Command) -> Command {
 }
 
 /// Waits until so many reloads were refused, and returns why the last one was.
-async fn refused(node: &Node, count: usize) -> String {
+pub(crate) async fn refused(node: &Node, count: usize) -> String {
     let reached = async {
         loop {
             let reloads = &node.info().await["reloads"];

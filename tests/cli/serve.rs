@@ -1,6 +1,6 @@
 //! `criswitch serve` from its start to its signal.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
@@ -27,7 +27,13 @@ impl Daemon {
     /// Starts it and waits until it says that it serves.
     pub(crate) async fn start_as(mut serve: Command) -> Daemon {
         let mut process = serve.stderr(Stdio::piped()).spawn().unwrap();
-        let stderr = BufReader::new(process.stderr.take().unwrap());
+        let stderr = process.stderr.take().unwrap();
+        Daemon::of(process, stderr).await
+    }
+
+    /// One that has been started: waits until it says that it serves.
+    pub(crate) async fn of(process: Child, log: impl Read + Send + 'static) -> Daemon {
+        let stderr = BufReader::new(log);
         let said = tokio::task::spawn_blocking(|| {
             let mut lines = stderr.lines().map(Result::unwrap);
             let said: Vec<_> = lines

@@ -253,7 +253,7 @@ async fn another_runtime_is_shown_as_far_as_it_goes() {
     let outcome = run_beside(&["status", "--config", text(&files.main())]).await;
     assert_eq!((outcome.code, outcome.stderr.as_str()), (1, ""));
     expect![[r#"
-        SOCKET is not criswitch's socket, but that of runc 1.0.0; try --config, or the socket that `listen` names
+        SOCKET is not criswitch's socket, but that of runc 1.0.0; try --config, or --socket with the path that it serves
 
         CONDITION     STATUS  MESSAGE
         RuntimeReady  true    -
@@ -288,9 +288,9 @@ async fn who_finds_no_switch_is_told_what_to_look_at() {
     let socket = files.path("socket");
     files.write("criswitch.toml", &format!("listen = {socket:?}"));
     expect![[r#"
-        criswitch: DIR/socket: cannot connect: No such file or directory (os error 2); does criswitch run (systemctl status criswitch), is this its socket (`listen`), and may this user ask (`allow_uids`)?
-        criswitch: DIR/socket: cannot connect: No such file or directory (os error 2); does criswitch run (systemctl status criswitch), is this its socket (`listen`), and may this user ask (`allow_uids`)?
-        criswitch: no reload (a change of `listen` needs a restart): DIR/socket: cannot connect: No such file or directory (os error 2); does criswitch run (systemctl status criswitch), is this its socket (`listen`), and may this user ask (`allow_uids`)?
+        criswitch: DIR/socket: cannot connect: No such file or directory (os error 2); does criswitch run (systemctl status criswitch), is this its socket (`listen`, or --socket PATH), and may this user ask (`allow_uids`)?
+        criswitch: DIR/socket: cannot connect: No such file or directory (os error 2); does criswitch run (systemctl status criswitch), is this its socket (`listen`, or --socket PATH), and may this user ask (`allow_uids`)?
+        criswitch: not reloaded (if `listen` was changed: that needs a restart, so set it back or restart criswitch): DIR/socket: cannot connect: No such file or directory (os error 2); does criswitch run (systemctl status criswitch), is this its socket (`listen`, or --socket PATH), and may this user ask (`allow_uids`)?
     "#]].assert_eq(&refused(&files).await);
     files.write("socket", "");
     let told = refused(&files).await;
@@ -315,7 +315,8 @@ async fn who_finds_another_server_than_a_runtime_is_told_where() {
     assert_eq!(told.lines().count(), 3, "{told}");
     assert_eq!(told.matches("DIR/socket: ").count(), 3, "{told}");
     assert_eq!(
-        told.matches("is this its socket (`listen`)").count(),
+        told.matches("is this its socket (`listen`, or --socket PATH)")
+            .count(),
         3,
         "{told}"
     );
@@ -345,7 +346,7 @@ async fn a_user_who_may_not_ask_is_told_who_may() {
         criswitch: DIR/criswitch.sock: cannot connect: Permission denied (os error 13); try it as root, or as a user of `allow_uids`
     "#]].assert_eq(&ask("status"));
     expect![[r#"
-        criswitch: no reload (a change of `listen` needs a restart): DIR/criswitch.sock: cannot connect: Permission denied (os error 13); try it as root, or as a user of `allow_uids`
+        criswitch: not reloaded (if `listen` was changed: that needs a restart, so set it back or restart criswitch): DIR/criswitch.sock: cannot connect: Permission denied (os error 13); try it as root, or as a user of `allow_uids`
     "#]].assert_eq(&ask("reload"));
     node.end().await;
 }

@@ -17,7 +17,7 @@ use crate::RUNC;
 use crate::config_files::ConfigFiles;
 
 /// Loads it on another thread, as one that hangs is not to hang the test.
-fn load_in_time(main: &Path) -> Result<Config, Problems> {
+pub(crate) fn load_in_time(main: &Path) -> Result<Config, Problems> {
     let (done, outcome) = mpsc::channel();
     let main = main.to_owned();
     thread::spawn(move || {

@@ -7,6 +7,7 @@
 mod support;
 
 mod machine;
+mod reloads;
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::{Duration, Instant};

@@ -1,5 +1,6 @@
 //! How it tells: nothing is lost, nothing is told twice, and waiting costs nothing.
 
+use std::cell::{Cell, RefCell};
 use std::fs::{self, File};
 use std::future::poll_fn;
 use std::io::Write;
@@ -7,6 +8,7 @@ use std::path::Path;
 use std::pin::pin;
 
 use criswitch::watch::Watch;
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use crate::site::{BOUND, PLAIN, QUIET, Site};
@@ -88,4 +90,65 @@ async fn what_is_told_was_read_twice_a_quiet_time_apart() {
     site.run("echo two > etc/criswitch.toml");
     timeout(BOUND, watch.changed()).await.expect("it is told");
     assert!(begun.elapsed() >= criswitch::watch::QUIET * 2);
+}
+
+/// What the main file says, after which something else happens to it each time.
+fn reading(site: &Site, meanwhile: &'static [&'static str]) -> impl AsyncFn() -> String + use<> {
+    let main = site.path("etc/criswitch.toml");
+    let meanwhile = RefCell::new(meanwhile.iter());
+    async move || {
+        let text = fs::read_to_string(&main).unwrap();
+        if let Some(next) = meanwhile.borrow_mut().next() {
+            fs::write(&main, next).unwrap();
+        }
+        text
+    }
+}
+
+#[tokio::test]
+async fn what_changes_while_it_is_read_is_read_again() {
+    let mut site = Site::of(PLAIN);
+    site.tells_of("echo two > etc/criswitch.toml").await;
+    let read = reading(&site, &["three", "four"]);
+    assert_eq!(site.watch.steady(read).await, "four");
+    site.is_silent().await;
+    let read = reading(&site, &[]);
+    assert_eq!(site.watch.steady(read).await, "four");
+}
+
+#[tokio::test]
+async fn what_is_again_as_it_was_told_is_read_again_too() {
+    let mut site = Site::of(PLAIN);
+    site.tells_of("echo two > etc/criswitch.toml").await;
+    let main = site.path("etc/criswitch.toml");
+    let (read, reads) = (Notify::new(), Cell::new(0));
+    let steady = site.watch.steady(async || {
+        reads.set(reads.get() + 1);
+        if reads.get() == 1 {
+            fs::write(&main, "half").unwrap();
+            read.notify_one();
+        }
+        fs::read_to_string(&main).unwrap()
+    });
+    // There is nothing to tell of it then.
+    let set_right = async {
+        read.notified().await;
+        fs::write(&main, "two\n").unwrap();
+    };
+    let both = async { tokio::join!(steady, set_right) };
+    let (made, ()) = timeout(BOUND, both).await.expect("it ends");
+    assert_eq!((made.as_str(), reads.get()), ("two\n", 2));
+}
+
+#[tokio::test]
+async fn what_is_other_at_each_reading_counts_after_the_longest_hold() {
+    let mut site = Site::holding(PLAIN, QUIET * 10);
+    let main = site.path("etc/criswitch.toml");
+    let reads = Cell::new(0);
+    let steady = site.watch.steady(async || {
+        reads.set(reads.get() + 1);
+        fs::write(&main, reads.get().to_string()).unwrap();
+    });
+    timeout(BOUND, steady).await.expect("it ends");
+    assert!(reads.get() > 1);
 }

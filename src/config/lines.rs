@@ -1,0 +1,76 @@
+//! Where the lines of a text begin, so that a place in it is found without reading from its start. Pure.
+
+/// The bytes between two counts of characters, and so the most that are read for a column: a line may be a whole file.
+const STEP: usize = 256;
+
+/// Of one text.
+#[derive(Debug)]
+pub(super) struct Lines {
+    /// Where each line but the first begins, in bytes.
+    starts: Vec<usize>,
+    /// How many characters begin before each multiple of [`STEP`].
+    counts: Vec<usize>,
+}
+
+impl Lines {
+    /// Reads `text` once.
+    pub(super) fn of(text: &str) -> Lines {
+        let mut count = 0;
+        let steps = text.as_bytes().chunks(STEP).map(|step| {
+            count += characters(step);
+            count
+        });
+        Lines {
+            counts: [0].into_iter().chain(steps).collect(),
+            starts: text.match_indices('\n').map(|(at, _)| at + 1).collect(),
+        }
+    }
+
+    /// The line and the column, both counted from one, of what begins at the byte `offset` of the same text.
+    pub(super) fn place(&self, text: &str, offset: usize) -> (usize, usize) {
+        let line = self.starts.partition_point(|start| *start <= offset);
+        let start = line.checked_sub(1).and_then(|last| self.starts.get(last));
+        let before = self.characters_before(text, start.copied().unwrap_or_default());
+        let column = self.characters_before(text, offset).saturating_sub(before);
+        (1 + line, 1 + column)
+    }
+
+    fn characters_before(&self, text: &str, offset: usize) -> usize {
+        let offset = offset.min(text.len());
+        let step = offset / STEP;
+        let counted = self.counts.get(step).copied().unwrap_or_default();
+        let rest = text.as_bytes().get(step * STEP..offset);
+        counted + characters(rest.unwrap_or_default())
+    }
+}
+
+/// How many characters begin in these bytes of UTF-8: all but those that continue one.
+fn characters(bytes: &[u8]) -> usize {
+    let first = |byte: &&u8| **byte & 0b1100_0000 != 0b1000_0000;
+    bytes.iter().filter(first).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Lines, STEP};
+
+    #[test]
+    fn a_place_is_that_of_counting_from_the_start() {
+        let long = "ä€x\u{1f980}".repeat(STEP);
+        for text in [
+            "",
+            "\n",
+            "one\n\ntwö\nthree",
+            &long,
+            &format!("{long}\n{long}\nend\n"),
+        ] {
+            let lines = Lines::of(text);
+            for (offset, _) in text.char_indices().chain([(text.len(), ' ')]) {
+                let before = &text[..offset];
+                let column = before.rsplit('\n').next().unwrap().chars().count();
+                let counted = (1 + before.matches('\n').count(), 1 + column);
+                assert_eq!(lines.place(text, offset), counted);
+            }
+        }
+    }
+}

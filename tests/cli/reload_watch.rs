@@ -1,0 +1,59 @@
+//! What happens to the files between the start of a daemon and its watch over them.
+
+use std::io::{Read, Write, pipe};
+use std::process::Stdio;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use serde_json::Value as Json;
+
+use crate::serve::{Daemon, one_backend};
+use crate::support::{Client, PATIENCE, Sim};
+use crate::{command, text};
+
+/// A pipe that takes nothing more until it is read.
+fn full_pipe() -> (impl Read + Send + 'static, impl Into<Stdio>) {
+    let (reader, mut writer) = pipe().unwrap();
+    let flags = fcntl_getfl(&writer).unwrap();
+    fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
+    while writer.write(b"\n").is_ok() {}
+    fcntl_setfl(&writer, flags).unwrap();
+    (reader, writer)
+}
+
+#[tokio::test]
+async fn files_that_break_before_they_are_watched_are_told() {
+    let (files, listen, backend) = one_backend();
+    Sim::new("runc").serve_on(&backend);
+    let good = std::fs::read_to_string(files.main()).unwrap();
+    std::fs::write(files.main(), format!("watch = true\n{good}")).unwrap();
+    let (log, stderr) = full_pipe();
+    let mut serve = command(&["serve", "--config", text(&files.main())]);
+    let process = serve.stderr(stderr).spawn().unwrap();
+    drop(serve);
+    // It has read the files by then, and waits until it can say so.
+    let begun = async {
+        while !listen.exists() {
+            tokio::task::yield_now().await
+        }
+    };
+    tokio::time::timeout(PATIENCE, begun).await.unwrap();
+    std::fs::write(files.main(), "watch = yes").unwrap();
+    let daemon = Daemon::of(process, log).await;
+    let refused = async {
+        loop {
+            let info = info(&Client::new(&listen)).await;
+            if info["reloads"]["refused"] == 1 {
+                return info;
+            }
+        }
+    };
+    let info = tokio::time::timeout(PATIENCE, refused).await.unwrap();
+    assert_eq!(info["reloads"]["count"], 1);
+    assert_eq!(daemon.ends_after("TERM").await, Some(0));
+}
+
+async fn info(client: &Client) -> Json {
+    let request = criswitch::cri::StatusRequest { verbose: true };
+    let status = client.runtime().status(request).await.unwrap();
+    serde_json::from_str(&status.into_inner().info["criswitch"]).unwrap()
+}

@@ -1,0 +1,96 @@
+//! Configurations with more mistakes, or more of anything, than anybody means: told in time, and in few words.
+
+use std::fmt::Write;
+
+use criswitch::config::Problems;
+
+use crate::config_files::ConfigFiles;
+use crate::odd_files::load_in_time;
+use crate::{RUNC, load_files};
+
+fn problems(drop_in: &str) -> Problems {
+    let files = ConfigFiles::of(&[
+        ("criswitch.toml", RUNC.as_bytes()),
+        ("conf.d/a.toml", drop_in.as_bytes()),
+    ]);
+    load_in_time(&files.main()).unwrap_err()
+}
+
+fn rows(count: usize, row: impl Fn(usize) -> String) -> String {
+    (0..count).fold(String::new(), |mut rows, number| {
+        writeln!(rows, "{}", row(number)).unwrap();
+        rows
+    })
+}
+
+#[test]
+fn of_very_many_problems_the_first_are_told_and_the_others_counted() {
+    let problems = problems(&rows(30_000, |number| format!("key-{number} = 1")));
+    let told = problems.to_string();
+    let lines: Vec<_> = told.lines().collect();
+    assert_eq!(lines.len(), 101);
+    assert!(lines[0].contains("a.toml:1:1: unknown key \"key-0\"; try "));
+    assert!(lines[99].contains("a.toml:100:1: unknown key \"key-99\"; try "));
+    assert_eq!(lines[100], "and 29900 more problems");
+    assert_eq!((problems.iter().count(), problems.len()), (100, 30_000));
+}
+
+#[test]
+fn one_problem_beyond_those_that_are_told_is_one_problem() {
+    let told = problems(&rows(101, |number| format!("key-{number} = 1"))).to_string();
+    assert!(told.ends_with("\nand 1 more problem"), "{told}");
+    let told = problems(&rows(100, |number| format!("key-{number} = 1"))).to_string();
+    assert!(told.lines().last().unwrap().contains("key-99"), "{told}");
+}
+
+#[test]
+fn the_first_problems_are_those_that_stand_first_whenever_they_are_found() {
+    // What a value has wrong is found after every unknown key.
+    let keys = rows(200, |number| format!("key-{number} = 1"));
+    let told = problems(&format!("drain = 'soon'\n{keys}")).to_string();
+    let first = told.lines().next().unwrap();
+    assert!(first.contains("a.toml:1:9: \"soon\" is not"), "{first}");
+    assert!(told.ends_with("\nand 101 more problems"), "{told}");
+}
+
+#[test]
+fn a_line_as_long_as_a_file_is_read_in_time() {
+    let uids = vec!["-1"; 300_000].join(",");
+    let told = problems(&format!("allow_uids = [{uids}]")).to_string();
+    let first = told.lines().next().unwrap();
+    assert!(
+        first.contains("a.toml:1:15: -1 is not a user id"),
+        "{first}"
+    );
+    let last = told.lines().nth(99).unwrap();
+    assert!(last.contains("a.toml:1:312: -1 is not"), "{last}");
+}
+
+#[test]
+fn words_as_long_as_a_file_are_cut() {
+    let told = problems(&format!("{} = 1", "x".repeat(1 << 19))).to_string();
+    assert!(told.len() < 2000, "{}", told.len());
+    assert!(told.contains("xxx...; try one of"), "{told}");
+}
+
+#[test]
+fn a_hint_has_some_of_very_many_names() {
+    let backends = rows(1000, |number| {
+        format!("name-{number} = '/run/{number}.sock'")
+    });
+    let told = problems(&format!("handlers.a = 'z'\n[backends]\n{backends}")).to_string();
+    assert_eq!(told.matches("name-").count(), 20);
+    assert!(told.ends_with("\"name-19\", ..."), "{told}");
+}
+
+#[test]
+fn more_rows_than_any_node_has_are_told_at_the_first_that_is_too_many() {
+    let row = |number| format!("kata-{number} = '/run/{number}.sock'");
+    let handlers = |count| format!("[handlers]\n{}", rows(count, row));
+    let config = load_files(&[("criswitch.toml", RUNC), ("conf.d/a.toml", &handlers(2047))]);
+    assert_eq!(config.table.handlers.len(), 2048);
+    let told = problems(&handlers(20_000)).to_string();
+    let expected = "a.toml:2049:1: the tables have more than 2048 rows; try fewer of them";
+    assert!(told.ends_with(expected), "{told}");
+    assert_eq!(told.lines().count(), 1);
+}

@@ -1,0 +1,113 @@
+//! `systemctl reload`, and the signal alone: what the manager is told, and what it says.
+
+use crate::machine::{CONFIG, Machine, until};
+
+/// A file system that never answers, in the place of the service's conf.d: as long as the sleep has its other end.
+const HANG: &str = "set -e
+    mknod /dev/fuse c 10 229
+    exec 3<>/dev/fuse
+    nsenter --mount --target=$(systemctl show --value --property=MainPID criswitch.service) \
+      mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 hung /etc/criswitch/conf.d
+    sleep infinity >/dev/null 2>&1 &";
+
+/// It runs on as it did.
+fn runs(machine: &Machine) {
+    assert_eq!(machine.show("criswitch", "SubState"), "running");
+    assert_eq!(machine.show("criswitch", "NRestarts"), "0");
+}
+
+/// What the reload of this configuration wrote, which systemctl says has failed.
+async fn refused(machine: &Machine, config: &str) -> String {
+    let before = machine.log().len();
+    machine.configure(config);
+    let said = machine.ctl("reload").await;
+    assert!(said.contains("Job for criswitch.service failed"), "{said}");
+    runs(machine);
+    machine.log().split_off(before)
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/units/run.sh"]
+async fn a_reload_ends_with_its_outcome_and_says_it() {
+    let machine = Machine::boot().await;
+    let client = machine.client();
+    client.run_pod("kata", "web").await.unwrap();
+    until(async || machine.show("criswitch", "StatusText") == "3/3 backends ready, 1 pod").await;
+    let more =
+        format!("{CONFIG}crun = {{ socket = \"/run/backends/runc.sock\", handler = \"runc\" }}\n");
+    machine.configure(&more);
+    assert_eq!(machine.ctl("reload").await, "");
+    runs(&machine);
+    assert!(machine.log().contains("\nhandler added: crun\n"));
+    client.run_pod("crun", "db").await.unwrap();
+    until(async || machine.show("criswitch", "StatusText") == "3/3 backends ready, 2 pods").await;
+
+    let log = refused(&machine, "default = 'nothing'\n").await;
+    let place = "/etc/criswitch/criswitch.toml:1:1: no handler is defined";
+    assert!(log.contains(place), "{log}");
+    assert!(log.contains("not reloaded: nothing has changed"), "{log}");
+    assert_eq!(
+        machine.show("criswitch", "StatusText"),
+        "3/3 backends ready, 2 pods"
+    );
+    client.run_pod("crun", "cache").await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/units/run.sh"]
+async fn another_listen_fails_a_reload_with_the_reason_until_it_is_set_back() {
+    let machine = Machine::boot().await;
+    let other = format!("listen = \"/run/criswitch/other.sock\"\n{CONFIG}");
+    let log = refused(&machine, &other).await;
+    assert!(
+        log.contains("if `listen` was changed: that needs a restart"),
+        "{log}"
+    );
+    assert!(log.contains("/run/criswitch/other.sock"), "{log}");
+
+    let reload = "reload --socket /run/criswitch/criswitch.sock";
+    let mut asked = machine.command("criswitch", &reload.split(' ').collect::<Vec<_>>());
+    let asked = tokio::task::spawn_blocking(move || asked.output().unwrap());
+    let asked = asked.await.unwrap();
+    assert_eq!(asked.status.code(), Some(78));
+    let told = String::from_utf8(asked.stderr).unwrap();
+    assert!(told.contains("\"listen\" cannot change"), "{told}");
+
+    let before = machine.log().len();
+    let hang_up = [
+        "kill",
+        "--signal=HUP",
+        "--kill-who=main",
+        "criswitch.service",
+    ];
+    machine.systemctl(&hang_up);
+    until(async || machine.log()[before..].contains("\\\"listen\\\" cannot change")).await;
+    until(async || machine.show("criswitch", "SubState") == "running").await;
+    runs(&machine);
+    machine.client().run_pod("runc", "web").await.unwrap();
+
+    machine.configure(CONFIG);
+    assert_eq!(machine.ctl("reload").await, "");
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/units/run.sh"]
+async fn a_reload_that_hangs_is_told_to_the_manager_and_holds_up_neither_calls_nor_the_end() {
+    let machine = Machine::boot().await;
+    std::fs::create_dir(machine.at("etc/criswitch/conf.d")).unwrap();
+    machine.configure(&format!("watch = true\n{CONFIG}"));
+    assert_eq!(machine.ctl("reload").await, "");
+    machine.runs("bash", &["-c", HANG]);
+    let hang_up = [
+        "kill",
+        "--signal=HUP",
+        "--kill-who=main",
+        "criswitch.service",
+    ];
+    machine.systemctl(&hang_up);
+    until(async || machine.show("criswitch", "ActiveState") == "reloading").await;
+    machine.client().run_pod("runc", "web").await.unwrap();
+    machine.systemctl(&["stop", "criswitch.socket", "criswitch.service"]);
+    // Not by the manager's last means.
+    assert_eq!(machine.show("criswitch", "Result"), "success");
+}
