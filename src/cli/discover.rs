@@ -58,7 +58,7 @@ Rules:
 Examples:
   criswitch discover                                     look and print
   criswitch discover /run/kata/containerd.sock           with another socket
-  criswitch discover --write /etc/criswitch/criswitch.toml
+  criswitch discover --write /etc/criswitch/found.toml   and look at that first
 
 Exit codes: 0 printed or written, 1 nothing answers or the file is there,
 64 wrong usage.";
