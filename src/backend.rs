@@ -4,6 +4,7 @@
 
 mod absence;
 mod calls;
+mod creating;
 
 pub use calls::own_headers;
 
@@ -38,9 +39,6 @@ pub const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 /// Calls that are sent to a backend that is proven to hang, without an answer to any. One that its client has given up
 /// takes 4 kB until the backend reads again: HTTP/2 has to tell it of the call and of its end.
 const MOST_UNANSWERED: usize = 256;
-
-/// How long after the unheard end of a call that makes a pod a list of pods tells what came of it.
-const SETTLED: Duration = Duration::from_secs(10);
 
 /// What a backend is down with that is gone.
 pub(crate) const CLOSED: &str = "the table does not have it any more";
@@ -86,35 +84,6 @@ struct Settings {
 
 /// An open connection.
 pub type Wire = SendRequest<Full<Bytes>>;
-
-/// A call that makes a pod at a backend.
-#[derive(Debug)]
-pub(crate) struct Creating<'a> {
-    backend: &'a Backend,
-    sent: bool,
-    told: bool,
-}
-
-impl Creating<'_> {
-    /// It may make a pod from now on.
-    pub(crate) fn sent(&mut self) {
-        self.sent = true;
-    }
-
-    /// The pod has been told and learned. A failure tells nothing: something may be left behind of it.
-    pub(crate) fn told(mut self) {
-        self.told = true;
-    }
-}
-
-impl Drop for Creating<'_> {
-    fn drop(&mut self) {
-        self.backend.creating.fetch_sub(1, Ordering::Relaxed);
-        if self.sent && !self.told {
-            self.backend.locked().unsettled = Some(Instant::now());
-        }
-    }
-}
 
 impl Settings {
     fn of(config: &BackendConfig) -> Settings {
@@ -198,27 +167,6 @@ impl Backend {
     /// Waits until the table does not have it any more.
     pub(crate) async fn closed(&self) {
         self.gone.subscribe().wait_for(|gone| *gone).await.ok();
-    }
-
-    /// A call that makes a pod is under way, until this is dropped.
-    pub(crate) fn creating(&self) -> Creating<'_> {
-        self.creating.fetch_add(1, Ordering::Relaxed);
-        Creating {
-            backend: self,
-            sent: false,
-            told: false,
-        }
-    }
-
-    /// Whether it may have a pod that nobody knows of: one is being made, or was and nobody heard the end.
-    pub(crate) fn may_have_unknown(&self) -> bool {
-        self.creating.load(Ordering::Relaxed) > 0 || self.locked().unsettled.is_some()
-    }
-
-    /// A whole list of its pods has been learned, which was asked for then.
-    pub(crate) fn listed_pods(&self, asked: Instant) {
-        let mut known = self.locked();
-        known.unsettled = known.unsettled.filter(|at| asked < *at + SETTLED);
     }
 
     /// The state of the connection now.

@@ -4,8 +4,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
 
-use super::NOT_READY;
 use crate::wire::{self, Malformed};
+
+// `ContainerEventType`.
+pub(super) const STARTED: u64 = 1;
+pub(super) const STOPPED: u64 = 2;
+pub(super) const DELETED: u64 = 3;
+/// `SANDBOX_NOTREADY` of `PodSandboxState`.
+pub(super) const NOT_READY: u64 = 1;
 
 /// A `ContainerEventResponse` of now.
 pub(super) fn event(id: &str, kind: u64, status: &[u8], containers: &[Bytes]) -> Bytes {
