@@ -37,6 +37,7 @@ mod questions;
 mod quiet;
 mod reloads;
 mod reloads_midway;
+mod reloads_names;
 mod renames;
 mod requests;
 mod restart;

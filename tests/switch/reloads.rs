@@ -58,7 +58,8 @@ async fn backends_told(rig: &Rig) -> Vec<String> {
         .collect()
 }
 
-fn owner<'a>(rig: &'a Rig, pod: &str) -> &'a str {
+/// The name of the runtime that has it.
+pub fn owner<'a>(rig: &'a Rig, pod: &str) -> &'a str {
     rig.owner_of(pod).unwrap().name()
 }
 
@@ -111,50 +112,6 @@ async fn a_handler_that_is_gone_refuses_new_pods_and_its_pods_live_on() {
     let container = rig.create(&pod, "web").await;
     rig.start(&container).await.unwrap();
     assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
-}
-
-#[tokio::test]
-async fn the_line_for_a_restart_is_toml_that_says_what_the_files_said() {
-    let odd = "o\"l\\d\u{e9}";
-    let sims = [odd, "new"].map(|name| Sim::new(name).handlers(["runc"]));
-    let row = |directory: &str| format!("{directory}/{odd}.sock");
-    let rig = Rig::with_config(sims, |directory| {
-        let old = format!(
-            "{{ socket = '{}', list_timeout = '1m 5s', adopt = true }}",
-            row(directory)
-        );
-        format!("default = 'runc'\n[handlers]\nrunc = 'old'\n[backends]\nold = {old}\n")
-    })
-    .await;
-    rig.run_pod("runc", "web").await;
-    reload(&rig, "runc", "runc = \"new\"", &["new"]);
-    let line = told_of(&rig, "old").await["restartNeeds"].to_string();
-    let line: String = serde_json::from_str(&line).unwrap();
-    assert_eq!(line.lines().count(), 1, "{line}");
-    let told: toml::Table = toml::from_str(&line).unwrap();
-    let socket = row(rig.directory().to_str().unwrap());
-    // It is not to adopt: that would bring new pods to it.
-    let wanted = toml::toml! {
-        list_timeout = "1m 5s"
-    };
-    let wanted = wanted
-        .into_iter()
-        .chain([("socket".to_owned(), socket.into())]);
-    assert_eq!(told["old"], toml::Value::Table(wanted.collect()));
-}
-
-#[tokio::test]
-async fn a_handler_that_moves_within_its_backend_is_told_with_its_names_there() {
-    let rig = old_alone().await;
-    let row = |handler| format!("runc = {{ backend = \"old\", handler = {handler:?} }}");
-    let changes = reload(&rig, "runc", &row("kata"), &["old"]);
-    assert_eq!(
-        changes.to_string(),
-        "handler moved: runc from old to old as kata"
-    );
-    let changes = reload(&rig, "runc", &row(""), &["old"]);
-    let told = "handler moved: runc from old as kata to old (its own default)";
-    assert_eq!(changes.to_string(), told);
 }
 
 #[tokio::test]
@@ -361,70 +318,6 @@ async fn a_default_that_was_never_there_does_not_speak_for_the_node_yet() {
         .await
         .unwrap();
     assert_eq!(version.into_inner().runtime_name, "new");
-}
-
-#[tokio::test]
-async fn names_in_replies_follow_the_table_of_now() {
-    let rig = old_alone().await;
-    rig.run_pod("runc", "web").await;
-    reload(
-        &rig,
-        "std",
-        "std = { backend = \"old\", handler = \"runc\" }",
-        &["old"],
-    );
-    let pods = rig.pods().await.unwrap();
-    assert_eq!(pods[0].runtime_handler, "std");
-}
-
-#[tokio::test]
-async fn a_socket_under_another_name_is_the_same_backend() {
-    let rig = old_alone().await;
-    let pod = rig.run_pod("runc", "web").await;
-    let outcome = rig.reload(|directory| {
-        format!("default = \"runc\"\n[handlers]\nrunc = \"stock\"\n[backends]\nstock = \"{directory}/old.sock\"\n")
-    });
-    let changes = outcome.result.unwrap();
-    assert_eq!(
-        (&changes.backends_added, &changes.backends_gone),
-        (&vec![], &vec![])
-    );
-    let told = told_of(&rig, "stock").await;
-    assert_eq!(
-        (&told["state"], &told["pods"], &told["transitions"]),
-        (&"ready".into(), &1.into(), &1.into())
-    );
-    rig.stop_pod(&pod).await.unwrap();
-}
-
-#[tokio::test]
-async fn another_socket_under_the_same_name_is_another_backend() {
-    let rig = old_alone().await;
-    let before = rig.run_pod("runc", "before").await;
-    let outcome = rig.reload(|directory| {
-        format!("default = \"runc\"\n[handlers]\nrunc = \"old\"\n[backends]\nold = \"{directory}/new.sock\"\n")
-    });
-    assert_eq!(outcome.result.unwrap().backends_draining[0].name, "old-old");
-    let after = run_when_ready(&rig, "runc", "after").await;
-    assert_eq!((owner(&rig, &before), owner(&rig, &after)), ("old", "new"));
-    assert_eq!(told_of(&rig, "old-old").await["pods"], 1);
-}
-
-#[tokio::test]
-async fn a_backend_whose_name_another_takes_gets_one_that_a_row_may_have() {
-    let longest = "o".repeat(63);
-    let sims = [Sim::new("old"), Sim::new("new")].map(|sim| sim.handlers(["runc"]));
-    let text = |directory: &str, socket| {
-        format!(
-            "default = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = {longest:?}\n[backends]\n{longest} = \"{directory}/{socket}.sock\"\n"
-        )
-    };
-    let rig = Rig::with_config(sims, |directory| text(directory, "old")).await;
-    rig.run_pod("runc", "before").await;
-    let outcome = rig.reload(|directory| text(directory, "new"));
-    let changes = outcome.result.unwrap();
-    let name = &changes.backends_draining[0].name;
-    assert_eq!(*name, format!("{}-old", &longest[..50]));
 }
 
 #[tokio::test]

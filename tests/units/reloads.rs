@@ -74,13 +74,7 @@ async fn another_listen_fails_a_reload_with_the_reason_until_it_is_set_back() {
     assert!(told.contains("\"listen\" cannot change"), "{told}");
 
     let before = machine.log().len();
-    let hang_up = [
-        "kill",
-        "--signal=HUP",
-        "--kill-who=main",
-        "criswitch.service",
-    ];
-    machine.systemctl(&hang_up);
+    hang_up(&machine);
     until(async || machine.log()[before..].contains("\\\"listen\\\" cannot change")).await;
     until(async || machine.show("criswitch", "SubState") == "running").await;
     runs(&machine);
@@ -98,16 +92,19 @@ async fn a_reload_that_hangs_is_told_to_the_manager_and_holds_up_neither_calls_n
     machine.configure(&format!("watch = true\n{CONFIG}"));
     assert_eq!(machine.ctl("reload").await, "");
     machine.runs("bash", &["-c", HANG]);
-    let hang_up = [
-        "kill",
-        "--signal=HUP",
-        "--kill-who=main",
-        "criswitch.service",
-    ];
-    machine.systemctl(&hang_up);
+    hang_up(&machine);
     until(async || machine.show("criswitch", "ActiveState") == "reloading").await;
     machine.client().run_pod("runc", "web").await.unwrap();
     machine.systemctl(&["stop", "criswitch.socket", "criswitch.service"]);
     // Not by the manager's last means.
     assert_eq!(machine.show("criswitch", "Result"), "success");
+}
+
+fn hang_up(machine: &Machine) {
+    machine.systemctl(&[
+        "kill",
+        "--signal=HUP",
+        "--kill-who=main",
+        "criswitch.service",
+    ]);
 }
