@@ -27,6 +27,7 @@ use crate::known::Known;
 use crate::link::{Link, State};
 use crate::memory::Memory;
 use crate::owners::BackendId;
+use crate::rpc::List;
 use crate::status;
 use crate::wire::Malformed;
 
@@ -315,7 +316,7 @@ impl Backend {
 
     /// Its image store has changed.
     pub(crate) fn images_changed(&self) {
-        self.locked().lists.images_changed();
+        self.locked().lists.outdate(List::Images);
     }
 
     /// When it last answered anything.

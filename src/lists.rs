@@ -26,41 +26,52 @@ impl Snapshot {
 /// One backend's last whole lists: at most three times `max_message` bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Lists {
-    pods: Option<Snapshot>,
-    containers: Option<Snapshot>,
-    images: Option<Snapshot>,
-    images_changed: Option<Instant>,
+    pods: Kept,
+    containers: Kept,
+    images: Kept,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Kept {
+    last: Option<Snapshot>,
+    /// What was asked for before is no longer whole.
+    outdated: Option<Instant>,
 }
 
 impl Lists {
     /// The last whole list of this kind.
     pub fn get(&self, list: List) -> Option<&Snapshot> {
-        match list {
-            List::Pods => self.pods.as_ref(),
-            List::Containers => self.containers.as_ref(),
-            List::Images => self.images.as_ref(),
+        let kept = match list {
+            List::Pods => &self.pods,
+            List::Containers => &self.containers,
+            List::Images => &self.images,
+        };
+        kept.last.as_ref()
+    }
+
+    /// Keeps a whole list, unless a later one is there or it was outdated since it was asked for.
+    pub fn keep(&mut self, list: List, snapshot: Snapshot) {
+        let kept = self.kept(list);
+        let later = kept.last.as_ref().map(|kept| kept.taken);
+        if later.max(kept.outdated) <= Some(snapshot.taken) {
+            kept.last = Some(snapshot);
         }
     }
 
-    /// Keeps a whole list, unless a later one is there or its images have changed since it was asked for.
-    pub fn keep(&mut self, list: List, snapshot: Snapshot) {
-        let outdated = list == List::Images && self.images_changed > Some(snapshot.taken);
-        let place = match list {
+    /// There may be more by now than was listed: an image came or went, or a client has seen a list that nobody here
+    /// has.
+    pub fn outdate(&mut self, list: List) {
+        *self.kept(list) = Kept {
+            last: None,
+            outdated: Some(Instant::now()),
+        };
+    }
+
+    fn kept(&mut self, list: List) -> &mut Kept {
+        match list {
             List::Pods => &mut self.pods,
             List::Containers => &mut self.containers,
             List::Images => &mut self.images,
-        };
-        let older = place
-            .as_ref()
-            .is_some_and(|kept| kept.taken > snapshot.taken);
-        if !older && !outdated {
-            *place = Some(snapshot);
         }
-    }
-
-    /// An image came or went: what was listed before is no longer whole.
-    pub fn images_changed(&mut self) {
-        self.images = None;
-        self.images_changed = Some(Instant::now());
     }
 }

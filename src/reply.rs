@@ -20,6 +20,7 @@ use crate::backend::{Backend, error_chain};
 use crate::counts::{Counts, Reason};
 use crate::ending::Cut;
 use crate::memory::{Held, Memory, Unread};
+use crate::rpc::List;
 use crate::telemetry::CallLog;
 use crate::{status, wire};
 
@@ -94,13 +95,18 @@ fn with_body(body: Body) -> Reply {
     reply
 }
 
-/// A backend's response, unread.
-pub fn passed(response: http::Response<Incoming>, backend: Arc<Backend>) -> Reply {
+/// A backend's response, unread; at its end its client knows more of `list` than was last kept of it.
+pub fn passed(
+    response: http::Response<Incoming>,
+    backend: Arc<Backend>,
+    list: Option<List>,
+) -> Reply {
     let ended = response.headers().contains_key(GRPC_STATUS);
     response.map(|inner| {
         Passed {
             inner,
             backend,
+            list,
             ended,
         }
         .boxed_unsync()
@@ -184,6 +190,7 @@ pub fn ok_trailers() -> HeaderMap {
 struct Passed {
     inner: Incoming,
     backend: Arc<Backend>,
+    list: Option<List>,
     /// A status has been seen, so the end is one.
     ended: bool,
 }
@@ -201,6 +208,9 @@ impl http_body::Body for Passed {
                 self.ended |= frame
                     .trailers_ref()
                     .is_some_and(|trailers| trailers.contains_key(GRPC_STATUS));
+                if let (true, Some(list)) = (self.ended, self.list) {
+                    self.backend.learn(|known| known.lists.outdate(list));
+                }
                 return Poll::Ready(Some(Ok(frame)));
             }
             _ if self.ended => return Poll::Ready(None),

@@ -371,7 +371,11 @@ impl Switch {
             let response = backend
                 .call(call.row, &call.headers, call.body.clone())
                 .await?;
-            return Ok(reply::passed(response, Arc::clone(backend)));
+            let list = match call.row.then {
+                Then::Learn(list) => Some(list),
+                _ => None,
+            };
+            return Ok(reply::passed(response, Arc::clone(backend), list));
         }
         let (asked, answer) = (self.asked(), self.ask(call, backend, None).await?);
         self.learned(call, backend, of, asked, answer)

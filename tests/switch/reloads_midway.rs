@@ -252,3 +252,27 @@ async fn where_nobody_takes_part_there_is_no_list() {
     until_state(&rig, "new", "down").await;
     assert_eq!(rig.pods().await.unwrap_err().code(), Code::Unavailable);
 }
+
+#[tokio::test]
+async fn what_a_client_saw_in_a_stream_that_passed_unread_is_no_gap_later() {
+    let rig = old_alone().await;
+    until_state(&rig, "old", "ready").await;
+    let old = rig.sim("old");
+    let direct = Client::new(&old.socket());
+    direct.run_pod("runc", "unheard").await.unwrap();
+    let mut runtime = rig.runtime();
+    let streamed = runtime.stream_pod_sandboxes(cri::StreamPodSandboxesRequest::default());
+    let mut streamed = streamed.await.unwrap().into_inner();
+    let mut seen = Vec::new();
+    while let Some(message) = streamed.message().await.unwrap() {
+        seen.extend(message.pod_sandboxes);
+    }
+    assert_eq!(names(&seen), ["unheard"]);
+    old.hold("ListPodSandbox");
+    reload(&rig, "runc", BOTH, &["old", "new"]);
+    until_state(&rig, "new", "ready").await;
+    old.stop().await;
+    let refused = rig.pods().await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    assert!(refused.message().contains("\"old\""), "{refused}");
+}

@@ -65,7 +65,7 @@ pub fn judge(
     truth: &mut Truth,
     switch: &Switch,
 ) -> Result<(), String> {
-    truth.tick();
+    truth.ended(asked.call.id);
     if asked.life == truth.life {
         truth.look(switch)?;
     }

@@ -107,6 +107,13 @@ pub struct Listing {
     pub used: bool,
 }
 
+/// A client's streamed list, which the switch may have passed unread.
+#[derive(Debug)]
+pub struct Streamed {
+    pub call: CallId,
+    pub ended: Option<Moment>,
+}
+
 /// What is so at one backend apart from what it has.
 #[derive(Debug, Default)]
 pub struct Health {
@@ -171,6 +178,7 @@ pub struct Truth {
     pub images: Vec<Stored>,
     pub seen: Vec<Seen>,
     pub listings: Vec<Listing>,
+    pub streamed: Vec<Streamed>,
     pub health: Vec<Health>,
 }
 
@@ -324,6 +332,15 @@ impl Truth {
         self.listings.retain(|listing| listing.delivered.is_some());
     }
 
+    /// A client's call has ended, or nobody waits for it any more.
+    pub fn ended(&mut self, call: CallId) {
+        let now = self.tick();
+        let mut streamed = self.streamed.iter_mut();
+        if let Some(streamed) = streamed.find(|streamed| streamed.call == call) {
+            streamed.ended = Some(now);
+        }
+    }
+
     /// A client's call went well.
     pub fn used(&mut self, call: CallId) {
         let its = self
@@ -339,6 +356,7 @@ impl Truth {
         self.started = false;
         self.updates = Updates::default();
         self.listings.clear();
+        self.streamed.clear();
         self.things
             .iter_mut()
             .for_each(|thing| thing.learned = None);

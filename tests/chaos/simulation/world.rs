@@ -7,7 +7,7 @@ use std::time::Duration;
 use criswitch::address::Address;
 use criswitch::config::Config;
 use criswitch::dialer::Dialer;
-use criswitch::rpc::{Goes, ImageRule, Kind, Row};
+use criswitch::rpc::{Goes, ImageRule, Kind, Merge, Row};
 use criswitch::switch::Switch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ use super::plan::{CLIENTS, IMAGES, On, Op, Plan, Step, row};
 use super::runtime::Runtime;
 use super::sabotage::{self, Sabotage};
 use super::tables::{number, unnamed};
-use super::truth::{Stored, Truth};
+use super::truth::{Stored, Streamed, Truth};
 use super::{Played, RECOVERY};
 
 /// Longer than a backend that owns nothing is kept.
@@ -190,6 +190,7 @@ impl World {
         let (asked, task) = self.under_way.remove(which as usize % self.under_way.len());
         task.abort();
         self.truth().cancelled();
+        self.truth().ended(asked.call.id);
         if asked.updates() {
             self.truth().updates.spoil();
         }
@@ -217,6 +218,12 @@ impl World {
         let (id, begun) = truth.begin_call();
         if op.row.name == "UpdateRuntimeConfig" {
             truth.updates.begin();
+        }
+        if matches!(op.row.merge(), Some(Merge::Interleave(_))) {
+            truth.streamed.push(Streamed {
+                call: id,
+                ended: None,
+            });
         }
         let name = format!("{}-{id}", truth.seed);
         Asked {

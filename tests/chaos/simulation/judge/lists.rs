@@ -8,8 +8,10 @@ use criswitch::wire;
 
 use super::Case;
 use crate::simulation::files::RUNTIMES;
-use crate::simulation::truth::Thing;
+use crate::simulation::truth::{Moment, Thing};
 
+/// How long the switch waits for a list for which the last one can stand in, by default.
+const LIST_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a last list stands in for a backend, by default.
 const STALE_LISTS: Duration = Duration::from_secs(300);
 
@@ -98,9 +100,16 @@ impl Case<'_> {
             listing.backend == backend
                 && listing.kind == kind
                 && listing.at > last_known
+                && self.none_streamed_since(listing.at)
                 && listing.delivered.is_some_and(|at| at < self.asked.begun)
                 && self.reply.at - listing.taken < STALE_LISTS
         })
+    }
+
+    /// Whether no list was streamed later, which may have passed unread: the client knows more then than the switch.
+    fn none_streamed_since(&self, moment: Moment) -> bool {
+        let mut streamed = self.truth.streamed.iter();
+        streamed.all(|it| it.ended.is_some_and(|ended| ended < moment))
     }
 
     /// What was removed through the switch must not come back, nor anything that the backend has since said is gone.
@@ -135,6 +144,7 @@ impl Case<'_> {
             listing.call == self.asked.call.id
                 && listing.backend == thing.backend
                 && listing.at > thing.born
+                && listing.taken < self.asked.at + LIST_TIMEOUT
         });
         let sure = self.sure(thing.backend);
         let must = if may_lack {
