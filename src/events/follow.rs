@@ -19,6 +19,8 @@ use crate::wire::{self, Malformed};
 
 /// The wait before a stream that has ended is opened again.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The wait before a list that was refused is asked for again.
+const RETRY: Duration = Duration::from_secs(1);
 /// How long a backend that is gone is still listened to: its last pod's deletion may follow the answer that ended it.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
 
@@ -215,7 +217,12 @@ fn tell_gone(switch: &Switch, backend: &Backend, before: &Before, now: &BTreeSet
 /// Tells the state of each of the backend's pods, and the deletion of those that it no longer has.
 async fn tell_state(switch: &Arc<Switch>, backend: &Arc<Backend>, before: &Before, asked: &Asked) {
     // A pod that came just before the stream was asked for is in no event, and perhaps not known yet.
-    steadily(backend, || switch.list(backend, None)).await;
+    while steadily(backend, || switch.list(backend, None))
+        .await
+        .is_none()
+    {
+        tokio::time::sleep(RETRY).await;
+    }
     let now: BTreeSet<String> = known_pods(switch, backend).into_keys().collect();
     tell_gone(switch, backend, before, &now);
     for id in now {

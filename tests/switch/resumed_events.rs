@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use criswitch::cri::{self, ContainerEventType, PodSandboxState};
-use tonic::Streaming;
+use tonic::{Status, Streaming};
 
 use crate::calls::stopped;
 use crate::events::{listening, next};
 use crate::faults::{hung, runc_and_kata, wake};
-use crate::support::Rig;
+use crate::support::{Client, Rig};
 use crate::wait;
 
 type Events = Streaming<cri::ContainerEventResponse>;
@@ -164,4 +164,26 @@ async fn the_events_of_others_come_while_a_backend_hangs_and_its_own_behind_that
     while next(&mut events).await.unwrap().container_id != pod {}
     wake(rig.sim("kata"));
     goes_on(&rig, events).await;
+}
+
+#[tokio::test]
+async fn a_list_that_is_refused_just_then_is_asked_for_again() {
+    let (rig, mut events) = subscribed().await;
+    stopped(&rig, "kata").await;
+    let kata = rig.sim("kata");
+    kata.hold("RuntimeConfig");
+    kata.start();
+    kata.until(|journal| journal.held == ["RuntimeConfig"])
+        .await;
+    // After its lists, and before anybody listens there.
+    let direct = Client::new(&kata.socket());
+    direct.run_pod("kata", "late").await.unwrap();
+    kata.fail("ListPodSandbox", Status::unknown("busy"));
+    kata.forget_calls();
+    kata.release("RuntimeConfig");
+    kata.until(|journal| journal.calls_of("ListPodSandbox").count() > 0)
+        .await;
+    kata.heal("ListPodSandbox");
+    let told = of_pods(&mut events, 3).await;
+    assert_eq!(state(&told["late"]), PodSandboxState::SandboxReady);
 }
