@@ -24,4 +24,4 @@ pub use rig::Rig;
 pub use sim::{Call, ImageIds, Journal, Settings, Sim};
 
 /// The longest that a test waits for something that should happen at once.
-pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);

@@ -1,8 +1,9 @@
 //! The switch is there before its backends: the first calls wait for these, for as long as `start_wait` says.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use criswitch::cri;
+use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use crate::faults::{backends_ready, names, node, status, text, until_state};
@@ -94,6 +95,7 @@ async fn started(sim: &Sim) {
 async fn behind_start_wait_they_are_answered_as_ever() {
     let rig = before_its_backends("500ms").await;
     rig.sim("runc").start();
+    tokio::time::pause();
     let begun = Instant::now();
     let (version, info, driver, pods, status) = tokio::join!(
         version(&rig),

@@ -138,18 +138,18 @@ async fn one_that_is_killed_is_started_again() {
 async fn one_that_hangs_is_ended_by_the_watchdog_and_started_again() {
     let machine = Machine::boot_with("[Service]\nWatchdogSec=1s\n").await;
     machine.systemctl(&["kill", "--signal=STOP", "criswitch.service"]);
-    until(async || machine.show("criswitch", "NRestarts") == "1").await;
+    until(async || machine.show("criswitch", "NRestarts") != "0").await;
     machine.client().pods().await.unwrap();
 }
 
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/units/run.sh"]
 async fn one_that_serves_is_left_alone_by_the_watchdog() {
-    const PERIOD: Duration = Duration::from_millis(500);
-    let machine = Machine::boot_with("[Service]\nWatchdogSec=500ms\n").await;
+    const PERIOD: Duration = Duration::from_secs(2);
+    let machine = Machine::boot_with("[Service]\nWatchdogSec=2s\n").await;
     let client = machine.client();
     let begun = Instant::now();
-    while begun.elapsed() < 6 * PERIOD {
+    while begun.elapsed() < 3 * PERIOD {
         client.pods().await.unwrap();
     }
     assert_eq!(machine.show("criswitch", "NRestarts"), "0");
