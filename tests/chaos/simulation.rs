@@ -11,6 +11,7 @@
 
 pub mod client;
 pub mod files;
+pub mod filter;
 pub mod judge;
 pub mod pipe;
 pub mod plan;

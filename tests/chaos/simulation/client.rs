@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use criswitch::listener;
 use criswitch::reply::{GRPC_MESSAGE, GRPC_STATUS};
-use criswitch::rpc::{Goes, ImageRule, Row};
+use criswitch::rpc::{Goes, ImageRule, Merge, Row};
 use criswitch::switch::Switch;
 use criswitch::wire;
 use http::{HeaderMap, Request, Response};
@@ -18,8 +18,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::Code;
 
+use super::filter::Filter;
 use super::runtime::{CALL, PIPE};
-use super::truth::CallId;
+use super::truth::{CallId, uid};
 
 /// A call as it is sent.
 #[derive(Clone, Debug)]
@@ -28,6 +29,8 @@ pub struct Call {
     pub row: &'static Row,
     /// The id, image or handler that it names.
     pub names: String,
+    /// What a list is narrowed to.
+    pub filter: Filter,
     pub timeout: Option<Duration>,
     pub message: Bytes,
     /// What has come so far.
@@ -167,7 +170,7 @@ pub fn messages(data: &mut BytesMut) -> Vec<Bytes> {
     messages
 }
 
-/// The message of a call that names `names`; what it makes is called `name`.
+/// The message of a call that names `names` and is no narrowed list; what it makes is called `name`.
 pub fn message(row: &Row, names: &str, name: &str) -> Bytes {
     let with = |message: &[u8], path: &[u32], value: &str| wire::with_string(message, path, value);
     match &row.goes {
@@ -177,8 +180,8 @@ pub fn message(row: &Row, names: &str, name: &str) -> Bytes {
             } else {
                 &[1, 1, 1]
             };
-            let uid = [&config[..2], &[2]].concat();
-            let message = with(&with(&[], config, name), &uid, &format!("uid-{name}"));
+            let uid_path = [&config[..2], &[2]].concat();
+            let message = with(&with(&[], config, name), &uid_path, &uid(name));
             with(&message, path, names)
         }
         Goes::OwnerWithImage(path) => {
@@ -186,11 +189,8 @@ pub fn message(row: &Row, names: &str, name: &str) -> Bytes {
             with(&message, path, names)
         }
         Goes::Owner(_, path, _) => with(&[], path, names),
-        Goes::All(filter, _) => match filter.id {
-            Some((_, path)) if !names.is_empty() => with(&[], path, names),
-            _ if row.name == "UpdateRuntimeConfig" => with(&[], &[1, 1, 1], name),
-            _ => Bytes::new(),
-        },
+        Goes::All(_, Merge::UpdateRuntimeConfig) => with(&[], &[1, 1, 1], name),
+        Goes::All(..) => Bytes::new(),
         Goes::Image(_, ImageRule::List(_)) | Goes::Default => Bytes::new(),
         Goes::Image(..) => with(&[], &[1, 1], names),
     }

@@ -51,10 +51,16 @@ impl fmt::Display for Asked {
             id,
             row,
             names,
+            filter,
             timeout,
             ..
         } = &self.call;
-        write!(f, "call {id}, {}({names:?}), timeout {timeout:?}", row.name)
+        write!(f, "call {id}, {}(", row.name)?;
+        match filter.is_empty() {
+            true => write!(f, "{names:?}")?,
+            false => write!(f, "{filter:?}")?,
+        }
+        write!(f, "), timeout {timeout:?}")
     }
 }
 

@@ -6,6 +6,7 @@ use criswitch::rpc::{Goes, ROWS, Row};
 use fastrand::Rng;
 
 use super::files::{Edit, Mistake};
+use super::filter::{Narrow, Takes};
 
 /// How many topologies there are.
 pub const TOPOLOGIES: usize = 4;
@@ -45,6 +46,8 @@ pub struct Op {
     /// `None` waits as long as it takes.
     pub timeout_ms: Option<u64>,
     pub on: On,
+    /// Of lists.
+    pub narrow: Narrow,
     /// Which of what [`On`] says; which handler, which image.
     pub which: u32,
 }
@@ -240,7 +243,21 @@ fn call(rng: &mut Rng, row: &'static Row) -> Op {
         client: rng.usize(..CLIENTS),
         timeout_ms,
         on,
+        narrow: narrow(rng),
         which: rng.u32(..1000),
+    }
+}
+
+fn narrow(rng: &mut Rng) -> Narrow {
+    match rng.u32(..20) {
+        0..10 => Narrow::Not,
+        10..12 => Narrow::Id,
+        12 => Narrow::Pod,
+        13 => Narrow::PodAndState,
+        14..16 => Narrow::State,
+        16..18 => Narrow::Uid,
+        18 => Narrow::Label,
+        _ => Narrow::StateAndLabel,
     }
 }
 
@@ -263,9 +280,13 @@ impl fmt::Debug for Op {
             client,
             timeout_ms,
             on,
+            narrow,
             which,
         } = self;
         write!(f, "{} on {on:?} {which}, client {client}", row.name)?;
+        if Takes::of(row).is_some() && *narrow != Narrow::Not {
+            write!(f, ", by {narrow:?}")?;
+        }
         timeout_ms.map_or(Ok(()), |timeout| write!(f, ", at most {timeout} ms"))
     }
 }

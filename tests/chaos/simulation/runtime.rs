@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use super::pipe::{Pipe, Valve};
 use super::plan::{Damage, Fault};
-use super::truth::{CallId, Listing, Moment, Seen, Thing, Truth};
+use super::truth::{CallId, DIRECT, Listing, Moment, Seen, Thing, Truth};
 use answers::Asked;
 use damage::{Body, Broken};
 use tonic::Status;
@@ -198,7 +198,7 @@ impl Runtime {
         let mut truth = self.truth();
         let before = truth.moment();
         let (id, born) = (truth.new_id(), truth.tick());
-        let name = format!("direct-{id}");
+        let name = format!("{DIRECT}-{id}");
         truth
             .things
             .push(Thing::new(Kind::Pod, id.clone(), self.at, id, name, born));

@@ -16,9 +16,10 @@ use tonic::Code;
 
 use super::client::{Call, Client, Reply, message};
 use super::files::Files;
+use super::filter::{Filter, Takes};
 use super::judge::Asked;
 use super::plan::creates;
-use super::truth::Truth;
+use super::truth::{Moment, Truth};
 
 /// How late the table is read that a call goes by.
 const READ_AGAIN: Duration = Duration::from_millis(50);
@@ -71,6 +72,12 @@ pub enum Sabotage {
     GoByNewTable,
     /// A pod is answered under the name that its handler has at the backend.
     OwnNames,
+    /// What stands in for a backend has all that it had, whatever a list asks for.
+    KeepAll,
+    /// A narrowed list has nothing of what stands in for a backend.
+    KeepNothing,
+    /// A list of one pod or container asks all backends.
+    AskAll,
 }
 
 /// A call, and the reply as the sabotaged switch would give it.
@@ -92,6 +99,7 @@ pub async fn call(
             ..asked.call.clone()
         },
         Sabotage::AskAnother => of_another(&asked.call, truth),
+        Sabotage::KeepAll => of_all(&asked.call, truth),
         _ => asked.call.clone(),
     };
     if sabotage == Sabotage::GoByNewTable && matches!(asked.call.row.goes, Goes::Handler(_)) {
@@ -121,14 +129,18 @@ pub async fn call(
 
 fn changed(sabotage: Sabotage, reply: Reply, asked: &Asked, truth: &Truth) -> Reply {
     let (row, silent) = (asked.call.row, reply.code == Some(Code::Unavailable));
-    let lists_pods = row.name == "ListPodSandbox" && asked.call.names.is_empty();
+    let lists_pods = row.name == "ListPodSandbox" && asked.call.filter.is_empty();
+    let narrowed = !asked.call.filter.is_empty();
+    let faulty = truth.health.iter().any(|it| it.faulty);
     let ok = |messages: Vec<Bytes>| Reply {
         code: Some(Code::Ok),
         messages,
         ..reply.clone()
     };
     match (sabotage, &row.goes) {
-        (Sabotage::LeaveOut, _) if lists_pods && silent => ok(vec![reachable(truth)]),
+        (Sabotage::LeaveOut, _) if lists_pods && silent => {
+            ok(vec![reachable(truth, &asked.call.filter)])
+        }
         (Sabotage::SayGone, Goes::Owner(_, _, Unknown::NotFound)) if silent => Reply {
             code: Some(Code::NotFound),
             ..reply
@@ -139,18 +151,13 @@ fn changed(sabotage: Sabotage, reply: Reply, asked: &Asked, truth: &Truth) -> Re
             ok(reply.messages.clone())
         }
         (Sabotage::SayAbsent, _) if row.name == "ImageStatus" && silent => ok(vec![Bytes::new()]),
-        (Sabotage::FailStatus, _)
-            if row.name == "Status" && truth.health.iter().any(|it| it.faulty) =>
-        {
-            Reply {
-                code: Some(Code::Unavailable),
-                ..reply
-            }
+        (Sabotage::FailStatus, _) if row.name == "Status" && faulty => unavailable(reply),
+        (Sabotage::AskAll, _) if !asked.call.filter.names().is_empty() && faulty => {
+            unavailable(reply)
         }
-        (Sabotage::CallUnready, _)
-            if row.name == "Status" && truth.health.iter().any(|it| it.faulty) =>
-        {
-            ok(vec![Bytes::new()])
+        (Sabotage::CallUnready, _) if row.name == "Status" && faulty => ok(vec![Bytes::new()]),
+        (Sabotage::KeepNothing, _) if row.name == "ListPodSandbox" && narrowed && faulty => {
+            ok(vec![reachable(truth, &asked.call.filter)])
         }
         (Sabotage::ShowRemoved, _) if lists_pods && reply.code == Some(Code::Ok) => {
             let removed = truth
@@ -179,6 +186,13 @@ fn changed(sabotage: Sabotage, reply: Reply, asked: &Asked, truth: &Truth) -> Re
     }
 }
 
+fn unavailable(reply: Reply) -> Reply {
+    Reply {
+        code: Some(Code::Unavailable),
+        ..reply
+    }
+}
+
 fn done() -> Reply {
     Reply {
         code: Some(Code::Ok),
@@ -188,11 +202,12 @@ fn done() -> Reply {
     }
 }
 
-/// The pods of the backends that are in order.
-fn reachable(truth: &Truth) -> Bytes {
+/// Those pods of the backends that are in order that a list asks for.
+fn reachable(truth: &Truth, filter: &Filter) -> Bytes {
     let backends = (0..truth.health.len()).filter(|backend| !truth.health[*backend].faulty);
     let pods = backends.flat_map(|backend| truth.at(backend, Kind::Pod));
-    listed(pods.map(|pod| pod.id.clone()))
+    let wanted = pods.filter(|pod| filter.must_want(pod, Moment::MAX));
+    listed(wanted.map(|pod| pod.id.clone()))
 }
 
 fn with_items(reply: &Reply, ids: impl Iterator<Item = String>) -> Vec<Bytes> {
@@ -209,6 +224,19 @@ fn listed(ids: impl Iterator<Item = String>) -> Bytes {
         wire::put_bytes(&mut list, 1, &wire::with_string(&[], &[1], &id));
     }
     list.freeze()
+}
+
+/// The same list of everything, if something may have to stand in for a backend.
+fn of_all(call: &Call, truth: &Mutex<Truth>) -> Call {
+    let faulty = truth.lock().unwrap().health.iter().any(|it| it.faulty);
+    let message = match Takes::of(call.row) {
+        Some(_) if faulty => Bytes::new(),
+        _ => call.message.clone(),
+    };
+    Call {
+        message,
+        ..call.clone()
+    }
 }
 
 /// The same call for a pod or container of another backend, if there is one.

@@ -13,6 +13,23 @@ pub type Moment = u64;
 /// A client's call; 0 is one of the switch's own.
 pub type CallId = u64;
 
+/// Values of a label.
+pub const APPS: [&str; 3] = ["web", "db", "batch"];
+/// How many pods have uids of their own; a further one is one of them made anew.
+const UIDS: u64 = 6;
+
+/// The uid of a pod of this name.
+pub fn uid(name: &str) -> String {
+    let number = name.rsplit_once('-').map(|(_, number)| number.parse());
+    match number {
+        Some(Ok::<u64, _>(number)) if !name.starts_with(DIRECT) => format!("uid-{}", number % UIDS),
+        _ => format!("uid-{name}"),
+    }
+}
+
+/// What the names of pods begin with that were made without the switch.
+pub const DIRECT: &str = "direct";
+
 /// A pod or container that is or was.
 #[derive(Debug)]
 pub struct Thing {
@@ -22,6 +39,10 @@ pub struct Thing {
     /// A container's pod; a pod's own id.
     pub pod: String,
     pub name: String,
+    /// Of the pod, which may be that of an earlier one.
+    pub uid: String,
+    /// Its states, as the CRI numbers them, and since when.
+    pub states: Vec<(Moment, i32)>,
     /// The handler's name at the backend.
     pub handler: String,
     /// The call that made it; 0 if nobody did through the switch.
@@ -52,7 +73,9 @@ impl Thing {
             id,
             backend,
             pod,
+            uid: uid(&name),
             name,
+            states: vec![(born, 0)],
             born,
             handler: String::new(),
             maker: 0,
@@ -62,6 +85,22 @@ impl Thing {
             told: None,
             learned: None,
         }
+    }
+
+    pub fn app(&self) -> &'static str {
+        let last = self.id.bytes().last().unwrap_or(0);
+        APPS[usize::from(last) % APPS.len()]
+    }
+
+    pub fn state(&self) -> i32 {
+        self.states[self.states.len() - 1].1
+    }
+
+    /// The states that it has had since then.
+    pub fn states_since(&self, from: Moment) -> impl Iterator<Item = i32> {
+        let first = self.states.iter().rposition(|(at, _)| *at <= from);
+        let states = self.states.iter().skip(first.unwrap_or(0));
+        states.map(|(_, state)| *state)
     }
 
     /// Whether it was there all the time from `begun` to now.
@@ -261,6 +300,15 @@ impl Truth {
         };
         for thing in self.things.iter_mut().filter(is_it) {
             thing.gone = thing.gone.or(Some(now));
+        }
+    }
+
+    /// The things of which `which` is true go on from one state to another.
+    pub fn go_on(&mut self, from: i32, to: i32, which: impl Fn(&Thing) -> bool) {
+        let now = self.tick();
+        let going = self.things.iter_mut();
+        for thing in going.filter(|thing| thing.state() == from && which(thing)) {
+            thing.states.push((now, to));
         }
     }
 

@@ -14,12 +14,13 @@ use tokio::time::Instant;
 
 use super::client::{self, Call, Client};
 use super::files::{Edit, Files, Mistake, RUNTIMES};
+use super::filter::{Filter, Narrow, Takes};
 use super::judge::{self, Asked, events};
 use super::plan::{CLIENTS, IMAGES, On, Op, Plan, Step, row};
 use super::runtime::Runtime;
 use super::sabotage::{self, Sabotage};
 use super::tables::{number, unnamed};
-use super::truth::{Stored, Streamed, Truth};
+use super::truth::{APPS, Stored, Streamed, Truth};
 use super::{Played, RECOVERY};
 
 /// Longer than a backend that owns nothing is kept.
@@ -212,7 +213,11 @@ impl World {
     }
 
     fn ask(&self, op: &Op) -> Asked {
-        let names = self.names(op);
+        let filter = self.filter(op);
+        let names = match filter.is_empty() {
+            true => self.names(op),
+            false => filter.names().to_owned(),
+        };
         let silent = self.runtimes.iter().filter(|runtime| runtime.is_silent());
         let mut truth = self.truth();
         let (id, begun) = truth.begin_call();
@@ -230,8 +235,12 @@ impl World {
             call: Call {
                 id,
                 row: op.row,
-                message: client::message(op.row, &names, &name),
+                message: match filter.is_empty() {
+                    true => client::message(op.row, &names, &name),
+                    false => filter.request(op.row),
+                },
                 names,
+                filter,
                 timeout: op.timeout_ms.map(Duration::from_millis),
                 heard: Arc::default(),
             },
@@ -261,13 +270,47 @@ impl World {
             }
             Goes::Owner(kind, ..) => self.an_id(*kind, op.on, which),
             Goes::OwnerWithImage(_) => self.an_id(Kind::Pod, op.on, which),
-            Goes::All(filter, _) => match filter.id {
-                Some((kind, _)) if which.is_multiple_of(4) => self.an_id(kind, op.on, which),
-                _ => String::new(),
-            },
-            Goes::Image(_, ImageRule::List(_)) | Goes::Default => String::new(),
+            Goes::All(..) | Goes::Image(_, ImageRule::List(_)) | Goes::Default => String::new(),
             Goes::Image(..) => format!("image-{}", which % IMAGES as usize),
         }
+    }
+
+    /// What a list is narrowed to.
+    fn filter(&self, op: &Op) -> Filter {
+        let (which, narrow) = (op.which as usize, op.narrow);
+        let mut filter = Filter::default();
+        let Some(takes) = Takes::of(op.row) else {
+            return filter;
+        };
+        if narrow.by_id() {
+            filter.id = self.an_id(takes.kind(), op.on, which);
+        }
+        if narrow.by_pod() && takes.kind() == Kind::Container {
+            filter.pod = self.an_id(Kind::Pod, op.on, which);
+        }
+        if narrow.by_state() && takes.has_states() {
+            let states = if takes == Takes::Pods { 2 } else { 3 };
+            filter.state = Some((op.which % states).cast_signed());
+        }
+        if narrow.by_label() {
+            filter.wants_app(APPS[which % APPS.len()]);
+        }
+        if narrow == Narrow::Uid {
+            filter.wants_uid(&self.a_uid(op.on, which));
+        }
+        filter
+    }
+
+    fn a_uid(&self, on: On, which: usize) -> String {
+        let id = self.an_id(
+            Kind::Pod,
+            if on == On::Short { On::Existing } else { on },
+            which,
+        );
+        let truth = self.truth();
+        truth
+            .thing(Kind::Pod, &id)
+            .map_or(id, |pod| pod.uid.clone())
     }
 
     fn an_id(&self, kind: Kind, on: On, which: usize) -> String {
@@ -342,11 +385,13 @@ impl World {
 
     async fn ask_for(&mut self, row: &'static Row, which: u32) -> Result<(), String> {
         let (client, timeout_ms, on) = (0, Some(20_000), On::Existing);
+        let narrow = Narrow::Not;
         self.begin(&Op {
             row,
             client,
             timeout_ms,
             on,
+            narrow,
             which,
         });
         self.wait(Duration::from_millis(1)).await;

@@ -37,23 +37,40 @@ impl Case<'_> {
                 .thing(kind, id)
                 .ok_or_else(|| format!("{id} never was"))?;
             self.may_be_listed(thing)?;
-            self.unless(
-                !id.starts_with(&self.asked.call.names),
-                "the filter does not match",
-            )?;
+            let wanted = self
+                .asked
+                .call
+                .filter
+                .may_want(thing, self.as_of(thing.backend, kind));
+            self.unless(!wanted, "the filter does not match")?;
         }
         if matches!(name, "ListPodSandbox" | "StreamPodSandboxes") {
             self.named_by_the_table()?;
         }
         let may_lack = name.contains("Stats") || name.contains("Metrics");
-        let all = self
-            .truth
-            .existing(kind)
-            .filter(|thing| thing.id.starts_with(&self.asked.call.names));
+        let all = self.truth.existing(kind);
         for thing in all.filter(|thing| !listed.contains(thing.id.as_str())) {
-            self.may_be_missing(thing, may_lack)?;
+            let as_of = self.as_of(thing.backend, kind);
+            if self.asked.call.filter.must_want(thing, as_of) {
+                self.may_be_missing(thing, may_lack)?;
+            }
         }
         Ok(())
+    }
+
+    /// The moment from which on a backend's part of the list may be.
+    fn as_of(&self, backend: usize, kind: Kind) -> Moment {
+        let begun = self.asked.begun;
+        if self.truth.relied_upon(backend, self.asked.at) {
+            return begun;
+        }
+        // Nothing older stands in for it.
+        let listings = self.truth.listings.iter().filter(|listing| {
+            listing.backend == backend
+                && listing.kind == kind
+                && listing.delivered.is_some_and(|at| at < begun)
+        });
+        listings.map(|listing| listing.at).max().unwrap_or(0)
     }
 
     /// Every pod comes under the name that the table has for its handler.

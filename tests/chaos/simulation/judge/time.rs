@@ -7,7 +7,8 @@ use tonic::Code;
 
 use super::{Asked, Case};
 use crate::simulation::files::RUNTIMES;
-use crate::simulation::truth::Truth;
+use crate::simulation::filter::Takes;
+use crate::simulation::truth::{Thing, Truth};
 
 /// What the clock may run on after a call's deadline until it has ended.
 const SLACK: Duration = Duration::from_millis(100);
@@ -68,19 +69,46 @@ impl Case<'_> {
         )
     }
 
+    /// What the call names, if the switch must know it. Short ids need every backend's word.
+    fn known(&self, kind: Kind) -> Option<&Thing> {
+        let thing = self.thing(kind)?;
+        (self.is_known(thing) && thing.id == self.asked.call.names).then_some(thing)
+    }
+
+    fn is_known(&self, thing: &Thing) -> bool {
+        let begun = self.asked.begun;
+        thing.stood(begun) && self.sure(thing.backend) && thing.learned.is_some_and(|at| at < begun)
+    }
+
+    /// Whether it is a list that concerns only what is known and whose backend is in order.
+    fn narrowed_to_order(&self) -> bool {
+        let filter = &self.asked.call.filter;
+        let Some(takes) = Takes::of(self.asked.call.row).filter(|_| self.truth.started) else {
+            return false;
+        };
+        let relied = |thing: &Thing| self.truth.relied_upon(thing.backend, self.asked.at);
+        if !filter.names().is_empty() {
+            let kind = if filter.id.is_empty() {
+                Kind::Pod
+            } else {
+                takes.kind()
+            };
+            return self.known(kind).is_some_and(relied);
+        }
+        let Some(uid) = filter.uid() else {
+            return false;
+        };
+        // Those that are gone may be remembered.
+        let things = self.truth.things.iter();
+        let mut pods = things.filter(|thing| thing.kind == Kind::Pod && thing.uid == uid);
+        let any = pods.clone().any(|pod| self.is_known(pod));
+        any && pods.all(relied)
+    }
+
     /// Whoever depends on nothing that is out of order gets an answer at once.
     pub(super) fn service(&self, code: Code) -> Result<(), String> {
         let relied = |backend| self.truth.relied_upon(backend, self.asked.at);
-        // Short ids need every backend's word.
-        let known = |kind| {
-            let begun = self.asked.begun;
-            self.thing(kind).filter(|thing| {
-                thing.stood(begun)
-                    && self.sure(thing.backend)
-                    && thing.learned.is_some_and(|at| at < begun)
-                    && thing.id == self.asked.call.names
-            })
-        };
+        let known = |kind| self.known(kind);
         let name = self.asked.call.row.name;
         let bound = if name == "Status" {
             STATUS_BOUND
@@ -104,7 +132,7 @@ impl Case<'_> {
                 any && taking_part.all(relied) && self.somebody_pulls()
             }
         };
-        let due = due || self.stood_in_for();
+        let due = due || self.stood_in_for() || self.narrowed_to_order();
         let bound = if self.stood_in_for() {
             LIST_BOUND
         } else {
