@@ -17,6 +17,7 @@ use tonic::Code;
 
 use super::client::{Call, Reply};
 use super::files::RUNTIMES;
+use super::offers::Offers;
 use super::plan::creates;
 use super::tables::Places;
 use super::truth::{Moment, Seen, Thing, Truth};
@@ -91,6 +92,10 @@ pub fn judge(
         truth
             .updates
             .end(taken.then(|| asked.call.message.to_vec()));
+    }
+    if asked.call.row.name == "Status" && reply.code != Some(Code::Ok) {
+        // What others were asked on its account may not have been read.
+        truth.offers.iter_mut().for_each(Offers::lose);
     }
     if reply.code == Some(Code::Ok) {
         truth.used(asked.call.id);

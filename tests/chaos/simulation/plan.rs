@@ -7,9 +7,10 @@ use fastrand::Rng;
 
 use super::files::{Edit, Mistake};
 use super::filter::{Narrow, Takes};
+use super::offers::{self, Offer};
 
 /// How many topologies there are.
-pub const TOPOLOGIES: usize = 4;
+pub const TOPOLOGIES: usize = 5;
 /// The most clients that there are.
 pub const CLIENTS: usize = 3;
 /// Images that pods run and clients ask for.
@@ -73,6 +74,8 @@ pub enum Fault {
     Start,
     /// It runs again and has lost everything.
     StartEmpty,
+    /// It runs again, with what it had and with other handlers.
+    Offer(Offer),
     /// It accepts calls and answers none; it stops doing so.
     Hang(bool),
     /// No byte moves; they move again.
@@ -165,9 +168,10 @@ fn reload(rng: &mut Rng) -> Step {
 }
 
 fn fault(rng: &mut Rng) -> Fault {
-    match rng.u32(..30) {
+    match rng.u32(..32) {
         0..3 => Fault::Die,
         3..8 => Fault::Start,
+        30..32 => Fault::Offer(offers::any(rng)),
         8 => Fault::StartEmpty,
         9..11 => Fault::Hang(true),
         11..14 => Fault::Hang(false),

@@ -78,6 +78,12 @@ pub enum Sabotage {
     KeepNothing,
     /// A list of one pod or container asks all backends.
     AskAll,
+    /// Handlers that no file names are no backend's.
+    AdoptNothing,
+    /// A handler that two backends advertise is the first one's.
+    AdoptOfFirst,
+    /// A handler that a backend has dropped takes pods.
+    KeepDropped,
 }
 
 /// A call, and the reply as the sabotaged switch would give it.
@@ -264,8 +270,24 @@ pub fn read(
 ) -> Result<Config, Problems> {
     match sabotage {
         Some(Sabotage::HalfApply) => read.or_else(|_| files.read(None)),
+        Some(Sabotage::AdoptNothing) => read.map(|config| adopting(config, 0)),
+        Some(Sabotage::AdoptOfFirst) => read.map(|config| adopting(config, 1)),
         _ => read,
     }
+}
+
+/// The same with no more adopting backends.
+fn adopting(mut config: Config, most: usize) -> Config {
+    let adopting = config.table.backends.iter_mut().filter(|row| row.adopt);
+    adopting.skip(most).for_each(|row| row.adopt = false);
+    config
+}
+
+/// What is wrong from the start.
+pub fn at_start(sabotage: Option<Sabotage>, truth: &mut Truth) {
+    let forgets_nothing = sabotage == Some(Sabotage::KeepDropped);
+    let offers = truth.offers.iter_mut();
+    offers.for_each(|offers| offers.forgets_nothing = forgets_nothing);
 }
 
 /// What is wrong with the switch itself before a reload.

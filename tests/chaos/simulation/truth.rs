@@ -2,112 +2,20 @@
 //!
 //! Moments are numbers in the order of what happened, since much happens within one tick of the paused clock.
 
+mod thing;
+
 use criswitch::rpc::{Kind, Row};
 use tokio::time::Instant;
 
 use super::files::RUNTIMES;
+use super::offers::Offers;
 use super::tables::Tables;
+pub use thing::{APPS, DIRECT, Thing, uid};
 
 /// A moment in the order of what happened.
 pub type Moment = u64;
 /// A client's call; 0 is one of the switch's own.
 pub type CallId = u64;
-
-/// Values of a label.
-pub const APPS: [&str; 3] = ["web", "db", "batch"];
-/// How many pods have uids of their own; a further one is one of them made anew.
-const UIDS: u64 = 6;
-
-/// The uid of a pod of this name.
-pub fn uid(name: &str) -> String {
-    let number = name.rsplit_once('-').map(|(_, number)| number.parse());
-    match number {
-        Some(Ok::<u64, _>(number)) if !name.starts_with(DIRECT) => format!("uid-{}", number % UIDS),
-        _ => format!("uid-{name}"),
-    }
-}
-
-/// What the names of pods begin with that were made without the switch.
-pub const DIRECT: &str = "direct";
-
-/// A pod or container that is or was.
-#[derive(Debug)]
-pub struct Thing {
-    pub kind: Kind,
-    pub id: String,
-    pub backend: usize,
-    /// A container's pod; a pod's own id.
-    pub pod: String,
-    pub name: String,
-    /// Of the pod, which may be that of an earlier one.
-    pub uid: String,
-    /// Its states, as the CRI numbers them, and since when.
-    pub states: Vec<(Moment, i32)>,
-    /// The handler's name at the backend.
-    pub handler: String,
-    /// The call that made it; 0 if nobody did through the switch.
-    pub maker: CallId,
-    pub born: Moment,
-    /// When its maker heard so.
-    pub answered: Option<Moment>,
-    pub gone: Option<Moment>,
-    /// When a client was told that it is removed.
-    pub removal_told: Option<Moment>,
-    /// When a client first learned of it.
-    pub told: Option<Moment>,
-    /// When the switch that runs now first learned of it.
-    pub learned: Option<Moment>,
-}
-
-impl Thing {
-    pub fn new(
-        kind: Kind,
-        id: String,
-        backend: usize,
-        pod: String,
-        name: String,
-        born: Moment,
-    ) -> Thing {
-        Thing {
-            kind,
-            id,
-            backend,
-            pod,
-            uid: uid(&name),
-            name,
-            states: vec![(born, 0)],
-            born,
-            handler: String::new(),
-            maker: 0,
-            answered: None,
-            gone: None,
-            removal_told: None,
-            told: None,
-            learned: None,
-        }
-    }
-
-    pub fn app(&self) -> &'static str {
-        let last = self.id.bytes().last().unwrap_or(0);
-        APPS[usize::from(last) % APPS.len()]
-    }
-
-    pub fn state(&self) -> i32 {
-        self.states[self.states.len() - 1].1
-    }
-
-    /// The states that it has had since then.
-    pub fn states_since(&self, from: Moment) -> impl Iterator<Item = i32> {
-        let first = self.states.iter().rposition(|(at, _)| *at <= from);
-        let states = self.states.iter().skip(first.unwrap_or(0));
-        states.map(|(_, state)| *state)
-    }
-
-    /// Whether it was there all the time from `begun` to now.
-    pub fn stood(&self, begun: Moment) -> bool {
-        self.born < begun && self.gone.is_none()
-    }
-}
 
 /// An image in one backend's store.
 #[derive(Debug)]
@@ -219,6 +127,8 @@ pub struct Truth {
     pub listings: Vec<Listing>,
     pub streamed: Vec<Streamed>,
     pub health: Vec<Health>,
+    /// What each runtime tells of its handlers.
+    pub offers: Vec<Offers>,
 }
 
 impl Truth {
@@ -226,6 +136,7 @@ impl Truth {
         Truth {
             seed,
             health: (0..RUNTIMES).map(|_| Health::default()).collect(),
+            offers: (0..RUNTIMES).map(Offers::of).collect(),
             ..Truth::default()
         }
     }
@@ -333,6 +244,7 @@ impl Truth {
     /// What `backend` has sent may not have arrived.
     pub fn disturbed(&mut self, backend: usize) {
         self.health[backend].since = Some(Instant::now());
+        self.offers[backend].lose();
         self.listings
             .retain(|listing| listing.backend != backend || listing.delivered.is_some());
     }
@@ -341,6 +253,7 @@ impl Truth {
     pub fn all_arrived(&mut self) {
         let now = self.tick();
         self.arrivals.push(now);
+        self.offers.iter_mut().for_each(Offers::arrive);
         let Truth {
             listings,
             things,
@@ -378,6 +291,7 @@ impl Truth {
     /// A client has gone: what was on its way may not have been read, nor what the switch asked on its account.
     pub fn cancelled(&mut self) {
         self.listings.retain(|listing| listing.delivered.is_some());
+        self.offers.iter_mut().for_each(Offers::lose);
     }
 
     /// A client's call has ended, or nobody waits for it any more.

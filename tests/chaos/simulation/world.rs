@@ -1,5 +1,7 @@
 //! What a schedule is played in: backends, the switch, clients, and the calls under way.
 
+mod asks;
+
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -7,20 +9,19 @@ use std::time::Duration;
 use criswitch::address::Address;
 use criswitch::config::Config;
 use criswitch::dialer::Dialer;
-use criswitch::rpc::{Goes, ImageRule, Kind, Merge, Row};
+use criswitch::rpc::{Kind, Row};
 use criswitch::switch::Switch;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::Instant;
 
-use super::client::{self, Call, Client};
+use super::client::Client;
 use super::files::{Edit, Files, Mistake, RUNTIMES};
-use super::filter::{Filter, Narrow, Takes};
+use super::filter::Narrow;
 use super::judge::{self, Asked, events};
 use super::plan::{CLIENTS, IMAGES, On, Op, Plan, Step, row};
 use super::runtime::Runtime;
 use super::sabotage::{self, Sabotage};
 use super::tables::{number, unnamed};
-use super::truth::{APPS, Stored, Streamed, Truth};
+use super::truth::{Stored, Truth};
 use super::{Played, RECOVERY};
 
 /// Longer than a backend that owns nothing is kept.
@@ -57,6 +58,7 @@ impl World {
         let files = Files::of_topology(plan.topology);
         let truth = Arc::new(Mutex::new(Truth::new(plan.seed)));
         stock(&mut truth.lock().unwrap());
+        sabotage::at_start(sabotage, &mut truth.lock().unwrap());
         let runtimes = (0..RUNTIMES).map(|at| Runtime::new(at, Arc::clone(&truth)));
         let runtimes = Arc::new(runtimes.collect());
         let switch = new_switch(&config(&files), &runtimes);
@@ -212,122 +214,6 @@ impl World {
         self.under_way.push((asked, task.abort_handle()));
     }
 
-    fn ask(&self, op: &Op) -> Asked {
-        let filter = self.filter(op);
-        let names = match filter.is_empty() {
-            true => self.names(op),
-            false => filter.names().to_owned(),
-        };
-        let silent = self.runtimes.iter().filter(|runtime| runtime.is_silent());
-        let mut truth = self.truth();
-        let (id, begun) = truth.begin_call();
-        if op.row.name == "UpdateRuntimeConfig" {
-            truth.updates.begin();
-        }
-        if matches!(op.row.merge(), Some(Merge::Interleave(_))) {
-            truth.streamed.push(Streamed {
-                call: id,
-                ended: None,
-            });
-        }
-        let name = format!("{}-{id}", truth.seed);
-        Asked {
-            call: Call {
-                id,
-                row: op.row,
-                message: match filter.is_empty() {
-                    true => client::message(op.row, &names, &name),
-                    false => filter.request(op.row),
-                },
-                names,
-                filter,
-                timeout: op.timeout_ms.map(Duration::from_millis),
-                heard: Arc::default(),
-            },
-            begun,
-            life: truth.life,
-            at: Instant::now(),
-            places: truth.tables.places,
-            silent: silent.map(|runtime| runtime.at).collect(),
-        }
-    }
-
-    /// The id, image or handler that a call names; empty for a list of everything.
-    fn names(&self, op: &Op) -> String {
-        let which = op.which as usize;
-        match &op.row.goes {
-            Goes::Handler(_) if op.on == On::Nothing => "nosuch".to_owned(),
-            Goes::Handler(_) => {
-                let truth = self.truth();
-                // One that is gone is of any table that there was.
-                let eras = &truth.tables.eras;
-                let table = match op.on {
-                    On::Gone => &eras[which % eras.len()].table,
-                    _ => truth.tables.now(),
-                };
-                let named = table.handlers.get(which % (table.handlers.len() + 1));
-                named.map_or(String::new(), |handler| handler.name.clone())
-            }
-            Goes::Owner(kind, ..) => self.an_id(*kind, op.on, which),
-            Goes::OwnerWithImage(_) => self.an_id(Kind::Pod, op.on, which),
-            Goes::All(..) | Goes::Image(_, ImageRule::List(_)) | Goes::Default => String::new(),
-            Goes::Image(..) => format!("image-{}", which % IMAGES as usize),
-        }
-    }
-
-    /// What a list is narrowed to.
-    fn filter(&self, op: &Op) -> Filter {
-        let (which, narrow) = (op.which as usize, op.narrow);
-        let mut filter = Filter::default();
-        let Some(takes) = Takes::of(op.row) else {
-            return filter;
-        };
-        if narrow.by_id() {
-            filter.id = self.an_id(takes.kind(), op.on, which);
-        }
-        if narrow.by_pod() && takes.kind() == Kind::Container {
-            filter.pod = self.an_id(Kind::Pod, op.on, which);
-        }
-        if narrow.by_state() && takes.has_states() {
-            let states = if takes == Takes::Pods { 2 } else { 3 };
-            filter.state = Some((op.which % states).cast_signed());
-        }
-        if narrow.by_label() {
-            filter.wants_app(APPS[which % APPS.len()]);
-        }
-        if narrow == Narrow::Uid {
-            filter.wants_uid(&self.a_uid(op.on, which));
-        }
-        filter
-    }
-
-    fn a_uid(&self, on: On, which: usize) -> String {
-        let id = self.an_id(
-            Kind::Pod,
-            if on == On::Short { On::Existing } else { on },
-            which,
-        );
-        let truth = self.truth();
-        truth
-            .thing(Kind::Pod, &id)
-            .map_or(id, |pod| pod.uid.clone())
-    }
-
-    fn an_id(&self, kind: Kind, on: On, which: usize) -> String {
-        let truth = self.truth();
-        let gone = on == On::Gone;
-        let things = truth.things.iter();
-        let ids: Vec<_> = things
-            .filter(|thing| thing.kind == kind && thing.gone.is_some() == gone)
-            .map(|thing| thing.id.as_str())
-            .collect();
-        match ids.get(which.checked_rem(ids.len()).unwrap_or(0)) {
-            Some(id) if on == On::Short => id[..8].to_owned(),
-            Some(id) if on != On::Nothing => (*id).to_owned(),
-            _ => "nothing".to_owned(),
-        }
-    }
-
     /// Ends all faults and waits until everything must have recovered.
     async fn heal(&mut self) -> Result<(), String> {
         self.runtimes.iter().for_each(|runtime| runtime.heal());
@@ -356,6 +242,8 @@ impl World {
         for which in 0..containers {
             self.ask_for(row("ContainerStatus"), which).await?;
         }
+        self.truth().all_heard();
+        self.check()?;
         self.idle_are_gone().await?;
         sabotage::at_end(self.sabotage, &self.switch);
         let truth = self.truth();

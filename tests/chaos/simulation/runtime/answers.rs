@@ -7,6 +7,7 @@ use prost::Message;
 use tonic::Status;
 
 use crate::simulation::filter::{self, Filter};
+use crate::simulation::offers::Offers;
 use crate::simulation::truth::{CallId, Stored, Thing, Truth};
 
 /// A call as a runtime has it before it.
@@ -169,7 +170,7 @@ fn all(truth: &mut Truth, asked: &Asked<'_>) -> Answer {
                 ..Default::default()
             }));
         }
-        "Status" => return Ok(one(&status())),
+        "Status" => return Ok(one(&status(&truth.offers[backend]))),
         "UpdateRuntimeConfig" => truth.health[backend].config = asked.message.to_vec(),
         "ImageFsInfo" => return Ok(one(&image_fs(backend))),
         _ => {}
@@ -259,7 +260,7 @@ pub fn event(pod: &Thing, kind: u64) -> Bytes {
     event.encode_to_vec().into()
 }
 
-fn status() -> cri::StatusResponse {
+fn status(offers: &Offers) -> cri::StatusResponse {
     let condition = |kind: &str| cri::RuntimeCondition {
         r#type: kind.to_owned(),
         status: true,
@@ -268,6 +269,14 @@ fn status() -> cri::StatusResponse {
     let conditions = vec![condition("RuntimeReady"), condition("NetworkReady")];
     cri::StatusResponse {
         status: Some(cri::RuntimeStatus { conditions }),
+        runtime_handlers: offers.told().map(handler).collect(),
+        ..Default::default()
+    }
+}
+
+fn handler(name: &str) -> cri::RuntimeHandler {
+    cri::RuntimeHandler {
+        name: name.to_owned(),
         ..Default::default()
     }
 }
