@@ -29,6 +29,8 @@ pub struct Call {
     pub row: &'static Row,
     /// The id, image or handler that it names.
     pub names: String,
+    /// The handler that an image call names, if it does.
+    pub handler: String,
     /// What a list is narrowed to.
     pub filter: Filter,
     pub timeout: Option<Duration>,
@@ -168,6 +170,14 @@ pub fn messages(data: &mut BytesMut) -> Vec<Bytes> {
         messages.push(frame.split_off(wire::FRAME_HEADER).freeze());
     }
     messages
+}
+
+/// The same for the image store of a handler.
+pub fn of_handler(row: &Row, message: Bytes, handler: &str) -> Bytes {
+    match &row.goes {
+        Goes::Image(path, _) if !handler.is_empty() => wire::with_string(&message, path, handler),
+        _ => message,
+    }
 }
 
 /// The message of a call that names `names` and is no narrowed list; what it makes is called `name`.

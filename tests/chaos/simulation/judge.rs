@@ -2,6 +2,7 @@
 //! violation.
 
 pub mod events;
+mod images;
 mod lists;
 mod node;
 mod tables;
@@ -9,7 +10,7 @@ mod time;
 
 use std::fmt;
 
-use criswitch::rpc::{Goes, ImageRule, Kind, Merge, Unknown};
+use criswitch::rpc::{Goes, Kind, Merge, Unknown};
 use criswitch::switch::Switch;
 pub use time::overdue;
 use tokio::time::Instant;
@@ -206,6 +207,9 @@ impl Case<'_> {
             Goes::Owner(kind, ..) => Some(owner(kind).into_iter().collect()),
             Goes::OwnerWithImage(_) => Some(owner(Kind::Pod).into_iter().collect()),
             Goes::Default => Some(self.speakers().collect()),
+            Goes::Image(..) if self.handler().is_some() => {
+                Some(self.rows().map(|row| row.backend).collect())
+            }
             _ => None,
         }
     }
@@ -256,9 +260,7 @@ impl Case<'_> {
                 self.unless(exists, "what it names exists")
             }
             Code::InvalidArgument => {
-                let unknown =
-                    matches!(self.asked.call.row.goes, Goes::Handler(_)) && self.may_be_unknown();
-                self.unless(!unknown, "nothing is wrong with it")
+                self.unless(!self.may_be_unknown(), "nothing is wrong with it")
             }
             Code::Unavailable | Code::DeadlineExceeded => Ok(()),
             _ => self.unless(!spoilt, "no backend said so"),
@@ -309,42 +311,6 @@ impl Case<'_> {
                 "it tells of another container",
             ),
             _ => Ok(()),
-        }
-    }
-
-    fn image(&self, rule: &ImageRule) -> Result<(), String> {
-        let image = &self.asked.call.names;
-        let stood = |image: &str| {
-            let mut stored = self.truth.images.iter();
-            stored.any(|it| {
-                self.sure(it.backend)
-                    && it.image == image
-                    && it.gone.is_none()
-                    && it.told.is_some_and(|told| told < self.asked.begun)
-            })
-        };
-        match rule {
-            ImageRule::Find(_) => {
-                let found = self.reply.string(&[1, 1]);
-                self.unless(found.is_empty() && stood(image), "a backend has the image")?;
-                self.unless(
-                    !found.is_empty() && found != *image,
-                    "it tells of another image",
-                )
-            }
-            ImageRule::Pull(_) | ImageRule::Every => {
-                let pulls = matches!(rule, ImageRule::Pull(_));
-                let mut must =
-                    (0..RUNTIMES).filter(|at| self.sure(*at) && !(pulls && self.may_drain(*at)));
-                let done = |at| self.got().any(|seen| seen.executed && seen.backend == at);
-                self.unless(!must.all(done), "not every backend has done it")
-            }
-            ImageRule::List(_) => {
-                let listed = self.reply.strings(&[1, 1]);
-                let mut all = self.truth.images.iter().map(|it| &it.image);
-                let missing = all.find(|image| stood(image) && !listed.contains(image));
-                missing.map_or(Ok(()), |image| Err(format!("{image} is missing")))
-            }
         }
     }
 }

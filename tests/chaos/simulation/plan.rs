@@ -49,6 +49,8 @@ pub struct Op {
     pub on: On,
     /// Of lists.
     pub narrow: Narrow,
+    /// Which handler an image call names, if any.
+    pub handler: Option<u32>,
     /// Which of what [`On`] says; which handler, which image.
     pub which: u32,
 }
@@ -221,9 +223,10 @@ fn op(rng: &mut Rng) -> Op {
         55..60 => "PodSandboxStatus",
         60..64 => "ContainerStatus",
         64..68 => "Status",
-        68..70 => "ImageStatus",
-        70..72 => "ListImages",
-        72..74 => "UpdateRuntimeConfig",
+        68..71 => "ImageStatus",
+        71..73 => "ListImages",
+        73..75 => "PullImage",
+        75..77 => "UpdateRuntimeConfig",
         _ => ROWS[rng.usize(..ROWS.len())].name,
     };
     call(rng, row(name))
@@ -248,6 +251,7 @@ fn call(rng: &mut Rng, row: &'static Row) -> Op {
         timeout_ms,
         on,
         narrow: narrow(rng),
+        handler: (rng.u8(..3) == 0).then(|| rng.u32(..1000)),
         which: rng.u32(..1000),
     }
 }
@@ -285,11 +289,15 @@ impl fmt::Debug for Op {
             timeout_ms,
             on,
             narrow,
+            handler,
             which,
         } = self;
         write!(f, "{} on {on:?} {which}, client {client}", row.name)?;
         if Takes::of(row).is_some() && *narrow != Narrow::Not {
             write!(f, ", by {narrow:?}")?;
+        }
+        if let (Goes::Image(..), Some(handler)) = (&row.goes, handler) {
+            write!(f, ", of handler {handler}")?;
         }
         timeout_ms.map_or(Ok(()), |timeout| write!(f, ", at most {timeout} ms"))
     }

@@ -152,9 +152,11 @@ impl Runtime {
     fn note(&self, row: &'static Row, call: CallId, message: &[u8]) -> usize {
         let mut truth = self.truth();
         let handler = match row.goes {
-            Goes::Handler(path) => wire::string(message, path).ok().map(str::to_owned),
+            Goes::Handler(path) => Some(path),
+            Goes::Image(path, _) => Some(path).filter(|path| wire::string(message, path) != Ok("")),
             _ => None,
         };
+        let handler = handler.and_then(|path| wire::string(message, path).ok().map(str::to_owned));
         truth.seen.push(Seen {
             call,
             backend: self.at,

@@ -84,6 +84,8 @@ pub enum Sabotage {
     AdoptOfFirst,
     /// A handler that a backend has dropped takes pods.
     KeepDropped,
+    /// An image call goes to other stores than that of the handler that it names.
+    ForgetStore,
 }
 
 /// A call, and the reply as the sabotaged switch would give it.
@@ -106,6 +108,10 @@ pub async fn call(
         },
         Sabotage::AskAnother => of_another(&asked.call, truth),
         Sabotage::KeepAll => of_all(&asked.call, truth),
+        Sabotage::ForgetStore if !asked.call.handler.is_empty() => Call {
+            message: message(asked.call.row, &asked.call.names, ""),
+            ..asked.call.clone()
+        },
         _ => asked.call.clone(),
     };
     if sabotage == Sabotage::GoByNewTable && matches!(asked.call.row.goes, Goes::Handler(_)) {

@@ -280,6 +280,7 @@ impl World {
             timeout_ms,
             on,
             narrow,
+            handler: None,
             which,
         });
         self.wait(Duration::from_millis(1)).await;

@@ -43,6 +43,7 @@ fn patience(asked: &Asked, truth: &Truth) -> Option<Duration> {
         Goes::Image(_, ImageRule::Pull(_) | ImageRule::Every) | Goes::All(_, Merge::Events) => {
             return None;
         }
+        Goes::Image(_, ImageRule::Find(_)) if !asked.call.handler.is_empty() => return None,
         Goes::All(_, Merge::Status) if truth.started => STATUS_BOUND,
         _ if truth.slow.is_some_and(|at| at > asked.at) => SLOW_BOUND,
         _ => HUNG_BOUND,
@@ -116,8 +117,9 @@ impl Case<'_> {
             SLACK
         };
         let due = match self.asked.call.row.goes {
-            Goes::Handler(_) => {
-                !self.may_be_unknown() && self.rows().all(|row| relied(row.backend))
+            Goes::Handler(_) => self.handler_in_order(),
+            Goes::Image(..) if self.handler().is_some() => {
+                self.truth.started && self.handler_in_order()
             }
             Goes::OwnerWithImage(_) => known(Kind::Pod).is_some_and(|pod| relied(pod.backend)),
             Goes::Owner(kind, ..) => known(kind).is_some_and(|thing| relied(thing.backend)),

@@ -20,6 +20,10 @@ impl World {
             true => self.names(op),
             false => filter.names().to_owned(),
         };
+        let handler = match (&op.row.goes, op.handler) {
+            (Goes::Image(..), Some(which)) => self.a_handler(op.on, which as usize),
+            _ => String::new(),
+        };
         let silent = self.runtimes.iter().filter(|runtime| runtime.is_silent());
         let mut truth = self.truth();
         let (id, begun) = truth.begin_call();
@@ -33,15 +37,17 @@ impl World {
             });
         }
         let name = format!("{}-{id}", truth.seed);
+        let message = match filter.is_empty() {
+            true => client::message(op.row, &names, &name),
+            false => filter.request(op.row),
+        };
         Asked {
             call: Call {
                 id,
                 row: op.row,
-                message: match filter.is_empty() {
-                    true => client::message(op.row, &names, &name),
-                    false => filter.request(op.row),
-                },
+                message: client::of_handler(op.row, message, &handler),
                 names,
+                handler,
                 filter,
                 timeout: op.timeout_ms.map(Duration::from_millis),
                 heard: Arc::default(),
@@ -58,23 +64,25 @@ impl World {
     fn names(&self, op: &Op) -> String {
         let which = op.which as usize;
         match &op.row.goes {
-            Goes::Handler(_) if op.on == On::Nothing => "nosuch".to_owned(),
-            Goes::Handler(_) => {
-                let truth = self.truth();
-                // One that is gone is of any table that there was.
-                let eras = &truth.tables.eras;
-                let table = match op.on {
-                    On::Gone => &eras[which % eras.len()].table,
-                    _ => truth.tables.now(),
-                };
-                let named = table.handlers.get(which % (table.handlers.len() + 1));
-                named.map_or(String::new(), |handler| handler.name.clone())
-            }
+            Goes::Handler(_) => self.a_handler(op.on, which),
             Goes::Owner(kind, ..) => self.an_id(*kind, op.on, which),
             Goes::OwnerWithImage(_) => self.an_id(Kind::Pod, op.on, which),
             Goes::All(..) | Goes::Image(_, ImageRule::List(_)) | Goes::Default => String::new(),
             Goes::Image(..) => format!("image-{}", which % IMAGES as usize),
         }
+    }
+
+    /// One of the table's or none; what is gone is of any table that there was.
+    fn a_handler(&self, on: On, which: usize) -> String {
+        let truth = self.truth();
+        let eras = &truth.tables.eras;
+        let table = match on {
+            On::Nothing => return "nosuch".to_owned(),
+            On::Gone => &eras[which % eras.len()].table,
+            _ => truth.tables.now(),
+        };
+        let named = table.handlers.get(which % (table.handlers.len() + 1));
+        named.map_or(String::new(), |handler| handler.name.clone())
     }
 
     /// What a list is narrowed to.
