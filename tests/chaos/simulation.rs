@@ -13,6 +13,7 @@ pub mod client;
 pub mod files;
 pub mod filter;
 pub mod judge;
+pub mod lacking;
 pub mod offers;
 pub mod pipe;
 pub mod plan;

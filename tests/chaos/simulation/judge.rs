@@ -3,6 +3,7 @@
 
 pub mod events;
 mod images;
+mod lacking;
 mod lists;
 mod node;
 mod tables;
@@ -10,7 +11,7 @@ mod time;
 
 use std::fmt;
 
-use criswitch::rpc::{Goes, Kind, Merge, Unknown};
+use criswitch::rpc::{self, Goes, Kind, Merge, Unknown};
 use criswitch::switch::Switch;
 pub use time::overdue;
 use tokio::time::Instant;
@@ -111,7 +112,8 @@ pub fn configured(truth: &Truth) -> Result<(), String> {
         return Ok(());
     };
     let mut there = (0..RUNTIMES).filter(|at| truth.tables.places[*at].is_some());
-    match there.find(|at| truth.health[*at].config != *config) {
+    let lacks = |at| truth.lacks(at, &rpc::UPDATE_RUNTIME_CONFIG);
+    match there.find(|at| !lacks(*at) && truth.health[*at].config != *config) {
         Some(backend) => Err(format!(
             "backend {backend} has another runtime configuration"
         )),
@@ -155,7 +157,7 @@ impl Case<'_> {
         };
         self.deadline(code)?;
         self.unless(
-            self.asked.is_events() && code != Code::DeadlineExceeded,
+            self.asked.is_events() && !matches!(code, Code::DeadlineExceeded | Code::Unimplemented),
             "events have no end",
         )?;
         self.who_got_it()?;
@@ -261,6 +263,9 @@ impl Case<'_> {
             }
             Code::InvalidArgument => {
                 self.unless(!self.may_be_unknown(), "nothing is wrong with it")
+            }
+            Code::Unimplemented => {
+                self.unless(!self.may_be_unimplemented(), "somebody could answer it")
             }
             Code::Unavailable | Code::DeadlineExceeded => Ok(()),
             _ => self.unless(!spoilt, "no backend said so"),

@@ -7,6 +7,7 @@ use fastrand::Rng;
 
 use super::files::{Edit, Mistake};
 use super::filter::{Narrow, Takes};
+use super::lacking::{self, Lacking};
 use super::offers::{self, Offer};
 
 /// How many topologies there are.
@@ -78,6 +79,8 @@ pub enum Fault {
     StartEmpty,
     /// It runs again, with what it had and with other handlers.
     Offer(Offer),
+    /// It runs again, with what it had, as a version that lacks these RPCs.
+    Lack(Lacking),
     /// It accepts calls and answers none; it stops doing so.
     Hang(bool),
     /// No byte moves; they move again.
@@ -133,6 +136,13 @@ impl Plan {
             Step::Call(run(&mut rng)),
             Step::Wait(1),
         ];
+        // Some runtimes are old from the start.
+        if rng.u8(..4) == 0 {
+            steps.push(Step::Fault(
+                rng.usize(..60),
+                Fault::Lack(lacking::any(&mut rng)),
+            ));
+        }
         while steps.len() < length {
             step(&mut rng, &mut steps);
         }
@@ -170,10 +180,11 @@ fn reload(rng: &mut Rng) -> Step {
 }
 
 fn fault(rng: &mut Rng) -> Fault {
-    match rng.u32(..32) {
+    match rng.u32(..35) {
         0..3 => Fault::Die,
         3..8 => Fault::Start,
         30..32 => Fault::Offer(offers::any(rng)),
+        32..35 => Fault::Lack(lacking::any(rng)),
         8 => Fault::StartEmpty,
         9..11 => Fault::Hang(true),
         11..14 => Fault::Hang(false),
@@ -227,6 +238,8 @@ fn op(rng: &mut Rng) -> Op {
         71..73 => "ListImages",
         73..75 => "PullImage",
         75..77 => "UpdateRuntimeConfig",
+        77..79 => "GetContainerEvents",
+        79..81 => "ListPodSandboxStats",
         _ => ROWS[rng.usize(..ROWS.len())].name,
     };
     call(rng, row(name))

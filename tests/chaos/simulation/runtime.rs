@@ -142,6 +142,11 @@ impl Runtime {
         if damage == Some(Damage::Refuse) {
             return Ok(damage::refusal(&Status::aborted("it does not want to")));
         }
+        if self.truth().lacks(self.at, row) {
+            return Ok(damage::refusal(&Status::unimplemented(
+                "not in this version",
+            )));
+        }
         if row.name == "GetContainerEvents" {
             return Ok(damage::of_events(self.events.subscribe()));
         }

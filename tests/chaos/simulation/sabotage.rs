@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use super::client::{Call, Client, Reply, message};
-use super::files::Files;
+use super::files::{Files, RUNTIMES};
 use super::filter::{Filter, Takes};
 use super::judge::Asked;
 use super::plan::creates;
@@ -86,6 +86,12 @@ pub enum Sabotage {
     KeepDropped,
     /// An image call goes to other stores than that of the handler that it names.
     ForgetStore,
+    /// A streamed list is no more than the backend that lacks most can do.
+    PassLacking,
+    /// Statistics leave a backend out that lacks them, whatever it has.
+    LackPods,
+    /// Events are offered though not every backend has them.
+    OfferEvents,
 }
 
 /// A call, and the reply as the sabotaged switch would give it.
@@ -131,6 +137,9 @@ pub async fn call(
                 })
                 .await
         }
+        (Sabotage::OfferEvents, Some(Code::Unimplemented)) if asked.is_events() => {
+            go_on(reply, asked.call.timeout).await
+        }
         (Sabotage::IgnoreDeadline, Some(Code::DeadlineExceeded)) => {
             tokio::time::sleep(Duration::from_secs(1)).await;
             reply
@@ -144,6 +153,8 @@ fn changed(sabotage: Sabotage, reply: Reply, asked: &Asked, truth: &Truth) -> Re
     let lists_pods = row.name == "ListPodSandbox" && asked.call.filter.is_empty();
     let narrowed = !asked.call.filter.is_empty();
     let faulty = truth.health.iter().any(|it| it.faulty);
+    let unimplemented = reply.code == Some(Code::Unimplemented);
+    let lacked = (0..RUNTIMES).any(|at| truth.lacks(at, row));
     let ok = |messages: Vec<Bytes>| Reply {
         code: Some(Code::Ok),
         messages,
@@ -190,11 +201,35 @@ fn changed(sabotage: Sabotage, reply: Reply, asked: &Asked, truth: &Truth) -> Re
                 ..reply
             }
         }
+        (Sabotage::PassLacking, _)
+            if row.name == "StreamPodSandboxes" && lacked && reply.code == Some(Code::Ok) =>
+        {
+            Reply {
+                code: Some(Code::Unimplemented),
+                ..reply
+            }
+        }
+        (Sabotage::LackPods, _) if row.name == "ListPodSandboxStats" && unimplemented => {
+            ok(vec![Bytes::new()])
+        }
         (Sabotage::BreakOff, _) if silent => Reply {
             code: None,
             ..reply
         },
         _ => reply,
+    }
+}
+
+/// A stream in which nothing comes, to its deadline.
+async fn go_on(reply: Reply, timeout: Option<Duration>) -> Reply {
+    match timeout {
+        Some(timeout) => tokio::time::sleep(timeout).await,
+        None => std::future::pending().await,
+    }
+    Reply {
+        code: Some(Code::DeadlineExceeded),
+        at: Instant::now(),
+        ..reply
     }
 }
 

@@ -8,6 +8,7 @@ use criswitch::rpc::{Kind, Row};
 use tokio::time::Instant;
 
 use super::files::RUNTIMES;
+use super::lacking::{Lacking, lacks};
 use super::offers::Offers;
 use super::tables::Tables;
 pub use thing::{APPS, DIRECT, Thing, uid};
@@ -58,7 +59,7 @@ pub struct Listing {
 #[derive(Debug)]
 pub struct Streamed {
     pub call: CallId,
-    pub ended: Option<Moment>,
+    pub ended: Option<(Moment, Instant)>,
 }
 
 /// What is so at one backend apart from what it has.
@@ -72,6 +73,8 @@ pub struct Health {
     pub silenced: Vec<Moment>,
     /// The last runtime configuration that it took.
     pub config: Vec<u8>,
+    /// The RPCs that its versions lacked, and since when.
+    lacking: Vec<(Moment, Lacking)>,
 }
 
 /// The calls that change the runtime's configuration.
@@ -235,6 +238,24 @@ impl Truth {
         }
     }
 
+    /// A backend is of another version from now on.
+    pub fn lack(&mut self, backend: usize, lacking: Lacking) {
+        let now = self.tick();
+        self.health[backend].lacking.push((now, lacking));
+    }
+
+    pub fn lacks(&self, backend: usize, row: &Row) -> bool {
+        self.may_lack(backend, row, Moment::MAX)
+    }
+
+    /// Whether `backend` has lacked it at any time since then.
+    pub fn may_lack(&self, backend: usize, row: &Row, since: Moment) -> bool {
+        let versions = &self.health[backend].lacking;
+        let first = versions.iter().rposition(|(from, _)| *from <= since);
+        let mut versions = versions.iter().skip(first.unwrap_or(0));
+        versions.any(|(_, lacking)| lacks(*lacking, row))
+    }
+
     /// Whether something is wrong with `backend` from now on.
     pub fn set_faulty(&mut self, backend: usize, faulty: bool) {
         self.health[backend].faulty = faulty;
@@ -299,7 +320,7 @@ impl Truth {
         let now = self.tick();
         let mut streamed = self.streamed.iter_mut();
         if let Some(streamed) = streamed.find(|streamed| streamed.call == call) {
-            streamed.ended = Some(now);
+            streamed.ended = Some((now, Instant::now()));
         }
     }
 

@@ -20,6 +20,10 @@ impl Runtime {
                 self.truth().offers[self.at].change(*offer);
                 self.set_down(false);
             }
+            Fault::Lack(lacking) => {
+                self.truth().lack(self.at, *lacking);
+                self.set_down(false);
+            }
             Fault::Die => self.set_down(true),
             Fault::Start => self.set_down(false),
             Fault::StartEmpty if self.state().down => {
@@ -42,7 +46,9 @@ impl Runtime {
     fn note_calm(&self, fault: &Fault) {
         let calm = match fault {
             Fault::Die | Fault::Create | Fault::Lose(_) | Fault::Sip(_) => return,
-            Fault::Start | Fault::StartEmpty | Fault::Offer(_) => !self.is_disturbed(),
+            Fault::Start | Fault::StartEmpty | Fault::Offer(_) | Fault::Lack(_) => {
+                !self.is_disturbed()
+            }
             _ => false,
         };
         self.truth().offers[self.at].calm = calm;
