@@ -1,7 +1,8 @@
 //! The fault simulation: plays random schedules of calls, faults and reloads, each of which follows from its seed.
 //!
 //! Lists are asked whole and narrowed: by id, short id, pod, state and labels. Backends adopt handlers, and runtimes
-//! come back with others. Image calls may name a handler. Runtimes may lack RPCs.
+//! come back with others. Image calls may name a handler. Runtimes may lack RPCs. The
+//! switch is killed, or ends as on SIGTERM.
 //!
 //! A run of 2,000 schedules reloads the switch some 2,800 times, about 800 of them with a mistake in the files, so that
 //! nothing may change; the last line tells how many it was.

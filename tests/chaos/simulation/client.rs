@@ -14,6 +14,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::graceful::GracefulShutdown;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::Code;
@@ -57,10 +58,14 @@ const CUT: &str = "the reply ended within a message";
 pub struct Client(SendRequest<Full<Bytes>>);
 
 impl Client {
-    /// Connects; the connection lives in `tasks`.
-    pub async fn connect(switch: &Arc<Switch>, tasks: &mut JoinSet<()>) -> Client {
+    /// Connects; the connection lives in `tasks`, and `graceful` may end it.
+    pub async fn connect(
+        switch: &Arc<Switch>,
+        graceful: &GracefulShutdown,
+        tasks: &mut JoinSet<()>,
+    ) -> Client {
         let (ours, theirs) = tokio::io::duplex(PIPE);
-        let served = listener::connection(theirs, Arc::clone(switch));
+        let served = graceful.watch(listener::connection(theirs, Arc::clone(switch)));
         tasks.spawn(async move {
             served.await.ok();
         });

@@ -1,6 +1,7 @@
 //! What a client may be told, given what is so. Everything that a kubelet would draw a wrong conclusion from is a
 //! violation.
 
+mod ending;
 pub mod events;
 mod images;
 mod lacking;
@@ -150,14 +151,14 @@ struct Case<'a> {
 impl Case<'_> {
     fn judge(&self) -> Result<(), String> {
         let Some(code) = self.reply.code else {
-            return self.unless(
-                self.truth.life == self.asked.life,
-                "it broke off without a status",
-            );
+            return self.broke_off();
         };
+        self.ends_with_the_switch()?;
         self.deadline(code)?;
         self.unless(
-            self.asked.is_events() && !matches!(code, Code::DeadlineExceeded | Code::Unimplemented),
+            self.asked.is_events()
+                && !self.is_ending()
+                && !matches!(code, Code::DeadlineExceeded | Code::Unimplemented),
             "events have no end",
         )?;
         self.who_got_it()?;

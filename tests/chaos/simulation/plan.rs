@@ -36,6 +36,8 @@ pub enum Step {
     Reload(Vec<Edit>, Option<Mistake>),
     /// The switch is killed, and another one starts with the files of now.
     RestartSwitch,
+    /// The switch ends as it does on SIGTERM, and the next one takes over its socket.
+    HandOver,
     /// The paused clock moves on.
     Wait(u64),
 }
@@ -167,7 +169,8 @@ fn step(rng: &mut Rng, steps: &mut Vec<Step>) {
         61..77 => steps.push(Step::Fault(rng.usize(..60), fault(rng))),
         77..84 => steps.push(reload(rng)),
         84..86 => steps.push(Step::RestartSwitch),
-        86..92 => steps.push(Step::Wait(rng.u64(1..400))),
+        86..88 => steps.push(Step::HandOver),
+        88..92 => steps.push(Step::Wait(rng.u64(1..400))),
         92..98 => steps.push(Step::Wait(rng.u64(400..6000))),
         _ => steps.push(Step::Wait(rng.u64(6000..60_000))),
     }

@@ -92,6 +92,10 @@ pub enum Sabotage {
     LackPods,
     /// Events are offered though not every backend has them.
     OfferEvents,
+    /// The end of the switch breaks calls off.
+    EndAbruptly,
+    /// The end of the switch waits for no call.
+    EndAtOnce,
 }
 
 /// A call, and the reply as the sabotaged switch would give it.
@@ -138,7 +142,7 @@ pub async fn call(
                 .await
         }
         (Sabotage::OfferEvents, Some(Code::Unimplemented)) if asked.is_events() => {
-            go_on(reply, asked.call.timeout).await
+            go_on(reply, asked).await
         }
         (Sabotage::IgnoreDeadline, Some(Code::DeadlineExceeded)) => {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -221,9 +225,9 @@ fn changed(sabotage: Sabotage, reply: Reply, asked: &Asked, truth: &Truth) -> Re
 }
 
 /// A stream in which nothing comes, to its deadline.
-async fn go_on(reply: Reply, timeout: Option<Duration>) -> Reply {
-    match timeout {
-        Some(timeout) => tokio::time::sleep(timeout).await,
+async fn go_on(reply: Reply, asked: &Asked) -> Reply {
+    match asked.call.timeout {
+        Some(timeout) => tokio::time::sleep_until(asked.at + timeout).await,
         None => std::future::pending().await,
     }
     Reply {
@@ -322,6 +326,13 @@ fn adopting(mut config: Config, most: usize) -> Config {
     let adopting = config.table.backends.iter_mut().filter(|row| row.adopt);
     adopting.skip(most).for_each(|row| row.adopt = false);
     config
+}
+
+/// What is wrong with the configuration that a switch starts with.
+pub fn configure(sabotage: Option<Sabotage>, config: &mut Config) {
+    if sabotage == Some(Sabotage::EndAtOnce) {
+        config.drain = Duration::ZERO;
+    }
 }
 
 /// What is wrong from the start.

@@ -4,6 +4,8 @@
 
 mod thing;
 
+use std::time::Duration;
+
 use criswitch::rpc::{Kind, Row};
 use tokio::time::Instant;
 
@@ -12,6 +14,9 @@ use super::lacking::{Lacking, lacks};
 use super::offers::Offers;
 use super::tables::Tables;
 pub use thing::{APPS, DIRECT, Thing, uid};
+
+/// How long calls in flight may go on when the switch ends, by default.
+pub const DRAIN: Duration = Duration::from_secs(10);
 
 /// A moment in the order of what happened.
 pub type Moment = u64;
@@ -116,6 +121,8 @@ pub struct Truth {
     pub seed: u64,
     /// How many switches there have been before this one.
     pub life: u64,
+    /// Which of them were told to end, and when.
+    ended: Vec<(u64, Instant)>,
     /// Whether this one has been connected to every backend.
     pub started: bool,
     /// When a backend last answered slowly, if it did.
@@ -331,6 +338,17 @@ impl Truth {
             .iter_mut()
             .filter(|listing| listing.call == call);
         its.for_each(|listing| listing.used = true);
+    }
+
+    /// The switch has been told to end.
+    pub fn end_switch(&mut self) {
+        self.ended.push((self.life, Instant::now()));
+    }
+
+    /// When a switch was told to end.
+    pub fn ended_at(&self, life: u64) -> Option<Instant> {
+        let mut ended = self.ended.iter();
+        ended.find(|(ended, _)| *ended == life).map(|(_, at)| *at)
     }
 
     /// Another switch knows nothing.

@@ -9,8 +9,10 @@ use std::time::Duration;
 use criswitch::address::Address;
 use criswitch::config::Config;
 use criswitch::dialer::Dialer;
+use criswitch::listener;
 use criswitch::rpc::{Kind, Row};
 use criswitch::switch::Switch;
+use hyper_util::server::graceful::GracefulShutdown;
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::client::Client;
@@ -21,11 +23,15 @@ use super::plan::{CLIENTS, IMAGES, On, Op, Plan, Step, row};
 use super::runtime::Runtime;
 use super::sabotage::{self, Sabotage};
 use super::tables::{number, unnamed};
-use super::truth::{Stored, Truth};
+use super::truth::{DRAIN, Stored, Truth};
 use super::{Played, RECOVERY};
+use tokio::time::Instant;
 
 /// Longer than a backend that owns nothing is kept.
 const LAST_LOOK: Duration = Duration::from_secs(20);
+
+/// What clients have to read how their calls ended with the switch.
+const LAST_WORDS: Duration = Duration::from_millis(1100);
 
 pub struct World {
     files: Files,
@@ -37,6 +43,8 @@ pub struct World {
     connections: JoinSet<()>,
     backends: JoinSet<Infallible>,
     clients: Vec<Client>,
+    /// Ends their connections with the switch.
+    graceful: GracefulShutdown,
     under_way: Vec<(Asked, AbortHandle)>,
     violations: Arc<Mutex<Vec<String>>>,
     sabotage: Option<Sabotage>,
@@ -71,6 +79,7 @@ impl World {
             connections: JoinSet::new(),
             backends: JoinSet::new(),
             clients: Vec::new(),
+            graceful: GracefulShutdown::new(),
             under_way: Vec::new(),
             violations: Arc::default(),
             sabotage,
@@ -81,7 +90,8 @@ impl World {
 
     /// A switch that knows nothing but the files, and clients that are connected to it.
     async fn start(&mut self) -> Result<(), String> {
-        let config = config(&self.files);
+        let mut config = config(&self.files);
+        sabotage::configure(self.sabotage, &mut config);
         self.switch = new_switch(&config, &self.runtimes);
         self.truth().begin_era(&config);
         self.truth().begin_places(&self.switch)?;
@@ -90,7 +100,7 @@ impl World {
         self.clients.clear();
         for _ in 0..CLIENTS {
             self.clients
-                .push(Client::connect(&self.switch, &mut self.connections).await);
+                .push(Client::connect(&self.switch, &self.graceful, &mut self.connections).await);
         }
         Ok(())
     }
@@ -105,6 +115,7 @@ impl World {
             }
             Step::Reload(edits, mistake) => self.reload(edits, *mistake)?,
             Step::RestartSwitch => self.restart().await?,
+            Step::HandOver => self.hand_over().await?,
             Step::Wait(ms) => self.wait(Duration::from_millis(*ms)).await,
         }
         self.check()
@@ -153,6 +164,30 @@ impl World {
         }
         self.truth().switch_restarted();
         self.start().await
+    }
+
+    /// The switch ends by itself, and every call with it; then as after any restart.
+    async fn hand_over(&mut self) -> Result<(), String> {
+        let begun = Instant::now();
+        self.truth().end_switch();
+        let graceful = std::mem::take(&mut self.graceful);
+        if self.sabotage != Some(Sabotage::EndAbruptly) {
+            listener::finish(&self.switch, graceful).await;
+        } else {
+            self.connections = JoinSet::new();
+        }
+        if begun.elapsed() > DRAIN + LAST_WORDS {
+            return Err(format!(
+                "the switch has taken {:?} to its end",
+                begun.elapsed()
+            ));
+        }
+        self.wait(Duration::from_millis(1)).await;
+        self.check()?;
+        if let Some((asked, _)) = self.under_way.first() {
+            return Err(format!("{asked}: no end with the switch"));
+        }
+        self.restart().await
     }
 
     /// Lets the clock move on; whatever needs no time happens at its beginning.

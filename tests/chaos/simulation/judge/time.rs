@@ -11,7 +11,7 @@ use crate::simulation::filter::Takes;
 use crate::simulation::truth::{Thing, Truth};
 
 /// What the clock may run on after a call's deadline until it has ended.
-const SLACK: Duration = Duration::from_millis(100);
+pub(super) const SLACK: Duration = Duration::from_millis(100);
 /// Longer than the switch waits for a slow backend before it makes a Status without it.
 const STATUS_BOUND: Duration = Duration::from_millis(1100);
 
