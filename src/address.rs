@@ -1,6 +1,7 @@
 //! Where a CRI socket is: one type, one parser.
 //!
-//! Windows' `npipe://` addresses are to become a variant here. Parsing never looks at the file system.
+//! Windows' `npipe://` addresses are to become a variant here. Parsing never looks at the file system;
+//! [`Address::resolved`] does.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -61,6 +62,19 @@ impl Address {
             0..=MAX_PATH_BYTES => Ok(Address::Unix(path)),
             length => Err(AddressError::TooLong(length)),
         }
+    }
+
+    /// The same socket with the symbolic links of its directories followed, as far as these are there: `/var/run` is
+    /// `/run` on most nodes, and one socket under both names is one backend. For comparing, not for dialing: it may be
+    /// longer than the kernel takes.
+    pub(crate) fn resolved(&self) -> Address {
+        let Address::Unix(path) = self;
+        let mut directories = path.ancestors().skip(1);
+        let real = directories.find_map(|directory| {
+            let rest = path.strip_prefix(directory).ok()?;
+            Some(directory.canonicalize().ok()?.join(rest))
+        });
+        Address::Unix(real.unwrap_or_else(|| path.clone()))
     }
 }
 

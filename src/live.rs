@@ -1,7 +1,7 @@
 //! The table of now and its backends: what a reload replaces as a whole. Never changes: a call goes by the one that it
 //! began with.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use toml::Value;
@@ -90,15 +90,18 @@ impl Live {
         Live::of(config, backends, before)
     }
 
-    /// Gives `table`'s backends their ids: those that their sockets have here, else new ones.
+    /// Gives `table`'s backends their ids: those that their sockets have here, by whatever path, else new ones.
     fn identify(&self, table: &mut Table, next_id: &mut BackendId) {
+        // The first counts, if links have changed since.
+        let here = self.backends.iter().rev();
+        let here: HashMap<_, _> = here
+            .map(|known| (known.socket.resolved(), known.id))
+            .collect();
         let mut ids = Vec::with_capacity(table.backends.len());
         for row in &mut table.backends {
-            let known = self
-                .backends
-                .iter()
-                .find(|known| known.socket == row.socket);
-            let id = known.map_or(*next_id, |known| known.id);
+            let known = here.get(&row.socket.resolved()).copied();
+            let known = known.filter(|id| !ids.contains(id));
+            let id = known.unwrap_or(*next_id);
             *next_id = (*next_id).max(id + 1);
             row.id = id;
             ids.push(id);

@@ -2,6 +2,8 @@
 //!
 //! Nothing is spawned for a call, so a client that goes away takes its calls at the backends with it.
 
+mod target;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,7 +30,7 @@ use crate::owners::{BackendId, Owners};
 use crate::question::Question;
 use crate::reload::Reloads;
 use crate::reply::{self, Reply};
-use crate::route::{Known, Refusal, Target};
+use crate::route::Target;
 use crate::rpc::{self, Goes, ImageRule, Kind, Log, Merge, Row, Then, Unknown};
 use crate::telemetry::CallLog;
 use crate::{status, wire};
@@ -233,61 +235,6 @@ impl Switch {
         }
     }
 
-    /// Where a request goes, all backends asked if nobody is known to own its id.
-    async fn target(self: &Arc<Self>, call: &Call) -> Result<Target, Status> {
-        let row = call.row;
-        let target = self
-            .with_known(&call.live, |known| known.route(row, &call.message()))
-            .map_err(|refusal| self.refuse(call, refusal))?;
-        let Target::Miss(kind, id) = target else {
-            return Ok(target);
-        };
-        let answered = self.question.ask(self).await;
-        let target = self
-            .with_known(&call.live, |known| known.after_miss(kind, &id))
-            .map_err(|refusal| self.refuse(call, refusal))?;
-        match (&target, answered) {
-            // The full id, so no other backend can have it.
-            (Target::Owner(_, _, full), _) if *full == id => Ok(target),
-            // All are asked for what begins so, and what was last known of a silent one stands in for it.
-            (Target::Owner(..), Err(_)) if matches!(row.then, Then::Learn(_)) => {
-                Ok(Target::Backends(call.live.all()))
-            }
-            (_, Err(unanswered)) => Err(status::owner_unknown(kind, &id, &unanswered)),
-            (_, Ok(())) => Ok(target),
-        }
-    }
-
-    fn refuse(&self, call: &Call, refusal: Refusal) -> Status {
-        let name = |id: BackendId| {
-            let backend = call.live.backend(id);
-            backend.map_or_else(|_| "?".into(), |backend| backend.name())
-        };
-        match refusal {
-            Refusal::Malformed(fault) => status::malformed(call.row.name, &fault),
-            Refusal::UnknownHandler(handler) => {
-                self.counts.refuse(Reason::UnknownHandler);
-                unknown_handler(&handler, &call.live)
-            }
-            Refusal::EmptyId(kind) => status::empty_id(call.row.name, kind),
-            Refusal::Ambiguous(prefix) => status::ambiguous(&prefix),
-            Refusal::Disputed(kind, id, one, other) => {
-                status::disputed(kind, &id, &name(one), &name(other))
-            }
-        }
-    }
-
-    fn with_known<T>(&self, live: &Live, use_it: impl FnOnce(Known<'_>) -> T) -> T {
-        let owners = self.owners();
-        use_it(Known {
-            table: &live.table,
-            speaker: live.speaker(),
-            all: &live.all(),
-            owners: &owners,
-            complete: self.question.complete(live),
-        })
-    }
-
     async fn to_owner(
         &self,
         call: &Call,
@@ -418,13 +365,6 @@ impl Switch {
     /// The owners, locked.
     pub fn owners(&self) -> MutexGuard<'_, Owners> {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn unknown_handler(handler: &str, live: &Live) -> Status {
-    match live.untold() {
-        Some(backend) => status::untold_handler(handler, &backend.name(), &backend.socket),
-        None => status::unknown_handler(handler, &live.table),
     }
 }
 

@@ -76,6 +76,7 @@ struct Check<'a> {
 struct Known {
     name: At<String>,
     socket: Option<Address>,
+    resolved: Option<Address>,
     list_timeout: Duration,
     adopt: bool,
 }
@@ -142,10 +143,11 @@ impl Check<'_> {
             let own = settings.and_then(|settings| settings.list_timeout.as_ref());
             let own = own.and_then(|text| self.parsed(text, value::list_timeout));
             if let Some(first) = with_socket(&known, socket.as_ref()) {
-                self.second_name(row, first);
+                self.second_name(row, first, socket.as_ref() == first.socket.as_ref());
             }
             known.push(Known {
                 name: row.name.clone(),
+                resolved: socket.as_ref().map(Address::resolved),
                 socket,
                 list_timeout: own.unwrap_or(list_timeout),
                 adopt: settings.is_some_and(|settings| settings.adopt),
@@ -174,6 +176,7 @@ impl Check<'_> {
             }
             known.push(Known {
                 name: row.name.clone(),
+                resolved: socket.as_ref().map(Address::resolved),
                 socket,
                 list_timeout,
                 adopt: false,
@@ -183,7 +186,7 @@ impl Check<'_> {
 
     fn socket(&mut self, text: &At<String>, listen: Option<&Address>) -> Option<Address> {
         let socket = self.parsed(text, value::address)?;
-        if Some(&socket) == listen {
+        if listen.is_some_and(|listen| listen.resolved() == socket.resolved()) {
             let what = format!("{socket} is the switch's own socket (\"listen\")");
             self.problems
                 .tell(&text.place, what, "the socket of a container runtime");
@@ -268,9 +271,10 @@ impl Check<'_> {
         }
     }
 
-    fn second_name(&mut self, row: &Row<Settings>, first: &Known) {
+    fn second_name(&mut self, row: &Row<Settings>, first: &Known, same_path: bool) {
         let (name, first, place) = (&row.name.value, &first.name.value, &first.name.place);
-        let what = format!("backend {name:?} has the same socket as {first:?} at {place}");
+        let path = if same_path { "" } else { ", by another path" };
+        let what = format!("backend {name:?} has the same socket as {first:?} at {place}{path}");
         self.problems
             .tell(&row.name.place, what, "one name for both");
     }
@@ -356,10 +360,8 @@ fn with_name<'k>(known: &'k [Known], name: &str) -> Option<&'k Known> {
 }
 
 fn with_socket<'k>(known: &'k [Known], socket: Option<&Address>) -> Option<&'k Known> {
-    let socket = Some(socket?);
-    known
-        .iter()
-        .find(|backend| backend.socket.as_ref() == socket)
+    let resolved = Some(socket?.resolved());
+    known.iter().find(|backend| backend.resolved == resolved)
 }
 
 fn written_socket(route: &Route) -> Option<At<String>> {

@@ -116,3 +116,39 @@ fn the_socket_is_found_in_files_that_are_wrong_otherwise() {
     assert_eq!(listen_of(&[]), DEFAULT_LISTEN, "no file");
     assert_eq!(load(RUNC).listen.to_string(), DEFAULT_LISTEN);
 }
+
+#[test]
+fn one_socket_by_two_paths_is_one_backend() {
+    let files = ConfigFiles::of(&[("criswitch.toml", b"")]);
+    let main = files.main();
+    let real = main.with_file_name("run");
+    let link = main.with_file_name("var-run");
+    // Of the socket's own directory nothing is there yet.
+    std::fs::create_dir(&real).unwrap();
+    std::os::unix::fs::symlink("run", &link).unwrap();
+    let (real, link) = (real.join("a/a.sock"), link.join("a/a.sock"));
+    let rows = format!("default = 'a'\n[handlers]\na = {real:?}\nb = {link:?}\n");
+    std::fs::write(&main, &rows).unwrap();
+    let table = Config::load(&main).unwrap().table;
+    assert_eq!(table.backends.len(), 1);
+    assert_eq!(table.handlers[1].backend, table.handlers[0].backend);
+
+    let names = format!("{rows}[backends]\nc = {link:?}\nd = {real:?}\n");
+    std::fs::write(&main, names).unwrap();
+    let problems = Config::load(&main).unwrap_err().to_string();
+    assert!(
+        problems.ends_with("by another path; try one name for both"),
+        "{problems}"
+    );
+
+    std::fs::write(
+        &main,
+        format!("listen = {real:?}\ndefault = 'a'\n[handlers]\na = {link:?}\n"),
+    )
+    .unwrap();
+    let problems = Config::load(&main).unwrap_err().to_string();
+    assert!(
+        problems.contains("is the switch's own socket"),
+        "{problems}"
+    );
+}

@@ -83,6 +83,23 @@ async fn a_socket_under_another_name_is_the_same_backend() {
 }
 
 #[tokio::test]
+async fn a_socket_by_another_path_is_the_same_backend() {
+    let rig = old_alone().await;
+    rig.run_pod("runc", "web").await;
+    let outcome = rig.reload(|directory| {
+        std::os::unix::fs::symlink(directory, format!("{directory}/link")).unwrap();
+        format!("default = \"runc\"\n[handlers]\nrunc = \"old\"\n[backends]\nold = \"{directory}/link/old.sock\"\n")
+    });
+    let changes = outcome.result.unwrap();
+    assert_eq!(
+        (&changes.backends_added, &changes.backends_gone),
+        (&vec![], &vec![])
+    );
+    assert_eq!(rig.pods().await.unwrap().len(), 1);
+    assert_eq!(told_of(&rig, "old").await["transitions"], 1);
+}
+
+#[tokio::test]
 async fn another_socket_under_the_same_name_is_another_backend() {
     let rig = old_alone().await;
     let before = rig.run_pod("runc", "before").await;
