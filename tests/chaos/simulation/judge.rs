@@ -263,7 +263,8 @@ impl Case<'_> {
                 self.unless(exists, "what it names exists")
             }
             Code::InvalidArgument => {
-                self.unless(!self.may_be_unknown(), "nothing is wrong with it")
+                self.unless(!self.may_be_unknown(), "nothing is wrong with it")?;
+                self.unless(self.may_be_adopted(), "a backend may have it yet")
             }
             Code::Unimplemented => {
                 self.unless(!self.may_be_unimplemented(), "somebody could answer it")

@@ -29,6 +29,8 @@ pub struct Offers {
     /// It may have heard of none yet, since it has had the runtime only since then.
     unheard: bool,
     had_since: Option<Instant>,
+    /// It has asked, whatever became of the answer.
+    asked: bool,
     /// Those that it has told, which may not have arrived.
     on_its_way: Option<usize>,
     /// Nothing has been wrong with the runtime since it was started, so the switch must have heard it.
@@ -45,6 +47,7 @@ impl Offers {
             since: 0,
             unheard: true,
             had_since: None,
+            asked: false,
             on_its_way: None,
             calm: true,
             forgets_nothing: false,
@@ -72,6 +75,16 @@ impl Offers {
 
     fn now(&self) -> Offer {
         self.all[self.all.len() - 1]
+    }
+
+    /// The switch asks for them.
+    pub fn ask(&mut self) {
+        self.asked = true;
+    }
+
+    /// Whether the switch cannot know any.
+    pub fn are_unknown(&self) -> bool {
+        self.unheard && !self.asked
     }
 
     /// It has told of them.
@@ -107,6 +120,7 @@ impl Offers {
     pub fn forget(&mut self) {
         self.since = self.all.len() - 1;
         self.unheard = true;
+        self.asked = false;
         self.had_since = Some(Instant::now());
         self.on_its_way = None;
     }

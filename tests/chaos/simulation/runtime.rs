@@ -215,6 +215,9 @@ impl Runtime {
     ) -> Result<Vec<Bytes>, Status> {
         let mut truth = self.truth();
         truth.seen[seen].executed = true;
+        if row.name == "Status" {
+            truth.offers[self.at].ask();
+        }
         if call == 0 && row.name == "ListContainers" {
             truth.tables.greeted(self.at);
         }

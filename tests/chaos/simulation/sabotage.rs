@@ -24,6 +24,9 @@ use super::truth::{Moment, Truth};
 /// How late the table is read that a call goes by.
 const READ_AGAIN: Duration = Duration::from_millis(50);
 
+/// What the switch says of a backend that adopts, as gRPC writes it in a header.
+const UNTOLD: &str = "has%20not%20told";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Sabotage {
     /// A list leaves an unreachable backend out.
@@ -84,6 +87,8 @@ pub enum Sabotage {
     AdoptOfFirst,
     /// A handler that a backend has dropped takes pods.
     KeepDropped,
+    /// A handler is unknown that a backend may have which has not told yet.
+    SayUnknown,
     /// An image call goes to other stores than that of the handler that it names.
     ForgetStore,
     /// A streamed list is no more than the backend that lacks most can do.
@@ -216,6 +221,10 @@ fn changed(sabotage: Sabotage, reply: Reply, asked: &Asked, truth: &Truth) -> Re
         (Sabotage::LackPods, _) if row.name == "ListPodSandboxStats" && unimplemented => {
             ok(vec![Bytes::new()])
         }
+        (Sabotage::SayUnknown, Goes::Handler(_)) if reply.text.contains(UNTOLD) => Reply {
+            code: Some(Code::InvalidArgument),
+            ..reply
+        },
         (Sabotage::BreakOff, _) if silent => Reply {
             code: None,
             ..reply
