@@ -169,23 +169,26 @@ fn changed(sabotage: Sabotage, reply: Reply, asked: &Asked, truth: &Truth) -> Re
         messages,
         ..reply.clone()
     };
+    let coded = |code| Reply {
+        code: Some(code),
+        ..reply.clone()
+    };
     match (sabotage, &row.goes) {
         (Sabotage::LeaveOut, _) if lists_pods && silent => {
             ok(vec![reachable(truth, &asked.call.filter)])
         }
-        (Sabotage::SayGone, Goes::Owner(_, _, Unknown::NotFound)) if silent => Reply {
-            code: Some(Code::NotFound),
-            ..reply
-        },
+        (Sabotage::SayGone, Goes::Owner(_, _, Unknown::NotFound)) if silent => {
+            coded(Code::NotFound)
+        }
         (Sabotage::SayDone, Goes::Owner(_, _, Unknown::Ok)) if silent => ok(vec![Bytes::new()]),
         (Sabotage::EmptyId, Goes::Handler(_)) if silent => ok(vec![Bytes::new()]),
         (Sabotage::EndBroken, _) if row.name == "StreamPodSandboxes" && silent => {
             ok(reply.messages.clone())
         }
         (Sabotage::SayAbsent, _) if row.name == "ImageStatus" && silent => ok(vec![Bytes::new()]),
-        (Sabotage::FailStatus, _) if row.name == "Status" && faulty => unavailable(reply),
+        (Sabotage::FailStatus, _) if row.name == "Status" && faulty => coded(Code::Unavailable),
         (Sabotage::AskAll, _) if !asked.call.filter.names().is_empty() && faulty => {
-            unavailable(reply)
+            coded(Code::Unavailable)
         }
         (Sabotage::CallUnready, _) if row.name == "Status" && faulty => ok(vec![Bytes::new()]),
         (Sabotage::KeepNothing, _) if row.name == "ListPodSandbox" && narrowed && faulty => {
@@ -202,34 +205,34 @@ fn changed(sabotage: Sabotage, reply: Reply, asked: &Asked, truth: &Truth) -> Re
             ok(with_items(&reply, reply.strings(&[1, 1]).into_iter()))
         }
         (Sabotage::OwnNames, _) if row.name == "PodSandboxStatus" => {
-            let name = truth.thing(Kind::Pod, &asked.call.names);
-            let name = name.map_or("", |pod| pod.handler.as_str());
-            let named = |message: &Bytes| wire::with_string(message, &[1, 9], name);
-            Reply {
-                messages: reply.messages.iter().map(named).collect(),
-                ..reply
-            }
+            with_own_name(reply, &asked.call, truth)
         }
         (Sabotage::PassLacking, _)
             if row.name == "StreamPodSandboxes" && lacked && reply.code == Some(Code::Ok) =>
         {
-            Reply {
-                code: Some(Code::Unimplemented),
-                ..reply
-            }
+            coded(Code::Unimplemented)
         }
         (Sabotage::LackPods, _) if row.name == "ListPodSandboxStats" && unimplemented => {
             ok(vec![Bytes::new()])
         }
-        (Sabotage::SayUnknown, Goes::Handler(_)) if reply.text.contains(UNTOLD) => Reply {
-            code: Some(Code::InvalidArgument),
-            ..reply
-        },
+        (Sabotage::SayUnknown, Goes::Handler(_)) if reply.text.contains(UNTOLD) => {
+            coded(Code::InvalidArgument)
+        }
         (Sabotage::BreakOff, _) if silent => Reply {
             code: None,
             ..reply
         },
         _ => reply,
+    }
+}
+
+fn with_own_name(reply: Reply, call: &Call, truth: &Truth) -> Reply {
+    let name = truth.thing(Kind::Pod, &call.names);
+    let name = name.map_or("", |pod| pod.handler.as_str());
+    let named = |message: &Bytes| wire::with_string(message, &[1, 9], name);
+    Reply {
+        messages: reply.messages.iter().map(named).collect(),
+        ..reply
     }
 }
 
@@ -242,13 +245,6 @@ async fn go_on(reply: Reply, asked: &Asked) -> Reply {
     Reply {
         code: Some(Code::DeadlineExceeded),
         at: Instant::now(),
-        ..reply
-    }
-}
-
-fn unavailable(reply: Reply) -> Reply {
-    Reply {
-        code: Some(Code::Unavailable),
         ..reply
     }
 }
