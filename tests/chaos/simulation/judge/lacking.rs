@@ -52,10 +52,14 @@ impl Case<'_> {
         }
     }
 
-    /// Whether all may lack these whose word is sure to be heard; a list of one pod is one backend's.
+    /// Whether all may lack these whose word is sure to be heard; a list of one pod is one backend's, and one of images
+    /// that of the handler which it names.
     fn all_may_lack(&self, rows: &[&Row]) -> bool {
         let lacks = |at: usize| rows.iter().all(|row| self.may_lack(at, row));
-        let heard = |at: &usize| self.sure(*at) && self.truth.relied_upon(*at, self.asked.at);
+        let heard = |at: &usize| {
+            let relied = self.truth.relied_upon(*at, self.asked.at);
+            self.sure(*at) && self.may_concern_store(*at) && relied
+        };
         let any = (0..RUNTIMES).any(lacks);
         any && (!self.asked.call.filter.is_empty() || (0..RUNTIMES).filter(heard).all(lacks))
     }
