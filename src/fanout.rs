@@ -221,7 +221,9 @@ impl Switch {
         call: &Call,
         backends: &[Arc<Backend>],
     ) -> Result<Reply, Failed> {
-        let speaks = |backend: &&Arc<Backend>| backend.id == call.live.speaker();
+        // Another may speak by the time that the default has answered: nobody is asked twice.
+        let speaker = call.live.speaker();
+        let speaks = |backend: &&Arc<Backend>| backend.id == speaker;
         let headers = &call.reading_headers();
         let mut own = None;
         // After a reload it may not have been there yet.

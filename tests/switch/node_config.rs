@@ -327,3 +327,32 @@ async fn the_others_tell_the_cgroup_driver_while_a_new_default_was_never_there()
     assert_eq!(changes.backends_gone, ["old"]);
     assert_eq!(driver(&rig).await.unwrap(), cri::CgroupDriver::Cgroupfs);
 }
+
+#[tokio::test]
+async fn who_lacks_the_cgroup_driver_is_asked_once_though_another_becomes_the_default_meanwhile() {
+    let sims = ["old", "new", "kata"].map(|name| on_cgroupfs(name).handlers(["runc", "kata"]));
+    let rig = Rig::with_config(sims, |directory| {
+        let before = "runc = \"old\"\nkata = \"kata\"";
+        table("runc", before, &["old", "kata"], directory)
+    })
+    .await;
+    // It is kept for this one, and speaks until the new default is there.
+    rig.run_pod("runc", "before").await;
+    rig.sim("new").stop().await;
+    let after = "runc = \"new\"\nkata = \"kata\"";
+    reload(&rig, "runc", after, &["new", "kata"]);
+    let old = rig.sim("old");
+    let greeted = old.calls("RuntimeConfig").len();
+    old.fail("RuntimeConfig", Status::unimplemented("too old"));
+    old.hold("RuntimeConfig");
+    let change = async {
+        old.until(|journal| journal.held == ["RuntimeConfig"]).await;
+        rig.sim("new").start();
+        faults::until_state(&rig, "new", "ready").await;
+        old.release("RuntimeConfig");
+    };
+    let told = tokio::time::timeout(PATIENCE, async { tokio::join!(driver(&rig), change).0 });
+    let told = told.await.expect("it waits for ever").unwrap();
+    assert_eq!(told, cri::CgroupDriver::Cgroupfs);
+    assert_eq!(old.calls("RuntimeConfig").len(), greeted + 1);
+}
