@@ -62,7 +62,6 @@ pub struct Backend {
     retry: Notify,
     suspected: Notify,
     missed: Notify,
-    missed_statistics: Notify,
     owed: Notify,
     /// Calls sent since it hangs, or since it last answered one.
     unanswered: AtomicUsize,
@@ -115,7 +114,6 @@ impl Backend {
             retry: Notify::new(),
             suspected: Notify::new(),
             missed: Notify::new(),
-            missed_statistics: Notify::new(),
             owed: Notify::new(),
             unanswered: AtomicUsize::new(0),
             creating: AtomicUsize::new(0),
@@ -294,14 +292,9 @@ impl Backend {
         self.suspected.notified().await;
     }
 
-    /// Waits until it has missed a list.
+    /// Waits until it has missed its part of a merged reply.
     pub(crate) async fn missed(&self) {
         self.missed.notified().await;
-    }
-
-    /// Waits until it has missed statistics.
-    pub(crate) async fn missed_statistics(&self) {
-        self.missed_statistics.notified().await;
     }
 
     /// Waits until it has missed the runtime's configuration.

@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 
 use crate::answer::Answer;
 use crate::backend::{Backend, Wire, own_headers};
-use crate::rpc::{self, List, Merge, Row};
+use crate::rpc::{self, List, Merge, Row, Then};
 use crate::switch::Switch;
 use crate::wire;
 
@@ -51,11 +51,13 @@ impl Switch {
         Ok(())
     }
 
-    /// Asks a backend for all of a list, whatever it says; of a stream the list that tells the same.
+    /// Asks a backend for all of a list, and keeps it if it may stand in for the backend; of a stream the list that
+    /// tells the same.
     ///
     /// # Errors
-    /// `Unavailable` if it does not say anything.
+    /// Its status, for statistics only if it does not say anything.
     pub(crate) async fn answers(
+        &self,
         backend: &Backend,
         wire: &Wire,
         row: &'static Row,
@@ -64,6 +66,11 @@ impl Switch {
             Some(Merge::Interleave(list)) => list,
             _ => row,
         };
+        match row.then {
+            Then::Learn(List::Images) => return self.list_images(backend, wire).await,
+            Then::Learn(list) => return self.list_kind(list, row, backend, Some(wire)).await,
+            _ => {}
+        }
         match own_call(backend, Some(wire), row, wire::frame(&[])).await {
             Err(status) if status.code() == Code::Unavailable => Err(status),
             _ => Ok(()),

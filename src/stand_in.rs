@@ -34,10 +34,10 @@ impl Switch {
             Err(_) => {
                 let status = backend.unavailable("it is late");
                 let share = self.stand_in(call, backend, &status);
-                match call.row.merge().and_then(rpc::silent) {
-                    Some(Silent::LastKnown) => backend.miss(),
-                    _ if share.is_some() => backend.miss_statistics(call.row),
-                    _ => backend.suspect(),
+                // A last list may be had by the next call.
+                match share.is_some() || call.row.is_list() {
+                    true => backend.miss(call.row),
+                    false => backend.suspect(),
                 }
                 match share {
                     Some(share) => return Ok(share),
@@ -60,7 +60,7 @@ impl Switch {
         match (call.row.merge().and_then(rpc::silent)?, &call.row.then) {
             (Silent::LastKnown, Then::Learn(list)) => {
                 let message = self.last_known(call, *list, backend)?;
-                backend.stands_in(call.row.name);
+                backend.stands_in(call.row);
                 Some(Share::Message(message))
             }
             (Silent::LeftOut, _) => Some(leave_out(call, backend, status)),
@@ -101,6 +101,6 @@ impl Switch {
 }
 
 fn leave_out(call: &Call, backend: &Backend, status: &Status) -> Share {
-    backend.is_left_out(call.row.name, status);
+    backend.is_left_out(call.row, status);
     Share::Nothing(status.clone().into())
 }

@@ -270,7 +270,7 @@ async fn status_and_one_line_say_that_a_list_is_stale_and_how_old() {
     rig.sim("kata").start();
     wait::until(async || told_of(&rig, "kata").await["staleListAgeSeconds"].is_null()).await;
     crate::faults::until_state(&rig, "kata", "ready").await;
-    let back = ["backend is in lists and statistics again", "kata"];
+    let back = ["backend is in lists again", "kata"];
     assert_eq!(logged.lines(&back).len(), 1, "{}", logged.text());
     assert_eq!(backends_ready(&crate::faults::status(&rig).await), "");
 }
