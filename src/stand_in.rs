@@ -36,7 +36,7 @@ impl Switch {
                 let share = self.stand_in(call, backend, &status);
                 // A last list may be had by the next call.
                 match share.is_some() || call.row.is_list() {
-                    true => backend.miss(call.row),
+                    true => backend.is_late(call.row),
                     false => backend.suspect(),
                 }
                 match share {
@@ -47,8 +47,12 @@ impl Switch {
         };
         match answered {
             Err(Failed::Status(status)) if status.code() == Code::Unavailable => {
-                let share = self.stand_in(call, backend, &status);
-                share.ok_or(Failed::Status(status))
+                let Some(share) = self.stand_in(call, backend, &status) else {
+                    return Err(Failed::Status(status));
+                };
+                // Its connection may live on, and then nothing else would tell that it answers again.
+                backend.miss(call.row);
+                Ok(share)
             }
             answered => answered,
         }
@@ -60,7 +64,7 @@ impl Switch {
         match (call.row.merge().and_then(rpc::silent)?, &call.row.then) {
             (Silent::LastKnown, Then::Learn(list)) => {
                 let message = self.last_known(call, *list, backend)?;
-                backend.stands_in(call.row);
+                backend.stands_in(call.row, status);
                 Some(Share::Message(message))
             }
             (Silent::LeftOut, _) => Some(leave_out(call, backend, status)),

@@ -7,15 +7,19 @@ use crate::known::Known;
 use crate::rpc::{self, Row};
 
 impl Backend {
-    /// It has missed its part of a merged reply: it is probed, and asked in the background until it answers.
-    pub(crate) fn miss(&self, row: &'static Row) {
+    /// It has not given its part of a merged reply in time: it is probed too.
+    pub(crate) fn is_late(&self, row: &'static Row) {
         self.suspect();
-        let mut known = self.locked();
-        if row.is_list() && !known.is_late_with(row) {
+        if row.is_list() && !self.locked().is_late_with(row) {
             let (rpc, timeout) = (row.name, self.list_timeout());
             tracing::warn!(backend = %self.name(), rpc, ?timeout, "backend is late with a list; it is asked in the background");
         }
-        if note(&mut known.late, row) {
+        self.miss(row);
+    }
+
+    /// It has missed its part of a merged reply: it is asked in the background until it answers.
+    pub(crate) fn miss(&self, row: &'static Row) {
+        if note(&mut self.locked().late, row) {
             self.missed.notify_one();
         }
     }
@@ -54,11 +58,12 @@ impl Backend {
     }
 
     /// Its last known list has stood in for it; told once until it is back.
-    pub(crate) fn stands_in(&self, row: &'static Row) {
+    pub(crate) fn stands_in(&self, row: &'static Row, status: &Status) {
         let mut known = self.locked();
         known.stood_in += 1;
         if !known.is_stale() {
-            tracing::warn!(backend = %self.name(), rpc = row.name, "the last known lists stand in for a silent backend");
+            let cause = status.message();
+            tracing::warn!(backend = %self.name(), rpc = row.name, cause, "the last known lists stand in for a silent backend");
         }
         note(&mut known.absent, row);
     }

@@ -5,6 +5,7 @@
 mod bad_details;
 mod bad_frames;
 mod compressed;
+mod cut_off;
 mod endless;
 mod many_containers;
 mod never_ending;
@@ -37,6 +38,7 @@ pub use bad_details::bad_details;
 pub use bad_frames::{a_flag_that_is_none, a_frame_that_is_too_long, a_frame_that_is_too_short};
 pub use bad_frames::{no_protobuf, two_messages};
 pub use compressed::compressed;
+pub use cut_off::cut_off;
 pub use endless::{ENDLESS_ENTRY, endless};
 pub use many_containers::{MANY, many_containers};
 pub use never_ending::never_ending;
@@ -74,6 +76,11 @@ impl Misbehaving {
     /// From now on.
     pub fn misbehave(&self) {
         self.bad.store(true, Ordering::Relaxed);
+    }
+
+    /// And no more from now on.
+    pub fn behave(&self) {
+        self.bad.store(false, Ordering::Relaxed);
     }
 }
 
