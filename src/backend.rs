@@ -61,6 +61,7 @@ pub struct Backend {
     link: watch::Sender<Link>,
     retry: Notify,
     suspected: Notify,
+    heard: Notify,
     missed: Notify,
     owed: Notify,
     /// Calls sent since it hangs, or since it last answered one.
@@ -113,6 +114,7 @@ impl Backend {
             link: watch::Sender::new(link),
             retry: Notify::new(),
             suspected: Notify::new(),
+            heard: Notify::new(),
             missed: Notify::new(),
             owed: Notify::new(),
             unanswered: AtomicUsize::new(0),
@@ -290,6 +292,11 @@ impl Backend {
     /// Waits until a call has taken so long that it may hang.
     pub(crate) async fn suspected(&self) {
         self.suspected.notified().await;
+    }
+
+    /// Waits until it begins to answer a client's call.
+    pub(crate) async fn heard(&self) {
+        self.heard.notified().await;
     }
 
     /// Waits until it has missed its part of a merged reply.

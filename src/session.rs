@@ -27,6 +27,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const LAST_CALLS: Duration = Duration::from_secs(3);
 /// How long a backend may take for a probe (`Version`) before it counts as hung; a busy one answers that at once.
 const PROBE_LIMIT: Duration = Duration::from_secs(3);
+/// How long a backend that hangs may take for a probe until there is another, at first: a single one may be lost. Then
+/// twice as long each time, since what it does not read stays with the switch.
+const PROBE_AGAIN: Duration = Duration::from_secs(30);
 
 /// How a connection came to its end.
 struct End {
@@ -144,8 +147,23 @@ async fn life(
         }
         let cause = format!("it accepts, but did not answer a probe within {PROBE_LIMIT:?}");
         backend.set(State::Unresponsive(wire.clone(), cause.into()));
-        if let Err(status) = probe(backend, wire).await {
-            return backend.cause(&status);
+        sign_of_life(backend, wire).await;
+    }
+}
+
+/// Ends when a backend that hung has answered a probe, whatever it says, or a client's call.
+async fn sign_of_life(backend: &Backend, wire: &Wire) {
+    let mut patience = PROBE_AGAIN;
+    loop {
+        tokio::select! {
+            biased;
+            () = backend.heard() => return,
+            probed = tokio::time::timeout(patience, probe(backend, wire)) => {
+                if probed.is_ok() {
+                    return;
+                }
+                patience = patience.saturating_mul(2);
+            }
         }
     }
 }

@@ -31,6 +31,7 @@ mod lacking;
 mod lists;
 mod logged;
 mod lost_events;
+mod lost_probes;
 mod node_config;
 mod owners;
 mod questions;
