@@ -51,14 +51,14 @@ impl Switch {
         Ok(())
     }
 
-    /// Asks a backend for all of a list, and keeps it if it may stand in for the backend; of a stream the list that
-    /// tells the same.
+    /// Asks a backend for all of a list, or for its status, and keeps what may stand in for the backend; of a stream the
+    /// list that tells the same.
     ///
     /// # Errors
-    /// Its status, for statistics only if it does not say anything.
+    /// Its status, for statistics only if it does not say anything, for `Status` none: clients ask for that anew.
     pub(crate) async fn answers(
         &self,
-        backend: &Backend,
+        backend: &Arc<Backend>,
         wire: &Wire,
         row: &'static Row,
     ) -> Result<(), Status> {
@@ -66,14 +66,17 @@ impl Switch {
             Some(Merge::Interleave(list)) => list,
             _ => row,
         };
-        match row.then {
-            Then::Learn(List::Images) => return self.list_images(backend, wire).await,
-            Then::Learn(list) => return self.list_kind(list, row, backend, Some(wire)).await,
-            _ => {}
-        }
-        match own_call(backend, Some(wire), row, wire::frame(&[])).await {
-            Err(status) if status.code() == Code::Unavailable => Err(status),
-            _ => Ok(()),
+        match (&row.then, row.merge()) {
+            (Then::Learn(List::Images), _) => self.list_images(backend, wire).await,
+            (Then::Learn(list), _) => self.list_kind(*list, row, backend, Some(wire)).await,
+            (_, Some(Merge::Status)) => {
+                self.first_status(backend, wire).await.ok();
+                Ok(())
+            }
+            _ => match own_call(backend, Some(wire), row, wire::frame(&[])).await {
+                Err(status) if status.code() == Code::Unavailable => Err(status),
+                _ => Ok(()),
+            },
         }
     }
 

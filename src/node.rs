@@ -143,7 +143,11 @@ impl Switch {
         }
         let asked = backend.ask(&rpc::STATUS, headers, body);
         let asked = tokio::time::timeout(STATUS_WAIT, asked).await;
-        let answer = asked.unwrap_or_else(|_| Err(late(backend)))?;
+        let answer = asked.unwrap_or_else(|_| {
+            // Nobody may ever wait long enough for one that is always slow.
+            backend.miss(&rpc::STATUS);
+            Err(late(backend))
+        })?;
         let status = backend.message(&answer)?;
         Ok((self.keep_status(backend, status)?, answer))
     }

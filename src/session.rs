@@ -204,7 +204,7 @@ async fn know_images(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> In
 
 /// Asks a backend for all that it has missed, by one call at a time for each RPC, until it has answered: what hangs
 /// holds up nothing else.
-async fn ask_on(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallible {
+async fn ask_on(switch: &Arc<Switch>, backend: &Arc<Backend>, wire: &Wire) -> Infallible {
     let mut asked = FuturesUnordered::new();
     let mut under_way: Vec<&str> = Vec::new();
     loop {
@@ -228,7 +228,7 @@ async fn ask_on(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infalli
 /// Asks a backend again and again, until it has answered.
 async fn answered(
     switch: &Arc<Switch>,
-    backend: &Backend,
+    backend: &Arc<Backend>,
     wire: &Wire,
     row: &'static Row,
 ) -> &'static Row {
