@@ -9,7 +9,8 @@ use prost::Message;
 use tonic::Code;
 
 use crate::calls::{narrowed_to, path, send, text_of};
-use crate::faults::told_of;
+use crate::events::{events, next};
+use crate::faults::{told_of, until_state};
 use crate::logged::Logged;
 use crate::support::misbehaving::*;
 use crate::support::{PATIENCE, RawReply, Rig, Sim, frame};
@@ -299,4 +300,31 @@ async fn one_whose_replies_were_cut_off_is_no_longer_stood_in_for_when_they_are_
     }
     assert_eq!(told_of(&rig, "bad").await["state"], "ready");
     assert!(logged.lines(&["is late", "bad"]).is_empty());
+}
+
+#[tokio::test]
+async fn a_burst_of_events_cuts_nobody_off_who_reads() {
+    let beside = beside(burst).await;
+    let mut events = events(&beside.rig).await.unwrap();
+    for number in 0..BURST {
+        let event = next(&mut events).await;
+        let event = event.unwrap_or_else(|status| panic!("at {number}: {status}"));
+        assert_eq!(event.container_id, number.to_string());
+    }
+}
+
+#[tokio::test]
+async fn a_cgroup_driver_that_cannot_be_read_keeps_no_backend_away() {
+    let logged = Logged::here();
+    let beside = beside(odd_driver).await;
+    // It is connected anew, and asked.
+    beside.bad.close();
+    until(async || {
+        !logged
+            .lines(&["WARN", "cgroup driver cannot be read"])
+            .is_empty()
+    })
+    .await;
+    let told = until_state(&beside.rig, "bad", "ready").await;
+    assert!(told["cgroupDriver"].is_null(), "{told}");
 }
