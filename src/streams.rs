@@ -14,11 +14,11 @@ use hyper::body::Incoming;
 use tonic::{Code, Status};
 
 use crate::answer::Answer;
-use crate::backend::{Backend, error_chain};
+use crate::backend::{Backend, error_chain, own_headers};
 use crate::call::{Call, Failed, named};
 use crate::fanout::Share;
 use crate::learn::Asked;
-use crate::memory::Held;
+use crate::memory::{Held, Unread};
 use crate::reply::{self, Reply};
 use crate::rpc::{Row, Then};
 use crate::switch::Switch;
@@ -49,6 +49,31 @@ impl Switch {
             stream::try_unfold(feed, Feed::next).boxed()
         });
         reply::of_frames(until_failure(stream::select_all(feeds)))
+    }
+
+    /// Reads all of a backend's stream and keeps nothing of it: only its end tells that it comes to one again.
+    ///
+    /// # Errors
+    /// How it ends otherwise.
+    pub(crate) async fn drain(&self, backend: &Backend, row: &'static Row) -> Result<(), Failed> {
+        let call = Call {
+            row,
+            headers: own_headers(),
+            body: wire::frame(&[]),
+            live: self.live(),
+        };
+        let mut messages = Messages::open(backend, &call).await?;
+        // It would keep its table for as long as the stream lasts.
+        drop(call);
+        let limit = backend.memory.limit();
+        let mut left = limit;
+        while let Some(message) = messages.next(backend).await? {
+            let bytes = wire::FRAME_HEADER + message.len();
+            left = left
+                .checked_sub(bytes)
+                .ok_or_else(|| backend.unread(&Unread::NoMemory(limit)))?;
+        }
+        Ok(())
     }
 }
 
@@ -100,7 +125,8 @@ impl Feed {
             None => return self.first().await,
             Some(messages) => {
                 let next = self.backend.patiently(messages.next(&self.backend));
-                next.await.map_err(|failed| failed.named(&self.backend))?
+                let next = self.backend.next_of(self.call.row, next).await;
+                next.map_err(|failed| failed.named(&self.backend))?
             }
         };
         match message {

@@ -17,6 +17,16 @@ impl Backend {
         self.miss(row);
     }
 
+    /// What comes next of its part of a merged reply, however long that takes; it may be found late meanwhile.
+    pub(crate) async fn next_of<T>(&self, row: &'static Row, next: impl Future<Output = T>) -> T {
+        let mut next = std::pin::pin!(next);
+        if let Ok(next) = tokio::time::timeout(self.list_timeout(), &mut next).await {
+            return next;
+        }
+        self.is_late(row);
+        next.await
+    }
+
     /// It has missed its part of a merged reply: it is asked in the background until it answers.
     pub(crate) fn miss(&self, row: &'static Row) {
         if note(&mut self.locked().late, row) {

@@ -56,6 +56,7 @@ mod slow_backends;
 mod socket;
 mod stale_images;
 mod stale_lists;
+mod stalled_streams;
 mod start;
 mod states;
 mod statistics;
