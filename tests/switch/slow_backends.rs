@@ -134,6 +134,7 @@ async fn images_that_hang_hold_up_neither_pods_nor_their_return() {
     kata.hold("ListImages");
     tokio::time::pause();
     images().await.unwrap();
+    tokio::time::resume();
     kata.until(|journal| journal.cancelled == ["ListImages"] && held(journal, "ListImages") == 1)
         .await;
     let directly = crate::faults::directly(kata);
@@ -141,7 +142,9 @@ async fn images_that_hang_hold_up_neither_pods_nor_their_return() {
     assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "new", "plain"]);
     // Pods may be late besides, and be back while images still hang.
     kata.hold("ListPodSandbox");
+    tokio::time::pause();
     rig.pods().await.unwrap();
+    tokio::time::resume();
     directly.run_pod("kata", "newer").await.unwrap();
     kata.release("ListPodSandbox");
     let now = ["boxed", "new", "newer", "plain"];
@@ -240,6 +243,7 @@ async fn statistics_that_hang_keep_no_others_out() {
     }
     tokio::time::pause();
     assert_eq!((pods().await, containers().await), (1, 1));
+    tokio::time::resume();
     kata.until(|journal| {
         journal.cancelled == both && both.iter().all(|rpc| held(journal, rpc) == 1)
     })

@@ -61,6 +61,7 @@ async fn its_last_known_list_stands_in_for_the_next_stream_until_one_comes_to_it
         let reply = streamed(&rig, "StreamPodSandboxes", LIST_TIMEOUT).await;
         assert_eq!(pods_of(&reply.expect("it waits each time")), 6);
     }
+    tokio::time::resume();
     // Lists in one piece are its own all the while.
     directly(kata).run_pod("kata", "new").await.unwrap();
     assert!(names(&rig.pods().await.unwrap()).contains(&"new"));
@@ -83,6 +84,7 @@ async fn streams_of_statistics_go_without_it_then() {
         reply.expect("it waits again").body,
         rig.sim("runc").sent(rpc)
     );
+    tokio::time::resume();
     rig.sim("kata").resume_streams();
     let so_far = rig.sim("kata").sent(rpc).len() + rig.sim("runc").sent(rpc).len();
     wait::until(async || {
