@@ -10,7 +10,7 @@ use crate::lists::Snapshot;
 use crate::owners::{BackendId, Claim, Mark, PodNames};
 use crate::rpc::{Kind, LIST_FILTER, LISTED_HANDLER, List, Row, Then};
 use crate::switch::Switch;
-use crate::wire::{self, Path};
+use crate::wire::{self, Field, Path};
 use crate::{status, telemetry};
 
 /// When something was asked.
@@ -103,7 +103,7 @@ impl Switch {
         let Then::Learn(list) = call.row.then else {
             return;
         };
-        if wire::bytes(&call.message(), LIST_FILTER).is_ok_and(<[u8]>::is_empty) {
+        if asks_for_all(&call.message()) {
             self.keep_whole(list, backend, message, asked);
         }
     }
@@ -211,11 +211,43 @@ impl Switch {
     }
 }
 
+/// Whether a list's request narrows nothing: it has no fields but empty filters. Of a filter that comes in parts each
+/// counts, and nobody knows what fields of a later CRI leave out.
+fn asks_for_all(request: &[u8]) -> bool {
+    let is_empty_filter =
+        |field: Field<'_>| field.number == LIST_FILTER && field.bytes().is_ok_and(<[u8]>::is_empty);
+    wire::fields(request).all(|field| field.is_ok_and(is_empty_filter))
+}
+
 /// The id of what a backend created.
 fn created<'a>(backend: &Backend, reply: &'a [u8], path: Path) -> Result<&'a str, Status> {
     match wire::string(reply, path) {
         Ok("") => Err(backend.bad_reply("it created something without an id")),
         Ok(id) => Ok(id),
         Err(fault) => Err(backend.malformed(&fault)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_is_asked_for_by_nothing_but_empty_filters() {
+        let (empty, filter) = (&[0x0a, 0][..], &[0x0a, 2, 0x12, 0][..]);
+        let unknown = &[0x48, 1][..];
+        for (parts, all) in [
+            (vec![], true),
+            (vec![empty], true),
+            (vec![empty, empty], true),
+            (vec![filter], false),
+            (vec![filter, empty], false),
+            (vec![empty, filter], false),
+            (vec![unknown], false),
+            (vec![empty, unknown], false),
+            (vec![&[0x0a]], false),
+        ] {
+            assert_eq!(asks_for_all(&parts.concat()), all, "{parts:x?}");
+        }
     }
 }

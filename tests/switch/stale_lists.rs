@@ -137,6 +137,23 @@ fn sorted(list: &[u8]) -> Vec<Vec<u8>> {
     items
 }
 
+/// Protobuf merges a message that comes in parts, so each of them counts.
+#[tokio::test]
+async fn a_list_with_a_filter_in_parts_is_never_taken_for_all_there_is() {
+    let (rig, _) = mixed().await;
+    let (filter, nothing) = (part(1, state(1)), part(1, vec![]));
+    for parts in [[&*filter, &*nothing], [&*nothing, &*filter]] {
+        for rpc in ["ListPodSandbox", "StreamPodSandboxes"] {
+            let reply = send(&rig, rpc, frame_raw(&parts.concat())).await;
+            let listed = sorted(&items(&reply));
+            assert_eq!(listed.len(), 1, "{rpc}: the stopped one alone");
+        }
+    }
+    stopped(&rig, "kata").await;
+    let pods = rig.pods().await.unwrap();
+    assert_eq!(names(&pods), ["done", "plain", "web"]);
+}
+
 #[tokio::test]
 async fn what_was_removed_through_the_switch_since_is_not_in_it() {
     let (rig, ids) = mixed().await;
