@@ -84,14 +84,13 @@ impl Switch {
             Some(kind) => {
                 let owners = self.owners();
                 let owned = owners.of(kind, backend.id);
-                let mut seen = 0;
+                let mut missing = owned.clone();
                 let filtered = filter(list, &snapshot.message, &request, |id| {
-                    let is_owned = owned.contains(id);
-                    seen += usize::from(is_owned);
-                    is_owned
+                    missing.remove(id);
+                    owned.contains(id)
                 });
                 // A pod that came after the list would look gone.
-                (seen == owned.len()).then_some(filtered)?
+                missing.is_empty().then_some(filtered)?
             }
         };
         let message = filtered.ok()?;

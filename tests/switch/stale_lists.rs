@@ -183,6 +183,21 @@ async fn a_container_that_came_since_makes_lists_of_containers_an_error_and_no_o
 }
 
 #[tokio::test]
+async fn one_that_is_listed_twice_makes_up_for_no_other_that_came_since() {
+    let rig = runc_and_kata().await;
+    let (pod, _) = rig.run("kata", "web").await;
+    rig.containers().await.unwrap();
+    let kata = rig.sim("kata");
+    let again = kata.sent("ListContainers").slice(5..);
+    kata.append_raw("ListContainers", again);
+    assert_eq!(rig.containers().await.unwrap().len(), 2);
+    rig.create(&pod, "since").await;
+    stopped(&rig, "kata").await;
+    let reply = send(&rig, "ListContainers", frame_raw(b"")).await;
+    assert_names_the_dead(&reply, rig.sim("kata"), "ListContainers");
+}
+
+#[tokio::test]
 async fn one_that_came_and_went_since_is_no_gap() {
     let (rig, ids) = mixed().await;
     let since = rig.create(&ids.pod, "since").await;
