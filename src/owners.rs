@@ -3,12 +3,14 @@
 //! A whole list shows one moment, and pods may have come since: [`Owners::mark`] names that moment, and
 //! [`Owners::settle`] forgets only what was not learned after it.
 
+mod entries;
 mod names;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 
 use crate::rpc::Kind;
 use crate::wire::{self, Malformed};
+use entries::{Entries, Entry, count, is_of, learn, of, settle, with_prefix, would_lose};
 
 pub use names::PodNames;
 
@@ -46,8 +48,8 @@ pub struct Owners {
     clock: u64,
     /// What was removed or vanished last: a list that was asked for before shows it still.
     removed: VecDeque<Removed>,
-    pods: HashMap<String, Entry<PodNames>>,
-    containers: HashMap<String, Entry<String>>,
+    pods: Entries<PodNames>,
+    containers: Entries<String>,
 }
 
 /// Something that was removed.
@@ -59,30 +61,6 @@ struct Removed {
     pod: Option<(BackendId, String)>,
     /// Through the switch, by id; else a whole list lacked it.
     by_us: bool,
-}
-
-/// What is known of one id; `T` is what its kind adds: a pod's names, a container's pod.
-#[derive(Debug)]
-struct Entry<T> {
-    backend: BackendId,
-    /// The backend gave us the id in answer to a call that creates.
-    created: bool,
-    /// That another backend lists it all the same has been told.
-    claimed: bool,
-    /// Another backend that lists it too, and when that was last seen.
-    rival: Option<(BackendId, u64)>,
-    /// When it was last learned.
-    at: u64,
-    more: T,
-}
-
-impl<T> Entry<T> {
-    fn owner(&self) -> Owner {
-        match self.rival {
-            Some((rival, _)) => Owner::Disputed(self.backend, rival),
-            None => Owner::One(self.backend),
-        }
-    }
 }
 
 impl Owners {
@@ -167,17 +145,24 @@ impl Owners {
         }
     }
 
-    /// A whole list of `backend`, asked for at `asked`, has been learned: what it lacked is forgotten.
+    /// A whole list of `backend`, asked for at `asked`, has been learned: what it lacked is forgotten, with a pod its
+    /// containers that were not seen later.
     pub fn settle(&mut self, kind: Kind, backend: BackendId, asked: Mark) {
         self.clock += 1;
         match kind {
             Kind::Pod => {
-                for (id, pod) in settle(&mut self.pods, backend, asked) {
+                let gone = settle(&mut self.pods, backend, asked, |_| true);
+                if !gone.is_empty() {
+                    let pods: HashSet<&str> = gone.iter().map(|(id, _)| id.as_str()).collect();
+                    let of_them = |pod: &String| pods.contains(pod.as_str());
+                    settle(&mut self.containers, backend, asked, of_them);
+                }
+                for (id, pod) in gone {
                     self.keep_in_mind(id, Some((pod.backend, pod.more.uid)), false);
                 }
             }
             Kind::Container => {
-                settle(&mut self.containers, backend, asked);
+                settle(&mut self.containers, backend, asked, |_| true);
             }
         }
     }
@@ -254,6 +239,13 @@ impl Owners {
         its.map(|(id, _)| id.clone()).collect()
     }
 
+    /// Whether `backend` owns a container whose pod it does not own, as far as is known.
+    pub fn has_stray(&self, backend: BackendId) -> bool {
+        let pods = of(&self.pods, backend);
+        let mut its = self.containers.values().filter(|it| is_of(it, backend));
+        its.any(|container| !pods.contains(container.more.as_str()))
+    }
+
     /// The ids that `backend` owns, alone or in dispute.
     pub fn of(&self, kind: Kind, backend: BackendId) -> HashSet<&str> {
         match kind {
@@ -290,101 +282,50 @@ fn removed_since(removed: &VecDeque<Removed>, asked: Mark) -> HashSet<&str> {
     by_us.map(|removed| removed.id.as_str()).collect()
 }
 
-fn learn<T>(
-    entries: &mut HashMap<String, Entry<T>>,
-    backend: BackendId,
-    now: u64,
-    list: &[u8],
-    removed: &HashSet<&str>,
-    more: impl Fn(&[u8]) -> Result<T, Malformed>,
-) -> Result<Vec<Claim>, Malformed> {
-    let mut claims = Vec::new();
-    for field in wire::fields(list) {
-        let field = field?;
-        if field.number != 1 {
-            continue;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A list of containers, `(id, pod)`.
+    fn containers(list: &[(&str, &str)]) -> Vec<u8> {
+        let mut out = bytes::BytesMut::new();
+        for (id, pod) in list {
+            let item = wire::with_string(&wire::with_string(&[], &[1], id), &[2], pod);
+            wire::put_bytes(&mut out, 1, &item);
         }
-        let item = field.bytes()?;
-        let id = wire::string(item, &[1])?;
-        match entries.get_mut(id) {
-            Some(entry) if entry.backend == backend => entry.at = now,
-            Some(entry) if entry.created => {
-                if !std::mem::replace(&mut entry.claimed, true) {
-                    claims.push(Claim {
-                        id: id.to_owned(),
-                        owner: entry.backend,
-                    });
-                }
-            }
-            Some(entry) => entry.rival = Some((backend, now)),
-            None if removed.contains(id) => {}
-            None => {
-                let entry = Entry {
-                    backend,
-                    created: false,
-                    claimed: false,
-                    rival: None,
-                    at: now,
-                    more: more(item)?,
-                };
-                entries.insert(id.to_owned(), entry);
-            }
-        }
+        out.to_vec()
     }
-    Ok(claims)
-}
 
-fn settle<T>(
-    entries: &mut HashMap<String, Entry<T>>,
-    backend: BackendId,
-    Mark(asked): Mark,
-) -> Vec<(String, Entry<T>)> {
-    for entry in entries.values_mut() {
-        match entry.rival {
-            Some((rival, at)) if rival == backend && at <= asked => entry.rival = None,
-            Some((rival, at)) if entry.backend == backend && entry.at <= asked => {
-                (entry.backend, entry.at, entry.rival) = (rival, at, None);
-            }
-            _ => {}
+    fn with_pods(pods: &[(&str, BackendId)]) -> Owners {
+        let mut owners = Owners::default();
+        for (id, backend) in pods {
+            owners.own_pod(id, *backend, PodNames::default(), owners.mark());
         }
+        owners
     }
-    let lacking = |_: &String, entry: &mut Entry<T>| entry.backend == backend && entry.at <= asked;
-    entries.extract_if(lacking).collect()
-}
 
-fn with_prefix<'a, T>(
-    entries: &'a HashMap<String, Entry<T>>,
-    prefix: &str,
-) -> Vec<(&'a str, Owner)> {
-    let hits = entries.iter().filter(|(id, _)| id.starts_with(prefix));
-    hits.map(|(id, entry)| (id.as_str(), entry.owner()))
-        .collect()
-}
-
-fn of<T>(entries: &HashMap<String, Entry<T>>, backend: BackendId) -> HashSet<&str> {
-    let is_its = |entry: &Entry<T>| {
-        entry.backend == backend || entry.rival.is_some_and(|(rival, _)| rival == backend)
-    };
-    let its = entries.iter().filter(|(_, entry)| is_its(entry));
-    its.map(|(id, _)| id.as_str()).collect()
-}
-
-fn would_lose<T>(
-    entries: &HashMap<String, Entry<T>>,
-    backend: BackendId,
-    remains: &impl Fn(BackendId) -> bool,
-) -> bool {
-    entries.values().any(|entry| match entry.owner() {
-        Owner::One(owner) => owner == backend,
-        Owner::Disputed(one, other) => {
-            one == backend && !remains(other) || other == backend && !remains(one)
+    #[test]
+    fn a_pod_that_a_whole_list_lacks_takes_those_containers_along_that_were_not_seen_later() {
+        let mut owners = with_pods(&[("gone", 0), ("stays", 0), ("others", 1)]);
+        let of_both = [("first", "gone"), ("second", "stays"), ("later", "gone")];
+        let listed = containers(&of_both);
+        owners
+            .learn(Kind::Container, 0, &listed, owners.mark())
+            .unwrap();
+        owners.own_container("third", 1, "gone", owners.mark());
+        let asked = owners.mark();
+        let later = containers(&of_both[2..]);
+        owners.learn(Kind::Container, 0, &later, asked).unwrap();
+        owners.own_pod("stays", 0, PodNames::default(), asked);
+        assert!(!owners.has_stray(0));
+        owners.settle(Kind::Pod, 0, asked);
+        assert_eq!(owners.find(Kind::Pod, "gone"), None);
+        assert_eq!(owners.find(Kind::Container, "first"), None);
+        let left = [("second", 0), ("later", 0), ("third", 1)];
+        for (id, owner) in left {
+            let found = owners.find(Kind::Container, id);
+            assert_eq!(found, Some(Owner::One(owner)), "{id}");
         }
-    })
-}
-
-fn count<T>(entries: &HashMap<String, Entry<T>>, backend: BackendId) -> usize {
-    entries
-        .values()
-        .filter(|entry| entry.backend == backend)
-        .count()
+        assert!(owners.has_stray(0), "later's pod is not known");
+    }
 }

@@ -7,7 +7,7 @@ use crate::backend::Backend;
 use crate::call::{Call, Failed};
 use crate::fanout::Share;
 use crate::filter::filter;
-use crate::rpc::{self, List, Silent, Then};
+use crate::rpc::{self, Kind, List, Silent, Then};
 use crate::switch::Switch;
 
 impl Switch {
@@ -89,8 +89,10 @@ impl Switch {
                     missing.remove(id);
                     owned.contains(id)
                 });
-                // A pod that came after the list would look gone.
-                missing.is_empty().then_some(filtered)?
+                // A pod that came after the list would look gone; and on a container whose pod no list of pods has,
+                // the kubelet crashes.
+                let stray = kind == Kind::Container && owners.has_stray(backend.id);
+                (missing.is_empty() && !stray).then_some(filtered)?
             }
         };
         let message = filtered.ok()?;

@@ -121,12 +121,28 @@ impl Model {
         let kind = kind(u)?;
         let (mark, asked) = self.asked(u)?;
         self.owners.settle(kind, backend, mark);
-        for row in self.rows.iter_mut().filter(|row| row.kind == kind) {
+        let pods = self.lack(backend, asked, |row| row.kind == kind);
+        if kind == Kind::Pod {
+            self.lack(backend, asked, |row| {
+                row.kind == Kind::Container && pods.contains(&row.pod)
+            });
+        }
+        Ok(())
+    }
+
+    /// A backend has nothing of these any more that it has not shown since; the ids of those that are gone.
+    fn lack(
+        &mut self,
+        backend: BackendId,
+        asked: u64,
+        these: impl Fn(&Row) -> bool,
+    ) -> Vec<String> {
+        for row in self.rows.iter_mut().filter(|row| these(row)) {
             row.settle(backend, asked);
         }
-        let gone = |row: &Row| row.kind == kind && row.backend == backend && row.learned <= asked;
-        self.rows.retain(|row| !gone(row));
-        Ok(())
+        let gone = |row: &&mut Row| these(row) && row.backend == backend && row.learned <= asked;
+        let gone = self.rows.extract_if(.., |row| gone(&row));
+        gone.map(|row| row.id).collect()
     }
 
     /// When a list was asked for: at a moment that was marked, else now.
