@@ -1,5 +1,7 @@
 //! What replies teach: owners, images, and the names that pods' handlers have in the table.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use tokio::time::Instant;
 use tonic::Status;
@@ -62,15 +64,13 @@ impl Switch {
                 telemetry::note_id(Kind::Container, id);
                 let pod = of.map_or("", |(_, pod)| pod);
                 if self.has(backend) {
-                    self.owners().own_container(id, backend.id, pod, asked.mark);
+                    self.own_container(backend, id, pod, asked)?;
                 }
             }
             Then::OwnRestored(id, containers, config) => {
                 let pod = self.own_pod(call, backend, reply, (id, config), asked)?;
-                let containers = wire::strings(reply, containers);
-                for container in containers.map_err(|fault| backend.malformed(&fault))? {
-                    self.owners()
-                        .own_container(container, backend.id, pod, asked.mark);
+                for container in all_created(backend, reply, containers)? {
+                    self.own_container(backend, container, pod, asked)?;
                 }
             }
             Then::Forget => {
@@ -137,9 +137,44 @@ impl Switch {
         // A configuration that cannot be read names no pod, and the backend took it all the same.
         let request = call.message();
         let names = wire::bytes(&request, config).and_then(PodNames::of_config);
-        self.owners()
-            .own_pod(id, backend.id, names.unwrap_or_default(), asked.mark);
+        let names = names.unwrap_or_default();
+        let claim = self.owners().own_pod(id, backend.id, names, asked.mark);
+        self.refuse_claim(claim, backend)?;
         Ok(id)
+    }
+
+    fn own_container(
+        &self,
+        backend: &Backend,
+        id: &str,
+        pod: &str,
+        asked: Asked,
+    ) -> Result<(), Status> {
+        let mut owners = self.owners();
+        let claim = owners.own_container(id, backend.id, pod, asked.mark);
+        drop(owners);
+        self.refuse_claim(claim, backend)
+    }
+
+    /// A backend gives an id that another has given for something that is there: a call for it would go to that one.
+    fn refuse_claim(&self, claim: Option<Claim>, backend: &Backend) -> Result<(), Status> {
+        let Some(Claim { id, owner }) = claim else {
+            return Ok(());
+        };
+        let (name, owner, id) = (backend.name(), self.name_of(owner), status::shown(&id));
+        tracing::warn!(
+            backend = %name, %owner, id,
+            "a second backend gives an id that another created through the switch; it stays with that one"
+        );
+        let cause =
+            format!("it created something with the id {id:?}, which is backend {owner:?}'s");
+        Err(backend.bad_reply(&cause))
+    }
+
+    fn name_of(&self, backend: BackendId) -> Arc<str> {
+        let live = self.live();
+        let backend = live.backend(backend);
+        backend.map_or("?".into(), |backend| backend.name())
     }
 
     /// Learns a list that was asked for at `asked`; as the client is to have it, if that is another one.
@@ -170,11 +205,7 @@ impl Switch {
         let Some(Claim { id, owner }) = claims.first() else {
             return;
         };
-        let live = self.live();
-        let owner = live
-            .backend(*owner)
-            .map_or("?".into(), |owner| owner.name());
-        let (name, ids) = (backend.name(), claims.len());
+        let (name, owner, ids) = (backend.name(), self.name_of(*owner), claims.len());
         tracing::warn!(
             backend = %name, %owner, ids, first = status::shown(id),
             "a second backend lists what another created through the switch; it stays with that one"
@@ -220,12 +251,20 @@ fn asks_for_all(request: &[u8]) -> bool {
 }
 
 /// The id of what a backend created.
-fn created<'a>(backend: &Backend, reply: &'a [u8], path: Path) -> Result<&'a str, Status> {
+fn created<'a>(backend: &Backend, reply: &'a [u8], path: &[u32]) -> Result<&'a str, Status> {
     match wire::string(reply, path) {
         Ok("") => Err(backend.bad_reply("it created something without an id")),
         Ok(id) => Ok(id),
         Err(fault) => Err(backend.malformed(&fault)),
     }
+}
+
+/// The ids of all that a backend created at once.
+fn all_created<'a>(backend: &Backend, reply: &'a [u8], path: Path) -> Result<Vec<&'a str>, Status> {
+    let (items, id) = path.split_at(path.len().saturating_sub(1));
+    let items = wire::all_bytes(reply, items).map_err(|fault| backend.malformed(&fault))?;
+    let ids = items.into_iter().map(|item| created(backend, item, id));
+    ids.collect()
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::collections::{HashSet, VecDeque};
 
 use crate::rpc::Kind;
 use crate::wire::{self, Malformed};
-use entries::{Entries, Entry, count, is_of, learn, of, settle, with_prefix, would_lose};
+use entries::{Entries, Entry, claim, count, is_of, learn, of, settle, with_prefix, would_lose};
 
 pub use names::PodNames;
 
@@ -33,7 +33,7 @@ pub enum Owner {
     Disputed(BackendId, BackendId),
 }
 
-/// An id that a backend lists and another one gave us, who keeps it; told once for each id.
+/// An id that a backend lists or gives us and that another one gave us before, who keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The id.
@@ -69,21 +69,38 @@ impl Owners {
         Mark(self.clock)
     }
 
-    /// `backend` answered a call that creates, sent at `asked`, with this pod: its own, unless it was removed since.
-    pub fn own_pod(&mut self, id: &str, backend: BackendId, names: PodNames, asked: Mark) {
-        if !removed_since(&self.removed, asked).contains(id) {
+    /// `backend` answered a call that creates, sent at `asked`, with this pod: its own, unless it was removed since. The
+    /// claim, if it is another's by creation: it stays with that one.
+    pub fn own_pod(
+        &mut self,
+        id: &str,
+        backend: BackendId,
+        names: PodNames,
+        asked: Mark,
+    ) -> Option<Claim> {
+        let claim = claim(&self.pods, id, backend);
+        if claim.is_none() && !removed_since(&self.removed, asked).contains(id) {
             let entry = self.created(backend, names);
             self.pods.insert(id.to_owned(), entry);
         }
+        claim
     }
 
     /// The same with this container of `pod`, which may have been removed with that.
-    pub fn own_container(&mut self, id: &str, backend: BackendId, pod: &str, asked: Mark) {
+    pub fn own_container(
+        &mut self,
+        id: &str,
+        backend: BackendId,
+        pod: &str,
+        asked: Mark,
+    ) -> Option<Claim> {
+        let claim = claim(&self.containers, id, backend);
         let removed = removed_since(&self.removed, asked);
-        if !removed.contains(id) && !removed.contains(pod) {
+        if claim.is_none() && !removed.contains(id) && !removed.contains(pod) {
             let entry = self.created(backend, pod.to_owned());
             self.containers.insert(id.to_owned(), entry);
         }
+        claim
     }
 
     fn created<T>(&mut self, backend: BackendId, more: T) -> Entry<T> {
@@ -119,7 +136,7 @@ impl Owners {
     }
 
     /// Learns from an encoded list reply of `backend`, asked for at `asked`: every item of the repeated field 1 is its
-    /// own, unless it was removed since or is another's by creation.
+    /// own, unless it was removed since or is another's by creation. Each of these claims is told once.
     ///
     /// # Errors
     /// If the list is not valid protobuf; what stood before the fault is learned.

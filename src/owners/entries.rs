@@ -32,6 +32,15 @@ impl<T> Entry<T> {
     }
 }
 
+/// The claim of `backend` on an id that another one gave us in answer to a call that creates.
+pub(super) fn claim<T>(entries: &Entries<T>, id: &str, backend: BackendId) -> Option<Claim> {
+    let entry = entries.get(id)?;
+    (entry.created && entry.backend != backend).then(|| Claim {
+        id: id.to_owned(),
+        owner: entry.backend,
+    })
+}
+
 pub(super) fn learn<T>(
     entries: &mut Entries<T>,
     backend: BackendId,

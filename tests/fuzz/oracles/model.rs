@@ -2,7 +2,7 @@
 
 use arbitrary::{Result, Unstructured};
 use criswitch::cri;
-use criswitch::owners::{BackendId, Mark, Owner, Owners, PodNames};
+use criswitch::owners::{BackendId, Claim, Mark, Owner, Owners, PodNames};
 use criswitch::rpc::{Kind, SEEN_ANNOTATION};
 use prost::Message;
 
@@ -70,8 +70,10 @@ impl Model {
             created_at: u.int_in_range(0..=3)?,
         };
         let (mark, asked) = self.asked(u)?;
-        self.owners.own_pod(&id, backend, names.clone(), mark);
-        if !self.was_removed(&id, asked) {
+        let claim = self.owners.own_pod(&id, backend, names.clone(), mark);
+        let wanted = self.claim(Kind::Pod, &id, backend);
+        assert_eq!(claim, wanted);
+        if claim.is_none() && !self.was_removed(&id, asked) {
             self.create(Kind::Pod, id, backend, names, String::new());
         }
         Ok(())
@@ -80,11 +82,24 @@ impl Model {
     fn own_container(&mut self, u: &mut Unstructured<'_>, backend: BackendId) -> Result<()> {
         let (id, pod) = (messages::text(u)?, messages::text(u)?);
         let (mark, asked) = self.asked(u)?;
-        self.owners.own_container(&id, backend, &pod, mark);
-        if !self.was_removed(&id, asked) && !self.was_removed(&pod, asked) {
+        let claim = self.owners.own_container(&id, backend, &pod, mark);
+        let wanted = self.claim(Kind::Container, &id, backend);
+        assert_eq!(claim, wanted);
+        let was_removed = self.was_removed(&id, asked) || self.was_removed(&pod, asked);
+        if claim.is_none() && !was_removed {
             self.create(Kind::Container, id, backend, PodNames::default(), pod);
         }
         Ok(())
+    }
+
+    /// Nobody takes what another created.
+    fn claim(&self, kind: Kind, id: &str, backend: BackendId) -> Option<Claim> {
+        let is_anothers = |row: &&Row| row.id == id && row.created && row.backend != backend;
+        let row = self.of(kind).find(is_anothers)?;
+        Some(Claim {
+            id: id.to_owned(),
+            owner: row.backend,
+        })
     }
 
     fn create(&mut self, kind: Kind, id: String, backend: BackendId, names: PodNames, pod: String) {
