@@ -9,7 +9,7 @@ use tonic::Status;
 use crate::backend::Backend;
 use crate::call::Call;
 use crate::lists::Snapshot;
-use crate::owners::{BackendId, Claim, Mark, PodNames};
+use crate::owners::{BackendId, Claim, LONGEST_ID, Mark, PodNames, Unlearned};
 use crate::rpc::{Kind, LIST_FILTER, LISTED_HANDLER, List, Row, Then};
 use crate::switch::Switch;
 use crate::wire::{self, Field, Path};
@@ -80,8 +80,11 @@ impl Switch {
                 }
             }
             Then::Learn(list) => {
+                if !asks_for_all(&call.message()) {
+                    return self.learn_part(list, backend, reply, asked);
+                }
                 let message = self.learn_list(list, backend, reply, asked)?;
-                self.settle(call, backend, reply, asked);
+                self.keep_whole(list, backend, reply, asked);
                 return Ok(message);
             }
             Then::Rename(path) => return self.renamed(backend, reply, path),
@@ -97,30 +100,24 @@ impl Switch {
         }
     }
 
-    /// `message`, which `call` asked for at `asked`, is all that `backend` lists: it is kept, and what it lacks is
-    /// forgotten. Nothing of that if the call asked for less than all there is.
-    pub(crate) fn settle(&self, call: &Call, backend: &Backend, message: &Bytes, asked: Asked) {
-        let Then::Learn(list) = call.row.then else {
-            return;
-        };
-        if asks_for_all(&call.message()) {
-            self.keep_whole(list, backend, message, asked);
-        }
-    }
-
     /// Keeps a whole list to stand in for the backend, and forgets what it lacks.
     pub(crate) fn keep_whole(&self, list: List, backend: &Backend, message: &Bytes, asked: Asked) {
+        let snapshot = Snapshot {
+            message: message.clone(),
+            taken: asked.at,
+        };
+        backend.learn(|known| known.lists.keep(list, snapshot));
+        self.settle(list, backend, asked);
+    }
+
+    /// A whole list has been learned: what it lacks is forgotten.
+    pub(crate) fn settle(&self, list: List, backend: &Backend, asked: Asked) {
         if let Some(kind) = list.kind() {
             self.owners().settle(kind, backend.id, asked.mark);
         }
         if list == List::Pods {
             backend.listed_pods(asked.at);
         }
-        let snapshot = Snapshot {
-            message: message.clone(),
-            taken: asked.at,
-        };
-        backend.learn(|known| known.lists.keep(list, snapshot));
         self.let_go();
     }
 
@@ -177,6 +174,22 @@ impl Switch {
         backend.map_or("?".into(), |backend| backend.name())
     }
 
+    /// Learns a list that is less than all, or may turn out to be: one backend's may go on showing others, and only a
+    /// whole one tells which of them are.
+    pub(crate) fn learn_part(
+        &self,
+        list: List,
+        backend: &Backend,
+        message: &Bytes,
+        asked: Asked,
+    ) -> Result<Option<Bytes>, Status> {
+        let kind = list.kind();
+        if kind.is_some_and(|kind| self.owners().is_full(kind, backend.id)) {
+            return Err(backend.bad_reply(&Unlearned::TooMany.to_string()));
+        }
+        self.learn_list(list, backend, message, asked)
+    }
+
     /// Learns a list that was asked for at `asked`; as the client is to have it, if that is another one.
     pub(crate) fn learn_list(
         &self,
@@ -189,7 +202,7 @@ impl Switch {
             && self.has(backend)
         {
             let learned = self.owners().learn(kind, backend.id, message, asked.mark);
-            let claims = learned.map_err(|fault| backend.malformed(&fault))?;
+            let claims = learned.map_err(|unlearned| backend.bad_reply(&unlearned.to_string()))?;
             self.warn_of(&claims, backend);
         }
         self.listed_as(list, backend, message)
@@ -244,7 +257,7 @@ impl Switch {
 
 /// Whether a list's request narrows nothing: it has no fields but empty filters. Of a filter that comes in parts each
 /// counts, and nobody knows what fields of a later CRI leave out.
-fn asks_for_all(request: &[u8]) -> bool {
+pub(crate) fn asks_for_all(request: &[u8]) -> bool {
     let is_empty_filter =
         |field: Field<'_>| field.number == LIST_FILTER && field.bytes().is_ok_and(<[u8]>::is_empty);
     wire::fields(request).all(|field| field.is_ok_and(is_empty_filter))
@@ -254,6 +267,10 @@ fn asks_for_all(request: &[u8]) -> bool {
 fn created<'a>(backend: &Backend, reply: &'a [u8], path: &[u32]) -> Result<&'a str, Status> {
     match wire::string(reply, path) {
         Ok("") => Err(backend.bad_reply("it created something without an id")),
+        Ok(id) if id.len() > LONGEST_ID => {
+            let cause = format!("it created something with an id of more than {LONGEST_ID} bytes");
+            Err(backend.bad_reply(&cause))
+        }
         Ok(id) => Ok(id),
         Err(fault) => Err(backend.malformed(&fault)),
     }

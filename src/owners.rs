@@ -10,12 +10,19 @@ use std::collections::{HashSet, VecDeque};
 
 use crate::rpc::Kind;
 use crate::wire::{self, Malformed};
-use entries::{Entries, Entry, claim, count, is_of, learn, of, settle, with_prefix, would_lose};
+use entries::{
+    Entries, Entry, claim, count, is_full, is_of, learn, of, settle, with_prefix, would_lose,
+};
 
 pub use names::PodNames;
 
 /// How many removals are remembered; only those matter that happen while a list is under way.
 const REMOVALS: usize = 4096;
+
+/// The most pods, and the most containers, that are learned of one backend; a node has hundreds.
+pub const MOST: usize = 1 << 17;
+/// The longest id of one, in bytes; runtimes' have 64.
+pub const LONGEST_ID: usize = 1024;
 
 /// A backend's number, never another one's.
 pub type BackendId = usize;
@@ -40,6 +47,26 @@ pub struct Claim {
     pub id: String,
     /// Who keeps it.
     pub owner: BackendId,
+}
+
+/// A list that nothing is learned from.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unlearned {
+    /// It is not a list.
+    #[error("its reply is malformed: {0}")]
+    Malformed(Malformed),
+    /// It has an id that none can have.
+    #[error("it lists an id of more than {LONGEST_ID} bytes")]
+    LongId,
+    /// It has more than any backend can.
+    #[error("it lists more than {MOST} pods or containers")]
+    TooMany,
+}
+
+impl From<Malformed> for Unlearned {
+    fn from(fault: Malformed) -> Unlearned {
+        Unlearned::Malformed(fault)
+    }
 }
 
 /// The owners of all pods and containers that are known.
@@ -139,24 +166,25 @@ impl Owners {
     /// own, unless it was removed since or is another's by creation. Each of these claims is told once.
     ///
     /// # Errors
-    /// If the list is not valid protobuf; what stood before the fault is learned.
+    /// [`Unlearned`]; of such a list nothing is learned.
     pub fn learn(
         &mut self,
         kind: Kind,
         backend: BackendId,
         list: &[u8],
         asked: Mark,
-    ) -> Result<Vec<Claim>, Malformed> {
+    ) -> Result<Vec<Claim>, Unlearned> {
         self.clock += 1;
         let now = self.clock;
         let removed = removed_since(&self.removed, asked);
         match kind {
             Kind::Pod => {
-                let names = PodNames::of_listed;
+                // What cannot be read names no pod.
+                let names = |pod: &[u8]| PodNames::of_listed(pod).unwrap_or_default();
                 learn(&mut self.pods, backend, now, list, &removed, names)
             }
             Kind::Container => {
-                let pod = |container: &[u8]| wire::string(container, &[2]).map(str::to_owned);
+                let pod = |container: &[u8]| short(wire::string(container, &[2]).unwrap_or(""));
                 learn(&mut self.containers, backend, now, list, &removed, pod)
             }
         }
@@ -285,10 +313,23 @@ impl Owners {
         self.settle(Kind::Container, backend, now);
     }
 
+    /// Whether no more of `backend` may be learned but by a whole list, after which what it lacks is forgotten.
+    pub fn is_full(&self, kind: Kind, backend: BackendId) -> bool {
+        match kind {
+            Kind::Pod => is_full(&self.pods, backend),
+            Kind::Container => is_full(&self.containers, backend),
+        }
+    }
+
     /// How many pods and containers `backend` owns.
     pub fn count(&self, backend: BackendId) -> (usize, usize) {
         (count(&self.pods, backend), count(&self.containers, backend))
     }
+}
+
+/// A name that is remembered; none if it is longer than any that matters.
+fn short(name: &str) -> String {
+    if name.len() > LONGEST_ID { "" } else { name }.to_owned()
 }
 
 /// What was removed through the switch after `asked`.
@@ -319,6 +360,32 @@ mod tests {
             owners.own_pod(id, *backend, PodNames::default(), owners.mark());
         }
         owners
+    }
+
+    #[test]
+    fn of_a_list_that_breaks_off_nothing_is_learned_and_names_that_are_too_long_are_none() {
+        let mut owners = Owners::default();
+        let longest = "x".repeat(LONGEST_ID);
+        let too_long = longest.clone() + "x";
+        let mut broken = containers(&[("whole", "pod")]);
+        broken.push(0x0a);
+        let fault = Unlearned::Malformed(Malformed::Encoding);
+        for (list, refused) in [
+            (broken, fault),
+            (
+                containers(&[("one", ""), (&too_long, "")]),
+                Unlearned::LongId,
+            ),
+        ] {
+            let learned = owners.learn(Kind::Container, 0, &list, owners.mark());
+            assert_eq!(learned, Err(refused));
+            assert_eq!(owners.count(0), (0, 0));
+        }
+        let listed = containers(&[(&longest, &longest), ("second", &too_long)]);
+        let learned = owners.learn(Kind::Container, 0, &listed, owners.mark());
+        assert_eq!(learned, Ok(Vec::new()));
+        assert_eq!(owners.containers_of(&longest), [longest]);
+        assert_eq!(owners.containers_of(""), ["second"]);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{BackendId, Claim, Mark, Owner};
-use crate::wire::{self, Malformed};
+use super::{BackendId, Claim, LONGEST_ID, MOST, Mark, Owner, Unlearned};
+use crate::wire;
 
 /// All of one kind, by their ids.
 pub(super) type Entries<T> = HashMap<String, Entry<T>>;
@@ -41,30 +41,22 @@ pub(super) fn claim<T>(entries: &Entries<T>, id: &str, backend: BackendId) -> Op
     })
 }
 
+/// Learns all of a list, or nothing.
 pub(super) fn learn<T>(
     entries: &mut Entries<T>,
     backend: BackendId,
     now: u64,
     list: &[u8],
     removed: &HashSet<&str>,
-    more: impl Fn(&[u8]) -> Result<T, Malformed>,
-) -> Result<Vec<Claim>, Malformed> {
+    more: impl Fn(&[u8]) -> T,
+) -> Result<Vec<Claim>, Unlearned> {
     let mut claims = Vec::new();
-    for field in wire::fields(list) {
-        let field = field?;
-        if field.number != 1 {
-            continue;
-        }
-        let item = field.bytes()?;
-        let id = wire::string(item, &[1])?;
+    for (id, item) in items(list)? {
         match entries.get_mut(id) {
             Some(entry) if entry.backend == backend => entry.at = now,
             Some(entry) if entry.created => {
                 if !std::mem::replace(&mut entry.claimed, true) {
-                    claims.push(Claim {
-                        id: id.to_owned(),
-                        owner: entry.backend,
-                    });
+                    claims.extend(claim(entries, id, backend));
                 }
             }
             Some(entry) => entry.rival = Some((backend, now)),
@@ -76,13 +68,36 @@ pub(super) fn learn<T>(
                     claimed: false,
                     rival: None,
                     at: now,
-                    more: more(item)?,
+                    more: more(item),
                 };
                 entries.insert(id.to_owned(), entry);
             }
         }
     }
     Ok(claims)
+}
+
+/// What a list shows, by its ids.
+fn items(list: &[u8]) -> Result<Vec<(&str, &[u8])>, Unlearned> {
+    let mut items = Vec::new();
+    for field in wire::fields(list) {
+        let field = field?;
+        if field.number != 1 {
+            continue;
+        }
+        let item = field.bytes()?;
+        match wire::string(item, &[1])? {
+            id if id.len() > LONGEST_ID => return Err(Unlearned::LongId),
+            _ if items.len() == MOST => return Err(Unlearned::TooMany),
+            id => items.push((id, item)),
+        }
+    }
+    Ok(items)
+}
+
+/// Whether `backend` has as many as may be remembered.
+pub(super) fn is_full<T>(entries: &Entries<T>, backend: BackendId) -> bool {
+    entries.len() >= MOST && count(entries, backend) >= MOST
 }
 
 /// Of the entries that a list `shows` if they are there, those that are not: `backend` did not list them since `asked`.

@@ -6,6 +6,7 @@ mod bad_details;
 mod bad_frames;
 mod compressed;
 mod endless;
+mod ever_new;
 mod many_containers;
 mod never_ending;
 mod odd_ids;
@@ -38,9 +39,10 @@ pub use bad_frames::{a_flag_that_is_none, a_frame_that_is_too_long, a_frame_that
 pub use bad_frames::{no_protobuf, two_messages};
 pub use compressed::compressed;
 pub use endless::{ENDLESS_ENTRY, endless};
+pub use ever_new::{EVER_NEW, ever_new, ever_new_and_broken_off};
 pub use many_containers::{MANY, many_containers};
 pub use never_ending::never_ending;
-pub use odd_ids::{ODD_IDS, odd_ids};
+pub use odd_ids::{ODD_IDS, long_ids, odd_ids};
 pub use too_large::too_large;
 pub use trailers_only::{fine_without_a_message, refused_in_headers};
 
@@ -141,12 +143,14 @@ fn fine(message: &impl Message) -> Reply {
 
 /// Any bytes, and a status.
 fn raw(body: impl Into<Bytes>, status: &'static str) -> Reply {
-    let end = HeaderMap::from_iter([(
+    of_frames(stream::iter([Frame::data(body.into()), end(status)]))
+}
+
+fn end(status: &'static str) -> Frame<Bytes> {
+    Frame::trailers(HeaderMap::from_iter([(
         http::HeaderName::from_static("grpc-status"),
         http::HeaderValue::from_static(status),
-    )]);
-    let frames = [Frame::data(body.into()), Frame::trailers(end)];
-    of_frames(stream::iter(frames))
+    )]))
 }
 
 fn of_frames(frames: impl Stream<Item = Frame<Bytes>> + Send + 'static) -> Reply {

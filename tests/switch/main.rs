@@ -31,6 +31,7 @@ mod lacking;
 mod lists;
 mod logged;
 mod lost_events;
+mod many_ids;
 mod node_config;
 mod owners;
 mod questions;

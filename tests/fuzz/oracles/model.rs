@@ -174,21 +174,22 @@ impl Model {
             items.push(listed_pod(u)?);
         }
         let (mark, asked) = self.asked(u)?;
-        self.moments += 1;
+        let list = cri::ListPodSandboxResponse {
+            items: items.clone(),
+        };
+        if !self.learn(u, Kind::Pod, backend, list.encode_to_vec(), mark)? {
+            return Ok(());
+        }
         for pod in &items {
+            let seen = pod.annotations.get(SEEN_ANNOTATION);
             let names = PodNames {
                 uid: pod.metadata.clone().unwrap_or_default().uid,
-                seen: pod
-                    .annotations
-                    .get(SEEN_ANNOTATION)
-                    .cloned()
-                    .unwrap_or_default(),
+                seen: seen.cloned().unwrap_or_default(),
                 created_at: pod.created_at.max(0).unsigned_abs(),
             };
             self.see(Kind::Pod, &pod.id, backend, asked, (names, String::new()));
         }
-        let list = cri::ListPodSandboxResponse { items };
-        self.learn(u, Kind::Pod, backend, list.encode_to_vec(), mark)
+        Ok(())
     }
 
     fn list_containers(&mut self, u: &mut Unstructured<'_>, backend: BackendId) -> Result<()> {
@@ -201,17 +202,20 @@ impl Model {
             });
         }
         let (mark, asked) = self.asked(u)?;
-        self.moments += 1;
-        for container in &containers {
-            let pod = container.pod_sandbox_id.clone();
-            let more = (PodNames::default(), pod);
+        let list = cri::ListContainersResponse {
+            containers: containers.clone(),
+        };
+        if !self.learn(u, Kind::Container, backend, list.encode_to_vec(), mark)? {
+            return Ok(());
+        }
+        for container in containers {
+            let more = (PodNames::default(), container.pod_sandbox_id);
             self.see(Kind::Container, &container.id, backend, asked, more);
         }
-        let list = cri::ListContainersResponse { containers };
-        self.learn(u, Kind::Container, backend, list.encode_to_vec(), mark)
+        Ok(())
     }
 
-    /// A list that breaks off behind its last item is learned all the same, and said to be broken.
+    /// A list that breaks off behind its last item is said to be broken, and nothing of it is learned.
     fn learn(
         &mut self,
         u: &mut Unstructured<'_>,
@@ -219,14 +223,15 @@ impl Model {
         backend: BackendId,
         mut list: Vec<u8>,
         asked: Mark,
-    ) -> Result<()> {
+    ) -> Result<bool> {
+        self.moments += 1;
         let cut_off = u.ratio(1, 8)?;
         if cut_off {
             list.push(1 << 3 | 2);
         }
         let learned = self.owners.learn(kind, backend, &list, asked);
         assert_eq!(learned.is_err(), cut_off);
-        Ok(())
+        Ok(!cut_off)
     }
 
     fn see(
