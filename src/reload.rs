@@ -235,7 +235,13 @@ fn fixed_keys(before: &Config, after: &Config) -> Vec<String> {
     changed
         .map(|(key, _)| {
             let name = key.name();
-            format!("\"{name}\" cannot change without a restart; set it back, or restart criswitch")
+            let also = match key {
+                Key::Listen => ", after ListenStream= of criswitch.socket if systemd holds it",
+                _ => "",
+            };
+            format!(
+                "\"{name}\" cannot change without a restart; set it back, or restart criswitch{also}"
+            )
         })
         .collect()
 }

@@ -26,7 +26,8 @@ async fn the_daemon_is_asked_on_its_own_socket_and_refuses_by_name() {
     assert_eq!(outcome.code, 78, "{}", outcome.stderr);
     assert_eq!(
         outcome.stderr,
-        "\"listen\" cannot change without a restart; set it back, or restart criswitch\n\
+        "\"listen\" cannot change without a restart; set it back, or restart criswitch, \
+        after ListenStream= of criswitch.socket if systemd holds it\n\
         criswitch: not reloaded: nothing has changed\n"
     );
     node.client().run_pod("runc", "web").await.unwrap();

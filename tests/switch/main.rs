@@ -34,6 +34,7 @@ mod lost_events;
 mod many_ids;
 mod node_config;
 mod owners;
+mod panics;
 mod questions;
 mod quiet;
 mod reloads;
