@@ -257,7 +257,7 @@ pub enum Log {
 }
 
 /// Where a list's request says that it wants less than all there is.
-pub const LIST_FILTER: Path = &[1];
+pub const LIST_FILTER: u32 = 1;
 /// Where a pod in a list has its handler's name (`PodSandbox.runtime_handler`).
 pub const LISTED_HANDLER: Path = &[1, 7];
 /// Where an event has its pod's handler (`ContainerEventResponse.pod_sandbox_status.runtime_handler`).

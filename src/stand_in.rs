@@ -7,7 +7,7 @@ use crate::backend::Backend;
 use crate::call::{Call, Failed};
 use crate::fanout::Share;
 use crate::filter::filter;
-use crate::rpc::{self, List, Silent, Then};
+use crate::rpc::{self, Kind, List, Silent, Then};
 use crate::switch::Switch;
 
 impl Switch {
@@ -88,14 +88,15 @@ impl Switch {
             Some(kind) => {
                 let owners = self.owners();
                 let owned = owners.of(kind, backend.id);
-                let mut seen = 0;
+                let mut missing = owned.clone();
                 let filtered = filter(list, &snapshot.message, &request, |id| {
-                    let is_owned = owned.contains(id);
-                    seen += usize::from(is_owned);
-                    is_owned
+                    missing.remove(id);
+                    owned.contains(id)
                 });
-                // A pod that came after the list would look gone.
-                (seen == owned.len()).then_some(filtered)?
+                // A pod that came after the list would look gone; and on a container whose pod no list of pods has,
+                // the kubelet crashes.
+                let stray = kind == Kind::Container && owners.has_stray(backend.id);
+                (missing.is_empty() && !stray).then_some(filtered)?
             }
         };
         let message = filtered.ok()?;

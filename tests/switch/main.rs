@@ -32,6 +32,7 @@ mod lists;
 mod logged;
 mod lost_events;
 mod lost_probes;
+mod many_ids;
 mod node_config;
 mod owners;
 mod panics;
