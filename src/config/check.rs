@@ -2,6 +2,7 @@
 //!
 //! Goes on after a problem, and tells none that only follows from another.
 
+mod metrics;
 mod scheduling;
 
 use std::fmt;
@@ -10,7 +11,6 @@ use std::time::Duration;
 use super::files::{self, File};
 use super::key::Key;
 use super::log::{self, LogConfig};
-use super::metrics::{self, MetricsListen};
 use super::problem::{Place, Problems, nearest};
 use super::text::{At, Route, Row, Settings, Target, Written};
 use super::value::{self, Wrong};
@@ -42,9 +42,15 @@ pub(super) fn check(
     let watch = check.value(Key::Watch, value::boolean);
     let levels = check.value(Key::LogLevel, log::levels);
     let format = check.value(Key::LogFormat, log::format);
-    let metrics = check.metrics(listen.as_ref());
+    let metrics = check.value(Key::MetricsListen, super::metrics::listen);
     // In the place of a wrong one any will do: there is no configuration then.
-    let table = check.table(listen.as_ref(), list_timeout.unwrap_or_default());
+    let known = check.backends(listen.as_ref(), list_timeout.unwrap_or_default());
+    check.metrics_apart(
+        metrics.as_ref().and_then(Option::as_ref),
+        listen.as_ref(),
+        &known,
+    );
+    let table = check.table(&known);
     Some(Config {
         listen: listen?,
         drain: drain?,
@@ -112,26 +118,16 @@ impl Check<'_> {
         uids.into_iter().collect()
     }
 
-    fn metrics(&mut self, listen: Option<&Address>) -> Option<Option<MetricsListen>> {
-        let metrics = self.value(Key::MetricsListen, metrics::listen)?;
-        let row = self.written.key(Key::MetricsListen);
-        let text = row.and_then(|row| row.value.as_ref());
-        if let (Some(MetricsListen::Socket(socket)), Some(text)) = (&metrics, text)
-            && Some(socket) == listen
-        {
-            let what = format!("{socket} is the socket for the CRI (\"listen\")");
-            self.problems
-                .tell(&text.place, what, "\"/run/criswitch/metrics.sock\"");
-        }
-        Some(metrics)
-    }
-
-    fn table(&mut self, listen: Option<&Address>, list_timeout: Duration) -> Option<Table> {
+    fn backends(&mut self, listen: Option<&Address>, list_timeout: Duration) -> Vec<Known> {
         let mut known = self.named_backends(listen, list_timeout);
         self.add_unnamed_backends(&mut known, listen, list_timeout);
-        let handlers = self.handlers(&known);
+        known
+    }
+
+    fn table(&mut self, known: &[Known]) -> Option<Table> {
+        let handlers = self.handlers(known);
         let default = self.default()?;
-        arrange(handlers, &known, &default)
+        arrange(handlers, known, &default)
     }
 
     fn named_backends(&mut self, listen: Option<&Address>, list_timeout: Duration) -> Vec<Known> {
