@@ -20,13 +20,14 @@ mod status;
 mod terminal;
 
 use std::io::{self, ErrorKind, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use criswitch::address::Address;
-use criswitch::config::{Config, DEFAULT_PATH, Problems};
+use criswitch::config::{Config, DEFAULT_LISTEN, DEFAULT_PATH, Problems};
+use running::Running;
 
 /// Something failed while it ran.
 const FAILED: u8 = 1;
@@ -58,7 +59,8 @@ Exit codes: 0 fine, 1 failed at run time, 64 wrong usage,
 78 wrong configuration.";
 
 const STATUS_CODES: &str = "\
-Exit codes: 0 all is ready, 1 something is not, or criswitch is not there.";
+Exit codes: 0 all is ready, 1 something is not, or criswitch is not there,
+78 the file after --config cannot be read.";
 
 const RELOAD_CODES: &str = "\
 Exit codes: 0 taken up, 1 criswitch is not there or does not say,
@@ -242,9 +244,26 @@ impl Command {
 }
 
 impl Daemon {
-    fn socket(&self) -> Address {
-        let written = || Config::listen_of(&self.file.path);
-        self.socket.clone().unwrap_or_else(written)
+    /// Where it serves. Only a file that nobody asked for may be missing.
+    fn socket(&self) -> Result<Address, Problems> {
+        if let Some(socket) = &self.socket {
+            return Ok(socket.clone());
+        }
+        match Config::listen_of(&self.file.path) {
+            Err(_) if self.file.path == Path::new(DEFAULT_PATH) => {
+                Ok(Address::Unix(DEFAULT_LISTEN.into()))
+            }
+            listen => listen,
+        }
+    }
+
+    /// Connects to it; where nobody is, the file may tell why, or that it says another socket.
+    async fn connect(&self) -> anyhow::Result<Running> {
+        let connected = Running::connect(&self.socket()?).await;
+        connected.map_err(|error| match Config::load(&self.file.path) {
+            Err(problems) if self.socket.is_none() => anyhow::anyhow!("{error}\n{problems}"),
+            _ => error,
+        })
     }
 }
 

@@ -130,10 +130,19 @@ impl Config {
 
     /// The socket that `path` and its drop-ins say to listen on, whatever else is wrong with them; the default where
     /// they do not say it.
-    pub fn listen_of(path: &Path) -> Address {
-        let files = files::read(path, &mut Problems::default());
-        let default = || Address::Unix(DEFAULT_LISTEN.into());
-        Written::listen(&files).unwrap_or_else(default)
+    ///
+    /// # Errors
+    /// Nothing says it, and `path` cannot be read.
+    pub fn listen_of(path: &Path) -> Result<Address, Problems> {
+        let mut problems = Problems::default();
+        let files = files::read(path, &mut problems);
+        match Written::listen(&files) {
+            Some(listen) => Ok(listen),
+            None if files.first().is_some_and(|file| file.path() == path) => {
+                Ok(Address::Unix(DEFAULT_LISTEN.into()))
+            }
+            None => Err(problems),
+        }
     }
 
     /// Checks what files contain, the main one first; their paths only name them in problems.

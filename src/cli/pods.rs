@@ -7,7 +7,7 @@ use criswitch::cri::{PodSandbox, PodSandboxState};
 use serde_json::{Value as Json, json};
 
 use super::columns::columns;
-use super::running::{Info, Running};
+use super::running::Info;
 use super::status::list_pods;
 use super::{Pods, Verdict, print};
 
@@ -36,7 +36,7 @@ impl Pods {
     }
 
     async fn find(&self) -> anyhow::Result<Vec<Found>> {
-        let switch = Running::connect(&self.daemon.socket()).await?;
+        let switch = self.daemon.connect().await?;
         let info: Info = serde_json::from_value(switch.info_with_pods().await?)?;
         let listed = list_pods(&switch).await?;
         self.must_be_known(&info, &listed)?;

@@ -5,11 +5,11 @@ use std::path::{self, Path};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use criswitch::config::Problems;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value as Json;
 use tokio::time::Instant;
 
-use super::running::Running;
 use super::{Daemon, Reload, Verdict, print, terminal};
 
 /// How long a reload may take.
@@ -37,10 +37,12 @@ impl Reload {
 
 /// What the daemon tells of the first reload that began after this.
 async fn reload(daemon: &Daemon) -> anyhow::Result<Json> {
-    let switch = Running::connect(&daemon.socket()).await;
-    let switch = switch.context(match daemon.socket {
-        Some(_) => "not reloaded",
-        None => "not reloaded (if `listen` was changed: that needs a restart, so set it back or restart criswitch)",
+    let switch = daemon.connect().await;
+    let switch = switch.map_err(|error| match daemon.socket {
+        // They stand for themselves.
+        _ if error.is::<Problems>() => error,
+        Some(_) => error.context("not reloaded"),
+        None => error.context("not reloaded (if `listen` was changed: that needs a restart, so set it back or restart criswitch)"),
     })?;
     let pid = pid(&switch.info().await?)?;
     let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| unseen(pid, error))?;

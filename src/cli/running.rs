@@ -96,7 +96,7 @@ pub(super) struct Changes {
 
 /// A connection to a switch.
 pub(super) struct Running {
-    socket: Address,
+    pub(super) socket: Address,
     switch: backend::Backend,
     wire: Wire,
     /// What drives the connection.

@@ -72,8 +72,7 @@ impl Status {
     }
 
     async fn ask(&self) -> anyhow::Result<Answer> {
-        let socket = self.daemon.socket();
-        let switch = Running::connect(&socket).await?;
+        let switch = self.daemon.connect().await?;
         let status = switch.status().await?;
         let told = match own_info(&status) {
             Some(info) => Told::Own(info),
@@ -81,7 +80,7 @@ impl Status {
         };
         Ok(Answer {
             pods: list_pods(&switch).await,
-            socket,
+            socket: switch.socket.clone(),
             status,
             told,
         })
