@@ -204,7 +204,7 @@ impl Check<'_> {
         self.label("handler", &row.name);
         let route = row.value.as_ref()?;
         let scheduling = self.scheduling(&route.scheduling);
-        let backend = self.target(route.target.as_ref()?, known)?;
+        let backend = self.target(&row.name.value, route.target.as_ref()?, known)?;
         let same_name = || row.name.value.clone();
         Some(Found {
             name: row.name.clone(),
@@ -214,13 +214,18 @@ impl Check<'_> {
         })
     }
 
-    fn target<'k>(&mut self, target: &At<Target>, known: &'k [Known]) -> Option<&'k Known> {
+    fn target<'k>(
+        &mut self,
+        handler: &str,
+        target: &At<Target>,
+        known: &'k [Known],
+    ) -> Option<&'k Known> {
         match &target.value {
             Target::Socket(text) => with_socket(known, Address::parse(text).ok().as_ref()),
             Target::Backend(name) => {
                 let backend = with_name(known, name);
                 if backend.is_none() && !self.written.partial {
-                    self.no_backend(name, &target.place, known);
+                    self.no_backend(handler, name, &target.place, known);
                 }
                 backend
             }
@@ -254,7 +259,15 @@ impl Check<'_> {
     }
 
     fn default_hint(&self) -> String {
-        let first = self.written.handlers.first();
+        let handlers = &self.written.handlers;
+        let stray = handlers
+            .iter()
+            .find(|row| row.name.value == Key::Default.name());
+        let target = stray.and_then(|row| row.value.as_ref()?.target.as_ref());
+        if let Some(Target::Backend(name)) = target.map(|target| &target.value) {
+            return format!("default = {name:?} above the first [table], not in [handlers]");
+        }
+        let first = handlers.first();
         format!(
             "default = {:?}",
             first.map_or("runc", |row| &row.name.value)
@@ -287,10 +300,13 @@ impl Check<'_> {
         self.problems.tell(&socket.place, what, hint);
     }
 
-    fn no_backend(&mut self, name: &str, place: &Place, known: &[Known]) {
+    fn no_backend(&mut self, handler: &str, name: &str, place: &Place, known: &[Known]) {
         let names = known.iter().map(|backend| backend.name.value.as_str());
         // Looked for only if it is told: there may be thousands of either.
         let hint = fmt::from_fn(|f| match nearest(name, names.clone()) {
+            _ if Key::is_of_head(handler) => {
+                write!(f, "the key {handler:?} above the first [table]")
+            }
             _ if name.contains('/') => write!(f, "socket = {name:?}"),
             Some(name) => f.write_str(&name),
             None => f.write_str("the path of its socket"),

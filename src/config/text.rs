@@ -4,6 +4,7 @@
 
 mod rows;
 mod scheduling;
+mod stray;
 
 use std::fmt::{self, Display};
 
@@ -164,7 +165,9 @@ impl Walk<'_> {
             if self.written.rows > MOST_ROWS {
                 return self.too_many(&entry);
             }
-            row(self, &entry);
+            if !self.stray(table.key, &entry) {
+                row(self, &entry);
+            }
         }
     }
 

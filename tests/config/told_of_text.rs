@@ -120,6 +120,46 @@ fn a_wrong_type_is_told_with_what_is_right() {
 }
 
 #[test]
+fn a_key_of_the_head_below_a_table_is_told_as_that() {
+    told(
+        "default = 'runc'
+        [handlers]
+        runc = '/run/runc.sock'
+        watch = true
+        drain = '5s'
+        max_message = '2GiB'
+        [backends]
+        list_timeout = '2s'
+        allow_uids = [0]
+        [log]
+        start_wait = '1s'
+        [metrics]
+        drain = '10s'",
+        expect![[r#"
+            criswitch.toml:4:9: "watch" is a key of the head, not of [handlers]; try it above the first [table]
+            criswitch.toml:5:17: no backend is named "5s"; try the key "drain" above the first [table]
+            criswitch.toml:6:9: "max_message" is a key of the head, not of [handlers]; try it above the first [table]
+            criswitch.toml:6:23: "2GiB" is above the limit of 1GiB; try "1GiB" or less
+            criswitch.toml:8:9: "list_timeout" is a key of the head, not of [backends]; try it above the first [table]
+            criswitch.toml:9:9: "allow_uids" is a key of the head, not of [backends]; try it above the first [table]
+            criswitch.toml:11:9: "start_wait" is a key of the head, not of [log]; try it above the first [table]
+            criswitch.toml:13:9: "drain" is a key of the head, not of [metrics]; try it above the first [table]"#]],
+    );
+    told(
+        "[handlers]\ndefault = 'runc'\nrunc = '/run/runc.sock'",
+        expect![[
+            r#"criswitch.toml:1:1: "default" is missing: the handler of pods without a RuntimeClass; try default = "runc" above the first [table], not in [handlers]"#
+        ]],
+    );
+    told(
+        "[handlers]\nrunc = '/run/runc.sock'\n[log]\ndefault = 'runc'",
+        expect![[
+            r#"criswitch.toml:4:1: "default" is a key of the head, not of [log]; try it above the first [table]"#
+        ]],
+    );
+}
+
+#[test]
 fn broken_toml_is_told_once_a_line() {
     told(
         "a = { b = , c = }",
