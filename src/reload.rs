@@ -231,11 +231,22 @@ fn fixed_keys(before: &Config, after: &Config) -> Vec<String> {
         (Key::LogFormat, before.log.format != after.log.format),
         (Key::MetricsListen, before.metrics != after.metrics),
     ];
-    let changed = keys.iter().filter(|(_, changed)| *changed);
+    let changed = keys.into_iter().filter(|(_, changed)| *changed);
     changed
         .map(|(key, _)| {
-            let name = key.name();
-            format!("\"{name}\" cannot change without a restart; set it back, or restart criswitch")
+            let (name, from, to) = (key.name(), quoted(before, key), quoted(after, key));
+            let place = after.places.get(&key);
+            let place = place.map_or_else(String::new, |place| format!("{place}: "));
+            format!("{place}\"{name}\" cannot change from {from} to {to} without a restart; set it back, or restart criswitch")
         })
         .collect()
+}
+
+/// As a file would have it.
+fn quoted(config: &Config, key: Key) -> String {
+    let value = config.setting(key);
+    match key {
+        Key::AllowUids => value,
+        _ => format!("{value:?}"),
+    }
 }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use bytesize::ByteSize;
 use criswitch::config::{Config, Handler, Key, Table};
 use criswitch::cri::CgroupDriver;
 use serde_json::{Value, json};
@@ -80,29 +79,8 @@ pub(super) fn json(
 }
 
 fn settings(config: &Config) -> anyhow::Result<String> {
-    let rows = Key::ALL.map(|key| [key.name().to_owned(), setting(config, key)]);
+    let rows = Key::ALL.map(|key| [key.name().to_owned(), config.setting(key)]);
     columns(&["KEY", "VALUE"], rows)
-}
-
-fn setting(config: &Config, key: Key) -> String {
-    match key {
-        Key::Listen => config.listen.to_string(),
-        Key::Default => config.table.default.name.clone(),
-        Key::Drain => duration(config.drain),
-        Key::MaxMessage => ByteSize(config.max_message as u64).to_string(),
-        Key::StartWait => duration(config.start_wait),
-        Key::ListTimeout => duration(config.list_timeout),
-        Key::StaleLists => duration(config.stale_lists),
-        Key::AllowUids => format!("{:?}", config.allow_uids),
-        Key::Watch => config.watch.to_string(),
-        Key::LogLevel => config.log.levels.to_string(),
-        Key::LogFormat => config.log.format.name().to_owned(),
-        Key::MetricsListen => config
-            .metrics
-            .as_ref()
-            .map(ToString::to_string)
-            .unwrap_or_default(),
-    }
 }
 
 fn handlers(table: &Table) -> anyhow::Result<String> {

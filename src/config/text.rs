@@ -6,6 +6,7 @@ mod rows;
 mod scheduling;
 mod stray;
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 
 use toml::Spanned;
@@ -103,6 +104,17 @@ impl Written {
     /// The row of a key, if a file has one.
     pub(super) fn key(&self, key: Key) -> Option<&Row<At<String>>> {
         self.keys.iter().find(|row| row.name.value == key.name())
+    }
+
+    /// Where each key's value is.
+    pub(super) fn places(&self) -> BTreeMap<Key, Place> {
+        let places = self.keys.iter().filter_map(|row| {
+            let place = row.value.as_ref()?.place.clone();
+            Some((Key::named(&row.name.value)?, place))
+        });
+        let uids = self.allow_uids.iter();
+        let uids = uids.map(|row| (Key::AllowUids, row.name.place.clone()));
+        places.chain(uids).collect()
     }
 }
 

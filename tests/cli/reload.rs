@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use criswitch::cri::StatusRequest;
+use expect_test::expect;
 use serde_json::Value as Json;
 use tempfile::TempDir;
 use tonic::Code;
@@ -209,18 +210,23 @@ async fn a_wrong_configuration_is_told_with_78_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_needs_a_restart_is_refused_by_name() {
-    let node = Node::start("").await;
-    node.write("log.format = \"json\"", &node.kata());
+async fn what_needs_a_restart_is_refused_by_name_with_its_place_and_values() {
+    let node = Node::start("allow_uids = [0, 1000]").await;
+    node.write("max_message = \"1MiB\"", &node.kata());
+    node.files.write(
+        "conf.d/a.toml",
+        "[log]\nformat = \"json\"\n[metrics]\nlisten = \"[::1]:9199\"\n",
+    );
     let outcome = node.reload().await;
     assert_eq!(outcome.code, 78);
-    assert!(
-        outcome
-            .stderr
-            .starts_with("\"log.format\" cannot change without a restart"),
-        "{}",
-        outcome.stderr
-    );
+    let told = outcome.stderr.replace(text(&node.files.path("")), "");
+    expect![[r#"
+        criswitch.toml:4:15: "max_message" cannot change from "16.0 MiB" to "1.0 MiB" without a restart; set it back, or restart criswitch
+        "allow_uids" cannot change from [0, 1000] to [0] without a restart; set it back, or restart criswitch
+        conf.d/a.toml:2:10: "log.format" cannot change from "auto" to "json" without a restart; set it back, or restart criswitch
+        conf.d/a.toml:4:10: "metrics.listen" cannot change from "" to "[::1]:9199" without a restart; set it back, or restart criswitch
+        criswitch: not reloaded: nothing has changed
+    "#]].assert_eq(&told);
     node.until("kata", Code::InvalidArgument).await;
     node.end().await;
 }
