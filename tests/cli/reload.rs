@@ -149,7 +149,7 @@ async fn the_command_prints_what_has_changed() {
     assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
     assert_eq!(
         outcome.stdout,
-        "handler added: kata\nbackend added: kata\nsettings changed\n"
+        "handler added: kata\nbackend added: kata\nsettings changed: drain\n"
     );
     node.until("kata", Code::Ok).await;
     node.write("drain = \"3s\"", "");
@@ -173,7 +173,30 @@ async fn what_means_nothing_before_the_next_start_is_no_change() {
     node.files.write("criswitch.toml", &main);
     assert_eq!(node.reload().await.stdout, "nothing changed\n");
     node.write("drain = \"3s\"", "");
-    assert_eq!(node.reload().await.stdout, "settings changed\n");
+    assert_eq!(node.reload().await.stdout, "settings changed: drain\n");
+    node.end().await;
+}
+
+#[tokio::test]
+async fn settings_that_have_changed_are_named() {
+    let node = Node::start("").await;
+    let backend = |name: &str, fields: &str| {
+        let socket = node.new.socket();
+        format!("kata = {name:?}\n[backends]\n{name} = {{ socket = {socket:?}{fields} }}")
+    };
+    node.write("", &backend("new", ""));
+    assert_eq!(node.reload().await.code, 0);
+    let head = "list_timeout = \"3s\"\nstale_lists = \"1m\"\nlog.level = \"debug\"";
+    node.write(head, &backend("new", ""));
+    assert_eq!(
+        node.reload().await.stdout,
+        "settings changed: list_timeout, stale_lists, log.level\n"
+    );
+    let fields = ", list_timeout = \"5s\", adopt = true";
+    node.write(head, &backend("other", fields));
+    let told = node.reload().await.stdout;
+    let names = "name of backend other, list_timeout of backend other, adopt of backend other";
+    assert_eq!(told, format!("settings changed: {names}\n"));
     node.end().await;
 }
 

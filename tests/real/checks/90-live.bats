@@ -79,7 +79,7 @@ new = \"$DIR/containerd-2.sock\""
 @test "the default moves by SIGHUP: new pods go to the new containerd, the others stay where they are" {
   sed -e 's/^runc = "old"/runc = "new"/' -e '1i watch = true' "$LIVE/criswitch.toml" | write criswitch.toml
   equal "what has changed" "$(printf '%s\n' 'handler moved: runc from old to new' \
-    'backend draining: old, which owns 2 pods and 2 containers' 'settings changed')" \
+    'backend draining: old, which owns 2 pods and 2 containers' 'settings changed: watch')" \
     "$(what_changed kill -HUP "$(cat "$DIR/live.pid")")"
   equal "version" "$(crictl_at 2 version)" "$(live version)"
   new_service fourth ""
