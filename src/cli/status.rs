@@ -59,13 +59,17 @@ impl Status {
     async fn watch(&self) -> anyhow::Result<Verdict> {
         let clear = terminal::width().map_or("", |_| CLEAR);
         loop {
-            let text = match self.ask().await {
-                Ok(answer) => self.text(&answer)?,
-                // It is being restarted, perhaps.
-                Err(error) => terminal::wrapped(&format!("{error:#}\n")),
+            let asked = self.ask().await;
+            let text = match &asked {
+                Ok(answer) => self.text(answer)?,
+                Err(_) => String::new(),
             };
             if !is_read(&format!("{clear}{text}"))? {
                 return Ok(Verdict::Fine);
+            }
+            // It is being restarted, perhaps. Programs read only what it is.
+            if let Err(error) = asked {
+                terminal::complain(&format!("{error:#}\n"));
             }
             tokio::time::sleep(PERIOD).await;
         }

@@ -1,16 +1,16 @@
 //! What is said where nobody answers who is asked.
 
 use std::fs::{self, Permissions};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use expect_test::expect;
 
 use crate::reload::{Files, Node};
-use crate::{run, run_beside, text};
+use crate::{command, run, run_beside, text};
 
 const ROWS: &str = "default = \"runc\"\n[handlers]\nrunc = \"/run/runc.sock\"\n";
 
@@ -148,4 +148,25 @@ fn a_file_that_cannot_be_read_is_told_and_nobody_is_asked() {
             outcome.stderr
         );
     }
+}
+
+#[test]
+fn who_looks_again_and_again_gets_no_words_between_the_documents() {
+    let files = Files::new();
+    listens_on(&files, &files.path("socket"));
+    let mut watch = command(&[
+        "status",
+        "--watch",
+        "--json",
+        "--config",
+        text(&files.main()),
+    ]);
+    watch.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut watch = watch.spawn().unwrap();
+    let mut told = BufReader::new(watch.stderr.take().unwrap()).lines();
+    let told = told.next().unwrap().unwrap();
+    watch.kill().unwrap();
+    assert!(told.contains("cannot connect"), "{told}");
+    let output = watch.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "");
 }
