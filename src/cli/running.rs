@@ -1,5 +1,6 @@
 //! The switch that serves on a socket, as it tells of itself there: what `reload`, `status` and `pods` ask.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -99,6 +100,8 @@ pub(super) struct Running {
     pub(super) socket: Address,
     switch: backend::Backend,
     wire: Wire,
+    /// Whether there was a good reply over this connection.
+    answered: Cell<bool>,
     /// What drives the connection.
     _connection: tokio::task::JoinHandle<()>,
 }
@@ -125,6 +128,7 @@ impl Running {
             socket: socket.clone(),
             switch,
             wire,
+            answered: Cell::new(false),
             _connection: tokio::spawn(drive(connection)),
         })
     }
@@ -190,18 +194,18 @@ impl Running {
                 row.name
             );
         };
-        reply.map_err(|error| self.failed(&error))
+        let reply = reply.map_err(|error| self.failed(&error))?;
+        self.answered.set(true);
+        Ok(reply)
     }
 
     /// What a call came to, without the name that only this process has for it.
     fn failed(&self, error: &anyhow::Error) -> anyhow::Error {
-        let Some(status) = error.downcast_ref::<Status>() else {
-            return anyhow::anyhow!("{}: {error:#}", self.socket);
-        };
-        let named = self.switch.unavailable("");
-        let message = status.message();
-        let cause = message.strip_prefix(named.message()).unwrap_or(message);
-        not_there(&self.socket, cause)
+        let words = probe::words(&self.switch, error, self.answered.get());
+        match error.is::<Status>() {
+            true => not_there(&self.socket, &words),
+            false => anyhow::anyhow!("{}: {words}", self.socket),
+        }
     }
 }
 

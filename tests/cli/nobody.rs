@@ -60,7 +60,9 @@ async fn who_finds_another_server_than_a_runtime_is_told_where() {
         }
     });
     // What breaks first is not always the same.
+    let other = "DIR/socket: what listens there does not speak gRPC, or has just ended: ";
     let told = refused(&files).await;
+    assert_eq!(told.matches(other).count(), 3, "{told}");
     assert_eq!(told.lines().count(), 3, "{told}");
     assert_eq!(told.matches("DIR/socket: ").count(), 3, "{told}");
     assert_eq!(
@@ -70,6 +72,15 @@ async fn who_finds_another_server_than_a_runtime_is_told_where() {
         "{told}"
     );
     assert!(!told.contains("backend"), "{told}");
+    let probed = files.path("probed.toml");
+    let rows = format!("default = \"a\"\n[handlers]\na = {socket:?}\n");
+    files.write("probed.toml", &rows);
+    let outcome = run_beside(&["check", "--probe", "--config", text(&probed)]).await;
+    let told = outcome.stdout.replace(text(&files.path("")), "DIR/");
+    let other =
+        "\nbackend \"a\" (DIR/socket): what listens there does not speak gRPC, or has just ended: ";
+    assert_eq!(told.matches(other).count(), 1, "{told}");
+    assert_eq!(told.matches("DIR/socket").count(), 2, "{told}");
 }
 
 #[tokio::test]
