@@ -128,7 +128,8 @@ fn same_file(path: &Path, info: &Json) -> anyhow::Result<()> {
 fn heeds(pid: Pid) -> anyhow::Result<()> {
     let path = format!("/proc/{}/comm", pid.as_raw_nonzero());
     let name = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    if name.trim_end() != "criswitch" {
+    // A binary may have its target's name after its own.
+    if !name.starts_with("criswitch") {
         bail!(
             "process {} is {:?} here; try this command where criswitch runs, in its container or pod",
             pid.as_raw_nonzero(),
