@@ -103,14 +103,14 @@ fn backends(table: &Table) -> anyhow::Result<String> {
             .count();
         [
             backend.name.clone(),
-            backend.socket.to_string(),
             handlers.to_string(),
             duration(backend.list_timeout),
             if backend.adopt { "yes" } else { "no" }.to_owned(),
+            backend.socket.to_string(),
         ]
     });
     columns(
-        &["BACKEND", "SOCKET", "HANDLERS", "LIST TIMEOUT", "ADOPTS"],
+        &["BACKEND", "HANDLERS", "LIST TIMEOUT", "ADOPTS", "SOCKET"],
         rows,
     )
 }

@@ -30,7 +30,7 @@ impl Pods {
             let pods: Vec<Json> = found.iter().map(Found::json).collect();
             print(&format!("{:#}\n", json!({ "pods": pods })))
         } else {
-            let header = ["HANDLER", "BACKEND", "NAMESPACE/NAME", "STATE", "ID"];
+            let header = ["HANDLER", "BACKEND", "STATE", "ID", "NAMESPACE/NAME"];
             print(&columns(&header, found.iter().map(Found::row))?)
         }
     }
@@ -126,9 +126,9 @@ impl Found {
         [
             handler,
             self.backend.clone(),
-            self.name(),
             self.state().to_owned(),
             id,
+            self.name(),
         ]
     }
 

@@ -41,10 +41,10 @@ fn check_shows_the_table_as_it_will_run() {
         plain    crio     (its own default)
         runc     runc     runc
 
-        BACKEND  SOCKET                           HANDLERS  LIST TIMEOUT  ADOPTS
-        runc     /run/containerd/containerd.sock  1         2s            no
-        crio     /run/crio/crio.sock              2         2s            no
-        old      /run/old/containerd.sock         0         2s            yes
+        BACKEND  HANDLERS  LIST TIMEOUT  ADOPTS  SOCKET
+        runc     1         2s            no      /run/containerd/containerd.sock
+        crio     2         2s            no      /run/crio/crio.sock
+        old      0         2s            yes     /run/old/containerd.sock
     "#]]
     .assert_eq(&outcome.stdout);
 }

@@ -180,10 +180,10 @@ async fn pods_are_shown_where_they_are() {
         &["pods"],
         0,
         expect![[r#"
-        HANDLER  BACKEND  NAMESPACE/NAME  STATE  ID
-        kata     kata     default/pod-1   ready  ID
-        runc     runc     default/web     ready  ID
-    "#]],
+            HANDLER  BACKEND  STATE  ID             NAMESPACE/NAME
+            kata     kata     ready  ID  default/pod-1
+            runc     runc     ready  ID  default/web
+        "#]],
     )
     .await;
     // New pods go elsewhere; this one stays.

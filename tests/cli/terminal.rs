@@ -122,6 +122,30 @@ async fn what_is_wrong_is_told_in_whole_words_and_colours_on_a_terminal() {
     node.end().await;
 }
 
+#[tokio::test]
+async fn a_path_or_a_name_that_has_no_room_in_its_row_is_below_it() {
+    let socket = "/var/snap/microk8s/common/run/containerd.sock";
+    let files = main_file(&format!(
+        "default = \"microk8s\"\n[handlers]\nmicrok8s = {socket:?}\n"
+    ));
+    let shown = on_a_terminal(&["check", "--config", text(&files.main())]);
+    let row = format!("\nmicrok8s  1         2s            no\n    {socket}\n");
+    assert!(fits(&shown.stdout).ends_with(&row), "{}", shown.stdout);
+
+    let node = Node::start("").await;
+    let name = "node-problem-detector-5d78c9869d-xqzvw";
+    node.client().run_pod("runc", name).await.unwrap();
+    node.client().run_pod("runc", "web").await.unwrap();
+    let shown = on_a_terminal_beside(&["pods", "--config", text(&node.files.main())]).await;
+    let shown = fits(&shown.stdout);
+    assert!(
+        shown.contains(&format!("\n    default/{name}\n")),
+        "{shown}"
+    );
+    assert!(shown.ends_with("  default/web\n"), "{shown}");
+    node.end().await;
+}
+
 /// The headers of the tables in a text, as words.
 fn headers(text: &str) -> BTreeSet<Vec<&str>> {
     let is_title = |word: &str| word.bytes().all(|byte| byte.is_ascii_uppercase());
