@@ -125,7 +125,7 @@ struct Daemon {
     #[command(flatten)]
     file: File,
     /// The socket that it serves, where the configuration says another one by now.
-    #[arg(long, value_name = "PATH", value_parser = Address::parse)]
+    #[arg(long, value_name = "PATH", value_parser = socket)]
     socket: Option<Address>,
 }
 
@@ -304,6 +304,11 @@ impl Manifests {
     }
 }
 
+/// An argument that is a socket's path.
+fn socket(text: &str) -> Result<Address, String> {
+    Address::parse(text).map_err(|error| format!("{error}; try {}", error.hint()))
+}
+
 /// Writes to standard output; a reader that has seen enough, such as `head`, is no failure.
 fn print(text: &str) -> anyhow::Result<Verdict> {
     is_read(text).map(|_| Verdict::Fine)
@@ -320,12 +325,12 @@ fn is_read(text: &str) -> anyhow::Result<bool> {
 
 /// Help and version are answers, all else is a mistake.
 fn usage(error: &clap::Error) -> ExitCode {
-    error.print().ok();
     if error.use_stderr() {
-        ExitCode::from(USAGE)
-    } else {
-        ExitCode::SUCCESS
+        terminal::complain(&error.to_string());
+        return ExitCode::from(USAGE);
     }
+    error.print().ok();
+    ExitCode::SUCCESS
 }
 
 /// Problems name their places and stand for themselves; any other error says who tells it.

@@ -93,7 +93,8 @@ async fn another_runtimes_socket_is_told_from_a_daemons() {
 fn a_socket_that_can_be_none_is_wrong_usage() {
     let outcome = crate::run(&["reload", "--socket", "run/criswitch.sock"]);
     assert_eq!(outcome.code, 64);
-    assert!(outcome.stderr.contains("is relative"), "{}", outcome.stderr);
+    let told = "is relative; try an absolute path";
+    assert!(outcome.stderr.contains(told), "{}", outcome.stderr);
 }
 
 #[tokio::test]
