@@ -9,6 +9,9 @@ use crate::live::Live;
 use crate::owners::BackendId;
 use crate::wording::{self, counted};
 
+/// Before what is to be copied into a file, so that it has a line to itself.
+const BELOW: &str = "\n  ";
+
 /// The difference between two tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
@@ -66,8 +69,9 @@ impl Draining {
         };
         let line = format!("backend draining: {name}, {owns}");
         let needs = self.restart_needs.iter();
-        let needs = needs
-            .map(|needs| format!("until {name} is gone a restart needs under [backends]: {needs}"));
+        let needs = needs.map(|needs| {
+            format!("until {name} is gone a restart needs under [backends]:{BELOW}{needs}")
+        });
         [line].into_iter().chain(needs).collect()
     }
 }
@@ -165,7 +169,7 @@ impl Changes {
         })
     }
 
-    /// A line for each, and one more for what a restart needs.
+    /// A line for each; what is to be copied into a file is in another line below it.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let all = |what: &str, names: &[String]| -> Vec<String> {
@@ -195,7 +199,7 @@ impl Changes {
 
 impl fmt::Display for Changes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.lines().join("; "))
+        f.write_str(&self.lines().join("; ").replace(BELOW, " "))
     }
 }
 

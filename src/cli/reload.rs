@@ -158,6 +158,6 @@ fn show(outcome: &Json) -> anyhow::Result<()> {
     }
     let lines = outcome.pointer("/changes/lines").and_then(Json::as_array);
     let lines = lines.into_iter().flatten().filter_map(Json::as_str);
-    let text: String = lines.map(|line| format!("{line}\n")).collect();
+    let text: String = lines.map(terminal::wrapped_first).collect();
     print(&text).map(drop)
 }

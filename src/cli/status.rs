@@ -15,7 +15,7 @@ use serde_json::{Value as Json, json};
 
 use super::columns::{Paint, columns, painted};
 use super::probe::features_of;
-use super::running::{Backend, Info, Running, own_info};
+use super::running::{Backend, Info, Reload, Running, own_info};
 use super::{Status, Verdict, is_read, print, terminal};
 
 /// Between two looks with `--watch`.
@@ -157,17 +157,30 @@ fn configuration(info: &Info) -> String {
     for file in &info.configuration.files {
         text += &format!("  {file}\n");
     }
-    let Some(last) = &info.reloads.last else {
-        return text + "not reloaded since the start\n";
+    let last = match &info.reloads.last {
+        Some(last) => last_reload(last),
+        None => "not reloaded since the start\n".to_owned(),
     };
-    text += &format!("last reload {} ago: ", ago(&last.at));
+    terminal::wrapped(&text) + &last
+}
+
+fn last_reload(last: &Reload) -> String {
+    let mut before = format!("last reload {} ago: ", ago(&last.at));
     let lines = match (&last.changes, &last.problems) {
-        (_, Some(problems)) => format!("refused, nothing has changed\n{problems}"),
-        (Some(changes), None) => changes.lines.join("\n"),
-        (None, None) => "no outcome".to_owned(),
+        (_, Some(problems)) => {
+            let refused = ["refused, nothing has changed"].into_iter();
+            refused.chain(problems.lines()).map(str::to_owned).collect()
+        }
+        (Some(changes), None) => changes.lines.clone(),
+        (None, None) => vec!["no outcome".to_owned()],
     };
-    text += &lines.replace('\n', "\n  ");
-    terminal::wrapped(&(text + "\n"))
+    let mut text = String::new();
+    for line in lines {
+        let line = line.replace('\n', "\n  ");
+        text += &terminal::wrapped_first(&format!("{before}{line}"));
+        before = "  ".to_owned();
+    }
+    text
 }
 
 fn backends(info: &Info) -> anyhow::Result<String> {
@@ -291,9 +304,9 @@ fn needed_lines(info: &Info) -> String {
     let lines = backends.filter_map(|backend| {
         let line = backend.restart_needs.as_ref()?;
         let name = &backend.name;
-        Some(format!(
-            "until {name} is gone a restart needs under [backends]:\n  {line}\n"
-        ))
+        Some(terminal::wrapped_first(&format!(
+            "until {name} is gone a restart needs under [backends]:\n  {line}"
+        )))
     });
     lines.collect()
 }

@@ -111,7 +111,8 @@ with_old() {
 @test "a containerd that no file names any more is kept for its pod, with the line that a restart would need" {
   line="old = \"$DIR/containerd-1.sock\""
   equal "what has changed" "backend draining: old, which owns 1 pod and 1 container
-until old is gone a restart needs under [backends]: $line" "$(what_changed without_old)"
+until old is gone a restart needs under [backends]:
+  $line" "$(what_changed without_old)"
   equal "old" "[true,1,$(jq -c . <<<"\"${line//\"/\\\"}\"")]" "$(backend_has old '[.draining, .pods, .restartNeeds]')"
   the_pods second third fourth
   nobody_noticed second third fourth
