@@ -1,6 +1,6 @@
 //! `criswitch pods`: which pod is where.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use anyhow::bail;
 use criswitch::cri::{PodSandbox, PodSandboxState};
@@ -40,16 +40,7 @@ impl Pods {
         let info: Info = serde_json::from_value(switch.info_with_pods().await?)?;
         let listed = list_pods(&switch).await?;
         self.must_be_known(&info, &listed)?;
-        let owners: HashMap<&str, &str> = info
-            .backends
-            .iter()
-            .flat_map(|backend| {
-                backend
-                    .pod_ids
-                    .iter()
-                    .map(|id| (id.as_str(), backend.name.as_str()))
-            })
-            .collect();
+        let owners = info.owners();
         let pods = listed.into_iter().map(|pod| Found {
             backend: owners
                 .get(pod.id.as_str())

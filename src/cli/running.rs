@@ -1,6 +1,7 @@
 //! The switch that serves on a socket, as it tells of itself there: what `reload`, `status` and `pods` ask.
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -95,6 +96,17 @@ pub(super) struct Changes {
     pub(super) lines: Vec<String>,
 }
 
+impl Info {
+    /// The backend of each pod by its id, where they were asked for.
+    pub(super) fn owners(&self) -> HashMap<&str, &str> {
+        let owned = self.backends.iter().flat_map(|backend| {
+            let ids = backend.pod_ids.iter();
+            ids.map(|id| (id.as_str(), backend.name.as_str()))
+        });
+        owned.collect()
+    }
+}
+
 /// A connection to a switch.
 pub(super) struct Running {
     pub(super) socket: Address,
@@ -134,9 +146,18 @@ impl Running {
     }
 
     /// What its verbose Status says, whoever it is.
-    pub(super) async fn status(&self) -> anyhow::Result<StatusResponse> {
+    async fn status(&self) -> anyhow::Result<StatusResponse> {
         let status = self.call(&rpc::STATUS, &StatusRequest { verbose: true });
         StatusResponse::decode(status.await?).context("its Status cannot be read")
+    }
+
+    /// The same; a switch adds the ids of each backend's pods.
+    pub(super) async fn status_with_pods(&self) -> anyhow::Result<StatusResponse> {
+        let mut headers = own_headers();
+        headers.insert(WITH_PODS, HeaderValue::from_static("1"));
+        let request = StatusRequest { verbose: true };
+        let status = self.call_with(&rpc::STATUS, &headers, &request).await?;
+        StatusResponse::decode(status).context("its Status cannot be read")
     }
 
     /// Who it says that it is, whoever it is.
@@ -165,11 +186,7 @@ impl Running {
 
     /// As [`Running::info`], with the ids of each backend's pods.
     pub(super) async fn info_with_pods(&self) -> anyhow::Result<Json> {
-        let mut headers = own_headers();
-        headers.insert(WITH_PODS, HeaderValue::from_static("1"));
-        let request = StatusRequest { verbose: true };
-        let status = self.call_with(&rpc::STATUS, &headers, &request).await?;
-        self.own(&StatusResponse::decode(status).context("its Status cannot be read")?)
+        self.own(&self.status_with_pods().await?)
     }
 
     /// The message of its reply to `request`.

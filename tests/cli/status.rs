@@ -196,6 +196,13 @@ async fn pods_are_shown_where_they_are() {
         ),
     );
     assert_eq!(node.reload().await.code, 0);
+    // Nor is it counted where new ones go.
+    let shown = run(&node, &["status"]).await.stdout;
+    assert!(shown.contains("\nrunc (default)  runc     0 "), "{shown}");
+    let shown = run(&node, &["status", "--json"]).await.stdout;
+    let shown: Json = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["handlers"][0]["pods"], 0, "{shown}");
+    assert!(shown["backends"][0]["podIds"].is_null(), "{shown}");
     let outcome = run(&node, &["pods", "--json", "--handler", "runc"]).await;
     let shown: Json = serde_json::from_str(&outcome.stdout).unwrap();
     assert_eq!(shown["pods"].as_array().unwrap().len(), 1);
