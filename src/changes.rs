@@ -77,6 +77,11 @@ impl Draining {
 }
 
 impl Changes {
+    /// Whether nothing is other, nor wrong.
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Changes::default()
+    }
+
     /// What is other in `after`; `owns` as in [`Draining`].
     pub(crate) fn between(
         before: &Live,

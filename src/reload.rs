@@ -31,6 +31,8 @@ pub struct Reloads {
     pub refused: u64,
     /// What the last ones have come to, the newest at the end: each who asked for one finds its own.
     pub recent: VecDeque<Outcome>,
+    /// The last one that people want to see: where one has changed something, not another that found nothing to change.
+    pub last: Option<Outcome>,
 }
 
 /// What a reload has come to.
@@ -53,7 +55,20 @@ impl Reloads {
             count: 0,
             refused: 0,
             recent: VecDeque::new(),
+            last: None,
         }
+    }
+
+    fn remember(&mut self, outcome: &Outcome) {
+        let has_changed = self.last.as_ref().is_some_and(|last| last.result.is_ok());
+        let changes_nothing = outcome.result.as_ref().is_ok_and(Changes::is_empty);
+        if !(has_changed && changes_nothing) {
+            self.last = Some(outcome.clone());
+        }
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(outcome.clone());
     }
 
     /// As `Status` tells them.
@@ -62,7 +77,7 @@ impl Reloads {
             "begun": self.begun,
             "count": self.count,
             "refused": self.refused,
-            "last": self.recent.back().map(Outcome::json),
+            "last": self.last.as_ref().map(Outcome::json),
             "recent": self.recent.iter().map(Outcome::json).collect::<Vec<_>>(),
         })
     }
@@ -100,10 +115,7 @@ impl Switch {
             at: SystemTime::now(),
             result,
         };
-        if reloads.recent.len() == RECENT {
-            reloads.recent.pop_front();
-        }
-        reloads.recent.push_back(outcome.clone());
+        reloads.remember(&outcome);
         outcome
     }
 

@@ -87,6 +87,28 @@ async fn it_shows_backends_handlers_and_the_last_reload() {
 }
 
 #[tokio::test]
+async fn a_reload_that_found_nothing_to_change_hides_none_that_changed_something() {
+    let node = two_backends().await;
+    assert_eq!(node.reload().await.stdout, "nothing changed\n");
+    let shown = run(&node, &["status"]).await.stdout;
+    assert!(shown.contains(" ago: handler added: kata\n"), "{shown}");
+    assert_eq!(node.info().await["reloads"]["count"], 2);
+    // What was refused is over once the files are good again.
+    node.files.write("conf.d/a.toml", "drain = 1");
+    assert_eq!(node.reload().await.code, 78);
+    let shown = run(&node, &["status"]).await.stdout;
+    assert!(
+        shown.contains(" ago: refused, nothing has changed\n"),
+        "{shown}"
+    );
+    node.files.write("conf.d/a.toml", "");
+    assert_eq!(node.reload().await.stdout, "nothing changed\n");
+    let shown = run(&node, &["status"]).await.stdout;
+    assert!(shown.contains(" ago: nothing changed\n"), "{shown}");
+    node.end().await;
+}
+
+#[tokio::test]
 async fn a_handler_with_another_name_at_its_backend_is_shown_with_that() {
     let node = Node::start("").await;
     let row = |handler| format!("{{ backend = \"runc\", handler = {handler:?} }}");
