@@ -269,7 +269,13 @@ impl Daemon {
 
 impl Check {
     fn run(self) -> anyhow::Result<Verdict> {
-        let config = Config::load(&self.file.path)?;
+        let config = match Config::load(&self.file.path) {
+            Err(problems) if self.json => {
+                print(&check::problems_json(&problems)?)?;
+                return Err(problems.into());
+            }
+            loaded => loaded?,
+        };
         let probes = self.probe.then(|| probe::probe(&config)).transpose()?;
         let probes = probes.as_deref();
         let node = self.node.then(|| node::look(&config, probes, &self.root));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use criswitch::config::{Config, Handler, Key, Table};
+use criswitch::config::{Config, Handler, Key, Problems, Table};
 use criswitch::cri::CgroupDriver;
 use serde_json::{Value, json};
 
@@ -34,6 +34,23 @@ pub(super) fn text(
     Ok(parts.join("\n"))
 }
 
+/// For programs, of a configuration that is wrong: those that are told, and how many more there are.
+pub(super) fn problems_json(problems: &Problems) -> anyhow::Result<String> {
+    let told = problems.iter().map(|problem| {
+        json!({
+            "path": problem.place.path.display().to_string(),
+            "line": problem.place.line,
+            "column": problem.place.column,
+            "what": problem.what,
+            "try": problem.hint,
+        })
+    });
+    let told: Vec<Value> = told.collect();
+    let more = problems.len().saturating_sub(told.len());
+    let value = json!({ "problems": told, "more_problems": more });
+    Ok(serde_json::to_string_pretty(&value)? + "\n")
+}
+
 /// For programs: every field is there, null where nobody asked or it cannot be told; a unit ends a field's name.
 pub(super) fn json(
     config: &Config,
@@ -57,6 +74,8 @@ pub(super) fn json(
         })
     });
     let value = json!({
+        "problems": [],
+        "more_problems": 0,
         "listen": config.listen.to_string(),
         "default": table.default.name,
         "drain_ms": millis(config.drain),

@@ -67,7 +67,7 @@ pub(super) fn check(
         metrics: metrics?,
         table: table?,
         places: written.places(),
-        path: main.path().to_path_buf(),
+        path: main.path.to_path_buf(),
         files: files.iter().map(File::path).collect(),
         hash: files::hash(files),
     })

@@ -167,6 +167,7 @@ async fn programs_get_the_same_with_pods_and_features_of_each_handler() {
     let node = two_backends().await;
     let outcome = run(&node, &["status", "--json"]).await;
     let shown: Json = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(shown["criswitch"], true);
     assert_eq!(shown["handlers"][1]["pods"], 1);
     assert_eq!(shown["handlers"][1]["features"], json!([]));
     assert_eq!(shown["backends"][0]["state"], "ready");
