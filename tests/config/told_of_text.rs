@@ -92,7 +92,7 @@ fn a_wrong_type_is_told_with_what_is_right() {
             criswitch.toml:9:24: "socket" is a date, not a string; try text in quotes
             criswitch.toml:11:13: "c" is an integer, not a string; try "/run/containerd/containerd.sock"
             criswitch.toml:12:24: "socket" is a table, not a string; try text in quotes
-            criswitch.toml:13:54: "list_timeout" is an integer, not a string; try text in quotes
+            criswitch.toml:13:54: "list_timeout" is an integer, not a string; try "5s"
             criswitch.toml:13:65: "adopt" is a string, not a boolean; try true or false"#]],
     );
     told(
@@ -176,11 +176,11 @@ fn broken_toml_is_told_once_a_line() {
             criswitch.toml:5:3: not valid TOML: key with no value, expected `=`; try key = "value", each on one line"#]],
     );
     told(
-        "default = 'a'\ndefault = 'b'\n[handlers]\na = '/run/a'\na = '/run/b'\n[handlers]",
+        "default = 'a'\ndefault = 'b'\n[backends]\na = '/run/a'\n[handlers]\na = '/run/a'\n'a' = '/run/b'\n[handlers]",
         expect![[r#"
-            criswitch.toml:2:1: not valid TOML: duplicate key; try removing one of the two
-            criswitch.toml:5:1: not valid TOML: duplicate key; try removing one of the two
-            criswitch.toml:6:2: not valid TOML: duplicate key; try removing one of the two"#]],
+            criswitch.toml:2:1: not valid TOML: duplicate key "default", which is already at criswitch.toml:1:1; try removing one of the two
+            criswitch.toml:7:1: not valid TOML: duplicate key "a", which is already at criswitch.toml:6:1; try removing one of the two
+            criswitch.toml:8:2: not valid TOML: duplicate key "handlers"; try removing one of the two"#]],
     );
 }
 
