@@ -62,6 +62,13 @@ const STATUS_CODES: &str = "\
 Exit codes: 0 all is ready, 1 something is not, or criswitch is not there,
 78 the file after --config cannot be read.";
 
+const PODS_CODES: &str = "\
+Exit codes: 0 shown, 1 criswitch is not there or does not know such a
+backend or handler, 78 the file after --config cannot be read.";
+
+const MANIFESTS_CODES: &str = "\
+Exit codes: 0 printed, 78 the configuration is wrong.";
+
 const RELOAD_CODES: &str = "\
 Exit codes: 0 taken up, 1 criswitch is not there or does not say,
 78 refused: the configuration is wrong, and nothing has changed.";
@@ -86,6 +93,7 @@ enum Command {
     #[command(after_help = STATUS_CODES)]
     Status(Status),
     /// Show which pod is where.
+    #[command(after_help = PODS_CODES)]
     Pods(Pods),
     /// Make the daemon read its configuration again, and show what came of it.
     #[command(after_help = RELOAD_CODES)]
@@ -94,6 +102,7 @@ enum Command {
     #[command(after_help = CHECK_CODES)]
     Check(Check),
     /// Print the RuntimeClass of each handler of the table, for kubectl apply -f -.
+    #[command(after_help = MANIFESTS_CODES)]
     Manifests(Manifests),
     /// Print a configuration for the runtimes that are on this node.
     Discover(discover::Discover),
