@@ -22,7 +22,7 @@ use tonic::Status;
 use crate::address::Address;
 use crate::config::BackendConfig;
 use crate::counts::Ended;
-use crate::dialer::{self, Connection, Dialer};
+use crate::dialer::{self, Connection, Dialer, FileId};
 use crate::known::Known;
 use crate::link::{Link, State};
 use crate::memory::Memory;
@@ -198,7 +198,7 @@ impl Backend {
     }
 
     /// Which file its socket is now, `None` if there is none.
-    pub(crate) fn socket_file(&self) -> Option<(u64, u64)> {
+    pub(crate) fn socket_file(&self) -> Option<FileId> {
         dialer::file_at(&self.socket)
     }
 

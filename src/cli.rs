@@ -151,8 +151,9 @@ struct Check {
     /// Also look at this machine: the kubelet's and crictl's settings, the sockets; with --probe cgroup drivers too.
     #[arg(long)]
     node: bool,
-    /// Look at the machine below this directory, such as an image that is mounted there.
-    #[arg(long, value_name = "DIR", default_value = "/", requires = "node")]
+    /// Look at the machine below this directory, such as an image that is mounted there. The configuration is that of
+    /// --config all the same.
+    #[arg(long, value_name = "DIR", default_value = "/", requires = "node", value_parser = directory)]
     root: PathBuf,
 }
 
@@ -356,4 +357,14 @@ fn failed(error: &anyhow::Error) -> ExitCode {
     }
     terminal::complain(&format!("criswitch: {error:#}\n"));
     ExitCode::from(FAILED)
+}
+
+fn directory(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.is_dir() {
+        true => Ok(path),
+        false => {
+            Err("there is no such directory; try that which a machine's / is mounted at".to_owned())
+        }
+    }
 }

@@ -53,11 +53,16 @@ impl Dialer {
     }
 }
 
-/// Which file an address leads to now, by device and number; `None` if to none.
-pub(crate) fn file_at(address: &Address) -> Option<(u64, u64)> {
+/// Which file it is: device and number, and when it was made, as a number may be given again.
+pub(crate) type FileId = (u64, u64, (i64, i64));
+
+/// Which file an address leads to now; `None` if to none.
+pub(crate) fn file_at(address: &Address) -> Option<FileId> {
     let Address::Unix(path) = address;
     let file = std::fs::metadata(path).ok()?;
-    Some((file.dev(), file.ino()))
+    // A socket's is never modified.
+    let made = (file.mtime(), file.mtime_nsec());
+    Some((file.dev(), file.ino(), made))
 }
 
 /// Why nothing connects to a backend that is the switch itself by another name, if it is: calls would go round for ever.

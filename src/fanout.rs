@@ -40,6 +40,15 @@ fn is_of_what_all_have(how: &Merge) -> bool {
     )
 }
 
+/// Backends that are to be told again, if the client gives up before they have answered.
+struct Unheard<'a>(&'a [Arc<Backend>]);
+
+impl Drop for Unheard<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|backend| backend.owe());
+    }
+}
+
 /// The message of a backend's part.
 type Message = (Arc<Backend>, Bytes);
 
@@ -182,7 +191,10 @@ impl Switch {
         new.for_each(|backend| backend.owe());
         let mut taken = None;
         let mut unreachable = None;
-        for Part { backend, result } in self.gather(call, backends).await {
+        let mut unheard = Unheard(backends);
+        let parts = self.gather(call, backends).await;
+        unheard.0 = &[];
+        for Part { backend, result } in parts {
             match result {
                 Ok(answer) if answer.code() == Code::Ok => {
                     taken = taken.or(Some(reply::of_answer(answer)));
@@ -202,27 +214,29 @@ impl Switch {
         taken.ok_or_else(|| unreachable.unwrap_or_else(status::no_backend).into())
     }
 
-    /// The default backend's reply, or the first one's that has an opinion on the cgroup driver.
+    /// The default backend's reply, or if it has no opinion on the cgroup driver, that of the first one which has and
+    /// tells it in time.
     async fn runtime_config(
         &self,
         call: &Call,
         backends: &[Arc<Backend>],
     ) -> Result<Reply, Failed> {
-        let mut lacks = None;
-        for Part { backend, result } in self.gather(call, backends).await {
-            let is_default = backend.id == call.live.speaker();
-            match result {
-                Ok(answer) if answer.code() == Code::Ok => return Ok(reply::of_answer(answer)),
-                Ok(answer) if answer.code() == Code::Unimplemented => {
-                    lacks = lacks.or(Some(answer));
-                }
-                Ok(answer) if is_default => return Err(Failed::Answer(Box::new(answer))),
-                Err(status) if is_default => return Err(status.into()),
-                Ok(_) | Err(_) => {}
-            }
+        let speaks = |backend: &&Arc<Backend>| backend.id == call.live.speaker();
+        let default = backends.iter().find(speaks);
+        let default = default.ok_or_else(status::no_backend)?;
+        let headers = &call.reading_headers();
+        let asked = default.ask(call.row, headers, call.body.clone());
+        let own = default.patiently(asked).await?;
+        if own.code() != Code::Unimplemented {
+            return Ok(reply::of_answer(own));
         }
-        lacks
-            .map(reply::of_answer)
-            .ok_or_else(|| status::no_backend().into())
+        let others = backends.iter().filter(|backend| !speaks(backend));
+        let asked = others.map(|backend| {
+            let asked = backend.ask(call.row, headers, call.body.clone());
+            tokio::time::timeout(backend.list_timeout(), asked)
+        });
+        let answers = join_all(asked).await.into_iter().flatten().flatten();
+        let told = answers.into_iter().find(|answer| answer.code() == Code::Ok);
+        Ok(reply::of_answer(told.unwrap_or(own)))
     }
 }

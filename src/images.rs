@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tonic::{Code, Status};
 
 use crate::answer::Answer;
@@ -74,7 +76,8 @@ impl Switch {
         let mut order: Vec<_> = backends.iter().collect();
         order.sort_by_key(|backend| Some(backend.id) != last);
         let headers = &call.reading_headers();
-        let (mut absent, mut unanswered, mut late) = (None, None, Vec::new());
+        let (mut absent, mut unanswered) = (None, None);
+        let mut late = FuturesUnordered::new();
         for backend in order {
             let ask = backend.ask(call.row, headers, call.body.clone());
             let mut ask = Box::pin(backend.patiently(ask));
@@ -85,11 +88,11 @@ impl Switch {
                     Err(failed) => unanswered = unanswered.or(Some(failed)),
                 },
                 // The others may have it.
-                Err(_) => late.push((backend, ask)),
+                Err(_) => late.push(async move { (backend, ask.await) }),
             }
         }
-        for (backend, ask) in late {
-            match self.has_image(backend, ask.await) {
+        while let Some((backend, result)) = late.next().await {
+            match self.has_image(backend, result) {
                 Ok((answer, true)) => return self.found_image(call, backend, answer),
                 Ok((answer, false)) => absent = absent.or(Some(answer)),
                 Err(failed) => unanswered = unanswered.or(Some(failed)),

@@ -59,8 +59,11 @@
 
 use std::collections::HashSet;
 use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::task::JoinSet;
 
 pub mod address;
@@ -106,10 +109,16 @@ pub mod watch;
 pub mod wire;
 pub mod wording;
 
+use backend::Backend;
+use switch::Switch;
+
+/// The wait after a panic.
+const PANIC_PAUSE: Duration = Duration::from_secs(1);
+
 /// Serves `switch` on `listener` until `shutdown`, and for at most `drain` longer what is in flight then; meanwhile its
 /// metrics, on what was `passed` for them or where its configuration says.
 pub async fn serve(
-    switch: Arc<switch::Switch>,
+    switch: Arc<Switch>,
     listener: listener::Listener,
     passed: Option<metrics::PassedMetrics>,
     shutdown: impl Future<Output = ()>,
@@ -121,13 +130,13 @@ pub async fn serve(
 }
 
 /// Keeps `switch` connected to its backends, those that reloads add too, as long as the task lives.
-pub fn keep_connected(switch: &Arc<switch::Switch>) -> JoinSet<Infallible> {
+pub fn keep_connected(switch: &Arc<Switch>) -> JoinSet<Infallible> {
     let mut task = JoinSet::new();
     task.spawn(connect_all(Arc::clone(switch)));
     task
 }
 
-async fn connect_all(switch: Arc<switch::Switch>) -> Infallible {
+async fn connect_all(switch: Arc<Switch>) -> Infallible {
     let mut tables = switch.tables();
     let mut sessions = JoinSet::new();
     let mut connected = HashSet::new();
@@ -135,8 +144,8 @@ async fn connect_all(switch: Arc<switch::Switch>) -> Infallible {
         let live = switch.live();
         for backend in &live.backends {
             if connected.insert(backend.id) {
-                sessions.spawn(session::keep(Arc::clone(&switch), Arc::clone(backend)));
-                sessions.spawn(events::follow(Arc::clone(&switch), Arc::clone(backend)));
+                sessions.spawn(again(&switch, backend, session::keep));
+                sessions.spawn(again(&switch, backend, events::follow));
             }
         }
         // Those of a backend that is gone end by themselves.
@@ -145,6 +154,22 @@ async fn connect_all(switch: Arc<switch::Switch>) -> Infallible {
         tokio::select! {
             changed = tables.changed() => if changed.is_err() { std::future::pending().await },
             Some(_) = sessions.join_next() => {}
+        }
+    }
+}
+
+/// A backend's task to its end. One that panics is begun anew: what a backend sends must not cost its pods for good.
+fn again<F: Future<Output = ()> + Send + 'static>(
+    switch: &Arc<Switch>,
+    backend: &Arc<Backend>,
+    task: fn(Arc<Switch>, Arc<Backend>) -> F,
+) -> impl Future<Output = ()> + Send + 'static {
+    let (switch, backend) = (Arc::clone(switch), Arc::clone(backend));
+    async move {
+        let run = || AssertUnwindSafe(task(Arc::clone(&switch), Arc::clone(&backend)));
+        while run().catch_unwind().await.is_err() {
+            tracing::error!(backend = %backend.name(), "a fault of criswitch's own ended what serves this backend; it is begun anew, please report it");
+            tokio::time::sleep(PANIC_PAUSE).await;
         }
     }
 }

@@ -93,12 +93,7 @@ impl Switch {
 
     /// The kubelet takes the default backend's cgroup driver for the node's.
     async fn compare_cgroup_driver(&self, backend: &Backend, wire: &Wire) -> Result<(), Status> {
-        let answer = own_call(backend, Some(wire), &rpc::RUNTIME_CONFIG, wire::frame(&[])).await?;
-        let driver = match answer.code() {
-            Code::Ok => Some(cgroup_driver(backend, &answer)?),
-            // It has no opinion.
-            _ => None,
-        };
+        let driver = told_cgroup_driver(backend, wire).await;
         backend.learn(|known| known.cgroup_driver = driver);
         let live = self.live();
         let default = live.backend(live.speaker())?;
@@ -129,8 +124,8 @@ impl Switch {
         let row = &rpc::UPDATE_RUNTIME_CONFIG;
         let answer = own_call(backend, Some(wire), row, config).await?;
         if !matches!(answer.code(), Code::Ok | Code::Unimplemented) {
-            let text = answer.plain_text();
-            tracing::warn!(backend = %backend.name(), %text, "it refuses the runtime configuration");
+            let text = &*answer.plain_text();
+            tracing::warn!(backend = %backend.name(), text, "it refuses the runtime configuration");
         }
         Ok(())
     }
@@ -190,6 +185,25 @@ pub(crate) const WRONG_CGROUP_DRIVER: &str = "its cgroup driver is not the defau
 pub(crate) fn cgroup_driver(backend: &Backend, answer: &Answer) -> Result<u64, Status> {
     let driver = wire::varint(&backend.message(answer)?, &[1, 1]);
     driver.map_err(|fault| backend.malformed(&fault))
+}
+
+/// The cgroup driver that a backend tells of; none where it has no opinion, or none that can be read: its pods are
+/// served all the same.
+async fn told_cgroup_driver(backend: &Backend, wire: &Wire) -> Option<u64> {
+    let answer = own_call(backend, Some(wire), &rpc::RUNTIME_CONFIG, wire::frame(&[])).await;
+    let driver = match answer {
+        Ok(answer) if answer.code() != Code::Ok => return None,
+        Ok(answer) => cgroup_driver(backend, &answer),
+        Err(status) => Err(status),
+    };
+    // Of a connection that is lost its end tells.
+    if let Err(status) = driver.as_ref()
+        && status.code() != Code::Unavailable
+    {
+        let cause = status.message();
+        tracing::warn!(backend = %backend.name(), cause, "its cgroup driver cannot be read");
+    }
+    driver.ok()
 }
 
 /// A call of the switch's own, over `wire` while the backend is not ready.

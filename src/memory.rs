@@ -92,7 +92,7 @@ impl Memory {
         }
     }
 
-    /// Reads `body`, of at most `limit` bytes, to its end; `head` is counted with it.
+    /// Reads `body`, of at most `limit` bytes, to its end; `head` and trailers are counted with it.
     ///
     /// # Errors
     /// [`Unread`]; nothing of it is held then.
@@ -113,7 +113,10 @@ impl Memory {
                     held.grow(data.len())?;
                     whole.push(data);
                 }
-                Err(frame) => trailers = frame.into_trailers().ok(),
+                Err(frame) => {
+                    trailers = frame.into_trailers().ok();
+                    held.grow(trailers.as_ref().map_or(0, size))?;
+                }
             }
         }
         let body = whole.into_bytes();
@@ -304,6 +307,20 @@ mod tests {
         assert_eq!(memory.used(), 9 + PER_HEADER);
         drop(whole);
         assert_eq!(memory.used(), 0);
+    }
+
+    #[tokio::test]
+    async fn trailers_count_with_their_body() {
+        let memory = Memory::of(1000);
+        let trailers = HeaderMap::from_iter([(
+            http::HeaderName::from_static("name"),
+            http::HeaderValue::from_static("value"),
+        )]);
+        let frames = [Ok::<_, Infallible>(Frame::trailers(trailers))];
+        let body = StreamBody::new(stream::iter(frames));
+        let whole = memory.read(&HeaderMap::new(), body, 0).await.unwrap();
+        assert_eq!(memory.used(), 9 + PER_HEADER);
+        drop(whole);
     }
 
     #[test]

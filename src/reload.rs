@@ -249,7 +249,13 @@ fn fixed_keys(before: &Config, after: &Config) -> Vec<String> {
             let (name, from, to) = (key.name(), quoted(before, key), quoted(after, key));
             let place = after.places.get(&key);
             let place = place.map_or_else(String::new, |place| format!("{place}: "));
-            format!("{place}\"{name}\" cannot change from {from} to {to} without a restart; set it back, or restart criswitch")
+            let also = match key {
+                Key::Listen => ", after ListenStream= of criswitch.socket if systemd holds it",
+                _ => "",
+            };
+            format!(
+                "{place}\"{name}\" cannot change from {from} to {to} without a restart; set it back, or restart criswitch{also}"
+            )
         })
         .collect()
 }

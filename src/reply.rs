@@ -1,28 +1,28 @@
 //! Replies to the client. A body here cannot fail: whatever breaks ends it with a status in the trailers, so that no
 //! reply that was cut off looks complete.
 
-use std::collections::VecDeque;
+mod bodies;
+
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_util::Stream;
 use http::{HeaderMap, HeaderValue, header};
-use http_body::{Body as _, Frame, SizeHint};
+use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 use tonic::Status;
 
 use crate::answer::Answer;
-use crate::backend::{Backend, error_chain};
+use crate::backend::Backend;
 use crate::counts::{Counts, Reason};
 use crate::ending::Cut;
-use crate::memory::{Held, Memory, Unread};
+use crate::memory::Memory;
 use crate::rpc::List;
 use crate::telemetry::CallLog;
 use crate::{status, wire};
+use bodies::{Counted, Holding, Passed, Watched, Whole};
 
 /// A reply on its way to the client.
 pub type Reply = http::Response<Body>;
@@ -186,203 +186,38 @@ pub fn ok_trailers() -> HeaderMap {
     )])
 }
 
-/// A backend's body; its death in the middle becomes a status.
-struct Passed {
-    inner: Incoming,
-    backend: Arc<Backend>,
-    list: Option<List>,
-    /// A status has been seen, so the end is one.
-    ended: bool,
-}
-
-impl http_body::Body for Passed {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let cause = match ready!(Pin::new(&mut self.inner).poll_frame(cx)) {
-            Some(Ok(frame)) => {
-                self.ended |= frame
-                    .trailers_ref()
-                    .is_some_and(|trailers| trailers.contains_key(GRPC_STATUS));
-                if let (true, Some(list)) = (self.ended, self.list) {
-                    self.backend.learn(|known| known.lists.outdate(list));
-                }
-                return Poll::Ready(Some(Ok(frame)));
-            }
-            _ if self.ended => return Poll::Ready(None),
-            Some(Err(error)) => error_chain(&error),
-            None => "its reply ended without a status".to_owned(),
-        };
-        self.ended = true;
-        let status = status::unavailable(&self.backend.name(), &self.backend.socket, &cause);
-        Poll::Ready(Some(Ok(Frame::trailers(trailers(&status)))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.ended && self.inner.is_end_stream()
-    }
-}
-
-/// Frames that are all there.
-struct Whole(VecDeque<Frame<Bytes>>);
-
-impl http_body::Body for Whole {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.0.pop_front().map(Ok))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// At least: a length that is certain would become a header.
-    fn size_hint(&self) -> SizeHint {
-        let data = self.0.iter().filter_map(Frame::data_ref);
-        let mut hint = SizeHint::new();
-        hint.set_lower(data.map(|data| data.len() as u64).sum());
-        hint
-    }
-}
-
-/// A body whose data is held in the memory of its client's connection, also when it waits in that to be sent.
-struct Counted {
-    /// None once it was ended.
-    inner: Option<Body>,
-    /// What is there of it.
-    held: Held,
-    rpc: &'static str,
-    limit: usize,
-    /// Where it is told if it was refused.
-    counts: Arc<Counts>,
-}
-
-impl Counted {
-    fn hold(&mut self, data: Bytes) -> Result<Bytes, Unread> {
-        let missing = data.len().saturating_sub(self.held.bytes());
-        self.held.grow(missing)?;
-        Ok(self.held.split(data.len()).with(data))
-    }
-}
-
-impl http_body::Body for Counted {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let Some(inner) = &mut self.inner else {
-            return Poll::Ready(None);
-        };
-        let Some(Ok(frame)) = ready!(Pin::new(inner).poll_frame(cx)) else {
-            return Poll::Ready(None);
-        };
-        let frame = match frame.into_data() {
-            Err(frame) => frame,
-            Ok(data) => match self.hold(data) {
-                Ok(data) => Frame::data(data),
-                Err(_) => {
-                    self.inner = None;
-                    self.counts.refuse(Reason::Unread);
-                    let status = status::unread_replies(self.rpc, self.limit);
-                    Frame::trailers(trailers(&status))
-                }
-            },
-        };
-        Poll::Ready(Some(Ok(frame)))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner
-            .as_ref()
-            .is_none_or(http_body::Body::is_end_stream)
-    }
-}
-
-/// A body, and what is held as long as it lasts.
-struct Holding<T> {
-    inner: Body,
-    _held: T,
-}
-
-impl<T: Unpin> http_body::Body for Holding<T> {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Pin::new(&mut self.inner).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-}
-
-/// A body whose end is told, and that ends at the latest when it is cut.
-struct Watched {
-    inner: Body,
-    log: CallLog,
-    /// None once it was.
-    cut: Option<Cut>,
-}
-
-impl http_body::Body for Watched {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let Watched { inner, log, cut } = &mut *self;
-        let frame = match log.step(|| Pin::new(&mut *inner).poll_frame(cx)) {
-            Poll::Ready(Some(Ok(frame))) => frame,
-            Poll::Ready(None) => return Poll::Ready(None),
-            Poll::Pending => {
-                let Some(ends) = cut else {
-                    return Poll::Pending;
-                };
-                let status = ready!(ends.as_mut().poll(cx));
-                *cut = None;
-                // Nothing more is wanted of the backend.
-                *inner = Body::default();
-                Frame::trailers(trailers(&status))
-            }
-        };
-        if let Some(data) = frame.data_ref() {
-            log.sent(data.len());
-        }
-        if let Some(code) = frame
-            .trailers_ref()
-            .and_then(|trailers| trailers.get(GRPC_STATUS))
-        {
-            log.end(text(code));
-        }
-        Poll::Ready(Some(Ok(frame)))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::future::ready;
+    use std::time::Duration;
+
+    use futures_util::stream;
+    use http_body_util::BodyExt;
+
     use super::*;
+    use crate::ending::Ending;
+    use crate::rpc;
+
+    #[tokio::test]
+    async fn a_body_that_never_waits_ends_when_it_is_cut() {
+        let data = || Some((Ok(Frame::data(Bytes::from_static(b"more"))), ()));
+        let endless = of_frames(stream::unfold((), move |()| ready(data())));
+        let log = CallLog::begin(&rpc::LIST_PODS, &HeaderMap::new(), &Arc::default());
+        let ending = Ending::default();
+        let cut = ending.cut("ListPodSandbox", None);
+        ending.cut_off(Duration::ZERO);
+        let mut body = watched(endless, log, cut).into_body();
+        let mut frames = 0;
+        let end = loop {
+            match body.frame().await.unwrap().unwrap().into_trailers() {
+                Ok(end) => break end,
+                Err(_) => frames += 1,
+            }
+            assert!(frames < 1000, "it goes on");
+        };
+        assert_eq!(end.get(GRPC_STATUS).unwrap(), "14");
+        assert!(body.frame().await.is_none());
+    }
 
     #[test]
     fn an_answer_whose_headers_end_it_is_not_followed_by_an_empty_frame() {

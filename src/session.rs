@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::backend::{Backend, CLOSED, Wire, error_chain};
-use crate::dialer::{self, Connection};
+use crate::dialer::{self, Connection, FileId};
 use crate::link::State;
 use crate::switch::Switch;
 
@@ -215,7 +215,7 @@ async fn repay(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallib
 }
 
 /// Ends when the socket's path leads to another file than the connection does.
-async fn replaced(backend: &Backend, file: Option<(u64, u64)>) {
+async fn replaced(backend: &Backend, file: Option<FileId>) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let now = backend.socket_file();

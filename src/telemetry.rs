@@ -198,13 +198,14 @@ fn trace_id(traceparent: &[u8]) -> Option<&str> {
     (whole && known && set(trace) && set(parent)).then_some(trace)
 }
 
-/// Notes the pod or container that the call is for, or that it made.
+/// Notes the pod or container that the call is for, or that it made; whatever a client or backend calls it, it stays
+/// within its line.
 pub fn note_id(kind: Kind, id: &str) {
     let field = match kind {
         Kind::Pod => "pod",
         Kind::Container => "container",
     };
-    Span::current().record(field, display(status::shown(id)));
+    Span::current().record(field, display(status::shown(id).escape_debug()));
 }
 
 #[cfg(test)]

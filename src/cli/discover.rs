@@ -39,29 +39,41 @@ Sockets are looked for at these places, after those given:
   /run/k3s/cri-dockerd/cri-dockerd.sock          k3s with Docker
   /run/k0s/containerd.sock                       k0s
   /var/snap/microk8s/common/run/containerd.sock  MicroK8s
-All are asked at once, for 3 seconds at most. Paths that lead to one socket
-are one backend; a switch's own socket is none.
+
+All are asked at once, for 3 seconds at most. Paths that lead to one
+socket are one backend; a switch's own socket is none.
 
 Rules:
-  What comes first wins: sockets given in their order, then the places above.
-  The first that answers is the default's backend, and a handler that several
-  have is the earliest one's; the others' rows are written in comment signs.
-  default is what the first one runs pods without a RuntimeClass with today:
-  the handler that it names, its only one, else a row with handler = \"\".
-  A runtime that lists no handlers gets a row for each in its configuration,
-  where it shows that (containerd does), else one with handler = \"\".
-  The backend with the most handlers adopts them if these are more than 4: what
-  has no row is a handler of its, also what it comes to have later.
-  What has to be looked at is at the head of the file and on standard error:
-  cgroup drivers that differ, sockets that do not answer, who is not ready.
+  What comes first wins: sockets given in their order, then the places
+  above. The first that answers is the default's backend, and a handler
+  that several have is the earliest one's; the others' rows are written
+  in comment signs.
+
+  default is what the first one runs pods without a RuntimeClass with
+  today: the handler that it names, its only one, else a row with
+  handler = \"\".
+
+  A runtime that lists no handlers gets a row for each in its
+  configuration, where it shows that (containerd does), else one with
+  handler = \"\".
+
+  The backend with the most handlers adopts them if these are more than
+  4: what has no row is a handler of its, also what it comes to have
+  later.
+
+  What has to be looked at is at the head of the file and on standard
+  error: cgroup drivers that differ, sockets that do not answer, who is
+  not ready.
 
 Examples:
-  criswitch discover                                     look and print
-  criswitch discover /run/kata/containerd.sock           with another socket
-  criswitch discover --write /etc/criswitch/found.toml   and look at that first
+  criswitch discover            look and print
+  criswitch discover /run/kata/containerd.sock
+                                with another socket
+  criswitch discover --write /etc/criswitch/found.toml
+                                and look at that first
 
-Exit codes: 0 printed or written, 1 nothing answers or the file is there,
-64 wrong usage.";
+Exit codes: 0 printed or written, 1 nothing answers or the file is
+there, 64 wrong usage.";
 
 /// What the command line says.
 #[derive(Args)]

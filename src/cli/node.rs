@@ -62,6 +62,7 @@ pub(super) fn look(config: &Config, probes: Option<&[Probe]>, root: &Path) -> No
     let kubelet = Kubelet::read(&root, &mut findings);
     let switch = format!("unix://{}", config.listen);
     kubelet.judge(&switch, &mut findings);
+    Kubelet::judge_kubeadm(&root, &switch, &mut findings);
     let default = probes.and_then(|probes| probes.get(config.table.default.backend));
     if let Some(driver) = default.and_then(cgroup_driver) {
         kubelet.judge_cgroup_driver(&driver_name(driver), &mut findings);
@@ -245,6 +246,12 @@ impl Root<'_> {
         self.0.join(path.strip_prefix("/").unwrap_or(path))
     }
 
+    /// Whether it has processes: an image that is mounted has none.
+    fn runs(&self) -> bool {
+        let processes = std::fs::read_dir(self.at(Path::new("/proc")));
+        processes.is_ok_and(|mut processes| processes.next().is_some())
+    }
+
     /// None where there is no such file.
     fn text(&self, path: &Path) -> io::Result<Option<String>> {
         match std::fs::read(self.at(path)) {
@@ -265,19 +272,18 @@ impl Root<'_> {
 
     /// None where there is no such file, or none that can be read, which is told.
     fn yaml(&self, path: &Path, findings: &mut Vec<Finding>) -> Option<Value> {
-        let mut cannot = |error: &dyn fmt::Display| {
+        let mut cannot = |error: &dyn fmt::Display, hint| {
             let error = error.to_string();
             let error = error.lines().next().unwrap_or_default();
             let what = format!("cannot be read: {error}");
-            tell(
-                findings,
-                path.display(),
-                what,
-                "a file of YAML in its place",
-            );
+            tell(findings, path.display(), what, hint);
         };
-        let text = self.text(path).map_err(|error| cannot(&error)).ok()??;
-        let value = serde_saphyr::from_str(&text);
-        value.map_err(|error| cannot(&error)).ok()
+        let instead = "a file of YAML in its place";
+        let text = self.text(path).map_err(|error| match error.kind() {
+            ErrorKind::PermissionDenied => cannot(&error, "it as root"),
+            _ => cannot(&error, instead),
+        });
+        let value = serde_saphyr::from_str(&text.ok()??);
+        value.map_err(|error| cannot(&error, instead)).ok()
     }
 }

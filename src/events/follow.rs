@@ -114,7 +114,7 @@ async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) {
         tokio::time::sleep(PAUSE).await;
     }
     if let Some(before) = before {
-        tell_gone(switch, backend, &before, &BTreeSet::new());
+        tell_gone(switch, backend, &before, &BTreeSet::new()).await;
     }
 }
 
@@ -197,20 +197,26 @@ async fn tell_events(
         let mut held = backend.memory.held();
         let grown = held.grow(event.len());
         grown.map_err(|unread| backend.unread(&unread))?;
-        switch.events.tell(Ok(held.with(event)));
+        tell(switch, held.with(event)).await;
     }
     Ok(())
 }
 
+/// Tells an event, and lets those who listen take it: many that come at once must not fill their queue.
+async fn tell(switch: &Switch, event: Bytes) {
+    switch.events.tell(Ok(event));
+    tokio::task::yield_now().await;
+}
+
 /// Tells the deletion of those of `before` that are not among `now`.
-fn tell_gone(switch: &Switch, backend: &Backend, before: &Before, now: &BTreeSet<String>) {
+async fn tell_gone(switch: &Switch, backend: &Backend, before: &Before, now: &BTreeSet<String>) {
     for (id, status) in before.gone(switch, backend, now) {
         let event = event(&id, DELETED, &status, &[]);
         let renamed = switch
             .renamed(backend, &event, EVENT_HANDLER)
             .ok()
             .flatten();
-        switch.events.tell(Ok(renamed.unwrap_or(event)));
+        tell(switch, renamed.unwrap_or(event)).await;
     }
 }
 
@@ -224,12 +230,12 @@ async fn tell_state(switch: &Arc<Switch>, backend: &Arc<Backend>, before: &Befor
         tokio::time::sleep(RETRY).await;
     }
     let now: BTreeSet<String> = known_pods(switch, backend).into_keys().collect();
-    tell_gone(switch, backend, before, &now);
+    tell_gone(switch, backend, before, &now).await;
     for id in now {
         asked.begin(&id);
         let event = steadily(backend, || state_of(switch, backend, &id)).await;
         if let Some(event) = event.filter(|_| !asked.is_overtaken()) {
-            switch.events.tell(Ok(event));
+            tell(switch, event).await;
         }
     }
 }

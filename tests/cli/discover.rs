@@ -22,7 +22,8 @@ async fn two_runtimes_become_a_commented_configuration() {
     assert_eq!(printed.told, "");
     expect![[r##"
         # Made by criswitch discover. `criswitch check --probe` shows what it comes to;
-        # config/criswitch.toml of the sources has every other key.
+        # criswitch.toml in config of the sources, or in
+        # /usr/share/doc/criswitch/examples, has every other key.
 
         # The socket for the kubelet (--container-runtime-endpoint) and crictl.
         #listen = "/run/criswitch/criswitch.sock"
@@ -67,7 +68,8 @@ async fn everything_that_is_to_be_looked_at_is_in_the_file_and_on_standard_error
     let printed = node.configuration(&["NODE/none.sock"]).await;
     expect![[r##"
         # Made by criswitch discover. `criswitch check --probe` shows what it comes to;
-        # config/criswitch.toml of the sources has every other key.
+        # criswitch.toml in config of the sources, or in
+        # /usr/share/doc/criswitch/examples, has every other key.
         #
         # To be looked at first:
         # - The cgroup driver of crio is cgroupfs; that of containerd, the default, and
@@ -206,7 +208,8 @@ async fn many_handlers_are_adopted_but_for_the_default_and_the_disputed() {
     let printed = node.configuration(&["NODE/run/kata/containerd.sock"]).await;
     expect![[r##"
         # Made by criswitch discover. `criswitch check --probe` shows what it comes to;
-        # config/criswitch.toml of the sources has every other key.
+        # criswitch.toml in config of the sources, or in
+        # /usr/share/doc/criswitch/examples, has every other key.
         #
         # To be looked at first:
         # - containerd and kata both have: runc. The rows lead to kata, which comes

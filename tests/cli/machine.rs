@@ -131,6 +131,12 @@ impl Machine {
         assert_eq!(outcome.code, i32::from(shown.contains("; try ")), "{shown}");
     }
 
+    #[track_caller]
+    pub(crate) fn lacks_nothing(&self, table: &str) {
+        let outcome = self.check(table, &[]);
+        assert_eq!(outcome.code, 0, "{}", outcome.stdout);
+    }
+
     /// The same without the settings.
     #[track_caller]
     pub(crate) fn lacks(&self, table: &str, expected: Expect) {

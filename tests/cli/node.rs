@@ -66,8 +66,6 @@ fn a_machine_without_anything_is_told_what_it_lacks() {
         crictl   -      -
 
         /var/lib/kubelet/config.yaml: no kubelet runs here, and it has no configuration; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
-        /run/containerd/containerd.sock: backend "runc": there is no such socket; try starting the runtime
-        /run/kata/containerd.sock: backend "kata": there is no such socket; try starting the runtime
     "#]]);
 }
 
@@ -323,4 +321,47 @@ fn another_machine_is_looked_at_only_where_a_machine_is() {
     let outcome = run(&["check", "--root", "/"]);
     assert_eq!(outcome.code, 64);
     assert!(outcome.stderr.contains("--node"), "{}", outcome.stderr);
+    let outcome = run(&["check", "--node", "--root", "/nowhere"]);
+    assert_eq!(outcome.code, 64);
+    let words = "no such directory; try that which a machine's / is mounted at";
+    assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
+}
+
+#[test]
+fn an_image_lacks_no_sockets() {
+    Machine::good()
+        .without("/proc")
+        .without("/run")
+        .lacks_nothing(TABLE);
+}
+
+#[test]
+fn what_kubeadm_would_write_at_its_next_upgrade_is_told() {
+    let kept = "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n";
+    Machine::good()
+        .with("/var/lib/kubelet/instance-config.yaml", kept)
+        .lacks(TABLE, expect![[r#"
+            /var/lib/kubelet/instance-config.yaml: kubeadm makes the kubelet ask unix:///run/containerd/containerd.sock at its next upgrade; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+        "#]]);
+    let kept = "containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock\n";
+    Machine::good()
+        .with("/var/lib/kubelet/instance-config.yaml", kept)
+        .lacks_nothing(TABLE);
+}
+
+#[test]
+fn the_socket_that_systemd_holds_is_the_switchs() {
+    let unit = include_str!("../../systemd/criswitch.socket");
+    let held = || Machine::good().with("/usr/lib/systemd/system/criswitch.socket", unit);
+    let enabled = || {
+        let wants = "/etc/systemd/system/sockets.target.wants/criswitch.socket";
+        held().with(wants, unit)
+    };
+    enabled().lacks_nothing(TABLE);
+    let other = "[Socket]\nListenStream=\nListenStream=/run/other.sock\n";
+    let drop_in = "/etc/systemd/system/criswitch.socket.d/10-other.conf";
+    held().with(drop_in, other).lacks_nothing(TABLE);
+    enabled().with(drop_in, other).lacks(TABLE, expect![[r#"
+        criswitch.socket: systemd listens at /run/other.sock, "listen" is /run/criswitch/criswitch.sock; try systemctl edit criswitch.socket: ListenStream= and then ListenStream=/run/criswitch/criswitch.sock
+    "#]]);
 }

@@ -28,7 +28,7 @@ async fn the_daemon_is_asked_on_its_own_socket_and_refuses_by_name() {
     assert_eq!(outcome.code, 78, "{}", outcome.stderr);
     let told = outcome.stderr.replace(text(&node.files.path("")), "DIR/");
     expect![[r#"
-        DIR/criswitch.toml:1:10: "listen" cannot change from "DIR/criswitch.sock" to "DIR/other.sock" without a restart; set it back, or restart criswitch
+        DIR/criswitch.toml:1:10: "listen" cannot change from "DIR/criswitch.sock" to "DIR/other.sock" without a restart; set it back, or restart criswitch, after ListenStream= of criswitch.socket if systemd holds it
         criswitch: not reloaded: nothing has changed
     "#]].assert_eq(&told);
     node.client().run_pod("runc", "web").await.unwrap();

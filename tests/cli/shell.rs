@@ -100,6 +100,27 @@ fn every_command_has_a_page_that_shows_without_a_warning() {
     assert_eq!(run(&["man"]).stdout, main);
 }
 
+#[test]
+fn a_page_shows_the_lines_of_the_help_as_they_are() {
+    if !exists("groff") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    run(&["man", text(folder.path())]);
+    let page = folder.path().join("criswitch-discover.1");
+    let groff = Command::new("groff")
+        .args(["-man", "-Tascii", "-P-c", text(&page)])
+        .output();
+    let shown = String::from_utf8(groff.unwrap().stdout).unwrap();
+    let help = run(&["discover", "--help"]).stdout;
+    let (_, rules) = help.split_once("Sockets are looked for").unwrap();
+    let lines = rules.lines().filter(|line| line.starts_with("  "));
+    assert!(lines.clone().count() > 20);
+    for line in lines {
+        assert!(shown.contains(line), "{line:?} in {shown}");
+    }
+}
+
 /// With every warning that groff has.
 fn shows(page: &Path) {
     let groff = Command::new("groff")

@@ -70,7 +70,7 @@ async fn time_that_a_backend_takes_is_not_the_switchs_own() {
             .sim("runc")
             .until(|told| told.calls_of("ContainerStatus").count() > 0);
         asked.await;
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        tokio::time::sleep(Duration::from_secs(20)).await;
         rig.sim("runc").release("ContainerStatus");
     };
     let (reply, ()) = tokio::join!(status, held);
@@ -80,14 +80,14 @@ async fn time_that_a_backend_takes_is_not_the_switchs_own() {
     let of = [("rpc", "ContainerStatus")];
     let whole = page.value("criswitch_rpc_duration_seconds_sum", &of);
     let own = page.value("criswitch_rpc_own_seconds_sum", &of);
-    assert!(whole >= 0.3, "{whole}");
-    assert!(own < 0.1, "{own}");
+    assert!(whole >= 20.0, "{whole}");
+    assert!(own > 0.0 && own < 10.0, "{own}");
     assert_eq!(page.value("criswitch_rpc_own_seconds_count", &of), 1.0);
     let slow = |bound: &str| {
         let bucket = [("rpc", "ContainerStatus"), ("le", bound)];
         page.value("criswitch_rpc_duration_seconds_bucket", &bucket)
     };
-    assert_eq!((slow("0.25"), slow("+Inf")), (0.0, 1.0));
+    assert_eq!((slow("10"), slow("+Inf")), (0.0, 1.0));
 }
 
 #[tokio::test]

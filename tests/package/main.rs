@@ -136,6 +136,19 @@ async fn an_upgrade_that_would_not_start_leaves_the_earlier_one_running() {
 
 #[tokio::test]
 #[ignore = "needs root, systemd and the package: tests/package/run.sh"]
+async fn an_upgrade_whose_socket_is_not_the_one_that_is_held_leaves_the_earlier_one_running() {
+    let debian = Debian::boot().await;
+    debian.install_and_serve(CONFIG).await;
+    let before = debian.show("criswitch", "MainPID");
+    debian.configure(&format!("listen = '/run/criswitch/new.sock'\n{CONFIG}"));
+    let said = debian.install(&debian.another("9")).await;
+    assert!(said.contains("the earlier version runs on"), "{said}");
+    assert_eq!(debian.show("criswitch", "MainPID"), before);
+    debian.client().pods().await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs root, systemd and the package: tests/package/run.sh"]
 async fn a_removal_stops_it_and_keeps_the_configuration_and_a_purge_leaves_nothing() {
     let debian = Debian::boot().await;
     debian.install_and_serve(CONFIG).await;

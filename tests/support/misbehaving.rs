@@ -4,10 +4,12 @@
 
 mod bad_details;
 mod bad_frames;
+mod burst;
 mod compressed;
 mod endless;
 mod many_containers;
 mod never_ending;
+mod odd_driver;
 mod odd_ids;
 mod too_large;
 mod trailers_only;
@@ -29,6 +31,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use tokio::net::UnixListener;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::frame;
@@ -36,10 +39,12 @@ use super::frame;
 pub use bad_details::bad_details;
 pub use bad_frames::{a_flag_that_is_none, a_frame_that_is_too_long, a_frame_that_is_too_short};
 pub use bad_frames::{no_protobuf, two_messages};
+pub use burst::{BURST, burst};
 pub use compressed::compressed;
 pub use endless::{ENDLESS_ENTRY, endless};
 pub use many_containers::{MANY, many_containers};
 pub use never_ending::never_ending;
+pub use odd_driver::odd_driver;
 pub use odd_ids::{ODD_IDS, odd_ids};
 pub use too_large::too_large;
 pub use trailers_only::{fine_without_a_message, refused_in_headers};
@@ -56,6 +61,7 @@ pub const CONTAINER: &str = "badcontainer";
 /// A runtime that misbehaves from some moment on; ends when it is dropped.
 pub struct Misbehaving {
     bad: Arc<AtomicBool>,
+    close: Arc<Notify>,
     _serving: JoinSet<()>,
 }
 
@@ -64,9 +70,12 @@ impl Misbehaving {
         let listener = UnixListener::bind(socket).unwrap();
         let bad = Arc::new(AtomicBool::new(false));
         let mut serving = JoinSet::new();
-        serving.spawn(run(listener, misbehaviour, Arc::clone(&bad)));
+        let close = Arc::default();
+        let closed = Arc::clone(&close);
+        serving.spawn(run(listener, misbehaviour, Arc::clone(&bad), closed));
         Misbehaving {
             bad,
+            close,
             _serving: serving,
         }
     }
@@ -75,11 +84,28 @@ impl Misbehaving {
     pub fn misbehave(&self) {
         self.bad.store(true, Ordering::Relaxed);
     }
+
+    /// It closes its connections, and goes on.
+    pub fn close(&self) {
+        self.close.notify_one();
+    }
 }
 
-async fn run(listener: UnixListener, misbehaviour: Misbehaviour, bad: Arc<AtomicBool>) {
+async fn run(
+    listener: UnixListener,
+    misbehaviour: Misbehaviour,
+    bad: Arc<AtomicBool>,
+    close: Arc<Notify>,
+) {
     let mut connections = JoinSet::new();
-    while let Ok((stream, _)) = listener.accept().await {
+    loop {
+        let stream = tokio::select! {
+            accepted = listener.accept() => accepted.unwrap().0,
+            () = close.notified() => {
+                connections.abort_all();
+                continue;
+            }
+        };
         let bad = Arc::clone(&bad);
         let answer = service_fn(move |request| {
             let misbehaviour = bad.load(Ordering::Relaxed).then_some(misbehaviour);

@@ -117,3 +117,12 @@ async fn what_is_no_trace_goes_on_and_is_not_logged() {
         logged.text()
     );
 }
+
+#[tokio::test]
+async fn an_id_stays_within_its_line() {
+    let logged = Logged::here();
+    let rig = runc_and_kata().await;
+    rig.stop_pod("x\nERROR forged").await.ok();
+    let lines = logged.lines(&["StopPodSandbox", "x\\nERROR forged", "code=Ok"]);
+    assert_eq!(lines.len(), 1, "{}", logged.text());
+}

@@ -9,6 +9,9 @@ use prost::Message;
 use tonic::Code;
 
 use crate::calls::{narrowed_to, path, send, text_of};
+use crate::events::{events, next};
+use crate::faults::until_state;
+use crate::logged::Logged;
 use crate::support::misbehaving::*;
 use crate::support::{PATIENCE, RawReply, Rig, Sim, frame};
 use crate::wait::until;
@@ -16,7 +19,7 @@ use crate::wait::until;
 /// A good runtime and a bad one behind one switch; the bad one has just begun.
 struct Beside {
     rig: Rig,
-    _bad: Misbehaving,
+    bad: Misbehaving,
     pod: String,
     container: String,
 }
@@ -43,7 +46,7 @@ async fn beside_with(list_timeout: &str, misbehaviour: Misbehaviour) -> Beside {
     bad.misbehave();
     Beside {
         rig,
-        _bad: bad,
+        bad,
         pod,
         container,
     }
@@ -271,4 +274,31 @@ async fn ids_with_odd_characters_pass_and_lead_to_their_owner() {
         assert_eq!(reply.code(), Code::Ok, "{id:?}: {}", text_of(&reply));
     }
     beside.others_are_unharmed().await;
+}
+
+#[tokio::test]
+async fn a_burst_of_events_cuts_nobody_off_who_reads() {
+    let beside = beside(burst).await;
+    let mut events = events(&beside.rig).await.unwrap();
+    for number in 0..BURST {
+        let event = next(&mut events).await;
+        let event = event.unwrap_or_else(|status| panic!("at {number}: {status}"));
+        assert_eq!(event.container_id, number.to_string());
+    }
+}
+
+#[tokio::test]
+async fn a_cgroup_driver_that_cannot_be_read_keeps_no_backend_away() {
+    let logged = Logged::here();
+    let beside = beside(odd_driver).await;
+    // It is connected anew, and asked.
+    beside.bad.close();
+    until(async || {
+        !logged
+            .lines(&["WARN", "cgroup driver cannot be read"])
+            .is_empty()
+    })
+    .await;
+    let told = until_state(&beside.rig, "bad", "ready").await;
+    assert!(told["cgroupDriver"].is_null(), "{told}");
 }

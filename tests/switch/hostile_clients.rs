@@ -239,9 +239,9 @@ async fn a_client_that_leaves_its_replies_unread_gets_no_more_and_others_get_the
             None => Some(&head.headers),
         });
         let refused: Vec<_> = ends.collect();
-        assert!(!refused.is_empty(), "{rpc}");
         // Of a stream, the end may come behind what was sent before.
         let counted = rig.refused(Reason::Unread);
+        assert!(counted > 0, "{rpc}");
         assert!(counted >= refused.len() as u64, "{rpc}: {counted}");
         for end in refused {
             assert_eq!(end["grpc-status"], "8", "{rpc}: {end:?}");

@@ -33,6 +33,7 @@ mod logged;
 mod lost_events;
 mod node_config;
 mod owners;
+mod panics;
 mod questions;
 mod quiet;
 mod reloads;

@@ -3,8 +3,10 @@
 use criswitch::cri;
 use tonic::{Code, Status};
 
+use crate::faults;
 use crate::logged::Logged;
 use crate::support::{PATIENCE, Rig, Sim};
+use crate::wait;
 
 async fn driver(rig: &Rig) -> Result<cri::CgroupDriver, Status> {
     let request = cri::RuntimeConfigRequest {};
@@ -80,6 +82,50 @@ async fn a_backend_without_runtime_config_has_no_opinion_on_the_cgroup_driver() 
     let old = Sim::new("old").lacks(["RuntimeConfig"]);
     let rig = Rig::start([on_cgroupfs("kata"), old]).await;
     assert_eq!(driver(&rig).await.unwrap(), cri::CgroupDriver::Cgroupfs);
+}
+
+#[tokio::test]
+async fn the_cgroup_driver_waits_for_no_backend_that_is_not_needed_for_it() {
+    let rig = faults::node(
+        "start_wait = \"0s\"",
+        [on_cgroupfs("runc"), Sim::new("kata")],
+    )
+    .await;
+    rig.pods().await.unwrap();
+    rig.sim("kata").hold("RuntimeConfig");
+    tokio::time::pause();
+    let told = tokio::time::timeout(PATIENCE, driver(&rig)).await;
+    assert_eq!(told.unwrap().unwrap(), cri::CgroupDriver::Cgroupfs);
+}
+
+#[tokio::test]
+async fn one_that_is_late_with_its_opinion_has_none() {
+    let sims = [
+        Sim::new("old").lacks(["RuntimeConfig"]),
+        Sim::new("late"),
+        on_cgroupfs("kata"),
+    ];
+    let rig = faults::node("start_wait = \"0s\"", sims).await;
+    rig.pods().await.unwrap();
+    rig.sim("late").hold("RuntimeConfig");
+    tokio::time::pause();
+    let told = tokio::time::timeout(PATIENCE, driver(&rig)).await;
+    assert_eq!(told.unwrap().unwrap(), cri::CgroupDriver::Cgroupfs);
+}
+
+#[tokio::test]
+async fn a_backend_that_the_client_did_not_wait_for_is_told_again() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    rig.pods().await.unwrap();
+    let kata = rig.sim("kata");
+    kata.hold("UpdateRuntimeConfig");
+    let asked = kata.until(|journal| journal.held == ["UpdateRuntimeConfig"]);
+    tokio::select! {
+        told = set_cidr(&rig, "10.1.0.0/16") => panic!("{told:?}"),
+        _ = asked => {}
+    }
+    kata.release("UpdateRuntimeConfig");
+    wait::until(async || kata.network() == Some(network("10.1.0.0/16"))).await;
 }
 
 #[tokio::test]

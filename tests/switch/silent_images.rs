@@ -93,6 +93,25 @@ async fn an_image_that_only_the_late_one_has_is_waited_for() {
 }
 
 #[tokio::test]
+async fn the_first_of_the_late_ones_that_has_it_is_waited_for_and_no_other() {
+    let rig = three().await;
+    rig.sim("kata").add_image("app");
+    for name in ["runc", "kata"] {
+        rig.sim(name).hold("ImageStatus");
+    }
+    let kata = async {
+        // All have been asked, so those before are late.
+        let last = rig.sim("gvisor");
+        last.until(|journal| journal.calls_of("ImageStatus").count() > 0)
+            .await;
+        rig.sim("kata").release("ImageStatus");
+    };
+    let (found, ()) = tokio::join!(find(&rig, "app"), kata);
+    assert!(found.unwrap().is_some());
+    rig.sim("runc").release("ImageStatus");
+}
+
+#[tokio::test]
 async fn a_pull_of_all_tells_every_backend_that_failed_and_why() {
     let rig = three().await;
     let refusal = Status::not_found("RegistryUnavailable: no such manifest");

@@ -28,8 +28,8 @@ pub(super) fn text(discovered: &Discovered, notes: &[String]) -> String {
 
 fn head(notes: &[String]) -> String {
     let mut text = comment(concat!(
-        "Made by criswitch discover. `criswitch check --probe` shows what it comes to; config/criswitch.toml of ",
-        "the sources has every other key."
+        "Made by criswitch discover. `criswitch check --probe` shows what it comes to; criswitch.toml in config of ",
+        "the sources, or in /usr/share/doc/criswitch/examples, has every other key."
     ));
     if !notes.is_empty() {
         text += "#\n# To be looked at first:\n";

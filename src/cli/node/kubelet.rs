@@ -8,6 +8,8 @@ use super::rancher::{self, Rancher};
 use super::{Finding, Root, Setting, same, tell};
 
 const CONFIG: &str = "/var/lib/kubelet/config.yaml";
+/// Where kubeadm keeps the node's own settings, which it writes into [`CONFIG`] when it upgrades the node.
+const KUBEADM_CONFIG: &str = "/var/lib/kubelet/instance-config.yaml";
 /// What kubeadm's units give to the kubelet, a later one's flags counting.
 const FLAG_FILES: [&str; 3] = [
     "/var/lib/kubelet/kubeadm-flags.env",
@@ -136,6 +138,17 @@ impl Kubelet {
             );
             let hint = format!("leaving {} out", images.name);
             tell(findings, &images.from, what, hint);
+        }
+    }
+
+    /// Whether kubeadm leaves it so.
+    pub(super) fn judge_kubeadm(root: &Root<'_>, switch: &str, findings: &mut Vec<Finding>) {
+        let kept = File::read(PathBuf::from(KUBEADM_CONFIG), root, findings);
+        let runtime = kept.and_then(|kept| kept.setting(RUNTIME));
+        if let Some(runtime) = runtime.filter(|runtime| !same(&runtime.value, switch)) {
+            let value = &runtime.value;
+            let what = format!("kubeadm makes the kubelet ask {value} at its next upgrade");
+            tell(findings, KUBEADM_CONFIG, what, runtime.instead(switch));
         }
     }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use criswitch::address::Address;
 use criswitch::config::{BackendConfig, Config};
 
-use super::{Finding, Root, tell};
+use super::{Finding, Root, same, tell};
 
 /// Whether group or others may write to a directory, and so put a socket of their own in the place of one.
 const WRITABLE: u32 = 0o022;
@@ -17,6 +17,15 @@ const STICKY: u32 = 0o1000;
 /// Whether others may reach what is in a directory.
 const REACHABLE: u32 = 0o001;
 
+/// What holds the switch's socket, where systemd looks for it, and how one sees that it does so at a start.
+const UNIT: &str = "criswitch.socket";
+const UNITS: [&str; 3] = [
+    "/etc/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+];
+const ENABLED: &str = "/etc/systemd/system/sockets.target.wants/criswitch.socket";
+
 pub(super) fn judge(config: &Config, root: &Root<'_>, findings: &mut Vec<Finding>) {
     let Address::Unix(listen) = &config.listen;
     judge_listen(listen, root, findings);
@@ -24,8 +33,57 @@ pub(super) fn judge(config: &Config, root: &Root<'_>, findings: &mut Vec<Finding
         let others = config.allow_uids.iter().any(|uid| *uid != 0);
         judge_directory(directory, others, root, findings);
     }
-    for backend in &config.table.backends {
-        judge_backend(backend, root, findings);
+    judge_unit(listen, root, findings);
+    // An image has sockets when its runtimes run.
+    if root.runs() {
+        for backend in &config.table.backends {
+            judge_backend(backend, root, findings);
+        }
+    }
+}
+
+/// The socket that systemd holds is the switch's, where that unit is enabled.
+fn judge_unit(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
+    if fs::symlink_metadata(root.at(Path::new(ENABLED))).is_err() {
+        return;
+    }
+    let units = UNITS.map(|folder| Path::new(folder).join(UNIT));
+    let Some(unit) = units.into_iter().find(|unit| root.at(unit).is_file()) else {
+        return;
+    };
+    let drop_ins = UNITS.map(|folder| Path::new(folder).join(format!("{UNIT}.d")));
+    let mut files: Vec<_> = drop_ins
+        .iter()
+        .flat_map(|folder| root.files_in(folder, "conf"))
+        .collect();
+    files.sort_by_key(|path| path.file_name().map(ToOwned::to_owned));
+    files.insert(0, unit);
+    let mut held = Vec::new();
+    for file in &files {
+        let text = root.text(file).ok().flatten().unwrap_or_default();
+        for line in text.lines() {
+            match line.trim().strip_prefix("ListenStream=") {
+                // What came before it counts no more.
+                Some("") => held.clear(),
+                Some(path) => held.push(path.trim().to_owned()),
+                None => {}
+            }
+        }
+    }
+    if !held
+        .iter()
+        .any(|held| same(held, &listen.to_string_lossy()))
+    {
+        let what = format!(
+            "systemd listens at {}, \"listen\" is {}",
+            held.join(", "),
+            listen.display()
+        );
+        let hint = format!(
+            "systemctl edit {UNIT}: ListenStream= and then ListenStream={}",
+            listen.display()
+        );
+        tell(findings, UNIT, what, hint);
     }
 }
 

@@ -1,0 +1,36 @@
+//! A fault of the switch's own, which must not cost a backend for good.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use criswitch::address::Address;
+use criswitch::config::Config;
+use criswitch::dialer::Dialer;
+use criswitch::keep_connected;
+use criswitch::switch::Switch;
+
+use crate::logged::Logged;
+use crate::wait;
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_what_serves_a_backend_is_told_and_it_is_begun_anew() {
+    let logged = Logged::here();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("criswitch.toml");
+    std::fs::write(&path, "default = 'a'\n[handlers]\na = '/nowhere/a.sock'").unwrap();
+    let dialled = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&dialled);
+    let dial = move |_: &Address| {
+        assert!(count.fetch_add(1, Ordering::Relaxed) > 0, "a test's panic");
+        Err(std::io::ErrorKind::ConnectionRefused.into())
+    };
+    let config = Config::load(&path).unwrap();
+    let switch = Arc::new(Switch::new(config, &Dialer::Memory(Arc::new(dial))));
+    let _connected = keep_connected(&switch);
+    wait::until(async || {
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        dialled.load(Ordering::Relaxed) > 1
+    })
+    .await;
+    assert_eq!(logged.lines(&["ERROR", "begun anew", "backend=a"]).len(), 1);
+}
