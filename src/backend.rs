@@ -203,7 +203,7 @@ impl Backend {
     }
 
     /// What a status of this backend says without its name, which goes before every cause.
-    pub(crate) fn cause(&self, status: &Status) -> String {
+    pub fn cause(&self, status: &Status) -> String {
         let named = self.unavailable("");
         let message = status.message();
         let cause = message.strip_prefix(named.message()).unwrap_or(message);
