@@ -222,13 +222,16 @@ impl Switch {
         backends: &[Arc<Backend>],
     ) -> Result<Reply, Failed> {
         let speaks = |backend: &&Arc<Backend>| backend.id == call.live.speaker();
-        let default = backends.iter().find(speaks);
-        let default = default.ok_or_else(status::no_backend)?;
         let headers = &call.reading_headers();
-        let asked = default.ask(call.row, headers, call.body.clone());
-        let own = default.patiently(asked).await?;
-        if own.code() != Code::Unimplemented {
-            return Ok(reply::of_answer(own));
+        let mut own = None;
+        // After a reload it may not have been there yet.
+        if let Some(default) = backends.iter().find(speaks) {
+            let asked = default.ask(call.row, headers, call.body.clone());
+            let answer = default.patiently(asked).await?;
+            if answer.code() != Code::Unimplemented {
+                return Ok(reply::of_answer(answer));
+            }
+            own = Some(answer);
         }
         let others = backends.iter().filter(|backend| !speaks(backend));
         let asked = others.map(|backend| {
@@ -237,6 +240,7 @@ impl Switch {
         });
         let answers = join_all(asked).await.into_iter().flatten().flatten();
         let told = answers.into_iter().find(|answer| answer.code() == Code::Ok);
-        Ok(reply::of_answer(told.unwrap_or(own)))
+        let answer = told.or(own).ok_or_else(status::no_backend)?;
+        Ok(reply::of_answer(answer))
     }
 }

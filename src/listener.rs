@@ -112,13 +112,20 @@ impl Listener {
         tracing::info!(connections = connections.len(), drain = ?drain, "shutting down");
         drop(self);
         drop(serving);
-        switch.begin_end();
-        let mut finished = std::pin::pin!(graceful.shutdown());
-        if tokio::time::timeout(drain, &mut finished).await.is_err() {
-            tracing::warn!("calls were still in flight at the end of the drain");
-            switch.ending.cut_off(drain);
-            tokio::time::timeout(LAST_WORDS, finished).await.ok();
-        }
+        finish(&switch, graceful).await;
+    }
+}
+
+/// Ends `switch` for the clients whose connections `graceful` watches: calls in flight get at most its `drain`, and those
+/// that take longer end with a status.
+pub async fn finish(switch: &Switch, graceful: GracefulShutdown) {
+    let drain = switch.live().config.drain;
+    switch.begin_end();
+    let mut finished = std::pin::pin!(graceful.shutdown());
+    if tokio::time::timeout(drain, &mut finished).await.is_err() {
+        tracing::warn!("calls were still in flight at the end of the drain");
+        switch.ending.cut_off(drain);
+        tokio::time::timeout(LAST_WORDS, finished).await.ok();
     }
 }
 

@@ -49,11 +49,12 @@ impl Lists {
         kept.last.as_ref()
     }
 
-    /// Keeps a whole list, unless a later one is there or it was outdated since it was asked for.
+    /// Keeps a whole list, unless a later one is there or it was outdated since it was asked for; of the same instant
+    /// nobody knows which was first.
     pub fn keep(&mut self, list: List, snapshot: Snapshot) {
         let kept = self.kept(list);
         let later = kept.last.as_ref().map(|kept| kept.taken);
-        if later.max(kept.outdated) <= Some(snapshot.taken) {
+        if later <= Some(snapshot.taken) && kept.outdated < Some(snapshot.taken) {
             kept.last = Some(snapshot);
         }
     }

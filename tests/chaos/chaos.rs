@@ -1,4 +1,9 @@
-//! The fault simulation: plays random schedules of calls, faults and reloads, each of which follows from its seed.
+//! The fault simulation: plays random schedules of calls, faults, reloads and ends of the switch, each of which follows
+//! from its seed.
+//!
+//! Lists are asked whole and narrowed: by id, short id, pod, state and labels. Backends adopt handlers, and runtimes
+//! come back with others. Image calls may name a handler. Runtimes may lack RPCs. The switch is killed, or ends as on
+//! SIGTERM.
 //!
 //! A run of 2,000 schedules reloads the switch some 2,800 times, about 800 of them with a mistake in the files, so that
 //! nothing may change; the last line tells how many it was.
@@ -27,7 +32,7 @@ const TOLD: u64 = 5;
 /// How many schedules are played between two lines that say how far it is.
 const PROGRESS: u64 = 10_000;
 
-/// Plays random schedules of calls, faults and reloads against the switch.
+/// Plays random schedules of calls, faults, reloads and restarts against the switch.
 #[derive(Parser)]
 struct Options {
     /// How many schedules are played.

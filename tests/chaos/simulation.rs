@@ -11,7 +11,10 @@
 
 pub mod client;
 pub mod files;
+pub mod filter;
 pub mod judge;
+pub mod lacking;
+pub mod offers;
 pub mod pipe;
 pub mod plan;
 pub mod runtime;

@@ -5,6 +5,7 @@ use tonic::{Code, Status};
 
 use crate::faults;
 use crate::logged::Logged;
+use crate::reloads::{reload, table};
 use crate::support::{PATIENCE, Rig, Sim};
 use crate::wait;
 
@@ -306,4 +307,23 @@ async fn file_systems_leave_out_a_backend_without_an_image_service() {
     let rig = Rig::start([bare, Sim::new("runc")]).await;
     let info = image_fs_info(&rig).await;
     assert_eq!(mountpoints(&info.image_filesystems), ["/var/lib/runc"]);
+}
+
+#[tokio::test]
+async fn the_others_tell_the_cgroup_driver_while_a_new_default_was_never_there() {
+    let sims = ["old", "new", "kata", "crun"].map(on_cgroupfs);
+    let others = "kata = \"kata\"\ncrun = \"crun\"";
+    let before = format!("runc = \"old\"\n{others}");
+    let rig = Rig::with_config(sims, |directory| {
+        table("runc", &before, &["old", "kata", "crun"], directory)
+    })
+    .await;
+    for name in ["old", "kata", "crun"] {
+        faults::until_state(&rig, name, "ready").await;
+    }
+    rig.sim("new").stop().await;
+    let after = format!("runc = \"new\"\n{others}");
+    let changes = reload(&rig, "runc", &after, &["new", "kata", "crun"]);
+    assert_eq!(changes.backends_gone, ["old"]);
+    assert_eq!(driver(&rig).await.unwrap(), cri::CgroupDriver::Cgroupfs);
 }

@@ -1,6 +1,10 @@
 //! The last known images of a backend that does not answer: whole, or an error; never short of what was pulled since.
 
+use bytes::Bytes;
 use criswitch::cri;
+use criswitch::lists::{Lists, Snapshot};
+use criswitch::rpc::List;
+use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use crate::calls::stopped;
@@ -119,4 +123,19 @@ async fn a_list_after_a_pull_stands_in_again() {
     let before = list(&rig).await.unwrap();
     stopped(&rig, "kata").await;
     assert_eq!(list(&rig).await.unwrap(), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_of_the_same_instant_as_a_pull_may_be_short_and_is_not_kept() {
+    let mut lists = Lists::default();
+    let asked_now = || Snapshot {
+        message: Bytes::new(),
+        taken: Instant::now(),
+    };
+    lists.outdate(List::Images);
+    lists.keep(List::Images, asked_now());
+    assert!(lists.get(List::Images).is_none());
+    tokio::time::advance(std::time::Duration::from_nanos(1)).await;
+    lists.keep(List::Images, asked_now());
+    assert!(lists.get(List::Images).is_some());
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use criswitch::listener;
 use criswitch::reply::{GRPC_MESSAGE, GRPC_STATUS};
-use criswitch::rpc::{Goes, ImageRule, Row};
+use criswitch::rpc::{Goes, ImageRule, Merge, Row};
 use criswitch::switch::Switch;
 use criswitch::wire;
 use http::{HeaderMap, Request, Response};
@@ -14,12 +14,14 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::graceful::GracefulShutdown;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::Code;
 
+use super::filter::Filter;
 use super::runtime::{CALL, PIPE};
-use super::truth::CallId;
+use super::truth::{CallId, uid};
 
 /// A call as it is sent.
 #[derive(Clone, Debug)]
@@ -28,6 +30,10 @@ pub struct Call {
     pub row: &'static Row,
     /// The id, image or handler that it names.
     pub names: String,
+    /// The handler that an image call names, if it does.
+    pub handler: String,
+    /// What a list is narrowed to.
+    pub filter: Filter,
     pub timeout: Option<Duration>,
     pub message: Bytes,
     /// What has come so far.
@@ -52,10 +58,14 @@ const CUT: &str = "the reply ended within a message";
 pub struct Client(SendRequest<Full<Bytes>>);
 
 impl Client {
-    /// Connects; the connection lives in `tasks`.
-    pub async fn connect(switch: &Arc<Switch>, tasks: &mut JoinSet<()>) -> Client {
+    /// Connects; the connection lives in `tasks`, and `graceful` may end it.
+    pub async fn connect(
+        switch: &Arc<Switch>,
+        graceful: &GracefulShutdown,
+        tasks: &mut JoinSet<()>,
+    ) -> Client {
         let (ours, theirs) = tokio::io::duplex(PIPE);
-        let served = listener::connection(theirs, Arc::clone(switch));
+        let served = graceful.watch(listener::connection(theirs, Arc::clone(switch)));
         tasks.spawn(async move {
             served.await.ok();
         });
@@ -167,7 +177,15 @@ pub fn messages(data: &mut BytesMut) -> Vec<Bytes> {
     messages
 }
 
-/// The message of a call that names `names`; what it makes is called `name`.
+/// The same for the image store of a handler.
+pub fn of_handler(row: &Row, message: Bytes, handler: &str) -> Bytes {
+    match &row.goes {
+        Goes::Image(path, _) if !handler.is_empty() => wire::with_string(&message, path, handler),
+        _ => message,
+    }
+}
+
+/// The message of a call that names `names` and is no narrowed list; what it makes is called `name`.
 pub fn message(row: &Row, names: &str, name: &str) -> Bytes {
     let with = |message: &[u8], path: &[u32], value: &str| wire::with_string(message, path, value);
     match &row.goes {
@@ -177,8 +195,8 @@ pub fn message(row: &Row, names: &str, name: &str) -> Bytes {
             } else {
                 &[1, 1, 1]
             };
-            let uid = [&config[..2], &[2]].concat();
-            let message = with(&with(&[], config, name), &uid, &format!("uid-{name}"));
+            let uid_path = [&config[..2], &[2]].concat();
+            let message = with(&with(&[], config, name), &uid_path, &uid(name));
             with(&message, path, names)
         }
         Goes::OwnerWithImage(path) => {
@@ -186,11 +204,8 @@ pub fn message(row: &Row, names: &str, name: &str) -> Bytes {
             with(&message, path, names)
         }
         Goes::Owner(_, path, _) => with(&[], path, names),
-        Goes::All(filter, _) => match filter.id {
-            Some((_, path)) if !names.is_empty() => with(&[], path, names),
-            _ if row.name == "UpdateRuntimeConfig" => with(&[], &[1, 1, 1], name),
-            _ => Bytes::new(),
-        },
+        Goes::All(_, Merge::UpdateRuntimeConfig) => with(&[], &[1, 1, 1], name),
+        Goes::All(..) => Bytes::new(),
         Goes::Image(_, ImageRule::List(_)) | Goes::Default => Bytes::new(),
         Goes::Image(..) => with(&[], &[1, 1], names),
     }

@@ -19,6 +19,8 @@ const NAMES: [&str; 3] = ["crio", "one", "runc"];
 pub struct Files {
     default: &'static str,
     parts: [Part; FILES.len()],
+    /// Which runtimes' rows say that their handlers need no rows.
+    adopting: [bool; RUNTIMES],
 }
 
 #[derive(Clone, Debug, Default)]
@@ -59,6 +61,8 @@ pub enum Edit {
     },
     /// It has none.
     Unname(usize),
+    /// Its handlers need no rows; or they do again.
+    Adopt(usize, bool),
     /// A drop-in vanishes.
     Vanish(usize),
 }
@@ -105,7 +109,7 @@ impl Edit {
     pub fn any(rng: &mut Rng) -> Edit {
         let (handler, runtime) = (rng.usize(..HANDLERS.len()), rng.usize(..RUNTIMES));
         let file = rng.usize(..FILES.len());
-        match rng.u32(..20) {
+        match rng.u32(..23) {
             0..9 => Edit::Lead {
                 handler,
                 runtime,
@@ -120,6 +124,7 @@ impl Edit {
                 file,
             },
             17 => Edit::Unname(runtime),
+            20..23 => Edit::Adopt(runtime, rng.u8(..4) > 0),
             _ => Edit::Vanish(rng.usize(1..FILES.len())),
         }
     }
@@ -130,7 +135,7 @@ impl Files {
     pub fn of_topology(topology: usize) -> Files {
         let rows: &[(&'static str, usize, &'static str)] = match topology {
             0 => &[("runc", 0, "runc")],
-            1 | 2 => &[("runc", 0, "runc"), ("kata", 1, "kata")],
+            1 | 2 | 4 => &[("runc", 0, "runc"), ("kata", 1, "kata")],
             _ => &[
                 ("runc", 0, "runc"),
                 ("kata", 1, "kata"),
@@ -149,6 +154,10 @@ impl Files {
             2 => drop(main.backends.insert("old".to_owned(), 2)),
             3 => drop(main.backends.insert("crio".to_owned(), 2)),
             _ => {}
+        }
+        if topology == 4 {
+            files.adopt(1, true);
+            files.adopt(2, true);
         }
         files
     }
@@ -207,12 +216,22 @@ impl Files {
                     .insert(NAMES[name].to_owned(), runtime);
             }
             Edit::Unname(runtime) => self.unname(runtime),
+            Edit::Adopt(runtime, adopts) => self.adopt(runtime, adopts),
             Edit::Vanish(file) => self.parts[file] = Part::default(),
         }
     }
 
-    /// A row for a runtime that the table must know after a restart.
+    fn adopt(&mut self, runtime: usize, adopts: bool) {
+        self.adopting[runtime] = adopts;
+        if adopts && self.name_of(runtime).is_none() {
+            let name = format!("adopted-{runtime}");
+            self.parts[0].backends.insert(name, runtime);
+        }
+    }
+
+    /// A row for a runtime that the table must know after a restart; no new pod is to come.
     pub fn keep(&mut self, runtime: usize) {
+        self.adopting[runtime] = false;
         self.parts[0]
             .backends
             .insert(format!("kept-{runtime}"), runtime);
@@ -250,7 +269,8 @@ impl Files {
             text += "[backends]\n";
         }
         for (name, runtime) in &part.backends {
-            text += &format!("{name} = \"/{runtime}\"\n");
+            let adopt = self.adopting[*runtime];
+            text += &format!("{name} = {{ socket = \"/{runtime}\", adopt = {adopt} }}\n");
         }
         text
     }

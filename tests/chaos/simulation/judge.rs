@@ -1,7 +1,10 @@
 //! What a client may be told, given what is so. Everything that a kubelet would draw a wrong conclusion from is a
 //! violation.
 
+mod ending;
 pub mod events;
+mod images;
+mod lacking;
 mod lists;
 mod node;
 mod tables;
@@ -9,7 +12,7 @@ mod time;
 
 use std::fmt;
 
-use criswitch::rpc::{Goes, ImageRule, Kind, Merge, Unknown};
+use criswitch::rpc::{self, Goes, Kind, Merge, Unknown};
 use criswitch::switch::Switch;
 pub use time::overdue;
 use tokio::time::Instant;
@@ -17,6 +20,7 @@ use tonic::Code;
 
 use super::client::{Call, Reply};
 use super::files::RUNTIMES;
+use super::offers::Offers;
 use super::plan::creates;
 use super::tables::Places;
 use super::truth::{Moment, Seen, Thing, Truth};
@@ -51,10 +55,16 @@ impl fmt::Display for Asked {
             id,
             row,
             names,
+            filter,
             timeout,
             ..
         } = &self.call;
-        write!(f, "call {id}, {}({names:?}), timeout {timeout:?}", row.name)
+        write!(f, "call {id}, {}(", row.name)?;
+        match filter.is_empty() {
+            true => write!(f, "{names:?}")?,
+            false => write!(f, "{filter:?}")?,
+        }
+        write!(f, "), timeout {timeout:?}")
     }
 }
 
@@ -86,6 +96,10 @@ pub fn judge(
             .updates
             .end(taken.then(|| asked.call.message.to_vec()));
     }
+    if asked.call.row.name == "Status" && reply.code != Some(Code::Ok) {
+        // What others were asked on its account may not have been read.
+        truth.offers.iter_mut().for_each(Offers::lose);
+    }
     if reply.code == Some(Code::Ok) {
         truth.used(asked.call.id);
         note(asked, reply, truth);
@@ -99,7 +113,8 @@ pub fn configured(truth: &Truth) -> Result<(), String> {
         return Ok(());
     };
     let mut there = (0..RUNTIMES).filter(|at| truth.tables.places[*at].is_some());
-    match there.find(|at| truth.health[*at].config != *config) {
+    let lacks = |at| truth.lacks(at, &rpc::UPDATE_RUNTIME_CONFIG);
+    match there.find(|at| !lacks(*at) && truth.health[*at].config != *config) {
         Some(backend) => Err(format!(
             "backend {backend} has another runtime configuration"
         )),
@@ -136,14 +151,14 @@ struct Case<'a> {
 impl Case<'_> {
     fn judge(&self) -> Result<(), String> {
         let Some(code) = self.reply.code else {
-            return self.unless(
-                self.truth.life == self.asked.life,
-                "it broke off without a status",
-            );
+            return self.broke_off();
         };
+        self.ends_with_the_switch()?;
         self.deadline(code)?;
         self.unless(
-            self.asked.is_events() && code != Code::DeadlineExceeded,
+            self.asked.is_events()
+                && !self.is_ending()
+                && !matches!(code, Code::DeadlineExceeded | Code::Unimplemented),
             "events have no end",
         )?;
         self.who_got_it()?;
@@ -195,6 +210,9 @@ impl Case<'_> {
             Goes::Owner(kind, ..) => Some(owner(kind).into_iter().collect()),
             Goes::OwnerWithImage(_) => Some(owner(Kind::Pod).into_iter().collect()),
             Goes::Default => Some(self.speakers().collect()),
+            Goes::Image(..) if self.handler().is_some() => {
+                Some(self.rows().map(|row| row.backend).collect())
+            }
             _ => None,
         }
     }
@@ -245,9 +263,11 @@ impl Case<'_> {
                 self.unless(exists, "what it names exists")
             }
             Code::InvalidArgument => {
-                let unknown =
-                    matches!(self.asked.call.row.goes, Goes::Handler(_)) && self.may_be_unknown();
-                self.unless(!unknown, "nothing is wrong with it")
+                self.unless(!self.may_be_unknown(), "nothing is wrong with it")?;
+                self.unless(self.may_be_adopted(), "a backend may have it yet")
+            }
+            Code::Unimplemented => {
+                self.unless(!self.may_be_unimplemented(), "somebody could answer it")
             }
             Code::Unavailable | Code::DeadlineExceeded => Ok(()),
             _ => self.unless(!spoilt, "no backend said so"),
@@ -298,42 +318,6 @@ impl Case<'_> {
                 "it tells of another container",
             ),
             _ => Ok(()),
-        }
-    }
-
-    fn image(&self, rule: &ImageRule) -> Result<(), String> {
-        let image = &self.asked.call.names;
-        let stood = |image: &str| {
-            let mut stored = self.truth.images.iter();
-            stored.any(|it| {
-                self.sure(it.backend)
-                    && it.image == image
-                    && it.gone.is_none()
-                    && it.told.is_some_and(|told| told < self.asked.begun)
-            })
-        };
-        match rule {
-            ImageRule::Find(_) => {
-                let found = self.reply.string(&[1, 1]);
-                self.unless(found.is_empty() && stood(image), "a backend has the image")?;
-                self.unless(
-                    !found.is_empty() && found != *image,
-                    "it tells of another image",
-                )
-            }
-            ImageRule::Pull(_) | ImageRule::Every => {
-                let pulls = matches!(rule, ImageRule::Pull(_));
-                let mut must =
-                    (0..RUNTIMES).filter(|at| self.sure(*at) && !(pulls && self.may_drain(*at)));
-                let done = |at| self.got().any(|seen| seen.executed && seen.backend == at);
-                self.unless(!must.all(done), "not every backend has done it")
-            }
-            ImageRule::List(_) => {
-                let listed = self.reply.strings(&[1, 1]);
-                let mut all = self.truth.images.iter().map(|it| &it.image);
-                let missing = all.find(|image| stood(image) && !listed.contains(image));
-                missing.map_or(Ok(()), |image| Err(format!("{image} is missing")))
-            }
         }
     }
 }

@@ -6,9 +6,12 @@ use criswitch::rpc::{Goes, ROWS, Row};
 use fastrand::Rng;
 
 use super::files::{Edit, Mistake};
+use super::filter::{Narrow, Takes};
+use super::lacking::{self, Lacking};
+use super::offers::{self, Offer};
 
 /// How many topologies there are.
-pub const TOPOLOGIES: usize = 4;
+pub const TOPOLOGIES: usize = 5;
 /// The most clients that there are.
 pub const CLIENTS: usize = 3;
 /// Images that pods run and clients ask for.
@@ -33,6 +36,8 @@ pub enum Step {
     Reload(Vec<Edit>, Option<Mistake>),
     /// The switch is killed, and another one starts with the files of now.
     RestartSwitch,
+    /// The switch ends as it does on SIGTERM, and the next one takes over its socket.
+    HandOver,
     /// The paused clock moves on.
     Wait(u64),
 }
@@ -45,6 +50,10 @@ pub struct Op {
     /// `None` waits as long as it takes.
     pub timeout_ms: Option<u64>,
     pub on: On,
+    /// Of lists.
+    pub narrow: Narrow,
+    /// Which handler an image call names, if any.
+    pub handler: Option<u32>,
     /// Which of what [`On`] says; which handler, which image.
     pub which: u32,
 }
@@ -70,6 +79,10 @@ pub enum Fault {
     Start,
     /// It runs again and has lost everything.
     StartEmpty,
+    /// It runs again, with what it had and with other handlers.
+    Offer(Offer),
+    /// It runs again, with what it had, as a version that lacks these RPCs.
+    Lack(Lacking),
     /// It accepts calls and answers none; it stops doing so.
     Hang(bool),
     /// No byte moves; they move again.
@@ -125,6 +138,13 @@ impl Plan {
             Step::Call(run(&mut rng)),
             Step::Wait(1),
         ];
+        // Some runtimes are old from the start.
+        if rng.u8(..4) == 0 {
+            steps.push(Step::Fault(
+                rng.usize(..60),
+                Fault::Lack(lacking::any(&mut rng)),
+            ));
+        }
         while steps.len() < length {
             step(&mut rng, &mut steps);
         }
@@ -149,7 +169,8 @@ fn step(rng: &mut Rng, steps: &mut Vec<Step>) {
         61..77 => steps.push(Step::Fault(rng.usize(..60), fault(rng))),
         77..84 => steps.push(reload(rng)),
         84..86 => steps.push(Step::RestartSwitch),
-        86..92 => steps.push(Step::Wait(rng.u64(1..400))),
+        86..88 => steps.push(Step::HandOver),
+        88..92 => steps.push(Step::Wait(rng.u64(1..400))),
         92..98 => steps.push(Step::Wait(rng.u64(400..6000))),
         _ => steps.push(Step::Wait(rng.u64(6000..60_000))),
     }
@@ -162,9 +183,11 @@ fn reload(rng: &mut Rng) -> Step {
 }
 
 fn fault(rng: &mut Rng) -> Fault {
-    match rng.u32(..30) {
+    match rng.u32(..35) {
         0..3 => Fault::Die,
         3..8 => Fault::Start,
+        30..32 => Fault::Offer(offers::any(rng)),
+        32..35 => Fault::Lack(lacking::any(rng)),
         8 => Fault::StartEmpty,
         9..11 => Fault::Hang(true),
         11..14 => Fault::Hang(false),
@@ -214,9 +237,12 @@ fn op(rng: &mut Rng) -> Op {
         55..60 => "PodSandboxStatus",
         60..64 => "ContainerStatus",
         64..68 => "Status",
-        68..70 => "ImageStatus",
-        70..72 => "ListImages",
-        72..74 => "UpdateRuntimeConfig",
+        68..71 => "ImageStatus",
+        71..73 => "ListImages",
+        73..75 => "PullImage",
+        75..77 => "UpdateRuntimeConfig",
+        77..79 => "GetContainerEvents",
+        79..81 => "ListPodSandboxStats",
         _ => ROWS[rng.usize(..ROWS.len())].name,
     };
     call(rng, row(name))
@@ -240,7 +266,22 @@ fn call(rng: &mut Rng, row: &'static Row) -> Op {
         client: rng.usize(..CLIENTS),
         timeout_ms,
         on,
+        narrow: narrow(rng),
+        handler: (rng.u8(..3) == 0).then(|| rng.u32(..1000)),
         which: rng.u32(..1000),
+    }
+}
+
+fn narrow(rng: &mut Rng) -> Narrow {
+    match rng.u32(..20) {
+        0..10 => Narrow::Not,
+        10..12 => Narrow::Id,
+        12 => Narrow::Pod,
+        13 => Narrow::PodAndState,
+        14..16 => Narrow::State,
+        16..18 => Narrow::Uid,
+        18 => Narrow::Label,
+        _ => Narrow::StateAndLabel,
     }
 }
 
@@ -263,9 +304,17 @@ impl fmt::Debug for Op {
             client,
             timeout_ms,
             on,
+            narrow,
+            handler,
             which,
         } = self;
         write!(f, "{} on {on:?} {which}, client {client}", row.name)?;
+        if Takes::of(row).is_some() && *narrow != Narrow::Not {
+            write!(f, ", by {narrow:?}")?;
+        }
+        if let (Goes::Image(..), Some(handler)) = (&row.goes, handler) {
+            write!(f, ", of handler {handler}")?;
+        }
         timeout_ms.map_or(Ok(()), |timeout| write!(f, ", at most {timeout} ms"))
     }
 }

@@ -2,6 +2,7 @@
 
 mod answers;
 mod damage;
+mod faults;
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,8 +24,8 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::pipe::{Pipe, Valve};
-use super::plan::{Damage, Fault};
-use super::truth::{CallId, Listing, Moment, Seen, Thing, Truth};
+use super::plan::Damage;
+use super::truth::{CallId, Listing, Moment, Seen, Truth};
 use answers::Asked;
 use damage::{Body, Broken};
 use tonic::Status;
@@ -97,128 +98,6 @@ impl Runtime {
         Ok(theirs)
     }
 
-    /// Starts or ends what is wrong with it.
-    pub fn play(&self, fault: &Fault) {
-        if matches!(fault, Fault::Hang(true) | Fault::Freeze(true)) {
-            let mut truth = self.truth();
-            let now = truth.tick();
-            truth.health[self.at].silenced.push(now);
-        }
-        match fault {
-            Fault::Die => self.set_down(true),
-            Fault::Start => self.set_down(false),
-            Fault::StartEmpty if self.state().down => {
-                self.truth().lose_all(self.at);
-                self.set_down(false);
-            }
-            Fault::StartEmpty => {}
-            Fault::Hang(hung) => self.set_hung(*hung),
-            Fault::Freeze(frozen) => self.valve.set_shut(*frozen),
-            Fault::SlowLists(by_ms) => self.state().slow_ms = *by_ms,
-            Fault::Sip(bytes) => self.valve.sip((*bytes).into()),
-            Fault::Spoil(damage) => self.state().spoil.push_back(*damage),
-            Fault::Create => self.create_here(),
-            Fault::Lose(which) => self.lose(*which),
-        }
-        self.note_health();
-    }
-
-    /// Ends all that is wrong with it.
-    pub fn heal(&self) {
-        self.state().spoil.clear();
-        self.state().healed = true;
-        if self.state().down {
-            self.play(&Fault::Start);
-        }
-        for end in [
-            Fault::Hang(false),
-            Fault::Freeze(false),
-            Fault::SlowLists(None),
-            Fault::Sip(0),
-        ] {
-            self.play(&end);
-        }
-    }
-
-    fn set_hung(&self, hung: bool) {
-        self.state().hung = hung;
-        self.answers.notify_waiters();
-    }
-
-    /// Waits while it hangs.
-    async fn answers(&self) {
-        loop {
-            let changed = self.answers.notified();
-            if !self.state().hung {
-                return;
-            }
-            changed.await;
-        }
-    }
-
-    /// Whether it accepts calls and does not answer.
-    pub fn is_silent(&self) -> bool {
-        self.state().hung || self.valve.is_shut()
-    }
-
-    /// It dies of a call, unless it is past that.
-    fn die_within_call(&self) {
-        if !self.state().healed {
-            self.play(&Fault::Die);
-        }
-    }
-
-    fn set_down(&self, down: bool) {
-        self.state().down = down;
-        self.die();
-    }
-
-    /// The process ends, and what it had under way with it.
-    fn die(&self) {
-        let mut state = self.state();
-        state.deaths += 1;
-        state.connections.drain(..).for_each(|task| task.abort());
-        drop(state);
-        self.truth().health[self.at].config.clear();
-    }
-
-    fn note_health(&self) {
-        let state = self.state();
-        let faulty = state.down
-            || state.slow_ms.is_some()
-            || !state.spoil.is_empty()
-            || self.valve.is_shut()
-            || state.hung;
-        drop(state);
-        self.truth().set_faulty(self.at, faulty);
-    }
-
-    /// Somebody makes a pod without the switch.
-    fn create_here(&self) {
-        let mut truth = self.truth();
-        let before = truth.moment();
-        let (id, born) = (truth.new_id(), truth.tick());
-        let name = format!("direct-{id}");
-        truth
-            .things
-            .push(Thing::new(Kind::Pod, id.clone(), self.at, id, name, born));
-        self.tell(&truth, before);
-    }
-
-    /// A pod vanishes without the switch.
-    fn lose(&self, which: u32) {
-        let mut truth = self.truth();
-        let pods: Vec<_> = truth
-            .at(self.at, Kind::Pod)
-            .map(|pod| pod.id.clone())
-            .collect();
-        if let Some(at) = (which as usize).checked_rem(pods.len()) {
-            let before = truth.moment();
-            truth.remove(Kind::Pod, &pods[at]);
-            self.tell(&truth, before);
-        }
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap()
     }
@@ -263,6 +142,11 @@ impl Runtime {
         if damage == Some(Damage::Refuse) {
             return Ok(damage::refusal(&Status::aborted("it does not want to")));
         }
+        if self.truth().lacks(self.at, row) {
+            return Ok(damage::refusal(&Status::unimplemented(
+                "not in this version",
+            )));
+        }
         if row.name == "GetContainerEvents" {
             return Ok(damage::of_events(self.events.subscribe()));
         }
@@ -273,9 +157,11 @@ impl Runtime {
     fn note(&self, row: &'static Row, call: CallId, message: &[u8]) -> usize {
         let mut truth = self.truth();
         let handler = match row.goes {
-            Goes::Handler(path) => wire::string(message, path).ok().map(str::to_owned),
+            Goes::Handler(path) => Some(path),
+            Goes::Image(path, _) => Some(path).filter(|path| wire::string(message, path) != Ok("")),
             _ => None,
         };
+        let handler = handler.and_then(|path| wire::string(message, path).ok().map(str::to_owned));
         truth.seen.push(Seen {
             call,
             backend: self.at,
@@ -329,6 +215,9 @@ impl Runtime {
     ) -> Result<Vec<Bytes>, Status> {
         let mut truth = self.truth();
         truth.seen[seen].executed = true;
+        if row.name == "Status" {
+            truth.offers[self.at].ask();
+        }
         if call == 0 && row.name == "ListContainers" {
             truth.tables.greeted(self.at);
         }
@@ -345,6 +234,9 @@ impl Runtime {
         // What it answers late may find the pipe shut meanwhile.
         let faulty = truth.health[self.at].faulty;
         let spoilt = truth.seen[seen].spoilt || self.slow() || unread || faulty;
+        if row.name == "Status" && call == 0 && !spoilt {
+            truth.offers[self.at].tell();
+        }
         if let (Some(kind), false) = (asked.lists_whole(), spoilt) {
             let at = truth.tick();
             let backend = self.at;

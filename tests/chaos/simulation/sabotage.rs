@@ -15,13 +15,17 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use super::client::{Call, Client, Reply, message};
-use super::files::Files;
+use super::files::{Files, RUNTIMES};
+use super::filter::{Filter, Takes};
 use super::judge::Asked;
 use super::plan::creates;
-use super::truth::Truth;
+use super::truth::{Moment, Truth};
 
 /// How late the table is read that a call goes by.
 const READ_AGAIN: Duration = Duration::from_millis(50);
+
+/// What the switch says of a backend that adopts, as gRPC writes it in a header.
+const UNTOLD: &str = "has%20not%20told";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Sabotage {
@@ -71,6 +75,32 @@ pub enum Sabotage {
     GoByNewTable,
     /// A pod is answered under the name that its handler has at the backend.
     OwnNames,
+    /// What stands in for a backend has all that it had, whatever a list asks for.
+    KeepAll,
+    /// A narrowed list has nothing of what stands in for a backend.
+    KeepNothing,
+    /// A list of one pod or container asks all backends.
+    AskAll,
+    /// Handlers that no file names are no backend's.
+    AdoptNothing,
+    /// A handler that two backends advertise is the first one's.
+    AdoptOfFirst,
+    /// A handler that a backend has dropped takes pods.
+    KeepDropped,
+    /// A handler is unknown that a backend may have which has not told yet.
+    SayUnknown,
+    /// An image call goes to other stores than that of the handler that it names.
+    ForgetStore,
+    /// A streamed list is no more than the backend that lacks most can do.
+    PassLacking,
+    /// Statistics leave a backend out that lacks them, whatever it has.
+    LackPods,
+    /// Events are offered though not every backend has them.
+    OfferEvents,
+    /// The end of the switch breaks calls off.
+    EndAbruptly,
+    /// The end of the switch waits for no call.
+    EndAtOnce,
 }
 
 /// A call, and the reply as the sabotaged switch would give it.
@@ -92,6 +122,11 @@ pub async fn call(
             ..asked.call.clone()
         },
         Sabotage::AskAnother => of_another(&asked.call, truth),
+        Sabotage::KeepAll => of_all(&asked.call, truth),
+        Sabotage::ForgetStore if !asked.call.handler.is_empty() => Call {
+            message: message(asked.call.row, &asked.call.names, ""),
+            ..asked.call.clone()
+        },
         _ => asked.call.clone(),
     };
     if sabotage == Sabotage::GoByNewTable && matches!(asked.call.row.goes, Goes::Handler(_)) {
@@ -111,6 +146,9 @@ pub async fn call(
                 })
                 .await
         }
+        (Sabotage::OfferEvents, Some(Code::Unimplemented)) if asked.is_events() => {
+            go_on(reply, asked).await
+        }
         (Sabotage::IgnoreDeadline, Some(Code::DeadlineExceeded)) => {
             tokio::time::sleep(Duration::from_secs(1)).await;
             reply
@@ -121,36 +159,40 @@ pub async fn call(
 
 fn changed(sabotage: Sabotage, reply: Reply, asked: &Asked, truth: &Truth) -> Reply {
     let (row, silent) = (asked.call.row, reply.code == Some(Code::Unavailable));
-    let lists_pods = row.name == "ListPodSandbox" && asked.call.names.is_empty();
+    let lists_pods = row.name == "ListPodSandbox" && asked.call.filter.is_empty();
+    let narrowed = !asked.call.filter.is_empty();
+    let faulty = truth.health.iter().any(|it| it.faulty);
+    let unimplemented = reply.code == Some(Code::Unimplemented);
+    let lacked = (0..RUNTIMES).any(|at| truth.lacks(at, row));
     let ok = |messages: Vec<Bytes>| Reply {
         code: Some(Code::Ok),
         messages,
         ..reply.clone()
     };
+    let coded = |code| Reply {
+        code: Some(code),
+        ..reply.clone()
+    };
     match (sabotage, &row.goes) {
-        (Sabotage::LeaveOut, _) if lists_pods && silent => ok(vec![reachable(truth)]),
-        (Sabotage::SayGone, Goes::Owner(_, _, Unknown::NotFound)) if silent => Reply {
-            code: Some(Code::NotFound),
-            ..reply
-        },
+        (Sabotage::LeaveOut, _) if lists_pods && silent => {
+            ok(vec![reachable(truth, &asked.call.filter)])
+        }
+        (Sabotage::SayGone, Goes::Owner(_, _, Unknown::NotFound)) if silent => {
+            coded(Code::NotFound)
+        }
         (Sabotage::SayDone, Goes::Owner(_, _, Unknown::Ok)) if silent => ok(vec![Bytes::new()]),
         (Sabotage::EmptyId, Goes::Handler(_)) if silent => ok(vec![Bytes::new()]),
         (Sabotage::EndBroken, _) if row.name == "StreamPodSandboxes" && silent => {
             ok(reply.messages.clone())
         }
         (Sabotage::SayAbsent, _) if row.name == "ImageStatus" && silent => ok(vec![Bytes::new()]),
-        (Sabotage::FailStatus, _)
-            if row.name == "Status" && truth.health.iter().any(|it| it.faulty) =>
-        {
-            Reply {
-                code: Some(Code::Unavailable),
-                ..reply
-            }
+        (Sabotage::FailStatus, _) if row.name == "Status" && faulty => coded(Code::Unavailable),
+        (Sabotage::AskAll, _) if !asked.call.filter.names().is_empty() && faulty => {
+            coded(Code::Unavailable)
         }
-        (Sabotage::CallUnready, _)
-            if row.name == "Status" && truth.health.iter().any(|it| it.faulty) =>
-        {
-            ok(vec![Bytes::new()])
+        (Sabotage::CallUnready, _) if row.name == "Status" && faulty => ok(vec![Bytes::new()]),
+        (Sabotage::KeepNothing, _) if row.name == "ListPodSandbox" && narrowed && faulty => {
+            ok(vec![reachable(truth, &asked.call.filter)])
         }
         (Sabotage::ShowRemoved, _) if lists_pods && reply.code == Some(Code::Ok) => {
             let removed = truth
@@ -163,19 +205,47 @@ fn changed(sabotage: Sabotage, reply: Reply, asked: &Asked, truth: &Truth) -> Re
             ok(with_items(&reply, reply.strings(&[1, 1]).into_iter()))
         }
         (Sabotage::OwnNames, _) if row.name == "PodSandboxStatus" => {
-            let name = truth.thing(Kind::Pod, &asked.call.names);
-            let name = name.map_or("", |pod| pod.handler.as_str());
-            let named = |message: &Bytes| wire::with_string(message, &[1, 9], name);
-            Reply {
-                messages: reply.messages.iter().map(named).collect(),
-                ..reply
-            }
+            with_own_name(reply, &asked.call, truth)
+        }
+        (Sabotage::PassLacking, _)
+            if row.name == "StreamPodSandboxes" && lacked && reply.code == Some(Code::Ok) =>
+        {
+            coded(Code::Unimplemented)
+        }
+        (Sabotage::LackPods, _) if row.name == "ListPodSandboxStats" && unimplemented => {
+            ok(vec![Bytes::new()])
+        }
+        (Sabotage::SayUnknown, Goes::Handler(_)) if reply.text.contains(UNTOLD) => {
+            coded(Code::InvalidArgument)
         }
         (Sabotage::BreakOff, _) if silent => Reply {
             code: None,
             ..reply
         },
         _ => reply,
+    }
+}
+
+fn with_own_name(reply: Reply, call: &Call, truth: &Truth) -> Reply {
+    let name = truth.thing(Kind::Pod, &call.names);
+    let name = name.map_or("", |pod| pod.handler.as_str());
+    let named = |message: &Bytes| wire::with_string(message, &[1, 9], name);
+    Reply {
+        messages: reply.messages.iter().map(named).collect(),
+        ..reply
+    }
+}
+
+/// A stream in which nothing comes, to its deadline.
+async fn go_on(reply: Reply, asked: &Asked) -> Reply {
+    match asked.call.timeout {
+        Some(timeout) => tokio::time::sleep_until(asked.at + timeout).await,
+        None => std::future::pending().await,
+    }
+    Reply {
+        code: Some(Code::DeadlineExceeded),
+        at: Instant::now(),
+        ..reply
     }
 }
 
@@ -188,11 +258,12 @@ fn done() -> Reply {
     }
 }
 
-/// The pods of the backends that are in order.
-fn reachable(truth: &Truth) -> Bytes {
+/// Those pods of the backends that are in order that a list asks for.
+fn reachable(truth: &Truth, filter: &Filter) -> Bytes {
     let backends = (0..truth.health.len()).filter(|backend| !truth.health[*backend].faulty);
     let pods = backends.flat_map(|backend| truth.at(backend, Kind::Pod));
-    listed(pods.map(|pod| pod.id.clone()))
+    let wanted = pods.filter(|pod| filter.must_want(pod, Moment::MAX));
+    listed(wanted.map(|pod| pod.id.clone()))
 }
 
 fn with_items(reply: &Reply, ids: impl Iterator<Item = String>) -> Vec<Bytes> {
@@ -209,6 +280,19 @@ fn listed(ids: impl Iterator<Item = String>) -> Bytes {
         wire::put_bytes(&mut list, 1, &wire::with_string(&[], &[1], &id));
     }
     list.freeze()
+}
+
+/// The same list of everything, if something may have to stand in for a backend.
+fn of_all(call: &Call, truth: &Mutex<Truth>) -> Call {
+    let faulty = truth.lock().unwrap().health.iter().any(|it| it.faulty);
+    let message = match Takes::of(call.row) {
+        Some(_) if faulty => Bytes::new(),
+        _ => call.message.clone(),
+    };
+    Call {
+        message,
+        ..call.clone()
+    }
 }
 
 /// The same call for a pod or container of another backend, if there is one.
@@ -236,8 +320,31 @@ pub fn read(
 ) -> Result<Config, Problems> {
     match sabotage {
         Some(Sabotage::HalfApply) => read.or_else(|_| files.read(None)),
+        Some(Sabotage::AdoptNothing) => read.map(|config| adopting(config, 0)),
+        Some(Sabotage::AdoptOfFirst) => read.map(|config| adopting(config, 1)),
         _ => read,
     }
+}
+
+/// The same with no more adopting backends.
+fn adopting(mut config: Config, most: usize) -> Config {
+    let adopting = config.table.backends.iter_mut().filter(|row| row.adopt);
+    adopting.skip(most).for_each(|row| row.adopt = false);
+    config
+}
+
+/// What is wrong with the configuration that a switch starts with.
+pub fn configure(sabotage: Option<Sabotage>, config: &mut Config) {
+    if sabotage == Some(Sabotage::EndAtOnce) {
+        config.drain = Duration::ZERO;
+    }
+}
+
+/// What is wrong from the start.
+pub fn at_start(sabotage: Option<Sabotage>, truth: &mut Truth) {
+    let forgets_nothing = sabotage == Some(Sabotage::KeepDropped);
+    let offers = truth.offers.iter_mut();
+    offers.for_each(|offers| offers.forgets_nothing = forgets_nothing);
 }
 
 /// What is wrong with the switch itself before a reload.

@@ -12,6 +12,7 @@ use criswitch::switch::Switch;
 use tokio::time::Instant;
 
 use super::files::RUNTIMES;
+use super::offers::{self, Offers};
 use super::truth::{Moment, Truth};
 
 /// A table and since when it is the one; its backends' ids are the numbers of their runtimes.
@@ -36,6 +37,9 @@ pub type Places = [Option<Place>; RUNTIMES];
 /// All tables that there were, and the backends of now.
 #[derive(Debug, Default)]
 pub struct Tables {
+    /// What the files say, and whether the switch has been told since it was last looked at.
+    written: Option<Table>,
+    anew: bool,
     pub eras: Vec<Era>,
     pub places: Places,
     /// Every id that a backend has had in the switch that runs now.
@@ -83,14 +87,44 @@ impl Tables {
 impl Truth {
     /// The switch goes by `config` from now on.
     pub fn begin_era(&mut self, config: &Config) {
-        let from = self.tick();
-        let table = numbered(&config.table);
-        self.tables.eras.push(Era { from, table });
+        self.tables.written = Some(numbered(&config.table));
+        self.tables.anew = true;
+    }
+
+    /// Looks at the table that the switch goes by: what the files say, and what backends have told that may adopt.
+    fn look_at_table(&mut self, live: &Live) -> Result<(), String> {
+        let table = numbered(&live.table);
+        for runtime in 0..RUNTIMES {
+            let joined = self.tables.places[runtime].is_some_and(|place| place.joined);
+            let in_order = self.relied_upon(runtime, Instant::now());
+            if joined && in_order && self.offers[runtime].are_due() {
+                self.offers[runtime].be_heard();
+            }
+        }
+        let written = self.tables.written.as_ref().expect("there are files");
+        offers::wrong_table(written, &table, &self.offers)?;
+        let last = self.tables.eras.last();
+        if self.tables.anew || last.is_none_or(|era| era.table != table) {
+            let from = self.tick();
+            self.tables.eras.push(Era { from, table });
+            self.tables.anew = false;
+        }
+        Ok(())
+    }
+
+    /// Every backend has told the switch all that there is to tell.
+    pub fn all_heard(&mut self) {
+        let there = self.tables.places.iter().zip(&mut self.offers);
+        let there = there.filter(|(place, _)| place.is_some());
+        there.for_each(|(_, offers)| offers.be_heard());
     }
 
     /// Another switch has started with the table of now: whoever it names takes part.
     pub fn begin_places(&mut self, switch: &Switch) -> Result<(), String> {
-        let (live, now) = (switch.live(), self.tick());
+        self.offers.iter_mut().for_each(Offers::forget);
+        let live = switch.live();
+        self.look_at_table(&live)?;
+        let now = self.tick();
         self.tables.places = places(&live);
         self.tables.ids = live.backends.iter().map(|backend| backend.id).collect();
         self.tables.speakers.push((now, speaker(&live)));
@@ -107,6 +141,7 @@ impl Truth {
     /// Looks at which backends the switch has: none may be lost that is needed, none takes part too early or too late.
     pub fn look(&mut self, switch: &Switch) -> Result<(), String> {
         let live = switch.live();
+        self.look_at_table(&live)?;
         let seen = places(&live);
         for (runtime, seen) in seen.into_iter().enumerate() {
             if let Some(wrong) = self.wrong_place(runtime, seen) {
@@ -159,6 +194,7 @@ impl Truth {
         self.tables.ids.extend(seen.map(|place| place.id));
         // Nothing is left of what the switch knew of it.
         self.listings.retain(|listing| listing.backend != runtime);
+        self.offers[runtime].forget();
         self.disturbed(runtime);
         let its = self.things.iter_mut().filter(|it| it.backend == runtime);
         its.for_each(|thing| thing.learned = None);
@@ -262,17 +298,17 @@ fn speaker(live: &Live) -> usize {
 }
 
 fn numbered(table: &Table) -> Table {
-    let mut table = table.clone();
-    let numbers: Vec<_> = table
-        .backends
-        .iter()
-        .map(|row| number(&row.socket))
-        .collect();
-    for row in table.handlers.iter_mut().chain([&mut table.default]) {
-        row.backend = numbers[row.backend];
+    let runtime = |id| {
+        let row = table.backends.iter().find(|row| row.id == id);
+        number(&row.expect("a row's backend").socket)
+    };
+    let mut numbered = table.clone();
+    for row in numbered.handlers.iter_mut() {
+        row.backend = runtime(row.backend);
     }
-    for (row, number) in table.backends.iter_mut().zip(numbers) {
-        row.id = number;
+    numbered.default.backend = runtime(table.default.backend);
+    for row in &mut numbered.backends {
+        row.id = number(&row.socket);
     }
-    table
+    numbered
 }

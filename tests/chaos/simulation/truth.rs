@@ -2,73 +2,26 @@
 //!
 //! Moments are numbers in the order of what happened, since much happens within one tick of the paused clock.
 
+mod thing;
+
+use std::time::Duration;
+
 use criswitch::rpc::{Kind, Row};
 use tokio::time::Instant;
 
 use super::files::RUNTIMES;
+use super::lacking::{Lacking, lacks};
+use super::offers::Offers;
 use super::tables::Tables;
+pub use thing::{APPS, DIRECT, Thing, uid};
+
+/// How long calls in flight may go on when the switch ends, by default.
+pub const DRAIN: Duration = Duration::from_secs(10);
 
 /// A moment in the order of what happened.
 pub type Moment = u64;
 /// A client's call; 0 is one of the switch's own.
 pub type CallId = u64;
-
-/// A pod or container that is or was.
-#[derive(Debug)]
-pub struct Thing {
-    pub kind: Kind,
-    pub id: String,
-    pub backend: usize,
-    /// A container's pod; a pod's own id.
-    pub pod: String,
-    pub name: String,
-    /// The handler's name at the backend.
-    pub handler: String,
-    /// The call that made it; 0 if nobody did through the switch.
-    pub maker: CallId,
-    pub born: Moment,
-    /// When its maker heard so.
-    pub answered: Option<Moment>,
-    pub gone: Option<Moment>,
-    /// When a client was told that it is removed.
-    pub removal_told: Option<Moment>,
-    /// When a client first learned of it.
-    pub told: Option<Moment>,
-    /// When the switch that runs now first learned of it.
-    pub learned: Option<Moment>,
-}
-
-impl Thing {
-    pub fn new(
-        kind: Kind,
-        id: String,
-        backend: usize,
-        pod: String,
-        name: String,
-        born: Moment,
-    ) -> Thing {
-        Thing {
-            kind,
-            id,
-            backend,
-            pod,
-            name,
-            born,
-            handler: String::new(),
-            maker: 0,
-            answered: None,
-            gone: None,
-            removal_told: None,
-            told: None,
-            learned: None,
-        }
-    }
-
-    /// Whether it was there all the time from `begun` to now.
-    pub fn stood(&self, begun: Moment) -> bool {
-        self.born < begun && self.gone.is_none()
-    }
-}
 
 /// An image in one backend's store.
 #[derive(Debug)]
@@ -111,7 +64,7 @@ pub struct Listing {
 #[derive(Debug)]
 pub struct Streamed {
     pub call: CallId,
-    pub ended: Option<Moment>,
+    pub ended: Option<(Moment, Instant)>,
 }
 
 /// What is so at one backend apart from what it has.
@@ -125,6 +78,8 @@ pub struct Health {
     pub silenced: Vec<Moment>,
     /// The last runtime configuration that it took.
     pub config: Vec<u8>,
+    /// The RPCs that its versions lacked, and since when.
+    lacking: Vec<(Moment, Lacking)>,
 }
 
 /// The calls that change the runtime's configuration.
@@ -166,6 +121,8 @@ pub struct Truth {
     pub seed: u64,
     /// How many switches there have been before this one.
     pub life: u64,
+    /// Which of them were told to end, and when.
+    ended: Vec<(u64, Instant)>,
     /// Whether this one has been connected to every backend.
     pub started: bool,
     /// When a backend last answered slowly, if it did.
@@ -180,6 +137,8 @@ pub struct Truth {
     pub listings: Vec<Listing>,
     pub streamed: Vec<Streamed>,
     pub health: Vec<Health>,
+    /// What each runtime tells of its handlers.
+    pub offers: Vec<Offers>,
 }
 
 impl Truth {
@@ -187,6 +146,7 @@ impl Truth {
         Truth {
             seed,
             health: (0..RUNTIMES).map(|_| Health::default()).collect(),
+            offers: (0..RUNTIMES).map(Offers::of).collect(),
             ..Truth::default()
         }
     }
@@ -264,6 +224,15 @@ impl Truth {
         }
     }
 
+    /// The things of which `which` is true go on from one state to another.
+    pub fn go_on(&mut self, from: i32, to: i32, which: impl Fn(&Thing) -> bool) {
+        let now = self.tick();
+        let going = self.things.iter_mut();
+        for thing in going.filter(|thing| thing.state() == from && which(thing)) {
+            thing.states.push((now, to));
+        }
+    }
+
     /// A backend has lost all that it had.
     pub fn lose_all(&mut self, backend: usize) {
         let now = self.tick();
@@ -276,6 +245,24 @@ impl Truth {
         }
     }
 
+    /// A backend is of another version from now on.
+    pub fn lack(&mut self, backend: usize, lacking: Lacking) {
+        let now = self.tick();
+        self.health[backend].lacking.push((now, lacking));
+    }
+
+    pub fn lacks(&self, backend: usize, row: &Row) -> bool {
+        self.may_lack(backend, row, Moment::MAX)
+    }
+
+    /// Whether `backend` has lacked it at any time since then.
+    pub fn may_lack(&self, backend: usize, row: &Row, since: Moment) -> bool {
+        let versions = &self.health[backend].lacking;
+        let first = versions.iter().rposition(|(from, _)| *from <= since);
+        let mut versions = versions.iter().skip(first.unwrap_or(0));
+        versions.any(|(_, lacking)| lacks(*lacking, row))
+    }
+
     /// Whether something is wrong with `backend` from now on.
     pub fn set_faulty(&mut self, backend: usize, faulty: bool) {
         self.health[backend].faulty = faulty;
@@ -285,6 +272,7 @@ impl Truth {
     /// What `backend` has sent may not have arrived.
     pub fn disturbed(&mut self, backend: usize) {
         self.health[backend].since = Some(Instant::now());
+        self.offers[backend].lose();
         self.listings
             .retain(|listing| listing.backend != backend || listing.delivered.is_some());
     }
@@ -293,6 +281,7 @@ impl Truth {
     pub fn all_arrived(&mut self) {
         let now = self.tick();
         self.arrivals.push(now);
+        self.offers.iter_mut().for_each(Offers::arrive);
         let Truth {
             listings,
             things,
@@ -330,6 +319,7 @@ impl Truth {
     /// A client has gone: what was on its way may not have been read, nor what the switch asked on its account.
     pub fn cancelled(&mut self) {
         self.listings.retain(|listing| listing.delivered.is_some());
+        self.offers.iter_mut().for_each(Offers::lose);
     }
 
     /// A client's call has ended, or nobody waits for it any more.
@@ -337,7 +327,7 @@ impl Truth {
         let now = self.tick();
         let mut streamed = self.streamed.iter_mut();
         if let Some(streamed) = streamed.find(|streamed| streamed.call == call) {
-            streamed.ended = Some(now);
+            streamed.ended = Some((now, Instant::now()));
         }
     }
 
@@ -348,6 +338,17 @@ impl Truth {
             .iter_mut()
             .filter(|listing| listing.call == call);
         its.for_each(|listing| listing.used = true);
+    }
+
+    /// The switch has been told to end.
+    pub fn end_switch(&mut self) {
+        self.ended.push((self.life, Instant::now()));
+    }
+
+    /// When a switch was told to end.
+    pub fn ended_at(&self, life: u64) -> Option<Instant> {
+        let mut ended = self.ended.iter();
+        ended.find(|(ended, _)| *ended == life).map(|(_, at)| *at)
     }
 
     /// Another switch knows nothing.

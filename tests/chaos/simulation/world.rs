@@ -1,5 +1,7 @@
 //! What a schedule is played in: backends, the switch, clients, and the calls under way.
 
+mod asks;
+
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -7,23 +9,29 @@ use std::time::Duration;
 use criswitch::address::Address;
 use criswitch::config::Config;
 use criswitch::dialer::Dialer;
-use criswitch::rpc::{Goes, ImageRule, Kind, Merge, Row};
+use criswitch::listener;
+use criswitch::rpc::{Kind, Row};
 use criswitch::switch::Switch;
+use hyper_util::server::graceful::GracefulShutdown;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::Instant;
 
-use super::client::{self, Call, Client};
+use super::client::Client;
 use super::files::{Edit, Files, Mistake, RUNTIMES};
+use super::filter::Narrow;
 use super::judge::{self, Asked, events};
 use super::plan::{CLIENTS, IMAGES, On, Op, Plan, Step, row};
 use super::runtime::Runtime;
 use super::sabotage::{self, Sabotage};
 use super::tables::{number, unnamed};
-use super::truth::{Stored, Streamed, Truth};
+use super::truth::{DRAIN, Stored, Truth};
 use super::{Played, RECOVERY};
+use tokio::time::Instant;
 
 /// Longer than a backend that owns nothing is kept.
 const LAST_LOOK: Duration = Duration::from_secs(20);
+
+/// What clients have to read how their calls ended with the switch.
+const LAST_WORDS: Duration = Duration::from_millis(1100);
 
 pub struct World {
     files: Files,
@@ -35,6 +43,8 @@ pub struct World {
     connections: JoinSet<()>,
     backends: JoinSet<Infallible>,
     clients: Vec<Client>,
+    /// Ends their connections with the switch.
+    graceful: GracefulShutdown,
     under_way: Vec<(Asked, AbortHandle)>,
     violations: Arc<Mutex<Vec<String>>>,
     sabotage: Option<Sabotage>,
@@ -56,6 +66,7 @@ impl World {
         let files = Files::of_topology(plan.topology);
         let truth = Arc::new(Mutex::new(Truth::new(plan.seed)));
         stock(&mut truth.lock().unwrap());
+        sabotage::at_start(sabotage, &mut truth.lock().unwrap());
         let runtimes = (0..RUNTIMES).map(|at| Runtime::new(at, Arc::clone(&truth)));
         let runtimes = Arc::new(runtimes.collect());
         let switch = new_switch(&config(&files), &runtimes);
@@ -68,6 +79,7 @@ impl World {
             connections: JoinSet::new(),
             backends: JoinSet::new(),
             clients: Vec::new(),
+            graceful: GracefulShutdown::new(),
             under_way: Vec::new(),
             violations: Arc::default(),
             sabotage,
@@ -78,7 +90,8 @@ impl World {
 
     /// A switch that knows nothing but the files, and clients that are connected to it.
     async fn start(&mut self) -> Result<(), String> {
-        let config = config(&self.files);
+        let mut config = config(&self.files);
+        sabotage::configure(self.sabotage, &mut config);
         self.switch = new_switch(&config, &self.runtimes);
         self.truth().begin_era(&config);
         self.truth().begin_places(&self.switch)?;
@@ -87,7 +100,7 @@ impl World {
         self.clients.clear();
         for _ in 0..CLIENTS {
             self.clients
-                .push(Client::connect(&self.switch, &mut self.connections).await);
+                .push(Client::connect(&self.switch, &self.graceful, &mut self.connections).await);
         }
         Ok(())
     }
@@ -102,6 +115,7 @@ impl World {
             }
             Step::Reload(edits, mistake) => self.reload(edits, *mistake)?,
             Step::RestartSwitch => self.restart().await?,
+            Step::HandOver => self.hand_over().await?,
             Step::Wait(ms) => self.wait(Duration::from_millis(*ms)).await,
         }
         self.check()
@@ -150,6 +164,30 @@ impl World {
         }
         self.truth().switch_restarted();
         self.start().await
+    }
+
+    /// The switch ends by itself, and every call with it; then as after any restart.
+    async fn hand_over(&mut self) -> Result<(), String> {
+        let begun = Instant::now();
+        self.truth().end_switch();
+        let graceful = std::mem::take(&mut self.graceful);
+        if self.sabotage != Some(Sabotage::EndAbruptly) {
+            listener::finish(&self.switch, graceful).await;
+        } else {
+            self.connections = JoinSet::new();
+        }
+        if begun.elapsed() > DRAIN + LAST_WORDS {
+            return Err(format!(
+                "the switch has taken {:?} to its end",
+                begun.elapsed()
+            ));
+        }
+        self.wait(Duration::from_millis(1)).await;
+        self.check()?;
+        if let Some((asked, _)) = self.under_way.first() {
+            return Err(format!("{asked}: no end with the switch"));
+        }
+        self.restart().await
     }
 
     /// Lets the clock move on; whatever needs no time happens at its beginning.
@@ -211,80 +249,6 @@ impl World {
         self.under_way.push((asked, task.abort_handle()));
     }
 
-    fn ask(&self, op: &Op) -> Asked {
-        let names = self.names(op);
-        let silent = self.runtimes.iter().filter(|runtime| runtime.is_silent());
-        let mut truth = self.truth();
-        let (id, begun) = truth.begin_call();
-        if op.row.name == "UpdateRuntimeConfig" {
-            truth.updates.begin();
-        }
-        if matches!(op.row.merge(), Some(Merge::Interleave(_))) {
-            truth.streamed.push(Streamed {
-                call: id,
-                ended: None,
-            });
-        }
-        let name = format!("{}-{id}", truth.seed);
-        Asked {
-            call: Call {
-                id,
-                row: op.row,
-                message: client::message(op.row, &names, &name),
-                names,
-                timeout: op.timeout_ms.map(Duration::from_millis),
-                heard: Arc::default(),
-            },
-            begun,
-            life: truth.life,
-            at: Instant::now(),
-            places: truth.tables.places,
-            silent: silent.map(|runtime| runtime.at).collect(),
-        }
-    }
-
-    /// The id, image or handler that a call names; empty for a list of everything.
-    fn names(&self, op: &Op) -> String {
-        let which = op.which as usize;
-        match &op.row.goes {
-            Goes::Handler(_) if op.on == On::Nothing => "nosuch".to_owned(),
-            Goes::Handler(_) => {
-                let truth = self.truth();
-                // One that is gone is of any table that there was.
-                let eras = &truth.tables.eras;
-                let table = match op.on {
-                    On::Gone => &eras[which % eras.len()].table,
-                    _ => truth.tables.now(),
-                };
-                let named = table.handlers.get(which % (table.handlers.len() + 1));
-                named.map_or(String::new(), |handler| handler.name.clone())
-            }
-            Goes::Owner(kind, ..) => self.an_id(*kind, op.on, which),
-            Goes::OwnerWithImage(_) => self.an_id(Kind::Pod, op.on, which),
-            Goes::All(filter, _) => match filter.id {
-                Some((kind, _)) if which.is_multiple_of(4) => self.an_id(kind, op.on, which),
-                _ => String::new(),
-            },
-            Goes::Image(_, ImageRule::List(_)) | Goes::Default => String::new(),
-            Goes::Image(..) => format!("image-{}", which % IMAGES as usize),
-        }
-    }
-
-    fn an_id(&self, kind: Kind, on: On, which: usize) -> String {
-        let truth = self.truth();
-        let gone = on == On::Gone;
-        let things = truth.things.iter();
-        let ids: Vec<_> = things
-            .filter(|thing| thing.kind == kind && thing.gone.is_some() == gone)
-            .map(|thing| thing.id.as_str())
-            .collect();
-        match ids.get(which.checked_rem(ids.len()).unwrap_or(0)) {
-            Some(id) if on == On::Short => id[..8].to_owned(),
-            Some(id) if on != On::Nothing => (*id).to_owned(),
-            _ => "nothing".to_owned(),
-        }
-    }
-
     /// Ends all faults and waits until everything must have recovered.
     async fn heal(&mut self) -> Result<(), String> {
         self.runtimes.iter().for_each(|runtime| runtime.heal());
@@ -313,6 +277,8 @@ impl World {
         for which in 0..containers {
             self.ask_for(row("ContainerStatus"), which).await?;
         }
+        self.truth().all_heard();
+        self.check()?;
         self.idle_are_gone().await?;
         sabotage::at_end(self.sabotage, &self.switch);
         let truth = self.truth();
@@ -342,11 +308,14 @@ impl World {
 
     async fn ask_for(&mut self, row: &'static Row, which: u32) -> Result<(), String> {
         let (client, timeout_ms, on) = (0, Some(20_000), On::Existing);
+        let narrow = Narrow::Not;
         self.begin(&Op {
             row,
             client,
             timeout_ms,
             on,
+            narrow,
+            handler: None,
             which,
         });
         self.wait(Duration::from_millis(1)).await;

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use criswitch::rpc::Kind;
+use criswitch::rpc::{self, Kind};
 use criswitch::wire;
 
 use super::Asked;
 use crate::simulation::client::messages;
+use crate::simulation::files::RUNTIMES;
 use crate::simulation::runtime::DELETED;
 use crate::simulation::truth::{Thing, Truth};
 
@@ -19,6 +20,12 @@ pub fn judge(asked: &Asked, truth: &Truth) -> Result<(), String> {
     let Some(listens) = truth.arrivals.iter().find(|at| **at > asked.begun) else {
         return Ok(());
     };
+    let denied = |backend: &usize| truth.lacks(*backend, &rpc::EVENTS) && there(truth, *backend);
+    if let Some(backend) = (0..RUNTIMES).find(denied) {
+        return Err(format!(
+            "{asked}: backend {backend} has no events, and it goes on"
+        ));
+    }
     let heard = messages(&mut asked.call.heard.lock().unwrap().clone());
     let last: HashMap<String, u64> = heard.iter().map(read).collect();
     // What hangs has the request for events before it, and answers others as soon.
@@ -26,9 +33,8 @@ pub fn judge(asked: &Asked, truth: &Truth) -> Result<(), String> {
         let mut moments = truth.health[backend].silenced.iter();
         asked.silent.contains(&backend) || moments.any(|at| (asked.begun..*listens).contains(at))
     };
-    let there = |backend: usize| truth.tables.places[backend].is_some();
     let told = |pod: &&Thing| {
-        let told = pod.gone.is_some() || there(pod.backend);
+        let told = pod.gone.is_some() || there(truth, pod.backend);
         pod.kind == Kind::Pod && told && !silenced(pod.backend)
     };
     for pod in truth.things.iter().filter(told) {
@@ -45,6 +51,10 @@ pub fn judge(asked: &Asked, truth: &Truth) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+fn there(truth: &Truth, backend: usize) -> bool {
+    truth.tables.places[backend].is_some()
 }
 
 fn read(event: &Bytes) -> (String, u64) {

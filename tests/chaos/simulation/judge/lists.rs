@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use criswitch::rpc::Kind;
+use criswitch::rpc::{self, Kind};
 use criswitch::wire;
 
 use super::Case;
 use crate::simulation::files::RUNTIMES;
-use crate::simulation::truth::{Moment, Thing};
+use crate::simulation::truth::{Listing, Moment, Thing};
 
 /// How long the switch waits for a list for which the last one can stand in, by default.
 const LIST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -37,23 +37,40 @@ impl Case<'_> {
                 .thing(kind, id)
                 .ok_or_else(|| format!("{id} never was"))?;
             self.may_be_listed(thing)?;
-            self.unless(
-                !id.starts_with(&self.asked.call.names),
-                "the filter does not match",
-            )?;
+            let wanted = self
+                .asked
+                .call
+                .filter
+                .may_want(thing, self.as_of(thing.backend, kind));
+            self.unless(!wanted, "the filter does not match")?;
         }
         if matches!(name, "ListPodSandbox" | "StreamPodSandboxes") {
             self.named_by_the_table()?;
         }
         let may_lack = name.contains("Stats") || name.contains("Metrics");
-        let all = self
-            .truth
-            .existing(kind)
-            .filter(|thing| thing.id.starts_with(&self.asked.call.names));
+        let all = self.truth.existing(kind);
         for thing in all.filter(|thing| !listed.contains(thing.id.as_str())) {
-            self.may_be_missing(thing, may_lack)?;
+            let as_of = self.as_of(thing.backend, kind);
+            if self.asked.call.filter.must_want(thing, as_of) {
+                self.may_be_missing(thing, may_lack)?;
+            }
         }
         Ok(())
+    }
+
+    /// The moment from which on a backend's part of the list may be.
+    fn as_of(&self, backend: usize, kind: Kind) -> Moment {
+        let begun = self.asked.begun;
+        if self.truth.relied_upon(backend, self.asked.at) {
+            return begun;
+        }
+        // Nothing older stands in for it.
+        let listings = self.truth.listings.iter().filter(|listing| {
+            listing.backend == backend
+                && listing.kind == kind
+                && listing.delivered.is_some_and(|at| at < begun)
+        });
+        listings.map(|listing| listing.at).max().unwrap_or(0)
     }
 
     /// Every pod comes under the name that the table has for its handler.
@@ -100,16 +117,19 @@ impl Case<'_> {
             listing.backend == backend
                 && listing.kind == kind
                 && listing.at > last_known
-                && self.none_streamed_since(listing.at)
+                && self.none_streamed_since(listing)
                 && listing.delivered.is_some_and(|at| at < self.asked.begun)
                 && self.reply.at - listing.taken < STALE_LISTS
         })
     }
 
     /// Whether no list was streamed later, which may have passed unread: the client knows more then than the switch.
-    fn none_streamed_since(&self, moment: Moment) -> bool {
+    fn none_streamed_since(&self, listing: &Listing) -> bool {
         let mut streamed = self.truth.streamed.iter();
-        streamed.all(|it| it.ended.is_some_and(|ended| ended < moment))
+        streamed.all(|it| {
+            it.ended
+                .is_some_and(|(ended, at)| ended < listing.at && at < listing.taken)
+        })
     }
 
     /// What was removed through the switch must not come back, nor anything that the backend has since said is gone.
@@ -147,8 +167,10 @@ impl Case<'_> {
                 && listing.taken < self.asked.at + LIST_TIMEOUT
         });
         let sure = self.sure(thing.backend);
+        let left_out = self.asked.call.row.name.contains("Metrics")
+            && self.may_lack(thing.backend, &rpc::LIST_POD_METRICS);
         let must = if may_lack {
-            relied && sure
+            relied && sure && !left_out
         } else {
             its_own || (known && self.must_know(thing)) || (relied && sure)
         };

@@ -4,6 +4,7 @@ use criswitch::config::{Handler, Table};
 use criswitch::rpc::{Goes, ImageRule};
 
 use super::Case;
+use crate::simulation::client::Call;
 use crate::simulation::files::RUNTIMES;
 use crate::simulation::tables::Place;
 use crate::simulation::truth::{Moment, Thing};
@@ -17,16 +18,66 @@ impl Case<'_> {
         tables.between(begun, arrived.copied().unwrap_or(Moment::MAX))
     }
 
-    /// The rows of the handler that it names.
+    /// The handler that it names; pods that name none are the default's.
+    pub(super) fn handler(&self) -> Option<&str> {
+        let Call {
+            row,
+            names,
+            handler,
+            ..
+        } = &self.asked.call;
+        match row.goes {
+            Goes::Handler(_) => Some(names),
+            Goes::Image(..) if !handler.is_empty() => Some(handler),
+            _ => None,
+        }
+    }
+
+    /// The rows of that.
     pub(super) fn rows(&self) -> impl Iterator<Item = &Handler> {
-        let names = &self.asked.call.names;
-        self.tables().filter_map(|table| table.handler(names))
+        let named = self.handler();
+        self.tables().filter_map(move |table| table.handler(named?))
     }
 
     /// Whether one of these tables does not have the handler.
     pub(super) fn may_be_unknown(&self) -> bool {
-        let names = &self.asked.call.names;
-        self.tables().any(|table| table.handler(names).is_none())
+        let named = self.handler();
+        let unknown = |table: &Table| named.is_some_and(|name| table.handler(name).is_none());
+        self.tables().any(unknown)
+    }
+
+    /// Whether a backend adopts that has not been asked for its handlers yet: this may be one.
+    pub(super) fn may_be_adopted(&self) -> bool {
+        let same = |at: usize| match self.places(at) {
+            [Some(then), Some(now)] => then.id == now.id,
+            _ => false,
+        };
+        let adopts = |table: &Table, at: usize| {
+            let mut rows = table.backends.iter();
+            rows.any(|row| row.adopt && row.id == at)
+        };
+        let unknown = |at: usize| self.truth.offers[at].are_unknown() && same(at);
+        self.truth.life == self.asked.life
+            && (0..RUNTIMES).any(|at| unknown(at) && self.tables().all(|table| adopts(table, at)))
+    }
+
+    /// Whether the handler is a backend's that is in order.
+    pub(super) fn handler_in_order(&self) -> bool {
+        let relied = |row: &Handler| self.truth.relied_upon(row.backend, self.asked.at);
+        !self.may_be_unknown() && self.rows().all(relied)
+    }
+
+    /// Whether an image call concerns a backend's store by each of these tables.
+    pub(super) fn concerns_store(&self, backend: usize) -> bool {
+        match self.handler() {
+            Some(_) => !self.may_be_unknown() && self.rows().all(|row| row.backend == backend),
+            None => self.sure(backend),
+        }
+    }
+
+    /// Whether by one of them.
+    pub(super) fn may_concern_store(&self, backend: usize) -> bool {
+        self.handler().is_none() || self.rows().any(|row| row.backend == backend)
     }
 
     /// Whether by one of these tables no pod may come to a backend.

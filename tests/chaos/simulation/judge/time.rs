@@ -7,10 +7,11 @@ use tonic::Code;
 
 use super::{Asked, Case};
 use crate::simulation::files::RUNTIMES;
-use crate::simulation::truth::Truth;
+use crate::simulation::filter::Takes;
+use crate::simulation::truth::{Thing, Truth};
 
 /// What the clock may run on after a call's deadline until it has ended.
-const SLACK: Duration = Duration::from_millis(100);
+pub(super) const SLACK: Duration = Duration::from_millis(100);
 /// Longer than the switch waits for a slow backend before it makes a Status without it.
 const STATUS_BOUND: Duration = Duration::from_millis(1100);
 
@@ -42,6 +43,7 @@ fn patience(asked: &Asked, truth: &Truth) -> Option<Duration> {
         Goes::Image(_, ImageRule::Pull(_) | ImageRule::Every) | Goes::All(_, Merge::Events) => {
             return None;
         }
+        Goes::Image(_, ImageRule::Find(_)) if !asked.call.handler.is_empty() => return None,
         Goes::All(_, Merge::Status) if truth.started => STATUS_BOUND,
         _ if truth.slow.is_some_and(|at| at > asked.at) => SLOW_BOUND,
         _ => HUNG_BOUND,
@@ -68,19 +70,46 @@ impl Case<'_> {
         )
     }
 
+    /// What the call names, if the switch must know it. Short ids need every backend's word.
+    fn known(&self, kind: Kind) -> Option<&Thing> {
+        let thing = self.thing(kind)?;
+        (self.is_known(thing) && thing.id == self.asked.call.names).then_some(thing)
+    }
+
+    fn is_known(&self, thing: &Thing) -> bool {
+        let begun = self.asked.begun;
+        thing.stood(begun) && self.sure(thing.backend) && thing.learned.is_some_and(|at| at < begun)
+    }
+
+    /// Whether it is a list that concerns only what is known and whose backend is in order.
+    fn narrowed_to_order(&self) -> bool {
+        let filter = &self.asked.call.filter;
+        let Some(takes) = Takes::of(self.asked.call.row).filter(|_| self.truth.started) else {
+            return false;
+        };
+        let relied = |thing: &Thing| self.truth.relied_upon(thing.backend, self.asked.at);
+        if !filter.names().is_empty() {
+            let kind = if filter.id.is_empty() {
+                Kind::Pod
+            } else {
+                takes.kind()
+            };
+            return self.known(kind).is_some_and(relied);
+        }
+        let Some(uid) = filter.uid() else {
+            return false;
+        };
+        // Those that are gone may be remembered.
+        let things = self.truth.things.iter();
+        let mut pods = things.filter(|thing| thing.kind == Kind::Pod && thing.uid == uid);
+        let any = pods.clone().any(|pod| self.is_known(pod));
+        any && pods.all(relied)
+    }
+
     /// Whoever depends on nothing that is out of order gets an answer at once.
     pub(super) fn service(&self, code: Code) -> Result<(), String> {
         let relied = |backend| self.truth.relied_upon(backend, self.asked.at);
-        // Short ids need every backend's word.
-        let known = |kind| {
-            let begun = self.asked.begun;
-            self.thing(kind).filter(|thing| {
-                thing.stood(begun)
-                    && self.sure(thing.backend)
-                    && thing.learned.is_some_and(|at| at < begun)
-                    && thing.id == self.asked.call.names
-            })
-        };
+        let known = |kind| self.known(kind);
         let name = self.asked.call.row.name;
         let bound = if name == "Status" {
             STATUS_BOUND
@@ -88,8 +117,9 @@ impl Case<'_> {
             SLACK
         };
         let due = match self.asked.call.row.goes {
-            Goes::Handler(_) => {
-                !self.may_be_unknown() && self.rows().all(|row| relied(row.backend))
+            Goes::Handler(_) => self.handler_in_order(),
+            Goes::Image(..) if self.handler().is_some() => {
+                self.truth.started && self.handler_in_order()
             }
             Goes::OwnerWithImage(_) => known(Kind::Pod).is_some_and(|pod| relied(pod.backend)),
             Goes::Owner(kind, ..) => known(kind).is_some_and(|thing| relied(thing.backend)),
@@ -104,7 +134,7 @@ impl Case<'_> {
                 any && taking_part.all(relied) && self.somebody_pulls()
             }
         };
-        let due = due || self.stood_in_for();
+        let due = due || self.stood_in_for() || self.narrowed_to_order();
         let bound = if self.stood_in_for() {
             LIST_BOUND
         } else {
@@ -116,8 +146,10 @@ impl Case<'_> {
             .call
             .timeout
             .is_none_or(|timeout| timeout > bound);
+        let lacking = code == Code::Unimplemented && self.may_be_unimplemented();
+        let failed = code != Code::Ok && !lacking;
         self.unless(
-            due && patient && (code != Code::Ok || took > bound),
+            due && patient && (failed || took > bound),
             &format!("nothing is out of order that it depends on, and after {took:?}"),
         )
     }

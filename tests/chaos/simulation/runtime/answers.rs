@@ -6,6 +6,8 @@ use criswitch::{cri, wire};
 use prost::Message;
 use tonic::Status;
 
+use crate::simulation::filter::{self, Filter};
+use crate::simulation::offers::Offers;
 use crate::simulation::truth::{CallId, Stored, Thing, Truth};
 
 /// A call as a runtime has it before it.
@@ -15,6 +17,13 @@ pub struct Asked<'a> {
     pub call: CallId,
     pub message: &'a [u8],
 }
+
+/// States of pods, and of containers.
+const READY: i32 = cri::PodSandboxState::SandboxReady as i32;
+const NOT_READY: i32 = cri::PodSandboxState::SandboxNotready as i32;
+const CREATED: i32 = cri::ContainerState::ContainerCreated as i32;
+const RUNNING: i32 = cri::ContainerState::ContainerRunning as i32;
+const EXITED: i32 = cri::ContainerState::ContainerExited as i32;
 
 type Answer = Result<Vec<Bytes>, Status>;
 
@@ -72,9 +81,11 @@ fn run(truth: &mut Truth, asked: &Asked<'_>, handler: &str) -> Vec<Bytes> {
 
 fn create(truth: &mut Truth, asked: &Asked<'_>, pod: &str) -> Answer {
     let pod = find(truth, asked.backend, Kind::Pod, pod)?;
+    let uid = truth.thing(Kind::Pod, &pod).unwrap().uid.clone();
     let (id, born) = (truth.new_id(), truth.tick());
     truth.things.push(Thing {
         maker: asked.call,
+        uid,
         ..Thing::new(
             Kind::Container,
             id.clone(),
@@ -116,10 +127,24 @@ fn of_one(truth: &mut Truth, asked: &Asked<'_>, kind: Kind, id: &str, unknown: U
                 ..Default::default()
             }));
         }
+        "StopPodSandbox" => {
+            truth.go_on(READY, NOT_READY, |thing| thing.id == id);
+            truth.go_on(CREATED, EXITED, |thing| is_in(thing, &id));
+            truth.go_on(RUNNING, EXITED, |thing| is_in(thing, &id));
+        }
+        "StartContainer" => truth.go_on(CREATED, RUNNING, |thing| thing.id == id),
+        "StopContainer" => {
+            truth.go_on(CREATED, EXITED, |thing| thing.id == id);
+            truth.go_on(RUNNING, EXITED, |thing| thing.id == id);
+        }
         // Every reply of the CRI may be empty.
         _ => {}
     }
     Ok(vec![Bytes::new()])
+}
+
+fn is_in(thing: &Thing, pod: &str) -> bool {
+    thing.kind == Kind::Container && thing.pod == pod
 }
 
 /// The full id that begins like this.
@@ -145,7 +170,7 @@ fn all(truth: &mut Truth, asked: &Asked<'_>) -> Answer {
                 ..Default::default()
             }));
         }
-        "Status" => return Ok(one(&status())),
+        "Status" => return Ok(one(&status(&truth.offers[backend]))),
         "UpdateRuntimeConfig" => truth.health[backend].config = asked.message.to_vec(),
         "ImageFsInfo" => return Ok(one(&image_fs(backend))),
         _ => {}
@@ -171,10 +196,11 @@ fn items(truth: &Truth, asked: &Asked<'_>) -> Vec<Vec<u8>> {
     } else {
         Kind::Pod
     };
-    let wanted = wire::string(asked.message, &[1, 1]).unwrap();
+    let filter = Filter::read(asked.row, asked.message);
+    let now = truth.moment();
     let listed = truth
         .at(asked.backend, kind)
-        .filter(|thing| thing.id.starts_with(wanted));
+        .filter(|thing| filter.must_want(thing, now));
     let item = |thing: &Thing| match (name.contains("Stats"), name.contains("Metrics"), kind) {
         (true, ..) => item_with_attributes(&thing.id),
         (_, true, _) => wire::with_string(&[], &[1, 1], &thing.id).to_vec(),
@@ -199,9 +225,11 @@ fn pod(thing: &Thing) -> cri::PodSandbox {
         id: thing.id.clone(),
         metadata: Some(cri::PodSandboxMetadata {
             name: thing.name.clone(),
-            uid: format!("uid-{}", thing.name),
+            uid: thing.uid.clone(),
             ..Default::default()
         }),
+        state: thing.state(),
+        labels: filter::labels(thing),
         runtime_handler: thing.handler.clone(),
         ..Default::default()
     }
@@ -211,6 +239,8 @@ fn container(thing: &Thing) -> cri::Container {
     cri::Container {
         id: thing.id.clone(),
         pod_sandbox_id: thing.pod.clone(),
+        state: thing.state(),
+        labels: filter::labels(thing),
         ..Default::default()
     }
 }
@@ -230,7 +260,7 @@ pub fn event(pod: &Thing, kind: u64) -> Bytes {
     event.encode_to_vec().into()
 }
 
-fn status() -> cri::StatusResponse {
+fn status(offers: &Offers) -> cri::StatusResponse {
     let condition = |kind: &str| cri::RuntimeCondition {
         r#type: kind.to_owned(),
         status: true,
@@ -239,6 +269,14 @@ fn status() -> cri::StatusResponse {
     let conditions = vec![condition("RuntimeReady"), condition("NetworkReady")];
     cri::StatusResponse {
         status: Some(cri::RuntimeStatus { conditions }),
+        runtime_handlers: offers.told().map(handler).collect(),
+        ..Default::default()
+    }
+}
+
+fn handler(name: &str) -> cri::RuntimeHandler {
+    cri::RuntimeHandler {
+        name: name.to_owned(),
         ..Default::default()
     }
 }

@@ -1,0 +1,218 @@
+//! What a list may be narrowed to: ids, a state, labels. One model for who asks, for runtimes and for the judge; it is
+//! read and written by prost, never by the switch's own code.
+
+use std::collections::HashMap;
+
+use bytes::{Bytes, BytesMut};
+use criswitch::rpc::{Kind, Row};
+use criswitch::{cri, wire};
+use prost::Message;
+
+use super::truth::{Moment, Thing};
+
+/// The label of a pod's uid, which its containers have too.
+const UID: &str = "io.kubernetes.pod.uid";
+/// A label that several pods and containers have alike.
+const APP: &str = "app";
+
+/// How a list is narrowed, before ids are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Narrow {
+    Not,
+    Id,
+    Pod,
+    State,
+    Label,
+    Uid,
+    StateAndLabel,
+    PodAndState,
+}
+
+impl Narrow {
+    pub fn by_id(self) -> bool {
+        self == Narrow::Id
+    }
+
+    pub fn by_pod(self) -> bool {
+        matches!(self, Narrow::Pod | Narrow::PodAndState)
+    }
+
+    pub fn by_state(self) -> bool {
+        matches!(
+            self,
+            Narrow::State | Narrow::StateAndLabel | Narrow::PodAndState
+        )
+    }
+
+    pub fn by_label(self) -> bool {
+        matches!(self, Narrow::Label | Narrow::StateAndLabel)
+    }
+}
+
+/// What a list has a filter for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    Pods,
+    Containers,
+    PodStats,
+    ContainerStats,
+}
+
+impl Takes {
+    pub fn of(row: &Row) -> Option<Takes> {
+        Some(match row.name {
+            "ListPodSandbox" | "StreamPodSandboxes" => Takes::Pods,
+            "ListContainers" | "StreamContainers" => Takes::Containers,
+            "ListPodSandboxStats" | "StreamPodSandboxStats" => Takes::PodStats,
+            "ListContainerStats" | "StreamContainerStats" => Takes::ContainerStats,
+            _ => return None,
+        })
+    }
+
+    pub fn kind(self) -> Kind {
+        match self {
+            Takes::Pods | Takes::PodStats => Kind::Pod,
+            Takes::Containers | Takes::ContainerStats => Kind::Container,
+        }
+    }
+
+    pub fn has_states(self) -> bool {
+        matches!(self, Takes::Pods | Takes::Containers)
+    }
+}
+
+/// What a list asks for: all of this is so of what it wants.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Ids begin so.
+    pub id: String,
+    /// Containers' pods' ids begin so.
+    pub pod: String,
+    pub state: Option<i32>,
+    pub labels: HashMap<String, String>,
+}
+
+impl Filter {
+    /// The one thing that a list is for, if that is given by an id.
+    pub fn names(&self) -> &str {
+        if self.id.is_empty() {
+            &self.pod
+        } else {
+            &self.id
+        }
+    }
+
+    pub fn wants_app(&mut self, app: &str) {
+        self.labels.insert(APP.to_owned(), app.to_owned());
+    }
+
+    pub fn wants_uid(&mut self, uid: &str) {
+        self.labels.insert(UID.to_owned(), uid.to_owned());
+    }
+
+    pub fn uid(&self) -> Option<&str> {
+        self.labels.get(UID).map(String::as_str)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        *self == Filter::default()
+    }
+
+    /// Whether it wants `thing` in one of the states that it has had since then.
+    pub fn may_want(&self, thing: &Thing, since: Moment) -> bool {
+        self.wants(thing) && thing.states_since(since).any(|state| self.wants_in(state))
+    }
+
+    /// And in all of them.
+    pub fn must_want(&self, thing: &Thing, since: Moment) -> bool {
+        self.wants(thing) && thing.states_since(since).all(|state| self.wants_in(state))
+    }
+
+    fn wants(&self, thing: &Thing) -> bool {
+        let labels = labels(thing);
+        let mut wanted = self.labels.iter();
+        thing.id.starts_with(&self.id)
+            && thing.pod.starts_with(&self.pod)
+            && wanted.all(|(key, value)| labels.get(key) == Some(value))
+    }
+
+    fn wants_in(&self, state: i32) -> bool {
+        self.state.is_none_or(|wanted| wanted == state)
+    }
+
+    /// A request of `row`.
+    pub fn request(&self, row: &Row) -> Bytes {
+        let (id, label_selector) = (self.id.clone(), self.labels.clone());
+        let pod_sandbox_id = self.pod.clone();
+        let filter = match Takes::of(row) {
+            None => return Bytes::new(),
+            Some(Takes::Pods) => cri::PodSandboxFilter {
+                id,
+                state: self.state.map(|state| cri::PodSandboxStateValue { state }),
+                label_selector,
+            }
+            .encode_to_vec(),
+            Some(Takes::Containers) => cri::ContainerFilter {
+                id,
+                state: self.state.map(|state| cri::ContainerStateValue { state }),
+                pod_sandbox_id,
+                label_selector,
+            }
+            .encode_to_vec(),
+            Some(Takes::PodStats) => {
+                cri::PodSandboxStatsFilter { id, label_selector }.encode_to_vec()
+            }
+            Some(Takes::ContainerStats) => cri::ContainerStatsFilter {
+                id,
+                pod_sandbox_id,
+                label_selector,
+            }
+            .encode_to_vec(),
+        };
+        let mut request = BytesMut::new();
+        wire::put_bytes(&mut request, 1, &filter);
+        request.freeze()
+    }
+
+    /// What a request of `row` says.
+    pub fn read(row: &Row, request: &[u8]) -> Filter {
+        let filter = wire::bytes(request, &[1]).unwrap();
+        match Takes::of(row) {
+            None => Filter::default(),
+            Some(Takes::Pods) => {
+                let it = cri::PodSandboxFilter::decode(filter).unwrap();
+                let state = it.state.map(|state| state.state);
+                Filter::of(it.id, String::new(), state, it.label_selector)
+            }
+            Some(Takes::Containers) => {
+                let it = cri::ContainerFilter::decode(filter).unwrap();
+                let state = it.state.map(|state| state.state);
+                Filter::of(it.id, it.pod_sandbox_id, state, it.label_selector)
+            }
+            Some(Takes::PodStats) => {
+                let it = cri::PodSandboxStatsFilter::decode(filter).unwrap();
+                Filter::of(it.id, String::new(), None, it.label_selector)
+            }
+            Some(Takes::ContainerStats) => {
+                let it = cri::ContainerStatsFilter::decode(filter).unwrap();
+                Filter::of(it.id, it.pod_sandbox_id, None, it.label_selector)
+            }
+        }
+    }
+
+    fn of(id: String, pod: String, state: Option<i32>, labels: HashMap<String, String>) -> Filter {
+        Filter {
+            id,
+            pod,
+            state,
+            labels,
+        }
+    }
+}
+
+/// The labels of a pod or container, as its runtime lists them.
+pub fn labels(thing: &Thing) -> HashMap<String, String> {
+    let pairs = [(UID, thing.uid.as_str()), (APP, thing.app())];
+    let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    HashMap::from(pairs)
+}

@@ -1,0 +1,153 @@
+//! What goes wrong with a runtime, and what comes and goes there without the switch.
+
+use criswitch::rpc::Kind;
+
+use super::Runtime;
+use crate::simulation::plan::Fault;
+use crate::simulation::truth::{DIRECT, Thing};
+
+impl Runtime {
+    /// Starts or ends what is wrong with it.
+    pub fn play(&self, fault: &Fault) {
+        if matches!(fault, Fault::Hang(true) | Fault::Freeze(true)) {
+            let mut truth = self.truth();
+            let now = truth.tick();
+            truth.health[self.at].silenced.push(now);
+        }
+        self.note_calm(fault);
+        match fault {
+            Fault::Offer(offer) => {
+                self.truth().offers[self.at].change(*offer);
+                self.set_down(false);
+            }
+            Fault::Lack(lacking) => {
+                self.truth().lack(self.at, *lacking);
+                self.set_down(false);
+            }
+            Fault::Die => self.set_down(true),
+            Fault::Start => self.set_down(false),
+            Fault::StartEmpty if self.state().down => {
+                self.truth().lose_all(self.at);
+                self.set_down(false);
+            }
+            Fault::StartEmpty => {}
+            Fault::Hang(hung) => self.set_hung(*hung),
+            Fault::Freeze(frozen) => self.valve.set_shut(*frozen),
+            Fault::SlowLists(by_ms) => self.state().slow_ms = *by_ms,
+            Fault::Sip(bytes) => self.valve.sip((*bytes).into()),
+            Fault::Spoil(damage) => self.state().spoil.push_back(*damage),
+            Fault::Create => self.create_here(),
+            Fault::Lose(which) => self.lose(*which),
+        }
+        self.note_health();
+    }
+
+    /// Whether the switch hears of its handlers when it is started now.
+    fn note_calm(&self, fault: &Fault) {
+        let calm = match fault {
+            Fault::Die | Fault::Create | Fault::Lose(_) | Fault::Sip(_) => return,
+            Fault::Start | Fault::StartEmpty | Fault::Offer(_) | Fault::Lack(_) => {
+                !self.is_disturbed()
+            }
+            _ => false,
+        };
+        self.truth().offers[self.at].calm = calm;
+    }
+
+    /// Ends all that is wrong with it.
+    pub fn heal(&self) {
+        self.state().spoil.clear();
+        self.state().healed = true;
+        if self.state().down {
+            self.play(&Fault::Start);
+        }
+        for end in [
+            Fault::Hang(false),
+            Fault::Freeze(false),
+            Fault::SlowLists(None),
+            Fault::Sip(0),
+        ] {
+            self.play(&end);
+        }
+    }
+
+    fn set_hung(&self, hung: bool) {
+        self.state().hung = hung;
+        self.answers.notify_waiters();
+    }
+
+    /// Waits while it hangs.
+    pub(super) async fn answers(&self) {
+        loop {
+            let changed = self.answers.notified();
+            if !self.state().hung {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Whether it accepts calls and does not answer.
+    pub fn is_silent(&self) -> bool {
+        self.state().hung || self.valve.is_shut()
+    }
+
+    /// It dies of a call, unless it is past that.
+    pub(super) fn die_within_call(&self) {
+        if !self.state().healed {
+            self.play(&Fault::Die);
+        }
+    }
+
+    fn set_down(&self, down: bool) {
+        self.state().down = down;
+        self.die();
+    }
+
+    /// The process ends, and what it had under way with it.
+    fn die(&self) {
+        let mut state = self.state();
+        state.deaths += 1;
+        state.connections.drain(..).for_each(|task| task.abort());
+        drop(state);
+        self.truth().health[self.at].config.clear();
+    }
+
+    pub(super) fn note_health(&self) {
+        let faulty = self.state().down || self.is_disturbed();
+        self.truth().set_faulty(self.at, faulty);
+    }
+
+    /// Whether something is wrong with it while it runs.
+    fn is_disturbed(&self) -> bool {
+        let state = self.state();
+        let disturbed = state.slow_ms.is_some() || !state.spoil.is_empty() || state.hung;
+        disturbed || self.valve.is_shut()
+    }
+
+    /// Somebody makes a pod without the switch.
+    fn create_here(&self) {
+        let mut truth = self.truth();
+        let before = truth.moment();
+        let (id, born) = (truth.new_id(), truth.tick());
+        let name = format!("{DIRECT}-{id}");
+        truth
+            .things
+            .push(Thing::new(Kind::Pod, id.clone(), self.at, id, name, born));
+        self.tell(&truth, before);
+    }
+
+    /// A pod vanishes without the switch.
+    fn lose(&self, which: u32) {
+        let mut truth = self.truth();
+        let pods: Vec<_> = truth
+            .at(self.at, Kind::Pod)
+            .map(|pod| pod.id.clone())
+            .collect();
+        if let Some(at) = (which as usize).checked_rem(pods.len()) {
+            let before = truth.moment();
+            truth.remove(Kind::Pod, &pods[at]);
+            self.tell(&truth, before);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! From what a schedule says of a call to the call: the ids, images and handlers that there are then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use criswitch::rpc::{Goes, ImageRule, Kind, Merge};
+use tokio::time::Instant;
+
+use super::World;
+use crate::simulation::client::{self, Call};
+use crate::simulation::filter::{Filter, Narrow, Takes};
+use crate::simulation::judge::Asked;
+use crate::simulation::plan::{IMAGES, On, Op};
+use crate::simulation::truth::{APPS, Streamed};
+
+impl World {
+    pub(super) fn ask(&self, op: &Op) -> Asked {
+        let filter = self.filter(op);
+        let names = match filter.is_empty() {
+            true => self.names(op),
+            false => filter.names().to_owned(),
+        };
+        let handler = match (&op.row.goes, op.handler) {
+            (Goes::Image(..), Some(which)) => self.a_handler(op.on, which as usize),
+            _ => String::new(),
+        };
+        let silent = self.runtimes.iter().filter(|runtime| runtime.is_silent());
+        let mut truth = self.truth();
+        let (id, begun) = truth.begin_call();
+        if op.row.name == "UpdateRuntimeConfig" {
+            truth.updates.begin();
+        }
+        if matches!(op.row.merge(), Some(Merge::Interleave(_))) {
+            truth.streamed.push(Streamed {
+                call: id,
+                ended: None,
+            });
+        }
+        let name = format!("{}-{id}", truth.seed);
+        let message = match filter.is_empty() {
+            true => client::message(op.row, &names, &name),
+            false => filter.request(op.row),
+        };
+        Asked {
+            call: Call {
+                id,
+                row: op.row,
+                message: client::of_handler(op.row, message, &handler),
+                names,
+                handler,
+                filter,
+                timeout: op.timeout_ms.map(Duration::from_millis),
+                heard: Arc::default(),
+            },
+            begun,
+            life: truth.life,
+            at: Instant::now(),
+            places: truth.tables.places,
+            silent: silent.map(|runtime| runtime.at).collect(),
+        }
+    }
+
+    /// The id, image or handler that a call names; empty for a list of everything.
+    fn names(&self, op: &Op) -> String {
+        let which = op.which as usize;
+        match &op.row.goes {
+            Goes::Handler(_) => self.a_handler(op.on, which),
+            Goes::Owner(kind, ..) => self.an_id(*kind, op.on, which),
+            Goes::OwnerWithImage(_) => self.an_id(Kind::Pod, op.on, which),
+            Goes::All(..) | Goes::Image(_, ImageRule::List(_)) | Goes::Default => String::new(),
+            Goes::Image(..) => format!("image-{}", which % IMAGES as usize),
+        }
+    }
+
+    /// One of the table's or none; what is gone is of any table that there was.
+    fn a_handler(&self, on: On, which: usize) -> String {
+        let truth = self.truth();
+        let eras = &truth.tables.eras;
+        let table = match on {
+            On::Nothing => return "nosuch".to_owned(),
+            On::Gone => &eras[which % eras.len()].table,
+            _ => truth.tables.now(),
+        };
+        let named = table.handlers.get(which % (table.handlers.len() + 1));
+        named.map_or(String::new(), |handler| handler.name.clone())
+    }
+
+    /// What a list is narrowed to.
+    fn filter(&self, op: &Op) -> Filter {
+        let (which, narrow) = (op.which as usize, op.narrow);
+        let mut filter = Filter::default();
+        let Some(takes) = Takes::of(op.row) else {
+            return filter;
+        };
+        if narrow.by_id() {
+            filter.id = self.an_id(takes.kind(), op.on, which);
+        }
+        if narrow.by_pod() && takes.kind() == Kind::Container {
+            filter.pod = self.an_id(Kind::Pod, op.on, which);
+        }
+        if narrow.by_state() && takes.has_states() {
+            let states = if takes == Takes::Pods { 2 } else { 3 };
+            filter.state = Some((op.which % states).cast_signed());
+        }
+        if narrow.by_label() {
+            filter.wants_app(APPS[which % APPS.len()]);
+        }
+        if narrow == Narrow::Uid {
+            filter.wants_uid(&self.a_uid(op.on, which));
+        }
+        filter
+    }
+
+    fn a_uid(&self, on: On, which: usize) -> String {
+        let id = self.an_id(
+            Kind::Pod,
+            if on == On::Short { On::Existing } else { on },
+            which,
+        );
+        let truth = self.truth();
+        truth
+            .thing(Kind::Pod, &id)
+            .map_or(id, |pod| pod.uid.clone())
+    }
+
+    fn an_id(&self, kind: Kind, on: On, which: usize) -> String {
+        let truth = self.truth();
+        let gone = on == On::Gone;
+        let things = truth.things.iter();
+        let ids: Vec<_> = things
+            .filter(|thing| thing.kind == kind && thing.gone.is_some() == gone)
+            .map(|thing| thing.id.as_str())
+            .collect();
+        match ids.get(which.checked_rem(ids.len()).unwrap_or(0)) {
+            Some(id) if on == On::Short => id[..8].to_owned(),
+            Some(id) if on != On::Nothing => (*id).to_owned(),
+            _ => "nothing".to_owned(),
+        }
+    }
+}
