@@ -216,6 +216,9 @@ impl Switch {
             }
             backends.push(info);
         }
+        // Names need not be text, which JSON is.
+        let files = live.config.files.iter();
+        let files: Vec<_> = files.map(|file| file.display().to_string()).collect();
         Ok(json!({
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
@@ -223,8 +226,8 @@ impl Switch {
             "handlers": handlers,
             "backends": backends,
             "configuration": {
-                "path": live.config.path,
-                "files": live.config.files,
+                "path": live.config.path.display().to_string(),
+                "files": files,
                 "hash": live.config.hash,
             },
             "reloads": self.reloads().json(),

@@ -73,6 +73,8 @@ pub(super) fn json(
             "probe": probe.map(probe_json),
         })
     });
+    // Names need not be text, which JSON is.
+    let files = config.files.iter().map(|file| file.display().to_string());
     let value = json!({
         "problems": [],
         "more_problems": 0,
@@ -88,7 +90,7 @@ pub(super) fn json(
         "log_level": config.log.levels.to_string(),
         "log_format": config.log.format.name(),
         "metrics_listen": config.metrics.as_ref().map(ToString::to_string),
-        "files": config.files,
+        "files": files.collect::<Vec<_>>(),
         "hash": config.hash,
         "handlers": handlers.collect::<Vec<_>>(),
         "backends": backends.collect::<Vec<_>>(),

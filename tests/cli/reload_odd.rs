@@ -1,6 +1,8 @@
 //! Reloads that find something odd in the place of the files, or each other.
 
+use std::ffi::OsStr;
 use std::fs::{self, Permissions};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 
@@ -10,6 +12,7 @@ use tonic::Code;
 
 use crate::reload::{Files, Node};
 use crate::support::PATIENCE;
+use crate::{run, text};
 
 /// What somebody puts in the place of the files.
 type Odd = fn(&Files);
@@ -170,5 +173,27 @@ async fn a_binary_may_have_its_targets_name_after_its_own_and_no_other_is_signal
     assert_eq!(outcome.code, 1);
     let told = "is \"runtime\" here; try this command where criswitch runs";
     assert!(outcome.stderr.contains(told), "{}", outcome.stderr);
+    node.end().await;
+}
+
+#[tokio::test]
+async fn a_drop_in_whose_name_is_no_text_is_shown_all_the_same() {
+    let node = Node::start("").await;
+    let name = OsStr::from_bytes(b"conf.d/90-\xff.toml");
+    fs::create_dir_all(node.files.path("conf.d")).unwrap();
+    let drop_in = format!("[handlers]\n{}", node.kata());
+    fs::write(node.files.path("").join(name), drop_in).unwrap();
+    assert_eq!(node.reload().await.code, 0);
+    let files = &node.info().await["configuration"]["files"];
+    assert!(
+        files[1].as_str().unwrap().ends_with("90-\u{fffd}.toml"),
+        "{files}"
+    );
+    let check = run(&["check", "--json", "--config", text(&node.files.main())]);
+    assert!(
+        check.stdout.contains("90-\u{fffd}.toml"),
+        "{}",
+        check.stdout
+    );
     node.end().await;
 }
