@@ -1,7 +1,7 @@
 //! Where a CRI socket is: one type, one parser.
 //!
 //! Windows' `npipe://` addresses are to become a variant here. Parsing never looks at the file system;
-//! [`Address::resolved`] does.
+//! `Address::resolved` does.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -61,8 +61,8 @@ pub struct Backend {
     link: watch::Sender<Link>,
     retry: Notify,
     suspected: Notify,
+    heard: Notify,
     missed: Notify,
-    missed_statistics: Notify,
     owed: Notify,
     /// Calls sent since it hangs, or since it last answered one.
     unanswered: AtomicUsize,
@@ -114,8 +114,8 @@ impl Backend {
             link: watch::Sender::new(link),
             retry: Notify::new(),
             suspected: Notify::new(),
+            heard: Notify::new(),
             missed: Notify::new(),
-            missed_statistics: Notify::new(),
             owed: Notify::new(),
             unanswered: AtomicUsize::new(0),
             creating: AtomicUsize::new(0),
@@ -203,7 +203,7 @@ impl Backend {
     }
 
     /// What a status of this backend says without its name, which goes before every cause.
-    pub(crate) fn cause(&self, status: &Status) -> String {
+    pub fn cause(&self, status: &Status) -> String {
         let named = self.unavailable("");
         let message = status.message();
         let cause = message.strip_prefix(named.message()).unwrap_or(message);
@@ -294,14 +294,14 @@ impl Backend {
         self.suspected.notified().await;
     }
 
-    /// Waits until it has missed a list.
-    pub(crate) async fn missed(&self) {
-        self.missed.notified().await;
+    /// Waits until it begins to answer a client's call.
+    pub(crate) async fn heard(&self) {
+        self.heard.notified().await;
     }
 
-    /// Waits until it has missed statistics.
-    pub(crate) async fn missed_statistics(&self) {
-        self.missed_statistics.notified().await;
+    /// Waits until it has missed its part of a merged reply.
+    pub(crate) async fn missed(&self) {
+        self.missed.notified().await;
     }
 
     /// Waits until it has missed the runtime's configuration.

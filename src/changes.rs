@@ -4,10 +4,13 @@ use std::fmt;
 
 use serde_json::{Value as Json, json};
 
-use crate::config::{BackendConfig, Config, Handler};
+use crate::config::{Config, Handler, Key};
 use crate::live::Live;
 use crate::owners::BackendId;
 use crate::wording::{self, counted};
+
+/// Before what is to be copied into a file, so that it has a line to itself.
+const BELOW: &str = "\n  ";
 
 /// The difference between two tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,8 +29,8 @@ pub struct Changes {
     pub backends_draining: Vec<Draining>,
     /// Backends that are not called any more.
     pub backends_gone: Vec<String>,
-    /// Whether anything else is set otherwise: limits, the log, names and limits of backends.
-    pub settings: bool,
+    /// What else is set otherwise: limits, the log, names and limits of backends.
+    pub settings: Vec<String>,
     /// What will go wrong with it.
     pub warnings: Vec<String>,
 }
@@ -66,13 +69,19 @@ impl Draining {
         };
         let line = format!("backend draining: {name}, {owns}");
         let needs = self.restart_needs.iter();
-        let needs = needs
-            .map(|needs| format!("until {name} is gone a restart needs under [backends]: {needs}"));
+        let needs = needs.map(|needs| {
+            format!("until {name} is gone a restart needs under [backends]:{BELOW}{needs}")
+        });
         [line].into_iter().chain(needs).collect()
     }
 }
 
 impl Changes {
+    /// Whether nothing is other, nor wrong.
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Changes::default()
+    }
+
     /// What is other in `after`; `owns` as in [`Draining`].
     pub(crate) fn between(
         before: &Live,
@@ -165,7 +174,7 @@ impl Changes {
         })
     }
 
-    /// A line for each, and one more for what a restart needs.
+    /// A line for each; what is to be copied into a file is in another line below it.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let all = |what: &str, names: &[String]| -> Vec<String> {
@@ -182,8 +191,8 @@ impl Changes {
         lines.extend(all("backend added:", &self.backends_added));
         lines.extend(self.backends_draining.iter().flat_map(Draining::lines));
         lines.extend(all("backend gone:", &self.backends_gone));
-        if self.settings {
-            lines.push("settings changed".to_owned());
+        if !self.settings.is_empty() {
+            lines.push(format!("settings changed: {}", self.settings.join(", ")));
         }
         lines.extend(self.warnings.iter().cloned());
         if lines.is_empty() {
@@ -195,7 +204,7 @@ impl Changes {
 
 impl fmt::Display for Changes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.lines().join("; "))
+        f.write_str(&self.lines().join("; ").replace(BELOW, " "))
     }
 }
 
@@ -216,20 +225,35 @@ fn is_left(before: &Live, after: &Live, backend: BackendId) -> bool {
         || before.names(backend) && !after.names(backend)
 }
 
-/// Whether anything is set otherwise that has no line of its own.
-fn other_settings(before: &Config, after: &Config) -> bool {
-    let head = |config: &Config| {
-        // Not `start_wait`: it means nothing before the next start.
-        let times = [config.drain, config.stale_lists];
-        (times, config.watch, config.log.clone())
-    };
-    let other = |row: &BackendConfig| {
-        let old = before.table.backends.iter().find(|old| old.id == row.id);
-        old.is_some_and(|old| {
-            (&old.name, old.list_timeout, old.adopt) != (&row.name, row.list_timeout, row.adopt)
-        })
-    };
-    head(before) != head(after) || after.table.backends.iter().any(other)
+/// What is set otherwise and has no line of its own.
+fn other_settings(before: &Config, after: &Config) -> Vec<String> {
+    // Not `start_wait`: it means nothing before the next start.
+    let keys = [
+        Key::Drain,
+        Key::ListTimeout,
+        Key::StaleLists,
+        Key::Watch,
+        Key::LogLevel,
+    ];
+    let others = keys
+        .into_iter()
+        .filter(|key| before.setting(*key) != after.setting(*key));
+    let mut others: Vec<_> = others.map(|key| key.name().to_owned()).collect();
+    for row in &after.table.backends {
+        if let Some(old) = before.table.backends.iter().find(|old| old.id == row.id) {
+            // That of a row without its own is the head's.
+            let timeouts = (old.list_timeout, row.list_timeout);
+            let own = timeouts != (before.list_timeout, after.list_timeout);
+            let fields = [
+                ("name", old.name != row.name),
+                ("list_timeout", timeouts.0 != timeouts.1 && own),
+                ("adopt", old.adopt != row.adopt),
+            ];
+            let fields = fields.iter().filter(|(_, other)| *other);
+            others.extend(fields.map(|(field, _)| format!("{field} of backend {}", row.name)));
+        }
+    }
+    others
 }
 
 fn place(live: &Live, row: &Handler) -> String {

@@ -20,13 +20,14 @@ mod status;
 mod terminal;
 
 use std::io::{self, ErrorKind, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use criswitch::address::Address;
-use criswitch::config::{Config, DEFAULT_PATH, Problems};
+use criswitch::config::{Config, DEFAULT_LISTEN, DEFAULT_PATH, Problems};
+use running::Running;
 
 /// Something failed while it ran.
 const FAILED: u8 = 1;
@@ -58,7 +59,15 @@ Exit codes: 0 fine, 1 failed at run time, 64 wrong usage,
 78 wrong configuration.";
 
 const STATUS_CODES: &str = "\
-Exit codes: 0 all is ready, 1 something is not, or criswitch is not there.";
+Exit codes: 0 all is ready, 1 something is not, or criswitch is not there,
+78 the file after --config cannot be read.";
+
+const PODS_CODES: &str = "\
+Exit codes: 0 shown, 1 criswitch is not there or does not know such a
+backend or handler, 78 the file after --config cannot be read.";
+
+const MANIFESTS_CODES: &str = "\
+Exit codes: 0 printed, 78 the configuration is wrong.";
 
 const RELOAD_CODES: &str = "\
 Exit codes: 0 taken up, 1 criswitch is not there or does not say,
@@ -84,6 +93,7 @@ enum Command {
     #[command(after_help = STATUS_CODES)]
     Status(Status),
     /// Show which pod is where.
+    #[command(after_help = PODS_CODES)]
     Pods(Pods),
     /// Make the daemon read its configuration again, and show what came of it.
     #[command(after_help = RELOAD_CODES)]
@@ -92,6 +102,7 @@ enum Command {
     #[command(after_help = CHECK_CODES)]
     Check(Check),
     /// Print the RuntimeClass of each handler of the table, for kubectl apply -f -.
+    #[command(after_help = MANIFESTS_CODES)]
     Manifests(Manifests),
     /// Print a configuration for the runtimes that are on this node.
     Discover(discover::Discover),
@@ -123,7 +134,7 @@ struct Daemon {
     #[command(flatten)]
     file: File,
     /// The socket that it serves, where the configuration says another one by now.
-    #[arg(long, value_name = "PATH", value_parser = Address::parse)]
+    #[arg(long, value_name = "PATH", value_parser = socket)]
     socket: Option<Address>,
 }
 
@@ -243,15 +254,38 @@ impl Command {
 }
 
 impl Daemon {
-    fn socket(&self) -> Address {
-        let written = || Config::listen_of(&self.file.path);
-        self.socket.clone().unwrap_or_else(written)
+    /// Where it serves. Only a file that nobody asked for may be missing.
+    fn socket(&self) -> Result<Address, Problems> {
+        if let Some(socket) = &self.socket {
+            return Ok(socket.clone());
+        }
+        match Config::listen_of(&self.file.path) {
+            Err(_) if self.file.path == Path::new(DEFAULT_PATH) => {
+                Ok(Address::Unix(DEFAULT_LISTEN.into()))
+            }
+            listen => listen,
+        }
+    }
+
+    /// Connects to it; where nobody is, the file may tell why, or that it says another socket.
+    async fn connect(&self) -> anyhow::Result<Running> {
+        let connected = Running::connect(&self.socket()?).await;
+        connected.map_err(|error| match Config::load(&self.file.path) {
+            Err(problems) if self.socket.is_none() => anyhow::anyhow!("{error}\n{problems}"),
+            _ => error,
+        })
     }
 }
 
 impl Check {
     fn run(self) -> anyhow::Result<Verdict> {
-        let config = Config::load(&self.file.path)?;
+        let config = match Config::load(&self.file.path) {
+            Err(problems) if self.json => {
+                print(&check::problems_json(&problems)?)?;
+                return Err(problems.into());
+            }
+            loaded => loaded?,
+        };
         let probes = self.probe.then(|| probe::probe(&config)).transpose()?;
         let probes = probes.as_deref();
         let node = self.node.then(|| node::look(&config, probes, &self.root));
@@ -286,6 +320,11 @@ impl Manifests {
     }
 }
 
+/// An argument that is a socket's path.
+fn socket(text: &str) -> Result<Address, String> {
+    Address::parse(text).map_err(|error| format!("{error}; try {}", error.hint()))
+}
+
 /// Writes to standard output; a reader that has seen enough, such as `head`, is no failure.
 fn print(text: &str) -> anyhow::Result<Verdict> {
     is_read(text).map(|_| Verdict::Fine)
@@ -302,12 +341,12 @@ fn is_read(text: &str) -> anyhow::Result<bool> {
 
 /// Help and version are answers, all else is a mistake.
 fn usage(error: &clap::Error) -> ExitCode {
-    error.print().ok();
     if error.use_stderr() {
-        ExitCode::from(USAGE)
-    } else {
-        ExitCode::SUCCESS
+        terminal::complain(&error.to_string());
+        return ExitCode::from(USAGE);
     }
+    error.print().ok();
+    ExitCode::SUCCESS
 }
 
 /// Problems name their places and stand for themselves; any other error says who tells it.

@@ -16,8 +16,11 @@ mod scheduling;
 mod text;
 mod value;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use bytesize::ByteSize;
 
 use crate::address::Address;
 use crate::owners::BackendId;
@@ -59,6 +62,8 @@ pub struct Config {
     pub metrics: Option<MetricsListen>,
     /// Handlers and backends.
     pub table: Table,
+    /// Where the keys are that are written, by their values.
+    pub places: BTreeMap<Key, Place>,
     /// The main file.
     pub path: PathBuf,
     /// Every file that was read, the main one first.
@@ -130,10 +135,19 @@ impl Config {
 
     /// The socket that `path` and its drop-ins say to listen on, whatever else is wrong with them; the default where
     /// they do not say it.
-    pub fn listen_of(path: &Path) -> Address {
-        let files = files::read(path, &mut Problems::default());
-        let default = || Address::Unix(DEFAULT_LISTEN.into());
-        Written::listen(&files).unwrap_or_else(default)
+    ///
+    /// # Errors
+    /// Nothing says it, and `path` cannot be read.
+    pub fn listen_of(path: &Path) -> Result<Address, Problems> {
+        let mut problems = Problems::default();
+        let files = files::read(path, &mut problems);
+        match Written::listen(&files) {
+            Some(listen) => Ok(listen),
+            None if files.first().is_some_and(|file| file.path() == path) => {
+                Ok(Address::Unix(DEFAULT_LISTEN.into()))
+            }
+            None => Err(problems),
+        }
     }
 
     /// Checks what files contain, the main one first; their paths only name them in problems.
@@ -149,6 +163,29 @@ impl Config {
         });
         let files: Vec<_> = files.collect();
         Config::of_files(main, &files, problems)
+    }
+
+    /// What a key is set to, as a text for people.
+    pub fn setting(&self, key: Key) -> String {
+        let duration = |time| humantime::format_duration(time).to_string();
+        match key {
+            Key::Listen => self.listen.to_string(),
+            Key::Default => self.table.default.name.clone(),
+            Key::Drain => duration(self.drain),
+            Key::MaxMessage => ByteSize(self.max_message as u64).to_string(),
+            Key::StartWait => duration(self.start_wait),
+            Key::ListTimeout => duration(self.list_timeout),
+            Key::StaleLists => duration(self.stale_lists),
+            Key::AllowUids => format!("{:?}", self.allow_uids),
+            Key::Watch => self.watch.to_string(),
+            Key::LogLevel => self.log.levels.to_string(),
+            Key::LogFormat => self.log.format.name().to_owned(),
+            Key::MetricsListen => self
+                .metrics
+                .as_ref()
+                .map(ToString::to_string)
+                .unwrap_or_default(),
+        }
     }
 
     fn of_files(

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::lists::{Lists, Snapshot};
-use crate::rpc::{List, Row};
+use crate::rpc::{Row, Then};
 
 /// What a backend last said of itself, as encoded.
 #[derive(Clone, Debug, Default)]
@@ -29,12 +29,10 @@ pub struct Known {
     pub stood_in: u64,
     /// How many lists it was left out of.
     pub left_out: u64,
-    /// It has missed a list and has not been listed whole since.
-    pub(crate) behind: bool,
-    /// The statistics that it has missed and has not answered since.
+    /// What it has missed of merged replies and has not answered since.
     pub(crate) late: Vec<&'static Row>,
-    /// Something has stood in for it, or it was left out, and that was logged; until it is listed whole again.
-    pub absent: Absent,
+    /// What something has stood in for it in, or it was left out of, which was logged; until it answers again.
+    pub(crate) absent: Vec<&'static Row>,
 }
 
 impl Known {
@@ -56,17 +54,31 @@ impl Known {
 
     /// How old the lists are that stand in for it, if they do.
     pub fn stale_age(&self) -> Option<Duration> {
-        let lists = [List::Pods, List::Containers].map(|list| self.lists.get(list));
-        let oldest = lists.into_iter().flatten().map(Snapshot::age).max()?;
-        self.absent.stale.then_some(oldest)
+        let lists = self.absent.iter().filter_map(|row| match row.then {
+            Then::Learn(list) => self.lists.get(list),
+            _ => None,
+        });
+        lists.map(Snapshot::age).max()
     }
-}
 
-/// How merged replies do without a backend.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Absent {
-    /// Its last known lists stand in for it.
-    pub stale: bool,
-    /// It is left out of statistics.
-    pub left_out: bool,
+    /// Whether it has missed this, or a list that has to agree with it.
+    pub(crate) fn is_late_with(&self, row: &Row) -> bool {
+        self.late.iter().any(|late| late.goes_with(row))
+    }
+
+    /// Whether its last known lists stand in for it.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.absent.iter().any(|row| row.is_list())
+    }
+
+    /// Whether it is left out of statistics.
+    pub(crate) fn is_left_out(&self) -> bool {
+        self.absent.iter().any(|row| !row.is_list())
+    }
+
+    /// It is only absent still in what it has not answered.
+    pub(crate) fn is_back(&mut self) {
+        let Known { late, absent, .. } = self;
+        absent.retain(|row| late.iter().any(|late| late.goes_with(row)));
+    }
 }

@@ -1,5 +1,7 @@
 //! What replies teach: owners, images, and the names that pods' handlers have in the table.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use tokio::time::Instant;
 use tonic::Status;
@@ -7,10 +9,10 @@ use tonic::Status;
 use crate::backend::Backend;
 use crate::call::Call;
 use crate::lists::Snapshot;
-use crate::owners::{BackendId, Claim, Mark, PodNames};
+use crate::owners::{BackendId, Claim, LONGEST_ID, Mark, PodNames, Unlearned};
 use crate::rpc::{Kind, LIST_FILTER, LISTED_HANDLER, List, Row, Then};
 use crate::switch::Switch;
-use crate::wire::{self, Path};
+use crate::wire::{self, Field, Path};
 use crate::{status, telemetry};
 
 /// When something was asked.
@@ -62,15 +64,13 @@ impl Switch {
                 telemetry::note_id(Kind::Container, id);
                 let pod = of.map_or("", |(_, pod)| pod);
                 if self.has(backend) {
-                    self.owners().own_container(id, backend.id, pod, asked.mark);
+                    self.own_container(backend, id, pod, asked)?;
                 }
             }
             Then::OwnRestored(id, containers, config) => {
                 let pod = self.own_pod(call, backend, reply, (id, config), asked)?;
-                let containers = wire::strings(reply, containers);
-                for container in containers.map_err(|fault| backend.malformed(&fault))? {
-                    self.owners()
-                        .own_container(container, backend.id, pod, asked.mark);
+                for container in all_created(backend, reply, containers)? {
+                    self.own_container(backend, container, pod, asked)?;
                 }
             }
             Then::Forget => {
@@ -80,8 +80,11 @@ impl Switch {
                 }
             }
             Then::Learn(list) => {
+                if !asks_for_all(&call.message()) {
+                    return self.learn_part(list, backend, reply, asked);
+                }
                 let message = self.learn_list(list, backend, reply, asked)?;
-                self.settle(call, backend, reply, asked);
+                self.keep_whole(list, backend, reply, asked);
                 return Ok(message);
             }
             Then::Rename(path) => return self.renamed(backend, reply, path),
@@ -97,30 +100,24 @@ impl Switch {
         }
     }
 
-    /// `message`, which `call` asked for at `asked`, is all that `backend` lists: it is kept, and what it lacks is
-    /// forgotten. Nothing of that if the call asked for less than all there is.
-    pub(crate) fn settle(&self, call: &Call, backend: &Backend, message: &Bytes, asked: Asked) {
-        let Then::Learn(list) = call.row.then else {
-            return;
-        };
-        if wire::bytes(&call.message(), LIST_FILTER).is_ok_and(<[u8]>::is_empty) {
-            self.keep_whole(list, backend, message, asked);
-        }
-    }
-
     /// Keeps a whole list to stand in for the backend, and forgets what it lacks.
     pub(crate) fn keep_whole(&self, list: List, backend: &Backend, message: &Bytes, asked: Asked) {
+        let snapshot = Snapshot {
+            message: message.clone(),
+            taken: asked.at,
+        };
+        backend.learn(|known| known.lists.keep(list, snapshot));
+        self.settle(list, backend, asked);
+    }
+
+    /// A whole list has been learned: what it lacks is forgotten.
+    pub(crate) fn settle(&self, list: List, backend: &Backend, asked: Asked) {
         if let Some(kind) = list.kind() {
             self.owners().settle(kind, backend.id, asked.mark);
         }
         if list == List::Pods {
             backend.listed_pods(asked.at);
         }
-        let snapshot = Snapshot {
-            message: message.clone(),
-            taken: asked.at,
-        };
-        backend.learn(|known| known.lists.keep(list, snapshot));
         self.let_go();
     }
 
@@ -137,9 +134,60 @@ impl Switch {
         // A configuration that cannot be read names no pod, and the backend took it all the same.
         let request = call.message();
         let names = wire::bytes(&request, config).and_then(PodNames::of_config);
-        self.owners()
-            .own_pod(id, backend.id, names.unwrap_or_default(), asked.mark);
+        let names = names.unwrap_or_default();
+        let claim = self.owners().own_pod(id, backend.id, names, asked.mark);
+        self.refuse_claim(claim, backend)?;
         Ok(id)
+    }
+
+    fn own_container(
+        &self,
+        backend: &Backend,
+        id: &str,
+        pod: &str,
+        asked: Asked,
+    ) -> Result<(), Status> {
+        let mut owners = self.owners();
+        let claim = owners.own_container(id, backend.id, pod, asked.mark);
+        drop(owners);
+        self.refuse_claim(claim, backend)
+    }
+
+    /// A backend gives an id that another has given for something that is there: a call for it would go to that one.
+    fn refuse_claim(&self, claim: Option<Claim>, backend: &Backend) -> Result<(), Status> {
+        let Some(Claim { id, owner }) = claim else {
+            return Ok(());
+        };
+        let (name, owner, id) = (backend.name(), self.name_of(owner), status::shown(&id));
+        tracing::warn!(
+            backend = %name, %owner, id,
+            "a second backend gives an id that another created through the switch; it stays with that one"
+        );
+        let cause =
+            format!("it created something with the id {id:?}, which is backend {owner:?}'s");
+        Err(backend.bad_reply(&cause))
+    }
+
+    fn name_of(&self, backend: BackendId) -> Arc<str> {
+        let live = self.live();
+        let backend = live.backend(backend);
+        backend.map_or("?".into(), |backend| backend.name())
+    }
+
+    /// Learns a list that is less than all, or may turn out to be: one backend's may go on showing others, and only a
+    /// whole one tells which of them are.
+    pub(crate) fn learn_part(
+        &self,
+        list: List,
+        backend: &Backend,
+        message: &Bytes,
+        asked: Asked,
+    ) -> Result<Option<Bytes>, Status> {
+        let kind = list.kind();
+        if kind.is_some_and(|kind| self.owners().is_full(kind, backend.id)) {
+            return Err(backend.bad_reply(&Unlearned::TooMany.to_string()));
+        }
+        self.learn_list(list, backend, message, asked)
     }
 
     /// Learns a list that was asked for at `asked`; as the client is to have it, if that is another one.
@@ -154,7 +202,7 @@ impl Switch {
             && self.has(backend)
         {
             let learned = self.owners().learn(kind, backend.id, message, asked.mark);
-            let claims = learned.map_err(|fault| backend.malformed(&fault))?;
+            let claims = learned.map_err(|unlearned| backend.bad_reply(&unlearned.to_string()))?;
             self.warn_of(&claims, backend);
         }
         self.listed_as(list, backend, message)
@@ -170,11 +218,7 @@ impl Switch {
         let Some(Claim { id, owner }) = claims.first() else {
             return;
         };
-        let live = self.live();
-        let owner = live
-            .backend(*owner)
-            .map_or("?".into(), |owner| owner.name());
-        let (name, ids) = (backend.name(), claims.len());
+        let (name, owner, ids) = (backend.name(), self.name_of(*owner), claims.len());
         tracing::warn!(
             backend = %name, %owner, ids, first = status::shown(id),
             "a second backend lists what another created through the switch; it stays with that one"
@@ -211,11 +255,55 @@ impl Switch {
     }
 }
 
+/// Whether a list's request narrows nothing: it has no fields but empty filters. Of a filter that comes in parts each
+/// counts, and nobody knows what fields of a later CRI leave out.
+pub(crate) fn asks_for_all(request: &[u8]) -> bool {
+    let is_empty_filter =
+        |field: Field<'_>| field.number == LIST_FILTER && field.bytes().is_ok_and(<[u8]>::is_empty);
+    wire::fields(request).all(|field| field.is_ok_and(is_empty_filter))
+}
+
 /// The id of what a backend created.
-fn created<'a>(backend: &Backend, reply: &'a [u8], path: Path) -> Result<&'a str, Status> {
+fn created<'a>(backend: &Backend, reply: &'a [u8], path: &[u32]) -> Result<&'a str, Status> {
     match wire::string(reply, path) {
         Ok("") => Err(backend.bad_reply("it created something without an id")),
+        Ok(id) if id.len() > LONGEST_ID => {
+            let cause = format!("it created something with an id of more than {LONGEST_ID} bytes");
+            Err(backend.bad_reply(&cause))
+        }
         Ok(id) => Ok(id),
         Err(fault) => Err(backend.malformed(&fault)),
+    }
+}
+
+/// The ids of all that a backend created at once.
+fn all_created<'a>(backend: &Backend, reply: &'a [u8], path: Path) -> Result<Vec<&'a str>, Status> {
+    let (items, id) = path.split_at(path.len().saturating_sub(1));
+    let items = wire::all_bytes(reply, items).map_err(|fault| backend.malformed(&fault))?;
+    let ids = items.into_iter().map(|item| created(backend, item, id));
+    ids.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_is_asked_for_by_nothing_but_empty_filters() {
+        let (empty, filter) = (&[0x0a, 0][..], &[0x0a, 2, 0x12, 0][..]);
+        let unknown = &[0x48, 1][..];
+        for (parts, all) in [
+            (vec![], true),
+            (vec![empty], true),
+            (vec![empty, empty], true),
+            (vec![filter], false),
+            (vec![filter, empty], false),
+            (vec![empty, filter], false),
+            (vec![unknown], false),
+            (vec![empty, unknown], false),
+            (vec![&[0x0a]], false),
+        ] {
+            assert_eq!(asks_for_all(&parts.concat()), all, "{parts:x?}");
+        }
     }
 }

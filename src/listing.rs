@@ -8,7 +8,8 @@ use tonic::{Code, Status};
 
 use crate::answer::Answer;
 use crate::backend::{Backend, Wire, own_headers};
-use crate::rpc::{self, List, Merge, Row};
+use crate::call::Failed;
+use crate::rpc::{self, List, Merge, Row, Then};
 use crate::switch::Switch;
 use crate::wire;
 
@@ -51,23 +52,38 @@ impl Switch {
         Ok(())
     }
 
-    /// Asks a backend for all of a list, whatever it says; of a stream the list that tells the same.
+    /// Asks a backend for all of a list or stream, or for its status, and keeps what may stand in for the backend.
     ///
     /// # Errors
-    /// `Unavailable` if it does not say anything.
+    /// Its status; of a stream or statistics only if it does not say anything, of `Status` none: clients ask for that
+    /// anew.
     pub(crate) async fn answers(
-        backend: &Backend,
+        &self,
+        backend: &Arc<Backend>,
         wire: &Wire,
         row: &'static Row,
-    ) -> Result<(), Status> {
+    ) -> Result<(), Failed> {
+        let said = |ended: Result<(), Failed>| match ended {
+            Err(failed) if failed.code() == Code::Unavailable => Err(failed),
+            _ => Ok(()),
+        };
         let row = match row.merge() {
-            Some(Merge::Interleave(list)) => list,
+            Some(Merge::Interleave(list)) => match self.drain(backend, row).await {
+                Err(failed) if failed.code() == Code::Unimplemented => list,
+                ended => return said(ended),
+            },
             _ => row,
         };
-        match own_call(backend, Some(wire), row, wire::frame(&[])).await {
-            Err(status) if status.code() == Code::Unavailable => Err(status),
-            _ => Ok(()),
+        match (&row.then, row.merge()) {
+            (Then::Learn(List::Images), _) => self.list_images(backend, wire).await?,
+            (Then::Learn(list), _) => self.list_kind(*list, row, backend, Some(wire)).await?,
+            (_, Some(Merge::Status)) => self.first_status(backend, wire).await.unwrap_or_default(),
+            _ => {
+                let asked = own_call(backend, Some(wire), row, wire::frame(&[])).await;
+                said(asked.map(drop).map_err(Failed::from))?;
+            }
         }
+        Ok(())
     }
 
     /// Asks a backend for its status, so that it has a last word when a client's question is answered

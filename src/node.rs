@@ -143,7 +143,11 @@ impl Switch {
         }
         let asked = backend.ask(&rpc::STATUS, headers, body);
         let asked = tokio::time::timeout(STATUS_WAIT, asked).await;
-        let answer = asked.unwrap_or_else(|_| Err(late(backend)))?;
+        let answer = asked.unwrap_or_else(|_| {
+            // Nobody may ever wait long enough for one that is always slow.
+            backend.miss(&rpc::STATUS);
+            Err(late(backend))
+        })?;
         let status = backend.message(&answer)?;
         Ok((self.keep_status(backend, status)?, answer))
     }
@@ -212,6 +216,9 @@ impl Switch {
             }
             backends.push(info);
         }
+        // Names need not be text, which JSON is.
+        let files = live.config.files.iter();
+        let files: Vec<_> = files.map(|file| file.display().to_string()).collect();
         Ok(json!({
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
@@ -219,8 +226,8 @@ impl Switch {
             "handlers": handlers,
             "backends": backends,
             "configuration": {
-                "path": live.config.path,
-                "files": live.config.files,
+                "path": live.config.path.display().to_string(),
+                "files": files,
                 "hash": live.config.hash,
             },
             "reloads": self.reloads().json(),

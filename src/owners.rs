@@ -3,17 +3,28 @@
 //! A whole list shows one moment, and pods may have come since: [`Owners::mark`] names that moment, and
 //! [`Owners::settle`] forgets only what was not learned after it.
 
+mod entries;
 mod names;
+#[cfg(test)]
+mod tests;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 
 use crate::rpc::Kind;
 use crate::wire::{self, Malformed};
+use entries::{
+    Entries, Entry, claim, count, is_full, is_of, learn, of, settle, with_prefix, would_lose,
+};
 
 pub use names::PodNames;
 
 /// How many removals are remembered; only those matter that happen while a list is under way.
 const REMOVALS: usize = 4096;
+
+/// The most pods, and the most containers, that are learned of one backend; a node has hundreds.
+pub const MOST: usize = 1 << 17;
+/// The longest id of one, in bytes; runtimes' have 64.
+pub const LONGEST_ID: usize = 1024;
 
 /// A backend's number, never another one's.
 pub type BackendId = usize;
@@ -31,7 +42,7 @@ pub enum Owner {
     Disputed(BackendId, BackendId),
 }
 
-/// An id that a backend lists and another one gave us, who keeps it; told once for each id.
+/// An id that a backend lists or gives us and that another one gave us before, who keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The id.
@@ -40,14 +51,34 @@ pub struct Claim {
     pub owner: BackendId,
 }
 
+/// A list that nothing is learned from.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unlearned {
+    /// It is not a list.
+    #[error("its reply is malformed: {0}")]
+    Malformed(Malformed),
+    /// It has an id that none can have.
+    #[error("it lists an id of more than {LONGEST_ID} bytes")]
+    LongId,
+    /// It has more than any backend can.
+    #[error("it lists more than {MOST} pods or containers")]
+    TooMany,
+}
+
+impl From<Malformed> for Unlearned {
+    fn from(fault: Malformed) -> Unlearned {
+        Unlearned::Malformed(fault)
+    }
+}
+
 /// The owners of all pods and containers that are known.
 #[derive(Debug, Default)]
 pub struct Owners {
     clock: u64,
     /// What was removed or vanished last: a list that was asked for before shows it still.
     removed: VecDeque<Removed>,
-    pods: HashMap<String, Entry<PodNames>>,
-    containers: HashMap<String, Entry<String>>,
+    pods: Entries<PodNames>,
+    containers: Entries<String>,
 }
 
 /// Something that was removed.
@@ -61,51 +92,44 @@ struct Removed {
     by_us: bool,
 }
 
-/// What is known of one id; `T` is what its kind adds: a pod's names, a container's pod.
-#[derive(Debug)]
-struct Entry<T> {
-    backend: BackendId,
-    /// The backend gave us the id in answer to a call that creates.
-    created: bool,
-    /// That another backend lists it all the same has been told.
-    claimed: bool,
-    /// Another backend that lists it too, and when that was last seen.
-    rival: Option<(BackendId, u64)>,
-    /// When it was last learned.
-    at: u64,
-    more: T,
-}
-
-impl<T> Entry<T> {
-    fn owner(&self) -> Owner {
-        match self.rival {
-            Some((rival, _)) => Owner::Disputed(self.backend, rival),
-            None => Owner::One(self.backend),
-        }
-    }
-}
-
 impl Owners {
     /// The moment now; taken before a whole list is asked for, given to [`Owners::settle`] after it.
     pub fn mark(&self) -> Mark {
         Mark(self.clock)
     }
 
-    /// `backend` answered a call that creates, sent at `asked`, with this pod: its own, unless it was removed since.
-    pub fn own_pod(&mut self, id: &str, backend: BackendId, names: PodNames, asked: Mark) {
-        if !removed_since(&self.removed, asked).contains(id) {
+    /// `backend` answered a call that creates, sent at `asked`, with this pod: its own, unless it was removed since. The
+    /// claim, if it is another's by creation: it stays with that one.
+    pub fn own_pod(
+        &mut self,
+        id: &str,
+        backend: BackendId,
+        names: PodNames,
+        asked: Mark,
+    ) -> Option<Claim> {
+        let claim = claim(&self.pods, id, backend);
+        if claim.is_none() && !removed_since(&self.removed, asked).contains(id) {
             let entry = self.created(backend, names);
             self.pods.insert(id.to_owned(), entry);
         }
+        claim
     }
 
     /// The same with this container of `pod`, which may have been removed with that.
-    pub fn own_container(&mut self, id: &str, backend: BackendId, pod: &str, asked: Mark) {
+    pub fn own_container(
+        &mut self,
+        id: &str,
+        backend: BackendId,
+        pod: &str,
+        asked: Mark,
+    ) -> Option<Claim> {
+        let claim = claim(&self.containers, id, backend);
         let removed = removed_since(&self.removed, asked);
-        if !removed.contains(id) && !removed.contains(pod) {
+        if claim.is_none() && !removed.contains(id) && !removed.contains(pod) {
             let entry = self.created(backend, pod.to_owned());
             self.containers.insert(id.to_owned(), entry);
         }
+        claim
     }
 
     fn created<T>(&mut self, backend: BackendId, more: T) -> Entry<T> {
@@ -141,43 +165,51 @@ impl Owners {
     }
 
     /// Learns from an encoded list reply of `backend`, asked for at `asked`: every item of the repeated field 1 is its
-    /// own, unless it was removed since or is another's by creation.
+    /// own, unless it was removed since or is another's by creation. Each of these claims is told once.
     ///
     /// # Errors
-    /// If the list is not valid protobuf; what stood before the fault is learned.
+    /// [`Unlearned`]; of such a list nothing is learned.
     pub fn learn(
         &mut self,
         kind: Kind,
         backend: BackendId,
         list: &[u8],
         asked: Mark,
-    ) -> Result<Vec<Claim>, Malformed> {
+    ) -> Result<Vec<Claim>, Unlearned> {
         self.clock += 1;
         let now = self.clock;
         let removed = removed_since(&self.removed, asked);
         match kind {
             Kind::Pod => {
-                let names = PodNames::of_listed;
+                // What cannot be read names no pod.
+                let names = |pod: &[u8]| PodNames::of_listed(pod).unwrap_or_default();
                 learn(&mut self.pods, backend, now, list, &removed, names)
             }
             Kind::Container => {
-                let pod = |container: &[u8]| wire::string(container, &[2]).map(str::to_owned);
+                let pod = |container: &[u8]| short(wire::string(container, &[2]).unwrap_or(""));
                 learn(&mut self.containers, backend, now, list, &removed, pod)
             }
         }
     }
 
-    /// A whole list of `backend`, asked for at `asked`, has been learned: what it lacked is forgotten.
+    /// A whole list of `backend`, asked for at `asked`, has been learned: what it lacked is forgotten, with a pod its
+    /// containers that were not seen later.
     pub fn settle(&mut self, kind: Kind, backend: BackendId, asked: Mark) {
         self.clock += 1;
         match kind {
             Kind::Pod => {
-                for (id, pod) in settle(&mut self.pods, backend, asked) {
+                let gone = settle(&mut self.pods, backend, asked, |_| true);
+                if !gone.is_empty() {
+                    let pods: HashSet<&str> = gone.iter().map(|(id, _)| id.as_str()).collect();
+                    let of_them = |pod: &String| pods.contains(pod.as_str());
+                    settle(&mut self.containers, backend, asked, of_them);
+                }
+                for (id, pod) in gone {
                     self.keep_in_mind(id, Some((pod.backend, pod.more.uid)), false);
                 }
             }
             Kind::Container => {
-                settle(&mut self.containers, backend, asked);
+                settle(&mut self.containers, backend, asked, |_| true);
             }
         }
     }
@@ -254,6 +286,13 @@ impl Owners {
         its.map(|(id, _)| id.clone()).collect()
     }
 
+    /// Whether `backend` owns a container whose pod it does not own, as far as is known.
+    pub fn has_stray(&self, backend: BackendId) -> bool {
+        let pods = of(&self.pods, backend);
+        let mut its = self.containers.values().filter(|it| is_of(it, backend));
+        its.any(|container| !pods.contains(container.more.as_str()))
+    }
+
     /// The ids that `backend` owns, alone or in dispute.
     pub fn of(&self, kind: Kind, backend: BackendId) -> HashSet<&str> {
         match kind {
@@ -276,10 +315,23 @@ impl Owners {
         self.settle(Kind::Container, backend, now);
     }
 
+    /// Whether no more of `backend` may be learned but by a whole list, after which what it lacks is forgotten.
+    pub fn is_full(&self, kind: Kind, backend: BackendId) -> bool {
+        match kind {
+            Kind::Pod => is_full(&self.pods, backend),
+            Kind::Container => is_full(&self.containers, backend),
+        }
+    }
+
     /// How many pods and containers `backend` owns.
     pub fn count(&self, backend: BackendId) -> (usize, usize) {
         (count(&self.pods, backend), count(&self.containers, backend))
     }
+}
+
+/// A name that is remembered; none if it is longer than any that matters.
+fn short(name: &str) -> String {
+    if name.len() > LONGEST_ID { "" } else { name }.to_owned()
 }
 
 /// What was removed through the switch after `asked`.
@@ -288,103 +340,4 @@ fn removed_since(removed: &VecDeque<Removed>, asked: Mark) -> HashSet<&str> {
     let since = since.take_while(|removed| removed.at > asked.0);
     let by_us = since.filter(|removed| removed.by_us);
     by_us.map(|removed| removed.id.as_str()).collect()
-}
-
-fn learn<T>(
-    entries: &mut HashMap<String, Entry<T>>,
-    backend: BackendId,
-    now: u64,
-    list: &[u8],
-    removed: &HashSet<&str>,
-    more: impl Fn(&[u8]) -> Result<T, Malformed>,
-) -> Result<Vec<Claim>, Malformed> {
-    let mut claims = Vec::new();
-    for field in wire::fields(list) {
-        let field = field?;
-        if field.number != 1 {
-            continue;
-        }
-        let item = field.bytes()?;
-        let id = wire::string(item, &[1])?;
-        match entries.get_mut(id) {
-            Some(entry) if entry.backend == backend => entry.at = now,
-            Some(entry) if entry.created => {
-                if !std::mem::replace(&mut entry.claimed, true) {
-                    claims.push(Claim {
-                        id: id.to_owned(),
-                        owner: entry.backend,
-                    });
-                }
-            }
-            Some(entry) => entry.rival = Some((backend, now)),
-            None if removed.contains(id) => {}
-            None => {
-                let entry = Entry {
-                    backend,
-                    created: false,
-                    claimed: false,
-                    rival: None,
-                    at: now,
-                    more: more(item)?,
-                };
-                entries.insert(id.to_owned(), entry);
-            }
-        }
-    }
-    Ok(claims)
-}
-
-fn settle<T>(
-    entries: &mut HashMap<String, Entry<T>>,
-    backend: BackendId,
-    Mark(asked): Mark,
-) -> Vec<(String, Entry<T>)> {
-    for entry in entries.values_mut() {
-        match entry.rival {
-            Some((rival, at)) if rival == backend && at <= asked => entry.rival = None,
-            Some((rival, at)) if entry.backend == backend && entry.at <= asked => {
-                (entry.backend, entry.at, entry.rival) = (rival, at, None);
-            }
-            _ => {}
-        }
-    }
-    let lacking = |_: &String, entry: &mut Entry<T>| entry.backend == backend && entry.at <= asked;
-    entries.extract_if(lacking).collect()
-}
-
-fn with_prefix<'a, T>(
-    entries: &'a HashMap<String, Entry<T>>,
-    prefix: &str,
-) -> Vec<(&'a str, Owner)> {
-    let hits = entries.iter().filter(|(id, _)| id.starts_with(prefix));
-    hits.map(|(id, entry)| (id.as_str(), entry.owner()))
-        .collect()
-}
-
-fn of<T>(entries: &HashMap<String, Entry<T>>, backend: BackendId) -> HashSet<&str> {
-    let is_its = |entry: &Entry<T>| {
-        entry.backend == backend || entry.rival.is_some_and(|(rival, _)| rival == backend)
-    };
-    let its = entries.iter().filter(|(_, entry)| is_its(entry));
-    its.map(|(id, _)| id.as_str()).collect()
-}
-
-fn would_lose<T>(
-    entries: &HashMap<String, Entry<T>>,
-    backend: BackendId,
-    remains: &impl Fn(BackendId) -> bool,
-) -> bool {
-    entries.values().any(|entry| match entry.owner() {
-        Owner::One(owner) => owner == backend,
-        Owner::Disputed(one, other) => {
-            one == backend && !remains(other) || other == backend && !remains(one)
-        }
-    })
-}
-
-fn count<T>(entries: &HashMap<String, Entry<T>>, backend: BackendId) -> usize {
-    entries
-        .values()
-        .filter(|entry| entry.backend == backend)
-        .count()
 }

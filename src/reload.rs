@@ -31,6 +31,8 @@ pub struct Reloads {
     pub refused: u64,
     /// What the last ones have come to, the newest at the end: each who asked for one finds its own.
     pub recent: VecDeque<Outcome>,
+    /// The last one that people want to see: where one has changed something, not another that found nothing to change.
+    pub last: Option<Outcome>,
 }
 
 /// What a reload has come to.
@@ -53,7 +55,20 @@ impl Reloads {
             count: 0,
             refused: 0,
             recent: VecDeque::new(),
+            last: None,
         }
+    }
+
+    fn remember(&mut self, outcome: &Outcome) {
+        let has_changed = self.last.as_ref().is_some_and(|last| last.result.is_ok());
+        let changes_nothing = outcome.result.as_ref().is_ok_and(Changes::is_empty);
+        if !(has_changed && changes_nothing) {
+            self.last = Some(outcome.clone());
+        }
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(outcome.clone());
     }
 
     /// As `Status` tells them.
@@ -62,7 +77,7 @@ impl Reloads {
             "begun": self.begun,
             "count": self.count,
             "refused": self.refused,
-            "last": self.recent.back().map(Outcome::json),
+            "last": self.last.as_ref().map(Outcome::json),
             "recent": self.recent.iter().map(Outcome::json).collect::<Vec<_>>(),
         })
     }
@@ -100,10 +115,7 @@ impl Switch {
             at: SystemTime::now(),
             result,
         };
-        if reloads.recent.len() == RECENT {
-            reloads.recent.pop_front();
-        }
-        reloads.recent.push_back(outcome.clone());
+        reloads.remember(&outcome);
         outcome
     }
 
@@ -231,17 +243,28 @@ fn fixed_keys(before: &Config, after: &Config) -> Vec<String> {
         (Key::LogFormat, before.log.format != after.log.format),
         (Key::MetricsListen, before.metrics != after.metrics),
     ];
-    let changed = keys.iter().filter(|(_, changed)| *changed);
+    let changed = keys.into_iter().filter(|(_, changed)| *changed);
     changed
         .map(|(key, _)| {
-            let name = key.name();
+            let (name, from, to) = (key.name(), quoted(before, key), quoted(after, key));
+            let place = after.places.get(&key);
+            let place = place.map_or_else(String::new, |place| format!("{place}: "));
             let also = match key {
                 Key::Listen => ", after ListenStream= of criswitch.socket if systemd holds it",
                 _ => "",
             };
             format!(
-                "\"{name}\" cannot change without a restart; set it back, or restart criswitch{also}"
+                "{place}\"{name}\" cannot change from {from} to {to} without a restart; set it back, or restart criswitch{also}"
             )
         })
         .collect()
+}
+
+/// As a file would have it.
+fn quoted(config: &Config, key: Key) -> String {
+    let value = config.setting(key);
+    match key {
+        Key::AllowUids => value,
+        _ => format!("{value:?}"),
+    }
 }

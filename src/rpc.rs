@@ -57,6 +57,21 @@ impl Row {
         }
     }
 
+    /// Whether it lists what is known of a backend: pods, containers or images.
+    pub fn is_list(&self) -> bool {
+        matches!(self.then, Then::Learn(_))
+    }
+
+    /// Whether who is late with the one is taken to be late with the other: pods and containers have to agree.
+    pub fn goes_with(&self, other: &Row) -> bool {
+        match (&self.then, &other.then) {
+            (Then::Learn(one), Then::Learn(another)) if one.kind().is_some() => {
+                another.kind().is_some() && self.streams() == other.streams()
+            }
+            _ => self.name == other.name,
+        }
+    }
+
     /// Whether its reply is a stream of messages.
     pub fn streams(&self) -> bool {
         matches!(self.merge(), Some(Merge::Interleave(_) | Merge::Events))
@@ -242,7 +257,7 @@ pub enum Log {
 }
 
 /// Where a list's request says that it wants less than all there is.
-pub const LIST_FILTER: Path = &[1];
+pub const LIST_FILTER: u32 = 1;
 /// Where a pod in a list has its handler's name (`PodSandbox.runtime_handler`).
 pub const LISTED_HANDLER: Path = &[1, 7];
 /// Where an event has its pod's handler (`ContainerEventResponse.pod_sandbox_status.runtime_handler`).

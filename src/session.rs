@@ -6,12 +6,15 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 use tonic::Status;
 
 use crate::backend::{Backend, CLOSED, Wire, error_chain};
 use crate::dialer::{self, Connection, FileId};
 use crate::link::State;
+use crate::rpc::Row;
 use crate::switch::Switch;
 
 /// The least wait after a failed connection; doubled by each further one.
@@ -24,6 +27,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const LAST_CALLS: Duration = Duration::from_secs(3);
 /// How long a backend may take for a probe (`Version`) before it counts as hung; a busy one answers that at once.
 const PROBE_LIMIT: Duration = Duration::from_secs(3);
+/// How long a backend that hangs may take for a probe until there is another, at first: a single one may be lost. Then
+/// twice as long each time, since what it does not read stays with the switch.
+const PROBE_AGAIN: Duration = Duration::from_secs(30);
 
 /// How a connection came to its end.
 struct End {
@@ -129,8 +135,8 @@ async fn life(
                     tokio::select! {
                         biased;
                         () = hang(backend, wire) => {}
-                        never = catch_up(switch, backend, wire) => match never {},
-                        never = ask_on(backend, wire) => match never {},
+                        never = know_images(switch, backend, wire) => match never {},
+                        never = ask_on(switch, backend, wire) => match never {},
                         never = repay(switch, backend, wire) => match never {},
                         never = look_for_the_end(switch, backend, wire) => match never {},
                     }
@@ -141,8 +147,23 @@ async fn life(
         }
         let cause = format!("it accepts, but did not answer a probe within {PROBE_LIMIT:?}");
         backend.set(State::Unresponsive(wire.clone(), cause.into()));
-        if let Err(status) = probe(backend, wire).await {
-            return backend.cause(&status);
+        sign_of_life(backend, wire).await;
+    }
+}
+
+/// Ends when a backend that hung has answered a probe, whatever it says, or a client's call.
+async fn sign_of_life(backend: &Backend, wire: &Wire) {
+    let mut patience = PROBE_AGAIN;
+    loop {
+        tokio::select! {
+            biased;
+            () = backend.heard() => return,
+            probed = tokio::time::timeout(patience, probe(backend, wire)) => {
+                if probed.is_ok() {
+                    return;
+                }
+                patience = patience.saturating_mul(2);
+            }
         }
     }
 }
@@ -174,34 +195,49 @@ async fn probe(backend: &Backend, wire: &Wire) -> Result<(), Status> {
     Switch::version(backend, wire).await
 }
 
-/// Lists a backend that has missed a list, one call at a time, until it has answered with its pods and containers.
-async fn catch_up(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallible {
+/// Lists a new connection's images. They may be many, and pods do not wait for them: without them only what stands in
+/// for them is missing.
+async fn know_images(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallible {
+    switch.list_images(backend, wire).await.ok();
+    std::future::pending().await
+}
+
+/// Asks a backend for all that it has missed, by one call at a time for each RPC, until it has answered: what hangs
+/// holds up nothing else.
+async fn ask_on(switch: &Arc<Switch>, backend: &Arc<Backend>, wire: &Wire) -> Infallible {
+    let mut asked = FuturesUnordered::new();
+    let mut under_way: Vec<&str> = Vec::new();
     loop {
-        // Images may be many, and pods are what matters: without them only what stands in for them is missing.
-        switch.list_images(backend, wire).await.ok();
-        backend.missed().await;
-        let mut failures = 0;
-        while switch.list(backend, Some(wire)).await.is_err() {
-            failures += 1;
-            tokio::time::sleep(pause(&backend.name(), failures)).await;
+        for row in backend.known().late {
+            if !under_way.contains(&row.name) {
+                under_way.push(row.name);
+                asked.push(answered(switch, backend, wire, row));
+            }
         }
-        backend.caught_up();
+        tokio::select! {
+            biased;
+            Some(row) = asked.next() => {
+                under_way.retain(|name| *name != row.name);
+                backend.has_answered(row);
+            }
+            () = backend.missed() => {}
+        }
     }
 }
 
-/// Asks a backend for the statistics that it has missed, one call at a time, until it has answered.
-async fn ask_on(backend: &Backend, wire: &Wire) -> Infallible {
-    loop {
-        while let Some(row) = backend.known().late.first().copied() {
-            let mut failures = 0;
-            while Switch::answers(backend, wire, row).await.is_err() {
-                failures += 1;
-                tokio::time::sleep(pause(&backend.name(), failures)).await;
-            }
-            backend.has_statistics(row);
-        }
-        backend.missed_statistics().await;
+/// Asks a backend again and again, until it has answered.
+async fn answered(
+    switch: &Arc<Switch>,
+    backend: &Arc<Backend>,
+    wire: &Wire,
+    row: &'static Row,
+) -> &'static Row {
+    let mut failures = 0;
+    while switch.answers(backend, wire, row).await.is_err() {
+        failures += 1;
+        tokio::time::sleep(pause(&backend.name(), failures)).await;
     }
+    row
 }
 
 /// Tells a backend that is there and has missed the runtime's configuration, until it has heard it.

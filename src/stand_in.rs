@@ -7,7 +7,7 @@ use crate::backend::Backend;
 use crate::call::{Call, Failed};
 use crate::fanout::Share;
 use crate::filter::filter;
-use crate::rpc::{self, List, Silent, Then};
+use crate::rpc::{self, Kind, List, Silent, Then};
 use crate::switch::Switch;
 
 impl Switch {
@@ -34,10 +34,10 @@ impl Switch {
             Err(_) => {
                 let status = backend.unavailable("it is late");
                 let share = self.stand_in(call, backend, &status);
-                match call.row.merge().and_then(rpc::silent) {
-                    Some(Silent::LastKnown) => backend.miss(),
-                    _ if share.is_some() => backend.miss_statistics(call.row),
-                    _ => backend.suspect(),
+                // A last list may be had by the next call.
+                match share.is_some() || call.row.is_list() {
+                    true => backend.is_late(call.row),
+                    false => backend.suspect(),
                 }
                 match share {
                     Some(share) => return Ok(share),
@@ -47,8 +47,12 @@ impl Switch {
         };
         match answered {
             Err(Failed::Status(status)) if status.code() == Code::Unavailable => {
-                let share = self.stand_in(call, backend, &status);
-                share.ok_or(Failed::Status(status))
+                let Some(share) = self.stand_in(call, backend, &status) else {
+                    return Err(Failed::Status(status));
+                };
+                // Its connection may live on, and then nothing else would tell that it answers again.
+                backend.miss(call.row);
+                Ok(share)
             }
             answered => answered,
         }
@@ -60,7 +64,7 @@ impl Switch {
         match (call.row.merge().and_then(rpc::silent)?, &call.row.then) {
             (Silent::LastKnown, Then::Learn(list)) => {
                 let message = self.last_known(call, *list, backend)?;
-                backend.stands_in(call.row.name);
+                backend.stands_in(call.row, status);
                 Some(Share::Message(message))
             }
             (Silent::LeftOut, _) => Some(leave_out(call, backend, status)),
@@ -84,14 +88,15 @@ impl Switch {
             Some(kind) => {
                 let owners = self.owners();
                 let owned = owners.of(kind, backend.id);
-                let mut seen = 0;
+                let mut missing = owned.clone();
                 let filtered = filter(list, &snapshot.message, &request, |id| {
-                    let is_owned = owned.contains(id);
-                    seen += usize::from(is_owned);
-                    is_owned
+                    missing.remove(id);
+                    owned.contains(id)
                 });
-                // A pod that came after the list would look gone.
-                (seen == owned.len()).then_some(filtered)?
+                // A pod that came after the list would look gone; and on a container whose pod no list of pods has,
+                // the kubelet crashes.
+                let stray = kind == Kind::Container && owners.has_stray(backend.id);
+                (missing.is_empty() && !stray).then_some(filtered)?
             }
         };
         let message = filtered.ok()?;
@@ -101,6 +106,6 @@ impl Switch {
 }
 
 fn leave_out(call: &Call, backend: &Backend, status: &Status) -> Share {
-    backend.is_left_out(call.row.name, status);
+    backend.is_left_out(call.row, status);
     Share::Nothing(status.clone().into())
 }

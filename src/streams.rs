@@ -14,11 +14,11 @@ use hyper::body::Incoming;
 use tonic::{Code, Status};
 
 use crate::answer::Answer;
-use crate::backend::{Backend, error_chain};
+use crate::backend::{Backend, error_chain, own_headers};
 use crate::call::{Call, Failed, named};
 use crate::fanout::Share;
-use crate::learn::Asked;
-use crate::memory::Held;
+use crate::learn::{Asked, asks_for_all};
+use crate::memory::{Held, Unread};
 use crate::reply::{self, Reply};
 use crate::rpc::{Row, Then};
 use crate::switch::Switch;
@@ -44,11 +44,36 @@ impl Switch {
                 asked: self.asked(),
                 having: Arc::clone(&having),
                 messages: None,
-                whole: Whole::default(),
+                whole: Whole::Kept(BytesMut::new()),
             };
             stream::try_unfold(feed, Feed::next).boxed()
         });
         reply::of_frames(until_failure(stream::select_all(feeds)))
+    }
+
+    /// Reads all of a backend's stream and keeps nothing of it: only its end tells that it comes to one again.
+    ///
+    /// # Errors
+    /// How it ends otherwise.
+    pub(crate) async fn drain(&self, backend: &Backend, row: &'static Row) -> Result<(), Failed> {
+        let call = Call {
+            row,
+            headers: own_headers(),
+            body: wire::frame(&[]),
+            live: self.live(),
+        };
+        let mut messages = Messages::open(backend, &call).await?;
+        // It would keep its table for as long as the stream lasts.
+        drop(call);
+        let limit = backend.memory.limit();
+        let mut left = limit;
+        while let Some(message) = messages.next(backend).await? {
+            let bytes = wire::FRAME_HEADER + message.len();
+            left = left
+                .checked_sub(bytes)
+                .ok_or_else(|| backend.unread(&Unread::NoMemory(limit)))?;
+        }
+        Ok(())
     }
 }
 
@@ -86,12 +111,14 @@ struct Feed {
     whole: Whole,
 }
 
-/// The messages of a backend so far, to be its last known list when they are all there.
-#[derive(Default)]
-struct Whole {
-    message: BytesMut,
-    /// They are not the backend's own, or too many to be kept.
-    spoilt: bool,
+/// The messages of a backend so far.
+enum Whole {
+    /// To be its last known list when they are all there.
+    Kept(BytesMut),
+    /// Too many to be kept.
+    TooLong,
+    /// What stands in for them.
+    NotItsOwn,
 }
 
 impl Feed {
@@ -100,7 +127,8 @@ impl Feed {
             None => return self.first().await,
             Some(messages) => {
                 let next = self.backend.patiently(messages.next(&self.backend));
-                next.await.map_err(|failed| failed.named(&self.backend))?
+                let next = self.backend.next_of(self.call.row, next).await;
+                next.map_err(|failed| failed.named(&self.backend))?
             }
         };
         match message {
@@ -124,12 +152,15 @@ impl Feed {
             .switch
             .with_stand_in(&self.call, &self.backend, own)
             .await?;
-        self.whole.spoilt = opened.is_none();
+        let is_its_own = opened.is_some();
+        if !is_its_own {
+            self.whole = Whole::NotItsOwn;
+        }
         self.messages = Some(opened.unwrap_or_else(|| Messages::ended(&self.backend)));
         match share {
             // A stream of nothing has no message; behind an empty one there may be others.
             Share::Message(message) if message.is_empty() => Box::pin(self.next()).await,
-            Share::Message(message) if self.whole.spoilt => Ok(Some((message, self))),
+            Share::Message(message) if !is_its_own => Ok(Some((message, self))),
             Share::Message(message) => Ok(Some((self.learn(message)?, self))),
             // The last one to be left out says why there is nothing at all.
             Share::Nothing(why) if self.having.fetch_sub(1, Ordering::Relaxed) == 1 => Err(why),
@@ -175,28 +206,39 @@ impl Feed {
         self.whole.add(&message, self.backend.max_message);
         let changed = self
             .switch
-            .learn_list(list, &self.backend, &message, self.asked)?;
+            .learn_part(list, &self.backend, &message, self.asked)?;
         Ok(changed.unwrap_or(message))
     }
 
-    /// The stream has come to its end, so the list is whole.
+    /// The stream has come to its end: if it was asked for all there is, that is what its messages were.
     fn settle(&mut self) {
-        if !self.whole.spoilt {
-            let read = std::mem::replace(&mut self.read, self.backend.memory.held());
-            let message = read.with(std::mem::take(&mut self.whole.message).freeze());
-            self.switch
-                .settle(&self.call, &self.backend, &message, self.asked);
+        let Then::Learn(list) = self.call.row.then else {
+            return;
+        };
+        if !asks_for_all(&self.call.message()) {
+            return;
+        }
+        match std::mem::replace(&mut self.whole, Whole::NotItsOwn) {
+            Whole::Kept(message) => {
+                let read = std::mem::replace(&mut self.read, self.backend.memory.held());
+                let message = read.with(message.freeze());
+                self.switch
+                    .keep_whole(list, &self.backend, &message, self.asked);
+            }
+            Whole::TooLong => self.switch.settle(list, &self.backend, self.asked),
+            Whole::NotItsOwn => {}
         }
     }
 }
 
 impl Whole {
     fn add(&mut self, message: &Bytes, limit: usize) {
-        self.spoilt |= self.message.len() + message.len() > limit;
-        if self.spoilt {
-            self.message = BytesMut::new();
-        } else {
-            self.message.extend_from_slice(message);
+        match self {
+            Whole::Kept(kept) if kept.len() + message.len() <= limit => {
+                kept.extend_from_slice(message);
+            }
+            Whole::Kept(_) => *self = Whole::TooLong,
+            Whole::TooLong | Whole::NotItsOwn => {}
         }
     }
 }

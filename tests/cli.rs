@@ -26,6 +26,8 @@ mod log;
 mod machine;
 #[path = "cli/manifests.rs"]
 mod manifests;
+#[path = "cli/nobody.rs"]
+mod nobody;
 #[path = "cli/node.rs"]
 mod node;
 #[path = "cli/node_rancher.rs"]

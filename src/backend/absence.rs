@@ -3,36 +3,61 @@
 use tonic::Status;
 
 use super::Backend;
-use crate::known::Absent;
-use crate::rpc::Row;
+use crate::known::Known;
+use crate::rpc::{self, Row};
 
 impl Backend {
-    /// It has missed a list: it is probed, and asked in the background until it answers.
-    pub(crate) fn miss(&self) {
+    /// It has not given its part of a merged reply in time: it is probed too.
+    pub(crate) fn is_late(&self, row: &'static Row) {
         self.suspect();
-        self.missed.notify_one();
-        let mut known = self.locked();
-        if !std::mem::replace(&mut known.behind, true) {
-            let timeout = self.list_timeout();
-            tracing::warn!(backend = %self.name(), ?timeout, "backend is late with a list; it is asked in the background");
+        if row.is_list() && !self.locked().is_late_with(row) {
+            let (rpc, timeout) = (row.name, self.list_timeout());
+            tracing::warn!(backend = %self.name(), rpc, ?timeout, "backend is late with a list; it is asked in the background");
+        }
+        self.miss(row);
+    }
+
+    /// What comes next of its part of a merged reply, however long that takes; it may be found late meanwhile.
+    pub(crate) async fn next_of<T>(&self, row: &'static Row, next: impl Future<Output = T>) -> T {
+        let mut next = std::pin::pin!(next);
+        if let Ok(next) = tokio::time::timeout(self.list_timeout(), &mut next).await {
+            return next;
+        }
+        self.is_late(row);
+        next.await
+    }
+
+    /// It has missed its part of a merged reply: it is asked in the background until it answers.
+    pub(crate) fn miss(&self, row: &'static Row) {
+        if note(&mut self.locked().late, row) {
+            self.missed.notify_one();
         }
     }
 
-    /// It has missed statistics: it is left out of them and asked in the background until it answers.
-    pub(crate) fn miss_statistics(&self, row: &'static Row) {
-        self.suspect();
-        let mut known = self.locked();
-        if !known.late.iter().any(|late| late.name == row.name) {
-            known.late.push(row);
-            self.missed_statistics.notify_one();
-        }
+    /// It has answered what it had missed.
+    pub(crate) fn has_answered(&self, row: &Row) {
+        self.is_back(|known| known.late.retain(|late| late.name != row.name));
     }
 
-    /// It has answered for statistics that it had missed.
-    pub(crate) fn has_statistics(&self, row: &Row) {
+    /// It has been listed whole.
+    pub(crate) fn caught_up(&self) {
+        self.is_back(|known| known.late.retain(|late| !late.goes_with(&rpc::LIST_PODS)));
+    }
+
+    fn is_back(&self, change: impl FnOnce(&mut Known)) {
         let mut known = self.locked();
-        known.late.retain(|late| late.name != row.name);
-        if known.late.is_empty() && std::mem::take(&mut known.absent.left_out) {
+        let missed = |known: &Known| {
+            let late = known.late.iter().any(|row| row.is_list());
+            (late || known.is_stale(), known.is_left_out())
+        };
+        let before = missed(&known);
+        change(&mut known);
+        known.is_back();
+        let now = missed(&known);
+        if before.0 && !now.0 {
+            tracing::info!(backend = %self.name(), "backend is in lists again");
+        }
+        if before.1 && !now.1 {
             tracing::info!(backend = %self.name(), "backend is in statistics again");
         }
     }
@@ -42,36 +67,26 @@ impl Backend {
         self.suspected.notify_one();
     }
 
-    /// It has been listed whole.
-    pub(crate) fn caught_up(&self) {
-        let mut known = self.locked();
-        let was_behind = std::mem::take(&mut known.behind);
-        let absent = Absent {
-            stale: false,
-            left_out: known.absent.left_out && !known.late.is_empty(),
-        };
-        if std::mem::replace(&mut known.absent, absent) != absent || was_behind {
-            tracing::info!(backend = %self.name(), "backend is in lists and statistics again");
-        }
-    }
-
     /// Its last known list has stood in for it; told once until it is back.
-    pub(crate) fn stands_in(&self, rpc: &str) {
+    pub(crate) fn stands_in(&self, row: &'static Row, status: &Status) {
         let mut known = self.locked();
         known.stood_in += 1;
-        if !std::mem::replace(&mut known.absent.stale, true) {
-            tracing::warn!(backend = %self.name(), rpc, "the last known lists stand in for a silent backend");
+        if !known.is_stale() {
+            let cause = status.message();
+            tracing::warn!(backend = %self.name(), rpc = row.name, cause, "the last known lists stand in for a silent backend");
         }
+        note(&mut known.absent, row);
     }
 
     /// A merged reply did without it; told once until it is back.
-    pub(crate) fn is_left_out(&self, rpc: &str, status: &Status) {
+    pub(crate) fn is_left_out(&self, row: &'static Row, status: &Status) {
         let mut known = self.locked();
         known.left_out += 1;
-        if !std::mem::replace(&mut known.absent.left_out, true) {
+        if !known.is_left_out() {
             let cause = status.message();
-            tracing::warn!(backend = %self.name(), rpc, cause, "a silent backend is left out of statistics");
+            tracing::warn!(backend = %self.name(), rpc = row.name, cause, "a silent backend is left out of statistics");
         }
+        note(&mut known.absent, row);
     }
 
     /// Why there is no use in asking it for this list now.
@@ -79,8 +94,16 @@ impl Backend {
         if let Some(cause) = self.link().state.cause() {
             return Some(self.unavailable(cause));
         }
-        let known = self.locked();
-        let late = known.behind || known.late.iter().any(|late| late.name == row.name);
-        late.then(|| self.unavailable("it is late with its lists"))
+        let is_late = self.locked().is_late_with(row);
+        is_late.then(|| self.unavailable("it is late with its lists"))
     }
+}
+
+/// Adds a row that is not there yet; whether it was not.
+fn note(rows: &mut Vec<&'static Row>, row: &'static Row) -> bool {
+    let is_new = !rows.iter().any(|noted| noted.name == row.name);
+    if is_new {
+        rows.push(row);
+    }
+    is_new
 }

@@ -27,7 +27,10 @@ impl Backend {
         body: Bytes,
     ) -> Result<http::Response<Incoming>, Status> {
         let wire = self.wire().await?;
-        self.call_over(wire, row, headers, body).await
+        let response = self.call_over(wire, row, headers, body).await?;
+        // Only for who waits just now.
+        self.heard.notify_waiters();
+        Ok(response)
     }
 
     async fn call_over(
@@ -71,7 +74,9 @@ impl Backend {
     /// As [`Backend::call`]; `ResourceExhausted` if the reply is larger than `max_message`.
     pub async fn ask(&self, row: &Row, headers: &HeaderMap, body: Bytes) -> Result<Answer, Status> {
         let wire = self.wire().await?;
-        self.ask_over(wire, row, headers, body).await
+        let answer = self.ask_over(wire, row, headers, body).await?;
+        self.heard.notify_waiters();
+        Ok(answer)
     }
 
     /// As [`Backend::ask`], over a connection that is not ready yet.

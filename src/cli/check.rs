@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use bytesize::ByteSize;
-use criswitch::config::{Config, Handler, Key, Table};
+use criswitch::config::{Config, Handler, Key, Problems, Table};
 use criswitch::cri::CgroupDriver;
 use serde_json::{Value, json};
 
@@ -35,6 +34,23 @@ pub(super) fn text(
     Ok(parts.join("\n"))
 }
 
+/// For programs, of a configuration that is wrong: those that are told, and how many more there are.
+pub(super) fn problems_json(problems: &Problems) -> anyhow::Result<String> {
+    let told = problems.iter().map(|problem| {
+        json!({
+            "path": problem.place.path.display().to_string(),
+            "line": problem.place.line,
+            "column": problem.place.column,
+            "what": problem.what,
+            "try": problem.hint,
+        })
+    });
+    let told: Vec<Value> = told.collect();
+    let more = problems.len().saturating_sub(told.len());
+    let value = json!({ "problems": told, "more_problems": more });
+    Ok(serde_json::to_string_pretty(&value)? + "\n")
+}
+
 /// For programs: every field is there, null where nobody asked or it cannot be told; a unit ends a field's name.
 pub(super) fn json(
     config: &Config,
@@ -57,7 +73,11 @@ pub(super) fn json(
             "probe": probe.map(probe_json),
         })
     });
+    // Names need not be text, which JSON is.
+    let files = config.files.iter().map(|file| file.display().to_string());
     let value = json!({
+        "problems": [],
+        "more_problems": 0,
         "listen": config.listen.to_string(),
         "default": table.default.name,
         "drain_ms": millis(config.drain),
@@ -70,7 +90,7 @@ pub(super) fn json(
         "log_level": config.log.levels.to_string(),
         "log_format": config.log.format.name(),
         "metrics_listen": config.metrics.as_ref().map(ToString::to_string),
-        "files": config.files,
+        "files": files.collect::<Vec<_>>(),
         "hash": config.hash,
         "handlers": handlers.collect::<Vec<_>>(),
         "backends": backends.collect::<Vec<_>>(),
@@ -80,29 +100,8 @@ pub(super) fn json(
 }
 
 fn settings(config: &Config) -> anyhow::Result<String> {
-    let rows = Key::ALL.map(|key| [key.name().to_owned(), setting(config, key)]);
+    let rows = Key::ALL.map(|key| [key.name().to_owned(), config.setting(key)]);
     columns(&["KEY", "VALUE"], rows)
-}
-
-fn setting(config: &Config, key: Key) -> String {
-    match key {
-        Key::Listen => config.listen.to_string(),
-        Key::Default => config.table.default.name.clone(),
-        Key::Drain => duration(config.drain),
-        Key::MaxMessage => ByteSize(config.max_message as u64).to_string(),
-        Key::StartWait => duration(config.start_wait),
-        Key::ListTimeout => duration(config.list_timeout),
-        Key::StaleLists => duration(config.stale_lists),
-        Key::AllowUids => format!("{:?}", config.allow_uids),
-        Key::Watch => config.watch.to_string(),
-        Key::LogLevel => config.log.levels.to_string(),
-        Key::LogFormat => config.log.format.name().to_owned(),
-        Key::MetricsListen => config
-            .metrics
-            .as_ref()
-            .map(ToString::to_string)
-            .unwrap_or_default(),
-    }
 }
 
 fn handlers(table: &Table) -> anyhow::Result<String> {
@@ -125,14 +124,14 @@ fn backends(table: &Table) -> anyhow::Result<String> {
             .count();
         [
             backend.name.clone(),
-            backend.socket.to_string(),
             handlers.to_string(),
             duration(backend.list_timeout),
             if backend.adopt { "yes" } else { "no" }.to_owned(),
+            backend.socket.to_string(),
         ]
     });
     columns(
-        &["BACKEND", "SOCKET", "HANDLERS", "LIST TIMEOUT", "ADOPTS"],
+        &["BACKEND", "HANDLERS", "LIST TIMEOUT", "ADOPTS", "SOCKET"],
         rows,
     )
 }

@@ -10,8 +10,10 @@ use super::terminal;
 
 /// Between two columns.
 const GAP: usize = 2;
-/// Words in less room than this are harder to read than lines that are too long.
+/// Words in less room than this are harder to read than below their row.
 const LEAST_ROOM: usize = 20;
+/// How much further in than its row the last cell is below it.
+const INDENT: usize = 4;
 
 /// What a cell says of how things are.
 #[derive(Clone, Copy)]
@@ -35,7 +37,7 @@ impl Paint {
 /// Rows below their header, each column as wide as its widest cell; an empty cell shows as a dash.
 ///
 /// Control characters, which a backend could put into its words, become spaces. On a terminal the words of the last
-/// column go on in the next line where they have no room.
+/// column go on in the next line where they have no room, and are below their row where even one of them has none.
 pub(super) fn columns<const N: usize>(
     header: &[&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
@@ -51,7 +53,7 @@ pub(super) fn painted<const N: usize>(
 ) -> anyhow::Result<String> {
     let colours = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let rows: Vec<[String; N]> = rows.into_iter().map(|row| row.map(plain)).collect();
-    let room = room(header, &rows);
+    let room = Room::of(header, &rows);
     let cell = |(column, cell): (usize, String)| match paint(column, &cell)
         .filter(|_| colours)
         .map(Paint::style)
@@ -62,47 +64,93 @@ pub(super) fn painted<const N: usize>(
     let mut text = Vec::new();
     let mut out = TabWriter::new(&mut text);
     writeln!(out, "{}", header.join("\t"))?;
+    let mut below = Vec::new();
     for mut row in rows {
-        let further = room.map_or_else(Vec::new, |room| cut(&mut row, room));
+        let rest = room.as_ref().map(|room| room.cut(&mut row));
+        let rest = rest.unwrap_or_default();
         let cells: Vec<_> = row.into_iter().enumerate().map(cell).collect();
         writeln!(out, "{}", cells.join("\t"))?;
-        for line in further {
+        below.push(rest.below);
+        for line in rest.beside {
             writeln!(out, "{}{line}", "\t".repeat(N.saturating_sub(1)))?;
+            below.push(Vec::new());
         }
     }
     out.flush()?;
     drop(out);
-    Ok(String::from_utf8(text)?)
+    Ok(with_below(&String::from_utf8(text)?, below))
 }
 
-/// What a terminal has for the last column, if that is worth a line break.
-fn room<const N: usize>(header: &[&str; N], rows: &[[String; N]]) -> Option<usize> {
-    let widest = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        let title = header.get(column).map(|title| display_width(title));
-        cells
-            .map(|cell| display_width(cell))
-            .chain(title)
-            .max()
-            .unwrap_or_default()
-            + GAP
-    };
-    let before: usize = (0..N.saturating_sub(1)).map(widest).sum();
-    let room = terminal::width()?.saturating_sub(before);
-    (room >= LEAST_ROOM).then_some(room)
-}
-
-/// Leaves a row what fits, and returns the further lines of its last cell.
-fn cut<const N: usize>(row: &mut [String; N], room: usize) -> Vec<String> {
-    let Some(last) = row.last_mut() else {
-        return Vec::new();
-    };
-    let mut lines = terminal::lines(last, room);
-    let further = lines.split_off(lines.len().min(1));
-    if let Some(first) = lines.pop() {
-        *last = first;
+/// Lines that are in no column; among the others they would end these.
+fn with_below(aligned: &str, below: Vec<Vec<String>>) -> String {
+    let mut shown = String::new();
+    let below = [Vec::new()].into_iter().chain(below);
+    for (line, below) in aligned.lines().zip(below) {
+        shown += if below.is_empty() {
+            line
+        } else {
+            line.trim_end()
+        };
+        shown += "\n";
+        for line in below {
+            shown += &format!("{:INDENT$}{line}\n", "");
+        }
     }
-    further
+    shown
+}
+
+/// What a terminal has for the last column.
+struct Room {
+    width: usize,
+    last: usize,
+}
+
+/// What of a row's last cell has no room in its line: further lines of its column, or of none.
+#[derive(Default)]
+struct Rest {
+    beside: Vec<String>,
+    below: Vec<String>,
+}
+
+impl Room {
+    /// None if there is no terminal.
+    fn of<const N: usize>(header: &[&str; N], rows: &[[String; N]]) -> Option<Room> {
+        let widest = |column: usize| {
+            let cells = rows.iter().filter_map(|row| row.get(column));
+            let title = header.get(column).map(|title| display_width(title));
+            cells
+                .map(|cell| display_width(cell))
+                .chain(title)
+                .max()
+                .unwrap_or_default()
+                + GAP
+        };
+        let before: usize = (0..N.saturating_sub(1)).map(widest).sum();
+        let width = terminal::width()?;
+        let last = width.saturating_sub(before);
+        Some(Room { width, last })
+    }
+
+    /// Leaves a row what fits of its last cell.
+    fn cut<const N: usize>(&self, row: &mut [String; N]) -> Rest {
+        let mut rest = Rest::default();
+        let last = row
+            .last_mut()
+            .filter(|last| display_width(last) > self.last);
+        let Some(last) = last else {
+            return rest;
+        };
+        let mut lines = terminal::lines(last, self.last);
+        let fits = |line: &String| display_width(line) <= self.last;
+        if self.last < LEAST_ROOM || !lines.iter().all(fits) {
+            rest.below = terminal::lines(last, self.width.saturating_sub(INDENT));
+            last.clear();
+        } else {
+            rest.beside = lines.split_off(lines.len().min(1));
+            *last = lines.concat();
+        }
+        rest
+    }
 }
 
 fn plain(cell: String) -> String {

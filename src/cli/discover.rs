@@ -17,11 +17,11 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use criswitch::address::{Address, AddressError};
+use criswitch::address::Address;
 use criswitch::config::{BackendConfig, Config, DEFAULT_LISTEN, DEFAULT_PATH};
 
 use super::probe::{Probe, probe_all};
-use super::{Verdict, print, terminal};
+use super::{Verdict, print, socket, terminal};
 use places::{Place, State};
 use plan::{Plan, Planned};
 
@@ -149,10 +149,6 @@ impl Discover {
         let answers = asked.into_iter().zip(answers);
         Ok(sort(self.listen.clone(), answers, rest))
     }
-}
-
-fn socket(text: &str) -> Result<Address, String> {
-    Address::parse(text).map_err(|error: AddressError| format!("{error}; try {}", error.hint()))
 }
 
 fn backend((id, place): (usize, &Place)) -> BackendConfig {

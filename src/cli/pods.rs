@@ -1,13 +1,13 @@
 //! `criswitch pods`: which pod is where.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use anyhow::bail;
 use criswitch::cri::{PodSandbox, PodSandboxState};
 use serde_json::{Value as Json, json};
 
 use super::columns::columns;
-use super::running::{Info, Running};
+use super::running::Info;
 use super::status::list_pods;
 use super::{Pods, Verdict, print};
 
@@ -30,26 +30,17 @@ impl Pods {
             let pods: Vec<Json> = found.iter().map(Found::json).collect();
             print(&format!("{:#}\n", json!({ "pods": pods })))
         } else {
-            let header = ["HANDLER", "BACKEND", "NAMESPACE/NAME", "STATE", "ID"];
+            let header = ["HANDLER", "BACKEND", "STATE", "ID", "NAMESPACE/NAME"];
             print(&columns(&header, found.iter().map(Found::row))?)
         }
     }
 
     async fn find(&self) -> anyhow::Result<Vec<Found>> {
-        let switch = Running::connect(&self.daemon.socket()).await?;
+        let switch = self.daemon.connect().await?;
         let info: Info = serde_json::from_value(switch.info_with_pods().await?)?;
         let listed = list_pods(&switch).await?;
         self.must_be_known(&info, &listed)?;
-        let owners: HashMap<&str, &str> = info
-            .backends
-            .iter()
-            .flat_map(|backend| {
-                backend
-                    .pod_ids
-                    .iter()
-                    .map(|id| (id.as_str(), backend.name.as_str()))
-            })
-            .collect();
+        let owners = info.owners();
         let pods = listed.into_iter().map(|pod| Found {
             backend: owners
                 .get(pod.id.as_str())
@@ -126,9 +117,9 @@ impl Found {
         [
             handler,
             self.backend.clone(),
-            self.name(),
             self.state().to_owned(),
             id,
+            self.name(),
         ]
     }
 

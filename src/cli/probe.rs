@@ -1,5 +1,6 @@
 //! What `check --probe` and `discover` ask: each backend once, what it is. Changes nothing there.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -18,7 +19,7 @@ use futures_util::future::join_all;
 use http::HeaderMap;
 use prost::Message;
 use serde_json::Value;
-use tonic::Code;
+use tonic::{Code, Status};
 
 /// What a backend may take to connect and to answer every call.
 const LIMIT: Duration = Duration::from_secs(3);
@@ -176,14 +177,37 @@ async fn probe_one(config: &BackendConfig, max_message: usize) -> Probe {
 
 async fn connect_and_ask(backend: &Backend) -> Probe {
     let (wire, connection) = backend.connect().await?;
+    let answered = Cell::new(false);
     tokio::select! {
-        found = ask(backend, &wire) => found.map_err(|error| format!("{error:#}")),
-        _ = connection => Err("it closed the connection".into()),
+        found = ask(backend, &wire, &answered) => {
+            found.map_err(|error| words(backend, &error, answered.get()))
+        }
+        _ = connection => Err(match answered.get() {
+            true => "it closed the connection".into(),
+            false => no_grpc("it closed the connection"),
+        }),
     }
 }
 
-async fn ask(backend: &Backend, wire: &Wire) -> anyhow::Result<Found> {
+/// Why a call got no good answer, without the backend's name; `answered` if there was one over this connection before.
+pub(super) fn words(backend: &Backend, error: &anyhow::Error, answered: bool) -> String {
+    match error.downcast_ref::<Status>() {
+        None => format!("{error:#}"),
+        Some(status) if !answered && status.code() == Code::Unavailable => {
+            no_grpc(&backend.cause(status))
+        }
+        Some(status) => backend.cause(status),
+    }
+}
+
+/// What a first call without an answer means: which words a server of HTTP/1 breaks it off with is chance.
+fn no_grpc(cause: &str) -> String {
+    format!("what listens there does not speak gRPC, or has just ended: {cause}")
+}
+
+async fn ask(backend: &Backend, wire: &Wire, answered: &Cell<bool>) -> anyhow::Result<Found> {
     let version = call(backend, wire, &rpc::VERSION, &VersionRequest::default()).await?;
+    answered.set(true);
     let version = VersionResponse::decode(version).context("Version cannot be read")?;
     let verbose = StatusRequest { verbose: true };
     let status = call(backend, wire, &rpc::STATUS, &verbose).await?;

@@ -5,11 +5,11 @@ use std::path::{self, Path};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use criswitch::config::Problems;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value as Json;
 use tokio::time::Instant;
 
-use super::running::Running;
 use super::{Daemon, Reload, Verdict, print, terminal};
 
 /// How long a reload may take.
@@ -37,10 +37,12 @@ impl Reload {
 
 /// What the daemon tells of the first reload that began after this.
 async fn reload(daemon: &Daemon) -> anyhow::Result<Json> {
-    let switch = Running::connect(&daemon.socket()).await;
-    let switch = switch.context(match daemon.socket {
-        Some(_) => "not reloaded",
-        None => "not reloaded (if `listen` was changed: that needs a restart, so set it back or restart criswitch)",
+    let switch = daemon.connect().await;
+    let switch = switch.map_err(|error| match daemon.socket {
+        // They stand for themselves.
+        _ if error.is::<Problems>() => error,
+        Some(_) => error.context("not reloaded"),
+        None => error.context("not reloaded (if `listen` was changed: that needs a restart, so set it back or restart criswitch)"),
     })?;
     let pid = pid(&switch.info().await?)?;
     let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| unseen(pid, error))?;
@@ -126,7 +128,8 @@ fn same_file(path: &Path, info: &Json) -> anyhow::Result<()> {
 fn heeds(pid: Pid) -> anyhow::Result<()> {
     let path = format!("/proc/{}/comm", pid.as_raw_nonzero());
     let name = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    if name.trim_end() != "criswitch" {
+    // A binary may have its target's name after its own.
+    if !name.starts_with("criswitch") {
         bail!(
             "process {} is {:?} here; try this command where criswitch runs, in its container or pod",
             pid.as_raw_nonzero(),
@@ -155,6 +158,6 @@ fn show(outcome: &Json) -> anyhow::Result<()> {
     }
     let lines = outcome.pointer("/changes/lines").and_then(Json::as_array);
     let lines = lines.into_iter().flatten().filter_map(Json::as_str);
-    let text: String = lines.map(|line| format!("{line}\n")).collect();
+    let text: String = lines.map(terminal::wrapped_first).collect();
     print(&text).map(drop)
 }

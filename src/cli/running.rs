@@ -1,5 +1,7 @@
 //! The switch that serves on a socket, as it tells of itself there: what `reload`, `status` and `pods` ask.
 
+use std::cell::Cell;
+use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -94,11 +96,24 @@ pub(super) struct Changes {
     pub(super) lines: Vec<String>,
 }
 
+impl Info {
+    /// The backend of each pod by its id, where they were asked for.
+    pub(super) fn owners(&self) -> HashMap<&str, &str> {
+        let owned = self.backends.iter().flat_map(|backend| {
+            let ids = backend.pod_ids.iter();
+            ids.map(|id| (id.as_str(), backend.name.as_str()))
+        });
+        owned.collect()
+    }
+}
+
 /// A connection to a switch.
 pub(super) struct Running {
-    socket: Address,
+    pub(super) socket: Address,
     switch: backend::Backend,
     wire: Wire,
+    /// Whether there was a good reply over this connection.
+    answered: Cell<bool>,
     /// What drives the connection.
     _connection: tokio::task::JoinHandle<()>,
 }
@@ -125,14 +140,24 @@ impl Running {
             socket: socket.clone(),
             switch,
             wire,
+            answered: Cell::new(false),
             _connection: tokio::spawn(drive(connection)),
         })
     }
 
     /// What its verbose Status says, whoever it is.
-    pub(super) async fn status(&self) -> anyhow::Result<StatusResponse> {
+    async fn status(&self) -> anyhow::Result<StatusResponse> {
         let status = self.call(&rpc::STATUS, &StatusRequest { verbose: true });
         StatusResponse::decode(status.await?).context("its Status cannot be read")
+    }
+
+    /// The same; a switch adds the ids of each backend's pods.
+    pub(super) async fn status_with_pods(&self) -> anyhow::Result<StatusResponse> {
+        let mut headers = own_headers();
+        headers.insert(WITH_PODS, HeaderValue::from_static("1"));
+        let request = StatusRequest { verbose: true };
+        let status = self.call_with(&rpc::STATUS, &headers, &request).await?;
+        StatusResponse::decode(status).context("its Status cannot be read")
     }
 
     /// Who it says that it is, whoever it is.
@@ -161,11 +186,7 @@ impl Running {
 
     /// As [`Running::info`], with the ids of each backend's pods.
     pub(super) async fn info_with_pods(&self) -> anyhow::Result<Json> {
-        let mut headers = own_headers();
-        headers.insert(WITH_PODS, HeaderValue::from_static("1"));
-        let request = StatusRequest { verbose: true };
-        let status = self.call_with(&rpc::STATUS, &headers, &request).await?;
-        self.own(&StatusResponse::decode(status).context("its Status cannot be read")?)
+        self.own(&self.status_with_pods().await?)
     }
 
     /// The message of its reply to `request`.
@@ -190,18 +211,18 @@ impl Running {
                 row.name
             );
         };
-        reply.map_err(|error| self.failed(&error))
+        let reply = reply.map_err(|error| self.failed(&error))?;
+        self.answered.set(true);
+        Ok(reply)
     }
 
     /// What a call came to, without the name that only this process has for it.
     fn failed(&self, error: &anyhow::Error) -> anyhow::Error {
-        let Some(status) = error.downcast_ref::<Status>() else {
-            return anyhow::anyhow!("{}: {error:#}", self.socket);
-        };
-        let named = self.switch.unavailable("");
-        let message = status.message();
-        let cause = message.strip_prefix(named.message()).unwrap_or(message);
-        not_there(&self.socket, cause)
+        let words = probe::words(&self.switch, error, self.answered.get());
+        match error.is::<Status>() {
+            true => not_there(&self.socket, &words),
+            false => anyhow::anyhow!("{}: {words}", self.socket),
+        }
     }
 }
 

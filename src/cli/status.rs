@@ -11,11 +11,11 @@ use criswitch::node::{BACKENDS_READY, NEEDED};
 use criswitch::rpc;
 use criswitch::wording::{counted, place};
 use prost::Message;
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json, json};
 
 use super::columns::{Paint, columns, painted};
 use super::probe::features_of;
-use super::running::{Backend, Info, Running, own_info};
+use super::running::{Backend, Handler, Info, Reload, Running, own_info};
 use super::{Status, Verdict, is_read, print, terminal};
 
 /// Between two looks with `--watch`.
@@ -59,29 +59,32 @@ impl Status {
     async fn watch(&self) -> anyhow::Result<Verdict> {
         let clear = terminal::width().map_or("", |_| CLEAR);
         loop {
-            let text = match self.ask().await {
-                Ok(answer) => self.text(&answer)?,
-                // It is being restarted, perhaps.
-                Err(error) => terminal::wrapped(&format!("{error:#}\n")),
+            let asked = self.ask().await;
+            let text = match &asked {
+                Ok(answer) => self.text(answer)?,
+                Err(_) => String::new(),
             };
             if !is_read(&format!("{clear}{text}"))? {
                 return Ok(Verdict::Fine);
+            }
+            // It is being restarted, perhaps. Programs read only what it is.
+            if let Err(error) = asked {
+                terminal::complain(&format!("{error:#}\n"));
             }
             tokio::time::sleep(PERIOD).await;
         }
     }
 
     async fn ask(&self) -> anyhow::Result<Answer> {
-        let socket = self.daemon.socket();
-        let switch = Running::connect(&socket).await?;
-        let status = switch.status().await?;
+        let switch = self.daemon.connect().await?;
+        let status = switch.status_with_pods().await?;
         let told = match own_info(&status) {
             Some(info) => Told::Own(info),
             None => Told::Foreign(switch.version().await.unwrap_or_default()),
         };
         Ok(Answer {
             pods: list_pods(&switch).await,
-            socket,
+            socket: switch.socket.clone(),
             status,
             told,
         })
@@ -89,7 +92,7 @@ impl Status {
 
     fn text(&self, answer: &Answer) -> anyhow::Result<String> {
         match &answer.told {
-            Told::Own(info) if self.json => Ok(format!("{:#}\n", with_pods(info, answer))),
+            Told::Own(info) if self.json => Ok(format!("{:#}\n", with_pods(info, answer)?)),
             Told::Own(info) => text(&serde_json::from_value(info.clone())?, answer),
             Told::Foreign(who) if self.json => Ok(format!("{:#}\n", foreign_json(who, answer))),
             Told::Foreign(who) => foreign(who, answer),
@@ -154,17 +157,30 @@ fn configuration(info: &Info) -> String {
     for file in &info.configuration.files {
         text += &format!("  {file}\n");
     }
-    let Some(last) = &info.reloads.last else {
-        return text + "not reloaded since the start\n";
+    let last = match &info.reloads.last {
+        Some(last) => last_reload(last),
+        None => "not reloaded since the start\n".to_owned(),
     };
-    text += &format!("last reload {} ago: ", ago(&last.at));
+    terminal::wrapped(&text) + &last
+}
+
+fn last_reload(last: &Reload) -> String {
+    let mut before = format!("last reload {} ago: ", ago(&last.at));
     let lines = match (&last.changes, &last.problems) {
-        (_, Some(problems)) => format!("refused, nothing has changed\n{problems}"),
-        (Some(changes), None) => changes.lines.join("\n"),
-        (None, None) => "no outcome".to_owned(),
+        (_, Some(problems)) => {
+            let refused = ["refused, nothing has changed"].into_iter();
+            refused.chain(problems.lines()).map(str::to_owned).collect()
+        }
+        (Some(changes), None) => changes.lines.clone(),
+        (None, None) => vec!["no outcome".to_owned()],
     };
-    text += &lines.replace('\n', "\n  ");
-    terminal::wrapped(&(text + "\n"))
+    let mut text = String::new();
+    for line in lines {
+        let line = line.replace('\n', "\n  ");
+        text += &terminal::wrapped_first(&format!("{before}{line}"));
+        before = "  ".to_owned();
+    }
+    text
 }
 
 fn backends(info: &Info) -> anyhow::Result<String> {
@@ -220,11 +236,8 @@ fn places(info: &Info) -> anyhow::Result<String> {
 }
 
 fn handlers(info: &Info, answer: &Answer) -> anyhow::Result<String> {
-    let counts = answer.pods.as_deref().ok().map(count_by_handler);
+    let owners = info.owners();
     let rows = info.handlers.iter().map(|row| {
-        let pods = counts
-            .as_ref()
-            .map(|counts| counts.get(row.name.as_str()).copied().unwrap_or_default());
         let name = match row.name == info.default {
             true => format!("{} (default)", row.name),
             false => row.name.clone(),
@@ -236,7 +249,7 @@ fn handlers(info: &Info, answer: &Answer) -> anyhow::Result<String> {
                 &row.name,
                 &row.backend_handler,
             ),
-            number(pods),
+            number(pods_of(row, &owners, answer)),
             short_features(&answer.status, &row.name),
             origin(&row.origin),
         ]
@@ -244,12 +257,14 @@ fn handlers(info: &Info, answer: &Answer) -> anyhow::Result<String> {
     columns(&["HANDLER", "BACKEND", "PODS", "FEATURES", "ORIGIN"], rows)
 }
 
-fn count_by_handler(pods: &[PodSandbox]) -> HashMap<&str, usize> {
-    let mut counts = HashMap::new();
-    for pod in pods {
-        *counts.entry(pod.runtime_handler.as_str()).or_default() += 1;
-    }
-    counts
+/// How many pods of a handler its backend of now has; others may have more, from when the handler led there.
+fn pods_of(row: &Handler, owners: &HashMap<&str, &str>, answer: &Answer) -> Option<usize> {
+    let pods = answer.pods.as_ref().ok()?.iter();
+    let own = pods.filter(|pod| {
+        pod.runtime_handler == row.name
+            && owners.get(pod.id.as_str()).copied() == row.backend.as_deref()
+    });
+    Some(own.count())
 }
 
 /// A file's name and line say enough in a table.
@@ -288,9 +303,9 @@ fn needed_lines(info: &Info) -> String {
     let lines = backends.filter_map(|backend| {
         let line = backend.restart_needs.as_ref()?;
         let name = &backend.name;
-        Some(format!(
-            "until {name} is gone a restart needs under [backends]:\n  {line}\n"
-        ))
+        Some(terminal::wrapped_first(&format!(
+            "until {name} is gone a restart needs under [backends]:\n  {line}"
+        )))
     });
     lines.collect()
 }
@@ -326,24 +341,29 @@ fn foreign_json(who: &VersionResponse, answer: &Answer) -> Json {
 }
 
 /// The switch's own words, with each handler's pods and features.
-fn with_pods(info: &Json, answer: &Answer) -> Json {
+fn with_pods(info: &Json, answer: &Answer) -> anyhow::Result<Json> {
+    let told: Info = serde_json::from_value(info.clone())?;
+    let owners = told.owners();
     let mut info = info.clone();
-    let counts = answer.pods.as_deref().ok().map(count_by_handler);
-    let rows = info.get_mut("handlers").and_then(Json::as_array_mut);
-    for row in rows.into_iter().flatten().filter_map(Json::as_object_mut) {
-        let name = row
-            .get("name")
-            .and_then(Json::as_str)
-            .unwrap_or_default()
-            .to_owned();
-        let pods = counts
-            .as_ref()
-            .map(|counts| counts.get(name.as_str()).copied().unwrap_or_default());
+    // As any other runtime's says false.
+    if let Some(info) = info.as_object_mut() {
+        info.insert("criswitch".to_owned(), json!(true));
+    }
+    for row in objects(&mut info, "backends") {
+        row.remove("podIds");
+    }
+    for (row, handler) in objects(&mut info, "handlers").zip(&told.handlers) {
+        let pods = pods_of(handler, &owners, answer);
         row.insert("pods".to_owned(), json!(pods));
-        let features = features_of(&answer.status.runtime_handlers, &name);
+        let features = features_of(&answer.status.runtime_handlers, &handler.name);
         row.insert("features".to_owned(), json!(features));
     }
-    info
+    Ok(info)
+}
+
+fn objects<'a>(info: &'a mut Json, list: &str) -> impl Iterator<Item = &'a mut Map<String, Json>> {
+    let rows = info.get_mut(list).and_then(Json::as_array_mut);
+    rows.into_iter().flatten().filter_map(Json::as_object_mut)
 }
 
 /// How long ago a time was.

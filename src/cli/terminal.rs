@@ -33,6 +33,14 @@ pub(super) fn wrapped(text: &str) -> String {
     fitting(text, width())
 }
 
+/// As [`wrapped`], of one line without its end; what is below it is to be copied, and stays whole.
+pub(super) fn wrapped_first(text: &str) -> String {
+    match text.split_once('\n') {
+        Some((first, below)) => format!("{}{below}\n", wrapped_first(first)),
+        None => wrapped(&format!("{text}\n")),
+    }
+}
+
 /// Writes lines to standard error, in the same way.
 pub(super) fn complain(text: &str) {
     let stderr = io::stderr();

@@ -2,6 +2,7 @@
 //!
 //! Goes on after a problem, and tells none that only follows from another.
 
+mod metrics;
 mod scheduling;
 
 use std::fmt;
@@ -10,7 +11,6 @@ use std::time::Duration;
 use super::files::{self, File};
 use super::key::Key;
 use super::log::{self, LogConfig};
-use super::metrics::{self, MetricsListen};
 use super::problem::{Place, Problems, nearest};
 use super::text::{At, Route, Row, Settings, Target, Written};
 use super::value::{self, Wrong};
@@ -42,9 +42,15 @@ pub(super) fn check(
     let watch = check.value(Key::Watch, value::boolean);
     let levels = check.value(Key::LogLevel, log::levels);
     let format = check.value(Key::LogFormat, log::format);
-    let metrics = check.metrics(listen.as_ref());
+    let metrics = check.value(Key::MetricsListen, super::metrics::listen);
     // In the place of a wrong one any will do: there is no configuration then.
-    let table = check.table(listen.as_ref(), list_timeout.unwrap_or_default());
+    let known = check.backends(listen.as_ref(), list_timeout.unwrap_or_default());
+    check.metrics_apart(
+        metrics.as_ref().and_then(Option::as_ref),
+        listen.as_ref(),
+        &known,
+    );
+    let table = check.table(&known);
     Some(Config {
         listen: listen?,
         drain: drain?,
@@ -60,7 +66,8 @@ pub(super) fn check(
         },
         metrics: metrics?,
         table: table?,
-        path: main.path().to_path_buf(),
+        places: written.places(),
+        path: main.path.to_path_buf(),
         files: files.iter().map(File::path).collect(),
         hash: files::hash(files),
     })
@@ -112,26 +119,16 @@ impl Check<'_> {
         uids.into_iter().collect()
     }
 
-    fn metrics(&mut self, listen: Option<&Address>) -> Option<Option<MetricsListen>> {
-        let metrics = self.value(Key::MetricsListen, metrics::listen)?;
-        let row = self.written.key(Key::MetricsListen);
-        let text = row.and_then(|row| row.value.as_ref());
-        if let (Some(MetricsListen::Socket(socket)), Some(text)) = (&metrics, text)
-            && Some(socket) == listen
-        {
-            let what = format!("{socket} is the socket for the CRI (\"listen\")");
-            self.problems
-                .tell(&text.place, what, "\"/run/criswitch/metrics.sock\"");
-        }
-        Some(metrics)
-    }
-
-    fn table(&mut self, listen: Option<&Address>, list_timeout: Duration) -> Option<Table> {
+    fn backends(&mut self, listen: Option<&Address>, list_timeout: Duration) -> Vec<Known> {
         let mut known = self.named_backends(listen, list_timeout);
         self.add_unnamed_backends(&mut known, listen, list_timeout);
-        let handlers = self.handlers(&known);
+        known
+    }
+
+    fn table(&mut self, known: &[Known]) -> Option<Table> {
+        let handlers = self.handlers(known);
         let default = self.default()?;
-        arrange(handlers, &known, &default)
+        arrange(handlers, known, &default)
     }
 
     fn named_backends(&mut self, listen: Option<&Address>, list_timeout: Duration) -> Vec<Known> {
@@ -208,7 +205,7 @@ impl Check<'_> {
         self.label("handler", &row.name);
         let route = row.value.as_ref()?;
         let scheduling = self.scheduling(&route.scheduling);
-        let backend = self.target(route.target.as_ref()?, known)?;
+        let backend = self.target(&row.name.value, route.target.as_ref()?, known)?;
         let same_name = || row.name.value.clone();
         Some(Found {
             name: row.name.clone(),
@@ -218,13 +215,18 @@ impl Check<'_> {
         })
     }
 
-    fn target<'k>(&mut self, target: &At<Target>, known: &'k [Known]) -> Option<&'k Known> {
+    fn target<'k>(
+        &mut self,
+        handler: &str,
+        target: &At<Target>,
+        known: &'k [Known],
+    ) -> Option<&'k Known> {
         match &target.value {
             Target::Socket(text) => with_socket(known, Address::parse(text).ok().as_ref()),
             Target::Backend(name) => {
                 let backend = with_name(known, name);
                 if backend.is_none() && !self.written.partial {
-                    self.no_backend(name, &target.place, known);
+                    self.no_backend(handler, name, &target.place, known);
                 }
                 backend
             }
@@ -258,7 +260,15 @@ impl Check<'_> {
     }
 
     fn default_hint(&self) -> String {
-        let first = self.written.handlers.first();
+        let handlers = &self.written.handlers;
+        let stray = handlers
+            .iter()
+            .find(|row| row.name.value == Key::Default.name());
+        let target = stray.and_then(|row| row.value.as_ref()?.target.as_ref());
+        if let Some(Target::Backend(name)) = target.map(|target| &target.value) {
+            return format!("default = {name:?} above the first [table], not in [handlers]");
+        }
+        let first = handlers.first();
         format!(
             "default = {:?}",
             first.map_or("runc", |row| &row.name.value)
@@ -291,10 +301,13 @@ impl Check<'_> {
         self.problems.tell(&socket.place, what, hint);
     }
 
-    fn no_backend(&mut self, name: &str, place: &Place, known: &[Known]) {
+    fn no_backend(&mut self, handler: &str, name: &str, place: &Place, known: &[Known]) {
         let names = known.iter().map(|backend| backend.name.value.as_str());
         // Looked for only if it is told: there may be thousands of either.
         let hint = fmt::from_fn(|f| match nearest(name, names.clone()) {
+            _ if Key::is_of_head(handler) => {
+                write!(f, "the key {handler:?} above the first [table]")
+            }
             _ if name.contains('/') => write!(f, "socket = {name:?}"),
             Some(name) => f.write_str(&name),
             None => f.write_str("the path of its socket"),

@@ -24,7 +24,7 @@ impl File {
     }
 
     pub(super) fn path(&self) -> PathBuf {
-        self.start.path().to_path_buf()
+        self.start.path.to_path_buf()
     }
 }
 
@@ -77,7 +77,7 @@ pub(super) fn text(start: Place, bytes: Vec<u8>, problems: &mut Problems) -> Opt
 pub(super) fn hash(files: &[File]) -> String {
     let mut hash = FnvHasher::default();
     for file in files {
-        let name = file.start.path().file_name().unwrap_or_default();
+        let name = file.start.path.file_name().unwrap_or_default();
         for bytes in [name.as_encoded_bytes(), file.text.as_bytes()] {
             // Where one ends counts too.
             hash.write(&(bytes.len() as u64).to_be_bytes());
@@ -89,7 +89,7 @@ pub(super) fn hash(files: &[File]) -> String {
 
 fn unreadable(place: &Place, error: &io::Error, problems: &mut Problems) {
     let hint = match error.kind() {
-        ErrorKind::NotFound if disk::is_there(place.path()) => {
+        ErrorKind::NotFound if disk::is_there(&place.path) => {
             "removing the symbolic link, or making what it leads to"
         }
         ErrorKind::NotFound => "creating it, or another path after --config",

@@ -94,4 +94,9 @@ impl Key {
     pub(super) fn named(name: &str) -> Option<Key> {
         Key::ALL.into_iter().find(|key| key.name() == name)
     }
+
+    /// Whether a key of this name stands above the tables.
+    pub(super) fn is_of_head(name: &str) -> bool {
+        !name.contains('.') && Key::named(name).is_some()
+    }
 }

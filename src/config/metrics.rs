@@ -34,6 +34,10 @@ pub(super) fn listen(text: &str) -> Result<Option<MetricsListen>, Wrong> {
         let what = format!("{address} is no loopback address, and metrics are for this node only");
         return Err(wrong(what, EXAMPLE));
     }
+    if address.port() == 0 {
+        let what = format!("{address} has no port: another one at each start would not be found");
+        return Err(wrong(what, EXAMPLE));
+    }
     Ok(Some(MetricsListen::Loopback(address)))
 }
 

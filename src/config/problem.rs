@@ -17,9 +17,12 @@ const MOST_NAMES: usize = 20;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     file: usize,
-    path: Arc<Path>,
-    line: usize,
-    column: usize,
+    /// The file.
+    pub path: Arc<Path>,
+    /// Counted from one.
+    pub line: usize,
+    /// In characters, counted from one.
+    pub column: usize,
 }
 
 /// The line that something is written on, shown as `path:line` to who looks for it later.
@@ -76,11 +79,6 @@ impl Place {
             path: Arc::clone(&self.path),
             line: self.line,
         }
-    }
-
-    /// The file that it is in.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
     }
 
     pub(super) fn same_line(&self, other: &Place) -> bool {

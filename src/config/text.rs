@@ -4,8 +4,11 @@
 
 mod rows;
 mod scheduling;
+mod stray;
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Display};
+use std::ops::Range;
 
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue, Error};
@@ -21,6 +24,8 @@ pub(super) use scheduling::{Scheduling, Toleration};
 
 /// The most rows of all tables: a node has tens, and each is compared with every other.
 const MOST_ROWS: usize = 2048;
+/// What the parser says of a key that is there already.
+const DUPLICATE: &str = "duplicate key";
 const TABLES: [&str; 4] = ["handlers", "backends", "log", "metrics"];
 
 /// A value and where it is written.
@@ -76,7 +81,7 @@ impl Written {
         let (table, errors) = DeTable::parse_recoverable(&file.text);
         if !errors.is_empty() {
             self.partial = true;
-            return tell_syntax(file, &errors, problems);
+            return tell_syntax(file, table.get_ref(), &errors, problems);
         }
         let mut walk = Walk {
             file,
@@ -102,6 +107,17 @@ impl Written {
     /// The row of a key, if a file has one.
     pub(super) fn key(&self, key: Key) -> Option<&Row<At<String>>> {
         self.keys.iter().find(|row| row.name.value == key.name())
+    }
+
+    /// Where each key's value is.
+    pub(super) fn places(&self) -> BTreeMap<Key, Place> {
+        let places = self.keys.iter().filter_map(|row| {
+            let place = row.value.as_ref()?.place.clone();
+            Some((Key::named(&row.name.value)?, place))
+        });
+        let uids = self.allow_uids.iter();
+        let uids = uids.map(|row| (Key::AllowUids, row.name.place.clone()));
+        places.chain(uids).collect()
     }
 }
 
@@ -164,7 +180,9 @@ impl Walk<'_> {
             if self.written.rows > MOST_ROWS {
                 return self.too_many(&entry);
             }
-            row(self, &entry);
+            if !self.stray(table.key, &entry) {
+                row(self, &entry);
+            }
         }
     }
 
@@ -312,19 +330,58 @@ fn type_of(value: &DeValue<'_>) -> &'static str {
 }
 
 /// One problem a line: what follows the first error of a line mostly follows from it.
-fn tell_syntax(file: &File, errors: &[Error], problems: &mut Problems) {
+fn tell_syntax(file: &File, table: &DeTable<'_>, errors: &[Error], problems: &mut Problems) {
     let mut last: Option<Place> = None;
     for error in errors {
-        let place = file.place(error.span().map_or(0, |span| span.start));
+        let span = error.span().unwrap_or_default();
+        let place = file.place(span.start);
         if last.as_ref().is_some_and(|last| last.same_line(&place)) {
             continue;
         }
         let hint = match error.message() {
-            "duplicate key" => "removing one of the two",
+            DUPLICATE => "removing one of the two",
             _ => "key = \"value\", each on one line",
         };
-        let what = format!("not valid TOML: {}", error.message());
+        // Looked for only if it is told.
+        let what = fmt::from_fn(|f| {
+            write!(f, "not valid TOML: {}", error.message())?;
+            match error.message() {
+                DUPLICATE => tell_first(f, file, table, span.clone()),
+                _ => Ok(()),
+            }
+        });
         problems.tell(&place, what, hint);
         last = Some(place);
     }
+}
+
+/// Which key is a duplicate, and of which.
+fn tell_first(
+    f: &mut fmt::Formatter<'_>,
+    file: &File,
+    table: &DeTable<'_>,
+    key: Range<usize>,
+) -> fmt::Result {
+    let start = key.start;
+    let name = file.text.get(key).unwrap_or_default();
+    let name = name.trim_matches(['"', '\'']);
+    write!(f, " {name:?}")?;
+    match last_before(table, name, start) {
+        Some(first) => write!(f, ", which is already at {}", file.place(first)),
+        None => Ok(()),
+    }
+}
+
+/// Where a key of this name is before `end`: the last one is in the same table, which stands in one place.
+fn last_before(table: &DeTable<'_>, name: &str, end: usize) -> Option<usize> {
+    let starts = table.iter().flat_map(|(key, value)| {
+        let start = key.span().start;
+        let own = (key.get_ref() == name && start < end).then_some(start);
+        let below = match value.get_ref() {
+            DeValue::Table(below) => last_before(below, name, end),
+            _ => None,
+        };
+        [own, below]
+    });
+    starts.flatten().max()
 }

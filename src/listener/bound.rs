@@ -19,7 +19,7 @@ const BACKLOG: u32 = 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// Its directory cannot be made.
-    #[error("cannot make the directory {path} for the socket")]
+    #[error("cannot make the directory {path} for the socket; make it, or set another `listen`")]
     Directory {
         /// The directory.
         path: PathBuf,
@@ -27,7 +27,7 @@ pub enum BindError {
         source: io::Error,
     },
     /// Its lock file cannot be opened.
-    #[error("cannot lock {path}")]
+    #[error("cannot lock {path}; try it as root, or set another `listen`")]
     Lock {
         /// The lock file.
         path: PathBuf,

@@ -2,15 +2,16 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::short;
 use crate::rpc::SEEN_ANNOTATION;
 use crate::wire::{self, Malformed};
 
 /// What tells a pod from others, apart from its id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodNames {
-    /// The Kubernetes uid; empty for pods that have none.
+    /// The Kubernetes uid; empty for pods that have none, or one that is longer than an id may be.
     pub uid: String,
-    /// The `kubernetes.io/config.seen` annotation; empty if absent.
+    /// The `kubernetes.io/config.seen` annotation; empty if absent or longer.
     pub seen: String,
     /// When it was created, in nanoseconds since 1970.
     pub created_at: u64,
@@ -47,10 +48,8 @@ impl PodNames {
         created_at: u64,
     ) -> Result<PodNames, Malformed> {
         Ok(PodNames {
-            uid: wire::string(message, uid)?.to_owned(),
-            seen: wire::entry(message, annotations, SEEN_ANNOTATION)?
-                .unwrap_or_default()
-                .to_owned(),
+            uid: short(wire::string(message, uid)?),
+            seen: short(wire::entry(message, annotations, SEEN_ANNOTATION)?.unwrap_or_default()),
             created_at,
         })
     }

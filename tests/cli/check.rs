@@ -41,10 +41,10 @@ fn check_shows_the_table_as_it_will_run() {
         plain    crio     (its own default)
         runc     runc     runc
 
-        BACKEND  SOCKET                           HANDLERS  LIST TIMEOUT  ADOPTS
-        runc     /run/containerd/containerd.sock  1         2s            no
-        crio     /run/crio/crio.sock              2         2s            no
-        old      /run/old/containerd.sock         0         2s            yes
+        BACKEND  HANDLERS  LIST TIMEOUT  ADOPTS  SOCKET
+        runc     1         2s            no      /run/containerd/containerd.sock
+        crio     2         2s            no      /run/crio/crio.sock
+        old      0         2s            yes     /run/old/containerd.sock
     "#]]
     .assert_eq(&outcome.stdout);
 }
@@ -120,7 +120,9 @@ fn check_shows_it_to_programs_as_json() {
           "log_level": "info",
           "max_message_bytes": 16777216,
           "metrics_listen": null,
+          "more_problems": 0,
           "node": null,
+          "problems": [],
           "stale_lists_ms": 300000,
           "start_wait_ms": 30000,
           "watch": false
@@ -142,7 +144,9 @@ fn every_problem_goes_to_standard_error_and_the_code_is_78() {
     ] {
         let outcome = run(&[arguments, &["--config", text(&path)]].concat());
         assert_eq!(outcome.code, 78, "{arguments:?}");
-        assert_eq!(outcome.stdout, "", "{arguments:?}");
+        // Programs get the same once more.
+        let is_json = arguments.contains(&"--json");
+        assert_eq!(outcome.stdout.is_empty(), !is_json, "{arguments:?}");
         told.push(files.stable(&outcome.stderr));
     }
     told.dedup();
@@ -162,4 +166,29 @@ fn a_missing_file_is_a_problem_of_the_configuration() {
         /nonexistent/criswitch.toml:1:1: cannot be read: No such file or directory (os error 2); try creating it, or another path after --config
     "#]]
     .assert_eq(&outcome.stderr);
+}
+
+#[test]
+fn what_is_wrong_is_told_to_programs_too() {
+    let files = main_file("default = 'runc'\n[handlers]\nrunc = 'x.sock/'\n");
+    let outcome = run(&["check", "--json", "--config", text(&files.main())]);
+    assert_eq!(outcome.code, 78);
+    expect![[r#"
+        {
+          "more_problems": 0,
+          "problems": [
+            {
+              "column": 8,
+              "line": 3,
+              "path": "criswitch.toml",
+              "try": "an absolute path, such as \"/run/name/name.sock\"",
+              "what": "the socket path \"x.sock/\" is relative"
+            }
+          ]
+        }
+    "#]]
+    .assert_eq(&files.stable(&outcome.stdout));
+    expect![[r#"
+        criswitch.toml:3:8: the socket path "x.sock/" is relative; try an absolute path, such as "/run/name/name.sock"
+    "#]].assert_eq(&files.stable(&outcome.stderr));
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use criswitch::cri::StatusRequest;
+use expect_test::expect;
 use serde_json::Value as Json;
 use tempfile::TempDir;
 use tonic::Code;
@@ -148,7 +149,7 @@ async fn the_command_prints_what_has_changed() {
     assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
     assert_eq!(
         outcome.stdout,
-        "handler added: kata\nbackend added: kata\nsettings changed\n"
+        "handler added: kata\nbackend added: kata\nsettings changed: drain\n"
     );
     node.until("kata", Code::Ok).await;
     node.write("drain = \"3s\"", "");
@@ -172,7 +173,30 @@ async fn what_means_nothing_before_the_next_start_is_no_change() {
     node.files.write("criswitch.toml", &main);
     assert_eq!(node.reload().await.stdout, "nothing changed\n");
     node.write("drain = \"3s\"", "");
-    assert_eq!(node.reload().await.stdout, "settings changed\n");
+    assert_eq!(node.reload().await.stdout, "settings changed: drain\n");
+    node.end().await;
+}
+
+#[tokio::test]
+async fn settings_that_have_changed_are_named() {
+    let node = Node::start("").await;
+    let backend = |name: &str, fields: &str| {
+        let socket = node.new.socket();
+        format!("kata = {name:?}\n[backends]\n{name} = {{ socket = {socket:?}{fields} }}")
+    };
+    node.write("", &backend("new", ""));
+    assert_eq!(node.reload().await.code, 0);
+    let head = "list_timeout = \"3s\"\nstale_lists = \"1m\"\nlog.level = \"debug\"";
+    node.write(head, &backend("new", ""));
+    assert_eq!(
+        node.reload().await.stdout,
+        "settings changed: list_timeout, stale_lists, log.level\n"
+    );
+    let fields = ", list_timeout = \"5s\", adopt = true";
+    node.write(head, &backend("other", fields));
+    let told = node.reload().await.stdout;
+    let names = "name of backend other, list_timeout of backend other, adopt of backend other";
+    assert_eq!(told, format!("settings changed: {names}\n"));
     node.end().await;
 }
 
@@ -209,18 +233,23 @@ async fn a_wrong_configuration_is_told_with_78_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_needs_a_restart_is_refused_by_name() {
-    let node = Node::start("").await;
-    node.write("log.format = \"json\"", &node.kata());
+async fn what_needs_a_restart_is_refused_by_name_with_its_place_and_values() {
+    let node = Node::start("allow_uids = [0, 1000]").await;
+    node.write("max_message = \"1MiB\"", &node.kata());
+    node.files.write(
+        "conf.d/a.toml",
+        "[log]\nformat = \"json\"\n[metrics]\nlisten = \"[::1]:9199\"\n",
+    );
     let outcome = node.reload().await;
     assert_eq!(outcome.code, 78);
-    assert!(
-        outcome
-            .stderr
-            .starts_with("\"log.format\" cannot change without a restart"),
-        "{}",
-        outcome.stderr
-    );
+    let told = outcome.stderr.replace(text(&node.files.path("")), "");
+    expect![[r#"
+        criswitch.toml:4:15: "max_message" cannot change from "16.0 MiB" to "1.0 MiB" without a restart; set it back, or restart criswitch
+        "allow_uids" cannot change from [0, 1000] to [0] without a restart; set it back, or restart criswitch
+        conf.d/a.toml:2:10: "log.format" cannot change from "auto" to "json" without a restart; set it back, or restart criswitch
+        conf.d/a.toml:4:10: "metrics.listen" cannot change from "" to "[::1]:9199" without a restart; set it back, or restart criswitch
+        criswitch: not reloaded: nothing has changed
+    "#]].assert_eq(&told);
     node.until("kata", Code::InvalidArgument).await;
     node.end().await;
 }

@@ -1,6 +1,8 @@
 //! Reloads that find something odd in the place of the files, or each other.
 
+use std::ffi::OsStr;
 use std::fs::{self, Permissions};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 
@@ -10,6 +12,7 @@ use tonic::Code;
 
 use crate::reload::{Files, Node};
 use crate::support::PATIENCE;
+use crate::{run, text};
 
 /// What somebody puts in the place of the files.
 type Odd = fn(&Files);
@@ -143,5 +146,54 @@ async fn reloads_at_once_come_to_what_the_files_say() {
     let reloads = &node.info().await["reloads"];
     assert_eq!(reloads["begun"], reloads["count"]);
     assert_eq!(reloads["refused"], 0);
+    node.end().await;
+}
+
+/// A daemon whose binary has this name.
+async fn called(name: &str) -> Node {
+    let folder = tempfile::tempdir().unwrap();
+    let binary = folder.path().join(name);
+    symlink(env!("CARGO_BIN_EXE_criswitch"), &binary).unwrap();
+    Node::start_as("", |serve| {
+        let mut named = Command::new(&binary);
+        named.args(serve.get_args());
+        named
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_binary_may_have_its_targets_name_after_its_own_and_no_other_is_signalled() {
+    let node = called("criswitch-x86_64-unknown-linux-musl").await;
+    let outcome = node.reload().await;
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
+    node.end().await;
+    let node = called("runtime").await;
+    let outcome = node.reload().await;
+    assert_eq!(outcome.code, 1);
+    let told = "is \"runtime\" here; try this command where criswitch runs";
+    assert!(outcome.stderr.contains(told), "{}", outcome.stderr);
+    node.end().await;
+}
+
+#[tokio::test]
+async fn a_drop_in_whose_name_is_no_text_is_shown_all_the_same() {
+    let node = Node::start("").await;
+    let name = OsStr::from_bytes(b"conf.d/90-\xff.toml");
+    fs::create_dir_all(node.files.path("conf.d")).unwrap();
+    let drop_in = format!("[handlers]\n{}", node.kata());
+    fs::write(node.files.path("").join(name), drop_in).unwrap();
+    assert_eq!(node.reload().await.code, 0);
+    let files = &node.info().await["configuration"]["files"];
+    assert!(
+        files[1].as_str().unwrap().ends_with("90-\u{fffd}.toml"),
+        "{files}"
+    );
+    let check = run(&["check", "--json", "--config", text(&node.files.main())]);
+    assert!(
+        check.stdout.contains("90-\u{fffd}.toml"),
+        "{}",
+        check.stdout
+    );
     node.end().await;
 }

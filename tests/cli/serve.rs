@@ -9,7 +9,7 @@ use criswitch::cri::VersionRequest;
 
 use crate::config_files::ConfigFiles;
 use crate::support::{Client, Sim};
-use crate::{command, main_file, run_beside, text};
+use crate::{command, main_file, run, run_beside, text};
 
 /// The daemon; killed if a test ends without it.
 pub(crate) struct Daemon {
@@ -135,4 +135,26 @@ async fn serve_that_cannot_listen_says_why_and_ends_with_1() {
         listen.display()
     );
     assert!(second.stderr.starts_with(&why), "{}", second.stderr);
+}
+
+#[test]
+fn serve_that_has_no_place_for_its_socket_says_what_to_try() {
+    let rest = "default = 'a'\n[handlers]\na = '/run/a.sock'";
+    let files = ConfigFiles::of(&[("file", b""), ("c.sock.lock/x", b"")]);
+    for (name, told) in [
+        (
+            "file/c.sock",
+            "file for the socket; make it, or set another `listen`: ",
+        ),
+        (
+            "c.sock",
+            "c.sock.lock; try it as root, or set another `listen`: ",
+        ),
+    ] {
+        let listen = files.main().with_file_name(name);
+        std::fs::write(files.main(), format!("listen = {listen:?}\n{rest}")).unwrap();
+        let outcome = run(&["serve", "--config", text(&files.main())]);
+        assert_eq!(outcome.code, 1);
+        assert!(outcome.stderr.contains(told), "{}", outcome.stderr);
+    }
 }

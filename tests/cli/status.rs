@@ -1,11 +1,6 @@
 //! `criswitch status` and `criswitch pods` against a daemon, another runtime, and nobody.
 
-use std::fs::{self, Permissions};
-use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::process::Command;
 
 use expect_test::{Expect, expect};
 use serde_json::{Value as Json, json};
@@ -92,6 +87,28 @@ async fn it_shows_backends_handlers_and_the_last_reload() {
 }
 
 #[tokio::test]
+async fn a_reload_that_found_nothing_to_change_hides_none_that_changed_something() {
+    let node = two_backends().await;
+    assert_eq!(node.reload().await.stdout, "nothing changed\n");
+    let shown = run(&node, &["status"]).await.stdout;
+    assert!(shown.contains(" ago: handler added: kata\n"), "{shown}");
+    assert_eq!(node.info().await["reloads"]["count"], 2);
+    // What was refused is over once the files are good again.
+    node.files.write("conf.d/a.toml", "drain = 1");
+    assert_eq!(node.reload().await.code, 78);
+    let shown = run(&node, &["status"]).await.stdout;
+    assert!(
+        shown.contains(" ago: refused, nothing has changed\n"),
+        "{shown}"
+    );
+    node.files.write("conf.d/a.toml", "");
+    assert_eq!(node.reload().await.stdout, "nothing changed\n");
+    let shown = run(&node, &["status"]).await.stdout;
+    assert!(shown.contains(" ago: nothing changed\n"), "{shown}");
+    node.end().await;
+}
+
+#[tokio::test]
 async fn a_handler_with_another_name_at_its_backend_is_shown_with_that() {
     let node = Node::start("").await;
     let row = |handler| format!("{{ backend = \"runc\", handler = {handler:?} }}");
@@ -150,6 +167,7 @@ async fn programs_get_the_same_with_pods_and_features_of_each_handler() {
     let node = two_backends().await;
     let outcome = run(&node, &["status", "--json"]).await;
     let shown: Json = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(shown["criswitch"], true);
     assert_eq!(shown["handlers"][1]["pods"], 1);
     assert_eq!(shown["handlers"][1]["features"], json!([]));
     assert_eq!(shown["backends"][0]["state"], "ready");
@@ -185,10 +203,10 @@ async fn pods_are_shown_where_they_are() {
         &["pods"],
         0,
         expect![[r#"
-        HANDLER  BACKEND  NAMESPACE/NAME  STATE  ID
-        kata     kata     default/pod-1   ready  ID
-        runc     runc     default/web     ready  ID
-    "#]],
+            HANDLER  BACKEND  STATE  ID             NAMESPACE/NAME
+            kata     kata     ready  ID  default/pod-1
+            runc     runc     ready  ID  default/web
+        "#]],
     )
     .await;
     // New pods go elsewhere; this one stays.
@@ -201,6 +219,13 @@ async fn pods_are_shown_where_they_are() {
         ),
     );
     assert_eq!(node.reload().await.code, 0);
+    // Nor is it counted where new ones go.
+    let shown = run(&node, &["status"]).await.stdout;
+    assert!(shown.contains("\nrunc (default)  runc     0 "), "{shown}");
+    let shown = run(&node, &["status", "--json"]).await.stdout;
+    let shown: Json = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["handlers"][0]["pods"], 0, "{shown}");
+    assert!(shown["backends"][0]["podIds"].is_null(), "{shown}");
     let outcome = run(&node, &["pods", "--json", "--handler", "runc"]).await;
     let shown: Json = serde_json::from_str(&outcome.stdout).unwrap();
     assert_eq!(shown["pods"].as_array().unwrap().len(), 1);
@@ -268,87 +293,6 @@ async fn another_runtime_is_shown_as_far_as_it_goes() {
         (&json!(false), &json!("runc"))
     );
     assert_eq!(shown["conditions"][0]["type"], "RuntimeReady");
-}
-
-/// What the commands that ask a switch say where none answers.
-async fn refused(files: &Files) -> String {
-    let config = files.main();
-    let mut told = String::new();
-    for command in ["status", "pods", "reload"] {
-        let outcome = run_beside(&[command, "--config", text(&config)]).await;
-        assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
-        told += &outcome.stderr.replace(text(&files.path("")), "DIR/");
-    }
-    told
-}
-
-#[tokio::test]
-async fn who_finds_no_switch_is_told_what_to_look_at() {
-    let files = Files::new();
-    let socket = files.path("socket");
-    files.write("criswitch.toml", &format!("listen = {socket:?}"));
-    expect![[r#"
-        criswitch: DIR/socket: cannot connect: No such file or directory (os error 2); does criswitch run (systemctl status criswitch), is this its socket (`listen`, or --socket PATH), and may this user ask (`allow_uids`)?
-        criswitch: DIR/socket: cannot connect: No such file or directory (os error 2); does criswitch run (systemctl status criswitch), is this its socket (`listen`, or --socket PATH), and may this user ask (`allow_uids`)?
-        criswitch: not reloaded (if `listen` was changed: that needs a restart, so set it back or restart criswitch): DIR/socket: cannot connect: No such file or directory (os error 2); does criswitch run (systemctl status criswitch), is this its socket (`listen`, or --socket PATH), and may this user ask (`allow_uids`)?
-    "#]].assert_eq(&refused(&files).await);
-    files.write("socket", "");
-    let told = refused(&files).await;
-    let cause = "DIR/socket: cannot connect: Connection refused (os error 111); does criswitch run";
-    assert_eq!(told.matches(cause).count(), 3, "{told}");
-}
-
-#[tokio::test]
-async fn who_finds_another_server_than_a_runtime_is_told_where() {
-    let files = Files::new();
-    let socket = files.path("socket");
-    files.write("criswitch.toml", &format!("listen = {socket:?}"));
-    let listener = UnixListener::bind(&socket).unwrap();
-    std::thread::spawn(move || {
-        while let Ok((mut client, _)) = listener.accept() {
-            client.read_exact(&mut [0; 24]).ok();
-            client.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").ok();
-        }
-    });
-    // What breaks first is not always the same.
-    let told = refused(&files).await;
-    assert_eq!(told.lines().count(), 3, "{told}");
-    assert_eq!(told.matches("DIR/socket: ").count(), 3, "{told}");
-    assert_eq!(
-        told.matches("is this its socket (`listen`, or --socket PATH)")
-            .count(),
-        3,
-        "{told}"
-    );
-    assert!(!told.contains("backend"), "{told}");
-}
-
-#[tokio::test]
-async fn a_user_who_may_not_ask_is_told_who_may() {
-    if !rustix::process::geteuid().is_root() {
-        return;
-    }
-    let node = Node::start("").await;
-    // A test's directory is its own user's; the socket's mode is what is to refuse.
-    fs::set_permissions(node.files.path(""), Permissions::from_mode(0o755)).unwrap();
-    let binary = node.files.path("bin");
-    fs::copy(env!("CARGO_BIN_EXE_criswitch"), &binary).unwrap();
-    let ask = |command: &str| {
-        let mut ask = Command::new("setpriv");
-        ask.args(["--reuid=65534", "--clear-groups", text(&binary), command]);
-        let output = ask.args(["--config", text(&node.files.main())]).output();
-        let output = output.unwrap();
-        assert_eq!(output.status.code(), Some(1));
-        let told = String::from_utf8(output.stderr).unwrap();
-        told.replace(text(&node.files.path("")), "DIR/")
-    };
-    expect![[r#"
-        criswitch: DIR/criswitch.sock: cannot connect: Permission denied (os error 13); try it as root, or as a user of `allow_uids`
-    "#]].assert_eq(&ask("status"));
-    expect![[r#"
-        criswitch: not reloaded (if `listen` was changed: that needs a restart, so set it back or restart criswitch): DIR/criswitch.sock: cannot connect: Permission denied (os error 13); try it as root, or as a user of `allow_uids`
-    "#]].assert_eq(&ask("reload"));
-    node.end().await;
 }
 
 #[tokio::test]

@@ -7,6 +7,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use tonic::Code;
+
 use crate::reload::Node;
 use crate::support::PATIENCE;
 use crate::{Outcome, main_file, run, run_beside, text};
@@ -119,6 +121,71 @@ async fn what_is_wrong_is_told_in_whole_words_and_colours_on_a_terminal() {
     let shown = on_a_terminal_beside(&probe).await;
     assert_eq!(shown.code, 1);
     fits(&shown.stdout);
+    node.end().await;
+}
+
+#[tokio::test]
+async fn a_path_or_a_name_that_has_no_room_in_its_row_is_below_it() {
+    let socket = "/var/snap/microk8s/common/run/containerd.sock";
+    let files = main_file(&format!(
+        "default = \"microk8s\"\n[handlers]\nmicrok8s = {socket:?}\n"
+    ));
+    let shown = on_a_terminal(&["check", "--config", text(&files.main())]);
+    let row = format!("\nmicrok8s  1         2s            no\n    {socket}\n");
+    assert!(fits(&shown.stdout).ends_with(&row), "{}", shown.stdout);
+
+    let node = Node::start("").await;
+    let name = "node-problem-detector-5d78c9869d-xqzvw";
+    node.client().run_pod("runc", name).await.unwrap();
+    node.client().run_pod("runc", "web").await.unwrap();
+    let shown = on_a_terminal_beside(&["pods", "--config", text(&node.files.main())]).await;
+    let shown = fits(&shown.stdout);
+    assert!(
+        shown.contains(&format!("\n    default/{name}\n")),
+        "{shown}"
+    );
+    assert!(shown.ends_with("  default/web\n"), "{shown}");
+    node.end().await;
+}
+
+#[test]
+fn a_wrong_command_line_is_told_in_lines_that_fit() {
+    let arguments = ["reload", "--socket", "run/criswitch/criswitch.sock"];
+    let (shown, piped) = (on_a_terminal(&arguments), run(&arguments));
+    assert_eq!((shown.code, piped.code), (64, 64));
+    let widest = piped.stderr.lines().map(str::len).max();
+    assert!(widest > Some(COLUMNS), "{}", piped.stderr);
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(words(&fits(&shown.stdout)), words(&piped.stderr));
+}
+
+#[tokio::test]
+async fn the_line_that_a_restart_needs_can_be_copied() {
+    let node = Node::start("").await;
+    node.write("", &node.kata());
+    assert_eq!(node.reload().await.code, 0);
+    node.until("kata", Code::Ok).await;
+    node.write("", "");
+    let config = node.files.main();
+    let config = ["--config", text(&config)];
+    let line = node.kata();
+    let needs = "until kata is gone a restart needs under [backends]:";
+    let shown = on_a_terminal_beside(&[&["reload"], &config[..]].concat()).await;
+    let shown = fits(&shown.stdout);
+    assert!(
+        shown.ends_with(&format!("\n{needs}\n  {line}\n")),
+        "{shown}"
+    );
+    let shown = on_a_terminal_beside(&[&["status"], &config[..]].concat()).await;
+    let shown = fits(&shown.stdout);
+    assert!(
+        shown.contains(&format!("\n  {needs}\n    {line}\n")),
+        "{shown}"
+    );
+    assert!(
+        shown.ends_with(&format!("\n{needs}\n  {line}\n")),
+        "{shown}"
+    );
     node.end().await;
 }
 

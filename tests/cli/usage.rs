@@ -63,6 +63,10 @@ fn help_and_version_are_answers() {
     for command in crate::shell::commands() {
         assert_eq!(run(&[&command, "--help"]).code, 0, "{command}");
     }
+    for command in ["status", "pods", "reload", "check", "manifests"] {
+        let help = run(&[command, "--help"]).stdout;
+        assert!(help.contains("\nExit codes: 0 "), "{help}");
+    }
 }
 
 #[test]

@@ -287,3 +287,20 @@ fn a_name_may_have_63_letters() {
     .table;
     assert_eq!(table.handlers[0].name, name);
 }
+
+#[test]
+fn a_handler_and_a_backend_may_be_called_like_a_key_of_the_head() {
+    let table = load(
+        "default = 'default'
+        [handlers]
+        default = 'watch'
+        drain = { backend = 'watch', handler = 'x' }
+        listen = '/run/l.sock'
+        [backends]
+        watch = '/run/w.sock'",
+    )
+    .table;
+    let names = table.handlers.iter().map(|row| row.name.as_str());
+    assert_eq!(names.collect::<Vec<_>>(), ["default", "drain", "listen"]);
+    assert_eq!(table.backends[0].name, "watch");
+}

@@ -108,6 +108,37 @@ fn the_switchs_own_socket_is_no_backend() {
 }
 
 #[test]
+fn a_socket_for_metrics_that_is_somebody_elses_is_told() {
+    told(
+        "default = 'a'
+        [handlers]
+        a = '/run/a.sock'
+        [backends]
+        b = '/run/b.sock'
+        [metrics]
+        listen = 'unix:///run/a.sock'",
+        expect![[
+            r#"criswitch.toml:7:18: /run/a.sock is the socket of the backend "a" at criswitch.toml:3:9; try "/run/criswitch/metrics.sock""#
+        ]],
+    );
+    let table = "default = 'a'\n[handlers]\na = 'b'\n[backends]\nb = '/run/b.sock'";
+    let told_at =
+        |path: &str, expected| told(&format!("{table}\n[metrics]\nlisten = '{path}'"), expected);
+    told_at(
+        "/run/../run/b.sock",
+        expect![[
+            r#"criswitch.toml:7:10: /run/../run/b.sock is the socket of the backend "b" at criswitch.toml:5:1; try "/run/criswitch/metrics.sock""#
+        ]],
+    );
+    told_at(
+        "/run/../run/criswitch/criswitch.sock",
+        expect![[
+            r#"criswitch.toml:7:10: /run/../run/criswitch/criswitch.sock is the socket for the CRI ("listen"); try "/run/criswitch/metrics.sock""#
+        ]],
+    );
+}
+
+#[test]
 fn two_names_for_one_socket_are_told() {
     told(
         "default = 'a'

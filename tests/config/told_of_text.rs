@@ -92,7 +92,7 @@ fn a_wrong_type_is_told_with_what_is_right() {
             criswitch.toml:9:24: "socket" is a date, not a string; try text in quotes
             criswitch.toml:11:13: "c" is an integer, not a string; try "/run/containerd/containerd.sock"
             criswitch.toml:12:24: "socket" is a table, not a string; try text in quotes
-            criswitch.toml:13:54: "list_timeout" is an integer, not a string; try text in quotes
+            criswitch.toml:13:54: "list_timeout" is an integer, not a string; try "5s"
             criswitch.toml:13:65: "adopt" is a string, not a boolean; try true or false"#]],
     );
     told(
@@ -120,6 +120,46 @@ fn a_wrong_type_is_told_with_what_is_right() {
 }
 
 #[test]
+fn a_key_of_the_head_below_a_table_is_told_as_that() {
+    told(
+        "default = 'runc'
+        [handlers]
+        runc = '/run/runc.sock'
+        watch = true
+        drain = '5s'
+        max_message = '2GiB'
+        [backends]
+        list_timeout = '2s'
+        allow_uids = [0]
+        [log]
+        start_wait = '1s'
+        [metrics]
+        drain = '10s'",
+        expect![[r#"
+            criswitch.toml:4:9: "watch" is a key of the head, not of [handlers]; try it above the first [table]
+            criswitch.toml:5:17: no backend is named "5s"; try the key "drain" above the first [table]
+            criswitch.toml:6:9: "max_message" is a key of the head, not of [handlers]; try it above the first [table]
+            criswitch.toml:6:23: "2GiB" is above the limit of 1GiB; try "1GiB" or less
+            criswitch.toml:8:9: "list_timeout" is a key of the head, not of [backends]; try it above the first [table]
+            criswitch.toml:9:9: "allow_uids" is a key of the head, not of [backends]; try it above the first [table]
+            criswitch.toml:11:9: "start_wait" is a key of the head, not of [log]; try it above the first [table]
+            criswitch.toml:13:9: "drain" is a key of the head, not of [metrics]; try it above the first [table]"#]],
+    );
+    told(
+        "[handlers]\ndefault = 'runc'\nrunc = '/run/runc.sock'",
+        expect![[
+            r#"criswitch.toml:1:1: "default" is missing: the handler of pods without a RuntimeClass; try default = "runc" above the first [table], not in [handlers]"#
+        ]],
+    );
+    told(
+        "[handlers]\nrunc = '/run/runc.sock'\n[log]\ndefault = 'runc'",
+        expect![[
+            r#"criswitch.toml:4:1: "default" is a key of the head, not of [log]; try it above the first [table]"#
+        ]],
+    );
+}
+
+#[test]
 fn broken_toml_is_told_once_a_line() {
     told(
         "a = { b = , c = }",
@@ -136,11 +176,11 @@ fn broken_toml_is_told_once_a_line() {
             criswitch.toml:5:3: not valid TOML: key with no value, expected `=`; try key = "value", each on one line"#]],
     );
     told(
-        "default = 'a'\ndefault = 'b'\n[handlers]\na = '/run/a'\na = '/run/b'\n[handlers]",
+        "default = 'a'\ndefault = 'b'\n[backends]\na = '/run/a'\n[handlers]\na = '/run/a'\n'a' = '/run/b'\n[handlers]",
         expect![[r#"
-            criswitch.toml:2:1: not valid TOML: duplicate key; try removing one of the two
-            criswitch.toml:5:1: not valid TOML: duplicate key; try removing one of the two
-            criswitch.toml:6:2: not valid TOML: duplicate key; try removing one of the two"#]],
+            criswitch.toml:2:1: not valid TOML: duplicate key "default", which is already at criswitch.toml:1:1; try removing one of the two
+            criswitch.toml:7:1: not valid TOML: duplicate key "a", which is already at criswitch.toml:6:1; try removing one of the two
+            criswitch.toml:8:2: not valid TOML: duplicate key "handlers"; try removing one of the two"#]],
     );
 }
 

@@ -243,6 +243,7 @@ fn metrics_are_for_this_node_only() {
             "127.0.0.1",
             "localhost:9199",
             "127.0.0.1:99999",
+            "127.0.0.1:0",
             "run/metrics.sock",
             "http://127.0.0.1:9199",
             "/run/criswitch/criswitch.sock",
@@ -256,6 +257,7 @@ fn metrics_are_for_this_node_only() {
             criswitch.toml:1:18: "127.0.0.1" is neither an address with a port nor a socket's path; try "127.0.0.1:9199", "[::1]:9199" or the path of a Unix socket
             criswitch.toml:1:18: "localhost:9199" is neither an address with a port nor a socket's path; try "127.0.0.1:9199", "[::1]:9199" or the path of a Unix socket
             criswitch.toml:1:18: "127.0.0.1:99999" is neither an address with a port nor a socket's path; try "127.0.0.1:9199", "[::1]:9199" or the path of a Unix socket
+            criswitch.toml:1:18: 127.0.0.1:0 has no port: another one at each start would not be found; try "127.0.0.1:9199", "[::1]:9199" or the path of a Unix socket
             criswitch.toml:1:18: the socket path "run/metrics.sock" is relative; try an absolute path, such as "/run/name/name.sock"
             criswitch.toml:1:18: "http://127.0.0.1:9199" is not a Unix socket, and no other kind is served on this platform; try the path of a Unix socket, plain or after "unix://"
             criswitch.toml:1:18: /run/criswitch/criswitch.sock is the socket for the CRI ("listen"); try "/run/criswitch/metrics.sock""#]],

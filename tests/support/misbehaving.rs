@@ -6,7 +6,10 @@ mod bad_details;
 mod bad_frames;
 mod burst;
 mod compressed;
+mod cut_off;
 mod endless;
+mod ever_new;
+mod lost_version;
 mod many_containers;
 mod never_ending;
 mod odd_driver;
@@ -41,11 +44,14 @@ pub use bad_frames::{a_flag_that_is_none, a_frame_that_is_too_long, a_frame_that
 pub use bad_frames::{no_protobuf, two_messages};
 pub use burst::{BURST, burst};
 pub use compressed::compressed;
+pub use cut_off::cut_off;
 pub use endless::{ENDLESS_ENTRY, endless};
+pub use ever_new::{EVER_NEW, ever_new, ever_new_and_broken_off};
+pub use lost_version::lost_version;
 pub use many_containers::{MANY, many_containers};
 pub use never_ending::never_ending;
 pub use odd_driver::odd_driver;
-pub use odd_ids::{ODD_IDS, odd_ids};
+pub use odd_ids::{ODD_IDS, long_ids, odd_ids};
 pub use too_large::too_large;
 pub use trailers_only::{fine_without_a_message, refused_in_headers};
 
@@ -83,6 +89,11 @@ impl Misbehaving {
     /// From now on.
     pub fn misbehave(&self) {
         self.bad.store(true, Ordering::Relaxed);
+    }
+
+    /// And no more from now on.
+    pub fn behave(&self) {
+        self.bad.store(false, Ordering::Relaxed);
     }
 
     /// It closes its connections, and goes on.
@@ -167,12 +178,14 @@ fn fine(message: &impl Message) -> Reply {
 
 /// Any bytes, and a status.
 fn raw(body: impl Into<Bytes>, status: &'static str) -> Reply {
-    let end = HeaderMap::from_iter([(
+    of_frames(stream::iter([Frame::data(body.into()), end(status)]))
+}
+
+fn end(status: &'static str) -> Frame<Bytes> {
+    Frame::trailers(HeaderMap::from_iter([(
         http::HeaderName::from_static("grpc-status"),
         http::HeaderValue::from_static(status),
-    )]);
-    let frames = [Frame::data(body.into()), Frame::trailers(end)];
-    of_frames(stream::iter(frames))
+    )]))
 }
 
 fn of_frames(frames: impl Stream<Item = Frame<Bytes>> + Send + 'static) -> Reply {

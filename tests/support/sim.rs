@@ -204,9 +204,14 @@ impl Sim {
         self.edit(|journal| journal.chopped = Some(length));
     }
 
-    /// Lets stream lists hang behind their first message, until [`Sim::end_streams`] or its death.
+    /// Lets stream lists hang behind their first message, until it is told otherwise or its death.
     pub fn stall_streams(&self) {
         self.edit(|journal| journal.rest = Rest::Waits);
+    }
+
+    /// Lets stream lists go on, those that hang too.
+    pub fn resume_streams(&self) {
+        self.edit(|journal| journal.rest = Rest::Comes);
     }
 
     /// Ends stream lists behind their first message with this status, those that hang too.

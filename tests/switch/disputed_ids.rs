@@ -1,6 +1,7 @@
 //! One id on two backends: never guessed, and never taken over from the backend that created it.
 
-use tonic::Code;
+use criswitch::cri;
+use tonic::{Code, Status};
 
 use crate::calls::{ID_CALLS, calls_anywhere, narrowed_to_ids, send, text_of};
 use crate::faults::names;
@@ -82,6 +83,73 @@ async fn who_lists_what_another_created_is_told_once_and_both_by_name() {
     }
     let words = ["WARN", "lists what another created", "gvisor", "kata", &pod];
     assert_eq!(logged.lines(&words).len(), 1, "{}", logged.text());
+}
+
+#[tokio::test]
+async fn who_gives_an_id_that_another_created_does_not_get_it() {
+    let logged = Logged::here();
+    let [pod, container, second, third] = ["a", "b", "c", "d"].map(|digit| digit.repeat(64));
+    let gives = [&pod, &second, &container, &third, &container];
+    let gvisor = Sim::new("gvisor").image(crate::support::IMAGE);
+    let gvisor = gvisor.next_ids(gives.map(String::as_str));
+    let kata = Sim::new("kata").next_ids([&*pod, &*container]);
+    let rig = Rig::start([Sim::new("runc"), kata, gvisor]).await;
+    rig.run("kata", "web").await;
+
+    assert_refused(rig.try_run("gvisor", "web").await);
+    assert_eq!(rig.run_pod("gvisor", "other").await, second);
+    assert_refused((*rig).create(&second, "other").await);
+    checkpoint(&rig, &second).await;
+    assert_refused(restore(&rig).await);
+
+    rig.stop(&container).await.unwrap();
+    rig.stop_pod(&pod).await.unwrap();
+    for rpc in ["StopContainer", "StopPodSandbox"] {
+        assert!(rig.sim("gvisor").calls(rpc).is_empty(), "{rpc}");
+        assert_eq!(rig.sim("kata").calls(rpc).len(), 1, "{rpc}");
+    }
+    let words = ["WARN", "gives an id that another created", "gvisor", "kata"];
+    assert_eq!(logged.lines(&words).len(), 3, "{}", logged.text());
+}
+
+#[track_caller]
+fn assert_refused<T: std::fmt::Debug>(made: Result<T, Status>) {
+    let status = made.unwrap_err();
+    assert_eq!(status.code(), Code::Internal, "{status}");
+    for name in ["kata", "gvisor"] {
+        assert!(status.message().contains(name), "{status}");
+    }
+}
+
+/// What gvisor has of a pod, and then no pod any more.
+async fn checkpoint(rig: &Rig, pod: &str) {
+    let checkpoint = cri::CheckpointPodRequest {
+        pod_sandbox_id: pod.to_owned(),
+        output_path: "/checkpoints/other".to_owned(),
+        ..Default::default()
+    };
+    rig.runtime().checkpoint_pod(checkpoint).await.unwrap();
+    rig.remove_pod(pod).await.unwrap();
+}
+
+async fn restore(rig: &Rig) -> Result<cri::RestorePodResponse, Status> {
+    let restore = cri::RestorePodRequest {
+        checkpoint_path: "/checkpoints/other".to_owned(),
+        runtime_handler: "gvisor".to_owned(),
+        ..Default::default()
+    };
+    let restored = rig.runtime().restore_pod(restore).await?;
+    Ok(restored.into_inner())
+}
+
+#[tokio::test]
+async fn an_id_is_given_again_when_nothing_has_it_any_more() {
+    let rig = Rig::start(twins()).await;
+    let (pod, _) = rig.run("kata", "web").await;
+    rig.remove_pod(&pod).await.unwrap();
+    assert_eq!(rig.run_pod("gvisor", "web").await, pod);
+    rig.stop_pod(&pod).await.unwrap();
+    assert_eq!(rig.sim("gvisor").calls("StopPodSandbox").len(), 1);
 }
 
 #[tokio::test]

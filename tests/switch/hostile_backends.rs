@@ -10,7 +10,7 @@ use tonic::Code;
 
 use crate::calls::{narrowed_to, path, send, text_of};
 use crate::events::{events, next};
-use crate::faults::until_state;
+use crate::faults::{told_of, until_state};
 use crate::logged::Logged;
 use crate::support::misbehaving::*;
 use crate::support::{PATIENCE, RawReply, Rig, Sim, frame};
@@ -274,6 +274,32 @@ async fn ids_with_odd_characters_pass_and_lead_to_their_owner() {
         assert_eq!(reply.code(), Code::Ok, "{id:?}: {}", text_of(&reply));
     }
     beside.others_are_unharmed().await;
+}
+
+/// Its connection goes on, so that no state changes which would tell that it is well again.
+#[tokio::test]
+async fn one_whose_replies_were_cut_off_is_no_longer_stood_in_for_when_they_are_whole() {
+    let logged = Logged::here();
+    let Beside { rig, bad, .. } = beside(cut_off).await;
+    let request = || frame(&cri::ListContainerStatsRequest::default());
+    for time in 1..=2 {
+        bad.misbehave();
+        assert_eq!(ids(&list(&rig).await).len(), 2);
+        assert_eq!(
+            send(&rig, "ListContainerStats", request()).await.code(),
+            Code::Ok
+        );
+        assert!(told_of(&rig, "bad").await["staleListAgeSeconds"].is_u64());
+        bad.behave();
+        until(async || told_of(&rig, "bad").await["staleListAgeSeconds"].is_null()).await;
+        let told = |words: &str| logged.lines(&["backend=bad", words]).len();
+        until(async || told("backend is in statistics again") == time).await;
+        for words in ["stand in for a silent backend", "is left out of statistics"] {
+            assert_eq!(told(words), time, "{words}: {}", logged.text());
+        }
+    }
+    assert_eq!(told_of(&rig, "bad").await["state"], "ready");
+    assert!(logged.lines(&["is late", "bad"]).is_empty());
 }
 
 #[tokio::test]

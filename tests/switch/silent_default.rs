@@ -147,6 +147,27 @@ async fn a_default_whose_status_alone_hangs_keeps_its_last_word_no_longer_than_a
     is_not_ready(&status(&rig).await, rig.sim("runc"), "no Status within 1s");
 }
 
+/// Being slow is no reason to take a node for one that is not ready.
+#[tokio::test]
+async fn a_default_that_always_takes_too_long_is_asked_on_and_keeps_its_word() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    status(&rig).await;
+    let runc = rig.sim("runc");
+    for _ in 0..3 {
+        runc.hold("Status");
+        for _ in 0..2 {
+            tokio::time::pause();
+            assert!(condition(&status(&rig).await, "RuntimeReady").status);
+            tokio::time::resume();
+        }
+        // The clients' calls were given up; one goes on, until it is answered.
+        runc.until(|journal| journal.held == ["Status"]).await;
+        runc.release("Status");
+        runc.until(|journal| journal.held.is_empty()).await;
+        later(TRUST * 2 / 3).await;
+    }
+}
+
 /// The kubelet would call the node not ready at the first slow answer.
 #[tokio::test]
 async fn its_first_status_may_be_late_since_it_was_asked_when_it_was_greeted() {

@@ -11,14 +11,20 @@ const LISTS: [&str; 2] = ["ListPodSandbox", "ListContainers"];
 /// Long enough to tell what waits for it from what does not.
 const LIST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Two backends with a pod each, listed once; kata answers no list any more.
-async fn slow() -> Rig {
+/// Two backends with a pod each, listed once.
+async fn listed() -> Rig {
     let keys = format!("start_wait = \"0s\"\nlist_timeout = {:?}", "1s");
     let rig = node(&keys, [Sim::new("runc"), Sim::new("kata")]).await;
     rig.run("runc", "plain").await;
     rig.run("kata", "boxed").await;
     rig.pods().await.unwrap();
     rig.containers().await.unwrap();
+    rig
+}
+
+/// The same; kata answers no list any more.
+async fn slow() -> Rig {
+    let rig = listed().await;
     for rpc in LISTS {
         rig.sim("kata").hold(rpc);
     }
@@ -116,6 +122,37 @@ async fn its_own_list_counts_again_when_it_answers() {
     assert_eq!(kata.calls("ListPodSandbox").len(), before + 1);
 }
 
+#[tokio::test]
+async fn images_that_hang_hold_up_neither_pods_nor_their_return() {
+    let rig = listed().await;
+    let kata = rig.sim("kata");
+    let images = async || {
+        let request = criswitch::cri::ListImagesRequest::default();
+        rig.images().list_images(request).await.map(drop)
+    };
+    images().await.unwrap();
+    kata.hold("ListImages");
+    tokio::time::pause();
+    images().await.unwrap();
+    tokio::time::resume();
+    kata.until(|journal| journal.cancelled == ["ListImages"] && held(journal, "ListImages") == 1)
+        .await;
+    let directly = crate::faults::directly(kata);
+    directly.run_pod("kata", "new").await.unwrap();
+    assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "new", "plain"]);
+    // Pods may be late besides, and be back while images still hang.
+    kata.hold("ListPodSandbox");
+    tokio::time::pause();
+    rig.pods().await.unwrap();
+    tokio::time::resume();
+    directly.run_pod("kata", "newer").await.unwrap();
+    kata.release("ListPodSandbox");
+    let now = ["boxed", "new", "newer", "plain"];
+    wait::until(async || names(&rig.pods().await.unwrap()) == now).await;
+    images().await.unwrap();
+    kata.until(|journal| held(journal, "ListImages") == 1).await;
+}
+
 /// What was created while a list hung is in no last known list.
 #[tokio::test]
 async fn a_pod_that_was_created_meanwhile_is_waited_for_and_never_missing() {
@@ -184,6 +221,36 @@ async fn statistics_that_are_missed_are_left_out_at_once_until_they_come() {
         let told = logged.lines(&["kata", words]);
         assert_eq!(told.len(), lines, "{words}: {}", logged.text());
     }
+}
+
+#[tokio::test]
+async fn statistics_that_hang_keep_no_others_out() {
+    let rig = listed().await;
+    let kata = rig.sim("kata");
+    let pods = async || {
+        let request = criswitch::cri::ListPodSandboxStatsRequest::default();
+        let stats = rig.runtime().list_pod_sandbox_stats(request).await;
+        stats.unwrap().into_inner().stats.len()
+    };
+    let containers = async || {
+        let request = criswitch::cri::ListContainerStatsRequest::default();
+        let stats = rig.runtime().list_container_stats(request).await;
+        stats.unwrap().into_inner().stats.len()
+    };
+    let both = ["ListPodSandboxStats", "ListContainerStats"];
+    for rpc in both {
+        kata.hold(rpc);
+    }
+    tokio::time::pause();
+    assert_eq!((pods().await, containers().await), (1, 1));
+    tokio::time::resume();
+    kata.until(|journal| {
+        journal.cancelled == both && both.iter().all(|rpc| held(journal, rpc) == 1)
+    })
+    .await;
+    kata.release("ListContainerStats");
+    wait::until(async || containers().await == 2).await;
+    assert_eq!(pods().await, 1);
 }
 
 #[tokio::test]

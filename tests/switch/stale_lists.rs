@@ -5,7 +5,7 @@ use criswitch::cri;
 use tonic::{Code, Status};
 
 use crate::calls::{assert_names_the_dead, part, send, stopped};
-use crate::faults::{backends_ready, hung, names, node, runc_and_kata, status, told_of};
+use crate::faults::{backends_ready, directly, hung, names, node, runc_and_kata, status, told_of};
 use crate::logged::Logged;
 use crate::support::{RawReply, Rig, Sim, frame_raw};
 use crate::wait;
@@ -137,6 +137,23 @@ fn sorted(list: &[u8]) -> Vec<Vec<u8>> {
     items
 }
 
+/// Protobuf merges a message that comes in parts, so each of them counts.
+#[tokio::test]
+async fn a_list_with_a_filter_in_parts_is_never_taken_for_all_there_is() {
+    let (rig, _) = mixed().await;
+    let (filter, nothing) = (part(1, state(1)), part(1, vec![]));
+    for parts in [[&*filter, &*nothing], [&*nothing, &*filter]] {
+        for rpc in ["ListPodSandbox", "StreamPodSandboxes"] {
+            let reply = send(&rig, rpc, frame_raw(&parts.concat())).await;
+            let listed = sorted(&items(&reply));
+            assert_eq!(listed.len(), 1, "{rpc}: the stopped one alone");
+        }
+    }
+    stopped(&rig, "kata").await;
+    let pods = rig.pods().await.unwrap();
+    assert_eq!(names(&pods), ["done", "plain", "web"]);
+}
+
 #[tokio::test]
 async fn what_was_removed_through_the_switch_since_is_not_in_it() {
     let (rig, ids) = mixed().await;
@@ -163,6 +180,50 @@ async fn a_container_that_came_since_makes_lists_of_containers_an_error_and_no_o
         assert_names_the_dead(&reply, rig.sim("kata"), rpc);
         assert!(reply.body.is_empty(), "{rpc}");
     }
+}
+
+#[tokio::test]
+async fn one_that_is_listed_twice_makes_up_for_no_other_that_came_since() {
+    let rig = runc_and_kata().await;
+    let (pod, _) = rig.run("kata", "web").await;
+    rig.containers().await.unwrap();
+    let kata = rig.sim("kata");
+    let again = kata.sent("ListContainers").slice(5..);
+    kata.append_raw("ListContainers", again);
+    assert_eq!(rig.containers().await.unwrap().len(), 2);
+    rig.create(&pod, "since").await;
+    stopped(&rig, "kata").await;
+    let reply = send(&rig, "ListContainers", frame_raw(b"")).await;
+    assert_names_the_dead(&reply, rig.sim("kata"), "ListContainers");
+}
+
+/// The kubelet crashes on a container whose pod it was not told of.
+#[tokio::test]
+async fn a_pod_that_vanished_takes_its_containers_with_it() {
+    let (rig, ids) = mixed().await;
+    directly(rig.sim("kata"))
+        .remove_pod(&ids.pod)
+        .await
+        .unwrap();
+    assert_eq!(names(&rig.pods().await.unwrap()), ["done", "plain"]);
+    stopped(&rig, "kata").await;
+    assert_eq!(names(&rig.pods().await.unwrap()), ["done", "plain"]);
+    let containers = rig.containers().await.unwrap();
+    assert_eq!(containers.len(), 2);
+    assert!(containers.iter().all(|c| c.pod_sandbox_id != ids.pod));
+}
+
+#[tokio::test]
+async fn a_container_whose_pod_was_never_listed_makes_lists_of_containers_an_error() {
+    let (rig, _) = mixed().await;
+    let kata = directly(rig.sim("kata"));
+    let pod = kata.run_pod("kata", "unseen").await.unwrap();
+    kata.create(&pod, "unseen").await.unwrap();
+    rig.containers().await.unwrap();
+    stopped(&rig, "kata").await;
+    rig.pods().await.unwrap();
+    let reply = send(&rig, "ListContainers", frame_raw(b"")).await;
+    assert_names_the_dead(&reply, rig.sim("kata"), "ListContainers");
 }
 
 #[tokio::test]
@@ -270,7 +331,7 @@ async fn status_and_one_line_say_that_a_list_is_stale_and_how_old() {
     rig.sim("kata").start();
     wait::until(async || told_of(&rig, "kata").await["staleListAgeSeconds"].is_null()).await;
     crate::faults::until_state(&rig, "kata", "ready").await;
-    let back = ["backend is in lists and statistics again", "kata"];
+    let back = ["backend is in lists again", "kata"];
     assert_eq!(logged.lines(&back).len(), 1, "{}", logged.text());
     assert_eq!(backends_ready(&crate::faults::status(&rig).await), "");
 }

@@ -106,7 +106,7 @@ impl Walk<'_> {
         let told = self.problems.len();
         let fields = self.fields(fields, &BACKEND);
         let socket = self.text_in(&fields, "socket");
-        let list_timeout = self.text_in(&fields, "list_timeout");
+        let list_timeout = self.text_like(&fields, "list_timeout", "\"5s\"");
         let adopt = fields.get("adopt").and_then(|entry| self.boolean(entry));
         if socket.is_none() && self.problems.len() == told {
             let what = format!("backend {:?} has no socket", row.key);

@@ -64,7 +64,7 @@ fn learns(kind: Kind, lists: &[Bytes], ids: impl Fn(&[u8]) -> Option<Vec<String>
     for (backend, list) in lists.iter().enumerate() {
         let learned = owners.learn(kind, backend, list, owners.mark());
         let Some(ids) = ids(list) else {
-            // What stands before a fault is learned, and prost does not say what that is.
+            // What the switch does not read may be at fault.
             return;
         };
         // Nobody has created any through the switch.

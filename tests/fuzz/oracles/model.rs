@@ -2,7 +2,7 @@
 
 use arbitrary::{Result, Unstructured};
 use criswitch::cri;
-use criswitch::owners::{BackendId, Mark, Owner, Owners, PodNames};
+use criswitch::owners::{BackendId, Claim, Mark, Owner, Owners, PodNames};
 use criswitch::rpc::{Kind, SEEN_ANNOTATION};
 use prost::Message;
 
@@ -70,8 +70,10 @@ impl Model {
             created_at: u.int_in_range(0..=3)?,
         };
         let (mark, asked) = self.asked(u)?;
-        self.owners.own_pod(&id, backend, names.clone(), mark);
-        if !self.was_removed(&id, asked) {
+        let claim = self.owners.own_pod(&id, backend, names.clone(), mark);
+        let wanted = self.claim(Kind::Pod, &id, backend);
+        assert_eq!(claim, wanted);
+        if claim.is_none() && !self.was_removed(&id, asked) {
             self.create(Kind::Pod, id, backend, names, String::new());
         }
         Ok(())
@@ -80,11 +82,24 @@ impl Model {
     fn own_container(&mut self, u: &mut Unstructured<'_>, backend: BackendId) -> Result<()> {
         let (id, pod) = (messages::text(u)?, messages::text(u)?);
         let (mark, asked) = self.asked(u)?;
-        self.owners.own_container(&id, backend, &pod, mark);
-        if !self.was_removed(&id, asked) && !self.was_removed(&pod, asked) {
+        let claim = self.owners.own_container(&id, backend, &pod, mark);
+        let wanted = self.claim(Kind::Container, &id, backend);
+        assert_eq!(claim, wanted);
+        let was_removed = self.was_removed(&id, asked) || self.was_removed(&pod, asked);
+        if claim.is_none() && !was_removed {
             self.create(Kind::Container, id, backend, PodNames::default(), pod);
         }
         Ok(())
+    }
+
+    /// Nobody takes what another created.
+    fn claim(&self, kind: Kind, id: &str, backend: BackendId) -> Option<Claim> {
+        let is_anothers = |row: &&Row| row.id == id && row.created && row.backend != backend;
+        let row = self.of(kind).find(is_anothers)?;
+        Some(Claim {
+            id: id.to_owned(),
+            owner: row.backend,
+        })
     }
 
     fn create(&mut self, kind: Kind, id: String, backend: BackendId, names: PodNames, pod: String) {
@@ -121,12 +136,28 @@ impl Model {
         let kind = kind(u)?;
         let (mark, asked) = self.asked(u)?;
         self.owners.settle(kind, backend, mark);
-        for row in self.rows.iter_mut().filter(|row| row.kind == kind) {
+        let pods = self.lack(backend, asked, |row| row.kind == kind);
+        if kind == Kind::Pod {
+            self.lack(backend, asked, |row| {
+                row.kind == Kind::Container && pods.contains(&row.pod)
+            });
+        }
+        Ok(())
+    }
+
+    /// A backend has nothing of these any more that it has not shown since; the ids of those that are gone.
+    fn lack(
+        &mut self,
+        backend: BackendId,
+        asked: u64,
+        these: impl Fn(&Row) -> bool,
+    ) -> Vec<String> {
+        for row in self.rows.iter_mut().filter(|row| these(row)) {
             row.settle(backend, asked);
         }
-        let gone = |row: &Row| row.kind == kind && row.backend == backend && row.learned <= asked;
-        self.rows.retain(|row| !gone(row));
-        Ok(())
+        let gone = |row: &&mut Row| these(row) && row.backend == backend && row.learned <= asked;
+        let gone = self.rows.extract_if(.., |row| gone(&row));
+        gone.map(|row| row.id).collect()
     }
 
     /// When a list was asked for: at a moment that was marked, else now.
@@ -143,21 +174,22 @@ impl Model {
             items.push(listed_pod(u)?);
         }
         let (mark, asked) = self.asked(u)?;
-        self.moments += 1;
+        let list = cri::ListPodSandboxResponse {
+            items: items.clone(),
+        };
+        if !self.learn(u, Kind::Pod, backend, list.encode_to_vec(), mark)? {
+            return Ok(());
+        }
         for pod in &items {
+            let seen = pod.annotations.get(SEEN_ANNOTATION);
             let names = PodNames {
                 uid: pod.metadata.clone().unwrap_or_default().uid,
-                seen: pod
-                    .annotations
-                    .get(SEEN_ANNOTATION)
-                    .cloned()
-                    .unwrap_or_default(),
+                seen: seen.cloned().unwrap_or_default(),
                 created_at: pod.created_at.max(0).unsigned_abs(),
             };
             self.see(Kind::Pod, &pod.id, backend, asked, (names, String::new()));
         }
-        let list = cri::ListPodSandboxResponse { items };
-        self.learn(u, Kind::Pod, backend, list.encode_to_vec(), mark)
+        Ok(())
     }
 
     fn list_containers(&mut self, u: &mut Unstructured<'_>, backend: BackendId) -> Result<()> {
@@ -170,17 +202,20 @@ impl Model {
             });
         }
         let (mark, asked) = self.asked(u)?;
-        self.moments += 1;
-        for container in &containers {
-            let pod = container.pod_sandbox_id.clone();
-            let more = (PodNames::default(), pod);
+        let list = cri::ListContainersResponse {
+            containers: containers.clone(),
+        };
+        if !self.learn(u, Kind::Container, backend, list.encode_to_vec(), mark)? {
+            return Ok(());
+        }
+        for container in containers {
+            let more = (PodNames::default(), container.pod_sandbox_id);
             self.see(Kind::Container, &container.id, backend, asked, more);
         }
-        let list = cri::ListContainersResponse { containers };
-        self.learn(u, Kind::Container, backend, list.encode_to_vec(), mark)
+        Ok(())
     }
 
-    /// A list that breaks off behind its last item is learned all the same, and said to be broken.
+    /// A list that breaks off behind its last item is said to be broken, and nothing of it is learned.
     fn learn(
         &mut self,
         u: &mut Unstructured<'_>,
@@ -188,14 +223,15 @@ impl Model {
         backend: BackendId,
         mut list: Vec<u8>,
         asked: Mark,
-    ) -> Result<()> {
+    ) -> Result<bool> {
+        self.moments += 1;
         let cut_off = u.ratio(1, 8)?;
         if cut_off {
             list.push(1 << 3 | 2);
         }
         let learned = self.owners.learn(kind, backend, &list, asked);
         assert_eq!(learned.is_err(), cut_off);
-        Ok(())
+        Ok(!cut_off)
     }
 
     fn see(

@@ -79,7 +79,7 @@ new = \"$DIR/containerd-2.sock\""
 @test "the default moves by SIGHUP: new pods go to the new containerd, the others stay where they are" {
   sed -e 's/^runc = "old"/runc = "new"/' -e '1i watch = true' "$LIVE/criswitch.toml" | write criswitch.toml
   equal "what has changed" "$(printf '%s\n' 'handler moved: runc from old to new' \
-    'backend draining: old, which owns 2 pods and 2 containers' 'settings changed')" \
+    'backend draining: old, which owns 2 pods and 2 containers' 'settings changed: watch')" \
     "$(what_changed kill -HUP "$(cat "$DIR/live.pid")")"
   equal "version" "$(crictl_at 2 version)" "$(live version)"
   new_service fourth ""
@@ -111,7 +111,8 @@ with_old() {
 @test "a containerd that no file names any more is kept for its pod, with the line that a restart would need" {
   line="old = \"$DIR/containerd-1.sock\""
   equal "what has changed" "backend draining: old, which owns 1 pod and 1 container
-until old is gone a restart needs under [backends]: $line" "$(what_changed without_old)"
+until old is gone a restart needs under [backends]:
+  $line" "$(what_changed without_old)"
   equal "old" "[true,1,$(jq -c . <<<"\"${line//\"/\\\"}\"")]" "$(backend_has old '[.draining, .pods, .restartNeeds]')"
   the_pods second third fourth
   nobody_noticed second third fourth

@@ -45,7 +45,7 @@ reloaded_after() {
 what_changed() {
   local count
   count=$(own_info | jq .reloads.count) && "$@" && wait_for 20 "a reload" reloaded_after "$count" || return
-  own_info | jq -r '.reloads.last | .problems // .changes.lines[]'
+  own_info | jq -r '.reloads.recent[-1] | .problems // .changes.lines[]'
 }
 
 # own_info: what the switch tells of itself.

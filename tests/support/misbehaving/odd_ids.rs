@@ -2,6 +2,9 @@
 //!
 //! They end up in logs, errors and JSON, and are keys here.
 
+use criswitch::cri;
+use criswitch::owners::LONGEST_ID;
+
 use super::{Reply, containers, fine};
 
 pub const ODD_IDS: &[&str] = &[
@@ -18,4 +21,14 @@ pub const ODD_IDS: &[&str] = &[
 
 pub fn odd_ids(rpc: &str) -> Option<Reply> {
     (rpc == "ListContainers").then(|| fine(&containers(ODD_IDS.iter().copied())))
+}
+
+/// Longer than any that is remembered.
+pub fn long_ids(rpc: &str) -> Option<Reply> {
+    let id = "x".repeat(LONGEST_ID + 1);
+    match rpc {
+        "ListContainers" => Some(fine(&containers([&*id]))),
+        "RunPodSandbox" => Some(fine(&cri::RunPodSandboxResponse { pod_sandbox_id: id })),
+        _ => None,
+    }
 }

@@ -1,0 +1,31 @@
+//! Whether metrics have a socket of their own: serving there replaces what has that path.
+
+use super::{Check, Known, with_socket};
+use crate::address::Address;
+use crate::config::key::Key;
+use crate::config::metrics::MetricsListen;
+
+impl Check<'_> {
+    pub(super) fn metrics_apart(
+        &mut self,
+        metrics: Option<&MetricsListen>,
+        listen: Option<&Address>,
+        known: &[Known],
+    ) {
+        let row = self.written.key(Key::MetricsListen);
+        let text = row.and_then(|row| row.value.as_ref());
+        let (Some(MetricsListen::Socket(socket)), Some(text)) = (metrics, text) else {
+            return;
+        };
+        let what = if listen.is_some_and(|listen| listen.resolved() == socket.resolved()) {
+            format!("{socket} is the socket for the CRI (\"listen\")")
+        } else if let Some(backend) = with_socket(known, Some(socket)) {
+            let (name, place) = (&backend.name.value, &backend.name.place);
+            format!("{socket} is the socket of the backend {name:?} at {place}")
+        } else {
+            return;
+        };
+        self.problems
+            .tell(&text.place, what, "\"/run/criswitch/metrics.sock\"");
+    }
+}

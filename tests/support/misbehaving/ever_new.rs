@@ -1,0 +1,50 @@
+//! Lists that show other ids each time: whole ones, such as break off, and answers to a filter.
+//!
+//! A runtime that makes its ids anew whenever it is asked would fill whoever remembers them.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use criswitch::cri;
+use futures_util::{StreamExt, stream};
+use http_body::Frame;
+
+use super::{Reply, containers, end, fine, of_frames};
+use crate::support::frame;
+
+/// How many there are in each stream; in a list, of which less fits into one message, half as many.
+pub const EVER_NEW: usize = 20_000;
+const A_MESSAGE: usize = 1000;
+
+pub fn ever_new(rpc: &str) -> Option<Reply> {
+    match rpc {
+        "StreamPodSandboxes" => Some(streamed("0")),
+        "ListContainers" => {
+            let ids: Vec<_> = ids(EVER_NEW / 2).collect();
+            Some(fine(&containers(ids.iter().map(String::as_str))))
+        }
+        _ => None,
+    }
+}
+
+pub fn ever_new_and_broken_off(rpc: &str) -> Option<Reply> {
+    (rpc == "StreamPodSandboxes").then(|| streamed("13"))
+}
+
+fn streamed(status: &'static str) -> Reply {
+    let pod = |id| cri::PodSandbox {
+        id,
+        ..Default::default()
+    };
+    let message = move |_| {
+        let pod_sandboxes = ids(A_MESSAGE).map(pod).collect();
+        Frame::data(frame(&cri::StreamPodSandboxesResponse { pod_sandboxes }))
+    };
+    let messages = (0..EVER_NEW / A_MESSAGE).map(message);
+    of_frames(stream::iter(messages).chain(stream::iter([end(status)])))
+}
+
+fn ids(count: usize) -> impl Iterator<Item = String> {
+    static GIVEN: AtomicUsize = AtomicUsize::new(0);
+    let first = GIVEN.fetch_add(count, Ordering::Relaxed);
+    (first..first + count).map(|number| format!("{number:064}"))
+}

@@ -1,0 +1,62 @@
+//! A backend that is taken to hang because a probe got lost, and answers all else: it is ready again before long.
+
+use std::path::Path;
+use std::time::Duration;
+
+use criswitch::cri;
+use tonic::Code;
+
+use crate::calls::send;
+use crate::faults::{told_of, until_state};
+use crate::support::misbehaving::{CONTAINER, Misbehaving, lost_version};
+use crate::support::{Rig, Sim, frame};
+
+/// Longer than an idle backend is not looked at, and then may take for a probe.
+const FOUND_OUT: Duration = Duration::from_secs(9);
+/// When a probe that was not answered is followed by another.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// The clock goes on as far as whoever waits for it lets it.
+async fn wait(time: Duration) {
+    tokio::time::pause();
+    tokio::time::sleep(time).await;
+    tokio::time::resume();
+}
+
+/// The backend `bad` is unresponsive: two probes were lost, as none would be any more.
+async fn after_two_lost_probes() -> (Rig, Misbehaving) {
+    let mut bad = None;
+    let rig = Rig::with_config([Sim::new("runc")], |directory| {
+        let socket = Path::new(directory).join("bad.sock");
+        bad = Some(Misbehaving::serve_on(&socket, lost_version));
+        let socket = socket.display();
+        format!("default = 'runc'\n[handlers]\nrunc = '{directory}/runc.sock'\nbad = '{socket}'")
+    });
+    let rig = rig.await;
+    until_state(&rig, "bad", "ready").await;
+    let bad = bad.unwrap();
+    bad.misbehave();
+    wait(FOUND_OUT).await;
+    assert_eq!(told_of(&rig, "bad").await["state"], "unresponsive");
+    bad.behave();
+    (rig, bad)
+}
+
+#[tokio::test]
+async fn another_probe_follows_after_a_while() {
+    let (rig, _bad) = after_two_lost_probes().await;
+    wait(AGAIN).await;
+    until_state(&rig, "bad", "ready").await;
+}
+
+#[tokio::test]
+async fn the_answer_to_a_clients_call_tells_as_much_at_once() {
+    let (rig, _bad) = after_two_lost_probes().await;
+    let container = cri::ContainerStatusRequest {
+        container_id: CONTAINER.to_owned(),
+        verbose: false,
+    };
+    let reply = send(&rig, "ContainerStatus", frame(&container)).await;
+    assert_eq!(reply.code(), Code::Ok);
+    until_state(&rig, "bad", "ready").await;
+}

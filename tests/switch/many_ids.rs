@@ -1,0 +1,104 @@
+//! What is remembered of a backend's pods and containers has an end, whatever it lists.
+
+use std::path::Path;
+
+use criswitch::owners::MOST;
+use tonic::Code;
+
+use crate::calls::{part, send, text_of};
+use crate::faults::{names, told_of};
+use crate::support::misbehaving::*;
+use crate::support::{RawReply, Rig, Sim, frame_raw};
+
+/// A runtime with one pod and one that misbehaves from now on, whose streams are longer than what is kept.
+async fn beside(misbehaviour: Misbehaviour) -> (Rig, Misbehaving) {
+    let mut bad = None;
+    let rig = Rig::with_config([Sim::new("runc")], |directory| {
+        let socket = Path::new(directory).join("bad.sock");
+        bad = Some(Misbehaving::serve_on(&socket, misbehaviour));
+        format!(
+            "default = 'runc'\nmax_message = '1MiB'\n
+            [handlers]\nrunc = '{directory}/runc.sock'\nbad = '{}'",
+            socket.display()
+        )
+    });
+    let (rig, bad) = (rig.await, bad.unwrap());
+    rig.run("runc", "web").await;
+    rig.pods().await.unwrap();
+    bad.misbehave();
+    (rig, bad)
+}
+
+async fn stream(rig: &Rig) -> RawReply {
+    send(rig, "StreamPodSandboxes", frame_raw(b"")).await
+}
+
+/// How many the backend is known to have.
+async fn known(rig: &Rig, what: &str) -> usize {
+    let told = told_of(rig, "bad").await;
+    told[what].as_u64().unwrap() as usize
+}
+
+/// Calls until the switch refuses to learn more.
+async fn until_refused(mut call: impl AsyncFnMut() -> RawReply) -> RawReply {
+    for _ in 0..4 * MOST / EVER_NEW {
+        let reply = call().await;
+        if text_of(&reply).contains("it lists more than") {
+            return reply;
+        }
+    }
+    panic!("never refused");
+}
+
+#[tokio::test]
+async fn pods_that_a_stream_too_long_to_be_kept_lacks_are_forgotten() {
+    let (rig, _bad) = beside(ever_new).await;
+    for _ in 0..3 {
+        let reply = stream(&rig).await;
+        assert_eq!(reply.code(), Code::Ok, "{}", text_of(&reply));
+        assert_eq!(known(&rig, "pods").await, EVER_NEW);
+    }
+}
+
+#[tokio::test]
+async fn streams_that_break_off_teach_no_more_than_a_backend_may_have() {
+    let (rig, _bad) = beside(ever_new_and_broken_off).await;
+    let refused = until_refused(async || stream(&rig).await).await;
+    assert_eq!(refused.code(), Code::Internal);
+    assert!(
+        text_of(&refused).contains("\"bad\""),
+        "{}",
+        text_of(&refused)
+    );
+    assert!((MOST..2 * MOST).contains(&known(&rig, "pods").await));
+    // A whole list tells what is true of all that.
+    assert_eq!(rig.pods().await.unwrap().len(), 2);
+    assert_eq!(known(&rig, "pods").await, 1);
+    assert!(!text_of(&stream(&rig).await).contains("it lists more than"));
+}
+
+#[tokio::test]
+async fn answers_to_filters_teach_no_more_than_a_backend_may_have() {
+    let (rig, _bad) = beside(ever_new).await;
+    let exited = frame_raw(&part(1, part(2, vec![1 << 3, 2])));
+    let refused = until_refused(async || send(&rig, "ListContainers", exited.clone()).await);
+    assert_eq!(refused.await.code(), Code::Internal);
+    let known = known(&rig, "containers").await;
+    assert!((MOST..2 * MOST).contains(&known), "{known}");
+}
+
+#[tokio::test]
+async fn an_id_that_is_too_long_fails_the_call_that_brings_it_and_is_not_remembered() {
+    let (rig, _bad) = beside(long_ids).await;
+    let refused = rig.containers().await.unwrap_err();
+    let run = rig.try_run("bad", "web").await.unwrap_err();
+    for status in [refused, run] {
+        assert_eq!(status.code(), Code::Internal, "{status}");
+        let text = status.message();
+        assert!(text.contains("\"bad\"") && text.contains("1024"), "{text}");
+    }
+    assert_eq!(known(&rig, "pods").await, 1);
+    assert_eq!(known(&rig, "containers").await, 1);
+    assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
+    rig.run("runc", "another").await;
+}
