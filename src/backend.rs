@@ -294,7 +294,12 @@ impl Backend {
         self.suspected.notified().await;
     }
 
-    /// Waits until it begins to answer a client's call.
+    /// It answers a client's call, for who waits for that just now.
+    pub(crate) fn is_heard(&self) {
+        self.heard.notify_waiters();
+    }
+
+    /// Waits until it answers a client's call.
     pub(crate) async fn heard(&self) {
         self.heard.notified().await;
     }

@@ -22,7 +22,6 @@ impl Switch {
     pub(crate) async fn greet(&self, backend: &Arc<Backend>, wire: &Wire) -> Result<(), Status> {
         Switch::version(backend, wire).await?;
         self.list(backend, Some(wire)).await?;
-        backend.caught_up();
         if self.has(backend) {
             self.question.listed(backend.id);
         }
@@ -38,7 +37,10 @@ impl Switch {
         told.unwrap_or_else(|_| {
             backend.owe();
             Ok(())
-        })
+        })?;
+        // Until now its lists of before stood in for it.
+        backend.caught_up();
+        Ok(())
     }
 
     /// Asks a backend for its version, which any that works answers at once.

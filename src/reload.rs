@@ -60,9 +60,9 @@ impl Reloads {
     }
 
     fn remember(&mut self, outcome: &Outcome) {
-        let has_changed = self.last.as_ref().is_some_and(|last| last.result.is_ok());
-        let changes_nothing = outcome.result.as_ref().is_ok_and(Changes::is_empty);
-        if !(has_changed && changes_nothing) {
+        let changes = |outcome: &Outcome| outcome.result.as_ref().ok().map(|it| !it.is_empty());
+        let has_changed = self.last.as_ref().and_then(changes) == Some(true);
+        if !(has_changed && changes(outcome) == Some(false)) {
             self.last = Some(outcome.clone());
         }
         if self.recent.len() == RECENT {
@@ -265,6 +265,8 @@ fn quoted(config: &Config, key: Key) -> String {
     let value = config.setting(key);
     match key {
         Key::AllowUids => value,
+        // Exactly.
+        Key::MaxMessage => format!("{} bytes", config.max_message),
         _ => format!("{value:?}"),
     }
 }

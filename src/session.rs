@@ -14,7 +14,7 @@ use tonic::Status;
 use crate::backend::{Backend, CLOSED, Wire, error_chain};
 use crate::dialer::{self, Connection, FileId};
 use crate::link::State;
-use crate::rpc::Row;
+use crate::rpc::{self, Row};
 use crate::switch::Switch;
 
 /// The least wait after a failed connection; doubled by each further one.
@@ -27,9 +27,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const LAST_CALLS: Duration = Duration::from_secs(3);
 /// How long a backend may take for a probe (`Version`) before it counts as hung; a busy one answers that at once.
 const PROBE_LIMIT: Duration = Duration::from_secs(3);
-/// How long a backend that hangs may take for a probe until there is another, at first: a single one may be lost. Then
-/// twice as long each time, since what it does not read stays with the switch.
-const PROBE_AGAIN: Duration = Duration::from_secs(30);
+/// How long a backend that hangs may take for a probe, or one that is late for what it has missed, until it is asked
+/// anew, at first: a single question may be lost. Then twice as long each time, since what it does not read stays with
+/// the switch.
+const ASK_AGAIN: Duration = Duration::from_secs(30);
 
 /// How a connection came to its end.
 struct End {
@@ -153,7 +154,7 @@ async fn life(
 
 /// Ends when a backend that hung has answered a probe, whatever it says, or a client's call.
 async fn sign_of_life(backend: &Backend, wire: &Wire) {
-    let mut patience = PROBE_AGAIN;
+    let mut patience = ASK_AGAIN;
     loop {
         tokio::select! {
             biased;
@@ -198,7 +199,10 @@ async fn probe(backend: &Backend, wire: &Wire) -> Result<(), Status> {
 /// Lists a new connection's images. They may be many, and pods do not wait for them: without them only what stands in
 /// for them is missing.
 async fn know_images(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallible {
-    switch.list_images(backend, wire).await.ok();
+    // Those that were late are asked for again anyway.
+    if !backend.known().is_late_with(&rpc::LIST_IMAGES) {
+        switch.list_images(backend, wire).await.ok();
+    }
     std::future::pending().await
 }
 
@@ -225,19 +229,24 @@ async fn ask_on(switch: &Arc<Switch>, backend: &Arc<Backend>, wire: &Wire) -> In
     }
 }
 
-/// Asks a backend again and again, until it has answered.
+/// Asks a backend again and again, until it has answered; a single question may be lost.
 async fn answered(
     switch: &Arc<Switch>,
     backend: &Arc<Backend>,
     wire: &Wire,
     row: &'static Row,
 ) -> &'static Row {
-    let mut failures = 0;
-    while switch.answers(backend, wire, row).await.is_err() {
-        failures += 1;
-        tokio::time::sleep(pause(&backend.name(), failures)).await;
+    let (mut failures, mut patience) = (0, ASK_AGAIN);
+    loop {
+        match tokio::time::timeout(patience, switch.answers(backend, wire, row)).await {
+            Ok(Ok(())) => return row,
+            Ok(Err(_)) => {
+                failures += 1;
+                tokio::time::sleep(pause(&backend.name(), failures)).await;
+            }
+            Err(_) => patience = patience.saturating_mul(2),
+        }
     }
-    row
 }
 
 /// Tells a backend that is there and has missed the runtime's configuration, until it has heard it.

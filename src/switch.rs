@@ -336,10 +336,12 @@ impl Switch {
         wire: Option<Wire>,
     ) -> Result<Answer, Status> {
         let (headers, body) = (call.reading_headers(), call.body.clone());
-        match wire {
-            Some(wire) => backend.ask_over(wire, call.row, &headers, body).await,
-            None => backend.ask(call.row, &headers, body).await,
-        }
+        let Some(wire) = wire else {
+            return backend.ask(call.row, &headers, body).await;
+        };
+        let answer = backend.ask_over(wire, call.row, &headers, body).await?;
+        backend.is_heard();
+        Ok(answer)
     }
 
     /// The reply to a call that was made then, learned from.

@@ -28,8 +28,7 @@ impl Backend {
     ) -> Result<http::Response<Incoming>, Status> {
         let wire = self.wire().await?;
         let response = self.call_over(wire, row, headers, body).await?;
-        // Only for who waits just now.
-        self.heard.notify_waiters();
+        self.is_heard();
         Ok(response)
     }
 
@@ -75,7 +74,7 @@ impl Backend {
     pub async fn ask(&self, row: &Row, headers: &HeaderMap, body: Bytes) -> Result<Answer, Status> {
         let wire = self.wire().await?;
         let answer = self.ask_over(wire, row, headers, body).await?;
-        self.heard.notify_waiters();
+        self.is_heard();
         Ok(answer)
     }
 

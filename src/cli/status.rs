@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use criswitch::address::Address;
+use criswitch::config::Problems;
 use criswitch::cri::{
     ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox, StatusResponse, VersionResponse,
 };
@@ -60,6 +61,11 @@ impl Status {
         let clear = terminal::width().map_or("", |_| CLEAR);
         loop {
             let asked = self.ask().await;
+            let asked = match asked {
+                // What the files say does not get better by a restart.
+                Err(error) if error.is::<Problems>() => return Err(error),
+                asked => asked,
+            };
             let text = match &asked {
                 Ok(answer) => self.text(answer)?,
                 Err(_) => String::new(),

@@ -1,14 +1,15 @@
-//! A backend that is taken to hang because a probe got lost, and answers all else: it is ready again before long.
+//! A backend that answers all but what got lost: it is ready again, and asked again, before long.
 
 use std::path::Path;
+use std::pin::pin;
 use std::time::Duration;
 
 use criswitch::cri;
 use tonic::Code;
 
 use crate::calls::send;
-use crate::faults::{told_of, until_state};
-use crate::support::misbehaving::{CONTAINER, Misbehaving, lost_version};
+use crate::faults::{self, told_of, until_state};
+use crate::support::misbehaving::{CONTAINER, Misbehaving, lost_list, lost_version};
 use crate::support::{Rig, Sim, frame};
 
 /// Longer than an idle backend is not looked at, and then may take for a probe.
@@ -59,4 +60,50 @@ async fn the_answer_to_a_clients_call_tells_as_much_at_once() {
     let reply = send(&rig, "ContainerStatus", frame(&container)).await;
     assert_eq!(reply.code(), Code::Ok);
     until_state(&rig, "bad", "ready").await;
+}
+
+#[tokio::test]
+async fn the_answer_to_a_call_that_creates_tells_as_much() {
+    let rig = faults::runc_and_kata().await;
+    rig.pods().await.unwrap();
+    let kata = rig.sim("kata");
+    kata.hold("Version");
+    kata.hold("RunPodSandbox");
+    let mut run = pin!(rig.try_run("kata", "web"));
+    let found = async {
+        wait(FOUND_OUT).await;
+        assert_eq!(told_of(&rig, "kata").await["state"], "unresponsive");
+        kata.release("RunPodSandbox");
+    };
+    let (ran, ()) = tokio::join!(&mut run, found);
+    ran.unwrap();
+    // It is greeted anew by that.
+    let versions = kata.calls("Version").len();
+    let greeted = kata.until(|journal| journal.calls_of("Version").count() > versions);
+    let greeted = tokio::time::timeout(AGAIN / 2, greeted).await;
+    greeted.expect("another probe was waited for");
+    kata.release("Version");
+    until_state(&rig, "kata", "ready").await;
+}
+
+#[tokio::test]
+async fn a_question_in_the_background_that_is_lost_is_asked_again() {
+    let mut bad = None;
+    let rig = Rig::with_config([Sim::new("runc")], |directory| {
+        let socket = Path::new(directory).join("bad.sock");
+        bad = Some(Misbehaving::serve_on(&socket, lost_list));
+        let socket = socket.display();
+        format!("default = 'runc'\n[handlers]\nrunc = '{directory}/runc.sock'\nbad = '{socket}'")
+    });
+    let (rig, bad) = (rig.await, bad.unwrap());
+    rig.pods().await.unwrap();
+    bad.misbehave();
+    tokio::time::pause();
+    // It is late, and asked in the background, which is lost too.
+    rig.pods().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    bad.behave();
+    assert!(told_of(&rig, "bad").await["staleListAgeSeconds"].is_u64());
+    tokio::time::sleep(AGAIN).await;
+    assert!(told_of(&rig, "bad").await["staleListAgeSeconds"].is_null());
 }

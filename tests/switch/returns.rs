@@ -34,6 +34,24 @@ async fn it_is_ready_when_it_has_been_listed_and_not_before() {
 }
 
 #[tokio::test]
+async fn what_stood_in_for_it_until_it_was_ready_does_so_no_more() {
+    let rig = runc_and_kata().await;
+    rig.run("kata", "web").await;
+    rig.pods().await.unwrap();
+    stopped(&rig, "kata").await;
+    let kata = rig.sim("kata");
+    // It has been listed by then.
+    kata.hold("RuntimeConfig");
+    kata.start();
+    kata.until(|journal| journal.held == ["RuntimeConfig"])
+        .await;
+    assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
+    kata.release("RuntimeConfig");
+    let told = until_state(&rig, "kata", "ready").await;
+    assert!(told["staleListAgeSeconds"].is_null(), "{told}");
+}
+
+#[tokio::test]
 async fn what_vanished_meanwhile_is_forgotten() {
     let rig = runc_and_kata().await;
     let (pod, container) = rig.run("kata", "web").await;

@@ -57,6 +57,8 @@ fn judge_unit(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
         .flat_map(|folder| root.files_in(folder, "conf"))
         .collect();
     files.sort_by_key(|path| path.file_name().map(ToOwned::to_owned));
+    // The first, an administrator's, hides one of the same name.
+    files.dedup_by(|later, first| later.file_name() == first.file_name());
     files.insert(0, unit);
     let mut held = Vec::new();
     for file in &files {

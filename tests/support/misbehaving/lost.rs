@@ -1,4 +1,4 @@
-//! A `Version` whose end never comes, while the runtime answers all else.
+//! A reply whose end never comes, while the runtime answers all else.
 //!
 //! Whoever takes that for a runtime that hangs must find out again that it does not.
 
@@ -8,4 +8,8 @@ use super::{Reply, of_frames};
 
 pub fn lost_version(rpc: &str) -> Option<Reply> {
     (rpc == "Version").then(|| of_frames(stream::pending()))
+}
+
+pub fn lost_list(rpc: &str) -> Option<Reply> {
+    (rpc == "ListPodSandbox").then(|| of_frames(stream::pending()))
 }
