@@ -4,7 +4,6 @@
 
 mod absence;
 mod calls;
-mod creating;
 
 pub use calls::own_headers;
 
@@ -66,8 +65,6 @@ pub struct Backend {
     owed: Notify,
     /// Calls sent since it hangs, or since it last answered one.
     unanswered: AtomicUsize,
-    /// Calls under way that make a pod.
-    creating: AtomicUsize,
     /// It takes part in what all backends are asked.
     joined: AtomicBool,
     /// It is not to be connected to any more.
@@ -118,7 +115,6 @@ impl Backend {
             missed: Notify::new(),
             owed: Notify::new(),
             unanswered: AtomicUsize::new(0),
-            creating: AtomicUsize::new(0),
             joined: AtomicBool::new(false),
             gone: watch::Sender::new(false),
             settings: Mutex::new(Settings::of(config)),
@@ -163,6 +159,8 @@ impl Backend {
     /// Ends its session once the calls in flight are done.
     pub(crate) fn close(&self) {
         self.gone.send_replace(true);
+        // Who waits for a connection looks again.
+        self.link.send_modify(|_| {});
     }
 
     /// Waits until the table does not have it any more.
@@ -250,7 +248,7 @@ impl Backend {
         let mut link = self.link.subscribe();
         let changed = link.wait_for(|now| match now.state {
             State::Ready(_) | State::Unresponsive(..) => true,
-            State::Connecting | State::Down(_) => now.failures > failures,
+            State::Connecting | State::Down(_) => now.failures > failures || *self.gone.borrow(),
         });
         match changed.await.map(|link| link.state.clone()) {
             Ok(State::Unresponsive(_, cause)) if !self.has_joined() => {
@@ -258,7 +256,7 @@ impl Backend {
             }
             Ok(State::Ready(wire) | State::Unresponsive(wire, _)) => Ok(wire),
             Ok(State::Down(cause)) => Err(self.unavailable(&cause)),
-            _ => Err(self.unavailable("not connected")),
+            _ => Err(self.unavailable(CLOSED)),
         }
     }
 

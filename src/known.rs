@@ -23,8 +23,6 @@ pub struct Known {
     pub lists: Lists,
     /// When it last answered anything.
     pub(crate) answered: Option<Instant>,
-    /// When a call that makes a pod there ended unheard, until a list has told what came of it.
-    pub(crate) unsettled: Option<Instant>,
     /// How many lists its last known ones have stood in for it in.
     pub stood_in: u64,
     /// How many lists it was left out of.

@@ -1,5 +1,6 @@
 //! What replies teach: owners, images, and the names that pods' handlers have in the table.
 
+use std::slice;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -116,7 +117,7 @@ impl Switch {
             self.owners().settle(kind, backend.id, asked.mark);
         }
         if list == List::Pods {
-            backend.listed_pods(asked.at);
+            self.owners().settle_creating(backend.id, asked.at);
         }
         self.let_go();
     }
@@ -131,10 +132,7 @@ impl Switch {
     ) -> Result<&'a str, Status> {
         let id = created(backend, reply, id)?;
         telemetry::note_id(Kind::Pod, id);
-        // A configuration that cannot be read names no pod, and the backend took it all the same.
-        let request = call.message();
-        let names = wire::bytes(&request, config).and_then(PodNames::of_config);
-        let names = names.unwrap_or_default();
+        let names = pod_names(call, config);
         let claim = self.owners().own_pod(id, backend.id, names, asked.mark);
         self.refuse_claim(claim, backend)?;
         Ok(id)
@@ -155,14 +153,11 @@ impl Switch {
 
     /// A backend gives an id that another has given for something that is there: a call for it would go to that one.
     fn refuse_claim(&self, claim: Option<Claim>, backend: &Backend) -> Result<(), Status> {
-        let Some(Claim { id, owner }) = claim else {
+        let Some(claim) = claim else {
             return Ok(());
         };
-        let (name, owner, id) = (backend.name(), self.name_of(owner), status::shown(&id));
-        tracing::warn!(
-            backend = %name, %owner, id,
-            "a second backend gives an id that another created through the switch; it stays with that one"
-        );
+        self.warn_of(slice::from_ref(&claim), backend);
+        let (id, owner) = (status::shown(&claim.id), self.name_of(claim.owner));
         let cause =
             format!("it created something with the id {id:?}, which is backend {owner:?}'s");
         Err(backend.bad_reply(&cause))
@@ -213,7 +208,8 @@ impl Switch {
         self.live.borrow().backend(backend.id).is_ok()
     }
 
-    /// A backend lists what others made through the switch: that is either one runtime under two sockets, or a lie.
+    /// A backend lists or gives what others made through the switch: that is either one runtime under two sockets, or a
+    /// lie.
     fn warn_of(&self, claims: &[Claim], backend: &Backend) {
         let Some(Claim { id, owner }) = claims.first() else {
             return;
@@ -221,7 +217,7 @@ impl Switch {
         let (name, owner, ids) = (backend.name(), self.name_of(*owner), claims.len());
         tracing::warn!(
             backend = %name, %owner, ids, first = status::shown(id),
-            "a second backend lists what another created through the switch; it stays with that one"
+            "a second backend has what another created through the switch; it stays with that one"
         );
     }
 
@@ -261,6 +257,14 @@ pub(crate) fn asks_for_all(request: &[u8]) -> bool {
     let is_empty_filter =
         |field: Field<'_>| field.number == LIST_FILTER && field.bytes().is_ok_and(<[u8]>::is_empty);
     wire::fields(request).all(|field| field.is_ok_and(is_empty_filter))
+}
+
+/// What a pod is called that `call` makes. A configuration that cannot be read names none, and a backend may take it all
+/// the same.
+pub(crate) fn pod_names(call: &Call, config: Path) -> PodNames {
+    let request = call.message();
+    let names = wire::bytes(&request, config).and_then(PodNames::of_config);
+    names.unwrap_or_default()
 }
 
 /// The id of what a backend created.

@@ -3,6 +3,7 @@
 //! A whole list shows one moment, and pods may have come since: [`Owners::mark`] names that moment, and
 //! [`Owners::settle`] forgets only what was not learned after it.
 
+mod creations;
 mod entries;
 mod names;
 #[cfg(test)]
@@ -10,8 +11,11 @@ mod tests;
 
 use std::collections::{HashSet, VecDeque};
 
+use tokio::time::Instant;
+
 use crate::rpc::Kind;
 use crate::wire::{self, Malformed};
+use creations::Creations;
 use entries::{
     Entries, Entry, claim, count, is_full, is_of, learn, of, settle, with_prefix, would_lose,
 };
@@ -79,6 +83,7 @@ pub struct Owners {
     removed: VecDeque<Removed>,
     pods: Entries<PodNames>,
     containers: Entries<String>,
+    creations: Creations,
 }
 
 /// Something that was removed.
@@ -142,6 +147,22 @@ impl Owners {
             at: self.clock,
             more,
         }
+    }
+
+    /// A call that makes a pod of `uid` at `backend` begins, to be ended by [`Owners::end_creating`].
+    pub fn begin_creating(&mut self, backend: BackendId, uid: &str) {
+        self.creations.begin(backend, uid);
+    }
+
+    /// It has ended: at the time `unheard`, if that left it open what it made.
+    pub fn end_creating(&mut self, backend: BackendId, uid: &str, unheard: Option<Instant>) {
+        self.creations.end(backend, uid, unheard);
+    }
+
+    /// A whole list of the pods of `backend`, asked for then, has been learned: it tells what calls made whose end
+    /// nobody heard, if they ended long enough before.
+    pub fn settle_creating(&mut self, backend: BackendId, asked: Instant) {
+        self.creations.listed(backend, asked);
     }
 
     /// The pod or container was removed; a pod takes its containers with it.
@@ -242,15 +263,14 @@ impl Owners {
         }
     }
 
-    /// The backends that own pods of this uid, in no order; a pod that was made anew may have left one behind on
-    /// another backend.
+    /// The backends that own pods of this uid, in no order, and then also those that may have one that nobody knows of; a
+    /// pod that was made anew may have left one behind on another backend.
     pub fn with_uid(&self, uid: &str) -> Vec<BackendId> {
-        let mut backends: Vec<_> = self
-            .pods
-            .values()
-            .filter(|pod| pod.more.uid == uid)
-            .map(|pod| pod.backend)
-            .collect();
+        let known = self.pods.values().filter(|pod| pod.more.uid == uid);
+        let mut backends: Vec<_> = known.map(|pod| pod.backend).collect();
+        if !backends.is_empty() {
+            backends.extend(self.creations.with_uid(uid));
+        }
         backends.sort_unstable();
         backends.dedup();
         backends
@@ -301,10 +321,12 @@ impl Owners {
         }
     }
 
-    /// Whether something that `backend` has would be nobody's without it, if of the others those remain of which
-    /// `remains` is true.
+    /// Whether something that `backend` has or may have would be nobody's without it, if of the others those remain of
+    /// which `remains` is true.
     pub fn would_lose(&self, backend: BackendId, remains: &impl Fn(BackendId) -> bool) -> bool {
-        would_lose(&self.pods, backend, remains) || would_lose(&self.containers, backend, remains)
+        would_lose(&self.pods, backend, remains)
+            || would_lose(&self.containers, backend, remains)
+            || self.creations.is_at(backend)
     }
 
     /// `backend` is gone: what another lists too is that one's.

@@ -199,7 +199,7 @@ impl Switch {
             return true;
         }
         let remains = |id| others.iter().any(|other| other.id == id);
-        self.owners().would_lose(backend.id, &remains) || backend.may_have_unknown()
+        self.owners().would_lose(backend.id, &remains)
     }
 
     /// How many pods and containers a backend owns; nobody knows before it has been listed.

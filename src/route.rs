@@ -126,7 +126,7 @@ impl Known<'_> {
         ))
     }
 
-    /// The backends that have pods of `uid`; all of them while one may have a pod that was never seen.
+    /// The backends that may have pods of `uid`: all of them where none is known, or while one was never listed.
     fn of_uid(&self, uid: &str) -> Vec<BackendId> {
         match self.owners.with_uid(uid) {
             backends if self.complete && !backends.is_empty() => backends,

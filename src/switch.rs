@@ -2,6 +2,7 @@
 //!
 //! Nothing is spawned for a call, so a client that goes away takes its calls at the backends with it.
 
+mod creating;
 mod target;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +24,7 @@ use crate::dialer::Dialer;
 use crate::ending::Ending;
 use crate::events::Events;
 use crate::images::LastAnswers;
-use crate::learn::Asked;
+use crate::learn::{Asked, pod_names};
 use crate::live::Live;
 use crate::memory::{Memory, Unread};
 use crate::owners::{BackendId, Owners};
@@ -292,10 +293,10 @@ impl Switch {
         backend: &Arc<Backend>,
         of: Option<(Kind, &str)>,
     ) -> Result<Reply, Failed> {
-        if !matches!(call.row.then, Then::OwnPod(..) | Then::OwnRestored(..)) {
+        let (Then::OwnPod(_, config) | Then::OwnRestored(.., config)) = call.row.then else {
             return self.pass(call, backend, of).await;
-        }
-        let mut creating = backend.creating();
+        };
+        let mut creating = self.creating(backend.id, pod_names(call, config).uid);
         // What is not sent makes nothing.
         let wire = backend.wire().await?;
         creating.sent();

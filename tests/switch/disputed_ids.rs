@@ -81,7 +81,7 @@ async fn who_lists_what_another_created_is_told_once_and_both_by_name() {
     for _ in 0..3 {
         rig.pods().await.unwrap();
     }
-    let words = ["WARN", "lists what another created", "gvisor", "kata", &pod];
+    let words = ["WARN", "has what another created", "gvisor", "kata", &pod];
     assert_eq!(logged.lines(&words).len(), 1, "{}", logged.text());
 }
 
@@ -108,7 +108,7 @@ async fn who_gives_an_id_that_another_created_does_not_get_it() {
         assert!(rig.sim("gvisor").calls(rpc).is_empty(), "{rpc}");
         assert_eq!(rig.sim("kata").calls(rpc).len(), 1, "{rpc}");
     }
-    let words = ["WARN", "gives an id that another created", "gvisor", "kata"];
+    let words = ["WARN", "has what another created", "gvisor", "kata"];
     assert_eq!(logged.lines(&words).len(), 3, "{}", logged.text());
 }
 

@@ -1,7 +1,7 @@
 //! Lists narrowed to one pod or container: its owner alone is asked.
 
 use criswitch::cri;
-use tonic::Code;
+use tonic::{Code, Status};
 
 use crate::calls::{By, Narrowed, assert_names_the_dead, holds, narrowed_to, send, stopped};
 use crate::questions::{Since, settled, settled_at};
@@ -130,6 +130,24 @@ async fn a_list_by_uid_shows_the_pods_of_every_backend_that_has_one() {
             assert!(holds(&reply, id), "{list:?}");
         }
         assert_eq!(rig.sim("third").calls(list.rpc).len(), before, "{list:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_list_by_uid_shows_what_a_failed_run_left_behind_on_another_backend() {
+    let known = known().await;
+    let runc = known.rig.sim("runc");
+    runc.fail("RunPodSandbox", Status::unknown("no network"));
+    known.rig.try_run("runc", "web").await.unwrap_err();
+    runc.heal("RunPodSandbox");
+    let left = Client::new(&runc.socket()).run_pod("runc", "web").await;
+    let left = left.unwrap();
+    for list in &known.lists {
+        let reply = send(&known.rig, list.rpc, list.request.clone()).await;
+        known.assert_listed(list, &reply);
+        if list.by == By::Uid && list.rpc.contains("Pod") {
+            assert!(holds(&reply, &left), "{list:?}");
+        }
     }
 }
 

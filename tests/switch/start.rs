@@ -158,6 +158,31 @@ async fn a_pod_is_run_by_a_backend_that_is_there_while_the_others_are_waited_for
     until_state(&rig, "kata", "ready").await;
 }
 
+#[tokio::test]
+async fn the_first_calls_do_not_wait_for_a_backend_that_a_reload_takes_away() {
+    let sims = ["runc", "kata"].map(Sim::new);
+    let [runc, kata] = &sims;
+    runc.hold("ListPodSandbox");
+    kata.hold("RuntimeConfig");
+    let keys = "start_wait = \"1h\"";
+    let rig = node(keys, sims.clone()).await;
+    let change = async {
+        // It comes behind the other call on one connection.
+        rig.try_run("nosuch", "web").await.unwrap_err();
+        kata.until(|journal| journal.held == ["RuntimeConfig"])
+            .await;
+        tokio::time::pause();
+        let begun = Instant::now();
+        let outcome = rig.reload(|directory| text(keys, &sims[..1], directory));
+        assert_eq!(outcome.result.unwrap().backends_gone, ["kata"]);
+        runc.release("ListPodSandbox");
+        begun
+    };
+    let (status, begun) = tokio::join!(status(&rig), change);
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    assert!(!backends_ready(&status).contains("\"runc\""));
+}
+
 async fn until_running(rig: &Rig) {
     crate::wait::until(async || (**rig).run_pod("runc", "first").await.is_ok()).await;
 }

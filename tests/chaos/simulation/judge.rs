@@ -100,6 +100,10 @@ pub fn judge(
         // What others were asked on its account may not have been read.
         truth.offers.iter_mut().for_each(Offers::lose);
     }
+    if matches!(reply.code, Some(Code::Ok | Code::InvalidArgument)) {
+        // All is known of what it has made.
+        truth.creating.retain(|(call, _)| *call != asked.call.id);
+    }
     if reply.code == Some(Code::Ok) {
         truth.used(asked.call.id);
         note(asked, reply, truth);

@@ -130,6 +130,8 @@ pub struct Truth {
     /// Moments at which all that was sent had arrived.
     pub arrivals: Vec<Moment>,
     pub updates: Updates,
+    /// The calls that make a pod, and its uid: those under way, and those that may have left one that nobody was told of.
+    pub creating: Vec<(CallId, String)>,
     pub tables: Tables,
     pub things: Vec<Thing>,
     pub images: Vec<Stored>,
@@ -356,6 +358,7 @@ impl Truth {
         self.life += 1;
         self.started = false;
         self.updates = Updates::default();
+        self.creating.clear();
         self.listings.clear();
         self.streamed.clear();
         self.things

@@ -103,7 +103,8 @@ impl Case<'_> {
         let things = self.truth.things.iter();
         let mut pods = things.filter(|thing| thing.kind == Kind::Pod && thing.uid == uid);
         let any = pods.clone().any(|pod| self.is_known(pod));
-        any && pods.all(relied)
+        let unheard = self.truth.creating.iter().any(|(_, its)| its == uid);
+        any && pods.all(relied) && !unheard
     }
 
     /// Whoever depends on nothing that is out of order gets an answer at once.

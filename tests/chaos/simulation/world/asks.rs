@@ -11,7 +11,7 @@ use crate::simulation::client::{self, Call};
 use crate::simulation::filter::{Filter, Narrow, Takes};
 use crate::simulation::judge::Asked;
 use crate::simulation::plan::{IMAGES, On, Op};
-use crate::simulation::truth::{APPS, Streamed};
+use crate::simulation::truth::{APPS, Streamed, uid};
 
 impl World {
     pub(super) fn ask(&self, op: &Op) -> Asked {
@@ -37,6 +37,9 @@ impl World {
             });
         }
         let name = format!("{}-{id}", truth.seed);
+        if matches!(op.row.goes, Goes::Handler(_)) {
+            truth.creating.push((id, uid(&name)));
+        }
         let message = match filter.is_empty() {
             true => client::message(op.row, &names, &name),
             false => filter.request(op.row),
