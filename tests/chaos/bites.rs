@@ -2,6 +2,7 @@
 // No crate could reach it, and what panics is a failed test.
 #![allow(unreachable_pub, clippy::unwrap_used)]
 
+mod shorten;
 mod simulation;
 
 use clap::ValueEnum;
@@ -14,15 +15,30 @@ const SEEDS: u64 = 400;
 #[test]
 fn each_missing_protection_is_noticed() {
     for sabotage in Sabotage::value_variants() {
-        let shows = |seed: &u64| {
-            let plan = Plan::of(*seed);
-            simulation::play(&plan, Some(*sabotage)).is_err()
-        };
-        assert!(
-            (0..SEEDS).any(|seed| shows(&seed)),
-            "{sabotage:?} goes unnoticed"
-        );
+        assert!(shown_by(*sabotage).is_some(), "{sabotage:?} goes unnoticed");
     }
+}
+
+/// A schedule that fails for lack of this protection, and for nothing else.
+fn shown_by(sabotage: Sabotage) -> Option<Plan> {
+    let fails = |plan: &Plan| {
+        let violation = simulation::play(plan, Some(sabotage)).err();
+        // A panic tells nothing of what is judged.
+        violation.is_some_and(|violation| !violation.starts_with("a panic"))
+    };
+    let mut plans = (0..SEEDS).map(Plan::of);
+    plans.find(|plan| fails(plan) && simulation::play(plan, None).is_ok())
+}
+
+#[test]
+fn a_schedule_that_fails_is_made_shorter() {
+    let plan = shown_by(Sabotage::LeaveOut).unwrap();
+    let shortened = shorten::shortened(&plan, Some(Sabotage::LeaveOut));
+    assert!(
+        shortened.steps.len() * 2 < plan.steps.len(),
+        "{shortened:?}"
+    );
+    shorten::play_again(&shortened, Some(Sabotage::LeaveOut)).unwrap_err();
 }
 
 #[test]

@@ -41,7 +41,8 @@ struct Options {
     /// The seed of the first one; each further one has the next seed.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Plays this schedule only, and tells its steps.
+    /// Plays this schedule only, up to eight times until it fails, and tells its steps: tokio wakes those who wait for
+    /// one thing in a random order.
     #[arg(long)]
     seed: Option<u64>,
     /// How many are played at once.

@@ -7,7 +7,8 @@ use crate::simulation::sabotage::Sabotage;
 /// How often a schedule that has failed is played again until it fails again.
 const REPLAYS: u32 = 8;
 
-/// Plays a schedule until it fails, but not for ever: tokio wakes those who wait for one thing in a random order.
+/// Plays a schedule until it fails, but not for ever: tokio wakes those who wait for one thing in a random order, so one
+/// time may differ from another.
 pub fn play_again(plan: &Plan, sabotage: Option<Sabotage>) -> Result<(), String> {
     (0..REPLAYS).try_for_each(|_| play(plan, sabotage).map(drop))
 }

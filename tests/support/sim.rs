@@ -219,6 +219,11 @@ impl Sim {
         self.edit(|journal| journal.rest = Rest::Fails(status));
     }
 
+    /// Ends its streams of events, with this status or well, and nothing else.
+    pub fn end_events(&self, status: Option<Status>) {
+        self.store().end_events(status);
+    }
+
     /// Loses every pod and container, as a machine does that lost its power.
     pub fn forget(&self) {
         let mut store = self.store();

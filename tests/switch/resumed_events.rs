@@ -121,6 +121,26 @@ async fn the_deletion_of_each_pod_that_vanished_is_told() {
 }
 
 #[tokio::test]
+async fn a_stream_that_ends_while_its_connection_lives_is_opened_again() {
+    for status in [None, Some(Status::unknown("too slow"))] {
+        let (rig, mut events) = subscribed().await;
+        let kata = rig.sim("kata");
+        let ids = kata.pods().into_iter().map(|pod| pod.id);
+        let ids: Vec<_> = ids.collect();
+        // Nobody hears of these.
+        kata.end_events(status);
+        kata.forget();
+        let told = of_pods(&mut events, 2).await;
+        for event in told.values() {
+            let what = event.container_event_type();
+            assert_eq!(what, ContainerEventType::ContainerDeletedEvent);
+            assert!(ids.contains(&event.container_id), "{event:?}");
+        }
+        goes_on(&rig, events).await;
+    }
+}
+
+#[tokio::test]
 async fn what_ended_while_the_backend_was_away_is_told_with_its_exit_code() {
     let (rig, mut events) = subscribed().await;
     let kata = rig.sim("kata");

@@ -101,8 +101,7 @@ pub fn judge(
         truth.offers.iter_mut().for_each(Offers::lose);
     }
     if matches!(reply.code, Some(Code::Ok | Code::InvalidArgument)) {
-        // All is known of what it has made.
-        truth.creating.retain(|(call, _)| *call != asked.call.id);
+        truth.settle_creating(asked.call.id);
     }
     if reply.code == Some(Code::Ok) {
         truth.used(asked.call.id);

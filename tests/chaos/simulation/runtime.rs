@@ -25,9 +25,9 @@ use tokio::time::Instant;
 
 use super::pipe::{Pipe, Valve};
 use super::plan::Damage;
-use super::truth::{CallId, Listing, Moment, Seen, Truth};
+use super::truth::{CallId, Listing, Moment, Seen, Thing, Truth};
 use answers::Asked;
-use damage::{Body, Broken};
+use damage::{Body, Broken, Told};
 use tonic::Status;
 
 /// The header that tells which call of a client this is.
@@ -49,7 +49,7 @@ pub struct Runtime {
     /// Told when it may answer again.
     answers: Notify,
     valve: Valve,
-    events: broadcast::Sender<Bytes>,
+    events: broadcast::Sender<Told>,
 }
 
 #[derive(Default)]
@@ -262,11 +262,17 @@ impl Runtime {
             .filter(|it| it.kind == Kind::Pod && it.backend == self.at);
         for pod in pods {
             match pod.gone {
-                Some(gone) if gone > before => drop(self.events.send(answers::event(pod, DELETED))),
-                None if pod.born > before => drop(self.events.send(answers::event(pod, STARTED))),
+                Some(gone) if gone > before => self.tell_of(pod, DELETED),
+                None if pod.born > before => self.tell_of(pod, STARTED),
                 _ => {}
             }
         }
+    }
+
+    fn tell_of(&self, pod: &Thing, kind: u64) {
+        let event = Told::Event(answers::event(pod, kind));
+        // Nobody may listen.
+        self.events.send(event).ok();
     }
 
     fn slow(&self) -> bool {

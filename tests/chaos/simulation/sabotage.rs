@@ -24,6 +24,9 @@ use super::truth::{Moment, Truth};
 /// How late the table is read that a call goes by.
 const READ_AGAIN: Duration = Duration::from_millis(50);
 
+/// How long one waits that does not have to.
+const NEEDLESS: Duration = Duration::from_secs(3);
+
 /// What the switch says of a backend that adopts, as gRPC writes it in a header.
 const UNTOLD: &str = "has%20not%20told";
 
@@ -97,6 +100,10 @@ pub enum Sabotage {
     LackPods,
     /// Events are offered though not every backend has them.
     OfferEvents,
+    /// A list has no end while a backend is out of order.
+    WaitForEver,
+    /// A call waits for a backend that is out of order and does not concern it.
+    WaitForAll,
     /// The end of the switch breaks calls off.
     EndAbruptly,
     /// The end of the switch waits for no call.
@@ -132,6 +139,7 @@ pub async fn call(
     if sabotage == Sabotage::GoByNewTable && matches!(asked.call.row.goes, Goes::Handler(_)) {
         tokio::time::sleep(READ_AGAIN).await;
     }
+    let faulty = truth.lock().unwrap().health.iter().any(|it| it.faulty);
     let reply = client.clone().call(&asked_for).await;
     match (sabotage, reply.code) {
         (Sabotage::SendAgain, Some(Code::Unavailable)) if creates(asked.call.row) => {
@@ -148,6 +156,16 @@ pub async fn call(
         }
         (Sabotage::OfferEvents, Some(Code::Unimplemented)) if asked.is_events() => {
             go_on(reply, asked).await
+        }
+        (Sabotage::WaitForEver, _) if faulty && asked.call.row.is_list() => {
+            std::future::pending().await
+        }
+        (Sabotage::WaitForAll, Some(Code::Ok)) if faulty && asked.call.timeout.is_none() => {
+            tokio::time::sleep(NEEDLESS).await;
+            Reply {
+                at: Instant::now(),
+                ..reply
+            }
         }
         (Sabotage::IgnoreDeadline, Some(Code::DeadlineExceeded)) => {
             tokio::time::sleep(Duration::from_secs(1)).await;

@@ -111,6 +111,15 @@ impl Updates {
     }
 }
 
+/// A call that makes a pod.
+#[derive(Debug)]
+pub struct Creating {
+    pub call: CallId,
+    pub uid: String,
+    /// When it was known what it made: until then there may be one that nobody was told of.
+    pub settled: Option<Moment>,
+}
+
 #[derive(Debug, Default)]
 pub struct Truth {
     now: Moment,
@@ -130,8 +139,8 @@ pub struct Truth {
     /// Moments at which all that was sent had arrived.
     pub arrivals: Vec<Moment>,
     pub updates: Updates,
-    /// The calls that make a pod, and its uid: those under way, and those that may have left one that nobody was told of.
-    pub creating: Vec<(CallId, String)>,
+    /// The calls that make a pod.
+    pub creating: Vec<Creating>,
     pub tables: Tables,
     pub things: Vec<Thing>,
     pub images: Vec<Stored>,
@@ -330,6 +339,15 @@ impl Truth {
         let mut streamed = self.streamed.iter_mut();
         if let Some(streamed) = streamed.find(|streamed| streamed.call == call) {
             streamed.ended = Some((now, Instant::now()));
+        }
+    }
+
+    /// It is known what a call that makes a pod has made.
+    pub fn settle_creating(&mut self, call: CallId) {
+        let now = self.tick();
+        let mut creating = self.creating.iter_mut();
+        if let Some(creating) = creating.find(|creating| creating.call == call) {
+            creating.settled = Some(now);
         }
     }
 

@@ -325,13 +325,14 @@ impl RuntimeService for Service {
         self.with(r, |store, r| store.restore_pod(r))
     }
 
-    /// Ends with the connection only.
+    /// Ends with the connection, or when it is told to.
     async fn get_container_events(
         &self,
         _: Request<cri::GetEventsRequest>,
     ) -> Reply<BoxStream<cri::ContainerEventResponse>> {
         let events = BroadcastStream::new(self.0.store().events.subscribe());
-        let events = events.map(|event| event.map_err(|lost| Status::unknown(lost.to_string())));
+        let events =
+            events.map(|event| event.unwrap_or_else(|lost| Err(Status::unknown(lost.to_string()))));
         Ok(Response::new(Box::pin(events)))
     }
 

@@ -26,7 +26,7 @@ pub struct Store {
     /// By the path that they were written to.
     pub checkpoints: HashMap<String, Checkpoint>,
     pub network: Option<cri::NetworkConfig>,
-    pub events: broadcast::Sender<cri::ContainerEventResponse>,
+    pub events: broadcast::Sender<Result<cri::ContainerEventResponse, Status>>,
 }
 
 /// What a checkpoint of a pod remembers.
@@ -48,6 +48,14 @@ impl Store {
             network: None,
             events: broadcast::Sender::new(UNREAD_EVENTS),
         }
+    }
+
+    /// Ends all streams of events, with this status or well.
+    pub fn end_events(&mut self, status: Option<Status>) {
+        if let Some(status) = status {
+            self.events.send(Err(status)).ok();
+        }
+        self.events = broadcast::Sender::new(UNREAD_EVENTS);
     }
 
     pub fn version(&self) -> cri::VersionResponse {
@@ -83,7 +91,7 @@ impl Store {
             containers_statuses: self.statuses_in(pod),
         };
         // Without a listener there is nobody to tell.
-        self.events.send(event).ok();
+        self.events.send(Ok(event)).ok();
     }
 
     pub fn statuses_in(&self, pod: &str) -> Vec<cri::ContainerStatus> {

@@ -103,7 +103,10 @@ impl Case<'_> {
         let things = self.truth.things.iter();
         let mut pods = things.filter(|thing| thing.kind == Kind::Pod && thing.uid == uid);
         let any = pods.clone().any(|pod| self.is_known(pod));
-        let unheard = self.truth.creating.iter().any(|(_, its)| its == uid);
+        let begun = self.asked.begun;
+        let mut creating = self.truth.creating.iter();
+        let unheard =
+            creating.any(|it| it.uid == uid && it.settled.is_none_or(|settled| settled > begun));
         any && pods.all(relied) && !unheard
     }
 

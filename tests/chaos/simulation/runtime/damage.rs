@@ -85,11 +85,24 @@ pub fn refusal(status: &Status) -> Response<Body> {
     response.map(|body| body.map_err(|never| match never {}).boxed_unsync())
 }
 
-/// Events as they come, without an end.
-pub fn of_events(events: broadcast::Receiver<Bytes>) -> Response<Body> {
-    of_stream(stream::unfold(events, |mut events| async {
-        let event = events.recv().await.ok()?;
-        Some((Ok(Frame::data(wire::frame(&event))), events))
+/// What those hear who listen for events.
+#[derive(Clone, Debug)]
+pub enum Told {
+    /// An event.
+    Event(Bytes),
+    /// The stream ends, well or not.
+    End(bool),
+}
+
+/// Events as they come, until their end.
+pub fn of_events(events: broadcast::Receiver<Told>) -> Response<Body> {
+    of_stream(stream::unfold(Some(events), |events| async {
+        let mut events = events?;
+        Some(match events.recv().await.ok()? {
+            Told::Event(event) => (Ok(Frame::data(wire::frame(&event))), Some(events)),
+            Told::End(true) => (Ok(trailers()), None),
+            Told::End(false) => (Err(Broken), None),
+        })
     }))
 }
 

@@ -3,6 +3,7 @@
 use criswitch::rpc::Kind;
 
 use super::Runtime;
+use super::damage::Told;
 use crate::simulation::plan::Fault;
 use crate::simulation::truth::{DIRECT, Thing};
 
@@ -38,6 +39,7 @@ impl Runtime {
             Fault::Spoil(damage) => self.state().spoil.push_back(*damage),
             Fault::Create => self.create_here(),
             Fault::Lose(which) => self.lose(*which),
+            Fault::EndEvents(well) => drop(self.events.send(Told::End(*well))),
         }
         self.note_health();
     }
@@ -45,7 +47,9 @@ impl Runtime {
     /// Whether the switch hears of its handlers when it is started now.
     fn note_calm(&self, fault: &Fault) {
         let calm = match fault {
-            Fault::Die | Fault::Create | Fault::Lose(_) | Fault::Sip(_) => return,
+            Fault::Die | Fault::Create | Fault::Lose(_) | Fault::EndEvents(_) | Fault::Sip(_) => {
+                return;
+            }
             Fault::Start | Fault::StartEmpty | Fault::Offer(_) | Fault::Lack(_) => {
                 !self.is_disturbed()
             }

@@ -11,7 +11,7 @@ use crate::simulation::client::{self, Call};
 use crate::simulation::filter::{Filter, Narrow, Takes};
 use crate::simulation::judge::Asked;
 use crate::simulation::plan::{IMAGES, On, Op};
-use crate::simulation::truth::{APPS, Streamed, uid};
+use crate::simulation::truth::{APPS, Creating, Streamed, uid};
 
 impl World {
     pub(super) fn ask(&self, op: &Op) -> Asked {
@@ -38,7 +38,11 @@ impl World {
         }
         let name = format!("{}-{id}", truth.seed);
         if matches!(op.row.goes, Goes::Handler(_)) {
-            truth.creating.push((id, uid(&name)));
+            truth.creating.push(Creating {
+                call: id,
+                uid: uid(&name),
+                settled: None,
+            });
         }
         let message = match filter.is_empty() {
             true => client::message(op.row, &names, &name),
