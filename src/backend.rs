@@ -4,6 +4,7 @@
 
 mod absence;
 mod calls;
+mod changing;
 
 pub use calls::own_headers;
 
@@ -317,8 +318,8 @@ impl Backend {
         self.owed.notify_one();
     }
 
-    /// Its image store has changed.
-    pub(crate) fn images_changed(&self) {
+    /// Its image store may have changed.
+    fn images_changed(&self) {
         self.locked().lists.outdate(List::Images);
     }
 

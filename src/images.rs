@@ -154,10 +154,7 @@ impl Switch {
         let (mut well, mut other, mut failed) = (None, None, Vec::new());
         for Part { backend, result } in parts {
             match result {
-                Ok(answer) if answer.code() == Code::Ok => {
-                    backend.images_changed();
-                    well = well.or(Some(answer));
-                }
+                Ok(answer) if answer.code() == Code::Ok => well = well.or(Some(answer)),
                 Ok(answer) if fine.contains(&answer.code()) => other = other.or(Some(answer)),
                 Ok(answer) => failed.push(named(&backend, answer)),
                 Err(status) => failed.push(status.into()),

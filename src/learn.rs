@@ -50,13 +50,8 @@ impl Switch {
         reply: &Bytes,
     ) -> Result<Option<Bytes>, Status> {
         match call.row.then {
-            Then::Nothing => {}
-            Then::HaveImage(_) => self.remember_image(call, backend.id, reply),
-            Then::NewImage(_) => {
-                backend.images_changed();
-                self.remember_image(call, backend.id, reply);
-            }
-            Then::LostImage => backend.images_changed(),
+            Then::Nothing | Then::LostImage => {}
+            Then::HaveImage(_) | Then::NewImage(_) => self.remember_image(call, backend.id, reply),
             Then::OwnPod(id, config) => {
                 self.own_pod(call, backend, reply, (id, config), asked)?;
             }

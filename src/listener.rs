@@ -206,6 +206,8 @@ pub fn connection<I: AsyncRead + AsyncWrite + Unpin>(
         // A reply goes on with the headers that it came with.
         .auto_date_header(false)
         .max_concurrent_streams(MAX_STREAMS)
+        // Calls that were given up before they were read: after a moment without processor time, all may have been.
+        .max_pending_accept_reset_streams(MAX_STREAMS as usize)
         .max_header_list_size(MAX_HEADERS)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)

@@ -20,6 +20,7 @@ use entries::{
     Entries, Entry, claim, count, is_full, is_of, learn, of, settle, with_prefix, would_lose,
 };
 
+pub use creations::Creation;
 pub use names::PodNames;
 
 /// How many removals are remembered; only those matter that happen while a list is under way.
@@ -149,14 +150,19 @@ impl Owners {
         }
     }
 
-    /// A call that makes a pod of `uid` at `backend` begins, to be ended by [`Owners::end_creating`].
-    pub fn begin_creating(&mut self, backend: BackendId, uid: &str) {
-        self.creations.begin(backend, uid);
+    /// A call that is to make a pod of `uid` at `backend` begins: to be ended by [`Owners::end_creating`].
+    pub fn begin_creating(&mut self, backend: BackendId, uid: String) -> Creation {
+        self.creations.begin(backend, uid)
+    }
+
+    /// It is sent now.
+    pub fn sent_creating(&mut self, creation: Creation) {
+        self.creations.sent(creation);
     }
 
     /// It has ended: at the time `unheard`, if that left it open what it made.
-    pub fn end_creating(&mut self, backend: BackendId, uid: &str, unheard: Option<Instant>) {
-        self.creations.end(backend, uid, unheard);
+    pub fn end_creating(&mut self, creation: Creation, unheard: Option<Instant>) {
+        self.creations.end(creation, unheard);
     }
 
     /// A whole list of the pods of `backend`, asked for then, has been learned: it tells what calls made whose end

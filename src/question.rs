@@ -5,6 +5,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
@@ -13,6 +14,9 @@ use tonic::Status;
 use crate::live::Live;
 use crate::owners::BackendId;
 use crate::switch::Switch;
+
+/// How long those who ask next wait for the end of the question under way.
+const LONGEST: Duration = Duration::from_secs(30);
 
 type Asking = BoxFuture<'static, Result<(), Status>>;
 
@@ -48,8 +52,8 @@ impl Question {
         let switch = Arc::clone(switch);
         let next = async move {
             if let Some(running) = running {
-                // Its own askers want its outcome, this one only its end.
-                drop(running.await);
+                // Its own askers want its outcome, this one only its end; an answer may be lost.
+                drop(tokio::time::timeout(LONGEST, running).await);
             }
             switch.question.begin();
             switch.list_every().await

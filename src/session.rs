@@ -27,14 +27,14 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const LAST_CALLS: Duration = Duration::from_secs(3);
 /// How long a backend may take for a probe (`Version`) before it counts as hung; a busy one answers that at once.
 const PROBE_LIMIT: Duration = Duration::from_secs(3);
-/// How long a backend that hangs may take for a probe, or one that is late for what it has missed, until it is asked
-/// anew, at first: a single question may be lost. Then twice as long each time, since what it does not read stays with
-/// the switch.
+/// How long a backend may take for a question of the switch's own until it is asked anew, at first: a single one may be
+/// lost. Then twice as long each time, since what it does not read stays with the switch.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
 /// How a connection came to its end.
 struct End {
-    was_ready: bool,
+    /// It was ready, and not only for a moment.
+    lasted: bool,
     cause: String,
 }
 
@@ -43,7 +43,7 @@ pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
     let mut failures = 0;
     while let Some(end) = connection(&switch, &backend).await {
         backend.set(State::Down(end.cause.into()));
-        failures = if end.was_ready { 0 } else { failures + 1 };
+        failures = if end.lasted { 0 } else { failures + 1 };
         tokio::select! {
             biased;
             () = backend.closed() => break,
@@ -72,10 +72,10 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<End>
         () = backend.closed() => return None,
         connected = open(switch, backend) => match connected {
             Ok(connected) => connected,
-            Err(cause) => return Some(End { was_ready: false, cause }),
+            Err(cause) => return Some(End { lasted: false, cause }),
         },
     };
-    let mut was_ready = false;
+    let mut ready = None;
     let cause = tokio::select! {
         biased;
         ended = &mut connection => match ended {
@@ -104,10 +104,11 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<End>
             connection.await.ok();
             return None;
         }
-        cause = life(switch, backend, &wire, &mut was_ready) => cause,
+        cause = life(switch, backend, &wire, &mut ready) => cause,
         () = replaced(backend, file) => "its socket is another file now".to_owned(),
     };
-    Some(End { was_ready, cause })
+    let lasted = ready.is_some_and(|since: Instant| since.elapsed() > LONGEST_PAUSE);
+    Some(End { lasted, cause })
 }
 
 /// Opens a connection, unless it would be one to the switch itself.
@@ -123,14 +124,14 @@ async fn life(
     switch: &Arc<Switch>,
     backend: &Arc<Backend>,
     wire: &Wire,
-    was_ready: &mut bool,
+    ready: &mut Option<Instant>,
 ) -> String {
     loop {
         tokio::select! {
             biased;
-            greeted = switch.greet(backend, wire) => match greeted {
+            greeted = until_answered(|| switch.greet(backend, wire)) => match greeted {
                 Ok(()) => {
-                    *was_ready = true;
+                    ready.get_or_insert_with(Instant::now);
                     backend.join();
                     backend.set(State::Ready(wire.clone()));
                     tokio::select! {
@@ -154,18 +155,21 @@ async fn life(
 
 /// Ends when a backend that hung has answered a probe, whatever it says, or a client's call.
 async fn sign_of_life(backend: &Backend, wire: &Wire) {
+    tokio::select! {
+        biased;
+        () = backend.heard() => {}
+        _ = until_answered(|| probe(backend, wire)) => {}
+    }
+}
+
+/// Asks until there is an answer, by one question at a time.
+async fn until_answered<A: Future>(ask: impl Fn() -> A) -> A::Output {
     let mut patience = ASK_AGAIN;
     loop {
-        tokio::select! {
-            biased;
-            () = backend.heard() => return,
-            probed = tokio::time::timeout(patience, probe(backend, wire)) => {
-                if probed.is_ok() {
-                    return;
-                }
-                patience = patience.saturating_mul(2);
-            }
+        if let Ok(answer) = tokio::time::timeout(patience, ask()).await {
+            return answer;
         }
+        patience = patience.saturating_mul(2);
     }
 }
 
@@ -201,7 +205,9 @@ async fn probe(backend: &Backend, wire: &Wire) -> Result<(), Status> {
 async fn know_images(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallible {
     // Those that were late are asked for again anyway.
     if !backend.known().is_late_with(&rpc::LIST_IMAGES) {
-        switch.list_images(backend, wire).await.ok();
+        until_answered(|| switch.list_images(backend, wire))
+            .await
+            .ok();
     }
     std::future::pending().await
 }
@@ -229,31 +235,32 @@ async fn ask_on(switch: &Arc<Switch>, backend: &Arc<Backend>, wire: &Wire) -> In
     }
 }
 
-/// Asks a backend again and again, until it has answered; a single question may be lost.
+/// Asks a backend again and again, until it has answered and nothing was wrong with that.
 async fn answered(
     switch: &Arc<Switch>,
     backend: &Arc<Backend>,
     wire: &Wire,
     row: &'static Row,
 ) -> &'static Row {
-    let (mut failures, mut patience) = (0, ASK_AGAIN);
-    loop {
-        match tokio::time::timeout(patience, switch.answers(backend, wire, row)).await {
-            Ok(Ok(())) => return row,
-            Ok(Err(_)) => {
-                failures += 1;
-                tokio::time::sleep(pause(&backend.name(), failures)).await;
-            }
-            Err(_) => patience = patience.saturating_mul(2),
-        }
+    let mut failures = 0;
+    while until_answered(|| switch.answers(backend, wire, row))
+        .await
+        .is_err()
+    {
+        failures += 1;
+        tokio::time::sleep(pause(&backend.name(), failures)).await;
     }
+    row
 }
 
 /// Tells a backend that is there and has missed the runtime's configuration, until it has heard it.
 async fn repay(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallible {
     loop {
         backend.owed().await;
-        while switch.replay_runtime_config(backend, wire).await.is_err() {
+        while until_answered(|| switch.replay_runtime_config(backend, wire))
+            .await
+            .is_err()
+        {
             tokio::time::sleep(FIRST_PAUSE).await;
         }
     }
@@ -275,7 +282,9 @@ async fn look_for_the_end(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) 
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         if !switch.live().names(backend.id) {
-            switch.list(backend, Some(wire)).await.ok();
+            until_answered(|| switch.list(backend, Some(wire)))
+                .await
+                .ok();
         }
     }
 }

@@ -89,6 +89,7 @@ impl Backend {
         headers: &HeaderMap,
         body: Bytes,
     ) -> Result<Answer, Status> {
+        let changing = self.changing(row);
         let (head, body) = self.call_over(wire, row, headers, body).await?.into_parts();
         let limit = self.max_message.saturating_add(wire::FRAME_HEADER);
         let Whole { body, trailers } = self
@@ -104,6 +105,9 @@ impl Backend {
         };
         if answer.status().is_none() {
             return Err(self.unavailable("its reply ended without a status"));
+        }
+        if answer.code() != Code::Ok {
+            changing.refused();
         }
         Ok(answer)
     }

@@ -13,69 +13,108 @@ const MOST_UNHEARD: usize = 4096;
 
 /// All that are made, and what came of which nobody knows.
 #[derive(Debug, Default)]
-pub(super) struct Creations(Vec<Unknown>);
+pub(super) struct Creations {
+    begun: u64,
+    unknown: Vec<Unknown>,
+}
+
+/// One call that makes a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Creation(u64);
 
 /// A pod that may be there.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct Unknown {
+    creation: Creation,
     backend: BackendId,
     /// Its uid; empty if that is not known, and then it may be any.
     uid: String,
-    /// When the call that makes it ended unheard, if it has ended.
-    ended: Option<Instant>,
+    stage: Stage,
+}
+
+/// How far the call has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It needs its backend, which has not got it.
+    Unsent,
+    Sent,
+    /// It ended then, and nobody heard what it made.
+    Unheard(Instant),
+}
+
+impl Unknown {
+    fn is_unheard(&self) -> bool {
+        matches!(self.stage, Stage::Unheard(_))
+    }
 }
 
 impl Creations {
-    /// A call that makes a pod of `uid` at `backend` begins.
-    pub(super) fn begin(&mut self, backend: BackendId, uid: &str) {
-        self.0.push(Unknown {
+    /// A call that is to make a pod of `uid` at `backend` begins.
+    pub(super) fn begin(&mut self, backend: BackendId, uid: String) -> Creation {
+        self.begun += 1;
+        let creation = Creation(self.begun);
+        self.unknown.push(Unknown {
+            creation,
             backend,
-            uid: uid.to_owned(),
-            ended: None,
+            uid,
+            stage: Stage::Unsent,
         });
+        creation
+    }
+
+    /// It is sent now.
+    pub(super) fn sent(&mut self, creation: Creation) {
+        let mut unknown = self.unknown.iter_mut();
+        if let Some(sent) = unknown.find(|it| it.creation == creation) {
+            sent.stage = Stage::Sent;
+        }
     }
 
     /// It has ended: at the time `unheard`, or so that everything is known of what it made.
-    pub(super) fn end(&mut self, backend: BackendId, uid: &str, unheard: Option<Instant>) {
-        let is_it = |it: &Unknown| it.backend == backend && it.uid == uid && it.ended.is_none();
-        if let Some(place) = self.0.iter().position(is_it) {
-            self.0.swap_remove(place);
-        }
-        if let Some(ended) = unheard {
-            self.end_unheard(backend, uid, ended);
+    pub(super) fn end(&mut self, creation: Creation, unheard: Option<Instant>) {
+        let mut unknown = self.unknown.iter();
+        let Some(place) = unknown.position(|it| it.creation == creation) else {
+            return;
+        };
+        let ended = self.unknown.swap_remove(place);
+        if let Some(at) = unheard {
+            self.end_unheard(ended, at);
         }
     }
 
-    fn end_unheard(&mut self, backend: BackendId, uid: &str, ended: Instant) {
-        let unheard =
-            |uid: &str, it: &Unknown| it.backend == backend && it.uid == uid && it.ended.is_some();
-        let is_full = self.0.iter().filter(|it| it.ended.is_some()).count() >= MOST_UNHEARD;
-        let is_new = !self.0.iter().any(|it| unheard(uid, it));
-        let uid = if is_full && is_new { "" } else { uid };
-        self.0.retain(|it| !unheard(uid, it));
-        self.0.push(Unknown {
-            backend,
-            uid: uid.to_owned(),
-            ended: Some(ended),
-        });
+    fn end_unheard(&mut self, mut ended: Unknown, at: Instant) {
+        ended.stage = Stage::Unheard(at);
+        let is_same = |it: &Unknown, ended: &Unknown| {
+            it.backend == ended.backend && it.uid == ended.uid && it.is_unheard()
+        };
+        let unheard = self.unknown.iter().filter(|it| it.is_unheard()).count();
+        if unheard >= MOST_UNHEARD && !self.unknown.iter().any(|it| is_same(it, &ended)) {
+            ended.uid.clear();
+        }
+        self.unknown.retain(|it| !is_same(it, &ended));
+        self.unknown.push(ended);
     }
 
     /// A whole list of the pods of `backend`, asked for then, has been learned.
     pub(super) fn listed(&mut self, backend: BackendId, asked: Instant) {
-        let is_settled = |ended: Instant| asked >= ended + SETTLED;
-        self.0
-            .retain(|it| it.backend != backend || !it.ended.is_some_and(is_settled));
+        let is_settled = |stage: Stage| match stage {
+            Stage::Unheard(ended) => asked >= ended + SETTLED,
+            Stage::Unsent | Stage::Sent => false,
+        };
+        self.unknown
+            .retain(|it| it.backend != backend || !is_settled(it.stage));
     }
 
     /// The backends that may have a pod of `uid`.
     pub(super) fn with_uid(&self, uid: &str) -> impl Iterator<Item = BackendId> {
-        let may_be = move |it: &&Unknown| it.uid == uid || it.uid.is_empty();
-        self.0.iter().filter(may_be).map(|it| it.backend)
+        let may_be =
+            move |it: &&Unknown| it.stage != Stage::Unsent && (it.uid == uid || it.uid.is_empty());
+        self.unknown.iter().filter(may_be).map(|it| it.backend)
     }
 
-    /// Whether `backend` may have any.
+    /// Whether `backend` may have any, or is to get one.
     pub(super) fn is_at(&self, backend: BackendId) -> bool {
-        self.0.iter().any(|it| it.backend == backend)
+        self.unknown.iter().any(|it| it.backend == backend)
     }
 }
 
@@ -90,40 +129,58 @@ mod tests {
         backends
     }
 
+    fn sent(creations: &mut Creations, backend: BackendId, uid: &str) -> Creation {
+        let creation = creations.begin(backend, uid.to_owned());
+        creations.sent(creation);
+        creation
+    }
+
+    #[test]
+    fn what_was_not_sent_needs_its_backend_and_is_not_there() {
+        let mut creations = Creations::default();
+        let creation = creations.begin(1, "a".to_owned());
+        assert!(creations.is_at(1) && with_uid(&creations, "a").is_empty());
+        creations.sent(creation);
+        assert_eq!(with_uid(&creations, "a"), [1]);
+        creations.end(creation, None);
+        assert!(!creations.is_at(1));
+    }
+
     #[test]
     fn what_nobody_heard_of_may_be_there_until_a_list_that_was_asked_for_late_enough() {
         let ended = Instant::now();
         let mut creations = Creations::default();
-        creations.begin(1, "a");
-        creations.begin(1, "a");
-        creations.begin(2, "b");
-        assert_eq!(with_uid(&creations, "a"), [1]);
-        creations.end(1, "a", None);
+        let [first, second] = [(); 2].map(|()| sent(&mut creations, 1, "a"));
+        let other = sent(&mut creations, 2, "b");
+        creations.end(first, None);
         assert_eq!(with_uid(&creations, "a"), [1], "the other is under way");
-        creations.end(1, "a", Some(ended));
-        creations.end(2, "b", None);
+        creations.end(second, Some(ended));
+        creations.end(other, None);
         assert!(creations.is_at(1) && !creations.is_at(2));
         creations.listed(1, ended + SETTLED - Duration::from_millis(1));
         creations.listed(2, ended + SETTLED);
         assert_eq!(with_uid(&creations, "a"), [1]);
         creations.listed(1, ended + SETTLED);
-        assert_eq!(creations.0, []);
+        assert!(creations.unknown.is_empty());
     }
 
     #[test]
     fn an_unknown_uid_may_be_any_and_so_may_those_beyond_the_limit() {
         let ended = Instant::now();
         let mut creations = Creations::default();
+        let mut unheard = |backend, uid: &str| {
+            let creation = sent(&mut creations, backend, uid);
+            creations.end(creation, Some(ended));
+            creations.unknown.len()
+        };
         for number in 0..MOST_UNHEARD {
-            creations.end(1, &number.to_string(), Some(ended));
-            creations.end(1, &number.to_string(), Some(ended));
+            let uid = number.to_string();
+            assert_eq!(unheard(1, &uid), unheard(1, &uid));
         }
-        assert!(with_uid(&creations, "none").is_empty());
         for number in 0..MOST_UNHEARD {
-            creations.end(2, &format!("more-{number}"), Some(ended));
+            assert_eq!(unheard(2, &format!("more-{number}")), MOST_UNHEARD + 1);
         }
         assert_eq!(with_uid(&creations, "none"), [2]);
         assert_eq!(with_uid(&creations, "0"), [1, 2]);
-        assert_eq!(creations.0.len(), MOST_UNHEARD + 1);
     }
 }

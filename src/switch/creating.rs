@@ -3,14 +3,13 @@
 use tokio::time::Instant;
 
 use super::Switch;
-use crate::owners::BackendId;
+use crate::owners::{BackendId, Creation};
 
 /// Such a call under way, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Creating<'a> {
     switch: &'a Switch,
-    backend: BackendId,
-    uid: String,
+    creation: Creation,
     sent: bool,
     told: bool,
 }
@@ -19,6 +18,7 @@ impl Creating<'_> {
     /// It may make a pod from now on.
     pub(super) fn sent(&mut self) {
         self.sent = true;
+        self.switch.owners().sent_creating(self.creation);
     }
 
     /// The pod has been told and learned. A failure tells nothing: something may be left behind of it.
@@ -31,18 +31,16 @@ impl Drop for Creating<'_> {
     fn drop(&mut self) {
         let unheard = (self.sent && !self.told).then(Instant::now);
         let mut owners = self.switch.owners();
-        owners.end_creating(self.backend, &self.uid, unheard);
+        owners.end_creating(self.creation, unheard);
     }
 }
 
 impl Switch {
-    /// A call that makes a pod of this uid is to go to `backend`.
+    /// A call that makes a pod of this uid is to go to `backend`, which has to stay for it.
     pub(super) fn creating(&self, backend: BackendId, uid: String) -> Creating<'_> {
-        self.owners().begin_creating(backend, &uid);
         Creating {
             switch: self,
-            backend,
-            uid,
+            creation: self.owners().begin_creating(backend, uid),
             sent: false,
             told: false,
         }

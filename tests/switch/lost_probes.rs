@@ -10,7 +10,7 @@ use tonic::Code;
 use crate::calls::send;
 use crate::faults::{self, told_of, until_state};
 use crate::support::misbehaving::{CONTAINER, Misbehaving, lost_list, lost_version};
-use crate::support::{Rig, Sim, frame};
+use crate::support::{PATIENCE, Rig, Sim, frame};
 
 /// Longer than an idle backend is not looked at, and then may take for a probe.
 const FOUND_OUT: Duration = Duration::from_secs(9);
@@ -86,16 +86,38 @@ async fn the_answer_to_a_call_that_creates_tells_as_much() {
     until_state(&rig, "kata", "ready").await;
 }
 
-#[tokio::test]
-async fn a_question_in_the_background_that_is_lost_is_asked_again() {
+/// A node with a backend `bad` that may lose its lists, which it does from the start if `lost`.
+async fn with_lost_lists(lost: bool) -> (Rig, Misbehaving) {
     let mut bad = None;
     let rig = Rig::with_config([Sim::new("runc")], |directory| {
         let socket = Path::new(directory).join("bad.sock");
-        bad = Some(Misbehaving::serve_on(&socket, lost_list));
+        let serving = bad.insert(Misbehaving::serve_on(&socket, lost_list));
+        if lost {
+            serving.misbehave();
+        }
         let socket = socket.display();
-        format!("default = 'runc'\n[handlers]\nrunc = '{directory}/runc.sock'\nbad = '{socket}'")
+        format!(
+            "default = 'runc'\nstart_wait = '0s'\n[handlers]\nrunc = '{directory}/runc.sock'\nbad = '{socket}'"
+        )
     });
-    let (rig, bad) = (rig.await, bad.unwrap());
+    (rig.await, bad.unwrap())
+}
+
+#[tokio::test]
+async fn a_question_of_the_greeting_that_is_lost_is_asked_again() {
+    let (rig, bad) = with_lost_lists(true).await;
+    until_state(&rig, "runc", "ready").await;
+    wait(FOUND_OUT).await;
+    // It answers probes, so it does not hang.
+    assert_eq!(told_of(&rig, "bad").await["state"], "connecting");
+    bad.behave();
+    wait(AGAIN).await;
+    until_state(&rig, "bad", "ready").await;
+}
+
+#[tokio::test]
+async fn a_question_in_the_background_that_is_lost_is_asked_again() {
+    let (rig, bad) = with_lost_lists(false).await;
     rig.pods().await.unwrap();
     bad.misbehave();
     tokio::time::pause();
@@ -106,4 +128,33 @@ async fn a_question_in_the_background_that_is_lost_is_asked_again() {
     assert!(told_of(&rig, "bad").await["staleListAgeSeconds"].is_u64());
     tokio::time::sleep(AGAIN).await;
     assert!(told_of(&rig, "bad").await["staleListAgeSeconds"].is_null());
+}
+
+#[tokio::test]
+async fn who_asks_for_an_unknown_id_does_not_wait_for_ever_behind_a_lost_answer() {
+    let (rig, bad) = with_lost_lists(false).await;
+    until_state(&rig, "bad", "ready").await;
+    let runc = rig.sim("runc");
+    let lists = runc.calls("ListContainers").len();
+    let ask = || {
+        let mut runtime = rig.runtime();
+        let request = cri::PodSandboxStatusRequest {
+            pod_sandbox_id: "nosuch".to_owned(),
+            verbose: false,
+        };
+        tokio::spawn(async move { runtime.pod_sandbox_status(request).await })
+    };
+    bad.misbehave();
+    let lost = ask();
+    runc.until(|journal| journal.calls_of("ListContainers").count() > lists)
+        .await;
+    let next = ask();
+    // It comes behind the other calls on one connection.
+    rig.try_run("nosuch", "web").await.unwrap_err();
+    bad.behave();
+    wait(AGAIN).await;
+    let next = tokio::time::timeout(PATIENCE, next).await;
+    let unknown = next.expect("it waits for ever").unwrap().unwrap_err();
+    assert_eq!(unknown.code(), Code::NotFound, "{unknown}");
+    lost.abort();
 }

@@ -21,6 +21,7 @@ mod errors;
 mod events;
 mod faults;
 mod filters;
+mod given_up;
 mod hostile_backends;
 mod hostile_clients;
 mod image_ids;

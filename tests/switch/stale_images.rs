@@ -112,6 +112,45 @@ async fn nothing_stands_in_where_an_image_was_removed_since() {
     }
 }
 
+/// A client has given up, and the image is there.
+#[tokio::test]
+async fn nothing_stands_in_where_nobody_heard_the_end_of_a_pull() {
+    for name in ["runc", "kata"] {
+        let rig = with_images().await;
+        let kata = rig.sim("kata");
+        kata.hold_reply("PullImage");
+        let request = cri::PullImageRequest {
+            image: Some(image_spec("new")),
+            ..Default::default()
+        };
+        let mut images = rig.images();
+        tokio::select! {
+            pulled = images.pull_image(request) => panic!("{pulled:?}"),
+            () = kata.until_done("PullImage") => {}
+        }
+        kata.until(|journal| journal.cancelled == ["the reply of PullImage"])
+            .await;
+        stopped(&rig, name).await;
+        let failed = list(&rig).await.unwrap_err();
+        assert_eq!(failed.code(), Code::Unavailable, "{name}: {failed}");
+    }
+}
+
+#[tokio::test]
+async fn a_pull_that_is_refused_changes_no_list() {
+    let rig = with_images().await;
+    let before = list(&rig).await.unwrap();
+    let refusal = Status::not_found("no such image");
+    rig.sim("kata").fail("PullImage", refusal);
+    let request = cri::PullImageRequest {
+        image: at_kata("new"),
+        ..Default::default()
+    };
+    rig.images().pull_image(request).await.unwrap_err();
+    stopped(&rig, "kata").await;
+    assert_eq!(list(&rig).await.unwrap(), before);
+}
+
 #[tokio::test]
 async fn a_list_after_a_pull_stands_in_again() {
     let rig = with_images().await;

@@ -1,6 +1,9 @@
 //! A backend's states: what each looks like from outside, since when, and how one leads to the next.
 
+use std::time::Duration;
+
 use criswitch::cri;
+use tokio::time::Instant;
 use tonic::Code;
 
 use crate::calls::stopped;
@@ -187,4 +190,29 @@ async fn the_switchs_own_socket_by_another_name_is_never_connected_to() {
     rig.run_pod("runc", "web").await;
     // One that greets it.
     assert_eq!(rig.sim("runc").calls("Version").len(), 1);
+}
+
+/// Nobody calls it meanwhile, for whom it would be tried at once.
+#[tokio::test]
+async fn a_backend_that_dies_as_soon_as_it_is_ready_is_tried_less_and_less_often() {
+    let rig = runc_and_kata().await;
+    let kata = rig.sim("kata");
+    let mut pauses = Vec::new();
+    tokio::time::pause();
+    for _ in 0..6 {
+        kata.stop().await;
+        let greeted = kata.calls("ListImages").len();
+        let begun = Instant::now();
+        kata.start();
+        kata.until(|journal| journal.calls_of("ListImages").count() > greeted)
+            .await;
+        pauses.push(begun.elapsed());
+    }
+    let [first, .., last] = pauses[..] else {
+        unreachable!()
+    };
+    assert!(
+        first < Duration::from_secs(1) && last > Duration::from_secs(1),
+        "{pauses:?}"
+    );
 }

@@ -1,0 +1,31 @@
+//! A call that may change a backend's image store: a list from before its end does not count any more.
+
+use super::Backend;
+use crate::rpc::{Row, Then};
+
+/// Such a call from when it is sent until this is dropped; `None` for any other.
+#[derive(Debug)]
+pub(super) struct Changing<'a>(Option<&'a Backend>);
+
+impl Changing<'_> {
+    /// It was refused. Whatever else ends it, the store may be another one.
+    pub(super) fn refused(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        if let Some(backend) = self.0 {
+            backend.images_changed();
+        }
+    }
+}
+
+impl Backend {
+    /// A call of `row` is sent now.
+    pub(super) fn changing(&self, row: &Row) -> Changing<'_> {
+        let changes = matches!(row.then, Then::NewImage(_) | Then::LostImage);
+        Changing(changes.then_some(self))
+    }
+}
