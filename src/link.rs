@@ -21,7 +21,8 @@ pub struct Link {
 /// What the connection is now.
 #[derive(Clone, Debug)]
 pub enum State {
-    /// The first connection is being made, or its pods are being listed for the first time.
+    /// The first connection is being made, or its pods are being listed for the first time, and no probe has gone
+    /// without an answer.
     Connecting,
     /// Its pods are listed and it answers.
     Ready(Wire),

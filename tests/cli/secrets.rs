@@ -5,10 +5,11 @@ use std::path::Path;
 
 use criswitch::cri;
 use prost::Message;
+use tonic::Code;
 
-use crate::main_file;
 use crate::support::{Client, IMAGE, Sim, container_config, pod_config};
 use crate::told::Told;
+use crate::{command, main_file, text};
 
 /// A secret in each place that has one; each is found by the same word.
 const SECRET: &str = "hunter2";
@@ -51,17 +52,19 @@ fn container() -> cri::ContainerConfig {
     }
 }
 
-/// Every call that carries secrets, to `handler`; whether it goes well or not.
-async fn whisper(client: &Client, handler: &str) {
+/// Every call that carries secrets, to `handler`; whether it goes well or not. What became of the pull.
+async fn whisper(client: &Client, handler: &str) -> Code {
     let request = cri::PullImageRequest {
         image: Some(cri::ImageSpec {
             annotations: annotations("image"),
+            runtime_handler: handler.to_owned(),
             ..crate::support::image_spec(IMAGE)
         }),
         auth: Some(auth()),
         sandbox_config: Some(pod()),
     };
-    client.images().pull_image(request).await.ok();
+    let pulled = client.images().pull_image(request).await;
+    let pulled = pulled.map_or_else(|failed| failed.code(), |_| Code::Ok);
     let request = cri::RunPodSandboxRequest {
         config: Some(pod()),
         runtime_handler: handler.to_owned(),
@@ -81,6 +84,7 @@ async fn whisper(client: &Client, handler: &str) {
         timeout: 1,
     };
     client.runtime().exec_sync(request).await.ok();
+    pulled
 }
 
 async fn lists(client: &Client) {
@@ -94,10 +98,11 @@ async fn status(client: &Client) -> Vec<u8> {
     status.into_inner().encode_to_vec()
 }
 
-fn configure(directory: &Path) -> String {
+fn configure(directory: &Path, format: &str) -> String {
     let at = |name: &str| directory.join(name);
     format!(
         "listen = {:?}\ndefault = 'runc'\nstart_wait = '0s'\nlog.level = 'trace'\n
+        log.format = '{format}'\n
         [handlers]\nrunc = {:?}\ndead = {:?}",
         at("listen"),
         at("runc"),
@@ -107,18 +112,35 @@ fn configure(directory: &Path) -> String {
 
 #[tokio::test]
 async fn secrets_of_calls_are_in_no_log_and_in_no_status() {
+    nobody_reads_them("text", "rpc=\"{}\"").await;
+}
+
+#[tokio::test]
+async fn secrets_of_calls_are_in_no_log_of_json() {
+    nobody_reads_them("json", "\"rpc\":\"{}\"").await;
+}
+
+/// With a log of this format, which has the name of an RPC in this way.
+async fn nobody_reads_them(format: &str, named: &str) {
     let files = main_file("");
     let path = files.main();
     let directory = path.parent().unwrap();
-    std::fs::write(&path, configure(directory)).unwrap();
+    std::fs::write(&path, configure(directory, format)).unwrap();
     let runc = Sim::new("runc");
     runc.serve_on(&directory.join("runc"));
     runc.add_image(IMAGE);
-    let told = Told::start(&files);
+    let mut serve = command(&["serve", "--config", text(&path)]);
+    let output = directory.join("output");
+    serve.stdout(std::fs::File::create(&output).unwrap());
+    let told = Told::start_as(serve);
     let client = Client::new(&directory.join("listen"));
     // To one that serves, to one that cannot be reached, and to none.
-    for handler in ["runc", "dead", "nosuch"] {
-        whisper(&client, handler).await;
+    for (handler, pulled) in [
+        ("runc", Code::Ok),
+        ("dead", Code::Unavailable),
+        ("nosuch", Code::InvalidArgument),
+    ] {
+        assert_eq!(whisper(&client, handler).await, pulled, "{handler}");
         lists(&client).await;
     }
     let bad = bytes::Bytes::from([&[0; 5][..], secret("bad-frame").as_bytes()].concat());
@@ -129,11 +151,13 @@ async fn secrets_of_calls_are_in_no_log_and_in_no_status() {
     let status = status(&client).await;
     let log = told.end();
     for rpc in ["PullImage", "RunPodSandbox", "CreateContainer", "ExecSync"] {
-        assert!(log.contains(&format!("rpc=\"{rpc}\"")), "{rpc} in {log}");
+        assert!(log.contains(&named.replace("{}", rpc)), "{rpc} in {log}");
         assert!(!runc.calls(rpc).is_empty(), "{rpc} came to the runtime");
     }
     assert!(log.contains("TRACE"), "{log}");
     assert!(!log.contains(SECRET), "{log}");
+    let output = std::fs::read_to_string(output).unwrap();
+    assert!(!output.contains(SECRET), "{output}");
     for library in ["h2::", "hyper::", "tokio::", "mio::"] {
         assert!(!log.contains(library), "{library} in {log}");
     }

@@ -9,15 +9,20 @@ use crate::config_files::ConfigFiles;
 use crate::main_file;
 use crate::told::Told;
 
-/// Connects, says what a client of HTTP/2 says first, and tells how many bytes came before the end.
+/// Connects, says what it is given to say, and tells how many bytes came before the end; waits for them as long as
+/// every test does.
 const PEER: &str = r#"
     use IO::Socket::UNIX;
+    alarm(30);
     my $socket = IO::Socket::UNIX->new(Peer => $ARGV[0]) or print("no"), exit;
     $SIG{PIPE} = "IGNORE";
-    syswrite($socket, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    syswrite($socket, $ARGV[1]);
     my $read = sysread($socket, my $bytes, 9);
     print "$$ ", $read || 0;
 "#;
+
+/// What a client of HTTP/2 says first.
+const PREFACE: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 const NOBODY: u32 = 65534;
 const DAEMON: u32 = 1;
@@ -36,10 +41,12 @@ fn switch(allow_uids: &str) -> (ConfigFiles, PathBuf) {
     (files, listen)
 }
 
-/// What `uid` gets: its process, and whether the switch speaks with it; `None` if it cannot even connect.
-fn connect(uid: u32, socket: &Path) -> Option<(String, bool)> {
+/// What `uid` gets that says `words`: its process, and whether the switch speaks with it; `None` if it cannot even
+/// connect.
+fn connect(uid: u32, socket: &Path, words: &str) -> Option<(String, bool)> {
     let mut perl = Command::new("perl");
-    perl.args(["-e", PEER]).arg(socket).uid(uid).gid(uid);
+    perl.args(["-e", PEER]).arg(socket).arg(words);
+    perl.uid(uid).gid(uid);
     let output = perl.stderr(Stdio::inherit()).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     let (pid, bytes) = said.split_once(' ')?;
@@ -50,8 +57,14 @@ fn mode(path: &Path) -> u32 {
     path.metadata().unwrap().permissions().mode() & 0o777
 }
 
+/// Nobody else can be another user; says so.
+#[allow(clippy::print_stderr)]
 fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("not root: no other user was tried");
+    }
+    root
 }
 
 #[test]
@@ -61,8 +74,8 @@ fn only_root_can_connect_unless_others_are_allowed() {
     assert_eq!(mode(&listen), 0o600);
     assert_eq!(mode(listen.parent().unwrap()), 0o700);
     if is_root() {
-        assert!(connect(0, &listen).unwrap().1);
-        assert_eq!(connect(NOBODY, &listen), None);
+        assert!(connect(0, &listen, PREFACE).unwrap().1);
+        assert_eq!(connect(NOBODY, &listen, PREFACE), None);
     }
 }
 
@@ -76,9 +89,10 @@ fn an_allowed_user_is_served_and_another_is_turned_away_before_a_word() {
         return;
     }
     for allowed in [0, DAEMON] {
-        assert!(connect(allowed, &listen).unwrap().1, "{allowed}");
+        assert!(connect(allowed, &listen, PREFACE).unwrap().1, "{allowed}");
     }
-    let (pid, served) = connect(NOBODY, &listen).unwrap();
+    // It says nothing: a switch that reads before it looks would wait for that.
+    let (pid, served) = connect(NOBODY, &listen, "").unwrap();
     assert!(!served);
     let line = told.until("turned away");
     for word in [

@@ -7,6 +7,7 @@
 mod support;
 
 mod door;
+mod held;
 #[path = "../switch/logged.rs"]
 mod logged;
 mod page;

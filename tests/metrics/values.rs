@@ -158,7 +158,9 @@ async fn a_backends_state_and_what_it_owns_are_told() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let now = now.unwrap().as_secs_f64();
     assert!((page.backend(since, "kata") - now).abs() < 60.0);
-    let transitions = page.backend("criswitch_backend_transitions_total", "kata");
+    let transitions =
+        |page: &Page| page.backend("criswitch_backend_transitions_total", "kata") as u64;
+    let before = transitions(&page);
     rig.sim("kata").stop().await;
     let page = until(&rig, |page| {
         page.backend("criswitch_backend_up", "kata") == 0.0
@@ -171,9 +173,15 @@ async fn a_backends_state_and_what_it_owns_are_told() {
         )
     };
     assert_eq!(["ready", "down"].map(state), [0.0, 1.0]);
-    assert!(page.backend("criswitch_backend_transitions_total", "kata") > transitions);
+    assert_eq!(transitions(&page), before + 1);
     assert_eq!(page.backend("criswitch_backend_up", "runc"), 1.0);
     assert_eq!((owned(&page, "pod"), owned(&page, "container")), (2.0, 1.0));
+    rig.sim("kata").start();
+    let page = until(&rig, |page| {
+        page.backend("criswitch_backend_up", "kata") == 1.0
+    })
+    .await;
+    assert_eq!(transitions(&page), before + 2);
 }
 
 #[tokio::test]

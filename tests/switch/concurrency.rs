@@ -1,9 +1,13 @@
 //! Many calls on one connection.
 
+use std::path::Path;
+
 use futures_util::future::join_all;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
 use tonic::Code;
 
-use crate::support::{Rig, Sim, frame, frame_raw};
+use crate::support::{PATIENCE, Rig, Sim, frame, frame_raw};
 use criswitch::cri;
 
 /// More than any default of HTTP/2 servers, and than a kubelet has pods.
@@ -51,4 +55,97 @@ async fn a_connection_bears_any_number_of_lists_of_which_a_backend_has_no_part()
         );
         assert_eq!(reply.await.code(), Code::Ok);
     }
+}
+
+/// Frames of HTTP/2, and flags of theirs (RFC 9113).
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+/// Why a stream ends.
+const REFUSED_STREAM: [u8; 4] = [0, 0, 0, 7];
+const CANCEL: [u8; 4] = [0, 0, 0, 8];
+/// The setting that says how many calls a peer may have at once.
+const MAX_CONCURRENT_STREAMS: [u8; 2] = [0, 3];
+
+/// A client that has read nothing of what the switch allows.
+struct Heedless(UnixStream);
+
+impl Heedless {
+    async fn connect(socket: &Path) -> Heedless {
+        let mut stream = UnixStream::connect(socket).await.unwrap();
+        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+        stream.write_all(preface).await.unwrap();
+        let mut client = Heedless(stream);
+        client.send(SETTINGS, 0, 0, b"").await;
+        client
+    }
+
+    async fn send(&mut self, kind: u8, flags: u8, stream: u32, said: &[u8]) {
+        let length = (said.len() as u32).to_be_bytes();
+        let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()];
+        let sent = [&head.concat(), said].concat();
+        self.0.write_all(&sent).await.unwrap();
+    }
+
+    /// The headers of a `Version`, whose request is still to come.
+    async fn begin(&mut self, stream: u32) {
+        // HPACK: POST and http, then names by number and texts by their length.
+        let path = b"/runtime.v1.RuntimeService/Version";
+        let mut headers = vec![0x83, 0x86, 0x04, path.len() as u8];
+        headers.extend(path);
+        headers.extend(b"\x01\x09localhost\x0f\x10\x10application/grpc");
+        self.send(HEADERS, END_HEADERS, stream, &headers).await;
+    }
+
+    /// The next frame of this kind: its stream, and what it says.
+    async fn next(&mut self, kind: u8) -> (u32, Vec<u8>) {
+        let read = async {
+            loop {
+                let mut head = [0; 9];
+                self.0.read_exact(&mut head).await.unwrap();
+                let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+                let mut said = vec![0; length as usize];
+                self.0.read_exact(&mut said).await.unwrap();
+                if head[3] == kind {
+                    let stream = [head[5], head[6], head[7], head[8]];
+                    return (u32::from_be_bytes(stream), said);
+                }
+            }
+        };
+        let read = tokio::time::timeout(PATIENCE, read).await;
+        read.unwrap_or_else(|_| panic!("no frame {kind} in time"))
+    }
+}
+
+/// The first stream of a client is 1, and each has the next odd number.
+fn stream(call: u32) -> u32 {
+    2 * call - 1
+}
+
+#[tokio::test]
+async fn a_connection_has_two_thousand_calls_and_one_more_when_one_has_ended() {
+    const MOST: u32 = 2000;
+    let rig = Rig::start([Sim::new("runc")]).await;
+    let mut client = Heedless::connect(&rig.socket).await;
+    let (_, allowed) = client.next(SETTINGS).await;
+    let mut allowed = allowed.chunks(6).map(|setting| setting.split_at(2));
+    let most = allowed.find(|(name, _)| *name == MAX_CONCURRENT_STREAMS);
+    assert_eq!(most.unwrap().1, MOST.to_be_bytes());
+    for call in 1..=MOST + 1 {
+        client.begin(stream(call)).await;
+    }
+    let refused = client.next(RST_STREAM).await;
+    assert_eq!(refused, (stream(MOST + 1), REFUSED_STREAM.to_vec()));
+    // Another connection has room.
+    rig.run("runc", "web").await;
+    client.send(RST_STREAM, 0, stream(1), &CANCEL).await;
+    client.begin(stream(MOST + 2)).await;
+    let request = frame_raw(b"");
+    client
+        .send(DATA, END_STREAM, stream(MOST + 2), &request)
+        .await;
+    assert_eq!(client.next(HEADERS).await.0, stream(MOST + 2));
 }

@@ -290,15 +290,37 @@ async fn nothing_stands_in_where_stale_lists_is_zero() {
     );
 }
 
+/// What each list and its stream say now.
+async fn every_list(rig: &Rig) -> Vec<(&'static str, RawReply)> {
+    let mut said = Vec::new();
+    for path in [
+        "/runtime.v1.RuntimeService/ListPodSandbox",
+        "/runtime.v1.RuntimeService/StreamPodSandboxes",
+        "/runtime.v1.RuntimeService/ListContainers",
+        "/runtime.v1.RuntimeService/StreamContainers",
+        "/runtime.v1.ImageService/ListImages",
+        "/runtime.v1.ImageService/StreamImages",
+    ] {
+        said.push((path, rig.raw(path, &[], frame_raw(b"")).await));
+    }
+    said
+}
+
 #[tokio::test]
 async fn nothing_stands_in_for_longer_than_stale_lists() {
     let rig = with_stale_lists("1m").await;
+    try_images(&rig).await.unwrap();
     stopped(&rig, "kata").await;
     tokio::time::pause();
     assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
+    for (path, reply) in every_list(&rig).await {
+        assert_eq!(reply.code(), Code::Ok, "{path}");
+        assert!(!items(&reply).is_empty(), "{path}");
+    }
     tokio::time::sleep(std::time::Duration::from_secs(60)).await;
-    let reply = send(&rig, "ListPodSandbox", frame_raw(b"")).await;
-    assert_names_the_dead(&reply, rig.sim("kata"), "ListPodSandbox");
+    for (path, reply) in every_list(&rig).await {
+        assert_names_the_dead(&reply, rig.sim("kata"), path);
+    }
     // What the owner alone is asked for has no other stand-in either.
     let uid = part(1, label(3, "io.kubernetes.pod.uid", "uid-of-web"));
     let reply = send(&rig, "ListPodSandbox", frame_raw(&uid)).await;

@@ -6,12 +6,18 @@ use criswitch::cri;
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::calls::stopped;
-use crate::faults::{hang, hung, runc_and_kata, told_of, until_state, wake};
+use crate::calls::{send, stopped, text_of};
+use crate::faults::{hang, hung, names, runc_and_kata, told_of, until_state, wake};
 use crate::logged::Logged;
-use crate::support::{Rig, Sim, frame};
+use crate::support::{Rig, Sim, frame, frame_raw};
 
 const STATUS: &str = "/runtime.v1.RuntimeService/ContainerStatus";
+const LISTS: [&str; 4] = [
+    "ListPodSandbox",
+    "StreamPodSandboxes",
+    "ListContainers",
+    "StreamContainers",
+];
 
 fn transitions(told: &serde_json::Value) -> u64 {
     told["transitions"].as_u64().unwrap()
@@ -32,6 +38,37 @@ async fn a_backend_that_has_not_been_listed_yet_is_connecting() {
     assert_eq!(told_of(&rig, "kata").await["state"], "connecting");
     kata.release("ListPodSandbox");
     until_state(&rig, "kata", "ready").await;
+}
+
+/// It has a pod that this switch was never told of, so a list without it would be a gap.
+#[tokio::test]
+async fn one_that_hangs_from_the_start_is_connecting_until_a_probe_proves_it() {
+    let mut rig = runc_and_kata().await;
+    rig.run("runc", "plain").await;
+    rig.run("kata", "boxed").await;
+    rig.stop_switch().await;
+    hang(rig.sim("kata"));
+    rig.restart_switch().await;
+    assert_eq!(told_of(&rig, "kata").await["state"], "connecting");
+    rig.run("runc", "web").await;
+    let (first, told) = tokio::join!(rig.pods(), until_state(&rig, "kata", "unresponsive"));
+    assert_eq!(first.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(transitions(&told), 1, "{told}");
+    assert!(told["cause"].as_str().unwrap().contains("probe"), "{told}");
+    for rpc in LISTS {
+        let reply = send(&rig, rpc, frame_raw(b"")).await;
+        assert_eq!(reply.code(), Code::Unavailable, "{rpc}");
+        assert!(text_of(&reply).contains("\"kata\""), "{rpc}: {reply:?}");
+        assert!(reply.body.is_empty(), "{rpc}");
+    }
+    let images = cri::ListImagesRequest::default();
+    let failed = rig.images().list_images(images).await.unwrap_err();
+    assert!(failed.message().contains("\"kata\""), "{failed}");
+    wake(rig.sim("kata"));
+    let ready = until_state(&rig, "kata", "ready").await;
+    assert_eq!(transitions(&ready), 2, "{ready}");
+    assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "plain", "web"]);
+    assert_eq!(rig.containers().await.unwrap().len(), 3);
 }
 
 #[tokio::test]
@@ -157,7 +194,7 @@ async fn a_runtime_that_takes_over_the_socket_is_connected_to_though_the_old_one
     until_state(&rig, "kata", "ready").await;
     let pod = rig.run_pod("kata", "new").await;
     assert_eq!(next.pods()[0].id, pod);
-    assert_eq!(crate::faults::names(&rig.pods().await.unwrap()), ["new"]);
+    assert_eq!(names(&rig.pods().await.unwrap()), ["new"]);
 }
 
 /// The socket's file alone says nothing: a connection that works goes on.

@@ -1,0 +1,58 @@
+//! What a backend's replies and last known lists take, as the metrics say it.
+
+use criswitch::cri;
+use prost::encoding;
+
+use crate::page::{rig, until};
+use crate::support::{Rig, Sim};
+
+const MIB: usize = 1 << 20;
+/// What the one item of each list is made to take.
+const LISTS: [(&str, usize); 3] = [
+    ("ListPodSandbox", MIB),
+    ("ListContainers", 2 * MIB),
+    ("ListImages", 3 * MIB),
+];
+/// More than all else takes that is held of it, and much less than any of these lists.
+const REST: usize = MIB / 16;
+
+async fn list_all(rig: &Rig) {
+    rig.pods().await.unwrap();
+    rig.containers().await.unwrap();
+    let request = cri::ListImagesRequest::default();
+    rig.images().list_images(request).await.unwrap();
+}
+
+/// Waits until kata's bytes are those of one of each list, and of little else; replies are held until they are gone.
+async fn until_one_of_each_is_held(rig: &Rig, up: bool) {
+    let least: usize = LISTS.iter().map(|(_, bytes)| bytes).sum();
+    let page = until(rig, |page| {
+        let held = page.backend("criswitch_backend_held_bytes", "kata") as usize;
+        let is_up = page.backend("criswitch_backend_up", "kata") == 1.0;
+        is_up == up && (least..least + REST).contains(&held)
+    });
+    page.await;
+}
+
+#[tokio::test]
+async fn the_bytes_held_of_a_backend_have_its_last_lists_once_and_no_more() {
+    let rig = rig("", [Sim::new("runc"), Sim::new("kata")]).await;
+    let kata = rig.sim("kata");
+    for (rpc, bytes) in LISTS {
+        let mut unknown = Vec::new();
+        encoding::bytes::encode(100, &vec![0; bytes], &mut unknown);
+        kata.append_to_items(rpc, unknown);
+    }
+    rig.run("kata", "web").await;
+    for _ in 0..10 {
+        list_all(&rig).await;
+        until_one_of_each_is_held(&rig, true).await;
+    }
+    kata.stop().await;
+    for _ in 0..10 {
+        list_all(&rig).await;
+        until_one_of_each_is_held(&rig, false).await;
+    }
+    let page = crate::page::Page::of(&rig).await;
+    assert_eq!(page.backend("criswitch_lists_stood_in_total", "kata"), 30.0);
+}
