@@ -7,6 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -198,8 +199,8 @@ pub fn connection<I: AsyncRead + AsyncWrite + Unpin>(
 > {
     let unread = Memory::for_unread(switch.max_message);
     let service = service_fn(move |request| {
-        let answered = Arc::clone(&switch).serve(request, unread.clone());
-        async move { Ok(answered.await) }
+        // Moved into another future it would be there twice, once for each call in flight.
+        Arc::clone(&switch).serve(request, unread.clone()).map(Ok)
     });
     http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())

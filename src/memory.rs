@@ -12,6 +12,7 @@ use http_body::Body;
 use http_body_util::BodyExt;
 
 use crate::backend::error_chain;
+use crate::wire;
 
 /// What one memory holds at least, in bytes: 500 replies with 1000 containers each.
 const LEAST: usize = 128 << 20;
@@ -19,6 +20,8 @@ const LEAST: usize = 128 << 20;
 const MESSAGES: usize = 8;
 /// Into how many shares one memory goes: what one connection may have of it in replies that it leaves unread.
 const SHARES: usize = 4;
+/// How much room is made at once for a message of which the first piece has come: longer ones may never come whole.
+const MOST_RESERVED: usize = 1 << 20;
 /// What a header takes beside its text, about.
 const PER_HEADER: usize = 64;
 
@@ -207,7 +210,11 @@ impl Collected {
             return;
         }
         if self.all.is_empty() {
-            self.all.extend_from_slice(&std::mem::take(&mut self.first));
+            let first = std::mem::take(&mut self.first);
+            let told = wire::frame_length(&first).ok().flatten().unwrap_or(0);
+            let told = told.saturating_add(wire::FRAME_HEADER).min(MOST_RESERVED);
+            self.all.reserve_exact(told.max(first.len()));
+            self.all.extend_from_slice(&first);
         }
         self.all.extend_from_slice(&data);
     }

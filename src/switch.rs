@@ -5,6 +5,7 @@
 mod creating;
 mod target;
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -130,12 +131,14 @@ impl Switch {
         let timeout = timeout.and_then(|value| wire::timeout(value.to_str().ok()?));
         let deadline =
             timeout.map(|timeout| (log.started() + timeout, status::deadline(row.name, timeout)));
-        let answered = log.doing(self.answer(row, request, &log));
         let mut cut = self.ending.cut(row.name, deadline);
-        let answered = tokio::select! {
-            biased;
-            answered = answered => answered.unwrap_or_else(Failed::into_reply),
-            status = &mut cut => reply::of_status(&status),
+        let answered = {
+            let mut answer = pin!(self.answer(row, request, &log));
+            tokio::select! {
+                biased;
+                answered = log.doing(answer.as_mut()) => answered.unwrap_or_else(Failed::into_reply),
+                status = &mut cut => reply::of_status(&status),
+            }
         };
         let answered = match row.log {
             // What was changed must be told, and takes little.
@@ -164,14 +167,14 @@ impl Switch {
             }
             Target::Backend(backend) => self.send(&call, live.backend(backend)?, None).await,
             Target::Owner(backend, ..) if row.merge().is_some() => {
-                self.to_backends(call, &[backend]).await
+                Box::pin(self.to_backends(call, &[backend])).await
             }
             Target::Owner(backend, kind, id) => {
                 self.to_owner(&call, live.backend(backend)?, (kind, &id))
                     .await
             }
             Target::Handler(handler) => self.to_handler(&call, &handler).await,
-            Target::Backends(backends) => self.to_backends(call, &backends).await,
+            Target::Backends(backends) => Box::pin(self.to_backends(call, &backends)).await,
             Target::Miss(kind, id) => Ok(of_unknown(row, kind, &id)?),
         }
     }
@@ -262,11 +265,12 @@ impl Switch {
         }
         match call.row.merge() {
             // What makes up for an RPC that the backend lacks does so here too.
-            Some(_) => self.to_backends(call, &[handler.backend]).await,
+            Some(_) => Box::pin(self.to_backends(call, &[handler.backend])).await,
             None => self.send(&call, backend, None).await,
         }
     }
 
+    /// Put aside by who calls it: it takes more memory than all else that a call may come to.
     async fn to_backends(
         self: &Arc<Self>,
         call: Call,

@@ -2,7 +2,7 @@
 //! it adds to the counts. Never what it carried.
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -91,8 +91,7 @@ impl CallLog {
     }
 
     /// Does what there is to do for it: the time between its steps, in which it waits, is not the switch's own.
-    pub(crate) async fn doing<T>(&self, work: impl Future<Output = T>) -> T {
-        let mut work = pin!(work);
+    pub(crate) async fn doing<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
         poll_fn(|cx| self.step(|| work.as_mut().poll(cx))).await
     }
 

@@ -33,7 +33,7 @@ impl Machine {
         load.split(' ').next().unwrap_or("?").to_owned()
     }
 
-    /// Starts the switch; its log goes to a file beside its configuration.
+    /// Starts the switch in the environment that its unit gives it; its log goes to a file beside its configuration.
     pub fn start_switch(&self, directory: &Path) -> Switch {
         let binary = env!("CARGO_BIN_EXE_criswitch");
         let mut command = Command::new(if self.pinned { "taskset" } else { binary });
@@ -44,12 +44,20 @@ impl Machine {
         let child = command
             .args(["serve", "--config"])
             .arg(directory.join("criswitch.toml"))
+            .envs(environment())
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
             .unwrap();
         Switch(child)
     }
+}
+
+/// What the unit says of the environment.
+fn environment() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let unit = include_str!("../../systemd/criswitch.service");
+    let lines = unit.lines().filter_map(|line| line.strip_prefix("Environment="));
+    lines.flat_map(|line| line.split(' ').filter_map(|one| one.split_once('=')))
 }
 
 /// The switch's process; killed when it is dropped.
