@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -14,6 +15,11 @@ use tokio::net::UnixStream;
 
 use crate::address::Address;
 use crate::backend::{CONNECTION_WINDOW, MAX_HEADERS, STREAM_WINDOW, Wire, error_chain};
+use crate::switch::MAX_CALLS;
+
+/// How long a call that was given up is remembered: its answer may be under way, as long as a backend that is overloaded
+/// needs to hear of it. Answers to calls that are forgotten count as faults, and h2 ends a connection with 1024 of them.
+const GIVEN_UP: Duration = Duration::from_secs(10);
 
 /// What drives an open connection; it ends with it.
 pub type Connection = BoxFuture<'static, hyper::Result<()>>;
@@ -80,6 +86,9 @@ async fn handshake(
         .max_header_list_size(MAX_HEADERS)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        // All calls in flight may be given up at once.
+        .max_concurrent_reset_streams(MAX_CALLS)
+        .reset_stream_duration(GIVEN_UP)
         .handshake(TokioIo::new(io))
         .await;
     let (wire, connection) = shaken.map_err(|error| error_chain(&error))?;

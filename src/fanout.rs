@@ -10,9 +10,9 @@ use crate::answer::Answer;
 use crate::backend::Backend;
 use crate::call::{Call, Failed, named};
 use crate::reply::{self, Reply};
-use crate::rpc::{Lacking, Merge, Row};
+use crate::rpc::{Lacking, List, Merge, Row, Then};
 use crate::switch::Switch;
-use crate::wire::Malformed;
+use crate::wire::{self, Malformed};
 use crate::{merge, status};
 
 /// What came of asking one of several backends.
@@ -46,6 +46,15 @@ struct Unheard<'a>(&'a [Arc<Backend>]);
 impl Drop for Unheard<'_> {
     fn drop(&mut self) {
         self.0.iter().for_each(|backend| backend.owe());
+    }
+}
+
+/// Refuses the reply that nothing else reads before it is merged, if it breaks off: its last field would take the next
+/// backend's for its own.
+fn is_whole(backend: &Backend, message: &[u8]) -> Result<(), Status> {
+    match wire::fields(message).find_map(Result::err) {
+        Some(fault) => Err(backend.malformed(&fault)),
+        None => Ok(()),
     }
 }
 
@@ -129,6 +138,9 @@ impl Switch {
         match answer.code() {
             Code::Ok => {
                 let message = backend.message(&answer)?;
+                if matches!(call.row.then, Then::Nothing | Then::Learn(List::Images)) {
+                    is_whole(backend, &message)?;
+                }
                 let changed = self.learn(call, backend, None, asked, &message)?;
                 Ok(Share::Message(changed.unwrap_or(message)))
             }

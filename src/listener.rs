@@ -88,10 +88,11 @@ impl Listener {
         let (serving, _) = watch::channel(());
         let mut connections = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);
+        let mut failing = false;
         loop {
             tokio::select! {
                 () = &mut shutdown => break,
-                stream = accept(&self.socket) => {
+                stream = accept(&self.socket, &mut failing) => {
                     let place = match self.admission.admit(&stream) {
                         Ok(place) => (place, switch.counts.connected()),
                         Err(reason) => {
@@ -135,12 +136,18 @@ fn others(allow_uids: &[u32]) -> bool {
     allow_uids.iter().any(|uid| *uid != 0)
 }
 
-async fn accept(socket: &UnixListener) -> UnixStream {
+/// The next connection. `failing` is whether the last try failed, which is told once until one succeeds.
+async fn accept(socket: &UnixListener, failing: &mut bool) -> UnixStream {
     loop {
         match socket.accept().await {
-            Ok((stream, _)) => return stream,
+            Ok((stream, _)) => {
+                *failing = false;
+                return stream;
+            }
             Err(error) => {
-                tracing::error!(%error, "cannot accept a connection");
+                if !std::mem::replace(failing, true) {
+                    tracing::error!(%error, "cannot accept a connection");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

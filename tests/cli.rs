@@ -12,6 +12,8 @@ mod config_files;
 #[path = "support/support.rs"]
 mod support;
 
+#[path = "cli/accept.rs"]
+mod accept;
 #[path = "cli/check.rs"]
 mod check;
 #[path = "cli/discover.rs"]

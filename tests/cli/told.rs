@@ -52,6 +52,13 @@ impl Told {
         }
     }
 
+    /// What it has said since, without waiting for more.
+    pub(crate) fn so_far(&mut self) -> impl Iterator<Item = &String> {
+        let seen = self.log.len();
+        self.log.extend(self.lines.try_iter());
+        self.log.iter().skip(seen)
+    }
+
     /// Waits for its end.
     pub(crate) fn ends(mut self) {
         assert_eq!(self.child.wait().unwrap().code(), Some(0));

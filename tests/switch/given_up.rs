@@ -1,8 +1,17 @@
-//! Many calls that were given up before the switch could read them cost no other call on their connection.
+//! Many calls that are given up at once cost no other call on their connection: that of the client, who gives up before
+//! the switch could read them, and that to the backend, whose answers come when nobody waits for them any more.
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use std::sync::Arc;
+
+use criswitch::backend::own_headers;
+use criswitch::{rpc, wire};
+use futures_util::future::join_all;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::net::UnixStream;
+use tokio::sync::Notify;
+use tonic::Code;
 
+use crate::quiet::{PREFACE, SETTINGS, backend_of, header};
 use crate::support::{PATIENCE, Rig, Sim, frame_raw};
 
 /// An HTTP/2 client's first words: the preface, and settings that change nothing.
@@ -17,6 +26,8 @@ const END_HEADERS: u8 = 4;
 const CANCEL: [u8; 4] = [0, 0, 0, 8];
 /// More than a probe of each container of a full node.
 const GIVEN_UP: u32 = 500;
+/// More than h2 forgives in the life of a connection.
+const CROSSED: usize = 1100;
 
 fn http2(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
@@ -41,12 +52,12 @@ fn call(stream: u32, path: &str) -> Vec<u8> {
 }
 
 /// The type and the stream of the next frame; `None` at the end.
-async fn next(client: &mut UnixStream) -> Option<(u8, u32)> {
+async fn next(peer: &mut (impl AsyncRead + Unpin)) -> Option<(u8, u32)> {
     let mut head = [0; 9];
-    client.read_exact(&mut head).await.ok()?;
+    peer.read_exact(&mut head).await.ok()?;
     let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
     let mut payload = vec![0; length as usize];
-    client.read_exact(&mut payload).await.ok()?;
+    peer.read_exact(&mut payload).await.ok()?;
     let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
     Some((head[3], stream))
 }
@@ -82,4 +93,64 @@ async fn a_call_goes_on_while_very_many_others_of_its_connection_are_given_up() 
     };
     tokio::time::timeout(PATIENCE, answered).await.unwrap();
     rig.pods().await.unwrap();
+}
+
+/// A backend down to its bytes, which tells when it has all calls, answers each when it is given up, which is too late,
+/// and the first one in the end.
+async fn answer_too_late(mut peer: DuplexStream, has_all: Arc<Notify>) {
+    let mut preface = [0; PREFACE.len()];
+    peer.read_exact(&mut preface).await.unwrap();
+    peer.write_all(&http2(SETTINGS, 0, 0, &[])).await.unwrap();
+    let head = [vec![0x88], header("content-type", "application/grpc")].concat();
+    let end = header("grpc-status", "0");
+    let refusal = [&head[..], &header("grpc-status", "5")].concat();
+    let (mut calls, mut given_up) = (0, 0);
+    while given_up < CROSSED {
+        let (kind, stream) = next(&mut peer).await.expect("the connection has ended");
+        assert_ne!(kind, GOAWAY, "after {given_up} calls");
+        if kind == HEADERS {
+            calls += 1;
+            if calls == 1 + CROSSED {
+                has_all.notify_one();
+            }
+        }
+        if kind == RST_STREAM {
+            given_up += 1;
+            let late = http2(HEADERS, END_HEADERS | END_STREAM, stream, &refusal);
+            peer.write_all(&late).await.unwrap();
+        }
+    }
+    let answer = [
+        http2(HEADERS, END_HEADERS, 1, &head),
+        http2(DATA, 0, 1, &frame_raw(b"")),
+        http2(HEADERS, END_HEADERS | END_STREAM, 1, &end),
+    ];
+    peer.write_all(&answer.concat()).await.unwrap();
+    while next(&mut peer).await.is_some() {}
+}
+
+#[tokio::test]
+async fn a_call_goes_on_while_very_many_others_at_its_backend_are_answered_after_they_were_given_up()
+ {
+    let has_all = Arc::new(Notify::new());
+    let told = Arc::clone(&has_all);
+    let backend = backend_of(move |peer| answer_too_late(peer, Arc::clone(&told)));
+    let (connected, connection) = backend.connect().await.unwrap();
+    tokio::spawn(connection);
+    let headers = own_headers();
+    let ask = || backend.ask_over(connected.clone(), &rpc::VERSION, &headers, wire::frame(b""));
+    let mut first = Box::pin(ask());
+    let others = join_all((0..CROSSED).map(|_| ask()));
+    let begun = async {
+        tokio::select! {
+            biased;
+            _ = &mut first => panic!("the first is answered"),
+            _ = others => panic!("the others are answered"),
+            () = has_all.notified() => {}
+        }
+    };
+    // The others end with this.
+    tokio::time::timeout(PATIENCE, begun).await.unwrap();
+    let answer = tokio::time::timeout(PATIENCE, first).await.unwrap();
+    assert_eq!(answer.unwrap().code(), Code::Ok);
 }

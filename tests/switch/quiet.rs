@@ -11,18 +11,18 @@ use criswitch::{rpc, wire};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tonic::Code;
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 // Frames of HTTP/2 (RFC 9113, 6), and their flags.
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
-const SETTINGS: u8 = 4;
+pub(crate) const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
 /// A header, literal and not indexed (RFC 7541, 6.2.2).
-fn header(name: &str, value: &str) -> Vec<u8> {
+pub(crate) fn header(name: &str, value: &str) -> Vec<u8> {
     let mut bytes = vec![0];
     for text in [name, value] {
         bytes.push(text.len() as u8);
@@ -71,13 +71,13 @@ async fn answer(mut peer: DuplexStream, seen: Arc<Mutex<Vec<u8>>>) {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_backend_is_never_pinged_not_even_in_an_idle_hour() {
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let noted = Arc::clone(&seen);
+/// A backend at whose other end, in memory, `serve` is.
+pub(crate) fn backend_of<S: Future<Output = ()> + Send + 'static>(
+    serve: impl Fn(DuplexStream) -> S + Send + Sync + 'static,
+) -> Backend {
     let dial = move |_: &Address| {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
-        tokio::spawn(answer(theirs, Arc::clone(&noted)));
+        tokio::spawn(serve(theirs));
         Ok(ours)
     };
     let config = BackendConfig {
@@ -88,7 +88,14 @@ async fn a_backend_is_never_pinged_not_even_in_an_idle_hour() {
         adopt: false,
         origin: None,
     };
-    let backend = Backend::new(&config, 1 << 20, Dialer::Memory(Arc::new(dial)));
+    Backend::new(&config, 1 << 20, Dialer::Memory(Arc::new(dial)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_is_never_pinged_not_even_in_an_idle_hour() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&seen);
+    let backend = backend_of(move |peer| answer(peer, Arc::clone(&noted)));
     let (wire, connection) = backend.connect().await.unwrap();
     tokio::spawn(connection);
     for _ in 0..3 {

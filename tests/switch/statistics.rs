@@ -2,7 +2,7 @@
 
 use tonic::Code;
 
-use crate::calls::{assert_names_the_dead, narrowed_to, send, stopped};
+use crate::calls::{assert_names_the_dead, narrowed_to, send, stopped, text_of};
 use crate::faults::{hung, runc_and_kata, told_of, until_state, wake};
 use crate::logged::Logged;
 use crate::support::frame_raw;
@@ -14,6 +14,15 @@ const STATISTICS: [&str; 6] = [
     "StreamContainerStats",
     "StreamPodSandboxStats",
     "StreamPodSandboxMetrics",
+];
+
+/// Lists of which nobody reads more than the items on their way into one.
+const UNREAD: [&str; 5] = [
+    "/runtime.v1.RuntimeService/ListContainerStats",
+    "/runtime.v1.RuntimeService/ListPodSandboxStats",
+    "/runtime.v1.RuntimeService/ListPodSandboxMetrics",
+    "/runtime.v1.RuntimeService/ListMetricDescriptors",
+    "/runtime.v1.ImageService/ListImages",
 ];
 
 #[tokio::test]
@@ -61,5 +70,30 @@ async fn statistics_of_dead_backends_alone_are_an_error() {
     for rpc in STATISTICS {
         let reply = send(&rig, rpc, frame_raw(b"")).await;
         assert_eq!(reply.code(), Code::Unavailable, "{rpc}");
+    }
+}
+
+/// The next backend's would be inside what it breaks off in.
+#[tokio::test]
+async fn a_backend_whose_statistics_break_off_is_named_and_swallows_no_others() {
+    let rig = runc_and_kata().await;
+    for handler in ["runc", "kata"] {
+        rig.run(handler, &format!("on-{handler}")).await;
+    }
+    for path in UNREAD {
+        let (_, rpc) = path.rsplit_once('/').unwrap();
+        // A field of 127 bytes, of which none is there.
+        rig.sim("runc").append_raw(rpc, b"\x0a\x7f".as_slice());
+        let reply = rig.raw(path, &[], frame_raw(b"")).await;
+        let text = text_of(&reply);
+        assert_eq!(reply.code(), Code::Internal, "{rpc}: {text}");
+        assert!(
+            text.contains("\"runc\"") && text.contains("malformed"),
+            "{rpc}: {text}"
+        );
+        assert!(reply.body.is_empty(), "{rpc}");
+        rig.sim("runc").append_raw(rpc, b"".as_slice());
+        let reply = rig.raw(path, &[], frame_raw(b"")).await;
+        assert_eq!(reply.code(), Code::Ok, "{rpc}: {}", text_of(&reply));
     }
 }

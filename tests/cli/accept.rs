@@ -1,0 +1,55 @@
+//! A daemon that is out of file descriptors, as long as that lasts.
+
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use criswitch::cri::VersionRequest;
+use tonic::Code;
+
+use crate::serve::one_backend;
+use crate::support::{Client, Sim, frame_raw};
+use crate::text;
+use crate::told::Told;
+
+/// What it may have open, and more connections than that.
+const FILES: &str = "ulimit -n 48; exec \"$0\" \"$@\"";
+const CROWD: usize = 60;
+const LINE: &str = "cannot accept a connection";
+
+fn crowd(listen: &Path) -> Vec<UnixStream> {
+    let connect = |_| UnixStream::connect(listen).unwrap();
+    (0..CROWD).map(connect).collect()
+}
+
+#[tokio::test]
+async fn connections_that_cannot_be_accepted_are_told_of_once_and_again_after_one_that_can() {
+    let (files, listen, backend) = one_backend();
+    let runc = Sim::new("runc");
+    runc.serve_on(&backend);
+    runc.hold("ListPodSandboxMetrics");
+    let mut serve = std::process::Command::new("sh");
+    serve.args(["-c", FILES, env!("CARGO_BIN_EXE_criswitch")]);
+    serve.args(["serve", "--config", text(&files.main())]);
+    let mut told = Told::start_as(serve);
+    let client = Client::new(&listen).raw().await;
+    let path = |rpc| format!("/runtime.v1.RuntimeService/{rpc}");
+    let version = client.call(&path("Version"), &[], frame_raw(b"")).await;
+    assert_eq!(version.code(), Code::Ok);
+
+    let first = crowd(&listen);
+    told.until(LINE);
+    // Nobody is accepted meanwhile, and the daemon tries several times.
+    let deadline = [("grpc-timeout", "1S")];
+    let list = client
+        .call(&path("ListPodSandboxMetrics"), &deadline, frame_raw(b""))
+        .await;
+    assert_eq!(list.code(), Code::DeadlineExceeded);
+    let again = told.so_far().filter(|line| line.contains(LINE)).count();
+    assert_eq!(again, 0, "it is told again");
+
+    drop(first);
+    let mut another = Client::new(&listen).runtime();
+    another.version(VersionRequest::default()).await.unwrap();
+    let _second = crowd(&listen);
+    told.until(LINE);
+}
