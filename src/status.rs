@@ -224,7 +224,7 @@ pub fn gone_backend() -> Status {
 /// A client that subscribed to events and does not read them.
 pub fn does_not_read(queue: usize) -> Status {
     Status::resource_exhausted(format!(
-        "more than {queue} events were left unread; subscribe again"
+        "more than {queue} events, or more bytes of them than there is memory for, were left unread; subscribe again"
     ))
 }
 

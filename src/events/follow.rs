@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::before::{Before, known_pods};
 use super::ends::{Ends, Opened};
@@ -14,6 +14,7 @@ use super::made::{DELETED, NOT_READY, STARTED, STOPPED, event};
 use crate::backend::{Backend, own_headers};
 use crate::call::{Call, Failed};
 use crate::link::State;
+use crate::memory::Unread;
 use crate::rpc::{self, EVENT_HANDLER};
 use crate::streams::Messages;
 use crate::switch::Switch;
@@ -166,19 +167,45 @@ async fn tell_events(
         let renamed = switch.renamed(backend, &message, EVENT_HANDLER)?;
         let event = renamed.unwrap_or(message);
         asked.heard(&event);
-        // As long as a listener has not read it, it counts as the backend's.
-        let mut held = backend.memory.held();
-        let grown = held.grow(event.len());
-        grown.map_err(|unread| backend.unread(&unread))?;
-        tell(switch, held.with(event)).await;
+        tell(switch, backend, event).await?;
     }
     Ok(())
 }
 
-/// Tells an event, and lets those who listen take it: many that come at once must not fill their queue.
-async fn tell(switch: &Switch, event: Bytes) {
+/// Tells an event of the backend's, and lets those who listen take it: many that come at once must not fill their queue.
+async fn tell(switch: &Switch, backend: &Backend, event: Bytes) -> Result<(), Status> {
+    let event = hold(switch, backend, event).await?;
     switch.events.tell(Ok(event));
     tokio::task::yield_now().await;
+    Ok(())
+}
+
+/// The event, counted as the backend's as long as a listener has not read it.
+async fn hold(switch: &Switch, backend: &Backend, event: Bytes) -> Result<Bytes, Status> {
+    let mut held = backend.events.held();
+    if held.grow(event.len()).is_err() {
+        switch.events.cut_off_unread().await;
+        let grown = held.grow(event.len());
+        grown.map_err(|unread| backend.unread(&unread))?;
+    }
+    Ok(held.with(event))
+}
+
+/// Tells an event that the switch made; the others come also if this one is too large.
+async fn tell_made(switch: &Switch, backend: &Backend, event: Bytes) {
+    let told = if event.len() > backend.max_message {
+        Err(backend.unread(&Unread::TooLarge))
+    } else {
+        tell(switch, backend, event).await
+    };
+    if let Err(status) = told {
+        log_untold(backend, status.code());
+    }
+}
+
+fn log_untold(backend: &Backend, code: Code) {
+    let backend = backend.name();
+    tracing::debug!(%backend, ?code, "cannot tell the state of its pods");
 }
 
 /// Tells the deletion of those of `before` that are not among `now`.
@@ -189,7 +216,7 @@ async fn tell_gone(switch: &Switch, backend: &Backend, before: &Before, now: &BT
             .renamed(backend, &event, EVENT_HANDLER)
             .ok()
             .flatten();
-        tell(switch, renamed.unwrap_or(event)).await;
+        tell_made(switch, backend, renamed.unwrap_or(event)).await;
     }
 }
 
@@ -208,7 +235,7 @@ async fn tell_state(switch: &Arc<Switch>, backend: &Arc<Backend>, before: &Befor
         asked.begin(&id);
         let event = steadily(backend, || state_of(switch, backend, &id)).await;
         if let Some(event) = event.filter(|_| !asked.is_overtaken()) {
-            tell(switch, event).await;
+            tell_made(switch, backend, event).await;
         }
     }
 }
@@ -227,8 +254,7 @@ where
             Ok(answer) => return Some(answer),
             Err(_) if backend.link().transitions != before => {}
             Err(error) => {
-                let (backend, code) = (backend.name(), error.into().code());
-                tracing::debug!(%backend, ?code, "cannot tell the state of its pods");
+                log_untold(backend, error.into().code());
                 return None;
             }
         }
@@ -247,11 +273,15 @@ async fn state_of(switch: &Switch, backend: &Backend, id: &str) -> Result<Bytes,
     }
     if containers.is_empty() {
         let ids = switch.owners().containers_of(id);
+        let mut left = backend.max_message;
         for id in ids {
             let reply = ask_id(backend, &rpc::CONTAINER_STATUS, &id).await?;
-            containers.push(Bytes::copy_from_slice(
-                wire::bytes(&reply, &[1]).map_err(read)?,
-            ));
+            let container = wire::bytes(&reply, &[1]).map_err(read)?;
+            // More than one event may have is not even gathered.
+            left = left
+                .checked_sub(container.len())
+                .ok_or_else(|| backend.unread(&Unread::TooLarge))?;
+            containers.push(Bytes::copy_from_slice(container));
         }
     }
     let kind = if state == NOT_READY { STOPPED } else { STARTED };
