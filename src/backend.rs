@@ -55,6 +55,8 @@ pub struct Backend {
     pub max_message: usize,
     /// What its replies that are read take.
     pub memory: Memory,
+    /// What its events take that somebody who listens has not read yet.
+    pub events: Memory,
     /// Calls of clients that went to it alone and have ended.
     pub calls: Ended,
     dialer: Dialer,
@@ -107,6 +109,7 @@ impl Backend {
             socket: config.socket.clone(),
             max_message,
             memory: Memory::for_messages(max_message),
+            events: Memory::for_unread(max_message),
             calls: Ended::default(),
             dialer,
             link: watch::Sender::new(link),

@@ -88,6 +88,11 @@ impl Failed {
         Some(first)
     }
 
+    /// Its code and its text.
+    pub(crate) fn told(&self) -> String {
+        format!("{:?}: {}", self.code(), self.text())
+    }
+
     fn text(&self) -> String {
         match self {
             Failed::Status(status) => status.message().to_owned(),

@@ -3,6 +3,8 @@
 //! When a backend's stream ends and comes back, an event for each of its pods tells the state as it is then. A client's
 //! stream never ends because a backend went away.
 
+mod before;
+mod ends;
 mod follow;
 mod made;
 
@@ -28,7 +30,7 @@ use crate::{status, wire};
 /// Events that a client may leave unread before it is cut off.
 const QUEUE: usize = 1024;
 
-/// An event, or the trailers that end every stream.
+/// An event, empty if it only fills the queue, or the trailers that end every stream.
 type Event = Result<Bytes, HeaderMap>;
 
 /// Those who listen, and what they are told.
@@ -68,6 +70,15 @@ impl Events {
     fn tell(&self, event: Event) {
         // An error says that nobody listens any more.
         self.told.send(event).ok();
+    }
+
+    /// Puts so many empty events into the queue that nothing else is in it any more: who had left something unread is
+    /// behind by too much then, and who reads has lost nothing.
+    async fn cut_off_unread(&self) {
+        for _ in 0..QUEUE {
+            self.tell(Ok(Bytes::new()));
+            tokio::task::yield_now().await;
+        }
     }
 
     /// Waits until somebody listens, or until nobody does.
@@ -110,11 +121,21 @@ impl Listener {
         }
     }
 
+    /// What is told next; an empty event tells nothing.
+    async fn heard(&mut self) -> Result<Event, RecvError> {
+        loop {
+            let event = self.told.recv().await;
+            if !matches!(&event, Ok(Ok(event)) if event.is_empty()) {
+                return event;
+            }
+        }
+    }
+
     async fn next(mut self) -> Option<(Result<Frame<Bytes>, Infallible>, Listener)> {
         if self.ended {
             return None;
         }
-        let end = match self.told.recv().await {
+        let end = match self.heard().await {
             Ok(Ok(event)) => return Some((Ok(Frame::data(wire::frame(&event))), self)),
             Ok(Err(end)) => end,
             Err(RecvError::Lagged(_)) => {

@@ -1,7 +1,7 @@
 //! The bytes of messages that are held at once, counted as long as any part of them lives.
 //!
-//! Requests have one memory, each backend's replies another and each connection's unread ones a third, so that neither
-//! clients nor a backend take it from anybody else. A body is never read without being counted here.
+//! Requests have one memory, each backend's replies another, its events a third and each connection's unread replies a
+//! fourth, so that neither clients nor a backend take it from anybody else. A body is never read without being counted here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -65,7 +65,8 @@ impl Memory {
         Memory::of(max_message.saturating_mul(MESSAGES).max(LEAST))
     }
 
-    /// What one connection's unread replies may take, so that there is room for the others' in every backend's.
+    /// What one connection's unread replies may take, so that there is room for the others' in every backend's; and what
+    /// one backend's unread events may.
     pub fn for_unread(max_message: usize) -> Memory {
         Memory::of(Memory::for_messages(max_message).limit / SHARES)
     }

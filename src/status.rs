@@ -193,6 +193,14 @@ pub fn lacking(rpc: &str, backend: &str) -> Status {
     Status::unimplemented(format!("{rpc}: backend {backend:?} does not implement it"))
 }
 
+/// A backend that has no events, as each stream of them ends at once: with this failure, or well.
+pub(crate) fn no_events(backend: &str, socket: &Address, failure: Option<&str>) -> Status {
+    let end = failure.unwrap_or("without an error");
+    Status::unimplemented(format!(
+        "backend {backend:?} ({socket}): it has no events, each stream of them ends at once: {end}"
+    ))
+}
+
 /// A backend's reply that breaks gRPC's or protobuf's rules.
 pub fn bad_reply(backend: &str, socket: &Address, cause: &str) -> Status {
     Status::internal(format!("backend {backend:?} ({socket}): {cause}"))
@@ -216,7 +224,7 @@ pub fn gone_backend() -> Status {
 /// A client that subscribed to events and does not read them.
 pub fn does_not_read(queue: usize) -> Status {
     Status::resource_exhausted(format!(
-        "more than {queue} events were left unread; subscribe again"
+        "more than {queue} events, or more bytes of them than there is memory for, were left unread; subscribe again"
     ))
 }
 

@@ -56,7 +56,9 @@ impl Machine {
 /// What the unit says of the environment.
 fn environment() -> impl Iterator<Item = (&'static str, &'static str)> {
     let unit = include_str!("../../systemd/criswitch.service");
-    let lines = unit.lines().filter_map(|line| line.strip_prefix("Environment="));
+    let lines = unit
+        .lines()
+        .filter_map(|line| line.strip_prefix("Environment="));
     lines.flat_map(|line| line.split(' ').filter_map(|one| one.split_once('=')))
 }
 

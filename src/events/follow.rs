@@ -1,24 +1,25 @@
 //! Following one backend's events: its stream opened again and again, and what was missed between told from its state.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tonic::{Code, Status};
 
-use super::made::{DELETED, NOT_READY, STARTED, STOPPED, event, gone_pod, removed_pod};
+use super::before::{Before, known_pods};
+use super::ends::{Ends, Opened};
+use super::made::{DELETED, NOT_READY, STARTED, STOPPED, event};
 use crate::backend::{Backend, own_headers};
 use crate::call::{Call, Failed};
 use crate::link::State;
-use crate::owners::Mark;
-use crate::rpc::{self, EVENT_HANDLER, Kind, List};
+use crate::memory::Unread;
+use crate::rpc::{self, EVENT_HANDLER};
 use crate::streams::Messages;
 use crate::switch::Switch;
 use crate::wire::{self, Malformed};
 
-/// The wait before a stream that has ended is opened again.
-const PAUSE: Duration = Duration::from_millis(100);
 /// The wait before a list that was refused is asked for again.
 const RETRY: Duration = Duration::from_secs(1);
 /// How long a backend that is gone is still listened to: its last pod's deletion may follow the answer that ended it.
@@ -40,78 +41,41 @@ pub(crate) async fn follow(switch: Arc<Switch>, backend: Arc<Backend>) {
     }
 }
 
-/// What was known of a backend's pods when its events were last heard.
-struct Before {
-    /// As `PodSandboxStatus`es that are not ready, by id.
-    pods: HashMap<String, Bytes>,
-    at: Mark,
-}
-
-impl Before {
-    fn now(switch: &Switch, backend: &Backend) -> Before {
-        let at = switch.owners().mark();
-        let pods = known_pods(switch, backend);
-        Before { pods, at }
-    }
-
-    /// This, and what came to be known since without anybody being told.
-    fn and(mut self, later: Before) -> Before {
-        self.pods.extend(later.pods);
-        self
-    }
-
-    /// The pods that have gone since: those that are not among `now`, also such as came and went.
-    fn gone(
-        &self,
-        switch: &Switch,
-        backend: &Backend,
-        now: &BTreeSet<String>,
-    ) -> Vec<(String, Bytes)> {
-        let removed = switch
-            .owners()
-            .pods_removed(backend.id, self.at)
-            .into_iter();
-        let removed = removed.map(|(id, uid)| (id.clone(), removed_pod(&id, &uid)));
-        // What was listed says more.
-        let all: BTreeMap<_, _> = removed.chain(self.pods.clone()).collect();
-        all.into_iter()
-            .filter(|(id, _)| !now.contains(id))
-            .collect()
-    }
-}
-
 /// Opens the backend's stream again and again; its pods' states are told first if that is later than somebody listens,
 /// and the end of its last ones when it is gone.
 async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) {
     let away = !matches!(backend.link().state, State::Ready(_));
     let mut before = away.then(|| Before::now(switch, backend));
+    let mut ends = Ends::default();
     loop {
         tokio::select! {
             biased;
             () = backend.closed() => break,
             () = backend.ready() => {}
         }
-        let failures = backend.link().failures;
-        let failed = tokio::select! {
+        let (opened, asked) = (Opened::now(backend), Asked::default());
+        let ended = tokio::select! {
             biased;
             () = closed_for_a_while(backend) => break,
-            ended = follow_stream(switch, backend, &mut before) => ended.err(),
+            ended = follow_stream(switch, backend, &mut before, &asked) => ended,
         };
         let now = Before::now(switch, backend);
         before = Some(match before.take() {
-            Some(untold) => untold.and(now),
+            Some(untold) => untold.and(now, switch, backend),
             None => now,
         });
-        if let Some(failed) = failed.filter(|failed| failed.code() == Code::Unimplemented) {
-            let end = failed.named(backend).into_trailers();
+        if let Some(end) = ends.note(backend, &opened, ended, asked.has_heard()) {
             let _lacks = switch.events.lacks(backend.id, end);
             // The process that says so will not have them; the next one may.
             tokio::select! {
                 () = backend.closed() => {}
-                () = backend.lost(failures) => {}
+                () = backend.lost(opened.failures) => {}
             }
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::select! {
+            () = backend.closed() => {}
+            () = tokio::time::sleep(ends.pause()) => {}
+        }
     }
     if let Some(before) = before {
         tell_gone(switch, backend, &before, &BTreeSet::new()).await;
@@ -130,15 +94,15 @@ async fn follow_stream(
     switch: &Arc<Switch>,
     backend: &Arc<Backend>,
     before: &mut Option<Before>,
+    asked: &Asked,
 ) -> Result<(), Failed> {
-    let asked = Asked::default();
     let told = async {
         if let Some(before) = before {
-            tell_state(switch, backend, before, &asked).await;
+            tell_state(switch, backend, before, asked).await;
         }
         *before = None;
     };
-    let mut streamed = std::pin::pin!(tell_events(switch, backend, &asked));
+    let mut streamed = std::pin::pin!(tell_events(switch, backend, asked));
     tokio::select! {
         biased;
         result = &mut streamed => result,
@@ -147,9 +111,14 @@ async fn follow_stream(
     }
 }
 
-/// The pod whose state is asked for just now, and whether an event of its own came meanwhile, which is newer.
+/// What is asked for while a stream lasts, and what is heard of it.
 #[derive(Default)]
-struct Asked(Mutex<Option<(String, bool)>>);
+struct Asked {
+    /// The pod whose state is asked for just now, and whether an event of its own came meanwhile, which is newer.
+    pod: Mutex<Option<(String, bool)>>,
+    /// An event has come at all.
+    heard: AtomicBool,
+}
 
 impl Asked {
     fn begin(&self, pod: &str) {
@@ -157,6 +126,7 @@ impl Asked {
     }
 
     fn heard(&self, event: &[u8]) {
+        self.heard.store(true, Ordering::Relaxed);
         // `pod_sandbox_status.id`; what cannot be read is of no pod.
         let pod = wire::string(event, &[4, 1]).unwrap_or_default();
         if let Some((_, heard)) = self.locked().as_mut().filter(|(asked, _)| asked == pod) {
@@ -164,12 +134,16 @@ impl Asked {
         }
     }
 
+    fn has_heard(&self) -> bool {
+        self.heard.load(Ordering::Relaxed)
+    }
+
     fn is_overtaken(&self) -> bool {
         self.locked().take().is_some_and(|(_, heard)| heard)
     }
 
     fn locked(&self) -> MutexGuard<'_, Option<(String, bool)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pod.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -193,19 +167,45 @@ async fn tell_events(
         let renamed = switch.renamed(backend, &message, EVENT_HANDLER)?;
         let event = renamed.unwrap_or(message);
         asked.heard(&event);
-        // As long as a listener has not read it, it counts as the backend's.
-        let mut held = backend.memory.held();
-        let grown = held.grow(event.len());
-        grown.map_err(|unread| backend.unread(&unread))?;
-        tell(switch, held.with(event)).await;
+        tell(switch, backend, event).await?;
     }
     Ok(())
 }
 
-/// Tells an event, and lets those who listen take it: many that come at once must not fill their queue.
-async fn tell(switch: &Switch, event: Bytes) {
+/// Tells an event of the backend's, and lets those who listen take it: many that come at once must not fill their queue.
+async fn tell(switch: &Switch, backend: &Backend, event: Bytes) -> Result<(), Status> {
+    let event = hold(switch, backend, event).await?;
     switch.events.tell(Ok(event));
     tokio::task::yield_now().await;
+    Ok(())
+}
+
+/// The event, counted as the backend's as long as a listener has not read it.
+async fn hold(switch: &Switch, backend: &Backend, event: Bytes) -> Result<Bytes, Status> {
+    let mut held = backend.events.held();
+    if held.grow(event.len()).is_err() {
+        switch.events.cut_off_unread().await;
+        let grown = held.grow(event.len());
+        grown.map_err(|unread| backend.unread(&unread))?;
+    }
+    Ok(held.with(event))
+}
+
+/// Tells an event that the switch made; the others come also if this one is too large.
+async fn tell_made(switch: &Switch, backend: &Backend, event: Bytes) {
+    let told = if event.len() > backend.max_message {
+        Err(backend.unread(&Unread::TooLarge))
+    } else {
+        tell(switch, backend, event).await
+    };
+    if let Err(status) = told {
+        log_untold(backend, status.code());
+    }
+}
+
+fn log_untold(backend: &Backend, code: Code) {
+    let backend = backend.name();
+    tracing::debug!(%backend, ?code, "cannot tell the state of its pods");
 }
 
 /// Tells the deletion of those of `before` that are not among `now`.
@@ -216,7 +216,7 @@ async fn tell_gone(switch: &Switch, backend: &Backend, before: &Before, now: &BT
             .renamed(backend, &event, EVENT_HANDLER)
             .ok()
             .flatten();
-        tell(switch, renamed.unwrap_or(event)).await;
+        tell_made(switch, backend, renamed.unwrap_or(event)).await;
     }
 }
 
@@ -235,7 +235,7 @@ async fn tell_state(switch: &Arc<Switch>, backend: &Arc<Backend>, before: &Befor
         asked.begin(&id);
         let event = steadily(backend, || state_of(switch, backend, &id)).await;
         if let Some(event) = event.filter(|_| !asked.is_overtaken()) {
-            tell(switch, event).await;
+            tell_made(switch, backend, event).await;
         }
     }
 }
@@ -254,8 +254,7 @@ where
             Ok(answer) => return Some(answer),
             Err(_) if backend.link().transitions != before => {}
             Err(error) => {
-                let (backend, code) = (backend.name(), error.into().code());
-                tracing::debug!(%backend, ?code, "cannot tell the state of its pods");
+                log_untold(backend, error.into().code());
                 return None;
             }
         }
@@ -274,11 +273,15 @@ async fn state_of(switch: &Switch, backend: &Backend, id: &str) -> Result<Bytes,
     }
     if containers.is_empty() {
         let ids = switch.owners().containers_of(id);
+        let mut left = backend.max_message;
         for id in ids {
             let reply = ask_id(backend, &rpc::CONTAINER_STATUS, &id).await?;
-            containers.push(Bytes::copy_from_slice(
-                wire::bytes(&reply, &[1]).map_err(read)?,
-            ));
+            let container = wire::bytes(&reply, &[1]).map_err(read)?;
+            // More than one event may have is not even gathered.
+            left = left
+                .checked_sub(container.len())
+                .ok_or_else(|| backend.unread(&Unread::TooLarge))?;
+            containers.push(Bytes::copy_from_slice(container));
         }
     }
     let kind = if state == NOT_READY { STOPPED } else { STARTED };
@@ -292,27 +295,4 @@ async fn ask_id(backend: &Backend, row: &'static rpc::Row, id: &str) -> Result<B
     let body = wire::frame(&wire::with_string(&[], &[1], id));
     let answer = backend.ask(row, &own_headers(), body).await?;
     backend.message(&answer)
-}
-
-/// The backend's pods, and what was last listed of them as a `PodSandboxStatus` that is not ready.
-fn known_pods(switch: &Switch, backend: &Backend) -> HashMap<String, Bytes> {
-    let lists = backend.known().lists;
-    let listed = lists
-        .get(List::Pods)
-        .map(|list| list.message.clone())
-        .unwrap_or_default();
-    let mut listed: HashMap<&str, &[u8]> = wire::fields(&listed)
-        .filter_map(|field| field.ok()?.bytes().ok())
-        .filter_map(|pod| Some((wire::string(pod, &[1]).ok()?, pod)))
-        .collect();
-    let owners = switch.owners();
-    let owned = owners.of(Kind::Pod, backend.id).into_iter();
-    owned
-        .map(|id| {
-            (
-                id.to_owned(),
-                gone_pod(id, listed.remove(id).unwrap_or_default()),
-            )
-        })
-        .collect()
 }

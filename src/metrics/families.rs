@@ -131,7 +131,7 @@ pub const FAMILIES: &[Family] = &[
         }
     }),
     gauge("criswitch_backend_held_bytes", BACKEND,
-        "Bytes of the backend's replies and last known lists that are held now.", |seen, out| {
+        "Bytes of the backend's replies, last known lists and unread events that are held now.", |seen, out| {
             each(seen, out, |backend| backend.held as f64);
         }),
     gauge("criswitch_owned", &["backend", "kind"], "Pods and containers that the backend owns.", |seen, out| {

@@ -6,7 +6,7 @@ use hyper::body::Incoming;
 use tonic::{Code, Status};
 
 use crate::calls::{path, stopped};
-use crate::events::{events, next, refusal};
+use crate::events::{events, listening, next, refusal};
 use crate::faults::{runc_and_kata, text};
 use crate::hostile_clients::sipping;
 use crate::support::{Rig, frame_raw};
@@ -14,8 +14,14 @@ use crate::wait::until;
 
 const EVENTS: &str = "GetContainerEvents";
 
+/// How a runtime without events answers: with a refusal, or, as CRI-O without `enable_pod_events`, well and at once.
+fn answers() -> [Status; 3] {
+    let (well, other) = (Status::ok(""), Status::unknown("not today"));
+    [Status::unimplemented("gone"), well, other]
+}
+
 /// kata has lost its events, and somebody who listened before reads nothing, so that it goes on listening.
-async fn without_events() -> (Rig, Response<Incoming>) {
+async fn without_events(answer: Status) -> (Rig, Response<Incoming>) {
     let rig = runc_and_kata().await;
     let mut client = sipping(&rig.socket).await;
     let request = Request::post(format!("http://localhost{}", path(EVENTS)))
@@ -24,7 +30,7 @@ async fn without_events() -> (Rig, Response<Incoming>) {
     let stuck = client.send_request(request.unwrap()).await.unwrap();
     until(async || rig.sims.iter().all(|sim| sim.listeners() == 1)).await;
     rig.run_pod("runc", "more-than-it-takes").await;
-    rig.sim("kata").fail(EVENTS, Status::unimplemented("gone"));
+    rig.sim("kata").fail(EVENTS, answer);
     stopped(&rig, "kata").await;
     rig.sim("kata").start();
     assert_eq!(refusal(&rig).await.code(), Code::Unimplemented);
@@ -43,34 +49,70 @@ async fn hears(rig: &Rig) -> bool {
 
 #[tokio::test]
 async fn one_that_is_started_anew_is_asked_again_though_somebody_has_listened_ever_since() {
-    let (rig, _stuck) = without_events().await;
-    let kata = rig.sim("kata");
-    kata.heal(EVENTS);
-    stopped(&rig, "kata").await;
-    kata.start();
-    until(async || hears(&rig).await).await;
+    for answer in answers() {
+        let (rig, _stuck) = without_events(answer).await;
+        let kata = rig.sim("kata");
+        kata.heal(EVENTS);
+        stopped(&rig, "kata").await;
+        kata.start();
+        until(async || hears(&rig).await).await;
+    }
 }
 
 #[tokio::test]
 async fn one_that_left_the_table_is_in_nobodys_way() {
-    let (rig, _stuck) = without_events().await;
-    let left = rig.reload(|directory| text("start_wait = \"0s\"", &rig.sims[..1], directory));
-    left.result.unwrap();
-    until(async || hears(&rig).await).await;
+    for answer in answers() {
+        let (rig, _stuck) = without_events(answer).await;
+        let left = rig.reload(|directory| text("start_wait = \"0s\"", &rig.sims[..1], directory));
+        left.result.unwrap();
+        until(async || hears(&rig).await).await;
+    }
 }
 
 #[tokio::test]
 async fn as_long_as_it_is_the_same_process_it_is_not_asked_on() {
-    let (rig, _stuck) = without_events().await;
-    let asked = || rig.sim("kata").calls(EVENTS).len();
-    let before = asked();
-    for _ in 0..3 {
-        assert_eq!(refusal(&rig).await.code(), Code::Unimplemented);
+    for answer in answers() {
+        let (rig, _stuck) = without_events(answer).await;
+        let asked = || rig.sim("kata").calls(EVENTS).len();
+        let before = asked();
+        for _ in 0..3 {
+            assert_eq!(refusal(&rig).await.code(), Code::Unimplemented);
+        }
+        // The least time between two questions.
+        tokio::time::pause();
+        tokio::time::advance(std::time::Duration::from_secs(1)).await;
+        tokio::time::resume();
+        rig.pods().await.unwrap();
+        assert_eq!(asked(), before);
     }
-    // The least time between two questions.
-    tokio::time::pause();
-    tokio::time::advance(std::time::Duration::from_secs(1)).await;
-    tokio::time::resume();
-    rig.pods().await.unwrap();
-    assert_eq!(asked(), before);
+}
+
+#[tokio::test]
+async fn one_whose_streams_end_at_once_is_named_after_a_few_of_them() {
+    for answer in [Status::ok(""), Status::unknown("not today")] {
+        let rig = runc_and_kata().await;
+        let kata = rig.sim("kata");
+        kata.fail(EVENTS, answer.clone());
+        let refused = refusal(&rig).await;
+        assert_eq!(refused.code(), Code::Unimplemented);
+        for part in ["\"kata\"", answer.message()] {
+            assert!(refused.message().contains(part), "{refused}");
+        }
+        assert_eq!(kata.calls(EVENTS).len(), 3);
+    }
+}
+
+#[tokio::test]
+async fn one_whose_streams_end_at_once_just_now_is_not_without_events() {
+    let rig = runc_and_kata().await;
+    let kata = rig.sim("kata");
+    let mut events = listening(&rig).await;
+    for name in ["one", "two", "three"] {
+        let pod = rig.run_pod("kata", name).await;
+        while next(&mut events).await.unwrap().container_id != pod {}
+        for _ in 0..2 {
+            kata.end_events(None);
+            until(async || kata.listeners() == 1).await;
+        }
+    }
 }
