@@ -20,8 +20,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bytesize::ByteSize;
-
 use crate::address::Address;
 use crate::owners::BackendId;
 use text::Written;
@@ -172,7 +170,7 @@ impl Config {
             Key::Listen => self.listen.to_string(),
             Key::Default => self.table.default.name.clone(),
             Key::Drain => duration(self.drain),
-            Key::MaxMessage => ByteSize(self.max_message as u64).to_string(),
+            Key::MaxMessage => value::size(self.max_message),
             Key::StartWait => duration(self.start_wait),
             Key::ListTimeout => duration(self.list_timeout),
             Key::StaleLists => duration(self.stale_lists),

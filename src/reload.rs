@@ -265,8 +265,6 @@ fn quoted(config: &Config, key: Key) -> String {
     let value = config.setting(key);
     match key {
         Key::AllowUids => value,
-        // Exactly.
-        Key::MaxMessage => format!("{} bytes", config.max_message),
         _ => format!("{value:?}"),
     }
 }

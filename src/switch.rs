@@ -163,7 +163,7 @@ impl Switch {
         log.goes_to(&target, &live);
         match target {
             Target::Backend(backend) if matches!(row.goes, Goes::Default) => {
-                self.version_of(&call, live.backend(backend)?).await
+                Box::pin(self.version_of(&call, live.backend(backend)?)).await
             }
             Target::Backend(backend) => self.send(&call, live.backend(backend)?, None).await,
             Target::Owner(backend, ..) if row.merge().is_some() => {

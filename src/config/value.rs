@@ -117,6 +117,14 @@ pub(super) fn max_message(text: &str) -> Result<usize, Wrong> {
     }
 }
 
+/// So many bytes exactly, as a file would have it.
+pub(super) fn size(bytes: usize) -> String {
+    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)];
+    let fits = |(_, shift): &&(&str, u32)| bytes.trailing_zeros() >= *shift;
+    let (unit, shift) = units.iter().find(fits).unwrap_or(&("B", 0));
+    format!("{}{unit}", bytes >> shift)
+}
+
 pub(super) fn boolean(text: &str) -> Result<bool, Wrong> {
     let unlike = |_| wrong(format!("{text:?} is not a boolean"), "true or false");
     text.parse().map_err(unlike)
@@ -126,5 +134,24 @@ pub(super) fn wrong(what: String, hint: &str) -> Wrong {
     Wrong {
         what,
         hint: hint.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_shown_exactly_and_can_be_read_back() {
+        for (bytes, shown) in [
+            (16 << 20, "16MiB"),
+            (1 << 30, "1GiB"),
+            (1536, "1536B"),
+            (3 << 10, "3KiB"),
+            (1_000_000, "1000000B"),
+        ] {
+            assert_eq!(size(bytes), shown);
+            assert_eq!(max_message(shown).ok(), Some(bytes), "{shown}");
+        }
     }
 }

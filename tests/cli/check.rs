@@ -26,7 +26,7 @@ fn check_shows_the_table_as_it_will_run() {
         listen          /run/criswitch/other.sock
         default         runc
         drain           1m 30s
-        max_message     16.0 MiB
+        max_message     16MiB
         start_wait      30s
         list_timeout    2s
         stale_lists     5m
