@@ -3,10 +3,13 @@
 use std::path::Path;
 
 use futures_util::future::join_all;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tonic::Code;
 
+use crate::http2::{
+    self, CANCEL, DATA, END_HEADERS, END_STREAM, HEADERS, REFUSED_STREAM, RST_STREAM, SETTINGS,
+};
 use crate::support::{PATIENCE, Rig, Sim, frame, frame_raw};
 use criswitch::cri;
 
@@ -57,16 +60,6 @@ async fn a_connection_bears_any_number_of_lists_of_which_a_backend_has_no_part()
     }
 }
 
-/// Frames of HTTP/2, and flags of theirs (RFC 9113).
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-/// Why a stream ends.
-const REFUSED_STREAM: [u8; 4] = [0, 0, 0, 7];
-const CANCEL: [u8; 4] = [0, 0, 0, 8];
 /// The setting that says how many calls a peer may have at once.
 const MAX_CONCURRENT_STREAMS: [u8; 2] = [0, 3];
 
@@ -76,17 +69,14 @@ struct Heedless(UnixStream);
 impl Heedless {
     async fn connect(socket: &Path) -> Heedless {
         let mut stream = UnixStream::connect(socket).await.unwrap();
-        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-        stream.write_all(preface).await.unwrap();
+        stream.write_all(http2::PREFACE).await.unwrap();
         let mut client = Heedless(stream);
         client.send(SETTINGS, 0, 0, b"").await;
         client
     }
 
     async fn send(&mut self, kind: u8, flags: u8, stream: u32, said: &[u8]) {
-        let length = (said.len() as u32).to_be_bytes();
-        let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()];
-        let sent = [&head.concat(), said].concat();
+        let sent = http2::encoded(kind, flags, stream, said);
         self.0.write_all(&sent).await.unwrap();
     }
 
@@ -104,14 +94,10 @@ impl Heedless {
     async fn next(&mut self, kind: u8) -> (u32, Vec<u8>) {
         let read = async {
             loop {
-                let mut head = [0; 9];
-                self.0.read_exact(&mut head).await.unwrap();
-                let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
-                let mut said = vec![0; length as usize];
-                self.0.read_exact(&mut said).await.unwrap();
-                if head[3] == kind {
-                    let stream = [head[5], head[6], head[7], head[8]];
-                    return (u32::from_be_bytes(stream), said);
+                let frame = http2::next(&mut self.0).await;
+                let (came, stream, said) = frame.expect("the connection has ended");
+                if came == kind {
+                    return (stream, said);
                 }
             }
         };

@@ -6,34 +6,24 @@ use std::sync::Arc;
 use criswitch::backend::own_headers;
 use criswitch::{rpc, wire};
 use futures_util::future::join_all;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
 use tonic::Code;
 
-use crate::quiet::{PREFACE, SETTINGS, backend_of, header};
+use crate::http2::{
+    self, CANCEL, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM, SETTINGS,
+    header, next,
+};
+use crate::quiet::backend_of;
 use crate::support::{PATIENCE, Rig, Sim, frame_raw};
 
 /// An HTTP/2 client's first words: the preface, and settings that change nothing.
 const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const GOAWAY: u8 = 7;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-/// The error code `CANCEL`.
-const CANCEL: [u8; 4] = [0, 0, 0, 8];
 /// More than a probe of each container of a full node.
 const GIVEN_UP: u32 = 500;
 /// More than h2 forgives in the life of a connection.
 const CROSSED: usize = 1100;
-
-fn http2(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    let stream = stream.to_be_bytes();
-    [&length[1..], &[kind, flags], &stream, payload].concat()
-}
 
 /// An empty request to an RPC, as HPACK has it without a table: `:method`, `:scheme`, `:path`, `:authority`, `te` and
 /// `content-type`.
@@ -46,20 +36,9 @@ fn call(stream: u32, path: &str) -> Vec<u8> {
         [vec![0x00], text("te"), text("trailers")].concat(),
         [vec![0x0f, 0x10], text("application/grpc")].concat(),
     ];
-    let headers = http2(HEADERS, END_HEADERS, stream, &headers.concat());
-    let body = http2(DATA, END_STREAM, stream, &frame_raw(b""));
+    let headers = http2::encoded(HEADERS, END_HEADERS, stream, &headers.concat());
+    let body = http2::encoded(DATA, END_STREAM, stream, &frame_raw(b""));
     [headers, body].concat()
-}
-
-/// The type and the stream of the next frame; `None` at the end.
-async fn next(peer: &mut (impl AsyncRead + Unpin)) -> Option<(u8, u32)> {
-    let mut head = [0; 9];
-    peer.read_exact(&mut head).await.ok()?;
-    let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
-    let mut payload = vec![0; length as usize];
-    peer.read_exact(&mut payload).await.ok()?;
-    let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-    Some((head[3], stream))
 }
 
 #[tokio::test]
@@ -77,7 +56,7 @@ async fn a_call_goes_on_while_very_many_others_of_its_connection_are_given_up() 
     let given_up = (1..=GIVEN_UP).map(|number| {
         let stream = 2 * number + 1;
         let call = call(stream, &path("ListContainers"));
-        [call, http2(RST_STREAM, 0, stream, &CANCEL)].concat()
+        [call, http2::encoded(RST_STREAM, 0, stream, &CANCEL)].concat()
     });
     let burst: Vec<u8> = given_up.flatten().collect();
     client.write_all(&burst).await.unwrap();
@@ -85,8 +64,8 @@ async fn a_call_goes_on_while_very_many_others_of_its_connection_are_given_up() 
     let answered = async {
         loop {
             match next(&mut client).await.expect("the connection has ended") {
-                (GOAWAY, _) => panic!("the client is told to go"),
-                (HEADERS, 1) => return,
+                (GOAWAY, ..) => panic!("the client is told to go"),
+                (HEADERS, 1, _) => return,
                 _ => {}
             }
         }
@@ -100,13 +79,15 @@ async fn a_call_goes_on_while_very_many_others_of_its_connection_are_given_up() 
 async fn answer_too_late(mut peer: DuplexStream, has_all: Arc<Notify>) {
     let mut preface = [0; PREFACE.len()];
     peer.read_exact(&mut preface).await.unwrap();
-    peer.write_all(&http2(SETTINGS, 0, 0, &[])).await.unwrap();
+    peer.write_all(&http2::encoded(SETTINGS, 0, 0, &[]))
+        .await
+        .unwrap();
     let head = [vec![0x88], header("content-type", "application/grpc")].concat();
     let end = header("grpc-status", "0");
     let refusal = [&head[..], &header("grpc-status", "5")].concat();
     let (mut calls, mut given_up) = (0, 0);
     while given_up < CROSSED {
-        let (kind, stream) = next(&mut peer).await.expect("the connection has ended");
+        let (kind, stream, _) = next(&mut peer).await.expect("the connection has ended");
         assert_ne!(kind, GOAWAY, "after {given_up} calls");
         if kind == HEADERS {
             calls += 1;
@@ -116,14 +97,14 @@ async fn answer_too_late(mut peer: DuplexStream, has_all: Arc<Notify>) {
         }
         if kind == RST_STREAM {
             given_up += 1;
-            let late = http2(HEADERS, END_HEADERS | END_STREAM, stream, &refusal);
+            let late = http2::encoded(HEADERS, END_HEADERS | END_STREAM, stream, &refusal);
             peer.write_all(&late).await.unwrap();
         }
     }
     let answer = [
-        http2(HEADERS, END_HEADERS, 1, &head),
-        http2(DATA, 0, 1, &frame_raw(b"")),
-        http2(HEADERS, END_HEADERS | END_STREAM, 1, &end),
+        http2::encoded(HEADERS, END_HEADERS, 1, &head),
+        http2::encoded(DATA, 0, 1, &frame_raw(b"")),
+        http2::encoded(HEADERS, END_HEADERS | END_STREAM, 1, &end),
     ];
     peer.write_all(&answer.concat()).await.unwrap();
     while next(&mut peer).await.is_some() {}

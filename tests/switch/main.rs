@@ -24,6 +24,7 @@ mod filters;
 mod given_up;
 mod hostile_backends;
 mod hostile_clients;
+mod http2;
 mod image_ids;
 mod image_merge;
 mod image_status;

@@ -11,42 +11,17 @@ use criswitch::{rpc, wire};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tonic::Code;
 
-pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+use crate::http2::{self, DATA, END_HEADERS, END_STREAM, HEADERS, PING, PREFACE, SETTINGS, header};
 
-// Frames of HTTP/2 (RFC 9113, 6), and their flags.
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-pub(crate) const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-
-/// A header, literal and not indexed (RFC 7541, 6.2.2).
-pub(crate) fn header(name: &str, value: &str) -> Vec<u8> {
-    let mut bytes = vec![0];
-    for text in [name, value] {
-        bytes.push(text.len() as u8);
-        bytes.extend_from_slice(text.as_bytes());
-    }
-    bytes
-}
-
-async fn send(peer: &mut DuplexStream, kind: u8, flags: u8, stream: u8, payload: &[u8]) {
-    let length = &(payload.len() as u32).to_be_bytes()[1..];
-    let head = [length, &[kind, flags, 0, 0, 0, stream]].concat();
-    peer.write_all(&[&head[..], payload].concat())
-        .await
-        .unwrap();
+async fn send(peer: &mut DuplexStream, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+    let frame = http2::encoded(kind, flags, stream, payload);
+    peer.write_all(&frame).await.unwrap();
 }
 
 /// The kind and the stream of the next frame, whose payload is dropped.
-async fn frame(peer: &mut DuplexStream) -> (u8, u8) {
-    let mut head = [0; 9];
-    peer.read_exact(&mut head).await.unwrap();
-    let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
-    let mut payload = vec![0; length as usize];
-    peer.read_exact(&mut payload).await.unwrap();
-    (head[3], head[8])
+async fn frame(peer: &mut DuplexStream) -> (u8, u32) {
+    let (kind, stream, _) = http2::next(peer).await.unwrap();
+    (kind, stream)
 }
 
 /// A backend down to its bytes, which answers each call with a message of 50 kB and notes what else it is sent.

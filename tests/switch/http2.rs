@@ -1,0 +1,47 @@
+//! HTTP/2 by hand: frames as RFC 9113 has them, for what no client library does.
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// A client's first words.
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Kinds of frames.
+pub const DATA: u8 = 0;
+pub const HEADERS: u8 = 1;
+pub const RST_STREAM: u8 = 3;
+pub const SETTINGS: u8 = 4;
+pub const PING: u8 = 6;
+pub const GOAWAY: u8 = 7;
+/// Flags of theirs.
+pub const END_STREAM: u8 = 1;
+pub const END_HEADERS: u8 = 4;
+/// Why a stream ends.
+pub const REFUSED_STREAM: [u8; 4] = [0, 0, 0, 7];
+pub const CANCEL: [u8; 4] = [0, 0, 0, 8];
+
+/// A header, literal and not indexed (RFC 7541, 6.2.2).
+pub fn header(name: &str, value: &str) -> Vec<u8> {
+    let mut bytes = vec![0];
+    for text in [name, value] {
+        bytes.push(u8::try_from(text.len()).unwrap());
+        bytes.extend_from_slice(text.as_bytes());
+    }
+    bytes
+}
+
+/// A frame.
+pub fn encoded(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let stream = stream.to_be_bytes();
+    [&length[1..], &[kind, flags], &stream, payload].concat()
+}
+
+/// The kind, the stream and the payload of the next frame; `None` at the end.
+pub async fn next(peer: &mut (impl AsyncRead + Unpin)) -> Option<(u8, u32, Vec<u8>)> {
+    let mut head = [0; 9];
+    peer.read_exact(&mut head).await.ok()?;
+    let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+    let mut payload = vec![0; length as usize];
+    peer.read_exact(&mut payload).await.ok()?;
+    let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+    Some((head[3], stream, payload))
+}
