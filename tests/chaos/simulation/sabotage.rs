@@ -1,9 +1,11 @@
 //! Switches that are wrong on purpose, each without one protection, to see that the judge notices.
 
+mod lists;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use clap::ValueEnum;
 use criswitch::changes::Changes;
 use criswitch::config::{Config, Problems};
@@ -16,10 +18,11 @@ use tonic::Code;
 
 use super::client::{Call, Client, Reply, message};
 use super::files::{Files, RUNTIMES};
-use super::filter::{Filter, Takes};
+use super::filter::Takes;
 use super::judge::Asked;
 use super::plan::creates;
-use super::truth::{Moment, Truth};
+use super::truth::Truth;
+use lists::{reachable, with_items};
 
 /// How late the table is read that a call goes by.
 const READ_AGAIN: Duration = Duration::from_millis(50);
@@ -274,30 +277,6 @@ fn done() -> Reply {
         messages: vec![Bytes::new()],
         at: Instant::now(),
     }
-}
-
-/// Those pods of the backends that are in order that a list asks for.
-fn reachable(truth: &Truth, filter: &Filter) -> Bytes {
-    let backends = (0..truth.health.len()).filter(|backend| !truth.health[*backend].faulty);
-    let pods = backends.flat_map(|backend| truth.at(backend, Kind::Pod));
-    let wanted = pods.filter(|pod| filter.must_want(pod, Moment::MAX));
-    listed(wanted.map(|pod| pod.id.clone()))
-}
-
-fn with_items(reply: &Reply, ids: impl Iterator<Item = String>) -> Vec<Bytes> {
-    vec![
-        [reply.messages.concat(), listed(ids).to_vec()]
-            .concat()
-            .into(),
-    ]
-}
-
-fn listed(ids: impl Iterator<Item = String>) -> Bytes {
-    let mut list = BytesMut::new();
-    for id in ids {
-        wire::put_bytes(&mut list, 1, &wire::with_string(&[], &[1], &id));
-    }
-    list.freeze()
 }
 
 /// The same list of everything, if something may have to stand in for a backend.
