@@ -30,6 +30,7 @@ hangs() {
   other=$(name_of "$(other_than "$1")")
   before=$(transitions "$name")
   start_load
+  wait_for 20 "a moment without an exec in gVisor" no_exec_in_gvisor
   end=$((SECONDS + HANG_S))
   signal STOP "$1"
   wait_for 20 "the state unresponsive" is_backend "$name" unresponsive

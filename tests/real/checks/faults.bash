@@ -163,6 +163,11 @@ probe_says() {
   has "check --probe" "$2" "$(grep "^backend \"$1\" " <<<"$out")"
 }
 
+# no_exec_in_gvisor: its shim panics, and takes its container along, when it cannot tell containerd of the end of one.
+no_exec_in_gvisor() {
+  ! pgrep --full 'runsc.* exec ' >/dev/null
+}
+
 # signal SIGNAL N: to a containerd.
 signal() {
   kill -"$1" "$(cat "$DIR/containerd-$2.pid")"
