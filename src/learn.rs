@@ -11,7 +11,7 @@ use crate::backend::Backend;
 use crate::call::Call;
 use crate::lists::Snapshot;
 use crate::owners::{BackendId, Claim, LONGEST_ID, Mark, PodNames, Unlearned};
-use crate::rpc::{Kind, LIST_FILTER, LISTED_HANDLER, List, Row, Then};
+use crate::rpc::{FILTER_IMAGE, IMAGE_TEXTS, Kind, LIST_FILTER, LISTED_HANDLER, List, Row, Then};
 use crate::switch::Switch;
 use crate::wire::{self, Field, Path};
 use crate::{status, telemetry};
@@ -76,7 +76,7 @@ impl Switch {
                 }
             }
             Then::Learn(list) => {
-                if !asks_for_all(&call.message()) {
+                if !asks_for_all(list, &call.message()) {
                     return self.learn_part(list, backend, reply, asked);
                 }
                 let message = self.learn_list(list, backend, reply, asked)?;
@@ -248,10 +248,32 @@ impl Switch {
 
 /// Whether a list's request narrows nothing: it has no fields but empty filters. Of a filter that comes in parts each
 /// counts, and nobody knows what fields of a later CRI leave out.
-pub(crate) fn asks_for_all(request: &[u8]) -> bool {
-    let is_empty_filter =
-        |field: Field<'_>| field.number == LIST_FILTER && field.bytes().is_ok_and(<[u8]>::is_empty);
-    wire::fields(request).all(|field| field.is_ok_and(is_empty_filter))
+pub(crate) fn asks_for_all(list: List, request: &[u8]) -> bool {
+    all_fields(request, |field| {
+        let filter = field.bytes().ok();
+        let is_empty = |filter: &[u8]| match list {
+            // An empty state in the filter of a pod or container is a state: the one with the number 0.
+            List::Pods | List::Containers => filter.is_empty(),
+            List::Images => names_no_image(filter),
+        };
+        field.number == LIST_FILTER && filter.is_some_and(is_empty)
+    })
+}
+
+/// Whether an image filter has nothing but image specs without a name: `crictl images` sends an empty spec.
+fn names_no_image(filter: &[u8]) -> bool {
+    all_fields(filter, |image| {
+        let spec = image.bytes().ok();
+        image.number == FILTER_IMAGE && spec.is_some_and(|spec| all_fields(spec, is_empty_text))
+    })
+}
+
+fn is_empty_text(field: &Field<'_>) -> bool {
+    IMAGE_TEXTS.contains(&field.number) && field.bytes().is_ok_and(<[u8]>::is_empty)
+}
+
+fn all_fields(message: &[u8], is: impl Fn(&Field<'_>) -> bool) -> bool {
+    wire::fields(message).all(|field| field.is_ok_and(|field| is(&field)))
 }
 
 /// What a pod is called that `call` makes. A configuration that cannot be read names none, and a backend may take it all
@@ -302,7 +324,33 @@ mod tests {
             (vec![empty, unknown], false),
             (vec![&[0x0a]], false),
         ] {
-            assert_eq!(asks_for_all(&parts.concat()), all, "{parts:x?}");
+            for list in [List::Pods, List::Containers, List::Images] {
+                let request = parts.concat();
+                assert_eq!(asks_for_all(list, &request), all, "{list:?} {parts:x?}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_images_are_asked_for_by_an_image_spec_without_texts() {
+        let in_filter = |image: &[u8]| {
+            let filter = [&[0x0a, image.len() as u8], image].concat();
+            [&[0x0a, filter.len() as u8], &*filter].concat()
+        };
+        // An empty spec, an empty name, an empty handler; a name, a handler, an annotation, a field of a later CRI.
+        for (image, all) in [
+            (&[][..], true),
+            (&[0x0a, 0], true),
+            (&[0x9a, 1, 0], true),
+            (&[0x0a, 1, b'a'], false),
+            (&[0x9a, 1, 1, b'a'], false),
+            (&[0x12, 0], false),
+            (&[0xaa, 1, 0], false),
+        ] {
+            let request = in_filter(image);
+            assert_eq!(asks_for_all(List::Images, &request), all, "{image:x?}");
+            // Field 1 of the other filters is an id.
+            assert!(!asks_for_all(List::Pods, &request));
         }
     }
 }

@@ -258,6 +258,10 @@ pub enum Log {
 
 /// Where a list's request says that it wants less than all there is.
 pub const LIST_FILTER: u32 = 1;
+/// The image spec in an image filter.
+pub const FILTER_IMAGE: u32 = 1;
+/// The strings of an image spec: `image`, `user_specified_image`, `runtime_handler`, `image_ref`.
+pub const IMAGE_TEXTS: [u32; 4] = [1, 18, 19, 20];
 /// Where a pod in a list has its handler's name (`PodSandbox.runtime_handler`).
 pub const LISTED_HANDLER: Path = &[1, 7];
 /// Where an event has its pod's handler (`ContainerEventResponse.pod_sandbox_status.runtime_handler`).

@@ -215,7 +215,7 @@ impl Feed {
         let Then::Learn(list) = self.call.row.then else {
             return;
         };
-        if !asks_for_all(&self.call.message()) {
+        if !asks_for_all(list, &self.call.message()) {
             return;
         }
         match std::mem::replace(&mut self.whole, Whole::NotItsOwn) {

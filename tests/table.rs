@@ -325,6 +325,18 @@ fn what_a_reply_teaches_is_where_the_interface_has_it() {
     }
     let pods = interface.reply(&rpc::LIST_PODS);
     assert_eq!(name(pods, rpc::LISTED_HANDLER), "runtime_handler");
+    let listing = interface.request(&rpc::LIST_IMAGES);
+    let texts = rpc::IMAGE_TEXTS.map(|text| {
+        let path = [rpc::LIST_FILTER, rpc::FILTER_IMAGE, text];
+        interface.end(listing, &path).name().to_owned()
+    });
+    let strings = [
+        "image",
+        "user_specified_image",
+        "runtime_handler",
+        "image_ref",
+    ];
+    assert_eq!(texts, strings);
     let event = &interface.messages[".runtime.v1.ContainerEventResponse"];
     assert_eq!(name(event, rpc::EVENT_HANDLER), "runtime_handler");
 }

@@ -164,6 +164,24 @@ async fn a_list_after_a_pull_stands_in_again() {
     assert_eq!(list(&rig).await.unwrap(), before);
 }
 
+/// `crictl images` sends a filter with an empty image spec.
+#[tokio::test]
+async fn a_list_as_crictl_asks_for_it_is_cached_after_a_pull() {
+    let rig = with_images().await;
+    let pull = cri::PullImageRequest {
+        image: at_kata("new"),
+        ..Default::default()
+    };
+    rig.images().pull_image(pull).await.unwrap();
+    let filter = Some(cri::ImageFilter {
+        image: Some(cri::ImageSpec::default()),
+    });
+    let all = cri::ListImagesRequest { filter };
+    let before = rig.images().list_images(all).await.unwrap().into_inner();
+    stopped(&rig, "kata").await;
+    assert_eq!(list(&rig).await.unwrap(), before.images);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_list_of_the_same_instant_as_a_pull_may_be_short_and_is_not_kept() {
     let mut lists = Lists::default();
