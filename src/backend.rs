@@ -264,6 +264,14 @@ impl Backend {
         }
     }
 
+    /// `Unavailable` if a probe has proven that it hangs.
+    pub(crate) fn hangs(&self) -> Option<Status> {
+        match self.link().state {
+            State::Unresponsive(_, cause) => Some(self.unavailable(&cause)),
+            State::Connecting | State::Ready(_) | State::Down(_) => None,
+        }
+    }
+
     /// The connection to a backend that hangs, unless enough calls have been sent there already.
     fn one_more(&self, wire: Wire, cause: &str) -> Result<Wire, Status> {
         if self.unanswered.fetch_add(1, Ordering::Relaxed) < MOST_UNANSWERED {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use tonic::{Code, Status};
 
@@ -61,6 +62,7 @@ impl Switch {
         backends: &[Arc<Backend>],
     ) -> Result<Reply, Failed> {
         match (rule, backends) {
+            (_, [only]) if call.row.changes() => self.send(call, only, None).await,
             (_, [only]) => only.patiently(self.send(call, only, None)).await,
             (ImageRule::Find(_), _) => self.find_image(call, backends).await,
             (ImageRule::Pull(_), _) => self.pull_everywhere(call, backends).await,
@@ -135,7 +137,7 @@ impl Switch {
         call: &Call,
         backends: &[Arc<Backend>],
     ) -> Result<Reply, Failed> {
-        let parts = self.gather(call, backends).await;
+        let parts = self.change(call, backends).await;
         self.all_well(parts, &[Code::Unimplemented])
     }
 
@@ -147,6 +149,20 @@ impl Switch {
     ) -> Result<Reply, Failed> {
         let parts = self.gather(call, backends).await;
         self.all_well(parts, &[Code::Unimplemented, Code::NotFound])
+    }
+
+    /// Sends `call`, which changes something, to `backends` at once. A call that a backend has got runs to its end: a
+    /// backend that is busy with it may leave a probe unanswered. A backend that hangs already does not get it.
+    async fn change(&self, call: &Call, backends: &[Arc<Backend>]) -> Vec<Part> {
+        let headers = &call.reading_headers();
+        let sent = backends.iter().cloned().map(|backend| async move {
+            let result = match backend.hangs() {
+                Some(status) => Err(status),
+                None => backend.ask(call.row, headers, call.body.clone()).await,
+            };
+            Part { backend, result }
+        });
+        join_all(sent).await
     }
 
     /// The first reply that went well, if every backend's did or has one of `fine`; else every one that failed.

@@ -72,6 +72,11 @@ impl Row {
         }
     }
 
+    /// Whether it changes something on the node.
+    pub fn changes(&self) -> bool {
+        self.log == Log::Change
+    }
+
     /// Whether its reply is a stream of messages.
     pub fn streams(&self) -> bool {
         matches!(self.merge(), Some(Merge::Interleave(_) | Merge::Events))

@@ -32,6 +32,7 @@ mod images;
 mod lacking;
 mod lists;
 mod logged;
+mod long_pulls;
 mod lost_events;
 mod lost_probes;
 mod many_ids;

@@ -1,0 +1,65 @@
+//! A pull takes as long as it takes: a backend that is busy with it and leaves a probe unanswered does not end it.
+
+use std::time::Duration;
+
+use criswitch::cri;
+use tonic::Status;
+
+use crate::faults::{hung, node, told_of};
+use crate::support::{Rig, Sim, image_spec};
+
+/// Longer than until an idle backend is probed, and then may take for the probe.
+const FOUND_OUT: Duration = Duration::from_secs(9);
+
+async fn pull(rig: &Rig) -> Result<String, Status> {
+    let request = cri::PullImageRequest {
+        image: Some(image_spec("app")),
+        ..Default::default()
+    };
+    let pulled = rig.images().pull_image(request).await?;
+    Ok(pulled.into_inner().image_ref)
+}
+
+/// A pull that every backend gets, and `busy` is done with only after it has left a probe unanswered.
+async fn pulled_by_a_busy(busy: &str, sims: &[Sim]) -> Rig {
+    let rig = Rig::start(sims.to_vec()).await;
+    rig.pods().await.unwrap();
+    let sim = rig.sim(busy);
+    sim.hold_reply("PullImage");
+    let busy_with_it = async {
+        sim.until_done("PullImage").await;
+        sim.hold("Version");
+        tokio::time::pause();
+        tokio::time::sleep(FOUND_OUT).await;
+        tokio::time::resume();
+        assert_eq!(told_of(&rig, busy).await["state"], "unresponsive");
+        sim.release("PullImage");
+    };
+    let (pulled, ()) = tokio::join!(pull(&rig), busy_with_it);
+    assert_eq!(pulled.unwrap(), sims[0].images()[0].id);
+    assert!(!sim.cancelled().iter().any(|rpc| rpc.contains("PullImage")));
+    sim.release("Version");
+    rig
+}
+
+#[tokio::test]
+async fn a_pull_with_one_backend_outlasts_a_probe_without_an_answer() {
+    pulled_by_a_busy("runc", &[Sim::new("runc")]).await;
+}
+
+#[tokio::test]
+async fn so_does_a_pull_into_every_store() {
+    pulled_by_a_busy("kata", &[Sim::new("runc"), Sim::new("kata")]).await;
+}
+
+#[tokio::test]
+async fn a_backend_that_hangs_before_a_pull_into_every_store_does_not_get_it() {
+    let keys = "start_wait = \"0s\"\nlist_timeout = \"200ms\"";
+    let rig = node(keys, [Sim::new("runc"), Sim::new("kata")]).await;
+    rig.pods().await.unwrap();
+    hung(&rig, "kata").await;
+    let failed = pull(&rig).await.unwrap_err();
+    assert!(failed.message().contains("\"kata\""), "{failed}");
+    assert_eq!(rig.sim("runc").images().len(), 1);
+    assert!(rig.sim("kata").calls("PullImage").is_empty());
+}
