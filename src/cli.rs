@@ -355,8 +355,13 @@ fn failed(error: &anyhow::Error) -> ExitCode {
         terminal::complain(&format!("{error}\n"));
         return ExitCode::from(CONFIGURATION);
     }
-    terminal::complain(&format!("criswitch: {error:#}\n"));
+    terminal::complain(&failure(error));
     ExitCode::from(FAILED)
+}
+
+/// The line of an error that ends a command.
+fn failure(error: &anyhow::Error) -> String {
+    format!("criswitch: {error:#}\n")
 }
 
 fn directory(text: &str) -> Result<PathBuf, String> {

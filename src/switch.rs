@@ -27,6 +27,7 @@ use crate::events::Events;
 use crate::images::LastAnswers;
 use crate::learn::{Asked, pod_names};
 use crate::live::Live;
+use crate::log_queue::LogQueue;
 use crate::memory::{Memory, Unread};
 use crate::owners::{BackendId, Owners};
 use crate::question::Question;
@@ -68,6 +69,8 @@ pub struct Switch {
     pub runtime_config: Mutex<Option<Bytes>>,
     /// What is counted.
     pub counts: Arc<Counts>,
+    /// The log lines that wait to be written, where the process has such a queue.
+    pub log: LogQueue,
     /// The question to all backends that misses share.
     pub(crate) question: Question,
     /// What reloads have come to.
@@ -90,6 +93,7 @@ impl Switch {
             images: Mutex::default(),
             runtime_config: Mutex::default(),
             counts: Arc::default(),
+            log: LogQueue::default(),
             question: Question::default(),
             owners: Mutex::default(),
             calls: Arc::new(Semaphore::new(MAX_CALLS)),

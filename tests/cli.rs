@@ -64,6 +64,8 @@ mod status;
 mod terminal;
 #[path = "cli/told.rs"]
 mod told;
+#[path = "cli/unread_log.rs"]
+mod unread_log;
 #[path = "cli/usage.rs"]
 mod usage;
 #[path = "cli/who_may_connect.rs"]

@@ -1,9 +1,13 @@
-//! Where log lines go and what they look like. Only the switch's own are written.
+//! Where log lines go and what they look like. Only criswitch's own are written.
 
 use std::fmt;
+use std::fs::File;
 use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
+use std::panic::PanicHookInfo;
 
 use criswitch::config::{LogConfig, LogFormat, LogLevels};
+use criswitch::log_queue::{LogQueue, LogWriter};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::Writer;
@@ -16,31 +20,53 @@ use tracing_subscriber::{Layer, Registry, reload};
 /// What systemd sets for a process whose output it gives to the journal: device and inode of that output.
 const JOURNAL: &str = "JOURNAL_STREAM";
 
-/// The log's levels, which can change while it is written.
-pub(super) struct LogControl(reload::Handle<Targets, Registry>);
-
-/// Writes lines to standard error from now on. The format stays as it is until the process ends.
-pub(super) fn start(config: &LogConfig) -> LogControl {
-    let (filter, handle) = reload::Layer::new(Targets::new());
-    let lines = lines(config.format);
-    tracing_subscriber::registry()
-        .with(filter)
-        .with(lines)
-        .init();
-    let control = LogControl(handle);
-    control.set(&config.levels);
-    control
+/// The log of the process.
+pub(super) struct Log {
+    /// What is logged, which can change.
+    levels: reload::Handle<Targets, Registry>,
+    /// Lines that wait to be written.
+    pub(super) queue: LogQueue,
 }
 
-impl LogControl {
-    /// Writes lines of these levels from now on.
+/// Keeps log lines from now on, for [`Log::write`]. The format stays as it is until the process ends.
+pub(super) fn start(config: &LogConfig) -> Log {
+    let (filter, levels) = reload::Layer::new(Targets::new());
+    let queue = LogQueue::default();
+    tracing_subscriber::registry()
+        .with(filter)
+        .with(lines(config.format, queue.clone()))
+        .init();
+    std::panic::set_hook(Box::new(log_panic));
+    let log = Log { levels, queue };
+    log.set(&config.levels);
+    log
+}
+
+impl Log {
+    /// Logs lines of these levels from now on.
     pub(super) fn set(&self, levels: &LogLevels) {
-        // Fails only when nothing is written any more.
-        self.0.reload(targets(levels)).ok();
+        // Fails only when nothing is logged any more.
+        self.levels.reload(targets(levels)).ok();
+    }
+
+    /// Writes the lines to standard error, from a thread of its own, until what this returns is dropped.
+    pub(super) fn write(&self) -> io::Result<LogWriter> {
+        // The lock of `io::stderr` would be held as long as nobody reads.
+        let stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+        self.queue.write_to(stderr, |lines| {
+            tracing::warn!(lines, "log lines were dropped: standard error was not read");
+        })
     }
 }
 
-/// The switch's own lines, no library's: what h2 and hyper tell at TRACE is about frames and headers, so that nobody
+/// Logs where the process panicked, instead of a write to standard error that could block. The message is omitted: it
+/// may quote what a call carries.
+fn log_panic(panic: &PanicHookInfo<'_>) {
+    let place = panic.location().map(ToString::to_string);
+    tracing::error!(place, "criswitch panicked; please report it");
+}
+
+/// criswitch's own lines, no library's: what h2 and hyper tell at TRACE is about frames and headers, so that nobody
 /// could say of it what it never holds. Calls carry secrets.
 fn targets(levels: &LogLevels) -> Targets {
     let modules = levels.modules.iter();
@@ -50,13 +76,13 @@ fn targets(levels: &LogLevels) -> Targets {
         .with_targets(modules)
 }
 
-fn lines<S>(format: LogFormat) -> Box<dyn Layer<S> + Send + Sync>
+fn lines<S>(format: LogFormat, queue: LogQueue) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {
-    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+    let lines = tracing_subscriber::fmt::layer().with_writer(queue.clone());
     match format {
-        LogFormat::Auto if stderr_is_journal() => self::lines(LogFormat::Journald),
+        LogFormat::Auto if stderr_is_journal() => self::lines(LogFormat::Journald, queue),
         LogFormat::Auto | LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).boxed(),
         LogFormat::Json => lines
             .json()

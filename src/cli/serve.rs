@@ -14,14 +14,26 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Verdict;
-use super::log::{self, LogControl};
+use super::log::{self, Log};
 use super::notify::Notify;
 
 /// Serves until SIGTERM or SIGINT.
 pub(super) fn serve(config: Config) -> anyhow::Result<Verdict> {
     let log = log::start(&config.log);
-    // While there is one thread only.
-    let passed = Passed::take()?;
+    // Clears the environment, so there must be no other thread yet.
+    let passed = Passed::take();
+    let _writing = log.write()?;
+    let served = passed
+        .map_err(anyhow::Error::from)
+        .and_then(|passed| serve_on(passed, config, &log));
+    Ok(served.unwrap_or_else(|error| {
+        // A write to standard error could block the end.
+        log.queue.add(super::failure(&error).as_bytes());
+        Verdict::NotFine
+    }))
+}
+
+fn serve_on(passed: Passed, config: Config, log: &Log) -> anyhow::Result<Verdict> {
     let notify = Notify::start()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -36,7 +48,9 @@ pub(super) fn serve(config: Config) -> anyhow::Result<Verdict> {
             None => (false, Listener::bind(listen, uids)?),
         };
         tracing::info!(%listen, passed = was_passed, "serving");
-        let switch = Arc::new(Switch::new(config, &Dialer::Socket));
+        let mut switch = Switch::new(config, &Dialer::Socket);
+        switch.log = log.queue.clone();
+        let switch = Arc::new(switch);
         let shutdown = async {
             shutdown.await;
             notify.stopping(switch.live().config.drain);
@@ -44,7 +58,7 @@ pub(super) fn serve(config: Config) -> anyhow::Result<Verdict> {
         tokio::select! {
             () = criswitch::serve(Arc::clone(&switch), listener, passed.metrics, shutdown) => Ok(Verdict::Fine),
             never = notify.keep(&switch) => match never {},
-            never = reloads(&switch, &log, &notify, hangup) => match never {},
+            never = reloads(&switch, log, &notify, hangup) => match never {},
         }
     });
     // A disk that hangs, and with it who reads there, must not hold up the end.
@@ -53,12 +67,7 @@ pub(super) fn serve(config: Config) -> anyhow::Result<Verdict> {
 }
 
 /// Reloads one after the other: at SIGHUP, and when the files change if the configuration says so.
-async fn reloads(
-    switch: &Switch,
-    log: &LogControl,
-    notify: &Notify,
-    mut hangup: Signal,
-) -> Infallible {
+async fn reloads(switch: &Switch, log: &Log, notify: &Notify, mut hangup: Signal) -> Infallible {
     let mut watch = None;
     loop {
         let config = switch.live().config.clone();

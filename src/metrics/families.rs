@@ -175,6 +175,10 @@ pub const FAMILIES: &[Family] = &[
                 out.add(&[], timestamp(at));
             }
         }),
+    counter("criswitch_log_lines_dropped_total", &[],
+        "Log lines that were dropped because standard error was not read, or could not be written to.", |seen, out| {
+            out.add(&[], seen.switch.log.dropped() as f64);
+        }),
     gauge("criswitch_config_info", &["hash"], "1: the hash of what the configuration's files say.", |seen, out| {
         out.add(&[&seen.live.config.hash], 1.0);
     }),

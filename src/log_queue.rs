@@ -1,0 +1,249 @@
+//! Log lines on their way out: a queue with a limit, and a thread that writes them.
+//!
+//! The thread that serves calls only adds to the queue. A standard error that nobody reads fills the queue, and further
+//! lines are dropped and counted; calls, probes and the end of the process do not wait for it.
+
+use std::convert::Infallible;
+use std::io::{self, Write};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
+
+use tracing_subscriber::fmt::MakeWriter;
+
+/// The most bytes of log lines that wait to be written; as many again are being written meanwhile. A line that is larger
+/// is dropped.
+pub const LOG_QUEUE_BYTES: usize = 1 << 20;
+/// How long the end of the process waits for the last lines to be written.
+pub const LAST_LINES: Duration = Duration::from_secs(1);
+/// The stack of the thread that writes: it formats one kind of line.
+const STACK_BYTES: usize = 128 << 10;
+
+/// Log lines that wait to be written; every clone is the same queue.
+#[derive(Clone, Debug, Default)]
+pub struct LogQueue(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+    writer: OnceLock<ThreadId>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Whole lines.
+    lines: Vec<u8>,
+    /// Lines that were dropped, of all time.
+    dropped: u64,
+    ended: bool,
+}
+
+/// The thread that writes; it writes what still waits when this is dropped.
+#[derive(Debug)]
+pub struct LogWriter {
+    queue: LogQueue,
+    /// Closed when the thread has ended.
+    ended: Receiver<Infallible>,
+}
+
+impl LogQueue {
+    /// Adds a line, or drops it if the queue is full. Never waits for the output.
+    pub fn add(&self, line: &[u8]) {
+        let mut waiting = self.lock();
+        if self.0.writer.get() == Some(&thread::current().id()) {
+            // A report of dropped lines stands where these are missing, however full the queue is by now.
+            waiting.lines.splice(0..0, line.iter().copied());
+        } else if waiting.lines.len() + line.len() > LOG_QUEUE_BYTES {
+            waiting.dropped += 1;
+        } else {
+            waiting.lines.extend_from_slice(line);
+        }
+        drop(waiting);
+        self.0.changed.notify_one();
+    }
+
+    /// How many lines were dropped since the start of the process.
+    pub fn dropped(&self) -> u64 {
+        self.lock().dropped
+    }
+
+    /// Starts the thread that writes the lines to `out`. After lines were dropped and there is room again, `report`
+    /// is called there with their number; what it logs is written before the lines that came later.
+    ///
+    /// # Errors
+    /// The system has no thread for it.
+    pub fn write_to(
+        &self,
+        out: impl Write + Send + 'static,
+        report: impl Fn(u64) + Send + 'static,
+    ) -> io::Result<LogWriter> {
+        let (sending, ended) = sync_channel(0);
+        let queue = self.clone();
+        let thread = thread::Builder::new().name("log".to_owned());
+        thread.stack_size(STACK_BYTES).spawn(move || {
+            queue.0.writer.set(thread::current().id()).ok();
+            queue.write_all(out, &report);
+            drop(sending);
+        })?;
+        let queue = self.clone();
+        Ok(LogWriter { queue, ended })
+    }
+
+    fn write_all(&self, mut out: impl Write, report: &impl Fn(u64)) {
+        let mut reported = 0;
+        while let Some((lines, dropped)) = self.next() {
+            if out.write_all(&lines).is_err() {
+                let lost = lines.iter().filter(|byte| **byte == b'\n').count();
+                self.lock().dropped += lost as u64;
+            } else if dropped > reported {
+                report(dropped - reported);
+                reported = dropped;
+            }
+        }
+    }
+
+    /// Waits for lines; all that there are, and how many were dropped before they were taken. None at the end.
+    fn next(&self) -> Option<(Vec<u8>, u64)> {
+        let nothing = |waiting: &mut Waiting| waiting.lines.is_empty() && !waiting.ended;
+        let waiting = self.0.changed.wait_while(self.lock(), nothing);
+        let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
+        let lines = std::mem::take(&mut waiting.lines);
+        (!lines.is_empty()).then_some((lines, waiting.dropped))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.0
+            .waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for LogWriter {
+    fn drop(&mut self) {
+        self.queue.lock().ended = true;
+        self.queue.0.changed.notify_one();
+        self.ended.recv_timeout(LAST_LINES).ok();
+    }
+}
+
+/// tracing-subscriber writes each line in one piece.
+impl<'a> MakeWriter<'a> for LogQueue {
+    type Writer = &'a LogQueue;
+
+    fn make_writer(&'a self) -> &'a LogQueue {
+        self
+    }
+}
+
+impl Write for &LogQueue {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.add(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Instant;
+
+    use super::*;
+
+    /// An output that writes as long as it gets turns, one for each piece, and then fails.
+    struct Turns {
+        turns: Receiver<()>,
+        written: Arc<Mutex<Vec<u8>>>,
+    }
+
+    impl Write for Turns {
+        fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+            self.turns.recv().map_err(io::Error::other)?;
+            self.written.lock().unwrap().extend_from_slice(lines);
+            Ok(lines.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// A queue that reports `dropped N`; its writer, the turns to give, and what was written.
+    fn queue() -> (
+        LogQueue,
+        LogWriter,
+        std::sync::mpsc::Sender<()>,
+        Arc<Mutex<Vec<u8>>>,
+    ) {
+        let (give, turns) = channel();
+        let written = Arc::default();
+        let (queue, out) = (
+            LogQueue::default(),
+            Turns {
+                turns,
+                written: Arc::clone(&written),
+            },
+        );
+        let reports = queue.clone();
+        let report = move |lines: u64| reports.add(format!("dropped {lines}\n").as_bytes());
+        let writer = queue.write_to(out, report).unwrap();
+        (queue, writer, give, written)
+    }
+
+    fn text(written: &Mutex<Vec<u8>>) -> String {
+        String::from_utf8(written.lock().unwrap().clone()).unwrap()
+    }
+
+    /// Waits until the thread has taken all lines.
+    fn taken(queue: &LogQueue) {
+        while !queue.lock().lines.is_empty() {
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_report_stands_where_lines_were_dropped() {
+        let (queue, writer, give, written) = queue();
+        queue.add(b"first\n");
+        taken(&queue);
+        let long = [&[b'x'; LOG_QUEUE_BYTES - 1][..], b"\n"].concat();
+        queue.add(&long);
+        queue.add(b"no room\n");
+        queue.add(b"no room\n");
+        assert_eq!(queue.dropped(), 2);
+        give.send(()).unwrap();
+        taken(&queue);
+        queue.add(b"last\n");
+        (0..3).for_each(|_| give.send(()).unwrap());
+        drop(writer);
+        let long = String::from_utf8(long).unwrap();
+        assert_eq!(text(&written), format!("first\n{long}dropped 2\nlast\n"));
+        assert_eq!(queue.dropped(), 2);
+    }
+
+    #[test]
+    fn lines_that_cannot_be_written_count_as_dropped_without_a_report() {
+        let (queue, writer, give, written) = queue();
+        drop(give);
+        queue.add(b"one\n");
+        taken(&queue);
+        queue.add(b"two\nthree\n");
+        drop(writer);
+        assert_eq!((queue.dropped(), text(&written)), (3, String::new()));
+    }
+
+    #[test]
+    fn the_end_waits_a_limited_time_for_an_output_that_hangs() {
+        let (queue, writer, _give, _) = queue();
+        queue.add(b"one\n");
+        let begun = Instant::now();
+        drop(writer);
+        assert!(begun.elapsed() >= LAST_LINES);
+    }
+}

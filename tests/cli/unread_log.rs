@@ -1,0 +1,123 @@
+//! A standard error that nobody reads: calls are answered, lines are dropped and counted, and a signal ends the daemon.
+
+use std::io::{BufRead, BufReader, PipeReader};
+use std::process::{Child, Command};
+
+use criswitch::cri::StatusRequest;
+use criswitch::log_queue::LOG_QUEUE_BYTES;
+
+use crate::config_files::ConfigFiles;
+use crate::serve::one_backend;
+use crate::support::{Client, PATIENCE, Sim};
+use crate::{command, text};
+
+/// More log lines of rejected calls than a pipe holds.
+const A_PIPE: usize = 1000;
+/// More than the pipe and the queue hold together.
+const TOO_MANY: usize = A_PIPE + LOG_QUEUE_BYTES / 100;
+/// Calls that are sent before a reply is awaited.
+const AT_ONCE: usize = 100;
+
+/// A daemon whose standard error is a pipe.
+struct Unread {
+    process: Child,
+    client: Client,
+    _files: ConfigFiles,
+}
+
+impl Unread {
+    async fn start() -> (Unread, PipeReader) {
+        let (files, listen, backend) = one_backend();
+        Sim::new("runc").serve_on(&backend);
+        let (reader, writer) = std::io::pipe().unwrap();
+        let mut serve = command(&["serve", "--config", text(&files.main())]);
+        let process = serve.stderr(writer).spawn().unwrap();
+        let _files = files;
+        let client = Client::new(&listen);
+        let unread = Unread {
+            process,
+            client,
+            _files,
+        };
+        unread.status().await;
+        (unread, reader)
+    }
+
+    /// Waits until the daemon answers.
+    async fn status(&self) {
+        let asked = async {
+            let ask = || async { self.client.runtime().status(StatusRequest::default()).await };
+            while ask().await.is_err() {}
+        };
+        tokio::time::timeout(PATIENCE, asked).await.unwrap();
+    }
+
+    /// At least so many calls that are rejected, with a log line each; how many.
+    async fn reject(&self, calls: usize) -> usize {
+        let rounds = calls.div_ceil(AT_ONCE);
+        for _ in 0..rounds {
+            let calls = (0..AT_ONCE).map(|_| self.client.run_pod("unknown", "web"));
+            let answered = futures_util::future::join_all(calls);
+            let answered = tokio::time::timeout(PATIENCE, answered).await;
+            for rejected in answered.expect("calls are answered") {
+                let rejected = rejected.unwrap_err();
+                assert_eq!(rejected.code(), tonic::Code::InvalidArgument, "{rejected}");
+            }
+        }
+        rounds * AT_ONCE
+    }
+
+    async fn ends(mut self) {
+        let pid = self.process.id().to_string();
+        let kill = Command::new("kill").args(["-s", "TERM", &pid]).status();
+        assert!(kill.unwrap().success());
+        let ended = tokio::task::spawn_blocking(move || self.process.wait().unwrap());
+        let ended = tokio::time::timeout(PATIENCE, ended).await;
+        assert_eq!(ended.expect("SIGTERM ends it").unwrap().code(), Some(0));
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+#[tokio::test]
+async fn a_standard_error_that_nobody_reads_holds_up_no_call_and_not_the_end() {
+    let (daemon, _reader) = Unread::start().await;
+    daemon.reject(A_PIPE).await;
+    daemon.status().await;
+    daemon.ends().await;
+}
+
+#[tokio::test]
+async fn one_line_reports_how_many_were_dropped_when_a_reader_is_back() {
+    let (daemon, reader) = Unread::start().await;
+    let sent = daemon.reject(TOO_MANY).await;
+    let mut lines = BufReader::new(reader).lines().map(Result::unwrap);
+    let read = move || {
+        let mut rejected = 0;
+        loop {
+            let line = lines.next().unwrap();
+            if let Some((_, dropped)) = line.split_once("log lines were dropped: ") {
+                return (rejected, dropped.to_owned(), lines);
+            }
+            rejected += usize::from(line.contains("InvalidArgument"));
+        }
+    };
+    let read = tokio::time::timeout(PATIENCE, tokio::task::spawn_blocking(read)).await;
+    let (rejected, dropped, _reader) = read.expect("a report").unwrap();
+    let dropped: usize = dropped.rsplit_once("lines=").unwrap().1.parse().unwrap();
+    assert_eq!(
+        rejected + dropped,
+        sent,
+        "{rejected} lines, {dropped} dropped"
+    );
+    assert!(
+        dropped > 0 && rejected > A_PIPE,
+        "{rejected} lines, {dropped} dropped"
+    );
+    daemon.ends().await;
+}
