@@ -1,20 +1,17 @@
 //! Which clients may connect, and how many: told by the kernel, before a byte that they sent is read.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use tokio::net::UnixStream;
 use tokio::net::unix::UCred;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::Instant;
 
 use crate::counts::Reason;
+use crate::log_limit::LogLimit;
 
 /// Connections at once; the kubelet has two, crictl two for each command.
 pub const MAX_CONNECTIONS: usize = 256;
-/// The least time between two log lines about clients that were turned away.
-const LOG_PAUSE: Duration = Duration::from_secs(1);
 const ROOT: u32 = 0;
 
 /// The rule.
@@ -22,15 +19,7 @@ const ROOT: u32 = 0;
 pub(crate) struct Admission {
     uids: Vec<u32>,
     connections: Arc<Semaphore>,
-    log: Mutex<Log>,
-}
-
-/// What was logged lately.
-#[derive(Debug, Default)]
-struct Log {
-    last: Option<Instant>,
-    /// How many clients were turned away without a line since then.
-    silent: u64,
+    log: LogLimit,
 }
 
 impl Admission {
@@ -40,7 +29,7 @@ impl Admission {
         Admission {
             uids: [&[ROOT, own], allowed].concat(),
             connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
-            log: Mutex::default(),
+            log: LogLimit::default(),
         }
     }
 
@@ -67,22 +56,14 @@ impl Admission {
     }
 
     fn turn_away(&self, cred: &io::Result<UCred>, cause: &str) {
-        let Some(silent) = self.line() else { return };
+        // Clients must not be able to fill the log.
+        let Some(omitted) = self.log.line() else {
+            return;
+        };
         let cred = cred.as_ref().ok();
         let (uid, pid) = (cred.map(UCred::uid), cred.and_then(UCred::pid));
         let limit = MAX_CONNECTIONS;
-        tracing::warn!(uid, pid, limit, silent, "a client is turned away: {cause}");
-    }
-
-    /// Whether a line is due, and how many were left out before it: clients must not be able to fill the log.
-    fn line(&self) -> Option<u64> {
-        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        if log.last.is_some_and(|last| last.elapsed() < LOG_PAUSE) {
-            log.silent += 1;
-            return None;
-        }
-        log.last = Some(Instant::now());
-        Some(std::mem::take(&mut log.silent))
+        tracing::warn!(uid, pid, limit, omitted, "a client is turned away: {cause}");
     }
 }
 
@@ -110,15 +91,5 @@ mod tests {
         assert_eq!(admission.admit(&client).unwrap_err(), Reason::Connections);
         places.pop();
         assert!(admission.admit(&client).is_ok());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_log_has_a_line_a_second_with_the_number_of_those_left_out() {
-        let admission = Admission::new(&[]);
-        assert_eq!(admission.line(), Some(0));
-        assert_eq!(admission.line(), None);
-        assert_eq!(admission.line(), None);
-        tokio::time::advance(LOG_PAUSE).await;
-        assert_eq!(admission.line(), Some(2));
     }
 }

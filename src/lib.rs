@@ -41,7 +41,7 @@
 //! | `stand_in`, [`filter`] | what a merged reply has of a backend that does not answer |
 //! | [`answer`], [`reply`], [`status`] | a backend's reply that was read, replies to clients, every status of our own |
 //! | [`wire`], [`cri`] | single fields of raw protobuf and gRPC's frames; generated types, for the probe and tests |
-//! | [`log_queue`] | log lines on their way out, written by a thread of its own |
+//! | [`log_queue`], `log_limit` | log lines on their way out, written by a thread of its own; lines that others can cause |
 //! | [`telemetry`], [`counts`], [`metrics`] | what is told of a call, and counted; the page that Prometheus reads |
 //! | [`wording`] | words that several places say to people |
 //!
@@ -90,6 +90,7 @@ pub mod listener;
 mod listing;
 pub mod lists;
 pub mod live;
+mod log_limit;
 pub mod log_queue;
 pub mod memory;
 pub mod merge;

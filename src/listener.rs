@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 use crate::address::Address;
 use crate::admission::Admission;
 use crate::backend::{CONNECTION_WINDOW, MAX_HEADERS, STREAM_WINDOW, error_chain};
+use crate::log_limit::LogLimit;
 use crate::memory::Memory;
 use crate::switch::Switch;
 
@@ -88,7 +89,7 @@ impl Listener {
         let (serving, _) = watch::channel(());
         let mut connections = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);
-        let mut failing = false;
+        let mut failing = Failing::default();
         loop {
             tokio::select! {
                 () = &mut shutdown => break,
@@ -136,17 +137,39 @@ fn others(allow_uids: &[u32]) -> bool {
     allow_uids.iter().any(|uid| *uid != 0)
 }
 
-/// The next connection. `failing` is whether the last try failed, which is told once until one succeeds.
-async fn accept(socket: &UnixListener, failing: &mut bool) -> UnixStream {
+/// Accepts that fail: reported once until one succeeds, and at most once a second, since at a limit of file descriptors
+/// every connection that ends lets another one in.
+#[derive(Debug, Default)]
+pub(crate) struct Failing {
+    reported: bool,
+    limit: LogLimit,
+}
+
+impl Failing {
+    /// An accept failed: whether that is reported, and how many reports were omitted before.
+    pub(crate) fn failed(&mut self) -> Option<u64> {
+        let line = (!self.reported).then(|| self.limit.line()).flatten();
+        self.reported |= line.is_some();
+        line
+    }
+
+    /// An accept succeeded.
+    pub(crate) fn succeeded(&mut self) {
+        self.reported = false;
+    }
+}
+
+/// The next connection.
+async fn accept(socket: &UnixListener, failing: &mut Failing) -> UnixStream {
     loop {
         match socket.accept().await {
             Ok((stream, _)) => {
-                *failing = false;
+                failing.succeeded();
                 return stream;
             }
             Err(error) => {
-                if !std::mem::replace(failing, true) {
-                    tracing::error!(%error, "cannot accept a connection");
+                if let Some(omitted) = failing.failed() {
+                    tracing::error!(%error, omitted, "cannot accept a connection");
                 }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
@@ -220,4 +243,33 @@ pub fn connection<I: AsyncRead + AsyncWrite + Unpin>(
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .serve_connection(TokioIo::new(stream), service)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log_limit::LOG_PAUSE;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_that_every_connection_reaches_is_reported_once_a_second() {
+        let mut failing = Failing::default();
+        let reports = |failing: &mut Failing| {
+            let reported = (0..100).filter_map(|_| {
+                failing.succeeded();
+                failing.failed()
+            });
+            reported.collect::<Vec<_>>()
+        };
+        assert_eq!(reports(&mut failing), [0]);
+        tokio::time::advance(LOG_PAUSE).await;
+        assert_eq!(reports(&mut failing), [99]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn accepts_that_fail_for_long_are_reported_once() {
+        let mut failing = Failing::default();
+        assert_eq!(failing.failed(), Some(0));
+        tokio::time::advance(10 * LOG_PAUSE).await;
+        assert_eq!(failing.failed(), None);
+    }
 }

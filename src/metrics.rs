@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 
 use crate::backend::error_chain;
 use crate::config::MetricsListen;
-use crate::listener::{BindError, Bound};
+use crate::listener::{BindError, Bound, Failing};
 use crate::switch::Switch;
 
 pub use families::{FAMILIES, Family, Kind};
@@ -152,15 +152,19 @@ impl Door {
 
     async fn serve(self, switch: Arc<Switch>) -> Infallible {
         let mut readers = JoinSet::new();
+        let mut failing = Failing::default();
         loop {
             tokio::select! {
                 reader = self.accept(), if readers.len() < MAX_READERS => {
                     match reader {
                         Ok(reader) => {
+                            failing.succeeded();
                             let told = tell(reader, Arc::clone(&switch));
                             readers.spawn(tokio::time::timeout(READER_LIMIT, told));
                         }
-                        Err(error) => tracing::debug!(%error, "cannot accept who reads metrics"),
+                        Err(error) => if let Some(omitted) = failing.failed() {
+                            tracing::warn!(%error, omitted, "cannot accept a reader of metrics");
+                        },
                     }
                     tokio::time::sleep(READERS_APART).await;
                 }
