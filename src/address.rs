@@ -1,15 +1,19 @@
 //! Where a CRI socket is: one type, one parser.
 //!
 //! Windows' `npipe://` addresses are to become a variant here. Parsing never looks at the file system;
-//! `Address::resolved` does.
+//! `Address::identity` does.
 
 use std::fmt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
 /// The longest path that fits into `sun_path`: 108 bytes with its ending zero.
 pub const MAX_PATH_BYTES: usize = 107;
+
+/// The most symbolic links that are followed from a socket's file; Linux follows 40.
+const MAX_LINKS: u8 = 40;
 
 /// A socket that the switch listens on, or that a backend serves.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -64,17 +68,44 @@ impl Address {
         }
     }
 
-    /// The same socket with the symbolic links of its directories followed, as far as these are there: `/var/run` is
-    /// `/run` on most nodes, and one socket under both names is one backend. For comparing, not for dialing: it may be
-    /// longer than the kernel takes.
-    pub(crate) fn resolved(&self) -> Address {
+    /// Which socket this is now, for comparing: looks at the file system.
+    pub(crate) fn identity(&self) -> Identity {
         let Address::Unix(path) = self;
-        let mut directories = path.ancestors().skip(1);
-        let real = directories.find_map(|directory| {
-            let rest = path.strip_prefix(directory).ok()?;
-            Some(directory.canonicalize().ok()?.join(rest))
-        });
-        Address::Unix(real.unwrap_or_else(|| path.clone()))
+        let file = std::fs::metadata(path).ok();
+        Identity {
+            path: real_path(path, MAX_LINKS),
+            file: file.map(|file| (file.dev(), file.ino())),
+        }
+    }
+}
+
+/// Which socket an address leads to.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    /// The path with its symbolic links followed as far as they are there: `/var/run` is `/run` on most nodes.
+    path: PathBuf,
+    /// Device and inode of the file, if it is there: a bind mount shows one file at two paths.
+    file: Option<(u64, u64)>,
+}
+
+impl Identity {
+    /// Whether both lead to one socket.
+    pub(crate) fn is(&self, other: &Identity) -> bool {
+        self.path == other.path || self.file.is_some() && self.file == other.file
+    }
+}
+
+/// `path` with its symbolic links followed. The file and some of its directories need not be there.
+fn real_path(path: &Path, links: u8) -> PathBuf {
+    let mut directories = path.ancestors().skip(1);
+    let real = directories.find_map(|directory| {
+        let rest = path.strip_prefix(directory).ok()?;
+        Some(directory.canonicalize().ok()?.join(rest))
+    });
+    let real = real.unwrap_or_else(|| path.to_owned());
+    match (std::fs::read_link(&real), real.parent()) {
+        (Ok(target), Some(directory)) if links > 0 => real_path(&directory.join(target), links - 1),
+        _ => real,
     }
 }
 

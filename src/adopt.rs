@@ -14,42 +14,92 @@ const MOST: usize = 256;
 /// The handlers in a `StatusResponse`.
 const HANDLERS: u32 = 3;
 
-/// A handler that two adopting backends advertise: neither gets it.
+/// A handler that several adopting backends advertise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disputed {
-    /// What both call it.
+    /// The name that they all have for it.
     pub handler: String,
-    /// Who advertises it.
+    /// The backends that advertise it.
     pub backends: Vec<BackendId>,
+    /// The one of them that keeps it for now: it had the handler first, and runs pods.
+    pub kept_by: Option<BackendId>,
 }
 
-/// `table` with the handlers that its adopting backends advertise in their `StatusResponse`s, and those that it lacks
-/// because several do. What is written by hand wins.
-pub(crate) fn adopted(table: &Table, statuses: &[(BackendId, Bytes)]) -> (Table, Vec<Disputed>) {
-    let mut offers: BTreeMap<&str, Vec<BackendId>> = BTreeMap::new();
-    for row in table.backends.iter().filter(|row| row.adopt) {
-        let status = statuses.iter().find(|(id, _)| *id == row.id);
-        for name in status.iter().flat_map(|(_, status)| advertised(status)) {
-            let offered = offers.entry(name).or_default();
-            if table.handler(name).is_none() && !offered.contains(&row.id) {
-                offered.push(row.id);
-            }
-        }
-    }
+/// A handler that a backend has adopted.
+pub(crate) struct Held {
+    /// Its name.
+    pub name: String,
+    /// The backend that has it.
+    pub backend: BackendId,
+    /// Whether that backend runs pods.
+    pub runs_pods: bool,
+}
+
+/// What an adopting backend reports of its handlers.
+pub(crate) enum Report {
+    /// Its `StatusResponse`.
+    Status(Bytes),
+    /// Nothing yet, and it may still do so: nobody knows which handlers it has.
+    Awaited,
+    /// Nothing, for longer than it is waited for.
+    Absent,
+}
+
+/// `table` with the handlers that its adopting backends advertise, and those that several of them advertise. A handler in
+/// the configuration wins. No backend gets a new handler before every adopting backend has reported or is absent: it
+/// might be another one's too.
+pub(crate) fn adopted(
+    table: &Table,
+    reports: &[(BackendId, Report)],
+    held: &[Held],
+) -> (Table, Vec<Disputed>) {
+    let is_complete = !reports
+        .iter()
+        .any(|(_, report)| matches!(report, Report::Awaited));
     let mut table = table.clone();
     let mut disputed = Vec::new();
-    for (name, backends) in offers {
-        match backends.as_slice() {
-            [] => {}
-            [one] => table.handlers.push(handler(name, *one)),
-            _ => disputed.push(Disputed {
-                handler: name.to_owned(),
+    for (name, backends) in offers(&table, reports) {
+        let holder = held.iter().find(|it| it.name == name);
+        let holder = holder.filter(|it| backends.contains(&it.backend));
+        let taker = match (backends.as_slice(), holder) {
+            ([one], Some(holder)) if holder.backend == *one => Some(*one),
+            ([one], _) => is_complete.then_some(*one),
+            (_, Some(holder)) if holder.runs_pods => Some(holder.backend),
+            _ => None,
+        };
+        if backends.len() > 1 {
+            disputed.push(Disputed {
+                handler: name.clone(),
+                kept_by: taker,
                 backends,
-            }),
+            });
         }
+        table
+            .handlers
+            .extend(taker.map(|taker| handler(&name, taker)));
     }
     table.handlers.sort_by(|a, b| a.name.cmp(&b.name));
     (table, disputed)
+}
+
+/// The backends that advertise each handler which the table does not name.
+fn offers(table: &Table, reports: &[(BackendId, Report)]) -> BTreeMap<String, Vec<BackendId>> {
+    let mut offers: BTreeMap<String, Vec<BackendId>> = BTreeMap::new();
+    for (backend, report) in reports {
+        let Report::Status(status) = report else {
+            continue;
+        };
+        for name in advertised(status) {
+            if table.handler(name).is_some() {
+                continue;
+            }
+            let offered = offers.entry(name.to_owned()).or_default();
+            if !offered.contains(backend) {
+                offered.push(*backend);
+            }
+        }
+    }
+    offers
 }
 
 fn handler(name: &str, backend: BackendId) -> Handler {

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::address::Address;
+use crate::adopt::Report;
 use crate::config::BackendConfig;
 use crate::counts::Ended;
 use crate::dialer::{self, Connection, Dialer, FileId};
@@ -40,6 +41,9 @@ pub const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 /// Calls that are sent to a backend that is proven to hang, without an answer to any. One that its client has given up
 /// takes 4 kB until the backend reads again: HTTP/2 has to tell it of the call and of its end.
 const MOST_UNANSWERED: usize = 256;
+
+/// How long handlers that backends adopt wait for an adopting backend that has never reported its own.
+const REPORT_WAIT: Duration = Duration::from_secs(30);
 
 /// What a backend is down with that is gone.
 pub(crate) const CLOSED: &str = "the table does not have it any more";
@@ -72,6 +76,8 @@ pub struct Backend {
     joined: AtomicBool,
     /// It is not to be connected to any more.
     gone: watch::Sender<bool>,
+    /// Until when its first `Status` is waited for.
+    report_by: Instant,
     settings: Mutex<Settings>,
     known: Mutex<Known>,
 }
@@ -121,6 +127,7 @@ impl Backend {
             unanswered: AtomicUsize::new(0),
             joined: AtomicBool::new(false),
             gone: watch::Sender::new(false),
+            report_by: Instant::now() + REPORT_WAIT,
             settings: Mutex::new(Settings::of(config)),
             known: Mutex::default(),
         }
@@ -182,9 +189,32 @@ impl Backend {
         self.locked().clone()
     }
 
+    /// What it reports of its handlers.
+    pub(crate) fn report(&self) -> Report {
+        let known = self.known();
+        match self.awaited_until() {
+            _ if known.has_said_status() => Report::Status(known.status),
+            Some(_) => Report::Awaited,
+            None => Report::Absent,
+        }
+    }
+
+    /// Until when its first `Status` is waited for; `None` if that has come, or is not waited for any more.
+    pub(crate) fn awaited_until(&self) -> Option<Instant> {
+        let is_awaited = !self.locked().has_said_status() && Instant::now() < self.report_by;
+        is_awaited.then_some(self.report_by)
+    }
+
     /// Changes what is known of it.
     pub fn learn(&self, change: impl FnOnce(&mut Known)) {
         change(&mut self.locked());
+    }
+
+    /// Counts items that were dropped because they are about another backend's pods or containers.
+    pub(crate) fn drops(&self, items: usize) {
+        if items > 0 {
+            self.locked().dropped += items as u64;
+        }
     }
 
     fn locked(&self) -> MutexGuard<'_, Known> {

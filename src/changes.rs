@@ -109,7 +109,12 @@ impl Changes {
             .filter(|backend| after.backend(backend.id).is_err());
         changes.backends_gone = gone.map(|backend| backend.name().to_string()).collect();
         changes.settings = other_settings(&before.config, &after.config);
-        changes.warnings = other_cgroup_driver(before, after).into_iter().collect();
+        let notes = after.config.notes.iter();
+        let new_notes = notes.filter(|note| !before.config.notes.contains(note));
+        changes.warnings = other_cgroup_driver(before, after)
+            .into_iter()
+            .chain(new_notes.cloned())
+            .collect();
         changes
     }
 

@@ -60,6 +60,8 @@ pub struct Config {
     pub metrics: Option<MetricsListen>,
     /// Handlers and backends.
     pub table: Table,
+    /// What works, and the operator should know: one sentence each, with its place.
+    pub notes: Vec<String>,
     /// Where the keys are that are written, by their values.
     pub places: BTreeMap<Key, Place>,
     /// The main file.

@@ -27,6 +27,10 @@ pub struct Known {
     pub stood_in: u64,
     /// How many lists it was left out of.
     pub left_out: u64,
+    /// How many pods and containers of other backends it lists.
+    pub claims: usize,
+    /// How many list items, stats and events were dropped because they are about another backend's pods or containers.
+    pub dropped: u64,
     /// What it has missed of merged replies and has not answered since.
     pub(crate) late: Vec<&'static Row>,
     /// What something has stood in for it in, or it was left out of, which was logged; until it answers again.

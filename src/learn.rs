@@ -10,7 +10,7 @@ use tonic::Status;
 use crate::backend::Backend;
 use crate::call::Call;
 use crate::lists::Snapshot;
-use crate::owners::{BackendId, Claim, LONGEST_ID, Mark, PodNames, Unlearned};
+use crate::owners::{BackendId, Claim, LONGEST_ID, Learned, Mark, PodNames, Unlearned};
 use crate::rpc::{FILTER_IMAGE, IMAGE_TEXTS, Kind, LIST_FILTER, LISTED_HANDLER, List, Row, Then};
 use crate::switch::Switch;
 use crate::wire::{self, Field, Path};
@@ -29,7 +29,7 @@ impl Switch {
     /// Whether a reply has to be read on its way, or passes unread.
     pub(crate) fn must_read(&self, row: &Row, backend: BackendId) -> bool {
         match row.then {
-            Then::Nothing => false,
+            Then::Nothing | Then::About(..) => false,
             Then::Rename(_) => self.live().renames(backend),
             Then::Learn(_) => !row.streams(),
             _ => true,
@@ -51,6 +51,7 @@ impl Switch {
     ) -> Result<Option<Bytes>, Status> {
         match call.row.then {
             Then::Nothing | Then::LostImage => {}
+            Then::About(kind, path) => return self.without_others(kind, path, backend, reply),
             Then::HaveImage(_) | Then::NewImage(_) => self.remember_image(call, backend.id, reply),
             Then::OwnPod(id, config) => {
                 self.own_pod(call, backend, reply, (id, config), asked)?;
@@ -109,7 +110,11 @@ impl Switch {
     /// A whole list has been learned: what it lacks is forgotten.
     pub(crate) fn settle(&self, list: List, backend: &Backend, asked: Asked) {
         if let Some(kind) = list.kind() {
-            self.owners().settle(kind, backend.id, asked.mark);
+            let mut owners = self.owners();
+            owners.settle(kind, backend.id, asked.mark);
+            let claims = owners.claims(backend.id);
+            drop(owners);
+            backend.learn(|known| known.claims = claims);
         }
         if list == List::Pods {
             self.owners().settle_creating(backend.id, asked.at);
@@ -180,7 +185,8 @@ impl Switch {
         self.learn_list(list, backend, message, asked)
     }
 
-    /// Learns a list that was asked for at `asked`; as the client is to have it, if that is another one.
+    /// Learns a list that was asked for at `asked`. Returns the list as the client must get it, if that differs: without
+    /// the items of other backends, and with the table's names for handlers.
     pub(crate) fn learn_list(
         &self,
         list: List,
@@ -192,8 +198,16 @@ impl Switch {
             && self.has(backend)
         {
             let learned = self.owners().learn(kind, backend.id, message, asked.mark);
-            let claims = learned.map_err(|unlearned| backend.bad_reply(&unlearned.to_string()))?;
+            let Learned {
+                claims,
+                own,
+                dropped,
+            } = learned.map_err(|unlearned| backend.bad_reply(&unlearned.to_string()))?;
             self.warn_of(&claims, backend);
+            backend.drops(dropped);
+            if let Some(own) = own {
+                return Ok(Some(self.listed_as(list, backend, &own)?.unwrap_or(own)));
+            }
         }
         self.listed_as(list, backend, message)
     }
@@ -203,8 +217,8 @@ impl Switch {
         self.live.borrow().backend(backend.id).is_ok()
     }
 
-    /// A backend lists or gives what others made through the switch: that is either one runtime under two sockets, or a
-    /// lie.
+    /// Reports that a backend lists or gives ids of other backends. Either two sockets lead to one runtime, or the
+    /// backend is at fault.
     fn warn_of(&self, claims: &[Claim], backend: &Backend) {
         let Some(Claim { id, owner }) = claims.first() else {
             return;
@@ -212,7 +226,8 @@ impl Switch {
         let (name, owner, ids) = (backend.name(), self.name_of(*owner), claims.len());
         tracing::warn!(
             backend = %name, %owner, ids, first = status::shown(id),
-            "a second backend has what another created through the switch; it stays with that one"
+            "backend lists or gives ids that another backend owns; the owner keeps them, and criswitch drops what this \
+             backend says about them. If both sockets lead to one runtime, configure one backend for both"
         );
     }
 
@@ -227,6 +242,32 @@ impl Switch {
             List::Pods => self.renamed(backend, message, LISTED_HANDLER),
             List::Containers | List::Images => Ok(None),
         }
+    }
+
+    /// `reply` without its items that are about other backends' pods or containers; `None` if it has none. An item is a
+    /// repeated field 1, and names its pod or container at `path`.
+    ///
+    /// # Errors
+    /// `Internal` if the reply is malformed.
+    pub(crate) fn without_others(
+        &self,
+        kind: Kind,
+        path: Path,
+        backend: &Backend,
+        reply: &[u8],
+    ) -> Result<Option<Bytes>, Status> {
+        let owners = self.owners();
+        let mut dropped = 0;
+        let own = wire::retain(reply, 1, |item| {
+            // An item without a readable id is about no other backend.
+            let id = wire::string(item, path).unwrap_or_default();
+            let is_own = !owners.is_of_another(kind, id, backend.id);
+            dropped += usize::from(!is_own);
+            Ok(is_own)
+        });
+        drop(owners);
+        backend.drops(dropped);
+        own.map_err(|fault| backend.malformed(&fault))
     }
 
     /// `message` with the table's names for the handlers at `path`, if the table renames any of the backend's.
@@ -280,7 +321,8 @@ fn all_fields(message: &[u8], is: impl Fn(&Field<'_>) -> bool) -> bool {
 /// the same.
 pub(crate) fn pod_names(call: &Call, config: Path) -> PodNames {
     let request = call.message();
-    let names = wire::bytes(&request, config).and_then(PodNames::of_config);
+    let config = wire::submessage(&request, config);
+    let names = config.and_then(|config| PodNames::of_config(&config));
     names.unwrap_or_default()
 }
 

@@ -157,6 +157,7 @@ async fn connect_all(switch: Arc<Switch>) -> Infallible {
         tokio::select! {
             changed = tables.changed() => if changed.is_err() { std::future::pending().await },
             Some(_) = sessions.join_next() => {}
+            () = switch.adopt_without_absent() => {}
         }
     }
 }

@@ -1,13 +1,14 @@
 //! The table of now and its backends: what a reload replaces as a whole. Never changes: a call goes by the one that it
 //! began with.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
+use tokio::time::Instant;
 use toml::Value;
 use tonic::Status;
 
-use crate::adopt::{self, Disputed};
+use crate::adopt::{self, Disputed, Held};
 use crate::backend::Backend;
 use crate::config::{BackendConfig, Config, Handler, Table};
 use crate::owners::BackendId;
@@ -36,14 +37,22 @@ impl Live {
     pub(crate) fn first(config: Config, connect: impl Fn(&BackendConfig) -> Backend) -> Live {
         let backends: Vec<_> = config.table.backends.iter().map(connect).collect();
         backends.iter().for_each(Backend::join);
-        Live::of(config, backends.into_iter().map(Arc::new).collect(), None)
+        let backends = backends.into_iter().map(Arc::new).collect();
+        Live::of(config, backends, None, &[])
     }
 
-    fn of(config: Config, backends: Vec<Arc<Backend>>, before: Option<BackendId>) -> Live {
-        let statuses = backends
-            .iter()
-            .map(|backend| (backend.id, backend.known().status));
-        let (table, disputed) = adopt::adopted(&config.table, &statuses.collect::<Vec<_>>());
+    fn of(
+        config: Config,
+        backends: Vec<Arc<Backend>>,
+        before: Option<BackendId>,
+        held: &[Held],
+    ) -> Live {
+        let adopting = config.table.backends.iter().filter(|row| row.adopt);
+        let found = adopting.filter_map(|row| backends.iter().find(|it| it.id == row.id));
+        let reports: Vec<_> = found
+            .map(|backend| (backend.id, backend.report()))
+            .collect();
+        let (table, disputed) = adopt::adopted(&config.table, &reports, held);
         Live {
             config,
             table,
@@ -53,9 +62,31 @@ impl Live {
         }
     }
 
-    /// The same with what its backends tell of themselves now.
-    pub(crate) fn told_anew(&self) -> Live {
-        Live::of(self.config.clone(), self.backends.clone(), self.before)
+    /// The same with what its backends report of themselves now; `runs_pods` says whether a backend runs any.
+    pub(crate) fn told_anew(&self, runs_pods: impl Fn(BackendId) -> bool) -> Live {
+        let (config, backends) = (self.config.clone(), self.backends.clone());
+        Live::of(config, backends, self.before, &self.held(runs_pods))
+    }
+
+    /// The handlers that backends have adopted.
+    fn held(&self, runs_pods: impl Fn(BackendId) -> bool) -> Vec<Held> {
+        let adopted = self
+            .table
+            .handlers
+            .iter()
+            .filter(|row| row.origin.is_none());
+        let held = adopted.map(|row| Held {
+            name: row.name.clone(),
+            backend: row.backend,
+            runs_pods: runs_pods(row.backend),
+        });
+        held.collect()
+    }
+
+    /// When the next adopting backend that has not reported its handlers counts as absent.
+    pub(crate) fn next_absence(&self) -> Option<Instant> {
+        let adopting = self.adopting().filter_map(|row| self.backend(row.id).ok());
+        adopting.filter_map(|backend| backend.awaited_until()).min()
     }
 
     /// The table after a reload. A socket that is there already stays the same backend; `keep` says whether one that no
@@ -66,6 +97,7 @@ impl Live {
         next_id: &mut BackendId,
         connect: impl Fn(&BackendConfig) -> Backend,
         keep: impl Fn(&Backend, &[Arc<Backend>]) -> bool,
+        runs_pods: impl Fn(BackendId) -> bool,
     ) -> Live {
         self.identify(&mut config.table, next_id);
         let backends = config.table.backends.iter();
@@ -87,21 +119,22 @@ impl Live {
         }
         let before = Some(self.speaker());
         let before = before.filter(|id| backends.iter().any(|backend| backend.id == *id));
-        Live::of(config, backends, before)
+        Live::of(config, backends, before, &self.held(runs_pods))
     }
 
     /// Gives `table`'s backends their ids: those that their sockets have here, by whatever path, else new ones.
     fn identify(&self, table: &mut Table, next_id: &mut BackendId) {
-        // The first counts, if links have changed since.
-        let here = self.backends.iter().rev();
-        let here: HashMap<_, _> = here
-            .map(|known| (known.socket.resolved(), known.id))
+        let here = self.backends.iter();
+        let here: Vec<_> = here
+            .map(|known| (known.socket.identity(), known.id))
             .collect();
         let mut ids = Vec::with_capacity(table.backends.len());
         for row in &mut table.backends {
-            let known = here.get(&row.socket.resolved()).copied();
-            let known = known.filter(|id| !ids.contains(id));
-            let id = known.unwrap_or(*next_id);
+            let identity = row.socket.identity();
+            // If links have changed and two backends are one by now, the first of them keeps its id.
+            let known = here.iter().find(|(known, _)| known.is(&identity));
+            let known = known.filter(|(_, id)| !ids.contains(id));
+            let id = known.map_or(*next_id, |(_, id)| *id);
             *next_id = (*next_id).max(id + 1);
             row.id = id;
             ids.push(id);
@@ -114,12 +147,17 @@ impl Live {
     }
 
     /// The same with no other backends than these.
-    pub(crate) fn with_only(&self, left: &HashSet<BackendId>) -> Live {
+    pub(crate) fn with_only(
+        &self,
+        left: &HashSet<BackendId>,
+        runs_pods: impl Fn(BackendId) -> bool,
+    ) -> Live {
         let stays = |backend: &&Arc<Backend>| left.contains(&backend.id);
         Live::of(
             self.config.clone(),
             self.backends.iter().filter(stays).cloned().collect(),
             self.before.filter(|id| left.contains(id)),
+            &self.held(runs_pods),
         )
     }
 

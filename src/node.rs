@@ -265,6 +265,8 @@ impl Switch {
             "staleListAgeSeconds": known.stale_age().map(|age| age.as_secs()),
             "listsStoodInFor": known.stood_in,
             "listsLeftOutOf": known.left_out,
+            "claimedItems": known.claims,
+            "droppedItems": known.dropped,
             "conditions": conditions.collect::<Vec<Json>>(),
             "pods": pods,
             "containers": containers,

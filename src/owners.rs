@@ -10,15 +10,19 @@ mod names;
 mod tests;
 
 use std::collections::{HashSet, VecDeque};
+use std::hash::Hasher;
 
 use tokio::time::Instant;
 
-use crate::rpc::Kind;
+use crate::rpc::{Kind, UID_LABEL};
 use crate::wire::{self, Malformed};
+use bytes::Bytes;
 use creations::Creations;
 use entries::{
-    Entries, Entry, claim, count, is_full, is_of, learn, of, settle, with_prefix, would_lose,
+    Entries, Entry, Shape, claim, claims, count, is_full, is_of, learn, of, settle, with_prefix,
+    would_lose,
 };
+use fnv::FnvHasher;
 
 pub use creations::Creation;
 pub use names::PodNames;
@@ -30,6 +34,9 @@ const REMOVALS: usize = 4096;
 pub const MOST: usize = 1 << 17;
 /// The longest id of one, in bytes; runtimes' have 64.
 pub const LONGEST_ID: usize = 1024;
+
+/// Runtimes' ids have this many bytes. Only a shorter text may be the short form of an id, as crictl shows and sends it.
+const WHOLE_ID: usize = 64;
 
 /// A backend's number, never another one's.
 pub type BackendId = usize;
@@ -54,6 +61,17 @@ pub struct Claim {
     pub id: String,
     /// Who keeps it.
     pub owner: BackendId,
+}
+
+/// What a list has taught.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Learned {
+    /// Ids in it that another backend owns; each is reported once.
+    pub claims: Vec<Claim>,
+    /// The list without the items of other backends and without repeated ones; `None` if it has no such items.
+    pub own: Option<Bytes>,
+    /// How many items those are.
+    pub dropped: usize,
 }
 
 /// A list that nothing is learned from.
@@ -83,8 +101,26 @@ pub struct Owners {
     /// What was removed or vanished last: a list that was asked for before shows it still.
     removed: VecDeque<Removed>,
     pods: Entries<PodNames>,
-    containers: Entries<String>,
+    containers: Entries<InPod>,
     creations: Creations,
+}
+
+/// Which pod a container is in.
+#[derive(Debug)]
+struct InPod {
+    /// Its id.
+    pod: String,
+    /// The container's label names another pod uid than the pod has.
+    odd_label: bool,
+}
+
+impl InPod {
+    fn of(pod: &str) -> InPod {
+        InPod {
+            pod: short(pod),
+            odd_label: false,
+        }
+    }
 }
 
 /// Something that was removed.
@@ -104,8 +140,9 @@ impl Owners {
         Mark(self.clock)
     }
 
-    /// `backend` answered a call that creates, sent at `asked`, with this pod: its own, unless it was removed since. The
-    /// claim, if it is another's by creation: it stays with that one.
+    /// `backend` answered a call that creates, sent at `asked`, with this pod, which it owns from now on unless the pod
+    /// was removed since. If another backend created the pod or listed it before `asked`, that backend keeps it, and
+    /// the claim is returned.
     pub fn own_pod(
         &mut self,
         id: &str,
@@ -113,7 +150,7 @@ impl Owners {
         names: PodNames,
         asked: Mark,
     ) -> Option<Claim> {
-        let claim = claim(&self.pods, id, backend);
+        let claim = claim(&self.pods, id, backend, asked);
         if claim.is_none() && !removed_since(&self.removed, asked).contains(id) {
             let entry = self.created(backend, names);
             self.pods.insert(id.to_owned(), entry);
@@ -121,7 +158,7 @@ impl Owners {
         claim
     }
 
-    /// The same with this container of `pod`, which may have been removed with that.
+    /// The same for this container of `pod`. If the pod was removed since `asked`, so was the container.
     pub fn own_container(
         &mut self,
         id: &str,
@@ -129,10 +166,10 @@ impl Owners {
         pod: &str,
         asked: Mark,
     ) -> Option<Claim> {
-        let claim = claim(&self.containers, id, backend);
+        let claim = claim(&self.containers, id, backend, asked);
         let removed = removed_since(&self.removed, asked);
         if claim.is_none() && !removed.contains(id) && !removed.contains(pod) {
-            let entry = self.created(backend, pod.to_owned());
+            let entry = self.created(backend, InPod::of(pod));
             self.containers.insert(id.to_owned(), entry);
         }
         claim
@@ -145,7 +182,9 @@ impl Owners {
             created: true,
             claimed: false,
             rival: None,
+            first: self.clock,
             at: self.clock,
+            print: 0,
             more,
         }
     }
@@ -178,7 +217,7 @@ impl Owners {
             Kind::Pod => {
                 let pod = self.pods.remove(id).map(|pod| (pod.backend, pod.more.uid));
                 self.keep_in_mind(id.to_owned(), pod, true);
-                let its = |_: &String, container: &mut Entry<String>| container.more == id;
+                let its = |_: &String, container: &mut Entry<InPod>| container.more.pod == id;
                 let containers: Vec<_> = self.containers.extract_if(its).collect();
                 for (id, _) in containers {
                     self.keep_in_mind(id, None, true);
@@ -191,8 +230,8 @@ impl Owners {
         }
     }
 
-    /// Learns from an encoded list reply of `backend`, asked for at `asked`: every item of the repeated field 1 is its
-    /// own, unless it was removed since or is another's by creation. Each of these claims is told once.
+    /// Learns from an encoded list reply of `backend`, asked for at `asked`. The backend owns every item of the repeated
+    /// field 1 that no other backend owns, that is in no pod of another backend, and that was not removed since.
     ///
     /// # Errors
     /// [`Unlearned`]; of such a list nothing is learned.
@@ -202,19 +241,15 @@ impl Owners {
         backend: BackendId,
         list: &[u8],
         asked: Mark,
-    ) -> Result<Vec<Claim>, Unlearned> {
+    ) -> Result<Learned, Unlearned> {
         self.clock += 1;
         let now = self.clock;
         let removed = removed_since(&self.removed, asked);
         match kind {
-            Kind::Pod => {
-                // What cannot be read names no pod.
-                let names = |pod: &[u8]| PodNames::of_listed(pod).unwrap_or_default();
-                learn(&mut self.pods, backend, now, list, &removed, names)
-            }
+            Kind::Pod => learn(&mut self.pods, backend, now, list, &removed, &PodShape),
             Kind::Container => {
-                let pod = |container: &[u8]| short(wire::string(container, &[2]).unwrap_or(""));
-                learn(&mut self.containers, backend, now, list, &removed, pod)
+                let shape = ContainerShape(&self.pods);
+                learn(&mut self.containers, backend, now, list, &removed, &shape)
             }
         }
     }
@@ -228,7 +263,7 @@ impl Owners {
                 let gone = settle(&mut self.pods, backend, asked, |_| true);
                 if !gone.is_empty() {
                     let pods: HashSet<&str> = gone.iter().map(|(id, _)| id.as_str()).collect();
-                    let of_them = |pod: &String| pods.contains(pod.as_str());
+                    let of_them = |container: &InPod| pods.contains(container.pod.as_str());
                     settle(&mut self.containers, backend, asked, of_them);
                 }
                 for (id, pod) in gone {
@@ -261,6 +296,39 @@ impl Owners {
         }
     }
 
+    /// Whether a backend other than `backend` owns this id.
+    pub fn is_of_another(&self, kind: Kind, id: &str, backend: BackendId) -> bool {
+        let owner = match kind {
+            Kind::Pod => self.pods.get(id).map(|pod| pod.backend),
+            Kind::Container => self.containers.get(id).map(|container| container.backend),
+        };
+        owner.is_some_and(|owner| owner != backend)
+    }
+
+    /// Whether a call that creates a pod of `uid` is under way at other backends only, and the pod is not known yet.
+    pub fn is_created_elsewhere(&self, pod: &str, uid: &str, backend: BackendId) -> bool {
+        let mut creating = self.creations.sent_with_uid(uid).peekable();
+        !self.pods.contains_key(pod)
+            && creating.peek().is_some()
+            && creating.all(|creator| creator != backend)
+    }
+
+    /// Whether `id` of `backend` is so short that it may be meant as the beginning of a longer id, and another backend
+    /// has such an id.
+    pub fn is_short_for_another(&self, kind: Kind, id: &str, backend: BackendId) -> bool {
+        let is_longer = |full: &&str| full.len() > id.len();
+        id.len() < WHOLE_ID
+            && self
+                .with_prefix(kind, id)
+                .into_iter()
+                .any(|(full, owner)| is_longer(&full) && owner != Owner::One(backend))
+    }
+
+    /// How many pods and containers of other backends `backend` lists.
+    pub fn claims(&self, backend: BackendId) -> usize {
+        claims(&self.pods, backend) + claims(&self.containers, backend)
+    }
+
     /// All ids that begin with `prefix`, and their owners.
     pub fn with_prefix(&self, kind: Kind, prefix: &str) -> Vec<(&str, Owner)> {
         match kind {
@@ -269,17 +337,27 @@ impl Owners {
         }
     }
 
-    /// The backends that own pods of this uid, in no order, and then also those that may have one that nobody knows of; a
-    /// pod that was made anew may have left one behind on another backend.
+    /// The backends that a list by the label of this uid must ask, in ascending order; none if no pod of this uid is
+    /// known. They are the owners of its pods, the backends that may have a pod that is not known yet, and the owners of
+    /// pods and containers whose label names another uid than their pod has.
     pub fn with_uid(&self, uid: &str) -> Vec<BackendId> {
         let known = self.pods.values().filter(|pod| pod.more.uid == uid);
         let mut backends: Vec<_> = known.map(|pod| pod.backend).collect();
         if !backends.is_empty() {
             backends.extend(self.creations.with_uid(uid));
+            backends.extend(self.with_odd_labels());
         }
         backends.sort_unstable();
         backends.dedup();
         backends
+    }
+
+    fn with_odd_labels(&self) -> impl Iterator<Item = BackendId> {
+        let pods = self.pods.values().filter(|pod| pod.more.odd_label);
+        let containers = self.containers.values();
+        let containers = containers.filter(|container| container.more.odd_label);
+        let pods = pods.map(|pod| pod.backend);
+        pods.chain(containers.map(|container| container.backend))
     }
 
     /// The backend of the newest pod of which `names` is true.
@@ -308,7 +386,7 @@ impl Owners {
         let its = self
             .containers
             .iter()
-            .filter(|(_, container)| container.more == pod);
+            .filter(|(_, container)| container.more.pod == pod);
         its.map(|(id, _)| id.clone()).collect()
     }
 
@@ -316,10 +394,10 @@ impl Owners {
     pub fn has_stray(&self, backend: BackendId) -> bool {
         let pods = of(&self.pods, backend);
         let mut its = self.containers.values().filter(|it| is_of(it, backend));
-        its.any(|container| !pods.contains(container.more.as_str()))
+        its.any(|container| !pods.contains(container.more.pod.as_str()))
     }
 
-    /// The ids that `backend` owns, alone or in dispute.
+    /// The ids that `backend` owns; a disputed id counts for the backend that listed it first.
     pub fn of(&self, kind: Kind, backend: BackendId) -> HashSet<&str> {
         match kind {
             Kind::Pod => of(&self.pods, backend),
@@ -355,6 +433,65 @@ impl Owners {
     pub fn count(&self, backend: BackendId) -> (usize, usize) {
         (count(&self.pods, backend), count(&self.containers, backend))
     }
+}
+
+/// How a listed `PodSandbox` is read. What cannot be read has no names.
+struct PodShape;
+
+impl Shape<PodNames> for PodShape {
+    fn more(&self, pod: &[u8]) -> PodNames {
+        PodNames::of_listed(pod).unwrap_or_default()
+    }
+
+    /// `metadata` and `created_at`.
+    fn print(&self, pod: &[u8]) -> u64 {
+        hash_of(pod, &[2, 4])
+    }
+
+    fn is_in_others_pod(&self, _: &[u8], _: BackendId) -> bool {
+        false
+    }
+}
+
+/// How a listed `Container` is read, with the pods that are known.
+struct ContainerShape<'a>(&'a Entries<PodNames>);
+
+impl Shape<InPod> for ContainerShape<'_> {
+    fn more(&self, container: &[u8]) -> InPod {
+        let pod = pod_of(container);
+        let label = wire::entry(container, &[8], UID_LABEL).ok().flatten();
+        let uid = self.0.get(pod).map(|pod| pod.more.uid.as_str());
+        InPod {
+            odd_label: label.is_some() && uid.is_some() && label != uid,
+            ..InPod::of(pod)
+        }
+    }
+
+    /// `pod_sandbox_id`, `metadata` and `created_at`.
+    fn print(&self, container: &[u8]) -> u64 {
+        hash_of(container, &[2, 3, 7])
+    }
+
+    fn is_in_others_pod(&self, container: &[u8], backend: BackendId) -> bool {
+        let pod = self.0.get(pod_of(container));
+        pod.is_some_and(|pod| pod.backend != backend)
+    }
+}
+
+/// The id of the pod that a listed `Container` is in.
+fn pod_of(container: &[u8]) -> &str {
+    wire::string(container, &[2]).unwrap_or("")
+}
+
+/// A hash of the fields with these numbers, as encoded.
+fn hash_of(message: &[u8], numbers: &[u32]) -> u64 {
+    let mut hasher = FnvHasher::default();
+    for field in wire::fields(message).flatten() {
+        if numbers.contains(&field.number) {
+            hasher.write(field.raw);
+        }
+    }
+    hasher.finish()
 }
 
 /// A name that is remembered; none if it is longer than any that matters.

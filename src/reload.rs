@@ -138,7 +138,8 @@ impl Switch {
         let connect = |row: &_| Backend::new(row, self.max_message, self.dialer.clone());
         let mut reloads = self.reloads();
         let keep = |backend: &Backend, others: &[Arc<Backend>]| self.is_needed(backend, others);
-        let after = before.next(config, &mut reloads.next_id, connect, keep);
+        let runs_pods = |id| self.runs_pods(id);
+        let after = before.next(config, &mut reloads.next_id, connect, keep, runs_pods);
         drop(reloads);
         warn_of_disputes(&before, &after);
         let changes = Changes::between(&before, &after, |id| self.owned_by(id));
@@ -159,14 +160,30 @@ impl Switch {
         if before.adopting().next().is_none() {
             return;
         }
-        let after = before.told_anew();
+        let after = before.told_anew(|id| self.runs_pods(id));
         warn_of_disputes(&before, &after);
         if after.table == before.table && after.disputed == before.disputed {
             return;
         }
         let changes = Changes::between(&before, &after, |id| self.owned_by(id));
-        tracing::info!(%changes, "backends have told of other handlers");
+        tracing::info!(%changes, "backends report different handlers");
         self.live.send_replace(after.into());
+    }
+
+    /// Waits until an adopting backend has not reported its handlers for so long that it counts as absent, and lets
+    /// handlers of others be adopted.
+    pub(crate) async fn adopt_without_absent(&self) {
+        let Some(at) = self.live().next_absence() else {
+            return std::future::pending().await;
+        };
+        tokio::time::sleep_until(at).await;
+        if let Some(absent) = self.live().untold() {
+            tracing::warn!(
+                backend = %absent.name(),
+                "an adopting backend has not reported its handlers; handlers of others are adopted without it"
+            );
+        }
+        self.adopt();
     }
 
     /// Backends that no file names any more go as soon as they own nothing.
@@ -189,7 +206,12 @@ impl Switch {
             tracing::info!(backend = %name, socket = %backend.socket, "backend is gone: it owns nothing any more");
             self.forget_backend(backend);
         }
-        self.live.send_replace(live.with_only(&left).into());
+        let left = live.with_only(&left, |id| self.runs_pods(id));
+        self.live.send_replace(left.into());
+    }
+
+    fn runs_pods(&self, backend: BackendId) -> bool {
+        self.owners().count(backend).0 > 0
     }
 
     /// Whether a pod or container would be lost without it, if of the others these remain. What one has that takes part
@@ -221,16 +243,28 @@ fn warn_of_disputes(before: &Live, after: &Live) {
         .disputed
         .iter()
         .filter(|dispute| !before.disputed.contains(dispute));
-    for Disputed { handler, backends } in new {
-        let names = backends
-            .iter()
-            .filter_map(|id| Some(after.backend(*id).ok()?.name().to_string()));
+    let name = |id: BackendId| Some(after.backend(id).ok()?.name().to_string());
+    for Disputed {
+        handler,
+        backends,
+        kept_by,
+    } in new
+    {
+        let names = backends.iter().filter_map(|id| name(*id));
         let backends = names.collect::<Vec<_>>().join(", ");
-        tracing::warn!(
-            handler,
-            backends,
-            "several backends adopt a handler, so none gets it; a row by hand decides"
-        );
+        match kept_by.and_then(name) {
+            Some(keeper) => tracing::warn!(
+                handler,
+                backends,
+                %keeper,
+                "several backends adopt a handler; the first keeps it while it runs pods. Add a row under [handlers]"
+            ),
+            None => tracing::warn!(
+                handler,
+                backends,
+                "several backends adopt a handler, so none gets it. Add a row under [handlers]"
+            ),
+        }
     }
 }
 

@@ -90,8 +90,19 @@ impl Known<'_> {
             return Err(Refusal::EmptyId(kind));
         }
         match self.owners.find(kind, id) {
-            Some(owner) => owned(kind, id, owner),
+            Some(owner) => self.owned(kind, id, owner),
             None => Ok(Target::Miss(kind, id.to_owned())),
+        }
+    }
+
+    /// The owner of a whole id, unless the id is also the short form of another backend's longer id.
+    fn owned(&self, kind: Kind, id: &str, owner: Owner) -> Result<Target, Refusal> {
+        match owner {
+            Owner::One(backend) if self.owners.is_short_for_another(kind, id, backend) => {
+                Err(Refusal::Ambiguous(id.to_owned()))
+            }
+            Owner::One(backend) => Ok(Target::Owner(backend, kind, id.to_owned())),
+            Owner::Disputed(one, other) => Err(Refusal::Disputed(kind, id.to_owned(), one, other)),
         }
     }
 
@@ -101,11 +112,11 @@ impl Known<'_> {
     /// [`Refusal::Ambiguous`] and [`Refusal::Disputed`].
     pub fn after_miss(&self, kind: Kind, id: &str) -> Result<Target, Refusal> {
         if let Some(owner) = self.owners.find(kind, id) {
-            return owned(kind, id, owner);
+            return self.owned(kind, id, owner);
         }
         match self.owners.with_prefix(kind, id).as_slice() {
             [] => Ok(Target::Miss(kind, id.to_owned())),
-            [(full, owner)] => owned(kind, full, *owner),
+            [(full, owner)] => self.owned(kind, full, *owner),
             _ => Err(Refusal::Ambiguous(id.to_owned())),
         }
     }
@@ -165,12 +176,5 @@ impl Known<'_> {
             ImageRule::Every | ImageRule::List(_) => (None, self.all()),
         };
         Ok(owner.map_or(Target::Backends(others), Target::Backend))
-    }
-}
-
-fn owned(kind: Kind, id: &str, owner: Owner) -> Result<Target, Refusal> {
-    match owner {
-        Owner::One(backend) => Ok(Target::Owner(backend, kind, id.to_owned())),
-        Owner::Disputed(one, other) => Err(Refusal::Disputed(kind, id.to_owned(), one, other)),
     }
 }

@@ -238,6 +238,8 @@ pub enum Then {
     OwnRestored(Path, Path, Path),
     /// The pod or container of the request is gone.
     Forget,
+    /// Nothing. Every item (field 1) of the reply is about the pod or container whose id is at the path within it.
+    About(Kind, Path),
     /// What is listed is the backend's, and the list is kept to stand in for it.
     Learn(List),
     /// The pod's handler gets the table's name back at the path.
@@ -269,6 +271,14 @@ pub const FILTER_IMAGE: u32 = 1;
 pub const IMAGE_TEXTS: [u32; 4] = [1, 18, 19, 20];
 /// Where a pod in a list has its handler's name (`PodSandbox.runtime_handler`).
 pub const LISTED_HANDLER: Path = &[1, 7];
+/// Where an event names the container, or the pod, that it is about (`ContainerEventResponse.container_id`).
+pub const EVENT_ID: Path = &[1];
+/// Where an event has its pod's id (`ContainerEventResponse.pod_sandbox_status.id`).
+pub const EVENT_POD: Path = &[4, 1];
+/// Where an event has its pod's uid (`ContainerEventResponse.pod_sandbox_status.metadata.uid`).
+pub const EVENT_POD_UID: Path = &[4, 2, 2];
+/// Where an event has the ids of its pod's containers (`ContainerEventResponse.containers_statuses.id`).
+pub const EVENT_CONTAINERS: Path = &[5, 1];
 /// Where an event has its pod's handler (`ContainerEventResponse.pod_sandbox_status.runtime_handler`).
 pub const EVENT_HANDLER: Path = &[4, 9];
 /// The label that carries a pod's uid.

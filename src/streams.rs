@@ -198,8 +198,15 @@ impl Feed {
     }
 
     fn learn(&mut self, message: Bytes) -> Result<Bytes, Status> {
-        let Then::Learn(list) = self.call.row.then else {
-            return Ok(message);
+        let list = match self.call.row.then {
+            Then::Learn(list) => list,
+            Then::About(kind, path) => {
+                let own = self
+                    .switch
+                    .without_others(kind, path, &self.backend, &message)?;
+                return Ok(own.unwrap_or(message));
+            }
+            _ => return Ok(message),
         };
         let read = self.read.grow(message.len());
         read.map_err(|unread| self.backend.unread(&unread))?;

@@ -5,6 +5,7 @@
 
 mod frames;
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -210,7 +211,7 @@ pub fn entry<'a>(message: &'a [u8], path: &[u32], key: &str) -> Result<Option<&'
     Ok(found)
 }
 
-/// The submessage or bytes at `path`, empty if absent; of several the last.
+/// The bytes at `path`, empty if absent; of several the last. For submessages see [`submessage`].
 ///
 /// # Errors
 /// As [`string`].
@@ -221,6 +222,20 @@ pub fn bytes<'a>(message: &'a [u8], path: &[u32]) -> Result<&'a [u8], Malformed>
         Ok(())
     })?;
     Ok(found)
+}
+
+/// The submessage at `path`, empty if absent; of several parts all, one after the other, which is how protobuf merges
+/// them.
+///
+/// # Errors
+/// As [`string`].
+pub fn submessage<'a>(message: &'a [u8], path: &[u32]) -> Result<Cow<'a, [u8]>, Malformed> {
+    let parts = all_bytes(message, path)?;
+    Ok(match parts.as_slice() {
+        [] => Cow::Borrowed(&[]),
+        [only] => Cow::Borrowed(only),
+        parts => Cow::Owned(parts.concat()),
+    })
 }
 
 /// Every string at `path`, where something on the way is repeated.
@@ -358,6 +373,30 @@ fn replace_into<'n>(
         }
     }
     Ok(())
+}
+
+/// `message` without those submessages of the repeated field `number` that `keep` rejects; `None` if it keeps all.
+///
+/// # Errors
+/// [`Malformed::Encoding`] and [`Malformed::Type`] as for [`string`], and the errors of `keep`.
+pub fn retain(
+    message: &[u8],
+    number: u32,
+    mut keep: impl FnMut(&[u8]) -> Result<bool, Malformed>,
+) -> Result<Option<Bytes>, Malformed> {
+    let mut out: Option<BytesMut> = None;
+    let mut read = 0;
+    for field in fields(message) {
+        let field = field?;
+        let stays = field.number != number || keep(field.bytes()?)?;
+        match &mut out {
+            Some(out) if stays => out.put_slice(field.raw),
+            None if !stays => out = message.get(..read).map(BytesMut::from),
+            _ => {}
+        }
+        read += field.raw.len();
+    }
+    Ok(out.map(BytesMut::freeze))
 }
 
 /// A `grpc-timeout`: at most eight digits and a unit (gRPC over HTTP/2: `Timeout`). `None` if it is none.

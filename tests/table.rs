@@ -308,6 +308,21 @@ fn what_a_reply_teaches_is_where_the_interface_has_it() {
                     ".runtime.v1.PodSandboxConfig"
                 );
             }
+            Then::About(Kind::Pod, path) if path.len() == 1 => {
+                let item = interface.end(reply, &[1]);
+                let item = &interface.messages[item.type_name()];
+                assert_eq!(name(item, path), "pod_sandbox_id");
+            }
+            Then::About(kind, path) => {
+                let item = interface.end(reply, &[1]);
+                let item = &interface.messages[item.type_name()];
+                assert_eq!(name(item, path), "id");
+                let attributes = match kind {
+                    Kind::Pod => ".runtime.v1.PodSandboxAttributes",
+                    Kind::Container => ".runtime.v1.ContainerAttributes",
+                };
+                assert_eq!(interface.end(item, &path[..1]).type_name(), attributes);
+            }
             Then::Learn(kind) => {
                 let item = interface.end(reply, &[1]);
                 let expected = match kind {
@@ -339,4 +354,9 @@ fn what_a_reply_teaches_is_where_the_interface_has_it() {
     assert_eq!(texts, strings);
     let event = &interface.messages[".runtime.v1.ContainerEventResponse"];
     assert_eq!(name(event, rpc::EVENT_HANDLER), "runtime_handler");
+    assert_eq!(name(event, rpc::EVENT_ID), "container_id");
+    assert_eq!(name(event, rpc::EVENT_POD_UID), "uid");
+    for path in [rpc::EVENT_POD, rpc::EVENT_CONTAINERS] {
+        assert_eq!(name(event, path), "id");
+    }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::columns::columns;
 use super::node::Node;
-use super::probe::{Found, Probe, advertised, cgroup_driver, with_other_driver};
+use super::probe::{Found, Probe, advertised, cgroup_driver, with_common_pods, with_other_driver};
 use super::terminal;
 
 /// For people.
@@ -21,11 +21,12 @@ pub(super) fn text(
         settings(config)?,
         handlers(&config.table)?,
         backends(&config.table)?,
+        terminal::wrapped(&lines(&config.notes)),
     ];
     if let Some(probes) = probes {
         parts.push(answers(&config.table, probes)?);
         parts.push(conditions(&config.table, probes)?);
-        let wrong = [failures, missing_handlers, other_drivers];
+        let wrong = [failures, missing_handlers, other_drivers, common_pods];
         let wrong = wrong.map(|lines| lines(&config.table, probes)).concat();
         parts.push(terminal::wrapped(&wrong));
     }
@@ -90,6 +91,7 @@ pub(super) fn json(
         "log_level": config.log.levels.to_string(),
         "log_format": config.log.format.name(),
         "metrics_listen": config.metrics.as_ref().map(ToString::to_string),
+        "notes": config.notes,
         "files": files.collect::<Vec<_>>(),
         "hash": config.hash,
         "handlers": handlers.collect::<Vec<_>>(),
@@ -97,6 +99,10 @@ pub(super) fn json(
         "node": node.map(Node::json),
     });
     Ok(serde_json::to_string_pretty(&value)? + "\n")
+}
+
+fn lines(sentences: &[String]) -> String {
+    sentences.iter().map(|line| format!("{line}\n")).collect()
 }
 
 fn settings(config: &Config) -> anyhow::Result<String> {
@@ -216,6 +222,14 @@ fn other_drivers(table: &Table, probes: &[Probe]) -> String {
             format!("backend {name:?}: its cgroup driver is {theirs}, the default backend's and so the kubelet's is {ours}\n")
         })
         .collect()
+}
+
+fn common_pods(table: &Table, probes: &[Probe]) -> String {
+    let both = with_common_pods(table, probes).into_iter();
+    both.map(|(one, other, pods)| {
+        format!("backends {one:?} and {other:?} both list {pods} of their pods: if both sockets lead to one runtime, configure one backend for both\n")
+    })
+    .collect()
 }
 
 /// As kubelets and runtimes write it in their configurations.

@@ -1,6 +1,7 @@
 //! What `check --probe` and `discover` ask: each backend once, what it is. Changes nothing there.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -9,8 +10,9 @@ use criswitch::answer::Answer;
 use criswitch::backend::{Backend, Wire, own_headers};
 use criswitch::config::{BackendConfig, Config, Handler, Table};
 use criswitch::cri::{
-    CgroupDriver, RuntimeCondition, RuntimeConfigRequest, RuntimeConfigResponse, RuntimeFeatures,
-    RuntimeHandler, StatusRequest, StatusResponse, VersionRequest, VersionResponse,
+    CgroupDriver, ListPodSandboxRequest, ListPodSandboxResponse, RuntimeCondition,
+    RuntimeConfigRequest, RuntimeConfigResponse, RuntimeFeatures, RuntimeHandler, StatusRequest,
+    StatusResponse, VersionRequest, VersionResponse,
 };
 use criswitch::dialer::{self, Dialer};
 use criswitch::rpc::{self, Row};
@@ -42,6 +44,8 @@ pub(super) struct Found {
     /// What it can do with any handler.
     pub(super) features: Option<RuntimeFeatures>,
     pub(super) configured: Configured,
+    /// The ids of its pods.
+    pub(super) pods: BTreeSet<String>,
     /// It is a criswitch.
     pub(super) is_switch: bool,
 }
@@ -130,6 +134,7 @@ pub(super) fn probe_all(
 pub(super) fn all_well(table: &Table, probes: &[Probe]) -> bool {
     probes.iter().all(Result::is_ok)
         && with_other_driver(table, probes).is_empty()
+        && with_common_pods(table, probes).is_empty()
         && table
             .handlers
             .iter()
@@ -148,6 +153,26 @@ pub(super) fn with_other_driver<'a>(
     drivers
         .filter_map(|(backend, probe)| Some((backend.name.as_str(), cgroup_driver(probe)?)))
         .filter(|(_, theirs)| *theirs != ours)
+        .collect()
+}
+
+/// Every two backends that list the same pods, and how many: one runtime under two sockets, most likely.
+pub(super) fn with_common_pods<'a>(
+    table: &'a Table,
+    probes: &[Probe],
+) -> Vec<(&'a str, &'a str, usize)> {
+    let found = table.backends.iter().zip(probes);
+    let found = found.filter_map(|(backend, probe)| Some((&*backend.name, probe.as_ref().ok()?)));
+    let found: Vec<_> = found.collect();
+    let pairs = found
+        .iter()
+        .enumerate()
+        .flat_map(|(place, one)| found.iter().skip(place + 1).map(move |other| (one, other)));
+    pairs
+        .map(|((one, ours), (other, theirs))| {
+            (*one, *other, ours.pods.intersection(&theirs.pods).count())
+        })
+        .filter(|(.., pods)| *pods > 0)
         .collect()
 }
 
@@ -213,6 +238,14 @@ async fn ask(backend: &Backend, wire: &Wire, answered: &Cell<bool>) -> anyhow::R
     let status = call(backend, wire, &rpc::STATUS, &verbose).await?;
     let mut status = StatusResponse::decode(status).context("Status cannot be read")?;
     let handlers = std::mem::take(&mut status.runtime_handlers).into_iter();
+    let pods = call(
+        backend,
+        wire,
+        &rpc::LIST_PODS,
+        &ListPodSandboxRequest::default(),
+    )
+    .await?;
+    let pods = ListPodSandboxResponse::decode(pods).context("ListPodSandbox cannot be read")?;
     Ok(Found {
         runtime: version.runtime_name,
         version: version.runtime_version,
@@ -222,6 +255,7 @@ async fn ask(backend: &Backend, wire: &Wire, answered: &Cell<bool>) -> anyhow::R
             .collect(),
         features: status.features,
         configured: configured(&status).unwrap_or_default(),
+        pods: pods.items.into_iter().map(|pod| pod.id).collect(),
         is_switch: status.info.contains_key(SWITCH),
         conditions: status.status.unwrap_or_default().conditions,
     })

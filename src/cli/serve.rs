@@ -48,6 +48,9 @@ fn serve_on(passed: Passed, config: Config, log: &Log) -> anyhow::Result<Verdict
             None => (false, Listener::bind(listen, uids)?),
         };
         tracing::info!(%listen, passed = was_passed, "serving");
+        for note in &config.notes {
+            tracing::warn!("{note}");
+        }
         let mut switch = Switch::new(config, &Dialer::Socket);
         switch.log = log.queue.clone();
         let switch = Arc::new(switch);

@@ -15,7 +15,7 @@ use super::problem::{Place, Problems, nearest};
 use super::text::{At, Route, Row, Settings, Target, Written};
 use super::value::{self, Wrong};
 use super::{BackendConfig, Config, Handler, Scheduling, Table};
-use crate::address::Address;
+use crate::address::{Address, Identity};
 
 /// Who may connect where no file says.
 const ROOT: u32 = 0;
@@ -31,6 +31,7 @@ pub(super) fn check(
         written,
         main,
         problems,
+        notes: Vec::new(),
     };
     let listen = check.value(Key::Listen, value::listen);
     let drain = check.value(Key::Drain, value::duration);
@@ -51,6 +52,7 @@ pub(super) fn check(
         &known,
     );
     let table = check.table(&known);
+    let notes = check.notes;
     Some(Config {
         listen: listen?,
         drain: drain?,
@@ -66,6 +68,7 @@ pub(super) fn check(
         },
         metrics: metrics?,
         table: table?,
+        notes,
         places: written.places(),
         path: main.path.to_path_buf(),
         files: files.iter().map(File::path).collect(),
@@ -77,13 +80,16 @@ struct Check<'a> {
     written: &'a Written,
     main: &'a Place,
     problems: &'a mut Problems,
+    notes: Vec<String>,
 }
 
 /// A backend's name, and its socket unless that had a problem.
 struct Known {
     name: At<String>,
     socket: Option<Address>,
-    resolved: Option<Address>,
+    identity: Option<Identity>,
+    /// Other names for it: each names a socket that leads to this one.
+    aliases: Vec<String>,
     list_timeout: Duration,
     adopt: bool,
 }
@@ -139,12 +145,20 @@ impl Check<'_> {
             let socket = settings.and_then(|settings| self.socket(&settings.socket, listen));
             let own = settings.and_then(|settings| settings.list_timeout.as_ref());
             let own = own.and_then(|text| self.parsed(text, value::list_timeout));
-            if let Some(first) = with_socket(&known, socket.as_ref()) {
-                self.second_name(row, first, socket.as_ref() == first.socket.as_ref());
+            let identity = socket.as_ref().map(Address::identity);
+            if let Some(first) = same_socket(&mut known, identity.as_ref()) {
+                if first.socket != socket {
+                    // Whether the links are there may change from one start to the next: no reason to refuse one.
+                    self.notes.push(alias_note(row, first));
+                    first.aliases.push(row.name.value.clone());
+                    continue;
+                }
+                self.second_name(row, first);
             }
             known.push(Known {
                 name: row.name.clone(),
-                resolved: socket.as_ref().map(Address::resolved),
+                identity,
+                aliases: Vec::new(),
                 socket,
                 list_timeout: own.unwrap_or(list_timeout),
                 adopt: settings.is_some_and(|settings| settings.adopt),
@@ -173,7 +187,8 @@ impl Check<'_> {
             }
             known.push(Known {
                 name: row.name.clone(),
-                resolved: socket.as_ref().map(Address::resolved),
+                identity: socket.as_ref().map(Address::identity),
+                aliases: Vec::new(),
                 socket,
                 list_timeout,
                 adopt: false,
@@ -183,7 +198,7 @@ impl Check<'_> {
 
     fn socket(&mut self, text: &At<String>, listen: Option<&Address>) -> Option<Address> {
         let socket = self.parsed(text, value::address)?;
-        if listen.is_some_and(|listen| listen.resolved() == socket.resolved()) {
+        if listen.is_some_and(|listen| listen.identity().is(&socket.identity())) {
             let what = format!("{socket} is the switch's own socket (\"listen\")");
             self.problems
                 .tell(&text.place, what, "the socket of a container runtime");
@@ -281,10 +296,9 @@ impl Check<'_> {
         }
     }
 
-    fn second_name(&mut self, row: &Row<Settings>, first: &Known, same_path: bool) {
+    fn second_name(&mut self, row: &Row<Settings>, first: &Known) {
         let (name, first, place) = (&row.name.value, &first.name.value, &first.name.place);
-        let path = if same_path { "" } else { ", by another path" };
-        let what = format!("backend {name:?} has the same socket as {first:?} at {place}{path}");
+        let what = format!("backend {name:?} has the same socket as {first:?} at {place}");
         self.problems
             .tell(&row.name.place, what, "one name for both");
     }
@@ -369,12 +383,35 @@ impl Known {
 }
 
 fn with_name<'k>(known: &'k [Known], name: &str) -> Option<&'k Known> {
-    known.iter().find(|backend| backend.name.value == name)
+    let has = |backend: &&Known| {
+        backend.name.value == name || backend.aliases.iter().any(|alias| alias == name)
+    };
+    known.iter().find(has)
+}
+
+/// What the operator should know of a backend with a second name.
+fn alias_note(row: &Row<Settings>, first: &Known) -> String {
+    let (name, place) = (&row.name.value, &row.name.place);
+    let (first, first_place) = (&first.name.value, &first.name.place);
+    format!(
+        "{place}: backend {name:?} has the same socket as {first:?} at {first_place}, by another path; criswitch uses one \
+         backend, {first:?}, for both names"
+    )
+}
+
+fn same_socket<'k>(known: &'k mut [Known], identity: Option<&Identity>) -> Option<&'k mut Known> {
+    let is_it = |known: &Identity| identity.is_some_and(|identity| known.is(identity));
+    known
+        .iter_mut()
+        .find(|backend| backend.identity.as_ref().is_some_and(is_it))
 }
 
 fn with_socket<'k>(known: &'k [Known], socket: Option<&Address>) -> Option<&'k Known> {
-    let resolved = Some(socket?.resolved());
-    known.iter().find(|backend| backend.resolved == resolved)
+    let identity = socket?.identity();
+    let is_it = |known: &Identity| known.is(&identity);
+    known
+        .iter()
+        .find(|backend| backend.identity.as_ref().is_some_and(is_it))
 }
 
 fn written_socket(route: &Route) -> Option<At<String>> {

@@ -15,7 +15,7 @@ use crate::backend::{Backend, own_headers};
 use crate::call::{Call, Failed};
 use crate::link::State;
 use crate::memory::Unread;
-use crate::rpc::{self, EVENT_HANDLER};
+use crate::rpc::{self, EVENT_CONTAINERS, EVENT_HANDLER, EVENT_ID, EVENT_POD, EVENT_POD_UID, Kind};
 use crate::streams::Messages;
 use crate::switch::Switch;
 use crate::wire::{self, Malformed};
@@ -127,8 +127,8 @@ impl Asked {
 
     fn heard(&self, event: &[u8]) {
         self.heard.store(true, Ordering::Relaxed);
-        // `pod_sandbox_status.id`; what cannot be read is of no pod.
-        let pod = wire::string(event, &[4, 1]).unwrap_or_default();
+        // What cannot be read is of no pod.
+        let pod = wire::string(event, EVENT_POD).unwrap_or_default();
         if let Some((_, heard)) = self.locked().as_mut().filter(|(asked, _)| asked == pod) {
             *heard = true;
         }
@@ -164,12 +164,31 @@ async fn tell_events(
     // It would keep its table, and all that was in that, for as long as the stream lasts.
     drop(call);
     while let Some(message) = messages.next(backend).await? {
+        if is_about_another(switch, backend, &message) {
+            backend.drops(1);
+            continue;
+        }
         let renamed = switch.renamed(backend, &message, EVENT_HANDLER)?;
         let event = renamed.unwrap_or(message);
         asked.heard(&event);
         tell(switch, backend, event).await?;
     }
     Ok(())
+}
+
+/// Whether an event of `backend` is about a pod or container that another backend owns or is creating. What cannot be
+/// read is about no other backend.
+fn is_about_another(switch: &Switch, backend: &Backend, event: &[u8]) -> bool {
+    let owners = switch.owners();
+    let pod = wire::string(event, EVENT_POD).unwrap_or_default();
+    let uid = wire::string(event, EVENT_POD_UID).unwrap_or_default();
+    let containers = wire::strings(event, EVENT_CONTAINERS).unwrap_or_default();
+    let mut containers = containers
+        .into_iter()
+        .chain(wire::string(event, EVENT_ID).ok());
+    owners.is_of_another(Kind::Pod, pod, backend.id)
+        || owners.is_created_elsewhere(pod, uid, backend.id)
+        || containers.any(|id| owners.is_of_another(Kind::Container, id, backend.id))
 }
 
 /// Tells an event of the backend's, and lets those who listen take it: many that come at once must not fill their queue.
@@ -265,7 +284,7 @@ where
 async fn state_of(switch: &Switch, backend: &Backend, id: &str) -> Result<Bytes, Failed> {
     let reply = ask_id(backend, &rpc::POD_STATUS, id).await?;
     let read = |fault: Malformed| backend.malformed(&fault);
-    let status = wire::bytes(&reply, &[1]).map_err(read)?;
+    let status = &*wire::submessage(&reply, &[1]).map_err(read)?;
     let state = wire::varint(status, &[3]).map_err(read)?;
     let mut containers: Vec<Bytes> = Vec::new();
     for container in wire::all_bytes(&reply, &[3]).map_err(read)? {
@@ -276,12 +295,12 @@ async fn state_of(switch: &Switch, backend: &Backend, id: &str) -> Result<Bytes,
         let mut left = backend.max_message;
         for id in ids {
             let reply = ask_id(backend, &rpc::CONTAINER_STATUS, &id).await?;
-            let container = wire::bytes(&reply, &[1]).map_err(read)?;
+            let container = wire::submessage(&reply, &[1]).map_err(read)?;
             // More than one event may have is not even gathered.
             left = left
                 .checked_sub(container.len())
                 .ok_or_else(|| backend.unread(&Unread::TooLarge))?;
-            containers.push(Bytes::copy_from_slice(container));
+            containers.push(Bytes::copy_from_slice(&container));
         }
     }
     let kind = if state == NOT_READY { STOPPED } else { STARTED };

@@ -156,6 +156,13 @@ pub const FAMILIES: &[Family] = &[
         "Merged lists and statistics that the backend was left out of.", |seen, out| {
             each(seen, out, |backend| backend.known.left_out as f64);
         }),
+    gauge("criswitch_backend_claimed_items", BACKEND,
+        "Pods and containers of other backends that the backend lists.", |seen, out| {
+            each(seen, out, |backend| backend.known.claims as f64);
+        }),
+    counter("criswitch_backend_dropped_items_total", BACKEND,
+        "List items, stats and events of the backend that criswitch dropped because another backend owns the pod or container.",
+        |seen, out| each(seen, out, |backend| backend.known.dropped as f64)),
     gauge("criswitch_handler_info", &["handler", "backend"], "1: which backend a handler leads to.", |seen, out| {
         for (handler, backend) in seen.handlers() {
             out.add(&[handler, backend], 1.0);

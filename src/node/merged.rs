@@ -101,6 +101,13 @@ fn faults(said: &Said, default: &Said) -> Result<Vec<String>, Malformed> {
         let seconds = age.as_secs();
         faults.push(format!("{place}: lists of {seconds} s ago stand in for it"));
     }
+    if known.claims > 0 {
+        let claims = known.claims;
+        faults.push(format!(
+            "{place}: it lists {claims} pods and containers of other backends, which criswitch drops; if two sockets \
+             lead to one runtime, configure one backend for both"
+        ));
+    }
     if let (Some(theirs), Some(ours)) = (known.cgroup_driver, default.backend.known().cgroup_driver)
         && theirs != ours
     {

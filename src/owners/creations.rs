@@ -112,6 +112,12 @@ impl Creations {
         self.unknown.iter().filter(may_be).map(|it| it.backend)
     }
 
+    /// The backends at which a call that creates a pod of exactly this uid is under way.
+    pub(super) fn sent_with_uid(&self, uid: &str) -> impl Iterator<Item = BackendId> {
+        let is_it = move |it: &&Unknown| it.stage == Stage::Sent && it.uid == uid;
+        self.unknown.iter().filter(is_it).map(|it| it.backend)
+    }
+
     /// Whether `backend` may have any, or is to get one.
     pub(super) fn is_at(&self, backend: BackendId) -> bool {
         self.unknown.iter().any(|it| it.backend == backend)

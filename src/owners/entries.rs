@@ -1,9 +1,11 @@
-//! What is known of the ids of one kind: which backend shows them, and since when. In memory only; does no I/O.
+//! What is known of the ids of one kind: which backend owns them, and since when. In memory only; does no I/O.
 
 use std::collections::{HashMap, HashSet};
 
-use super::{BackendId, Claim, LONGEST_ID, MOST, Mark, Owner, Unlearned};
-use crate::wire;
+use bytes::Bytes;
+
+use super::{BackendId, Claim, LONGEST_ID, Learned, MOST, Mark, Owner, Unlearned};
+use crate::wire::{self, Malformed};
 
 /// All of one kind, by their ids.
 pub(super) type Entries<T> = HashMap<String, Entry<T>>;
@@ -14,28 +16,68 @@ pub(super) struct Entry<T> {
     pub(super) backend: BackendId,
     /// The backend gave us the id in answer to a call that creates.
     pub(super) created: bool,
-    /// That another backend lists it all the same has been told.
+    /// A claim of another backend on the id was reported.
     pub(super) claimed: bool,
-    /// Another backend that lists it too, and when that was last seen.
-    pub(super) rival: Option<(BackendId, u64)>,
+    /// Another backend that lists the id too.
+    pub(super) rival: Option<Rival>,
+    /// When the backend first gave or listed the id.
+    pub(super) first: u64,
     /// When it was last learned.
     pub(super) at: u64,
+    /// What tells the listed item from another with the same id; see [`Shape::print`].
+    pub(super) print: u64,
     pub(super) more: T,
+}
+
+/// A backend that lists an id of another backend.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rival {
+    pub(super) backend: BackendId,
+    /// When it last listed the id.
+    pub(super) at: u64,
+    print: u64,
+}
+
+/// How the items of one kind are read.
+pub(super) trait Shape<T> {
+    /// What is kept of a listed item.
+    fn more(&self, item: &[u8]) -> T;
+    /// A hash of the item's names and its time of creation: one runtime under two sockets lists them alike.
+    fn print(&self, item: &[u8]) -> u64;
+    /// Whether the item is part of another backend's pod.
+    fn is_in_others_pod(&self, item: &[u8], backend: BackendId) -> bool;
 }
 
 impl<T> Entry<T> {
     pub(super) fn owner(&self) -> Owner {
         match self.rival {
-            Some((rival, _)) => Owner::Disputed(self.backend, rival),
-            None => Owner::One(self.backend),
+            Some(rival) if !self.created && rival.print != self.print => {
+                Owner::Disputed(self.backend, rival.backend)
+            }
+            _ => Owner::One(self.backend),
         }
     }
 }
 
-/// The claim of `backend` on an id that another one gave us in answer to a call that creates.
-pub(super) fn claim<T>(entries: &Entries<T>, id: &str, backend: BackendId) -> Option<Claim> {
+impl<T> Entry<T> {
+    /// The owner no longer lists the id, and `rival` does.
+    fn pass_to(&mut self, rival: Rival) {
+        self.backend = rival.backend;
+        (self.created, self.rival) = (false, None);
+        (self.first, self.at, self.print) = (rival.at, rival.at, rival.print);
+    }
+}
+
+/// The claim of `backend` on an id that another backend owned before `asked`.
+pub(super) fn claim<T>(
+    entries: &Entries<T>,
+    id: &str,
+    backend: BackendId,
+    Mark(asked): Mark,
+) -> Option<Claim> {
     let entry = entries.get(id)?;
-    (entry.created && entry.backend != backend).then(|| Claim {
+    let was_there = entry.created || entry.first <= asked;
+    (entry.backend != backend && was_there).then(|| Claim {
         id: id.to_owned(),
         owner: entry.backend,
     })
@@ -48,18 +90,30 @@ pub(super) fn learn<T>(
     now: u64,
     list: &[u8],
     removed: &HashSet<&str>,
-    more: impl Fn(&[u8]) -> T,
-) -> Result<Vec<Claim>, Unlearned> {
+    shape: &impl Shape<T>,
+) -> Result<Learned, Unlearned> {
     let mut claims = Vec::new();
-    for (id, item) in items(list)? {
+    let mut dropped = Vec::new();
+    for (place, (id, item)) in items(list)?.into_iter().enumerate() {
         match entries.get_mut(id) {
+            // Listed twice in one list.
+            Some(entry) if entry.backend == backend && entry.at == now => dropped.push(place),
             Some(entry) if entry.backend == backend => entry.at = now,
-            Some(entry) if entry.created => {
+            Some(entry) => {
+                let print = shape.print(item);
+                entry.rival = Some(Rival {
+                    backend,
+                    at: now,
+                    print,
+                });
                 if !std::mem::replace(&mut entry.claimed, true) {
-                    claims.extend(claim(entries, id, backend));
+                    let owner = entry.backend;
+                    let id = id.to_owned();
+                    claims.push(Claim { id, owner });
                 }
+                dropped.push(place);
             }
-            Some(entry) => entry.rival = Some((backend, now)),
+            None if shape.is_in_others_pod(item, backend) => dropped.push(place),
             None if removed.contains(id) => {}
             None => {
                 let entry = Entry {
@@ -67,14 +121,34 @@ pub(super) fn learn<T>(
                     created: false,
                     claimed: false,
                     rival: None,
+                    first: now,
                     at: now,
-                    more: more(item),
+                    print: shape.print(item),
+                    more: shape.more(item),
                 };
                 entries.insert(id.to_owned(), entry);
             }
         }
     }
-    Ok(claims)
+    Ok(Learned {
+        claims,
+        own: without(list, &dropped)?,
+        dropped: dropped.len(),
+    })
+}
+
+/// `list` without the items at these places, in ascending order; `None` if there are no such places.
+fn without(list: &[u8], places: &[usize]) -> Result<Option<Bytes>, Malformed> {
+    if places.is_empty() {
+        return Ok(None);
+    }
+    let mut places = places.iter().copied().peekable();
+    let mut items = 0..;
+    wire::retain(list, 1, |_| {
+        Ok(items
+            .next()
+            .is_none_or(|item| places.next_if_eq(&item).is_none()))
+    })
 }
 
 /// What a list shows, by its ids.
@@ -109,10 +183,8 @@ pub(super) fn settle<T>(
 ) -> Vec<(String, Entry<T>)> {
     for entry in entries.values_mut().filter(|entry| shows(&entry.more)) {
         match entry.rival {
-            Some((rival, at)) if rival == backend && at <= asked => entry.rival = None,
-            Some((rival, at)) if entry.backend == backend && entry.at <= asked => {
-                (entry.backend, entry.at, entry.rival) = (rival, at, None);
-            }
+            Some(rival) if rival.backend == backend && rival.at <= asked => entry.rival = None,
+            Some(rival) if entry.backend == backend && entry.at <= asked => entry.pass_to(rival),
             _ => {}
         }
     }
@@ -134,7 +206,13 @@ pub(super) fn of<T>(entries: &Entries<T>, backend: BackendId) -> HashSet<&str> {
 }
 
 pub(super) fn is_of<T>(entry: &Entry<T>, backend: BackendId) -> bool {
-    entry.backend == backend || entry.rival.is_some_and(|(rival, _)| rival == backend)
+    entry.backend == backend
+}
+
+/// How many ids of other backends `backend` lists.
+pub(super) fn claims<T>(entries: &Entries<T>, backend: BackendId) -> usize {
+    let rivals = entries.values().filter_map(|entry| entry.rival);
+    rivals.filter(|rival| rival.backend == backend).count()
 }
 
 pub(super) fn would_lose<T>(
@@ -142,11 +220,13 @@ pub(super) fn would_lose<T>(
     backend: BackendId,
     remains: &impl Fn(BackendId) -> bool,
 ) -> bool {
-    entries.values().any(|entry| match entry.owner() {
-        Owner::One(owner) => owner == backend,
-        Owner::Disputed(one, other) => {
-            one == backend && !remains(other) || other == backend && !remains(one)
+    entries.values().any(|entry| match entry.rival {
+        // Neither created the id, so either may keep it.
+        Some(rival) if !entry.created => {
+            entry.backend == backend && !remains(rival.backend)
+                || rival.backend == backend && !remains(entry.backend)
         }
+        _ => entry.backend == backend,
     })
 }
 

@@ -41,7 +41,7 @@ fn of_a_list_that_breaks_off_nothing_is_learned_and_names_that_are_too_long_are_
     }
     let listed = containers(&[(&longest, &longest), ("second", &too_long)]);
     let learned = owners.learn(Kind::Container, 0, &listed, owners.mark());
-    assert_eq!(learned, Ok(Vec::new()));
+    assert_eq!(learned, Ok(Learned::default()));
     assert_eq!(owners.containers_of(&longest), [longest]);
     assert_eq!(owners.containers_of(""), ["second"]);
 }
@@ -69,4 +69,96 @@ fn a_pod_that_a_whole_list_lacks_takes_those_containers_along_that_were_not_seen
         assert_eq!(found, Some(Owner::One(owner)), "{id}");
     }
     assert!(owners.has_stray(0), "later's pod is not known");
+}
+
+/// A list of pods, `(id, created_at)`.
+fn pods(list: &[(&str, u64)]) -> Vec<u8> {
+    let mut out = bytes::BytesMut::new();
+    for (id, created_at) in list {
+        let mut item = bytes::BytesMut::from(&*wire::with_string(&[], &[1], id));
+        wire::put_varint(&mut item, 4, *created_at);
+        wire::put_bytes(&mut out, 1, &item);
+    }
+    out.to_vec()
+}
+
+fn listed(owners: &mut Owners, backend: BackendId, list: &[u8]) -> Learned {
+    let asked = owners.mark();
+    owners.learn(Kind::Pod, backend, list, asked).unwrap()
+}
+
+#[test]
+fn the_items_of_another_backend_are_dropped_from_a_list_and_reported_once() {
+    let mut owners = with_pods(&[("web", 0)]);
+    let list = pods(&[("own", 1), ("web", 2), ("last", 3)]);
+    let first = listed(&mut owners, 1, &list);
+    let claim = Claim {
+        id: "web".to_owned(),
+        owner: 0,
+    };
+    assert_eq!(first.claims, [claim]);
+    assert_eq!(first.own.unwrap(), pods(&[("own", 1), ("last", 3)]));
+    let second = listed(&mut owners, 1, &list);
+    assert_eq!((second.claims.len(), second.dropped), (0, 1));
+    assert_eq!(owners.claims(1), 1);
+    let asked = owners.mark();
+    owners.settle(Kind::Pod, 1, asked);
+    assert_eq!(owners.claims(1), 0, "it no longer lists the pod");
+}
+
+#[test]
+fn an_item_that_one_list_repeats_is_dropped() {
+    let mut owners = Owners::default();
+    let learned = listed(&mut owners, 0, &pods(&[("web", 1), ("web", 1)]));
+    assert_eq!(learned.own.unwrap(), pods(&[("web", 1)]));
+}
+
+#[test]
+fn one_runtime_under_two_sockets_is_no_dispute_and_different_pods_with_one_id_are() {
+    for (second, owner) in [(1, Owner::One(0)), (2, Owner::Disputed(0, 1))] {
+        let mut owners = Owners::default();
+        listed(&mut owners, 0, &pods(&[("web", 1)]));
+        listed(&mut owners, 1, &pods(&[("web", second)]));
+        assert_eq!(owners.find(Kind::Pod, "web"), Some(owner), "{second}");
+    }
+}
+
+#[test]
+fn a_backend_creates_no_id_that_another_listed_before_the_call() {
+    let mut owners = Owners::default();
+    let asked = owners.mark();
+    listed(&mut owners, 0, &pods(&[("old", 1)]));
+    let later = owners.mark();
+    let names = PodNames::default;
+    let claim = owners.own_pod("old", 1, names(), later).unwrap();
+    assert_eq!(
+        (claim.owner, owners.find(Kind::Pod, "old")),
+        (0, Some(Owner::One(0)))
+    );
+    // A second socket of the creator's runtime may list the pod before the reply to the call comes.
+    assert_eq!(owners.own_pod("old", 1, names(), asked), None);
+    assert_eq!(owners.find(Kind::Pod, "old"), Some(Owner::One(1)));
+}
+
+#[test]
+fn a_container_in_another_backends_pod_is_dropped_and_not_learned() {
+    let mut owners = with_pods(&[("web", 0)]);
+    let list = containers(&[("forged", "web"), ("own", "other")]);
+    let asked = owners.mark();
+    let learned = owners.learn(Kind::Container, 1, &list, asked).unwrap();
+    assert_eq!(learned.own.unwrap(), containers(&[("own", "other")]));
+    assert_eq!(owners.find(Kind::Container, "forged"), None);
+}
+
+#[test]
+fn a_short_id_that_begins_another_backends_id_is_short_for_it() {
+    let long = "a".repeat(WHOLE_ID);
+    let mut owners = with_pods(&[(&long[..13], 0), (&long, 1)]);
+    assert!(owners.is_short_for_another(Kind::Pod, &long[..13], 0));
+    let longer = format!("{long}a");
+    listed(&mut owners, 0, &pods(&[(&longer, 1)]));
+    assert!(
+        !owners.is_short_for_another(Kind::Pod, &long, 1),
+        "a whole id"
+    );
 }

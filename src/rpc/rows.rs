@@ -5,8 +5,10 @@ use super::{
 };
 use crate::wire::Path;
 
-/// The owner of these calls is in field 1.
+/// The id that these calls, and items of pod metrics, are about.
 const ID: Path = &[1];
+/// The id in an item of stats (`attributes.id`).
+const STATS_ID: Path = &[1, 1];
 /// `runtime_handler` of the image spec in field 1.
 const IMAGE_HANDLER: Path = &[1, 19];
 /// `runtime_handler` of the image spec in an image filter.
@@ -46,8 +48,8 @@ use Log::{Change, Poll, Read};
 use Merge::{Concat, Distinct, Events, Interleave};
 use Silent::{LastKnown, LeftOutUnlessDefault};
 use Then::{
-    Forget, HaveImage, Learn, LostImage, NewImage, Nothing, OwnContainer, OwnPod, OwnRestored,
-    Rename,
+    About, Forget, HaveImage, Learn, LostImage, NewImage, Nothing, OwnContainer, OwnPod,
+    OwnRestored, Rename,
 };
 use Unknown::{NotFound, Ok};
 
@@ -72,14 +74,14 @@ pub const LIST_CONTAINER_STATS: Row = runtime(
     "ListContainerStats",
     Poll,
     All(CONTAINER_STATS_FILTER, Concat(Fails, Silent::LeftOut)),
-    Nothing,
+    About(Container, STATS_ID),
 );
 /// `ListPodSandboxStats`.
 pub const LIST_POD_STATS: Row = runtime(
     "ListPodSandboxStats",
     Poll,
     All(POD_STATS_FILTER, Concat(FailsForPods, Silent::LeftOut)),
-    Nothing,
+    About(Pod, STATS_ID),
 );
 /// `UpdateRuntimeConfig`.
 pub const UPDATE_RUNTIME_CONFIG: Row = runtime(
@@ -118,7 +120,7 @@ pub const LIST_POD_METRICS: Row = runtime(
     "ListPodSandboxMetrics",
     Poll,
     All(NO_FILTER, Concat(LeftOut, Silent::LeftOut)),
-    Nothing,
+    About(Pod, ID),
 );
 /// `ListImages`.
 pub const LIST_IMAGES: Row = image(
@@ -160,17 +162,17 @@ pub const ROWS: &[Row] = &[
     runtime("PortForward", Read, Owner(Pod, ID, NotFound), Nothing),
     runtime("ContainerStats", Read, Owner(Container, ID, NotFound), Nothing),
     LIST_CONTAINER_STATS,
-    runtime("StreamContainerStats", Poll, All(CONTAINER_STATS_FILTER, Interleave(&LIST_CONTAINER_STATS)), Nothing),
+    runtime("StreamContainerStats", Poll, All(CONTAINER_STATS_FILTER, Interleave(&LIST_CONTAINER_STATS)), About(Container, STATS_ID)),
     runtime("PodSandboxStats", Read, Owner(Pod, ID, NotFound), Nothing),
     LIST_POD_STATS,
-    runtime("StreamPodSandboxStats", Poll, All(POD_STATS_FILTER, Interleave(&LIST_POD_STATS)), Nothing),
+    runtime("StreamPodSandboxStats", Poll, All(POD_STATS_FILTER, Interleave(&LIST_POD_STATS)), About(Pod, STATS_ID)),
     UPDATE_RUNTIME_CONFIG,
     STATUS,
     runtime("CheckpointContainer", Change, Owner(Container, ID, NotFound), Nothing),
     EVENTS,
     runtime("ListMetricDescriptors", Poll, All(NO_FILTER, Distinct(&[&[1, 1]], LeftOut, Silent::LeftOut)), Nothing),
     LIST_POD_METRICS,
-    runtime("StreamPodSandboxMetrics", Poll, All(NO_FILTER, Interleave(&LIST_POD_METRICS)), Nothing),
+    runtime("StreamPodSandboxMetrics", Poll, All(NO_FILTER, Interleave(&LIST_POD_METRICS)), About(Pod, ID)),
     RUNTIME_CONFIG,
     runtime("UpdatePodSandboxResources", Change, Owner(Pod, ID, NotFound), Nothing),
     runtime("CheckpointPod", Change, Owner(Pod, ID, NotFound), Nothing),

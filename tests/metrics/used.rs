@@ -12,11 +12,13 @@ use crate::page::{Page, rig};
 use crate::support::{Rig, Sim, frame};
 
 /// What the dashboard does without: others say the same, or enough.
-const SPARE: [&str; 8] = [
+const SPARE: [&str; 10] = [
     "criswitch_backend_state",
     "criswitch_backend_state_since_timestamp_seconds",
     "criswitch_backend_draining",
     "criswitch_stale_lists",
+    "criswitch_backend_claimed_items",
+    "criswitch_backend_dropped_items_total",
     "criswitch_reloads_total",
     "criswitch_log_lines_dropped_total",
     "process_virtual_memory_bytes",

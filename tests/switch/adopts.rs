@@ -6,6 +6,7 @@ use tonic::Code;
 use crate::faults::{status, until_state};
 use crate::logged::Logged;
 use crate::support::{PATIENCE, Rig, Sim};
+use crate::wait::until;
 
 const PLAIN: &str = "default = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"plain\"\n";
 
@@ -195,4 +196,50 @@ async fn a_backend_that_does_not_adopt_any_more_keeps_its_pods_only() {
         rig.try_run("kata", "late").await.unwrap_err().code(),
         Code::InvalidArgument
     );
+}
+
+/// Two adopting backends that advertise `kata`, of which one does not answer yet.
+async fn one_of_two_is_away() -> Rig {
+    let sims = ["plain", "weak", "strong"].map(|name| match name {
+        "plain" => Sim::new(name).handlers(["runc"]),
+        _ => Sim::new(name).handlers(["kata"]),
+    });
+    sims[2].hold("Version");
+    let names: Vec<_> = sims.iter().map(|sim| sim.name().to_owned()).collect();
+    let rig = Rig::with_config(sims, |directory| table(&names, "", directory)).await;
+    until_state(&rig, "weak", "ready").await;
+    rig
+}
+
+#[tokio::test]
+async fn no_backend_adopts_a_handler_before_every_adopting_backend_has_reported() {
+    let rig = one_of_two_is_away().await;
+    let early = rig.try_run("kata", "web").await.unwrap_err();
+    assert_eq!(early.code(), Code::Unavailable, "{early}");
+    rig.sim("strong").release("Version");
+    until_state(&rig, "strong", "ready").await;
+    let refused = rig.try_run("kata", "web").await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    assert!(rig.sims.iter().all(|sim| sim.pods().is_empty()));
+}
+
+#[tokio::test]
+async fn a_handler_is_adopted_without_an_absent_backend_and_kept_while_it_runs_pods() {
+    let log = Logged::here();
+    let rig = one_of_two_is_away().await;
+    tokio::time::pause();
+    tokio::time::advance(std::time::Duration::from_secs(31)).await;
+    tokio::time::resume();
+    until_handlers(&rig, json!([["kata", "weak"], ["runc", "plain"]])).await;
+    assert_eq!(log.lines(&["WARN", "has not reported", "strong"]).len(), 1);
+    let pod = rig.run_pod("kata", "web").await;
+    rig.sim("strong").release("Version");
+    until_state(&rig, "strong", "ready").await;
+    until(async || !log.lines(&["WARN", "keeper=weak", "strong"]).is_empty()).await;
+    let second = rig.run_pod("kata", "second").await;
+    assert_eq!((owner(&rig, &pod), owner(&rig, &second)), ("weak", "weak"));
+    for pod in [pod, second] {
+        rig.remove_pod(&pod).await.unwrap();
+    }
+    until_handlers(&rig, json!([["runc", "plain"]])).await;
 }

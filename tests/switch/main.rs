@@ -12,6 +12,7 @@ mod by_id;
 mod call_lines;
 mod calls;
 mod cgroup_drivers;
+mod claims;
 mod concurrency;
 mod deadlines;
 mod deaths;

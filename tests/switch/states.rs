@@ -10,6 +10,7 @@ use crate::calls::{send, stopped, text_of};
 use crate::faults::{hang, hung, names, runc_and_kata, told_of, until_state, wake};
 use crate::logged::Logged;
 use crate::support::{Rig, Sim, frame, frame_raw};
+use crate::wait::until;
 
 const STATUS: &str = "/runtime.v1.RuntimeService/ContainerStatus";
 const LISTS: [&str; 4] = [
@@ -211,19 +212,24 @@ async fn a_backend_whose_socket_file_is_removed_goes_on_serving() {
 #[tokio::test]
 async fn the_switchs_own_socket_by_another_name_is_never_connected_to() {
     let text = |directory: &str| {
-        let alias = format!("{directory}/alias.sock");
-        std::os::unix::fs::symlink(format!("{directory}/criswitch.sock"), &alias).unwrap();
         format!(
             "default = \"runc\"\nstart_wait = \"0s\"\n[handlers]\n\
-             runc = \"{directory}/runc.sock\"\nitself = \"{alias}\"\n"
+             runc = \"{directory}/runc.sock\"\nitself = \"{directory}/alias.sock\"\n"
         )
     };
     let rig = Rig::with_config([Sim::new("runc")], text).await;
-    let told = until_state(&rig, "itself", "down").await;
-    let cause = told["cause"].as_str().unwrap();
-    assert!(cause.contains("leads to criswitch's own"), "{cause}");
+    let path = |name: &str| rig.directory().join(name);
+    // The configuration was read before the link was there.
+    std::os::unix::fs::symlink(path("criswitch.sock"), path("alias.sock")).unwrap();
+    let mut cause = String::new();
+    until(async || {
+        let told = until_state(&rig, "itself", "down").await;
+        cause = told["cause"].as_str().unwrap().to_owned();
+        cause.contains("leads to criswitch's own")
+    })
+    .await;
     let failed = rig.try_run("itself", "web").await.unwrap_err();
-    assert!(failed.message().contains(cause), "{failed}");
+    assert!(failed.message().contains(&cause), "{failed}");
     rig.run_pod("runc", "web").await;
     // One that greets it.
     assert_eq!(rig.sim("runc").calls("Version").len(), 1);

@@ -17,7 +17,7 @@ impl Check<'_> {
         let (Some(MetricsListen::Socket(socket)), Some(text)) = (metrics, text) else {
             return;
         };
-        let what = if listen.is_some_and(|listen| listen.resolved() == socket.resolved()) {
+        let what = if listen.is_some_and(|listen| listen.identity().is(&socket.identity())) {
             format!("{socket} is the socket for the CRI (\"listen\")")
         } else if let Some(backend) = with_socket(known, Some(socket)) {
             let (name, place) = (&backend.name.value, &backend.name.place);

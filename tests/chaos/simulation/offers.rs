@@ -2,6 +2,8 @@
 //!
 //! A switch hears of them when it asks, so there is a while in which what a runtime told before is right too.
 
+use std::time::Duration;
+
 use criswitch::config::{Handler, Table};
 use fastrand::Rng;
 use tokio::time::Instant;
@@ -12,6 +14,9 @@ use super::RECOVERY;
 const POOL: [&str; 6] = ["gvisor", "kata", "old", "runc", "fc", "wasm"];
 /// What every runtime tells of too, and no table may have.
 const NEVER: [&str; 2] = ["", "Not_a_label"];
+
+/// How long the switch waits for the first report of an adopting backend, and a moment to act on it.
+const AWAITED: Duration = Duration::from_secs(31);
 
 /// A runtime's handlers, one bit for each of the pool.
 pub type Offer = u8;
@@ -125,6 +130,12 @@ impl Offers {
         self.on_its_way = None;
     }
 
+    /// Whether the switch may still wait for its first report before other backends adopt handlers.
+    fn may_be_awaited(&self) -> bool {
+        let lately = |since: Instant| since.elapsed() <= AWAITED;
+        self.unheard && self.had_since.is_none_or(lately)
+    }
+
     /// Whether the switch may go by that it has the handler.
     fn may_have(&self, name: &str) -> bool {
         let mut all = self.all[self.since..].iter();
@@ -146,14 +157,21 @@ fn has(offer: Offer, at: usize) -> bool {
     offer & (1 << at) != 0
 }
 
-/// What is wrong with `live`, the table that the switch goes by, if the files say `written` and runtimes told this.
-pub fn wrong_table(written: &Table, live: &Table, offers: &[Offers]) -> Result<(), String> {
+/// What is wrong with `live`, the table that the switch goes by, if the files say `written` and runtimes reported these
+/// offers. A backend that `had_pods` may have kept a handler that others have too.
+pub fn wrong_table(
+    written: &Table,
+    live: &Table,
+    offers: &[Offers],
+    had_pods: impl Fn(usize) -> bool,
+) -> Result<(), String> {
     let by_hand = live.handlers.iter().filter(|row| row.origin.is_some());
     if !by_hand.eq(&written.handlers) || live.default != written.default {
         return Err("the table has not the rows that are written".to_owned());
     }
     let adopting = written.backends.iter().filter(|row| row.adopt);
     let adopting: Vec<usize> = adopting.map(|row| row.id).collect();
+    let awaits = adopting.iter().any(|at| offers[*at].may_be_awaited());
     for name in POOL.iter().chain(&NEVER) {
         let row = |row: &&Handler| row.name == *name && row.origin.is_none();
         let mut rows = live.handlers.iter().filter(row);
@@ -166,9 +184,10 @@ pub fn wrong_table(written: &Table, live: &Table, offers: &[Offers]) -> Result<(
         let right = match adopted {
             Some(row) => {
                 let others = must.iter().filter(|at| **at != row.backend);
-                may.contains(&row.backend) && others.count() == 0 && row.backend_handler == *name
+                let is_alone = others.count() == 0 || had_pods(row.backend);
+                may.contains(&row.backend) && is_alone && row.backend_handler == *name
             }
-            None => must.is_empty() || may.len() > 1,
+            None => must.is_empty() || may.len() > 1 || awaits,
         };
         if !right || twice {
             return Err(format!(

@@ -8,6 +8,7 @@ use criswitch::changes::Changes;
 use criswitch::config::{Config, Table};
 use criswitch::live::Live;
 use criswitch::owners::BackendId;
+use criswitch::rpc::Kind;
 use criswitch::switch::Switch;
 use tokio::time::Instant;
 
@@ -102,7 +103,11 @@ impl Truth {
             }
         }
         let written = self.tables.written.as_ref().expect("there are files");
-        offers::wrong_table(written, &table, &self.offers)?;
+        let had_pods = |runtime: usize| {
+            let mut things = self.things.iter();
+            things.any(|thing| thing.kind == Kind::Pod && thing.backend == runtime)
+        };
+        offers::wrong_table(written, &table, &self.offers, had_pods)?;
         let last = self.tables.eras.last();
         if self.tables.anew || last.is_none_or(|era| era.table != table) {
             let from = self.tick();

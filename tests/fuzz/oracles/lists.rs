@@ -60,30 +60,41 @@ fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
 /// The backend owns what prost finds in its list, and nothing else.
 fn learns(kind: Kind, lists: &[Bytes], ids: impl Fn(&[u8]) -> Option<Vec<String>>) {
     let mut owners = Owners::default();
-    let mut known: BTreeMap<String, (usize, Option<usize>)> = BTreeMap::new();
+    let mut known: BTreeMap<String, usize> = BTreeMap::new();
     for (backend, list) in lists.iter().enumerate() {
         let learned = owners.learn(kind, backend, list, owners.mark());
         let Some(ids) = ids(list) else {
             // What the switch does not read may be at fault.
             return;
         };
-        // Nobody has created any through the switch.
-        assert_eq!(learned, Ok(Vec::new()));
+        let mut own = Vec::new();
         for id in ids {
-            let (owner, rival) = known.entry(id).or_insert((backend, None));
-            if *owner != backend {
-                *rival = Some(backend);
+            let is_new = !known.contains_key(&id);
+            if *known.entry(id.clone()).or_insert(backend) == backend
+                && (is_new || !own.contains(&id))
+            {
+                own.push(id);
             }
         }
+        let learned = learned.unwrap();
+        let shown = learned.own.unwrap_or_else(|| list.clone());
+        assert_eq!(self::ids(&shown), own);
     }
-    for (id, (owner, rival)) in &known {
-        let wanted = match rival {
-            None => Owner::One(*owner),
-            Some(rival) => Owner::Disputed(*owner, *rival),
+    for (id, wanted) in &known {
+        let owner = match owners.find(kind, id) {
+            Some(Owner::One(owner) | Owner::Disputed(owner, _)) => owner,
+            None => panic!("{id} is not known"),
         };
-        assert_eq!(owners.find(kind, id), Some(wanted));
+        assert_eq!(owner, *wanted);
     }
     assert_eq!(owners.with_prefix(kind, "").len(), known.len());
+}
+
+fn ids(list: &[u8]) -> Vec<&str> {
+    let items = wire::all_bytes(list, &[1]).unwrap().into_iter();
+    items
+        .map(|item| wire::string(item, &[1]).unwrap())
+        .collect()
 }
 
 fn concatenates<M: Message + Default + PartialEq + Debug>(

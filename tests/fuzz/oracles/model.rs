@@ -30,11 +30,22 @@ struct Row {
     id: String,
     backend: BackendId,
     created: bool,
-    rival: Option<(BackendId, u64)>,
+    rival: Option<Rival>,
+    first: u64,
     learned: u64,
+    /// A listed pod's names and time, or a container's pod.
+    print: String,
     names: PodNames,
     /// A container's.
     pod: String,
+}
+
+/// Another backend that lists the id, when it last did, and how.
+#[derive(Clone)]
+struct Rival {
+    backend: BackendId,
+    seen: u64,
+    print: String,
 }
 
 impl Model {
@@ -68,10 +79,11 @@ impl Model {
             uid: messages::text(u)?,
             seen: messages::text(u)?,
             created_at: u.int_in_range(0..=3)?,
+            odd_label: false,
         };
         let (mark, asked) = self.asked(u)?;
         let claim = self.owners.own_pod(&id, backend, names.clone(), mark);
-        let wanted = self.claim(Kind::Pod, &id, backend);
+        let wanted = self.claim(Kind::Pod, &id, backend, asked);
         assert_eq!(claim, wanted);
         if claim.is_none() && !self.was_removed(&id, asked) {
             self.create(Kind::Pod, id, backend, names, String::new());
@@ -83,7 +95,7 @@ impl Model {
         let (id, pod) = (messages::text(u)?, messages::text(u)?);
         let (mark, asked) = self.asked(u)?;
         let claim = self.owners.own_container(&id, backend, &pod, mark);
-        let wanted = self.claim(Kind::Container, &id, backend);
+        let wanted = self.claim(Kind::Container, &id, backend, asked);
         assert_eq!(claim, wanted);
         let was_removed = self.was_removed(&id, asked) || self.was_removed(&pod, asked);
         if claim.is_none() && !was_removed {
@@ -92,9 +104,10 @@ impl Model {
         Ok(())
     }
 
-    /// Nobody takes what another created.
-    fn claim(&self, kind: Kind, id: &str, backend: BackendId) -> Option<Claim> {
-        let is_anothers = |row: &&Row| row.id == id && row.created && row.backend != backend;
+    /// No backend takes what another created, or listed before the call.
+    fn claim(&self, kind: Kind, id: &str, backend: BackendId, asked: u64) -> Option<Claim> {
+        let was_there = |row: &Row| row.created || row.first <= asked;
+        let is_anothers = |row: &&Row| row.id == id && was_there(row) && row.backend != backend;
         let row = self.of(kind).find(is_anothers)?;
         Some(Claim {
             id: id.to_owned(),
@@ -111,7 +124,9 @@ impl Model {
             backend,
             created: true,
             rival: None,
+            first: self.moments,
             learned: self.moments,
+            print: String::new(),
             names,
             pod,
         });
@@ -177,19 +192,27 @@ impl Model {
         let list = cri::ListPodSandboxResponse {
             items: items.clone(),
         };
-        if !self.learn(u, Kind::Pod, backend, list.encode_to_vec(), mark)? {
-            return Ok(());
-        }
-        for pod in &items {
+        let wanted = items.iter().map(|pod| pod.id.clone());
+        let seen = items.iter().map(|pod| {
             let seen = pod.annotations.get(SEEN_ANNOTATION);
             let names = PodNames {
                 uid: pod.metadata.clone().unwrap_or_default().uid,
                 seen: seen.cloned().unwrap_or_default(),
                 created_at: pod.created_at.max(0).unsigned_abs(),
+                odd_label: false,
             };
-            self.see(Kind::Pod, &pod.id, backend, asked, (names, String::new()));
-        }
-        Ok(())
+            let print = format!("{} {}", names.uid, pod.created_at);
+            (print, names, String::new())
+        });
+        let seen: Vec<_> = wanted.zip(seen).collect();
+        self.list(
+            u,
+            Kind::Pod,
+            backend,
+            &list.encode_to_vec(),
+            (mark, asked),
+            seen,
+        )
     }
 
     fn list_containers(&mut self, u: &mut Unstructured<'_>, backend: BackendId) -> Result<()> {
@@ -201,65 +224,105 @@ impl Model {
                 ..Default::default()
             });
         }
-        let (mark, asked) = self.asked(u)?;
+        let asked = self.asked(u)?;
         let list = cri::ListContainersResponse {
             containers: containers.clone(),
         };
-        if !self.learn(u, Kind::Container, backend, list.encode_to_vec(), mark)? {
-            return Ok(());
-        }
-        for container in containers {
-            let more = (PodNames::default(), container.pod_sandbox_id);
-            self.see(Kind::Container, &container.id, backend, asked, more);
-        }
-        Ok(())
+        let seen = containers.into_iter().map(|container| {
+            let pod = container.pod_sandbox_id;
+            (container.id, (pod.clone(), PodNames::default(), pod))
+        });
+        let seen: Vec<_> = seen.collect();
+        self.list(
+            u,
+            Kind::Container,
+            backend,
+            &list.encode_to_vec(),
+            asked,
+            seen,
+        )
     }
 
-    /// A list that breaks off behind its last item is said to be broken, and nothing of it is learned.
-    fn learn(
+    /// A list teaches what is its backend's, and the client gets that. A list that breaks off behind its last item
+    /// teaches nothing.
+    fn list(
         &mut self,
         u: &mut Unstructured<'_>,
         kind: Kind,
         backend: BackendId,
-        mut list: Vec<u8>,
-        asked: Mark,
-    ) -> Result<bool> {
+        list: &[u8],
+        (mark, asked): (Mark, u64),
+        seen: Vec<(String, (String, PodNames, String))>,
+    ) -> Result<()> {
         self.moments += 1;
-        let cut_off = u.ratio(1, 8)?;
-        if cut_off {
-            list.push(1 << 3 | 2);
+        if u.ratio(1, 8)? {
+            let broken = [list, &[1 << 3 | 2]].concat();
+            let learned = self.owners.learn(kind, backend, &broken, mark);
+            assert!(learned.is_err());
+            return Ok(());
         }
-        let learned = self.owners.learn(kind, backend, &list, asked);
-        assert_eq!(learned.is_err(), cut_off);
-        Ok(!cut_off)
+        let learned = self.owners.learn(kind, backend, list, mark).unwrap();
+        let mut own = Vec::new();
+        for (id, more) in seen {
+            if self.see(kind, &id, backend, asked, more) {
+                own.push(id);
+            }
+        }
+        let shown = learned.own.as_deref().unwrap_or(list);
+        let items = criswitch::wire::all_bytes(shown, &[1]).unwrap().into_iter();
+        let shown: Vec<_> = items
+            .map(|item| criswitch::wire::string(item, &[1]).unwrap())
+            .collect();
+        assert_eq!(shown, own);
+        Ok(())
     }
 
+    /// Whether the client sees it.
     fn see(
         &mut self,
         kind: Kind,
         id: &str,
         backend: BackendId,
         asked: u64,
-        (names, pod): (PodNames, String),
-    ) {
+        (print, names, pod): (String, PodNames, String),
+    ) -> bool {
         let learned = self.moments;
         let removed = self.was_removed(id, asked);
+        let owner_of_pod = self
+            .of(Kind::Pod)
+            .find(|row| kind == Kind::Container && row.id == pod)
+            .map(|row| row.backend);
         let mut rows = self.rows.iter_mut();
         match rows.find(|row| (row.kind, row.id.as_str()) == (kind, id)) {
-            Some(row) if row.backend == backend => row.learned = learned,
-            Some(row) if row.created => {}
-            Some(row) => row.rival = Some((backend, learned)),
-            None if removed => {}
-            None => self.rows.push(Row {
-                kind,
-                id: id.to_owned(),
-                backend,
-                created: false,
-                rival: None,
-                learned,
-                names,
-                pod,
-            }),
+            Some(row) if row.backend == backend => {
+                std::mem::replace(&mut row.learned, learned) != learned
+            }
+            Some(row) => {
+                row.rival = Some(Rival {
+                    backend,
+                    seen: learned,
+                    print,
+                });
+                false
+            }
+            None if owner_of_pod.is_some_and(|owner| owner != backend) => false,
+            None => {
+                if !removed {
+                    self.rows.push(Row {
+                        kind,
+                        id: id.to_owned(),
+                        backend,
+                        created: false,
+                        rival: None,
+                        first: learned,
+                        learned,
+                        print,
+                        names,
+                        pod,
+                    });
+                }
+                true
+            }
         }
     }
 
@@ -304,12 +367,9 @@ impl Model {
             .collect()
     }
 
-    /// The ids that the backend owns or disputes, sorted.
+    /// The ids that the backend owns, sorted.
     pub fn listed_by(&self, kind: Kind, backend: BackendId) -> Vec<&str> {
-        let rows = self.of(kind).filter(|row| {
-            let rival = row.rival.map(|(rival, _)| rival);
-            row.backend == backend || rival == Some(backend)
-        });
+        let rows = self.of(kind).filter(|row| row.backend == backend);
         let mut ids: Vec<_> = rows.map(|row| row.id.as_str()).collect();
         ids.sort_unstable();
         ids
@@ -330,21 +390,24 @@ impl Model {
 
 impl Row {
     fn owner(&self) -> Owner {
-        match self.rival {
-            None => Owner::One(self.backend),
-            Some((rival, _)) => Owner::Disputed(self.backend, rival),
+        match &self.rival {
+            Some(rival) if !self.created && rival.print != self.print => {
+                Owner::Disputed(self.backend, rival.backend)
+            }
+            _ => Owner::One(self.backend),
         }
     }
 
     /// `backend` did not list it at `asked`, unless it was learned from it since.
     fn settle(&mut self, backend: BackendId, asked: u64) {
-        let Some((rival, seen)) = self.rival else {
+        let Some(rival) = self.rival.clone() else {
             return;
         };
-        if rival == backend && seen <= asked {
+        if rival.backend == backend && rival.seen <= asked {
             self.rival = None;
         } else if self.backend == backend && self.learned <= asked {
-            (self.backend, self.learned, self.rival) = (rival, seen, None);
+            (self.backend, self.rival, self.print) = (rival.backend, None, rival.print);
+            (self.created, self.first, self.learned) = (false, rival.seen, rival.seen);
         }
     }
 }

@@ -82,19 +82,22 @@ fn after_miss(model: &Model, kind: Kind, id: &str) -> Result<Target, Refusal> {
     known.after_miss(kind, id)
 }
 
-/// A full id is itself, also where it is the beginning of others.
+/// A full id is itself, unless it is the beginning of another backend's.
 fn slow_after_miss(model: &Model, kind: Kind, id: &str) -> Result<Target, Refusal> {
     let hits = model.with_prefix(kind, id);
     let exact = hits.iter().find(|(full, _)| *full == id);
     match (exact, hits.as_slice()) {
-        (Some((full, owner)), _) | (None, [(full, owner)]) => owned(kind, full, *owner),
+        (Some((full, owner)), _) | (None, [(full, owner)]) => owned(model, kind, full, *owner),
         (None, []) => Ok(Target::Miss(kind, id.to_owned())),
         (None, _) => Err(Refusal::Ambiguous(id.to_owned())),
     }
 }
 
-pub fn owned(kind: Kind, id: &str, owner: Owner) -> Result<Target, Refusal> {
+pub fn owned(model: &Model, kind: Kind, id: &str, owner: Owner) -> Result<Target, Refusal> {
+    let is_anothers = |(full, other): &(&str, Owner)| *full != id && *other != owner;
+    let is_short = model.with_prefix(kind, id).iter().any(is_anothers);
     match owner {
+        Owner::One(_) if is_short && id.len() < 64 => Err(Refusal::Ambiguous(id.to_owned())),
         Owner::One(backend) => Ok(Target::Owner(backend, kind, id.to_owned())),
         Owner::Disputed(one, other) => Err(Refusal::Disputed(kind, id.to_owned(), one, other)),
     }

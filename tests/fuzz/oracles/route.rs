@@ -105,7 +105,7 @@ fn slow(asked: &Asked, model: &Model, complete: bool) -> Vec<Result<Target, Refu
         Asked::Handler(name) => vec![handler(name)],
         Asked::Owner(kind, id) | Asked::Filtered(kind, id) => vec![match model.find(*kind, id) {
             _ if id.is_empty() => Err(Refusal::EmptyId(*kind)),
-            Some(owner) => owned(*kind, id, owner),
+            Some(owner) => owned(model, *kind, id, owner),
             None => Ok(Target::Miss(*kind, id.clone())),
         }],
         Asked::Uid(uid) => vec![Ok(match model.with_uid(uid) {

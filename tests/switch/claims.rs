@@ -1,0 +1,342 @@
+//! A backend that lists, counts or creates what another backend owns: the owner keeps it, and clients see it once.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use criswitch::cri;
+use tonic::Code;
+
+use crate::calls::{part, send, text_of};
+use crate::events::{listening, next};
+use crate::faults::{backends_ready, status, told_of, until_state};
+use crate::questions::settled;
+use crate::support::misbehaving::{Misbehaving, POD};
+use crate::support::{Client, IMAGE, Rig, Sim, frame, frame_raw};
+use crate::wait::until;
+
+/// Two runtimes that give the same ids, beside a third.
+fn twins() -> [Sim; 3] {
+    let twin = |name| Sim::new(name).seed("same").image(IMAGE);
+    [Sim::new("runc"), twin("kata"), twin("gvisor")]
+}
+
+/// Kata's pod and container, created through criswitch; gvisor has the same ids, without criswitch.
+async fn claimed() -> (Rig, String, String) {
+    let rig = Rig::start(twins()).await;
+    let (pod, container) = rig.run("kata", "web").await;
+    let direct = Client::new(&rig.sim("gvisor").socket());
+    assert_eq!(direct.run_pod("", "web").await.unwrap(), pod);
+    assert_eq!(direct.create(&pod, "web").await.unwrap(), container);
+    (rig, pod, container)
+}
+
+#[tokio::test]
+async fn an_id_is_in_every_list_and_stream_once_and_as_its_owner_lists_it() {
+    let (rig, pod, container) = claimed().await;
+    let pods = rig.pods().await.unwrap();
+    assert_eq!(pods.iter().filter(|it| it.id == pod).count(), 1);
+    let containers = rig.containers().await.unwrap();
+    let states: Vec<_> = containers
+        .iter()
+        .filter(|it| it.id == container)
+        .map(|it| it.state())
+        .collect();
+    assert_eq!(
+        states,
+        [cri::ContainerState::ContainerRunning],
+        "gvisor's has not started"
+    );
+    for rpc in ["StreamPodSandboxes", "StreamContainers"] {
+        let id = if rpc == "StreamPodSandboxes" {
+            &pod
+        } else {
+            &container
+        };
+        assert_eq!(times(&rig, rpc, id).await, 1, "{rpc}");
+    }
+}
+
+/// What is wrong with the backends, as the condition `BackendsReady` says.
+async fn complaint(rig: &Rig) -> String {
+    backends_ready(&status(rig).await).to_owned()
+}
+
+/// How often an id is in the items of a reply, all of whose messages have items in field 1.
+async fn times(rig: &Rig, rpc: &str, id: &str) -> usize {
+    let reply = send(rig, rpc, frame_raw(b"")).await;
+    assert_eq!(reply.code(), Code::Ok, "{rpc}: {}", text_of(&reply));
+    let mut times = 0;
+    for message in reply.messages() {
+        for item in criswitch::wire::all_bytes(&message, &[1]).unwrap() {
+            let of_stats = criswitch::wire::string(item, &[1, 1]).unwrap_or_default();
+            let own = criswitch::wire::string(item, &[1]).unwrap_or_default();
+            times += usize::from(of_stats == id || own == id);
+        }
+    }
+    times
+}
+
+#[tokio::test]
+async fn stats_and_metrics_have_an_id_once() {
+    let (rig, pod, container) = claimed().await;
+    let direct = Client::new(&rig.sim("gvisor").socket());
+    direct.start(&container).await.unwrap();
+    for (rpc, id) in [
+        ("ListPodSandboxStats", &pod),
+        ("StreamPodSandboxStats", &pod),
+        ("ListPodSandboxMetrics", &pod),
+        ("StreamPodSandboxMetrics", &pod),
+        ("ListContainerStats", &container),
+        ("StreamContainerStats", &container),
+    ] {
+        assert_eq!(times(&rig, rpc, id).await, 1, "{rpc}");
+    }
+    assert!(told_of(&rig, "gvisor").await["droppedItems"].as_u64() >= Some(6));
+}
+
+#[tokio::test]
+async fn a_container_that_another_backend_lists_as_exited_runs_on() {
+    let (rig, _, container) = claimed().await;
+    let direct = Client::new(&rig.sim("gvisor").socket());
+    direct.start(&container).await.unwrap();
+    rig.sim("gvisor").exit(&container, 1);
+    let all = rig.containers().await.unwrap();
+    let exited = |it: &&cri::Container| it.state() == cri::ContainerState::ContainerExited;
+    assert_eq!(all.iter().filter(exited).count(), 0);
+    rig.remove(&container).await.unwrap();
+    assert_eq!(
+        rig.sim("gvisor").containers().len(),
+        1,
+        "the owner's was removed"
+    );
+    assert!(rig.sim("kata").containers().is_empty());
+}
+
+#[tokio::test]
+async fn the_operator_sees_which_backend_claims_what_another_owns() {
+    let (rig, _, _) = claimed().await;
+    rig.pods().await.unwrap();
+    rig.containers().await.unwrap();
+    assert_eq!(told_of(&rig, "gvisor").await["claimedItems"], 2);
+    assert_eq!(told_of(&rig, "kata").await["claimedItems"], 0);
+    let message = complaint(&rig).await;
+    for words in ["gvisor", "lists 2 pods and containers of other backends"] {
+        assert!(message.contains(words), "{message}");
+    }
+    rig.sim("gvisor").forget();
+    rig.pods().await.unwrap();
+    rig.containers().await.unwrap();
+    assert_eq!(complaint(&rig).await, "");
+}
+
+#[tokio::test]
+async fn events_about_another_backends_pods_are_dropped_and_counted() {
+    let rig = Rig::start(twins()).await;
+    let mut events = listening(&rig).await;
+    let (pod, _) = rig.run("kata", "web").await;
+    for _ in 0..4 {
+        let event = next(&mut events).await.unwrap();
+        assert_eq!(event.pod_sandbox_status.unwrap().id, pod);
+    }
+    let direct = Client::new(&rig.sim("gvisor").socket());
+    assert_eq!(direct.run_pod("", "web").await.unwrap(), pod);
+    until(async || told_of(&rig, "gvisor").await["droppedItems"].as_u64() >= Some(1)).await;
+    // The next event is not gvisor's about kata's pod.
+    let (other, _) = rig.run("runc", "other").await;
+    let event = next(&mut events).await.unwrap();
+    assert_eq!(event.pod_sandbox_status.unwrap().id, other);
+}
+
+#[tokio::test]
+async fn after_a_restart_no_backend_takes_over_a_pod_by_creating_its_id() {
+    let id = "a".repeat(64);
+    let [kata, gvisor] = ["kata", "gvisor"].map(|name| Sim::new(name).next_ids([&*id]));
+    let mut rig = Rig::start([Sim::new("runc"), kata, gvisor]).await;
+    assert_eq!(rig.run_pod("kata", "web").await, id);
+    rig.restart_switch().await;
+    settled(&rig).await;
+    let refused = rig.try_run("gvisor", "other").await.unwrap_err();
+    assert_eq!(refused.code(), Code::Internal, "{refused}");
+    rig.stop_pod(&id).await.unwrap();
+    assert!(rig.sim("gvisor").calls("StopPodSandbox").is_empty());
+    assert_eq!(rig.sim("kata").calls("StopPodSandbox").len(), 1);
+}
+
+/// Copies bytes both ways between a socket of its own and another one, until the test ends.
+async fn proxy(from: &Path, to: std::path::PathBuf) {
+    let listener = tokio::net::UnixListener::bind(from).unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let to = to.clone();
+            tokio::spawn(async move {
+                let mut server = tokio::net::UnixStream::connect(to).await.unwrap();
+                tokio::io::copy_bidirectional(&mut client, &mut server)
+                    .await
+                    .ok();
+            });
+        }
+    });
+}
+
+/// One runtime with two handlers, each on a socket of its own: `runc.sock`, and a proxy in front of that.
+async fn behind_a_proxy() -> Rig {
+    let both = Sim::new("runc").handlers(["runc", "kata"]).image(IMAGE);
+    let rig = Rig::with_config([both], |directory| {
+        format!(
+            "default = 'runc'\nstart_wait = '0s'\n[handlers]\nrunc = '{directory}/runc.sock'\nkata = '{directory}/proxy.sock'"
+        )
+    })
+    .await;
+    proxy(
+        &rig.directory().join("proxy.sock"),
+        rig.sim("runc").socket(),
+    )
+    .await;
+    until_state(&rig, "runc", "ready").await;
+    until_state(&rig, "kata", "ready").await;
+    rig
+}
+
+#[tokio::test]
+async fn one_runtime_behind_a_proxy_has_each_pod_once_and_takes_every_call_after_a_restart() {
+    let mut rig = behind_a_proxy().await;
+    let (one, first) = rig.run("runc", "one").await;
+    let (two, second) = rig.run("kata", "two").await;
+    for restarted in [false, true] {
+        let pods: Vec<_> = rig
+            .pods()
+            .await
+            .unwrap()
+            .into_iter()
+            .map(|it| it.id)
+            .collect();
+        assert_eq!(pods.len(), 2, "{restarted}: {pods:?}");
+        let known: BTreeSet<_> = pods.into_iter().collect();
+        assert_eq!(known, BTreeSet::from([one.clone(), two.clone()]));
+        assert_eq!(rig.containers().await.unwrap().len(), 2);
+        if !restarted {
+            rig.restart_switch().await;
+            until_state(&rig, "kata", "ready").await;
+        }
+    }
+    for container in [first, second] {
+        rig.stop(&container).await.unwrap();
+        rig.remove(&container).await.unwrap();
+    }
+    for pod in [one, two] {
+        rig.stop_pod(&pod).await.unwrap();
+        rig.remove_pod(&pod).await.unwrap();
+    }
+    assert!(rig.sim("runc").pods().is_empty());
+}
+
+#[tokio::test]
+async fn a_symbolic_link_to_a_socket_is_the_same_backend() {
+    let both = Sim::new("runc").handlers(["runc", "kata"]);
+    let mut rig = Rig::with_config([both], |directory| {
+        let link = format!("{directory}/link.sock");
+        std::os::unix::fs::symlink(format!("{directory}/runc.sock"), &link).unwrap();
+        format!("default = 'runc'\n[handlers]\nrunc = '{directory}/runc.sock'\nkata = '{link}'")
+    })
+    .await;
+    until_state(&rig, "runc", "ready").await;
+    let own: serde_json::Value =
+        serde_json::from_str(&status(&rig).await.info["criswitch"]).unwrap();
+    assert_eq!(own["backends"].as_array().unwrap().len(), 1, "{own}");
+    let pod = rig.run_pod("kata", "web").await;
+    assert_eq!(rig.pods().await.unwrap().len(), 1);
+    rig.restart_switch().await;
+    rig.stop_pod(&pod).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_short_id_that_two_backends_may_mean_is_ambiguous() {
+    let mut bad = None;
+    let rig = Rig::with_config([Sim::new("runc").next_ids([POD])], |directory| {
+        let socket = Path::new(directory).join("bad.sock");
+        bad = Some(Misbehaving::serve_on(&socket, |_| None));
+        let rows = format!(
+            "runc = '{directory}/runc.sock'\nbad = '{}'",
+            socket.display()
+        );
+        format!("default = 'runc'\n[handlers]\n{rows}")
+    })
+    .await;
+    until_state(&rig, "bad", "ready").await;
+    let pod = rig.run_pod("runc", "web").await;
+    assert!(pod.starts_with(POD) && pod.len() == 64, "{pod}");
+    let refused = rig.stop_pod(POD).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unknown, "{refused}");
+    assert!(refused.message().contains("Multiple IDs"), "{refused}");
+    rig.stop_pod(&pod).await.unwrap();
+    drop(bad);
+}
+
+#[tokio::test]
+async fn a_list_by_a_uid_label_has_pods_whose_own_uid_differs() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    settled(&rig).await;
+    for (handler, name, uid) in [("runc", "one", "U"), ("kata", "two", "other")] {
+        let mut config = crate::support::pod_config(name);
+        uid.clone_into(&mut config.metadata.as_mut().unwrap().uid);
+        config
+            .labels
+            .insert("io.kubernetes.pod.uid".into(), "U".into());
+        let request = cri::RunPodSandboxRequest {
+            config: Some(config),
+            runtime_handler: handler.into(),
+        };
+        rig.runtime().run_pod_sandbox(request).await.unwrap();
+    }
+    let filter = cri::PodSandboxFilter {
+        label_selector: [("io.kubernetes.pod.uid".into(), "U".into())].into(),
+        ..Default::default()
+    };
+    let request = cri::ListPodSandboxRequest {
+        filter: Some(filter),
+    };
+    let listed = rig.runtime().list_pod_sandbox(request).await.unwrap();
+    assert_eq!(listed.into_inner().items.len(), 2);
+}
+
+#[tokio::test]
+async fn a_pod_configuration_in_two_parts_is_read_as_one() {
+    use prost::Message;
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    settled(&rig).await;
+    let whole = crate::support::pod_config("web");
+    let uid = whole.metadata.clone().unwrap().uid;
+    let first = cri::PodSandboxConfig {
+        metadata: whole.metadata.clone(),
+        ..Default::default()
+    };
+    let second = cri::PodSandboxConfig {
+        metadata: None,
+        ..whole.clone()
+    };
+    let parts = [first.encode_to_vec(), second.encode_to_vec()].map(|config| part(1, config));
+    let body = [parts.concat(), part(2, b"kata".to_vec())].concat();
+    let reply = send(&rig, "RunPodSandbox", frame_raw(&body)).await;
+    assert_eq!(reply.code(), Code::Ok, "{}", text_of(&reply));
+    let filter = cri::PodSandboxFilter {
+        label_selector: [("io.kubernetes.pod.uid".into(), uid)].into(),
+        ..Default::default()
+    };
+    let before = rig.sim("kata").calls("PullImage").len();
+    let pull = cri::PullImageRequest {
+        image: Some(cri::ImageSpec {
+            image: IMAGE.into(),
+            ..Default::default()
+        }),
+        auth: None,
+        sandbox_config: Some(whole),
+    };
+    rig.images().pull_image(pull).await.unwrap();
+    assert_eq!(rig.sim("kata").calls("PullImage").len(), before + 1);
+    assert!(rig.sim("runc").calls("PullImage").is_empty());
+    let request = frame(&cri::ListPodSandboxRequest {
+        filter: Some(filter),
+    });
+    let reply = send(&rig, "ListPodSandbox", request).await;
+    assert_eq!(reply.code(), Code::Ok);
+}
