@@ -9,7 +9,7 @@ use super::problem::{near, nearest};
 use super::value::{Wrong, wrong};
 
 /// The switch's modules, whose level can be set alone.
-pub const MODULES: [&str; 43] = [
+pub const MODULES: [&str; 45] = [
     "address",
     "admission",
     "adopt",
@@ -34,6 +34,8 @@ pub const MODULES: [&str; 43] = [
     "listing",
     "lists",
     "live",
+    "log_limit",
+    "log_queue",
     "memory",
     "merge",
     "metrics",
