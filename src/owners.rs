@@ -9,7 +9,7 @@ mod names;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::Hasher;
 
 use tokio::time::Instant;
@@ -128,8 +128,10 @@ impl InPod {
 struct Removed {
     id: String,
     at: u64,
-    /// Of a pod: its owner and its uid.
-    pod: Option<(BackendId, String)>,
+    /// Its owner, if that was known.
+    backend: Option<BackendId>,
+    /// Of a pod: its uid.
+    uid: Option<String>,
     /// Through the switch, by id; else a whole list lacked it.
     by_us: bool,
 }
@@ -151,7 +153,7 @@ impl Owners {
         asked: Mark,
     ) -> Option<Claim> {
         let claim = claim(&self.pods, id, backend, asked);
-        if claim.is_none() && !removed_since(&self.removed, asked).contains(id) {
+        if claim.is_none() && !removed_since(&self.removed, asked).contains_key(id) {
             let entry = self.created(backend, names);
             self.pods.insert(id.to_owned(), entry);
         }
@@ -168,7 +170,7 @@ impl Owners {
     ) -> Option<Claim> {
         let claim = claim(&self.containers, id, backend, asked);
         let removed = removed_since(&self.removed, asked);
-        if claim.is_none() && !removed.contains(id) && !removed.contains(pod) {
+        if claim.is_none() && !removed.contains_key(id) && !removed.contains_key(pod) {
             let entry = self.created(backend, InPod::of(pod));
             self.containers.insert(id.to_owned(), entry);
         }
@@ -215,17 +217,21 @@ impl Owners {
         self.clock += 1;
         match kind {
             Kind::Pod => {
-                let pod = self.pods.remove(id).map(|pod| (pod.backend, pod.more.uid));
-                self.keep_in_mind(id.to_owned(), pod, true);
+                let (owner, uid) = self
+                    .pods
+                    .remove(id)
+                    .map(|pod| (pod.backend, pod.more.uid))
+                    .unzip();
+                self.keep_in_mind(id.to_owned(), owner, uid, true);
                 let its = |_: &String, container: &mut Entry<InPod>| container.more.pod == id;
                 let containers: Vec<_> = self.containers.extract_if(its).collect();
-                for (id, _) in containers {
-                    self.keep_in_mind(id, None, true);
+                for (id, container) in containers {
+                    self.keep_in_mind(id, Some(container.backend), None, true);
                 }
             }
             Kind::Container => {
-                self.containers.remove(id);
-                self.keep_in_mind(id.to_owned(), None, true);
+                let owner = self.containers.remove(id).map(|it| it.backend);
+                self.keep_in_mind(id.to_owned(), owner, None, true);
             }
         }
     }
@@ -267,7 +273,7 @@ impl Owners {
                     settle(&mut self.containers, backend, asked, of_them);
                 }
                 for (id, pod) in gone {
-                    self.keep_in_mind(id, Some((pod.backend, pod.more.uid)), false);
+                    self.keep_in_mind(id, Some(pod.backend), Some(pod.more.uid), false);
                 }
             }
             Kind::Container => {
@@ -276,14 +282,21 @@ impl Owners {
         }
     }
 
-    fn keep_in_mind(&mut self, id: String, pod: Option<(BackendId, String)>, by_us: bool) {
+    fn keep_in_mind(
+        &mut self,
+        id: String,
+        backend: Option<BackendId>,
+        uid: Option<String>,
+        by_us: bool,
+    ) {
         if self.removed.len() == REMOVALS {
             self.removed.pop_front();
         }
         self.removed.push_back(Removed {
             id,
             at: self.clock,
-            pod,
+            backend,
+            uid,
             by_us,
         });
     }
@@ -374,10 +387,8 @@ impl Owners {
     pub fn pods_removed(&self, backend: BackendId, since: Mark) -> Vec<(String, String)> {
         let later = self.removed.iter().rev();
         let later = later.take_while(|removed| removed.at > since.0);
-        let its = later.filter_map(|removed| match &removed.pod {
-            Some((owner, uid)) if *owner == backend => Some((removed.id.clone(), uid.clone())),
-            _ => None,
-        });
+        let its = later.filter(|removed| removed.backend == Some(backend));
+        let its = its.filter_map(|removed| Some((removed.id.clone(), removed.uid.clone()?)));
         its.collect()
     }
 
@@ -499,10 +510,12 @@ fn short(name: &str) -> String {
     if name.len() > LONGEST_ID { "" } else { name }.to_owned()
 }
 
-/// What was removed through the switch after `asked`.
-fn removed_since(removed: &VecDeque<Removed>, asked: Mark) -> HashSet<&str> {
+/// What was removed through the switch after `asked`, and who owned it.
+fn removed_since(removed: &VecDeque<Removed>, asked: Mark) -> HashMap<&str, Option<BackendId>> {
     let since = removed.iter().rev();
     let since = since.take_while(|removed| removed.at > asked.0);
     let by_us = since.filter(|removed| removed.by_us);
-    by_us.map(|removed| removed.id.as_str()).collect()
+    by_us
+        .map(|removed| (removed.id.as_str(), removed.backend))
+        .collect()
 }

@@ -62,8 +62,7 @@ impl<T> Entry<T> {
 impl<T> Entry<T> {
     /// The owner no longer lists the id, and `rival` does.
     fn pass_to(&mut self, rival: Rival) {
-        self.backend = rival.backend;
-        (self.created, self.rival) = (false, None);
+        (self.backend, self.rival) = (rival.backend, None);
         (self.first, self.at, self.print) = (rival.at, rival.at, rival.print);
     }
 }
@@ -89,7 +88,7 @@ pub(super) fn learn<T>(
     backend: BackendId,
     now: u64,
     list: &[u8],
-    removed: &HashSet<&str>,
+    removed: &HashMap<&str, Option<BackendId>>,
     shape: &impl Shape<T>,
 ) -> Result<Learned, Unlearned> {
     let mut claims = Vec::new();
@@ -114,7 +113,17 @@ pub(super) fn learn<T>(
                 dropped.push(place);
             }
             None if shape.is_in_others_pod(item, backend) => dropped.push(place),
-            None if removed.contains(id) => {}
+            // The list was asked for before the removal.
+            None if removed.contains_key(id) => {
+                if removed
+                    .get(id)
+                    .copied()
+                    .flatten()
+                    .is_some_and(|it| it != backend)
+                {
+                    dropped.push(place);
+                }
+            }
             None => {
                 let entry = Entry {
                     backend,
@@ -184,7 +193,10 @@ pub(super) fn settle<T>(
     for entry in entries.values_mut().filter(|entry| shows(&entry.more)) {
         match entry.rival {
             Some(rival) if rival.backend == backend && rival.at <= asked => entry.rival = None,
-            Some(rival) if entry.backend == backend && entry.at <= asked => entry.pass_to(rival),
+            // What a backend created ends with its own word.
+            Some(rival) if entry.backend == backend && entry.at <= asked && !entry.created => {
+                entry.pass_to(rival);
+            }
             _ => {}
         }
     }

@@ -97,6 +97,8 @@ pub enum Fault {
     Create,
     /// A pod vanishes without the switch.
     Lose(u32),
+    /// It lists and counts what others own, in other states; it stops doing so.
+    Claim(bool),
     /// Its streams of events end, well or not, and nothing else does.
     EndEvents(bool),
 }
@@ -185,12 +187,13 @@ fn reload(rng: &mut Rng) -> Step {
 }
 
 fn fault(rng: &mut Rng) -> Fault {
-    match rng.u32(..37) {
+    match rng.u32(..40) {
         0..3 => Fault::Die,
         3..8 => Fault::Start,
         30..32 => Fault::Offer(offers::any(rng)),
         32..35 => Fault::Lack(lacking::any(rng)),
         35..37 => Fault::EndEvents(rng.bool()),
+        37..40 => Fault::Claim(rng.u8(..4) > 0),
         8 => Fault::StartEmpty,
         9..11 => Fault::Hang(true),
         11..14 => Fault::Hang(false),

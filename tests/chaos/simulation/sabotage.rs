@@ -65,6 +65,8 @@ pub enum Sabotage {
     SayAbsent,
     /// An item is listed twice.
     ListTwice,
+    /// A list has what a backend claims of others.
+    ShowClaims,
     /// A call breaks off without a status.
     BreakOff,
     /// Events are lost.
@@ -224,6 +226,10 @@ fn changed(sabotage: Sabotage, reply: Reply, asked: &Asked, truth: &Truth) -> Re
         }
         (Sabotage::ListTwice, _) if lists_pods && reply.code == Some(Code::Ok) => {
             ok(with_items(&reply, reply.strings(&[1, 1]).into_iter()))
+        }
+        (Sabotage::ShowClaims, _) if lists_pods && reply.code == Some(Code::Ok) => {
+            let claimed = (0..RUNTIMES).flat_map(|at| truth.claimed_by(at, Kind::Pod));
+            ok(with_items(&reply, claimed.map(|pod| pod.id)))
         }
         (Sabotage::OwnNames, _) if row.name == "PodSandboxStatus" => {
             with_own_name(reply, &asked.call, truth)

@@ -76,6 +76,8 @@ pub struct Health {
     pub since: Option<Instant>,
     /// When it stopped to answer.
     pub silenced: Vec<Moment>,
+    /// It lists what others own.
+    pub claims: bool,
     /// The last runtime configuration that it took.
     pub config: Vec<u8>,
     /// The RPCs that its versions lacked, and since when.
@@ -130,6 +132,8 @@ pub struct Truth {
     pub seed: u64,
     /// How many switches there have been before this one.
     pub life: u64,
+    /// The last call that began before this one.
+    first_call: CallId,
     /// Which of them were told to end, and when.
     ended: Vec<(u64, Instant)>,
     /// Whether this one has been connected to every backend.
@@ -209,6 +213,22 @@ impl Truth {
         self.things.iter().filter(move |thing| {
             thing.backend == backend && thing.kind == kind && thing.gone.is_none()
         })
+    }
+
+    /// What a backend claims: pods or containers of others that were created through the switch that runs now, and not
+    /// in the state that they are in.
+    pub fn claimed_by(&self, backend: usize, kind: Kind) -> Vec<Thing> {
+        if !self.health[backend].claims {
+            return Vec::new();
+        }
+        let ours = self.things.iter().filter(|thing| {
+            thing.kind == kind
+                && thing.backend != backend
+                && thing.gone.is_none()
+                && thing.maker > self.first_call
+                && thing.answered.is_some()
+        });
+        ours.map(Thing::misreported).collect()
     }
 
     /// Everything of this kind that exists.
@@ -374,6 +394,7 @@ impl Truth {
     /// Another switch knows nothing.
     pub fn switch_restarted(&mut self) {
         self.life += 1;
+        self.first_call = self.calls;
         self.started = false;
         self.updates = Updates::default();
         self.creating.clear();

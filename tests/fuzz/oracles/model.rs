@@ -18,8 +18,8 @@ pub const ALL: [BackendId; BACKENDS] = [0, 1, 2, 3];
 pub struct Model {
     pub owners: Owners,
     rows: Vec<Row>,
-    /// Ids that were removed, and when.
-    removed: Vec<(String, u64)>,
+    /// Ids that were removed, when, and who owned them.
+    removed: Vec<(String, u64, Option<BackendId>)>,
     moments: u64,
     marks: Vec<(Mark, u64)>,
 }
@@ -142,8 +142,14 @@ impl Model {
         });
         self.rows = kept;
         let gone: Vec<Row> = gone;
-        let gone = gone.into_iter().map(|row| row.id).chain([id]);
-        self.removed.extend(gone.map(|id| (id, self.moments)));
+        let its = gone.iter().find(|row| (row.kind, &row.id) == (kind, &id));
+        let owner = its.map(|row| row.backend);
+        let moment = self.moments;
+        let gone = gone
+            .into_iter()
+            .map(|row| (row.id, moment, Some(row.backend)));
+        self.removed.push((id, moment, owner));
+        self.removed.extend(gone);
         Ok(())
     }
 
@@ -306,8 +312,11 @@ impl Model {
                 false
             }
             None if owner_of_pod.is_some_and(|owner| owner != backend) => false,
+            None if removed => self
+                .removed_at(id, asked)
+                .is_none_or(|owner| owner == backend),
             None => {
-                if !removed {
+                {
                     self.rows.push(Row {
                         kind,
                         id: id.to_owned(),
@@ -326,9 +335,15 @@ impl Model {
         }
     }
 
+    /// Who owned what was removed since: of several with this id the first.
+    fn removed_at(&self, id: &str, asked: u64) -> Option<BackendId> {
+        let mut removed = self.removed.iter();
+        removed.find(|(gone, at, _)| gone == id && *at > asked)?.2
+    }
+
     fn was_removed(&self, id: &str, asked: u64) -> bool {
         let mut removed = self.removed.iter();
-        removed.any(|(gone, at)| gone == id && *at > asked)
+        removed.any(|(gone, at, _)| gone == id && *at > asked)
     }
 
     fn of(&self, kind: Kind) -> impl Iterator<Item = &Row> {
@@ -405,9 +420,9 @@ impl Row {
         };
         if rival.backend == backend && rival.seen <= asked {
             self.rival = None;
-        } else if self.backend == backend && self.learned <= asked {
+        } else if !self.created && self.backend == backend && self.learned <= asked {
             (self.backend, self.rival, self.print) = (rival.backend, None, rival.print);
-            (self.created, self.first, self.learned) = (false, rival.seen, rival.seen);
+            (self.first, self.learned) = (rival.seen, rival.seen);
         }
     }
 }

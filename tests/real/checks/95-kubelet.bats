@@ -68,6 +68,33 @@ check_node() {
   can_be_asked second
 }
 
+# claims_pods NAME: for wait_for; the backend lists pods that are another one's.
+claims_pods() {
+  backend_at live "$1" | jq -e '.claimedItems > 0'
+}
+
+@test "a second path to a containerd's socket costs no pod, while it is another backend and when it is the same" {
+  write conf.d/05-link.toml <<<"[backends]
+link = \"$DIR/link.sock\""
+  has "what reload prints" "backend added: link" "$(reload)"
+  # The link comes after the configuration was read, so it is a second backend until the next start.
+  ln -s "$DIR/containerd-1.sock" "$DIR/link.sock"
+  wait_for 20 "the backend at the link" is_backend link ready
+  wait_for 20 "its claims" claims_pods link
+  equal "pods that are listed twice" "" "$(crictl_at live pods -q | sort | uniq -d)"
+  unchanged first second
+  can_be_asked first
+  end_program KILL live
+  start_live
+  wait_for 20 "the state ready" is_backend old ready
+  equal "pods that are listed twice" "" "$(crictl_at live pods -q | sort | uniq -d)"
+  unchanged first second
+  can_be_asked second
+  rm "$DIR/link.sock" "$LIVE/conf.d/05-link.toml"
+  reload >/dev/null
+  unchanged first second
+}
+
 @test "new pods go to another containerd, the others stay where they are" {
   write conf.d/10-new.toml <<<"[backends]
 new = \"$DIR/containerd-2.sock\""

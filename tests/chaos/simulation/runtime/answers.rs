@@ -198,8 +198,10 @@ fn items(truth: &Truth, asked: &Asked<'_>) -> Vec<Vec<u8>> {
     };
     let filter = Filter::read(asked.row, asked.message);
     let now = truth.moment();
+    let claimed = truth.claimed_by(asked.backend, kind);
     let listed = truth
         .at(asked.backend, kind)
+        .chain(&claimed)
         .filter(|thing| filter.must_want(thing, now));
     let item = |thing: &Thing| match (name.contains("Stats"), name.contains("Metrics"), kind) {
         (true, ..) => item_with_attributes(&thing.id),

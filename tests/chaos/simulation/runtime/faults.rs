@@ -39,6 +39,7 @@ impl Runtime {
             Fault::Spoil(damage) => self.state().spoil.push_back(*damage),
             Fault::Create => self.create_here(),
             Fault::Lose(which) => self.lose(*which),
+            Fault::Claim(claims) => self.truth().health[self.at].claims = *claims,
             Fault::EndEvents(well) => drop(self.events.send(Told::End(*well))),
         }
         self.note_health();
@@ -47,7 +48,12 @@ impl Runtime {
     /// Whether the switch hears of its handlers when it is started now.
     fn note_calm(&self, fault: &Fault) {
         let calm = match fault {
-            Fault::Die | Fault::Create | Fault::Lose(_) | Fault::EndEvents(_) | Fault::Sip(_) => {
+            Fault::Die
+            | Fault::Create
+            | Fault::Lose(_)
+            | Fault::Claim(_)
+            | Fault::EndEvents(_)
+            | Fault::Sip(_) => {
                 return;
             }
             Fault::Start | Fault::StartEmpty | Fault::Offer(_) | Fault::Lack(_) => {
@@ -70,6 +76,7 @@ impl Runtime {
             Fault::Freeze(false),
             Fault::SlowLists(None),
             Fault::Sip(0),
+            Fault::Claim(false),
         ] {
             self.play(&end);
         }

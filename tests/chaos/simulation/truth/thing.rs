@@ -22,7 +22,7 @@ pub fn uid(name: &str) -> String {
 pub const DIRECT: &str = "direct";
 
 /// A pod or container that is or was.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Thing {
     pub kind: Kind,
     pub id: String,
@@ -81,6 +81,19 @@ impl Thing {
     pub fn app(&self) -> &'static str {
         let last = self.id.bytes().last().unwrap_or(0);
         APPS[usize::from(last) % APPS.len()]
+    }
+
+    /// The same in a state that it is not in: a pod that has ended, a container that has exited, or the other way round.
+    pub fn misreported(&self) -> Thing {
+        let ended = match self.kind {
+            Kind::Pod => 1,
+            Kind::Container => 2,
+        };
+        let state = if self.state() == ended { 0 } else { ended };
+        Thing {
+            states: vec![(self.born, state)],
+            ..self.clone()
+        }
     }
 
     pub fn state(&self) -> i32 {
