@@ -23,7 +23,8 @@ use crate::address::Address;
 use crate::adopt::Report;
 use crate::config::BackendConfig;
 use crate::counts::Ended;
-use crate::dialer::{self, Connection, Dialer, FileId};
+use crate::dialer::{Connection, Dialer, FileId, Opened};
+use crate::file_work::FileWork;
 use crate::known::Known;
 use crate::link::{Link, State};
 use crate::memory::Memory;
@@ -64,6 +65,7 @@ pub struct Backend {
     /// Calls of clients that went to it alone and have ended.
     pub calls: Ended,
     dialer: Dialer,
+    files: FileWork,
     link: watch::Sender<Link>,
     retry: Notify,
     suspected: Notify,
@@ -118,6 +120,7 @@ impl Backend {
             events: Memory::for_unread(max_message),
             calls: Ended::default(),
             dialer,
+            files: FileWork::default(),
             link: watch::Sender::new(link),
             retry: Notify::new(),
             suspected: Notify::new(),
@@ -226,12 +229,18 @@ impl Backend {
     /// # Errors
     /// Why it cannot be opened.
     pub async fn connect(&self) -> Result<(Wire, Connection), String> {
-        self.dialer.connect(&self.socket).await
+        let opened = self.open(None).await?;
+        Ok((opened.wire, opened.connection))
     }
 
-    /// Which file its socket is now, `None` if there is none.
-    pub(crate) fn socket_file(&self) -> Option<FileId> {
-        dialer::file_at(&self.socket)
+    /// The same, unless it would be one to `own`, the socket that criswitch itself listens on.
+    pub(crate) async fn open(&self, own: Option<&Address>) -> Result<Opened, String> {
+        self.dialer.open(&self.socket, own, &self.files).await
+    }
+
+    /// Which file its socket is now; `None` if there is none, or if its file system does not answer.
+    pub(crate) async fn socket_file(&self) -> Option<FileId> {
+        self.dialer.file_at(&self.socket, &self.files).await
     }
 
     /// What a status of this backend says without its name, which goes before every cause.

@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,11 +12,14 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::UnixStream;
 
 use crate::address::Address;
 use crate::backend::{CONNECTION_WINDOW, MAX_HEADERS, STREAM_WINDOW, Wire, error_chain};
+use crate::file_work::{FileWork, NO_ANSWER};
 use crate::switch::MAX_CALLS;
 
 /// How long a call that was given up is remembered: its answer may be under way, as long as a backend that is overloaded
@@ -44,17 +49,46 @@ impl fmt::Debug for Dialer {
     }
 }
 
+/// A connection that was opened.
+pub(crate) struct Opened {
+    pub(crate) wire: Wire,
+    /// What drives the connection.
+    pub(crate) connection: Connection,
+    /// Which file the socket was before.
+    pub(crate) file: Option<FileId>,
+}
+
 impl Dialer {
-    /// Opens a connection.
+    /// Opens a connection; none to `own`, the socket that criswitch itself listens on.
     ///
     /// # Errors
     /// Why it cannot be opened.
-    pub(crate) async fn connect(&self, address: &Address) -> Result<(Wire, Connection), String> {
-        let refused = |error| format!("cannot connect: {error}");
-        let Address::Unix(path) = address;
+    pub(crate) async fn open(
+        &self,
+        address: &Address,
+        own: Option<&Address>,
+        files: &FileWork,
+    ) -> Result<Opened, String> {
         match self {
-            Dialer::Socket => handshake(UnixStream::connect(path).await.map_err(refused)?).await,
-            Dialer::Memory(dial) => handshake(dial(address).map_err(refused)?).await,
+            Dialer::Socket => {
+                let (address, own) = (address.clone(), own.cloned());
+                let dialed = files.run(move || dial(&address, own.as_ref())).await;
+                let (file, stream) = dialed.unwrap_or_else(|| Err(NO_ANSWER.to_owned()))?;
+                let stream = UnixStream::from_std(stream.into()).map_err(refused)?;
+                handshake(stream, file).await
+            }
+            Dialer::Memory(dial) => handshake(dial(address).map_err(refused)?, None).await,
+        }
+    }
+
+    /// Which file an address leads to now; `None` if to none, or if the file system does not answer.
+    pub(crate) async fn file_at(&self, address: &Address, files: &FileWork) -> Option<FileId> {
+        match self {
+            Dialer::Socket => {
+                let address = address.clone();
+                files.run(move || file_at(&address)).await?
+            }
+            Dialer::Memory(_) => None,
         }
     }
 }
@@ -62,8 +96,7 @@ impl Dialer {
 /// Which file it is: device and number, and when it was made, as a number may be given again.
 pub(crate) type FileId = (u64, u64, (i64, i64));
 
-/// Which file an address leads to now; `None` if to none.
-pub(crate) fn file_at(address: &Address) -> Option<FileId> {
+fn file_at(address: &Address) -> Option<FileId> {
     let Address::Unix(path) = address;
     let file = std::fs::metadata(path).ok()?;
     // A socket's is never modified.
@@ -78,9 +111,41 @@ pub fn circle(backend: &Address, listen: &Address) -> Option<String> {
         .then(|| format!("its socket leads to criswitch's own, {listen}: set that of a runtime"))
 }
 
+/// Connects a socket, which may block on its file system only.
+fn dial(address: &Address, own: Option<&Address>) -> Result<(Option<FileId>, OwnedFd), String> {
+    if let Some(cause) = own.and_then(|own| circle(address, own)) {
+        return Err(cause);
+    }
+    let Address::Unix(path) = address;
+    let file = file_at(address);
+    match connect_at_once(path) {
+        Ok(stream) => Ok((file, stream)),
+        Err(Errno::AGAIN) => {
+            Err("cannot connect: too many connections wait there to be accepted".into())
+        }
+        Err(error) => Err(refused(error.into())),
+    }
+}
+
+/// Connects without waiting for an owner that does not accept; the socket does not block.
+pub(crate) fn connect_at_once(path: &Path) -> Result<OwnedFd, Errno> {
+    let (kind, flags) = (
+        SocketType::STREAM,
+        SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+    );
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+fn refused(error: io::Error) -> String {
+    format!("cannot connect: {error}")
+}
+
 async fn handshake(
     io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-) -> Result<(Wire, Connection), String> {
+    file: Option<FileId>,
+) -> Result<Opened, String> {
     let shaken = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_header_list_size(MAX_HEADERS)
@@ -92,5 +157,10 @@ async fn handshake(
         .handshake(TokioIo::new(io))
         .await;
     let (wire, connection) = shaken.map_err(|error| error_chain(&error))?;
-    Ok((wire, connection.boxed()))
+    let connection = connection.boxed();
+    Ok(Opened {
+        wire,
+        connection,
+        file,
+    })
 }

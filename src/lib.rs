@@ -22,7 +22,8 @@
 //!
 //! All of it runs on one thread, a call within the task of its connection, and no lock is held over an await. Beside
 //! that two tasks run for each backend: its session (connect, greet, probe, connect again) and its events; and one for
-//! metrics, which are read off the switch when somebody asks.
+//! metrics, which are read off the switch when somebody asks. Work that may block, such as a look at a file, runs on
+//! other threads: docs/architecture.md lists it.
 //!
 //! # Code map
 //!
@@ -36,6 +37,7 @@
 //! | [`live`], [`reload`], [`changes`], [`adopt`] | the handler table of now and its backends; another one in its place |
 //! | [`owners`], `learn`, `question`, `listing` | which backend owns what: learned on the way, or asked for |
 //! | [`dialer`], [`backend`], [`link`], `session` | a backend: dialled, called; its connection's states and life |
+//! | `file_work` | work on files beside the thread that serves calls |
 //! | [`known`], [`lists`] | what a backend said last |
 //! | `fanout`, `streams`, `events`, `images`, `node`, [`merge`] | several backends at once, and several replies as one |
 //! | `stand_in`, [`filter`] | what a merged reply has of a backend that does not answer |
@@ -81,6 +83,7 @@ pub mod dialer;
 mod ending;
 mod events;
 mod fanout;
+mod file_work;
 pub mod filter;
 mod images;
 pub mod known;

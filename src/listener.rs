@@ -44,12 +44,13 @@ pub struct Listener {
     socket: UnixListener,
     admission: Admission,
     /// None of a socket that was passed.
-    _file: Option<SocketFile>,
+    file: Option<SocketFile>,
 }
 
 impl Listener {
     /// Listens on `address` for root and `allow_uids`: mode 0600 from the start, a missing directory made with 0700, a
-    /// stale socket removed. Where others than root may connect, 0666 and 0711 let them. Needs a tokio runtime.
+    /// stale socket removed. Where others than root may connect, 0666 and 0711 let them. Looks at the disk; needs a tokio
+    /// runtime.
     ///
     /// # Errors
     /// [`BindError`]; a socket that another process serves is never taken.
@@ -58,12 +59,12 @@ impl Listener {
         Ok(Listener {
             socket,
             admission: Admission::new(allow_uids),
-            _file: Some(file),
+            file: Some(file),
         })
     }
 
-    /// Listens on a socket that was passed: its file, its mode and its end are the business of who passed it. Needs a
-    /// tokio runtime.
+    /// Listens on a socket that was passed: its file, its mode and its end are the business of who passed it. Looks at
+    /// the disk; needs a tokio runtime.
     ///
     /// # Errors
     /// [`PassedError::Elsewhere`] if it is not at `address`.
@@ -78,7 +79,7 @@ impl Listener {
         Ok(Listener {
             socket: UnixListener::from_std(socket)?,
             admission: Admission::new(allow_uids),
-            _file: None,
+            file: None,
         })
     }
 
@@ -113,9 +114,13 @@ impl Listener {
         }
         let drain = switch.live().config.drain;
         tracing::info!(connections = connections.len(), drain = ?drain, "shutting down");
-        drop(self);
+        let Listener { socket, file, .. } = self;
+        drop(socket);
         drop(serving);
+        // Its file system may not answer, and calls are still in flight.
+        let removed = tokio::task::spawn_blocking(move || drop(file));
         finish(&switch, graceful).await;
+        removed.await.ok();
     }
 }
 

@@ -27,6 +27,7 @@ use tokio::task::JoinSet;
 
 use crate::backend::error_chain;
 use crate::config::MetricsListen;
+use crate::file_work::{FileWork, NO_ANSWER};
 use crate::listener::{BindError, Bound, Failing};
 use crate::switch::Switch;
 
@@ -53,6 +54,8 @@ const RETRY: Duration = Duration::from_secs(30);
 enum OpenError {
     #[error(transparent)]
     Socket(#[from] BindError),
+    #[error("{NO_ANSWER}")]
+    NoAnswer,
     #[error(
         "cannot listen on {address}; stop who listens there, or set another `[metrics] listen`"
     )]
@@ -81,13 +84,35 @@ enum Reader {
 pub fn keep_serving(switch: &Arc<Switch>, passed: Option<PassedMetrics>) -> JoinSet<Infallible> {
     let mut task = JoinSet::new();
     let place = switch.live().config.metrics.clone();
-    let passed = passed.and_then(|passed| passed.unless_elsewhere(place.as_ref()));
-    match (passed, place) {
-        (Some(passed), _) => drop(task.spawn(serve_passed(Arc::clone(switch), passed))),
-        (None, Some(place)) => drop(task.spawn(serve(Arc::clone(switch), place))),
-        (None, None) => {}
+    if passed.is_some() || place.is_some() {
+        task.spawn(serve_somewhere(Arc::clone(switch), passed, place));
     }
     task
+}
+
+async fn serve_somewhere(
+    switch: Arc<Switch>,
+    passed: Option<PassedMetrics>,
+    place: Option<MetricsListen>,
+) -> Infallible {
+    let passed = match passed {
+        Some(passed) => unless_elsewhere(passed, place.clone()).await,
+        None => None,
+    };
+    match (passed, place) {
+        (Some(passed), _) => serve_passed(switch, passed).await,
+        (None, Some(place)) => serve(switch, place).await,
+        (None, None) => std::future::pending().await,
+    }
+}
+
+/// What was passed, unless `place` is another place: two paths may be one by links on the disk.
+async fn unless_elsewhere(
+    passed: PassedMetrics,
+    place: Option<MetricsListen>,
+) -> Option<PassedMetrics> {
+    let compared = tokio::task::spawn_blocking(move || passed.unless_elsewhere(place.as_ref()));
+    compared.await.ok()?
 }
 
 async fn serve_passed(switch: Arc<Switch>, passed: PassedMetrics) -> Infallible {
@@ -107,8 +132,9 @@ async fn serve_passed(switch: Arc<Switch>, passed: PassedMetrics) -> Infallible 
 /// Pods matter more than metrics: the switch goes on without a place that cannot be had, until it can.
 async fn serve(switch: Arc<Switch>, place: MetricsListen) -> Infallible {
     let mut told = false;
+    let files = FileWork::default();
     let door = loop {
-        match Door::open(&place).await {
+        match Door::open(&place, &files).await {
             Ok(door) => break door,
             Err(error) if !told => {
                 let cause = error_chain(&error);
@@ -124,9 +150,13 @@ async fn serve(switch: Arc<Switch>, place: MetricsListen) -> Infallible {
 }
 
 impl Door {
-    async fn open(place: &MetricsListen) -> Result<Door, OpenError> {
+    async fn open(place: &MetricsListen, files: &FileWork) -> Result<Door, OpenError> {
         match place {
-            MetricsListen::Socket(socket) => Ok(Door::Socket(Bound::for_root(socket)?)),
+            MetricsListen::Socket(socket) => {
+                let socket = socket.clone();
+                let bound = files.run(move || Bound::for_root(&socket)).await;
+                Ok(Door::Socket(bound.ok_or(OpenError::NoAnswer)??))
+            }
             MetricsListen::Loopback(address) => {
                 let address = *address;
                 let opened = TcpListener::bind(address).await;

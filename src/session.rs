@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::backend::{Backend, CLOSED, Wire, error_chain};
-use crate::dialer::{self, Connection, FileId};
+use crate::dialer::{FileId, Opened};
 use crate::link::State;
 use crate::rpc::{self, Row};
 use crate::switch::Switch;
@@ -66,14 +66,24 @@ fn pause(name: &str, failures: u32) -> Duration {
 
 /// Makes one connection and keeps it to its end; `None` if that is because the backend was closed.
 async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<End> {
-    let file = backend.socket_file();
-    let (wire, mut connection) = tokio::select! {
+    let own = switch.live().config.listen.clone();
+    let opened = tokio::select! {
         biased;
         () = backend.closed() => return None,
-        connected = open(switch, backend) => match connected {
-            Ok(connected) => connected,
-            Err(cause) => return Some(End { lasted: false, cause }),
-        },
+        opened = backend.open(Some(&own)) => opened,
+    };
+    let Opened {
+        wire,
+        mut connection,
+        file,
+    } = match opened {
+        Ok(opened) => opened,
+        Err(cause) => {
+            return Some(End {
+                lasted: false,
+                cause,
+            });
+        }
     };
     let mut ready = None;
     let cause = tokio::select! {
@@ -109,14 +119,6 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<End>
     };
     let lasted = ready.is_some_and(|since: Instant| since.elapsed() > LONGEST_PAUSE);
     Some(End { lasted, cause })
-}
-
-/// Opens a connection, unless it would be one to the switch itself.
-async fn open(switch: &Switch, backend: &Backend) -> Result<(Wire, Connection), String> {
-    match dialer::circle(&backend.socket, &switch.live().config.listen) {
-        Some(cause) => Err(cause),
-        None => backend.connect().await,
-    }
 }
 
 /// Greets the backend and watches it; whenever it has hung and answers again, it is greeted anew.
@@ -270,7 +272,7 @@ async fn repay(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallib
 async fn replaced(backend: &Backend, file: Option<FileId>) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        let now = backend.socket_file();
+        let now = backend.socket_file().await;
         if now.is_some() && now != file {
             return;
         }

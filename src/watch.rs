@@ -2,6 +2,7 @@
 //!
 //! Reads the files only to know them again; what they mean, and whether they are right, it never judges.
 
+mod events;
 mod files;
 mod places;
 
@@ -9,10 +10,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use tokio::time::{Instant, timeout_at};
 
-use places::Places;
+use events::Events;
 
 /// How long nothing may happen before the files are read, and between two reads: an editor or installer that replaces
 /// a file takes a few milliseconds from its first step to its last.
@@ -61,7 +61,7 @@ pub enum WatchError {
 #[derive(Debug)]
 pub struct Watch {
     main: PathBuf,
-    places: Places,
+    events: Events,
     quiet: Duration,
     longest_hold: Duration,
     /// The fingerprint of the files when a change was last told, or when they were marked.
@@ -79,7 +79,7 @@ struct Pending {
 }
 
 impl Watch {
-    /// Watches from now on: who loads the files after this misses nothing. Needs a tokio runtime.
+    /// Watches from now on: a load of the files after this misses nothing. Looks at the disk; needs a tokio runtime.
     ///
     /// # Errors
     /// [`WatchError`]; files and directories that are not there are none.
@@ -100,11 +100,11 @@ impl Watch {
             path: path.to_owned(),
             source,
         })?;
-        let places = Places::new(&main)?;
+        let events = Events::new(&main)?;
         Ok(Watch {
             told: files::fingerprint(&main),
             main,
-            places,
+            events,
             quiet,
             longest_hold,
             pending: None,
@@ -136,12 +136,12 @@ impl Watch {
                     }
                 }
                 Some(due) => {
-                    if timeout_at(due, self.places.event()).await.is_ok() {
+                    if timeout_at(due, self.events.next()).await.is_ok() {
                         self.stir();
                     }
                 }
                 None => {
-                    self.places.event().await;
+                    self.events.next().await;
                     self.stir();
                 }
             }
@@ -156,7 +156,7 @@ impl Watch {
             let made = read().await;
             let same = self.fingerprint().await == self.told;
             // What is again as it was told may have been another when it was read.
-            if self.places.event().now_or_never().is_some() {
+            if self.events.happened().await {
                 self.stir();
             }
             if same && self.pending.is_none() || latest <= Instant::now() {
@@ -188,7 +188,7 @@ impl Watch {
     fn due(&self) -> Option<Instant> {
         let pending = self.pending.as_ref()?;
         let latest = pending.first + self.longest_hold;
-        if self.places.being_written() {
+        if self.events.being_written() {
             return Some(latest);
         }
         Some(latest.min(pending.last + self.quiet))
@@ -204,7 +204,7 @@ impl Watch {
         let now = Instant::now();
         let late = now >= pending.first + self.longest_hold;
         if late {
-            self.places.forget_writers();
+            self.events.forget_writers();
         }
         if read == self.told {
             return false;

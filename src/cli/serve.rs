@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use criswitch::config::{Config, Problems};
 use criswitch::dialer::Dialer;
-use criswitch::listener::{Listener, Passed};
+use criswitch::listener::{Listener, Passed, PassedSocket};
 use criswitch::switch::Switch;
 use criswitch::watch::Watch;
 use sd_notify::NotifyState;
@@ -40,14 +40,14 @@ fn serve_on(passed: Passed, config: Config, log: &Log) -> anyhow::Result<Verdict
         .build()?;
     let served = runtime.block_on(async {
         // Before the socket has a name: from then on a signal must drain.
-        let shutdown = shutdown()?;
+        let mut shutdown = std::pin::pin!(shutdown()?);
         let hangup = signal(SignalKind::hangup())?;
-        let (listen, uids) = (&config.listen, &config.allow_uids);
-        let (was_passed, listener) = match passed.cri {
-            Some(socket) => (true, Listener::on(socket, listen, uids)?),
-            None => (false, Listener::bind(listen, uids)?),
+        let was_passed = passed.cri.is_some();
+        let listener = tokio::select! {
+            listener = listen(passed.cri, &config) => listener?,
+            () = &mut shutdown => return Ok(Verdict::Fine),
         };
-        tracing::info!(%listen, passed = was_passed, "serving");
+        tracing::info!(listen = %config.listen, passed = was_passed, "serving");
         for note in &config.notes {
             tracing::warn!("{note}");
         }
@@ -69,6 +69,19 @@ fn serve_on(passed: Passed, config: Config, log: &Log) -> anyhow::Result<Verdict
     served
 }
 
+/// Listens where the configuration says, or on the socket that was passed. Looks at the disk beside the signals: one that
+/// hangs must not hold up the end.
+async fn listen(passed: Option<PassedSocket>, config: &Config) -> anyhow::Result<Listener> {
+    let (listen, uids) = (config.listen.clone(), config.allow_uids.clone());
+    let listen = move || {
+        Ok(match passed {
+            Some(socket) => Listener::on(socket, &listen, &uids)?,
+            None => Listener::bind(&listen, &uids)?,
+        })
+    };
+    tokio::task::spawn_blocking(listen).await?
+}
+
 /// Reloads one after the other: at SIGHUP, and when the files change if the configuration says so.
 async fn reloads(switch: &Switch, log: &Log, notify: &Notify, mut hangup: Signal) -> Infallible {
     let mut watch = None;
@@ -76,7 +89,10 @@ async fn reloads(switch: &Switch, log: &Log, notify: &Notify, mut hangup: Signal
         let config = switch.live().config.clone();
         let watched = watch.is_some();
         if config.watch != watched {
-            watch = config.watch.then(|| start_watch(&config.path)).flatten();
+            watch = match config.watch {
+                true => start_watch(&config.path).await,
+                false => None,
+            };
         }
         let begun = !watched && watch.is_some();
         // What changed before the watch began is not told by it.
@@ -118,9 +134,11 @@ async fn load(path: &Path) -> Result<Config, Problems> {
     loaded.unwrap_or_else(|error| Err(Problems::of_reading(path, error)))
 }
 
-fn start_watch(path: &Path) -> Option<Watch> {
-    let watch = Watch::new(path);
-    let watch = watch.inspect_err(|error| {
+/// Begins to watch beside the calls: a disk may be slow.
+async fn start_watch(path: &Path) -> Option<Watch> {
+    let path = path.to_owned();
+    let watch = tokio::task::spawn_blocking(move || Watch::new(&path)).await;
+    let watch = watch.ok()?.inspect_err(|error| {
         let error = criswitch::backend::error_chain(error);
         tracing::error!(
             error,

@@ -9,7 +9,7 @@ use super::problem::{near, nearest};
 use super::value::{Wrong, wrong};
 
 /// The switch's modules, whose level can be set alone.
-pub const MODULES: [&str; 45] = [
+pub const MODULES: [&str; 46] = [
     "address",
     "admission",
     "adopt",
@@ -25,6 +25,7 @@ pub const MODULES: [&str; 45] = [
     "ending",
     "events",
     "fanout",
+    "file_work",
     "filter",
     "images",
     "known",

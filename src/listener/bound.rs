@@ -1,19 +1,24 @@
 //! A socket with a file of our own: it has its mode before it has a name, and nobody else's is ever taken.
 
+use std::convert::Infallible;
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
-use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+use std::{io, thread};
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixSocket};
 
 use crate::address::Address;
+use crate::dialer::connect_at_once;
 
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
+/// How long the end of a socket waits for its file to be removed.
+const REMOVAL_LIMIT: Duration = Duration::from_secs(1);
 
 /// A socket that cannot be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -70,7 +75,7 @@ pub(crate) struct Bound {
 pub(crate) struct SocketFile {
     path: PathBuf,
     /// Held as long as the socket is ours.
-    _lock: File,
+    lock: Option<File>,
 }
 
 impl Bound {
@@ -103,7 +108,10 @@ impl Bound {
         match open(&path, Mode::from_raw_mode(mode)) {
             Ok(socket) => Ok(Bound {
                 socket,
-                file: SocketFile { path, _lock: lock },
+                file: SocketFile {
+                    path,
+                    lock: Some(lock),
+                },
             }),
             Err(source) => Err(BindError::Bind { path, source }),
         }
@@ -111,9 +119,19 @@ impl Bound {
 }
 
 impl Drop for SocketFile {
+    /// Removes the file, and waits a limited time for a file system that does not answer.
     fn drop(&mut self) {
-        // What is left of it, a later start removes.
-        fs::remove_file(&self.path).ok();
+        let (path, lock) = (std::mem::take(&mut self.path), self.lock.take());
+        let (sending, removed) = sync_channel::<Infallible>(0);
+        let thread = thread::Builder::new().name("socket".to_owned());
+        let begun = thread.spawn(move || {
+            // What is left of it, a later start removes.
+            fs::remove_file(path).ok();
+            drop((lock, sending));
+        });
+        if begun.is_ok() {
+            removed.recv_timeout(REMOVAL_LIMIT).ok();
+        }
     }
 }
 
@@ -159,21 +177,11 @@ fn remove_stale(path: &Path) -> Result<(), BindError> {
     match connect_at_once(path) {
         Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(failed),
         // There are too many who wait to be accepted, so somebody listens.
-        Ok(()) | Err(Errno::AGAIN) => Err(BindError::Live {
+        Ok(_) | Err(Errno::AGAIN) => Err(BindError::Live {
             path: path.to_owned(),
         }),
         Err(error) => Err(failed(error.into())),
     }
-}
-
-/// Connects and leaves again, without waiting for an owner that does not accept.
-fn connect_at_once(path: &Path) -> Result<(), Errno> {
-    let (kind, flags) = (
-        SocketType::STREAM,
-        SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
-    );
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)
 }
 
 fn open(path: &Path, mode: Mode) -> io::Result<UnixListener> {

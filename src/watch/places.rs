@@ -2,6 +2,8 @@
 //!
 //! A place is a directory that a path leads through, or the file at its end. What has changed is never concluded from
 //! an event: it only says that it is worth to look, and whether a file is still being written.
+//!
+//! All of it looks at the file system, so none of it runs on the thread that serves calls.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -12,12 +14,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
 use super::WatchError;
 use crate::backend::error_chain;
@@ -48,13 +48,11 @@ const SAME_PATHS: ReadFlags = ReadFlags::MODIFY.union(ReadFlags::CLOSE_WRITE);
 const EVENT_BYTES: usize = 4096;
 /// How many symlinks one path may lead through; also the kernel's limit.
 const MAX_LINKS: usize = 40;
-/// The wait after events could not be read.
-const READ_PAUSE: Duration = Duration::from_secs(1);
 
 /// All of them.
 #[derive(Debug)]
 pub(super) struct Places {
-    inotify: AsyncFd<OwnedFd>,
+    inotify: Arc<OwnedFd>,
     main: PathBuf,
     /// By watch descriptor.
     watched: HashMap<i32, Place>,
@@ -70,8 +68,8 @@ struct Place {
     has_drop_ins: bool,
 }
 
-/// What inotify tells.
-struct Event {
+/// What inotify reports.
+pub(super) struct Event {
     watch: i32,
     what: ReadFlags,
     /// The entry of the directory that is watched; empty for what is watched itself.
@@ -79,41 +77,16 @@ struct Event {
 }
 
 impl Places {
-    /// The places of the configuration at `main`, an absolute path.
-    pub(super) fn new(main: &Path) -> Result<Places, WatchError> {
-        let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC);
-        let inotify = inotify.map_err(|errno| refused(errno.into()))?;
-        #[expect(
-            deprecated,
-            reason = "what replaces it is unsafe, for types that may not own their descriptor; an OwnedFd does"
-        )]
-        let inotify = AsyncFd::with_interest(inotify, Interest::READABLE);
+    /// The places of the configuration at `main`, an absolute path; `inotify` reports their changes.
+    pub(super) fn new(inotify: &Arc<OwnedFd>, main: &Path) -> Result<Places, WatchError> {
         let mut places = Places {
-            inotify: inotify.map_err(refused)?,
+            inotify: Arc::clone(inotify),
             main: main.to_owned(),
             watched: HashMap::new(),
             writing: HashSet::new(),
         };
         places.watch_all()?;
         Ok(places)
-    }
-
-    /// Returns when something has happened that may be a change. Nothing is lost if it is dropped.
-    pub(super) async fn event(&mut self) {
-        loop {
-            let events = self.inotify.async_io(Interest::READABLE, read).await;
-            let events = match events {
-                Ok(events) => events,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot read what changes of the configuration");
-                    tokio::time::sleep(READ_PAUSE).await;
-                    continue;
-                }
-            };
-            if self.note(events) {
-                return;
-            }
-        }
     }
 
     /// Whether somebody writes to one of the files.
@@ -127,7 +100,7 @@ impl Places {
     }
 
     /// Whether any of the events concerns the configuration.
-    fn note(&mut self, events: Vec<Event>) -> bool {
+    pub(super) fn note(&mut self, events: Vec<Event>) -> bool {
         let mut concerned = false;
         let mut same_paths = true;
         for event in events {
@@ -177,7 +150,7 @@ impl Places {
         for watch in before.into_keys() {
             if !self.watched.contains_key(&watch) {
                 // It fails if the place is gone, and the watch with it.
-                let _ = inotify::remove_watch(self.inotify.get_ref(), watch);
+                let _ = inotify::remove_watch(&*self.inotify, watch);
             }
         }
         let watched = &self.watched;
@@ -231,7 +204,7 @@ impl Places {
 
     /// Watches `path`, unless it is not there or may not be watched: then its parent tells when that has changed.
     fn watch(&mut self, path: &Path, events: WatchFlags) -> Result<Option<&mut Place>, WatchError> {
-        match inotify::add_watch(self.inotify.get_ref(), path, events | ALWAYS) {
+        match inotify::add_watch(&*self.inotify, path, events | ALWAYS) {
             Ok(watch) => {
                 let place = self.watched.entry(watch).or_insert_with(|| Place {
                     path: path.to_owned(),
@@ -258,8 +231,14 @@ fn parts(path: &Path) -> Vec<OsString> {
     parts.map(|part| part.as_os_str().to_owned()).collect()
 }
 
+/// A new inotify instance, whose reads do not block.
+pub(super) fn inotify() -> Result<OwnedFd, WatchError> {
+    let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC);
+    inotify.map_err(|errno| refused(errno.into()))
+}
+
 /// The events that are there; fails if there are none.
-fn read(inotify: &OwnedFd) -> io::Result<Vec<Event>> {
+pub(super) fn read(inotify: &OwnedFd) -> io::Result<Vec<Event>> {
     let mut buffer = [MaybeUninit::uninit(); EVENT_BYTES];
     let mut reader = Reader::new(inotify, &mut buffer);
     let mut events = Vec::new();
@@ -277,7 +256,7 @@ fn read(inotify: &OwnedFd) -> io::Result<Vec<Event>> {
     }
 }
 
-fn refused(source: io::Error) -> WatchError {
+pub(super) fn refused(source: io::Error) -> WatchError {
     match Errno::from_io_error(&source) {
         Some(Errno::MFILE) => WatchError::Instances { source },
         Some(Errno::NOSPC) => WatchError::Watches { source },
@@ -301,16 +280,16 @@ mod tests {
     }
 
     /// How many watches the kernel keeps for it.
-    fn watches(places: &Places) -> usize {
-        let info = format!("/proc/self/fdinfo/{}", places.inotify.as_raw_fd());
+    fn watches(inotify: &OwnedFd) -> usize {
+        let info = format!("/proc/self/fdinfo/{}", inotify.as_raw_fd());
         let info = fs::read_to_string(info).unwrap();
         info.lines()
             .filter(|line| line.starts_with("inotify"))
             .count()
     }
 
-    #[tokio::test]
-    async fn what_no_path_leads_to_any_more_is_watched_no_longer() {
+    #[test]
+    fn what_no_path_leads_to_any_more_is_watched_no_longer() {
         let folder = tempfile::tempdir().unwrap();
         let link = folder.path().join("conf.d");
         for name in ["one", "two"] {
@@ -318,11 +297,12 @@ mod tests {
             fs::write(folder.path().join(name).join("a.toml"), name).unwrap();
         }
         symlink("one", &link).unwrap();
-        let mut places = Places::new(&folder.path().join("criswitch.toml")).unwrap();
-        let before = watches(&places);
+        let inotify = Arc::new(inotify().unwrap());
+        let mut places = Places::new(&inotify, &folder.path().join("criswitch.toml")).unwrap();
+        let before = watches(&inotify);
         fs::remove_file(&link).unwrap();
         symlink("two", &link).unwrap();
-        places.event().await;
-        assert_eq!(watches(&places), before);
+        assert!(places.note(read(&inotify).unwrap()));
+        assert_eq!(watches(&inotify), before);
     }
 }

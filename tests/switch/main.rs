@@ -22,6 +22,7 @@ mod errors;
 mod events;
 mod faults;
 mod filters;
+mod full_backlog;
 mod given_up;
 mod hostile_backends;
 mod hostile_clients;

@@ -1,0 +1,63 @@
+//! Work on files beside the thread that serves calls: a disk, an automount or a network file system may block for ever.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+
+/// How long the result of such work is waited for.
+pub(crate) const FILE_LIMIT: Duration = Duration::from_secs(3);
+/// What is reported of work that takes longer.
+pub(crate) const NO_ANSWER: &str = "the file system of its socket does not answer";
+
+/// The work of one owner, one piece at a time: work that hangs takes one thread, and no further work begins before it
+/// ends.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FileWork(Arc<Mutex<()>>);
+
+impl FileWork {
+    /// The result of `work`; none if it is not there within [`FILE_LIMIT`]. Needs a tokio runtime.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let in_turn = async {
+            let turn = Arc::clone(&self.0).lock_owned().await;
+            let worked = tokio::task::spawn_blocking(move || {
+                let worked = work();
+                drop(turn);
+                worked
+            });
+            worked.await.ok()
+        };
+        tokio::time::timeout(FILE_LIMIT, in_turn).await.ok()?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{TryRecvError, channel};
+
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_hangs_is_not_waited_for_and_takes_one_thread() {
+        let files = FileWork::default();
+        let (begin, begun) = channel();
+        let (release, hang) = channel::<()>();
+        let first = begin.clone();
+        let hung = files.run(move || {
+            first.send("hung").unwrap();
+            hang.recv().unwrap();
+        });
+        assert_eq!(tokio::join!(hung, advance(FILE_LIMIT)).0, None);
+        assert_eq!(begun.recv(), Ok("hung"));
+        let further = files.run(move || begin.send("further"));
+        assert_eq!(tokio::join!(further, advance(FILE_LIMIT)).0, None);
+        assert_eq!(begun.try_recv(), Err(TryRecvError::Empty));
+        release.send(()).unwrap();
+        assert_eq!(files.run(|| "done").await, Some("done"));
+    }
+}

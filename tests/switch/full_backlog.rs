@@ -1,0 +1,39 @@
+//! A backend that accepts nobody, and whose queue of connections is full.
+
+use std::os::unix::net::UnixListener;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tonic::Code;
+
+use crate::support::{Rig, Sim};
+
+#[tokio::test]
+async fn a_backend_whose_queue_of_connections_is_full_is_down_with_that_cause() {
+    let mut crowd = Vec::new();
+    let mut full = None;
+    let rig = Rig::with_config([Sim::new("runc")], |directory| {
+        let socket = format!("{directory}/full.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let address = SocketAddrUnix::new(&*socket).unwrap();
+        loop {
+            let (kind, flags) = (SocketType::STREAM, SocketFlags::NONBLOCK);
+            let client = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).unwrap();
+            match rustix::net::connect(&client, &address) {
+                Ok(()) => crowd.push(client),
+                Err(error) => break assert_eq!(error, Errno::AGAIN),
+            }
+        }
+        full = Some(listener);
+        format!("default = 'runc'\n[handlers]\nrunc = '{directory}/runc.sock'\nfull = '{socket}'")
+    });
+    let rig = rig.await;
+    let refused = rig.try_run("full", "web").await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(
+        refused.message().contains("too many connections wait"),
+        "{refused}"
+    );
+    rig.run_pod("runc", "web").await;
+}
