@@ -8,7 +8,7 @@ use percent_encoding::percent_decode;
 use tonic::Code;
 
 use crate::reply::{GRPC_MESSAGE, GRPC_STATUS, ok_trailers};
-use crate::wire;
+use crate::{status, wire};
 
 /// A unary reply, read whole.
 #[derive(Debug)]
@@ -72,9 +72,9 @@ impl Answer {
             .map_or(&[], HeaderValue::as_bytes)
     }
 
-    /// Its `grpc-message` as it was meant, to be part of another text.
+    /// Its `grpc-message` as it was meant, cut, to be part of another text.
     pub fn plain_text(&self) -> Cow<'_, str> {
-        percent_decode(self.text()).decode_utf8_lossy()
+        status::cut(percent_decode(self.text()).decode_utf8_lossy())
     }
 
     /// Puts another `grpc-message` in the place of its own.

@@ -432,11 +432,9 @@ fn log_change(backend: &Backend, state: &State) {
     }
 }
 
-/// An error and its causes, outermost first.
+/// An error and its causes, outermost first; cut, since what HTTP/2 reports may have the peer's own words.
 pub fn error_chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
-    causes
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join(": ")
+    let causes: Vec<_> = causes.map(ToString::to_string).collect();
+    status::cut(causes.join(": ")).into_owned()
 }

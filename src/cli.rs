@@ -28,6 +28,7 @@ use clap_complete::Shell;
 use criswitch::address::Address;
 use criswitch::config::{Config, DEFAULT_LISTEN, DEFAULT_PATH, Problems};
 use running::Running;
+use terminal::Shown;
 
 /// Something failed while it ran.
 const FAILED: u8 = 1;
@@ -243,9 +244,9 @@ impl Command {
             Command::Check(check) => check.run(),
             Command::Discover(discover) => discover.run(),
             Command::Manifests(manifests) => manifests.run(),
-            Command::Routes => print(&routes::text()?),
-            Command::Completions { shell } => print(&shell::completions(shell, Cli::command())?),
-            Command::Man { folder: None } => print(&shell::page(Cli::command())?),
+            Command::Routes => print(routes::text()?),
+            Command::Completions { shell } => print(shell::completions(shell, Cli::command())?),
+            Command::Man { folder: None } => print(shell::page(Cli::command())?),
             Command::Man {
                 folder: Some(folder),
             } => shell::pages(Cli::command(), &folder).map(|()| Verdict::Fine),
@@ -281,7 +282,7 @@ impl Check {
     fn run(self) -> anyhow::Result<Verdict> {
         let config = match Config::load(&self.file.path) {
             Err(problems) if self.json => {
-                print(&check::problems_json(&problems)?)?;
+                print(check::problems_json(&problems)?)?;
                 return Err(problems.into());
             }
             loaded => loaded?,
@@ -294,7 +295,7 @@ impl Check {
         } else {
             check::text(&config, probes, node.as_ref())
         };
-        print(&text?)?;
+        print(text?)?;
         let probed = probes.is_none_or(|probes| probe::all_well(&config.table, probes));
         let looked = node.is_none_or(|node| node.all_well());
         if probed && looked {
@@ -313,7 +314,7 @@ impl Manifests {
         } else {
             manifests::yaml(&table)
         };
-        print(&text?)?;
+        print(text?)?;
         // Whoever reads the manifests does not read this.
         terminal::complain(&manifests::left_out(&table));
         Ok(Verdict::Fine)
@@ -326,12 +327,12 @@ fn socket(text: &str) -> Result<Address, String> {
 }
 
 /// Writes to standard output; a reader that has seen enough, such as `head`, is no failure.
-fn print(text: &str) -> anyhow::Result<Verdict> {
-    is_read(text).map(|_| Verdict::Fine)
+fn print(text: impl Into<Shown>) -> anyhow::Result<Verdict> {
+    is_read(&text.into()).map(|_| Verdict::Fine)
 }
 
 /// Writes to standard output; false if nobody reads there any more.
-fn is_read(text: &str) -> anyhow::Result<bool> {
+fn is_read(text: &Shown) -> anyhow::Result<bool> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),

@@ -13,6 +13,9 @@ use crate::rpc::{self, List, Merge, Row, Then};
 use crate::switch::Switch;
 use crate::wire;
 
+/// The largest `Version` of a backend, in bytes.
+const LONGEST_VERSION: usize = 64 << 10;
+
 impl Switch {
     /// Makes a new connection to `backend` ready: its pods and containers listed, its cgroup driver compared, the
     /// runtime's configuration told, its status heard.
@@ -50,6 +53,11 @@ impl Switch {
     pub(crate) async fn version(backend: &Backend, wire: &Wire) -> Result<(), Status> {
         let answer = own_call(backend, Some(wire), &rpc::VERSION, wire::frame(&[])).await?;
         let version = backend.message(&answer)?;
+        if version.len() > LONGEST_VERSION {
+            let length = version.len();
+            let cause = format!("its Version has {length} bytes, more than {LONGEST_VERSION}");
+            return Err(backend.bad_reply(&cause));
+        }
         backend.learn(|known| known.version = version);
         Ok(())
     }

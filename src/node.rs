@@ -166,9 +166,13 @@ impl Switch {
             status,
             silent: None,
         };
+        let kept = merged::without_info(&said.status);
+        let kept = kept.map_err(|fault| backend.malformed(&fault))?;
+        if let Some(cause) = merged::oversized(&kept) {
+            return Err(backend.bad_reply(&cause));
+        }
         let live = self.live();
-        let kept = merged(&live.table, slice::from_ref(&said), None)
-            .and_then(|_| merged::without_info(&said.status))
+        merged(&live.table, slice::from_ref(&said), None)
             .map_err(|fault| backend.malformed(&fault))?;
         backend.learn(|known| known.say_status(kept));
         self.adopt();

@@ -1,5 +1,6 @@
 //! Every gRPC status that the switch itself makes, and nothing else: a backend's own status is never touched here.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +25,22 @@ pub(crate) fn shown(text: &str) -> &str {
         .nth(SHOWN)
         .map_or(text.len(), |(at, _)| at);
     text.get(..end).unwrap_or_default()
+}
+
+/// The longest text of a backend, in bytes, that criswitch repeats in words of its own: errors, the log, `Status`.
+pub const LONGEST_TEXT: usize = 4 << 10;
+/// Ends a text that was cut.
+const CUT: &str = "... (cut)";
+
+/// The beginning of a text that a backend sent, marked if it is not the whole: it may be as long as a message.
+pub(crate) fn cut<'a>(text: impl Into<Cow<'a, str>>) -> Cow<'a, str> {
+    let text = text.into();
+    if text.len() <= LONGEST_TEXT {
+        return text;
+    }
+    let end = text.floor_char_boundary(LONGEST_TEXT - CUT.len());
+    let begin = text.get(..end).unwrap_or_default();
+    format!("{begin}{CUT}").into()
 }
 
 /// A path that is no RPC of the table.
@@ -147,7 +164,7 @@ pub fn untold_handler(handler: &str, backend: &str, socket: &Address) -> Status 
 
 /// A backend that cannot be reached, or that went away in the middle of a call.
 pub fn unavailable(backend: &str, socket: &Address, cause: &str) -> Status {
-    Status::unavailable(format!("backend {backend:?} ({socket}): {cause}"))
+    Status::unavailable(format!("backend {backend:?} ({socket}): {}", cut(cause)))
 }
 
 /// An id that nobody is known to own, while not every backend could be asked.
@@ -195,7 +212,7 @@ pub fn lacking(rpc: &str, backend: &str) -> Status {
 
 /// A backend that has no events, as each stream of them ends at once: with this failure, or well.
 pub(crate) fn no_events(backend: &str, socket: &Address, failure: Option<&str>) -> Status {
-    let end = failure.unwrap_or("without an error");
+    let end = cut(failure.unwrap_or("without an error"));
     Status::unimplemented(format!(
         "backend {backend:?} ({socket}): it has no events, each stream of them ends at once: {end}"
     ))
@@ -203,7 +220,7 @@ pub(crate) fn no_events(backend: &str, socket: &Address, failure: Option<&str>) 
 
 /// A backend's reply that breaks gRPC's or protobuf's rules.
 pub fn bad_reply(backend: &str, socket: &Address, cause: &str) -> Status {
-    Status::internal(format!("backend {backend:?} ({socket}): {cause}"))
+    Status::internal(format!("backend {backend:?} ({socket}): {}", cut(cause)))
 }
 
 /// Replies of backends that cannot be merged.
@@ -268,4 +285,20 @@ fn behind(message: &[u8], text: &str) -> http::HeaderValue {
     let text = utf8_percent_encode(text, MESSAGE).to_string();
     let text = [message, text.as_bytes()].concat();
     http::HeaderValue::from_bytes(&text).unwrap_or_else(|_| http::HeaderValue::from_static(""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_between_two_characters_and_only_once() {
+        assert_eq!(cut("short"), "short");
+        let longest = "x".repeat(LONGEST_TEXT);
+        assert_eq!(cut(&*longest), longest);
+        let long = "\u{20ac}".repeat(LONGEST_TEXT);
+        let once = cut(&*long);
+        assert!(once.len() <= LONGEST_TEXT && once.ends_with(CUT), "{once}");
+        assert_eq!(cut(&*once), once);
+    }
 }

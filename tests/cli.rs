@@ -42,6 +42,8 @@ mod notify;
 mod passed;
 #[path = "cli/passed_metrics.rs"]
 mod passed_metrics;
+#[path = "cli/printed.rs"]
+mod printed;
 #[path = "cli/probe.rs"]
 mod probe;
 #[path = "cli/reload.rs"]

@@ -192,7 +192,7 @@ fn failures(table: &Table, probes: &[Probe]) -> String {
     let failed = probes.filter_map(|(backend, probe)| Some((backend, probe.as_ref().err()?)));
     failed
         .map(|(backend, cause)| {
-            let cause = cause.replace(char::is_control, " ");
+            let cause = terminal::plain(cause);
             format!("backend {:?} ({}): {cause}\n", backend.name, backend.socket)
         })
         .collect()

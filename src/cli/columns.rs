@@ -6,7 +6,7 @@ use anstyle::{AnsiColor, Style};
 use tabwriter::TabWriter;
 use textwrap::core::display_width;
 
-use super::terminal;
+use super::terminal::{self, Shown};
 
 /// Between two columns.
 const GAP: usize = 2;
@@ -36,13 +36,13 @@ impl Paint {
 
 /// Rows below their header, each column as wide as its widest cell; an empty cell shows as a dash.
 ///
-/// Control characters, which a backend could put into its words, become spaces. On a terminal the words of the last
-/// column go on in the next line where they have no room, and are below their row where even one of them has none.
+/// On a terminal the words of the last column go on in the next line where they have no room, and are below their row
+/// where even one of them has none.
 pub(super) fn columns<const N: usize>(
     header: &[&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> anyhow::Result<String> {
-    painted(header, rows, |_, _| None)
+    aligned(header, rows, |_, _| None)
 }
 
 /// As [`columns`]; on a terminal the cells have the colour that `paint` gives for a column and a cell.
@@ -50,9 +50,17 @@ pub(super) fn painted<const N: usize>(
     header: &[&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
     paint: impl Fn(usize, &str) -> Option<Paint>,
+) -> anyhow::Result<Shown> {
+    aligned(header, rows, paint).map(Shown::table)
+}
+
+fn aligned<const N: usize>(
+    header: &[&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+    paint: impl Fn(usize, &str) -> Option<Paint>,
 ) -> anyhow::Result<String> {
     let colours = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let rows: Vec<[String; N]> = rows.into_iter().map(|row| row.map(plain)).collect();
+    let rows: Vec<[String; N]> = rows.into_iter().map(|row| row.map(shown)).collect();
     let room = Room::of(header, &rows);
     let cell = |(column, cell): (usize, String)| match paint(column, &cell)
         .filter(|_| colours)
@@ -153,9 +161,9 @@ impl Room {
     }
 }
 
-fn plain(cell: String) -> String {
-    match cell.replace(char::is_control, " ") {
-        empty if empty.is_empty() => "-".to_owned(),
-        cell => cell,
+fn shown(cell: String) -> String {
+    match cell.as_str() {
+        "" => "-".to_owned(),
+        cell => terminal::plain(cell),
     }
 }

@@ -121,11 +121,11 @@ impl Discover {
         let config = checked(&text)?;
         if let Some(file) = &self.write {
             write(file, &text)?;
-            print(&next(file, &config))?;
+            print(next(file, &config))?;
         } else if self.json {
-            print(&json::json(&discovered, &notes, &config, &text)?)?;
+            print(json::json(&discovered, &notes, &config, &text)?)?;
         } else {
-            print(&text)?;
+            print(text)?;
         }
         Ok(Verdict::Fine)
     }

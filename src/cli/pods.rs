@@ -28,10 +28,10 @@ impl Pods {
         let found = runtime.block_on(self.find())?;
         if self.json {
             let pods: Vec<Json> = found.iter().map(Found::json).collect();
-            print(&format!("{:#}\n", json!({ "pods": pods })))
+            print(format!("{:#}\n", json!({ "pods": pods })))
         } else {
             let header = ["HANDLER", "BACKEND", "STATE", "ID", "NAMESPACE/NAME"];
-            print(&columns(&header, found.iter().map(Found::row))?)
+            print(columns(&header, found.iter().map(Found::row))?)
         }
     }
 

@@ -24,7 +24,7 @@ impl Reload {
             .build()?;
         let outcome = runtime.block_on(reload(&self.daemon))?;
         if self.json {
-            print(&format!("{outcome:#}\n"))?;
+            print(format!("{outcome:#}\n"))?;
         } else {
             show(&outcome)?;
         }
@@ -159,5 +159,5 @@ fn show(outcome: &Json) -> anyhow::Result<()> {
     let lines = outcome.pointer("/changes/lines").and_then(Json::as_array);
     let lines = lines.into_iter().flatten().filter_map(Json::as_str);
     let text: String = lines.map(terminal::wrapped_first).collect();
-    print(&text).map(drop)
+    print(text).map(drop)
 }

@@ -17,13 +17,11 @@ use serde_json::{Map, Value as Json, json};
 use super::columns::{Paint, columns, painted};
 use super::probe::features_of;
 use super::running::{Backend, Handler, Info, Reload, Running, own_info};
-use super::{Status, Verdict, is_read, print, terminal};
+use super::terminal::{self, Shown, plain};
+use super::{Status, Verdict, is_read, print};
 
 /// Between two looks with `--watch`.
 const PERIOD: Duration = Duration::from_secs(2);
-/// Clears a terminal and begins at its top.
-const CLEAR: &str = "\x1b[2J\x1b[H";
-
 /// What was asked for.
 struct Answer {
     socket: Address,
@@ -51,14 +49,13 @@ impl Status {
                 return self.watch().await;
             }
             let answer = self.ask().await?;
-            print(&self.text(&answer)?)?;
+            print(self.text(&answer)?)?;
             Ok(verdict(&answer))
         })
     }
 
     /// As long as somebody reads it.
     async fn watch(&self) -> anyhow::Result<Verdict> {
-        let clear = terminal::width().map_or("", |_| CLEAR);
         loop {
             let asked = self.ask().await;
             let asked = match asked {
@@ -68,9 +65,9 @@ impl Status {
             };
             let text = match &asked {
                 Ok(answer) => self.text(answer)?,
-                Err(_) => String::new(),
+                Err(_) => Shown::default(),
             };
-            if !is_read(&format!("{clear}{text}"))? {
+            if !is_read(&text.alone())? {
                 return Ok(Verdict::Fine);
             }
             // It is being restarted, perhaps. Programs read only what it is.
@@ -96,13 +93,13 @@ impl Status {
         })
     }
 
-    fn text(&self, answer: &Answer) -> anyhow::Result<String> {
-        match &answer.told {
-            Told::Own(info) if self.json => Ok(format!("{:#}\n", with_pods(info, answer)?)),
-            Told::Own(info) => text(&serde_json::from_value(info.clone())?, answer),
-            Told::Foreign(who) if self.json => Ok(format!("{:#}\n", foreign_json(who, answer))),
-            Told::Foreign(who) => foreign(who, answer),
-        }
+    fn text(&self, answer: &Answer) -> anyhow::Result<Shown> {
+        Ok(match &answer.told {
+            Told::Own(info) if self.json => format!("{:#}\n", with_pods(info, answer)?).into(),
+            Told::Own(info) => text(&serde_json::from_value(info.clone())?, answer)?,
+            Told::Foreign(who) if self.json => format!("{:#}\n", foreign_json(who, answer)).into(),
+            Told::Foreign(who) => foreign(who, answer)?.into(),
+        })
     }
 }
 
@@ -139,18 +136,16 @@ fn conditions(answer: &Answer) -> impl Iterator<Item = (&str, bool, &str)> {
     })
 }
 
-fn text(info: &Info, answer: &Answer) -> anyhow::Result<String> {
-    let parts = [
-        format!("criswitch {}, process {}\n", info.version, info.pid),
-        configuration(info),
+fn text(info: &Info, answer: &Answer) -> anyhow::Result<Shown> {
+    Ok(Shown::parts([
+        format!("criswitch {}, process {}\n", info.version, info.pid).into(),
+        configuration(info).into(),
         backends(info)?,
-        places(info)?,
-        handlers(info, answer)?,
-        faults(answer),
-        needed_lines(info),
-    ];
-    let parts = parts.into_iter().filter(|part| !part.is_empty());
-    Ok(parts.collect::<Vec<_>>().join("\n"))
+        places(info)?.into(),
+        handlers(info, answer)?.into(),
+        faults(answer).into(),
+        needed_lines(info).into(),
+    ]))
 }
 
 /// The files and the last reload.
@@ -189,7 +184,7 @@ fn last_reload(last: &Reload) -> String {
     text
 }
 
-fn backends(info: &Info) -> anyhow::Result<String> {
+fn backends(info: &Info) -> anyhow::Result<Shown> {
     let rows = info.backends.iter().map(|backend| {
         let stale = backend.stale_list_age_seconds.map(Duration::from_secs);
         [
@@ -295,10 +290,10 @@ fn short_features(status: &StatusResponse, handler: &str) -> String {
 /// What is not well, in the switch's words.
 fn faults(answer: &Answer) -> String {
     let bad = conditions(answer).filter(|(_, status, _)| !status);
-    let lines = bad.map(|(kind, _, message)| format!("{kind} is false: {message}\n"));
+    let lines = bad.map(|(kind, _, message)| plain(&format!("{kind} is false: {message}")) + "\n");
     let mut text: String = lines.collect();
     if let Err(error) = &answer.pods {
-        text += &format!("pods cannot be listed: {error:#}\n");
+        text += &(plain(&format!("pods cannot be listed: {error:#}")) + "\n");
     }
     terminal::wrapped(&text)
 }
@@ -321,8 +316,7 @@ fn foreign(who: &VersionResponse, answer: &Answer) -> anyhow::Result<String> {
     let rows = conditions(answer)
         .map(|(kind, status, message)| [kind.to_owned(), status.to_string(), message.to_owned()]);
     let conditions = columns(&["CONDITION", "STATUS", "MESSAGE"], rows)?;
-    let name =
-        format!("{} {}", who.runtime_name, who.runtime_version).replace(char::is_control, " ");
+    let name = plain(&format!("{} {}", who.runtime_name, who.runtime_version));
     let who = match name.trim() {
         "" => "another runtime",
         name => name,

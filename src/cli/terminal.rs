@@ -1,5 +1,8 @@
 //! The width that people have, and words made to fit it. What is piped stays as it is, a line for a thing.
+//!
+//! Names and messages of backends are among what is printed: only a [`Shown`] is, which has no control characters.
 
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 
@@ -8,6 +11,66 @@ use textwrap::{Options, WordSplitter};
 
 /// Of a terminal that does not say.
 const USUAL: usize = 80;
+
+/// Clears a terminal and begins at its top.
+const CLEAR: &str = "\x1b[2J\x1b[H";
+
+/// Text that a terminal shows and does not obey: without control characters but line ends, tabs and colours of ours.
+#[derive(Default)]
+pub(super) struct Shown(String);
+
+impl From<&str> for Shown {
+    /// Control characters become escapes that JSON and TOML have too.
+    fn from(text: &str) -> Shown {
+        let mut shown = String::with_capacity(text.len());
+        for character in text.chars() {
+            match character {
+                '\n' | '\t' => shown.push(character),
+                // To a text in memory this never fails.
+                control if control.is_control() => {
+                    write!(shown, "\\u{:04x}", u32::from(control)).ok();
+                }
+                other => shown.push(other),
+            }
+        }
+        Shown(shown)
+    }
+}
+
+impl From<String> for Shown {
+    fn from(text: String) -> Shown {
+        text.as_str().into()
+    }
+}
+
+impl Shown {
+    /// A table whose cells were made [`plain`], and then had colours.
+    pub(super) fn table(text: String) -> Shown {
+        Shown(text)
+    }
+
+    /// Those that have any text, an empty line between two.
+    pub(super) fn parts<const N: usize>(parts: [Shown; N]) -> Shown {
+        let parts = parts.into_iter().map(|part| part.0);
+        let parts: Vec<_> = parts.filter(|part| !part.is_empty()).collect();
+        Shown(parts.join("\n"))
+    }
+
+    /// The same, on a terminal in the place of what it shows.
+    pub(super) fn alone(self) -> Shown {
+        let clear = width().map_or("", |_| CLEAR);
+        Shown(format!("{clear}{}", self.0))
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+/// A text that is a part of a line: its line ends and tabs are spaces, other control characters are escapes.
+pub(super) fn plain(text: &str) -> String {
+    Shown::from(text.replace(char::is_whitespace, " ")).0
+}
 
 /// How many columns standard output has; none if it is no terminal.
 pub(super) fn width() -> Option<usize> {
@@ -44,7 +107,7 @@ pub(super) fn wrapped_first(text: &str) -> String {
 /// Writes lines to standard error, in the same way.
 pub(super) fn complain(text: &str) {
     let stderr = io::stderr();
-    let text = fitting(text, width_of(&stderr));
+    let text = Shown::from(fitting(text, width_of(&stderr)));
     // Nobody is left who could be told.
     stderr.lock().write_all(text.as_bytes()).ok();
 }

@@ -9,6 +9,7 @@ use super::{BACKENDS_READY, NEEDED, Said};
 use crate::config::Table;
 use crate::listing::WRONG_CGROUP_DRIVER;
 use crate::merge;
+use crate::status;
 use crate::wire::{self, Malformed};
 
 // `StatusResponse`.
@@ -17,8 +18,16 @@ const INFO: u32 = 2;
 const HANDLERS: u32 = 3;
 const FEATURES: u32 = 4;
 
+/// The largest `Status` of a backend, in bytes without info.
+const LONGEST_STATUS: usize = 64 << 10;
+/// The largest handler in it; the most that its features may take.
+const LONGEST_PART: usize = 1 << 10;
+/// The bytes of faults that `BackendsReady` has, apart from the first fault.
+const LONGEST_FAULTS: usize = 16 << 10;
+
 /// The node's `StatusResponse`: that of the first of `said`, which speaks for the node, with the table's handlers, the
-/// features that all have which new pods may come to, a condition for all of them, and `info` as the switch's own entry.
+/// features that all have which new pods may come to, a condition for all of them, and `info` as the switch's own entry;
+/// without one, none of the backend's.
 ///
 /// # Errors
 /// If one cannot be read, which then cannot be read alone either.
@@ -26,7 +35,11 @@ pub fn merged(table: &Table, said: &[Said], info: Option<&Json>) -> Result<Bytes
     let Some(default) = said.first() else {
         return Ok(Bytes::new());
     };
-    let mut out = without(&default.status, &[HANDLERS, FEATURES])?;
+    let replaced = match info {
+        Some(_) => &[HANDLERS, FEATURES][..],
+        None => &[HANDLERS, FEATURES, INFO],
+    };
+    let mut out = without(&default.status, replaced)?;
     let mut status = BytesMut::new();
     wire::put_bytes(&mut status, 1, &backends_ready(said)?);
     wire::put_bytes(&mut out, CONDITIONS, &status);
@@ -90,10 +103,11 @@ fn faults(said: &Said, default: &Said) -> Result<Vec<String>, Malformed> {
     if let Some(silent) = &said.silent {
         faults.push(silent.message().to_owned());
     } else {
-        for condition in conditions(&said.status)? {
-            if !condition.status && NEEDED.contains(&condition.kind.as_ref()) {
-                let Condition { kind, message, .. } = condition;
-                faults.push(format!("{place}: {kind} is false: {message}"));
+        let conditions = conditions(&said.status)?;
+        for needed in NEEDED {
+            let unmet = |found: &&Condition<'_>| found.kind == needed && !found.status;
+            if let Some(unmet) = conditions.iter().find(unmet) {
+                faults.push(format!("{place}: {needed} is false: {}", unmet.message));
             }
         }
     }
@@ -126,8 +140,22 @@ fn backends_ready(said: &[Said]) -> Result<Bytes, Malformed> {
     }
     Ok(match all.as_slice() {
         [] => condition(BACKENDS_READY, None),
-        all => condition(BACKENDS_READY, Some(("BackendNotReady", &all.join("; ")))),
+        all => condition(BACKENDS_READY, Some(("BackendNotReady", &joined(all)))),
     })
+}
+
+/// The first faults, and how many more there are.
+fn joined(faults: &[String]) -> String {
+    let mut text = String::new();
+    for (index, fault) in faults.iter().enumerate() {
+        if index > 0 && text.len() + fault.len() > LONGEST_FAULTS {
+            return format!("{text}; {} more", faults.len() - index);
+        }
+        let separator = if index > 0 { "; " } else { "" };
+        text += separator;
+        text += fault;
+    }
+    text
 }
 
 /// A `RuntimeCondition` that is true, or false for a reason and with a message.
@@ -161,6 +189,32 @@ pub(super) fn unready(status: &[u8], message: &str) -> Bytes {
 /// If it cannot be read.
 pub(super) fn without_info(status: &[u8]) -> Result<Bytes, Malformed> {
     without(status, &[INFO]).map(BytesMut::freeze)
+}
+
+/// What of `status`, which has no info, is larger than a runtime can need: it would be in every `Status` of the node, a
+/// handler once for each of its rows.
+pub(super) fn oversized(status: &[u8]) -> Option<String> {
+    let sizes = |number| {
+        let fields = wire::fields(status).flatten();
+        let fields = fields.filter(move |field| field.number == number);
+        fields.map(|field| field.raw.len())
+    };
+    let sizes = [
+        ("its Status without info", status.len(), LONGEST_STATUS),
+        (
+            "a handler in its Status",
+            sizes(HANDLERS).max().unwrap_or_default(),
+            LONGEST_PART,
+        ),
+        (
+            "the features in its Status",
+            sizes(FEATURES).sum(),
+            LONGEST_PART,
+        ),
+    ];
+    let mut oversized = sizes.into_iter().filter(|(_, size, limit)| size > limit);
+    let (what, size, limit) = oversized.next()?;
+    Some(format!("{what} has {size} bytes, more than {limit}"))
 }
 
 /// A `RuntimeHandler` for each row of the table and one, without a name, for the default row; by name.
@@ -207,9 +261,10 @@ fn without(message: &[u8], numbers: &[u32]) -> Result<BytesMut, Malformed> {
     Ok(out)
 }
 
-/// Text that is shown and never compared; a backend need not have checked that it is UTF-8.
+/// Text that is shown, cut; a backend need not have checked that it is UTF-8.
 pub(super) fn text(message: &[u8], number: u32) -> Result<Cow<'_, str>, Malformed> {
-    Ok(String::from_utf8_lossy(wire::bytes(message, &[number])?))
+    let text = String::from_utf8_lossy(wire::bytes(message, &[number])?);
+    Ok(status::cut(text))
 }
 
 fn string_entry(key: &str, value: &str) -> Bytes {

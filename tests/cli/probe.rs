@@ -335,7 +335,7 @@ async fn what_is_not_ready_is_shown_with_its_reason_on_one_line() {
 
             BACKEND  CONDITION     STATUS  WHY
             runc     RuntimeReady  true    -
-            runc     NetworkReady  false   NetworkPluginNotReady cni plugin  [31mnot initialized
+            runc     NetworkReady  false   NetworkPluginNotReady cni plugin \u001b[31mnot initialized
         "#]],
     )
     .await;

@@ -35,6 +35,7 @@ mod lacking;
 mod lists;
 mod logged;
 mod long_pulls;
+mod long_texts;
 mod lost_events;
 mod lost_probes;
 mod many_ids;

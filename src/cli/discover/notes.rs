@@ -7,6 +7,7 @@ use criswitch::node::NEEDED;
 use super::Discovered;
 use super::plan::{Fate, Plan, Planned};
 use crate::cli::check::driver_name;
+use crate::cli::terminal;
 
 /// The most urgent ones first.
 pub(super) fn notes(discovered: &Discovered) -> Vec<String> {
@@ -18,8 +19,7 @@ pub(super) fn notes(discovered: &Discovered) -> Vec<String> {
     notes.extend(silent(discovered));
     notes.extend(own(discovered));
     notes.extend(lost_features(plan));
-    let plain = |note: String| note.replace(char::is_control, " ");
-    notes.into_iter().map(plain).collect()
+    notes.iter().map(|note| terminal::plain(note)).collect()
 }
 
 fn other_drivers(plan: &Plan) -> Vec<String> {

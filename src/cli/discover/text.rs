@@ -10,6 +10,7 @@ use toml::Value;
 use super::Discovered;
 use super::plan::{Fate, Plan, Planned, Row};
 use crate::cli::check::driver_name;
+use crate::cli::terminal;
 
 /// Of a terminal.
 const WIDTH: usize = 80;
@@ -188,7 +189,7 @@ fn wrapped(text: &str, first: &str, further: &str) -> String {
         .subsequent_indent(further)
         .break_words(false)
         .word_splitter(WordSplitter::NoHyphenation);
-    textwrap::fill(&text.replace(char::is_control, " "), options) + "\n"
+    textwrap::fill(&terminal::plain(text), options) + "\n"
 }
 
 fn quoted(text: &(impl fmt::Display + ?Sized)) -> String {
