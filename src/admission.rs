@@ -19,7 +19,32 @@ const ROOT: u32 = 0;
 pub(crate) struct Admission {
     uids: Vec<u32>,
     connections: Arc<Semaphore>,
-    log: LogLimit,
+    turned_away: LogLimit,
+    closed: LogLimit,
+}
+
+/// A client's place among the connections, for as long as this is kept.
+#[derive(Debug)]
+pub(crate) struct Place {
+    peer: Peer,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Who is at the other end of a connection, if the kernel knows.
+#[derive(Clone, Copy, Debug)]
+struct Peer {
+    uid: Option<u32>,
+    pid: Option<i32>,
+}
+
+impl Peer {
+    fn of(cred: &io::Result<UCred>) -> Peer {
+        let cred = cred.as_ref().ok();
+        Peer {
+            uid: cred.map(UCred::uid),
+            pid: cred.and_then(UCred::pid),
+        }
+    }
 }
 
 impl Admission {
@@ -29,7 +54,8 @@ impl Admission {
         Admission {
             uids: [&[ROOT, own], allowed].concat(),
             connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
-            log: LogLimit::default(),
+            turned_away: LogLimit::default(),
+            closed: LogLimit::default(),
         }
     }
 
@@ -37,33 +63,41 @@ impl Admission {
     ///
     /// # Errors
     /// Why a client gets none; there is a log line too.
-    pub(crate) fn admit(&self, client: &UnixStream) -> Result<OwnedSemaphorePermit, Reason> {
-        let cred = client.peer_cred();
-        if !self.may(&cred) {
-            self.turn_away(&cred, "its user may not connect; see `allow_uids`");
+    pub(crate) fn admit(&self, client: &UnixStream) -> Result<Place, Reason> {
+        let peer = Peer::of(&client.peer_cred());
+        if !peer.uid.is_some_and(|uid| self.uids.contains(&uid)) {
+            self.turn_away(peer, "its user may not connect; see `allow_uids`");
             return Err(Reason::User);
         }
-        let place = Arc::clone(&self.connections).try_acquire_owned();
-        place.map_err(|_| {
-            self.turn_away(&cred, "there are too many connections");
+        let permit = Arc::clone(&self.connections).try_acquire_owned();
+        let permit = permit.map_err(|_| {
+            self.turn_away(peer, "there are too many connections");
             Reason::Connections
-        })
+        })?;
+        let _permit = permit;
+        Ok(Place { peer, _permit })
     }
 
-    fn may(&self, cred: &io::Result<UCred>) -> bool {
-        cred.as_ref()
-            .is_ok_and(|cred| self.uids.contains(&cred.uid()))
-    }
-
-    fn turn_away(&self, cred: &io::Result<UCred>, cause: &str) {
-        // Clients must not be able to fill the log.
-        let Some(omitted) = self.log.line() else {
+    fn turn_away(&self, Peer { uid, pid }: Peer, cause: &str) {
+        let Some(omitted) = self.turned_away.line() else {
             return;
         };
-        let cred = cred.as_ref().ok();
-        let (uid, pid) = (cred.map(UCred::uid), cred.and_then(UCred::pid));
         let limit = MAX_CONNECTIONS;
         tracing::warn!(uid, pid, limit, omitted, "a client is turned away: {cause}");
+    }
+
+    /// Logs that the connection of a client that had been let in is closed.
+    pub(crate) fn cut_off(&self, place: &Place, cause: &str) {
+        let Some(omitted) = self.closed.line() else {
+            return;
+        };
+        let Peer { uid, pid } = place.peer;
+        tracing::warn!(
+            uid,
+            pid,
+            omitted,
+            "a client's connection is closed: {cause}"
+        );
     }
 }
 

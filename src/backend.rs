@@ -31,14 +31,17 @@ use crate::memory::Memory;
 use crate::owners::BackendId;
 use crate::rpc::List;
 use crate::status;
+use crate::switch::MAX_CALLS;
 use crate::wire::Malformed;
 
 /// Header lists up to this size pass, both ways: a 16 KiB `grpc-message` must.
 pub const MAX_HEADERS: u32 = 1 << 20;
-/// What one stream may have under way unread, in bytes.
-pub const STREAM_WINDOW: u32 = 1 << 20;
-/// What all streams of a connection may have: HTTP/2's largest, so that one unread stream never holds up another.
-pub const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+/// What one stream may have under way unread, in bytes. A stream that its client does not read holds that much here, so
+/// it is reserved for each.
+pub const STREAM_WINDOW: u32 = 1 << 16;
+/// What all streams of a connection may have: as much as all calls together, so that unread streams never hold up
+/// another. h2 derives from it how many tiny frames it keeps unread, so it is no larger than that.
+pub const CONNECTION_WINDOW: u32 = STREAM_WINDOW * MAX_CALLS as u32;
 /// Calls that are sent to a backend that is proven to hang, without an answer to any. One that its client has given up
 /// takes 4 kB until the backend reads again: HTTP/2 has to tell it of the call and of its end.
 const MOST_UNANSWERED: usize = 256;
@@ -58,8 +61,10 @@ pub struct Backend {
     pub socket: Address,
     /// The largest reply, in bytes, that is read.
     pub max_message: usize,
-    /// What its replies that are read take.
+    /// What its replies to clients take.
     pub memory: Memory,
+    /// What its answers to criswitch's own questions take: clients have no part in it.
+    pub own: Memory,
     /// What its events take that somebody who listens has not read yet.
     pub events: Memory,
     /// Calls of clients that went to it alone and have ended.
@@ -117,7 +122,8 @@ impl Backend {
             socket: config.socket.clone(),
             max_message,
             memory: Memory::for_messages(max_message),
-            events: Memory::for_unread(max_message),
+            own: Memory::for_messages(max_message),
+            events: Memory::for_events(max_message),
             calls: Ended::default(),
             dialer,
             files: FileWork::default(),

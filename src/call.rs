@@ -11,6 +11,7 @@ use tonic::{Code, Status};
 use crate::answer::Answer;
 use crate::backend::Backend;
 use crate::live::Live;
+use crate::memory::Memory;
 use crate::reply::{self, Reply};
 use crate::rpc::Row;
 use crate::{status, wire};
@@ -26,6 +27,8 @@ pub(crate) struct Call {
     pub body: Bytes,
     /// The table that it began with, and ends with.
     pub live: Arc<Live>,
+    /// Where its reply counts until its client has read it.
+    pub unread: Memory,
 }
 
 impl Call {

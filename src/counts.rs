@@ -44,11 +44,13 @@ pub enum Reason {
     Unfinished,
     /// A reply, or events, for which there was no room beside what the client leaves unread.
     Unread,
+    /// A connection that left the most replies unread when others needed room for theirs.
+    Slow,
 }
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Reason; 10] = [
+    pub const ALL: [Reason; 11] = [
         Reason::User,
         Reason::Connections,
         Reason::Calls,
@@ -59,6 +61,7 @@ impl Reason {
         Reason::Memory,
         Reason::Unfinished,
         Reason::Unread,
+        Reason::Slow,
     ];
 
     /// As the metric's label has it.
@@ -74,6 +77,7 @@ impl Reason {
             Reason::Memory => "memory",
             Reason::Unfinished => "unfinished",
             Reason::Unread => "unread",
+            Reason::Slow => "slow",
         }
     }
 }

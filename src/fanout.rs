@@ -7,8 +7,10 @@ use futures_util::future::join_all;
 use tonic::{Code, Status};
 
 use crate::answer::Answer;
-use crate::backend::Backend;
+use crate::backend::{Backend, STREAM_WINDOW};
 use crate::call::{Call, Failed, named};
+use crate::counts::Reason;
+use crate::memory::Held;
 use crate::reply::{self, Reply};
 use crate::rpc::{Lacking, List, Merge, Row, Then};
 use crate::switch::Switch;
@@ -77,10 +79,17 @@ impl Switch {
             (Merge::Status, _) => self.status(&call).await,
             (Merge::UpdateRuntimeConfig, _) => self.update_runtime_config(&call, &backends).await,
             (Merge::Events, _) => Ok(self.events()),
-            (Merge::Interleave(_), [only]) if alone && !self.live().renames(only.id) => {
-                only.patiently(self.send(&call, only, None)).await
+            (Merge::Interleave(instead), _) => {
+                // What backends have sent and the client has not read yet waits in the streams' windows.
+                let windows = self.windows(&call, backends.len())?;
+                let reply = match backends.as_slice() {
+                    [only] if alone && !self.live().renames(only.id) => {
+                        only.patiently(self.send(&call, only, None)).await?
+                    }
+                    _ => self.interleave(&call, backends, instead),
+                };
+                Ok(reply::holding(reply, windows))
             }
-            (Merge::Interleave(instead), _) => Ok(self.interleave(&call, backends, instead)),
             (_, [only]) if alone => only.patiently(self.send(&call, only, None)).await,
             (Merge::RuntimeConfig, _) => self.runtime_config(&call, &backends).await,
             (Merge::Concat(..), _) => self.merged(&call, &backends, |all| Ok(all.to_vec())).await,
@@ -93,6 +102,16 @@ impl Switch {
                 self.merged(&call, &backends, images).await
             }
         }
+    }
+
+    /// Room for what so many streams hold that are not read.
+    fn windows(&self, call: &Call, streams: usize) -> Result<Held, Status> {
+        let mut held = call.unread.held();
+        if held.grow(streams * STREAM_WINDOW as usize).is_err() {
+            self.counts.refuse(Reason::Unread);
+            return Err(status::unread_replies(call.row.name, call.unread.limit()));
+        }
+        Ok(held)
     }
 
     /// Sends `call` to `backends` at once and reads every reply, however long that takes one that does not hang.

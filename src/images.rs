@@ -239,9 +239,8 @@ impl Switch {
         let body = wire::frame(&wire::with_string(&[], REFERENCE, image));
         let ask = Call {
             row: &rpc::IMAGE_STATUS,
-            headers: call.headers.clone(),
             body,
-            live: Arc::clone(&call.live),
+            ..call.clone()
         };
         let result = backend
             .ask(ask.row, &ask.reading_headers(), ask.body.clone())

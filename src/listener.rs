@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 use crate::address::Address;
 use crate::admission::Admission;
 use crate::backend::{CONNECTION_WINDOW, MAX_HEADERS, STREAM_WINDOW, error_chain};
+use crate::counts::Reason;
 use crate::log_limit::LogLimit;
 use crate::memory::Memory;
 use crate::switch::Switch;
@@ -38,11 +39,19 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a client that was accepted has at the end for its first byte, and for reading how its calls ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
+/// Why a connection is closed: as it is counted, and as it is logged.
+type Closed = (Reason, &'static str);
+
+const SLOW: Closed = (
+    Reason::Slow,
+    "it leaves more replies unread than any other, and there is no room left for theirs",
+);
+
 /// A socket that is listened on.
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
-    admission: Admission,
+    admission: Arc<Admission>,
     /// None of a socket that was passed.
     file: Option<SocketFile>,
 }
@@ -58,7 +67,7 @@ impl Listener {
         let Bound { socket, file } = Bound::at(address, others(allow_uids))?;
         Ok(Listener {
             socket,
-            admission: Admission::new(allow_uids),
+            admission: Arc::new(Admission::new(allow_uids)),
             file: Some(file),
         })
     }
@@ -78,7 +87,7 @@ impl Listener {
         socket.set_nonblocking(true)?;
         Ok(Listener {
             socket: UnixListener::from_std(socket)?,
-            admission: Admission::new(allow_uids),
+            admission: Arc::new(Admission::new(allow_uids)),
             file: None,
         })
     }
@@ -103,9 +112,13 @@ impl Listener {
                         }
                     };
                     let (watcher, serving) = (graceful.watcher(), serving.subscribe());
-                    let talk = converse(stream, Arc::clone(&switch), watcher, serving);
+                    let (switch, admission) = (Arc::clone(&switch), Arc::clone(&self.admission));
                     connections.spawn(async move {
-                        talk.await;
+                        let counts = Arc::clone(&switch.counts);
+                        if let Err((reason, cause)) = converse(stream, switch, watcher, serving).await {
+                            counts.refuse(reason);
+                            admission.cut_off(&place.0, cause);
+                        }
                         drop(place);
                     });
                 }
@@ -183,21 +196,30 @@ async fn accept(socket: &UnixListener, failing: &mut Failing) -> UnixStream {
 }
 
 /// Serves one client until it goes, or until what it has in flight at the end is done.
+///
+/// # Errors
+/// Why its connection has to be closed.
 async fn converse(
     stream: UnixStream,
     switch: Arc<Switch>,
     watcher: Watcher,
     serving: watch::Receiver<()>,
-) {
+) -> Result<(), Closed> {
     tokio::select! {
-        spoke = first_byte(&stream) => if spoke.is_err() { return },
+        spoke = first_byte(&stream) => if spoke.is_err() { return Ok(()) },
         // hyper's shutdown waits for the handshake, which a client that says nothing never makes.
-        () = last_chance(serving) => return,
+        () = last_chance(serving) => return Ok(()),
     }
-    if let Err(error) = watcher.watch(connection(stream, switch)).await {
+    let unread = switch.unread.share();
+    let ended = tokio::select! {
+        ended = watcher.watch(connection(stream, switch, unread.clone())) => ended,
+        () = unread.lost() => return Err(SLOW),
+    };
+    if let Err(error) = ended {
         let cause = error_chain(&error);
         tracing::debug!(cause, "a client's connection broke");
     }
+    Ok(())
 }
 
 /// Ends a while after the end has begun. One that was accepted just before and finds its connection closed, rather than
@@ -219,10 +241,11 @@ async fn first_byte(stream: &UnixStream) -> io::Result<()> {
 /// A client's connection; it has to be polled to its end.
 pub type Connection<I, S> = http2::Connection<TokioIo<I>, S, TokioExecutor>;
 
-/// Serves `switch` to one client, over a socket or, in tests, a pipe in memory.
+/// Serves `switch` to one client, over a socket or, in tests, a pipe in memory; its replies count in `unread`.
 pub fn connection<I: AsyncRead + AsyncWrite + Unpin>(
     stream: I,
     switch: Arc<Switch>,
+    unread: Memory,
 ) -> Connection<
     I,
     impl hyper::service::Service<
@@ -232,7 +255,6 @@ pub fn connection<I: AsyncRead + AsyncWrite + Unpin>(
         Future: Send,
     >,
 > {
-    let unread = Memory::for_unread(switch.max_message);
     let service = service_fn(move |request| {
         // Moved into another future it would be there twice, once for each call in flight.
         Arc::clone(&switch).serve(request, unread.clone()).map(Ok)

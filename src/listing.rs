@@ -2,12 +2,11 @@
 
 use std::sync::{Arc, PoisonError};
 
-use bytes::Bytes;
 use futures_util::future::join_all;
 use tonic::{Code, Status};
 
 use crate::answer::Answer;
-use crate::backend::{Backend, Wire, own_headers};
+use crate::backend::{Backend, Wire};
 use crate::call::Failed;
 use crate::rpc::{self, List, Merge, Row, Then};
 use crate::switch::Switch;
@@ -51,7 +50,9 @@ impl Switch {
     /// # Errors
     /// Its status.
     pub(crate) async fn version(backend: &Backend, wire: &Wire) -> Result<(), Status> {
-        let answer = own_call(backend, Some(wire), &rpc::VERSION, wire::frame(&[])).await?;
+        let answer = backend
+            .ask_own(Some(wire), &rpc::VERSION, wire::frame(&[]))
+            .await?;
         let version = backend.message(&answer)?;
         if version.len() > LONGEST_VERSION {
             let length = version.len();
@@ -89,7 +90,7 @@ impl Switch {
             (Then::Learn(list), _) => self.list_kind(*list, row, backend, Some(wire)).await?,
             (_, Some(Merge::Status)) => self.first_status(backend, wire).await.unwrap_or_default(),
             _ => {
-                let asked = own_call(backend, Some(wire), row, wire::frame(&[])).await;
+                let asked = backend.ask_own(Some(wire), row, wire::frame(&[])).await;
                 said(asked.map(drop).map_err(Failed::from))?;
             }
         }
@@ -99,7 +100,9 @@ impl Switch {
     /// Asks a backend for its status, so that it has a last word when a client's question is answered
     /// late, and so that handlers of its are known before pods may come.
     async fn first_status(&self, backend: &Arc<Backend>, wire: &Wire) -> Result<(), Status> {
-        let answer = own_call(backend, Some(wire), &rpc::STATUS, wire::frame(&[])).await?;
+        let answer = backend
+            .ask_own(Some(wire), &rpc::STATUS, wire::frame(&[]))
+            .await?;
         self.keep_status(backend, backend.message(&answer)?)?;
         Ok(())
     }
@@ -110,7 +113,9 @@ impl Switch {
     /// Its status.
     pub(crate) async fn list_images(&self, backend: &Backend, wire: &Wire) -> Result<(), Status> {
         let asked = self.asked();
-        let answer = own_call(backend, Some(wire), &rpc::LIST_IMAGES, wire::frame(&[])).await?;
+        let answer = backend
+            .ask_own(Some(wire), &rpc::LIST_IMAGES, wire::frame(&[]))
+            .await?;
         if answer.code() != Code::Unimplemented {
             self.keep_whole(List::Images, backend, &backend.message(&answer)?, asked);
         }
@@ -148,7 +153,7 @@ impl Switch {
         let config = config.unwrap_or_else(PoisonError::into_inner).clone();
         let Some(config) = config else { return Ok(()) };
         let row = &rpc::UPDATE_RUNTIME_CONFIG;
-        let answer = own_call(backend, Some(wire), row, config).await?;
+        let answer = backend.ask_own(Some(wire), row, config).await?;
         if !matches!(answer.code(), Code::Ok | Code::Unimplemented) {
             let text = &*answer.plain_text();
             tracing::warn!(backend = %backend.name(), text, "it refuses the runtime configuration");
@@ -192,7 +197,7 @@ impl Switch {
         wire: Option<&Wire>,
     ) -> Result<(), Status> {
         let asked = self.asked();
-        let answer = own_call(backend, wire, row, wire::frame(&[])).await?;
+        let answer = backend.ask_own(wire, row, wire::frame(&[])).await?;
         let message = backend.message(&answer)?;
         self.learn_list(list, backend, &message, asked)?;
         self.keep_whole(list, backend, &message, asked);
@@ -216,7 +221,9 @@ pub(crate) fn cgroup_driver(backend: &Backend, answer: &Answer) -> Result<u64, S
 /// The cgroup driver that a backend tells of; none where it has no opinion, or none that can be read: its pods are
 /// served all the same.
 async fn told_cgroup_driver(backend: &Backend, wire: &Wire) -> Option<u64> {
-    let answer = own_call(backend, Some(wire), &rpc::RUNTIME_CONFIG, wire::frame(&[])).await;
+    let answer = backend
+        .ask_own(Some(wire), &rpc::RUNTIME_CONFIG, wire::frame(&[]))
+        .await;
     let driver = match answer {
         Ok(answer) if answer.code() != Code::Ok => return None,
         Ok(answer) => cgroup_driver(backend, &answer),
@@ -230,18 +237,4 @@ async fn told_cgroup_driver(backend: &Backend, wire: &Wire) -> Option<u64> {
         tracing::warn!(backend = %backend.name(), cause, "its cgroup driver cannot be read");
     }
     driver.ok()
-}
-
-/// A call of the switch's own, over `wire` while the backend is not ready.
-async fn own_call(
-    backend: &Backend,
-    wire: Option<&Wire>,
-    row: &'static Row,
-    body: Bytes,
-) -> Result<Answer, Status> {
-    let headers = own_headers();
-    match wire {
-        Some(wire) => backend.ask_over(wire.clone(), row, &headers, body).await,
-        None => backend.ask(row, &headers, body).await,
-    }
 }

@@ -1,7 +1,11 @@
 //! The bytes of messages that are held at once, counted as long as any part of them lives.
 //!
-//! Requests have one memory, each backend's replies another, its events a third and each connection's unread replies a
-//! fourth, so that neither clients nor a backend take it from anybody else. A body is never read without being counted here.
+//! Requests have one memory. Each backend has three: for replies to clients, for answers to criswitch's own questions,
+//! and for events. Replies that clients have not read yet count in one more memory, of which each connection has a share
+//! ([`Shares`]). So clients and backends take no memory from each other, and clients take none that criswitch needs for
+//! itself. A body is never read without being counted here.
+
+mod shares;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,22 +18,38 @@ use http_body_util::BodyExt;
 use crate::backend::error_chain;
 use crate::wire;
 
+use shares::Share;
+pub use shares::Shares;
+
 /// What one memory holds at least, in bytes: 500 replies with 1000 containers each.
 const LEAST: usize = 128 << 20;
 /// How many of the largest messages it holds at least.
 const MESSAGES: usize = 8;
-/// Into how many shares one memory goes: what one connection may have of it in replies that it leaves unread.
-const SHARES: usize = 4;
+/// Which part of such a memory one backend's unread events may take.
+const EVENTS_PART: usize = 4;
 /// How much room is made at once for a message of which the first piece has come: longer ones may never come whole.
 const MOST_RESERVED: usize = 1 << 20;
 /// What a header takes beside its text, about.
 const PER_HEADER: usize = 64;
 
+/// The most bytes that all memories together hold for so many backends: of requests, of replies that clients have not
+/// read, and of each backend replies, answers to criswitch's own questions, and events. The unit's limits follow from it.
+pub fn most(max_message: usize, backends: usize) -> usize {
+    let messages = Memory::for_messages(max_message).limit();
+    let events = Memory::for_events(max_message).limit();
+    messages + Shares::for_unread(max_message).limit() + backends * (2 * messages + events)
+}
+
 /// A limit on bytes that are held, and how many there are.
 #[derive(Clone, Debug)]
-pub struct Memory {
-    used: Arc<AtomicUsize>,
+pub struct Memory(Arc<Room>);
+
+#[derive(Debug)]
+struct Room {
+    used: AtomicUsize,
     limit: usize,
+    /// What it is a share of, if it is one.
+    share: Option<Share>,
 }
 
 /// A part of a [`Memory`] that is in use until this is dropped.
@@ -65,27 +85,57 @@ impl Memory {
         Memory::of(max_message.saturating_mul(MESSAGES).max(LEAST))
     }
 
-    /// What one connection's unread replies may take, so that there is room for the others' in every backend's; and what
-    /// one backend's unread events may.
-    pub fn for_unread(max_message: usize) -> Memory {
-        Memory::of(Memory::for_messages(max_message).limit / SHARES)
+    /// Room for one backend's events that a subscriber has not read.
+    pub fn for_events(max_message: usize) -> Memory {
+        Memory::of(Memory::for_messages(max_message).limit() / EVENTS_PART)
     }
 
     /// The most that it holds.
     pub fn limit(&self) -> usize {
-        self.limit
+        self.0.limit
     }
 
     fn of(limit: usize) -> Memory {
-        Memory {
-            used: Arc::default(),
-            limit,
-        }
+        Memory::new(limit, None)
+    }
+
+    fn new(limit: usize, share: Option<Share>) -> Memory {
+        let used = AtomicUsize::new(0);
+        Memory(Arc::new(Room { used, limit, share }))
     }
 
     /// How many bytes are held.
     pub fn used(&self) -> usize {
-        self.used.load(Ordering::Relaxed)
+        self.0.used.load(Ordering::Relaxed)
+    }
+
+    fn take(&self, bytes: usize) -> Result<(), Unread> {
+        let before = self.used();
+        self.add(bytes)?;
+        let Some(share) = &self.0.share else {
+            return Ok(());
+        };
+        share
+            .take(self, before, bytes)
+            .inspect_err(|_| self.subtract(bytes))
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.subtract(bytes);
+        if let Some(share) = &self.0.share {
+            share.give_back(bytes);
+        }
+    }
+
+    fn add(&self, bytes: usize) -> Result<(), Unread> {
+        let limit = self.limit();
+        let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit);
+        let added = (self.0.used).fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
+        added.map(drop).map_err(|_| Unread::NoMemory(limit))
+    }
+
+    fn subtract(&self, bytes: usize) {
+        self.0.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// A part that holds nothing yet.
@@ -142,11 +192,7 @@ impl Held {
     /// # Errors
     /// [`Unread::NoMemory`]; nothing is added then.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Unread> {
-        let limit = self.memory.limit;
-        let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit);
-        let used = &self.memory.used;
-        used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
-            .map_err(|_| Unread::NoMemory(limit))?;
+        self.memory.take(bytes)?;
         self.bytes += bytes;
         Ok(())
     }
@@ -170,7 +216,7 @@ impl Held {
     pub fn keep(&mut self, bytes: usize) {
         let less = self.bytes.saturating_sub(bytes);
         self.bytes -= less;
-        self.memory.used.fetch_sub(less, Ordering::Relaxed);
+        self.memory.give_back(less);
     }
 }
 
@@ -344,19 +390,15 @@ mod tests {
     }
 
     #[test]
-    fn one_connection_has_room_for_a_largest_message_and_takes_nobody_elses() {
+    fn events_have_room_for_a_largest_message() {
         for max_message in [1, 16 << 20, 1 << 30] {
-            let (all, one) = (
-                Memory::for_messages(max_message),
-                Memory::for_unread(max_message),
-            );
-            assert!(one.limit > max_message && one.limit < all.limit);
+            assert!(Memory::for_events(max_message).limit() > max_message);
         }
     }
 
     #[test]
     fn several_of_the_largest_messages_fit() {
-        assert_eq!(Memory::for_messages(1).limit, LEAST);
-        assert_eq!(Memory::for_messages(1 << 30).limit, MESSAGES << 30);
+        assert_eq!(Memory::for_messages(1).limit(), LEAST);
+        assert_eq!(Memory::for_messages(1 << 30).limit(), MESSAGES << 30);
     }
 }

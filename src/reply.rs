@@ -19,7 +19,7 @@ use crate::backend::Backend;
 use crate::counts::{Counts, Reason};
 use crate::ending::Cut;
 use crate::memory::Memory;
-use crate::rpc::List;
+use crate::rpc::{List, Log, Row};
 use crate::telemetry::CallLog;
 use crate::{status, wire};
 use bodies::{Counted, Holding, Passed, Watched, Whole};
@@ -28,6 +28,9 @@ use bodies::{Counted, Holding, Passed, Watched, Whole};
 pub type Reply = http::Response<Body>;
 /// Its body.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// How long a reply to a call that changes something may be, in bytes, so that it is never rejected for want of room.
+const SMALL_CHANGE: usize = 4096;
 
 /// The header and trailer that ends every call.
 pub const GRPC_STATUS: &str = "grpc-status";
@@ -125,23 +128,20 @@ pub(crate) fn watched(reply: Reply, mut log: CallLog, cut: Cut) -> Reply {
     reply.map(|inner| Watched { inner, log, cut }.boxed_unsync())
 }
 
-/// `reply`, which counts in the memory of its client's connection until it is sent; if there is none, it is refused, or
-/// ended where that shows.
-pub(crate) fn counted(
-    reply: Reply,
-    rpc: &'static str,
-    unread: &Memory,
-    counts: &Arc<Counts>,
-) -> Reply {
+/// `reply`, which counts in `unread`, the share of its client's connection, until it is sent. If there is no room for
+/// it, it is rejected, or ended where that shows.
+pub(crate) fn counted(reply: Reply, row: &Row, unread: &Memory, counts: &Arc<Counts>) -> Reply {
     if reply.body().is_end_stream() {
         return reply;
     }
+    let rpc = row.name;
     let mut held = unread.held();
-    let there = reply.body().size_hint().lower();
-    if held
-        .grow(usize::try_from(there).unwrap_or(usize::MAX))
-        .is_err()
-    {
+    let there = usize::try_from(reply.body().size_hint().lower()).unwrap_or(usize::MAX);
+    if held.grow(there).is_err() {
+        // A change that was made must be reported.
+        if row.log == Log::Change && there <= SMALL_CHANGE {
+            return reply;
+        }
         counts.refuse(Reason::Unread);
         return of_status(&status::unread_replies(rpc, unread.limit()));
     }

@@ -92,7 +92,7 @@ pub fn no_memory_for_reply(backend: &str, socket: &Address, limit: usize) -> Sta
 /// A reply for which there is no memory beside those that the same connection leaves unread.
 pub fn unread_replies(rpc: &str, limit: usize) -> Status {
     Status::resource_exhausted(format!(
-        "{rpc}: unread replies take all the memory that there is for those of one connection ({limit} bytes)"
+        "{rpc}: the unread replies of this connection take all its memory ({limit} bytes); read them first"
     ))
 }
 

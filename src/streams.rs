@@ -18,7 +18,7 @@ use crate::backend::{Backend, error_chain, own_headers};
 use crate::call::{Call, Failed, named};
 use crate::fanout::Share;
 use crate::learn::{Asked, asks_for_all};
-use crate::memory::{Held, Unread};
+use crate::memory::{Held, Memory, Unread};
 use crate::reply::{self, Reply};
 use crate::rpc::{Row, Then};
 use crate::switch::Switch;
@@ -36,7 +36,8 @@ impl Switch {
         let having = Arc::new(AtomicUsize::new(backends.len()));
         let feeds = backends.into_iter().map(|backend| {
             let feed = Feed {
-                read: backend.memory.held(),
+                unlearned: backend.memory.limit(),
+                whole: Whole::Kept(BytesMut::new(), call.unread.held()),
                 switch: Arc::clone(self),
                 call: call.clone(),
                 backend,
@@ -44,7 +45,6 @@ impl Switch {
                 asked: self.asked(),
                 having: Arc::clone(&having),
                 messages: None,
-                whole: Whole::Kept(BytesMut::new()),
             };
             stream::try_unfold(feed, Feed::next).boxed()
         });
@@ -56,16 +56,8 @@ impl Switch {
     /// # Errors
     /// How it ends otherwise.
     pub(crate) async fn drain(&self, backend: &Backend, row: &'static Row) -> Result<(), Failed> {
-        let call = Call {
-            row,
-            headers: own_headers(),
-            body: wire::frame(&[]),
-            live: self.live(),
-        };
-        let mut messages = Messages::open(backend, &call).await?;
-        // It would keep its table for as long as the stream lasts.
-        drop(call);
-        let limit = backend.memory.limit();
+        let mut messages = Messages::open_own(backend, row).await?;
+        let limit = backend.own.limit();
         let mut left = limit;
         while let Some(message) = messages.next(backend).await? {
             let bytes = wire::FRAME_HEADER + message.len();
@@ -106,16 +98,16 @@ struct Feed {
     having: Arc<AtomicUsize>,
     /// `None` until the first message is there.
     messages: Option<Messages>,
-    /// What was learned from, all of it: a list without end must not fill the owners.
-    read: Held,
+    /// How many bytes more may be learned from: a list without end must not fill the owners.
+    unlearned: usize,
     whole: Whole,
 }
 
 /// The messages of a backend so far.
 enum Whole {
-    /// To be its last known list when they are all there.
-    Kept(BytesMut),
-    /// Too many to be kept.
+    /// To be its last known list when they are all there. Until then they are its client's, which may read slowly.
+    Kept(BytesMut, Held),
+    /// Too many to be kept, or kept too long by a client that reads slowly.
     TooLong,
     /// What stands in for them.
     NotItsOwn,
@@ -208,8 +200,9 @@ impl Feed {
             }
             _ => return Ok(message),
         };
-        let read = self.read.grow(message.len());
-        read.map_err(|unread| self.backend.unread(&unread))?;
+        let left = self.unlearned.checked_sub(message.len());
+        let limit = self.backend.memory.limit();
+        self.unlearned = left.ok_or_else(|| self.backend.unread(&Unread::NoMemory(limit)))?;
         self.whole.add(&message, self.backend.max_message);
         let changed = self
             .switch
@@ -226,9 +219,12 @@ impl Feed {
             return;
         }
         match std::mem::replace(&mut self.whole, Whole::NotItsOwn) {
-            Whole::Kept(message) => {
-                let read = std::mem::replace(&mut self.read, self.backend.memory.held());
-                let message = read.with(message.freeze());
+            Whole::Kept(message, _) => {
+                let mut held = self.backend.memory.held();
+                if held.grow(message.len()).is_err() {
+                    return self.switch.settle(list, &self.backend, self.asked);
+                }
+                let message = held.with(message.freeze());
                 self.switch
                     .keep_whole(list, &self.backend, &message, self.asked);
             }
@@ -240,13 +236,14 @@ impl Feed {
 
 impl Whole {
     fn add(&mut self, message: &Bytes, limit: usize) {
-        match self {
-            Whole::Kept(kept) if kept.len() + message.len() <= limit => {
-                kept.extend_from_slice(message);
-            }
-            Whole::Kept(_) => *self = Whole::TooLong,
-            Whole::TooLong | Whole::NotItsOwn => {}
+        let Whole::Kept(kept, held) = self else {
+            return;
+        };
+        if kept.len() + message.len() > limit || held.grow(message.len()).is_err() {
+            *self = Whole::TooLong;
+            return;
         }
+        kept.extend_from_slice(message);
     }
 }
 
@@ -261,18 +258,29 @@ pub(crate) struct Messages {
 }
 
 impl Messages {
-    pub(crate) async fn open(backend: &Backend, call: &Call) -> Result<Messages, Status> {
-        let (head, body) = backend
-            .call(call.row, &call.reading_headers(), call.body.clone())
-            .await?
-            .into_parts();
-        Ok(Messages {
+    /// The messages that answer `call`.
+    async fn open(backend: &Backend, call: &Call) -> Result<Messages, Status> {
+        let headers = &call.reading_headers();
+        let response = backend.call(call.row, headers, call.body.clone()).await?;
+        Ok(Messages::of(response, &backend.memory))
+    }
+
+    /// The messages that answer a call of criswitch's own.
+    pub(crate) async fn open_own(backend: &Backend, row: &Row) -> Result<Messages, Status> {
+        let response = backend.call(row, &own_headers(), wire::frame(&[])).await?;
+        Ok(Messages::of(response, &backend.own))
+    }
+
+    /// A message of which only a part is there counts in `memory`.
+    fn of(response: http::Response<Incoming>, memory: &Memory) -> Messages {
+        let (head, body) = response.into_parts();
+        Messages {
             head,
             body: Some(body),
             buffer: BytesMut::new(),
-            held: backend.memory.held(),
+            held: memory.held(),
             trailers: None,
-        })
+        }
     }
 
     /// A stream that has come to a good end.

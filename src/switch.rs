@@ -28,13 +28,13 @@ use crate::images::LastAnswers;
 use crate::learn::{Asked, pod_names};
 use crate::live::Live;
 use crate::log_queue::LogQueue;
-use crate::memory::{Memory, Unread};
+use crate::memory::{Memory, Shares, Unread};
 use crate::owners::{BackendId, Owners};
 use crate::question::Question;
 use crate::reload::Reloads;
 use crate::reply::{self, Reply};
 use crate::route::Target;
-use crate::rpc::{self, Goes, ImageRule, Kind, Log, Merge, Row, Then, Unknown};
+use crate::rpc::{self, Goes, ImageRule, Kind, Merge, Row, Then, Unknown};
 use crate::telemetry::CallLog;
 use crate::{status, wire};
 
@@ -79,6 +79,8 @@ pub struct Switch {
     calls: Arc<Semaphore>,
     /// What the requests in flight take.
     pub memory: Memory,
+    /// What the replies take that clients have not read yet.
+    pub unread: Shares,
 }
 
 impl Switch {
@@ -98,6 +100,7 @@ impl Switch {
             owners: Mutex::default(),
             calls: Arc::new(Semaphore::new(MAX_CALLS)),
             memory: Memory::for_messages(max_message),
+            unread: Shares::for_unread(max_message),
             reloads: Mutex::new(Reloads::new(config.table.backends.len())),
             live: watch::Sender::new(Arc::new(Live::first(config, |row| {
                 Backend::new(row, max_message, dialer.clone())
@@ -137,18 +140,14 @@ impl Switch {
             timeout.map(|timeout| (log.started() + timeout, status::deadline(row.name, timeout)));
         let mut cut = self.ending.cut(row.name, deadline);
         let answered = {
-            let mut answer = pin!(self.answer(row, request, &log));
+            let mut answer = pin!(self.answer(row, request, &unread, &log));
             tokio::select! {
                 biased;
                 answered = log.doing(answer.as_mut()) => answered.unwrap_or_else(Failed::into_reply),
                 status = &mut cut => reply::of_status(&status),
             }
         };
-        let answered = match row.log {
-            // What was changed must be told, and takes little.
-            Log::Change => answered,
-            Log::Read | Log::Poll => reply::counted(answered, row.name, &unread, &self.counts),
-        };
+        let answered = reply::counted(answered, row, &unread, &self.counts);
         let reply = reply::watched(answered, log, cut);
         reply::holding(reply, place)
     }
@@ -157,9 +156,10 @@ impl Switch {
         self: &Arc<Self>,
         row: &'static Row,
         request: http::Request<Incoming>,
+        unread: &Memory,
         log: &CallLog,
     ) -> Result<Reply, Failed> {
-        let call = self.read(row, request).await?;
+        let call = self.read(row, request, unread).await?;
         log.received(call.body.len());
         let live = Arc::clone(&call.live);
         self.started(&call).await;
@@ -208,13 +208,14 @@ impl Switch {
         &self,
         row: &'static Row,
         request: http::Request<Incoming>,
+        unread: &Memory,
     ) -> Result<Call, Status> {
         let (head, body) = request.into_parts();
         let limit = self.max_message.saturating_add(wire::FRAME_HEADER);
         let read = self.memory.read(&head.headers, body, limit);
         let body = match tokio::time::timeout(REQUEST_LIMIT, read).await {
             Ok(Ok(whole)) => whole.body,
-            Ok(Err(unread)) => return Err(self.unread(row, &unread)),
+            Ok(Err(why)) => return Err(self.no_request(row, &why)),
             Err(_) => {
                 self.counts.refuse(Reason::Unfinished);
                 return Err(status::unfinished_request(row.name, REQUEST_LIMIT));
@@ -226,11 +227,12 @@ impl Switch {
             headers: head.headers,
             body,
             live: self.live(),
+            unread: unread.clone(),
         })
     }
 
-    fn unread(&self, row: &Row, unread: &Unread) -> Status {
-        match unread {
+    fn no_request(&self, row: &Row, why: &Unread) -> Status {
+        match why {
             Unread::TooLarge => {
                 self.counts.refuse(Reason::Size);
                 status::request_too_large(row.name, self.max_message)
@@ -324,17 +326,25 @@ impl Switch {
         of: Option<(Kind, &str)>,
     ) -> Result<Reply, Failed> {
         if !self.must_read(call.row, backend.id) {
-            let response = backend
-                .call(call.row, &call.headers, call.body.clone())
-                .await?;
-            let list = match call.row.then {
-                Then::Learn(list) => Some(list),
-                _ => None,
-            };
-            return Ok(reply::passed(response, Arc::clone(backend), list));
+            return self.pass_as_it_is(call, backend).await;
         }
         let (asked, answer) = (self.asked(), self.ask(call, backend, None).await?);
         self.learned(call, backend, of, asked, answer)
+    }
+
+    /// Sends a call whose reply nobody here looks into. One message is read whole, so that it counts; a stream may be
+    /// longer than anybody may hold.
+    async fn pass_as_it_is(&self, call: &Call, backend: &Arc<Backend>) -> Result<Reply, Failed> {
+        let (row, headers, body) = (call.row, &call.headers, call.body.clone());
+        if !row.streams() {
+            return Ok(reply::of_answer(backend.ask(row, headers, body).await?));
+        }
+        let response = backend.call(row, headers, body).await?;
+        let list = match row.then {
+            Then::Learn(list) => Some(list),
+            _ => None,
+        };
+        Ok(reply::passed(response, Arc::clone(backend), list))
     }
 
     /// Sends a call whose reply is learned from, over `wire` if there is one already.

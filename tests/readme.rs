@@ -66,6 +66,27 @@ fn the_tables_of_rpcs_and_metrics_in_the_readme_are_the_switchs_own() {
     assert_between("metrics", &families());
 }
 
+/// The unit's `name` in MiB.
+fn unit_mib(name: &str) -> usize {
+    let unit = include_str!("../systemd/criswitch.service");
+    let value = unit
+        .lines()
+        .find_map(|line| line.strip_prefix(name))
+        .unwrap();
+    value.strip_suffix('M').unwrap().parse().unwrap()
+}
+
+#[test]
+fn the_units_limits_of_memory_are_what_all_limits_add_up_to_and_a_quarter_more() {
+    let default = criswitch::config::Key::MaxMessage.default_text().unwrap();
+    assert_eq!(default, "16MiB");
+    let most = criswitch::memory::most(16 << 20, 4) >> 20;
+    assert_eq!(unit_mib("MemoryHigh="), most);
+    assert_eq!(unit_mib("MemoryMax="), most + most / 4);
+    let said = format!("add up to {most} MiB for four backends");
+    assert!(readme().contains(&said), "{said}");
+}
+
 #[test]
 fn every_file_that_the_readme_links_to_exists() {
     let readme = readme();

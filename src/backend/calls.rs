@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 
 use super::{Backend, Wire, error_chain};
 use crate::answer::Answer;
-use crate::memory::{Unread, Whole};
+use crate::memory::{Memory, Unread, Whole};
 use crate::rpc::Row;
 use crate::{status, wire};
 
@@ -78,7 +78,7 @@ impl Backend {
         Ok(answer)
     }
 
-    /// As [`Backend::ask`], over a connection that is not ready yet.
+    /// As [`Backend::ask`], over a connection that there is already.
     ///
     /// # Errors
     /// As [`Backend::ask`].
@@ -89,11 +89,43 @@ impl Backend {
         headers: &HeaderMap,
         body: Bytes,
     ) -> Result<Answer, Status> {
+        self.read_over(wire, row, headers, body, &self.memory).await
+    }
+
+    /// Asks a question of criswitch's own, over `wire` while the backend is not ready. The answer takes none of the memory
+    /// that replies to clients take.
+    ///
+    /// # Errors
+    /// As [`Backend::ask`].
+    pub async fn ask_own(
+        &self,
+        wire: Option<&Wire>,
+        row: &Row,
+        body: Bytes,
+    ) -> Result<Answer, Status> {
+        let headers = own_headers();
+        if let Some(wire) = wire {
+            let wire = wire.clone();
+            return self.read_over(wire, row, &headers, body, &self.own).await;
+        }
+        let wire = self.wire().await?;
+        let answer = self.read_over(wire, row, &headers, body, &self.own).await?;
+        self.is_heard();
+        Ok(answer)
+    }
+
+    async fn read_over(
+        &self,
+        wire: Wire,
+        row: &Row,
+        headers: &HeaderMap,
+        body: Bytes,
+        memory: &Memory,
+    ) -> Result<Answer, Status> {
         let changing = self.changing(row);
         let (head, body) = self.call_over(wire, row, headers, body).await?.into_parts();
         let limit = self.max_message.saturating_add(wire::FRAME_HEADER);
-        let Whole { body, trailers } = self
-            .memory
+        let Whole { body, trailers } = memory
             .read(&head.headers, body, limit)
             .await
             .map_err(|unread| self.unread(&unread))?;

@@ -11,8 +11,8 @@ use tonic::{Code, Status};
 use super::before::{Before, known_pods};
 use super::ends::{Ends, Opened};
 use super::made::{DELETED, NOT_READY, STARTED, STOPPED, event};
-use crate::backend::{Backend, own_headers};
-use crate::call::{Call, Failed};
+use crate::backend::Backend;
+use crate::call::Failed;
 use crate::link::State;
 use crate::memory::Unread;
 use crate::rpc::{self, EVENT_CONTAINERS, EVENT_HANDLER, EVENT_ID, EVENT_POD, EVENT_POD_UID, Kind};
@@ -153,16 +153,7 @@ async fn tell_events(
     backend: &Arc<Backend>,
     asked: &Asked,
 ) -> Result<(), Failed> {
-    let (headers, body) = (own_headers(), wire::frame(&[]));
-    let call = Call {
-        row: &rpc::EVENTS,
-        headers,
-        body,
-        live: switch.live(),
-    };
-    let mut messages = Messages::open(backend, &call).await?;
-    // It would keep its table, and all that was in that, for as long as the stream lasts.
-    drop(call);
+    let mut messages = Messages::open_own(backend, &rpc::EVENTS).await?;
     while let Some(message) = messages.next(backend).await? {
         if is_about_another(switch, backend, &message) {
             backend.drops(1);
@@ -312,6 +303,6 @@ async fn state_of(switch: &Switch, backend: &Backend, id: &str) -> Result<Bytes,
 
 async fn ask_id(backend: &Backend, row: &'static rpc::Row, id: &str) -> Result<Bytes, Status> {
     let body = wire::frame(&wire::with_string(&[], &[1], id));
-    let answer = backend.ask(row, &own_headers(), body).await?;
+    let answer = backend.ask_own(None, row, body).await?;
     backend.message(&answer)
 }

@@ -92,8 +92,12 @@ pub const FAMILIES: &[Family] = &[
     gauge("criswitch_request_held_bytes", &[], "Bytes of requests that are held now.", |seen, out| {
         out.add(&[], seen.switch.memory.used() as f64);
     }),
+    gauge("criswitch_unread_reply_bytes", &[],
+        "Bytes of replies that clients have not read yet, and that streams may hold unread.", |seen, out| {
+            out.add(&[], seen.switch.unread.used() as f64);
+        }),
     counter("criswitch_refusals_total", &["reason"],
-        "What the switch refused by itself: clients, requests, calls, replies to who leaves others unread.", |seen, out| {
+        "Connections, requests, calls and replies that criswitch rejected itself, by reason.", |seen, out| {
             for reason in Reason::ALL {
                 out.add(&[reason.name()], seen.switch.counts.refused(reason) as f64);
             }
@@ -131,7 +135,7 @@ pub const FAMILIES: &[Family] = &[
         }
     }),
     gauge("criswitch_backend_held_bytes", BACKEND,
-        "Bytes of the backend's replies, last known lists and unread events that are held now.", |seen, out| {
+        "Bytes of the backend's replies, cached lists and unread events that are held now.", |seen, out| {
             each(seen, out, |backend| backend.held as f64);
         }),
     gauge("criswitch_owned", &["backend", "kind"], "Pods and containers that the backend owns.", |seen, out| {

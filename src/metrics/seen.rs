@@ -73,7 +73,7 @@ impl Seen<'_> {
                     known: backend.known(),
                     pods,
                     containers,
-                    held: backend.memory.used() + backend.events.used(),
+                    held: backend.memory.used() + backend.own.used() + backend.events.used(),
                     calls: sorted(backend.calls.all()),
                 }
             })

@@ -3,8 +3,8 @@
 use criswitch::cri;
 use prost::encoding;
 
-use crate::page::{rig, until};
-use crate::support::{Rig, Sim};
+use crate::page::{Page, rig, until};
+use crate::support::{Rig, Sim, frame_raw};
 
 const MIB: usize = 1 << 20;
 /// What the one item of each list is made to take.
@@ -53,6 +53,22 @@ async fn the_bytes_held_of_a_backend_have_its_last_lists_once_and_no_more() {
         list_all(&rig).await;
         until_one_of_each_is_held(&rig, false).await;
     }
-    let page = crate::page::Page::of(&rig).await;
+    let page = Page::of(&rig).await;
     assert_eq!(page.backend("criswitch_lists_stood_in_total", "kata"), 30.0);
+}
+
+#[tokio::test]
+async fn the_bytes_that_clients_have_not_read_are_those_of_replies_under_way() {
+    let rig = rig("", [Sim::new("runc"), Sim::new("kata")]).await;
+    let mut unknown = Vec::new();
+    encoding::bytes::encode(100, &vec![0; 3 * MIB], &mut unknown);
+    rig.sim("kata").append_raw("ListContainers", unknown);
+    let unread = |page: &Page| page.value("criswitch_unread_reply_bytes", &[]) as usize;
+    let client = (*rig).raw().await;
+    // More than HTTP/2 sends ahead.
+    let path = "/runtime.v1.RuntimeService/ListContainers";
+    let reply = client.begin(path, &[], frame_raw(b"")).await.unwrap();
+    until(&rig, |page| unread(page) >= 3 * MIB).await;
+    drop(reply);
+    until(&rig, |page| unread(page) == 0).await;
 }

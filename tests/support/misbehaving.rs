@@ -16,6 +16,7 @@ mod odd_driver;
 mod odd_ids;
 mod too_large;
 mod trailers_only;
+mod unfinished;
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -54,6 +55,7 @@ pub use odd_driver::odd_driver;
 pub use odd_ids::{ODD_IDS, long_ids, odd_ids};
 pub use too_large::too_large;
 pub use trailers_only::{fine_without_a_message, refused_in_headers};
+pub use unfinished::unfinished;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 pub type Reply = Response<Body>;

@@ -102,6 +102,12 @@ impl Rig {
         running.switch.counts.refused(reason)
     }
 
+    /// How many bytes of replies clients have not read yet.
+    pub fn unread(&self) -> usize {
+        let running = self.switch.as_ref().expect("a switch that runs");
+        running.switch.unread.used()
+    }
+
     /// Another configuration for the switch that runs.
     pub fn reload(&self, text: impl FnOnce(&str) -> String) -> Outcome {
         self.configure(text);

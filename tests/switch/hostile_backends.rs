@@ -6,6 +6,7 @@ use criswitch::cri;
 use criswitch::switch::MAX_CALLS;
 use http_body_util::BodyExt;
 use prost::Message;
+use tokio::task::JoinSet;
 use tonic::Code;
 
 use crate::calls::{narrowed_to, path, send, text_of};
@@ -135,6 +136,30 @@ async fn lists_without_end_leave_no_memory_used_behind() {
     beside.others_are_unharmed().await;
 }
 
+/// The kubelet stops a pod that no backend has: all are asked for their pods then.
+#[tokio::test]
+async fn criswitchs_own_questions_have_memory_when_replies_to_clients_take_all_of_theirs() {
+    let beside = beside(unfinished).await;
+    let request = frame(&cri::ContainerStatusRequest {
+        container_id: CONTAINER.to_owned(),
+        verbose: false,
+    });
+    let client = (*beside.rig).raw().await;
+    let mut begun = JoinSet::new();
+    for _ in 0..10 {
+        let (client, request) = (client.clone(), request.clone());
+        begun.spawn(async move { client.call(&path("ContainerStatus"), &[], request).await });
+    }
+    // Eight have room.
+    for _ in 0..2 {
+        let reply = begun.join_next().await.unwrap().unwrap();
+        assert!(text_of(&reply).contains("all the memory"), "{reply:?}");
+    }
+    let unknown = beside.rig.stop_pod("unknown").await;
+    assert!(unknown.is_ok(), "{unknown:?}");
+    beside.others_are_unharmed().await;
+}
+
 #[tokio::test]
 async fn a_streamed_list_without_end_is_ended() {
     let beside = beside(endless).await;
@@ -183,14 +208,12 @@ async fn a_reply_under_way_counts_as_a_call_in_flight() {
     // Fewer than one connection may have, and together all that there may be.
     let clients = [0; 4].map(|_| crate::support::Client::raw(&beside.rig));
     let clients = futures_util::future::join_all(clients).await;
-    let calls = clients.iter().cycle().take(MAX_CALLS);
-    let calls = calls.map(|client| client.begin(&path, &[], request.clone()));
-    let begun = futures_util::future::join_all(calls).await;
-    let refused = list(&beside.rig).await;
-    assert!(
-        text_of(&refused).contains("in flight already"),
-        "{refused:?}"
-    );
+    let mut begun = JoinSet::new();
+    for client in clients.iter().cycle().take(MAX_CALLS) {
+        let (client, path, request) = (client.clone(), path.clone(), request.clone());
+        begun.spawn(async move { client.begin(&path, &[], request).await });
+    }
+    until(async || text_of(&list(&beside.rig).await).contains("in flight already")).await;
     drop(begun);
     until(async || list(&beside.rig).await.code() == Code::Ok).await;
 }

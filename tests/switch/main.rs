@@ -60,6 +60,7 @@ mod silent_images;
 mod simulated_runtime;
 mod sizes;
 mod slow_backends;
+mod slow_clients;
 mod socket;
 mod stale_images;
 mod stale_lists;

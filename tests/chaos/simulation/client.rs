@@ -65,7 +65,11 @@ impl Client {
         tasks: &mut JoinSet<()>,
     ) -> Client {
         let (ours, theirs) = tokio::io::duplex(PIPE);
-        let served = graceful.watch(listener::connection(theirs, Arc::clone(switch)));
+        let served = graceful.watch(listener::connection(
+            theirs,
+            Arc::clone(switch),
+            switch.unread.share(),
+        ));
         tasks.spawn(async move {
             served.await.ok();
         });

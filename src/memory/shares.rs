@@ -1,0 +1,218 @@
+//! A memory that connections share. When it is full, the connection that holds most loses its share.
+//!
+//! A reply waits here until its client has read it. A client that reads holds little, so a client that does not read
+//! takes memory from itself alone.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tokio::sync::Notify;
+
+use super::{Memory, Room, Unread};
+
+/// Which part of a backend's memory for replies all unread replies together may take. The rest stays free for replies
+/// that are read.
+const ALL: usize = 2;
+/// Which part of it the unread replies of one connection may take.
+const ONE: usize = 4;
+
+/// The memory for replies that clients have not read yet.
+#[derive(Clone, Debug)]
+pub struct Shares(Arc<Whole>);
+
+#[derive(Debug)]
+struct Whole {
+    all: Memory,
+    /// The most that one share holds.
+    one: usize,
+    shares: Mutex<Vec<Weak<Room>>>,
+}
+
+/// What makes a [`Memory`] a share.
+#[derive(Debug)]
+pub(super) struct Share {
+    of: Shares,
+    /// The share is lost: nothing that it holds counts in the whole any more.
+    lost: AtomicBool,
+    loses: Notify,
+}
+
+impl Shares {
+    /// Room for unread replies of at most `max_message` bytes each.
+    pub fn for_unread(max_message: usize) -> Shares {
+        let replies = Memory::for_messages(max_message).limit();
+        Shares::of(replies / ALL, replies / ONE)
+    }
+
+    fn of(all: usize, one: usize) -> Shares {
+        let (all, shares) = (Memory::of(all), Mutex::default());
+        Shares(Arc::new(Whole { all, one, shares }))
+    }
+
+    /// The share of a new connection.
+    pub fn share(&self) -> Memory {
+        let share = Share {
+            of: self.clone(),
+            lost: AtomicBool::new(false),
+            loses: Notify::new(),
+        };
+        let memory = Memory::new(self.0.one, Some(share));
+        let mut shares = self.0.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        shares.retain(|room| room.strong_count() > 0);
+        shares.push(Arc::downgrade(&memory.0));
+        memory
+    }
+
+    /// How many bytes all shares hold.
+    pub fn used(&self) -> usize {
+        self.0.all.used()
+    }
+
+    /// The most that they hold.
+    pub fn limit(&self) -> usize {
+        self.0.all.limit()
+    }
+
+    /// Takes the largest share away, if it is another one than `mine` and holds more than `than`. Its connection is closed
+    /// for that; what it holds is given back then, and counts as given back already.
+    fn take_away(&self, mine: &Memory, than: usize) -> bool {
+        let shares = self.0.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        let rooms = shares.iter().filter_map(Weak::upgrade).map(Memory);
+        let others = rooms.filter(|one| !Arc::ptr_eq(&one.0, &mine.0) && !one.is_lost());
+        let larger = others.filter(|one| one.used() > than);
+        let Some(largest) = larger.max_by_key(Memory::used) else {
+            return false;
+        };
+        if let Some(share) = &largest.0.share {
+            share.lost.store(true, Ordering::Relaxed);
+            share.loses.notify_one();
+            self.0.all.subtract(largest.used());
+        }
+        true
+    }
+}
+
+impl Share {
+    /// Takes `bytes` of the whole for `mine`, the share that this is, which held `used`; from larger shares if need be.
+    pub(super) fn take(&self, mine: &Memory, used: usize, bytes: usize) -> Result<(), Unread> {
+        loop {
+            if self.is_lost() {
+                return Err(Unread::NoMemory(self.of.0.one));
+            }
+            match self.of.0.all.add(bytes) {
+                Err(_) if self.of.take_away(mine, used) => {}
+                taken => return taken,
+            }
+        }
+    }
+
+    pub(super) fn give_back(&self, bytes: usize) {
+        if !self.is_lost() {
+            self.of.0.all.subtract(bytes);
+        }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+}
+
+impl Memory {
+    /// Waits until this share is taken away; for ever if it is none.
+    pub(crate) async fn lost(&self) {
+        match &self.0.share {
+            Some(share) => share.loses.notified().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.0.share.as_ref().is_some_and(Share::is_lost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::super::Held;
+    use super::*;
+
+    fn held(share: &Memory, bytes: usize) -> Result<Held, Unread> {
+        let mut held = share.held();
+        held.grow(bytes)?;
+        Ok(held)
+    }
+
+    fn is_told(share: &Memory) -> bool {
+        share.lost().now_or_never().is_some()
+    }
+
+    #[test]
+    fn one_share_has_room_for_a_largest_message_and_all_of_them_leave_room_for_several() {
+        for max_message in [1, 16 << 20, 1 << 30] {
+            let replies = Memory::for_messages(max_message).limit();
+            let unread = Shares::for_unread(max_message);
+            assert!(unread.share().limit() > max_message);
+            assert!(unread.share().limit() < unread.limit());
+            assert!(replies - unread.limit() >= 4 * max_message);
+        }
+    }
+
+    #[test]
+    fn a_share_is_limited_and_gives_back_to_the_whole() {
+        let whole = Shares::of(100, 50);
+        let share = whole.share();
+        let one = held(&share, 50).unwrap();
+        assert_eq!(held(&share, 1).unwrap_err(), Unread::NoMemory(50));
+        assert_eq!(whole.used(), 50);
+        drop(one);
+        assert_eq!((whole.used(), share.used()), (0, 0));
+    }
+
+    #[test]
+    fn when_all_is_taken_the_largest_share_is_taken_away() {
+        let whole = Shares::of(100, 50);
+        let [large, small, reads] = [(); 3].map(|()| whole.share());
+        let first = held(&large, 50).unwrap();
+        let second = held(&small, 40).unwrap();
+        let third = held(&reads, 20).unwrap();
+        assert!(is_told(&large) && !is_told(&small) && !is_told(&reads));
+        assert_eq!(whole.used(), 60);
+        // The one that lost its share gets nothing more, and gives nothing back twice.
+        assert!(held(&large, 1).is_err());
+        drop(first);
+        assert_eq!(whole.used(), 60);
+        drop((second, third));
+        assert_eq!(whole.used(), 0);
+    }
+
+    #[test]
+    fn a_share_takes_nothing_from_smaller_ones() {
+        let whole = Shares::of(100, 50);
+        let shares = [(); 3].map(|()| whole.share());
+        let all: Vec<_> = shares.iter().map(|one| held(one, 33).unwrap()).collect();
+        assert_eq!(held(&shares[0], 10).unwrap_err(), Unread::NoMemory(100));
+        assert!(!shares.iter().any(is_told));
+        assert_eq!((whole.used(), shares[0].used()), (99, 33));
+        // One that holds nothing takes from several, if it needs that.
+        let reads = whole.share();
+        assert!(held(&reads, 50).is_ok());
+        assert_eq!(shares.iter().filter(|one| is_told(one)).count(), 2);
+        drop(all);
+        assert_eq!(whole.used(), 0);
+    }
+
+    #[test]
+    fn any_number_of_slow_connections_leaves_room_for_one_that_reads() {
+        let whole = Shares::of(1000, 500);
+        let slow: Vec<_> = (0..100).map(|_| whole.share()).collect();
+        let mut kept = Vec::new();
+        for share in &slow {
+            kept.extend(std::iter::from_fn(|| held(share, 10).ok()).take(100));
+        }
+        for _ in 0..10 {
+            assert!(held(&whole.share(), 500).is_ok());
+        }
+    }
+}

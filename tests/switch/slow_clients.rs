@@ -1,0 +1,141 @@
+//! Clients that do not read their replies: what they hold is limited, and they take it from nobody else.
+
+use bytes::Bytes;
+use criswitch::backend::STREAM_WINDOW;
+use criswitch::counts::Reason;
+use futures_util::future::join_all;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::SendRequest;
+use tonic::Code;
+
+use crate::calls::{part, path, send};
+use crate::faults::{node, until_state};
+use crate::hostile_clients::sipping;
+use crate::support::{Rig, Sim, frame_raw};
+use crate::wait::until;
+
+/// What the unread replies of one connection may take, and those of all connections.
+const ONE: usize = 32 << 20;
+const ALL: usize = 64 << 20;
+const LARGE: usize = 1 << 20;
+/// The window of one stream, and a message that fills it.
+const WINDOW: usize = STREAM_WINDOW as usize;
+const MESSAGE: usize = 2 * WINDOW;
+
+/// Replies that are left unread.
+type Kept = Vec<Response<Incoming>>;
+
+/// Begins `calls` of `rpc` at once; those replies that came.
+async fn begin(client: &SendRequest<Full<Bytes>>, rpc: &str, calls: usize) -> Kept {
+    let begun = (0..calls).map(|_| {
+        let request = Request::post(format!("http://localhost{}", path(rpc)))
+            .header("content-type", "application/grpc")
+            .body(Full::new(frame_raw(b"")));
+        client.clone().send_request(request.unwrap())
+    });
+    join_all(begun).await.into_iter().flatten().collect()
+}
+
+fn refused(replies: &Kept) -> usize {
+    let ends = replies
+        .iter()
+        .filter_map(|reply| reply.headers().get("grpc-status"));
+    ends.filter(|code| *code == "8").count()
+}
+
+/// Another client lists containers, in a large reply, and reads it.
+async fn lists(rig: &Rig) -> Code {
+    send(rig, "ListContainers", frame_raw(b"")).await.code()
+}
+
+#[tokio::test]
+async fn slow_connections_take_a_backend_neither_from_clients_that_read_nor_from_its_greeting() {
+    // Nothing is to be served from cache, however slow this machine is.
+    let rig = node(
+        "list_timeout = \"1m\"",
+        [Sim::new("runc"), Sim::new("kata")],
+    )
+    .await;
+    let (pod, _) = rig.run("kata", "web").await;
+    rig.pods().await.unwrap();
+    let kata = rig.sim("kata");
+    kata.append_raw("ListContainers", part(100, vec![0; LARGE]));
+    let mut kept = Vec::new();
+    for _ in 0..5 {
+        let client = sipping(&rig.socket).await;
+        kept.push((begin(&client, "ListContainers", 30).await, client));
+    }
+    assert!(rig.unread() > ALL / 2, "{}", rig.unread());
+    assert!(rig.unread() <= ALL, "{}", rig.unread());
+    assert!(rig.refused(Reason::Slow) > 0);
+    for _ in 0..10 {
+        assert_eq!(lists(&rig).await, Code::Ok);
+    }
+    kata.stop().await;
+    until_state(&rig, "kata", "down").await;
+    kata.start();
+    until_state(&rig, "kata", "ready").await;
+    rig.stop_pod(&pod).await.unwrap();
+    drop(kept);
+    until(async || rig.unread() == 0).await;
+}
+
+/// With one backend nothing is merged, and its replies pass as they come.
+#[tokio::test]
+async fn replies_that_pass_as_they_come_count_until_they_are_read() {
+    let rig = Rig::start([Sim::new("runc")]).await;
+    rig.pods().await.unwrap();
+    let large = part(100, vec![0; LARGE]);
+    rig.sim("runc").append_raw("ListContainerStats", large);
+    let client = sipping(&rig.socket).await;
+    let kept = begin(&client, "ListContainerStats", 100).await;
+    assert!(rig.unread() <= ONE, "{}", rig.unread());
+    assert_eq!(refused(&kept), 100 - ONE / (LARGE + 64));
+    assert_eq!(rig.refused(Reason::Unread), refused(&kept) as u64);
+    drop(kept);
+    until(async || rig.unread() == 0).await;
+    assert_eq!(refused(&begin(&client, "ListContainerStats", 1).await), 0);
+}
+
+/// Of a stream that nobody reads, each backend has sent as much as HTTP/2 allows.
+#[tokio::test]
+async fn streams_count_with_all_that_backends_may_send_ahead() {
+    for backends in [1, 2] {
+        let sims = ["runc", "kata"].map(Sim::new).into_iter().take(backends);
+        let rig = Rig::start(sims).await;
+        rig.pods().await.unwrap();
+        let large = part(100, vec![0; MESSAGE]);
+        rig.sim("runc").append_raw("StreamContainers", large);
+        let client = sipping(&rig.socket).await;
+        let most = ONE / (backends * WINDOW);
+        let kept = begin(&client, "StreamContainers", most + 1).await;
+        assert!(refused(&kept) > 0, "{backends}");
+        assert!(rig.unread() <= ONE, "{}", rig.unread());
+        drop(kept);
+        until(async || rig.unread() == 0).await;
+    }
+}
+
+/// The streams' windows are small. A stream that is unread holds up no other one all the same.
+#[tokio::test]
+async fn many_unread_streams_hold_up_no_other_call_to_their_backend() {
+    let rig = Rig::start([Sim::new("runc")]).await;
+    rig.run("runc", "web").await;
+    let large = part(100, vec![0; MESSAGE]);
+    rig.sim("runc")
+        .append_raw("StreamContainers", large.clone());
+    rig.sim("runc").append_raw("ListContainers", large);
+    let client = sipping(&rig.socket).await;
+    let kept = begin(&client, "StreamContainers", 200).await;
+    assert_eq!(refused(&kept), 0);
+    assert_eq!(lists(&rig).await, Code::Ok);
+    let mut whole = begin(&client, "StreamContainers", 1)
+        .await
+        .remove(0)
+        .into_body();
+    let first = whole.frame().await.unwrap().unwrap();
+    assert!(first.is_data());
+    drop(kept);
+}
