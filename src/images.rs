@@ -1,5 +1,10 @@
 //! Image calls that name neither a handler nor a pod: every backend has an image store of its own.
 
+mod find;
+mod names;
+mod pods;
+mod stores;
+
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -17,6 +22,8 @@ use crate::reply::{self, Reply};
 use crate::rpc::{self, ImageRule, Then};
 use crate::switch::Switch;
 use crate::{status, wire};
+
+pub(crate) use pods::PodRequests;
 
 /// How many image references are remembered; a node has a few hundred.
 const REFERENCES: usize = 4096;
@@ -254,6 +261,11 @@ impl Switch {
         wire::string(&message, &[1, 1])
             .ok()
             .map(|id| Some(id.to_owned()))
+    }
+
+    fn pod_requests(&self) -> MutexGuard<'_, PodRequests> {
+        let requests = self.pod_requests.lock();
+        requests.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn last_answers(&self) -> MutexGuard<'_, LastAnswers> {

@@ -11,6 +11,7 @@ use crate::backend::Backend;
 use crate::call::Call;
 use crate::lists::Snapshot;
 use crate::owners::{BackendId, Claim, LONGEST_ID, Learned, Mark, PodNames, Unlearned};
+use crate::route::Target;
 use crate::rpc::{FILTER_IMAGE, IMAGE_TEXTS, Kind, LIST_FILTER, LISTED_HANDLER, List, Row, Then};
 use crate::switch::Switch;
 use crate::wire::{self, Field, Path};
@@ -210,6 +211,13 @@ impl Switch {
             }
         }
         self.listed_as(list, backend, message)
+    }
+
+    /// Learns the names of the request's pod, if the request has the pod's configuration.
+    pub(crate) fn learn_names(&self, call: &Call, target: &Target) {
+        if let (Target::Owner(_, Kind::Pod, id), Some(config)) = (target, call.row.pod_config()) {
+            self.owners().rename(id, pod_names(call, config));
+        }
     }
 
     /// Whether it is a backend still: what one that is gone has said late is nobody's.

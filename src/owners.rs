@@ -6,6 +6,7 @@
 mod creations;
 mod entries;
 mod names;
+mod pod_names;
 #[cfg(test)]
 mod tests;
 
@@ -25,7 +26,8 @@ use entries::{
 use fnv::FnvHasher;
 
 pub use creations::Creation;
-pub use names::PodNames;
+pub use names::{PodNames, hash_of_annotations};
+pub use pod_names::Named;
 
 /// How many removals are remembered; only those matter that happen while a list is under way.
 const REMOVALS: usize = 4096;
@@ -154,7 +156,7 @@ impl Owners {
     ) -> Option<Claim> {
         let claim = claim(&self.pods, id, backend, asked);
         if claim.is_none() && !removed_since(&self.removed, asked).contains_key(id) {
-            let entry = self.created(backend, names);
+            let entry = self.created(backend, names.created(self.mark()));
             self.pods.insert(id.to_owned(), entry);
         }
         claim
@@ -373,16 +375,6 @@ impl Owners {
         pods.chain(containers.map(|container| container.backend))
     }
 
-    /// The backend of the newest pod of which `names` is true.
-    pub fn newest_pod(&self, names: impl Fn(&PodNames) -> bool) -> Option<BackendId> {
-        let newest = self
-            .pods
-            .values()
-            .filter(|pod| names(&pod.more))
-            .max_by_key(|pod| pod.more.created_at)?;
-        Some(newest.backend)
-    }
-
     /// The pods of `backend` that were removed or vanished after `since`, and their uids.
     pub fn pods_removed(&self, backend: BackendId, since: Mark) -> Vec<(String, String)> {
         let later = self.removed.iter().rev();
@@ -452,6 +444,10 @@ struct PodShape;
 impl Shape<PodNames> for PodShape {
     fn more(&self, pod: &[u8]) -> PodNames {
         PodNames::of_listed(pod).unwrap_or_default()
+    }
+
+    fn again(&self, names: &mut PodNames, pod: &[u8]) {
+        names.listed_again(pod);
     }
 
     /// `metadata` and `created_at`.

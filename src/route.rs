@@ -3,9 +3,9 @@
 //! A request that cannot be read where its key lies has no target: it is refused, never guessed.
 
 use crate::config::{Handler, Table};
-use crate::owners::{BackendId, Owner, Owners};
+use crate::owners::{BackendId, Named, Owner, Owners, PodNames, hash_of_annotations};
 use crate::rpc::{Filter, Goes, ImageRule, Kind, Row, SEEN_ANNOTATION, UID_LABEL};
-use crate::wire::{self, Malformed};
+use crate::wire::{self, Malformed, Path};
 
 /// Where a request goes.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,6 +20,20 @@ pub enum Target {
     Backends(Vec<BackendId>),
     /// A pod or container that nobody is known to own: all backends have to be asked.
     Miss(Kind, String),
+    /// An image to pull for the pod of this uid. Its backend is unknown, or known by a list alone while other backends
+    /// were never listed: all backends have to be asked.
+    UnknownPod(String),
+    /// An image for an unknown pod, which is on one of these backends.
+    SomePod(Stores),
+}
+
+/// The image stores that an unknown pod may use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stores {
+    /// The backends that have ready pods with the same annotations; all if none has.
+    pub likely: Vec<BackendId>,
+    /// The backends that have ready pods.
+    pub all: Vec<BackendId>,
 }
 
 /// Why a request has no target.
@@ -35,6 +49,8 @@ pub enum Refusal {
     Ambiguous(String),
     /// Two backends list the id.
     Disputed(Kind, String, BackendId, BackendId),
+    /// Several backends list pods of this uid.
+    DoubledPod(String, Vec<BackendId>),
 }
 
 impl From<Malformed> for Refusal {
@@ -161,20 +177,90 @@ impl Known<'_> {
     }
 
     fn image(&self, rule: &ImageRule, message: &[u8]) -> Result<Target, Refusal> {
-        let (owner, others) = match rule {
-            ImageRule::Find(annotations) => {
-                let seen = wire::entry(message, annotations, SEEN_ANNOTATION)?;
-                let seen = seen.filter(|seen| !seen.is_empty());
-                let owner = seen.and_then(|seen| self.owners.newest_pod(|pod| pod.seen == seen));
-                (owner, self.all())
+        match rule {
+            ImageRule::Find(annotations) => self.find_image(annotations, message),
+            ImageRule::Pull(uid) => match wire::string(message, uid)? {
+                "" => Ok(Target::Backends(self.taking_pods())),
+                uid => self.pull_for(uid),
+            },
+            ImageRule::Every | ImageRule::List(_) => Ok(Target::Backends(self.all())),
+        }
+    }
+
+    /// `ImageStatus` goes to the backend of the pod that its annotations name.
+    fn find_image(&self, annotations: Path, message: &[u8]) -> Result<Target, Refusal> {
+        let seen = wire::entry(message, annotations, SEEN_ANNOTATION)?.unwrap_or_default();
+        if seen.is_empty() {
+            return Ok(Target::Backends(self.all()));
+        }
+        match self.named(|pod| pod.seen == seen) {
+            Named::One { backend, id, .. } => Ok(Target::Owner(backend, Kind::Pod, id)),
+            Named::Several(backends) => Ok(Target::SomePod(Stores {
+                likely: backends.clone(),
+                all: backends,
+            })),
+            Named::Nobody => {
+                let annotations = hash_of_annotations(message, annotations);
+                Ok(Target::SomePod(self.stores_of_ready(annotations)))
             }
-            ImageRule::Pull(uid) => {
-                let uid = Some(wire::string(message, uid)?).filter(|uid| !uid.is_empty());
-                let owner = uid.and_then(|uid| self.owners.newest_pod(|pod| pod.uid == uid));
-                (owner, self.taking_pods())
+        }
+    }
+
+    /// A pull goes to the backend of the pod with this uid. It carries credentials, so a list alone decides only after
+    /// every backend was listed.
+    fn pull_for(&self, uid: &str) -> Result<Target, Refusal> {
+        match self.named(|pod| pod.uid == uid) {
+            Named::One { created, .. } if !created && !self.complete => {
+                Ok(Target::UnknownPod(uid.to_owned()))
             }
-            ImageRule::Every | ImageRule::List(_) => (None, self.all()),
+            Named::One { backend, id, .. } => Ok(Target::Owner(backend, Kind::Pod, id)),
+            Named::Several(backends) => Err(Refusal::DoubledPod(uid.to_owned(), backends)),
+            Named::Nobody => Ok(Target::UnknownPod(uid.to_owned())),
+        }
+    }
+
+    /// Where a [`Target::UnknownPod`] goes once every backend was asked and has answered: to the stores of all new pods
+    /// if no backend has the pod.
+    ///
+    /// # Errors
+    /// [`Refusal::DoubledPod`].
+    pub fn after_unknown_pod(&self, uid: &str) -> Result<Target, Refusal> {
+        let answered = Known {
+            complete: true,
+            ..*self
         };
-        Ok(owner.map_or(Target::Backends(others), Target::Backend))
+        Ok(match answered.pull_for(uid)? {
+            Target::UnknownPod(_) => Target::Backends(self.taking_pods()),
+            target => target,
+        })
+    }
+
+    fn named(&self, has_name: impl Fn(&PodNames) -> bool) -> Named {
+        self.owners.named(has_name, |handler, backend| {
+            let mut rows = self.table.handlers.iter();
+            rows.any(|row| row.backend == backend && row.backend_handler == handler)
+        })
+    }
+
+    /// The stores that an unknown pod with these annotations may use. It has a ready sandbox: the kubelet asks for images
+    /// after it has run the sandbox. Until every backend was listed that may be any backend.
+    fn stores_of_ready(&self, annotations: Option<u64>) -> Stores {
+        let (likely, ready) = match self.complete {
+            true => self.owners.ready(annotations),
+            false => Default::default(),
+        };
+        let of = |backends: &[BackendId]| -> Vec<BackendId> {
+            let all = self.all.iter().copied();
+            all.filter(|id| backends.contains(id)).collect()
+        };
+        let all = match of(&ready) {
+            none if none.is_empty() => self.all(),
+            ready => ready,
+        };
+        let likely = match of(&likely) {
+            none if none.is_empty() => all.clone(),
+            likely => likely,
+        };
+        Stores { likely, all }
     }
 }

@@ -72,6 +72,14 @@ impl Row {
         }
     }
 
+    /// Where a request for a pod that exists has the pod's configuration, if it has.
+    pub fn pod_config(&self) -> Option<Path> {
+        match self.goes {
+            Goes::OwnerWithImage(_) | Goes::Image(_, ImageRule::Pull(_)) => Some(POD_CONFIG),
+            _ => None,
+        }
+    }
+
     /// Whether it changes something on the node.
     pub fn changes(&self) -> bool {
         self.log == Log::Change
@@ -269,6 +277,8 @@ pub const LIST_FILTER: u32 = 1;
 pub const FILTER_IMAGE: u32 = 1;
 /// The strings of an image spec: `image`, `user_specified_image`, `runtime_handler`, `image_ref`.
 pub const IMAGE_TEXTS: [u32; 4] = [1, 18, 19, 20];
+/// The pod's configuration in `PullImage` and `CreateContainer` (`sandbox_config`).
+pub const POD_CONFIG: Path = &[3];
 /// Where a pod in a list has its handler's name (`PodSandbox.runtime_handler`).
 pub const LISTED_HANDLER: Path = &[1, 7];
 /// Where an event names the container, or the pod, that it is about (`ContainerEventResponse.container_id`).

@@ -200,6 +200,24 @@ pub fn disputed(kind: Kind, id: &str, one: &str, other: &str) -> Status {
     ))
 }
 
+/// A pull for a pod that no backend is known to have, while not every backend could be asked. Its credentials go nowhere.
+pub fn pod_unknown(uid: &str, unanswered: &Status) -> Status {
+    Status::unavailable(format!(
+        "pod with uid {:?}: no reachable backend has it, and criswitch pulls no image for a pod whose backend is unknown: {}",
+        shown(uid),
+        unanswered.message()
+    ))
+}
+
+/// A pull for a pod that several backends list, and that was not created through criswitch.
+pub fn doubled_pod(uid: &str, backends: &[Arc<str>]) -> Status {
+    Status::failed_precondition(format!(
+        "pod with uid {:?}: backends {backends:?} list a pod with this uid; criswitch does not guess which one gets the \
+         credentials of a pull (remove the pod on the backends where it does not belong)",
+        shown(uid)
+    ))
+}
+
 /// No id where one is needed.
 pub fn empty_id(rpc: &str, kind: Kind) -> Status {
     Status::invalid_argument(format!("{rpc}: the {} id is empty", noun(kind)))

@@ -24,7 +24,7 @@ use crate::counts::{Counts, Reason};
 use crate::dialer::Dialer;
 use crate::ending::Ending;
 use crate::events::Events;
-use crate::images::LastAnswers;
+use crate::images::{LastAnswers, PodRequests};
 use crate::learn::{Asked, pod_names};
 use crate::live::Live;
 use crate::log_queue::LogQueue;
@@ -65,6 +65,8 @@ pub struct Switch {
     pub(crate) events: Events,
     /// Which backend last had an image.
     pub images: Mutex<LastAnswers>,
+    /// What pods have asked of the image stores.
+    pub(crate) pod_requests: Mutex<PodRequests>,
     /// The last `UpdateRuntimeConfig`, framed, for backends that come back.
     pub runtime_config: Mutex<Option<Bytes>>,
     /// What is counted.
@@ -93,6 +95,7 @@ impl Switch {
             ending: Ending::default(),
             events: Events::default(),
             images: Mutex::default(),
+            pod_requests: Mutex::default(),
             runtime_config: Mutex::default(),
             counts: Arc::default(),
             log: LogQueue::default(),
@@ -165,6 +168,7 @@ impl Switch {
         self.started(&call).await;
         let target = self.target(&call).await?;
         log.goes_to(&target, &live);
+        self.learn_names(&call, &target);
         match target {
             Target::Backend(backend) if matches!(row.goes, Goes::Default) => {
                 Box::pin(self.version_of(&call, live.backend(backend)?)).await
@@ -179,7 +183,10 @@ impl Switch {
             }
             Target::Handler(handler) => self.to_handler(&call, &handler).await,
             Target::Backends(backends) => Box::pin(self.to_backends(call, &backends)).await,
+            Target::SomePod(stores) => Box::pin(self.find_for_some_pod(&call, &stores)).await,
             Target::Miss(kind, id) => Ok(of_unknown(row, kind, &id)?),
+            // `target` has turned it into a backend, all backends or an error.
+            Target::UnknownPod(_) => Err(status::no_backend().into()),
         }
     }
 

@@ -16,6 +16,7 @@ use tracing::field::{Empty, display};
 use crate::backend::Backend;
 use crate::counts::{Counts, Rpc};
 use crate::live::Live;
+use crate::owners::BackendId;
 use crate::route::Target;
 use crate::rpc::{Kind, Log, Row};
 use crate::status;
@@ -61,11 +62,16 @@ impl CallLog {
 
     /// Where it goes, and for what.
     pub(crate) fn goes_to(&self, target: &Target, live: &Live) {
+        let only = |all: &[BackendId]| match all {
+            [only] => Some(*only),
+            _ => None,
+        };
         let to = match target {
             Target::Owner(to, ..) | Target::Backend(to) => Some(*to),
             Target::Handler(handler) => Some(handler.backend),
-            Target::Backends(all) => all.first().copied().filter(|_| all.len() == 1),
-            Target::Miss(..) => None,
+            Target::Backends(all) => only(all),
+            Target::SomePod(stores) => only(&stores.all),
+            Target::Miss(..) | Target::UnknownPod(_) => None,
         };
         if let Some(backend) = to.and_then(|to| live.backend(to).ok()) {
             self.span.record("backend", &*backend.name());
@@ -76,7 +82,10 @@ impl CallLog {
             Target::Handler(handler) => {
                 self.span.record("handler", handler.name.as_str());
             }
-            Target::Backend(_) | Target::Backends(_) => {}
+            Target::Backend(_)
+            | Target::Backends(_)
+            | Target::UnknownPod(_)
+            | Target::SomePod(_) => {}
         }
     }
 

@@ -4,8 +4,7 @@ use bytes::Bytes;
 use criswitch::cri;
 use criswitch::filter::filter;
 use criswitch::merge;
-use criswitch::owners::{Owners, PodNames};
-use criswitch::rpc::{Kind, List};
+use criswitch::rpc::List;
 use prost::Message;
 
 fn image(tag: &[u8]) -> Bytes {
@@ -29,34 +28,6 @@ fn a_feature_that_is_no_bool_is_dropped_and_the_others_stay() {
     let features = Bytes::from([&[1 << 3, 1], text.as_slice()].concat());
     let common = merge::common_features(&[features.clone(), features]).unwrap();
     assert_eq!(common.as_ref(), [1 << 3, 1]);
-}
-
-#[test]
-fn a_pod_from_before_1970_is_not_the_newest_of_its_uid() {
-    let mut owners = Owners::default();
-    let names = PodNames {
-        uid: "uid".to_owned(),
-        created_at: 1,
-        ..PodNames::default()
-    };
-    let asked = owners.mark();
-    owners.own_pod("today", 0, names, asked);
-    let metadata = cri::PodSandboxMetadata {
-        uid: "uid".to_owned(),
-        ..Default::default()
-    };
-    let pod = cri::PodSandbox {
-        id: "before".to_owned(),
-        created_at: -1,
-        metadata: Some(metadata),
-        ..Default::default()
-    };
-    let list = cri::ListPodSandboxResponse { items: vec![pod] };
-    let asked = owners.mark();
-    owners
-        .learn(Kind::Pod, 1, &list.encode_to_vec(), asked)
-        .unwrap();
-    assert_eq!(owners.newest_pod(|pod| pod.uid == "uid"), Some(0));
 }
 
 #[test]

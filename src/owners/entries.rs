@@ -42,6 +42,8 @@ pub(super) struct Rival {
 pub(super) trait Shape<T> {
     /// What is kept of a listed item.
     fn more(&self, item: &[u8]) -> T;
+    /// Learns from an item that the same backend has listed before.
+    fn again(&self, _more: &mut T, _item: &[u8]) {}
     /// A hash of the item's names and its time of creation: one runtime under two sockets lists them alike.
     fn print(&self, item: &[u8]) -> u64;
     /// Whether the item is part of another backend's pod.
@@ -82,7 +84,8 @@ pub(super) fn claim<T>(
     })
 }
 
-/// Learns all of a list, or nothing.
+/// Learns all of a list, or nothing. `first` reads an item whose id is new, `again` an item that the same backend has
+/// listed before.
 pub(super) fn learn<T>(
     entries: &mut Entries<T>,
     backend: BackendId,
@@ -97,7 +100,10 @@ pub(super) fn learn<T>(
         match entries.get_mut(id) {
             // Listed twice in one list.
             Some(entry) if entry.backend == backend && entry.at == now => dropped.push(place),
-            Some(entry) if entry.backend == backend => entry.at = now,
+            Some(entry) if entry.backend == backend => {
+                entry.at = now;
+                shape.again(&mut entry.more, item);
+            }
             Some(entry) => {
                 let print = shape.print(item);
                 entry.rival = Some(Rival {

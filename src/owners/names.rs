@@ -1,10 +1,14 @@
 //! What a pod is called beside its id; read from what creates and from what lists it. Pure.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::short;
+use super::{Mark, short};
 use crate::rpc::{SEEN_ANNOTATION, UID_LABEL};
 use crate::wire::{self, Malformed};
+
+/// `PodSandbox.state` of a sandbox that is ready (cri-api: `SANDBOX_READY`).
+const READY: i32 = 0;
 
 /// What tells a pod from others, apart from its id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,46 +19,72 @@ pub struct PodNames {
     pub odd_label: bool,
     /// The `kubernetes.io/config.seen` annotation; empty if absent or longer.
     pub seen: String,
-    /// When it was created, in nanoseconds since 1970.
-    pub created_at: u64,
+    /// A hash of its other annotations; `None` if they cannot be read.
+    pub annotations: Option<u64>,
+    /// The handler that its backend lists; empty if it lists none.
+    pub handler: String,
+    /// Its sandbox is ready, as far as is known.
+    pub ready: bool,
+    /// When it was created through criswitch; `None` for a pod that is only listed.
+    pub created: Option<Mark>,
 }
 
 impl PodNames {
-    /// Reads them from the `PodSandboxConfig` of a pod that is created now.
+    /// Reads them from a `PodSandboxConfig`.
     ///
     /// # Errors
     /// If that is not valid protobuf.
     pub fn of_config(config: &[u8]) -> Result<PodNames, Malformed> {
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        Self::read(
-            config,
-            [&[1, 2], &[6], &[7]],
-            u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
-        )
+        Self::read(config, [&[1, 2], &[6], &[7]])
     }
 
     /// Reads them from a listed `PodSandbox`.
     pub(super) fn of_listed(pod: &[u8]) -> Result<PodNames, Malformed> {
-        let created_at = wire::varint(pod, &[4])?.cast_signed();
-        // Signed in the CRI; a pod from before 1970 is none.
-        let paths: [&[u32]; 3] = [&[2, 2], &[5], &[6]];
-        Self::read(pod, paths, u64::try_from(created_at).unwrap_or(0))
+        Ok(PodNames {
+            handler: short(wire::string(pod, &[7])?),
+            ready: is_ready(pod),
+            ..Self::read(pod, [&[2, 2], &[5], &[6]])?
+        })
+    }
+
+    /// The pod is listed again.
+    pub(super) fn listed_again(&mut self, pod: &[u8]) {
+        self.ready = is_ready(pod);
     }
 
     fn read(
         message: &[u8],
         [uid, labels, annotations]: [&[u32]; 3],
-        created_at: u64,
     ) -> Result<PodNames, Malformed> {
         let uid = wire::string(message, uid)?;
         let label = wire::entry(message, labels, UID_LABEL)?;
+        let seen = wire::entry(message, annotations, SEEN_ANNOTATION)?;
         Ok(PodNames {
             uid: short(uid),
             odd_label: label.is_some_and(|label| label != uid),
-            seen: short(wire::entry(message, annotations, SEEN_ANNOTATION)?.unwrap_or_default()),
-            created_at,
+            seen: short(seen.unwrap_or_default()),
+            annotations: hash_of_annotations(message, annotations),
+            ..PodNames::default()
         })
     }
+}
+
+/// A hash of the annotations at the path, without `config.seen`, which is new after each start of the kubelet. `None` if
+/// they cannot be read.
+pub fn hash_of_annotations(message: &[u8], path: &[u32]) -> Option<u64> {
+    let mut annotations = BTreeMap::new();
+    for pair in wire::all_bytes(message, path).ok()? {
+        let key = wire::bytes(pair, &[1]).ok()?;
+        if key != SEEN_ANNOTATION.as_bytes() {
+            annotations.insert(key, wire::bytes(pair, &[2]).ok()?);
+        }
+    }
+    let mut hasher = DefaultHasher::new();
+    annotations.hash(&mut hasher);
+    Some(hasher.finish())
+}
+
+fn is_ready(pod: &[u8]) -> bool {
+    // An enum has 32 bits however many are sent.
+    wire::varint(pod, &[3]).is_ok_and(|state| state as i32 == READY)
 }

@@ -10,7 +10,7 @@ use crate::counts::Reason;
 use crate::live::Live;
 use crate::owners::BackendId;
 use crate::route::{Known, Refusal, Target};
-use crate::rpc::Then;
+use crate::rpc::{Kind, Then};
 use crate::status;
 
 impl Switch {
@@ -20,9 +20,29 @@ impl Switch {
         let target = self
             .with_known(&call.live, |known| known.route(row, &call.message()))
             .map_err(|refusal| self.refuse(call, refusal))?;
-        let Target::Miss(kind, id) = target else {
-            return Ok(target);
-        };
+        match target {
+            Target::Miss(kind, id) => self.after_miss(call, kind, id).await,
+            Target::UnknownPod(uid) => self.after_unknown_pod(call, &uid).await,
+            target => Ok(target),
+        }
+    }
+
+    /// Asks all backends for the pod of a pull, and returns where the pull goes. A backend that does not answer may have
+    /// the pod.
+    async fn after_unknown_pod(self: &Arc<Self>, call: &Call, uid: &str) -> Result<Target, Status> {
+        let answered = self.question.ask(self).await;
+        answered.map_err(|unanswered| status::pod_unknown(uid, &unanswered))?;
+        self.with_known(&call.live, |known| known.after_unknown_pod(uid))
+            .map_err(|refusal| self.refuse(call, refusal))
+    }
+
+    /// Asks all backends for an id that nobody is known to own, and returns where its call goes.
+    async fn after_miss(
+        self: &Arc<Self>,
+        call: &Call,
+        kind: Kind,
+        id: String,
+    ) -> Result<Target, Status> {
         let answered = self.question.ask(self).await;
         let target = self
             .with_known(&call.live, |known| known.after_miss(kind, &id))
@@ -31,7 +51,7 @@ impl Switch {
             // The full id, so no other backend can have it.
             (Target::Owner(_, _, full), _) if *full == id => Ok(target),
             // All are asked for what begins so, and what was last known of a silent one stands in for it.
-            (Target::Owner(..), Err(_)) if matches!(row.then, Then::Learn(_)) => {
+            (Target::Owner(..), Err(_)) if matches!(call.row.then, Then::Learn(_)) => {
                 Ok(Target::Backends(call.live.all()))
             }
             (_, Err(unanswered)) => Err(status::owner_unknown(kind, &id, &unanswered)),
@@ -54,6 +74,10 @@ impl Switch {
             Refusal::Ambiguous(prefix) => status::ambiguous(&prefix),
             Refusal::Disputed(kind, id, one, other) => {
                 status::disputed(kind, &id, &name(one), &name(other))
+            }
+            Refusal::DoubledPod(uid, backends) => {
+                let names: Vec<_> = backends.into_iter().map(name).collect();
+                status::doubled_pod(&uid, &names)
             }
         }
     }

@@ -1,8 +1,10 @@
 //! The owners again, as plain rows that are searched from end to end.
 
+use std::collections::BTreeSet;
+
 use arbitrary::{Result, Unstructured};
 use criswitch::cri;
-use criswitch::owners::{BackendId, Claim, Mark, Owner, Owners, PodNames};
+use criswitch::owners::{BackendId, Claim, Mark, Named, Owner, Owners, PodNames};
 use criswitch::rpc::{Kind, SEEN_ANNOTATION};
 use prost::Message;
 
@@ -36,6 +38,8 @@ struct Row {
     /// A listed pod's names and time, or a container's pod.
     print: String,
     names: PodNames,
+    /// When it was created through criswitch, from 1 on; 0 if it is only listed.
+    made: u64,
     /// A container's.
     pod: String,
 }
@@ -78,8 +82,7 @@ impl Model {
         let names = PodNames {
             uid: messages::text(u)?,
             seen: messages::text(u)?,
-            created_at: u.int_in_range(0..=3)?,
-            odd_label: false,
+            ..PodNames::default()
         };
         let (mark, asked) = self.asked(u)?;
         let claim = self.owners.own_pod(&id, backend, names.clone(), mark);
@@ -127,7 +130,11 @@ impl Model {
             first: self.moments,
             learned: self.moments,
             print: String::new(),
-            names,
+            names: PodNames {
+                ready: true,
+                ..names
+            },
+            made: self.moments,
             pod,
         });
     }
@@ -204,8 +211,9 @@ impl Model {
             let names = PodNames {
                 uid: pod.metadata.clone().unwrap_or_default().uid,
                 seen: seen.cloned().unwrap_or_default(),
-                created_at: pod.created_at.max(0).unsigned_abs(),
-                odd_label: false,
+                handler: pod.runtime_handler.clone(),
+                ready: pod.state == cri::PodSandboxState::SandboxReady as i32,
+                ..PodNames::default()
             };
             let print = format!("{} {}", names.uid, pod.created_at);
             (print, names, String::new())
@@ -301,7 +309,11 @@ impl Model {
         let mut rows = self.rows.iter_mut();
         match rows.find(|row| (row.kind, row.id.as_str()) == (kind, id)) {
             Some(row) if row.backend == backend => {
-                std::mem::replace(&mut row.learned, learned) != learned
+                let is_new = std::mem::replace(&mut row.learned, learned) != learned;
+                if is_new {
+                    row.names.ready = names.ready;
+                }
+                is_new
             }
             Some(row) => {
                 row.rival = Some(Rival {
@@ -327,6 +339,7 @@ impl Model {
                         learned,
                         print,
                         names,
+                        made: 0,
                         pod,
                     });
                 }
@@ -372,14 +385,47 @@ impl Model {
         (0..BACKENDS).filter(has).collect()
     }
 
-    /// The backends of the newest pods, several if they are of one age.
-    pub fn newest(&self, names: impl Fn(&PodNames) -> bool) -> Vec<BackendId> {
-        let pods = || self.of(Kind::Pod).filter(|row| names(&row.names));
-        let newest = pods().map(|row| row.names.created_at).max();
-        pods()
-            .filter(|row| Some(row.names.created_at) == newest)
-            .map(|row| row.backend)
-            .collect()
+    /// The pod that has a name; `routes` is whether the table has a handler at a backend.
+    pub fn named(
+        &self,
+        has_name: impl Fn(&PodNames) -> bool,
+        routes: impl Fn(&str, BackendId) -> bool,
+    ) -> Named {
+        let has_it = |row: &&Row| has_name(&row.names);
+        let mut rows: Vec<&Row> = self.of(Kind::Pod).filter(has_it).collect();
+        let created = rows.iter().filter(|row| row.created);
+        let last = created.map(|row| row.made).max();
+        if last.is_some() {
+            rows.retain(|row| row.created && Some(row.made) == last);
+        }
+        if rows.iter().any(|row| row.names.ready) {
+            rows.retain(|row| row.names.ready);
+        }
+        let fits = |row: &Row| {
+            let handler = &row.names.handler;
+            handler.is_empty() || routes(handler, row.backend)
+        };
+        if rows.iter().any(|row| fits(row)) {
+            rows.retain(|row| fits(row));
+        }
+        let all: BTreeSet<_> = rows.iter().flat_map(|row| row.owners()).collect();
+        let all: Vec<_> = all.into_iter().collect();
+        match all.as_slice() {
+            [] => Named::Nobody,
+            [backend] => Named::One {
+                backend: *backend,
+                id: rows.iter().map(|row| row.id.clone()).min().unwrap(),
+                created: last.is_some(),
+            },
+            _ => Named::Several(all),
+        }
+    }
+
+    /// The backends with pods that are ready, in ascending order.
+    pub fn ready(&self) -> Vec<BackendId> {
+        let rows = self.of(Kind::Pod).filter(|row| row.names.ready);
+        let owners: BTreeSet<_> = rows.flat_map(Row::owners).collect();
+        owners.into_iter().collect()
     }
 
     /// The ids that the backend owns, sorted.
@@ -413,6 +459,13 @@ impl Row {
         }
     }
 
+    fn owners(&self) -> Vec<BackendId> {
+        match self.owner() {
+            Owner::One(backend) => vec![backend],
+            Owner::Disputed(one, other) => vec![one, other],
+        }
+    }
+
     /// `backend` did not list it at `asked`, unless it was learned from it since.
     fn settle(&mut self, backend: BackendId, asked: u64) {
         let Some(rival) = self.rival.clone() else {
@@ -440,7 +493,8 @@ fn listed_pod(u: &mut Unstructured<'_>) -> Result<cri::PodSandbox> {
         id: messages::text(u)?,
         metadata: Some(metadata),
         annotations: [(SEEN_ANNOTATION.to_owned(), messages::text(u)?)].into(),
-        created_at: u.int_in_range(-1..=3)?,
+        state: u.int_in_range(0..=1)?,
+        runtime_handler: (*u.choose(&["", "runc", "kata"])?).to_owned(),
         ..Default::default()
     })
 }

@@ -1,13 +1,13 @@
 //! Owners and id prefixes, against rows that are searched from end to end.
 
 use arbitrary::Unstructured;
-use criswitch::owners::Owner;
+use criswitch::owners::{Owner, PodNames};
 use criswitch::route::{Known, Refusal, Target};
 use criswitch::rpc::Kind;
 
 use super::messages::{self, WORDS};
 use super::model::{ALL, BACKENDS, Model};
-use super::route::TABLE;
+use super::route::{TABLE, is_routed};
 
 pub fn check(data: &[u8]) {
     let mut u = Unstructured::new(data);
@@ -63,11 +63,12 @@ fn all_is_known(model: &Model, odd: &str) {
             model.with_uid(name),
             "{name:?}"
         );
-        let newest = model.newest(|pod| pod.seen == *name);
-        match model.owners.newest_pod(|pod| pod.seen == *name) {
-            Some(backend) => assert!(newest.contains(&backend)),
-            None => assert!(newest.is_empty()),
-        }
+        let is_it = |pod: &PodNames| pod.seen == *name;
+        assert_eq!(
+            model.owners.named(is_it, is_routed),
+            model.named(is_it, is_routed),
+            "{name:?}"
+        );
     }
 }
 

@@ -1,0 +1,99 @@
+//! The image calls of the kubelet, in its order: for a container it looks for the image with the pod's annotations,
+//! pulls it for the pod, asks for the image's user without naming the pod, and creates the container.
+
+use criswitch::cri;
+use criswitch::rpc::SEEN_ANNOTATION;
+use tonic::Status;
+
+use crate::support::{Rig, Sim, container_config, image_spec, pod_config};
+
+/// One run of the kubelet. At each start it writes a new `config.seen` for every pod.
+#[derive(Clone, Copy)]
+pub struct Kubelet<'a> {
+    pub rig: &'a Rig,
+    start: u32,
+}
+
+impl<'a> Kubelet<'a> {
+    /// The run that has created the pods: [`pod_config`] has its annotations.
+    pub fn new(rig: &'a Rig) -> Kubelet<'a> {
+        Kubelet { rig, start: 0 }
+    }
+
+    /// The next run.
+    pub fn restarted(self) -> Kubelet<'a> {
+        let start = self.start + 1;
+        Kubelet { start, ..self }
+    }
+
+    /// What it knows of a pod.
+    pub fn config(&self, pod: &str) -> cri::PodSandboxConfig {
+        let mut config = pod_config(pod);
+        if self.start > 0 {
+            let seen = format!("start {} {pod}", self.start);
+            config.annotations.insert(SEEN_ANNOTATION.to_owned(), seen);
+        }
+        config
+    }
+
+    /// Whether a pod's image is there, and which one it is.
+    pub async fn find(&self, pod: &str, image: &str) -> Result<Option<cri::Image>, Status> {
+        let image = cri::ImageSpec {
+            annotations: self.config(pod).annotations,
+            ..image_spec(image)
+        };
+        status(self.rig, image).await
+    }
+
+    pub async fn pull(&self, pod: &str, image: &str) -> Result<String, Status> {
+        let request = cri::PullImageRequest {
+            image: Some(image_spec(image)),
+            auth: Some(cri::AuthConfig {
+                password: "secret".to_owned(),
+                ..Default::default()
+            }),
+            sandbox_config: Some(self.config(pod)),
+        };
+        let pulled = self.rig.images().pull_image(request).await?;
+        Ok(pulled.into_inner().image_ref)
+    }
+
+    /// A container of the pod with this id and name, of the image that was found or pulled.
+    pub async fn create(
+        &self,
+        (id, pod): (&str, &str),
+        found: &str,
+        image: &str,
+    ) -> Result<String, Status> {
+        let mut config = container_config(pod, found);
+        if let Some(spec) = &mut config.image {
+            spec.user_specified_image = image.to_owned();
+        }
+        let request = cri::CreateContainerRequest {
+            pod_sandbox_id: id.to_owned(),
+            config: Some(config),
+            sandbox_config: Some(self.config(pod)),
+        };
+        let created = self.rig.runtime().create_container(request).await?;
+        Ok(created.into_inner().container_id)
+    }
+}
+
+async fn status(rig: &Rig, image: cri::ImageSpec) -> Result<Option<cri::Image>, Status> {
+    let request = cri::ImageStatusRequest {
+        image: Some(image),
+        verbose: false,
+    };
+    Ok(rig.images().image_status(request).await?.into_inner().image)
+}
+
+/// The names of the runtimes that got calls of an RPC since they were last forgotten.
+pub fn asked<'a>(rig: &'a Rig, rpc: &str) -> Vec<&'a str> {
+    let asked = rig.sims.iter().filter(|sim| !sim.calls(rpc).is_empty());
+    asked.map(Sim::name).collect()
+}
+
+/// Forgets all calls so far.
+pub fn forget(rig: &Rig) {
+    rig.sims.iter().for_each(Sim::forget_calls);
+}

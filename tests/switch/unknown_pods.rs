@@ -1,0 +1,243 @@
+//! Images of pods that criswitch does not know by their annotations: the kubelet has restarted since they were made.
+
+use criswitch::cri;
+use tonic::Code;
+
+use crate::calls::stopped;
+use crate::faults::runc_and_kata;
+use crate::kubelet::{Kubelet, asked, forget};
+use crate::support::{Rig, Sim, pod_config};
+
+const APP: &str = "registry.k8s.io/app:1";
+
+/// A pod on each of two backends; their ids.
+async fn two_pods() -> (Rig, String, String) {
+    let rig = runc_and_kata().await;
+    let (plain, boxed) = (
+        rig.run_pod("runc", "plain").await,
+        rig.run_pod("kata", "boxed").await,
+    );
+    (rig, plain, boxed)
+}
+
+fn image(id: &str) -> cri::Image {
+    cri::Image {
+        id: id.to_owned(),
+        repo_tags: vec![APP.to_owned()],
+        ..Default::default()
+    }
+}
+
+#[tokio::test]
+async fn an_image_that_only_another_backend_has_is_pulled() {
+    let (rig, _, boxed) = two_pods().await;
+    rig.sim("runc").add_image(APP);
+    let kubelet = Kubelet::new(&rig).restarted();
+    assert_eq!(kubelet.find("boxed", APP).await.unwrap(), None);
+    let pulled = kubelet.pull("boxed", APP).await.unwrap();
+    assert_eq!(asked(&rig, "PullImage"), ["kata"]);
+    kubelet
+        .create((&boxed, "boxed"), &pulled, APP)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_pull_teaches_the_new_name_of_its_pod() {
+    let (rig, _, _) = two_pods().await;
+    let kubelet = Kubelet::new(&rig).restarted();
+    kubelet.pull("boxed", APP).await.unwrap();
+    forget(&rig);
+    let found = kubelet.find("boxed", APP).await.unwrap();
+    assert_eq!(found, rig.sim("kata").images().pop());
+    assert_eq!(asked(&rig, "ImageStatus"), ["kata"]);
+    // And so does the next run of the kubelet.
+    let kubelet = kubelet.restarted();
+    kubelet.pull("boxed", APP).await.unwrap();
+    forget(&rig);
+    kubelet.find("boxed", APP).await.unwrap();
+    assert_eq!(asked(&rig, "ImageStatus"), ["kata"]);
+}
+
+#[tokio::test]
+async fn a_container_teaches_the_new_name_of_its_pod() {
+    let (rig, _, boxed) = two_pods().await;
+    let id = rig.sim("kata").add_image(APP);
+    let kubelet = Kubelet::new(&rig).restarted();
+    kubelet.create((&boxed, "boxed"), &id, APP).await.unwrap();
+    forget(&rig);
+    assert_eq!(kubelet.find("boxed", "other:1").await.unwrap(), None);
+    assert_eq!(asked(&rig, "ImageStatus"), ["kata"]);
+}
+
+#[tokio::test]
+async fn an_image_that_all_have_is_present() {
+    let rig =
+        Rig::start(["runc", "kata"].map(|name| Sim::new(name).stores(image("sha256:11")))).await;
+    for name in ["runc", "kata"] {
+        rig.run_pod(name, name).await;
+    }
+    let kubelet = Kubelet::new(&rig).restarted();
+    for pod in ["runc", "kata"] {
+        assert_eq!(
+            kubelet.find(pod, APP).await.unwrap(),
+            Some(image("sha256:11"))
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_image_of_which_stores_have_different_ones_is_pulled() {
+    let rig = Rig::start([
+        Sim::new("runc").stores(image("sha256:11")),
+        Sim::new("kata").stores(image("sha256:22")),
+    ])
+    .await;
+    for name in ["runc", "kata"] {
+        rig.run_pod(name, name).await;
+    }
+    let kubelet = Kubelet::new(&rig).restarted();
+    assert_eq!(kubelet.find("kata", APP).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn the_form_of_an_id_is_no_difference() {
+    let rig = Rig::start([
+        Sim::new("runc").stores(image("sha256:11")),
+        Sim::new("crio").stores(image("11")),
+    ])
+    .await;
+    for name in ["runc", "crio"] {
+        rig.run_pod(name, name).await;
+    }
+    let kubelet = Kubelet::new(&rig).restarted();
+    assert!(kubelet.find("crio", APP).await.unwrap().is_some());
+}
+
+/// `imagePullPolicy: Never`.
+#[tokio::test]
+async fn a_pod_that_asks_again_without_a_pull_gets_the_image_of_a_store_that_has_it() {
+    let (rig, plain, _) = two_pods().await;
+    let id = rig.sim("runc").add_image(APP);
+    let kubelet = Kubelet::new(&rig).restarted();
+    assert_eq!(kubelet.find("plain", APP).await.unwrap(), None);
+    let found = kubelet.find("plain", APP).await.unwrap().unwrap();
+    assert_eq!(found.id, id);
+    kubelet.create((&plain, "plain"), &id, APP).await.unwrap();
+    // The pod is known from then on.
+    forget(&rig);
+    kubelet.find("plain", "other:1").await.unwrap();
+    assert_eq!(asked(&rig, "ImageStatus"), ["runc"]);
+}
+
+#[tokio::test]
+async fn an_image_that_no_store_has_stays_absent() {
+    let (rig, _, _) = two_pods().await;
+    let kubelet = Kubelet::new(&rig).restarted();
+    for _ in 0..3 {
+        assert_eq!(kubelet.find("plain", APP).await.unwrap(), None);
+    }
+}
+
+/// The pod `boxed` on kata and `plain` on runc, of which `boxed` has another annotation.
+async fn annotated() -> Rig {
+    let rig = runc_and_kata().await;
+    rig.run_pod("runc", "plain").await;
+    let mut config = pod_config("boxed");
+    config.annotations.insert("team".into(), "a".into());
+    let request = cri::RunPodSandboxRequest {
+        config: Some(config),
+        runtime_handler: "kata".to_owned(),
+    };
+    rig.runtime().run_pod_sandbox(request).await.unwrap();
+    rig
+}
+
+#[tokio::test]
+async fn the_other_annotations_narrow_down_the_stores() {
+    for restart in [false, true] {
+        let mut rig = annotated().await;
+        if restart {
+            rig.restart_switch().await;
+            rig.pods().await.unwrap();
+        }
+        rig.sim("runc").add_image(APP);
+        let kubelet = Kubelet::new(&rig).restarted();
+        assert_eq!(
+            kubelet.find("plain", APP).await.unwrap(),
+            rig.sim("runc").images().pop()
+        );
+        rig.sim("kata").add_image("box:1");
+        assert_eq!(kubelet.find("plain", "box:1").await.unwrap(), None);
+    }
+}
+
+#[tokio::test]
+async fn a_pod_that_is_not_ready_asks_for_no_image() {
+    let (rig, _, boxed) = two_pods().await;
+    rig.stop_pod(&boxed).await.unwrap();
+    rig.pods().await.unwrap();
+    let id = rig.sim("runc").add_image(APP);
+    let kubelet = Kubelet::new(&rig).restarted();
+    assert_eq!(kubelet.find("plain", APP).await.unwrap().unwrap().id, id);
+    assert_eq!(asked(&rig, "ImageStatus"), ["runc"]);
+}
+
+#[tokio::test]
+async fn a_backend_that_is_away_starts_no_container_and_does_not_count() {
+    let (rig, _, _) = two_pods().await;
+    let id = rig.sim("runc").add_image(APP);
+    // No list of its images is cached after a pull.
+    Kubelet::new(&rig).pull("boxed", "other:1").await.unwrap();
+    stopped(&rig, "kata").await;
+    let kubelet = Kubelet::new(&rig).restarted();
+    assert_eq!(kubelet.find("plain", APP).await.unwrap().unwrap().id, id);
+    stopped(&rig, "runc").await;
+    Kubelet::new(&rig)
+        .pull("plain", "other:1")
+        .await
+        .unwrap_err();
+}
+
+#[tokio::test]
+async fn nothing_is_said_of_an_image_while_every_store_is_away() {
+    let (rig, _, _) = two_pods().await;
+    for pod in ["plain", "boxed"] {
+        Kubelet::new(&rig).pull(pod, APP).await.unwrap();
+    }
+    for name in ["runc", "kata"] {
+        stopped(&rig, name).await;
+    }
+    let kubelet = Kubelet::new(&rig).restarted();
+    let failed = kubelet.find("plain", APP).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable, "{failed}");
+}
+
+/// With an image that at first only the other backend has, whatever was started again before, `k`ubelet or `s`witch.
+#[tokio::test]
+async fn after_restarts_in_any_order_a_container_gets_its_image() {
+    for order in ["k", "s", "ks", "sk", "ksk", "sks"] {
+        let (mut rig, _, boxed) = two_pods().await;
+        let mut start = 0;
+        for (step, what) in order.chars().enumerate() {
+            match what {
+                'k' => start += 1,
+                _ => {
+                    rig.restart_switch().await;
+                    rig.pods().await.unwrap();
+                }
+            }
+            let image = format!("registry.k8s.io/app:{step}");
+            rig.sim("runc").add_image(&image);
+            let kubelet = (0..start).fold(Kubelet::new(&rig), |kubelet, _| kubelet.restarted());
+            let found = kubelet.find("boxed", &image).await.unwrap();
+            assert_eq!(found, None, "{order}, {step}");
+            let pulled = kubelet.pull("boxed", &image).await.unwrap();
+            let boxed = (&*boxed, "boxed");
+            let created = kubelet.create(boxed, &pulled, &image).await.unwrap();
+            rig.remove(&created).await.unwrap();
+            let found = kubelet.find("boxed", &image).await.unwrap();
+            assert_eq!(found, rig.sim("kata").images().pop(), "{order}, {step}");
+        }
+    }
+}
