@@ -5,12 +5,9 @@ mod names;
 mod pods;
 mod stores;
 
-use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use futures_util::StreamExt;
 use futures_util::future::join_all;
-use futures_util::stream::FuturesUnordered;
 use tonic::{Code, Status};
 
 use crate::answer::Answer;
@@ -25,40 +22,12 @@ use crate::{status, wire};
 
 pub(crate) use pods::PodRequests;
 
-/// How many image references are remembered; a node has a few hundred.
-const REFERENCES: usize = 4096;
-/// The longest reference that is remembered, in bytes; a name has 255 at most, a tag 128, a digest less than 200.
-const LONGEST_REFERENCE: usize = 1024;
 /// The reference in a request (`image.image`).
 const REFERENCE: &[u32] = &[1, 1];
 /// The image reference in a `CreateContainerRequest` (`config.image.image`).
 const CONTAINER_IMAGE: &[u32] = &[2, 2, 1];
 /// What the pod's manifest calls it (`config.image.user_specified_image`).
 const CONTAINER_IMAGE_NAME: &[u32] = &[2, 2, 18];
-
-/// Which backend last answered for an image reference or id.
-#[derive(Debug, Default)]
-pub struct LastAnswers {
-    backends: HashMap<String, BackendId>,
-}
-
-impl LastAnswers {
-    fn note(&mut self, reference: &str, backend: BackendId) {
-        // What is not remembered is asked for again.
-        if reference.is_empty() || reference.len() > LONGEST_REFERENCE {
-            return;
-        }
-        if self.backends.len() >= REFERENCES && !self.backends.contains_key(reference) {
-            // Rarer than a restart; what is forgotten is asked for again.
-            self.backends.clear();
-        }
-        self.backends.insert(reference.to_owned(), backend);
-    }
-
-    fn of(&self, reference: &str) -> Option<BackendId> {
-        self.backends.get(reference).copied()
-    }
-}
 
 impl Switch {
     /// Sends an image call to `backends` as its rule says.
@@ -75,48 +44,6 @@ impl Switch {
             (ImageRule::Pull(_), _) => self.pull_everywhere(call, backends).await,
             _ => self.remove_everywhere(call, backends).await,
         }
-    }
-
-    /// The backend that last had the image answers, else the first that has it; absent only if all say so.
-    async fn find_image(&self, call: &Call, backends: &[Arc<Backend>]) -> Result<Reply, Failed> {
-        let last = wire::string(&call.message(), REFERENCE)
-            .ok()
-            .and_then(|image| self.last_answers().of(image));
-        let mut order: Vec<_> = backends.iter().collect();
-        order.sort_by_key(|backend| Some(backend.id) != last);
-        let headers = &call.reading_headers();
-        let (mut absent, mut unanswered) = (None, None);
-        let mut late = FuturesUnordered::new();
-        for backend in order {
-            let ask = backend.ask(call.row, headers, call.body.clone());
-            let mut ask = Box::pin(backend.patiently(ask));
-            match tokio::time::timeout(backend.list_timeout(), &mut ask).await {
-                Ok(result) => match self.has_image(backend, result) {
-                    Ok((answer, true)) => return self.found_image(call, backend, answer),
-                    Ok((answer, false)) => absent = absent.or(Some(answer)),
-                    Err(failed) => unanswered = unanswered.or(Some(failed)),
-                },
-                // The others may have it.
-                Err(_) => late.push(async move { (backend, ask.await) }),
-            }
-        }
-        while let Some((backend, result)) = late.next().await {
-            match self.has_image(backend, result) {
-                Ok((answer, true)) => return self.found_image(call, backend, answer),
-                Ok((answer, false)) => absent = absent.or(Some(answer)),
-                Err(failed) => unanswered = unanswered.or(Some(failed)),
-            }
-        }
-        match (unanswered, absent) {
-            (Some(failed), _) => Err(failed),
-            (None, Some(answer)) => Ok(reply::of_answer(answer)),
-            (None, None) => Err(status::no_backend().into()),
-        }
-    }
-
-    fn found_image(&self, call: &Call, backend: &Backend, answer: Answer) -> Result<Reply, Failed> {
-        self.remember_image(call, backend.id, &backend.message(&answer)?);
-        Ok(reply::of_answer(answer))
     }
 
     /// An answer to `ImageStatus`, and whether it has the image.
@@ -193,21 +120,11 @@ impl Switch {
         }
     }
 
-    /// Notes that `backend` has the image of a call that went well.
-    pub(crate) fn remember_image(&self, call: &Call, backend: BackendId, reply: &[u8]) {
-        let (Then::HaveImage(path) | Then::NewImage(path)) = call.row.then else {
-            return;
-        };
-        let message = call.message();
-        let (Ok(reference), Ok(id)) =
-            (wire::string(&message, REFERENCE), wire::string(reply, path))
-        else {
-            return;
-        };
-        if !id.is_empty() {
-            let mut last = self.last_answers();
-            last.note(reference, backend);
-            last.note(id, backend);
+    /// Learns from the answer of `backend` to a pod that its image is present or was pulled.
+    pub(crate) fn learn_image(&self, call: &Call, backend: BackendId, reply: &[u8]) {
+        if let Then::HaveImage(path) | Then::NewImage(path) = call.row.then {
+            let id = wire::string(reply, path).unwrap_or_default();
+            self.note_asking(call, vec![backend], id);
         }
     }
 
@@ -225,8 +142,8 @@ impl Switch {
         let message = call.message();
         let image = wire::string(&message, CONTAINER_IMAGE).ok()?;
         let name = wire::string(&message, CONTAINER_IMAGE_NAME).ok()?;
-        let known = call.live.is_alone() || self.last_answers().of(image) == Some(owner.id);
-        if known
+        let is_known = self.has_answered(call, owner.id, image, name) || call.live.is_alone();
+        if is_known
             || name.is_empty()
             || name == image
             || self.image_at(call, owner, image).await?.is_some()
@@ -234,6 +151,14 @@ impl Switch {
             return None;
         }
         self.image_at(call, owner, name).await?
+    }
+
+    /// Whether the pod of `call`, a `CreateContainer`, has the id of its image from `owner`.
+    fn has_answered(&self, call: &Call, owner: BackendId, image: &str, name: &str) -> bool {
+        let message = call.message();
+        let answered = find::seen_by(call, &message)
+            .and_then(|seen| self.pod_requests().creates(seen, image, name));
+        answered.is_some_and(|answered| answered.id == image && answered.stores == [owner])
     }
 
     /// The id of an image at a backend; `Some(None)` if it has none, `None` if it does not say.
@@ -257,7 +182,6 @@ impl Switch {
             return Some(None);
         }
         let message = backend.message(&answer).ok()?;
-        self.remember_image(&ask, backend.id, &message);
         wire::string(&message, &[1, 1])
             .ok()
             .map(|id| Some(id.to_owned()))
@@ -266,27 +190,5 @@ impl Switch {
     fn pod_requests(&self) -> MutexGuard<'_, PodRequests> {
         let requests = self.pod_requests.lock();
         requests.unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn last_answers(&self) -> MutexGuard<'_, LastAnswers> {
-        self.images.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn references_are_remembered_up_to_a_number_and_a_length() {
-        let mut last = LastAnswers::default();
-        let (longest, longer) = ("x".repeat(1024), "x".repeat(1025));
-        last.note(&longest, 1);
-        last.note(&longer, 1);
-        assert_eq!((last.of(&longest), last.of(&longer)), (Some(1), None));
-        for number in 0..2 * REFERENCES {
-            last.note(&number.to_string(), 1);
-            assert!(last.backends.len() <= REFERENCES);
-        }
     }
 }

@@ -53,7 +53,7 @@ impl Switch {
         match call.row.then {
             Then::Nothing | Then::LostImage => {}
             Then::About(kind, path) => return self.without_others(kind, path, backend, reply),
-            Then::HaveImage(_) | Then::NewImage(_) => self.remember_image(call, backend.id, reply),
+            Then::HaveImage(_) | Then::NewImage(_) => self.learn_image(call, backend.id, reply),
             Then::OwnPod(id, config) => {
                 self.own_pod(call, backend, reply, (id, config), asked)?;
             }

@@ -80,6 +80,15 @@ impl Row {
         }
     }
 
+    /// Where an image call or a request for a pod that exists has the pod's annotations, if it has.
+    pub fn pod_annotations(&self) -> Option<Path> {
+        match self.goes {
+            Goes::OwnerWithImage(_) | Goes::Image(_, ImageRule::Pull(_)) => Some(POD_ANNOTATIONS),
+            Goes::Image(_, ImageRule::Find(annotations)) => Some(annotations),
+            _ => None,
+        }
+    }
+
     /// Whether it changes something on the node.
     pub fn changes(&self) -> bool {
         self.log == Log::Change
@@ -223,7 +232,7 @@ impl List {
 /// Where an image call goes that names no handler.
 #[derive(Debug)]
 pub enum ImageRule {
-    /// The owner of the pod whose annotations are at the path; else the first backend that has the image.
+    /// The owner of the pod whose annotations are at the path; else every backend that a pod may use which asks.
     Find(Path),
     /// The owner of the pod whose uid is at the path; else every backend.
     Pull(Path),
@@ -279,6 +288,8 @@ pub const FILTER_IMAGE: u32 = 1;
 pub const IMAGE_TEXTS: [u32; 4] = [1, 18, 19, 20];
 /// The pod's configuration in `PullImage` and `CreateContainer` (`sandbox_config`).
 pub const POD_CONFIG: Path = &[3];
+/// The annotations in that.
+pub const POD_ANNOTATIONS: Path = &[3, 7];
 /// Where a pod in a list has its handler's name (`PodSandbox.runtime_handler`).
 pub const LISTED_HANDLER: Path = &[1, 7];
 /// Where an event names the container, or the pod, that it is about (`ContainerEventResponse.container_id`).

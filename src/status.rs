@@ -218,6 +218,18 @@ pub fn doubled_pod(uid: &str, backends: &[Arc<str>]) -> Status {
     ))
 }
 
+/// A name that stands for different images in the stores that an unknown pod may use; each with its id and user.
+pub fn images_differ(reference: &str, images: &[(Arc<str>, String)]) -> Status {
+    let has = |(backend, image): &(Arc<str>, String)| format!("backend {backend:?} has {image}");
+    let images: Vec<_> = images.iter().map(has).collect();
+    Status::failed_precondition(format!(
+        "image {0:?}: the backends have different images of this name, and it is unknown which backend the container runs \
+         on: {1}; try again, use a digest, or pull the image again on every backend (crictl pull {0})",
+        shown(reference),
+        images.join(", ")
+    ))
+}
+
 /// No id where one is needed.
 pub fn empty_id(rpc: &str, kind: Kind) -> Status {
     Status::invalid_argument(format!("{rpc}: the {} id is empty", noun(kind)))

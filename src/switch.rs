@@ -24,7 +24,7 @@ use crate::counts::{Counts, Reason};
 use crate::dialer::Dialer;
 use crate::ending::Ending;
 use crate::events::Events;
-use crate::images::{LastAnswers, PodRequests};
+use crate::images::PodRequests;
 use crate::learn::{Asked, pod_names};
 use crate::live::Live;
 use crate::log_queue::LogQueue;
@@ -63,8 +63,6 @@ pub struct Switch {
     pub(crate) ending: Ending,
     /// The pods' and containers' events, for all that have subscribed.
     pub(crate) events: Events,
-    /// Which backend last had an image.
-    pub images: Mutex<LastAnswers>,
     /// What pods have asked of the image stores.
     pub(crate) pod_requests: Mutex<PodRequests>,
     /// The last `UpdateRuntimeConfig`, framed, for backends that come back.
@@ -94,7 +92,6 @@ impl Switch {
             start_by: Instant::now() + config.start_wait,
             ending: Ending::default(),
             events: Events::default(),
-            images: Mutex::default(),
             pod_requests: Mutex::default(),
             runtime_config: Mutex::default(),
             counts: Arc::default(),

@@ -3,16 +3,65 @@
 use std::sync::Arc;
 
 use super::REFERENCE;
-use super::stores::{Said, Stored, agree};
+use super::pods::Asking;
+use super::stores::{Content, Said, Stored, Wait, agree};
 use crate::backend::Backend;
 use crate::call::{Call, Failed};
+use crate::owners::BackendId;
 use crate::reply::{self, Reply};
 use crate::route::Stores;
-use crate::rpc::{Goes, ImageRule, SEEN_ANNOTATION};
+use crate::rpc::SEEN_ANNOTATION;
 use crate::switch::Switch;
 use crate::{status, wire};
 
 impl Switch {
+    /// Answers a client that names no pod. The kubelet does so to read the user of a container from the image.
+    ///
+    /// The stores of the pods that ask for this image answer, otherwise all stores. Those that have the image must have
+    /// the same one: a wrong user, or a wrong "absent", makes the container run as another user.
+    pub(super) async fn find_image(
+        &self,
+        call: &Call,
+        backends: &[Arc<Backend>],
+    ) -> Result<Reply, Failed> {
+        let message = call.message();
+        let reference = wire::string(&message, REFERENCE).unwrap_or_default();
+        let of_pods = self.pod_requests().stores_of(reference);
+        let theirs = backends.iter().filter(|it| of_pods.contains(&it.id));
+        let theirs: Vec<_> = theirs.cloned().collect();
+        let mut said = self.ask_stores(call, &theirs, Wait::ListTimeout).await;
+        if !has_any(&said) {
+            said = self.ask_stores(call, backends, Wait::ListTimeout).await;
+        }
+        if !has_any(&said) && said.iter().any(|said| said.is_late) {
+            // A cached list is no proof that there is no such image.
+            said = self.ask_stores(call, backends, Wait::Answer).await;
+        }
+        self.one_image(reference, said)
+    }
+
+    /// The answer of the first store that has the image, if all that have it have the same one. "Absent" needs the
+    /// answer of every store.
+    fn one_image(&self, reference: &str, mut said: Vec<Said>) -> Result<Reply, Failed> {
+        let is_open = match has_any(&said) {
+            true => |said: &Said| matches!(said.image, Stored::Unknown),
+            false => |said: &Said| !said.has_answered(),
+        };
+        if let Some(place) = said.iter().position(is_open)
+            && let Some(failed) = said.swap_remove(place).into_failed()
+        {
+            return Err(failed);
+        }
+        if !agree(&said) {
+            self.pod_requests().forget(reference);
+            return Err(differ(reference, &said).into());
+        }
+        match has_any(&said) {
+            true => present(said),
+            false => Ok(absent(said)),
+        }
+    }
+
     /// Answers a pod that is not known by its annotations. After a restart of the kubelet no older pod is.
     ///
     /// The image is present if all stores that the pod may use have the same image. Otherwise the answer is "absent":
@@ -25,7 +74,7 @@ impl Switch {
     ) -> Result<Reply, Failed> {
         let all = stores.all.iter().map(|id| call.live.backend(*id).cloned());
         let all = all.collect::<Result<Vec<Arc<Backend>>, _>>()?;
-        let mut said = self.ask_stores(call, &all).await;
+        let mut said = self.ask_stores(call, &all, Wait::ListTimeout).await;
         // The stores that the pod likely uses come first.
         let is_likely = |said: &Said| stores.likely.contains(&said.backend.id);
         said.sort_by_key(|said| !is_likely(said));
@@ -37,32 +86,66 @@ impl Switch {
             return Err(failed.unwrap_or_else(|| status::no_backend().into()));
         }
         let is_present = likely.all(|said| said.image().is_some()) && agree(&said);
-        let has_any = said.iter().any(|said| said.image().is_some());
-        if has_any && (is_present || self.asks_again(call)) {
-            return present(said);
+        if !has_any(&said) || !is_present && !self.asks_again(call) {
+            return Ok(absent(said));
         }
-        Ok(absent(said))
+        said.retain(|said| said.image().is_some());
+        if said.iter().any(is_likely) {
+            said.retain(is_likely);
+        }
+        let having = said.iter().map(|said| said.backend.id).collect();
+        if let Some(image) = said.first().and_then(Said::image) {
+            self.note_asking(call, having, wire::string(image, &[1]).unwrap_or_default());
+        }
+        present(said)
     }
 
     /// Whether the pod that sends `call` has had the answer "absent" before, and did not pull the image.
     fn asks_again(&self, call: &Call) -> bool {
-        let Goes::Image(_, ImageRule::Find(annotations)) = call.row.goes else {
-            return false;
-        };
         let message = call.message();
-        let seen = wire::entry(&message, annotations, SEEN_ANNOTATION);
-        let reference = wire::string(&message, REFERENCE);
-        match (seen, reference) {
-            (Ok(Some(seen)), Ok(reference)) => self.pod_requests().is_absent_again(seen, reference),
-            _ => false,
+        let reference = wire::string(&message, REFERENCE).unwrap_or_default();
+        let seen = seen_by(call, &message);
+        seen.is_some_and(|seen| self.pod_requests().is_absent_again(seen, reference))
+    }
+
+    /// Notes that the pod which sends `call` was answered that its image is present, in these stores under this id.
+    pub(super) fn note_asking(&self, call: &Call, stores: Vec<BackendId>, id: &str) {
+        let message = call.message();
+        let reference = wire::string(&message, REFERENCE).unwrap_or_default();
+        if let Some(seen) = seen_by(call, &message).filter(|_| !id.is_empty()) {
+            let pod = Asking::new(seen, reference, id, stores);
+            self.pod_requests().asks(pod);
         }
     }
 }
 
-/// The answer of the first store that has the image.
+/// The `config.seen` of the pod that sends `call`.
+pub(super) fn seen_by<'a>(call: &Call, message: &'a [u8]) -> Option<&'a str> {
+    let annotations = call.row.pod_annotations()?;
+    let seen = wire::entry(message, annotations, SEEN_ANNOTATION);
+    seen.ok().flatten().filter(|seen| !seen.is_empty())
+}
+
+fn has_any(said: &[Said]) -> bool {
+    said.iter().any(|said| said.image().is_some())
+}
+
+fn differ(reference: &str, said: &[Said]) -> tonic::Status {
+    let having = said.iter().filter_map(|said| {
+        let content = Content::of(said.image()?).ok()?;
+        Some((said.backend.name(), content.to_string()))
+    });
+    status::images_differ(reference, &having.collect::<Vec<_>>())
+}
+
+/// The answer of the first store that has the image; one made of a cached image only if no such store has answered.
 fn present(said: Vec<Said>) -> Result<Reply, Failed> {
-    let mut having = said.into_iter().filter(|said| said.image().is_some());
-    let first = having.next().ok_or_else(status::no_backend)?;
+    let mut having: Vec<_> = said
+        .into_iter()
+        .filter(|said| said.image().is_some())
+        .collect();
+    having.sort_by_key(|said| !said.has_answered());
+    let first = having.into_iter().next().ok_or_else(status::no_backend)?;
     Ok(first.into_reply())
 }
 

@@ -2,9 +2,22 @@
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::names::with_tag;
+use crate::owners::BackendId;
 
 /// How many "absent" answers to pods are remembered; a node has a few hundred containers.
 const ABSENT: usize = 4096;
+/// How long a pod that has its image may take until it asks for the image's user.
+pub(super) const ASKING: Duration = Duration::from_secs(10);
+/// How many pods may do so at once; a node starts a few containers a second.
+const MOST_ASKING: usize = 1024;
+/// The longest name of an image or pod that is remembered, in bytes; an image's name has 255 at most, its tag 128, its
+/// digest less than 200.
+const LONGEST_NAME: usize = 1024;
 
 /// What pods have asked.
 #[derive(Debug, Default)]
@@ -12,6 +25,43 @@ pub(crate) struct PodRequests {
     /// Hashes of a pod's `config.seen` and a reference that was answered with "absent".
     absent: HashSet<u64>,
     hasher: RandomState,
+    /// Pods that have their image and no container of it yet.
+    asking: Vec<Asking>,
+}
+
+/// A pod that was answered that its image is present. Its next question is for the image's user, and names no pod.
+#[derive(Debug)]
+pub(super) struct Asking {
+    /// Its `config.seen`.
+    pub seen: String,
+    /// The name that it asked for, with its tag.
+    pub reference: String,
+    /// The id in the answer.
+    pub id: String,
+    /// The stores that it may use.
+    pub stores: Vec<BackendId>,
+    since: Instant,
+}
+
+impl Asking {
+    pub(super) fn new(seen: &str, reference: &str, id: &str, stores: Vec<BackendId>) -> Asking {
+        Asking {
+            seen: seen.to_owned(),
+            reference: with_tag(reference),
+            id: id.to_owned(),
+            stores,
+            since: Instant::now(),
+        }
+    }
+
+    fn asks_for(&self, image: &str) -> bool {
+        self.id == image || self.reference == with_tag(image)
+    }
+
+    fn is_remembered(&self) -> bool {
+        let names = [&self.seen, &self.reference, &self.id];
+        names.iter().all(|name| name.len() <= LONGEST_NAME)
+    }
 }
 
 impl PodRequests {
@@ -27,11 +77,92 @@ impl PodRequests {
         }
         !self.absent.insert(pair)
     }
+
+    /// A pod was answered that its image is present.
+    pub(super) fn asks(&mut self, pod: Asking) {
+        self.forget_old();
+        if self.asking.len() >= MOST_ASKING {
+            // Some of them would make it look as if the others did not ask.
+            self.asking.clear();
+        }
+        if pod.is_remembered() {
+            self.asking.push(pod);
+        }
+    }
+
+    /// A pod makes a container of `image`, which its manifest calls `name`. What it was answered last, if it was.
+    pub(super) fn creates(&mut self, seen: &str, image: &str, name: &str) -> Option<Asking> {
+        self.forget_old();
+        let is_its = |asking: &mut Asking| {
+            asking.seen == seen && (asking.asks_for(image) || asking.asks_for(name))
+        };
+        self.asking.extract_if(.., is_its).last()
+    }
+
+    /// The stores that the pods may use that ask for this image now, each once.
+    pub(super) fn stores_of(&mut self, image: &str) -> Vec<BackendId> {
+        self.forget_old();
+        let asking = self.asking.iter().filter(|pod| pod.asks_for(image));
+        let mut stores: Vec<_> = asking.flat_map(|pod| pod.stores.clone()).collect();
+        stores.sort_unstable();
+        stores.dedup();
+        stores
+    }
+
+    /// The pods that ask for this image get no answer. They start over one by one.
+    pub(super) fn forget(&mut self, image: &str) {
+        self.asking.retain(|pod| !pod.asks_for(image));
+    }
+
+    fn forget_old(&mut self) {
+        self.asking.retain(|pod| pod.since.elapsed() < ASKING);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn asking(seen: &str, image: &str, store: BackendId) -> Asking {
+        Asking::new(seen, image, "sha256:1", vec![store])
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_asks_for_ten_seconds_or_until_it_makes_the_container() {
+        let mut requests = PodRequests::default();
+        requests.asks(asking("a", "app", 1));
+        requests.asks(asking("b", "app:latest", 2));
+        requests.asks(asking("b", "web:1", 3));
+        for image in ["app", "app:latest", "sha256:1"] {
+            let all = requests.stores_of(image);
+            assert!(all.starts_with(&[1, 2]), "{image}: {all:?}");
+        }
+        assert!(requests.stores_of("app:2").is_empty());
+        assert!(requests.creates("c", "sha256:1", "app").is_none());
+        let created = requests.creates("b", "other", "app").unwrap();
+        assert_eq!(
+            (created.stores, requests.stores_of("app")),
+            (vec![2], vec![1])
+        );
+        tokio::time::advance(ASKING).await;
+        assert!(requests.stores_of("app").is_empty());
+        assert!(requests.asking.is_empty());
+    }
+
+    #[test]
+    fn so_many_pods_ask_at_once_and_no_name_is_longer_than_a_limit() {
+        let mut requests = PodRequests::default();
+        let longest = "x".repeat(LONGEST_NAME);
+        let longer = "x".repeat(LONGEST_NAME + 1);
+        requests.asks(asking(&longest, "a:1", 1));
+        requests.asks(asking(&longer, "a:1", 2));
+        requests.asks(asking("a", &longer, 3));
+        assert_eq!(requests.stores_of("a:1"), [1]);
+        for number in 0..2 * MOST_ASKING {
+            requests.asks(asking(&number.to_string(), "b:1", 1));
+            assert!(requests.asking.len() <= MOST_ASKING);
+        }
+    }
 
     #[test]
     fn an_absent_image_is_remembered_by_pod_and_reference_up_to_a_limit() {

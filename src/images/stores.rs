@@ -1,5 +1,6 @@
 //! What image stores say of a reference: now, or where a store does not answer, by its cached list.
 
+use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,6 +13,7 @@ use crate::backend::Backend;
 use crate::call::{Call, Failed, named};
 use crate::reply::{self, Reply};
 use crate::rpc::List;
+use crate::status;
 use crate::switch::Switch;
 use crate::wire::{self, Malformed};
 
@@ -21,6 +23,8 @@ pub(super) struct Said {
     pub backend: Arc<Backend>,
     /// What it has, by its answer, else by its cached list.
     pub image: Stored,
+    /// It has a cached list and was not waited for any longer.
+    pub is_late: bool,
     /// Its answer to `ImageStatus`, or why it has none.
     answer: Result<Answer, Failed>,
 }
@@ -45,6 +49,15 @@ pub(super) struct Content {
     pub username: String,
 }
 
+/// How long a store is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// For its `list_timeout`, if it has a cached list.
+    ListTimeout,
+    /// Until it answers or is proven to hang.
+    Answer,
+}
+
 impl Said {
     /// Its image, if it has one.
     pub(super) fn image(&self) -> Option<&Bytes> {
@@ -52,6 +65,10 @@ impl Said {
             Stored::Image(image) => Some(image),
             Stored::Nothing | Stored::Unknown => None,
         }
+    }
+
+    pub(super) fn has_answered(&self) -> bool {
+        self.answer.is_ok()
     }
 
     /// Why it did not answer.
@@ -97,6 +114,17 @@ impl Content {
     }
 }
 
+impl fmt::Display for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = status::shown(&self.id);
+        match (self.uid, self.username.as_str()) {
+            (Some(uid), _) => write!(f, "{id} (uid {uid})"),
+            (None, "") => write!(f, "{id} (root)"),
+            (None, user) => write!(f, "{id} (user {:?})", status::shown(user)),
+        }
+    }
+}
+
 /// Whether all stores that have an image have the same one.
 pub(super) fn agree(all: &[Said]) -> bool {
     let contents = all.iter().filter_map(Said::image).map(|it| Content::of(it));
@@ -111,20 +139,26 @@ pub(super) fn agree(all: &[Said]) -> bool {
 
 impl Switch {
     /// Asks `backends` at once what they have under the reference of `call`, an `ImageStatus`.
-    pub(super) async fn ask_stores(&self, call: &Call, backends: &[Arc<Backend>]) -> Vec<Said> {
+    pub(super) async fn ask_stores(
+        &self,
+        call: &Call,
+        backends: &[Arc<Backend>],
+        wait: Wait,
+    ) -> Vec<Said> {
         let asked = backends.iter();
-        join_all(asked.map(|backend| self.ask_store(call, backend))).await
+        join_all(asked.map(|backend| self.ask_store(call, backend, wait))).await
     }
 
-    /// A store with a cached list is waited for as long as its `list_timeout`, any other until it answers or hangs.
-    async fn ask_store(&self, call: &Call, backend: &Arc<Backend>) -> Said {
+    async fn ask_store(&self, call: &Call, backend: &Arc<Backend>, wait: Wait) -> Said {
         let headers = call.reading_headers();
         let ask = backend.ask(call.row, &headers, call.body.clone());
         let mut ask = std::pin::pin!(backend.patiently(ask));
         let cached = || self.cached_image(call, backend);
-        let answer = match tokio::time::timeout(backend.list_timeout(), &mut ask).await {
+        let in_time = tokio::time::timeout(backend.list_timeout(), &mut ask).await;
+        let is_late = in_time.is_err() && wait == Wait::ListTimeout && cached().is_some();
+        let answer = match in_time {
             Ok(answer) => answer,
-            Err(_) if cached().is_some() => Err(backend.unavailable("it is late")),
+            Err(_) if is_late => Err(backend.unavailable("it is late")),
             Err(_) => ask.await,
         };
         let read = answer.map_err(Failed::from).and_then(|answer| {
@@ -141,6 +175,7 @@ impl Switch {
         Said {
             backend: Arc::clone(backend),
             image,
+            is_late,
             answer,
         }
     }

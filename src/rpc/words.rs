@@ -41,10 +41,9 @@ impl Row {
             Goes::Owner(Kind::Container, ..) => "the container's owner",
             Goes::All(filter, _) if paths(filter).next().is_some() => "all, or the filter's owner",
             Goes::All(..) => "all",
-            Goes::Image(_, ImageRule::Find(_)) => {
-                "the handler's backend, the pod's, or one that has it"
+            Goes::Image(_, ImageRule::Find(_) | ImageRule::Pull(_)) => {
+                "the handler's backend, the pod's, or all"
             }
-            Goes::Image(_, ImageRule::Pull(_)) => "the handler's backend, the pod's, or all",
             Goes::Image(_, ImageRule::Every | ImageRule::List(_)) => {
                 "the handler's backend, or all"
             }
@@ -69,6 +68,9 @@ impl Row {
         let reply = match &self.goes {
             Goes::All(_, merge) | Goes::Image(_, ImageRule::List(merge)) => {
                 merged(merge) + silent(merge).map_or("", instead)
+            }
+            Goes::Image(_, ImageRule::Find(_)) => {
+                "as it is; of several, if they have the same image".into()
             }
             Goes::Image(_, ImageRule::Pull(_)) => {
                 "as it is; of several, the default backend's".into()

@@ -1,102 +1,241 @@
-//! ImageStatus that names no pod: one wrong "absent" and a container runs as root.
+//! ImageStatus that names no pod: a wrong answer, or one wrong "absent", and a container runs as another user.
+
+use std::path::Path;
+use std::time::Duration;
 
 use criswitch::cri;
 use tonic::{Code, Status};
 
-use crate::support::{Rig, Sim, image_spec, pod_config};
+use crate::calls::stopped;
+use crate::faults::{node, until_state};
+use crate::kubelet::{Kubelet, asked, forget};
+use crate::support::misbehaving::{Misbehaving, thief};
+use crate::support::{Rig, Sim, frame, image_spec};
 
 const APP: &str = "registry.k8s.io/app:1";
+/// Until then a pod that has its image is expected to ask for the image's user.
+const ASKING: Duration = Duration::from_secs(10);
 
-/// An image of that id, with a user that says whose it is.
-fn image_of(owner: &str, id: &str) -> cri::Image {
+fn image(id: &str, uid: i64) -> cri::Image {
     cri::Image {
         id: id.to_owned(),
         repo_tags: vec![APP.to_owned()],
-        username: owner.to_owned(),
+        uid: Some(cri::Int64Value { value: uid }),
         ..Default::default()
     }
 }
 
+fn of_user(id: &str, username: &str) -> cri::Image {
+    cri::Image {
+        uid: None,
+        username: username.to_owned(),
+        ..image(id, 0)
+    }
+}
+
+/// Two stores with these images of one name.
+async fn stores(runc: cri::Image, kata: cri::Image) -> Rig {
+    let sims = [Sim::new("runc").stores(runc), Sim::new("kata").stores(kata)];
+    let rig = node("start_wait = \"0s\"", sims).await;
+    rig.pods().await.unwrap();
+    rig
+}
+
+/// The tag was moved between two pulls: in runc's store the user is 1000, in kata's it is root. A pod on each.
+async fn moved_tag() -> (Rig, String, String) {
+    let rig = stores(image("sha256:11", 1000), image("sha256:22", 0)).await;
+    let (web, vm) = (
+        rig.run_pod("runc", "web").await,
+        rig.run_pod("kata", "vm").await,
+    );
+    (rig, web, vm)
+}
+
 async fn find(rig: &Rig, reference: &str) -> Result<Option<cri::Image>, Status> {
-    let request = cri::ImageStatusRequest {
-        image: Some(image_spec(reference)),
-        verbose: false,
+    Kubelet::new(rig).user(reference).await
+}
+
+async fn uid(rig: &Rig, reference: &str) -> i64 {
+    let image = find(rig, reference).await.unwrap().unwrap();
+    image.uid.unwrap().value
+}
+
+#[track_caller]
+fn differs(found: Result<Option<cri::Image>, Status>) {
+    let failed = found.unwrap_err();
+    assert_eq!(failed.code(), Code::FailedPrecondition, "{failed}");
+    for word in [APP, "\"runc\"", "\"kata\"", "11", "22", "crictl pull"] {
+        assert!(failed.message().contains(word), "{failed}");
+    }
+}
+
+#[tokio::test]
+async fn the_user_is_that_of_the_image_in_the_store_of_the_pod_that_asks() {
+    let (rig, web, vm) = moved_tag().await;
+    let kubelet = Kubelet::new(&rig);
+    for (pod, id, user) in [("web", &web, 1000), ("vm", &vm, 0), ("web", &web, 1000)] {
+        let found = kubelet.find(pod, APP).await.unwrap().unwrap();
+        forget(&rig);
+        assert_eq!(uid(&rig, APP).await, user);
+        assert_eq!(uid(&rig, &found.id).await, user);
+        assert_eq!(asked(&rig, "ImageStatus").len(), 1);
+        let made = kubelet.create((id, pod), &found.id, APP).await.unwrap();
+        rig.remove(&made).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn so_it_is_after_a_pull_for_the_pod() {
+    let (rig, _, _) = moved_tag().await;
+    let kubelet = Kubelet::new(&rig);
+    kubelet.pull("vm", APP).await.unwrap();
+    assert_eq!(uid(&rig, APP).await, 0);
+}
+
+#[tokio::test]
+async fn two_pods_that_start_at_once_with_different_images_fail_and_then_start_one_by_one() {
+    let (rig, web, vm) = moved_tag().await;
+    let kubelet = Kubelet::new(&rig);
+    for pod in ["web", "vm"] {
+        kubelet.find(pod, APP).await.unwrap().unwrap();
+    }
+    differs(find(&rig, APP).await);
+    for (pod, id, user) in [("web", web, 1000), ("vm", vm, 0)] {
+        let found = kubelet.find(pod, APP).await.unwrap().unwrap();
+        assert_eq!(uid(&rig, APP).await, user);
+        kubelet.create((&id, pod), &found.id, APP).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn two_pods_that_start_at_once_with_the_same_image_start() {
+    let rig = stores(image("sha256:11", 1000), image("11", 1000)).await;
+    rig.run_pod("runc", "web").await;
+    rig.run_pod("kata", "vm").await;
+    let kubelet = Kubelet::new(&rig);
+    for pod in ["web", "vm"] {
+        kubelet.find(pod, APP).await.unwrap().unwrap();
+    }
+    assert_eq!(uid(&rig, APP).await, 1000);
+}
+
+#[tokio::test]
+async fn a_pod_that_starts_no_container_is_forgotten_after_a_while() {
+    let (rig, _, _) = moved_tag().await;
+    let kubelet = Kubelet::new(&rig);
+    kubelet.find("web", APP).await.unwrap().unwrap();
+    tokio::time::pause();
+    tokio::time::advance(ASKING).await;
+    tokio::time::resume();
+    kubelet.find("vm", APP).await.unwrap().unwrap();
+    assert_eq!(uid(&rig, APP).await, 0);
+}
+
+/// The kubelet puts `:latest` into the question for the pod alone.
+#[tokio::test]
+async fn a_name_without_a_tag_is_the_one_with_latest() {
+    let latest = |id: &str, uid| cri::Image {
+        repo_tags: vec!["docker.io/library/app:latest".to_owned()],
+        ..image(id, uid)
     };
-    Ok(rig.images().image_status(request).await?.into_inner().image)
-}
-
-/// Whose image it is.
-async fn user(rig: &Rig, reference: &str) -> String {
-    find(rig, reference).await.unwrap().unwrap().username
-}
-
-/// The kubelet's way to a container: it asks for the image of a pod on `handler`, and pulls it.
-async fn pull_for_pod(rig: &Rig, handler: &str, name: &str) -> String {
-    rig.run_pod(handler, name).await;
-    let request = cri::PullImageRequest {
-        image: Some(image_spec(APP)),
-        sandbox_config: Some(pod_config(name)),
-        auth: None,
-    };
-    let reply = rig.images().pull_image(request).await.unwrap();
-    reply.into_inner().image_ref
+    let rig = stores(latest("sha256:11", 1000), latest("sha256:22", 0)).await;
+    rig.run_pod("kata", "vm").await;
+    let kubelet = Kubelet::new(&rig);
+    kubelet.find("vm", "app:latest").await.unwrap().unwrap();
+    assert_eq!(uid(&rig, "app").await, 0);
 }
 
 #[tokio::test]
-async fn an_image_is_told_by_the_default_if_several_have_it() {
-    let rig = Rig::start([
-        Sim::new("runc").stores(image_of("runc", "sha256:1")),
-        Sim::new("kata").stores(image_of("kata", "sha256:1")),
-    ])
-    .await;
-    assert_eq!(user(&rig, APP).await, "runc");
-    assert!(rig.sim("kata").calls("ImageStatus").is_empty());
+async fn a_pod_that_is_not_known_gets_the_user_that_all_its_stores_agree_on() {
+    let rig = stores(image("sha256:11", 1000), image("sha256:11", 1000)).await;
+    rig.run_pod("runc", "web").await;
+    rig.run_pod("kata", "vm").await;
+    let kubelet = Kubelet::new(&rig).restarted();
+    kubelet.find("vm", APP).await.unwrap().unwrap();
+    assert_eq!(uid(&rig, APP).await, 1000);
+}
+
+/// `imagePullPolicy: Never`: nothing says which store is the pod's.
+#[tokio::test]
+async fn a_pod_that_is_not_known_and_does_not_pull_gets_no_user_of_different_images() {
+    let (rig, _, _) = moved_tag().await;
+    let kubelet = Kubelet::new(&rig).restarted();
+    assert_eq!(kubelet.find("vm", APP).await.unwrap(), None);
+    kubelet.find("vm", APP).await.unwrap().unwrap();
+    differs(find(&rig, APP).await);
 }
 
 #[tokio::test]
-async fn an_image_that_the_default_lacks_is_told_by_whoever_has_it() {
-    let rig = Rig::start([
-        Sim::new("runc"),
-        Sim::new("kata"),
-        Sim::new("gvisor").stores(image_of("gvisor", "sha256:1")),
-    ])
-    .await;
-    assert_eq!(user(&rig, APP).await, "gvisor");
-    // A second time it is asked first, and nobody else.
-    assert_eq!(user(&rig, APP).await, "gvisor");
-    assert_eq!(rig.sim("runc").calls("ImageStatus").len(), 1);
+async fn a_backend_does_not_give_the_user_of_another_backends_pod() {
+    let mut bad = None;
+    let rig = Rig::with_config(
+        [Sim::new("runc").stores(image("sha256:11", 1000))],
+        |directory| {
+            let socket = Path::new(directory).join("bad.sock");
+            bad = Some(Misbehaving::serve_on(&socket, thief));
+            let bad = socket.display();
+            format!("default = 'runc'\n[handlers]\nrunc = '{directory}/runc.sock'\nbad = '{bad}'")
+        },
+    );
+    let rig = rig.await;
+    until_state(&rig, "bad", "ready").await;
+    let bad = bad.unwrap();
+    bad.misbehave();
+    rig.run_pod("runc", "web").await;
+    rig.pods().await.unwrap();
+    Kubelet::new(&rig).find("web", APP).await.unwrap().unwrap();
+    assert_eq!(uid(&rig, APP).await, 1000);
 }
 
 #[tokio::test]
-async fn an_image_is_told_by_the_backend_that_last_answered_for_it() {
-    let rig = Rig::start([
-        Sim::new("runc").stores(image_of("runc", "sha256:1")),
-        Sim::new("kata").stores(image_of("kata", "sha256:1")),
-    ])
-    .await;
-    let id = pull_for_pod(&rig, "kata", "web").await;
-    // By the reference, and by the id that the pull gave.
-    assert_eq!(user(&rig, APP).await, "kata");
-    assert_eq!(user(&rig, &id).await, "kata");
-    pull_for_pod(&rig, "runc", "plain").await;
-    assert_eq!(user(&rig, APP).await, "runc");
+async fn without_a_pod_the_answer_is_the_defaults_if_all_stores_agree() {
+    for (runc, kata) in [
+        (image("sha256:11", 1000), image("sha256:11", 1000)),
+        (image("sha256:11", 1000), image("11", 1000)),
+        (of_user("11", "app"), of_user("sha256:11", "app")),
+    ] {
+        let rig = stores(runc, kata).await;
+        let request = frame(&cri::ImageStatusRequest {
+            image: Some(image_spec(APP)),
+            verbose: true,
+        });
+        let path = "/runtime.v1.ImageService/ImageStatus";
+        let reply = rig.raw(path, &[], request).await;
+        assert_eq!(reply.body, rig.sim("runc").sent("ImageStatus"));
+    }
 }
 
 #[tokio::test]
-async fn a_backend_that_lost_the_image_since_is_not_the_last_word() {
-    let rig = Rig::start([
-        Sim::new("runc").stores(image_of("runc", "sha256:1")),
-        Sim::new("kata"),
-    ])
-    .await;
-    pull_for_pod(&rig, "kata", "web").await;
+async fn without_a_pod_different_images_of_one_name_are_an_error_that_names_them() {
+    for (runc, kata) in [
+        (image("sha256:11", 1000), image("sha256:22", 1000)),
+        (image("sha256:1122", 1000), image("sha256:1122", 0)),
+        (of_user("sha256:1122", "app"), of_user("sha256:1122", "")),
+        (of_user("sha256:1122", ""), image("sha256:1122", 0)),
+    ] {
+        let rig = stores(runc, kata).await;
+        differs(find(&rig, APP).await);
+    }
+}
+
+#[tokio::test]
+async fn an_image_that_the_default_lacks_comes_from_the_store_that_has_it() {
+    let gvisor = Sim::new("gvisor").stores(image("sha256:11", 7));
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata"), gvisor]).await;
+    assert_eq!(uid(&rig, APP).await, 7);
+}
+
+#[tokio::test]
+async fn a_store_that_lost_the_pods_image_since_is_not_the_last_word() {
+    let (rig, _, _) = moved_tag().await;
+    Kubelet::new(&rig).find("vm", APP).await.unwrap().unwrap();
     let image = Some(cri::ImageSpec {
         runtime_handler: "kata".to_owned(),
         ..image_spec(APP)
     });
     let removed = cri::RemoveImageRequest { image };
     rig.images().remove_image(removed).await.unwrap();
-    assert_eq!(user(&rig, APP).await, "runc");
+    assert_eq!(uid(&rig, APP).await, 1000);
 }
 
 #[tokio::test]
@@ -130,12 +269,48 @@ async fn an_image_is_not_absent_where_a_backend_fails_to_say() {
     assert!(failed.message().contains("kata"), "{failed}");
 }
 
+/// All images of every backend are listed, so each has a cached list.
+async fn listed(rig: &Rig) {
+    let all = cri::ListImagesRequest { filter: None };
+    rig.images().list_images(all).await.unwrap();
+}
+
 #[tokio::test]
-async fn an_image_of_one_backend_is_told_while_another_is_down() {
+async fn the_cached_list_of_a_backend_that_is_away_says_what_it_has() {
     for down in ["runc", "kata"] {
-        let gvisor = Sim::new("gvisor").stores(image_of("gvisor", "sha256:1"));
+        let gvisor = Sim::new("gvisor").stores(image("sha256:11", 7));
         let rig = Rig::start([Sim::new("runc"), Sim::new("kata"), gvisor]).await;
-        rig.sim(down).stop().await;
-        assert_eq!(user(&rig, APP).await, "gvisor", "{down} is down");
+        listed(&rig).await;
+        stopped(&rig, down).await;
+        assert_eq!(uid(&rig, APP).await, 7, "{down} is down");
     }
+    let rig = stores(image("sha256:11", 1000), image("sha256:22", 0)).await;
+    listed(&rig).await;
+    stopped(&rig, "runc").await;
+    differs(find(&rig, APP).await);
+}
+
+#[tokio::test]
+async fn a_backend_that_is_away_without_a_cached_list_may_have_another_image() {
+    let rig = stores(image("sha256:11", 1000), image("sha256:11", 1000)).await;
+    rig.run_pod("runc", "web").await;
+    rig.run_pod("kata", "vm").await;
+    // What is cached does not count after a pull.
+    Kubelet::new(&rig).pull("vm", "other:1").await.unwrap();
+    stopped(&rig, "kata").await;
+    let failed = find(&rig, APP).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable, "{failed}");
+    assert!(failed.message().contains("\"kata\""), "{failed}");
+    // It is not the store of this pod.
+    Kubelet::new(&rig).find("web", APP).await.unwrap().unwrap();
+    assert_eq!(uid(&rig, APP).await, 1000);
+}
+
+#[tokio::test]
+async fn an_image_of_the_pods_store_that_goes_away_is_the_cached_one() {
+    let (rig, _, _) = moved_tag().await;
+    listed(&rig).await;
+    let image = Kubelet::new(&rig).find("vm", APP).await.unwrap();
+    stopped(&rig, "kata").await;
+    assert_eq!(find(&rig, APP).await.unwrap(), image);
 }

@@ -45,6 +45,11 @@ impl<'a> Kubelet<'a> {
         status(self.rig, image).await
     }
 
+    /// The image that the kubelet reads the user of a container from: the request names no pod.
+    pub async fn user(&self, image: &str) -> Result<Option<cri::Image>, Status> {
+        status(self.rig, image_spec(image)).await
+    }
+
     pub async fn pull(&self, pod: &str, image: &str) -> Result<String, Status> {
         let request = cri::PullImageRequest {
             image: Some(image_spec(image)),

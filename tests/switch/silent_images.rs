@@ -38,6 +38,12 @@ async fn pull(rig: &Rig, image: &str) -> Result<String, Status> {
         .image_ref)
 }
 
+/// All images are listed, so each backend has a cached list.
+async fn listed(rig: &Rig) {
+    let all = cri::ListImagesRequest { filter: None };
+    rig.images().list_images(all).await.unwrap();
+}
+
 #[track_caller]
 fn is_named(failed: &Status, sim: &Sim) {
     assert_eq!(failed.code(), Code::Unavailable, "{failed}");
@@ -70,6 +76,7 @@ async fn nor_while_one_hangs_which_ends_the_call_when_it_is_proven() {
 #[tokio::test]
 async fn an_image_of_another_backend_is_found_past_one_that_is_late() {
     let rig = three().await;
+    listed(&rig).await;
     let image = rig.sim("gvisor").add_image("app");
     rig.sim("runc").hold("ImageStatus");
     assert_eq!(find(&rig, "app").await.unwrap(), Some(image));
@@ -93,9 +100,19 @@ async fn an_image_that_only_the_late_one_has_is_waited_for() {
 }
 
 #[tokio::test]
-async fn the_first_of_the_late_ones_that_has_it_is_waited_for_and_no_other() {
+async fn a_late_backend_without_a_cached_list_is_waited_for_and_no_other() {
     let rig = three().await;
-    rig.sim("kata").add_image("app");
+    listed(&rig).await;
+    // What is cached does not count after a pull.
+    let image = Some(cri::ImageSpec {
+        runtime_handler: "kata".to_owned(),
+        ..image_spec("app")
+    });
+    let pull = cri::PullImageRequest {
+        image,
+        ..Default::default()
+    };
+    rig.images().pull_image(pull).await.unwrap();
     for name in ["runc", "kata"] {
         rig.sim(name).hold("ImageStatus");
     }
