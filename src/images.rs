@@ -3,6 +3,7 @@
 mod find;
 mod names;
 mod pods;
+mod remove;
 mod stores;
 
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -42,7 +43,7 @@ impl Switch {
             (_, [only]) => only.patiently(self.send(call, only, None)).await,
             (ImageRule::Find(_), _) => self.find_image(call, backends).await,
             (ImageRule::Pull(_), _) => self.pull_everywhere(call, backends).await,
-            _ => self.remove_everywhere(call, backends).await,
+            _ => self.remove_image(call, backends).await,
         }
     }
 
@@ -75,28 +76,25 @@ impl Switch {
         self.all_well(parts, &[Code::Unimplemented])
     }
 
-    /// Removes from every image store; an image that one does not have is no failure.
-    async fn remove_everywhere(
-        &self,
-        call: &Call,
-        backends: &[Arc<Backend>],
-    ) -> Result<Reply, Failed> {
-        let parts = self.gather(call, backends).await;
-        self.all_well(parts, &[Code::Unimplemented, Code::NotFound])
-    }
-
-    /// Sends `call`, which changes something, to `backends` at once. A call that a backend has got runs to its end: a
-    /// backend that is busy with it may leave a probe unanswered. A backend that hangs already does not get it.
+    /// Sends `call`, which changes something, to `backends` at once.
     async fn change(&self, call: &Call, backends: &[Arc<Backend>]) -> Vec<Part> {
-        let headers = &call.reading_headers();
         let sent = backends.iter().cloned().map(|backend| async move {
-            let result = match backend.hangs() {
-                Some(status) => Err(status),
-                None => backend.ask(call.row, headers, call.body.clone()).await,
-            };
+            let result = self.change_at(call, &backend).await;
             Part { backend, result }
         });
         join_all(sent).await
+    }
+
+    /// Sends `call`, which changes something. A call that a backend has got runs to its end: a backend that is busy with
+    /// it may leave a probe unanswered. A backend that hangs already does not get it.
+    async fn change_at(&self, call: &Call, backend: &Backend) -> Result<Answer, Status> {
+        match backend.hangs() {
+            Some(status) => Err(status),
+            None => {
+                let headers = call.reading_headers();
+                backend.ask(call.row, &headers, call.body.clone()).await
+            }
+        }
     }
 
     /// The first reply that went well, if every backend's did or has one of `fine`; else every one that failed.
@@ -168,12 +166,7 @@ impl Switch {
         backend: &Arc<Backend>,
         image: &str,
     ) -> Option<Option<String>> {
-        let body = wire::frame(&wire::with_string(&[], REFERENCE, image));
-        let ask = Call {
-            row: &rpc::IMAGE_STATUS,
-            body,
-            ..call.clone()
-        };
+        let ask = image_status(call, image);
         let result = backend
             .ask(ask.row, &ask.reading_headers(), ask.body.clone())
             .await;
@@ -190,5 +183,14 @@ impl Switch {
     fn pod_requests(&self) -> MutexGuard<'_, PodRequests> {
         let requests = self.pod_requests.lock();
         requests.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An `ImageStatus` for a reference or id, asked for the sake of `call`.
+fn image_status(call: &Call, reference: &str) -> Call {
+    Call {
+        row: &rpc::IMAGE_STATUS,
+        body: wire::frame(&wire::with_string(&[], REFERENCE, reference)),
+        ..call.clone()
     }
 }

@@ -189,7 +189,11 @@ impl Switch {
             .await
     }
 
-    async fn list_kind(
+    /// Lists a backend's pods or containers, and caches the list.
+    ///
+    /// # Errors
+    /// The status of the call.
+    pub(crate) async fn list_kind(
         &self,
         list: List,
         row: &'static Row,

@@ -183,7 +183,7 @@ impl Known<'_> {
                 "" => Ok(Target::Backends(self.taking_pods())),
                 uid => self.pull_for(uid),
             },
-            ImageRule::Every | ImageRule::List(_) => Ok(Target::Backends(self.all())),
+            ImageRule::Remove | ImageRule::List(_) => Ok(Target::Backends(self.all())),
         }
     }
 

@@ -236,8 +236,8 @@ pub enum ImageRule {
     Find(Path),
     /// The owner of the pod whose uid is at the path; else every backend.
     Pull(Path),
-    /// Every backend.
-    Every,
+    /// The backends whose stores have the image that the request names.
+    Remove,
     /// Every backend, merged.
     List(Merge),
 }

@@ -218,6 +218,15 @@ pub fn doubled_pod(uid: &str, backends: &[Arc<str>]) -> Status {
     ))
 }
 
+/// An image that a container uses, which is not removed.
+pub fn image_in_use(reference: &str, backend: &str, container: &str) -> Status {
+    Status::failed_precondition(format!(
+        "image {:?}: not removed, backend {backend:?} has container {:?} that uses it; remove the container first",
+        shown(reference),
+        shown(container)
+    ))
+}
+
 /// A name that stands for different images in the stores that an unknown pod may use; each with its id and user.
 pub fn images_differ(reference: &str, images: &[(Arc<str>, String)]) -> Status {
     let has = |(backend, image): &(Arc<str>, String)| format!("backend {backend:?} has {image}");

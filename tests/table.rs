@@ -186,7 +186,7 @@ fn a_key_has_the_name_of_what_it_means() {
                 match rule {
                     ImageRule::Find(path) => assert_eq!(name(row, path), "annotations"),
                     ImageRule::Pull(path) => assert_eq!(name(row, path), "uid"),
-                    ImageRule::Every | ImageRule::List(_) => {}
+                    ImageRule::Remove | ImageRule::List(_) => {}
                 }
             }
             Goes::Default => {}

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::REFERENCE;
 use super::pods::Asking;
 use super::stores::{Content, Said, Stored, Wait, agree};
+use super::{REFERENCE, names};
 use crate::backend::Backend;
 use crate::call::{Call, Failed};
 use crate::owners::BackendId;
@@ -31,11 +31,13 @@ impl Switch {
         let theirs: Vec<_> = theirs.cloned().collect();
         let mut said = self.ask_stores(call, &theirs, Wait::ListTimeout).await;
         if !has_any(&said) {
-            said = self.ask_stores(call, backends, Wait::ListTimeout).await;
+            said = self
+                .ask_in_any_form(call, backends, Wait::ListTimeout)
+                .await;
         }
         if !has_any(&said) && said.iter().any(|said| said.is_late) {
             // A cached list is no proof that there is no such image.
-            said = self.ask_stores(call, backends, Wait::Answer).await;
+            said = self.ask_in_any_form(call, backends, Wait::Answer).await;
         }
         self.one_image(reference, said)
     }
@@ -98,6 +100,24 @@ impl Switch {
             self.note_asking(call, having, wire::string(image, &[1]).unwrap_or_default());
         }
         present(said)
+    }
+
+    /// Asks `backends` what they have under the reference of `call`, and if none has anything, under the other form of it
+    /// if it is an id.
+    pub(super) async fn ask_in_any_form(
+        &self,
+        call: &Call,
+        backends: &[Arc<Backend>],
+        wait: Wait,
+    ) -> Vec<Said> {
+        let said = self.ask_stores(call, backends, wait).await;
+        let message = call.message();
+        let other = wire::string(&message, REFERENCE).map(names::other_form);
+        let Ok(Some(other)) = other.map(|other| other.filter(|_| !has_any(&said))) else {
+            return said;
+        };
+        let call = call.with_string(REFERENCE, &other);
+        self.ask_stores(&call, backends, wait).await
     }
 
     /// Whether the pod that sends `call` has had the answer "absent" before, and did not pull the image.

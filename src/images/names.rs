@@ -5,12 +5,24 @@ use crate::wire::{self, Malformed};
 
 /// What containerd writes before an id, and CRI-O does not.
 const ALGORITHM: &str = "sha256:";
+/// The length of a whole id without it.
+const WHOLE_ID: usize = 64;
 /// What short references leave out, as containerd and CRI-O fill it in.
 const REGISTRIES: [&str; 3] = ["", "docker.io/", "docker.io/library/"];
 
 /// An id without its algorithm: what is the same in all stores.
 pub(super) fn bare_id(id: &str) -> &str {
     id.strip_prefix(ALGORITHM).unwrap_or(id)
+}
+
+/// A whole id in its other form, with or without its algorithm.
+pub(super) fn other_form(id: &str) -> Option<String> {
+    let bare = bare_id(id);
+    let is_whole = bare.len() == WHOLE_ID && bare.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_whole.then(|| match bare == id {
+        true => format!("{ALGORITHM}{id}"),
+        false => bare.to_owned(),
+    })
 }
 
 /// A reference with its tag: the kubelet asks for `app:latest` where the pod says `app`.

@@ -41,7 +41,7 @@ const POD_STATS_FILTER: Filter = Filter {
 };
 
 use Goes::{All, Default, Handler, Image, Owner, OwnerWithImage};
-use ImageRule::{Every, Find, Pull};
+use ImageRule::{Find, Pull};
 use Kind::{Container, Pod};
 use Lacking::{Fails, FailsForPods, LeftOut};
 use Log::{Change, Poll, Read};
@@ -181,7 +181,7 @@ pub const ROWS: &[Row] = &[
     image("StreamImages", Poll, Image(FILTER_HANDLER, ImageRule::List(Interleave(&LIST_IMAGES))), Learn(List::Images)),
     IMAGE_STATUS,
     image("PullImage", Change, Image(IMAGE_HANDLER, Pull(&[3, 1, 2])), NewImage(&[1])),
-    image("RemoveImage", Change, Image(IMAGE_HANDLER, Every), LostImage),
+    image("RemoveImage", Change, Image(IMAGE_HANDLER, ImageRule::Remove), LostImage),
     image("ImageFsInfo", Poll, All(NO_FILTER, Distinct(&[&[1, 2, 1], &[2, 2, 1]], LeftOut, LeftOutUnlessDefault)), Nothing),
 ];
 

@@ -44,9 +44,8 @@ impl Row {
             Goes::Image(_, ImageRule::Find(_) | ImageRule::Pull(_)) => {
                 "the handler's backend, the pod's, or all"
             }
-            Goes::Image(_, ImageRule::Every | ImageRule::List(_)) => {
-                "the handler's backend, or all"
-            }
+            Goes::Image(_, ImageRule::Remove) => "the handler's backend, or those that have it",
+            Goes::Image(_, ImageRule::List(_)) => "the handler's backend, or all",
         }
     }
 
@@ -58,7 +57,7 @@ impl Row {
             Goes::Image(handler, ImageRule::Find(pod) | ImageRule::Pull(pod)) => {
                 vec![*handler, *pod]
             }
-            Goes::Image(handler, ImageRule::Every | ImageRule::List(_)) => vec![*handler],
+            Goes::Image(handler, ImageRule::Remove | ImageRule::List(_)) => vec![*handler],
         };
         let keys: Vec<String> = keys.into_iter().map(dotted).collect();
         keys.join(", ")
@@ -75,7 +74,7 @@ impl Row {
             Goes::Image(_, ImageRule::Pull(_)) => {
                 "as it is; of several, the default backend's".into()
             }
-            Goes::Image(_, ImageRule::Every) => "OK if all say OK".into(),
+            Goes::Image(_, ImageRule::Remove) => "OK if all say OK".into(),
             _ => "as it is".into(),
         };
         match (&self.then, &self.goes) {

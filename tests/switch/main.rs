@@ -29,6 +29,7 @@ mod hostile_clients;
 mod http2;
 mod image_ids;
 mod image_merge;
+mod image_removal;
 mod image_status;
 mod images;
 mod kubelet;

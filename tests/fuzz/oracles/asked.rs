@@ -205,7 +205,7 @@ pub fn projected(row: &Row, message: &[u8]) -> Option<Result<Asked, Unreadable>>
                     named(Seen, seen.as_ref())
                 }
                 ImageRule::Pull(path) => Pod(read!(string(path))),
-                ImageRule::Every | ImageRule::List(_) => All,
+                ImageRule::Remove | ImageRule::List(_) => All,
             }
         }
     }))

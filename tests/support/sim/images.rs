@@ -42,7 +42,7 @@ impl Store {
         id
     }
 
-    /// By tag, digest, id, or the beginning of an id.
+    /// By tag, digest, id, or the beginning of an id; containerd's ids also without `sha256:`, CRI-O's only so.
     pub fn find_image(&self, reference: &str) -> Option<&cri::Image> {
         if reference.is_empty() {
             return None;
@@ -52,7 +52,10 @@ impl Store {
             image.repo_tags.contains(&name) || image.repo_digests.contains(&name)
         };
         let by_name = self.images.iter().find(named);
-        let id = reference.trim_start_matches("sha256:");
+        let id = match self.settings.image_ids {
+            ImageIds::Prefixed => reference.trim_start_matches("sha256:"),
+            ImageIds::Bare => reference,
+        };
         let ids = self
             .images
             .iter()

@@ -26,7 +26,11 @@ impl Case<'_> {
                     "it tells of another image",
                 )
             }
-            ImageRule::Pull(_) | ImageRule::Every => {
+            // Only stores that have the image get its removal.
+            ImageRule::Remove if self.handler().is_none() => {
+                self.unless(stood(image), "a backend still has the image")
+            }
+            ImageRule::Pull(_) | ImageRule::Remove => {
                 let pulls = matches!(rule, ImageRule::Pull(_));
                 let everywhere = pulls && self.handler().is_none();
                 let mut must = (0..RUNTIMES)

@@ -40,7 +40,7 @@ fn patience(asked: &Asked, truth: &Truth) -> Option<Duration> {
     let bound = match asked.call.row.goes {
         // To one pod, and pulls: as long as the client waits. Events have no end.
         Goes::Handler(_) | Goes::Owner(..) | Goes::OwnerWithImage(_) => return None,
-        Goes::Image(_, ImageRule::Pull(_) | ImageRule::Every) | Goes::All(_, Merge::Events) => {
+        Goes::Image(_, ImageRule::Pull(_) | ImageRule::Remove) | Goes::All(_, Merge::Events) => {
             return None;
         }
         Goes::Image(_, ImageRule::Find(_)) if !asked.call.handler.is_empty() => return None,

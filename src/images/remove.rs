@@ -1,0 +1,197 @@
+//! `RemoveImage` with several stores: only what the request names is removed, and nothing that a container uses.
+//!
+//! Every store resolves the name first. An id is for the stores that list exactly this id: containerd also takes CRI-O's
+//! form of it, and would remove an image that CRI-O's was meant to be.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use tonic::{Code, Status};
+
+use super::stores::{Said, Stored, Wait};
+use super::{REFERENCE, names};
+use crate::backend::Backend;
+use crate::call::{Call, Failed};
+use crate::fanout::Part;
+use crate::reply::{self, Reply};
+use crate::rpc::{self, List};
+use crate::switch::Switch;
+use crate::wire::Malformed;
+use crate::{status, wire};
+
+/// How a request names an image of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum By {
+    /// By the id as the store lists it.
+    Id,
+    /// By a tag or digest.
+    Name,
+    /// By another form of the id: its beginning, or with or without `sha256:`.
+    Form,
+}
+
+/// An image that the request may mean.
+#[derive(Debug)]
+struct Meant {
+    backend: Arc<Backend>,
+    id: String,
+    image: bytes::Bytes,
+    by: By,
+}
+
+/// What came of a removal at one store.
+enum Removal {
+    /// It was sent; the answer.
+    Sent(Part),
+    /// This container uses the image.
+    InUse(Status),
+}
+
+impl Switch {
+    /// Removes an image from the stores whose image the request names, if no container there uses it.
+    pub(super) async fn remove_image(
+        &self,
+        call: &Call,
+        backends: &[Arc<Backend>],
+    ) -> Result<Reply, Failed> {
+        let message = call.message();
+        let reference = wire::string(&message, REFERENCE).unwrap_or_default();
+        let ask = super::image_status(call, reference);
+        let said = self.ask_in_any_form(&ask, backends, Wait::Answer).await;
+        let (said, silent): (Vec<_>, Vec<_>) = said.into_iter().partition(Said::has_answered);
+        let meant = meant(&said, reference)?;
+        let by = meant.first().map(|image| image.by);
+        let is_open = |said: &Said| match by {
+            // Another form of an id is for no store as long as one may list exactly this id.
+            None | Some(By::Form) => true,
+            Some(By::Id | By::Name) => !matches!(said.image, Stored::Nothing),
+        };
+        let silent = silent.into_iter().filter(is_open);
+        let failed: Vec<_> = silent.filter_map(Said::into_failed).collect();
+        if by == Some(By::Form) && !failed.is_empty() {
+            return self.removed(failed, Vec::new());
+        }
+        let sent = meant
+            .iter()
+            .map(|image| self.remove_at(call, reference, image));
+        self.removed(failed, join_all(sent).await)
+    }
+
+    /// Removes an image from its store, unless a container there uses it.
+    async fn remove_at(&self, call: &Call, reference: &str, image: &Meant) -> Removal {
+        let backend = &image.backend;
+        let result = match self.container_of(image).await {
+            Ok(Some(container)) => {
+                let name = backend.name();
+                return Removal::InUse(status::image_in_use(reference, &name, &container));
+            }
+            Ok(None) if image.by == By::Form => {
+                let call = call.with_string(REFERENCE, &image.id);
+                self.change_at(&call, backend).await
+            }
+            Ok(None) => self.change_at(call, backend).await,
+            Err(status) => Err(status),
+        };
+        let backend = Arc::clone(backend);
+        Removal::Sent(Part { backend, result })
+    }
+
+    /// The id of a container that uses the image, by a list of its store's containers that is asked for now.
+    async fn container_of(&self, image: &Meant) -> Result<Option<String>, Status> {
+        let backend = &image.backend;
+        let listed = self.list_kind(List::Containers, &rpc::LIST_CONTAINERS, backend, None);
+        backend.patiently(listed).await?;
+        let known = backend.known();
+        let list = known.lists.get(List::Containers);
+        let list = list.ok_or_else(|| backend.unavailable("its containers are not known"))?;
+        let malformed = |fault| backend.malformed(&fault);
+        for container in wire::all_bytes(&list.message, &[1]).map_err(malformed)? {
+            if uses(container, image).map_err(malformed)? {
+                let id = wire::string(container, &[1]).map_err(malformed)?;
+                return Ok(Some(id.to_owned()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// One reply: an error if a store fails, or if the image is in use and was removed from no store. What no store has
+    /// counts as removed.
+    fn removed(&self, mut failed: Vec<Failed>, removals: Vec<Removal>) -> Result<Reply, Failed> {
+        let (mut parts, mut in_use) = (Vec::new(), Vec::new());
+        for removal in removals {
+            match removal {
+                Removal::Sent(part) => parts.push(part),
+                Removal::InUse(status) => in_use.push(status.into()),
+            }
+        }
+        let mut reply = reply::of_message(Vec::new());
+        if parts.is_empty() {
+            failed.extend(in_use);
+        } else {
+            match self.all_well(parts, &[Code::Unimplemented, Code::NotFound]) {
+                Ok(removed) => reply = removed,
+                Err(other) => failed.insert(0, other),
+            }
+        }
+        Failed::all(failed).map_or(Ok(reply), Err)
+    }
+}
+
+/// The images that a request means which names one by `reference`: those with exactly this id, else those with this
+/// name, else those with another form of this id.
+///
+/// # Errors
+/// If it is the beginning of several ids.
+fn meant(said: &[Said], reference: &str) -> Result<Vec<Meant>, Failed> {
+    let mut all = Vec::new();
+    for said in said {
+        if let Some(image) = said.image() {
+            let malformed = |fault| Failed::from(said.backend.malformed(&fault));
+            let id = wire::string(image, &[1]).map_err(malformed)?.to_owned();
+            let by = by(image, &id, reference).map_err(malformed)?;
+            let (backend, image) = (Arc::clone(&said.backend), image.clone());
+            all.push(Meant {
+                backend,
+                id,
+                image,
+                by,
+            });
+        }
+    }
+    let by = all.iter().map(|image| image.by).min();
+    all.retain(|image| Some(image.by) == by);
+    let first = all
+        .first()
+        .map(|image| names::bare_id(&image.id).to_owned());
+    let is_other = |image: &Meant| Some(names::bare_id(&image.id)) != first.as_deref();
+    if by == Some(By::Form) && all.iter().any(is_other) {
+        return Err(status::ambiguous(reference).into());
+    }
+    Ok(all)
+}
+
+fn by(image: &[u8], id: &str, reference: &str) -> Result<By, Malformed> {
+    let is_form = || names::bare_id(id).starts_with(names::bare_id(reference));
+    Ok(match id == reference {
+        true => By::Id,
+        false if !names::has_name(image, reference)? && is_form() => By::Form,
+        false => By::Name,
+    })
+}
+
+/// Whether a listed container is made of this image. A container that names no id names a tag.
+fn uses(container: &[u8], image: &Meant) -> Result<bool, Malformed> {
+    let ids = [
+        wire::string(container, &[10])?,
+        wire::string(container, &[5])?,
+    ];
+    let name = [wire::string(container, &[4, 1])?];
+    let has_id = ids.iter().any(|id| !id.is_empty());
+    let its = if has_id { &ids[..] } else { &name[..] };
+    for name in its.iter().filter(|name| !name.is_empty()) {
+        if names::is_called(&image.image, name)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,244 @@
+//! RemoveImage beside containerd and CRI-O: only what the request names, and nothing that a container uses.
+//!
+//! containerd writes `sha256:` before an id and resolves it without that too; CRI-O does neither.
+
+use criswitch::cri;
+use tonic::{Code, Status};
+
+use crate::calls::stopped;
+use crate::faults::{hung, node};
+use crate::kubelet::asked;
+use crate::support::{ImageIds, Rig, Sim, container_config, image_spec};
+
+const APP: &str = "registry.k8s.io/app:1";
+
+fn id(digit: char) -> String {
+    digit.to_string().repeat(64)
+}
+
+fn image(id: &str) -> cri::Image {
+    cri::Image {
+        id: id.to_owned(),
+        repo_tags: vec![APP.to_owned()],
+        ..Default::default()
+    }
+}
+
+/// containerd and CRI-O, each with an image of these ids if it has one.
+async fn beside(containerd: Option<&str>, crio: Option<&str>) -> Rig {
+    let mut sims = [
+        Sim::new("containerd"),
+        Sim::new("crio").image_ids(ImageIds::Bare),
+    ];
+    for (sim, id) in sims.iter_mut().zip([containerd, crio]) {
+        if let Some(id) = id {
+            *sim = sim.clone().stores(image(id));
+        }
+    }
+    let rig = node("start_wait = \"0s\"\nlist_timeout = \"200ms\"", sims).await;
+    rig.pods().await.unwrap();
+    listed(&rig).await;
+    rig
+}
+
+/// Both have the image under its name: `sha256:1...` and `1...`.
+async fn in_both() -> Rig {
+    beside(Some(&format!("sha256:{}", id('1'))), Some(&id('1'))).await
+}
+
+/// All images of all stores; the lists are cached from then on.
+async fn listed(rig: &Rig) -> Vec<String> {
+    let all = cri::ListImagesRequest { filter: None };
+    let images = rig.images().list_images(all).await.unwrap().into_inner();
+    images.images.into_iter().map(|image| image.id).collect()
+}
+
+async fn remove(rig: &Rig, image: &str) -> Result<(), Status> {
+    let image = Some(image_spec(image));
+    let request = cri::RemoveImageRequest { image };
+    rig.images().remove_image(request).await.map(drop)
+}
+
+async fn find(rig: &Rig, image: &str) -> Option<String> {
+    let request = cri::ImageStatusRequest {
+        image: Some(image_spec(image)),
+        verbose: false,
+    };
+    let found = rig.images().image_status(request).await.unwrap();
+    found.into_inner().image.map(|image| image.id)
+}
+
+/// A container of the image on a backend; its id.
+async fn uses(rig: &Rig, backend: &str, image: &str) -> String {
+    let pod = rig.run_pod(backend, "web").await;
+    let config = container_config("web", image);
+    rig.create_from(&pod, config).await.unwrap()
+}
+
+/// Which of the two have an image.
+fn having(rig: &Rig) -> Vec<&str> {
+    let having = rig.sims.iter().filter(|sim| !sim.images().is_empty());
+    having.map(Sim::name).collect()
+}
+
+#[tokio::test]
+async fn an_id_is_removed_from_the_store_that_lists_exactly_this_id() {
+    for (removed, left) in [
+        (id('1'), "containerd"),
+        (format!("sha256:{}", id('1')), "crio"),
+    ] {
+        let rig = in_both().await;
+        remove(&rig, &removed).await.unwrap();
+        assert_eq!(having(&rig), [left], "{removed}");
+        assert_eq!(asked(&rig, "RemoveImage").len(), 1);
+        // And again, when it is gone: by the id that is left.
+        assert_eq!(listed(&rig).await.len(), 1);
+    }
+}
+
+/// The kubelet's collection of images that CRI-O's containers do not use any more.
+#[tokio::test]
+async fn an_unused_copy_is_removed_beside_one_that_is_in_use() {
+    let rig = in_both().await;
+    uses(&rig, "containerd", APP).await;
+    remove(&rig, &id('1')).await.unwrap();
+    assert_eq!(having(&rig), ["containerd"]);
+}
+
+#[tokio::test]
+async fn a_name_is_removed_from_every_store_where_no_container_uses_the_image() {
+    let rig = in_both().await;
+    remove(&rig, APP).await.unwrap();
+    assert!(having(&rig).is_empty());
+    let rig = in_both().await;
+    uses(&rig, "crio", APP).await;
+    remove(&rig, APP).await.unwrap();
+    assert_eq!(having(&rig), ["crio"]);
+}
+
+#[tokio::test]
+async fn an_image_that_is_in_use_is_not_removed_by_any_name() {
+    let whole = format!("sha256:{}", id('1'));
+    for name in [&*whole, APP, &id('1'), "111111111111"] {
+        let rig = beside(Some(&whole), None).await;
+        let container = uses(&rig, "containerd", APP).await;
+        let failed = remove(&rig, name).await.unwrap_err();
+        assert_eq!(failed.code(), Code::FailedPrecondition, "{failed}");
+        for word in [name, "\"containerd\"", &container] {
+            assert!(failed.message().contains(word), "{failed}");
+        }
+        assert!(asked(&rig, "RemoveImage").is_empty());
+        // A container that has ended may be started again.
+        rig.start(&container).await.unwrap();
+        rig.stop(&container).await.unwrap();
+        remove(&rig, name).await.unwrap_err();
+        rig.remove(&container).await.unwrap();
+        remove(&rig, name).await.unwrap();
+        assert!(having(&rig).is_empty(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_container_that_was_made_behind_criswitch_uses_its_image_too() {
+    let rig = in_both().await;
+    let crio = crate::faults::directly(rig.sim("crio"));
+    let pod = crio.run_pod("crio", "web").await.unwrap();
+    let config = container_config("web", APP);
+    crio.create_from(&pod, config).await.unwrap();
+    remove(&rig, &id('1')).await.unwrap_err();
+    assert_eq!(having(&rig), ["containerd", "crio"]);
+}
+
+#[tokio::test]
+async fn an_id_in_another_form_is_that_of_the_store_that_has_it() {
+    let forms = |digit| [id(digit), format!("sha256:{}", id(digit))];
+    for (containerd, crio) in [(Some(&*forms('1')[1]), None), (None, Some(&*forms('1')[0]))] {
+        let there = containerd.or(crio).unwrap();
+        for form in forms('1') {
+            let rig = beside(containerd, crio).await;
+            // What ImageStatus answers can be looked up and removed.
+            assert_eq!(find(&rig, &form).await.as_deref(), Some(there), "{form}");
+            remove(&rig, &form).await.unwrap();
+            assert!(having(&rig).is_empty(), "{form}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_beginning_of_an_id_is_that_of_all_stores_with_this_image() {
+    let rig = in_both().await;
+    remove(&rig, "1111111111111").await.unwrap();
+    assert!(having(&rig).is_empty());
+}
+
+#[tokio::test]
+async fn the_beginning_of_two_ids_removes_nothing() {
+    let crio = format!("1111{}", &id('2')[4..]);
+    let rig = beside(Some(&format!("sha256:{}", id('1'))), Some(&crio)).await;
+    let failed = remove(&rig, "1111").await.unwrap_err();
+    let text = "Multiple IDs found with provided prefix: 1111";
+    assert_eq!(failed.message(), text);
+    assert_eq!(having(&rig), ["containerd", "crio"]);
+}
+
+#[tokio::test]
+async fn what_no_store_has_counts_as_removed() {
+    let rig = in_both().await;
+    for name in ["other:1", &id('3'), ""] {
+        remove(&rig, name).await.unwrap();
+    }
+    assert_eq!(having(&rig), ["containerd", "crio"]);
+}
+
+#[tokio::test]
+async fn an_id_is_removed_while_a_backend_is_away_whose_cached_list_does_not_have_it() {
+    let whole = format!("sha256:{}", id('1'));
+    let rig = beside(Some(&whole), None).await;
+    stopped(&rig, "crio").await;
+    remove(&rig, &whole).await.unwrap();
+    let rig = in_both().await;
+    hung(&rig, "crio").await;
+    let failed = remove(&rig, APP).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable, "{failed}");
+    assert_eq!(having(&rig), ["crio"]);
+}
+
+#[tokio::test]
+async fn another_form_of_an_id_is_not_removed_while_a_backend_may_list_exactly_this_id() {
+    let rig = in_both().await;
+    stopped(&rig, "crio").await;
+    let failed = remove(&rig, &id('1')).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable, "{failed}");
+    assert_eq!(having(&rig), ["containerd", "crio"]);
+}
+
+#[tokio::test]
+async fn nothing_is_removed_where_the_containers_are_not_known() {
+    let rig = in_both().await;
+    rig.sim("containerd")
+        .fail("ListContainers", Status::internal("busy"));
+    let failed = remove(&rig, APP).await.unwrap_err();
+    assert!(failed.message().contains("busy"), "{failed}");
+    assert_eq!(having(&rig), ["containerd"]);
+}
+
+#[tokio::test]
+async fn two_stores_with_one_id_both_lose_it() {
+    let whole = format!("sha256:{}", id('1'));
+    let sims = ["runc", "kata"].map(|name| Sim::new(name).stores(image(&whole)));
+    let rig = Rig::start(sims).await;
+    remove(&rig, &whole).await.unwrap();
+    assert!(having(&rig).is_empty());
+}
+
+/// With one backend nothing needs to be resolved.
+#[tokio::test]
+async fn one_backend_alone_gets_what_the_client_sends() {
+    let rig = Rig::start([Sim::new("runc").image(APP)]).await;
+    let pod = rig.run_pod("runc", "web").await;
+    let config = container_config("web", APP);
+    rig.create_from(&pod, config).await.unwrap();
+    remove(&rig, APP).await.unwrap();
+    assert!(having(&rig).is_empty());
+    assert!(asked(&rig, "ImageStatus").is_empty());
+}
