@@ -29,7 +29,7 @@ use crate::known::Known;
 use crate::link::{Link, State};
 use crate::memory::Memory;
 use crate::owners::BackendId;
-use crate::rpc::List;
+use crate::rpc::{List, Row};
 use crate::status;
 use crate::switch::MAX_CALLS;
 use crate::wire::Malformed;
@@ -94,6 +94,7 @@ pub struct Backend {
 struct Settings {
     name: Arc<str>,
     list_timeout: Duration,
+    stats_timeout: Duration,
 }
 
 /// An open connection.
@@ -104,6 +105,7 @@ impl Settings {
         Settings {
             name: config.name.as_str().into(),
             list_timeout: config.list_timeout,
+            stats_timeout: config.stats_timeout,
         }
     }
 }
@@ -164,6 +166,19 @@ impl Backend {
     /// How long a merged call waits for it where something can stand in.
     pub fn list_timeout(&self) -> Duration {
         self.settings().list_timeout
+    }
+
+    /// How long a merged call for stats waits for it.
+    pub fn stats_timeout(&self) -> Duration {
+        self.settings().stats_timeout
+    }
+
+    /// How long a merged call of `row` waits for it.
+    pub(crate) fn timeout(&self, row: &Row) -> Duration {
+        match row.is_stats() {
+            true => self.stats_timeout(),
+            false => self.list_timeout(),
+        }
     }
 
     /// From now on it is part of what all backends are asked.

@@ -10,10 +10,11 @@ use tonic::{Code, Status};
 
 use crate::answer::Answer;
 use crate::backend::Backend;
+use crate::learn::asks_for_all;
 use crate::live::Live;
 use crate::memory::Memory;
 use crate::reply::{self, Reply};
-use crate::rpc::Row;
+use crate::rpc::{Goes, Row, Then};
 use crate::{status, wire};
 
 /// A request that was read.
@@ -35,6 +36,34 @@ impl Call {
     /// Its message.
     pub(crate) fn message(&self) -> Bytes {
         self.body.slice(wire::FRAME_HEADER..)
+    }
+
+    /// Whether it asks for all that there is.
+    pub(crate) fn asks_for_all(&self) -> bool {
+        match self.row.then {
+            Then::Learn(list) | Then::Keep(list) => asks_for_all(list, &self.message()),
+            _ => true,
+        }
+    }
+
+    /// Whether it may be taken for all calls of its row. One for the stats of some may not: CRI-O keeps a call for all
+    /// waiting for one container that stops, and answers for each of the others at once.
+    pub(crate) fn speaks_for_all(&self) -> bool {
+        !self.row.is_stats() || self.asks_for_all()
+    }
+
+    /// Whether it is about one pod or container, so that its owner alone may answer.
+    pub(crate) fn names_one(&self) -> bool {
+        matches!(&self.row.goes, Goes::All(filter, _) if filter.names_one(&self.message()))
+    }
+
+    /// The pod that its filter names beside containers; none if it names none.
+    pub(crate) fn filters_pod<'r>(&self, request: &'r [u8]) -> Option<&'r str> {
+        let Goes::All(filter, _) = &self.row.goes else {
+            return None;
+        };
+        let pod = wire::string(request, filter.pod?).ok()?;
+        (!pod.is_empty()).then_some(pod)
     }
 
     /// The same call with the string at `path` set.

@@ -1,6 +1,7 @@
 //! What a reload changes: handlers and backends that come, go and move. Pure.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
@@ -236,6 +237,7 @@ fn other_settings(before: &Config, after: &Config) -> Vec<String> {
     let keys = [
         Key::Drain,
         Key::ListTimeout,
+        Key::StatsTimeout,
         Key::StaleLists,
         Key::Watch,
         Key::LogLevel,
@@ -246,12 +248,21 @@ fn other_settings(before: &Config, after: &Config) -> Vec<String> {
     let mut others: Vec<_> = others.map(|key| key.name().to_owned()).collect();
     for row in &after.table.backends {
         if let Some(old) = before.table.backends.iter().find(|old| old.id == row.id) {
-            // That of a row without its own is the head's.
-            let timeouts = (old.list_timeout, row.list_timeout);
-            let own = timeouts != (before.list_timeout, after.list_timeout);
+            // A row without a timeout of its own has the head's, which has a line already.
+            let own =
+                |of_row: (Duration, Duration), of_head| of_row.0 != of_row.1 && of_row != of_head;
+            let list_timeout = own(
+                (old.list_timeout, row.list_timeout),
+                (before.list_timeout, after.list_timeout),
+            );
+            let stats_timeout = own(
+                (old.stats_timeout, row.stats_timeout),
+                (before.stats_timeout, after.stats_timeout),
+            );
             let fields = [
                 ("name", old.name != row.name),
-                ("list_timeout", timeouts.0 != timeouts.1 && own),
+                ("list_timeout", list_timeout),
+                ("stats_timeout", stats_timeout),
                 ("adopt", old.adopt != row.adopt),
             ];
             let fields = fields.iter().filter(|(_, other)| *other);

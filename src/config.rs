@@ -48,6 +48,8 @@ pub struct Config {
     pub start_wait: Duration,
     /// How long a merged call waits for a backend that has no [`BackendConfig::list_timeout`] of its own.
     pub list_timeout: Duration,
+    /// How long a merged call for stats waits for a backend that has no [`BackendConfig::stats_timeout`] of its own.
+    pub stats_timeout: Duration,
     /// How long the last whole list of a backend may stand in for it; zero for never.
     pub stale_lists: Duration,
     /// The users that may connect, besides root and the switch's own.
@@ -111,6 +113,8 @@ pub struct BackendConfig {
     pub socket: Address,
     /// How long a merged call waits for it where something can stand in for it; not zero.
     pub list_timeout: Duration,
+    /// How long a merged call for stats waits for it; not zero.
+    pub stats_timeout: Duration,
     /// Whether handlers that it advertises and no row names are the table's too.
     pub adopt: bool,
     /// Where its row, or that of the first handler that gives its socket, is written; none where no file names it.
@@ -175,6 +179,7 @@ impl Config {
             Key::MaxMessage => value::size(self.max_message),
             Key::StartWait => duration(self.start_wait),
             Key::ListTimeout => duration(self.list_timeout),
+            Key::StatsTimeout => duration(self.stats_timeout),
             Key::StaleLists => duration(self.stale_lists),
             Key::AllowUids => format!("{:?}", self.allow_uids),
             Key::Watch => self.watch.to_string(),

@@ -53,7 +53,7 @@ impl Drop for Unheard<'_> {
 
 /// Refuses the reply that nothing else reads before it is merged, if it breaks off: its last field would take the next
 /// backend's for its own.
-fn is_whole(backend: &Backend, message: &[u8]) -> Result<(), Status> {
+pub(crate) fn is_whole(backend: &Backend, message: &[u8]) -> Result<(), Status> {
     match wire::fields(message).find_map(Result::err) {
         Some(fault) => Err(backend.malformed(&fault)),
         None => Ok(()),
@@ -157,7 +157,10 @@ impl Switch {
         match answer.code() {
             Code::Ok => {
                 let message = backend.message(&answer)?;
-                if matches!(call.row.then, Then::Nothing | Then::Learn(List::Images)) {
+                if matches!(
+                    call.row.then,
+                    Then::Nothing | Then::Learn(List::Images) | Then::Keep(_)
+                ) {
                     is_whole(backend, &message)?;
                 }
                 let changed = self.learn(call, backend, None, asked, &message)?;

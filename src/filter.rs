@@ -1,29 +1,63 @@
 //! A list's filter, applied to a list that the switch kept as a runtime would apply it: pure, no I/O.
+//!
+//! Of stats only what the filter says of their items: which pod a container is in, the owners know.
 
 use bytes::{Bytes, BytesMut};
 
 use crate::rpc::List;
-use crate::wire::{self, Malformed};
+use crate::wire::{self, Edit, Malformed, Path};
 
-/// Where a listed item and a filter have what is compared (cri-api 1.37: `PodSandbox`, `Container` and their filters).
+/// Where a listed item and a filter have what is compared (cri-api 1.37: `PodSandbox`, `Container`, their stats and
+/// filters). A filter has its id in field 1.
 struct Shape {
+    /// The item's id.
+    id: Path,
     /// The item's state; the filter's is wrapped in a message at the second number.
     state: Option<(u32, u32)>,
     /// The item's pod id, and the filter's.
     pod: Option<(u32, u32)>,
     /// The item's labels, and the filter's selector.
-    labels: (u32, u32),
+    labels: (Path, u32),
+    /// Containers inside of an item, and where each has its id.
+    inside: &'static [(Path, Path)],
 }
 
 const PODS: Shape = Shape {
+    id: &[1],
     state: Some((3, 2)),
     pod: None,
-    labels: (5, 3),
+    labels: (&[5], 3),
+    inside: &[],
 };
 const CONTAINERS: Shape = Shape {
+    id: &[1],
     state: Some((6, 2)),
     pod: Some((2, 3)),
-    labels: (8, 4),
+    labels: (&[8], 4),
+    inside: &[],
+};
+const CONTAINER_STATS: Shape = Shape {
+    id: &[1, 1],
+    state: None,
+    pod: None,
+    labels: (&[1, 3], 3),
+    inside: &[],
+};
+const POD_STATS: Shape = Shape {
+    id: &[1, 1],
+    state: None,
+    pod: None,
+    labels: (&[1, 3], 2),
+    // Of Linux and of Windows.
+    inside: &[(&[2, 5], &[1, 1]), (&[3, 5], &[1, 1])],
+};
+const POD_METRICS: Shape = Shape {
+    id: &[1],
+    state: None,
+    pod: None,
+    // Metrics have no labels, and their requests no filter.
+    labels: (&[], 0),
+    inside: &[(&[3], &[1])],
 };
 
 /// The items of `list` that `keep` wants, by their ids, and that `request`'s filter matches; their bytes are unchanged.
@@ -46,27 +80,67 @@ pub fn filter(
             continue;
         }
         let item = field.bytes()?;
-        if keep(wire::string(item, &[1])?) && matches(list, item, &filter)? {
+        if keep(wire::string(item, id(list))?) && matches(list, item, &filter)? {
             out.extend_from_slice(field.raw);
         }
     }
     Ok(out.freeze())
 }
 
-fn matches(list: List, item: &[u8], filter: &[u8]) -> Result<bool, Malformed> {
+/// The items of `list` without the containers inside of them that `keep` does not want; `None` if it wants all.
+///
+/// # Errors
+/// If `items` is not valid protobuf.
+pub fn without_inside(
+    list: List,
+    items: &[u8],
+    keep: impl Fn(&str) -> bool,
+) -> Result<Option<Bytes>, Malformed> {
+    let Some(shape) = shape(list) else {
+        return Ok(None);
+    };
+    wire::edited(items, &[1], &mut |item| {
+        let mut left = None;
+        for (path, id) in shape.inside {
+            let drop = &mut |container: &[u8]| match keep(wire::string(container, id)?) {
+                true => Ok(Edit::Same),
+                false => Ok(Edit::Dropped),
+            };
+            left = wire::edited(left.as_deref().unwrap_or(item), path, drop)?.or(left);
+        }
+        Ok(left.map_or(Edit::Same, Edit::Other))
+    })
+}
+
+fn shape(list: List) -> Option<&'static Shape> {
     match list {
-        List::Pods => matches_shape(&PODS, item, filter),
-        List::Containers => matches_shape(&CONTAINERS, item, filter),
-        List::Images => matches_image(item, filter),
+        List::Pods => Some(&PODS),
+        List::Containers => Some(&CONTAINERS),
+        List::ContainerStats => Some(&CONTAINER_STATS),
+        List::PodStats => Some(&POD_STATS),
+        List::PodMetrics => Some(&POD_METRICS),
+        List::Images | List::MetricDescriptors => None,
+    }
+}
+
+fn id(list: List) -> Path {
+    shape(list).map_or(&[1], |shape| shape.id)
+}
+
+fn matches(list: List, item: &[u8], filter: &[u8]) -> Result<bool, Malformed> {
+    match (list, shape(list)) {
+        (_, Some(shape)) => matches_shape(shape, item, filter),
+        (List::Images, _) => matches_image(item, filter),
+        _ => Ok(true),
     }
 }
 
 fn matches_shape(shape: &Shape, item: &[u8], filter: &[u8]) -> Result<bool, Malformed> {
-    if !has_prefix(item, 1, filter, 1)? {
+    if !has_prefix(item, shape.id, filter, 1)? {
         return Ok(false);
     }
     if let Some((of_item, of_filter)) = shape.pod
-        && !has_prefix(item, of_item, filter, of_filter)?
+        && !has_prefix(item, &[of_item], filter, of_filter)?
     {
         return Ok(false);
     }
@@ -84,17 +158,27 @@ fn state(message: &[u8], path: &[u32]) -> Result<i32, Malformed> {
     Ok(wire::varint(message, path)? as i32)
 }
 
-fn has_prefix(item: &[u8], of_item: u32, filter: &[u8], of_filter: u32) -> Result<bool, Malformed> {
+fn has_prefix(
+    item: &[u8],
+    of_item: &[u32],
+    filter: &[u8],
+    of_filter: u32,
+) -> Result<bool, Malformed> {
     let prefix = wire::string(filter, &[of_filter])?;
-    Ok(wire::string(item, &[of_item])?.starts_with(prefix))
+    Ok(wire::string(item, of_item)?.starts_with(prefix))
 }
 
-fn has_labels(item: &[u8], of_item: u32, filter: &[u8], of_filter: u32) -> Result<bool, Malformed> {
+fn has_labels(
+    item: &[u8],
+    of_item: &[u32],
+    filter: &[u8],
+    of_filter: u32,
+) -> Result<bool, Malformed> {
     for label in wire::all_bytes(filter, &[of_filter])? {
         let key = wire::string(label, &[1])?;
         // A key that stands twice counts with its last value.
         let wanted = wire::entry(filter, &[of_filter], key)?;
-        if wire::entry(item, &[of_item], key)? != wanted {
+        if wire::entry(item, of_item, key)? != wanted {
             return Ok(false);
         }
     }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::lists::{Lists, Snapshot};
-use crate::rpc::{Row, Then};
+use crate::rpc::{List, Row, Then};
 
 /// What a backend last said of itself, as encoded.
 #[derive(Clone, Debug, Default)]
@@ -19,12 +19,14 @@ pub struct Known {
     status_at: Option<Instant>,
     /// Its cgroup driver (`RuntimeConfigResponse.linux.cgroup_driver`), `None` if it has no opinion.
     pub cgroup_driver: Option<u64>,
-    /// Its last whole lists.
+    /// Its last whole lists and stats.
     pub lists: Lists,
     /// When it last answered anything.
     pub(crate) answered: Option<Instant>,
     /// How many lists its last known ones have stood in for it in.
     pub stood_in: u64,
+    /// How many replies to calls for stats had its cached stats.
+    pub stats_from_cache: u64,
     /// How many lists it was left out of.
     pub left_out: u64,
     /// How many pods and containers of other backends it lists.
@@ -32,9 +34,19 @@ pub struct Known {
     /// How many list items, stats and events were dropped because they are about another backend's pods or containers.
     pub dropped: u64,
     /// What it has missed of merged replies and has not answered since.
-    pub(crate) late: Vec<&'static Row>,
-    /// What something has stood in for it in, or it was left out of, which was logged; until it answers again.
-    pub(crate) absent: Vec<&'static Row>,
+    pub(crate) late: Vec<Absence>,
+    /// What it is absent from, which was logged; until it answers again.
+    pub(crate) absent: Vec<Absence>,
+}
+
+/// What a backend has not given its own part of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Absence {
+    pub row: &'static Row,
+    /// Since when.
+    pub since: Instant,
+    /// Nothing was served in the place of its part the last time.
+    pub omitted: bool,
 }
 
 impl Known {
@@ -56,31 +68,58 @@ impl Known {
 
     /// How old the lists are that stand in for it, if they do.
     pub fn stale_age(&self) -> Option<Duration> {
-        let lists = self.absent.iter().filter_map(|row| match row.then {
-            Then::Learn(list) => self.lists.get(list),
+        self.oldest(|then| match then {
+            Then::Learn(list) => Some(*list),
             _ => None,
-        });
+        })
+    }
+
+    /// How old the stats are that are served in the place of its own, if any are.
+    pub fn stale_stats_age(&self) -> Option<Duration> {
+        self.oldest(|then| match then {
+            Then::Keep(list) => Some(*list),
+            _ => None,
+        })
+    }
+
+    fn oldest(&self, of: impl Fn(&Then) -> Option<List>) -> Option<Duration> {
+        let served = self.absent.iter().filter(|absence| !absence.omitted);
+        let lists = served.filter_map(|absence| self.lists.get(of(&absence.row.then)?));
         lists.map(Snapshot::age).max()
+    }
+
+    /// For how long it has not given its own stats, if it does not.
+    pub fn stats_late_for(&self) -> Option<Duration> {
+        let absences = self.late.iter().chain(&self.absent);
+        let stats = absences.filter(|absence| absence.row.is_stats());
+        stats.map(|absence| absence.since.elapsed()).max()
+    }
+
+    /// Whether a reply to a call for stats had nothing of it.
+    pub fn is_without_stats(&self) -> bool {
+        self.absent
+            .iter()
+            .any(|absence| absence.row.is_stats() && absence.omitted)
     }
 
     /// Whether it has missed this, or a list that has to agree with it.
     pub(crate) fn is_late_with(&self, row: &Row) -> bool {
-        self.late.iter().any(|late| late.goes_with(row))
+        self.late.iter().any(|late| late.row.goes_with(row))
     }
 
     /// Whether its last known lists stand in for it.
     pub(crate) fn is_stale(&self) -> bool {
-        self.absent.iter().any(|row| row.is_list())
+        self.absent.iter().any(|absence| absence.row.is_list())
     }
 
-    /// Whether it is left out of statistics.
-    pub(crate) fn is_left_out(&self) -> bool {
-        self.absent.iter().any(|row| !row.is_list())
+    /// Whether it does not give its own part of anything else.
+    pub(crate) fn lacks_more_than_lists(&self) -> bool {
+        self.absent.iter().any(|absence| !absence.row.is_list())
     }
 
     /// It is only absent still in what it has not answered.
     pub(crate) fn is_back(&mut self) {
         let Known { late, absent, .. } = self;
-        absent.retain(|row| late.iter().any(|late| late.goes_with(row)));
+        absent.retain(|absence| late.iter().any(|late| late.row.goes_with(absence.row)));
     }
 }

@@ -30,7 +30,7 @@ impl Switch {
     /// Whether a reply has to be read on its way, or passes unread.
     pub(crate) fn must_read(&self, row: &Row, backend: BackendId) -> bool {
         match row.then {
-            Then::Nothing | Then::About(..) => false,
+            Then::Nothing | Then::Keep(_) => false,
             Then::Rename(_) => self.live().renames(backend),
             Then::Learn(_) => !row.streams(),
             _ => true,
@@ -52,7 +52,6 @@ impl Switch {
     ) -> Result<Option<Bytes>, Status> {
         match call.row.then {
             Then::Nothing | Then::LostImage => {}
-            Then::About(kind, path) => return self.without_others(kind, path, backend, reply),
             Then::HaveImage(_) | Then::NewImage(_) => self.learn_image(call, backend.id, reply),
             Then::OwnPod(id, config) => {
                 self.own_pod(call, backend, reply, (id, config), asked)?;
@@ -84,6 +83,12 @@ impl Switch {
                 let message = self.learn_list(list, backend, reply, asked)?;
                 self.keep_whole(list, backend, reply, asked);
                 return Ok(message);
+            }
+            Then::Keep(list) => {
+                if call.asks_for_all() {
+                    keep_stats(list, backend, reply, asked);
+                }
+                return self.listed_as(list, backend, reply);
             }
             Then::Rename(path) => return self.renamed(backend, reply, path),
         }
@@ -248,22 +253,23 @@ impl Switch {
     ) -> Result<Option<Bytes>, Status> {
         match list {
             List::Pods => self.renamed(backend, message, LISTED_HANDLER),
-            List::Containers | List::Images => Ok(None),
+            _ => self.without_others(list, backend, message),
         }
     }
 
-    /// `reply` without its items that are about other backends' pods or containers; `None` if it has none. An item is a
-    /// repeated field 1, and names its pod or container at `path`.
+    /// `reply` without its stats that are about other backends' pods or containers; `None` if it has none.
     ///
     /// # Errors
     /// `Internal` if the reply is malformed.
-    pub(crate) fn without_others(
+    fn without_others(
         &self,
-        kind: Kind,
-        path: Path,
+        list: List,
         backend: &Backend,
         reply: &[u8],
     ) -> Result<Option<Bytes>, Status> {
+        let Some((kind, path)) = list.about() else {
+            return Ok(None);
+        };
         let owners = self.owners();
         let mut dropped = 0;
         let own = wire::retain(reply, 1, |item| {
@@ -295,6 +301,16 @@ impl Switch {
     }
 }
 
+/// Keeps a reply to a call for all stats, to be served while the backend is late with the next.
+pub(crate) fn keep_stats(list: List, backend: &Backend, message: &Bytes, asked: Asked) {
+    let snapshot = Snapshot {
+        message: message.clone(),
+        taken: asked.at,
+    };
+    let limit = backend.max_message;
+    backend.learn(|known| known.lists.keep_stats(list, snapshot, limit));
+}
+
 /// Whether a list's request narrows nothing: it has no fields but empty filters. Of a filter that comes in parts each
 /// counts, and nobody knows what fields of a later CRI leave out.
 pub(crate) fn asks_for_all(list: List, request: &[u8]) -> bool {
@@ -302,8 +318,8 @@ pub(crate) fn asks_for_all(list: List, request: &[u8]) -> bool {
         let filter = field.bytes().ok();
         let is_empty = |filter: &[u8]| match list {
             // An empty state in the filter of a pod or container is a state: the one with the number 0.
-            List::Pods | List::Containers => filter.is_empty(),
             List::Images => names_no_image(filter),
+            _ => filter.is_empty(),
         };
         field.number == LIST_FILTER && filter.is_some_and(is_empty)
     })

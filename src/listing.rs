@@ -8,6 +8,8 @@ use tonic::{Code, Status};
 use crate::answer::Answer;
 use crate::backend::{Backend, Wire};
 use crate::call::Failed;
+use crate::fanout::is_whole;
+use crate::learn::keep_stats;
 use crate::rpc::{self, List, Merge, Row, Then};
 use crate::switch::Switch;
 use crate::wire;
@@ -66,7 +68,7 @@ impl Switch {
     /// Asks a backend for all of a list or stream, or for its status, and keeps what may stand in for the backend.
     ///
     /// # Errors
-    /// Its status; of a stream or statistics only if it does not say anything, of `Status` none: clients ask for that
+    /// Its status; of a stream or stats only if it does not say anything, of `Status` none: clients ask for that
     /// anew.
     pub(crate) async fn answers(
         &self,
@@ -89,10 +91,29 @@ impl Switch {
             (Then::Learn(List::Images), _) => self.list_images(backend, wire).await?,
             (Then::Learn(list), _) => self.list_kind(*list, row, backend, Some(wire)).await?,
             (_, Some(Merge::Status)) => self.first_status(backend, wire).await.unwrap_or_default(),
+            (Then::Keep(list), _) => said(self.ask_stats(backend, wire, row, *list).await)?,
             _ => {
                 let asked = backend.ask_own(Some(wire), row, wire::frame(&[])).await;
                 said(asked.map(drop).map_err(Failed::from))?;
             }
+        }
+        Ok(())
+    }
+
+    /// Asks a backend for all stats of a kind and keeps them, if it has any and they can be read.
+    async fn ask_stats(
+        &self,
+        backend: &Backend,
+        wire: &Wire,
+        row: &'static Row,
+        list: List,
+    ) -> Result<(), Failed> {
+        let asked = self.asked();
+        let answer = backend.ask_own(Some(wire), row, wire::frame(&[])).await?;
+        if answer.code() == Code::Ok {
+            let message = backend.message(&answer)?;
+            is_whole(backend, &message)?;
+            keep_stats(list, backend, &message, asked);
         }
         Ok(())
     }

@@ -231,17 +231,28 @@ impl Live {
             return None;
         }
         let socket = Value::from(backend.socket.to_string());
-        let timeout = backend.list_timeout();
-        let row = if timeout == self.config.list_timeout {
-            socket
-        } else {
-            let timeout = humantime::format_duration(timeout).to_string();
-            let keys = [("socket", socket), ("list_timeout", timeout.into())];
-            Value::Table(
-                keys.map(|(key, value)| (key.to_owned(), value))
-                    .into_iter()
-                    .collect(),
+        let (list, stats) = (backend.list_timeout(), backend.stats_timeout());
+        let own: Vec<_> = [
+            ("list_timeout", list, self.config.list_timeout),
+            ("stats_timeout", stats, self.config.stats_timeout),
+        ]
+        .into_iter()
+        .filter(|(_, own, all)| own != all)
+        .map(|(key, own, _)| {
+            (
+                key.to_owned(),
+                humantime::format_duration(own).to_string().into(),
             )
+        })
+        .collect();
+        let row = match own.is_empty() {
+            true => socket,
+            false => Value::Table(
+                [("socket".to_owned(), socket)]
+                    .into_iter()
+                    .chain(own)
+                    .collect(),
+            ),
         };
         Some(format!("{} = {row}", backend.name()))
     }

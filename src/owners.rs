@@ -393,6 +393,12 @@ impl Owners {
         its.map(|(id, _)| id.clone()).collect()
     }
 
+    /// The pod of a container.
+    pub fn pod_of(&self, container: &str) -> Option<&str> {
+        let container = self.containers.get(container)?;
+        Some(&container.more.pod)
+    }
+
     /// Whether `backend` owns a container whose pod it does not own, as far as is known.
     pub fn has_stray(&self, backend: BackendId) -> bool {
         let pods = of(&self.pods, backend);

@@ -5,7 +5,7 @@
 mod rows;
 mod words;
 
-use crate::wire::Path;
+use crate::wire::{self, Path};
 pub use rows::*;
 pub use words::Words;
 
@@ -60,6 +60,11 @@ impl Row {
     /// Whether it lists what is known of a backend: pods, containers or images.
     pub fn is_list(&self) -> bool {
         matches!(self.then, Then::Learn(_))
+    }
+
+    /// Whether its reply is stats: metrics and their descriptors too.
+    pub fn is_stats(&self) -> bool {
+        matches!(self.then, Then::Keep(_))
     }
 
     /// Whether who is late with the one is taken to be late with the other: pods and containers have to agree.
@@ -163,6 +168,15 @@ pub struct Filter {
     pub labels: Option<Path>,
 }
 
+impl Filter {
+    /// Whether `request` names one pod or container, by its id or its pod's.
+    pub fn names_one(&self, request: &[u8]) -> bool {
+        let id = self.id.map(|(_, path)| path);
+        let mut paths = id.into_iter().chain(self.pod);
+        paths.any(|path| wire::string(request, path).is_ok_and(|id| !id.is_empty()))
+    }
+}
+
 /// How the replies of several backends become one.
 #[derive(Debug)]
 pub enum Merge {
@@ -201,14 +215,14 @@ pub enum Lacking {
 pub enum Silent {
     /// The last whole list that it gave; without one the call fails.
     LastKnown,
-    /// Nothing: it is left out.
-    LeftOut,
+    /// The last reply to a call for all stats, unless it is too old; then the backend is omitted.
+    LastKnownOrOmitted,
     /// Nothing, except for the default backend, which is waited for.
-    LeftOutUnlessDefault,
+    OmittedUnlessDefault,
 }
 
-/// A list that is whole, last-known whole, or an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a merged reply lists: of a silent backend its cached list is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum List {
     /// Pod sandboxes.
     Pods,
@@ -216,15 +230,38 @@ pub enum List {
     Containers,
     /// Images.
     Images,
+    /// Stats of containers.
+    ContainerStats,
+    /// Stats of pods, with those of their containers inside.
+    PodStats,
+    /// Metrics of pods, with those of their containers inside.
+    PodMetrics,
+    /// What the metrics are called, and their labels.
+    MetricDescriptors,
 }
 
 impl List {
-    /// What its items are to the owners; images have none.
+    /// What its items are to the owners, if the list tells what there is.
     pub fn kind(self) -> Option<Kind> {
         match self {
             List::Pods => Some(Kind::Pod),
             List::Containers => Some(Kind::Container),
-            List::Images => None,
+            _ => None,
+        }
+    }
+
+    /// Whether it lists stats, or what describes them.
+    pub fn is_stats(self) -> bool {
+        !matches!(self, List::Pods | List::Containers | List::Images)
+    }
+
+    /// What its stats are about, and where an item has the id of that.
+    pub fn about(self) -> Option<(Kind, Path)> {
+        match self {
+            List::PodStats => Some((Kind::Pod, &[1, 1])),
+            List::PodMetrics => Some((Kind::Pod, &[1])),
+            List::ContainerStats => Some((Kind::Container, &[1, 1])),
+            _ => None,
         }
     }
 }
@@ -255,10 +292,10 @@ pub enum Then {
     OwnRestored(Path, Path, Path),
     /// The pod or container of the request is gone.
     Forget,
-    /// Nothing. Every item (field 1) of the reply is about the pod or container whose id is at the path within it.
-    About(Kind, Path),
     /// What is listed is the backend's, and the list is kept to stand in for it.
     Learn(List),
+    /// The stats are kept to be served while the backend is silent.
+    Keep(List),
     /// The pod's handler gets the table's name back at the path.
     Rename(Path),
     /// The backend has the image of the request, and of the id at the path.

@@ -13,6 +13,7 @@ use tonic::Status;
 
 use crate::backend::{Backend, CLOSED, Wire, error_chain};
 use crate::dialer::{FileId, Opened};
+use crate::known::Absence;
 use crate::link::State;
 use crate::rpc::{self, Row};
 use crate::switch::Switch;
@@ -220,7 +221,7 @@ async fn ask_on(switch: &Arc<Switch>, backend: &Arc<Backend>, wire: &Wire) -> In
     let mut asked = FuturesUnordered::new();
     let mut under_way: Vec<&str> = Vec::new();
     loop {
-        for row in backend.known().late {
+        for Absence { row, .. } in backend.known().late {
             if !under_way.contains(&row.name) {
                 under_way.push(row.name);
                 asked.push(answered(switch, backend, wire, row));

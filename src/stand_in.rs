@@ -1,19 +1,27 @@
 //! What a merged reply has of a backend that does not answer: its last known list, or nothing where that is allowed.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use tonic::{Code, Status};
 
 use crate::backend::Backend;
 use crate::call::{Call, Failed};
 use crate::fanout::Share;
-use crate::filter::filter;
+use crate::filter::{filter, without_inside};
+use crate::owners::BackendId;
 use crate::rpc::{self, Kind, List, Silent, Then};
 use crate::switch::Switch;
+
+/// How old cached stats may be. Without stats a pod is the first to be evicted, so those of a backend that is late for as
+/// long as a pod takes to end are better than none; older ones would hide a pod that uses up the node's memory.
+pub(crate) const STALE_STATS: Duration = Duration::from_secs(120);
 
 impl Switch {
     /// What one backend has to say to a merged call: its `own` share, or what may stand in for that.
     ///
-    /// It is waited for as long as its `list_timeout` if something can stand in, else until it is proven to hang.
+    /// It is waited for as long as its `list_timeout` or `stats_timeout` if something can stand in, else until it is
+    /// proven to hang.
     ///
     /// # Errors
     /// What `own` says; `Unavailable` if the backend hangs.
@@ -23,20 +31,20 @@ impl Switch {
         backend: &Backend,
         own: impl Future<Output = Result<Share, Failed>>,
     ) -> Result<Share, Failed> {
-        if let Some(status) = backend.silence(call.row)
+        if let Some(status) = backend.silence(call)
             && let Some(share) = self.stand_in(call, backend, &status)
         {
             return Ok(share);
         }
         let mut own = std::pin::pin!(backend.patiently(own));
-        let answered = match tokio::time::timeout(backend.list_timeout(), &mut own).await {
+        let answered = match tokio::time::timeout(backend.timeout(call.row), &mut own).await {
             Ok(answered) => answered,
             Err(_) => {
                 let status = backend.unavailable("it is late");
                 let share = self.stand_in(call, backend, &status);
                 // A last list may be had by the next call.
                 match share.is_some() || call.row.is_list() {
-                    true => backend.is_late(call.row),
+                    true => backend.is_late(call),
                     false => backend.suspect(),
                 }
                 match share {
@@ -51,7 +59,9 @@ impl Switch {
                     return Err(Failed::Status(status));
                 };
                 // Its connection may live on, and then nothing else would tell that it answers again.
-                backend.miss(call.row);
+                if call.speaks_for_all() {
+                    backend.miss(call.row);
+                }
                 Ok(share)
             }
             answered => answered,
@@ -67,10 +77,10 @@ impl Switch {
                 backend.stands_in(call.row, status);
                 Some(Share::Message(message))
             }
-            (Silent::LeftOut, _) => Some(leave_out(call, backend, status)),
-            (Silent::LeftOutUnlessDefault, _) if !is_default => {
-                Some(leave_out(call, backend, status))
+            (Silent::LastKnownOrOmitted, Then::Keep(list)) => {
+                self.cached_stats(call, *list, backend, status)
             }
+            (Silent::OmittedUnlessDefault, _) if !is_default => Some(omit(call, backend, status)),
             _ => None,
         }
     }
@@ -78,18 +88,15 @@ impl Switch {
     /// The last whole list of `backend`, as the call filters it; `None` if it is too old, or lacks what the backend
     /// is known to own.
     fn last_known(&self, call: &Call, list: List, backend: &Backend) -> Option<Bytes> {
-        let snapshot = backend.known().lists.get(list)?.clone();
-        if snapshot.age() >= self.live().config.stale_lists {
-            return None;
-        }
+        let message = self.cached(list, backend, self.live().config.stale_lists)?;
         let request = call.message();
         let filtered = match list.kind() {
-            None => filter(list, &snapshot.message, &request, |_| true),
+            None => filter(list, &message, &request, |_| true),
             Some(kind) => {
                 let owners = self.owners();
                 let owned = owners.of(kind, backend.id);
                 let mut missing = owned.clone();
-                let filtered = filter(list, &snapshot.message, &request, |id| {
+                let filtered = filter(list, &message, &request, |id| {
                     missing.remove(id);
                     owned.contains(id)
                 });
@@ -103,9 +110,70 @@ impl Switch {
         let renamed = self.listed_as(list, backend, &message).ok()?;
         Some(renamed.unwrap_or(message))
     }
+
+    /// The cached stats of `backend`, else nothing; `None` where nothing would be an answer that is wrong: the call is
+    /// for one pod or container, which its owner may know.
+    fn cached_stats(
+        &self,
+        call: &Call,
+        list: List,
+        backend: &Backend,
+        status: &Status,
+    ) -> Option<Share> {
+        if let Some(message) = self.last_stats(call, list, backend) {
+            backend.is_served_from_cache(call, status);
+            return Some(Share::Message(message));
+        }
+        (!call.names_one()).then(|| omit(call, backend, status))
+    }
+
+    /// The last stats of `backend`, as the call filters them, of what it still owns; `None` if they are too old, or have
+    /// nothing of what the call asks for: that may have come since.
+    fn last_stats(&self, call: &Call, list: List, backend: &Backend) -> Option<Bytes> {
+        let most = self.live().config.stale_lists.min(STALE_STATS);
+        let message = self.cached(list, backend, most)?;
+        let message = self.still_owned(call, list, backend.id, &message)?;
+        if message.is_empty() && !call.asks_for_all() {
+            return None;
+        }
+        let changed = self.listed_as(list, backend, &message).ok()?;
+        Some(changed.unwrap_or(message))
+    }
+
+    fn still_owned(
+        &self,
+        call: &Call,
+        list: List,
+        backend: BackendId,
+        message: &Bytes,
+    ) -> Option<Bytes> {
+        let Some((kind, _)) = list.about() else {
+            return Some(message.clone());
+        };
+        let owners = self.owners();
+        let (items, containers) = (
+            owners.of(kind, backend),
+            owners.of(Kind::Container, backend),
+        );
+        let request = call.message();
+        let pod = call.filters_pod(&request);
+        let wanted = |id: &str| {
+            let in_pod = |pod| owners.pod_of(id).is_some_and(|of| of.starts_with(pod));
+            items.contains(id) && pod.is_none_or(in_pod)
+        };
+        let left = filter(list, message, &request, wanted).ok()?;
+        let inside = without_inside(list, &left, |id| containers.contains(id)).ok()?;
+        Some(inside.unwrap_or(left))
+    }
+
+    fn cached(&self, list: List, backend: &Backend, most: Duration) -> Option<Bytes> {
+        let lists = backend.known().lists;
+        let snapshot = lists.get(list)?;
+        (snapshot.age() < most).then(|| snapshot.message.clone())
+    }
 }
 
-fn leave_out(call: &Call, backend: &Backend, status: &Status) -> Share {
-    backend.is_left_out(call.row, status);
+fn omit(call: &Call, backend: &Backend, status: &Status) -> Share {
+    backend.is_omitted(call, status);
     Share::Nothing(status.clone().into())
 }

@@ -17,7 +17,7 @@ use crate::answer::Answer;
 use crate::backend::{Backend, error_chain, own_headers};
 use crate::call::{Call, Failed, named};
 use crate::fanout::Share;
-use crate::learn::{Asked, asks_for_all};
+use crate::learn::{Asked, asks_for_all, keep_stats};
 use crate::memory::{Held, Memory, Unread};
 use crate::reply::{self, Reply};
 use crate::rpc::{Row, Then};
@@ -119,7 +119,7 @@ impl Feed {
             None => return self.first().await,
             Some(messages) => {
                 let next = self.backend.patiently(messages.next(&self.backend));
-                let next = self.backend.next_of(self.call.row, next).await;
+                let next = self.backend.next_of(&self.call, next).await;
                 next.map_err(|failed| failed.named(&self.backend))?
             }
         };
@@ -192,11 +192,11 @@ impl Feed {
     fn learn(&mut self, message: Bytes) -> Result<Bytes, Status> {
         let list = match self.call.row.then {
             Then::Learn(list) => list,
-            Then::About(kind, path) => {
-                let own = self
-                    .switch
-                    .without_others(kind, path, &self.backend, &message)?;
-                return Ok(own.unwrap_or(message));
+            Then::Keep(list) => {
+                // The client gets the message in any case.
+                self.whole.add(&message, self.backend.max_message);
+                let changed = self.switch.listed_as(list, &self.backend, &message)?;
+                return Ok(changed.unwrap_or(message));
             }
             _ => return Ok(message),
         };
@@ -212,7 +212,7 @@ impl Feed {
 
     /// The stream has come to its end: if it was asked for all there is, that is what its messages were.
     fn settle(&mut self) {
-        let Then::Learn(list) = self.call.row.then else {
+        let (Then::Learn(list) | Then::Keep(list)) = self.call.row.then else {
             return;
         };
         if !asks_for_all(list, &self.call.message()) {
@@ -221,13 +221,19 @@ impl Feed {
         match std::mem::replace(&mut self.whole, Whole::NotItsOwn) {
             Whole::Kept(message, _) => {
                 let mut held = self.backend.memory.held();
-                if held.grow(message.len()).is_err() {
-                    return self.switch.settle(list, &self.backend, self.asked);
-                }
+                let fits = held.grow(message.len()).is_ok();
                 let message = held.with(message.freeze());
-                self.switch
-                    .keep_whole(list, &self.backend, &message, self.asked);
+                match (fits, list.is_stats()) {
+                    (true, true) => keep_stats(list, &self.backend, &message, self.asked),
+                    (true, false) => {
+                        let (switch, backend) = (&self.switch, &self.backend);
+                        switch.keep_whole(list, backend, &message, self.asked);
+                    }
+                    (false, true) => {}
+                    (false, false) => self.switch.settle(list, &self.backend, self.asked),
+                }
             }
+            Whole::TooLong if list.is_stats() => {}
             Whole::TooLong => self.switch.settle(list, &self.backend, self.asked),
             Whole::NotItsOwn => {}
         }

@@ -384,19 +384,65 @@ pub fn retain(
     number: u32,
     mut keep: impl FnMut(&[u8]) -> Result<bool, Malformed>,
 ) -> Result<Option<Bytes>, Malformed> {
-    let mut out: Option<BytesMut> = None;
-    let mut read = 0;
+    edited(message, &[number], &mut |item| {
+        Ok(match keep(item)? {
+            true => Edit::Same,
+            false => Edit::Dropped,
+        })
+    })
+}
+
+/// What becomes of a submessage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// It stays as it is.
+    Same,
+    /// This takes its place.
+    Other(Bytes),
+    /// It is dropped.
+    Dropped,
+}
+
+/// `message` with every submessage at `path` as `edit` says; all other bytes as they are. `None` if all stay the same.
+///
+/// # Errors
+/// As [`string`], and what `edit` says.
+pub fn edited(
+    message: &[u8],
+    path: &[u32],
+    edit: &mut dyn FnMut(&[u8]) -> Result<Edit, Malformed>,
+) -> Result<Option<Bytes>, Malformed> {
+    let Some((number, rest)) = path.split_first() else {
+        return Ok(None);
+    };
+    let mut out = BytesMut::new();
+    let (mut at, mut copied) = (0, 0);
     for field in fields(message) {
         let field = field?;
-        let stays = field.number != number || keep(field.bytes()?)?;
-        match &mut out {
-            Some(out) if stays => out.put_slice(field.raw),
-            None if !stays => out = message.get(..read).map(BytesMut::from),
-            _ => {}
+        let begin = at;
+        at += field.raw.len();
+        if field.number != *number {
+            continue;
         }
-        read += field.raw.len();
+        let inner = field.bytes()?;
+        let edit = match rest {
+            [] => edit(inner)?,
+            _ => edited(inner, rest, edit)?.map_or(Edit::Same, Edit::Other),
+        };
+        if edit == Edit::Same {
+            continue;
+        }
+        out.put_slice(message.get(copied..begin).unwrap_or_default());
+        copied = at;
+        if let Edit::Other(inner) = edit {
+            put_bytes(&mut out, *number, &inner);
+        }
     }
-    Ok(out.map(BytesMut::freeze))
+    if copied == 0 {
+        return Ok(None);
+    }
+    out.put_slice(message.get(copied..).unwrap_or_default());
+    Ok(Some(out.freeze()))
 }
 
 /// A `grpc-timeout`: at most eight digits and a unit (gRPC over HTTP/2: `Timeout`). `None` if it is none.

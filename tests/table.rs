@@ -308,29 +308,27 @@ fn what_a_reply_teaches_is_where_the_interface_has_it() {
                     ".runtime.v1.PodSandboxConfig"
                 );
             }
-            Then::About(Kind::Pod, path) if path.len() == 1 => {
+            Then::Learn(list) | Then::Keep(list) => {
                 let item = interface.end(reply, &[1]);
-                let item = &interface.messages[item.type_name()];
-                assert_eq!(name(item, path), "pod_sandbox_id");
-            }
-            Then::About(kind, path) => {
-                let item = interface.end(reply, &[1]);
-                let item = &interface.messages[item.type_name()];
-                assert_eq!(name(item, path), "id");
-                let attributes = match kind {
-                    Kind::Pod => ".runtime.v1.PodSandboxAttributes",
-                    Kind::Container => ".runtime.v1.ContainerAttributes",
-                };
-                assert_eq!(interface.end(item, &path[..1]).type_name(), attributes);
-            }
-            Then::Learn(kind) => {
-                let item = interface.end(reply, &[1]);
-                let expected = match kind {
+                let expected = match list {
                     List::Pods => ".runtime.v1.PodSandbox",
                     List::Containers => ".runtime.v1.Container",
                     List::Images => ".runtime.v1.Image",
+                    List::ContainerStats => ".runtime.v1.ContainerStats",
+                    List::PodStats => ".runtime.v1.PodSandboxStats",
+                    List::PodMetrics => ".runtime.v1.PodSandboxMetrics",
+                    List::MetricDescriptors => ".runtime.v1.MetricDescriptor",
                 };
                 assert_eq!(item.type_name(), expected);
+                assert_eq!(list.is_stats(), row.is_stats());
+                if let Some((kind, id)) = list.about() {
+                    let stats = &interface.messages[item.type_name()];
+                    let named = match (kind, id) {
+                        (Kind::Pod, [_]) => "pod_sandbox_id",
+                        _ => "id",
+                    };
+                    assert_eq!(name(stats, id), named);
+                }
             }
             Then::Rename(path) => assert_eq!(name(reply, path), "runtime_handler"),
             Then::HaveImage(path) | Then::NewImage(path) => {

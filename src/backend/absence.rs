@@ -1,15 +1,21 @@
 //! How merged replies do without a backend that is late or silent: noted, and told once until it is back.
 
+use tokio::time::Instant;
 use tonic::Status;
 
 use super::Backend;
-use crate::known::Known;
+use crate::call::Call;
+use crate::known::{Absence, Known};
 use crate::rpc::{self, Row};
 
 impl Backend {
     /// It has not given its part of a merged reply in time: it is probed too.
-    pub(crate) fn is_late(&self, row: &'static Row) {
+    pub(crate) fn is_late(&self, call: &Call) {
         self.suspect();
+        if !call.speaks_for_all() {
+            return;
+        }
+        let row = call.row;
         if row.is_list() && !self.locked().is_late_with(row) {
             let (rpc, timeout) = (row.name, self.list_timeout());
             tracing::warn!(backend = %self.name(), rpc, ?timeout, "backend is late with a list; it is asked in the background");
@@ -18,37 +24,41 @@ impl Backend {
     }
 
     /// What comes next of its part of a merged reply, however long that takes; it may be found late meanwhile.
-    pub(crate) async fn next_of<T>(&self, row: &'static Row, next: impl Future<Output = T>) -> T {
+    pub(crate) async fn next_of<T>(&self, call: &Call, next: impl Future<Output = T>) -> T {
         let mut next = std::pin::pin!(next);
-        if let Ok(next) = tokio::time::timeout(self.list_timeout(), &mut next).await {
+        if let Ok(next) = tokio::time::timeout(self.timeout(call.row), &mut next).await {
             return next;
         }
-        self.is_late(row);
+        self.is_late(call);
         next.await
     }
 
     /// It has missed its part of a merged reply: it is asked in the background until it answers.
     pub(crate) fn miss(&self, row: &'static Row) {
-        if note(&mut self.locked().late, row) {
+        if note(&mut self.locked().late, row, false) {
             self.missed.notify_one();
         }
     }
 
     /// It has answered what it had missed.
     pub(crate) fn has_answered(&self, row: &Row) {
-        self.is_back(|known| known.late.retain(|late| late.name != row.name));
+        self.is_back(|known| known.late.retain(|late| late.row.name != row.name));
     }
 
     /// It has been listed whole.
     pub(crate) fn caught_up(&self) {
-        self.is_back(|known| known.late.retain(|late| !late.goes_with(&rpc::LIST_PODS)));
+        self.is_back(|known| {
+            known
+                .late
+                .retain(|late| !late.row.goes_with(&rpc::LIST_PODS))
+        });
     }
 
     fn is_back(&self, change: impl FnOnce(&mut Known)) {
         let mut known = self.locked();
         let missed = |known: &Known| {
-            let late = known.late.iter().any(|row| row.is_list());
-            (late || known.is_stale(), known.is_left_out())
+            let late = known.late.iter().any(|late| late.row.is_list());
+            (late || known.is_stale(), known.lacks_more_than_lists())
         };
         let before = missed(&known);
         change(&mut known);
@@ -58,7 +68,7 @@ impl Backend {
             tracing::info!(backend = %self.name(), "backend is in lists again");
         }
         if before.1 && !now.1 {
-            tracing::info!(backend = %self.name(), "backend is in statistics again");
+            tracing::info!(backend = %self.name(), "backend answers calls for stats again");
         }
     }
 
@@ -75,35 +85,61 @@ impl Backend {
             let cause = status.message();
             tracing::warn!(backend = %self.name(), rpc = row.name, cause, "the last known lists stand in for a silent backend");
         }
-        note(&mut known.absent, row);
+        note(&mut known.absent, row, false);
     }
 
-    /// A merged reply did without it; told once until it is back.
-    pub(crate) fn is_left_out(&self, row: &'static Row, status: &Status) {
+    /// A reply had its cached stats; logged once until it is back.
+    pub(crate) fn is_served_from_cache(&self, call: &Call, status: &Status) {
+        let mut known = self.locked();
+        known.stats_from_cache += 1;
+        if !call.speaks_for_all() {
+            return;
+        }
+        let row = call.row;
+        if !known.lacks_more_than_lists() {
+            let cause = status.message();
+            tracing::warn!(backend = %self.name(), rpc = row.name, cause, "the cached stats of a silent backend are served");
+        }
+        note(&mut known.absent, row, false);
+    }
+
+    /// A merged reply did without it; logged once until it is back.
+    pub(crate) fn is_omitted(&self, call: &Call, status: &Status) {
         let mut known = self.locked();
         known.left_out += 1;
-        if !known.is_left_out() {
-            let cause = status.message();
-            tracing::warn!(backend = %self.name(), rpc = row.name, cause, "a silent backend is left out of statistics");
+        if !call.speaks_for_all() {
+            return;
         }
-        note(&mut known.absent, row);
+        let row = call.row;
+        if !known.absent.iter().any(|absence| absence.omitted) {
+            let cause = status.message();
+            tracing::warn!(backend = %self.name(), rpc = row.name, cause, "a silent backend is omitted from stats");
+        }
+        note(&mut known.absent, row, true);
     }
 
-    /// Why there is no use in asking it for this list now.
-    pub(crate) fn silence(&self, row: &Row) -> Option<Status> {
+    /// Why there is no use in asking it for this now.
+    pub(crate) fn silence(&self, call: &Call) -> Option<Status> {
         if let Some(cause) = self.link().state.cause() {
             return Some(self.unavailable(cause));
         }
-        let is_late = self.locked().is_late_with(row);
-        is_late.then(|| self.unavailable("it is late with its lists"))
+        let is_late = call.speaks_for_all() && self.locked().is_late_with(call.row);
+        is_late.then(|| self.unavailable("it is late"))
     }
 }
 
 /// Adds a row that is not there yet; whether it was not.
-fn note(rows: &mut Vec<&'static Row>, row: &'static Row) -> bool {
-    let is_new = !rows.iter().any(|noted| noted.name == row.name);
-    if is_new {
-        rows.push(row);
+fn note(absences: &mut Vec<Absence>, row: &'static Row, omitted: bool) -> bool {
+    let noted = absences.iter_mut().find(|noted| noted.row.name == row.name);
+    if let Some(noted) = noted {
+        noted.omitted = omitted;
+        return false;
     }
-    is_new
+    let since = Instant::now();
+    absences.push(Absence {
+        row,
+        since,
+        omitted,
+    });
+    true
 }

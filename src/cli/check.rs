@@ -69,6 +69,7 @@ pub(super) fn json(
             "name": backend.name,
             "socket": backend.socket.to_string(),
             "list_timeout_ms": millis(backend.list_timeout),
+            "stats_timeout_ms": millis(backend.stats_timeout),
             "adopt": backend.adopt,
             "origin": backend.origin.as_ref().map(ToString::to_string),
             "probe": probe.map(probe_json),
@@ -85,6 +86,7 @@ pub(super) fn json(
         "max_message_bytes": config.max_message,
         "start_wait_ms": millis(config.start_wait),
         "list_timeout_ms": millis(config.list_timeout),
+        "stats_timeout_ms": millis(config.stats_timeout),
         "stale_lists_ms": millis(config.stale_lists),
         "allow_uids": config.allow_uids,
         "watch": config.watch,
@@ -132,12 +134,20 @@ fn backends(table: &Table) -> anyhow::Result<String> {
             backend.name.clone(),
             handlers.to_string(),
             duration(backend.list_timeout),
+            duration(backend.stats_timeout),
             if backend.adopt { "yes" } else { "no" }.to_owned(),
             backend.socket.to_string(),
         ]
     });
     columns(
-        &["BACKEND", "HANDLERS", "LIST TIMEOUT", "ADOPTS", "SOCKET"],
+        &[
+            "BACKEND",
+            "HANDLERS",
+            "LIST TIMEOUT",
+            "STATS TIMEOUT",
+            "ADOPTS",
+            "SOCKET",
+        ],
         rows,
     )
 }

@@ -158,6 +158,7 @@ fn backend((id, place): (usize, &Place)) -> BackendConfig {
         socket: place.socket.clone(),
         // Nothing is merged here.
         list_timeout: Duration::MAX,
+        stats_timeout: Duration::MAX,
         adopt: false,
         origin: None,
     }

@@ -65,6 +65,7 @@ pub(super) struct Backend {
     pub(super) runtime: String,
     pub(super) version: String,
     pub(super) stale_list_age_seconds: Option<u64>,
+    pub(super) stats_late_seconds: Option<u64>,
     /// Not known before it has been listed.
     pub(super) pods: Option<usize>,
     pub(super) containers: Option<usize>,
@@ -127,6 +128,7 @@ impl Running {
                 name: OWN.to_owned(),
                 socket: socket.clone(),
                 list_timeout: LIMIT,
+                stats_timeout: LIMIT,
                 adopt: false,
                 origin: None,
             },

@@ -186,24 +186,36 @@ fn last_reload(last: &Reload) -> String {
 
 fn backends(info: &Info) -> anyhow::Result<Shown> {
     let rows = info.backends.iter().map(|backend| {
-        let stale = backend.stale_list_age_seconds.map(Duration::from_secs);
+        let seconds = |seconds: Option<u64>| {
+            let time = seconds.map(Duration::from_secs);
+            time.map(span).unwrap_or_default()
+        };
         [
             backend.name.clone(),
             state(backend),
             ago(&backend.since),
             number(backend.pods),
             number(backend.containers),
-            stale.map(span).unwrap_or_default(),
+            seconds(backend.stale_list_age_seconds),
+            seconds(backend.stats_late_seconds),
         ]
     });
     let paint = |column: usize, cell: &str| match (column, cell) {
         (1, "ready") => Some(Paint::Good),
         (1, cell) if cell.starts_with("ready") => Some(Paint::Odd),
         (1, _) => Some(Paint::Bad),
-        (5, cell) if cell != "-" => Some(Paint::Bad),
+        (5 | 6, cell) if cell != "-" => Some(Paint::Bad),
         _ => None,
     };
-    let header = ["BACKEND", "STATE", "SINCE", "PODS", "CONTAINERS", "STALE"];
+    let header = [
+        "BACKEND",
+        "STATE",
+        "SINCE",
+        "PODS",
+        "CONTAINERS",
+        "STALE",
+        "STATS LATE",
+    ];
     painted(&header, rows, paint)
 }
 

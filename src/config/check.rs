@@ -37,7 +37,8 @@ pub(super) fn check(
     let drain = check.value(Key::Drain, value::duration);
     let max_message = check.value(Key::MaxMessage, value::max_message);
     let start_wait = check.value(Key::StartWait, value::duration);
-    let list_timeout = check.value(Key::ListTimeout, value::list_timeout);
+    let list_timeout = check.value(Key::ListTimeout, value::timeout);
+    let stats_timeout = check.value(Key::StatsTimeout, value::timeout);
     let stale_lists = check.value(Key::StaleLists, value::duration);
     let allow_uids = check.uids();
     let watch = check.value(Key::Watch, value::boolean);
@@ -45,7 +46,11 @@ pub(super) fn check(
     let format = check.value(Key::LogFormat, log::format);
     let metrics = check.value(Key::MetricsListen, super::metrics::listen);
     // In the place of a wrong one any will do: there is no configuration then.
-    let known = check.backends(listen.as_ref(), list_timeout.unwrap_or_default());
+    let timeouts = Timeouts {
+        list: list_timeout.unwrap_or_default(),
+        stats: stats_timeout.unwrap_or_default(),
+    };
+    let known = check.backends(listen.as_ref(), timeouts);
     check.metrics_apart(
         metrics.as_ref().and_then(Option::as_ref),
         listen.as_ref(),
@@ -59,6 +64,7 @@ pub(super) fn check(
         max_message: max_message?,
         start_wait: start_wait?,
         list_timeout: list_timeout?,
+        stats_timeout: stats_timeout?,
         stale_lists: stale_lists?,
         allow_uids: allow_uids?,
         watch: watch?,
@@ -83,6 +89,13 @@ struct Check<'a> {
     notes: Vec<String>,
 }
 
+/// The timeouts of a backend, or of all backends without their own.
+#[derive(Clone, Copy)]
+struct Timeouts {
+    list: Duration,
+    stats: Duration,
+}
+
 /// A backend's name, and its socket unless that had a problem.
 struct Known {
     name: At<String>,
@@ -90,7 +103,7 @@ struct Known {
     identity: Option<Identity>,
     /// Other names for it: each names a socket that leads to this one.
     aliases: Vec<String>,
-    list_timeout: Duration,
+    timeouts: Timeouts,
     adopt: bool,
 }
 
@@ -125,9 +138,9 @@ impl Check<'_> {
         uids.into_iter().collect()
     }
 
-    fn backends(&mut self, listen: Option<&Address>, list_timeout: Duration) -> Vec<Known> {
-        let mut known = self.named_backends(listen, list_timeout);
-        self.add_unnamed_backends(&mut known, listen, list_timeout);
+    fn backends(&mut self, listen: Option<&Address>, timeouts: Timeouts) -> Vec<Known> {
+        let mut known = self.named_backends(listen, timeouts);
+        self.add_unnamed_backends(&mut known, listen, timeouts);
         known
     }
 
@@ -137,14 +150,13 @@ impl Check<'_> {
         arrange(handlers, known, &default)
     }
 
-    fn named_backends(&mut self, listen: Option<&Address>, list_timeout: Duration) -> Vec<Known> {
+    fn named_backends(&mut self, listen: Option<&Address>, timeouts: Timeouts) -> Vec<Known> {
         let mut known: Vec<Known> = Vec::new();
         for row in &self.written.backends {
             self.label("backend", &row.name);
             let settings = row.value.as_ref();
             let socket = settings.and_then(|settings| self.socket(&settings.socket, listen));
-            let own = settings.and_then(|settings| settings.list_timeout.as_ref());
-            let own = own.and_then(|text| self.parsed(text, value::list_timeout));
+            let own = settings.map(|settings| self.own_timeouts(settings, timeouts));
             let identity = socket.as_ref().map(Address::identity);
             if let Some(first) = same_socket(&mut known, identity.as_ref()) {
                 if first.socket != socket {
@@ -160,11 +172,22 @@ impl Check<'_> {
                 identity,
                 aliases: Vec::new(),
                 socket,
-                list_timeout: own.unwrap_or(list_timeout),
+                timeouts: own.unwrap_or(timeouts),
                 adopt: settings.is_some_and(|settings| settings.adopt),
             });
         }
         known
+    }
+
+    fn own_timeouts(&mut self, settings: &Settings, all: Timeouts) -> Timeouts {
+        let mut own = |text: Option<&At<String>>, all| {
+            let own = text.and_then(|text| self.parsed(text, value::timeout));
+            own.unwrap_or(all)
+        };
+        Timeouts {
+            list: own(settings.list_timeout.as_ref(), all.list),
+            stats: own(settings.stats_timeout.as_ref(), all.stats),
+        }
     }
 
     /// A socket that only handlers mention is named after the first of them.
@@ -172,7 +195,7 @@ impl Check<'_> {
         &mut self,
         known: &mut Vec<Known>,
         listen: Option<&Address>,
-        list_timeout: Duration,
+        timeouts: Timeouts,
     ) {
         for row in &self.written.handlers {
             let Some(text) = row.value.as_ref().and_then(written_socket) else {
@@ -190,7 +213,7 @@ impl Check<'_> {
                 identity: socket.as_ref().map(Address::identity),
                 aliases: Vec::new(),
                 socket,
-                list_timeout,
+                timeouts,
                 adopt: false,
             });
         }
@@ -375,7 +398,8 @@ impl Known {
             id: 0,
             name: self.name.value.clone(),
             socket: self.socket.clone()?,
-            list_timeout: self.list_timeout,
+            list_timeout: self.timeouts.list,
+            stats_timeout: self.timeouts.stats,
             adopt: self.adopt,
             origin: Some(self.name.place.origin()),
         })

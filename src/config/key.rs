@@ -15,6 +15,8 @@ pub enum Key {
     StartWait,
     /// How long a merged call waits for a backend that something can stand in for.
     ListTimeout,
+    /// How long a merged call for stats waits for a backend.
+    StatsTimeout,
     /// How long the last whole list of a backend may stand in for it.
     StaleLists,
     /// Who may connect.
@@ -31,13 +33,14 @@ pub enum Key {
 
 impl Key {
     /// Every key, in the order of `config/criswitch.toml`.
-    pub const ALL: [Key; 12] = [
+    pub const ALL: [Key; 13] = [
         Key::Listen,
         Key::Default,
         Key::Drain,
         Key::MaxMessage,
         Key::StartWait,
         Key::ListTimeout,
+        Key::StatsTimeout,
         Key::StaleLists,
         Key::AllowUids,
         Key::Watch,
@@ -55,6 +58,7 @@ impl Key {
             Key::MaxMessage => "max_message",
             Key::StartWait => "start_wait",
             Key::ListTimeout => "list_timeout",
+            Key::StatsTimeout => "stats_timeout",
             Key::StaleLists => "stale_lists",
             Key::AllowUids => "allow_uids",
             Key::Watch => "watch",
@@ -72,7 +76,7 @@ impl Key {
             Key::Drain => Some("10s"),
             Key::MaxMessage => Some("16MiB"),
             Key::StartWait => Some("30s"),
-            Key::ListTimeout => Some("2s"),
+            Key::ListTimeout | Key::StatsTimeout => Some("2s"),
             Key::StaleLists => Some("5m"),
             Key::AllowUids => Some("[0]"),
             Key::Watch => Some("false"),

@@ -36,7 +36,7 @@ pub(super) fn listen(text: &str) -> Result<Address, Wrong> {
     let path = address.to_string();
     let hint = "\"/run/criswitch/criswitch.sock\"";
     if path.ends_with(CRIO_SUFFIX) {
-        let why = "the kubelet takes its statistics another way from a socket named so";
+        let why = "the kubelet takes its stats another way from a socket named so";
         return Err(wrong(
             format!("\"listen\" ends in {CRIO_SUFFIX}: {why}"),
             hint,
@@ -79,7 +79,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, Wrong> {
     Ok(duration)
 }
 
-pub(super) fn list_timeout(text: &str) -> Result<Duration, Wrong> {
+pub(super) fn timeout(text: &str) -> Result<Duration, Wrong> {
     let timeout = duration(text)?;
     if timeout.is_zero() {
         let what = "a timeout of zero would give no backend time to answer";

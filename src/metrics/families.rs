@@ -152,12 +152,24 @@ pub const FAMILIES: &[Family] = &[
         "How old the lists are that stand in for the backend, 0 if none do.", |seen, out| {
             each(seen, out, |backend| backend.known.stale_age().unwrap_or_default().as_secs_f64());
         }),
+    gauge("criswitch_stats_late_seconds", BACKEND,
+        "For how long the backend has not answered calls for stats, 0 if it answers them.", |seen, out| {
+            each(seen, out, |backend| backend.known.stats_late_for().unwrap_or_default().as_secs_f64());
+        }),
+    gauge("criswitch_stale_stats_age_seconds", BACKEND,
+        "How old the cached stats are that are served for the backend, 0 if none are.", |seen, out| {
+            each(seen, out, |backend| backend.known.stale_stats_age().unwrap_or_default().as_secs_f64());
+        }),
+    counter("criswitch_stats_from_cache_total", BACKEND,
+        "Merged replies to calls for stats that had cached stats of the backend.", |seen, out| {
+            each(seen, out, |backend| backend.known.stats_from_cache as f64);
+        }),
     counter("criswitch_lists_stood_in_total", BACKEND,
         "Merged lists in which a last known list stood in for the backend.", |seen, out| {
             each(seen, out, |backend| backend.known.stood_in as f64);
         }),
     counter("criswitch_lists_left_out_total", BACKEND,
-        "Merged lists and statistics that the backend was left out of.", |seen, out| {
+        "Merged lists and stats that the backend was omitted from.", |seen, out| {
             each(seen, out, |backend| backend.known.left_out as f64);
         }),
     gauge("criswitch_backend_claimed_items", BACKEND,

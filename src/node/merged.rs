@@ -1,12 +1,14 @@
 //! Several backends' `StatusResponse`s as the node's one. Pure; what nothing is taken from passes as it came.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use serde_json::Value as Json;
 
 use super::{BACKENDS_READY, NEEDED, Said};
 use crate::config::Table;
+use crate::known::Known;
 use crate::listing::WRONG_CGROUP_DRIVER;
 use crate::merge;
 use crate::status;
@@ -122,12 +124,27 @@ fn faults(said: &Said, default: &Said) -> Result<Vec<String>, Malformed> {
              lead to one runtime, configure one backend for both"
         ));
     }
+    if let Some(late) = known.stats_late_for() {
+        faults.push(format!("{place}: {}", late_stats(&known, late)));
+    }
     if let (Some(theirs), Some(ours)) = (known.cgroup_driver, default.backend.known().cgroup_driver)
         && theirs != ours
     {
         faults.push(format!("{place}: {WRONG_CGROUP_DRIVER}"));
     }
     Ok(faults)
+}
+
+/// How long a backend's stats are late, and what is served in their place.
+fn late_stats(known: &Known, late: Duration) -> String {
+    let late = format!("its stats are late for {} s", late.as_secs());
+    let cached = known.stale_stats_age();
+    let cached = cached.map(|age| format!("; stats of {} s ago are served", age.as_secs()));
+    let omitted = match known.is_without_stats() {
+        true => "; it is omitted from stats",
+        false => "",
+    };
+    late + &cached.unwrap_or_default() + omitted
 }
 
 /// The condition that says which backends are not ready.

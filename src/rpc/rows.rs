@@ -5,10 +5,8 @@ use super::{
 };
 use crate::wire::Path;
 
-/// The id that these calls, and items of pod metrics, are about.
+/// The owner of these calls is in field 1.
 const ID: Path = &[1];
-/// The id in an item of stats (`attributes.id`).
-const STATS_ID: Path = &[1, 1];
 /// `runtime_handler` of the image spec in field 1.
 const IMAGE_HANDLER: Path = &[1, 19];
 /// `runtime_handler` of the image spec in an image filter.
@@ -46,9 +44,9 @@ use Kind::{Container, Pod};
 use Lacking::{Fails, FailsForPods, LeftOut};
 use Log::{Change, Poll, Read};
 use Merge::{Concat, Distinct, Events, Interleave};
-use Silent::{LastKnown, LeftOutUnlessDefault};
+use Silent::{LastKnown, LastKnownOrOmitted, OmittedUnlessDefault};
 use Then::{
-    About, Forget, HaveImage, Learn, LostImage, NewImage, Nothing, OwnContainer, OwnPod,
+    Forget, HaveImage, Keep, Learn, LostImage, NewImage, Nothing, OwnContainer, OwnPod,
     OwnRestored, Rename,
 };
 use Unknown::{NotFound, Ok};
@@ -73,15 +71,15 @@ pub const LIST_CONTAINERS: Row = runtime(
 pub const LIST_CONTAINER_STATS: Row = runtime(
     "ListContainerStats",
     Poll,
-    All(CONTAINER_STATS_FILTER, Concat(Fails, Silent::LeftOut)),
-    About(Container, STATS_ID),
+    All(CONTAINER_STATS_FILTER, Concat(Fails, LastKnownOrOmitted)),
+    Keep(List::ContainerStats),
 );
 /// `ListPodSandboxStats`.
 pub const LIST_POD_STATS: Row = runtime(
     "ListPodSandboxStats",
     Poll,
-    All(POD_STATS_FILTER, Concat(FailsForPods, Silent::LeftOut)),
-    About(Pod, STATS_ID),
+    All(POD_STATS_FILTER, Concat(FailsForPods, LastKnownOrOmitted)),
+    Keep(List::PodStats),
 );
 /// `UpdateRuntimeConfig`.
 pub const UPDATE_RUNTIME_CONFIG: Row = runtime(
@@ -119,8 +117,15 @@ pub const STATUS: Row = runtime("Status", Poll, All(NO_FILTER, Merge::Status), N
 pub const LIST_POD_METRICS: Row = runtime(
     "ListPodSandboxMetrics",
     Poll,
-    All(NO_FILTER, Concat(LeftOut, Silent::LeftOut)),
-    About(Pod, ID),
+    All(NO_FILTER, Concat(LeftOut, LastKnownOrOmitted)),
+    Keep(List::PodMetrics),
+);
+/// `ListMetricDescriptors`.
+pub const LIST_METRIC_DESCRIPTORS: Row = runtime(
+    "ListMetricDescriptors",
+    Poll,
+    All(NO_FILTER, Distinct(&[&[1, 1]], LeftOut, LastKnownOrOmitted)),
+    Keep(List::MetricDescriptors),
 );
 /// `ListImages`.
 pub const LIST_IMAGES: Row = image(
@@ -162,17 +167,17 @@ pub const ROWS: &[Row] = &[
     runtime("PortForward", Read, Owner(Pod, ID, NotFound), Nothing),
     runtime("ContainerStats", Read, Owner(Container, ID, NotFound), Nothing),
     LIST_CONTAINER_STATS,
-    runtime("StreamContainerStats", Poll, All(CONTAINER_STATS_FILTER, Interleave(&LIST_CONTAINER_STATS)), About(Container, STATS_ID)),
+    runtime("StreamContainerStats", Poll, All(CONTAINER_STATS_FILTER, Interleave(&LIST_CONTAINER_STATS)), Keep(List::ContainerStats)),
     runtime("PodSandboxStats", Read, Owner(Pod, ID, NotFound), Nothing),
     LIST_POD_STATS,
-    runtime("StreamPodSandboxStats", Poll, All(POD_STATS_FILTER, Interleave(&LIST_POD_STATS)), About(Pod, STATS_ID)),
+    runtime("StreamPodSandboxStats", Poll, All(POD_STATS_FILTER, Interleave(&LIST_POD_STATS)), Keep(List::PodStats)),
     UPDATE_RUNTIME_CONFIG,
     STATUS,
     runtime("CheckpointContainer", Change, Owner(Container, ID, NotFound), Nothing),
     EVENTS,
-    runtime("ListMetricDescriptors", Poll, All(NO_FILTER, Distinct(&[&[1, 1]], LeftOut, Silent::LeftOut)), Nothing),
+    LIST_METRIC_DESCRIPTORS,
     LIST_POD_METRICS,
-    runtime("StreamPodSandboxMetrics", Poll, All(NO_FILTER, Interleave(&LIST_POD_METRICS)), About(Pod, ID)),
+    runtime("StreamPodSandboxMetrics", Poll, All(NO_FILTER, Interleave(&LIST_POD_METRICS)), Keep(List::PodMetrics)),
     RUNTIME_CONFIG,
     runtime("UpdatePodSandboxResources", Change, Owner(Pod, ID, NotFound), Nothing),
     runtime("CheckpointPod", Change, Owner(Pod, ID, NotFound), Nothing),
@@ -182,7 +187,7 @@ pub const ROWS: &[Row] = &[
     IMAGE_STATUS,
     image("PullImage", Change, Image(IMAGE_HANDLER, Pull(&[3, 1, 2])), NewImage(&[1])),
     image("RemoveImage", Change, Image(IMAGE_HANDLER, ImageRule::Remove), LostImage),
-    image("ImageFsInfo", Poll, All(NO_FILTER, Distinct(&[&[1, 2, 1], &[2, 2, 1]], LeftOut, LeftOutUnlessDefault)), Nothing),
+    image("ImageFsInfo", Poll, All(NO_FILTER, Distinct(&[&[1, 2, 1], &[2, 2, 1]], LeftOut, OmittedUnlessDefault)), Nothing),
 ];
 
 const fn runtime(name: &'static str, log: Log, goes: Goes, then: Then) -> Row {

@@ -113,8 +113,8 @@ fn merged(merge: &Merge) -> String {
 fn instead(silent: Silent) -> &'static str {
     match silent {
         Silent::LastKnown => "; the last known list of a silent backend",
-        Silent::LeftOut => "; without a silent backend",
-        Silent::LeftOutUnlessDefault => "; without a silent backend, unless it is the default",
+        Silent::LastKnownOrOmitted => "; the cached stats of a silent backend, or without it",
+        Silent::OmittedUnlessDefault => "; without a silent backend, unless it is the default",
     }
 }
 

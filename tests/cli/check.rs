@@ -29,6 +29,7 @@ fn check_shows_the_table_as_it_will_run() {
         max_message     16MiB
         start_wait      30s
         list_timeout    2s
+        stats_timeout   2s
         stale_lists     5m
         allow_uids      [0]
         watch           false
@@ -41,10 +42,10 @@ fn check_shows_the_table_as_it_will_run() {
         plain    crio     (its own default)
         runc     runc     runc
 
-        BACKEND  HANDLERS  LIST TIMEOUT  ADOPTS  SOCKET
-        runc     1         2s            no      /run/containerd/containerd.sock
-        crio     2         2s            no      /run/crio/crio.sock
-        old      0         2s            yes     /run/old/containerd.sock
+        BACKEND  HANDLERS  LIST TIMEOUT  STATS TIMEOUT  ADOPTS  SOCKET
+        runc     1         2s            2s             no      /run/containerd/containerd.sock
+        crio     2         2s            2s             no      /run/crio/crio.sock
+        old      0         2s            2s             yes     /run/old/containerd.sock
     "#]]
     .assert_eq(&outcome.stdout);
 }
@@ -66,7 +67,8 @@ fn check_shows_it_to_programs_as_json() {
               "name": "runc",
               "origin": "criswitch.toml:6",
               "probe": null,
-              "socket": "/run/containerd/containerd.sock"
+              "socket": "/run/containerd/containerd.sock",
+              "stats_timeout_ms": 2000
             },
             {
               "adopt": false,
@@ -74,7 +76,8 @@ fn check_shows_it_to_programs_as_json() {
               "name": "crio",
               "origin": "criswitch.toml:10",
               "probe": null,
-              "socket": "/run/crio/crio.sock"
+              "socket": "/run/crio/crio.sock",
+              "stats_timeout_ms": 2000
             },
             {
               "adopt": true,
@@ -82,7 +85,8 @@ fn check_shows_it_to_programs_as_json() {
               "name": "old",
               "origin": "criswitch.toml:11",
               "probe": null,
-              "socket": "/run/old/containerd.sock"
+              "socket": "/run/old/containerd.sock",
+              "stats_timeout_ms": 2000
             }
           ],
           "default": "runc",
@@ -125,6 +129,7 @@ fn check_shows_it_to_programs_as_json() {
           "problems": [],
           "stale_lists_ms": 300000,
           "start_wait_ms": 30000,
+          "stats_timeout_ms": 2000,
           "watch": false
         }
     "#]]

@@ -84,7 +84,7 @@ async fn a_listen_that_the_switch_would_refuse_is_refused_here() {
         .await;
     assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
     expect![[r#"
-        criswitch: what would be written is no configuration: discovered:6:10: "listen" ends in run/crio/crio.sock: the kubelet takes its statistics another way from a socket named so; try "/run/criswitch/criswitch.sock"
+        criswitch: what would be written is no configuration: discovered:6:10: "listen" ends in run/crio/crio.sock: the kubelet takes its stats another way from a socket named so; try "/run/criswitch/criswitch.sock"
     "#]].assert_eq(&outcome.stderr);
 }
 

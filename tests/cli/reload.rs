@@ -186,16 +186,19 @@ async fn settings_that_have_changed_are_named() {
     };
     node.write("", &backend("new", ""));
     assert_eq!(node.reload().await.code, 0);
-    let head = "list_timeout = \"3s\"\nstale_lists = \"1m\"\nlog.level = \"debug\"";
+    let head = "list_timeout = \"3s\"\nstats_timeout = \"4s\"\nstale_lists = \"1m\"\nlog.level = \"debug\"";
     node.write(head, &backend("new", ""));
     assert_eq!(
         node.reload().await.stdout,
-        "settings changed: list_timeout, stale_lists, log.level\n"
+        "settings changed: list_timeout, stats_timeout, stale_lists, log.level\n"
     );
-    let fields = ", list_timeout = \"5s\", adopt = true";
+    let fields = ", list_timeout = \"5s\", stats_timeout = \"6s\", adopt = true";
     node.write(head, &backend("other", fields));
     let told = node.reload().await.stdout;
-    let names = "name of backend other, list_timeout of backend other, adopt of backend other";
+    let fields = ["name", "list_timeout", "stats_timeout", "adopt"];
+    let names = fields
+        .map(|field| format!("{field} of backend other"))
+        .join(", ");
     assert_eq!(told, format!("settings changed: {names}\n"));
     node.end().await;
 }

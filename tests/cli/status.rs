@@ -69,9 +69,9 @@ async fn it_shows_backends_handlers_and_the_last_reload() {
             last reload 0s ago: handler added: kata
               backend added: kata
 
-            BACKEND  STATE  SINCE  PODS  CONTAINERS  STALE
-            runc     ready  0s     1     0           -
-            kata     ready  0s     1     0           -
+            BACKEND  STATE  SINCE  PODS  CONTAINERS  STALE  STATS LATE
+            runc     ready  0s     1     0           -      -
+            kata     ready  0s     1     0           -      -
 
             BACKEND  RUNTIME    SOCKET
             runc     old 1.0.0  /DIR/old.sock
@@ -144,9 +144,9 @@ async fn a_backend_that_is_down_is_shown_with_the_cause_and_the_code_is_1() {
         last reload 0s ago: handler added: kata
           backend added: kata
 
-        BACKEND  STATE  SINCE  PODS  CONTAINERS  STALE
-        runc     ready  0s     1     0           -
-        kata     down   0s     1     0           -
+        BACKEND  STATE  SINCE  PODS  CONTAINERS  STALE  STATS LATE
+        runc     ready  0s     1     0           -      -
+        kata     down   0s     1     0           -      -
 
         BACKEND  RUNTIME    SOCKET
         runc     old 1.0.0  /DIR/old.sock

@@ -125,18 +125,18 @@ fn routes_shows_every_rpc_once_and_what_becomes_of_it() {
         RuntimeService/Attach                     the container's owner                                 1              NotFound       as it is
         RuntimeService/PortForward                the pod's owner                                       1              NotFound       as it is
         RuntimeService/ContainerStats             the container's owner                                 1              NotFound       as it is
-        RuntimeService/ListContainerStats         all, or the filter's owner                            1.1, 1.2, 1.3  an empty list  concatenated; without a silent backend
-        RuntimeService/StreamContainerStats       all, or the filter's owner                            1.1, 1.2, 1.3  an empty list  interleaved; ListContainerStats where a backend lacks it; without a silent backend
+        RuntimeService/ListContainerStats         all, or the filter's owner                            1.1, 1.2, 1.3  an empty list  concatenated; the cached stats of a silent backend, or without it
+        RuntimeService/StreamContainerStats       all, or the filter's owner                            1.1, 1.2, 1.3  an empty list  interleaved; ListContainerStats where a backend lacks it; the cached stats of a silent backend, or without it
         RuntimeService/PodSandboxStats            the pod's owner                                       1              NotFound       as it is
-        RuntimeService/ListPodSandboxStats        all, or the filter's owner                            1.1, 1.2       an empty list  concatenated; Unimplemented if a backend with pods lacks it; without a silent backend
-        RuntimeService/StreamPodSandboxStats      all, or the filter's owner                            1.1, 1.2       an empty list  interleaved; ListPodSandboxStats where a backend lacks it; without a silent backend
+        RuntimeService/ListPodSandboxStats        all, or the filter's owner                            1.1, 1.2       an empty list  concatenated; Unimplemented if a backend with pods lacks it; the cached stats of a silent backend, or without it
+        RuntimeService/StreamPodSandboxStats      all, or the filter's owner                            1.1, 1.2       an empty list  interleaved; ListPodSandboxStats where a backend lacks it; the cached stats of a silent backend, or without it
         RuntimeService/UpdateRuntimeConfig        all                                                   -              -              OK when every reachable backend has taken it
         RuntimeService/Status                     all                                                   -              -              the default backend's, with the table's handlers
         RuntimeService/CheckpointContainer        the container's owner                                 1              NotFound       as it is
         RuntimeService/GetContainerEvents         all                                                   -              -              interleaved, if every backend has it; handlers by the table's names
-        RuntimeService/ListMetricDescriptors      all                                                   -              -              concatenated, the first of each name; without a backend that lacks it; without a silent backend
-        RuntimeService/ListPodSandboxMetrics      all                                                   -              -              concatenated; without a backend that lacks it; without a silent backend
-        RuntimeService/StreamPodSandboxMetrics    all                                                   -              -              interleaved; ListPodSandboxMetrics where a backend lacks it; without a silent backend
+        RuntimeService/ListMetricDescriptors      all                                                   -              -              concatenated, the first of each name; without a backend that lacks it; the cached stats of a silent backend, or without it
+        RuntimeService/ListPodSandboxMetrics      all                                                   -              -              concatenated; without a backend that lacks it; the cached stats of a silent backend, or without it
+        RuntimeService/StreamPodSandboxMetrics    all                                                   -              -              interleaved; ListPodSandboxMetrics where a backend lacks it; the cached stats of a silent backend, or without it
         RuntimeService/RuntimeConfig              all                                                   -              -              the default backend's
         RuntimeService/UpdatePodSandboxResources  the pod's owner                                       1              NotFound       as it is
         RuntimeService/CheckpointPod              the pod's owner                                       1              NotFound       as it is

@@ -34,6 +34,7 @@ fn what_is_not_written_has_its_default() {
     assert_eq!(config.max_message, 16 * 1024 * 1024);
     assert_eq!(config.start_wait, Duration::from_secs(30));
     assert_eq!(config.list_timeout, Duration::from_secs(2));
+    assert_eq!(config.stats_timeout, Duration::from_secs(2));
     assert_eq!(config.stale_lists, Duration::from_secs(300));
     assert_eq!(config.allow_uids, [0]);
     assert_eq!(config.log.levels.to_string(), "info");
@@ -76,10 +77,11 @@ fn waits_may_be_zero_and_anybody_or_nobody_else_may_be_allowed() {
 }
 
 #[test]
-fn a_backend_has_the_list_timeout_of_its_row_else_the_one_of_all() {
+fn a_backend_has_the_timeouts_of_its_row_else_those_of_all() {
     let config = load(
         "default = 'a'
         list_timeout = '3s'
+        stats_timeout = '4s'
         [handlers]
         a = 'slow'
         b = '/run/slow.sock'
@@ -87,13 +89,26 @@ fn a_backend_has_the_list_timeout_of_its_row_else_the_one_of_all() {
         d = '/run/d.sock'
         [backends]
         slow = { socket = '/run/slow.sock', list_timeout = '1m' }
-        idle = '/run/idle.sock'",
+        idle = '/run/idle.sock'
+        busy = { socket = '/run/busy.sock', stats_timeout = '10s' }",
     );
     let backends = config.table.backends.iter();
     let timeouts: Vec<_> = backends
-        .map(|backend| (backend.name.as_str(), backend.list_timeout.as_secs()))
+        .map(|backend| {
+            let timeouts = [backend.list_timeout, backend.stats_timeout];
+            (
+                backend.name.as_str(),
+                timeouts.map(|timeout| timeout.as_secs()),
+            )
+        })
         .collect();
-    assert_eq!(timeouts, [("slow", 60), ("d", 3), ("idle", 3)]);
+    let wanted = [
+        ("slow", [60, 4]),
+        ("d", [3, 4]),
+        ("idle", [3, 4]),
+        ("busy", [3, 10]),
+    ];
+    assert_eq!(timeouts, wanted);
 }
 
 #[test]

@@ -84,13 +84,13 @@ fn a_socket_that_the_kubelet_gives_a_meaning_is_not_listened_on() {
     told_at(
         "/run/crio/crio.sock",
         expect![[
-            r#"criswitch.toml:1:10: "listen" ends in run/crio/crio.sock: the kubelet takes its statistics another way from a socket named so; try "/run/criswitch/criswitch.sock""#
+            r#"criswitch.toml:1:10: "listen" ends in run/crio/crio.sock: the kubelet takes its stats another way from a socket named so; try "/run/criswitch/criswitch.sock""#
         ]],
     );
     told_at(
         "/var/run/crio/crio.sock",
         expect![[
-            r#"criswitch.toml:1:10: "listen" ends in run/crio/crio.sock: the kubelet takes its statistics another way from a socket named so; try "/run/criswitch/criswitch.sock""#
+            r#"criswitch.toml:1:10: "listen" ends in run/crio/crio.sock: the kubelet takes its stats another way from a socket named so; try "/run/criswitch/criswitch.sock""#
         ]],
     );
     told_at(
@@ -119,7 +119,7 @@ fn a_bad_duration_is_told() {
 }
 
 #[test]
-fn a_list_timeout_of_zero_is_told() {
+fn a_timeout_of_zero_is_told() {
     told_of_values(
         "list_timeout",
         &["0s", "61m", "2"],
@@ -128,10 +128,23 @@ fn a_list_timeout_of_zero_is_told() {
         criswitch.toml:1:16: "61m" is longer than the limit of 1h; try "1h" or less
         criswitch.toml:1:16: "2" is not a duration: time unit needed, for example 2sec or 2ms; try "10s""#]],
     );
+    told_of_values(
+        "stats_timeout",
+        &["0s"],
+        expect![[
+            r#"criswitch.toml:1:17: a timeout of zero would give no backend time to answer; try "2s""#
+        ]],
+    );
     told(
         &format!("{RUNC}[backends]\na = {{ socket = '/run/a.sock', list_timeout = '0ms' }}"),
         expect![[
             r#"criswitch.toml:5:46: a timeout of zero would give no backend time to answer; try "2s""#
+        ]],
+    );
+    told(
+        &format!("{RUNC}[backends]\na = {{ socket = '/run/a.sock', stats_timeout = '0ms' }}"),
+        expect![[
+            r#"criswitch.toml:5:47: a timeout of zero would give no backend time to answer; try "2s""#
         ]],
     );
 }

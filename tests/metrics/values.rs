@@ -216,6 +216,40 @@ async fn lists_that_stand_in_are_told_with_their_age_until_they_do_not() {
 }
 
 #[tokio::test]
+async fn stats_that_are_late_are_counted_with_their_age_until_they_come() {
+    let sims = [Sim::new("runc"), Sim::new("crio")];
+    let rig = rig("stats_timeout = \"50ms\"", sims).await;
+    rig.run("crio", "web").await;
+    let stats = async || {
+        let request = cri::ListContainerStatsRequest::default();
+        let stats = rig.runtime().list_container_stats(request).await.unwrap();
+        assert_eq!(stats.into_inner().stats.len(), 1);
+    };
+    stats().await;
+    let names = [
+        "criswitch_stats_late_seconds",
+        "criswitch_stale_stats_age_seconds",
+    ];
+    let page = Page::of(&rig).await;
+    assert_eq!(names.map(|name| page.backend(name, "crio")), [0.0; 2]);
+    rig.sim("crio").hold_all("ListContainerStats");
+    stats().await;
+    let page = Page::of(&rig).await;
+    assert!(names.iter().all(|name| page.backend(name, "crio") > 0.0));
+    assert_eq!(names.map(|name| page.backend(name, "runc")), [0.0; 2]);
+    assert_eq!(
+        page.backend("criswitch_stats_from_cache_total", "crio"),
+        1.0
+    );
+    assert_eq!(page.backend("criswitch_lists_left_out_total", "crio"), 0.0);
+    rig.sim("crio").release("ListContainerStats");
+    until(&rig, |page| {
+        names.iter().all(|name| page.backend(name, "crio") == 0.0)
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn reloads_are_told_and_a_backend_that_is_gone_leaves_nothing_behind() {
     let sims = [Sim::new("runc"), Sim::new("kata")];
     let rig = rig("", sims.clone()).await;

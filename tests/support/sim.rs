@@ -163,6 +163,12 @@ impl Sim {
         });
     }
 
+    /// Lets calls of an RPC hang that ask for all there is, until [`Sim::release`]: so does CRI-O with stats, while a
+    /// container stops.
+    pub fn hold_all(&self, rpc: &str) {
+        self.hold(&serve::all_of(rpc));
+    }
+
     /// Lets calls of an RPC hang when they have been done, before they are answered, until [`Sim::release`].
     pub fn hold_reply(&self, rpc: &str) {
         self.hold(&serve::reply_of(rpc));
@@ -179,6 +185,7 @@ impl Sim {
         self.edit(|journal| {
             journal.holds.remove(rpc);
             journal.holds.remove(&serve::reply_of(rpc));
+            journal.holds.remove(&serve::all_of(rpc));
         });
     }
 

@@ -66,6 +66,7 @@ mod slow_clients;
 mod socket;
 mod stale_images;
 mod stale_lists;
+mod stale_stats;
 mod stalled_streams;
 mod start;
 mod states;

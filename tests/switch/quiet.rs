@@ -60,6 +60,7 @@ pub(crate) fn backend_of<S: Future<Output = ()> + Send + 'static>(
         name: "raw".to_owned(),
         socket: Address::parse("/raw.sock").unwrap(),
         list_timeout: Duration::from_secs(2),
+        stats_timeout: Duration::from_secs(2),
         adopt: false,
         origin: None,
     };

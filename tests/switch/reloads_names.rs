@@ -11,7 +11,7 @@ async fn the_line_for_a_restart_is_toml_that_says_what_the_files_said() {
     let row = |directory: &str| format!("{directory}/{odd}.sock");
     let rig = Rig::with_config(sims, |directory| {
         let old = format!(
-            "{{ socket = '{}', list_timeout = '1m 5s', adopt = true }}",
+            "{{ socket = '{}', list_timeout = '1m 5s', stats_timeout = '7s', adopt = true }}",
             row(directory)
         );
         format!("default = 'runc'\n[handlers]\nrunc = 'old'\n[backends]\nold = {old}\n")
@@ -27,6 +27,7 @@ async fn the_line_for_a_restart_is_toml_that_says_what_the_files_said() {
     // It is not to adopt: that would bring new pods to it.
     let wanted = toml::toml! {
         list_timeout = "1m 5s"
+        stats_timeout = "7s"
     };
     let wanted = wanted
         .into_iter()

@@ -173,7 +173,7 @@ async fn a_pod_that_was_created_meanwhile_is_waited_for_and_never_missing() {
 }
 
 #[tokio::test]
-async fn statistics_leave_it_out_after_list_timeout() {
+async fn stats_without_cached_ones_omit_it_after_stats_timeout() {
     let rig = slow().await;
     rig.sim("kata").hold("ListPodSandboxStats");
     let request = criswitch::cri::ListPodSandboxStatsRequest::default();
@@ -182,9 +182,9 @@ async fn statistics_leave_it_out_after_list_timeout() {
 }
 
 #[tokio::test]
-async fn statistics_that_are_missed_are_left_out_at_once_until_they_come() {
+async fn stats_that_are_missed_are_omitted_at_once_until_they_come() {
     let logged = Logged::here();
-    let keys = "start_wait = \"0s\"\nlist_timeout = \"1s\"";
+    let keys = "start_wait = \"0s\"\nstats_timeout = \"1s\"";
     let rig = node(keys, [Sim::new("runc"), Sim::new("kata")]).await;
     rig.run("runc", "plain").await;
     rig.run("kata", "boxed").await;
@@ -214,8 +214,8 @@ async fn statistics_that_are_missed_are_left_out_at_once_until_they_come() {
     kata.release("ListPodSandboxStats");
     wait::until(async || stats().await == 2).await;
     for (words, lines) in [
-        ("left out of statistics", 1),
-        ("in statistics again", 1),
+        ("omitted from stats", 1),
+        ("answers calls for stats again", 1),
         ("late with a list", 0),
     ] {
         let told = logged.lines(&["kata", words]);
@@ -224,7 +224,7 @@ async fn statistics_that_are_missed_are_left_out_at_once_until_they_come() {
 }
 
 #[tokio::test]
-async fn statistics_that_hang_keep_no_others_out() {
+async fn stats_that_hang_keep_no_others_out() {
     let rig = listed().await;
     let kata = rig.sim("kata");
     let pods = async || {

@@ -16,7 +16,7 @@ const HANDLER: [&str; 6] = [
     "node_selector",
     "tolerations",
 ];
-const BACKEND: [&str; 3] = ["socket", "list_timeout", "adopt"];
+const BACKEND: [&str; 4] = ["socket", "list_timeout", "stats_timeout", "adopt"];
 
 /// The fields of a row, or of a table within one.
 pub(super) type Fields<'t> = BTreeMap<&'t str, Entry<'t>>;
@@ -35,6 +35,7 @@ pub(in crate::config) struct Route {
 pub(in crate::config) struct Settings {
     pub(in crate::config) socket: At<String>,
     pub(in crate::config) list_timeout: Option<At<String>>,
+    pub(in crate::config) stats_timeout: Option<At<String>>,
     pub(in crate::config) adopt: bool,
 }
 
@@ -94,6 +95,7 @@ impl Walk<'_> {
             _ => self.text(entry, SOCKET).map(|socket| Settings {
                 socket,
                 list_timeout: None,
+                stats_timeout: None,
                 adopt: false,
             }),
         };
@@ -106,7 +108,8 @@ impl Walk<'_> {
         let told = self.problems.len();
         let fields = self.fields(fields, &BACKEND);
         let socket = self.text_in(&fields, "socket");
-        let list_timeout = self.text_like(&fields, "list_timeout", "\"5s\"");
+        let [list_timeout, stats_timeout] =
+            ["list_timeout", "stats_timeout"].map(|name| self.text_like(&fields, name, "\"5s\""));
         let adopt = fields.get("adopt").and_then(|entry| self.boolean(entry));
         if socket.is_none() && self.problems.len() == told {
             let what = format!("backend {:?} has no socket", row.key);
@@ -116,6 +119,7 @@ impl Walk<'_> {
         Some(Settings {
             socket: socket?,
             list_timeout,
+            stats_timeout,
             adopt: adopt.is_some_and(|adopt| adopt.value),
         })
     }

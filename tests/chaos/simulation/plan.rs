@@ -162,7 +162,8 @@ impl Plan {
 
 fn step(rng: &mut Rng, steps: &mut Vec<Step>) {
     match rng.u32(..100) {
-        0..57 => {
+        0..3 => poll(rng, steps),
+        3..57 => {
             steps.push(Step::Call(op(rng)));
             // Most calls are over before the next one begins.
             if rng.u8(..4) > 0 {
@@ -178,6 +179,26 @@ fn step(rng: &mut Rng, steps: &mut Vec<Step>) {
         92..98 => steps.push(Step::Wait(rng.u64(400..6000))),
         _ => steps.push(Step::Wait(rng.u64(6000..60_000))),
     }
+}
+
+/// Stats of everything are asked for before and after something happens to a backend.
+fn poll(rng: &mut Rng, steps: &mut Vec<Step>) {
+    let rows: Vec<_> = ROWS.iter().filter(|row| row.is_stats()).collect();
+    let row = rows[rng.usize(..rows.len())];
+    let poll = Op {
+        timeout_ms: None,
+        narrow: Narrow::Not,
+        ..call(rng, row)
+    };
+    let fault = match rng.u32(..4) {
+        0 => Fault::Die,
+        1 => Fault::Hang(true),
+        2 => Fault::SlowLists(Some(rng.u32(1..6000))),
+        _ => Fault::Spoil(damage(rng)),
+    };
+    let fault = [Step::Fault(rng.usize(..60), fault)];
+    let poll = [Step::Call(poll), Step::Wait(1)];
+    steps.extend(poll.iter().chain(&fault).chain(&poll).cloned());
 }
 
 fn reload(rng: &mut Rng) -> Step {

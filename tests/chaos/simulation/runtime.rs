@@ -230,21 +230,24 @@ impl Runtime {
         let before = truth.moment();
         let answer = answers::answer(&mut truth, &asked)?;
         self.tell(&truth, before);
-        let unread = row.streams() && call <= truth.alone;
+        let alone = call <= truth.alone;
+        let unread = row.streams() && alone;
+        // What nobody keeps: one backend's alone, which pass, and streams that the switch itself only reads to their end.
+        let unkept = row.is_stats() && (alone || row.streams() && call == 0);
         // What it answers late may find the pipe shut meanwhile.
         let faulty = truth.health[self.at].faulty;
         let spoilt = truth.seen[seen].spoilt || self.slow() || unread || faulty;
         if row.name == "Status" && call == 0 && !spoilt {
             truth.offers[self.at].tell();
         }
-        if let (Some(kind), false) = (asked.lists_whole(), spoilt) {
+        if let (Some(list), false) = (asked.lists_whole(), spoilt || unkept) {
             let at = truth.tick();
             let backend = self.at;
             let used = call == 0;
             truth.listings.push(Listing {
                 call,
                 backend,
-                kind,
+                list,
                 at,
                 taken: Instant::now(),
                 delivered: None,

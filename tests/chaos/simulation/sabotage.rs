@@ -22,7 +22,7 @@ use super::filter::Takes;
 use super::judge::Asked;
 use super::plan::creates;
 use super::truth::Truth;
-use lists::{reachable, with_items};
+use lists::{reachable, with_items, without_faulty};
 
 /// How late the table is read that a call goes by.
 const READ_AGAIN: Duration = Duration::from_millis(50);
@@ -101,7 +101,9 @@ pub enum Sabotage {
     ForgetStore,
     /// A streamed list is no more than the backend that lacks most can do.
     PassLacking,
-    /// Statistics leave a backend out that lacks them, whatever it has.
+    /// Stats have nothing of a backend that is out of order.
+    CacheNoStats,
+    /// Stats leave a backend out that lacks them, whatever it has.
     LackPods,
     /// Events are offered though not every backend has them.
     OfferEvents,
@@ -241,6 +243,9 @@ fn changed(sabotage: Sabotage, reply: Reply, asked: &Asked, truth: &Truth) -> Re
         }
         (Sabotage::LackPods, _) if row.name == "ListPodSandboxStats" && unimplemented => {
             ok(vec![Bytes::new()])
+        }
+        (Sabotage::CacheNoStats, _) if row.is_stats() && reply.code == Some(Code::Ok) => {
+            ok(without_faulty(&reply, truth))
         }
         (Sabotage::SayUnknown, Goes::Handler(_)) if reply.text.contains(UNTOLD) => {
             coded(Code::InvalidArgument)

@@ -6,7 +6,7 @@ mod thing;
 
 use std::time::Duration;
 
-use criswitch::rpc::{Kind, Row};
+use criswitch::rpc::{Kind, List, Row};
 use tokio::time::Instant;
 
 use super::files::RUNTIMES;
@@ -46,12 +46,12 @@ pub struct Seen {
     pub spoilt: bool,
 }
 
-/// A whole list that a backend gave unspoilt.
+/// A whole list, or all stats, that a backend gave unspoilt.
 #[derive(Debug)]
 pub struct Listing {
     pub call: CallId,
     pub backend: usize,
-    pub kind: Kind,
+    pub list: List,
     pub at: Moment,
     pub taken: Instant,
     /// When the switch must have had it; `None` while that is not certain.
@@ -329,7 +329,7 @@ impl Truth {
             }
             let shown = things.iter_mut().filter(|thing| {
                 thing.backend == listing.backend
-                    && thing.kind == listing.kind
+                    && listing.list.kind() == Some(thing.kind)
                     && thing.born < listing.at
             });
             shown.for_each(|thing| thing.learned = thing.learned.or(Some(now)));
@@ -343,7 +343,7 @@ impl Truth {
     fn is_listed(&self, backend: usize) -> bool {
         let mut listings = self.listings.iter();
         let listed =
-            listings.any(|it| it.backend == backend && it.kind == Kind::Container && it.call == 0);
+            listings.any(|it| it.backend == backend && it.list == List::Containers && it.call == 0);
         listed && self.relied_upon(backend, Instant::now())
     }
 

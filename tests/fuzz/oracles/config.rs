@@ -21,6 +21,7 @@ const HEAD: &[&str] = &[
     "max_message = \"0\"\n",
     "start_wait = \"0s\"\n",
     "list_timeout = \"1500ms\"\n",
+    "stats_timeout = \"3s\"\n",
     "stale_lists = \"5m\"\n",
     "allow_uids = [0, 1000]\n",
     "allow_uids = [0x10, 0o7, 0b1, 1_000]\n",
@@ -53,6 +54,7 @@ const HANDLERS: &[&str] = &[
 const BACKENDS: &[&str] = &[
     "crio = \"/run/c.sock\"\n",
     "crio = { socket = \"/run/c.sock\", list_timeout = \"5s\" }\n",
+    "crio = { socket = \"/run/c.sock\", stats_timeout = \"9s\" }\n",
     "old = \"/run/a.sock\"\n",
     "twin = \"unix:/run/c.sock\"\n",
     "own = \"/run/criswitch/criswitch.sock\"\n",
@@ -190,6 +192,7 @@ fn says_the_same_again(config: &Config) {
     assert_eq!(again.max_message, config.max_message);
     assert_eq!(again.start_wait, config.start_wait);
     assert_eq!(again.list_timeout, config.list_timeout);
+    assert_eq!(again.stats_timeout, config.stats_timeout);
     assert_eq!(again.stale_lists, config.stale_lists);
     assert_eq!(again.allow_uids, config.allow_uids);
     assert_eq!(again.watch, config.watch);
@@ -209,6 +212,7 @@ fn written(config: &Config) -> String {
     line("max_message", format!("\"{}B\"", config.max_message));
     line("start_wait", duration(config.start_wait));
     line("list_timeout", duration(config.list_timeout));
+    line("stats_timeout", duration(config.stats_timeout));
     line("stale_lists", duration(config.stale_lists));
     line("allow_uids", format!("{:?}", config.allow_uids));
     line("watch", config.watch.to_string());
@@ -217,12 +221,12 @@ fn written(config: &Config) -> String {
     let metrics = config.metrics.as_ref().map(ToString::to_string);
     line("metrics.listen", quoted(&metrics.unwrap_or_default()));
     for backend in &config.table.backends {
-        let (socket, wait) = (
-            quoted(&backend.socket.to_string()),
-            duration(backend.list_timeout),
-        );
+        let socket = quoted(&backend.socket.to_string());
+        let lists = duration(backend.list_timeout);
+        let stats = duration(backend.stats_timeout);
         let adopt = backend.adopt;
-        let row = format!("{{ socket = {socket}, list_timeout = {wait}, adopt = {adopt} }}");
+        let timeouts = format!("list_timeout = {lists}, stats_timeout = {stats}");
+        let row = format!("{{ socket = {socket}, {timeouts}, adopt = {adopt} }}");
         line(&format!("backends.{}", backend.name), row);
     }
     for (name, backend, theirs, scheduling) in rows(config) {
@@ -279,13 +283,14 @@ fn rows(config: &Config) -> Vec<(String, String, String, Scheduling)> {
     .collect()
 }
 
-fn backends(config: &Config) -> BTreeSet<(String, String, Duration, bool)> {
+fn backends(config: &Config) -> BTreeSet<(String, String, [Duration; 2], bool)> {
     let backends = config.table.backends.iter();
     backends
         .map(|backend| {
             let socket = backend.socket.to_string();
             let name = backend.name.clone();
-            (name, socket, backend.list_timeout, backend.adopt)
+            let timeouts = [backend.list_timeout, backend.stats_timeout];
+            (name, socket, timeouts, backend.adopt)
         })
         .collect()
 }

@@ -19,7 +19,7 @@ pub fn check(data: &[u8]) {
 
 fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     let unwanted = messages::text(u)?;
-    match u.int_in_range(0..=2)? {
+    match u.int_in_range(0..=5)? {
         0 => {
             let names = ("ListPodSandboxResponse", "ListPodSandboxRequest");
             compare(u, List::Pods, names, pods, &unwanted)
@@ -28,9 +28,24 @@ fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
             let names = ("ListContainersResponse", "ListContainersRequest");
             compare(u, List::Containers, names, containers, &unwanted)
         }
-        _ => {
+        2 => {
             let names = ("ListImagesResponse", "ListImagesRequest");
             compare(u, List::Images, names, images, &unwanted)
+        }
+        3 => {
+            let names = ("ListContainerStatsResponse", "ListContainerStatsRequest");
+            compare(u, List::ContainerStats, names, container_stats, &unwanted)
+        }
+        4 => {
+            let names = ("ListPodSandboxStatsResponse", "ListPodSandboxStatsRequest");
+            compare(u, List::PodStats, names, pod_stats, &unwanted)
+        }
+        _ => {
+            let stats = messages::message(u, "ListPodSandboxStatsResponse")?;
+            compare_inside(List::PodStats, &stats, inside_stats, &unwanted);
+            let metrics = messages::message(u, "ListPodSandboxMetricsResponse")?;
+            compare_inside(List::PodMetrics, &metrics, inside_metrics, &unwanted);
+            Ok(())
         }
     }
 }
@@ -91,6 +106,71 @@ fn containers(
                 .is_none_or(|state| state.state == container.state)
             && has(&container.labels, &filter.label_selector)
     });
+}
+
+fn container_stats(
+    list: &mut cri::ListContainerStatsResponse,
+    request: cri::ListContainerStatsRequest,
+    unwanted: &str,
+) {
+    let filter = request.filter.unwrap_or_default();
+    list.stats.retain(|stats| {
+        let attributes = stats.attributes.clone().unwrap_or_default();
+        attributes.id != unwanted
+            && attributes.id.starts_with(&filter.id)
+            && has(&attributes.labels, &filter.label_selector)
+    });
+}
+
+fn pod_stats(
+    list: &mut cri::ListPodSandboxStatsResponse,
+    request: cri::ListPodSandboxStatsRequest,
+    unwanted: &str,
+) {
+    let filter = request.filter.unwrap_or_default();
+    list.stats.retain(|stats| {
+        let attributes = stats.attributes.clone().unwrap_or_default();
+        attributes.id != unwanted
+            && attributes.id.starts_with(&filter.id)
+            && has(&attributes.labels, &filter.label_selector)
+    });
+}
+
+/// The same of the containers inside of pods' stats.
+fn compare_inside<L: Message + Default + PartialEq + Debug>(
+    list: List,
+    items: &[u8],
+    slow: fn(&mut L, &str),
+    unwanted: &str,
+) {
+    let without = filter::without_inside(list, items, |id| id != unwanted);
+    if let Some(mut wanted) = decode::<L>(items) {
+        slow(&mut wanted, unwanted);
+        let without = without.expect("prost can read it");
+        let without = L::decode(without.as_deref().unwrap_or(items));
+        assert_eq!(without.as_ref(), Ok(&wanted));
+    }
+}
+
+fn inside_stats(list: &mut cri::ListPodSandboxStatsResponse, unwanted: &str) {
+    for stats in &mut list.stats {
+        let is_wanted = |attributes: &Option<cri::ContainerAttributes>| {
+            attributes.clone().unwrap_or_default().id != unwanted
+        };
+        if let Some(linux) = &mut stats.linux {
+            linux.containers.retain(|it| is_wanted(&it.attributes));
+        }
+        if let Some(windows) = &mut stats.windows {
+            windows.containers.retain(|it| is_wanted(&it.attributes));
+        }
+    }
+}
+
+fn inside_metrics(list: &mut cri::ListPodSandboxMetricsResponse, unwanted: &str) {
+    for pod in &mut list.pod_metrics {
+        pod.container_metrics
+            .retain(|it| it.container_id != unwanted);
+    }
 }
 
 fn has(labels: &HashMap<String, String>, selector: &HashMap<String, String>) -> bool {

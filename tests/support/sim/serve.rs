@@ -28,6 +28,9 @@ use super::runtime::Service;
 /// Larger than any header or message of a test.
 const ANY_SIZE: usize = 256 << 20;
 
+/// A frame's header, and an empty filter.
+const NO_FILTER: usize = 7;
+
 /// Takes the place of whoever served on the socket before.
 pub fn bind(socket: &Path) -> UnixListener {
     std::fs::remove_file(socket).ok();
@@ -117,6 +120,9 @@ async fn answer(
         journal.sent.remove(&rpc);
     });
     hold(&sim, &rpc).await;
+    if body.len() <= NO_FILTER {
+        hold(&sim, &all_of(&rpc)).await;
+    }
     if let Some(status) = sim.0.journal.borrow().refusal(&rpc) {
         return Ok(status.into_http());
     }
@@ -136,6 +142,11 @@ async fn answer(
 /// What [`hold`] knows an RPC's replies by.
 pub fn reply_of(rpc: &str) -> String {
     format!("the reply of {rpc}")
+}
+
+/// What [`hold`] knows an RPC's calls by that ask for all there is.
+pub fn all_of(rpc: &str) -> String {
+    format!("all of {rpc}")
 }
 
 /// Waits while calls of this RPC are held. The client may give up meanwhile, which drops this.

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use criswitch::rpc::{self, Kind};
+use criswitch::rpc::{self, Kind, Merge, Then};
 use criswitch::wire;
 
 use super::Case;
@@ -14,6 +14,8 @@ use crate::simulation::truth::{Listing, Moment, Thing};
 const LIST_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a last list stands in for a backend, by default.
 const STALE_LISTS: Duration = Duration::from_secs(300);
+/// How long cached stats are served for a backend.
+const STALE_STATS: Duration = Duration::from_secs(120);
 
 impl Case<'_> {
     pub(super) fn list(&self) -> Result<(), String> {
@@ -67,7 +69,7 @@ impl Case<'_> {
         // Nothing older stands in for it.
         let listings = self.truth.listings.iter().filter(|listing| {
             listing.backend == backend
-                && listing.kind == kind
+                && listing.list.kind() == Some(kind)
                 && listing.delivered.is_some_and(|at| at < begun)
         });
         listings.map(|listing| listing.at).max().unwrap_or(0)
@@ -115,7 +117,7 @@ impl Case<'_> {
         let last_known = known.max().unwrap_or(0);
         self.truth.listings.iter().any(|listing| {
             listing.backend == backend
-                && listing.kind == kind
+                && listing.list.kind() == Some(kind)
                 && listing.at > last_known
                 && self.none_streamed_since(listing)
                 && listing.delivered.is_some_and(|at| at < self.asked.begun)
@@ -142,7 +144,7 @@ impl Case<'_> {
         let mut listings = self.truth.listings.iter();
         let told_so = listings.any(|listing| {
             listing.backend == thing.backend
-                && listing.kind == thing.kind
+                && listing.list.kind() == Some(thing.kind)
                 && listing.at > gone
                 && listing.delivered.is_some_and(|at| at < begun)
         });
@@ -150,6 +152,35 @@ impl Case<'_> {
             return Err(format!("{} is gone, and is listed", thing.id));
         }
         Ok(())
+    }
+
+    /// Whether the switch has had stats of `thing` lately, which are served whatever has become of its backend.
+    fn is_cached(&self, thing: &Thing) -> bool {
+        let (row, begun) = (self.asked.call.row, self.asked.begun);
+        let Then::Keep(list) = row.then else {
+            return false;
+        };
+        // What one backend alone says passes as it comes.
+        let alone = (0..RUNTIMES).filter(|at| self.sure(*at)).count() < 2;
+        let unary = match row.merge() {
+            Some(Merge::Interleave(unary)) => unary,
+            _ => row,
+        };
+        let lacks = [row, unary]
+            .iter()
+            .any(|row| self.may_lack(thing.backend, row));
+        if alone || lacks || !self.asked.call.filter.is_empty() || !self.sure(thing.backend) {
+            return false;
+        }
+        let mut given = self.truth.listings.iter();
+        thing.learned.is_some_and(|at| at < begun)
+            && given.any(|given| {
+                given.list == list
+                    && given.backend == thing.backend
+                    && given.at > thing.born
+                    && given.delivered.is_some_and(|at| at < begun)
+                    && self.reply.at - given.taken < STALE_STATS
+            })
     }
 
     /// Only what nobody can know of may be missing.
@@ -173,7 +204,7 @@ impl Case<'_> {
             // One that nobody knows to have pods may do without these.
             || name.contains("PodSandboxStats") && !known && lacks(&rpc::LIST_POD_STATS);
         let must = if may_lack {
-            relied && sure && !left_out
+            relied && sure && !left_out || self.is_cached(thing)
         } else {
             its_own || (known && self.must_know(thing)) || (relied && sure)
         };

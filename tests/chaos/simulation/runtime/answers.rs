@@ -1,7 +1,7 @@
 //! What each RPC comes to at a runtime: read from the truth and written into it.
 
 use bytes::Bytes;
-use criswitch::rpc::{Goes, Kind, Merge, Row, Unknown};
+use criswitch::rpc::{Goes, Kind, List, Merge, Row, Then, Unknown};
 use criswitch::{cri, wire};
 use prost::Message;
 use tonic::Status;
@@ -49,16 +49,16 @@ impl Asked<'_> {
     }
 
     /// Whose whole list it asks for.
-    pub fn lists_whole(&self) -> Option<Kind> {
-        let kind = match self.row.name {
-            "ListPodSandbox" | "StreamPodSandboxes" => Kind::Pod,
-            "ListContainers" | "StreamContainers" => Kind::Container,
+    pub fn lists_whole(&self) -> Option<List> {
+        let list = match self.row.then {
+            Then::Learn(List::Images) => return None,
+            Then::Learn(list) | Then::Keep(list) => list,
             _ => return None,
         };
         wire::bytes(self.message, &[1])
             .unwrap()
             .is_empty()
-            .then_some(kind)
+            .then_some(list)
     }
 }
 
@@ -204,7 +204,8 @@ fn items(truth: &Truth, asked: &Asked<'_>) -> Vec<Vec<u8>> {
         .chain(&claimed)
         .filter(|thing| filter.must_want(thing, now));
     let item = |thing: &Thing| match (name.contains("Stats"), name.contains("Metrics"), kind) {
-        (true, ..) => item_with_attributes(&thing.id),
+        (true, _, Kind::Pod) => pod_stats(thing),
+        (true, _, Kind::Container) => container_stats(thing),
         (_, true, _) => wire::with_string(&[], &[1, 1], &thing.id).to_vec(),
         (_, _, Kind::Pod) => cri::ListPodSandboxResponse {
             items: vec![pod(thing)],
@@ -218,8 +219,30 @@ fn items(truth: &Truth, asked: &Asked<'_>) -> Vec<Vec<u8>> {
     listed.map(item).collect()
 }
 
-fn item_with_attributes(id: &str) -> Vec<u8> {
-    wire::with_string(&[], &[1, 1, 1], id).to_vec()
+fn pod_stats(pod: &Thing) -> Vec<u8> {
+    let attributes = cri::PodSandboxAttributes {
+        id: pod.id.clone(),
+        labels: filter::labels(pod),
+        ..Default::default()
+    };
+    let stats = cri::PodSandboxStats {
+        attributes: Some(attributes),
+        ..Default::default()
+    };
+    cri::ListPodSandboxStatsResponse { stats: vec![stats] }.encode_to_vec()
+}
+
+fn container_stats(container: &Thing) -> Vec<u8> {
+    let attributes = cri::ContainerAttributes {
+        id: container.id.clone(),
+        labels: filter::labels(container),
+        ..Default::default()
+    };
+    let stats = cri::ContainerStats {
+        attributes: Some(attributes),
+        ..Default::default()
+    };
+    cri::ListContainerStatsResponse { stats: vec![stats] }.encode_to_vec()
 }
 
 fn pod(thing: &Thing) -> cri::PodSandbox {

@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use criswitch::rpc::Kind;
-use criswitch::wire;
+use criswitch::wire::{self, Edit};
 
 use crate::simulation::client::Reply;
 use crate::simulation::filter::Filter;
@@ -22,6 +22,27 @@ pub fn with_items(reply: &Reply, ids: impl Iterator<Item = String>) -> Vec<Bytes
             .concat()
             .into(),
     ]
+}
+
+/// The messages without what is at backends that are out of order.
+pub fn without_faulty(reply: &Reply, truth: &Truth) -> Vec<Bytes> {
+    let is_faulty = |item: &[u8]| {
+        let id = [&[1, 1][..], &[1]].map(|path| wire::string(item, path).unwrap_or_default());
+        let mut things = truth.things.iter();
+        let thing = things.find(|thing| id.contains(&thing.id.as_str()));
+        thing.is_some_and(|thing| truth.health[thing.backend].faulty)
+    };
+    let without = |message: &Bytes| {
+        let edited = wire::edited(message, &[1], &mut |item| {
+            Ok(if is_faulty(item) {
+                Edit::Dropped
+            } else {
+                Edit::Same
+            })
+        });
+        edited.unwrap().unwrap_or_else(|| message.clone())
+    };
+    reply.messages.iter().map(without).collect()
 }
 
 fn listed(ids: impl Iterator<Item = String>) -> Bytes {

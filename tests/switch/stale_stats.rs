@@ -1,0 +1,469 @@
+//! The cached stats that are served for a backend which is late with its own: its bytes, as the call filters them, for two
+//! minutes; and calls for one pod or container, which go through.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use criswitch::cri;
+use tonic::Code;
+
+use crate::calls::{assert_names_the_dead, narrowed_to, narrowed_to_ids, part, send, stopped};
+use crate::faults::{backends_ready, hung, node, status, told_of, until_state, wake};
+use crate::logged::Logged;
+use crate::support::{PATIENCE, RawReply, Rig, Sim, frame_raw};
+use crate::wait;
+
+/// Calls for all stats, and their streams.
+const STATS: [&str; 6] = [
+    "ListContainerStats",
+    "ListPodSandboxStats",
+    "ListPodSandboxMetrics",
+    "StreamContainerStats",
+    "StreamPodSandboxStats",
+    "StreamPodSandboxMetrics",
+];
+const KEYS: &str = "start_wait = \"0s\"\nlist_timeout = \"1h\"\nstats_timeout = \"1s\"";
+
+/// Two backends with a pod each, whose stats were asked for once.
+async fn asked() -> (Rig, String, String) {
+    let rig = node(KEYS, [Sim::new("runc"), Sim::new("crio")]).await;
+    rig.run("runc", "plain").await;
+    let (pod, container) = rig.run("crio", "web").await;
+    for rpc in STATS {
+        all(&rig, rpc).await;
+    }
+    (rig, pod, container)
+}
+
+/// CRI-O while one of its containers stops.
+fn stops_a_container(sim: &Sim) {
+    STATS.iter().for_each(|rpc| sim.hold_all(rpc));
+}
+
+async fn all(rig: &Rig, rpc: &str) -> RawReply {
+    let reply = send(rig, rpc, frame_raw(b"")).await;
+    assert_eq!(reply.code(), Code::Ok, "{rpc}");
+    reply
+}
+
+/// The items of a list or stream, sorted: messages of streams come in any order.
+fn items(reply: &RawReply) -> Vec<Vec<u8>> {
+    let messages = reply.messages().concat();
+    let fields = criswitch::wire::fields(&messages).map(Result::unwrap);
+    let mut items: Vec<_> = fields.map(|field| field.raw.to_vec()).collect();
+    items.sort();
+    items
+}
+
+/// What crio sent last, without the frames.
+fn sent(rig: &Rig, rpc: &str) -> Vec<Vec<u8>> {
+    let mut body = rig.sim("crio").sent(rpc);
+    let mut items = Vec::new();
+    while body.len() > 5 {
+        let length = u32::from_be_bytes(body[1..5].try_into().unwrap());
+        let message = body.split_to(5 + usize::try_from(length).unwrap());
+        let fields = criswitch::wire::fields(&message[5..]).map(Result::unwrap);
+        items.extend(fields.map(|field| field.raw.to_vec()));
+    }
+    items
+}
+
+#[tokio::test]
+async fn the_last_stats_are_served_byte_for_byte_while_a_backend_is_late() {
+    let (rig, ..) = asked().await;
+    // A list and its stream are one: the streams came last.
+    let stream = |rpc: &&str| sent(&rig, &rpc.replace("List", "Stream"));
+    let last: Vec<_> = STATS.iter().map(stream).collect();
+    stops_a_container(rig.sim("crio"));
+    tokio::time::pause();
+    // The first call waits, and then none does.
+    for _ in 0..2 {
+        for (rpc, last) in STATS.iter().zip(&last) {
+            let reply = items(&all(&rig, rpc).await);
+            assert_eq!(reply.len(), 2, "{rpc}");
+            assert!(last.iter().all(|item| reply.contains(item)), "{rpc}");
+        }
+    }
+    let at_once = async {
+        for rpc in STATS {
+            assert_eq!(items(&all(&rig, rpc).await).len(), 2, "{rpc}");
+        }
+    };
+    tokio::time::timeout(Duration::from_millis(900), at_once)
+        .await
+        .expect("a call waits");
+    tokio::time::resume();
+    STATS.iter().for_each(|rpc| rig.sim("crio").release(rpc));
+    for (rpc, last) in STATS.iter().zip(&last) {
+        // Processor time has passed, which its own stats of now say.
+        let own = async || {
+            items(&all(&rig, rpc).await)
+                .iter()
+                .all(|it| !last.contains(it))
+        };
+        let is_fixed = rpc.contains("Metrics");
+        wait::until(async || is_fixed || own().await).await;
+    }
+}
+
+/// A pod's stats are missed by nobody while another container of its backend stops.
+#[tokio::test]
+async fn calls_for_one_go_through_while_those_for_all_are_late() {
+    let (rig, pod, container) = asked().await;
+    let crio = rig.sim("crio");
+    stops_a_container(crio);
+    tokio::time::pause();
+    for rpc in STATS {
+        all(&rig, rpc).await;
+    }
+    let at_once = async {
+        for list in narrowed_to(&pod, &container, "uid-of-web") {
+            if !STATS.contains(&list.rpc) {
+                continue;
+            }
+            let before = crio.calls(list.rpc).len();
+            let reply = send(&rig, list.rpc, list.request).await;
+            assert_eq!(reply.code(), Code::Ok, "{}", list.rpc);
+            assert_eq!(items(&reply).len(), 1, "{}", list.rpc);
+            assert!(crio.calls(list.rpc).len() > before, "{}", list.rpc);
+        }
+        for (rpc, id) in [("ContainerStats", &container), ("PodSandboxStats", &pod)] {
+            let reply = send(&rig, rpc, frame_raw(&part(1, id.clone().into_bytes()))).await;
+            assert_eq!(reply.code(), Code::Ok, "{rpc}");
+        }
+    };
+    tokio::time::timeout(Duration::from_millis(900), at_once)
+        .await
+        .expect("a call waits");
+}
+
+/// The container that stops keeps a call for itself waiting; that says nothing of calls for all.
+#[tokio::test]
+async fn a_call_for_one_that_is_late_has_cached_stats_and_makes_no_others_late() {
+    let (rig, pod, container) = asked().await;
+    let crio = rig.sim("crio");
+    tokio::time::pause();
+    for list in narrowed_to_ids(&pod, &container) {
+        if !STATS.contains(&list.rpc) {
+            continue;
+        }
+        all(&rig, list.rpc).await;
+        let last = sent(&rig, list.rpc);
+        crio.hold(list.rpc);
+        let reply = send(&rig, list.rpc, list.request).await;
+        assert_eq!(items(&reply), last, "{} by {:?}", list.rpc, list.by);
+        crio.release(list.rpc);
+        assert!(told_of(&rig, "crio").await["statsLateSeconds"].is_null());
+        all(&rig, list.rpc).await;
+    }
+}
+
+/// Without cached stats nothing would be an empty answer, and an error would be wrong: its owner knows it.
+#[tokio::test]
+async fn a_call_for_one_without_cached_stats_waits_for_its_owner() {
+    let rig = node(KEYS, [Sim::new("runc"), Sim::new("crio")]).await;
+    let (pod, container) = rig.run("crio", "web").await;
+    let crio = rig.sim("crio");
+    tokio::time::pause();
+    for list in narrowed_to_ids(&pod, &container) {
+        if !STATS.contains(&list.rpc) {
+            continue;
+        }
+        crio.hold(list.rpc);
+        let release = async {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            crio.release(list.rpc);
+        };
+        let (reply, ()) = tokio::join!(send(&rig, list.rpc, list.request), release);
+        assert_eq!(reply.code(), Code::Ok, "{} by {:?}", list.rpc, list.by);
+        assert_eq!(items(&reply).len(), 1, "{} by {:?}", list.rpc, list.by);
+    }
+}
+
+/// An empty list would say that it uses nothing.
+#[tokio::test]
+async fn one_that_came_after_the_cached_stats_is_waited_for() {
+    let (rig, ..) = asked().await;
+    let (pod, container) = rig.run("crio", "since").await;
+    stopped(&rig, "crio").await;
+    for list in narrowed_to(&pod, &container, "uid-of-since") {
+        if STATS.contains(&list.rpc) {
+            let reply = send(&rig, list.rpc, list.request).await;
+            assert_names_the_dead(&reply, rig.sim("crio"), list.rpc);
+        }
+    }
+}
+
+/// Every filter that there is, by ids of this length, and how many items crio has for it now.
+async fn filtered(
+    rig: &Rig,
+    pod: &str,
+    container: &str,
+    length: usize,
+) -> Vec<(&'static str, Bytes, usize)> {
+    let text = |field, value: &str| part(field, value.as_bytes().to_vec());
+    let label = |field, value| {
+        let entry = [text(1, "io.kubernetes.pod.name"), text(2, value)];
+        part(field, entry.concat())
+    };
+    let id = text(1, &container[..length]);
+    let of_containers = [
+        id.clone(),
+        text(2, &pod[..length]),
+        [id.clone(), label(3, "web")].concat(),
+        label(3, "web"),
+        label(3, "nobody"),
+    ];
+    let id = text(1, &pod[..length]);
+    let of_pods = [
+        id.clone(),
+        [id, label(2, "web")].concat(),
+        label(2, "web"),
+        label(2, "nobody"),
+    ];
+    let mut asked = Vec::new();
+    for (kind, filters) in [("Container", &of_containers[..]), ("PodSandbox", &of_pods)] {
+        let rpcs = STATS
+            .iter()
+            .filter(|rpc| rpc.ends_with(&format!("{kind}Stats")));
+        for rpc in rpcs {
+            for filter in filters {
+                let request = frame_raw(&part(1, filter.clone()));
+                let reply = send(rig, rpc, request.clone()).await;
+                assert_eq!(reply.code(), Code::Ok, "{rpc}");
+                asked.push((*rpc, request, items(&reply).len()));
+            }
+        }
+    }
+    asked
+}
+
+#[tokio::test]
+async fn cached_stats_are_filtered_as_the_runtime_itself_filters_them() {
+    // Short ids need every backend's word, which one that is late gives.
+    for (fault, length) in [("dead", 64), ("hung", 64), ("late", 12)] {
+        let (rig, pod, container) = asked().await;
+        rig.run("crio", "other").await;
+        let before = filtered(&rig, &pod, &container, length).await;
+        for rpc in STATS {
+            all(&rig, rpc).await;
+        }
+        match fault {
+            "dead" => stopped(&rig, "crio").await,
+            "hung" => hung(&rig, "crio").await,
+            _ => {
+                STATS.iter().for_each(|rpc| rig.sim("crio").hold(rpc));
+                tokio::time::pause();
+            }
+        }
+        for (rpc, request, before) in before {
+            let after = send(&rig, rpc, request.clone()).await;
+            assert_eq!(after.code(), Code::Ok, "{fault}: {rpc} {request:?}");
+            assert_eq!(items(&after).len(), before, "{fault}: {rpc} {request:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_was_removed_since_is_not_in_cached_stats_nor_inside_of_a_pods() {
+    let (rig, pod, container) = asked().await;
+    let sidecar = rig.create(&pod, "sidecar").await;
+    rig.start(&sidecar).await.unwrap();
+    let (other, _) = rig.run("crio", "other").await;
+    for rpc in STATS {
+        all(&rig, rpc).await;
+    }
+    rig.stop(&container).await.unwrap();
+    rig.remove(&container).await.unwrap();
+    rig.stop_pod(&other).await.unwrap();
+    rig.remove_pod(&other).await.unwrap();
+    stopped(&rig, "crio").await;
+    for rpc in STATS {
+        let reply = all(&rig, rpc).await;
+        assert_eq!(items(&reply).len(), 2, "{rpc}");
+        let has = |id: &str| crate::calls::holds(&reply, id);
+        assert!(!has(&container) && !has(&other), "{rpc}");
+        assert!(has(&sidecar), "{rpc}");
+    }
+}
+
+/// A pod that uses up the node's memory must not be ranked by what it used long ago.
+#[tokio::test]
+async fn cached_stats_are_served_for_two_minutes() {
+    let (rig, ..) = asked().await;
+    stopped(&rig, "crio").await;
+    tokio::time::pause();
+    for rpc in STATS {
+        assert_eq!(items(&all(&rig, rpc).await).len(), 2, "{rpc}");
+    }
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    for rpc in STATS {
+        assert_eq!(items(&all(&rig, rpc).await).len(), 1, "{rpc}");
+    }
+}
+
+#[tokio::test]
+async fn no_stats_are_cached_where_stale_lists_is_zero() {
+    let keys = format!("{KEYS}\nstale_lists = \"0s\"");
+    let rig = node(&keys, [Sim::new("runc"), Sim::new("crio")]).await;
+    rig.run("runc", "plain").await;
+    let (pod, container) = rig.run("crio", "web").await;
+    for rpc in STATS {
+        assert_eq!(items(&all(&rig, rpc).await).len(), 2, "{rpc}");
+    }
+    stopped(&rig, "crio").await;
+    for rpc in STATS {
+        assert_eq!(items(&all(&rig, rpc).await).len(), 1, "{rpc}");
+    }
+    for list in narrowed_to_ids(&pod, &container) {
+        if STATS.contains(&list.rpc) {
+            let reply = send(&rig, list.rpc, list.request).await;
+            assert_names_the_dead(&reply, rig.sim("crio"), list.rpc);
+        }
+    }
+}
+
+#[tokio::test]
+async fn descriptors_of_metrics_are_cached_as_well() {
+    let crio =
+        Sim::new("crio").set(|settings| settings.descriptors[0].name = "crios_own".to_owned());
+    let rig = node(KEYS, [Sim::new("runc"), crio]).await;
+    let rpc = "ListMetricDescriptors";
+    let before = all(&rig, rpc).await;
+    rig.sim("crio").hold(rpc);
+    tokio::time::pause();
+    let after = all(&rig, rpc).await;
+    assert_eq!(items(&after), items(&before));
+    assert!(crate::calls::holds(&after, "crios_own"));
+}
+
+/// Stats that are larger than a message of all may be would be lost in the merge anyway.
+#[tokio::test]
+async fn stats_are_kept_up_to_the_size_of_one_message() {
+    let keys = format!("{KEYS}\nmax_message = \"4KiB\"");
+    let rig = node(&keys, [Sim::new("runc"), Sim::new("crio")]).await;
+    rig.run("crio", "web").await;
+    let crio = rig.sim("crio");
+    // 1,000 bytes each, in a field that no CRI has.
+    let padding = [b"\xc2\xb8\x02\xe8\x07".as_slice(), &[b'x'; 1000]].concat();
+    let three = [
+        "ListContainerStats",
+        "ListPodSandboxStats",
+        "ListPodSandboxMetrics",
+    ];
+    for rpc in three {
+        crio.append_raw(rpc, padding.clone());
+        all(&rig, rpc).await;
+    }
+    stopped(&rig, "crio").await;
+    let served = async |rpc: &str| !all(&rig, rpc).await.messages().concat().is_empty();
+    assert!(served(three[0]).await && served(three[1]).await);
+    assert!(!served(three[2]).await, "beyond the limit of all");
+}
+
+#[tokio::test]
+async fn a_stats_timeout_of_its_own_counts_for_a_backend() {
+    let text = |directory: &str| {
+        format!(
+            "default = \"runc\"\nstart_wait = \"0s\"\nlist_timeout = \"1h\"\nstats_timeout = \"1h\"\n[handlers]\n\
+             runc = \"{directory}/runc.sock\"\ncrio = \"crio\"\n[backends]\n\
+             crio = {{ socket = \"{directory}/crio.sock\", stats_timeout = \"50ms\" }}\n"
+        )
+    };
+    let rig = Rig::with_config([Sim::new("runc"), Sim::new("crio")], text).await;
+    rig.run("crio", "web").await;
+    all(&rig, "ListPodSandboxStats").await;
+    rig.sim("crio").hold("ListPodSandboxStats");
+    tokio::time::pause();
+    let begun = tokio::time::Instant::now();
+    let stats = tokio::time::timeout(PATIENCE, all(&rig, "ListPodSandboxStats")).await;
+    assert_eq!(items(&stats.unwrap()).len(), 1);
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn status_and_one_line_say_whose_stats_are_late_and_for_how_long() {
+    let logged = Logged::here();
+    let (rig, ..) = asked().await;
+    let crio = rig.sim("crio");
+    stops_a_container(crio);
+    tokio::time::pause();
+    for _ in 0..3 {
+        all(&rig, "ListContainerStats").await;
+    }
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let told = told_of(&rig, "crio").await;
+    assert_eq!(told["state"], "ready");
+    assert!(told["statsLateSeconds"].as_u64().unwrap() >= 10, "{told}");
+    assert!(
+        told["staleStatsAgeSeconds"].as_u64().unwrap() >= 10,
+        "{told}"
+    );
+    assert_eq!(told["statsFromCache"], 3);
+    assert_eq!(told["listsLeftOutOf"], 0);
+    assert!(told["staleListAgeSeconds"].is_null());
+    let status = status(&rig).await;
+    let message = backends_ready(&status);
+    assert!(message.contains("\"crio\""), "{message}");
+    assert!(message.contains("its stats are late for "), "{message}");
+    assert!(message.contains(" s ago are served"), "{message}");
+    assert!(told_of(&rig, "runc").await["statsLateSeconds"].is_null());
+    // When they are too old, its pods have none, which is another line.
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    all(&rig, "ListContainerStats").await;
+    let status = crate::faults::status(&rig).await;
+    let message = backends_ready(&status);
+    assert!(message.contains("it is omitted from stats"), "{message}");
+    tokio::time::resume();
+    wake(crio);
+    wait::until(async || told_of(&rig, "crio").await["statsLateSeconds"].is_null()).await;
+    until_state(&rig, "crio", "ready").await;
+    assert_eq!(backends_ready(&crate::faults::status(&rig).await), "");
+    for words in [
+        "cached stats of a silent backend are served",
+        "omitted from stats",
+        "answers calls for stats again",
+    ] {
+        let lines = logged.lines(&[words, "crio"]);
+        assert_eq!(lines.len(), 1, "{words}: {}", logged.text());
+    }
+}
+
+#[tokio::test]
+async fn one_backend_alone_is_waited_for() {
+    let rig = node(KEYS, [Sim::new("crio")]).await;
+    rig.run("crio", "web").await;
+    let crio = rig.sim("crio");
+    for rpc in STATS {
+        crio.hold(rpc);
+        let release = async {
+            crio.until(|journal| journal.held == [rpc]).await;
+            crio.release(rpc);
+        };
+        let (reply, ()) = tokio::join!(all(&rig, rpc), release);
+        assert!(reply.body == crio.sent(rpc), "{rpc}");
+    }
+}
+
+/// What stats are, for people: the reply's own timestamps tell how old.
+#[tokio::test]
+async fn cached_stats_have_their_own_timestamps() {
+    let (rig, ..) = asked().await;
+    let stats = async || {
+        let request = cri::ListContainerStatsRequest::default();
+        let stats = rig.runtime().list_container_stats(request).await.unwrap();
+        let stats = stats.into_inner().stats;
+        let named = |name: &str, it: &cri::ContainerStats| {
+            let attributes = it.attributes.as_ref().unwrap();
+            attributes.metadata.as_ref().unwrap().name == name
+        };
+        let of = |name| stats.iter().find(|it| named(name, it)).unwrap();
+        ["plain", "web"].map(|name| of(name).cpu.as_ref().unwrap().timestamp)
+    };
+    let before = stats().await;
+    stops_a_container(rig.sim("crio"));
+    tokio::time::pause();
+    let after = stats().await;
+    assert!(after[0] > before[0]);
+    assert_eq!(after[1], before[1]);
+}
