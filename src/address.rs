@@ -3,6 +3,7 @@
 //! Windows' `npipe://` addresses are to become a variant here. Parsing never looks at the file system;
 //! `Address::identity` does.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -92,6 +93,27 @@ impl Identity {
     /// Whether both lead to one socket.
     pub(crate) fn is(&self, other: &Identity) -> bool {
         self.path == other.path || self.file.is_some() && self.file == other.file
+    }
+}
+
+/// The identities of several addresses, looked up at one time.
+#[derive(Debug, Default)]
+pub(crate) struct Identities(HashMap<Address, Identity>);
+
+impl Identities {
+    /// Looks at the file system.
+    pub(crate) fn of(addresses: Vec<Address>) -> Identities {
+        let identities = addresses.into_iter().map(|address| {
+            let identity = address.identity();
+            (address, identity)
+        });
+        Identities(identities.collect())
+    }
+
+    /// Whether two of the addresses lead to one socket.
+    pub(crate) fn are_one(&self, one: &Address, other: &Address) -> bool {
+        let identities = self.0.get(one).zip(self.0.get(other));
+        one == other || identities.is_some_and(|(one, other)| one.is(other))
     }
 }
 

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use toml::Value;
 use tonic::Status;
 
+use crate::address::Identities;
 use crate::adopt::{self, Disputed, Held};
 use crate::backend::Backend;
 use crate::config::{BackendConfig, Config, Handler, Table};
@@ -94,12 +95,13 @@ impl Live {
     pub(crate) fn next(
         &self,
         mut config: Config,
+        identities: &Identities,
         next_id: &mut BackendId,
         connect: impl Fn(&BackendConfig) -> Backend,
         keep: impl Fn(&Backend, &[Arc<Backend>]) -> bool,
         runs_pods: impl Fn(BackendId) -> bool,
     ) -> Live {
-        self.identify(&mut config.table, next_id);
+        self.identify(&mut config.table, identities, next_id);
         let backends = config.table.backends.iter();
         let mut backends: Vec<_> = backends
             .map(|row| match self.backend(row.id) {
@@ -123,18 +125,14 @@ impl Live {
     }
 
     /// Gives `table`'s backends their ids: those that their sockets have here, by whatever path, else new ones.
-    fn identify(&self, table: &mut Table, next_id: &mut BackendId) {
-        let here = self.backends.iter();
-        let here: Vec<_> = here
-            .map(|known| (known.socket.identity(), known.id))
-            .collect();
+    fn identify(&self, table: &mut Table, identities: &Identities, next_id: &mut BackendId) {
         let mut ids = Vec::with_capacity(table.backends.len());
         for row in &mut table.backends {
-            let identity = row.socket.identity();
             // If links have changed and two backends are one by now, the first of them keeps its id.
-            let known = here.iter().find(|(known, _)| known.is(&identity));
-            let known = known.filter(|(_, id)| !ids.contains(id));
-            let id = known.map_or(*next_id, |(_, id)| *id);
+            let mut here = self.backends.iter();
+            let known = here.find(|known| identities.are_one(&known.socket, &row.socket));
+            let known = known.filter(|known| !ids.contains(&known.id));
+            let id = known.map_or(*next_id, |known| known.id);
             *next_id = (*next_id).max(id + 1);
             row.id = id;
             ids.push(id);

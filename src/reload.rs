@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use serde_json::{Value as Json, json};
 
+use crate::address::{Address, Identities};
 use crate::adopt::Disputed;
 use crate::backend::Backend;
 use crate::changes::Changes;
@@ -96,10 +97,30 @@ impl Outcome {
 
 impl Switch {
     /// Serves by `loaded` from now on, if there is nothing wrong with it. Calls under way end by the table that they
-    /// began with; backends that own pods stay until these are gone.
+    /// began with; backends that own pods stay until these are gone. Looks at the backends' sockets on the disk.
     pub fn reload(&self, loaded: Result<Config, Problems>) -> Outcome {
+        let identities = Identities::of(self.sockets(&loaded));
+        self.reload_with(loaded, &identities)
+    }
+
+    /// The same; looks at the disk beside the calls.
+    pub async fn reload_beside(&self, loaded: Result<Config, Problems>) -> Outcome {
+        let sockets = self.sockets(&loaded);
+        let identities = tokio::task::spawn_blocking(|| Identities::of(sockets)).await;
+        self.reload_with(loaded, &identities.unwrap_or_default())
+    }
+
+    /// Those of the backends of now and of `loaded`.
+    fn sockets(&self, loaded: &Result<Config, Problems>) -> Vec<Address> {
+        let live = self.live();
+        let here = live.backends.iter().map(|backend| &backend.socket);
+        let rows = loaded.iter().flat_map(|config| &config.table.backends);
+        here.chain(rows.map(|row| &row.socket)).cloned().collect()
+    }
+
+    fn reload_with(&self, loaded: Result<Config, Problems>, identities: &Identities) -> Outcome {
         let loaded = loaded.map_err(|problems| problems.to_string());
-        let result = loaded.and_then(|config| self.replace(config));
+        let result = loaded.and_then(|config| self.replace(config, identities));
         let mut reloads = self.reloads();
         reloads.count += 1;
         match &result {
@@ -129,7 +150,7 @@ impl Switch {
         self.reloads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn replace(&self, config: Config) -> Result<Changes, String> {
+    fn replace(&self, config: Config, identities: &Identities) -> Result<Changes, String> {
         let before = self.live();
         let fixed = fixed_keys(&before.config, &config);
         if !fixed.is_empty() {
@@ -139,7 +160,14 @@ impl Switch {
         let mut reloads = self.reloads();
         let keep = |backend: &Backend, others: &[Arc<Backend>]| self.is_needed(backend, others);
         let runs_pods = |id| self.runs_pods(id);
-        let after = before.next(config, &mut reloads.next_id, connect, keep, runs_pods);
+        let after = before.next(
+            config,
+            identities,
+            &mut reloads.next_id,
+            connect,
+            keep,
+            runs_pods,
+        );
         drop(reloads);
         warn_of_disputes(&before, &after);
         let changes = Changes::between(&before, &after, |id| self.owned_by(id));

@@ -103,7 +103,8 @@ async fn reloads(switch: &Switch, log: &Log, notify: &Notify, mut hangup: Signal
             };
         switch.begin_reload();
         notify.tell(&[NotifyState::Reloading]);
-        switch.reload(read(&config.path, &mut watch, changed).await);
+        let loaded = read(&config.path, &mut watch, changed).await;
+        switch.reload_beside(loaded).await;
         log.set(&switch.live().config.log.levels);
         notify.tell(&[NotifyState::Ready]);
     }
