@@ -105,7 +105,7 @@ fn file_at(address: &Address) -> Option<FileId> {
 }
 
 /// Why nothing connects to a backend that is the switch itself by another name, if it is: calls would go round for ever.
-pub fn circle(backend: &Address, listen: &Address) -> Option<String> {
+pub(crate) fn circle(backend: &Address, listen: &Address) -> Option<String> {
     let file = file_at(backend)?;
     (Some(file) == file_at(listen))
         .then(|| format!("its socket leads to criswitch's own, {listen}: set that of a runtime"))

@@ -14,7 +14,7 @@ use criswitch::cri::{
     RuntimeConfigRequest, RuntimeConfigResponse, RuntimeFeatures, RuntimeHandler, StatusRequest,
     StatusResponse, VersionRequest, VersionResponse,
 };
-use criswitch::dialer::{self, Dialer};
+use criswitch::dialer::Dialer;
 use criswitch::rpc::{self, Row};
 use criswitch::wire;
 use futures_util::future::join_all;
@@ -107,14 +107,7 @@ fn names(features: &[(&'static str, bool)]) -> Vec<&'static str> {
 
 /// Asks every backend of a configuration; in the order of the table's backends.
 pub(super) fn probe(config: &Config) -> anyhow::Result<Vec<Probe>> {
-    let backends = &config.table.backends;
-    let mut probes = probe_all(backends, config.max_message)?;
-    for (backend, probe) in backends.iter().zip(&mut probes) {
-        if let Some(cause) = dialer::circle(&backend.socket, &config.listen) {
-            *probe = Err(cause);
-        }
-    }
-    Ok(probes)
+    probe_all(&config.table.backends, config.max_message)
 }
 
 /// Asks every one of these, all at once; in their order.

@@ -288,14 +288,32 @@ async fn a_backend_that_answers_with_an_error_has_failed() {
 }
 
 #[tokio::test]
-async fn the_switchs_own_socket_by_another_name_has_failed() {
+async fn criswitchs_own_socket_by_another_path_is_a_problem_of_the_configuration() {
     let node = Node::new().with("own", containerd());
     let own = node.folder.path().join("own");
     std::os::unix::fs::symlink(&own, node.folder.path().join("a")).unwrap();
     let config = format!("listen = 'SOCKETS/own'\n{ONE}");
-    let probe = &node.json(&config, 1).await["backends"][0]["probe"];
-    let cause = probe["cause"].as_str().unwrap();
-    assert!(cause.contains("leads to criswitch's own"), "{cause}");
+    let files = main_file(&config.replace("SOCKETS", text(node.folder.path())));
+    let outcome = run_beside(&["check", "--probe", "--config", text(&files.main())]).await;
+    assert_eq!(outcome.code, 78, "{}", outcome.stdout);
+    let words = "is the switch's own socket (\"listen\")";
+    assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
+}
+
+#[tokio::test]
+async fn two_sockets_of_one_runtime_are_named_if_they_list_the_same_pods() {
+    let sim = || containerd().seed("same");
+    let node = Node::new().with("a", sim()).with("b", sim());
+    for socket in ["a", "b"] {
+        let client = crate::support::Client::new(&node.folder.path().join(socket));
+        client.run_pod("", "web").await.unwrap();
+    }
+    let config = "default = 'a'\n[handlers]\na = { socket = 'SOCKETS/a', handler = 'runc' }\nb = { socket = 'SOCKETS/b', handler = 'runc' }";
+    let outcome = node.probe(&[], config).await;
+    assert_eq!(outcome.code, 1, "{}", outcome.stdout);
+    let words = "backends \"a\" and \"b\" both list 1 of their pods";
+    let shown = outcome.stdout.replace('\n', " ");
+    assert!(shown.contains(words), "{shown}");
 }
 
 #[tokio::test]
