@@ -126,6 +126,7 @@ fn check_shows_it_to_programs_as_json() {
           "metrics_listen": null,
           "more_problems": 0,
           "node": null,
+          "notes": [],
           "problems": [],
           "stale_lists_ms": 300000,
           "start_wait_ms": 30000,
