@@ -74,6 +74,8 @@ fn compare(
     if verbose {
         let ours = r#"{"version":"0"}"#.to_owned();
         wanted.info.insert("criswitch".to_owned(), ours);
+    } else {
+        wanted.info.clear();
     }
     let default = handler(&TABLE.table.default, "", &decoded);
     let rows = TABLE
