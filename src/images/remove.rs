@@ -42,7 +42,7 @@ struct Meant {
 /// What came of a removal at one store.
 enum Removal {
     /// It was sent; the answer.
-    Sent(Part),
+    Sent(Box<Part>),
     /// This container uses the image.
     InUse(Status),
 }
@@ -93,7 +93,7 @@ impl Switch {
             Err(status) => Err(status),
         };
         let backend = Arc::clone(backend);
-        Removal::Sent(Part { backend, result })
+        Removal::Sent(Box::new(Part { backend, result }))
     }
 
     /// The id of a container that uses the image, by a list of its store's containers that is asked for now.
@@ -120,7 +120,7 @@ impl Switch {
         let (mut parts, mut in_use) = (Vec::new(), Vec::new());
         for removal in removals {
             match removal {
-                Removal::Sent(part) => parts.push(part),
+                Removal::Sent(part) => parts.push(*part),
                 Removal::InUse(status) => in_use.push(status.into()),
             }
         }
