@@ -158,12 +158,14 @@ fn has(offer: Offer, at: usize) -> bool {
 }
 
 /// What is wrong with `live`, the table that the switch goes by, if the files say `written` and runtimes reported these
-/// offers. A backend that `had_pods` may have kept a handler that others have too.
+/// offers. A backend that `had_pods` may have kept a handler that others have too; for one that `is_new` to the switch
+/// others may have to wait.
 pub fn wrong_table(
     written: &Table,
     live: &Table,
     offers: &[Offers],
     had_pods: impl Fn(usize) -> bool,
+    is_new: impl Fn(usize) -> bool,
 ) -> Result<(), String> {
     let by_hand = live.handlers.iter().filter(|row| row.origin.is_some());
     if !by_hand.eq(&written.handlers) || live.default != written.default {
@@ -171,7 +173,8 @@ pub fn wrong_table(
     }
     let adopting = written.backends.iter().filter(|row| row.adopt);
     let adopting: Vec<usize> = adopting.map(|row| row.id).collect();
-    let awaits = adopting.iter().any(|at| offers[*at].may_be_awaited());
+    let mut all = adopting.iter();
+    let awaits = all.any(|at| is_new(*at) || offers[*at].may_be_awaited());
     for name in POOL.iter().chain(&NEVER) {
         let row = |row: &&Handler| row.name == *name && row.origin.is_none();
         let mut rows = live.handlers.iter().filter(row);

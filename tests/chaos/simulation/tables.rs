@@ -107,7 +107,10 @@ impl Truth {
             let mut things = self.things.iter();
             things.any(|thing| thing.kind == Kind::Pod && thing.backend == runtime)
         };
-        offers::wrong_table(written, &table, &self.offers, had_pods)?;
+        let (before, now) = (&self.tables.places, places(live));
+        let id = |place: Option<Place>| place.map(|place| place.id);
+        let is_new = |runtime: usize| id(before[runtime]) != id(now[runtime]);
+        offers::wrong_table(written, &table, &self.offers, had_pods, is_new)?;
         let last = self.tables.eras.last();
         if self.tables.anew || last.is_none_or(|era| era.table != table) {
             let from = self.tick();
