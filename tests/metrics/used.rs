@@ -165,7 +165,7 @@ fn promtool_takes_the_alerts_and_each_fires_when_it_has_to() {
         tool("promtool", &["check", "rules", "config/alerts.yaml"]),
         "",
     );
-    assert!(said.contains("SUCCESS: 8 rules found"), "{said}");
+    assert!(said.contains("SUCCESS: 11 rules found"), "{said}");
     let said = runs(
         tool(
             "promtool",
