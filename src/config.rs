@@ -14,6 +14,7 @@ mod metrics;
 mod problem;
 mod scheduling;
 mod text;
+mod trust;
 mod value;
 
 use std::collections::BTreeMap;
@@ -134,7 +135,10 @@ impl Config {
     pub fn load(path: &Path) -> Result<Config, Problems> {
         let mut problems = Problems::default();
         let files = files::read(path, &mut problems);
-        Config::of_files(path, &files, problems)
+        let mut config = Config::of_files(path, &files, problems)?;
+        let own = rustix::process::geteuid().as_raw();
+        config.notes.extend(trust::notes(&config, own));
+        Ok(config)
     }
 
     /// The socket that `path` and its drop-ins say to listen on, whatever else is wrong with them; the default where

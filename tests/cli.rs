@@ -68,6 +68,8 @@ mod status;
 mod terminal;
 #[path = "cli/told.rs"]
 mod told;
+#[path = "cli/trust.rs"]
+mod trust;
 #[path = "cli/unread_log.rs"]
 mod unread_log;
 #[path = "cli/usage.rs"]

@@ -8,7 +8,7 @@ use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 use std::{io, thread};
 
-use rustix::fs::Mode;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use tokio::net::{UnixListener, UnixSocket};
 
@@ -17,6 +17,8 @@ use crate::dialer::connect_at_once;
 
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
+/// A lock file of our own is no link, and no pipe whose other end is waited for.
+const LOCK_FLAGS: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK);
 /// How long the end of a socket waits for its file to be removed.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(1);
 
@@ -32,7 +34,9 @@ pub enum BindError {
         source: io::Error,
     },
     /// Its lock file cannot be opened.
-    #[error("cannot lock {path}; try it as root, or set another `listen`")]
+    #[error(
+        "cannot lock {path}; if it is a link, remove it; try it as root, or set another `listen`"
+    )]
     Lock {
         /// The lock file.
         path: PathBuf,
@@ -145,6 +149,7 @@ fn lock(socket: &Path) -> Result<File, BindError> {
         .create(true)
         .truncate(false)
         .mode(0o600)
+        .custom_flags(LOCK_FLAGS.bits().cast_signed())
         .open(&path);
     let file = opened.map_err(|source| BindError::Lock {
         path: path.clone(),

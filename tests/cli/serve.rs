@@ -148,7 +148,7 @@ fn serve_that_has_no_place_for_its_socket_says_what_to_try() {
         ),
         (
             "c.sock",
-            "c.sock.lock; try it as root, or set another `listen`: ",
+            "c.sock.lock; if it is a link, remove it; try it as root, or set another `listen`: ",
         ),
     ] {
         let listen = files.main().with_file_name(name);
@@ -157,4 +157,20 @@ fn serve_that_has_no_place_for_its_socket_says_what_to_try() {
         assert_eq!(outcome.code, 1);
         assert!(outcome.stderr.contains(told), "{}", outcome.stderr);
     }
+}
+
+#[test]
+fn a_lock_that_is_a_link_is_not_followed() {
+    let (files, listen, _) = one_backend();
+    let victim = listen.with_file_name("victim");
+    // Whoever follows the link finds that somebody else has it.
+    let held = std::fs::File::create(&victim).unwrap();
+    held.lock().unwrap();
+    let lock = listen.with_file_name("listen.lock");
+    std::os::unix::fs::symlink(&victim, &lock).unwrap();
+    let outcome = run(&["serve", "--config", text(&files.main())]);
+    assert_eq!(outcome.code, 1);
+    let told = "listen.lock; if it is a link, remove it";
+    assert!(outcome.stderr.contains(told), "{}", outcome.stderr);
+    assert!(!listen.exists());
 }

@@ -1,0 +1,110 @@
+//! Files and directories that other users may write: such a user decides what criswitch does, and pods run as root.
+
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::Config;
+use crate::address::Address;
+
+const ROOT: u32 = 0;
+const GROUP_WRITES: u32 = 0o020;
+const OTHERS_WRITE: u32 = 0o002;
+const STICKY: u32 = 0o1000;
+
+/// A sentence for each path of a configuration that others than root and the user `own` may write. Looks at the disk.
+pub(super) fn notes(config: &Config, own: u32) -> Vec<String> {
+    let main = std::path::absolute(&config.path).unwrap_or_else(|_| config.path.clone());
+    let Address::Unix(listen) = &config.listen;
+    let mut notes = Vec::new();
+    let directories = [
+        (main.parent(), "the configuration"),
+        (Some(&*main.with_file_name("conf.d")), "the configuration"),
+        (listen.parent(), "the socket"),
+    ];
+    let files = config
+        .files
+        .iter()
+        .map(|file| (Some(&**file), "the configuration"));
+    for (path, what) in files.chain(directories) {
+        notes.extend(path.and_then(|path| note(path, own, what)));
+        for above in path.map(directories_above).unwrap_or_default() {
+            notes.extend(note_above(&above, own, what));
+        }
+    }
+    let mut seen = Vec::new();
+    notes.retain(|note| {
+        let new = !seen.contains(note);
+        seen.push(note.clone());
+        new
+    });
+    notes
+}
+
+/// The directories above what `path` leads to, links followed; none if it is not there yet.
+fn directories_above(path: &Path) -> Vec<PathBuf> {
+    let real = path.canonicalize().unwrap_or_default();
+    let above = real.ancestors().skip(1).map(Path::to_owned);
+    above.filter(|path| path.is_absolute()).collect()
+}
+
+fn note(path: &Path, own: u32, what: &str) -> Option<String> {
+    sentence(path, &faults(path, &fs::metadata(path).ok()?, own), what)
+}
+
+/// In a sticky directory nobody can rename what root made.
+fn note_above(path: &Path, own: u32, what: &str) -> Option<String> {
+    let found = fs::metadata(path).ok()?;
+    let mut faults = faults(path, &found, own);
+    faults.retain(|fault| !(fault.mode && found.mode() & STICKY != 0));
+    sentence(path, &faults, what)
+}
+
+/// Something wrong with a path, and the command against it.
+struct Fault {
+    what: String,
+    command: String,
+    /// Whether the mode is wrong, not the owner.
+    mode: bool,
+}
+
+fn faults(path: &Path, found: &Metadata, own: u32) -> Vec<Fault> {
+    let (mode, uid, gid, path) = (found.mode(), found.uid(), found.gid(), path.display());
+    let fault = |what, command, mode| Fault {
+        what,
+        command,
+        mode,
+    };
+    let mut faults = Vec::new();
+    if uid != ROOT && uid != own {
+        let what = format!("belongs to user {uid}");
+        faults.push(fault(what, format!("chown root {path}"), false));
+    }
+    if mode & GROUP_WRITES != 0 && gid != ROOT {
+        let what = format!("may be written by group {gid} (mode {:04o})", mode & 0o7777);
+        faults.push(fault(what, format!("chmod g-w {path}"), true));
+    }
+    if mode & OTHERS_WRITE != 0 {
+        let what = format!("may be written by every user (mode {:04o})", mode & 0o7777);
+        let command = match mode & STICKY {
+            0 => format!("chmod o-w {path}"),
+            // Such a directory is meant to be open, as /tmp is.
+            _ => "a directory of its own, such as /run/criswitch or /etc/criswitch".to_owned(),
+        };
+        faults.push(fault(what, command, true));
+    }
+    faults
+}
+
+fn sentence(path: &Path, faults: &[Fault], what: &str) -> Option<String> {
+    let words = faults.iter().map(|fault| fault.what.as_str());
+    let words = words.collect::<Vec<_>>().join(" and ");
+    let commands = faults.iter().map(|fault| fault.command.as_str());
+    let commands = commands.collect::<Vec<_>>().join("; ");
+    (!faults.is_empty()).then(|| {
+        format!(
+            "{} {words}: such a user can replace {what}; try {commands}",
+            path.display()
+        )
+    })
+}
