@@ -5,6 +5,7 @@
 mod absence;
 mod calls;
 mod changing;
+mod peer;
 
 pub use calls::own_headers;
 
@@ -95,6 +96,7 @@ struct Settings {
     name: Arc<str>,
     list_timeout: Duration,
     stats_timeout: Duration,
+    user: Option<u32>,
 }
 
 /// An open connection.
@@ -106,6 +108,7 @@ impl Settings {
             name: config.name.as_str().into(),
             list_timeout: config.list_timeout,
             stats_timeout: config.stats_timeout,
+            user: config.user,
         }
     }
 }
@@ -146,7 +149,10 @@ impl Backend {
 
     /// Takes over what the configuration says of it now.
     pub(crate) fn configure(&self, config: &BackendConfig) {
-        *self.settings() = Settings::of(config);
+        let last = std::mem::replace(&mut *self.settings(), Settings::of(config));
+        if last.user != config.user {
+            self.warn_of_unexpected_user();
+        }
     }
 
     /// Goes by another name, where a new backend has taken its own.
@@ -171,6 +177,11 @@ impl Backend {
     /// How long a merged call for stats waits for it.
     pub fn stats_timeout(&self) -> Duration {
         self.settings().stats_timeout
+    }
+
+    /// The user whom the configuration lets serve its socket.
+    pub(crate) fn user(&self) -> Option<u32> {
+        self.settings().user
     }
 
     /// How long a merged call of `row` waits for it.
@@ -256,7 +267,9 @@ impl Backend {
 
     /// The same, unless it would be one to `own`, the socket that criswitch itself listens on.
     pub(crate) async fn open(&self, own: Option<&Address>) -> Result<Opened, String> {
-        self.dialer.open(&self.socket, own, &self.files).await
+        let opened = self.dialer.open(&self.socket, own, &self.files).await?;
+        self.meet(opened.peer);
+        Ok(opened)
     }
 
     /// Which file its socket is now; `None` if there is none, or if its file system does not answer.

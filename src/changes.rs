@@ -264,6 +264,7 @@ fn other_settings(before: &Config, after: &Config) -> Vec<String> {
                 ("list_timeout", list_timeout),
                 ("stats_timeout", stats_timeout),
                 ("adopt", old.adopt != row.adopt),
+                ("user", old.user != row.user),
             ];
             let fields = fields.iter().filter(|(_, other)| *other);
             others.extend(fields.map(|(field, _)| format!("{field} of backend {}", row.name)));

@@ -118,6 +118,8 @@ pub struct BackendConfig {
     pub stats_timeout: Duration,
     /// Whether handlers that it advertises and no row names are the table's too.
     pub adopt: bool,
+    /// The user, beside root, whose process may serve its socket without a warning.
+    pub user: Option<u32>,
     /// Where its row, or that of the first handler that gives its socket, is written; none where no file names it.
     pub origin: Option<Origin>,
 }

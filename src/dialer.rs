@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::UnixStream;
+use tokio::net::unix::UCred;
 
 use crate::address::Address;
 use crate::backend::{CONNECTION_WINDOW, MAX_HEADERS, STREAM_WINDOW, Wire, error_chain};
@@ -56,6 +57,8 @@ pub(crate) struct Opened {
     pub(crate) connection: Connection,
     /// Which file the socket was before.
     pub(crate) file: Option<FileId>,
+    /// The process that listens at the socket.
+    pub(crate) peer: Option<UCred>,
 }
 
 impl Dialer {
@@ -75,9 +78,10 @@ impl Dialer {
                 let dialed = files.run(move || dial(&address, own.as_ref())).await;
                 let (file, stream) = dialed.unwrap_or_else(|| Err(NO_ANSWER.to_owned()))?;
                 let stream = UnixStream::from_std(stream.into()).map_err(refused)?;
-                handshake(stream, file).await
+                let peer = stream.peer_cred().ok();
+                handshake(stream, file, peer).await
             }
-            Dialer::Memory(dial) => handshake(dial(address).map_err(refused)?, None).await,
+            Dialer::Memory(dial) => handshake(dial(address).map_err(refused)?, None, None).await,
         }
     }
 
@@ -145,6 +149,7 @@ fn refused(error: io::Error) -> String {
 async fn handshake(
     io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     file: Option<FileId>,
+    peer: Option<UCred>,
 ) -> Result<Opened, String> {
     let shaken = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -162,5 +167,6 @@ async fn handshake(
         wire,
         connection,
         file,
+        peer,
     })
 }

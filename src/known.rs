@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::net::unix::UCred;
 use tokio::time::Instant;
 
 use crate::lists::{Lists, Snapshot};
@@ -21,6 +22,8 @@ pub struct Known {
     pub cgroup_driver: Option<u64>,
     /// Its last whole lists and stats.
     pub lists: Lists,
+    /// The process that listened at its socket when it was last connected to.
+    pub(crate) peer: Option<UCred>,
     /// When it last answered anything.
     pub(crate) answered: Option<Instant>,
     /// How many lists its last known ones have stood in for it in.

@@ -230,19 +230,18 @@ impl Live {
         }
         let socket = Value::from(backend.socket.to_string());
         let (list, stats) = (backend.list_timeout(), backend.stats_timeout());
-        let own: Vec<_> = [
+        let timeouts = [
             ("list_timeout", list, self.config.list_timeout),
             ("stats_timeout", stats, self.config.stats_timeout),
-        ]
-        .into_iter()
-        .filter(|(_, own, all)| own != all)
-        .map(|(key, own, _)| {
-            (
-                key.to_owned(),
-                humantime::format_duration(own).to_string().into(),
-            )
-        })
-        .collect();
+        ];
+        let timeouts = timeouts.into_iter().filter(|(_, own, all)| own != all);
+        let timeouts =
+            timeouts.map(|(key, own, _)| (key, humantime::format_duration(own).to_string()));
+        let user = backend.user().map(|user| ("user", user.to_string()));
+        let own: Vec<_> = timeouts
+            .chain(user)
+            .map(|(key, own)| (key.to_owned(), Value::from(own)))
+            .collect();
         let row = match own.is_empty() {
             true => socket,
             false => Value::Table(

@@ -77,6 +77,7 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<End>
         wire,
         mut connection,
         file,
+        ..
     } = match opened {
         Ok(opened) => opened,
         Err(cause) => {

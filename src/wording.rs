@@ -8,6 +8,14 @@ pub fn counted(count: usize, what: &str) -> String {
     }
 }
 
+/// The user `uid`, who is neither root nor configured, serves a backend's socket.
+pub fn unexpected_user(uid: u32) -> String {
+    format!(
+        "user {uid} serves the backend's socket and gets all that is sent there, credentials of pulls included; if that \
+         is intended, set user = \"{uid}\" in the backend's row under [backends]"
+    )
+}
+
 /// Where a handler leads: the backend, and what that calls it if not the same.
 pub fn place(backend: &str, handler: &str, backend_handler: &str) -> String {
     match backend_handler {

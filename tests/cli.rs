@@ -70,6 +70,8 @@ mod terminal;
 mod told;
 #[path = "cli/trust.rs"]
 mod trust;
+#[path = "cli/unexpected_users.rs"]
+mod unexpected_users;
 #[path = "cli/unread_log.rs"]
 mod unread_log;
 #[path = "cli/usage.rs"]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use criswitch::config::{Config, Handler, Key, Problems, Table};
 use criswitch::cri::CgroupDriver;
+use criswitch::wording;
 use serde_json::{Value, json};
 
 use super::columns::columns;
@@ -26,7 +27,13 @@ pub(super) fn text(
     if let Some(probes) = probes {
         parts.push(answers(&config.table, probes)?);
         parts.push(conditions(&config.table, probes)?);
-        let wrong = [failures, missing_handlers, other_drivers, common_pods];
+        let wrong = [
+            failures,
+            missing_handlers,
+            other_drivers,
+            common_pods,
+            unexpected_users,
+        ];
         let wrong = wrong.map(|lines| lines(&config.table, probes)).concat();
         parts.push(terminal::wrapped(&wrong));
     }
@@ -71,6 +78,7 @@ pub(super) fn json(
             "list_timeout_ms": millis(backend.list_timeout),
             "stats_timeout_ms": millis(backend.stats_timeout),
             "adopt": backend.adopt,
+            "user": backend.user,
             "origin": backend.origin.as_ref().map(ToString::to_string),
             "probe": probe.map(probe_json),
         })
@@ -242,6 +250,18 @@ fn common_pods(table: &Table, probes: &[Probe]) -> String {
     .collect()
 }
 
+fn unexpected_users(table: &Table, probes: &[Probe]) -> String {
+    let probes = table.backends.iter().zip(probes);
+    let unexpected_users =
+        probes.filter_map(|(row, probe)| Some((row, probe.as_ref().ok()?.unexpected_user?)));
+    unexpected_users
+        .map(|(row, uid)| {
+            let what = wording::unexpected_user(uid);
+            format!("backend {:?} ({}): {what}\n", row.name, row.socket)
+        })
+        .collect()
+}
+
 /// As kubelets and runtimes write it in their configurations.
 pub(super) fn driver_name(driver: CgroupDriver) -> String {
     driver.as_str_name().to_lowercase()
@@ -279,6 +299,7 @@ pub(super) fn found_json(found: &Found) -> Value {
         "runtime": found.runtime,
         "version": found.version,
         "cgroup_driver": found.cgroup_driver.map(driver_name),
+        "unexpected_user": found.unexpected_user,
         "conditions": conditions.collect::<Vec<_>>(),
         "features": found.feature_names(),
         "handlers": found.handler_names(),

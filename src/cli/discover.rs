@@ -160,6 +160,7 @@ fn backend((id, place): (usize, &Place)) -> BackendConfig {
         list_timeout: Duration::MAX,
         stats_timeout: Duration::MAX,
         adopt: false,
+        user: None,
         origin: None,
     }
 }

@@ -46,6 +46,8 @@ pub(super) struct Found {
     pub(super) configured: Configured,
     /// The ids of its pods.
     pub(super) pods: BTreeSet<String>,
+    /// The user whose process serves its socket, if that is neither root nor configured.
+    pub(super) unexpected_user: Option<u32>,
     /// It is a criswitch.
     pub(super) is_switch: bool,
 }
@@ -249,6 +251,7 @@ async fn ask(backend: &Backend, wire: &Wire, answered: &Cell<bool>) -> anyhow::R
         features: status.features,
         configured: configured(&status).unwrap_or_default(),
         pods: pods.items.into_iter().map(|pod| pod.id).collect(),
+        unexpected_user: backend.unexpected_user(),
         is_switch: status.info.contains_key(SWITCH),
         conditions: status.status.unwrap_or_default().conditions,
     })

@@ -130,6 +130,7 @@ impl Running {
                 list_timeout: LIMIT,
                 stats_timeout: LIMIT,
                 adopt: false,
+                user: None,
                 origin: None,
             },
             MAX_MESSAGE,

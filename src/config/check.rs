@@ -13,6 +13,7 @@ use super::key::Key;
 use super::log::{self, LogConfig};
 use super::problem::{Place, Problems, nearest};
 use super::text::{At, Route, Row, Settings, Target, Written};
+use super::trust;
 use super::value::{self, Wrong};
 use super::{BackendConfig, Config, Handler, Scheduling, Table};
 use crate::address::{Address, Identity};
@@ -105,6 +106,7 @@ struct Known {
     aliases: Vec<String>,
     timeouts: Timeouts,
     adopt: bool,
+    user: Option<u32>,
 }
 
 /// A handler whose backend is found.
@@ -157,6 +159,8 @@ impl Check<'_> {
             let settings = row.value.as_ref();
             let socket = settings.and_then(|settings| self.socket(&settings.socket, listen));
             let own = settings.map(|settings| self.own_timeouts(settings, timeouts));
+            let user = settings.and_then(|settings| settings.user.as_ref());
+            let user = user.and_then(|user| self.parsed(user, trust::user));
             let identity = socket.as_ref().map(Address::identity);
             if let Some(first) = same_socket(&mut known, identity.as_ref()) {
                 if first.socket != socket {
@@ -174,6 +178,7 @@ impl Check<'_> {
                 socket,
                 timeouts: own.unwrap_or(timeouts),
                 adopt: settings.is_some_and(|settings| settings.adopt),
+                user,
             });
         }
         known
@@ -215,6 +220,7 @@ impl Check<'_> {
                 socket,
                 timeouts,
                 adopt: false,
+                user: None,
             });
         }
     }
@@ -401,6 +407,7 @@ impl Known {
             list_timeout: self.timeouts.list,
             stats_timeout: self.timeouts.stats,
             adopt: self.adopt,
+            user: self.user,
             origin: Some(self.name.place.origin()),
         })
     }

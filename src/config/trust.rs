@@ -1,13 +1,17 @@
 //! Files and directories that other users may write: such a user decides what criswitch does, and pods run as root.
+//! Users by their names.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::Config;
+use super::value::{self, Wrong};
 use crate::address::Address;
 
 const ROOT: u32 = 0;
+/// The node's users. Users of a name service are set by their numbers: a name service may not answer.
+const USERS: &str = "/etc/passwd";
 const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
@@ -39,6 +43,21 @@ pub(super) fn notes(config: &Config, own: u32) -> Vec<String> {
         new
     });
     notes
+}
+
+/// The number of a user who is written as a number or as a name.
+pub(super) fn user(text: &str) -> Result<u32, Wrong> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return value::uid(text);
+    }
+    let users = fs::read(USERS).unwrap_or_default();
+    let users = String::from_utf8_lossy(&users);
+    let uid = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(text)).then(|| fields.nth(1)?.parse().ok())?
+    });
+    let what = format!("{USERS} has no user {text:?}");
+    uid.ok_or_else(|| value::wrong(what, "the user's number, such as \"1000\""))
 }
 
 /// The directories above what `path` leads to, links followed; none if it is not there yet.

@@ -68,7 +68,8 @@ fn check_shows_it_to_programs_as_json() {
               "origin": "criswitch.toml:6",
               "probe": null,
               "socket": "/run/containerd/containerd.sock",
-              "stats_timeout_ms": 2000
+              "stats_timeout_ms": 2000,
+              "user": null
             },
             {
               "adopt": false,
@@ -77,7 +78,8 @@ fn check_shows_it_to_programs_as_json() {
               "origin": "criswitch.toml:10",
               "probe": null,
               "socket": "/run/crio/crio.sock",
-              "stats_timeout_ms": 2000
+              "stats_timeout_ms": 2000,
+              "user": null
             },
             {
               "adopt": true,
@@ -86,7 +88,8 @@ fn check_shows_it_to_programs_as_json() {
               "origin": "criswitch.toml:11",
               "probe": null,
               "socket": "/run/old/containerd.sock",
-              "stats_timeout_ms": 2000
+              "stats_timeout_ms": 2000,
+              "user": null
             }
           ],
           "default": "runc",

@@ -145,6 +145,7 @@ async fn programs_get_the_same_as_json() {
                   "runc"
                 ],
                 "runtime": "containerd",
+                "unexpected_user": null,
                 "version": "2.4.2"
               },
               "socket": "/node/run/containerd/containerd.sock"
@@ -178,6 +179,7 @@ async fn programs_get_the_same_as_json() {
                   "crun"
                 ],
                 "runtime": "cri-o",
+                "unexpected_user": null,
                 "version": "1.37.0"
               },
               "socket": "/node/run/crio/crio.sock"

@@ -123,6 +123,7 @@ async fn a_probe_for_programs_has_the_same() {
             "crun"
           ],
           "runtime": "containerd",
+          "unexpected_user": null,
           "version": "2.4.2"
         }"#]]
     .assert_eq(&probe);

@@ -192,10 +192,10 @@ async fn settings_that_have_changed_are_named() {
         node.reload().await.stdout,
         "settings changed: list_timeout, stats_timeout, stale_lists, log.level\n"
     );
-    let fields = ", list_timeout = \"5s\", stats_timeout = \"6s\", adopt = true";
+    let fields = ", list_timeout = \"5s\", stats_timeout = \"6s\", adopt = true, user = \"1000\"";
     node.write(head, &backend("other", fields));
     let told = node.reload().await.stdout;
-    let fields = ["name", "list_timeout", "stats_timeout", "adopt"];
+    let fields = ["name", "list_timeout", "stats_timeout", "adopt", "user"];
     let names = fields
         .map(|field| format!("{field} of backend other"))
         .join(", ");

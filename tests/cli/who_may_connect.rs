@@ -24,7 +24,7 @@ const PEER: &str = r#"
 /// What a client of HTTP/2 says first.
 const PREFACE: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-const NOBODY: u32 = 65534;
+pub(crate) const NOBODY: u32 = 65534;
 const DAEMON: u32 = 1;
 
 /// A switch without a backend to be found, in a directory that every user may enter.
@@ -59,7 +59,7 @@ fn mode(path: &Path) -> u32 {
 
 /// Nobody else can be another user; says so.
 #[allow(clippy::print_stderr)]
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
         eprintln!("not root: no other user was tried");

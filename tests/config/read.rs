@@ -77,6 +77,21 @@ fn waits_may_be_zero_and_anybody_or_nobody_else_may_be_allowed() {
 }
 
 #[test]
+fn a_backends_user_is_a_name_or_a_number() {
+    let config = load(
+        "default = 'a'
+        handlers.a = 'a'
+        [backends]
+        a = { socket = '/run/a.sock', user = 'root' }
+        b = { socket = '/run/b.sock', user = '1000' }
+        c = '/run/c.sock'",
+    );
+    let backends = config.table.backends.iter();
+    let users: Vec<_> = backends.map(|backend| backend.user).collect();
+    assert_eq!(users, [Some(0), Some(1000), None]);
+}
+
+#[test]
 fn a_backend_has_the_timeouts_of_its_row_else_those_of_all() {
     let config = load(
         "default = 'a'

@@ -90,6 +90,7 @@ fn the_main_files_commented_rows_are_right_and_show_every_key_of_a_row() {
           wasm = /run/wasm/containerd.sock
           old = /run/old/containerd.sock
           new = /run/new/containerd.sock
+          rootless = /run/user/1000/containerd/containerd.sock
     "#]]
     .assert_eq(&shown(&path));
     for key in [
@@ -99,6 +100,7 @@ fn the_main_files_commented_rows_are_right_and_show_every_key_of_a_row() {
         "list_timeout",
         "stats_timeout",
         "adopt",
+        "user",
         "overhead",
         "cpu",
         "memory",

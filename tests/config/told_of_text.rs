@@ -58,7 +58,7 @@ fn an_unknown_key_in_a_row_is_told_and_what_it_may_have_meant_is_not_missed() {
         expect![[r#"
             criswitch.toml:3:15: unknown key "sokcet"; try "socket"
             criswitch.toml:4:45: unknown key "weight"; try one of "backend", "socket", "handler", "overhead", "node_selector", "tolerations"
-            criswitch.toml:6:39: unknown key "weight"; try one of "socket", "list_timeout", "stats_timeout", "adopt"
+            criswitch.toml:6:39: unknown key "weight"; try one of "socket", "list_timeout", "stats_timeout", "adopt", "user"
             criswitch.toml:7:15: unknown key "socet"; try "socket"
             criswitch.toml:8:39: unknown key "list_timout"; try "list_timeout"
             criswitch.toml:8:59: unknown key "adpt"; try "adopt""#]],

@@ -119,6 +119,25 @@ fn a_bad_duration_is_told() {
 }
 
 #[test]
+fn a_user_that_the_node_does_not_have_is_told() {
+    for (user, expected) in [
+        (
+            "no-such-user",
+            expect![[
+                r#"criswitch.toml:5:38: /etc/passwd has no user "no-such-user"; try the user's number, such as "1000""#
+            ]],
+        ),
+        (
+            "4294967295",
+            expect!["criswitch.toml:5:38: 4294967295 is not a user id; try 0 to 4294967294"],
+        ),
+    ] {
+        let row = format!("a = {{ socket = '/run/a.sock', user = '{user}' }}");
+        told(&format!("{RUNC}[backends]\n{row}"), expected);
+    }
+}
+
+#[test]
 fn a_timeout_of_zero_is_told() {
     told_of_values(
         "list_timeout",

@@ -45,6 +45,8 @@ struct Inner {
 struct Serving {
     socket: PathBuf,
     task: Option<JoinHandle<()>>,
+    /// The user who serves, if not the tests' own.
+    user: Option<u32>,
 }
 
 /// How it is set up, in one line.
@@ -340,6 +342,12 @@ impl Sim {
 
 /// Its socket.
 impl Sim {
+    /// Serves as this user from the next start on, for which the tests have to run as root.
+    pub fn of_user(self, user: u32) -> Sim {
+        self.serving().user = Some(user);
+        self
+    }
+
     /// Serves on this socket; needs a tokio runtime.
     pub fn serve_on(&self, socket: &Path) {
         self.serving().socket = socket.to_owned();
@@ -350,6 +358,9 @@ impl Sim {
     pub fn start(&self) {
         let mut serving = self.serving();
         let listener = serve::bind(&serving.socket);
+        if let Some(user) = serving.user {
+            serve::listen_as(user, &listener);
+        }
         serving.task = Some(tokio::spawn(serve::run(self.clone(), listener)));
     }
 

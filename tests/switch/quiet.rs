@@ -62,6 +62,7 @@ pub(crate) fn backend_of<S: Future<Output = ()> + Send + 'static>(
         list_timeout: Duration::from_secs(2),
         stats_timeout: Duration::from_secs(2),
         adopt: false,
+        user: None,
         origin: None,
     };
     Backend::new(&config, 1 << 20, Dialer::Memory(Arc::new(dial)))

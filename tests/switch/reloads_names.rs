@@ -11,7 +11,7 @@ async fn the_line_for_a_restart_is_toml_that_says_what_the_files_said() {
     let row = |directory: &str| format!("{directory}/{odd}.sock");
     let rig = Rig::with_config(sims, |directory| {
         let old = format!(
-            "{{ socket = '{}', list_timeout = '1m 5s', stats_timeout = '7s', adopt = true }}",
+            "{{ socket = '{}', list_timeout = '1m 5s', stats_timeout = '7s', adopt = true, user = 'root' }}",
             row(directory)
         );
         format!("default = 'runc'\n[handlers]\nrunc = 'old'\n[backends]\nold = {old}\n")
@@ -28,6 +28,7 @@ async fn the_line_for_a_restart_is_toml_that_says_what_the_files_said() {
     let wanted = toml::toml! {
         list_timeout = "1m 5s"
         stats_timeout = "7s"
+        user = "0"
     };
     let wanted = wanted
         .into_iter()

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use criswitch::node::NEEDED;
+use criswitch::wording;
 
 use super::Discovered;
 use super::plan::{Fate, Plan, Planned};
@@ -14,6 +15,7 @@ pub(super) fn notes(discovered: &Discovered) -> Vec<String> {
     let plan = &discovered.plan;
     let mut notes = other_drivers(plan);
     notes.extend(not_ready(plan));
+    notes.extend(unexpected_users(plan));
     notes.extend(disputes(plan));
     notes.extend(no_labels(plan));
     notes.extend(silent(discovered));
@@ -63,6 +65,15 @@ fn not_ready(plan: &Plan) -> Vec<String> {
             let (kind, message) = (&condition.r#type, &condition.message);
             format!("{name} is not ready, {kind} is false: {message}")
         })
+        .collect()
+}
+
+fn unexpected_users(plan: &Plan) -> Vec<String> {
+    let unexpected_users = plan.backends.iter();
+    let unexpected_users = unexpected_users
+        .filter_map(|backend| Some((&backend.place.name, backend.found.unexpected_user?)));
+    unexpected_users
+        .map(|(name, uid)| format!("{name}: {}.", wording::unexpected_user(uid)))
         .collect()
 }
 

@@ -16,7 +16,7 @@ const HANDLER: [&str; 6] = [
     "node_selector",
     "tolerations",
 ];
-const BACKEND: [&str; 4] = ["socket", "list_timeout", "stats_timeout", "adopt"];
+const BACKEND: [&str; 5] = ["socket", "list_timeout", "stats_timeout", "adopt", "user"];
 
 /// The fields of a row, or of a table within one.
 pub(super) type Fields<'t> = BTreeMap<&'t str, Entry<'t>>;
@@ -37,6 +37,7 @@ pub(in crate::config) struct Settings {
     pub(in crate::config) list_timeout: Option<At<String>>,
     pub(in crate::config) stats_timeout: Option<At<String>>,
     pub(in crate::config) adopt: bool,
+    pub(in crate::config) user: Option<At<String>>,
 }
 
 /// What a handler's row points to.
@@ -97,6 +98,7 @@ impl Walk<'_> {
                 list_timeout: None,
                 stats_timeout: None,
                 adopt: false,
+                user: None,
             }),
         };
         if let Err(first) = add(&mut self.written.backends, entry.name(), value) {
@@ -111,6 +113,7 @@ impl Walk<'_> {
         let [list_timeout, stats_timeout] =
             ["list_timeout", "stats_timeout"].map(|name| self.text_like(&fields, name, "\"5s\""));
         let adopt = fields.get("adopt").and_then(|entry| self.boolean(entry));
+        let user = self.text_like(&fields, "user", "\"1000\"");
         if socket.is_none() && self.problems.len() == told {
             let what = format!("backend {:?} has no socket", row.key);
             self.problems
@@ -121,6 +124,7 @@ impl Walk<'_> {
             list_timeout,
             stats_timeout,
             adopt: adopt.is_some_and(|adopt| adopt.value),
+            user,
         })
     }
 

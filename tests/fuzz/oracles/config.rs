@@ -55,6 +55,8 @@ const BACKENDS: &[&str] = &[
     "crio = \"/run/c.sock\"\n",
     "crio = { socket = \"/run/c.sock\", list_timeout = \"5s\" }\n",
     "crio = { socket = \"/run/c.sock\", stats_timeout = \"9s\" }\n",
+    "crio = { socket = \"/run/c.sock\", user = \"1000\" }\n",
+    "crio = { socket = \"/run/c.sock\", user = \"root\" }\n",
     "old = \"/run/a.sock\"\n",
     "twin = \"unix:/run/c.sock\"\n",
     "own = \"/run/criswitch/criswitch.sock\"\n",
@@ -226,7 +228,9 @@ fn written(config: &Config) -> String {
         let stats = duration(backend.stats_timeout);
         let adopt = backend.adopt;
         let timeouts = format!("list_timeout = {lists}, stats_timeout = {stats}");
-        let row = format!("{{ socket = {socket}, {timeouts}, adopt = {adopt} }}");
+        let user = backend.user.map(|user| format!(", user = \"{user}\""));
+        let user = user.unwrap_or_default();
+        let row = format!("{{ socket = {socket}, {timeouts}, adopt = {adopt}{user} }}");
         line(&format!("backends.{}", backend.name), row);
     }
     for (name, backend, theirs, scheduling) in rows(config) {
@@ -283,14 +287,14 @@ fn rows(config: &Config) -> Vec<(String, String, String, Scheduling)> {
     .collect()
 }
 
-fn backends(config: &Config) -> BTreeSet<(String, String, [Duration; 2], bool)> {
+fn backends(config: &Config) -> BTreeSet<(String, String, [Duration; 2], bool, Option<u32>)> {
     let backends = config.table.backends.iter();
     backends
         .map(|backend| {
             let socket = backend.socket.to_string();
             let name = backend.name.clone();
             let timeouts = [backend.list_timeout, backend.stats_timeout];
-            (name, socket, timeouts, backend.adopt)
+            (name, socket, timeouts, backend.adopt, backend.user)
         })
         .collect()
 }

@@ -3,7 +3,10 @@
 //! hyper rather than tonic's server: that one would end calls at their deadline by itself.
 
 use std::convert::Infallible;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 
 use bytes::Bytes;
 use criswitch::cri::image_service_server::{self, ImageServiceServer};
@@ -35,6 +38,16 @@ const NO_FILTER: usize = 7;
 pub fn bind(socket: &Path) -> UnixListener {
     std::fs::remove_file(socket).ok();
     UnixListener::bind(socket).unwrap_or_else(|error| panic!("{}: {error}", socket.display()))
+}
+
+/// Lets a process of this user listen there once more, since the kernel keeps who did last: perl, which every Debian
+/// has.
+pub fn listen_as(user: u32, listener: &UnixListener) {
+    let listener = listener.as_fd().try_clone_to_owned().unwrap();
+    let mut perl = Command::new("perl");
+    perl.args(["-e", "listen(STDIN, 128) or die"]);
+    perl.stdin(listener).uid(user).gid(user);
+    assert!(perl.status().unwrap().success());
 }
 
 /// Serves until it is dropped; its connections end with it.

@@ -1,0 +1,41 @@
+//! The user whose process serves a backend's socket, as the kernel reports it (`SO_PEERCRED`).
+
+use tokio::net::unix::UCred;
+
+use super::Backend;
+use crate::wording;
+
+const ROOT: u32 = 0;
+
+impl Backend {
+    /// The user whose process listened at the socket when it was last connected to, unless that is root, criswitch's own
+    /// user or the configured one.
+    pub fn unexpected_user(&self) -> Option<u32> {
+        let uid = self.locked().peer?.uid();
+        let own = rustix::process::geteuid().as_raw();
+        let expected = [Some(ROOT), Some(own), self.user()];
+        (!expected.contains(&Some(uid))).then_some(uid)
+    }
+
+    /// Logs the process that serves the socket, once for each process.
+    pub(super) fn meet(&self, peer: Option<UCred>) {
+        let last = std::mem::replace(&mut self.locked().peer, peer);
+        if let Some(peer) = peer
+            && last != Some(peer)
+        {
+            let (backend, socket) = (self.name(), &self.socket);
+            let (uid, pid) = (peer.uid(), peer.pid());
+            tracing::info!(%backend, %socket, uid, pid, "a process serves the backend's socket");
+            self.warn_of_unexpected_user();
+        }
+    }
+
+    /// Logs the user who serves the socket and whom nobody has configured, if there is one.
+    pub(super) fn warn_of_unexpected_user(&self) {
+        if let Some(uid) = self.unexpected_user() {
+            let (backend, socket) = (self.name(), &self.socket);
+            let what = wording::unexpected_user(uid);
+            tracing::warn!(%backend, %socket, uid, "{what}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Backends whose sockets are served by users whom nobody has configured, by the kernel's word.
+
+use crate::runtimes::{CONTAINERD, CRIO, Node, containerd, crio};
+use crate::support::Sim;
+use crate::told::Told;
+use crate::who_may_connect::{NOBODY, is_root};
+use crate::{main_file, run_beside, text};
+
+/// What `check --probe` prints of a backend that is written so and served by another user.
+async fn probed(row: &str) -> String {
+    let node = Node::new().with(CRIO, Sim::new("crio").of_user(NOBODY));
+    let row = row.replace("SOCKET", text(&node.path(CRIO)));
+    let table = format!("default = 'crio'\n[handlers]\ncrio = 'b'\n[backends]\nb = {row}");
+    let files = main_file(&table);
+    let outcome = run_beside(&["check", "--probe", "--config", text(&files.main())]).await;
+    assert_eq!(outcome.code, 0, "{}", outcome.stderr);
+    outcome.stdout
+}
+
+#[tokio::test]
+async fn a_probe_names_the_user_unless_it_is_the_configured_one() {
+    if !is_root() {
+        return;
+    }
+    let named = format!("user {NOBODY} serves the backend's socket");
+    for (row, is_named) in [
+        ("'SOCKET'", true),
+        ("{ socket = 'SOCKET', user = 'daemon' }", true),
+        ("{ socket = 'SOCKET', user = '65534' }", false),
+    ] {
+        let shown = probed(row).await;
+        assert_eq!(shown.contains(&named), is_named, "{row}: {shown}");
+    }
+}
+
+#[tokio::test]
+async fn discover_names_the_user() {
+    if !is_root() {
+        return;
+    }
+    let node = Node::new()
+        .with(CONTAINERD, containerd(["runc"]))
+        .with(CRIO, crio(["crun"]).of_user(NOBODY));
+    let told = node.configuration(&[]).await.told;
+    assert!(told.contains("crio: user 65534 serves"), "{told}");
+    assert!(told.contains("user = \"65534\""), "{told}");
+    assert!(!told.contains("containerd: user"), "{told}");
+}
+
+#[tokio::test]
+async fn the_daemon_logs_each_process_once_and_warns_of_an_unexpected_user() {
+    if !is_root() {
+        return;
+    }
+    let node = Node::new()
+        .with(CONTAINERD, containerd(["runc"]))
+        .with(CRIO, crio(["crun"]).of_user(NOBODY));
+    let files = main_file("");
+    let listen = files.main().with_file_name("listen");
+    let write = |user: &str| {
+        let (containerd, crio) = (node.path(CONTAINERD), node.path(CRIO));
+        let table = format!("default = 'runc'\n[handlers]\nrunc = {containerd:?}\ncrun = 'crio'");
+        let row = format!("[backends]\ncrio = {{ socket = {crio:?}, user = '{user}' }}");
+        std::fs::write(files.main(), format!("listen = {listen:?}\n{table}\n{row}")).unwrap();
+    };
+    write("daemon");
+    let mut told = Told::start(&files);
+    told.until("user 65534 serves the backend's socket");
+    for user in ["nobody", "daemon"] {
+        write(user);
+        told.signal("HUP");
+        told.until("user of backend crio");
+    }
+    let log = told.end();
+    let lines = |words: &str| log.lines().filter(|line| line.contains(words)).count();
+    assert_eq!(lines("a process serves the backend's socket"), 2, "{log}");
+    assert_eq!(lines("user 65534 serves the backend's socket"), 2, "{log}");
+}
