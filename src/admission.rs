@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use fnv::FnvHashMap;
 use tokio::net::UnixStream;
 use tokio::net::unix::UCred;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -12,22 +13,60 @@ use crate::log_limit::LogLimit;
 
 /// Connections at once; the kubelet has two, crictl two for each command.
 pub const MAX_CONNECTIONS: usize = 256;
+/// How many of them are reserved for root and the user that criswitch runs as: other users never keep the kubelet out.
+pub const RESERVED_CONNECTIONS: usize = 64;
+/// Connections at once of each other user.
+pub const USER_CONNECTIONS: usize = 64;
 const ROOT: u32 = 0;
+
+const ALL_HAVE_ENOUGH: &str = "all clients together have reached the limit on connections";
+const OTHERS_HAVE_ENOUGH: &str =
+    "users other than root and criswitch's own have reached the limit on their connections";
+const USER_HAS_ENOUGH: &str = "its user has reached the limit on connections of one user";
 
 /// The rule.
 #[derive(Debug)]
 pub(crate) struct Admission {
-    uids: Vec<u32>,
-    connections: Arc<Semaphore>,
+    /// Root and the user that criswitch runs as.
+    reserved_for: [u32; 2],
+    all: Limit,
+    /// All users that no place is reserved for.
+    others: Limit,
+    /// Each of these users.
+    users: FnvHashMap<u32, Limit>,
     turned_away: LogLimit,
     closed: LogLimit,
+}
+
+/// A limit on connections at once.
+#[derive(Debug)]
+struct Limit {
+    most: usize,
+    reached: &'static str,
+    free: Arc<Semaphore>,
+}
+
+impl Limit {
+    fn new(most: usize, reached: &'static str) -> Limit {
+        Limit {
+            most,
+            reached,
+            free: Arc::new(Semaphore::new(most)),
+        }
+    }
+
+    /// Room for one more connection; the limit itself if there is none.
+    fn take(&self) -> Result<OwnedSemaphorePermit, &Limit> {
+        let free = Arc::clone(&self.free);
+        free.try_acquire_owned().map_err(|_| self)
+    }
 }
 
 /// A client's place among the connections, for as long as this is kept.
 #[derive(Debug)]
 pub(crate) struct Place {
     peer: Peer,
-    _permit: OwnedSemaphorePermit,
+    _permits: Vec<OwnedSemaphorePermit>,
 }
 
 /// Who is at the other end of a connection, if the kernel knows.
@@ -51,9 +90,12 @@ impl Admission {
     /// Root, the user that the switch itself runs as, and these.
     pub(crate) fn new(allowed: &[u32]) -> Admission {
         let own = rustix::process::geteuid().as_raw();
+        let of_user = |uid: &u32| (*uid, Limit::new(USER_CONNECTIONS, USER_HAS_ENOUGH));
         Admission {
-            uids: [&[ROOT, own], allowed].concat(),
-            connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            reserved_for: [ROOT, own],
+            all: Limit::new(MAX_CONNECTIONS, ALL_HAVE_ENOUGH),
+            others: Limit::new(MAX_CONNECTIONS - RESERVED_CONNECTIONS, OTHERS_HAVE_ENOUGH),
+            users: allowed.iter().map(of_user).collect(),
             turned_away: LogLimit::default(),
             closed: LogLimit::default(),
         }
@@ -64,25 +106,36 @@ impl Admission {
     /// # Errors
     /// Why a client gets none; there is a log line too.
     pub(crate) fn admit(&self, client: &UnixStream) -> Result<Place, Reason> {
-        let peer = Peer::of(&client.peer_cred());
-        if !peer.uid.is_some_and(|uid| self.uids.contains(&uid)) {
-            self.turn_away(peer, "its user may not connect; see `allow_uids`");
-            return Err(Reason::User);
-        }
-        let permit = Arc::clone(&self.connections).try_acquire_owned();
-        let permit = permit.map_err(|_| {
-            self.turn_away(peer, "there are too many connections");
-            Reason::Connections
-        })?;
-        let _permit = permit;
-        Ok(Place { peer, _permit })
+        self.place(Peer::of(&client.peer_cred()))
     }
 
-    fn turn_away(&self, Peer { uid, pid }: Peer, cause: &str) {
+    fn place(&self, peer: Peer) -> Result<Place, Reason> {
+        let Some(limits) = peer.uid.and_then(|uid| self.limits(uid)) else {
+            let cause = "its user may not connect; see `allow_uids`";
+            self.turn_away(peer, None, cause);
+            return Err(Reason::User);
+        };
+        let permits: Result<_, &Limit> = limits.into_iter().map(Limit::take).collect();
+        let _permits = permits.map_err(|limit| {
+            self.turn_away(peer, Some(limit.most), limit.reached);
+            Reason::Connections
+        })?;
+        Ok(Place { peer, _permits })
+    }
+
+    /// The limits on a user's connections; `None` if the user may not connect.
+    fn limits(&self, uid: u32) -> Option<Vec<&Limit>> {
+        if self.reserved_for.contains(&uid) {
+            return Some(vec![&self.all]);
+        }
+        let user = self.users.get(&uid)?;
+        Some(vec![user, &self.others, &self.all])
+    }
+
+    fn turn_away(&self, Peer { uid, pid }: Peer, limit: Option<usize>, cause: &str) {
         let Some(omitted) = self.turned_away.line() else {
             return;
         };
-        let limit = MAX_CONNECTIONS;
         tracing::warn!(uid, pid, limit, omitted, "a client is turned away: {cause}");
     }
 
@@ -105,14 +158,30 @@ impl Admission {
 mod tests {
     use super::*;
 
+    const OTHER: u32 = 1_000_000;
+
+    fn peer(uid: u32) -> Peer {
+        Peer {
+            uid: Some(uid),
+            pid: None,
+        }
+    }
+
+    /// As many places as there are.
+    fn fill(admission: &Admission, uid: u32) -> Vec<Place> {
+        let places = std::iter::repeat_with(|| admission.place(peer(uid)));
+        places.map_while(Result::ok).collect()
+    }
+
     #[test]
     fn root_and_the_switchs_own_user_are_always_allowed() {
-        let admission = Admission::new(&[1000]);
+        let admission = Admission::new(&[OTHER]);
         let own = rustix::process::geteuid().as_raw();
-        for uid in [0, own, 1000] {
-            assert!(admission.uids.contains(&uid), "{uid}");
+        for uid in [ROOT, own, OTHER] {
+            assert!(admission.place(peer(uid)).is_ok(), "{uid}");
         }
-        assert!(!admission.uids.contains(&1001));
+        let refused = admission.place(peer(OTHER + 1));
+        assert_eq!(refused.unwrap_err(), Reason::User);
     }
 
     #[tokio::test]
@@ -125,5 +194,40 @@ mod tests {
         assert_eq!(admission.admit(&client).unwrap_err(), Reason::Connections);
         places.pop();
         assert!(admission.admit(&client).is_ok());
+    }
+
+    #[test]
+    fn a_user_has_its_own_limit_and_gets_a_place_again_when_a_client_leaves() {
+        let admission = Admission::new(&[OTHER, OTHER + 1]);
+        let mut places = fill(&admission, OTHER);
+        assert_eq!(places.len(), USER_CONNECTIONS);
+        assert!(admission.place(peer(OTHER + 1)).is_ok());
+        assert!(admission.place(peer(ROOT)).is_ok());
+        places.pop();
+        assert_eq!(fill(&admission, OTHER).len(), 1);
+    }
+
+    #[test]
+    fn other_users_together_never_take_the_reserved_places() {
+        let users: Vec<u32> = (OTHER..OTHER + 9).collect();
+        let admission = Admission::new(&users);
+        let taken = users.iter().map(|uid| fill(&admission, *uid));
+        let mut places: Vec<_> = taken.flatten().collect();
+        assert_eq!(places.len(), MAX_CONNECTIONS - RESERVED_CONNECTIONS);
+        places.extend(fill(&admission, ROOT));
+        assert_eq!(places.len(), MAX_CONNECTIONS);
+    }
+
+    /// A rejected client leaves nothing taken, whichever of the limits was reached.
+    #[test]
+    fn a_rejected_client_takes_no_part_of_any_limit() {
+        let admission = Admission::new(&[OTHER]);
+        let all = fill(&admission, ROOT);
+        for _ in 0..2 * USER_CONNECTIONS {
+            let refused = admission.place(peer(OTHER));
+            assert_eq!(refused.unwrap_err(), Reason::Connections);
+        }
+        drop(all);
+        assert_eq!(fill(&admission, OTHER).len(), USER_CONNECTIONS);
     }
 }

@@ -46,11 +46,13 @@ pub enum Reason {
     Unread,
     /// A connection that left the most replies unread when others needed room for theirs.
     Slow,
+    /// A connection without HTTP/2's preface in time.
+    Silent,
 }
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Reason; 11] = [
+    pub const ALL: [Reason; 12] = [
         Reason::User,
         Reason::Connections,
         Reason::Calls,
@@ -62,6 +64,7 @@ impl Reason {
         Reason::Unfinished,
         Reason::Unread,
         Reason::Slow,
+        Reason::Silent,
     ];
 
     /// As the metric's label has it.
@@ -78,6 +81,7 @@ impl Reason {
             Reason::Unfinished => "unfinished",
             Reason::Unread => "unread",
             Reason::Slow => "slow",
+            Reason::Silent => "silent",
         }
     }
 }

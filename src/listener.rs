@@ -3,7 +3,7 @@
 mod bound;
 mod passed;
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,7 +36,11 @@ pub(crate) use passed::{listens, same, there};
 const MAX_STREAMS: u32 = 2000;
 /// The wait after a failed accept: out of file descriptors, most likely.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long a client that was accepted has at the end for its first byte, and for reading how its calls ended.
+/// How long a client may take to send HTTP/2's preface, the first bytes of every connection.
+pub const PREFACE_LIMIT: Duration = Duration::from_secs(10);
+/// The length of the preface.
+const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
+/// How long a client that was accepted has at the end for its preface, and for reading how its calls ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Why a connection is closed: as it is counted, and as it is logged.
@@ -45,6 +49,11 @@ type Closed = (Reason, &'static str);
 const SLOW: Closed = (
     Reason::Slow,
     "it leaves more replies unread than any other, and there is no room left for theirs",
+);
+
+const SILENT: Closed = (
+    Reason::Silent,
+    "it has not sent the preface of HTTP/2 within 10 s",
 );
 
 /// A socket that is listened on.
@@ -206,7 +215,11 @@ async fn converse(
     serving: watch::Receiver<()>,
 ) -> Result<(), Closed> {
     tokio::select! {
-        spoke = first_byte(&stream) => if spoke.is_err() { return Ok(()) },
+        sent = tokio::time::timeout(PREFACE_LIMIT, preface(&stream)) => match sent {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return Ok(()),
+            Err(_) => return Err(SILENT),
+        },
         // hyper's shutdown waits for the handshake, which a client that says nothing never makes.
         () = last_chance(serving) => return Ok(()),
     }
@@ -229,13 +242,25 @@ async fn last_chance(mut serving: watch::Receiver<()>) {
     tokio::time::sleep(LAST_WORDS).await;
 }
 
-/// Waits until the client has sent something, or has gone, and leaves that to be read.
-async fn first_byte(stream: &UnixStream) -> io::Result<()> {
-    let peek = || {
-        rustix::net::recv(stream, &mut [0; 1], RecvFlags::PEEK)?;
-        Ok(())
-    };
-    stream.async_io(Interest::READABLE, peek).await
+/// Waits until the client has sent as many bytes as the preface has, and leaves them to be read.
+///
+/// # Errors
+/// The client is gone.
+async fn preface(stream: &UnixStream) -> io::Result<()> {
+    loop {
+        let ended = stream.ready(Interest::READABLE).await?.is_read_closed();
+        let peek = || match rustix::net::recv(stream, &mut [0; PREFACE], RecvFlags::PEEK)? {
+            (PREFACE, _) => Ok(()),
+            (0, _) => Err(ErrorKind::UnexpectedEof.into()),
+            _ if ended => Err(ErrorKind::UnexpectedEof.into()),
+            // The rest of it wakes this up.
+            _ => Err(ErrorKind::WouldBlock.into()),
+        };
+        match stream.try_io(Interest::READABLE, peek) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            sent => return sent,
+        }
+    }
 }
 
 /// A client's connection; it has to be polled to its end.

@@ -1,9 +1,12 @@
 //! Who may connect, by the kernel's word. Another user is played by perl, which every Debian has, started as root.
 
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+
+use criswitch::admission::USER_CONNECTIONS;
 
 use crate::config_files::ConfigFiles;
 use crate::main_file;
@@ -19,6 +22,15 @@ const PEER: &str = r#"
     syswrite($socket, $ARGV[1]);
     my $read = sysread($socket, my $bytes, 9);
     print "$$ ", $read || 0;
+"#;
+
+/// Connects as often as it is told to, says so, and keeps silent until its input ends.
+const CROWD: &str = r#"
+    use IO::Socket::UNIX;
+    alarm(30);
+    my @crowd = map { IO::Socket::UNIX->new(Peer => $ARGV[0]) } 1 .. $ARGV[1];
+    syswrite(STDOUT, "connected");
+    sysread(STDIN, my $bytes, 1);
 "#;
 
 /// What a client of HTTP/2 says first.
@@ -51,6 +63,19 @@ fn connect(uid: u32, socket: &Path, words: &str) -> Option<(String, bool)> {
     let said = String::from_utf8(output.stdout).unwrap();
     let (pid, bytes) = said.split_once(' ')?;
     Some((pid.to_owned(), bytes != "0"))
+}
+
+/// A process of `uid` with so many silent connections, until it is waited for.
+fn crowd(uid: u32, socket: &Path, connections: usize) -> Child {
+    let mut perl = Command::new("perl");
+    perl.args(["-e", CROWD]).arg(socket);
+    perl.arg(connections.to_string()).uid(uid).gid(uid);
+    perl.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut crowd = perl.spawn().unwrap();
+    let mut connected = [0; "connected".len()];
+    let said = crowd.stdout.as_mut().unwrap().read_exact(&mut connected);
+    said.unwrap();
+    crowd
 }
 
 fn mode(path: &Path) -> u32 {
@@ -102,4 +127,28 @@ fn an_allowed_user_is_served_and_another_is_turned_away_before_a_word() {
     ] {
         assert!(line.contains(word), "{line} lacks {word}");
     }
+}
+
+#[test]
+fn silent_connections_of_another_user_keep_neither_root_nor_a_third_user_out() {
+    let (files, listen) = switch("allow_uids = [1, 65534]");
+    let mut told = Told::start(&files);
+    if !is_root() {
+        return;
+    }
+    let mut crowd = crowd(DAEMON, &listen, USER_CONNECTIONS);
+    let (pid, served) = connect(DAEMON, &listen, PREFACE).unwrap();
+    assert!(!served);
+    let line = told.until("turned away");
+    for word in [
+        &format!("uid={DAEMON} pid={pid} limit={USER_CONNECTIONS}"),
+        "its user has reached the limit",
+    ] {
+        assert!(line.contains(word), "{line} lacks {word}");
+    }
+    for uid in [0, NOBODY] {
+        assert!(connect(uid, &listen, PREFACE).unwrap().1, "{uid}");
+    }
+    // That ends its input first.
+    crowd.wait().unwrap();
 }

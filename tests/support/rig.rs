@@ -102,6 +102,12 @@ impl Rig {
         running.switch.counts.refused(reason)
     }
 
+    /// How many clients are connected.
+    pub fn connections(&self) -> u64 {
+        let running = self.switch.as_ref().expect("a switch that runs");
+        running.switch.counts.connections().1
+    }
+
     /// How many bytes of replies clients have not read yet.
     pub fn unread(&self) -> usize {
         let running = self.switch.as_ref().expect("a switch that runs");

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use criswitch::admission::MAX_CONNECTIONS;
 use criswitch::counts::Reason;
 use criswitch::cri;
+use criswitch::listener::PREFACE_LIMIT;
 use criswitch::switch::{MAX_CALLS, REQUEST_LIMIT};
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
@@ -22,6 +23,7 @@ use tokio::task::JoinSet;
 use tonic::Code;
 
 use crate::calls::{part, path, send, text_of};
+use crate::http2::PREFACE;
 use crate::support::{PATIENCE, RawReply, Rig, Sim, frame, frame_raw};
 use crate::wait::until;
 
@@ -172,13 +174,47 @@ async fn connections_beyond_the_limit_are_closed_until_others_have_ended() {
 /// Whether the switch says anything to an HTTP/2 client before it closes the connection.
 async fn greeted(stream: &mut UnixStream) -> bool {
     // One that is turned away may be so before it has said this.
-    stream
-        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-        .await
-        .ok();
+    stream.write_all(PREFACE).await.ok();
     let mut begun = [0; 9];
     let read = tokio::time::timeout(PATIENCE, stream.read(&mut begun));
     read.await.unwrap().is_ok_and(|bytes| bytes > 0)
+}
+
+/// The second half of them sends all of the preface but its last byte.
+#[tokio::test]
+async fn connections_without_a_preface_are_closed_after_a_while_and_make_room() {
+    let rig = start().await;
+    let mut silent = Vec::new();
+    for number in 0..MAX_CONNECTIONS {
+        let mut stream = UnixStream::connect(&rig.socket).await.unwrap();
+        let begun = if number < 100 { 0 } else { PREFACE.len() - 1 };
+        // One that is turned away may be so before it has sent this.
+        stream.write_all(&PREFACE[..begun]).await.ok();
+        silent.push(stream);
+    }
+    until(async || rig.refused(Reason::Connections) > 0).await;
+    let turned_away = rig.refused(Reason::Connections);
+    assert_eq!(rig.refused(Reason::Silent), 0);
+    tokio::time::pause();
+    tokio::time::advance(PREFACE_LIMIT).await;
+    tokio::time::resume();
+    let closed = MAX_CONNECTIONS as u64 - turned_away;
+    until(async || rig.refused(Reason::Silent) == closed).await;
+    assert!(greeted(&mut UnixStream::connect(&rig.socket).await.unwrap()).await);
+    rig.pods().await.unwrap();
+}
+
+/// It ends before its preface is whole, and has its place no longer.
+#[tokio::test]
+async fn a_client_that_goes_within_its_preface_makes_room_at_once() {
+    let rig = start().await;
+    let before = rig.connections();
+    let mut gone = UnixStream::connect(&rig.socket).await.unwrap();
+    gone.write_all(&PREFACE[..5]).await.unwrap();
+    until(async || rig.connections() > before).await;
+    drop(gone);
+    until(async || rig.connections() == before).await;
+    assert_eq!(rig.refused(Reason::Silent), 0);
 }
 
 #[tokio::test]
