@@ -287,7 +287,10 @@ fn rows(config: &Config) -> Vec<(String, String, String, Scheduling)> {
     .collect()
 }
 
-fn backends(config: &Config) -> BTreeSet<(String, String, [Duration; 2], bool, Option<u32>)> {
+/// A backend's name, socket, timeouts, whether it adopts, and its user.
+type Backend = (String, String, [Duration; 2], bool, Option<u32>);
+
+fn backends(config: &Config) -> BTreeSet<Backend> {
     let backends = config.table.backends.iter();
     backends
         .map(|backend| {
