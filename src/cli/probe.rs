@@ -52,7 +52,7 @@ pub(super) struct Found {
     pub(super) is_switch: bool,
 }
 
-/// What a runtime shows of its own configuration; only containerd does.
+/// What a runtime shows of its own configuration: containerd all of this, CRI-O the default.
 #[derive(Default)]
 pub(super) struct Configured {
     /// The handler of pods that name none.
@@ -257,12 +257,13 @@ async fn ask(backend: &Backend, wire: &Wire, answered: &Cell<bool>) -> anyhow::R
     })
 }
 
-/// As containerd tells it in a verbose Status, 1.6 as well as 2.x.
+/// The configuration in a verbose Status: containerd has it in 1.6 as well as in 2.x, CRI-O in later versions.
 fn configured(status: &StatusResponse) -> Option<Configured> {
     let config: Value = serde_json::from_str(status.info.get("config")?).ok()?;
-    let config = config.get("containerd")?;
-    let default = config.get("defaultRuntimeName").and_then(Value::as_str);
-    let handlers = config.get("runtimes").and_then(Value::as_object);
+    let text = |pointer| config.pointer(pointer).and_then(Value::as_str);
+    let default = text("/containerd/defaultRuntimeName").or_else(|| text("/crio/DefaultRuntime"));
+    let handlers = config.pointer("/containerd/runtimes");
+    let handlers = handlers.and_then(Value::as_object);
     Some(Configured {
         default: default.filter(|name| !name.is_empty()).map(str::to_owned),
         handlers: handlers

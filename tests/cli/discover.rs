@@ -2,6 +2,7 @@
 
 use criswitch::cri::{CgroupDriver, RuntimeCondition, RuntimeFeatures, RuntimeHandlerFeatures};
 use expect_test::expect;
+use serde_json::json;
 
 use crate::runtimes::{CONTAINERD, CRIO, Node, Printed, containerd, containerd_config, crio};
 use crate::support::Sim;
@@ -163,6 +164,21 @@ async fn a_default_that_the_runtime_does_not_name_is_its_own_whatever_it_is() {
     assert_eq!(
         node.configuration(&[]).await.rows(),
         [r#"*crun -> crio "crun""#]
+    );
+}
+
+#[tokio::test]
+async fn the_default_of_crio_is_the_one_that_its_configuration_names() {
+    let crio = crio(["crun", "runc"]).set(|settings| {
+        settings.config = Some(json!({
+            "sandboxImage": "registry.k8s.io/pause:3.10",
+            "crio": { "DefaultRuntime": "runc", "Runtimes": { "crun": {}, "runc": {} } },
+        }));
+    });
+    let printed = Node::new().with(CRIO, crio).configuration(&[]).await;
+    assert_eq!(
+        printed.rows(),
+        [r#"crun -> crio "crun""#, r#"*runc -> crio "runc""#]
     );
 }
 

@@ -125,7 +125,7 @@ pub(crate) fn containerd_config(default: Option<&str>, handlers: &[&str]) -> Val
     json!({ "containerd": { "defaultRuntimeName": default, "runtimes": runtimes } })
 }
 
-/// CRI-O with these handlers; it does not say which one is its default.
+/// CRI-O with these handlers, of a version that does not say which one is its default.
 pub(crate) fn crio<'a>(handlers: impl IntoIterator<Item = &'a str>) -> Sim {
     Sim::new("cri-o").version("1.37.0").handlers(handlers)
 }
