@@ -78,6 +78,7 @@ pub struct Backend {
     heard: Notify,
     missed: Notify,
     owed: Notify,
+    listed: Notify,
     /// Calls sent since it hangs, or since it last answered one.
     unanswered: AtomicUsize,
     /// It takes part in what all backends are asked.
@@ -138,6 +139,7 @@ impl Backend {
             heard: Notify::new(),
             missed: Notify::new(),
             owed: Notify::new(),
+            listed: Notify::new(),
             unanswered: AtomicUsize::new(0),
             joined: AtomicBool::new(false),
             gone: watch::Sender::new(false),
@@ -390,6 +392,16 @@ impl Backend {
     /// Waits until it has missed its part of a merged reply.
     pub(crate) async fn missed(&self) {
         self.missed.notified().await;
+    }
+
+    /// Its pods have been listed.
+    pub(crate) fn is_listed(&self) {
+        self.listed.notify_one();
+    }
+
+    /// Waits until its pods are listed.
+    pub(crate) async fn listed(&self) {
+        self.listed.notified().await;
     }
 
     /// Waits until it has missed the runtime's configuration.

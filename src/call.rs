@@ -28,6 +28,8 @@ pub(crate) struct Call {
     pub body: Bytes,
     /// The table that it began with, and ends with.
     pub live: Arc<Live>,
+    /// The name of the table's row that it goes by, if it goes by one.
+    pub handler: Option<Arc<str>>,
     /// Where its reply counts until its client has read it.
     pub unread: Memory,
 }

@@ -228,15 +228,14 @@ impl Table {
         self.handlers.get(at.ok()?)
     }
 
-    /// The table's name for what `backend` calls `name`, `None` if they are the same or the table has none.
+    /// The table's name for what `backend` calls `name`, `None` if no row routes to it.
     ///
-    /// Where several rows lead to it, the row of the same name counts, else the first by name.
+    /// Where several rows route to it, the row of the same name counts, else the first by name.
     pub fn name_for(&self, backend: BackendId, name: &str) -> Option<&str> {
-        let mut rows = self
-            .handlers
-            .iter()
-            .filter(|row| row.backend == backend && row.backend_handler == name);
+        let rows = self.handlers.iter();
+        let mut rows = rows.filter(|row| row.backend == backend && row.backend_handler == name);
         let first = rows.clone().next()?;
-        (!rows.any(|row| row.name == name)).then_some(first.name.as_str())
+        let row = rows.find(|row| row.name == name).unwrap_or(first);
+        Some(&row.name)
     }
 }

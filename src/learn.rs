@@ -1,4 +1,4 @@
-//! What replies teach: owners, images, and the names that pods' handlers have in the table.
+//! What replies teach: owners and images.
 
 use std::slice;
 use std::sync::Arc;
@@ -28,10 +28,9 @@ pub(crate) struct Asked {
 
 impl Switch {
     /// Whether a reply has to be read on its way, or passes unread.
-    pub(crate) fn must_read(&self, row: &Row, backend: BackendId) -> bool {
+    pub(crate) fn must_read(row: &Row) -> bool {
         match row.then {
             Then::Nothing | Then::Keep(_) => false,
-            Then::Rename(_) => self.live().renames(backend),
             Then::Learn(_) => !row.streams(),
             _ => true,
         }
@@ -124,6 +123,7 @@ impl Switch {
         }
         if list == List::Pods {
             self.owners().settle_creating(backend.id, asked.at);
+            backend.is_listed();
         }
         self.let_go();
     }
@@ -283,22 +283,6 @@ impl Switch {
         backend.drops(dropped);
         own.map_err(|fault| backend.malformed(&fault))
     }
-
-    /// `message` with the table's names for the handlers at `path`, if the table renames any of the backend's.
-    pub(crate) fn renamed(
-        &self,
-        backend: &Backend,
-        message: &Bytes,
-        path: &[u32],
-    ) -> Result<Option<Bytes>, Status> {
-        let live = self.live();
-        if !live.renames(backend.id) {
-            return Ok(None);
-        }
-        let new = |name: &str| live.table.name_for(backend.id, name);
-        let message = wire::replace_strings(message, path, &new);
-        message.map(Some).map_err(|fault| backend.malformed(&fault))
-    }
 }
 
 /// Keeps a reply to a call for all stats, to be served while the backend is late with the next.
@@ -347,7 +331,7 @@ pub(crate) fn pod_names(call: &Call, config: Path) -> PodNames {
     let request = call.message();
     let config = wire::submessage(&request, config);
     let names = config.and_then(|config| PodNames::of_config(&config));
-    names.unwrap_or_default()
+    names.unwrap_or_default().by_row(call.handler.as_deref())
 }
 
 /// The id of what a backend created.

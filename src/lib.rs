@@ -36,6 +36,7 @@
 //! | [`switch`], `call`, [`rpc`], [`route`] | the path of a call, the call itself, the table, where it goes |
 //! | [`live`], [`reload`], [`changes`], [`adopt`] | the handler table of now and its backends; another one in its place |
 //! | [`owners`], `learn`, `question`, `listing` | which backend owns what: learned on the way, or asked for |
+//! | `handlers` | the names that clients see for pods' handlers |
 //! | [`dialer`], [`backend`], [`link`], `session` | a backend: dialled, called; its connection's states and life |
 //! | `file_work` | work on files beside the thread that serves calls |
 //! | [`known`], [`lists`] | what a backend said last |
@@ -49,7 +50,7 @@
 //!
 //! # What always holds
 //!
-//! 1. One backend's reply passes as it came; the only edit is a handler's name, back to the table's.
+//! 1. One backend's reply passes as it came; the only edit is the name of a pod's handler.
 //! 2. A list of pods, containers or images is whole, last-known whole, or an error.
 //! 3. A call that creates is sent once, to one backend; a call for an id goes to its owner or to nobody.
 //! 4. What is not found was denied by every backend.
@@ -85,6 +86,7 @@ mod events;
 mod fanout;
 mod file_work;
 pub mod filter;
+mod handlers;
 mod images;
 pub mod known;
 mod learn;

@@ -7,6 +7,7 @@ mod creations;
 mod entries;
 mod names;
 mod pod_names;
+mod started;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +29,7 @@ use fnv::FnvHasher;
 pub use creations::Creation;
 pub use names::{PodNames, hash_of_annotations};
 pub use pod_names::Named;
+pub use started::{StartedWith, Unasked};
 
 /// How many removals are remembered; only those matter that happen while a list is under way.
 const REMOVALS: usize = 4096;

@@ -12,7 +12,7 @@ use crate::address::{Address, Identities};
 use crate::adopt::Disputed;
 use crate::backend::Backend;
 use crate::changes::Changes;
-use crate::config::{Config, Key, Problems};
+use crate::config::{Config, Key, Problems, Table};
 use crate::live::Live;
 use crate::owners::BackendId;
 use crate::switch::Switch;
@@ -170,6 +170,7 @@ impl Switch {
         );
         drop(reloads);
         warn_of_disputes(&before, &after);
+        self.keep_rows(&before.table, &after.table);
         let changes = Changes::between(&before, &after, |id| self.owned_by(id));
         for gone in before
             .backends
@@ -180,6 +181,14 @@ impl Switch {
         }
         self.live.send_replace(after.into());
         Ok(changes)
+    }
+
+    /// A pod keeps the name of the row that it runs by, also if the table no longer has that row.
+    fn keep_rows(&self, before: &Table, after: &Table) {
+        self.owners().keep_rows(|backend, handler| {
+            let row = before.name_for(backend, handler)?;
+            (after.name_for(backend, handler) != Some(row)).then_some(row)
+        });
     }
 
     /// Takes up what adopting backends tell of themselves now.

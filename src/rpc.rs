@@ -296,7 +296,7 @@ pub enum Then {
     Learn(List),
     /// The stats are kept to be served while the backend is silent.
     Keep(List),
-    /// The pod's handler gets the table's name back at the path.
+    /// The pod's handler at the path gets the name that clients know.
     Rename(Path),
     /// The backend has the image of the request, and of the id at the path.
     HaveImage(Path),
@@ -337,6 +337,8 @@ pub const EVENT_POD: Path = &[4, 1];
 pub const EVENT_POD_UID: Path = &[4, 2, 2];
 /// Where an event has the ids of its pod's containers (`ContainerEventResponse.containers_statuses.id`).
 pub const EVENT_CONTAINERS: Path = &[5, 1];
+/// Where the reply to `PodSandboxStatus` has the pod's handler.
+pub const STATUS_HANDLER: Path = &[1, 9];
 /// Where an event has its pod's handler (`ContainerEventResponse.pod_sandbox_status.runtime_handler`).
 pub const EVENT_HANDLER: Path = &[4, 9];
 /// The label that carries a pod's uid.

@@ -144,6 +144,7 @@ async fn life(
                         never = know_images(switch, backend, wire) => match never {},
                         never = ask_on(switch, backend, wire) => match never {},
                         never = repay(switch, backend, wire) => match never {},
+                        never = switch.know_handlers(backend, wire) => match never {},
                         never = look_for_the_end(switch, backend, wire) => match never {},
                     }
                 }
@@ -257,19 +258,15 @@ async fn answered(
     row
 }
 
-/// Sends the runtime's configuration to a backend that is owed it, until the backend has taken it.
+/// Tells a backend that is there and has missed the runtime's configuration, until it has heard it.
 async fn repay(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallible {
     loop {
         backend.owed().await;
-        let mut failures = 0;
-        let replay = || switch.replay_runtime_config(backend, wire);
-        while let Err(failed) = until_answered(replay).await {
-            if failures == 0 {
-                let (name, cause) = (backend.name(), failed.told());
-                tracing::warn!(backend = %name, cause, "backend has not taken the runtime configuration; criswitch tries again");
-            }
-            failures += 1;
-            tokio::time::sleep(pause(&backend.name(), failures)).await;
+        while until_answered(|| switch.replay_runtime_config(backend, wire))
+            .await
+            .is_err()
+        {
+            tokio::time::sleep(FIRST_PAUSE).await;
         }
     }
 }

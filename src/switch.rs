@@ -231,6 +231,7 @@ impl Switch {
             headers: head.headers,
             body,
             live: self.live(),
+            handler: None,
             unread: unread.clone(),
         })
     }
@@ -268,6 +269,7 @@ impl Switch {
         let live = Arc::clone(&call.live);
         let backend = live.backend(handler.backend)?;
         let mut call = call.clone();
+        call.handler = Some(handler.name.as_str().into());
         if let Goes::Handler(path) | Goes::Image(path, _) = call.row.goes
             && wire::string(&call.message(), path).is_ok_and(|name| name != handler.backend_handler)
         {
@@ -329,7 +331,7 @@ impl Switch {
         backend: &Arc<Backend>,
         of: Option<(Kind, &str)>,
     ) -> Result<Reply, Failed> {
-        if !self.must_read(call.row, backend.id) {
+        if !Switch::must_read(call.row) {
             return self.pass_as_it_is(call, backend).await;
         }
         let (asked, answer) = (self.asked(), self.ask(call, backend, None).await?);

@@ -329,52 +329,6 @@ fn append_at(out: &mut BytesMut, path: &[u32], value: &[u8]) {
     }
 }
 
-/// `message` with each string at `path` replaced where `new` gives another one; all other bytes as they are.
-///
-/// A submessage that lacks the string counts as one with the empty string, as in proto3.
-///
-/// # Errors
-/// As [`string`].
-pub fn replace_strings<'n>(
-    message: &[u8],
-    path: &[u32],
-    new: &dyn Fn(&str) -> Option<&'n str>,
-) -> Result<Bytes, Malformed> {
-    let mut out = BytesMut::with_capacity(message.len());
-    replace_into(&mut out, message, path, new)?;
-    Ok(out.freeze())
-}
-
-fn replace_into<'n>(
-    out: &mut BytesMut,
-    message: &[u8],
-    path: &[u32],
-    new: &dyn Fn(&str) -> Option<&'n str>,
-) -> Result<(), Malformed> {
-    match path {
-        [] => out.put_slice(message),
-        [number] => {
-            out.put_slice(message);
-            if let Some(value) = new(string(message, path)?) {
-                put_bytes(out, *number, value.as_bytes());
-            }
-        }
-        [number, rest @ ..] => {
-            for field in fields(message) {
-                let field = field?;
-                if field.number == *number {
-                    let mut inner = BytesMut::with_capacity(field.raw.len());
-                    replace_into(&mut inner, field.bytes()?, rest, new)?;
-                    put_bytes(out, *number, &inner);
-                } else {
-                    out.put_slice(field.raw);
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
 /// `message` without those submessages of the repeated field `number` that `keep` rejects; `None` if it keeps all.
 ///
 /// # Errors

@@ -9,7 +9,7 @@ use super::problem::{near, nearest};
 use super::value::{Wrong, wrong};
 
 /// The switch's modules, whose level can be set alone.
-pub const MODULES: [&str; 46] = [
+pub const MODULES: [&str; 47] = [
     "address",
     "admission",
     "adopt",
@@ -27,6 +27,7 @@ pub const MODULES: [&str; 46] = [
     "fanout",
     "file_work",
     "filter",
+    "handlers",
     "images",
     "known",
     "learn",

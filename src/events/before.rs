@@ -59,13 +59,19 @@ impl Before {
     }
 }
 
-/// The backend's pods, and what was last listed of them as a `PodSandboxStatus` that is not ready.
+/// The backend's pods, and what was last listed of them as a `PodSandboxStatus` that is not ready. Their handlers are
+/// called as clients call them: of a pod that is gone nobody remembers that.
 pub(super) fn known_pods(switch: &Switch, backend: &Backend) -> HashMap<String, Bytes> {
     let lists = backend.known().lists;
     let listed = lists
         .get(List::Pods)
         .map(|list| list.message.clone())
         .unwrap_or_default();
+    let renamed = switch
+        .listed_as(List::Pods, backend, &listed)
+        .ok()
+        .flatten();
+    let listed = renamed.unwrap_or(listed);
     let mut listed: HashMap<&str, &[u8]> = wire::fields(&listed)
         .filter_map(|field| field.ok()?.bytes().ok())
         .filter_map(|pod| Some((wire::string(pod, &[1]).ok()?, pod)))

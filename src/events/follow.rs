@@ -221,12 +221,7 @@ fn log_untold(backend: &Backend, code: Code) {
 /// Tells the deletion of those of `before` that are not among `now`.
 async fn tell_gone(switch: &Switch, backend: &Backend, before: &Before, now: &BTreeSet<String>) {
     for (id, status) in before.gone(switch, backend, now) {
-        let event = event(&id, DELETED, &status, &[]);
-        let renamed = switch
-            .renamed(backend, &event, EVENT_HANDLER)
-            .ok()
-            .flatten();
-        tell_made(switch, backend, renamed.unwrap_or(event)).await;
+        tell_made(switch, backend, event(&id, DELETED, &status, &[])).await;
     }
 }
 

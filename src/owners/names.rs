@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::{Mark, short};
+use super::{Mark, StartedWith, short};
 use crate::rpc::{SEEN_ANNOTATION, UID_LABEL};
 use crate::wire::{self, Malformed};
 
@@ -23,6 +23,8 @@ pub struct PodNames {
     pub annotations: Option<u64>,
     /// The handler that its backend lists; empty if it lists none.
     pub handler: String,
+    /// What else is known of its handler.
+    pub started_with: StartedWith,
     /// Its sandbox is ready, as far as is known.
     pub ready: bool,
     /// When it was created through criswitch; `None` for a pod that is only listed.
@@ -47,9 +49,14 @@ impl PodNames {
         })
     }
 
-    /// The pod is listed again.
+    /// The pod is listed again. What its backend listed first as the handler of a pod that criswitch did not create stays:
+    /// requests are routed by it.
     pub(super) fn listed_again(&mut self, pod: &[u8]) {
         self.ready = is_ready(pod);
+        let handler = wire::string(pod, &[7]).unwrap_or_default();
+        if self.created.is_some() && handler != self.handler {
+            self.handler = short(handler);
+        }
     }
 
     fn read(

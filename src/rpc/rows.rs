@@ -1,7 +1,8 @@
 //! The table itself: one row an RPC, plain data, the only place that names them.
 
 use super::{
-    Filter, Goes, ImageRule, Kind, Lacking, List, Log, Merge, Row, Service, Silent, Then, Unknown,
+    Filter, Goes, ImageRule, Kind, Lacking, List, Log, Merge, Row, STATUS_HANDLER, Service, Silent,
+    Then, Unknown,
 };
 use crate::wire::Path;
 
@@ -93,7 +94,7 @@ pub const POD_STATUS: Row = runtime(
     "PodSandboxStatus",
     Read,
     Owner(Pod, ID, NotFound),
-    Rename(&[1, 9]),
+    Rename(STATUS_HANDLER),
 );
 /// `ContainerStatus`.
 pub const CONTAINER_STATUS: Row = runtime(

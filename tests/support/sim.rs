@@ -27,7 +27,7 @@ use tonic::Status;
 use super::PATIENCE;
 use cut::Rest;
 pub use journal::{Call, Journal};
-pub use settings::{ImageIds, Settings};
+pub use settings::{ImageIds, Settings, ShowsHandlers};
 use store::Store;
 
 /// A handle to one simulated runtime; clones share it.

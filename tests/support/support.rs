@@ -21,7 +21,7 @@ pub use client::{Client, IMAGE, Images, RawClient, RawReply, Runtime, frame, fra
 pub use configs::{container_config, container_in, image_spec, pod_config};
 pub use passed::{passing, passing_both};
 pub use rig::Rig;
-pub use sim::{Call, ImageIds, Journal, Settings, Sim};
+pub use sim::{Call, ImageIds, Journal, Settings, ShowsHandlers, Sim};
 
 /// The longest that a test waits for something that should happen at once.
 pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);

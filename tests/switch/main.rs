@@ -24,6 +24,7 @@ mod faults;
 mod filters;
 mod full_backlog;
 mod given_up;
+mod handlers;
 mod hostile_backends;
 mod hostile_clients;
 mod http2;

@@ -51,17 +51,16 @@ async fn a_handler_that_moves_within_its_backend_is_told_with_its_names_there() 
 }
 
 #[tokio::test]
-async fn names_in_replies_follow_the_table_of_now() {
+async fn a_pod_keeps_the_name_that_it_was_started_under_and_new_pods_get_the_new_one() {
     let rig = old_alone().await;
-    rig.run_pod("runc", "web").await;
-    reload(
-        &rig,
-        "std",
-        "std = { backend = \"old\", handler = \"runc\" }",
-        &["old"],
-    );
+    rig.run_pod("runc", "a").await;
+    let std = "std = { backend = \"old\", handler = \"runc\" }";
+    reload(&rig, "std", std, &["old"]);
+    rig.run_pod("std", "b").await;
     let pods = rig.pods().await.unwrap();
-    assert_eq!(pods[0].runtime_handler, "std");
+    let mut handlers: Vec<_> = pods.into_iter().map(|pod| pod.runtime_handler).collect();
+    handlers.sort();
+    assert_eq!(handlers, ["runc", "std"]);
 }
 
 #[tokio::test]

@@ -231,37 +231,50 @@ fn without(message: &[u8], path: &[u32]) -> Vec<u8> {
     kept
 }
 
-#[tokio::test]
-async fn of_two_rows_for_one_name_the_one_called_like_it_comes_back() {
-    let rig = table(
-        &["kata"],
-        "kata = { socket = \"KATA\", handler = \"kata\" }\n\
-         gold = { socket = \"KATA\", handler = \"kata\" }\n",
-    )
+/// Two pods, one by each of two rows for kata's one handler.
+async fn of_two_rows(rows: [&str; 2]) -> (Rig, [String; 2]) {
+    let sims = [Sim::new("runc"), Sim::new("kata")];
+    let rig = Rig::with_config(sims, |directory| {
+        let row = |row| format!("{row} = {{ socket = \"{directory}/kata.sock\", handler = \"kata\" }}\n");
+        let rows = rows.map(row).concat();
+        format!("default = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n{rows}")
+    })
     .await;
-    let kata = rig.run_pod("kata", "one").await;
-    let gold = rig.run_pod("gold", "two").await;
+    let pods = [
+        rig.run_pod(rows[0], "one").await,
+        rig.run_pod(rows[1], "two").await,
+    ];
     for pod in rig.sim("kata").pods() {
         assert_eq!(pod.runtime_handler, "kata");
     }
-    assert_eq!(listed_handlers(&rig).await, ["kata", "kata"]);
-    assert_eq!(handler_in_status(&rig, &kata).await, "kata");
-    assert_eq!(handler_in_status(&rig, &gold).await, "kata");
+    (rig, pods)
+}
+
+async fn handlers_in_statuses(rig: &Rig, pods: &[String; 2]) -> [String; 2] {
+    [
+        handler_in_status(rig, &pods[0]).await,
+        handler_in_status(rig, &pods[1]).await,
+    ]
 }
 
 #[tokio::test]
-async fn of_two_rows_for_another_name_one_comes_back_and_always_the_same() {
-    let rig = table(
-        &["kata"],
-        "silver = { socket = \"KATA\", handler = \"kata\" }\n\
-         gold = { socket = \"KATA\", handler = \"kata\" }\n",
-    )
-    .await;
-    let silver = rig.run_pod("silver", "one").await;
-    let gold = rig.run_pod("gold", "two").await;
-    assert_eq!(listed_handlers(&rig).await, ["gold", "gold"]);
-    assert_eq!(handler_in_status(&rig, &silver).await, "gold");
-    assert_eq!(handler_in_status(&rig, &gold).await, "gold");
+async fn of_two_rows_for_one_name_a_pod_is_called_by_the_row_that_it_was_created_by() {
+    for rows in [["kata", "gold"], ["silver", "gold"]] {
+        let (rig, pods) = of_two_rows(rows).await;
+        assert_eq!(listed_handlers(&rig).await, rows);
+        assert_eq!(handlers_in_statuses(&rig, &pods).await, rows);
+    }
+}
+
+/// Of pods that are only listed, nobody knows more than the backend's name.
+#[tokio::test]
+async fn of_two_rows_one_comes_back_after_a_restart_and_always_the_same() {
+    for (rows, one) in [(["kata", "gold"], "kata"), (["silver", "gold"], "gold")] {
+        let (mut rig, pods) = of_two_rows(rows).await;
+        rig.restart_switch().await;
+        assert_eq!(listed_handlers(&rig).await, [one; 2]);
+        assert_eq!(handlers_in_statuses(&rig, &pods).await, [one; 2]);
+    }
 }
 
 #[tokio::test]
@@ -277,7 +290,7 @@ async fn an_empty_name_is_the_backend_s_own_default() {
     assert_eq!(arrived.config, Some(pod_config("web")));
     // The runtime's word for its default, which no row leads to.
     assert_eq!(rig.sim("kata").pods()[0].runtime_handler, "kata");
-    assert_eq!(handler_in_status(&rig, &pod).await, "kata");
+    assert_eq!(handler_in_status(&rig, &pod).await, "own");
 }
 
 #[tokio::test]

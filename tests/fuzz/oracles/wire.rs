@@ -3,8 +3,9 @@
 use std::fmt::Debug;
 
 use arbitrary::Unstructured;
+use bytes::Bytes;
 use criswitch::cri;
-use criswitch::wire;
+use criswitch::wire::{self, Edit};
 use prost::Message;
 use prost::encoding::{DecodeContext, WireType, decode_key, skip_field};
 
@@ -203,7 +204,7 @@ fn replaces<M: Message + Default + PartialEq + Debug>(
     new: &dyn Fn(&str) -> Option<&'static str>,
     change: impl FnOnce(&mut M),
 ) {
-    let replaced = wire::replace_strings(message, path, new);
+    let replaced = replaced(message, path, new);
     if let Ok(replaced) = &replaced {
         assert!(others(message, path[0]).eq(others(replaced, path[0])));
     }
@@ -217,6 +218,21 @@ fn replaces<M: Message + Default + PartialEq + Debug>(
     if path == [1, 7] || times < 2 {
         assert_eq!(replaced.as_ref(), Ok(&wanted));
     }
+}
+
+/// As the switch does it: by the item, which is appended to.
+fn replaced(
+    message: &[u8],
+    path: &[u32],
+    new: &dyn Fn(&str) -> Option<&'static str>,
+) -> Result<Bytes, wire::Malformed> {
+    let edited = wire::edited(message, &path[..1], &mut |item| {
+        let name = new(wire::string(item, &path[1..])?);
+        Ok(name.map_or(Edit::Same, |name| {
+            Edit::Other(wire::with_string(item, &path[1..], name))
+        }))
+    });
+    Ok(edited?.unwrap_or_else(|| Bytes::copy_from_slice(message)))
 }
 
 fn others(message: &[u8], number: u32) -> impl Iterator<Item = &[u8]> {

@@ -1,15 +1,22 @@
 //! Pods of a simulated runtime.
 
 use criswitch::cri::{self, ContainerEventType, PodSandboxState};
+use serde_json::json;
 use tonic::Status;
 
 use super::ids::{Miss, find};
+use super::settings::ShowsHandlers;
 use super::store::{Answer, Checkpoint, Store, admits, info, now, selects};
+
+/// Where CRI-O has a pod's handler.
+const CRIO_HANDLER: &str = "io.kubernetes.cri-o.RuntimeHandler";
 
 pub struct Pod {
     pub id: String,
     pub config: cri::PodSandboxConfig,
     pub handler: String,
+    /// What a verbose status tells besides.
+    pub info: serde_json::Value,
     pub state: PodSandboxState,
     pub created_at: i64,
 }
@@ -66,12 +73,21 @@ impl Store {
         if let Some(holder) = self.pods.iter().find(|p| p.reserved_name() == name) {
             return Err(name_is_reserved("sandbox", &name, &holder.id));
         }
-        let handler = self.known_handler(handler)?;
+        let known = self.known_handler(handler)?;
+        let (handler, info) = match self.settings.shows_handlers {
+            ShowsHandlers::Everywhere => (known.clone(), json!({ "runtimeHandler": known })),
+            ShowsHandlers::InSpec => {
+                let spec = json!({ "annotations": { CRIO_HANDLER: handler } });
+                (String::new(), json!({ "runtimeSpec": spec }))
+            }
+            ShowsHandlers::Nowhere => (String::new(), json!({})),
+        };
         let id = self.ids.next();
         self.pods.push(Pod {
             id: id.clone(),
             config,
             handler,
+            info,
             state: PodSandboxState::SandboxReady,
             created_at: now(),
         });
@@ -131,9 +147,7 @@ impl Store {
         let pod = self.pod(&request.pod_sandbox_id)?;
         Ok(cri::PodSandboxStatusResponse {
             status: Some(pod.status()),
-            info: info(request.verbose, || {
-                ("info", serde_json::json!({ "runtimeHandler": pod.handler }))
-            }),
+            info: info(request.verbose, || ("info", pod.info.clone())),
             containers_statuses: self.statuses_in(&pod.id),
             timestamp: pod.created_at,
         })

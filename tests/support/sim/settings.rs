@@ -2,6 +2,15 @@
 
 use criswitch::cri;
 
+/// Where a runtime shows the handlers of its pods.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum ShowsHandlers {
+    Everywhere,
+    /// In the spec of a verbose status alone, as CRI-O does.
+    InSpec,
+    Nowhere,
+}
+
 /// Changed with `Sim::set`, at any time.
 pub struct Settings {
     pub runtime_name: String,
@@ -10,6 +19,7 @@ pub struct Settings {
     pub handlers: Vec<cri::RuntimeHandler>,
     /// Runtimes before the CRI of 1.29 name no handlers in Status.
     pub advertises_handlers: bool,
+    pub shows_handlers: ShowsHandlers,
     pub features: cri::RuntimeFeatures,
     /// What a verbose Status shows of its configuration, if not its name.
     pub config: Option<serde_json::Value>,
@@ -39,6 +49,7 @@ impl Settings {
             version: "1.0.0".to_owned(),
             handlers: vec![handler(name)],
             advertises_handlers: true,
+            shows_handlers: ShowsHandlers::Everywhere,
             features: cri::RuntimeFeatures {
                 supplemental_groups_policy: true,
                 ..Default::default()

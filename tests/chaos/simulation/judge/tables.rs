@@ -131,13 +131,19 @@ impl Case<'_> {
         self.sure(thing.backend) || thing.maker != 0
     }
 
-    /// Whether `name` is what a table calls the pod's handler, or the backend's own name where it has none.
+    /// Whether `name` is what clients may be shown as the pod's handler: the row that it was created by, the name that a
+    /// table has had for its handler since the pod is there, or the backend's own name where that table has none.
     pub(super) fn is_name(&self, pod: &Thing, name: &str) -> bool {
-        let tables = &self.truth.tables;
-        let mut tables = tables.between(self.asked.begun, Moment::MAX);
+        // A call that creates goes by the table that it began with, and may take long.
+        let created = pod.maker != 0;
+        let since = if created { 0 } else { pod.born };
+        let mut tables = self.truth.tables.between(since, Moment::MAX);
         tables.any(|table| {
+            let leads =
+                |row: &&Handler| row.backend == pod.backend && row.backend_handler == pod.handler;
+            let mut rows = table.handlers.iter().filter(leads);
             let named = table.name_for(pod.backend, &pod.handler);
-            named.unwrap_or(&pod.handler) == name
+            named.unwrap_or(&pod.handler) == name || created && rows.any(|row| row.name == name)
         })
     }
 }
