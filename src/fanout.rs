@@ -60,6 +60,38 @@ pub(crate) fn is_whole(backend: &Backend, message: &[u8]) -> Result<(), Status> 
     }
 }
 
+/// What came of `UpdateRuntimeConfig`: the error names each backend that has not taken it.
+fn taken(parts: Vec<Part>) -> Result<Reply, Failed> {
+    let (mut taken, mut refused, mut missed) = (None, Vec::new(), Vec::new());
+    for Part { backend, result } in parts {
+        match result {
+            Ok(answer) if answer.code() == Code::Ok => {
+                taken = taken.or(Some(reply::of_answer(answer)));
+            }
+            Ok(answer) if answer.code() == Code::Unimplemented => {
+                taken = taken.or_else(|| Some(reply::of_message(Vec::new())));
+            }
+            Ok(answer) => {
+                backend.owe();
+                refused.push(named(&backend, answer));
+            }
+            Err(status) => {
+                backend.owe();
+                let backend = backend.name();
+                tracing::warn!(%backend, "runtime configuration is kept until it is back");
+                missed.push(status.into());
+            }
+        }
+    }
+    match taken {
+        Some(taken) if refused.is_empty() => Ok(taken),
+        _ => {
+            refused.append(&mut missed);
+            Err(Failed::all(refused).unwrap_or_else(|| status::no_backend().into()))
+        }
+    }
+}
+
 /// The message of a backend's part.
 type Message = (Arc<Backend>, Bytes);
 
@@ -208,7 +240,7 @@ impl Switch {
         Ok(reply::of_message(merged))
     }
 
-    /// OK when every backend that can be reached has taken it; the others get it when they come back.
+    /// OK when every backend that can be reached has taken it. A backend that has not taken it is owed it.
     async fn update_runtime_config(
         &self,
         call: &Call,
@@ -223,29 +255,10 @@ impl Switch {
         let asked = |new: &Backend| backends.iter().any(|backend| backend.id == new.id);
         let new = live.backends.iter().filter(|backend| !asked(backend));
         new.for_each(|backend| backend.owe());
-        let mut taken = None;
-        let mut unreachable = None;
         let mut unheard = Unheard(backends);
         let parts = self.gather(call, backends).await;
         unheard.0 = &[];
-        for Part { backend, result } in parts {
-            match result {
-                Ok(answer) if answer.code() == Code::Ok => {
-                    taken = taken.or(Some(reply::of_answer(answer)));
-                }
-                Ok(answer) if answer.code() == Code::Unimplemented => {
-                    taken = taken.or_else(|| Some(reply::of_message(Vec::new())));
-                }
-                Ok(answer) => return Err(named(&backend, answer)),
-                Err(status) => {
-                    backend.owe();
-                    let backend = backend.name();
-                    tracing::warn!(%backend, "runtime configuration is kept until it is back");
-                    unreachable = unreachable.or(Some(status));
-                }
-            }
-        }
-        taken.ok_or_else(|| unreachable.unwrap_or_else(status::no_backend).into())
+        taken(parts)
     }
 
     /// The default backend's reply, or if it has no opinion on the cgroup driver, that of the first one which has and

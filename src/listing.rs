@@ -31,7 +31,15 @@ impl Switch {
         }
         let aside = async {
             self.compare_cgroup_driver(backend, wire).await?;
-            self.replay_runtime_config(backend, wire).await
+            match self.replay_runtime_config(backend, wire).await {
+                Err(Failed::Status(status)) => Err(status),
+                // A refusal keeps no pod waiting.
+                Err(Failed::Answer(_)) => {
+                    backend.owe();
+                    Ok(())
+                }
+                Ok(()) => Ok(()),
+            }
         };
         // Its pods do not wait for this: what it does not answer now, it is told when it is ready.
         let (told, _) = tokio::join!(
@@ -169,17 +177,16 @@ impl Switch {
         &self,
         backend: &Backend,
         wire: &Wire,
-    ) -> Result<(), Status> {
+    ) -> Result<(), Failed> {
         let config = self.runtime_config.lock();
         let config = config.unwrap_or_else(PoisonError::into_inner).clone();
         let Some(config) = config else { return Ok(()) };
         let row = &rpc::UPDATE_RUNTIME_CONFIG;
         let answer = backend.ask_own(Some(wire), row, config).await?;
-        if !matches!(answer.code(), Code::Ok | Code::Unimplemented) {
-            let text = &*answer.plain_text();
-            tracing::warn!(backend = %backend.name(), text, "it refuses the runtime configuration");
+        match answer.code() {
+            Code::Ok | Code::Unimplemented => Ok(()),
+            _ => Err(Failed::Answer(Box::new(answer))),
         }
-        Ok(())
     }
 
     /// Asks every backend for its pods and containers and learns them. One that a reload takes away meanwhile owns

@@ -258,15 +258,19 @@ async fn answered(
     row
 }
 
-/// Tells a backend that is there and has missed the runtime's configuration, until it has heard it.
+/// Sends the runtime's configuration to a backend that is owed it, until the backend has taken it.
 async fn repay(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallible {
     loop {
         backend.owed().await;
-        while until_answered(|| switch.replay_runtime_config(backend, wire))
-            .await
-            .is_err()
-        {
-            tokio::time::sleep(FIRST_PAUSE).await;
+        let mut failures = 0;
+        let replay = || switch.replay_runtime_config(backend, wire);
+        while let Err(failed) = until_answered(replay).await {
+            if failures == 0 {
+                let (name, cause) = (backend.name(), failed.told());
+                tracing::warn!(backend = %name, cause, "backend has not taken the runtime configuration; criswitch tries again");
+            }
+            failures += 1;
+            tokio::time::sleep(pause(&backend.name(), failures)).await;
         }
     }
 }

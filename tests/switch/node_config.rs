@@ -230,6 +230,51 @@ async fn a_backend_that_refuses_the_runtime_configuration_fails_the_call() {
 }
 
 #[tokio::test]
+async fn a_refusal_of_the_runtime_configuration_hides_no_other_backend_that_has_not_taken_it() {
+    let rig = Rig::start(["runc", "kata", "gvisor", "crun"].map(Sim::new)).await;
+    for sim in &rig.sims {
+        faults::until_state(&rig, sim.name(), "ready").await;
+    }
+    rig.sim("runc")
+        .fail("UpdateRuntimeConfig", Status::internal("no CNI"));
+    rig.sim("kata")
+        .fail("UpdateRuntimeConfig", Status::aborted("busy"));
+    rig.sim("gvisor").stop().await;
+    let failed = set_cidr(&rig, "10.1.0.0/16").await.unwrap_err();
+    assert_eq!(failed.code(), Code::Internal);
+    for word in ["no CNI", "runc", "busy", "kata", "gvisor"] {
+        assert!(failed.message().contains(word), "{failed}");
+    }
+    assert!(!failed.message().contains("crun"), "{failed}");
+    assert_eq!(rig.sim("crun").network(), Some(network("10.1.0.0/16")));
+    rig.sim("gvisor").start();
+    for name in ["runc", "kata"] {
+        rig.sim(name).heal("UpdateRuntimeConfig");
+    }
+    for sim in &rig.sims {
+        wait::until(async || sim.network() == Some(network("10.1.0.0/16"))).await;
+    }
+}
+
+#[tokio::test]
+async fn a_backend_that_refuses_the_runtime_configuration_when_it_is_back_takes_its_pods() {
+    let logged = Logged::here();
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    let kata = rig.sim("kata");
+    kata.stop().await;
+    set_cidr(&rig, "10.1.0.0/16").await.unwrap();
+    kata.fail("UpdateRuntimeConfig", Status::internal("no CNI"));
+    kata.start();
+    rig.run_pod("kata", "web").await;
+    kata.until(|journal| journal.calls_of("UpdateRuntimeConfig").count() > 2)
+        .await;
+    assert_eq!(kata.network(), None);
+    assert_eq!(logged.lines(&["kata", "has not taken"]).len(), 1);
+    kata.heal("UpdateRuntimeConfig");
+    wait::until(async || kata.network() == Some(network("10.1.0.0/16"))).await;
+}
+
+#[tokio::test]
 async fn the_runtime_configuration_is_not_taken_where_no_backend_can_be_reached() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     for sim in &rig.sims {
