@@ -5,6 +5,7 @@
 mod check;
 mod columns;
 mod discover;
+mod features;
 mod log;
 mod manifests;
 mod node;

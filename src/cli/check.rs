@@ -8,6 +8,7 @@ use criswitch::wording;
 use serde_json::{Value, json};
 
 use super::columns::columns;
+use super::features;
 use super::node::Node;
 use super::probe::{Found, Probe, advertised, cgroup_driver, with_common_pods, with_other_driver};
 use super::terminal;
@@ -36,6 +37,7 @@ pub(super) fn text(
         ];
         let wrong = wrong.map(|lines| lines(&config.table, probes)).concat();
         parts.push(terminal::wrapped(&wrong));
+        parts.push(terminal::wrapped(&features::lines(&config.table, probes)));
     }
     parts.extend(node.map(Node::text).transpose()?);
     parts.retain(|part| !part.is_empty());
@@ -106,6 +108,7 @@ pub(super) fn json(
         "hash": config.hash,
         "handlers": handlers.collect::<Vec<_>>(),
         "backends": backends.collect::<Vec<_>>(),
+        "lacking_features": probes.map(|probes| features::json(table, probes)),
         "node": node.map(Node::json),
     });
     Ok(serde_json::to_string_pretty(&value)? + "\n")

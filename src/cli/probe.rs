@@ -41,6 +41,8 @@ pub(super) struct Found {
     pub(super) conditions: Vec<RuntimeCondition>,
     /// Its handlers, without the empty name of its default; none from a runtime that doesn't list them.
     pub(super) handlers: Vec<RuntimeHandler>,
+    /// Its own default, which it lists under the empty name; none from a runtime that does not list it.
+    own_default: Option<RuntimeHandler>,
     /// What it can do with any handler.
     pub(super) features: Option<RuntimeFeatures>,
     pub(super) configured: Configured,
@@ -83,9 +85,12 @@ impl Found {
         ])
     }
 
-    /// What a handler of its can do, by the CRI's names.
+    /// What a handler of its can do, by the CRI's names; the empty name is its own default.
     pub(super) fn features_of(&self, handler: &str) -> Vec<&'static str> {
-        features_of(&self.handlers, handler)
+        match (handler, &self.own_default) {
+            ("", Some(default)) => features_of(std::slice::from_ref(default), ""),
+            _ => features_of(&self.handlers, handler),
+        }
     }
 }
 
@@ -233,6 +238,8 @@ async fn ask(backend: &Backend, wire: &Wire, answered: &Cell<bool>) -> anyhow::R
     let status = call(backend, wire, &rpc::STATUS, &verbose).await?;
     let mut status = StatusResponse::decode(status).context("Status cannot be read")?;
     let handlers = std::mem::take(&mut status.runtime_handlers).into_iter();
+    let (own_default, handlers): (Vec<_>, _) =
+        handlers.partition(|handler| handler.name.is_empty());
     let pods = call(
         backend,
         wire,
@@ -245,9 +252,8 @@ async fn ask(backend: &Backend, wire: &Wire, answered: &Cell<bool>) -> anyhow::R
         runtime: version.runtime_name,
         version: version.runtime_version,
         cgroup_driver: ask_cgroup_driver(backend, wire).await?,
-        handlers: handlers
-            .filter(|handler| !handler.name.is_empty())
-            .collect(),
+        handlers,
+        own_default: own_default.into_iter().next(),
         features: status.features,
         configured: configured(&status).unwrap_or_default(),
         pods: pods.items.into_iter().map(|pod| pod.id).collect(),

@@ -121,6 +121,7 @@ fn check_shows_it_to_programs_as_json() {
             }
           ],
           "hash": "7a194fc9af81e8f2",
+          "lacking_features": null,
           "list_timeout_ms": 2000,
           "listen": "/run/criswitch/other.sock",
           "log_format": "auto",

@@ -1,7 +1,8 @@
 //! `criswitch check --probe` with simulated runtimes.
 
-use criswitch::cri::{CgroupDriver, RuntimeCondition};
+use criswitch::cri::{CgroupDriver, RuntimeCondition, RuntimeHandlerFeatures};
 use expect_test::{Expect, expect};
+use serde_json::json;
 use tempfile::TempDir;
 
 use crate::support::Sim;
@@ -95,6 +96,75 @@ async fn a_probe_shows_what_each_backend_says_of_itself() {
         "#]],
     )
     .await;
+}
+
+const ALL: RuntimeHandlerFeatures = RuntimeHandlerFeatures {
+    recursive_read_only_mounts: true,
+    user_namespaces: true,
+};
+
+/// Nothing is said of what all backends lack: it is the same without criswitch.
+#[tokio::test]
+async fn a_probe_says_which_pods_the_kubelet_rejects_since_one_backend_lacks_a_feature() {
+    let crio = crio().features("crun", ALL);
+    let crio = crio.set(|settings| settings.features.supplemental_groups_policy = false);
+    let node = Node::new()
+        .with("a", containerd().features("runc", ALL))
+        .with("b", crio);
+    let outcome = node.probe(&[], TWO).await;
+    let (_, shown) = outcome.stdout.rsplit_once("\n\n").unwrap();
+    expect![[r#"
+        feature "supplemental_groups_policy" is off on the node because of backend "crio": the kubelet rejects every pod with `supplementalGroupsPolicy: Strict` (before 1.33 it silently applies `Merge`)
+        feature "user_namespaces" is off for handlers "crun", "gvisor", whose backend does not report it: the kubelet starts no pod of such a handler with `hostUsers: false`
+        feature "recursive_read_only_mounts" is off for handlers "crun", "gvisor", whose backend does not report it: the kubelet starts no container of such a handler that mounts a volume with `recursiveReadOnly: Enabled`
+    "#]].assert_eq(shown);
+    let json = node.json(TWO, 0).await;
+    let lacking = serde_json::to_string_pretty(&json["lacking_features"]).unwrap();
+    expect![[r#"
+        [
+          {
+            "backends": [
+              "crio"
+            ],
+            "effect": "the kubelet rejects every pod with `supplementalGroupsPolicy: Strict` (before 1.33 it silently applies `Merge`)",
+            "feature": "supplemental_groups_policy",
+            "handlers": null
+          },
+          {
+            "backends": [
+              "containerd",
+              "crio"
+            ],
+            "effect": "the kubelet starts no pod of such a handler with `hostUsers: false`",
+            "feature": "user_namespaces",
+            "handlers": [
+              "crun",
+              "gvisor"
+            ]
+          },
+          {
+            "backends": [
+              "containerd",
+              "crio"
+            ],
+            "effect": "the kubelet starts no container of such a handler that mounts a volume with `recursiveReadOnly: Enabled`",
+            "feature": "recursive_read_only_mounts",
+            "handlers": [
+              "crun",
+              "gvisor"
+            ]
+          }
+        ]"#]].assert_eq(&lacking);
+}
+
+#[tokio::test]
+async fn a_backend_that_takes_no_pods_or_does_not_answer_turns_no_feature_off() {
+    let old = crio().set(|settings| settings.features.supplemental_groups_policy = false);
+    let node = Node::new().with("a", containerd()).with("b", old);
+    let unused = format!("{ONE}\n[backends]\nunused = 'SOCKETS/b'\n");
+    assert_eq!(node.json(&unused, 0).await["lacking_features"], json!([]));
+    let silent = format!("{ONE}\nkata = 'SOCKETS/c'\n");
+    assert_eq!(node.json(&silent, 1).await["lacking_features"], json!([]));
 }
 
 #[tokio::test]
