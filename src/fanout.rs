@@ -107,6 +107,7 @@ impl Switch {
             return Err(status::no_backend().into());
         }
         let alone = call.live.is_alone();
+        self.know_descriptors(call.row, &backends).await;
         match (how, backends.as_slice()) {
             (Merge::Status, _) => self.status(&call).await,
             (Merge::UpdateRuntimeConfig, _) => self.update_runtime_config(&call, &backends).await,
@@ -126,7 +127,11 @@ impl Switch {
             (Merge::RuntimeConfig, _) => self.runtime_config(&call, &backends).await,
             (Merge::Concat(..), _) => self.merged(&call, &backends, |all| Ok(all.to_vec())).await,
             (Merge::Distinct(keys, ..), _) => {
-                let distinct = |all: &[Bytes]| Ok(vec![merge::distinct(all, keys)?]);
+                let distinct = |all: &[Bytes]| {
+                    let merged = merge::distinct(all, keys)?;
+                    self.give_descriptors(call.row, &merged);
+                    Ok(vec![merged])
+                };
                 self.merged(&call, &backends, distinct).await
             }
             (Merge::Images, _) => {

@@ -1,5 +1,6 @@
 //! What is known of a backend from what it last said: it stands in where the backend is silent.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -36,6 +37,12 @@ pub struct Known {
     pub claims: usize,
     /// How many list items, stats and events were dropped because they are about another backend's pods or containers.
     pub dropped: u64,
+    /// When it was last greeted: a process that is new may describe its metrics in another way.
+    pub(crate) greeted: Option<Instant>,
+    /// When it last had to describe its metrics.
+    described: Option<Instant>,
+    /// Metrics of which samples were omitted, which was logged.
+    pub(crate) unfit: BTreeSet<String>,
     /// What it has missed of merged replies and has not answered since.
     pub(crate) late: Vec<Absence>,
     /// What it is absent from, which was logged; until it answers again.
@@ -57,6 +64,19 @@ impl Known {
     pub(crate) fn say_status(&mut self, status: Bytes) {
         self.status = status;
         self.status_at = Some(Instant::now());
+    }
+
+    /// It has been asked for the descriptors of its metrics and has answered, whether it has any or not.
+    pub(crate) fn describe(&mut self) {
+        self.described = Some(Instant::now());
+    }
+
+    /// Whether the descriptors of its metrics are those of the process that serves it now.
+    pub(crate) fn has_described(&self) -> bool {
+        let descriptors = self.lists.get(List::MetricDescriptors);
+        let taken = descriptors.map(|descriptors| descriptors.taken);
+        let described = taken.max(self.described);
+        described.is_some() && described >= self.greeted
     }
 
     /// Whether it has ever said its status.

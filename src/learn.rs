@@ -253,6 +253,11 @@ impl Switch {
     ) -> Result<Option<Bytes>, Status> {
         match list {
             List::Pods => self.renamed(backend, message, LISTED_HANDLER),
+            List::PodMetrics => {
+                let own = self.without_others(list, backend, message)?;
+                let metrics = own.as_ref().unwrap_or(message);
+                Ok(self.under_given_labels(backend, metrics)?.or(own))
+            }
             _ => self.without_others(list, backend, message),
         }
     }

@@ -41,6 +41,7 @@
 //! | `file_work` | work on files beside the thread that serves calls |
 //! | [`known`], [`lists`] | what a backend said last |
 //! | `fanout`, `streams`, `events`, `images`, `node`, [`merge`] | several backends at once, and several replies as one |
+//! | [`labels`] | metrics under the label keys that clients were given |
 //! | `stand_in`, [`filter`] | what a merged reply has of a backend that does not answer |
 //! | [`answer`], [`reply`], [`status`] | a backend's reply that was read, replies to clients, every status of our own |
 //! | [`wire`], [`cri`] | single fields of raw protobuf and gRPC's frames; generated types, for the probe and tests |
@@ -89,6 +90,7 @@ pub mod filter;
 mod handlers;
 mod images;
 pub mod known;
+pub mod labels;
 mod learn;
 pub mod link;
 pub mod listener;

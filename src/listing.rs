@@ -3,6 +3,7 @@
 use std::sync::{Arc, PoisonError};
 
 use futures_util::future::join_all;
+use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use crate::answer::Answer;
@@ -24,6 +25,7 @@ impl Switch {
     /// # Errors
     /// The status of the first call that failed.
     pub(crate) async fn greet(&self, backend: &Arc<Backend>, wire: &Wire) -> Result<(), Status> {
+        backend.learn(|known| known.greeted = Some(Instant::now()));
         Switch::version(backend, wire).await?;
         self.list(backend, Some(wire)).await?;
         if self.has(backend) {

@@ -67,6 +67,8 @@ pub struct Switch {
     pub(crate) pod_requests: Mutex<PodRequests>,
     /// The last `UpdateRuntimeConfig`, framed, for backends that come back.
     pub runtime_config: Mutex<Option<Bytes>>,
+    /// The metric descriptors that a client was last given of several backends.
+    pub(crate) given: Mutex<Option<Bytes>>,
     /// What is counted.
     pub counts: Arc<Counts>,
     /// The log lines that wait to be written, where the process has such a queue.
@@ -94,6 +96,7 @@ impl Switch {
             events: Events::default(),
             pod_requests: Mutex::default(),
             runtime_config: Mutex::default(),
+            given: Mutex::default(),
             counts: Arc::default(),
             log: LogQueue::default(),
             question: Question::default(),

@@ -8,6 +8,9 @@ use crate::call::Call;
 use crate::known::{Absence, Known};
 use crate::rpc::{self, Row};
 
+/// The metrics of a backend that are logged because samples of theirs are omitted.
+const MOST_UNFIT: usize = 256;
+
 impl Backend {
     /// It has not given its part of a merged reply in time: it is probed too.
     pub(crate) fn is_late(&self, call: &Call) {
@@ -116,6 +119,12 @@ impl Backend {
             tracing::warn!(backend = %self.name(), rpc = row.name, cause, "a silent backend is omitted from stats");
         }
         note(&mut known.absent, row, true);
+    }
+
+    /// Whether this is the first sample of this metric that is omitted; never beyond [`MOST_UNFIT`].
+    pub(crate) fn is_first_unfit(&self, metric: &str) -> bool {
+        let unfit = &mut self.locked().unfit;
+        unfit.len() < MOST_UNFIT && unfit.insert(metric.to_owned())
     }
 
     /// Why there is no use in asking it for this now.

@@ -9,7 +9,7 @@ use super::problem::{near, nearest};
 use super::value::{Wrong, wrong};
 
 /// The switch's modules, whose level can be set alone.
-pub const MODULES: [&str; 47] = [
+pub const MODULES: [&str; 48] = [
     "address",
     "admission",
     "adopt",
@@ -30,6 +30,7 @@ pub const MODULES: [&str; 47] = [
     "handlers",
     "images",
     "known",
+    "labels",
     "learn",
     "link",
     "listener",

@@ -81,6 +81,9 @@ impl Row {
             (Then::Rename(_) | Then::Learn(List::Pods), _) | (_, Goes::All(_, Merge::Events)) => {
                 reply + "; handlers by the table's names"
             }
+            (Then::Keep(List::PodMetrics), _) => {
+                reply + "; label values by the keys of ListMetricDescriptors"
+            }
             _ => reply,
         }
     }

@@ -42,6 +42,7 @@ mod long_texts;
 mod lost_events;
 mod lost_probes;
 mod many_ids;
+mod metric_labels;
 mod node_config;
 mod owners;
 mod panics;

@@ -73,7 +73,7 @@ impl Store {
             name: descriptor.name.clone(),
             timestamp,
             metric_type: cri::MetricType::Gauge.into(),
-            label_values: vec![id.to_owned(); descriptor.label_keys.len()],
+            label_values: values(descriptor, id),
             value: number(id, 1000),
         };
         self.settings.descriptors.iter().map(metric).collect()
@@ -183,6 +183,12 @@ pub fn usage(mountpoint: &str, bytes: u64, inodes: u64) -> cri::FilesystemUsage 
 }
 
 /// A number from 1 to `limit` that follows from an id.
+/// What each label says of this pod or container.
+fn values(descriptor: &cri::MetricDescriptor, id: &str) -> Vec<String> {
+    let keys = descriptor.label_keys.iter();
+    keys.map(|key| format!("{key} of {id}")).collect()
+}
+
 fn number(id: &str, limit: u64) -> Option<cri::UInt64Value> {
     let digits = id
         .get(..8)

@@ -1,0 +1,103 @@
+//! The labels of metrics: runtimes give one metric different label keys, and a client takes a metric's keys from the
+//! descriptors that it was given. A backend's samples come under these keys, or not at all.
+
+mod fit;
+
+use std::sync::{Arc, PoisonError};
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use tonic::Status;
+
+use crate::backend::Backend;
+use crate::link::State;
+use crate::rpc::{self, List, Row, Then};
+use crate::status;
+use crate::switch::Switch;
+
+pub use fit::{Fitted, Labels, Misfit, fitted};
+
+/// The largest reply of descriptors that is remembered, in bytes. Without one the first backend's descriptors count.
+const MOST_GIVEN: usize = 1 << 20;
+
+impl Switch {
+    /// Remembers the descriptors that a client gets.
+    pub(crate) fn give_descriptors(&self, row: &Row, descriptors: &Bytes) {
+        if matches!(row.then, Then::Keep(List::MetricDescriptors)) {
+            let given = (descriptors.len() <= MOST_GIVEN).then(|| descriptors.clone());
+            *self.given.lock().unwrap_or_else(PoisonError::into_inner) = given;
+        }
+    }
+
+    /// Asks backends for their descriptors before their metrics are merged, where they are not known.
+    pub(crate) async fn know_descriptors(&self, row: &Row, backends: &[Arc<Backend>]) {
+        if matches!(row.then, Then::Keep(List::PodMetrics)) && backends.len() > 1 {
+            join_all(backends.iter().map(|backend| self.ask_descriptors(backend))).await;
+        }
+    }
+
+    /// Asks once for each connection; for as long as a client would wait, and then in the background.
+    async fn ask_descriptors(&self, backend: &Arc<Backend>) {
+        let row = &rpc::LIST_METRIC_DESCRIPTORS;
+        let known = backend.known();
+        let State::Ready(wire) = backend.link().state else {
+            return;
+        };
+        if known.has_described() || known.is_late_with(row) {
+            return;
+        }
+        let asked = self.answers(backend, &wire, row);
+        match tokio::time::timeout(backend.stats_timeout(), asked).await {
+            Ok(Ok(())) => backend.learn(|known| known.describe()),
+            Ok(Err(_)) => {}
+            Err(_) => backend.miss(row),
+        }
+    }
+
+    /// A backend's metrics under the label keys that clients were given, if these are different.
+    ///
+    /// # Errors
+    /// `Internal` if the metrics are malformed.
+    pub(crate) fn under_given_labels(
+        &self,
+        backend: &Backend,
+        metrics: &[u8],
+    ) -> Result<Option<Bytes>, Status> {
+        let live = self.live();
+        if live.is_alone() {
+            return Ok(None);
+        }
+        let given = self.given.lock();
+        let given = given.unwrap_or_else(PoisonError::into_inner).clone();
+        let others = live.joined();
+        let others = others.iter().filter_map(|other| descriptors(other));
+        let given: Vec<_> = given.into_iter().chain(others).collect();
+        let own = descriptors(backend);
+        let own = own.as_slice();
+        let own = own.first().map(|_| Labels::of(own));
+        let fitted = fitted(metrics, own.as_ref(), &Labels::of(&given));
+        let Fitted { metrics, omitted } = fitted.map_err(|fault| backend.malformed(&fault))?;
+        for (metric, misfit) in omitted {
+            log_omitted(backend, &metric, &misfit);
+        }
+        Ok(metrics)
+    }
+}
+
+/// What a backend last reported of its metrics.
+fn descriptors(backend: &Backend) -> Option<Bytes> {
+    let lists = backend.known().lists;
+    Some(lists.get(List::MetricDescriptors)?.message.clone())
+}
+
+/// Logs it once for each backend and metric.
+fn log_omitted(backend: &Backend, metric: &str, misfit: &Misfit) {
+    let metric = status::cut(metric);
+    if backend.is_first_unfit(&metric) {
+        let cause = status::cut(misfit.to_string());
+        tracing::warn!(
+            backend = %backend.name(), %metric, %cause,
+            "samples of a metric are omitted: they do not fit the labels that clients were given for it"
+        );
+    }
+}

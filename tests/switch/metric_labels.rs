@@ -1,0 +1,198 @@
+//! Samples of metrics under the label keys of the descriptors that the client was given, whatever keys each runtime has.
+
+use std::collections::BTreeSet;
+
+use criswitch::cri;
+
+use crate::calls::send;
+use crate::faults::{node, told_of, until_state};
+use crate::logged::Logged;
+use crate::reloads::{reload, table};
+use crate::support::{Rig, Sim, frame_raw};
+use crate::wait;
+
+const CPU: &str = "container_cpu_usage_seconds_total";
+const DISK: &str = "container_fs_reads_total";
+
+fn descriptor(name: &str, keys: &[&str]) -> cri::MetricDescriptor {
+    cri::MetricDescriptor {
+        name: name.to_owned(),
+        help: String::new(),
+        label_keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+    }
+}
+
+fn describes(name: &str, keys: &[&str]) -> Sim {
+    Sim::new(name).set(|settings| settings.descriptors = vec![descriptor(CPU, keys)])
+}
+
+/// The default, another runtime, and a pod of each.
+async fn two(runc: &[&str], kata: &[&str]) -> Rig {
+    let sims = [describes("runc", runc), describes("kata", kata)];
+    let rig = node("start_wait = \"0s\"\nstats_timeout = \"1s\"", sims).await;
+    rig.run("runc", "one").await;
+    rig.run("kata", "two").await;
+    rig
+}
+
+/// The label keys that a client is given.
+async fn given(rig: &Rig) -> Vec<String> {
+    let request = cri::ListMetricDescriptorsRequest {};
+    let reply = rig
+        .runtime()
+        .list_metric_descriptors(request)
+        .await
+        .unwrap();
+    reply.into_inner().descriptors.remove(0).label_keys
+}
+
+/// What each sample's labels say, of all pods and containers.
+async fn labels(rig: &Rig) -> BTreeSet<Vec<String>> {
+    let request = cri::ListPodSandboxMetricsRequest {};
+    let reply = rig
+        .runtime()
+        .list_pod_sandbox_metrics(request)
+        .await
+        .unwrap();
+    keys_of(&reply.into_inner().pod_metrics)
+}
+
+async fn streamed_labels(rig: &Rig) -> BTreeSet<Vec<String>> {
+    let request = cri::StreamPodSandboxMetricsRequest {};
+    let stream = rig.runtime().stream_pod_sandbox_metrics(request).await;
+    let mut stream = stream.unwrap().into_inner();
+    let mut labels = BTreeSet::new();
+    while let Some(message) = stream.message().await.unwrap() {
+        labels.extend(keys_of(&message.pod_sandbox_metrics));
+    }
+    labels
+}
+
+/// A simulated runtime's label values begin with their keys.
+fn keys_of(pods: &[cri::PodSandboxMetrics]) -> BTreeSet<Vec<String>> {
+    let containers = pods.iter().flat_map(|pod| &pod.container_metrics);
+    let containers = containers.flat_map(|container| &container.metrics);
+    let samples = pods.iter().flat_map(|pod| &pod.metrics).chain(containers);
+    let key = |value: &String| value.split(' ').next().unwrap().to_owned();
+    samples
+        .map(|sample| sample.label_values.iter().map(key).collect())
+        .collect()
+}
+
+fn one(keys: &[&str]) -> BTreeSet<Vec<String>> {
+    BTreeSet::from([keys.iter().map(|key| (*key).to_owned()).collect()])
+}
+
+#[tokio::test]
+async fn samples_come_under_the_keys_that_the_client_was_given() {
+    let rig = two(&["id", "name", "image"], &["image", "node", "name", "id"]).await;
+    assert_eq!(given(&rig).await, ["id", "name", "image"]);
+    let fitting = one(&["id", "name", "image"]);
+    assert_eq!(labels(&rig).await, fitting);
+    assert_eq!(streamed_labels(&rig).await, fitting);
+}
+
+#[tokio::test]
+async fn criswitch_asks_for_descriptors_itself_once_for_each_connection() {
+    let rig = two(&["id", "name"], &["name", "id"]).await;
+    for _ in 0..3 {
+        assert_eq!(labels(&rig).await, one(&["id", "name"]));
+    }
+    let kata = rig.sim("kata");
+    assert_eq!(kata.calls("ListMetricDescriptors").len(), 1);
+    kata.stop().await;
+    kata.clone()
+        .set(|settings| settings.descriptors = vec![descriptor(CPU, &["x", "name", "id"])]);
+    kata.start();
+    until_state(&rig, "kata", "ready").await;
+    assert_eq!(labels(&rig).await, one(&["id", "name"]));
+}
+
+#[tokio::test]
+async fn samples_without_a_label_of_the_client_are_omitted_which_is_logged_once() {
+    let logged = Logged::here();
+    let rig = two(&["id", "pod"], &["id", "name"]).await;
+    for _ in 0..3 {
+        assert_eq!(labels(&rig).await, one(&["id", "pod"]));
+    }
+    assert_eq!(streamed_labels(&rig).await, one(&["id", "pod"]));
+    let lines = logged.lines(&["WARN", "kata", CPU, "no label", "pod"]);
+    assert_eq!(lines.len(), 1, "{}", logged.text());
+    assert!(logged.lines(&["runc", "omitted"]).is_empty());
+}
+
+#[tokio::test]
+async fn samples_pass_as_they_came_where_all_descriptors_agree() {
+    let rig = two(&["id", "name"], &["id", "name"]).await;
+    let kata = rig.sim("kata");
+    // One that only another backend has is no disagreement.
+    kata.clone()
+        .set(|settings| settings.descriptors.push(descriptor(DISK, &["disk"])));
+    given(&rig).await;
+    let rpc = "ListPodSandboxMetrics";
+    let reply = send(&rig, rpc, frame_raw(b"")).await;
+    let parts = ["runc", "kata"].map(|name| rig.sim(name).sent(rpc)[5..].to_vec());
+    assert_eq!(reply.messages(), [parts.concat()]);
+}
+
+#[tokio::test]
+async fn a_backend_that_does_not_describe_its_metrics_holds_up_no_other_and_is_asked_on() {
+    let rig = two(&["id", "name"], &["name", "id"]).await;
+    let kata = rig.sim("kata");
+    kata.hold("ListMetricDescriptors");
+    tokio::time::pause();
+    assert_eq!(labels(&rig).await, one(&["id", "name"]));
+    tokio::time::resume();
+    assert!(told_of(&rig, "kata").await["statsLateSeconds"].is_u64());
+    kata.release("ListMetricDescriptors");
+    wait::until(async || told_of(&rig, "kata").await["statsLateSeconds"].is_null()).await;
+    let pods = async || {
+        let request = cri::ListPodSandboxMetricsRequest {};
+        let reply = rig
+            .runtime()
+            .list_pod_sandbox_metrics(request)
+            .await
+            .unwrap();
+        let pods = reply.into_inner().pod_metrics;
+        pods.iter().filter(|pod| !pod.metrics.is_empty()).count()
+    };
+    assert_eq!(pods().await, 2);
+    assert_eq!(labels(&rig).await, one(&["id", "name"]));
+}
+
+#[tokio::test]
+async fn the_keys_stay_as_given_when_the_default_changes_until_descriptors_are_asked_for_again() {
+    let sims = [
+        describes("runc", &["id", "name"]),
+        describes("kata", &["name", "id"]),
+    ];
+    let rows = "runc = \"runc\"\nkata = \"kata\"";
+    let rig = Rig::with_config(sims, |directory| {
+        table("runc", rows, &["runc", "kata"], directory)
+    })
+    .await;
+    rig.run("runc", "one").await;
+    rig.run("kata", "two").await;
+    given(&rig).await;
+    reload(&rig, "kata", rows, &["runc", "kata"]);
+    assert_eq!(labels(&rig).await, one(&["id", "name"]));
+    assert_eq!(given(&rig).await, ["name", "id"]);
+    assert_eq!(labels(&rig).await, one(&["name", "id"]));
+}
+
+#[tokio::test]
+async fn cached_metrics_fit_as_well() {
+    let rig = two(&["id", "name"], &["name", "id"]).await;
+    given(&rig).await;
+    labels(&rig).await;
+    rig.sim("kata").hold_all("ListPodSandboxMetrics");
+    tokio::time::pause();
+    let request = cri::ListPodSandboxMetricsRequest {};
+    let reply = rig
+        .runtime()
+        .list_pod_sandbox_metrics(request)
+        .await
+        .unwrap();
+    let pods = reply.into_inner().pod_metrics;
+    assert_eq!((pods.len(), keys_of(&pods)), (2, one(&["id", "name"])));
+}
