@@ -37,8 +37,10 @@ impl Pods {
 
     async fn find(&self) -> anyhow::Result<Vec<Found>> {
         let switch = self.daemon.connect().await?;
+        // The list first: criswitch learns from it whose the pods are that it did not create.
+        let listed = list_pods(&switch).await;
         let info: Info = serde_json::from_value(switch.info_with_pods().await?)?;
-        let listed = list_pods(&switch).await?;
+        let listed = listed?;
         self.must_be_known(&info, &listed)?;
         let owners = info.owners();
         let pods = listed.into_iter().map(|pod| Found {

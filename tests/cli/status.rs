@@ -8,7 +8,7 @@ use tonic::Code;
 
 use crate::reload::{Files, Node};
 use crate::serve::{Daemon, one_backend};
-use crate::support::{PATIENCE, Sim};
+use crate::support::{Client, PATIENCE, Settings, ShowsHandlers, Sim};
 use crate::{Outcome, command, run_beside, text};
 
 async fn run(node: &Node, arguments: &[&str]) -> Outcome {
@@ -231,6 +231,34 @@ async fn pods_are_shown_where_they_are() {
     assert_eq!(shown["pods"].as_array().unwrap().len(), 1);
     assert_eq!(shown["pods"][0]["name"], "web");
     assert_ne!(shown["pods"][0]["backend"], "");
+    node.end().await;
+}
+
+/// The row for the backend's own default counts no pod whose handler is unknown.
+#[tokio::test]
+async fn a_pod_whose_handler_nobody_reports_is_shown_without_one() {
+    let node = Node::start("").await;
+    node.write("", "own = { backend = \"runc\", handler = \"\" }");
+    assert_eq!(node.reload().await.code, 0);
+    let hides = |settings: &mut Settings| settings.shows_handlers = ShowsHandlers::Nowhere;
+    let direct = Client::new(&node.old.clone().set(hides).socket());
+    direct.run_pod("kata", "direct").await.unwrap();
+    node.client().run_pod("own", "web").await.unwrap();
+    shows(
+        &node,
+        &["pods"],
+        0,
+        expect![[r#"
+            HANDLER  BACKEND  STATE  ID             NAMESPACE/NAME
+            -        runc     ready  ID  default/direct
+            own      runc     ready  ID  default/web
+        "#]],
+    )
+    .await;
+    let shown = run(&node, &["status", "--json"]).await.stdout;
+    let shown: Json = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["handlers"][0]["name"], "own");
+    assert_eq!(shown["handlers"][0]["pods"], 1);
     node.end().await;
 }
 
