@@ -5,6 +5,7 @@
 mod absence;
 mod calls;
 mod changing;
+mod disks;
 mod peer;
 
 pub use calls::own_headers;
@@ -72,6 +73,9 @@ pub struct Backend {
     pub calls: Ended,
     dialer: Dialer,
     files: FileWork,
+    /// Looks at the file systems of its images, which may be others than that of its socket.
+    disk_work: FileWork,
+    disks_reported: Notify,
     link: watch::Sender<Link>,
     retry: Notify,
     suspected: Notify,
@@ -133,6 +137,8 @@ impl Backend {
             calls: Ended::default(),
             dialer,
             files: FileWork::default(),
+            disk_work: FileWork::default(),
+            disks_reported: Notify::new(),
             link: watch::Sender::new(link),
             retry: Notify::new(),
             suspected: Notify::new(),

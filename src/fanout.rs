@@ -196,7 +196,7 @@ impl Switch {
                 let message = backend.message(&answer)?;
                 if matches!(
                     call.row.then,
-                    Then::Nothing | Then::Learn(List::Images) | Then::Keep(_)
+                    Then::Nothing | Then::KeepDisks | Then::Learn(List::Images) | Then::Keep(_)
                 ) {
                     is_whole(backend, &message)?;
                 }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use tokio::net::unix::UCred;
 use tokio::time::Instant;
 
+use crate::disks::Disks;
 use crate::lists::{Lists, Snapshot};
 use crate::rpc::{List, Row, Then};
 
@@ -23,6 +24,8 @@ pub struct Known {
     pub cgroup_driver: Option<u64>,
     /// Its last whole lists and stats.
     pub lists: Lists,
+    /// The file systems of its images.
+    pub(crate) disks: Disks,
     /// The process that listened at its socket when it was last connected to.
     pub(crate) peer: Option<UCred>,
     /// When it last answered anything.

@@ -51,6 +51,7 @@ impl Switch {
     ) -> Result<Option<Bytes>, Status> {
         match call.row.then {
             Then::Nothing | Then::LostImage => {}
+            Then::KeepDisks => backend.report_disks(reply),
             Then::HaveImage(_) | Then::NewImage(_) => self.learn_image(call, backend.id, reply),
             Then::OwnPod(id, config) => {
                 self.own_pod(call, backend, reply, (id, config), asked)?;

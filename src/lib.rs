@@ -38,6 +38,7 @@
 //! | [`owners`], `learn`, `question`, `listing` | which backend owns what: learned on the way, or asked for |
 //! | `handlers` | the names that clients see for pods' handlers |
 //! | [`dialer`], [`backend`], [`link`], `session` | a backend: dialled, called; its connection's states and life |
+//! | `disks` | the file systems of backends' images |
 //! | `file_work` | work on files beside the thread that serves calls |
 //! | [`known`], [`lists`] | what a backend said last |
 //! | `fanout`, `streams`, `events`, `images`, `node`, [`merge`] | several backends at once, and several replies as one |
@@ -82,6 +83,7 @@ pub mod config;
 pub mod counts;
 pub mod cri;
 pub mod dialer;
+mod disks;
 mod ending;
 mod events;
 mod fanout;

@@ -296,6 +296,8 @@ pub enum Then {
     Learn(List),
     /// The stats are kept to be served while the backend is silent.
     Keep(List),
+    /// The file systems of the backend's images are kept for metrics.
+    KeepDisks,
     /// The pod's handler at the path gets the name that clients know.
     Rename(Path),
     /// The backend has the image of the request, and of the id at the path.

@@ -24,6 +24,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// How often an idle backend is looked at: its socket's file, and a probe if it has not answered anything meanwhile.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// The least time between two looks at the file systems of a backend's images; the kubelet asks as often.
+const DISKS_APART: Duration = Duration::from_secs(10);
 /// How long a backend that is gone still takes calls.
 const LAST_CALLS: Duration = Duration::from_secs(3);
 /// How long a backend may take for a probe (`Version`) before it counts as hung; a busy one answers that at once.
@@ -144,6 +146,7 @@ async fn life(
                         never = know_images(switch, backend, wire) => match never {},
                         never = ask_on(switch, backend, wire) => match never {},
                         never = repay(switch, backend, wire) => match never {},
+                        never = measure_disks(backend) => match never {},
                         never = switch.know_handlers(backend, wire) => match never {},
                         never = look_for_the_end(switch, backend, wire) => match never {},
                     }
@@ -272,6 +275,14 @@ async fn repay(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallib
             failures += 1;
             tokio::time::sleep(pause(&backend.name(), failures)).await;
         }
+    }
+}
+
+/// Measures the file systems of a backend's images, after clients have asked for them.
+async fn measure_disks(backend: &Backend) -> Infallible {
+    loop {
+        backend.measure_disks().await;
+        tokio::time::sleep(DISKS_APART).await;
     }
 }
 

@@ -299,6 +299,11 @@ fn what_a_reply_teaches_is_where_the_interface_has_it() {
                     ".runtime.v1.PodSandboxConfig"
                 );
             }
+            Then::KeepDisks => {
+                assert_eq!(name(reply, &[1, 2, 1]), "mountpoint");
+                assert_eq!(name(reply, &[1, 3]), "used_bytes");
+                assert_eq!(name(reply, &[1, 4]), "inodes_used");
+            }
             Then::OwnContainer(id) => assert_eq!(name(reply, id), "container_id"),
             Then::OwnRestored(pod, container, config) => {
                 assert_eq!(name(reply, pod), "pod_sandbox_id");

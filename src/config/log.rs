@@ -9,7 +9,7 @@ use super::problem::{near, nearest};
 use super::value::{Wrong, wrong};
 
 /// The switch's modules, whose level can be set alone.
-pub const MODULES: [&str; 48] = [
+pub const MODULES: [&str; 49] = [
     "address",
     "admission",
     "adopt",
@@ -22,6 +22,7 @@ pub const MODULES: [&str; 48] = [
     "counts",
     "cri",
     "dialer",
+    "disks",
     "ending",
     "events",
     "fanout",

@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::samples::Samples;
 use super::seen::{Seen, SeenBackend};
 use crate::counts::{OWN_BOUNDS, Reason, WHOLE_BOUNDS};
+use crate::disks::Disk;
 
 /// A family of metrics.
 #[derive(Debug)]
@@ -48,6 +49,7 @@ impl Kind {
 const STATES: [&str; 4] = ["connecting", "ready", "unresponsive", "down"];
 const RPC: &[&str] = &["rpc"];
 const BACKEND: &[&str] = &["backend"];
+const DISK: &[&str] = &["backend", "mountpoint"];
 
 /// Every family, in the order of the page.
 #[rustfmt::skip] // a name and what it is, each in a line
@@ -179,6 +181,24 @@ pub const FAMILIES: &[Family] = &[
     counter("criswitch_backend_dropped_items_total", BACKEND,
         "List items, stats and events of the backend that criswitch dropped because another backend owns the pod or container.",
         |seen, out| each(seen, out, |backend| backend.known.dropped as f64)),
+    gauge("criswitch_image_fs_used_bytes", DISK,
+        "Bytes that the backend's images take on a file system, as the backend last reported to the kubelet.",
+        |seen, out| each_disk(seen, out, |disk| Some(disk.used_bytes))),
+    gauge("criswitch_image_fs_used_inodes", DISK,
+        "Inodes that the backend's images take on a file system, likewise.",
+        |seen, out| each_disk(seen, out, |disk| Some(disk.used_inodes))),
+    gauge("criswitch_image_fs_size_bytes", DISK,
+        "The size of the file system that the backend's images are on.",
+        |seen, out| each_disk(seen, out, |disk| Some(disk.room?.bytes))),
+    gauge("criswitch_image_fs_available_bytes", DISK,
+        "What is left of that file system for users other than root.",
+        |seen, out| each_disk(seen, out, |disk| Some(disk.room?.available_bytes))),
+    gauge("criswitch_image_fs_inodes", DISK,
+        "The inodes of that file system; 0 if it has no limit.",
+        |seen, out| each_disk(seen, out, |disk| Some(disk.room?.inodes))),
+    gauge("criswitch_image_fs_free_inodes", DISK,
+        "The inodes that are left of that file system.",
+        |seen, out| each_disk(seen, out, |disk| Some(disk.room?.free_inodes))),
     gauge("criswitch_handler_info", &["handler", "backend"], "1: which backend a handler leads to.", |seen, out| {
         for (handler, backend) in seen.handlers() {
             out.add(&[handler, backend], 1.0);
@@ -258,6 +278,16 @@ const fn family(
 fn each(seen: &Seen, out: &mut Samples, value: impl Fn(&SeenBackend) -> f64) {
     for backend in &seen.backends {
         out.add(&[&backend.name], value(backend));
+    }
+}
+
+fn each_disk(seen: &Seen, out: &mut Samples, value: impl Fn(&Disk) -> Option<u64>) {
+    for backend in &seen.backends {
+        for disk in backend.known.disks.shown() {
+            if let Some(value) = value(disk) {
+                out.add(&[&backend.name, &disk.mountpoint], value as f64);
+            }
+        }
     }
 }
 

@@ -47,7 +47,7 @@ use Log::{Change, Poll, Read};
 use Merge::{Concat, Distinct, Events, Interleave};
 use Silent::{LastKnown, LastKnownOrOmitted, OmittedUnlessDefault};
 use Then::{
-    Forget, HaveImage, Keep, Learn, LostImage, NewImage, Nothing, OwnContainer, OwnPod,
+    Forget, HaveImage, Keep, KeepDisks, Learn, LostImage, NewImage, Nothing, OwnContainer, OwnPod,
     OwnRestored, Rename,
 };
 use Unknown::{NotFound, Ok};
@@ -188,7 +188,7 @@ pub const ROWS: &[Row] = &[
     IMAGE_STATUS,
     image("PullImage", Change, Image(IMAGE_HANDLER, Pull(&[3, 1, 2])), NewImage(&[1])),
     image("RemoveImage", Change, Image(IMAGE_HANDLER, ImageRule::Remove), LostImage),
-    image("ImageFsInfo", Poll, All(NO_FILTER, Distinct(&[&[1, 2, 1], &[2, 2, 1]], LeftOut, OmittedUnlessDefault)), Nothing),
+    image("ImageFsInfo", Poll, All(NO_FILTER, Distinct(&[&[1, 2, 1], &[2, 2, 1]], LeftOut, OmittedUnlessDefault)), KeepDisks),
 ];
 
 const fn runtime(name: &'static str, log: Log, goes: Goes, then: Then) -> Row {

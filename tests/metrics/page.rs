@@ -23,6 +23,15 @@ pub fn text(keys: &str, sims: &[Sim], directory: &str) -> String {
     )
 }
 
+/// The simulated mount points are below /var/lib; that of a runtime with this name is one that every node has.
+pub const REAL: &str = "..";
+
+/// As the kubelet does.
+pub async fn ask_for_disks(rig: &Rig) {
+    let request = criswitch::cri::ImageFsInfoRequest {};
+    rig.images().image_fs_info(request).await.unwrap();
+}
+
 /// The samples of a page.
 #[derive(Debug)]
 pub struct Page {

@@ -7,7 +7,7 @@ use criswitch::metrics::FAMILIES;
 use criswitch::rpc::ROWS;
 use tonic::{Code, Status};
 
-use crate::page::{Page, rig, text, until};
+use crate::page::{Page, REAL, ask_for_disks, rig, text, until};
 use crate::support::{PATIENCE, Rig, Sim, frame};
 
 async fn two() -> Rig {
@@ -250,6 +250,42 @@ async fn stats_that_are_late_are_counted_with_their_age_until_they_come() {
 }
 
 #[tokio::test]
+async fn file_systems_of_images_are_those_of_all_backends_for_ten_minutes() {
+    let runc = Sim::new("runc").runtime_name(REAL).image("busybox:1.36");
+    let kata = Sim::new("kata").runtime_name("no-such-runtime");
+    let rig = rig("", [runc, kata.image("a:1").image("b:1")]).await;
+    rig.pods().await.unwrap();
+    let used = |page: &Page, name| page.find("criswitch_image_fs_used_bytes", &[("backend", name)]);
+    assert_eq!(used(&Page::of(&rig).await, "runc"), None);
+    ask_for_disks(&rig).await;
+    let page = Page::of(&rig).await;
+    for (name, images) in [("runc", 1), ("kata", 2)] {
+        let sizes: u64 = rig.sim(name).images().iter().map(|image| image.size).sum();
+        assert_eq!(used(&page, name), Some(sizes as f64));
+        let inodes = page.backend("criswitch_image_fs_used_inodes", name);
+        assert_eq!(inodes, f64::from(images));
+    }
+    let at = [("backend", "runc"), ("mountpoint", "/var/lib/..")];
+    let room = |page: &Page, name| page.find(name, &at);
+    let size = "criswitch_image_fs_size_bytes";
+    until(&rig, |page| room(page, size).is_some()).await;
+    let page = Page::of(&rig).await;
+    let left = room(&page, "criswitch_image_fs_available_bytes").unwrap();
+    assert!(left > 0.0 && left < room(&page, size).unwrap());
+    let (inodes, free) = (
+        "criswitch_image_fs_inodes",
+        "criswitch_image_fs_free_inodes",
+    );
+    assert!(room(&page, free).unwrap() <= room(&page, inodes).unwrap());
+    assert_eq!(page.find(size, &[("backend", "kata")]), None);
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(601)).await;
+    tokio::time::resume();
+    let page = Page::of(&rig).await;
+    assert_eq!((used(&page, "runc"), room(&page, size)), (None, None));
+}
+
+#[tokio::test]
 async fn reloads_are_told_and_a_backend_that_is_gone_leaves_nothing_behind() {
     let sims = [Sim::new("runc"), Sim::new("kata")];
     let rig = rig("", sims.clone()).await;
@@ -301,11 +337,14 @@ async fn reloads_are_told_and_a_backend_that_is_gone_leaves_nothing_behind() {
 
 #[tokio::test]
 async fn the_page_has_every_family_of_the_table_in_its_order_and_the_process() {
-    let rig = two().await;
+    let runc = Sim::new("runc").runtime_name(REAL);
+    let rig = rig("", [runc, Sim::new("kata")]).await;
     rig.run("kata", "web").await;
     rig.reload_file();
+    ask_for_disks(&rig).await;
     let page = until(&rig, |page| {
         page.backend("criswitch_backend_up", "kata") == 1.0
+            && page.find("criswitch_image_fs_size_bytes", &[]).is_some()
     })
     .await;
     let table = FAMILIES
