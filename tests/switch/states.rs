@@ -259,3 +259,20 @@ async fn a_backend_that_dies_as_soon_as_it_is_ready_is_tried_less_and_less_often
         "{pauses:?}"
     );
 }
+
+#[tokio::test]
+async fn a_process_that_serves_a_socket_is_logged_once_however_often_it_is_connected_to() {
+    let logged = Logged::here();
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    for _ in 0..3 {
+        until_state(&rig, "kata", "ready").await;
+        rig.sim("kata").stop().await;
+        until_state(&rig, "kata", "down").await;
+        rig.sim("kata").start();
+    }
+    let words = ["kata", "a process serves the backend's socket"];
+    let lines = logged.lines(&words);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let pid = format!("pid={}", std::process::id());
+    assert!(lines[0].contains(&pid), "{lines:?}");
+}
