@@ -7,6 +7,7 @@ mod calls;
 mod changing;
 mod disks;
 mod peer;
+mod saving;
 
 pub use calls::own_headers;
 
@@ -29,6 +30,7 @@ use crate::dialer::{Connection, Dialer, FileId, Opened};
 use crate::file_work::FileWork;
 use crate::known::Known;
 use crate::link::{Link, State};
+use crate::lists::Lists;
 use crate::memory::Memory;
 use crate::owners::BackendId;
 use crate::rpc::{List, Row};
@@ -87,10 +89,13 @@ pub struct Backend {
     unanswered: AtomicUsize,
     /// It takes part in what all backends are asked.
     joined: AtomicBool,
+    /// Until when the first lists wait for it; `None` once it was listed.
+    awaited: Mutex<Option<Instant>>,
     /// It is not to be connected to any more.
     gone: watch::Sender<bool>,
     /// Until when its first `Status` is waited for.
     report_by: Instant,
+    saving: saving::Saving,
     settings: Mutex<Settings>,
     known: Mutex<Known>,
 }
@@ -102,6 +107,7 @@ struct Settings {
     list_timeout: Duration,
     stats_timeout: Duration,
     user: Option<u32>,
+    stale_lists: Duration,
 }
 
 /// An open connection.
@@ -114,6 +120,7 @@ impl Settings {
             list_timeout: config.list_timeout,
             stats_timeout: config.stats_timeout,
             user: config.user,
+            stale_lists: config.stale_lists,
         }
     }
 }
@@ -148,8 +155,10 @@ impl Backend {
             listed: Notify::new(),
             unanswered: AtomicUsize::new(0),
             joined: AtomicBool::new(false),
+            awaited: Mutex::default(),
             gone: watch::Sender::new(false),
             report_by: Instant::now() + REPORT_WAIT,
+            saving: saving::Saving::default(),
             settings: Mutex::new(Settings::of(config)),
             known: Mutex::default(),
         }
@@ -192,6 +201,11 @@ impl Backend {
         self.settings().user
     }
 
+    /// How old its cached lists may be that are served while it does not answer.
+    pub(crate) fn stale_lists(&self) -> Duration {
+        self.settings().stale_lists
+    }
+
     /// How long a merged call of `row` waits for it.
     pub(crate) fn timeout(&self, row: &Row) -> Duration {
         match row.is_stats() {
@@ -205,9 +219,41 @@ impl Backend {
         self.joined.store(true, Ordering::Relaxed);
     }
 
+    /// From now on it is not, until it is listed again; and nothing is known of what it has.
+    pub(crate) fn leave(&self) {
+        self.joined.store(false, Ordering::Relaxed);
+        let mut known = self.locked();
+        known.lists = Lists::default();
+        known.absent.clear();
+    }
+
     /// Whether it is. One that a reload adds is not before it has been listed: until then nobody knows of its pods.
     pub fn has_joined(&self) -> bool {
         self.joined.load(Ordering::Relaxed)
+    }
+
+    /// After a start the first lists wait for it, no longer than until then.
+    pub(crate) fn await_until(&self, by: Instant) {
+        *self.awaited() = Some(by);
+    }
+
+    /// It was listed: it is not waited for any more.
+    pub(crate) fn was_listed(&self) {
+        *self.awaited() = None;
+    }
+
+    /// Waits until it was listed after the start, as long as lists wait for that, and not longer than until `latest`.
+    pub(crate) async fn started(&self, latest: Instant) {
+        let by = *self.awaited();
+        if let Some(by) = by {
+            tokio::time::timeout_at(by.min(latest), self.ready())
+                .await
+                .ok();
+        }
+    }
+
+    fn awaited(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends its session once the calls in flight are done.
@@ -420,9 +466,22 @@ impl Backend {
         self.owed.notify_one();
     }
 
-    /// Its image store may have changed.
-    fn images_changed(&self) {
-        self.locked().lists.outdate(List::Images);
+    /// There may be more by now than the cached list has.
+    pub(crate) fn outdate(&self, list: List) {
+        self.locked().lists.outdate(list);
+        self.has_changed();
+    }
+
+    /// It last answered at `at`, to an earlier run of criswitch.
+    pub(crate) fn restored(&self, at: Instant) {
+        self.locked().answered = Some(at);
+    }
+
+    /// When it last answered anything, by the wall clock; now if it never has.
+    pub(crate) fn answered_at(&self) -> SystemTime {
+        let age = self.answered().map_or(Duration::ZERO, |at| at.elapsed());
+        let now = SystemTime::now();
+        now.checked_sub(age).unwrap_or(now)
     }
 
     /// When it last answered anything.

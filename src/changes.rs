@@ -10,9 +10,6 @@ use crate::live::Live;
 use crate::owners::BackendId;
 use crate::wording::{self, counted};
 
-/// Before what is to be copied into a file, so that it has a line to itself.
-const BELOW: &str = "\n  ";
-
 /// The difference between two tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
@@ -54,8 +51,8 @@ pub struct Draining {
     pub name: String,
     /// How many pods and containers it owns; nobody knows if it has not been listed since the start.
     pub owns: Option<(usize, usize)>,
-    /// The line under `[backends]` that a restart would need to know it, if no file has it.
-    pub restart_needs: Option<String>,
+    /// No file names it, so it is removed when its last pod ends.
+    pub is_unnamed: bool,
 }
 
 impl Draining {
@@ -69,11 +66,8 @@ impl Draining {
             None => "whose pods are not known before it has been listed".to_owned(),
         };
         let line = format!("backend draining: {name}, {owns}");
-        let needs = self.restart_needs.iter();
-        let needs = needs.map(|needs| {
-            format!("until {name} is gone a restart needs under [backends]:{BELOW}{needs}")
-        });
-        [line].into_iter().chain(needs).collect()
+        let removal = self.is_unnamed.then(|| wording::removal(name));
+        [line].into_iter().chain(removal).collect()
     }
 }
 
@@ -98,7 +92,7 @@ impl Changes {
                     changes.backends_draining.push(Draining {
                         name,
                         owns: owns(backend.id),
-                        restart_needs: after.line_for_restart(backend),
+                        is_unnamed: !after.names(backend.id),
                     });
                 }
                 Ok(_) => {}
@@ -163,7 +157,7 @@ impl Changes {
                 "name": backend.name,
                 "pods": backend.owns.map(|(pods, _)| pods),
                 "containers": backend.owns.map(|(_, containers)| containers),
-                "restartNeeds": backend.restart_needs,
+                "unnamed": backend.is_unnamed,
             })
         };
         json!({
@@ -180,7 +174,7 @@ impl Changes {
         })
     }
 
-    /// A line for each; what is to be copied into a file is in another line below it.
+    /// A line for each.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let all = |what: &str, names: &[String]| -> Vec<String> {
@@ -210,7 +204,7 @@ impl Changes {
 
 impl fmt::Display for Changes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.lines().join("; ").replace(BELOW, " "))
+        f.write_str(&self.lines().join("; "))
     }
 }
 
@@ -259,10 +253,15 @@ fn other_settings(before: &Config, after: &Config) -> Vec<String> {
                 (old.stats_timeout, row.stats_timeout),
                 (before.stats_timeout, after.stats_timeout),
             );
+            let stale_lists = own(
+                (old.stale_lists, row.stale_lists),
+                (before.stale_lists, after.stale_lists),
+            );
             let fields = [
                 ("name", old.name != row.name),
                 ("list_timeout", list_timeout),
                 ("stats_timeout", stats_timeout),
+                ("stale_lists", stale_lists),
                 ("adopt", old.adopt != row.adopt),
                 ("user", old.user != row.user),
             ];

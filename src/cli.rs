@@ -6,6 +6,7 @@ mod check;
 mod columns;
 mod discover;
 mod features;
+mod forget;
 mod log;
 mod manifests;
 mod node;
@@ -75,6 +76,10 @@ const RELOAD_CODES: &str = "\
 Exit codes: 0 taken up, 1 criswitch is not there or does not say,
 78 refused: the configuration is wrong, and nothing has changed.";
 
+const FORGET_CODES: &str = "\
+Exit codes: 0 forgotten, 1 not forgotten: no such backend, it answers, or
+nobody agreed, 78 the file after --config cannot be read.";
+
 const CHECK_CODES: &str = "\
 Exit codes: 0 fine, 78 the configuration is wrong; with --probe or --node
 1 if a backend or the machine is not as it should be.";
@@ -100,6 +105,9 @@ enum Command {
     /// Make the daemon read its configuration again, and show what came of it.
     #[command(after_help = RELOAD_CODES)]
     Reload(Reload),
+    /// Forget a backend whose runtime is gone for good, and the pods that it had.
+    #[command(after_help = FORGET_CODES)]
+    Forget(Forget),
     /// Tell every problem of the configuration, or show the table as it will run.
     #[command(after_help = CHECK_CODES)]
     Check(Check),
@@ -199,6 +207,17 @@ struct Reload {
 }
 
 #[derive(Args)]
+struct Forget {
+    #[command(flatten)]
+    daemon: Daemon,
+    /// The backend, by its name in `criswitch status`.
+    backend: String,
+    /// Do not show the pods and ask first.
+    #[arg(long)]
+    yes: bool,
+}
+
+#[derive(Args)]
 struct Manifests {
     #[command(flatten)]
     file: File,
@@ -242,6 +261,7 @@ impl Command {
             Command::Status(status) => status.run(),
             Command::Pods(pods) => pods.run(),
             Command::Reload(reload) => reload.run(),
+            Command::Forget(forget) => forget.run(),
             Command::Check(check) => check.run(),
             Command::Discover(discover) => discover.run(),
             Command::Manifests(manifests) => manifests.run(),

@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use crate::address::Address;
 use crate::owners::BackendId;
+use crate::store::Directories;
 use text::Written;
 
 pub use key::Key;
@@ -30,6 +31,7 @@ pub use log::{LogConfig, LogFormat, LogLevels, MODULES};
 pub use metrics::MetricsListen;
 pub use problem::{Origin, Place, Problem, Problems};
 pub use scheduling::{Effect, Operator, Scheduling, Toleration};
+pub use value::duration_text;
 
 /// Where the configuration is unless the command line says otherwise.
 pub const DEFAULT_PATH: &str = "/etc/criswitch/criswitch.toml";
@@ -51,8 +53,12 @@ pub struct Config {
     pub list_timeout: Duration,
     /// How long a merged call for stats waits for a backend that has no [`BackendConfig::stats_timeout`] of its own.
     pub stats_timeout: Duration,
-    /// How long the last whole list of a backend may stand in for it; zero for never.
+    /// How old cached lists may be of a backend that has no [`BackendConfig::stale_lists`] of its own.
     pub stale_lists: Duration,
+    /// Where the state of this boot is saved; see [`Config::directories`].
+    pub runtime_dir: Option<PathBuf>,
+    /// Where the state is saved that outlives the boot.
+    pub state_dir: Option<PathBuf>,
     /// The users that may connect, besides root and the switch's own.
     pub allow_uids: Vec<u32>,
     /// Whether changes of the files are taken up by themselves.
@@ -116,8 +122,14 @@ pub struct BackendConfig {
     pub list_timeout: Duration,
     /// How long a merged call for stats waits for it; not zero.
     pub stats_timeout: Duration,
+    /// How old its cached lists may be that are served while it does not answer: zero for never, [`Duration::MAX`] for no
+    /// limit.
+    pub stale_lists: Duration,
     /// Whether handlers that it advertises and no row names are the table's too.
     pub adopt: bool,
+    /// Whether it may have pods that clients know where criswitch has never run. If not, it is part of lists from when it
+    /// answers.
+    pub required: bool,
     /// The user, beside root, whose process may serve its socket without a warning.
     pub user: Option<u32>,
     /// Where its row, or that of the first handler that gives its socket, is written; none where no file names it.
@@ -175,9 +187,20 @@ impl Config {
         Config::of_files(main, &files, problems)
     }
 
+    /// Where the state is saved: where the keys say, else beside the socket, and `state`, if that is given, for what
+    /// outlives the boot.
+    pub fn directories(&self, state: Option<PathBuf>) -> Directories {
+        let Address::Unix(socket) = &self.listen;
+        let beside = || socket.with_file_name("state");
+        Directories {
+            runtime: self.runtime_dir.clone().unwrap_or_else(beside),
+            state: self.state_dir.clone().or(state).unwrap_or_else(beside),
+        }
+    }
+
     /// What a key is set to, as a text for people.
     pub fn setting(&self, key: Key) -> String {
-        let duration = |time| humantime::format_duration(time).to_string();
+        let duration = duration_text;
         match key {
             Key::Listen => self.listen.to_string(),
             Key::Default => self.table.default.name.clone(),
@@ -187,6 +210,8 @@ impl Config {
             Key::ListTimeout => duration(self.list_timeout),
             Key::StatsTimeout => duration(self.stats_timeout),
             Key::StaleLists => duration(self.stale_lists),
+            Key::RuntimeDir => path_text(self.runtime_dir.as_deref()),
+            Key::StateDir => path_text(self.state_dir.as_deref()),
             Key::AllowUids => format!("{:?}", self.allow_uids),
             Key::Watch => self.watch.to_string(),
             Key::LogLevel => self.log.levels.to_string(),
@@ -214,6 +239,10 @@ impl Config {
         let config = check::check(files, &written, &Place::start(0, main), &mut problems);
         config.filter(|_| problems.is_empty()).ok_or(problems)
     }
+}
+
+fn path_text(path: Option<&Path>) -> String {
+    path.map_or_else(String::new, |path| path.display().to_string())
 }
 
 impl Table {

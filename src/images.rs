@@ -92,7 +92,9 @@ impl Switch {
             Some(status) => Err(status),
             None => {
                 let headers = call.reading_headers();
-                backend.ask(call.row, &headers, call.body.clone()).await
+                let answer = backend.ask(call.row, &headers, call.body.clone()).await?;
+                backend.saved().await?;
+                Ok(answer)
             }
         }
     }

@@ -15,7 +15,7 @@ use crate::route::Target;
 use crate::rpc::{FILTER_IMAGE, IMAGE_TEXTS, Kind, LIST_FILTER, LISTED_HANDLER, List, Row, Then};
 use crate::switch::Switch;
 use crate::wire::{self, Field, Path};
-use crate::{status, telemetry};
+use crate::{listed, status, telemetry};
 
 /// When something was asked.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +54,8 @@ impl Switch {
             Then::KeepDisks => backend.report_disks(reply),
             Then::HaveImage(_) | Then::NewImage(_) => self.learn_image(call, backend.id, reply),
             Then::OwnPod(id, config) => {
-                self.own_pod(call, backend, reply, (id, config), asked)?;
+                let id = self.own_pod(call, backend, reply, (id, config), asked)?;
+                add_created(backend, List::Pods, id, call);
             }
             Then::OwnContainer(path) => {
                 let id = created(backend, reply, path)?;
@@ -62,6 +63,7 @@ impl Switch {
                 let pod = of.map_or("", |(_, pod)| pod);
                 if self.has(backend) {
                     self.own_container(backend, id, pod, asked)?;
+                    add_created(backend, List::Containers, id, call);
                 }
             }
             Then::OwnRestored(id, containers, config) => {
@@ -73,6 +75,7 @@ impl Switch {
             Then::Forget => {
                 if let Some((kind, id)) = of {
                     self.owners().forget(kind, id);
+                    backend.has_changed();
                     self.let_go();
                 }
             }
@@ -108,8 +111,9 @@ impl Switch {
         let snapshot = Snapshot {
             message: message.clone(),
             taken: asked.at,
+            mark: asked.mark,
         };
-        backend.learn(|known| known.lists.keep(list, snapshot));
+        backend.keep_list(list, snapshot);
         self.settle(list, backend, asked);
     }
 
@@ -209,9 +213,13 @@ impl Switch {
                 claims,
                 own,
                 dropped,
+                new,
             } = learned.map_err(|unlearned| backend.bad_reply(&unlearned.to_string()))?;
             self.warn_of(&claims, backend);
             backend.drops(dropped);
+            if new > 0 {
+                backend.has_changed();
+            }
             if let Some(own) = own {
                 return Ok(Some(self.listed_as(list, backend, &own)?.unwrap_or(own)));
             }
@@ -291,11 +299,20 @@ impl Switch {
     }
 }
 
+/// Adds what `call` created to the cached list of its backend. What the request does not say, a list will.
+fn add_created(backend: &Backend, list: List, id: &str, call: &Call) {
+    if let Ok(item) = listed::created(list, id, &call.message()) {
+        backend.learn(|known| known.lists.add(list, item));
+    }
+    backend.has_changed();
+}
+
 /// Keeps a reply to a call for all stats, to be served while the backend is late with the next.
 pub(crate) fn keep_stats(list: List, backend: &Backend, message: &Bytes, asked: Asked) {
     let snapshot = Snapshot {
         message: message.clone(),
         taken: asked.at,
+        mark: asked.mark,
     };
     let limit = backend.max_message;
     backend.learn(|known| known.lists.keep_stats(list, snapshot, limit));

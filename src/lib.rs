@@ -35,6 +35,8 @@
 //! | `ending` | what ends with the switch, and how |
 //! | [`switch`], `call`, [`rpc`], [`route`] | the path of a call, the call itself, the table, where it goes |
 //! | [`live`], [`reload`], [`changes`], [`adopt`] | the handler table of now and its backends; another one in its place |
+//! | [`forget`] | a backend that is away for good, forgotten on request |
+//! | `state`, [`store`] | what a restart goes on with: when it is saved and restored; its files |
 //! | [`owners`], `learn`, `question`, `listing` | which backend owns what: learned on the way, or asked for |
 //! | `handlers` | the names that clients see for pods' handlers |
 //! | [`dialer`], [`backend`], [`link`], `session` | a backend: dialled, called; its connection's states and life |
@@ -43,6 +45,7 @@
 //! | [`known`], [`lists`] | what a backend said last |
 //! | `fanout`, `streams`, `events`, `images`, `node`, [`merge`] | several backends at once, and several replies as one |
 //! | [`labels`] | metrics under the label keys that clients were given |
+//! | `listed` | how a pod or container that was just created would be listed |
 //! | `stand_in`, [`filter`] | what a merged reply has of a backend that does not answer |
 //! | [`answer`], [`reply`], [`status`] | a backend's reply that was read, replies to clients, every status of our own |
 //! | [`wire`], [`cri`] | single fields of raw protobuf and gRPC's frames; generated types, for the probe and tests |
@@ -89,12 +92,14 @@ mod events;
 mod fanout;
 mod file_work;
 pub mod filter;
+pub mod forget;
 mod handlers;
 mod images;
 pub mod known;
 pub mod labels;
 mod learn;
 pub mod link;
+mod listed;
 pub mod listener;
 mod listing;
 pub mod lists;
@@ -113,7 +118,9 @@ pub mod route;
 pub mod rpc;
 mod session;
 mod stand_in;
+mod state;
 pub mod status;
+pub mod store;
 mod streams;
 pub mod switch;
 pub mod telemetry;
@@ -158,6 +165,7 @@ async fn connect_all(switch: Arc<Switch>) -> Infallible {
             if connected.insert(backend.id) {
                 sessions.spawn(again(&switch, backend, session::keep));
                 sessions.spawn(again(&switch, backend, events::follow));
+                sessions.spawn(again(&switch, backend, state::keep));
             }
         }
         // Those of a backend that is gone end by themselves.

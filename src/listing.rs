@@ -54,6 +54,7 @@ impl Switch {
         })?;
         // Until now its lists of before stood in for it.
         backend.caught_up();
+        backend.was_listed();
         Ok(())
     }
 

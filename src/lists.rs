@@ -1,12 +1,18 @@
 //! The last whole lists and stats of a backend, which are served while it does not answer.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use tokio::time::Instant;
 
+use crate::owners::Mark;
 use crate::rpc::List;
+use crate::wire;
+
+/// How many created items are kept until they are listed; the kubelet lists every second.
+const MOST_CREATED: usize = 1024;
 
 /// A whole list as the backend gave it; at most `max_message` bytes.
 #[derive(Clone, Debug)]
@@ -15,6 +21,8 @@ pub struct Snapshot {
     pub message: Bytes,
     /// When it was asked for.
     pub taken: Instant,
+    /// The same, in the order of what was learned.
+    pub mark: Mark,
 }
 
 impl Snapshot {
@@ -34,8 +42,19 @@ pub struct Lists {
 #[derive(Clone, Debug, Default)]
 struct Kept {
     last: Option<Snapshot>,
+    /// What was created since the list was asked for, as a list would show it.
+    created: Vec<Created>,
+    /// A hash of the list that does not depend on the order of its items.
+    print: u64,
     /// What was asked for before is no longer whole.
     outdated: Option<Instant>,
+}
+
+/// An item of a list that clients know of, and the cached list may lack.
+#[derive(Clone, Debug)]
+struct Created {
+    item: Bytes,
+    at: Instant,
 }
 
 impl Lists {
@@ -44,14 +63,46 @@ impl Lists {
         self.kept.get(&list)?.last.as_ref()
     }
 
+    /// The last whole list of this kind, and after it what was created since. An item may be in both.
+    pub(crate) fn message(&self, list: List) -> Option<Bytes> {
+        let kept = self.kept.get(&list)?;
+        let last = kept.last.as_ref()?;
+        if kept.created.is_empty() {
+            return Some(last.message.clone());
+        }
+        let mut message = BytesMut::from(&*last.message);
+        for created in &kept.created {
+            wire::put_bytes(&mut message, 1, &created.item);
+        }
+        Some(message.freeze())
+    }
+
     /// Keeps a whole list, unless a later one is there or it was outdated since it was asked for; of the same instant
-    /// nobody knows which was first.
-    pub fn keep(&mut self, list: List, snapshot: Snapshot) {
+    /// nobody knows which was first. Returns whether the content is different from before.
+    pub fn keep(&mut self, list: List, snapshot: Snapshot) -> bool {
         let kept = self.kept.entry(list).or_default();
         let later = kept.last.as_ref().map(|kept| kept.taken);
-        if later <= Some(snapshot.taken) && kept.outdated < Some(snapshot.taken) {
-            kept.last = Some(snapshot);
+        if later > Some(snapshot.taken) || kept.outdated >= Some(snapshot.taken) {
+            return false;
         }
+        let before = (kept.last.is_some(), kept.print, kept.created.len());
+        kept.created.retain(|created| created.at >= snapshot.taken);
+        let same = kept.last.as_ref().map(|last| &last.message) == Some(&snapshot.message);
+        if !same {
+            kept.print = print(&snapshot.message);
+        }
+        kept.last = Some(snapshot);
+        before != (true, kept.print, kept.created.len())
+    }
+
+    /// Adds an item that a client knows of to the cached list, until a list that was asked for later is kept.
+    pub(crate) fn add(&mut self, list: List, item: Bytes) {
+        let created = &mut self.kept.entry(list).or_default().created;
+        if created.len() == MOST_CREATED {
+            created.remove(0);
+        }
+        let at = Instant::now();
+        created.push(Created { item, at });
     }
 
     /// Keeps a reply to a call for all stats, if all stats that are kept take no more than `limit` bytes then; else the
@@ -62,7 +113,7 @@ impl Lists {
         let others = others.filter_map(|(_, kept)| kept.last.as_ref());
         let taken: usize = others.map(|other| other.message.len()).sum();
         match snapshot.message.len() <= limit.saturating_sub(taken) {
-            true => self.keep(list, snapshot),
+            true => drop(self.keep(list, snapshot)),
             false => drop(self.kept.remove(&list)),
         }
     }
@@ -71,9 +122,19 @@ impl Lists {
     /// has.
     pub fn outdate(&mut self, list: List) {
         let outdated = Kept {
-            last: None,
             outdated: Some(Instant::now()),
+            ..Kept::default()
         };
         self.kept.insert(list, outdated);
     }
+}
+
+/// A hash of the items: containerd lists them in another order each time.
+fn print(message: &[u8]) -> u64 {
+    let fields = wire::fields(message).flatten();
+    fields.fold(0, |print, field| {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(field.raw);
+        print.wrapping_add(hasher.finish())
+    })
 }

@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use toml::Value;
 use tonic::Status;
 
 use crate::address::Identities;
@@ -34,11 +33,19 @@ pub struct Live {
 }
 
 impl Live {
-    /// The table of a start: every backend takes part from the beginning.
-    pub(crate) fn first(config: Config, connect: impl Fn(&BackendConfig) -> Backend) -> Live {
-        let backends: Vec<_> = config.table.backends.iter().map(connect).collect();
-        backends.iter().for_each(Backend::join);
-        let backends = backends.into_iter().map(Arc::new).collect();
+    /// The table of a start, with the backends that are `kept` for their pods.
+    pub(crate) fn first(
+        config: Config,
+        kept: &[BackendConfig],
+        connect: impl Fn(&BackendConfig) -> Backend,
+    ) -> Live {
+        let rows = config.table.backends.iter();
+        let mut backends: Vec<_> = rows.map(|row| Arc::new(connect(row))).collect();
+        for row in kept {
+            let backend = connect(row);
+            take_another_name(&backend, &backends);
+            backends.push(Arc::new(backend));
+        }
         Live::of(config, backends, None, &[])
     }
 
@@ -220,38 +227,6 @@ impl Live {
     /// Whether a file names it: else it goes when it owns nothing any more.
     pub fn names(&self, id: BackendId) -> bool {
         self.config.table.backends.iter().any(|row| row.id == id)
-    }
-
-    /// The line under `[backends]` with which a restart would know it, if no file names it. It does not adopt: no new
-    /// pod is to come.
-    pub(crate) fn line_for_restart(&self, backend: &Backend) -> Option<String> {
-        if self.names(backend.id) {
-            return None;
-        }
-        let socket = Value::from(backend.socket.to_string());
-        let (list, stats) = (backend.list_timeout(), backend.stats_timeout());
-        let timeouts = [
-            ("list_timeout", list, self.config.list_timeout),
-            ("stats_timeout", stats, self.config.stats_timeout),
-        ];
-        let timeouts = timeouts.into_iter().filter(|(_, own, all)| own != all);
-        let timeouts =
-            timeouts.map(|(key, own, _)| (key, humantime::format_duration(own).to_string()));
-        let user = backend.user().map(|user| ("user", user.to_string()));
-        let own: Vec<_> = timeouts
-            .chain(user)
-            .map(|(key, own)| (key.to_owned(), Value::from(own)))
-            .collect();
-        let row = match own.is_empty() {
-            true => socket,
-            false => Value::Table(
-                [("socket".to_owned(), socket)]
-                    .into_iter()
-                    .chain(own)
-                    .collect(),
-            ),
-        };
-        Some(format!("{} = {row}", backend.name()))
     }
 
     /// Those that no file names any more.

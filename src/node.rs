@@ -17,6 +17,7 @@ use tonic::{Code, Status};
 use crate::answer::Answer;
 use crate::backend::{Backend, own_headers};
 use crate::call::{Call, Failed};
+use crate::forget::FORGET;
 use crate::link::State;
 use crate::live::Live;
 use crate::reply::{self, Reply};
@@ -65,7 +66,12 @@ pub struct Said {
 impl Switch {
     /// The default backend's status with the table's handlers, common features and the state of all backends.
     pub(crate) async fn status(&self, call: &Call) -> Result<Reply, Failed> {
-        let live = &call.live;
+        if let Some(name) = call.headers.get(FORGET) {
+            let name = name.to_str().unwrap_or_default();
+            let forgotten = self.forget(name).await;
+            forgotten.map_err(Status::failed_precondition)?;
+        }
+        let live = &self.live();
         let default = live.backend(live.speaker())?;
         let others = live.backends.iter().filter(|other| other.id != default.id);
         let ((said, answer), others) = join(
@@ -259,7 +265,7 @@ impl Switch {
             "joined": backend.has_joined(),
             "draining": live.drains(backend.id),
             "adopts": live.adopting().any(|row| row.id == backend.id),
-            "restartNeeds": live.line_for_restart(backend),
+            "unnamed": !live.names(backend.id),
             "cause": link.state.cause().map(ToString::to_string),
             "since": humantime::format_rfc3339_seconds(link.since).to_string(),
             "transitions": link.transitions,

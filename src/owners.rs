@@ -76,6 +76,8 @@ pub struct Learned {
     pub own: Option<Bytes>,
     /// How many items those are.
     pub dropped: usize,
+    /// How many ids in it nobody was known to own.
+    pub new: usize,
 }
 
 /// A list that nothing is learned from.
@@ -408,6 +410,12 @@ impl Owners {
         its.any(|container| !pods.contains(container.more.pod.as_str()))
     }
 
+    /// Whether `backend` first listed a pod after `mark` that no call through criswitch created.
+    pub fn has_pod_since(&self, backend: BackendId, Mark(mark): Mark) -> bool {
+        let mut its = self.pods.values().filter(|pod| is_of(pod, backend));
+        its.any(|pod| !pod.created && pod.first > mark)
+    }
+
     /// The ids that `backend` owns; a disputed id counts for the backend that listed it first.
     pub fn of(&self, kind: Kind, backend: BackendId) -> HashSet<&str> {
         match kind {
@@ -442,7 +450,16 @@ impl Owners {
 
     /// How many pods and containers `backend` owns.
     pub fn count(&self, backend: BackendId) -> (usize, usize) {
-        (count(&self.pods, backend), count(&self.containers, backend))
+        let count = |kind| self.count_of(kind, backend);
+        (count(Kind::Pod), count(Kind::Container))
+    }
+
+    /// How many of this kind it owns.
+    pub fn count_of(&self, kind: Kind, backend: BackendId) -> usize {
+        match kind {
+            Kind::Pod => count(&self.pods, backend),
+            Kind::Container => count(&self.containers, backend),
+        }
     }
 }
 

@@ -179,6 +179,11 @@ impl Switch {
         {
             self.forget_backend(gone);
         }
+        // The handlers that pods were created with are remembered now.
+        after
+            .backends
+            .iter()
+            .for_each(|backend| backend.has_changed());
         self.live.send_replace(after.into());
         Ok(changes)
     }
@@ -310,6 +315,8 @@ fn fixed_keys(before: &Config, after: &Config) -> Vec<String> {
     let keys = [
         (Key::Listen, before.listen != after.listen),
         (Key::MaxMessage, before.max_message != after.max_message),
+        (Key::RuntimeDir, before.runtime_dir != after.runtime_dir),
+        (Key::StateDir, before.state_dir != after.state_dir),
         (Key::AllowUids, before.allow_uids != after.allow_uids),
         (Key::LogFormat, before.log.format != after.log.format),
         (Key::MetricsListen, before.metrics != after.metrics),

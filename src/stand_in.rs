@@ -9,9 +9,10 @@ use crate::backend::Backend;
 use crate::call::{Call, Failed};
 use crate::fanout::Share;
 use crate::filter::{filter, without_inside};
-use crate::owners::BackendId;
+use crate::owners::{BackendId, Owners};
 use crate::rpc::{self, Kind, List, Silent, Then};
 use crate::switch::Switch;
+use crate::wire;
 
 /// How old cached stats may be. Without stats a pod is the first to be evicted, so those of a backend that is late for as
 /// long as a pod takes to end are better than none; older ones would hide a pod that uses up the node's memory.
@@ -88,27 +89,46 @@ impl Switch {
     /// The last whole list of `backend`, as the call filters it; `None` if it is too old, or lacks what the backend
     /// is known to own.
     fn last_known(&self, call: &Call, list: List, backend: &Backend) -> Option<Bytes> {
-        let message = self.cached(list, backend, self.live().config.stale_lists)?;
-        let request = call.message();
-        let filtered = match list.kind() {
-            None => filter(list, &message, &request, |_| true),
-            Some(kind) => {
-                let owners = self.owners();
-                let owned = owners.of(kind, backend.id);
-                let mut missing = owned.clone();
-                let filtered = filter(list, &message, &request, |id| {
-                    missing.remove(id);
-                    owned.contains(id)
-                });
-                // A pod that came after the list would look gone; and on a container whose pod no list of pods has,
-                // the kubelet crashes.
-                let stray = kind == Kind::Container && owners.has_stray(backend.id);
-                (missing.is_empty() && !stray).then_some(filtered)?
-            }
-        };
-        let message = filtered.ok()?;
+        let message = self.cached(list, backend, backend.stale_lists())?;
+        let message = self.own_items(list, backend, &message, &call.message())?;
         let renamed = self.listed_as(list, backend, &message).ok()?;
         Some(renamed.unwrap_or(message))
+    }
+
+    /// The items of a cached list that `backend` still owns, as `request` filters them; `None` if the list lacks what
+    /// clients may have seen.
+    pub(crate) fn own_items(
+        &self,
+        list: List,
+        backend: &Backend,
+        message: &[u8],
+        request: &[u8],
+    ) -> Option<Bytes> {
+        let Some(kind) = list.kind() else {
+            return filter(list, message, request, |_| true).ok();
+        };
+        let owners = self.owners();
+        // Quicker than a look at each, where there are very many.
+        if owners.count_of(kind, backend.id) > wire::fields(message).count() {
+            return None;
+        }
+        let mut missing = owners.of(kind, backend.id);
+        // What was created since stands a second time behind the list.
+        let filtered = filter(list, message, request, |id| missing.remove(id));
+        // On a container whose pod no list of pods has, the kubelet crashes.
+        let torn = kind == Kind::Container
+            && (owners.has_stray(backend.id) || self.has_later_pod(backend, &owners));
+        (missing.is_empty() && !torn).then_some(filtered.ok()?)
+    }
+
+    /// Whether `backend` showed a pod that others created after its containers were listed: the pod would have none.
+    fn has_later_pod(&self, backend: &Backend, owners: &Owners) -> bool {
+        let containers = backend
+            .known()
+            .lists
+            .get(List::Containers)
+            .map(|list| list.mark);
+        containers.is_some_and(|listed| owners.has_pod_since(backend.id, listed))
     }
 
     /// The cached stats of `backend`, else nothing; `None` where nothing would be an answer that is wrong: the call is
@@ -130,7 +150,7 @@ impl Switch {
     /// The last stats of `backend`, as the call filters them, of what it still owns; `None` if they are too old, or have
     /// nothing of what the call asks for: that may have come since.
     fn last_stats(&self, call: &Call, list: List, backend: &Backend) -> Option<Bytes> {
-        let most = self.live().config.stale_lists.min(STALE_STATS);
+        let most = backend.stale_lists().min(STALE_STATS);
         let message = self.cached(list, backend, most)?;
         let message = self.still_owned(call, list, backend.id, &message)?;
         if message.is_empty() && !call.asks_for_all() {
@@ -168,8 +188,8 @@ impl Switch {
 
     fn cached(&self, list: List, backend: &Backend, most: Duration) -> Option<Bytes> {
         let lists = backend.known().lists;
-        let snapshot = lists.get(list)?;
-        (snapshot.age() < most).then(|| snapshot.message.clone())
+        let age = lists.get(list)?.age();
+        (age < most).then(|| lists.message(list)).flatten()
     }
 }
 

@@ -20,7 +20,7 @@ use crate::fanout::Share;
 use crate::learn::{Asked, asks_for_all, keep_stats};
 use crate::memory::{Held, Memory, Unread};
 use crate::reply::{self, Reply};
-use crate::rpc::{Row, Then};
+use crate::rpc::{List, Row, Then};
 use crate::switch::Switch;
 use crate::wire::BadFrame;
 use crate::{status, wire};
@@ -124,7 +124,11 @@ impl Feed {
             }
         };
         match message {
-            Some(message) => Ok(Some((self.learn(message)?, self))),
+            Some(message) => {
+                let message = self.learn(message)?;
+                self.backend.saved().await?;
+                Ok(Some((message, self)))
+            }
             None => {
                 self.settle();
                 Ok(None)
@@ -153,7 +157,11 @@ impl Feed {
             // A stream of nothing has no message; behind an empty one there may be others.
             Share::Message(message) if message.is_empty() => Box::pin(self.next()).await,
             Share::Message(message) if !is_its_own => Ok(Some((message, self))),
-            Share::Message(message) => Ok(Some((self.learn(message)?, self))),
+            Share::Message(message) => {
+                let message = self.learn(message)?;
+                self.backend.saved().await?;
+                Ok(Some((message, self)))
+            }
             // The last one to be left out says why there is nothing at all.
             Share::Nothing(why) if self.having.fetch_sub(1, Ordering::Relaxed) == 1 => Err(why),
             Share::Nothing(_) => Ok(None),
@@ -210,6 +218,12 @@ impl Feed {
         Ok(changed.unwrap_or(message))
     }
 
+    /// What the stream lacked is forgotten, though it is too long to be cached.
+    fn settle_unkept(&self, list: List) {
+        self.switch.settle(list, &self.backend, self.asked);
+        self.backend.has_changed();
+    }
+
     /// The stream has come to its end: if it was asked for all there is, that is what its messages were.
     fn settle(&mut self) {
         let (Then::Learn(list) | Then::Keep(list)) = self.call.row.then else {
@@ -230,11 +244,11 @@ impl Feed {
                         switch.keep_whole(list, backend, &message, self.asked);
                     }
                     (false, true) => {}
-                    (false, false) => self.switch.settle(list, &self.backend, self.asked),
+                    (false, false) => self.settle_unkept(list),
                 }
             }
             Whole::TooLong if list.is_stats() => {}
-            Whole::TooLong => self.switch.settle(list, &self.backend, self.asked),
+            Whole::TooLong => self.settle_unkept(list),
             Whole::NotItsOwn => {}
         }
     }

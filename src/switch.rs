@@ -19,7 +19,7 @@ use tonic::{Code, Status};
 use crate::answer::Answer;
 use crate::backend::{Backend, Wire};
 use crate::call::{Call, Failed};
-use crate::config::{Config, Handler};
+use crate::config::{BackendConfig, Config, Handler};
 use crate::counts::{Counts, Reason};
 use crate::dialer::Dialer;
 use crate::ending::Ending;
@@ -34,7 +34,9 @@ use crate::question::Question;
 use crate::reload::Reloads;
 use crate::reply::{self, Reply};
 use crate::route::Target;
-use crate::rpc::{self, Goes, ImageRule, Kind, Merge, Row, Then, Unknown};
+use crate::rpc::{self, Goes, ImageRule, Kind, Merge, Row, Silent, Then, Unknown};
+use crate::state::BRIEF_WAIT;
+use crate::store::{Known, Store};
 use crate::telemetry::CallLog;
 use crate::{status, wire};
 
@@ -45,8 +47,6 @@ pub const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 
 /// The header of a call that is to be answered soon, also while backends are waited for at a start.
 pub const SOON: &str = "criswitch-soon";
-/// How long such a call waits for them all the same: those that are there are connected by then.
-const SOON_WAIT: Duration = Duration::from_secs(1);
 
 /// The table, its backends, and what is known of them.
 #[derive(Debug)]
@@ -77,6 +77,8 @@ pub struct Switch {
     pub(crate) question: Question,
     /// What reloads have come to.
     pub(crate) reloads: Mutex<Reloads>,
+    /// Where the state is saved, if it is.
+    pub(crate) store: Option<Arc<Store>>,
     owners: Mutex<Owners>,
     calls: Arc<Semaphore>,
     /// What the requests in flight take.
@@ -86,8 +88,17 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// A switch whose backends are not connected yet.
+    /// A switch without a state on disk: each of its backends may have pods that clients know.
     pub fn new(config: Config, dialer: &Dialer) -> Switch {
+        let switch = Switch::not_started(config, Vec::new(), dialer);
+        for backend in &switch.live().backends {
+            switch.restore(backend, Known::Unknown);
+        }
+        switch
+    }
+
+    /// A switch with backends that are `kept` for their pods; none of its backends is part of lists yet.
+    pub(crate) fn not_started(config: Config, kept: Vec<BackendConfig>, dialer: &Dialer) -> Switch {
         let max_message = config.max_message;
         Switch {
             max_message,
@@ -100,12 +111,13 @@ impl Switch {
             counts: Arc::default(),
             log: LogQueue::default(),
             question: Question::default(),
+            store: None,
             owners: Mutex::default(),
             calls: Arc::new(Semaphore::new(MAX_CALLS)),
             memory: Memory::for_messages(max_message),
             unread: Shares::for_unread(max_message),
-            reloads: Mutex::new(Reloads::new(config.table.backends.len())),
-            live: watch::Sender::new(Arc::new(Live::first(config, |row| {
+            reloads: Mutex::new(Reloads::new(config.table.backends.len() + kept.len())),
+            live: watch::Sender::new(Arc::new(Live::first(config, &kept, |row| {
                 Backend::new(row, max_message, dialer.clone())
             }))),
             dialer: dialer.clone(),
@@ -164,8 +176,8 @@ impl Switch {
     ) -> Result<Reply, Failed> {
         let call = self.read(row, request, unread).await?;
         log.received(call.body.len());
-        let live = Arc::clone(&call.live);
         self.started(&call).await;
+        let live = Arc::clone(&call.live);
         let target = self.target(&call).await?;
         log.goes_to(&target, &live);
         self.learn_names(&call, &target);
@@ -190,25 +202,31 @@ impl Switch {
         }
     }
 
-    /// Before every backend has been there once, calls that concern them all wait for these, for so long as
-    /// `start_wait` says: the kubelet takes the first answers for the node's state. Who asks for [`SOON`] sees that
-    /// they are not there.
+    /// After a start the first lists wait for backends that have not been listed yet: for each as long as it may have
+    /// pods that clients know and criswitch does not. The first calls that the default backend answers wait for that one,
+    /// briefly.
     async fn started(&self, call: &Call) {
-        let all = match call.row.goes {
-            // Whoever listens before the backends are there hears of what they have then.
-            Goes::All(_, Merge::Events) => false,
-            Goes::Default | Goes::All(..) | Goes::Image(_, ImageRule::List(_)) => true,
-            _ => false,
+        let speaker = call.live.speaker();
+        let waits: Vec<_> = match &call.row.goes {
+            // Subscribers hear of what backends have when these are there.
+            Goes::All(_, Merge::Events) => return,
+            Goes::All(_, merge) | Goes::Image(_, ImageRule::List(merge))
+                if rpc::silent(merge) == Some(Silent::LastKnown) =>
+            {
+                call.live.joined()
+            }
+            Goes::Default | Goes::All(..) => {
+                let speaker = call.live.backend(speaker).cloned();
+                speaker.into_iter().collect()
+            }
+            _ => return,
         };
-        let by = match call.headers.contains_key(SOON) {
-            true => self.start_by.min(Instant::now() + SOON_WAIT),
-            false => self.start_by,
+        let lists = call.row.is_list() && !call.headers.contains_key(SOON);
+        let latest = match lists {
+            true => self.start_by,
+            false => self.start_by.min(Instant::now() + BRIEF_WAIT),
         };
-        if all && Instant::now() < by && !self.question.complete(&call.live) {
-            let joined = call.live.joined();
-            let ready = join_all(joined.iter().map(|backend| backend.ready()));
-            tokio::time::timeout_at(by, ready).await.ok();
-        }
+        join_all(waits.iter().map(|backend| backend.started(latest))).await;
     }
 
     async fn read(
@@ -321,7 +339,7 @@ impl Switch {
         creating.sent();
         let (asked, answer) = (self.asked(), self.ask(call, backend, Some(wire)).await?);
         let made = answer.code() == Code::Ok;
-        let reply = self.learned(call, backend, of, asked, answer)?;
+        let reply = self.learned(call, backend, of, asked, answer).await?;
         if made {
             creating.told();
         }
@@ -338,7 +356,7 @@ impl Switch {
             return self.pass_as_it_is(call, backend).await;
         }
         let (asked, answer) = (self.asked(), self.ask(call, backend, None).await?);
-        self.learned(call, backend, of, asked, answer)
+        self.learned(call, backend, of, asked, answer).await
     }
 
     /// Sends a call whose reply nobody here looks into. One message is read whole, so that it counts; a stream may be
@@ -353,6 +371,11 @@ impl Switch {
             Then::Learn(list) => Some(list),
             _ => None,
         };
+        if let Some(list) = list {
+            // What the client sees of it is in no list here.
+            backend.outdate(list);
+            backend.saved().await?;
+        }
         Ok(reply::passed(response, Arc::clone(backend), list))
     }
 
@@ -372,8 +395,8 @@ impl Switch {
         Ok(answer)
     }
 
-    /// The reply to a call that was made then, learned from.
-    fn learned(
+    /// The reply to a call that was made then, learned from. A client sees nothing that a restart could forget.
+    async fn learned(
         &self,
         call: &Call,
         backend: &Arc<Backend>,
@@ -386,6 +409,7 @@ impl Switch {
         }
         let message = backend.message(&answer)?;
         let changed = self.learn(call, backend, of, asked, &message)?;
+        backend.saved().await?;
         Ok(match changed {
             Some(message) => reply::of_changed(answer, &message),
             None => reply::of_answer(answer),

@@ -16,6 +16,13 @@ pub fn unexpected_user(uid: u32) -> String {
     )
 }
 
+/// What becomes of a backend that no file names any more.
+pub fn removal(backend: &str) -> String {
+    format!(
+        "backend {backend} is removed when its last pod ends; if its runtime is gone for good: criswitch forget {backend}"
+    )
+}
+
 /// Where a handler leads: the backend, and what that calls it if not the same.
 pub fn place(backend: &str, handler: &str, backend_handler: &str) -> String {
     match backend_handler {

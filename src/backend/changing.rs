@@ -1,7 +1,7 @@
 //! A call that may change a backend's image store: a list from before its end does not count any more.
 
 use super::Backend;
-use crate::rpc::{Row, Then};
+use crate::rpc::{List, Row, Then};
 
 /// Such a call from when it is sent until this is dropped; `None` for any other.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ impl Changing<'_> {
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
         if let Some(backend) = self.0 {
-            backend.images_changed();
+            backend.outdate(List::Images);
         }
     }
 }

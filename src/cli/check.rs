@@ -79,7 +79,9 @@ pub(super) fn json(
             "socket": backend.socket.to_string(),
             "list_timeout_ms": millis(backend.list_timeout),
             "stats_timeout_ms": millis(backend.stats_timeout),
+            "stale_lists_ms": age(backend.stale_lists),
             "adopt": backend.adopt,
+            "required": backend.required,
             "user": backend.user,
             "origin": backend.origin.as_ref().map(ToString::to_string),
             "probe": probe.map(probe_json),
@@ -97,7 +99,9 @@ pub(super) fn json(
         "start_wait_ms": millis(config.start_wait),
         "list_timeout_ms": millis(config.list_timeout),
         "stats_timeout_ms": millis(config.stats_timeout),
-        "stale_lists_ms": millis(config.stale_lists),
+        "stale_lists_ms": age(config.stale_lists),
+        "runtime_dir": config.runtime_dir,
+        "state_dir": config.state_dir,
         "allow_uids": config.allow_uids,
         "watch": config.watch,
         "log_level": config.log.levels.to_string(),
@@ -310,7 +314,12 @@ pub(super) fn found_json(found: &Found) -> Value {
 }
 
 fn duration(duration: Duration) -> String {
-    humantime::format_duration(duration).to_string()
+    criswitch::config::duration_text(duration)
+}
+
+/// In milliseconds; `null` for no limit.
+fn age(limit: Duration) -> Option<u64> {
+    (limit != Duration::MAX).then(|| millis(limit))
 }
 
 /// Every duration of a configuration has a limit far below what fits.

@@ -159,7 +159,9 @@ fn backend((id, place): (usize, &Place)) -> BackendConfig {
         // Nothing is merged here.
         list_timeout: Duration::MAX,
         stats_timeout: Duration::MAX,
+        stale_lists: Duration::ZERO,
         adopt: false,
+        required: true,
         user: None,
         origin: None,
     }

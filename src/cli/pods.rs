@@ -7,7 +7,7 @@ use criswitch::cri::{PodSandbox, PodSandboxState};
 use serde_json::{Value as Json, json};
 
 use super::columns::columns;
-use super::running::Info;
+use super::running::{Info, Running};
 use super::status::list_pods;
 use super::{Pods, Verdict, print};
 
@@ -30,8 +30,7 @@ impl Pods {
             let pods: Vec<Json> = found.iter().map(Found::json).collect();
             print(format!("{:#}\n", json!({ "pods": pods })))
         } else {
-            let header = ["HANDLER", "BACKEND", "STATE", "ID", "NAMESPACE/NAME"];
-            print(columns(&header, found.iter().map(Found::row))?)
+            print(text(&found)?)
         }
     }
 
@@ -42,18 +41,7 @@ impl Pods {
         let info: Info = serde_json::from_value(switch.info_with_pods().await?)?;
         let listed = listed?;
         self.must_be_known(&info, &listed)?;
-        let owners = info.owners();
-        let pods = listed.into_iter().map(|pod| Found {
-            backend: owners
-                .get(pod.id.as_str())
-                .copied()
-                .unwrap_or_default()
-                .to_owned(),
-            pod,
-        });
-        let mut found: Vec<_> = pods.filter(|found| self.wants(found)).collect();
-        found.sort_by_cached_key(|found| (found.name(), found.pod.created_at));
-        Ok(found)
+        Ok(found(&info, listed, |found| self.wants(found)))
     }
 
     /// A slip in a filter must not look like a node without pods.
@@ -74,6 +62,37 @@ impl Pods {
             && is(&self.backend, &found.backend)
             && is(&self.namespace, found.namespace())
     }
+}
+
+/// The pods of one backend, as a table.
+pub(super) async fn of_backend(
+    daemon: &Running,
+    info: &Info,
+    backend: &str,
+) -> anyhow::Result<String> {
+    let listed = list_pods(daemon).await?;
+    text(&found(info, listed, |found| found.backend == backend))
+}
+
+fn text(found: &[Found]) -> anyhow::Result<String> {
+    let header = ["HANDLER", "BACKEND", "STATE", "ID", "NAMESPACE/NAME"];
+    columns(&header, found.iter().map(Found::row))
+}
+
+/// The listed pods that are wanted, with their owners, by name.
+fn found(info: &Info, listed: Vec<PodSandbox>, wants: impl Fn(&Found) -> bool) -> Vec<Found> {
+    let owners = info.owners();
+    let pods = listed.into_iter().map(|pod| Found {
+        backend: owners
+            .get(pod.id.as_str())
+            .copied()
+            .unwrap_or_default()
+            .to_owned(),
+        pod,
+    });
+    let mut found: Vec<_> = pods.filter(wants).collect();
+    found.sort_by_cached_key(|found| (found.name(), found.pod.created_at));
+    found
 }
 
 fn one_of(kind: &str, wanted: Option<&str>, known: BTreeSet<&str>) -> anyhow::Result<()> {

@@ -11,6 +11,7 @@ use criswitch::backend::{self, Wire, own_headers};
 use criswitch::config::BackendConfig;
 use criswitch::cri::{StatusRequest, StatusResponse, VersionRequest, VersionResponse};
 use criswitch::dialer::{Connection, Dialer};
+use criswitch::forget::FORGET;
 use criswitch::node::WITH_PODS;
 use criswitch::rpc::{self, Row};
 use criswitch::switch::SOON;
@@ -61,7 +62,7 @@ pub(super) struct Backend {
     pub(super) since: String,
     pub(super) joined: bool,
     pub(super) draining: bool,
-    pub(super) restart_needs: Option<String>,
+    pub(super) unnamed: bool,
     pub(super) runtime: String,
     pub(super) version: String,
     pub(super) stale_list_age_seconds: Option<u64>,
@@ -98,6 +99,19 @@ pub(super) struct Changes {
 }
 
 impl Info {
+    /// The backend of this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn backend(&self, name: &str) -> anyhow::Result<&Backend> {
+        let found = self.backends.iter().find(|backend| backend.name == name);
+        found.with_context(|| {
+            let names = self.backends.iter().map(|backend| backend.name.as_str());
+            let names = names.collect::<Vec<_>>().join(", ");
+            format!("no backend is named {name:?}; there are: {names}")
+        })
+    }
+
     /// The backend of each pod by its id, where they were asked for.
     pub(super) fn owners(&self) -> HashMap<&str, &str> {
         let owned = self.backends.iter().flat_map(|backend| {
@@ -129,7 +143,9 @@ impl Running {
                 socket: socket.clone(),
                 list_timeout: LIMIT,
                 stats_timeout: LIMIT,
+                stale_lists: Duration::ZERO,
                 adopt: false,
+                required: true,
                 user: None,
                 origin: None,
             },
@@ -161,6 +177,15 @@ impl Running {
         let request = StatusRequest { verbose: true };
         let status = self.call_with(&rpc::STATUS, &headers, &request).await?;
         StatusResponse::decode(status).context("its Status cannot be read")
+    }
+
+    /// Makes it forget a backend.
+    pub(super) async fn forget(&self, backend: &str) -> anyhow::Result<()> {
+        let mut headers = own_headers();
+        headers.insert(FORGET, HeaderValue::from_str(backend)?);
+        let request = StatusRequest::default();
+        let status = self.call_with(&rpc::STATUS, &headers, &request);
+        status.await.map(drop)
     }
 
     /// Who it says that it is, whoever it is.

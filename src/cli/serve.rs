@@ -2,12 +2,13 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use criswitch::config::{Config, Problems};
 use criswitch::dialer::Dialer;
 use criswitch::listener::{Listener, Passed, PassedSocket};
+use criswitch::store::{Boot, Store};
 use criswitch::switch::Switch;
 use criswitch::watch::Watch;
 use sd_notify::NotifyState;
@@ -51,7 +52,11 @@ fn serve_on(passed: Passed, config: Config, log: &Log) -> anyhow::Result<Verdict
         for note in &config.notes {
             tracing::warn!("{note}");
         }
-        let mut switch = Switch::new(config, &Dialer::Socket);
+        let starting = tokio::task::spawn_blocking(|| with_state(config));
+        let mut switch = tokio::select! {
+            switch = starting => switch?,
+            () = &mut shutdown => return Ok(Verdict::Fine),
+        };
         switch.log = log.queue.clone();
         let switch = Arc::new(switch);
         let shutdown = async {
@@ -80,6 +85,24 @@ async fn listen(passed: Option<PassedSocket>, config: &Config) -> anyhow::Result
         })
     };
     tokio::task::spawn_blocking(listen).await?
+}
+
+/// The switch with the state of its last run. Without a place for the state it starts all the same.
+fn with_state(config: Config) -> Switch {
+    let state = std::env::var_os("STATE_DIRECTORY").map(PathBuf::from);
+    let directories = config.directories(state);
+    let opened = Boot::current().and_then(|boot| Store::open(directories.clone(), boot));
+    let started = opened.and_then(|(store, found)| {
+        for problem in &found.problems {
+            tracing::error!("{problem}");
+        }
+        Switch::with_state(config.clone(), &Dialer::Socket, store, found)
+    });
+    started.unwrap_or_else(|error| {
+        let (runtime, state) = (directories.runtime.display(), directories.state.display());
+        tracing::error!(%error, %runtime, %state, "the state is not saved; if criswitch restarts while a backend is away, lists fail");
+        Switch::new(config, &Dialer::Socket)
+    })
 }
 
 /// Reloads one after the other: at SIGHUP, and when the files change if the configuration says so.

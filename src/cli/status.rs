@@ -10,7 +10,7 @@ use criswitch::cri::{
 };
 use criswitch::node::{BACKENDS_READY, NEEDED};
 use criswitch::rpc;
-use criswitch::wording::{counted, place};
+use criswitch::wording::{counted, place, removal};
 use prost::Message;
 use serde_json::{Map, Value as Json, json};
 
@@ -144,7 +144,7 @@ fn text(info: &Info, answer: &Answer) -> anyhow::Result<Shown> {
         places(info)?.into(),
         handlers(info, answer)?.into(),
         faults(answer).into(),
-        needed_lines(info).into(),
+        removals(info).into(),
     ]))
 }
 
@@ -310,16 +310,10 @@ fn faults(answer: &Answer) -> String {
     terminal::wrapped(&text)
 }
 
-/// What a restart would not know of.
-fn needed_lines(info: &Info) -> String {
-    let backends = info.backends.iter();
-    let lines = backends.filter_map(|backend| {
-        let line = backend.restart_needs.as_ref()?;
-        let name = &backend.name;
-        Some(terminal::wrapped_first(&format!(
-            "until {name} is gone a restart needs under [backends]:\n  {line}"
-        )))
-    });
+/// What becomes of backends that no file names.
+fn removals(info: &Info) -> String {
+    let unnamed = info.backends.iter().filter(|backend| backend.unnamed);
+    let lines = unnamed.map(|backend| terminal::wrapped_first(&removal(&backend.name)));
     lines.collect()
 }
 

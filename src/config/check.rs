@@ -40,7 +40,9 @@ pub(super) fn check(
     let start_wait = check.value(Key::StartWait, value::duration);
     let list_timeout = check.value(Key::ListTimeout, value::timeout);
     let stats_timeout = check.value(Key::StatsTimeout, value::timeout);
-    let stale_lists = check.value(Key::StaleLists, value::duration);
+    let stale_lists = check.value(Key::StaleLists, value::age);
+    let runtime_dir = check.value(Key::RuntimeDir, value::directory);
+    let state_dir = check.value(Key::StateDir, value::directory);
     let allow_uids = check.uids();
     let watch = check.value(Key::Watch, value::boolean);
     let levels = check.value(Key::LogLevel, log::levels);
@@ -50,6 +52,7 @@ pub(super) fn check(
     let timeouts = Timeouts {
         list: list_timeout.unwrap_or_default(),
         stats: stats_timeout.unwrap_or_default(),
+        stale_lists: stale_lists.unwrap_or_default(),
     };
     let known = check.backends(listen.as_ref(), timeouts);
     check.metrics_apart(
@@ -67,6 +70,8 @@ pub(super) fn check(
         list_timeout: list_timeout?,
         stats_timeout: stats_timeout?,
         stale_lists: stale_lists?,
+        runtime_dir: runtime_dir?,
+        state_dir: state_dir?,
         allow_uids: allow_uids?,
         watch: watch?,
         log: LogConfig {
@@ -90,11 +95,12 @@ struct Check<'a> {
     notes: Vec<String>,
 }
 
-/// The timeouts of a backend, or of all backends without their own.
+/// The limits on waiting of a backend, or of all backends without their own.
 #[derive(Clone, Copy)]
 struct Timeouts {
     list: Duration,
     stats: Duration,
+    stale_lists: Duration,
 }
 
 /// A backend's name, and its socket unless that had a problem.
@@ -106,6 +112,7 @@ struct Known {
     aliases: Vec<String>,
     timeouts: Timeouts,
     adopt: bool,
+    required: bool,
     user: Option<u32>,
 }
 
@@ -178,6 +185,7 @@ impl Check<'_> {
                 socket,
                 timeouts: own.unwrap_or(timeouts),
                 adopt: settings.is_some_and(|settings| settings.adopt),
+                required: settings.is_none_or(|settings| settings.required),
                 user,
             });
         }
@@ -185,13 +193,14 @@ impl Check<'_> {
     }
 
     fn own_timeouts(&mut self, settings: &Settings, all: Timeouts) -> Timeouts {
-        let mut own = |text: Option<&At<String>>, all| {
-            let own = text.and_then(|text| self.parsed(text, value::timeout));
+        let mut own = |text: &Option<At<String>>, parse: fn(&str) -> _, all| {
+            let own = text.as_ref().and_then(|text| self.parsed(text, parse));
             own.unwrap_or(all)
         };
         Timeouts {
-            list: own(settings.list_timeout.as_ref(), all.list),
-            stats: own(settings.stats_timeout.as_ref(), all.stats),
+            list: own(&settings.list_timeout, value::timeout, all.list),
+            stats: own(&settings.stats_timeout, value::timeout, all.stats),
+            stale_lists: own(&settings.stale_lists, value::age, all.stale_lists),
         }
     }
 
@@ -220,6 +229,7 @@ impl Check<'_> {
                 socket,
                 timeouts,
                 adopt: false,
+                required: true,
                 user: None,
             });
         }
@@ -406,7 +416,9 @@ impl Known {
             socket: self.socket.clone()?,
             list_timeout: self.timeouts.list,
             stats_timeout: self.timeouts.stats,
+            stale_lists: self.timeouts.stale_lists,
             adopt: self.adopt,
+            required: self.required,
             user: self.user,
             origin: Some(self.name.place.origin()),
         })

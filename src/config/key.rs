@@ -17,8 +17,12 @@ pub enum Key {
     ListTimeout,
     /// How long a merged call for stats waits for a backend.
     StatsTimeout,
-    /// How long the last whole list of a backend may stand in for it.
+    /// How old the cached lists of a backend may be that are served while it does not answer.
     StaleLists,
+    /// Where the state of this boot is.
+    RuntimeDir,
+    /// Where the state is that outlives the boot.
+    StateDir,
     /// Who may connect.
     AllowUids,
     /// Whether changes of the files are taken up by themselves.
@@ -33,7 +37,7 @@ pub enum Key {
 
 impl Key {
     /// Every key, in the order of `config/criswitch.toml`.
-    pub const ALL: [Key; 13] = [
+    pub const ALL: [Key; 15] = [
         Key::Listen,
         Key::Default,
         Key::Drain,
@@ -42,6 +46,8 @@ impl Key {
         Key::ListTimeout,
         Key::StatsTimeout,
         Key::StaleLists,
+        Key::RuntimeDir,
+        Key::StateDir,
         Key::AllowUids,
         Key::Watch,
         Key::LogLevel,
@@ -60,6 +66,8 @@ impl Key {
             Key::ListTimeout => "list_timeout",
             Key::StatsTimeout => "stats_timeout",
             Key::StaleLists => "stale_lists",
+            Key::RuntimeDir => "runtime_dir",
+            Key::StateDir => "state_dir",
             Key::AllowUids => "allow_uids",
             Key::Watch => "watch",
             Key::LogLevel => "log.level",
@@ -77,12 +85,12 @@ impl Key {
             Key::MaxMessage => Some("16MiB"),
             Key::StartWait => Some("30s"),
             Key::ListTimeout | Key::StatsTimeout => Some("2s"),
-            Key::StaleLists => Some("5m"),
+            Key::StaleLists => Some("unlimited"),
             Key::AllowUids => Some("[0]"),
             Key::Watch => Some("false"),
             Key::LogLevel => Some("info"),
             Key::LogFormat => Some("auto"),
-            Key::MetricsListen => Some(""),
+            Key::RuntimeDir | Key::StateDir | Key::MetricsListen => Some(""),
         }
     }
 
@@ -91,6 +99,8 @@ impl Key {
         match self {
             Key::Default => "runc",
             Key::MetricsListen => "127.0.0.1:9199",
+            Key::RuntimeDir => "/run/criswitch/state",
+            Key::StateDir => "/var/lib/criswitch",
             _ => self.default_text().unwrap_or_default(),
         }
     }

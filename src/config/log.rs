@@ -9,7 +9,7 @@ use super::problem::{near, nearest};
 use super::value::{Wrong, wrong};
 
 /// The switch's modules, whose level can be set alone.
-pub const MODULES: [&str; 49] = [
+pub const MODULES: [&str; 53] = [
     "address",
     "admission",
     "adopt",
@@ -28,12 +28,14 @@ pub const MODULES: [&str; 49] = [
     "fanout",
     "file_work",
     "filter",
+    "forget",
     "handlers",
     "images",
     "known",
     "labels",
     "learn",
     "link",
+    "listed",
     "listener",
     "listing",
     "lists",
@@ -52,7 +54,9 @@ pub const MODULES: [&str; 49] = [
     "rpc",
     "session",
     "stand_in",
+    "state",
     "status",
+    "store",
     "streams",
     "switch",
     "telemetry",

@@ -1,5 +1,6 @@
 //! One text to one value: sockets, names, durations, sizes. Knows of no file and no other value.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bytesize::ByteSize;
@@ -13,6 +14,8 @@ const MAX_LABEL: usize = 63;
 const MAX_DURATION: Duration = Duration::from_secs(60 * 60);
 /// A reply is merged in memory; the kubelet itself takes 16 MiB.
 const MAX_MESSAGE: ByteSize = ByteSize::gib(1);
+/// The value of a limit that is not there.
+pub(super) const UNLIMITED: &str = "unlimited";
 /// What cAdvisor, inside the kubelet, dials whatever the kubelet's own settings say.
 const CADVISOR_SOCKETS: [&str; 2] = [
     "/run/containerd/containerd.sock",
@@ -65,6 +68,37 @@ pub(super) fn label(kind: &str, name: &str) -> Result<(), Wrong> {
         format!("{kind} name {name:?} is not a DNS label (RFC 1123)"),
         rule,
     ))
+}
+
+/// An absolute path; none if it is empty.
+pub(super) fn directory(text: &str) -> Result<Option<PathBuf>, Wrong> {
+    match text {
+        "" => Ok(None),
+        path if path.starts_with('/') => Ok(Some(path.into())),
+        path => Err(wrong(
+            format!("{path:?} is not an absolute path"),
+            "\"/var/lib/criswitch\"",
+        )),
+    }
+}
+
+/// How old a cached list may be: a duration, or [`UNLIMITED`].
+pub(super) fn age(text: &str) -> Result<Duration, Wrong> {
+    if text == UNLIMITED {
+        return Ok(Duration::MAX);
+    }
+    duration(text).map_err(|wrong| Wrong {
+        hint: format!("{} or {UNLIMITED:?}", wrong.hint),
+        ..wrong
+    })
+}
+
+/// A duration as it is written in a file.
+pub fn duration_text(duration: Duration) -> String {
+    match duration {
+        Duration::MAX => UNLIMITED.to_owned(),
+        duration => humantime::format_duration(duration).to_string(),
+    }
 }
 
 pub(super) fn duration(text: &str) -> Result<Duration, Wrong> {

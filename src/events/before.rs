@@ -63,10 +63,7 @@ impl Before {
 /// called as clients call them: of a pod that is gone nobody remembers that.
 pub(super) fn known_pods(switch: &Switch, backend: &Backend) -> HashMap<String, Bytes> {
     let lists = backend.known().lists;
-    let listed = lists
-        .get(List::Pods)
-        .map(|list| list.message.clone())
-        .unwrap_or_default();
+    let listed = lists.message(List::Pods).unwrap_or_default();
     let renamed = switch
         .listed_as(List::Pods, backend, &listed)
         .ok()

@@ -102,10 +102,10 @@ impl Switch {
         let listed = self.list_kind(List::Containers, &rpc::LIST_CONTAINERS, backend, None);
         backend.patiently(listed).await?;
         let known = backend.known();
-        let list = known.lists.get(List::Containers);
+        let list = known.lists.message(List::Containers);
         let list = list.ok_or_else(|| backend.unavailable("its containers are not known"))?;
         let malformed = |fault| backend.malformed(&fault);
-        for container in wire::all_bytes(&list.message, &[1]).map_err(malformed)? {
+        for container in wire::all_bytes(&list, &[1]).map_err(malformed)? {
             if uses(container, image).map_err(malformed)? {
                 let id = wire::string(container, &[1]).map_err(malformed)?;
                 return Ok(Some(id.to_owned()));

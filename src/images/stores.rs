@@ -183,7 +183,7 @@ impl Switch {
     /// What the cached list of `backend` has under the reference of `call`; `None` without a list that still counts.
     fn cached_image(&self, call: &Call, backend: &Backend) -> Option<Stored> {
         let snapshot = backend.known().lists.get(List::Images)?.clone();
-        if snapshot.age() >= self.live().config.stale_lists {
+        if snapshot.age() >= backend.stale_lists() {
             return None;
         }
         let message = call.message();

@@ -96,6 +96,7 @@ pub(super) fn learn<T>(
 ) -> Result<Learned, Unlearned> {
     let mut claims = Vec::new();
     let mut dropped = Vec::new();
+    let before = entries.len();
     for (place, (id, item)) in items(list)?.into_iter().enumerate() {
         match entries.get_mut(id) {
             // Listed twice in one list.
@@ -149,6 +150,7 @@ pub(super) fn learn<T>(
         claims,
         own: without(list, &dropped)?,
         dropped: dropped.len(),
+        new: entries.len() - before,
     })
 }
 

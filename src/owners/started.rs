@@ -1,5 +1,7 @@
 //! The handler that each pod was created with, as far as criswitch knows it. Pure.
 
+use std::collections::HashMap;
+
 use tokio::time::Instant;
 
 use super::{BackendId, LONGEST_ID, Owners, PodNames};
@@ -69,6 +71,23 @@ impl Owners {
             StartedWith::Handler(_) => pod.more.handler.is_empty(),
             _ => false,
         })
+    }
+
+    /// The rows that pods of `backend` were created by, by the pods' ids.
+    pub fn rows(&self, backend: BackendId) -> HashMap<String, String> {
+        let its = self.pods.iter().filter(|(_, pod)| pod.backend == backend);
+        let rows = its.filter_map(|(id, pod)| match &pod.more.started_with {
+            StartedWith::Row(row) => Some((id.clone(), row.clone())),
+            _ => None,
+        });
+        rows.collect()
+    }
+
+    /// Takes over what [`Owners::rows`] said in an earlier run of criswitch.
+    pub fn restore_rows(&mut self, backend: BackendId, rows: HashMap<String, String>) {
+        for (id, row) in rows {
+            self.learn_handler(&id, backend, StartedWith::Row(row));
+        }
     }
 
     /// Remembers a row for pods that are only listed: the row that `row_of` has for the backend's name of the handler.

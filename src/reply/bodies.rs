@@ -43,7 +43,7 @@ impl http_body::Body for Passed {
                     .trailers_ref()
                     .is_some_and(|trailers| trailers.contains_key(GRPC_STATUS));
                 if let (true, Some(list)) = (self.ended, self.list) {
-                    self.backend.learn(|known| known.lists.outdate(list));
+                    self.backend.outdate(list);
                 }
                 return Poll::Ready(Some(Ok(frame)));
             }

@@ -30,7 +30,9 @@ fn check_shows_the_table_as_it_will_run() {
         start_wait      30s
         list_timeout    2s
         stats_timeout   2s
-        stale_lists     5m
+        stale_lists     unlimited
+        runtime_dir     -
+        state_dir       -
         allow_uids      [0]
         watch           false
         log.level       info
@@ -67,7 +69,9 @@ fn check_shows_it_to_programs_as_json() {
               "name": "runc",
               "origin": "criswitch.toml:6",
               "probe": null,
+              "required": true,
               "socket": "/run/containerd/containerd.sock",
+              "stale_lists_ms": null,
               "stats_timeout_ms": 2000,
               "user": null
             },
@@ -77,7 +81,9 @@ fn check_shows_it_to_programs_as_json() {
               "name": "crio",
               "origin": "criswitch.toml:10",
               "probe": null,
+              "required": true,
               "socket": "/run/crio/crio.sock",
+              "stale_lists_ms": null,
               "stats_timeout_ms": 2000,
               "user": null
             },
@@ -87,7 +93,9 @@ fn check_shows_it_to_programs_as_json() {
               "name": "old",
               "origin": "criswitch.toml:11",
               "probe": null,
+              "required": true,
               "socket": "/run/old/containerd.sock",
+              "stale_lists_ms": null,
               "stats_timeout_ms": 2000,
               "user": null
             }
@@ -132,8 +140,10 @@ fn check_shows_it_to_programs_as_json() {
           "node": null,
           "notes": [],
           "problems": [],
-          "stale_lists_ms": 300000,
+          "runtime_dir": null,
+          "stale_lists_ms": null,
           "start_wait_ms": 30000,
+          "state_dir": null,
           "stats_timeout_ms": 2000,
           "watch": false
         }

@@ -153,11 +153,10 @@ async fn a_backend_that_is_down_is_shown_with_the_cause_and_the_code_is_1() {
         kata     new 1.0.0  /DIR/new.sock
 
         HANDLER         BACKEND  PODS  FEATURES  ORIGIN
-        kata            kata     -     -         criswitch.toml:7
-        runc (default)  runc     -     -         criswitch.toml:6
+        kata            kata     1     -         criswitch.toml:7
+        runc (default)  runc     1     -         criswitch.toml:6
 
         BackendsReady is false: backend "kata" (/DIR/new.sock): cannot connect: Connection refused (os error 111)
-        pods cannot be listed: /DIR/criswitch.sock: ListPodSandbox says Unavailable: backend "kata" (/DIR/new.sock): cannot connect: Connection refused (os error 111)
     "#]]).await;
     node.end().await;
 }

@@ -7,8 +7,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use tonic::Code;
-
 use crate::reload::Node;
 use crate::support::PATIENCE;
 use crate::{Outcome, main_file, run, run_beside, text};
@@ -157,36 +155,6 @@ fn a_wrong_command_line_is_told_in_lines_that_fit() {
     assert!(widest > Some(COLUMNS), "{}", piped.stderr);
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(words(&fits(&shown.stdout)), words(&piped.stderr));
-}
-
-#[tokio::test]
-async fn the_line_that_a_restart_needs_can_be_copied() {
-    let node = Node::start("").await;
-    node.write("", &node.kata());
-    assert_eq!(node.reload().await.code, 0);
-    node.until("kata", Code::Ok).await;
-    node.write("", "");
-    let config = node.files.main();
-    let config = ["--config", text(&config)];
-    let line = node.kata();
-    let needs = "until kata is gone a restart needs under [backends]:";
-    let shown = on_a_terminal_beside(&[&["reload"], &config[..]].concat()).await;
-    let shown = fits(&shown.stdout);
-    assert!(
-        shown.ends_with(&format!("\n{needs}\n  {line}\n")),
-        "{shown}"
-    );
-    let shown = on_a_terminal_beside(&[&["status"], &config[..]].concat()).await;
-    let shown = fits(&shown.stdout);
-    assert!(
-        shown.contains(&format!("\n  {needs}\n    {line}\n")),
-        "{shown}"
-    );
-    assert!(
-        shown.ends_with(&format!("\n{needs}\n  {line}\n")),
-        "{shown}"
-    );
-    node.end().await;
 }
 
 /// The headers of the tables in a text, as words.

@@ -27,6 +27,8 @@ fn help_and_version_are_answers() {
           pods         Show which pod is where
           reload       Make the daemon read its configuration again, and show what came
                        of it
+          forget       Forget a backend whose runtime is gone for good, and the pods
+                       that it had
           check        Tell every problem of the configuration, or show the table as it
                        will run
           manifests    Print the RuntimeClass of each handler of the table, for kubectl
@@ -135,8 +137,8 @@ fn routes_shows_every_rpc_once_and_what_becomes_of_it() {
         RuntimeService/CheckpointContainer        the container's owner                         1              NotFound       as it is
         RuntimeService/GetContainerEvents         all                                           -              -              interleaved, if every backend has it; handlers by the table's names
         RuntimeService/ListMetricDescriptors      all                                           -              -              concatenated, the first of each name; without a backend that lacks it; the cached stats of a silent backend, or without it
-        RuntimeService/ListPodSandboxMetrics      all                                           -              -              concatenated; without a backend that lacks it; the cached stats of a silent backend, or without it
-        RuntimeService/StreamPodSandboxMetrics    all                                           -              -              interleaved; ListPodSandboxMetrics where a backend lacks it; the cached stats of a silent backend, or without it
+        RuntimeService/ListPodSandboxMetrics      all                                           -              -              concatenated; without a backend that lacks it; the cached stats of a silent backend, or without it; label values by the keys of ListMetricDescriptors
+        RuntimeService/StreamPodSandboxMetrics    all                                           -              -              interleaved; ListPodSandboxMetrics where a backend lacks it; the cached stats of a silent backend, or without it; label values by the keys of ListMetricDescriptors
         RuntimeService/RuntimeConfig              all                                           -              -              the default backend's
         RuntimeService/UpdatePodSandboxResources  the pod's owner                               1              NotFound       as it is
         RuntimeService/CheckpointPod              the pod's owner                               1              NotFound       as it is

@@ -35,7 +35,7 @@ fn what_is_not_written_has_its_default() {
     assert_eq!(config.start_wait, Duration::from_secs(30));
     assert_eq!(config.list_timeout, Duration::from_secs(2));
     assert_eq!(config.stats_timeout, Duration::from_secs(2));
-    assert_eq!(config.stale_lists, Duration::from_secs(300));
+    assert_eq!(config.stale_lists, Duration::MAX);
     assert_eq!(config.allow_uids, [0]);
     assert_eq!(config.log.levels.to_string(), "info");
     assert_eq!(config.log.format, LogFormat::Auto);

@@ -36,11 +36,11 @@ fn an_unknown_key_is_told_with_the_nearest_known_one() {
         &format!("{head}\n{RUNC}\n{tables}"),
         expect![[r#"
             criswitch.toml:1:1: unknown key "lsten"; try "listen"
-            criswitch.toml:2:1: unknown key "reload"; try one of "listen", "default", "drain", "max_message", "start_wait", "list_timeout", "stats_timeout", "stale_lists", "allow_uids", "watch", "handlers", "backends", "log", "metrics"
+            criswitch.toml:2:1: unknown key "reload"; try one of "listen", "default", "drain", "max_message", "start_wait", "list_timeout", "stats_timeout", "stale_lists", "runtime_dir", "state_dir", "allow_uids", "watch", "handlers", "backends", "log", "metrics"
             criswitch.toml:8:1: unknown key "levle"; try "level"
             criswitch.toml:9:1: unknown key "colour"; try one of "level", "format"
             criswitch.toml:11:1: unknown key "port"; try "listen"
-            criswitch.toml:12:2: unknown key "telemetry"; try one of "listen", "default", "drain", "max_message", "start_wait", "list_timeout", "stats_timeout", "stale_lists", "allow_uids", "watch", "handlers", "backends", "log", "metrics""#]],
+            criswitch.toml:12:2: unknown key "telemetry"; try one of "listen", "default", "drain", "max_message", "start_wait", "list_timeout", "stats_timeout", "stale_lists", "runtime_dir", "state_dir", "allow_uids", "watch", "handlers", "backends", "log", "metrics""#]],
     );
 }
 
@@ -58,7 +58,7 @@ fn an_unknown_key_in_a_row_is_told_and_what_it_may_have_meant_is_not_missed() {
         expect![[r#"
             criswitch.toml:3:15: unknown key "sokcet"; try "socket"
             criswitch.toml:4:45: unknown key "weight"; try one of "backend", "socket", "handler", "overhead", "node_selector", "tolerations"
-            criswitch.toml:6:39: unknown key "weight"; try one of "socket", "list_timeout", "stats_timeout", "adopt", "user"
+            criswitch.toml:6:39: unknown key "weight"; try one of "socket", "list_timeout", "stats_timeout", "stale_lists", "adopt", "required", "user"
             criswitch.toml:7:15: unknown key "socet"; try "socket"
             criswitch.toml:8:39: unknown key "list_timout"; try "list_timeout"
             criswitch.toml:8:59: unknown key "adpt"; try "adopt""#]],

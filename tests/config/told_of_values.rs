@@ -181,8 +181,8 @@ fn a_wait_beyond_its_limit_is_told() {
         "stale_lists",
         &["1day", "never"],
         expect![[r#"
-        criswitch.toml:1:15: "1day" is longer than the limit of 1h; try "1h" or less
-        criswitch.toml:1:15: "never" is not a duration: expected number at 0; try "10s""#]],
+            criswitch.toml:1:15: "1day" is longer than the limit of 1h; try "1h" or less or "unlimited"
+            criswitch.toml:1:15: "never" is not a duration: expected number at 0; try "10s" or "unlimited""#]],
     );
 }
 

@@ -10,6 +10,7 @@ use criswitch::counts::Reason;
 use criswitch::dialer::Dialer;
 use criswitch::listener::Listener;
 use criswitch::reload::Outcome;
+use criswitch::store::{Boot, Store};
 use criswitch::switch::Switch;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -23,6 +24,9 @@ pub struct Rig {
     pub sims: Vec<Sim>,
     client: Client,
     switch: Option<Running>,
+    /// The boot that the machine is in.
+    pub boot: Boot,
+    state_problems: Vec<String>,
     directory: TempDir,
 }
 
@@ -57,6 +61,11 @@ impl Rig {
             sims,
             client: Client::new(&directory.path().join("criswitch.sock")),
             switch: None,
+            boot: Boot {
+                id: "first".to_owned(),
+                machine: "machine".to_owned(),
+            },
+            state_problems: Vec::new(),
             directory,
         };
         rig.configure(text);
@@ -78,6 +87,13 @@ impl Rig {
     /// Stops the switch, as SIGTERM does, and starts another one with the same configuration.
     pub async fn restart_switch(&mut self) {
         self.stop_switch().await;
+        self.start_switch();
+    }
+
+    /// The same, but the new one finds no state, as where criswitch has never run.
+    pub async fn restart_switch_without_state(&mut self) {
+        self.stop_switch().await;
+        std::fs::remove_dir_all(self.directory.path().join("state")).unwrap();
         self.start_switch();
     }
 
@@ -114,6 +130,11 @@ impl Rig {
         running.switch.unread.used()
     }
 
+    /// What the switch that runs has found wrong with the state of the last one.
+    pub fn state_problems(&self) -> &[String] {
+        &self.state_problems
+    }
+
     /// Another configuration for the switch that runs.
     pub fn reload(&self, text: impl FnOnce(&str) -> String) -> Outcome {
         self.configure(text);
@@ -133,7 +154,10 @@ impl Rig {
         let listener = bind(&config);
         let (stop, stopped) = oneshot::channel();
         let shutdown = async { stopped.await.unwrap_or_default() };
-        let switch = Arc::new(Switch::new(config, &Dialer::Socket));
+        let (store, found) = Store::open(config.directories(None), self.boot.clone()).unwrap();
+        self.state_problems.clone_from(&found.problems);
+        let switch = Switch::with_state(config, &Dialer::Socket, store, found);
+        let switch = Arc::new(switch.unwrap());
         let task = tokio::spawn(criswitch::serve(
             Arc::clone(&switch),
             listener,

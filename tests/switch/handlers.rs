@@ -202,10 +202,10 @@ async fn no_list_and_no_pod_waits_for_a_late_answer_and_a_few_pods_are_asked_for
 }
 
 #[tokio::test]
-async fn it_is_asked_again_after_a_restart_of_criswitch() {
+async fn it_is_asked_again_where_the_state_is_lost() {
     let mut rig = beside_containerd(crio(&["crun", "runsc"]), ROWS).await;
     rig.run_pod("gvisor", "web").await;
-    rig.restart_switch().await;
+    rig.restart_switch_without_state().await;
     wait::until(async || listed(&rig).await == pairs(&[("web", "gvisor")])).await;
     assert_eq!(asked(rig.sim("crio")), 1);
 }

@@ -61,7 +61,9 @@ pub(crate) fn backend_of<S: Future<Output = ()> + Send + 'static>(
         socket: Address::parse("/raw.sock").unwrap(),
         list_timeout: Duration::from_secs(2),
         stats_timeout: Duration::from_secs(2),
+        stale_lists: Duration::MAX,
         adopt: false,
+        required: true,
         user: None,
         origin: None,
     };

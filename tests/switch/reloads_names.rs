@@ -5,38 +5,6 @@ use crate::reloads::{old_alone, owner, reload, run_when_ready};
 use crate::support::{Rig, Sim};
 
 #[tokio::test]
-async fn the_line_for_a_restart_is_toml_that_says_what_the_files_said() {
-    let odd = "o\"l\\d\u{e9}";
-    let sims = [odd, "new"].map(|name| Sim::new(name).handlers(["runc"]));
-    let row = |directory: &str| format!("{directory}/{odd}.sock");
-    let rig = Rig::with_config(sims, |directory| {
-        let old = format!(
-            "{{ socket = '{}', list_timeout = '1m 5s', stats_timeout = '7s', adopt = true, user = 'root' }}",
-            row(directory)
-        );
-        format!("default = 'runc'\n[handlers]\nrunc = 'old'\n[backends]\nold = {old}\n")
-    })
-    .await;
-    rig.run_pod("runc", "web").await;
-    reload(&rig, "runc", "runc = \"new\"", &["new"]);
-    let line = told_of(&rig, "old").await["restartNeeds"].to_string();
-    let line: String = serde_json::from_str(&line).unwrap();
-    assert_eq!(line.lines().count(), 1, "{line}");
-    let told: toml::Table = toml::from_str(&line).unwrap();
-    let socket = row(rig.directory().to_str().unwrap());
-    // It is not to adopt: that would bring new pods to it.
-    let wanted = toml::toml! {
-        list_timeout = "1m 5s"
-        stats_timeout = "7s"
-        user = "0"
-    };
-    let wanted = wanted
-        .into_iter()
-        .chain([("socket".to_owned(), socket.into())]);
-    assert_eq!(told["old"], toml::Value::Table(wanted.collect()));
-}
-
-#[tokio::test]
 async fn a_handler_that_moves_within_its_backend_is_told_with_its_names_there() {
     let rig = old_alone().await;
     let row = |handler| format!("runc = {{ backend = \"old\", handler = {handler:?} }}");

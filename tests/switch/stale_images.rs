@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use criswitch::cri;
 use criswitch::lists::{Lists, Snapshot};
+use criswitch::owners::Owners;
 use criswitch::rpc::List;
 use tokio::time::Instant;
 use tonic::{Code, Status};
@@ -186,6 +187,7 @@ async fn a_list_as_crictl_asks_for_it_is_cached_after_a_pull() {
 async fn a_list_of_the_same_instant_as_a_pull_may_be_short_and_is_not_kept() {
     let mut lists = Lists::default();
     let asked_now = || Snapshot {
+        mark: Owners::default().mark(),
         message: Bytes::new(),
         taken: Instant::now(),
     };

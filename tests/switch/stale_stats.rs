@@ -42,7 +42,7 @@ fn stops_a_container(sim: &Sim) {
 
 async fn all(rig: &Rig, rpc: &str) -> RawReply {
     let reply = send(rig, rpc, frame_raw(b"")).await;
-    assert_eq!(reply.code(), Code::Ok, "{rpc}");
+    assert_eq!(reply.code(), Code::Ok, "{rpc}: {}", reply.text());
     reply
 }
 

@@ -49,7 +49,7 @@ async fn one_that_hangs_from_the_start_is_connecting_until_a_probe_proves_it() {
     rig.run("kata", "boxed").await;
     rig.stop_switch().await;
     hang(rig.sim("kata"));
-    rig.restart_switch().await;
+    rig.restart_switch_without_state().await;
     assert_eq!(told_of(&rig, "kata").await["state"], "connecting");
     rig.run("runc", "web").await;
     let (first, told) = tokio::join!(rig.pods(), until_state(&rig, "kata", "unresponsive"));

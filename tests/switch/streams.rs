@@ -9,6 +9,7 @@ use tokio_stream::StreamExt;
 use tonic::{Code, Status};
 
 use crate::calls::{assert_names_the_dead, narrowed_to, path, send, stopped, text_of};
+use crate::faults::node;
 use crate::support::{RawReply, Rig, Sim, frame_raw};
 
 /// Streams, and the unary lists of the same items.
@@ -179,8 +180,10 @@ async fn pod_stats_are_not_streamed_when_a_backend_with_pods_lacks_them_altogeth
 }
 
 #[tokio::test]
-async fn without_a_last_known_list_a_stream_fails_by_name_while_a_backend_is_down() {
-    let rig = runc_and_kata().await;
+async fn without_a_cached_list_a_stream_fails_by_name_while_a_backend_is_down() {
+    let sims = ["runc", "kata"].map(Sim::new);
+    sims[1].hold("ListPodSandbox");
+    let rig = node("start_wait = \"0s\"", sims).await;
     stopped(&rig, "kata").await;
     for rpc in ["StreamPodSandboxes", "StreamContainers"] {
         let reply = send(&rig, rpc, frame_raw(b"")).await;

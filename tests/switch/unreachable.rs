@@ -60,9 +60,10 @@ async fn the_pods_of_other_backends_go_on_while_one_is_down() {
 
 #[tokio::test]
 async fn a_list_is_an_error_while_a_backend_is_down_and_whole_when_it_is_back() {
-    let rig = runc_and_kata().await;
+    let mut rig = runc_and_kata().await;
     rig.run("kata", "web").await;
     rig.sim("kata").stop().await;
+    rig.restart_switch_without_state().await;
     names(&rig.pods().await.unwrap_err(), rig.sim("kata"), "refused");
     names(
         &rig.containers().await.unwrap_err(),

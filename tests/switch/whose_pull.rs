@@ -164,7 +164,7 @@ async fn a_list_does_not_say_who_gets_a_pull_before_every_backend_was_listed() {
         .await
         .unwrap();
     rig.sim("runc").stop().await;
-    rig.restart_switch().await;
+    rig.restart_switch_without_state().await;
     until_state(&rig, "kata", "ready").await;
     let failed = pull(&rig).await.unwrap_err();
     assert_eq!(failed.code(), Code::Unavailable, "{failed}");

@@ -16,7 +16,15 @@ const HANDLER: [&str; 6] = [
     "node_selector",
     "tolerations",
 ];
-const BACKEND: [&str; 5] = ["socket", "list_timeout", "stats_timeout", "adopt", "user"];
+const BACKEND: [&str; 7] = [
+    "socket",
+    "list_timeout",
+    "stats_timeout",
+    "stale_lists",
+    "adopt",
+    "required",
+    "user",
+];
 
 /// The fields of a row, or of a table within one.
 pub(super) type Fields<'t> = BTreeMap<&'t str, Entry<'t>>;
@@ -36,7 +44,9 @@ pub(in crate::config) struct Settings {
     pub(in crate::config) socket: At<String>,
     pub(in crate::config) list_timeout: Option<At<String>>,
     pub(in crate::config) stats_timeout: Option<At<String>>,
+    pub(in crate::config) stale_lists: Option<At<String>>,
     pub(in crate::config) adopt: bool,
+    pub(in crate::config) required: bool,
     pub(in crate::config) user: Option<At<String>>,
 }
 
@@ -97,7 +107,9 @@ impl Walk<'_> {
                 socket,
                 list_timeout: None,
                 stats_timeout: None,
+                stale_lists: None,
                 adopt: false,
+                required: true,
                 user: None,
             }),
         };
@@ -110,9 +122,10 @@ impl Walk<'_> {
         let told = self.problems.len();
         let fields = self.fields(fields, &BACKEND);
         let socket = self.text_in(&fields, "socket");
-        let [list_timeout, stats_timeout] =
-            ["list_timeout", "stats_timeout"].map(|name| self.text_like(&fields, name, "\"5s\""));
-        let adopt = fields.get("adopt").and_then(|entry| self.boolean(entry));
+        let [list_timeout, stats_timeout, stale_lists] =
+            ["list_timeout", "stats_timeout", "stale_lists"]
+                .map(|name| self.text_like(&fields, name, "\"5s\""));
+        let [adopt, required] = ["adopt", "required"].map(|name| self.boolean(fields.get(name)?));
         let user = self.text_like(&fields, "user", "\"1000\"");
         if socket.is_none() && self.problems.len() == told {
             let what = format!("backend {:?} has no socket", row.key);
@@ -123,7 +136,9 @@ impl Walk<'_> {
             socket: socket?,
             list_timeout,
             stats_timeout,
+            stale_lists,
             adopt: adopt.is_some_and(|adopt| adopt.value),
+            required: required.is_none_or(|required| required.value),
             user,
         })
     }

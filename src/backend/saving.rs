@@ -1,0 +1,102 @@
+//! Which changes of a backend's cached lists are on disk: replies that show a change wait for that.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tonic::Status;
+
+use super::Backend;
+use crate::lists::Snapshot;
+use crate::rpc::List;
+
+/// Counts changes, and those that were saved.
+#[derive(Debug)]
+pub(super) struct Saving {
+    made: watch::Sender<u64>,
+    done: watch::Sender<Done>,
+}
+
+#[derive(Debug)]
+struct Done {
+    /// The last change that is on disk; [`u64::MAX`] without a state on disk.
+    saved: u64,
+    /// The last change that was to be saved.
+    tried: u64,
+    /// Why a change is not on disk.
+    cause: Arc<str>,
+}
+
+impl Default for Saving {
+    /// Nothing has to be saved.
+    fn default() -> Saving {
+        Saving {
+            made: watch::Sender::new(0),
+            done: watch::Sender::new(Done {
+                saved: u64::MAX,
+                tried: 0,
+                cause: "".into(),
+            }),
+        }
+    }
+}
+
+impl Backend {
+    /// From now on changes have to be saved, the state of now among them.
+    pub(crate) fn begin_saving(&self) {
+        self.saving.done.send_modify(|done| done.saved = 0);
+        self.has_changed();
+    }
+
+    /// What would be served for it is different now.
+    pub(crate) fn has_changed(&self) {
+        self.saving.made.send_modify(|made| *made += 1);
+    }
+
+    /// Keeps a whole list to be served while it does not answer.
+    pub(crate) fn keep_list(&self, list: List, snapshot: Snapshot) {
+        if self.locked().lists.keep(list, snapshot) {
+            self.has_changed();
+        }
+    }
+
+    /// Whether its cached lists of pods and containers are known.
+    pub(crate) fn knows_lists(&self) -> bool {
+        let known = self.locked();
+        let has = |list| known.lists.get(list).is_some();
+        has(List::Pods) && has(List::Containers)
+    }
+
+    /// Waits for a change after the one with this number; returns the number of the last one.
+    pub(crate) async fn changed_after(&self, number: u64) -> u64 {
+        let mut made = self.saving.made.subscribe();
+        let made = made.wait_for(|made| *made > number).await;
+        made.map_or(number, |made| *made)
+    }
+
+    /// All changes up to this one were saved, or were not and why.
+    pub(crate) fn was_saved(&self, change: u64, result: Result<(), String>) {
+        self.saving.done.send_modify(|done| {
+            done.tried = change;
+            match result {
+                Ok(()) => done.saved = change,
+                Err(cause) => done.cause = cause.into(),
+            }
+        });
+    }
+
+    /// Waits until all changes of now are on disk.
+    ///
+    /// # Errors
+    /// `Unavailable` if they cannot be saved.
+    pub(crate) async fn saved(&self) -> Result<(), Status> {
+        let made = *self.saving.made.borrow();
+        let mut done = self.saving.done.subscribe();
+        let done = done.wait_for(|done| done.saved >= made || done.tried >= made);
+        match done.await {
+            Ok(done) if done.saved < made => {
+                Err(self.unavailable(&format!("criswitch cannot save its state: {}", done.cause)))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! What survives a restart: each backend's cached lists, saved before a client sees what is in them.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use crate::address::Address;
+use crate::backend::Backend;
+use crate::config::{BackendConfig, Config};
+use crate::dialer::Dialer;
+use crate::file_work::{FileWork, NO_ANSWER};
+use crate::learn::Asked;
+use crate::lists::Snapshot;
+use crate::rpc::List;
+use crate::store::{Found, Known, Saved, Store};
+use crate::switch::Switch;
+
+/// How often the time of a backend's last answer is saved.
+const TOUCH_EVERY: Duration = Duration::from_secs(10);
+/// How long after a failure the state is saved again.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long the first lists wait for a backend whose lists are known.
+pub(crate) const BRIEF_WAIT: Duration = Duration::from_secs(1);
+
+/// Saves what changes of `backend`, as long as there is a backend and a store.
+pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
+    let Some(store) = switch.store.clone() else {
+        return;
+    };
+    let files = FileWork::default();
+    tokio::select! {
+        biased;
+        () = backend.closed() => {}
+        never = save_changes(&switch, &backend, &store, &files) => match never {},
+    }
+    // Nothing of it is shown any more.
+    backend.was_saved(u64::MAX, Ok(()));
+    let socket = backend.socket.to_string();
+    files.run(move || store.forget(&socket)).await;
+}
+
+async fn save_changes(
+    switch: &Switch,
+    backend: &Backend,
+    store: &Arc<Store>,
+    files: &FileWork,
+) -> Infallible {
+    let mut last = 0;
+    loop {
+        tokio::select! {
+            biased;
+            change = backend.changed_after(last) => {
+                let saved = save(switch, backend, store, files).await;
+                if saved.is_ok() {
+                    last = change;
+                }
+                let failed = saved.is_err();
+                backend.was_saved(change, saved);
+                if failed {
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+            () = tokio::time::sleep(TOUCH_EVERY) => touch(backend, store, files).await,
+        }
+    }
+}
+
+async fn save(
+    switch: &Switch,
+    backend: &Backend,
+    store: &Arc<Store>,
+    files: &FileWork,
+) -> Result<(), String> {
+    let (saved, answered) = (switch.saved(backend), backend.answered_at());
+    let store = Arc::clone(store);
+    match files.run(move || store.save(saved, answered)).await {
+        Some(saved) => saved.map_err(|error| error.to_string()),
+        None => Err(NO_ANSWER.to_owned()),
+    }
+}
+
+async fn touch(backend: &Backend, store: &Arc<Store>, files: &FileWork) {
+    let (socket, answered) = (backend.socket.to_string(), backend.answered_at());
+    let store = Arc::clone(store);
+    files.run(move || store.touch(&socket, answered)).await;
+}
+
+impl Switch {
+    /// A switch that goes on where the last run of criswitch ended, as `found` says, and saves its state in `store`. A
+    /// backend that no file names any more is kept for the pods that it has.
+    ///
+    /// # Errors
+    /// The state cannot be saved.
+    pub fn with_state(
+        config: Config,
+        dialer: &Dialer,
+        store: Store,
+        mut found: Found,
+    ) -> io::Result<Switch> {
+        let rows = config.table.backends.iter();
+        let mut known: Vec<_> = rows.map(|row| take_known(&mut found, row)).collect();
+        let (kept, of_kept) = kept(&config, &mut found);
+        known.extend(of_kept);
+        let mut switch = Switch::not_started(config, kept, dialer);
+        let live = switch.live();
+        for (backend, known) in live.backends.iter().zip(known) {
+            switch.restore(backend, known);
+        }
+        for backend in &live.backends {
+            backend.begin_saving();
+            if backend.knows_lists() || !backend.has_joined() {
+                store.save(switch.saved(backend), backend.answered_at())?;
+            }
+        }
+        let sockets = live
+            .backends
+            .iter()
+            .map(|backend| backend.socket.to_string());
+        store.replace_all(sockets.collect())?;
+        switch.store = Some(Arc::new(store));
+        Ok(switch)
+    }
+
+    /// What would be served for `backend` if it were away now.
+    pub(crate) fn saved(&self, backend: &Backend) -> Saved {
+        let list = |list| {
+            let message = backend.known().lists.message(list)?;
+            self.own_items(list, backend, &message, &[])
+        };
+        Saved {
+            socket: backend.socket.to_string(),
+            name: backend.name().to_string(),
+            joined: backend.has_joined(),
+            pods: list(List::Pods),
+            containers: list(List::Containers),
+            images: list(List::Images),
+            handlers: self.owners().rows(backend.id),
+            ..Saved::default()
+        }
+    }
+
+    /// Takes over what the last run of criswitch knew of `backend`. The first lists wait for the backend until `start_by`
+    /// unless its lists are known.
+    pub(crate) fn restore(&self, backend: &Backend, known: Known) {
+        match known {
+            Known::Saved(saved, answered) => self.restore_saved(backend, *saved, answered),
+            Known::Empty => {
+                let nothing = || Some(Bytes::new());
+                let saved = Saved {
+                    joined: true,
+                    pods: nothing(),
+                    containers: nothing(),
+                    images: nothing(),
+                    ..Saved::default()
+                };
+                self.restore_saved(backend, saved, SystemTime::now());
+                backend.await_until(self.start_by);
+            }
+            Known::New => {}
+            Known::Unknown => {
+                backend.join();
+                backend.await_until(self.start_by);
+            }
+        }
+    }
+
+    fn restore_saved(&self, backend: &Backend, saved: Saved, answered: SystemTime) {
+        if !saved.joined {
+            return;
+        }
+        backend.join();
+        let at = instant_of(answered);
+        let is_known = saved.pods.is_some() && saved.containers.is_some();
+        let lists = [
+            (List::Pods, saved.pods),
+            (List::Containers, saved.containers),
+            (List::Images, saved.images),
+        ];
+        for (list, message) in lists {
+            if let Some(message) = message {
+                self.restore_list(backend, list, message, at);
+            }
+        }
+        self.owners().restore_rows(backend.id, saved.handlers);
+        backend.restored(at);
+        match is_known {
+            true => {
+                self.question.listed(backend.id);
+                backend.await_until(self.start_by.min(Instant::now() + BRIEF_WAIT));
+            }
+            false => backend.await_until(self.start_by),
+        }
+    }
+
+    fn restore_list(&self, backend: &Backend, list: List, message: Bytes, at: Instant) {
+        let Asked { mark, .. } = self.asked();
+        if let Err(fault) = self.learn_list(list, backend, &message, Asked { mark, at }) {
+            let fault = fault.message();
+            tracing::error!(backend = %backend.name(), fault, "a saved list cannot be used");
+            return;
+        }
+        let snapshot = Snapshot {
+            message,
+            taken: at,
+            mark,
+        };
+        backend.keep_list(list, snapshot);
+    }
+}
+
+/// What is known of the backend of `row`, which may have been saved under another path of its socket.
+fn take_known(found: &mut Found, row: &BackendConfig) -> Known {
+    let socket = &row.socket;
+    let identity = socket.identity();
+    let is_it = |other: &Address| other != socket && other.identity().is(&identity);
+    let saved = found.sockets().into_iter();
+    let alias = saved
+        .filter_map(|other| Address::parse(&other).ok())
+        .find(is_it);
+    match found.take(&alias.unwrap_or_else(|| socket.clone()).to_string()) {
+        Known::Unknown if !row.required => Known::New,
+        known => known,
+    }
+}
+
+/// The backends that were saved with pods or containers and that no file names any more.
+fn kept(config: &Config, found: &mut Found) -> (Vec<BackendConfig>, Vec<Known>) {
+    let has_items = |list: &Option<Bytes>| list.as_ref().is_none_or(|list| !list.is_empty());
+    let mut kept = (Vec::new(), Vec::new());
+    for socket in found.sockets() {
+        if let Known::Saved(saved, answered) = found.take(&socket)
+            && saved.joined
+            && (has_items(&saved.pods) || has_items(&saved.containers))
+            && let Ok(socket) = Address::parse(&socket)
+        {
+            kept.0.push(BackendConfig {
+                id: config.table.backends.len() + kept.0.len(),
+                name: saved.name.clone(),
+                socket,
+                list_timeout: config.list_timeout,
+                stats_timeout: config.stats_timeout,
+                stale_lists: config.stale_lists,
+                adopt: false,
+                required: true,
+                user: None,
+                origin: None,
+            });
+            kept.1.push(Known::Saved(saved, answered));
+        }
+    }
+    kept
+}
+
+/// The moment on the clock of this process; the earliest one that it has for an earlier time.
+fn instant_of(time: SystemTime) -> Instant {
+    let age = SystemTime::now().duration_since(time).unwrap_or_default();
+    let now = Instant::now();
+    now.checked_sub(age).unwrap_or(now)
+}

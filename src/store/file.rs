@@ -1,0 +1,104 @@
+//! One file of the state: its format, and how it is replaced.
+//!
+//! A line that names the format and its version, 8 bytes with the hash of the content (FNV-1a, little endian), the
+//! content.
+
+use std::fs::{self, File};
+use std::hash::Hasher;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::SystemTime;
+
+use bytes::{Buf, Bytes};
+use fnv::FnvHasher;
+use rustix::fs::OFlags;
+
+const FORMAT: &[u8] = b"criswitch state 1\n";
+/// The most bytes of a file that are read; of a longer one the content counts as damaged.
+const LARGEST: u64 = 256 << 20;
+
+/// Why a file is not used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Fault {
+    #[error("it cannot be read: {0}")]
+    Unreadable(#[from] io::Error),
+    #[error("it has another format than this version of criswitch writes")]
+    OtherFormat,
+    #[error("its content is damaged")]
+    Damaged,
+    #[error("another user may write it")]
+    OtherUser,
+    #[error("it is of an earlier run of criswitch")]
+    Old,
+    #[error("it is of another machine")]
+    OtherMachine,
+}
+
+impl Fault {
+    pub(super) fn is_absence(&self) -> bool {
+        matches!(self, Fault::Unreadable(error) if error.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+/// The content of a file, and when it was last known to be true.
+pub(super) fn read(path: &Path) -> Result<(Bytes, SystemTime), Fault> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+    let mut options = File::options();
+    let file = options
+        .read(true)
+        .custom_flags(i32::try_from(flags).unwrap_or_default())
+        .open(path)?;
+    let about = file.metadata()?;
+    if about.uid() != rustix::process::geteuid().as_raw() || about.mode() & 0o022 != 0 {
+        return Err(Fault::OtherUser);
+    }
+    let mut bytes = Vec::new();
+    file.take(LARGEST).read_to_end(&mut bytes)?;
+    Ok((content(bytes.into())?, about.modified()?))
+}
+
+fn content(mut bytes: Bytes) -> Result<Bytes, Fault> {
+    if !bytes.starts_with(FORMAT) {
+        return Err(Fault::OtherFormat);
+    }
+    bytes.advance(FORMAT.len());
+    let written = bytes.try_get_u64_le().map_err(|_| Fault::Damaged)?;
+    match written == hash(&bytes) {
+        true => Ok(bytes),
+        false => Err(Fault::Damaged),
+    }
+}
+
+/// Puts a file with this content in the place of the one at `path`, if there is one. A kill leaves either of them.
+pub(super) fn replace(path: &Path, content: &[u8], modified: SystemTime) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let written = write(&new, content, modified).and_then(|()| fs::rename(&new, path));
+    if written.is_err() {
+        // What is left of it takes room on a full disk.
+        fs::remove_file(&new).ok();
+    }
+    written
+}
+
+fn write(path: &Path, content: &[u8], modified: SystemTime) -> io::Result<()> {
+    let flags = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
+    let mut options = File::options();
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .custom_flags(flags)
+        .open(path)?;
+    file.write_all(FORMAT)?;
+    file.write_all(&hash(content).to_le_bytes())?;
+    file.write_all(content)?;
+    file.set_modified(modified)
+}
+
+pub(super) fn hash(bytes: &[u8]) -> u64 {
+    let mut hasher = FnvHasher::default();
+    hasher.write(bytes);
+    hasher.finish()
+}

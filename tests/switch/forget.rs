@@ -1,0 +1,61 @@
+//! A backend that is forgotten on request: out of lists until it answers, and only if it does not.
+
+use tonic::Code;
+
+use crate::calls::{path, stopped, text_of};
+use crate::faults::{names, runc_and_kata, told_of};
+use crate::reloads::{old_alone, reload};
+use crate::support::{RawReply, Rig, frame_raw};
+use crate::wait;
+
+async fn forget(rig: &Rig, name: &str) -> RawReply {
+    let headers = [("criswitch-forget", name)];
+    rig.raw(&path("Status"), &headers, frame_raw(b"")).await
+}
+
+#[tokio::test]
+async fn a_forgotten_backend_is_out_of_lists_until_it_answers_across_restarts_too() {
+    let mut rig = runc_and_kata().await;
+    rig.run("runc", "plain").await;
+    let (pod, _) = rig.run("kata", "boxed").await;
+    stopped(&rig, "kata").await;
+    assert_eq!(forget(&rig, "kata").await.code(), Code::Ok);
+    for _ in 0..2 {
+        assert_eq!(names(&rig.pods().await.unwrap()), ["plain"]);
+        assert_eq!(rig.containers().await.unwrap().len(), 1);
+        rig.remove_pod(&pod).await.unwrap();
+        rig.restart_switch().await;
+    }
+    rig.sim("kata").start();
+    wait::until(async || rig.pods().await.unwrap().len() == 2).await;
+    assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "plain"]);
+}
+
+#[tokio::test]
+async fn a_forgotten_backend_that_no_file_names_is_removed() {
+    let rig = old_alone().await;
+    rig.run_pod("runc", "web").await;
+    reload(&rig, "runc", "runc = \"new\"", &["new"]);
+    wait::until(async || told_of(&rig, "new").await["state"] == "ready").await;
+    stopped(&rig, "old").await;
+    let reply = forget(&rig, "old").await;
+    assert_eq!(reply.code(), Code::Ok, "{}", text_of(&reply));
+    assert!(rig.pods().await.unwrap().is_empty());
+    let reply = forget(&rig, "old").await;
+    assert_eq!(reply.code(), Code::FailedPrecondition);
+    assert!(
+        text_of(&reply).contains("there are: new"),
+        "{}",
+        text_of(&reply)
+    );
+}
+
+#[tokio::test]
+async fn a_backend_that_answers_is_not_forgotten() {
+    let rig = runc_and_kata().await;
+    rig.run("kata", "boxed").await;
+    let reply = forget(&rig, "kata").await;
+    assert_eq!(reply.code(), Code::FailedPrecondition);
+    assert!(text_of(&reply).contains("answers"), "{}", text_of(&reply));
+    assert_eq!(names(&rig.pods().await.unwrap()), ["boxed"]);
+}

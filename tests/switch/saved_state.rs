@@ -1,0 +1,467 @@
+//! A restart while a backend is away: lists are as before, or an error where what clients saw is not certain.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use criswitch::cri;
+use criswitch::store::Boot;
+use tokio::time::Instant;
+use tonic::Code;
+
+use crate::calls::{ID_CALLS, assert_names_the_dead, holds, send, stopped};
+use crate::faults::{backends_ready, directly, names, runc_and_kata, status, text, told_of};
+use crate::support::{Rig, frame_raw};
+use crate::wait;
+
+/// A node whose kata has a pod with a container, and an image; everything was listed.
+async fn with_pods() -> (Rig, String, String) {
+    let rig = runc_and_kata().await;
+    rig.run("runc", "plain").await;
+    let (pod, container) = rig.run("kata", "boxed").await;
+    all(&rig).await;
+    (rig, pod, container)
+}
+
+/// What the three lists say.
+async fn all(rig: &Rig) -> (Vec<cri::PodSandbox>, Vec<cri::Container>, Vec<cri::Image>) {
+    let mut images = rig.images();
+    let images = images.list_images(cri::ListImagesRequest::default()).await;
+    let images = images.unwrap().into_inner().images;
+    let mut containers = rig.containers().await.unwrap();
+    containers.sort_by(|a, b| a.id.cmp(&b.id));
+    let mut pods = rig.pods().await.unwrap();
+    pods.sort_by(|a, b| a.id.cmp(&b.id));
+    (pods, containers, images)
+}
+
+/// kata goes away, and criswitch is restarted.
+async fn restarted_without_kata(rig: &mut Rig) {
+    rig.sim("kata").stop().await;
+    rig.restart_switch().await;
+}
+
+/// The file with what is saved of a backend.
+fn state_file(rig: &Rig, name: &str) -> PathBuf {
+    let files = fs::read_dir(rig.directory().join("state")).unwrap();
+    let paths = files.map(|file| file.unwrap().path());
+    let mut backends = paths.filter(|path| path.extension().is_some_and(|it| it == "backend"));
+    let has = |path: &PathBuf| {
+        let content = fs::read(path).unwrap();
+        let socket = format!("{name}.sock");
+        content
+            .windows(socket.len())
+            .any(|part| part == socket.as_bytes())
+    };
+    backends
+        .find(has)
+        .unwrap_or_else(|| panic!("no file of {name}"))
+}
+
+/// Every list is an error that names kata, until kata is back.
+async fn lists_fail(rig: &Rig) {
+    for rpc in ["ListPodSandbox", "ListContainers"] {
+        let reply = send(rig, rpc, frame_raw(b"")).await;
+        assert_names_the_dead(&reply, rig.sim("kata"), rpc);
+    }
+}
+
+async fn lists_heal(rig: &Rig) {
+    rig.sim("kata").start();
+    let are_whole = async || {
+        let pods = rig.pods().await;
+        pods.is_ok_and(|pods| names(&pods) == ["boxed", "plain"])
+    };
+    wait::until(are_whole).await;
+}
+
+#[tokio::test]
+async fn a_restart_while_a_backend_is_away_changes_no_list() {
+    let (mut rig, pod, container) = with_pods().await;
+    let before = all(&rig).await;
+    for _ in 0..2 {
+        restarted_without_kata(&mut rig).await;
+        assert_eq!(all(&rig).await, before);
+    }
+    for call in ID_CALLS {
+        let reply = call.send(&rig, call.pick(&pod, &container)).await;
+        assert_names_the_dead(&reply, rig.sim("kata"), call.rpc);
+    }
+    rig.run("runc", "new").await;
+    assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "new", "plain"]);
+    rig.sim("kata").start();
+    wait::until(async || told_of(&rig, "kata").await["state"] == "ready").await;
+    rig.stop(&container).await.unwrap();
+    rig.remove_pod(&pod).await.unwrap();
+    assert_eq!(names(&rig.pods().await.unwrap()), ["new", "plain"]);
+}
+
+#[tokio::test]
+async fn the_handler_that_a_pod_was_created_with_is_known_after_a_restart() {
+    let crio = crate::support::Sim::new("crio")
+        .set(|settings| settings.shows_handlers = crate::support::ShowsHandlers::Nowhere);
+    let mut rig = crate::faults::node(
+        "start_wait = \"0s\"",
+        [crate::support::Sim::new("runc"), crio],
+    )
+    .await;
+    rig.run_pod("crio", "web").await;
+    rig.pods().await.unwrap();
+    rig.sim("crio").stop().await;
+    rig.restart_switch().await;
+    assert_eq!(rig.pods().await.unwrap()[0].runtime_handler, "crio");
+}
+
+#[tokio::test]
+async fn what_was_created_after_the_last_list_is_listed_after_a_restart() {
+    let (mut rig, ..) = with_pods().await;
+    let (pod, container) = rig.run("kata", "since").await;
+    restarted_without_kata(&mut rig).await;
+    let (pods, containers, _) = all(&rig).await;
+    assert_eq!(names(&pods), ["boxed", "plain", "since"]);
+    let listed = pods.iter().find(|listed| listed.id == pod).unwrap();
+    let real = rig.sim("kata").pods();
+    let real = real.iter().find(|real| real.id == pod).unwrap();
+    let expected = cri::PodSandbox {
+        created_at: listed.created_at,
+        ..real.clone()
+    };
+    assert_eq!(*listed, expected);
+    assert!(containers.iter().any(|listed| listed.id == container));
+}
+
+#[tokio::test]
+async fn what_was_removed_after_the_last_list_never_comes_back() {
+    let (mut rig, pod, container) = with_pods().await;
+    let kept = rig.run("kata", "kept").await;
+    all(&rig).await;
+    rig.remove_pod(&pod).await.unwrap();
+    rig.stop(&kept.1).await.unwrap();
+    rig.remove(&kept.1).await.unwrap();
+    restarted_without_kata(&mut rig).await;
+    let (pods, containers, _) = all(&rig).await;
+    assert_eq!(names(&pods), ["kept", "plain"]);
+    assert!(
+        !containers
+            .iter()
+            .any(|it| [&container, &kept.1].contains(&&it.id))
+    );
+}
+
+#[tokio::test]
+async fn a_pod_that_others_made_is_there_after_a_restart_once_it_was_listed() {
+    let (mut rig, ..) = with_pods().await;
+    directly(rig.sim("kata"))
+        .run_pod("kata", "others")
+        .await
+        .unwrap();
+    all(&rig).await;
+    restarted_without_kata(&mut rig).await;
+    assert_eq!(
+        names(&rig.pods().await.unwrap()),
+        ["boxed", "others", "plain"]
+    );
+}
+
+#[tokio::test]
+async fn no_list_of_containers_is_older_than_a_pod_that_others_made() {
+    let (mut rig, ..) = with_pods().await;
+    directly(rig.sim("kata"))
+        .run_pod("kata", "others")
+        .await
+        .unwrap();
+    // A client sees the pod; its containers were never listed.
+    rig.pods().await.unwrap();
+    stopped(&rig, "kata").await;
+    for _ in 0..2 {
+        assert_eq!(
+            names(&rig.pods().await.unwrap()),
+            ["boxed", "others", "plain"]
+        );
+        let reply = send(&rig, "ListContainers", frame_raw(b"")).await;
+        assert_names_the_dead(&reply, rig.sim("kata"), "ListContainers");
+        restarted_without_kata(&mut rig).await;
+    }
+}
+
+/// A way to spoil a file.
+type Damage = fn(&mut Vec<u8>);
+
+#[tokio::test]
+async fn a_file_that_cannot_be_trusted_is_set_aside_and_lists_are_errors_until_the_backend_is_back()
+{
+    let damages: [(&str, Damage); 6] = [
+        ("empty", Vec::clear),
+        ("cut off", |content| content.truncate(content.len() / 2)),
+        ("torn", |content| {
+            let half = content.len() / 2;
+            content[half..].fill(0);
+        }),
+        ("one bit", |content| *content.last_mut().unwrap() ^= 1),
+        ("of another format", |content| content[0] ^= 1),
+        ("other bytes", |content| *content = b"nonsense".repeat(100)),
+    ];
+    for (what, damage) in damages {
+        let (mut rig, ..) = with_pods().await;
+        rig.sim("kata").stop().await;
+        rig.stop_switch().await;
+        let file = state_file(&rig, "kata");
+        let mut content = fs::read(&file).unwrap();
+        damage(&mut content);
+        fs::write(&file, content).unwrap();
+        rig.restart_switch().await;
+        lists_fail(&rig).await;
+        let problems = rig.state_problems().join("\n");
+        assert!(
+            problems.contains(file.to_str().unwrap()),
+            "{what}: {problems}"
+        );
+        assert!(file.with_extension("backend.bad").exists(), "{what}");
+        lists_heal(&rig).await;
+    }
+}
+
+/// A way to spoil a file, given what it had in an earlier run.
+type Spoil = fn(&PathBuf, &[u8]);
+
+#[tokio::test]
+async fn a_file_that_is_lost_or_of_an_earlier_run_or_that_others_may_write_is_not_trusted() {
+    let spoil: [(&str, Spoil); 4] = [
+        ("lost", |file, _| fs::remove_file(file).unwrap()),
+        ("old", |file, old| fs::write(file, old).unwrap()),
+        ("open", |file, _| {
+            use std::os::unix::fs::PermissionsExt;
+            fs::set_permissions(file, fs::Permissions::from_mode(0o666)).unwrap();
+        }),
+        ("unreadable", |file, _| {
+            fs::remove_file(file).unwrap();
+            fs::create_dir(file).unwrap();
+        }),
+    ];
+    for (what, spoil) in spoil {
+        let (mut rig, ..) = with_pods().await;
+        let old = fs::read(state_file(&rig, "kata")).unwrap();
+        rig.restart_switch().await;
+        rig.run("kata", "since").await;
+        all(&rig).await;
+        rig.sim("kata").stop().await;
+        rig.stop_switch().await;
+        spoil(&state_file(&rig, "kata"), &old);
+        for _ in 0..2 {
+            rig.restart_switch().await;
+            lists_fail(&rig).await;
+        }
+        rig.sim("kata").start();
+        wait::until(async || rig.pods().await.is_ok()).await;
+        let pods = rig.pods().await.unwrap();
+        assert_eq!(names(&pods), ["boxed", "plain", "since"], "{what}");
+    }
+}
+
+#[tokio::test]
+async fn after_a_reboot_a_backend_that_is_away_is_empty_once_start_wait_is_over() {
+    let (mut rig, ..) = with_pods().await;
+    rig.sim("kata").stop().await;
+    rig.boot.id = "second".to_owned();
+    for _ in 0..2 {
+        rig.restart_switch().await;
+        assert_eq!(names(&rig.pods().await.unwrap()), ["plain"]);
+    }
+    lists_heal(&rig).await;
+    restarted_without_kata(&mut rig).await;
+    assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "plain"]);
+}
+
+#[tokio::test]
+async fn after_a_reboot_lists_wait_for_start_wait() {
+    let (mut rig, ..) = with_pods().await;
+    rig.sim("kata").stop().await;
+    rig.boot.id = "second".to_owned();
+    let sims = rig.sims.clone();
+    rig.restart_switch_with(|directory| text("start_wait = \"1h\"", &sims, directory))
+        .await;
+    let mut listed = std::pin::pin!(rig.pods());
+    tokio::select! {
+        _ = &mut listed => panic!("listed without kata"),
+        answered = (*rig).run_pod("runc", "meanwhile") => drop(answered.unwrap()),
+    }
+    rig.sim("kata").start();
+    assert_eq!(
+        names(&listed.await.unwrap()),
+        ["boxed", "meanwhile", "plain"]
+    );
+}
+
+#[tokio::test]
+async fn state_of_another_machine_counts_as_none() {
+    let (mut rig, ..) = with_pods().await;
+    rig.sim("kata").stop().await;
+    rig.boot = Boot {
+        id: "other".to_owned(),
+        machine: "other".to_owned(),
+    };
+    rig.restart_switch().await;
+    lists_fail(&rig).await;
+    lists_heal(&rig).await;
+}
+
+#[tokio::test]
+async fn a_backend_that_a_reload_added_and_that_never_answered_stays_out_of_lists_across_restarts()
+{
+    let (mut rig, ..) = with_pods().await;
+    let sims = rig.sims.clone();
+    let with_new = |directory: &str| {
+        let table = text("start_wait = \"0s\"", &sims, directory);
+        table + &format!("new = \"{directory}/new.sock\"\n")
+    };
+    rig.reload(with_new).result.unwrap();
+    for _ in 0..3 {
+        assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "plain"]);
+        rig.restart_switch().await;
+    }
+}
+
+#[tokio::test]
+async fn a_backend_that_no_file_names_keeps_its_pods_across_restarts() {
+    let (mut rig, pod, _) = with_pods().await;
+    let runc = [rig.sim("runc").clone()];
+    let without = |directory: &str| text("start_wait = \"0s\"", &runc, directory);
+    rig.reload(without).result.unwrap();
+    restarted_without_kata(&mut rig).await;
+    assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "plain"]);
+    rig.sim("kata").start();
+    wait::until(async || rig.remove_pod(&pod).await.is_ok()).await;
+    rig.restart_switch().await;
+    assert_eq!(names(&rig.pods().await.unwrap()), ["plain"]);
+    assert!(!backends_ready(&status(&rig).await).contains("kata"));
+}
+
+#[tokio::test]
+async fn a_creation_is_an_error_if_the_state_can_be_neither_written_nor_removed() {
+    let (mut rig, ..) = with_pods().await;
+    let file = state_file(&rig, "kata");
+    fs::remove_file(&file).unwrap();
+    fs::create_dir_all(file.join("in the way")).unwrap();
+    let failed = rig.try_run("kata", "new").await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable);
+    assert!(failed.message().contains("state"), "{failed}");
+    rig.run("runc", "other").await;
+    fs::remove_dir_all(&file).unwrap();
+    wait::until(async || rig.pods().await.is_ok()).await;
+    restarted_without_kata(&mut rig).await;
+    assert_eq!(
+        names(&rig.pods().await.unwrap()),
+        ["boxed", "new", "other", "plain"]
+    );
+}
+
+#[tokio::test]
+async fn a_state_that_cannot_be_written_is_removed() {
+    let (mut rig, ..) = with_pods().await;
+    let file = state_file(&rig, "kata");
+    fs::create_dir(file.with_extension("new")).unwrap();
+    rig.run("kata", "since").await;
+    assert!(!file.exists());
+    restarted_without_kata(&mut rig).await;
+    lists_fail(&rig).await;
+}
+
+#[tokio::test]
+async fn version_and_status_wait_for_the_default_backend_alone_and_lists_briefly_for_a_known_one() {
+    let (mut rig, ..) = with_pods().await;
+    rig.sim("kata").stop().await;
+    let sims = rig.sims.clone();
+    rig.restart_switch_with(|directory| text("start_wait = \"1h\"", &sims, directory))
+        .await;
+    tokio::time::pause();
+    let begun = Instant::now();
+    status(&rig).await;
+    let version = rig.runtime().version(cri::VersionRequest::default()).await;
+    assert_eq!(version.unwrap().into_inner().runtime_name, "runc");
+    assert!(
+        begun.elapsed() < Duration::from_millis(100),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "plain"]);
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        begun.elapsed()
+    );
+}
+
+#[tokio::test]
+async fn the_age_of_a_cached_list_counts_from_the_last_answer() {
+    let (mut rig, ..) = with_pods().await;
+    rig.sim("kata").stop().await;
+    rig.stop_switch().await;
+    let file = state_file(&rig, "kata");
+    let file = fs::File::options().write(true).open(file).unwrap();
+    let hour = Duration::from_secs(3600);
+    file.set_modified(std::time::SystemTime::now() - hour)
+        .unwrap();
+    rig.restart_switch().await;
+    rig.pods().await.unwrap();
+    let age = told_of(&rig, "kata").await["staleListAgeSeconds"]
+        .as_u64()
+        .unwrap();
+    assert!((3600..3700).contains(&age), "{age}");
+}
+
+#[tokio::test]
+async fn a_stale_list_is_served_until_the_backend_is_back_unless_a_limit_is_set() {
+    for (row, served) in [("", true), (", stale_lists = \"5m\"", false)] {
+        let sims = ["runc", "kata"].map(crate::support::Sim::new);
+        let rig = Rig::with_config(sims, |directory| {
+            format!(
+                "default = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\nkata = \"kata\"\n\
+                 [backends]\nkata = {{ socket = \"{directory}/kata.sock\"{row} }}\n"
+            )
+        })
+        .await;
+        rig.run("kata", "boxed").await;
+        all(&rig).await;
+        stopped(&rig, "kata").await;
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(30 * 24 * 3600)).await;
+        tokio::time::resume();
+        let reply = send(&rig, "ListPodSandbox", frame_raw(b"")).await;
+        assert_eq!(
+            reply.code() == Code::Ok,
+            served,
+            "{row:?}: {}",
+            reply.text()
+        );
+        assert_eq!(holds(&reply, "boxed"), served);
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_written_as_long_as_nothing_changes() {
+    let (rig, ..) = with_pods().await;
+    let written = || {
+        use std::os::unix::fs::MetadataExt;
+        ["runc", "kata"].map(|name| fs::metadata(state_file(&rig, name)).unwrap().ctime_nsec())
+    };
+    let before = written();
+    for _ in 0..20 {
+        all(&rig).await;
+    }
+    assert_eq!(written(), before);
+    rig.run("kata", "new").await;
+    assert_ne!(written(), before);
+}
+
+#[tokio::test]
+async fn a_node_where_criswitch_never_ran_may_have_pods_on_every_backend() {
+    let rig = Rig::with_config([crate::support::Sim::new("runc")], |directory| {
+        format!(
+            "default = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n\
+             kata = \"{directory}/no.sock\"\n"
+        )
+    })
+    .await;
+    let failed = rig.pods().await.unwrap_err();
+    assert!(failed.message().contains("\"kata\""), "{failed}");
+}
