@@ -48,11 +48,13 @@ pub enum Reason {
     Slow,
     /// A connection without HTTP/2's preface in time.
     Silent,
+    /// A connection, of a client or to a backend, with a flood of frames that carry nothing.
+    Flood,
 }
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Reason; 12] = [
+    pub const ALL: [Reason; 13] = [
         Reason::User,
         Reason::Connections,
         Reason::Calls,
@@ -65,6 +67,7 @@ impl Reason {
         Reason::Unread,
         Reason::Slow,
         Reason::Silent,
+        Reason::Flood,
     ];
 
     /// As the metric's label has it.
@@ -82,6 +85,7 @@ impl Reason {
             Reason::Unread => "unread",
             Reason::Slow => "slow",
             Reason::Silent => "silent",
+            Reason::Flood => "flood",
         }
     }
 }

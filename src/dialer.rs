@@ -21,6 +21,7 @@ use tokio::net::unix::UCred;
 use crate::address::Address;
 use crate::backend::{CONNECTION_WINDOW, MAX_HEADERS, STREAM_WINDOW, Wire, error_chain};
 use crate::file_work::{FileWork, NO_ANSWER};
+use crate::flood::{Counted, Flooded};
 use crate::switch::MAX_CALLS;
 
 /// How long a call that was given up is remembered: its answer may be under way, as long as a backend that is overloaded
@@ -55,6 +56,8 @@ pub(crate) struct Opened {
     pub(crate) wire: Wire,
     /// What drives the connection.
     pub(crate) connection: Connection,
+    /// Whether the backend has ended it with a flood.
+    pub(crate) flooded: Flooded,
     /// Which file the socket was before.
     pub(crate) file: Option<FileId>,
     /// The process that listens at the socket.
@@ -151,6 +154,7 @@ async fn handshake(
     file: Option<FileId>,
     peer: Option<UCred>,
 ) -> Result<Opened, String> {
+    let (io, flooded) = Counted::of_backend(io);
     let shaken = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_header_list_size(MAX_HEADERS)
@@ -166,6 +170,7 @@ async fn handshake(
     Ok(Opened {
         wire,
         connection,
+        flooded,
         file,
         peer,
     })

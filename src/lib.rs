@@ -41,6 +41,7 @@
 //! | `handlers` | the names that clients see for pods' handlers |
 //! | [`dialer`], [`backend`], [`link`], `session` | a backend: dialled, called; its connection's states and life |
 //! | `disks` | the file systems of backends' images |
+//! | [`flood`] | frames that carry nothing, counted on connections of both sides |
 //! | `file_work` | work on files beside the thread that serves calls |
 //! | [`known`], [`lists`] | what a backend said last |
 //! | `fanout`, `streams`, `events`, `images`, `node`, [`merge`] | several backends at once, and several replies as one |
@@ -92,6 +93,7 @@ mod events;
 mod fanout;
 mod file_work;
 pub mod filter;
+pub mod flood;
 pub mod forget;
 mod handlers;
 mod images;

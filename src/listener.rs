@@ -22,6 +22,7 @@ use crate::address::Address;
 use crate::admission::Admission;
 use crate::backend::{CONNECTION_WINDOW, MAX_HEADERS, STREAM_WINDOW, error_chain};
 use crate::counts::Reason;
+use crate::flood::{self, Counted, PREFACE};
 use crate::log_limit::LogLimit;
 use crate::memory::Memory;
 use crate::switch::Switch;
@@ -38,8 +39,6 @@ const MAX_STREAMS: u32 = 2000;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a client may take to send HTTP/2's preface, the first bytes of every connection.
 pub const PREFACE_LIMIT: Duration = Duration::from_secs(10);
-/// The length of the preface.
-const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 /// How long a client that was accepted has at the end for its preface, and for reading how its calls ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -55,6 +54,8 @@ const SILENT: Closed = (
     Reason::Silent,
     "it has not sent the preface of HTTP/2 within 10 s",
 );
+
+const FLOOD: Closed = (Reason::Flood, flood::CAUSE);
 
 /// A socket that is listened on.
 #[derive(Debug)]
@@ -224,10 +225,14 @@ async fn converse(
         () = last_chance(serving) => return Ok(()),
     }
     let unread = switch.unread.share();
+    let (stream, flooded) = Counted::of_client(stream);
     let ended = tokio::select! {
         ended = watcher.watch(connection(stream, switch, unread.clone())) => ended,
         () = unread.lost() => return Err(SLOW),
     };
+    if flooded.is_true() {
+        return Err(FLOOD);
+    }
     if let Err(error) = ended {
         let cause = error_chain(&error);
         tracing::debug!(cause, "a client's connection broke");

@@ -12,7 +12,9 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::backend::{Backend, CLOSED, Wire, error_chain};
+use crate::counts::Reason;
 use crate::dialer::{FileId, Opened};
+use crate::flood;
 use crate::known::Absence;
 use crate::link::State;
 use crate::rpc::{self, Row};
@@ -78,6 +80,7 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<End>
     let Opened {
         wire,
         mut connection,
+        flooded,
         file,
         ..
     } = match opened {
@@ -93,6 +96,10 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<End>
     let cause = tokio::select! {
         biased;
         ended = &mut connection => match ended {
+            _ if flooded.is_true() => {
+                switch.counts.refuse(Reason::Flood);
+                flood::CAUSE.to_owned()
+            }
             Ok(()) => "it closed the connection".to_owned(),
             Err(error) => error_chain(&error),
         },

@@ -9,7 +9,7 @@ use super::problem::{near, nearest};
 use super::value::{Wrong, wrong};
 
 /// The switch's modules, whose level can be set alone.
-pub const MODULES: [&str; 53] = [
+pub const MODULES: [&str; 54] = [
     "address",
     "admission",
     "adopt",
@@ -28,6 +28,7 @@ pub const MODULES: [&str; 53] = [
     "fanout",
     "file_work",
     "filter",
+    "flood",
     "forget",
     "handlers",
     "images",

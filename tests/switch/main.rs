@@ -22,6 +22,7 @@ mod errors;
 mod events;
 mod faults;
 mod filters;
+mod floods;
 mod forget;
 mod full_backlog;
 mod given_up;

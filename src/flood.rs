@@ -1,0 +1,325 @@
+//! Floods of HTTP/2 frames that carry nothing, such as PING. They cost their sender next to nothing, and h2 handles each
+//! of them on the thread that serves all calls.
+//!
+//! h2 itself limits empty DATA frames, CONTINUATION frames, and calls that are reset before they were read. Of unknown
+//! frames, PRIORITY, WINDOW_UPDATE, PING, SETTINGS and RST_STREAM it takes as many as come.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+
+/// The length of HTTP/2's preface, with which a client begins.
+pub(crate) const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
+/// Cheap frames (all but DATA, HEADERS and CONTINUATION with content) that a peer may send in a second without a reason.
+/// A new connection has as many, so that it is no use to connect again.
+pub const CHEAP_FRAMES: u32 = 1000;
+/// Cheap frames that may come at once, when time or content has earned them: more than the calls of a connection, which
+/// may all be given up at one moment.
+pub const CHEAP_BURST: u32 = 10_000;
+/// Cheap frames that a peer may send for each frame with content, whoever sent that.
+///
+/// An honest peer has a reason for each cheap frame. For a DATA frame that it receives, grpc-go sends at most two
+/// WINDOW_UPDATEs of the stream (one where a large message begins), one of the connection, and a PING that measures the
+/// round trip; h2, and so tonic, sends one of each WINDOW_UPDATE. For a call that it gives up, which had a HEADERS
+/// frame, a client sends RST_STREAM; a backend may send it behind the HEADERS frame that ends a call. Both acknowledge
+/// SETTINGS, of which criswitch sends one, and PING, of which it sends none. So a connection earns as much as it
+/// spends, or more, however busy it is.
+const FOR_CONTENT: u32 = 4;
+/// What a peer did that sends too many.
+pub(crate) const CAUSE: &str =
+    "it floods: more than 1000 HTTP/2 frames a second without content, such as PING";
+
+/// The length of a frame's header: length, kind, flags, stream.
+const HEADER: u32 = 9;
+/// Kinds of frames that carry something.
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+
+/// A connection whose frames are counted on their way. Reading fails once there are too many.
+#[derive(Debug)]
+pub struct Counted<I> {
+    io: I,
+    read: Frames,
+    written: Frames,
+    budget: Budget,
+    flooded: Flooded,
+}
+
+/// Whether a connection has failed because of a flood.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Flooded(Arc<AtomicBool>);
+
+impl Flooded {
+    pub(crate) fn is_true(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl<I> Counted<I> {
+    /// The connection of a client, which begins with the preface.
+    pub(crate) fn of_client(io: I) -> (Counted<I>, Flooded) {
+        Counted::new(io, Frames::behind(PREFACE), Frames::behind(0))
+    }
+
+    /// A connection to a backend.
+    pub(crate) fn of_backend(io: I) -> (Counted<I>, Flooded) {
+        Counted::new(io, Frames::behind(0), Frames::behind(PREFACE))
+    }
+
+    fn new(io: I, read: Frames, written: Frames) -> (Counted<I>, Flooded) {
+        let flooded = Flooded::default();
+        let counted = Counted {
+            io,
+            read,
+            written,
+            budget: Budget::default(),
+            flooded: flooded.clone(),
+        };
+        (counted, flooded)
+    }
+
+    fn has_read(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.budget.allows(self.read.pass(bytes)) {
+            return Ok(());
+        }
+        self.flooded.0.store(true, Ordering::Relaxed);
+        Err(io::Error::other(CAUSE))
+    }
+
+    fn has_written(&mut self, bytes: &[u8]) {
+        self.budget.earn(self.written.pass(bytes).content);
+    }
+}
+
+/// Reads the headers of frames from bytes that pass, and keeps nothing of their payloads.
+#[derive(Debug)]
+struct Frames {
+    /// Bytes that pass before the next header: a preface or payload.
+    skip: usize,
+    /// What has passed of a header, and how many bytes.
+    header: u128,
+    passed: u32,
+}
+
+/// Frames that began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Begun {
+    cheap: u32,
+    content: u32,
+}
+
+impl Frames {
+    fn behind(skip: usize) -> Frames {
+        Frames {
+            skip,
+            header: 0,
+            passed: 0,
+        }
+    }
+
+    /// Counts the frames whose headers end within these bytes.
+    fn pass(&mut self, mut bytes: &[u8]) -> Begun {
+        let mut begun = Begun::default();
+        loop {
+            let skipped = self.skip.min(bytes.len());
+            self.skip -= skipped;
+            let Some((byte, rest)) = bytes.get(skipped..).and_then(<[u8]>::split_first) else {
+                return begun;
+            };
+            bytes = rest;
+            self.header = self.header << 8 | u128::from(*byte);
+            self.passed += 1;
+            if self.passed == HEADER {
+                self.begin(&mut begun);
+            }
+        }
+    }
+
+    /// A header is whole.
+    fn begin(&mut self, begun: &mut Begun) {
+        let [.., a, b, c, kind, _, _, _, _, _] = self.header.to_be_bytes();
+        let length = u32::from_be_bytes([0, a, b, c]);
+        *self = Frames::behind(length as usize);
+        match kind {
+            DATA | HEADERS | CONTINUATION if length > 0 => begun.content += 1,
+            _ => begun.cheap += 1,
+        }
+    }
+}
+
+/// How many cheap frames a peer may send now.
+#[derive(Debug)]
+struct Budget {
+    left: f64,
+    at: Instant,
+}
+
+impl Default for Budget {
+    fn default() -> Budget {
+        Budget {
+            left: CHEAP_FRAMES.into(),
+            at: Instant::now(),
+        }
+    }
+}
+
+impl Budget {
+    /// Whether the peer may send these.
+    fn allows(&mut self, begun: Begun) -> bool {
+        let now = Instant::now();
+        let passed = now.duration_since(self.at).as_secs_f64();
+        self.at = now;
+        self.left += passed * f64::from(CHEAP_FRAMES);
+        self.earn(begun.content);
+        self.left -= f64::from(begun.cheap);
+        self.left >= 0.0
+    }
+
+    fn earn(&mut self, content: u32) {
+        let earned = self.left + f64::from(content) * f64::from(FOR_CONTENT);
+        self.left = earned.min(CHEAP_BURST.into());
+    }
+}
+
+impl<I: AsyncRead + Unpin> AsyncRead for Counted<I> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
+        ready!(Pin::new(&mut self.io).poll_read(context, into))?;
+        let read = into.filled().get(before..).unwrap_or_default();
+        Poll::Ready(self.has_read(read))
+    }
+}
+
+impl<I: AsyncWrite + Unpin> AsyncWrite for Counted<I> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.io).poll_write(context, bytes))?;
+        self.has_written(bytes.get(..written).unwrap_or_default());
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.io).poll_write_vectored(context, slices))?;
+        let mut left = written;
+        for slice in slices {
+            let part = slice.get(..left.min(slice.len())).unwrap_or_default();
+            left -= part.len();
+            self.has_written(part);
+        }
+        Poll::Ready(Ok(written))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const PING: u8 = 6;
+    const UNKNOWN: u8 = 0xfa;
+
+    fn frame(kind: u8, length: u8) -> Vec<u8> {
+        let header = [0, 0, length, kind, 0xff, 1, 2, 3, 4];
+        [&header[..], &vec![DATA; length.into()]].concat()
+    }
+
+    fn cheap(frames: u32) -> Begun {
+        Begun {
+            cheap: frames,
+            content: 0,
+        }
+    }
+
+    #[test]
+    fn frames_are_counted_wherever_they_are_cut() {
+        let frames = [
+            (DATA, 20),
+            (PING, 8),
+            (HEADERS, 1),
+            (DATA, 0),
+            (HEADERS, 0),
+            (CONTINUATION, 30),
+            (UNKNOWN, 255),
+        ];
+        let frames = frames.map(|(kind, length)| frame(kind, length)).concat();
+        let sent = [&[DATA; PREFACE][..], &frames].concat();
+        for size in 1..sent.len() {
+            let mut counted = Frames::behind(PREFACE);
+            let begun = sent.chunks(size).map(|part| counted.pass(part));
+            let begun = begun.fold(Begun::default(), |all, begun| Begun {
+                cheap: all.cheap + begun.cheap,
+                content: all.content + begun.content,
+            });
+            let (cheap, content) = (4, 3);
+            assert_eq!(begun, Begun { cheap, content }, "{size}");
+        }
+    }
+
+    #[test]
+    fn the_length_of_a_frame_is_read_whole() {
+        let mut frames = Frames::behind(0);
+        frames.pass(&[1, 2, 3, DATA, 0, 0, 0, 0, 1]);
+        assert_eq!(frames.skip, 0x01_02_03);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_has_so_many_cheap_frames_a_second_and_saves_no_more_than_a_burst() {
+        let mut budget = Budget::default();
+        assert!(budget.allows(cheap(CHEAP_FRAMES)));
+        for _ in 0..100 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            assert!(budget.allows(cheap(CHEAP_FRAMES)));
+        }
+        tokio::time::advance(Duration::from_hours(1)).await;
+        assert!(budget.allows(cheap(CHEAP_BURST)));
+        assert!(!budget.allows(cheap(1)));
+    }
+
+    /// What grpc-go sends at most for each call that it makes and gives up, without a moment between two.
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_answers_content_with_cheap_frames_never_reaches_the_limit() {
+        let mut budget = Budget::default();
+        for call in 0..10 * CHEAP_BURST {
+            let (cheap, content) = (1, 2);
+            assert!(budget.allows(Begun { cheap, content }), "{call}");
+            // The reply: headers, a message, trailers. The message is acknowledged.
+            budget.earn(3);
+            assert!(budget.allows(super::tests::cheap(4)), "{call}");
+        }
+        // Of many replies, each a message alone.
+        for message in 0..10 * CHEAP_BURST {
+            budget.earn(1);
+            assert!(budget.allows(super::tests::cheap(4)), "{message}");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Floods of HTTP/2 frames that carry nothing: the connection is closed, and others notice nothing.
+
+use std::path::PathBuf;
+
+use criswitch::counts::Reason;
+use criswitch::flood::CHEAP_BURST;
+use tokio::io::{AsyncWrite, AsyncWriteExt, copy, sink};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::faults::{told_of, until_state};
+use crate::http2::{
+    CANCEL, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS,
+    encoded, header, next,
+};
+use crate::logged::Logged;
+use crate::support::{PATIENCE, Rig, Sim, frame_raw};
+
+const PRIORITY: u8 = 2;
+const WINDOW_UPDATE: u8 = 8;
+const UNKNOWN: u8 = 0xfa;
+/// Frames that are written at once.
+const MANY: usize = 1000;
+/// Calls of a busy client: their cheap frames, four each, are far beyond a burst.
+const CALLS: u32 = CHEAP_BURST * 6 / 10;
+/// Those that are under way at once.
+const AT_ONCE: u32 = 200;
+
+/// Sends these frames until nobody takes them any more.
+async fn flood(peer: &mut (impl AsyncWrite + Unpin), frame: &[u8]) {
+    let frames = frame.repeat(MANY);
+    while peer.write_all(&frames).await.is_ok() {}
+}
+
+#[tokio::test]
+async fn a_client_that_floods_is_closed_while_another_clients_calls_go_on() {
+    let logged = Logged::here();
+    let rig = Rig::start([Sim::new("runc")]).await;
+    rig.run("runc", "web").await;
+    let one = 1u32.to_be_bytes();
+    let kinds = [
+        encoded(UNKNOWN, 0, 0, &[]),
+        encoded(PRIORITY, 0, 3, &[0, 0, 0, 1, 1]),
+        encoded(WINDOW_UPDATE, 0, 0, &one),
+        encoded(PING, 0, 0, &[0; 8]),
+        encoded(SETTINGS, 0, 0, &[]),
+    ];
+    for (before, cheap) in (0..).zip(&kinds) {
+        let mut client = UnixStream::connect(&rig.socket).await.unwrap();
+        client.write_all(PREFACE).await.unwrap();
+        let greeting = encoded(SETTINGS, 0, 0, &[]);
+        client.write_all(&greeting).await.unwrap();
+        let (mut replies, mut frames) = client.into_split();
+        let mut unread = sink();
+        let flooded =
+            async { tokio::join!(flood(&mut frames, cheap), copy(&mut replies, &mut unread)) };
+        let others = async {
+            for _ in 0..10 {
+                assert_eq!(rig.pods().await.unwrap().len(), 1);
+            }
+        };
+        let both = async { tokio::join!(flooded, others) };
+        let ended = tokio::time::timeout(PATIENCE, both).await;
+        assert!(ended.is_ok(), "{cheap:?}");
+        assert_eq!(rig.refused(Reason::Flood), before + 1, "{cheap:?}");
+    }
+    let pid = format!("pid={}", std::process::id());
+    let closed = ["a client's connection is closed: it floods", "uid=", &pid];
+    assert!(!logged.lines(&closed).is_empty(), "{}", logged.text());
+}
+
+/// Something in front of a runtime that passes on what both say, and floods when it is told to.
+struct Proxy {
+    flooding: watch::Sender<bool>,
+    _serving: JoinSet<()>,
+}
+
+impl Proxy {
+    fn serve_on(socket: &str, runtime: PathBuf) -> Proxy {
+        let listener = UnixListener::bind(socket).unwrap();
+        let flooding = watch::Sender::new(false);
+        let told = flooding.clone();
+        let mut _serving = JoinSet::new();
+        _serving.spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let runtime = UnixStream::connect(&runtime).await.unwrap();
+                pass_on(client, runtime, told.subscribe()).await;
+            }
+        });
+        Proxy { flooding, _serving }
+    }
+}
+
+/// Passes on until one of them is gone.
+async fn pass_on(client: UnixStream, runtime: UnixStream, mut told: watch::Receiver<bool>) {
+    let (mut requests, mut to_client) = client.into_split();
+    let (mut replies, mut to_runtime) = runtime.into_split();
+    let replies = async {
+        tokio::select! {
+            _ = copy(&mut replies, &mut to_client) => return,
+            _ = told.wait_for(|flooding| *flooding) => {}
+        }
+        flood(&mut to_client, &encoded(PING, 0, 0, &[0; 8])).await;
+    };
+    tokio::select! {
+        _ = copy(&mut requests, &mut to_runtime) => {}
+        () = replies => {}
+    }
+}
+
+#[tokio::test]
+async fn a_backend_that_floods_is_disconnected_and_connected_again_while_others_serve() {
+    let logged = Logged::here();
+    let mut proxy = None;
+    let rig = Rig::with_config([Sim::new("runc"), Sim::new("kata")], |directory| {
+        let socket = format!("{directory}/proxy.sock");
+        let runtime = format!("{directory}/kata.sock");
+        proxy = Some(Proxy::serve_on(&socket, runtime.into()));
+        format!("default = 'runc'\n[handlers]\nrunc = '{directory}/runc.sock'\nkata = '{socket}'")
+    });
+    let rig = rig.await;
+    rig.run("runc", "web").await;
+    rig.run("kata", "boxed").await;
+    assert_eq!(rig.pods().await.unwrap().len(), 2);
+    let flooding = proxy.as_ref().unwrap().flooding.clone();
+    flooding.send_replace(true);
+    let down = until_state(&rig, "kata", "down").await;
+    let cause = down["cause"].as_str().unwrap();
+    assert!(cause.starts_with("it floods"), "{down}");
+    assert!(rig.refused(Reason::Flood) > 0);
+    rig.run("runc", "other").await;
+    // Its last known part is in the list.
+    assert_eq!(rig.pods().await.unwrap().len(), 3);
+    flooding.send_replace(false);
+    until_state(&rig, "kata", "ready").await;
+    rig.run("kata", "again").await;
+    let lines = logged.lines(&["WARN", "backend is down", "backend=kata", "proxy.sock"]);
+    assert!(lines[0].contains("it floods"), "{lines:?}");
+    assert!(told_of(&rig, "runc").await["transitions"] == 1);
+}
+
+/// A call as grpc-go makes it and gives it up, with all that it may send of flow control.
+fn given_up(stream: u32) -> Vec<u8> {
+    let head = [
+        vec![0x83, 0x86],
+        header(":path", "/runtime.v1.RuntimeService/Unknown"),
+        header(":authority", "localhost"),
+        header("content-type", "application/grpc"),
+    ];
+    let one = 1u32.to_be_bytes();
+    [
+        encoded(HEADERS, END_HEADERS, stream, &head.concat()),
+        encoded(DATA, END_STREAM, stream, &frame_raw(b"")),
+        encoded(WINDOW_UPDATE, 0, stream, &one),
+        encoded(WINDOW_UPDATE, 0, 0, &one),
+        encoded(PING, 0, 0, &u64::from(stream).to_be_bytes()),
+        encoded(RST_STREAM, 0, stream, &CANCEL),
+    ]
+    .concat()
+}
+
+#[tokio::test]
+async fn a_busy_client_that_gives_up_thousands_of_calls_is_not_closed() {
+    let rig = Rig::start([Sim::new("runc")]).await;
+    let mut client = UnixStream::connect(&rig.socket).await.unwrap();
+    client.write_all(PREFACE).await.unwrap();
+    let greeting = encoded(SETTINGS, 0, 0, &[]);
+    client.write_all(&greeting).await.unwrap();
+    let streams: Vec<u32> = (0..CALLS).map(|call| 2 * call + 1).collect();
+    for streams in streams.chunks(AT_ONCE as usize) {
+        let calls: Vec<u8> = streams
+            .iter()
+            .flat_map(|stream| given_up(*stream))
+            .collect();
+        client.write_all(&calls).await.unwrap();
+        let last = u64::from(*streams.last().unwrap()).to_be_bytes();
+        loop {
+            let answer = tokio::time::timeout(PATIENCE, next(&mut client)).await;
+            match answer.unwrap().expect("the connection has ended") {
+                (GOAWAY, ..) => panic!("the client is told to go"),
+                (PING, _, payload) if payload == last => break,
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(rig.refused(Reason::Flood), 0);
+}
