@@ -187,13 +187,17 @@ impl Config {
         Config::of_files(main, &files, problems)
     }
 
-    /// Where the state is saved: where the keys say, else beside the socket, and `state`, if that is given, for what
-    /// outlives the boot.
-    pub fn directories(&self, state: Option<PathBuf>) -> Directories {
+    /// Where the state is saved: where the keys say, else where systemd says, else beside the socket.
+    pub fn directories(&self, systemd: [Option<PathBuf>; 2]) -> Directories {
         let Address::Unix(socket) = &self.listen;
-        let beside = || socket.with_file_name("state");
+        let beside = || {
+            let mut path = socket.clone().into_os_string();
+            path.push(".state");
+            PathBuf::from(path)
+        };
+        let [runtime, state] = systemd;
         Directories {
-            runtime: self.runtime_dir.clone().unwrap_or_else(beside),
+            runtime: self.runtime_dir.clone().or(runtime).unwrap_or_else(beside),
             state: self.state_dir.clone().or(state).unwrap_or_else(beside),
         }
     }

@@ -266,6 +266,7 @@ impl Switch {
             "draining": live.drains(backend.id),
             "adopts": live.adopting().any(|row| row.id == backend.id),
             "unnamed": !live.names(backend.id),
+            "restartProblem": self.restart_problem(backend),
             "cause": link.state.cause().map(ToString::to_string),
             "since": humantime::format_rfc3339_seconds(link.since).to_string(),
             "transitions": link.transitions,

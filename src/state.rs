@@ -14,6 +14,7 @@ use crate::config::{BackendConfig, Config};
 use crate::dialer::Dialer;
 use crate::file_work::{FileWork, NO_ANSWER};
 use crate::learn::Asked;
+use crate::link::State;
 use crate::lists::Snapshot;
 use crate::rpc::List;
 use crate::store::{Found, Known, Saved, Store};
@@ -38,7 +39,7 @@ pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
         never = save_changes(&switch, &backend, &store, &files) => match never {},
     }
     // Nothing of it is shown any more.
-    backend.was_saved(u64::MAX, Ok(()));
+    backend.was_saved(u64::MAX, Ok(None));
     let socket = backend.socket.to_string();
     files.run(move || store.forget(&socket)).await;
 }
@@ -55,12 +56,10 @@ async fn save_changes(
             biased;
             change = backend.changed_after(last) => {
                 let saved = save(switch, backend, store, files).await;
-                if saved.is_ok() {
-                    last = change;
-                }
-                let failed = saved.is_err();
+                last = if saved == Ok(None) { change } else { last };
+                let is_whole = saved == Ok(None);
                 backend.was_saved(change, saved);
-                if failed {
+                if !is_whole {
                     tokio::time::sleep(RETRY).await;
                 }
             }
@@ -74,11 +73,12 @@ async fn save(
     backend: &Backend,
     store: &Arc<Store>,
     files: &FileWork,
-) -> Result<(), String> {
+) -> Result<Option<String>, String> {
     let (saved, answered) = (switch.saved(backend), backend.answered_at());
     let store = Arc::clone(store);
     match files.run(move || store.save(saved, answered)).await {
-        Some(saved) => saved.map_err(|error| error.to_string()),
+        Some(Ok(lost)) => Ok(lost.map(|error| error.to_string())),
+        Some(Err(error)) => Err(error.to_string()),
         None => Err(NO_ANSWER.to_owned()),
     }
 }
@@ -140,6 +140,20 @@ impl Switch {
             images: list(List::Images),
             handlers: self.owners().rows(backend.id),
             ..Saved::default()
+        }
+    }
+
+    /// Why lists would fail after a restart as long as `backend` is away; `None` if they would not.
+    pub(crate) fn restart_problem(&self, backend: &Backend) -> Option<String> {
+        if !backend.has_joined() || matches!(backend.link().state, State::Ready(_)) {
+            return None;
+        }
+        if !self.question.has_listed(backend.id) {
+            return Some("it has never answered".to_owned());
+        }
+        match &self.store {
+            Some(_) => backend.unsaved(),
+            None => Some("its state is not saved".to_owned()),
         }
     }
 

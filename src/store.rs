@@ -228,20 +228,20 @@ impl Store {
     }
 
     /// Saves a backend that last answered at `answered`, and registers it. What cannot be written is removed: then the
-    /// backend is [`Known::Unknown`] at the next start.
+    /// backend is [`Known::Unknown`] at the next start, and the reason is returned.
     ///
     /// # Errors
     /// It can be neither written nor removed.
-    pub fn save(&self, mut saved: Saved, answered: SystemTime) -> io::Result<()> {
+    pub fn save(&self, mut saved: Saved, answered: SystemTime) -> io::Result<Option<io::Error>> {
         saved.boot.clone_from(&self.boot.id);
         saved.run = self.run;
         let path = self.path(&saved.socket);
-        if let Err(error) = file::replace(&path, &saved.encode_to_vec(), answered) {
-            let socket = &saved.socket;
-            self.remove(socket)?;
-            tracing::error!(%error, socket, "the state of a backend cannot be written; if criswitch restarts while the backend is away, lists fail");
+        let written = file::replace(&path, &saved.encode_to_vec(), answered);
+        if written.is_err() {
+            self.remove(&saved.socket)?;
         }
-        self.add_to_register(saved.socket)
+        self.add_to_register(saved.socket)?;
+        Ok(written.err())
     }
 
     fn add_to_register(&self, socket: String) -> io::Result<()> {

@@ -24,6 +24,8 @@ struct Done {
     tried: u64,
     /// Why a change is not on disk.
     cause: Arc<str>,
+    /// Why nothing of it is on disk, as far as that was possible.
+    lost: Option<Arc<str>>,
 }
 
 impl Default for Saving {
@@ -35,6 +37,7 @@ impl Default for Saving {
                 saved: u64::MAX,
                 tried: 0,
                 cause: "".into(),
+                lost: None,
             }),
         }
     }
@@ -73,15 +76,35 @@ impl Backend {
         made.map_or(number, |made| *made)
     }
 
-    /// All changes up to this one were saved, or were not and why.
-    pub(crate) fn was_saved(&self, change: u64, result: Result<(), String>) {
+    /// All changes up to this one were saved, or its file was removed since it could not be written, or neither.
+    pub(crate) fn was_saved(&self, change: u64, result: Result<Option<String>, String>) {
+        let mut is_new = false;
         self.saving.done.send_modify(|done| {
             done.tried = change;
-            match result {
-                Ok(()) => done.saved = change,
-                Err(cause) => done.cause = cause.into(),
+            let lost = result
+                .as_ref()
+                .map_or_else(|cause| Some(cause), Option::as_ref);
+            is_new = lost.is_some() && done.lost.is_none();
+            done.lost = lost.map(|cause| cause.as_str().into());
+            match &result {
+                Ok(_) => done.saved = change,
+                Err(cause) => done.cause = cause.as_str().into(),
             }
         });
+        if let (true, Some(cause)) = (is_new, self.unsaved()) {
+            tracing::error!(
+                backend = %self.name(),
+                cause,
+                "the state of a backend cannot be saved; if criswitch restarts while the backend is away, lists fail"
+            );
+        }
+    }
+
+    /// Why the state of now is not on disk.
+    pub(crate) fn unsaved(&self) -> Option<String> {
+        let done = self.saving.done.borrow();
+        let cause = done.lost.as_ref()?;
+        Some(format!("its state cannot be saved: {cause}"))
     }
 
     /// Waits until all changes of now are on disk.

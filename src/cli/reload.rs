@@ -10,6 +10,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value as Json;
 use tokio::time::Instant;
 
+use super::running::Info;
 use super::{Daemon, Reload, Verdict, print, terminal};
 
 /// How long a reload may take.
@@ -64,7 +65,12 @@ async fn reload(daemon: &Daemon) -> anyhow::Result<Json> {
     loop {
         let info = switch.info().await?;
         if number(&info, "/reloads/count") >= wanted {
-            return outcome(&info, wanted);
+            let mut outcome = outcome(&info, wanted)?;
+            let problems: Vec<_> = serde_json::from_value::<Info>(info)?
+                .restart_problems()
+                .collect();
+            outcome["restartProblems"] = problems.into();
+            return Ok(outcome);
         }
         if Instant::now() > end {
             bail!("no outcome within {LIMIT:?}; see criswitch's log");
@@ -156,8 +162,9 @@ fn show(outcome: &Json) -> anyhow::Result<()> {
         terminal::complain(&told);
         return Ok(());
     }
-    let lines = outcome.pointer("/changes/lines").and_then(Json::as_array);
-    let lines = lines.into_iter().flatten().filter_map(Json::as_str);
+    let lines = ["/changes/lines", "/restartProblems"].into_iter();
+    let lines = lines.filter_map(|path| outcome.pointer(path)?.as_array());
+    let lines = lines.flatten().filter_map(Json::as_str);
     let text: String = lines.map(terminal::wrapped_first).collect();
     print(text).map(drop)
 }

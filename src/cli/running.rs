@@ -63,6 +63,8 @@ pub(super) struct Backend {
     pub(super) joined: bool,
     pub(super) draining: bool,
     pub(super) unnamed: bool,
+    /// Why lists would fail after a restart now.
+    pub(super) restart_problem: Option<String>,
     pub(super) runtime: String,
     pub(super) version: String,
     pub(super) stale_list_age_seconds: Option<u64>,
@@ -99,6 +101,17 @@ pub(super) struct Changes {
 }
 
 impl Info {
+    /// What a restart now would cost, a sentence each.
+    pub(super) fn restart_problems(&self) -> impl Iterator<Item = String> {
+        self.backends.iter().filter_map(|backend| {
+            let problem = backend.restart_problem.as_ref()?;
+            let Backend { name, socket, .. } = backend;
+            Some(format!(
+                "a restart now would make lists fail: backend {name} ({socket}) is away, and {problem}"
+            ))
+        })
+    }
+
     /// The backend of this name.
     ///
     /// # Errors

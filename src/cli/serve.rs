@@ -1,6 +1,7 @@
 //! `criswitch serve`: the log, the socket and the signals; the library does the rest.
 
 use std::convert::Infallible;
+use std::env;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -89,8 +90,8 @@ async fn listen(passed: Option<PassedSocket>, config: &Config) -> anyhow::Result
 
 /// The switch with the state of its last run. Without a place for the state it starts all the same.
 fn with_state(config: Config) -> Switch {
-    let state = std::env::var_os("STATE_DIRECTORY").map(PathBuf::from);
-    let directories = config.directories(state);
+    let systemd = ["RUNTIME_DIRECTORY", "STATE_DIRECTORY"];
+    let directories = config.directories(systemd.map(|name| env::var_os(name).map(PathBuf::from)));
     let opened = Boot::current().and_then(|boot| Store::open(directories.clone(), boot));
     let started = opened.and_then(|(store, found)| {
         for problem in &found.problems {

@@ -144,7 +144,7 @@ fn text(info: &Info, answer: &Answer) -> anyhow::Result<Shown> {
         places(info)?.into(),
         handlers(info, answer)?.into(),
         faults(answer).into(),
-        removals(info).into(),
+        outlook(info).into(),
     ]))
 }
 
@@ -310,11 +310,12 @@ fn faults(answer: &Answer) -> String {
     terminal::wrapped(&text)
 }
 
-/// What becomes of backends that no file names.
-fn removals(info: &Info) -> String {
+/// What becomes of backends that no file names, and what a restart would cost.
+fn outlook(info: &Info) -> String {
     let unnamed = info.backends.iter().filter(|backend| backend.unnamed);
-    let lines = unnamed.map(|backend| terminal::wrapped_first(&removal(&backend.name)));
-    lines.collect()
+    let removals = unnamed.map(|backend| removal(&backend.name));
+    let lines = removals.chain(info.restart_problems());
+    lines.map(|line| terminal::wrapped_first(&line)).collect()
 }
 
 /// Of another runtime.

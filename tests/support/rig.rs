@@ -84,6 +84,11 @@ impl Rig {
         self.directory.path()
     }
 
+    /// Where the state is saved.
+    pub fn state_directory(&self) -> std::path::PathBuf {
+        self.directory().join("criswitch.sock.state")
+    }
+
     /// Stops the switch, as SIGTERM does, and starts another one with the same configuration.
     pub async fn restart_switch(&mut self) {
         self.stop_switch().await;
@@ -93,7 +98,7 @@ impl Rig {
     /// The same, but the new one finds no state, as where criswitch has never run.
     pub async fn restart_switch_without_state(&mut self) {
         self.stop_switch().await;
-        std::fs::remove_dir_all(self.directory.path().join("state")).unwrap();
+        std::fs::remove_dir_all(self.state_directory()).unwrap();
         self.start_switch();
     }
 
@@ -154,7 +159,8 @@ impl Rig {
         let listener = bind(&config);
         let (stop, stopped) = oneshot::channel();
         let shutdown = async { stopped.await.unwrap_or_default() };
-        let (store, found) = Store::open(config.directories(None), self.boot.clone()).unwrap();
+        let (store, found) =
+            Store::open(config.directories([None, None]), self.boot.clone()).unwrap();
         self.state_problems.clone_from(&found.problems);
         let switch = Switch::with_state(config, &Dialer::Socket, store, found);
         let switch = Arc::new(switch.unwrap());

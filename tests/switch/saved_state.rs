@@ -43,7 +43,7 @@ async fn restarted_without_kata(rig: &mut Rig) {
 
 /// The file with what is saved of a backend.
 fn state_file(rig: &Rig, name: &str) -> PathBuf {
-    let files = fs::read_dir(rig.directory().join("state")).unwrap();
+    let files = fs::read_dir(rig.state_directory()).unwrap();
     let paths = files.map(|file| file.unwrap().path());
     let mut backends = paths.filter(|path| path.extension().is_some_and(|it| it == "backend"));
     let has = |path: &PathBuf| {
@@ -356,13 +356,19 @@ async fn a_creation_is_an_error_if_the_state_can_be_neither_written_nor_removed(
 }
 
 #[tokio::test]
-async fn a_state_that_cannot_be_written_is_removed() {
+async fn a_state_that_cannot_be_written_is_removed_and_status_says_what_a_restart_would_cost() {
     let (mut rig, ..) = with_pods().await;
+    assert!(told_of(&rig, "kata").await["restartProblem"].is_null());
     let file = state_file(&rig, "kata");
     fs::create_dir(file.with_extension("new")).unwrap();
     rig.run("kata", "since").await;
     assert!(!file.exists());
+    stopped(&rig, "kata").await;
+    let told = told_of(&rig, "kata").await["restartProblem"].to_string();
+    assert!(told.contains("its state cannot be saved"), "{told}");
     restarted_without_kata(&mut rig).await;
+    let told = told_of(&rig, "kata").await["restartProblem"].to_string();
+    assert!(told.contains("never answered"), "{told}");
     lists_fail(&rig).await;
 }
 

@@ -21,7 +21,7 @@ async fn before_its_backends(start_wait: &str) -> Rig {
     let (keys, sims) = (format!("start_wait = {start_wait:?}"), rig.sims.clone());
     rig.restart_switch_with(|directory| {
         // As on a node where no criswitch ran before.
-        std::fs::remove_dir_all(format!("{directory}/state")).unwrap();
+        std::fs::remove_dir_all(format!("{directory}/criswitch.sock.state")).unwrap();
         text(&keys, &sims, directory)
     })
     .await;

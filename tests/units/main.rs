@@ -135,6 +135,48 @@ async fn one_that_is_killed_is_started_again() {
 
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/units/run.sh"]
+async fn however_it_ends_while_a_backend_is_away_no_pod_is_missing_afterwards() {
+    let machine = Machine::boot().await;
+    let client = machine.client();
+    let (gone, _) = (
+        client.run_pod("kata", "boxed").await.unwrap(),
+        client.run_pod("runc", "plain").await.unwrap(),
+    );
+    machine.sim("kata").stop().await;
+    for end in ["restart", "kill", "stop"] {
+        match end {
+            "kill" => drop(machine.systemctl(&["kill", "--signal=KILL", "criswitch.service"])),
+            "stop" => assert_eq!(machine.ctl("stop").await + &machine.ctl("start").await, ""),
+            _ => assert_eq!(machine.restart().await, ""),
+        }
+        until(async || client.pods().await.is_ok()).await;
+        let pods = client.pods().await.unwrap();
+        let ids: Vec<&str> = pods.iter().map(|pod| pod.id.as_str()).collect();
+        assert!(
+            ids.len() == 2 && ids.contains(&gone.as_str()),
+            "{end}: {ids:?}"
+        );
+    }
+    for directory in ["/run/criswitch/state", "/var/lib/criswitch"] {
+        let path = machine.at(directory);
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().mode() & 0o777,
+            0o700,
+            "{directory}"
+        );
+        let mut files = std::fs::read_dir(&path)
+            .unwrap()
+            .map(Result::unwrap)
+            .peekable();
+        assert!(files.peek().is_some(), "{directory} is empty");
+        for file in files {
+            assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600, "{file:?}");
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs root and systemd: tests/units/run.sh"]
 async fn one_that_hangs_is_ended_by_the_watchdog_and_started_again() {
     let machine = Machine::boot_with("[Service]\nWatchdogSec=1s\n").await;
     machine.systemctl(&["kill", "--signal=STOP", "criswitch.service"]);
