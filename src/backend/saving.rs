@@ -81,9 +81,7 @@ impl Backend {
         let mut is_new = false;
         self.saving.done.send_modify(|done| {
             done.tried = change;
-            let lost = result
-                .as_ref()
-                .map_or_else(|cause| Some(cause), Option::as_ref);
+            let lost = result.as_ref().map_or_else(Some, Option::as_ref);
             is_new = lost.is_some() && done.lost.is_none();
             done.lost = lost.map(|cause| cause.as_str().into());
             match &result {
