@@ -69,7 +69,9 @@ async fn reload(daemon: &Daemon) -> anyhow::Result<Json> {
             let problems: Vec<_> = serde_json::from_value::<Info>(info)?
                 .restart_problems()
                 .collect();
-            outcome["restartProblems"] = problems.into();
+            if let Some(outcome) = outcome.as_object_mut() {
+                outcome.insert("restartProblems".to_owned(), problems.into());
+            }
             return Ok(outcome);
         }
         if Instant::now() > end {
