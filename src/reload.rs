@@ -156,7 +156,13 @@ impl Switch {
         if !fixed.is_empty() {
             return Err(fixed.join("\n"));
         }
-        let connect = |row: &_| Backend::new(row, self.max_message, self.dialer.clone());
+        let connect = |row: &_| {
+            let backend = Backend::new(row, self.max_message, self.dialer.clone());
+            if self.store.is_some() {
+                backend.begin_saving();
+            }
+            backend
+        };
         let mut reloads = self.reloads();
         let keep = |backend: &Backend, others: &[Arc<Backend>]| self.is_needed(backend, others);
         let runs_pods = |id| self.runs_pods(id);

@@ -322,6 +322,29 @@ async fn a_backend_that_a_reload_added_and_that_never_answered_stays_out_of_list
 }
 
 #[tokio::test]
+async fn a_backend_that_a_reload_added_is_saved_before_its_pods_are_listed() {
+    for _ in 0..5 {
+        let mut rig = crate::reloads::old_alone().await;
+        directly(rig.sim("new"))
+            .run_pod("runc", "web")
+            .await
+            .unwrap();
+        crate::reloads::reload(
+            &rig,
+            "runc",
+            "runc = \"old\"\nkata = \"new\"",
+            &["old", "new"],
+        );
+        wait::until(async || !rig.pods().await.unwrap().is_empty()).await;
+        // Nothing more is written.
+        rig.stop_switch().await;
+        rig.sim("new").stop().await;
+        rig.restart_switch().await;
+        assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
+    }
+}
+
+#[tokio::test]
 async fn a_backend_that_no_file_names_keeps_its_pods_across_restarts() {
     let (mut rig, pod, _) = with_pods().await;
     let runc = [rig.sim("runc").clone()];
