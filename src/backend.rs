@@ -252,6 +252,11 @@ impl Backend {
         }
     }
 
+    /// Whether the first lists after a start still wait for it.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.awaited().is_some_and(|by| Instant::now() < by)
+    }
+
     fn awaited(&self) -> MutexGuard<'_, Option<Instant>> {
         self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
     }

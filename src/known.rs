@@ -108,6 +108,13 @@ impl Known {
         })
     }
 
+    /// How old its cached lists of pods and containers are, whether they are served or not; `None` if it has none.
+    pub(crate) fn cached_list_age(&self) -> Option<Duration> {
+        let pods = self.lists.get(List::Pods)?.age();
+        let containers = self.lists.get(List::Containers)?.age();
+        Some(pods.max(containers))
+    }
+
     fn oldest(&self, of: impl Fn(&Then) -> Option<List>) -> Option<Duration> {
         let served = self.absent.iter().filter(|absence| !absence.omitted);
         let lists = served.filter_map(|absence| self.lists.get(of(&absence.row.then)?));

@@ -241,6 +241,13 @@ pub enum List {
 }
 
 impl List {
+    /// The lists of what a backend has, as metrics name them. A backend without these makes a merged list fail.
+    pub(crate) const OF_ITEMS: [(List, &str); 3] = [
+        (List::Pods, "pods"),
+        (List::Containers, "containers"),
+        (List::Images, "images"),
+    ];
+
     /// What its items are to the owners, if the list tells what there is.
     pub fn kind(self) -> Option<Kind> {
         match self {

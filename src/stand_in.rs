@@ -9,6 +9,8 @@ use crate::backend::Backend;
 use crate::call::{Call, Failed};
 use crate::fanout::Share;
 use crate::filter::{filter, without_inside};
+use crate::link::State;
+use crate::lists::Snapshot;
 use crate::owners::{BackendId, Owners};
 use crate::rpc::{self, Kind, List, Silent, Then};
 use crate::switch::Switch;
@@ -89,10 +91,40 @@ impl Switch {
     /// The last whole list of `backend`, as the call filters it; `None` if it is too old, or lacks what the backend
     /// is known to own.
     fn last_known(&self, call: &Call, list: List, backend: &Backend) -> Option<Bytes> {
-        let message = self.cached(list, backend, backend.stale_lists())?;
-        let message = self.own_items(list, backend, &message, &call.message())?;
+        let message = self.whole_list(list, backend, &call.message())?;
         let renamed = self.listed_as(list, backend, &message).ok()?;
         Some(renamed.unwrap_or(message))
+    }
+
+    /// The same under the names that the backend has for handlers.
+    fn whole_list(&self, list: List, backend: &Backend, request: &[u8]) -> Option<Bytes> {
+        let message = self.cached(list, backend, backend.stale_lists())?;
+        self.own_items(list, backend, &message, request)
+    }
+
+    /// Why lists of this kind fail now because of `backend`; `None` if they do not.
+    pub(crate) fn list_problem(&self, list: List, backend: &Backend) -> Option<String> {
+        if !backend.has_joined() {
+            return None;
+        }
+        let is_away = !matches!(backend.link().state, State::Ready(_)) && !backend.is_awaited();
+        if is_away && self.whole_list(list, backend, &[]).is_none() {
+            return Some(self.unserved(list, backend));
+        }
+        backend.save_failure()
+    }
+
+    /// Why the cached list of `backend` cannot be served.
+    fn unserved(&self, list: List, backend: &Backend) -> String {
+        let age = backend.known().lists.get(list).map(Snapshot::age);
+        let limit = backend.stale_lists();
+        match age {
+            _ if !self.question.has_listed(backend.id) => "it has never answered".to_owned(),
+            Some(age) if age >= limit => {
+                format!("its cached list is older than `stale_lists` ({limit:?})")
+            }
+            _ => "its cached list is incomplete".to_owned(),
+        }
     }
 
     /// The items of a cached list that `backend` still owns, as `request` filters them; `None` if the list lacks what

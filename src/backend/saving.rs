@@ -114,10 +114,22 @@ impl Backend {
         let mut done = self.saving.done.subscribe();
         let done = done.wait_for(|done| done.saved >= made || done.tried >= made);
         match done.await {
-            Ok(done) if done.saved < made => {
-                Err(self.unavailable(&format!("criswitch cannot save its state: {}", done.cause)))
-            }
+            Ok(done) if done.saved < made => Err(self.unavailable(&done.failure())),
             _ => Ok(()),
         }
+    }
+
+    /// Why lists fail whether the backend answers or not: what they would show cannot be saved.
+    pub(crate) fn save_failure(&self) -> Option<String> {
+        let made = *self.saving.made.borrow();
+        let done = self.saving.done.borrow();
+        let has_failed = done.saved < made && done.tried >= made;
+        has_failed.then(|| done.failure())
+    }
+}
+
+impl Done {
+    fn failure(&self) -> String {
+        format!("criswitch cannot save its state: {}", self.cause)
     }
 }

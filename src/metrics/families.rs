@@ -128,8 +128,8 @@ pub const FAMILIES: &[Family] = &[
     counter("criswitch_backend_transitions_total", BACKEND, "Changes of the backend's state.", |seen, out| {
         each(seen, out, |backend| backend.link.transitions as f64);
     }),
-    gauge("criswitch_backend_draining", BACKEND,
-        "Whether no handler leads to the backend any more: its pods are served until they are gone.",
+    gauge("criswitch_backend_retiring", BACKEND,
+        "Whether no handler routes to the backend any more: the backend is removed when its last pod ends.",
         |seen, out| each(seen, out, |backend| truth(seen.live.drains(backend.id)))),
     gauge("criswitch_backend_info", &["backend", "socket"], "1: where the backend serves.", |seen, out| {
         for backend in &seen.backends {
@@ -146,6 +146,26 @@ pub const FAMILIES: &[Family] = &[
             out.add(&[&backend.name, "container"], backend.containers as f64);
         }
     }),
+    gauge("criswitch_lists_failing", &["backend", "list"],
+        "Whether lists of pods, containers or images fail now because of the backend.", |seen, out| {
+            for backend in &seen.backends {
+                for (list, fails) in backend.failing {
+                    out.add(&[&backend.name, list], truth(fails));
+                }
+            }
+        }),
+    gauge("criswitch_backend_listed", BACKEND,
+        "Whether criswitch knows the pods of the backend: the backend has answered once, or the machine was rebooted since.",
+        |seen, out| each(seen, out, |backend| truth(backend.listed))),
+    gauge("criswitch_cached_list_age_seconds", BACKEND,
+        "The age of the backend's cached lists of pods and containers, whether they are served or not; nothing if there are none.",
+        |seen, out| {
+            for backend in &seen.backends {
+                if let Some(age) = backend.known.cached_list_age() {
+                    out.add(&[&backend.name], age.as_secs_f64());
+                }
+            }
+        }),
     gauge("criswitch_stale_lists", BACKEND,
         "Whether the backend's last known lists stand in for it.", |seen, out| {
             each(seen, out, |backend| truth(backend.known.stale_age().is_some()));

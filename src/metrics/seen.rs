@@ -10,6 +10,7 @@ use crate::known::Known;
 use crate::link::Link;
 use crate::live::Live;
 use crate::owners::BackendId;
+use crate::rpc::List;
 use crate::switch::Switch;
 
 /// The switch at one moment.
@@ -33,6 +34,10 @@ pub(super) struct SeenBackend {
     pub(super) known: Known,
     pub(super) pods: usize,
     pub(super) containers: usize,
+    /// What it has is known: it was listed, or the machine was rebooted.
+    pub(super) listed: bool,
+    /// Which lists fail now because of it, and which do not.
+    pub(super) failing: [(&'static str, bool); List::OF_ITEMS.len()],
     /// Bytes.
     pub(super) held: usize,
     calls: Vec<(&'static str, Calls)>,
@@ -73,6 +78,9 @@ impl Seen<'_> {
                     known: backend.known(),
                     pods,
                     containers,
+                    listed: switch.question.has_listed(backend.id),
+                    failing: List::OF_ITEMS
+                        .map(|(list, name)| (name, switch.list_problem(list, backend).is_some())),
                     held: backend.memory.used() + backend.own.used() + backend.events.used(),
                     calls: sorted(backend.calls.all()),
                 }

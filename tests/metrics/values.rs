@@ -215,6 +215,61 @@ async fn lists_that_stand_in_are_told_with_their_age_until_they_do_not() {
     .await;
 }
 
+const LISTS: [&str; 3] = ["pods", "containers", "images"];
+
+/// Which lists fail because of a backend.
+fn failing(page: &Page, backend: &str) -> Vec<&'static str> {
+    let fails = |list: &&str| {
+        let labels = [("backend", backend), ("list", list)];
+        page.value("criswitch_lists_failing", &labels) == 1.0
+    };
+    LISTS.into_iter().filter(fails).collect()
+}
+
+#[tokio::test]
+async fn lists_fail_because_of_a_backend_that_has_never_answered_until_it_answers() {
+    let mut rig = two().await;
+    rig.sim("kata").stop().await;
+    rig.restart_switch_without_state().await;
+    let page = until(&rig, |page| !failing(page, "kata").is_empty()).await;
+    assert_eq!(failing(&page, "kata"), LISTS);
+    assert_eq!(page.backend("criswitch_backend_listed", "kata"), 0.0);
+    let age = "criswitch_cached_list_age_seconds";
+    assert_eq!(page.find(age, &[("backend", "kata")]), None);
+    rig.pods().await.unwrap_err();
+    rig.sim("kata").start();
+    let page = until(&rig, |page| failing(page, "kata").is_empty()).await;
+    assert_eq!(page.backend("criswitch_backend_listed", "kata"), 1.0);
+    assert!(page.backend(age, "kata") >= 0.0);
+    rig.pods().await.unwrap();
+}
+
+#[tokio::test]
+async fn lists_fail_because_of_a_backend_whose_cached_lists_are_too_old() {
+    let sims = [Sim::new("runc"), Sim::new("kata")];
+    let rig = rig("stale_lists = \"1m\"", sims).await;
+    rig.run("kata", "web").await;
+    rig.pods().await.unwrap();
+    rig.containers().await.unwrap();
+    let images = cri::ListImagesRequest::default();
+    rig.images().list_images(images).await.unwrap();
+    rig.sim("kata").stop().await;
+    let page = until(&rig, |page| {
+        page.backend("criswitch_backend_up", "kata") == 0.0
+    })
+    .await;
+    assert_eq!(failing(&page, "kata"), [""; 0]);
+    rig.pods().await.unwrap();
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(61)).await;
+    tokio::time::resume();
+    rig.pods().await.unwrap_err();
+    let page = Page::of(&rig).await;
+    assert_eq!(failing(&page, "kata"), LISTS);
+    assert_eq!(failing(&page, "runc"), [""; 0]);
+    assert!(page.backend("criswitch_cached_list_age_seconds", "kata") >= 61.0);
+}
+
 #[tokio::test]
 async fn stats_that_are_late_are_counted_with_their_age_until_they_come() {
     let sims = [Sim::new("runc"), Sim::new("crio")];
