@@ -7,6 +7,7 @@ mod columns;
 mod discover;
 mod features;
 mod forget;
+mod health;
 mod log;
 mod manifests;
 mod node;
@@ -36,6 +37,8 @@ use terminal::Shown;
 const FAILED: u8 = 1;
 /// As sysexits' EX_USAGE: the command line is wrong.
 const USAGE: u8 = 64;
+/// As sysexits' EX_UNAVAILABLE: criswitch does not run, or cannot be asked.
+const NOT_RUNNING: u8 = 69;
 /// As sysexits' EX_CONFIG: the configuration is wrong.
 const CONFIGURATION: u8 = 78;
 
@@ -62,8 +65,8 @@ Exit codes: 0 fine, 1 failed at run time, 64 wrong usage,
 78 wrong configuration.";
 
 const STATUS_CODES: &str = "\
-Exit codes: 0 all is ready, 1 something is not, or criswitch is not there,
-78 the file after --config cannot be read.";
+Exit codes: 0 serving, 1 degraded or lists failing, 69 criswitch does not
+run or cannot be asked, 78 the file after --config cannot be read.";
 
 const PODS_CODES: &str = "\
 Exit codes: 0 shown, 1 criswitch is not there or does not know such a
@@ -232,6 +235,8 @@ enum Verdict {
     Fine,
     /// It has said what is not.
     NotFine,
+    /// It has said why criswitch cannot be asked.
+    NotRunning,
     /// It has told every problem of the configuration.
     WrongConfiguration,
 }
@@ -245,6 +250,7 @@ pub(crate) fn run() -> ExitCode {
     match cli.command.run() {
         Ok(Verdict::Fine) => ExitCode::SUCCESS,
         Ok(Verdict::NotFine) => ExitCode::from(FAILED),
+        Ok(Verdict::NotRunning) => ExitCode::from(NOT_RUNNING),
         Ok(Verdict::WrongConfiguration) => ExitCode::from(CONFIGURATION),
         Err(error) => failed(&error),
     }

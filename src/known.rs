@@ -108,6 +108,13 @@ impl Known {
         })
     }
 
+    /// Whether its cached list of this kind is served.
+    pub(crate) fn is_from_cache(&self, list: List) -> bool {
+        let is_it = |then: &Then| matches!(then, Then::Learn(other) if *other == list);
+        let mut absent = self.absent.iter();
+        absent.any(|absence| is_it(&absence.row.then) && !absence.omitted)
+    }
+
     /// How old its cached lists of pods and containers are, whether they are served or not; `None` if it has none.
     pub(crate) fn cached_list_age(&self) -> Option<Duration> {
         let pods = self.lists.get(List::Pods)?.age();

@@ -21,7 +21,7 @@ use crate::forget::FORGET;
 use crate::link::State;
 use crate::live::Live;
 use crate::reply::{self, Reply};
-use crate::rpc::{self, Kind};
+use crate::rpc::{self, Kind, List};
 use crate::switch::Switch;
 use crate::wire::{self, Malformed};
 
@@ -266,6 +266,8 @@ impl Switch {
             "draining": live.drains(backend.id),
             "adopts": live.adopting().any(|row| row.id == backend.id),
             "unnamed": !live.names(backend.id),
+            "listProblem": self.lists_problem(backend),
+            "podsFromCache": known.is_from_cache(List::Pods),
             "restartProblem": self.restart_problem(backend),
             "cause": link.state.cause().map(ToString::to_string),
             "since": humantime::format_rfc3339_seconds(link.since).to_string(),

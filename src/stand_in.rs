@@ -114,6 +114,12 @@ impl Switch {
         backend.save_failure()
     }
 
+    /// Why a list of pods, containers or images fails now because of `backend`; `None` if none does.
+    pub(crate) fn lists_problem(&self, backend: &Backend) -> Option<String> {
+        let mut lists = List::OF_ITEMS.into_iter();
+        lists.find_map(|(list, _)| self.list_problem(list, backend))
+    }
+
     /// Why the cached list of `backend` cannot be served.
     fn unserved(&self, list: List, backend: &Backend) -> String {
         let age = backend.known().lists.get(list).map(Snapshot::age);

@@ -54,19 +54,28 @@ pub(super) fn painted<const N: usize>(
     aligned(header, rows, paint).map(Shown::table)
 }
 
+/// `text` in this colour on a terminal.
+pub(super) fn coloured(paint: Paint, text: &str) -> String {
+    if !has_colours() {
+        return text.to_owned();
+    }
+    let style = paint.style();
+    format!("{style}{text}{style:#}")
+}
+
+fn has_colours() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+}
+
 fn aligned<const N: usize>(
     header: &[&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
     paint: impl Fn(usize, &str) -> Option<Paint>,
 ) -> anyhow::Result<String> {
-    let colours = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let rows: Vec<[String; N]> = rows.into_iter().map(|row| row.map(shown)).collect();
     let room = Room::of(header, &rows);
-    let cell = |(column, cell): (usize, String)| match paint(column, &cell)
-        .filter(|_| colours)
-        .map(Paint::style)
-    {
-        Some(style) => format!("{style}{cell}{style:#}"),
+    let cell = |(column, cell): (usize, String)| match paint(column, &cell) {
+        Some(paint) => coloured(paint, &cell),
         None => cell,
     };
     let mut text = Vec::new();

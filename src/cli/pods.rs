@@ -18,6 +18,8 @@ const ID_LENGTH: usize = 13;
 struct Found {
     pod: PodSandbox,
     backend: String,
+    /// The backend does not list it now.
+    cached: bool,
 }
 
 impl Pods {
@@ -82,13 +84,17 @@ fn text(found: &[Found]) -> anyhow::Result<String> {
 /// The listed pods that are wanted, with their owners, by name.
 fn found(info: &Info, listed: Vec<PodSandbox>, wants: impl Fn(&Found) -> bool) -> Vec<Found> {
     let owners = info.owners();
-    let pods = listed.into_iter().map(|pod| Found {
-        backend: owners
-            .get(pod.id.as_str())
-            .copied()
-            .unwrap_or_default()
-            .to_owned(),
-        pod,
+    let is_cached = |backend: &str| {
+        let mut backends = info.backends.iter();
+        backends.any(|row| row.name == backend && row.pods_from_cache)
+    };
+    let pods = listed.into_iter().map(|pod| {
+        let backend = owners.get(pod.id.as_str()).copied().unwrap_or_default();
+        Found {
+            cached: is_cached(backend),
+            backend: backend.to_owned(),
+            pod,
+        }
     });
     let mut found: Vec<_> = pods.filter(wants).collect();
     found.sort_by_cached_key(|found| (found.name(), found.pod.created_at));
@@ -135,10 +141,11 @@ impl Found {
     fn row(&self) -> [String; 5] {
         let id = self.pod.id.chars().take(ID_LENGTH).collect();
         let handler = self.pod.runtime_handler.clone();
+        let cached = if self.cached { " (cached)" } else { "" };
         [
             handler,
             self.backend.clone(),
-            self.state().to_owned(),
+            format!("{}{cached}", self.state()),
             id,
             self.name(),
         ]
@@ -155,6 +162,7 @@ impl Found {
             "handler": self.pod.runtime_handler,
             "backend": self.backend,
             "state": self.state(),
+            "cached": self.cached,
             "createdAtNanoseconds": self.pod.created_at,
         })
     }

@@ -59,12 +59,17 @@ pub(super) struct Backend {
     pub(super) name: String,
     pub(super) socket: String,
     pub(super) state: String,
+    pub(super) cause: Option<String>,
     pub(super) since: String,
     pub(super) joined: bool,
     pub(super) draining: bool,
     pub(super) unnamed: bool,
     /// Why lists would fail after a restart now.
     pub(super) restart_problem: Option<String>,
+    /// Why lists fail now.
+    pub(super) list_problem: Option<String>,
+    /// Its cached pods are served.
+    pub(super) pods_from_cache: bool,
     pub(super) runtime: String,
     pub(super) version: String,
     pub(super) stale_list_age_seconds: Option<u64>,

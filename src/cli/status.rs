@@ -15,6 +15,7 @@ use prost::Message;
 use serde_json::{Map, Value as Json, json};
 
 use super::columns::{Paint, columns, painted};
+use super::health::{Health, Level};
 use super::probe::features_of;
 use super::running::{Backend, Handler, Info, Reload, Running, own_info};
 use super::terminal::{self, Shown, plain};
@@ -48,9 +49,16 @@ impl Status {
             if self.watch {
                 return self.watch().await;
             }
-            let answer = self.ask().await?;
+            let answer = match self.ask().await {
+                Ok(answer) => answer,
+                Err(error) if error.is::<Problems>() => return Err(error),
+                Err(error) => {
+                    terminal::complain(&format!("criswitch: {error:#}\n"));
+                    return Ok(Verdict::NotRunning);
+                }
+            };
             print(self.text(&answer)?)?;
-            Ok(verdict(&answer))
+            verdict(&answer)
         })
     }
 
@@ -103,14 +111,37 @@ impl Status {
     }
 }
 
-/// Not fine on another runtime's socket, or if a condition is false that is more than a warning.
-fn verdict(answer: &Answer) -> Verdict {
-    let needed = |kind: &str| NEEDED.contains(&kind) || kind == BACKENDS_READY;
-    let ready = conditions(answer).all(|(kind, status, _)| status || !needed(kind));
-    match answer.told {
-        Told::Own(_) if ready => Verdict::Fine,
-        _ => Verdict::NotFine,
-    }
+/// Another runtime on the socket is not criswitch.
+fn verdict(answer: &Answer) -> anyhow::Result<Verdict> {
+    let Told::Own(info) = &answer.told else {
+        return Ok(Verdict::NotRunning);
+    };
+    let health = health(&serde_json::from_value(info.clone())?, answer);
+    Ok(match health.level {
+        Level::Serving => Verdict::Fine,
+        Level::Degraded | Level::ListsFailing => Verdict::NotFine,
+    })
+}
+
+fn health(info: &Info, answer: &Answer) -> Health {
+    let unmet = unmet(answer).filter(|(kind, _)| is_problem(kind));
+    let unmet = unmet.map(|(kind, message)| format!("{kind} is false: {message}"));
+    let unlisted = answer.pods.as_ref().err();
+    Health::of(
+        info,
+        unmet.collect(),
+        unlisted.map(|error| format!("{error:#}")),
+    )
+}
+
+/// Whether a condition that is false is more than a note, such as containerd's of deprecations.
+fn is_problem(kind: &str) -> bool {
+    NEEDED.contains(&kind) || kind == BACKENDS_READY
+}
+
+fn unmet(answer: &Answer) -> impl Iterator<Item = (&str, &str)> {
+    let unmet = conditions(answer).filter(|(_, status, _)| !status);
+    unmet.map(|(kind, _, message)| (kind, message))
 }
 
 /// Every pod that the switch lists.
@@ -138,6 +169,7 @@ fn conditions(answer: &Answer) -> impl Iterator<Item = (&str, bool, &str)> {
 
 fn text(info: &Info, answer: &Answer) -> anyhow::Result<Shown> {
     Ok(Shown::parts([
+        health(info, answer).line(),
         format!("criswitch {}, process {}\n", info.version, info.pid).into(),
         configuration(info).into(),
         backends(info)?,
@@ -299,10 +331,12 @@ fn short_features(status: &StatusResponse, handler: &str) -> String {
     short.collect::<Vec<_>>().join(" ")
 }
 
-/// What is not well, in the switch's words.
+/// What is not well, in criswitch's words, and notes.
 fn faults(answer: &Answer) -> String {
-    let bad = conditions(answer).filter(|(_, status, _)| !status);
-    let lines = bad.map(|(kind, _, message)| plain(&format!("{kind} is false: {message}")) + "\n");
+    let lines = unmet(answer).map(|(kind, message)| {
+        let note = if is_problem(kind) { "" } else { "note: " };
+        plain(&format!("{note}{kind} is false: {message}")) + "\n"
+    });
     let mut text: String = lines.collect();
     if let Err(error) = &answer.pods {
         text += &(plain(&format!("pods cannot be listed: {error:#}")) + "\n");
@@ -355,6 +389,7 @@ fn with_pods(info: &Json, answer: &Answer) -> anyhow::Result<Json> {
     // As any other runtime's says false.
     if let Some(info) = info.as_object_mut() {
         info.insert("criswitch".to_owned(), json!(true));
+        info.insert("health".to_owned(), health(&told, answer).json());
     }
     for row in objects(&mut info, "backends") {
         row.remove("podIds");
@@ -374,7 +409,7 @@ fn objects<'a>(info: &'a mut Json, list: &str) -> impl Iterator<Item = &'a mut M
 }
 
 /// How long ago a time was.
-fn ago(time: &str) -> String {
+pub(super) fn ago(time: &str) -> String {
     let Ok(time) = humantime::parse_rfc3339(time) else {
         return String::new();
     };
@@ -382,7 +417,7 @@ fn ago(time: &str) -> String {
 }
 
 /// Whole seconds, in the two largest units.
-fn span(time: Duration) -> String {
+pub(super) fn span(time: Duration) -> String {
     let time = humantime::format_duration(Duration::from_secs(time.as_secs())).to_string();
     time.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use criswitch::cri::RuntimeCondition;
 use expect_test::{Expect, expect};
 use serde_json::{Value as Json, json};
 use tonic::Code;
@@ -62,6 +63,8 @@ async fn it_shows_backends_handlers_and_the_last_reload() {
         &["status"],
         0,
         expect![[r#"
+            serving: 2 backends are ready
+
             criswitch 0.1.0, process PID
 
             configuration HASH, 1 file
@@ -137,6 +140,8 @@ async fn a_backend_that_is_down_is_shown_with_the_cause_and_the_code_is_1() {
     node.new.stop().await;
     while node.info().await["backends"][1]["state"] != "down" {}
     shows(&node, &["status"], 1, expect![[r#"
+        degraded: backend kata has been down for 0s: its pods are listed from cache, and calls for them fail; other pods are not affected (cannot connect: Connection refused (os error 111))
+
         criswitch 0.1.0, process PID
 
         configuration HASH, 1 file
@@ -158,6 +163,74 @@ async fn a_backend_that_is_down_is_shown_with_the_cause_and_the_code_is_1() {
 
         BackendsReady is false: backend "kata" (/DIR/new.sock): cannot connect: Connection refused (os error 111)
     "#]]).await;
+    node.end().await;
+}
+
+#[tokio::test]
+async fn pods_of_a_backend_that_is_away_are_marked_as_cached() {
+    let node = two_backends().await;
+    node.client().run_pod("kata", "boxed").await.unwrap();
+    node.new.stop().await;
+    while node.info().await["backends"][1]["state"] != "down" {}
+    shows(
+        &node,
+        &["pods"],
+        0,
+        expect![[r#"
+        HANDLER  BACKEND  STATE           ID             NAMESPACE/NAME
+        kata     kata     ready (cached)  ID  default/boxed
+        kata     kata     ready (cached)  ID  default/pod-1
+        runc     runc     ready           ID  default/web
+    "#]],
+    )
+    .await;
+    let outcome = run(&node, &["pods", "--json", "--backend", "runc"]).await;
+    let shown: Json = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(shown["pods"][0]["cached"], false);
+    node.end().await;
+}
+
+#[tokio::test]
+async fn the_verdict_says_why_lists_fail_and_what_to_do() {
+    let (files, _, _) = one_backend();
+    let config = std::fs::read_to_string(files.main()).unwrap();
+    std::fs::write(files.main(), format!("start_wait = '0s'\n{config}")).unwrap();
+    let serve = command(&["serve", "--config", text(&files.main())]);
+    let _daemon = Daemon::start_as(serve).await;
+    let path = files.main();
+    let outcome = run_beside(&["status", "--config", text(&path)]).await;
+    assert_eq!(outcome.code, 1);
+    let verdict = outcome.stdout.lines().next().unwrap();
+    let directory = path.parent().unwrap();
+    let verdict = without_ids(&verdict.replace(text(directory), "/DIR"));
+    expect![[r#"
+        lists failing: backend runc (/DIR/backend) has been away for 0s, and it has never answered; start its runtime or fix the path of its socket; if the runtime is gone for good: criswitch forget runc
+    "#]].assert_eq(&verdict);
+    let outcome = run_beside(&["status", "--json", "--config", text(&path)]).await;
+    let shown: Json = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(shown["health"]["state"], "lists failing");
+}
+
+#[tokio::test]
+async fn a_notice_of_deprecations_is_a_note_and_no_problem() {
+    let node = Node::start("").await;
+    let deprecation = |settings: &mut Settings| {
+        settings.conditions.push(RuntimeCondition {
+            r#type: "ContainerdHasNoDeprecationWarnings".to_owned(),
+            message: "io.containerd.deprecation/cri-runc".to_owned(),
+            ..Default::default()
+        });
+    };
+    let _old = node.old.clone().set(deprecation);
+    let outcome = run(&node, &["status"]).await;
+    let shown = outcome.stdout;
+    assert_eq!(outcome.code, 0, "{shown}");
+    assert!(
+        shown.starts_with("serving: the backend is ready\n"),
+        "{shown}"
+    );
+    let note = "\nnote: ContainerdHasNoDeprecationWarnings is false: io.containerd.";
+    assert!(shown.contains(note), "{shown}");
     node.end().await;
 }
 
@@ -294,7 +367,7 @@ async fn another_runtime_is_shown_as_far_as_it_goes() {
     let socket = files.path("runtime.sock");
     files.write("criswitch.toml", &format!("listen = {socket:?}"));
     let nobody = run_beside(&["status", "--config", text(&files.main())]).await;
-    assert_eq!(nobody.code, 1);
+    assert_eq!(nobody.code, 69);
     assert!(
         nobody.stderr.contains("does criswitch run"),
         "{}",
@@ -303,7 +376,7 @@ async fn another_runtime_is_shown_as_far_as_it_goes() {
     let sim = Sim::new("runc");
     sim.serve_on(&socket);
     let outcome = run_beside(&["status", "--config", text(&files.main())]).await;
-    assert_eq!((outcome.code, outcome.stderr.as_str()), (1, ""));
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (69, ""));
     expect![[r#"
         SOCKET is not criswitch's socket, but that of runc 1.0.0; try --config, or --socket with the path that it serves
 
@@ -313,7 +386,7 @@ async fn another_runtime_is_shown_as_far_as_it_goes() {
     "#]]
     .assert_eq(&outcome.stdout.replace(text(&socket), "SOCKET"));
     let outcome = run_beside(&["status", "--json", "--config", text(&files.main())]).await;
-    assert_eq!(outcome.code, 1);
+    assert_eq!(outcome.code, 69);
     let shown: Json = serde_json::from_str(&outcome.stdout).unwrap();
     assert_eq!(
         (&shown["criswitch"], &shown["runtime"]),

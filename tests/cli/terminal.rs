@@ -220,7 +220,7 @@ async fn watching_ends_when_nobody_reads_it_any_more() {
         .await
         .unwrap()
         .unwrap();
-    assert!(first.starts_with("criswitch "), "{first}");
+    assert!(first.starts_with("serving: "), "{first}");
     assert_eq!(code, Some(0), "after {took:?}");
     node.end().await;
 }

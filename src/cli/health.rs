@@ -1,0 +1,129 @@
+//! The first line of `criswitch status`: how the node is served, why not better, and what to do.
+
+use std::time::Duration;
+
+use serde_json::{Value as Json, json};
+
+use super::columns::{Paint, coloured};
+use super::running::{Backend, Info};
+use super::status::{ago, span};
+use super::terminal::{self, Shown, plain};
+
+/// How the node is served.
+pub(super) struct Health {
+    pub(super) level: Level,
+    text: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Level {
+    Serving,
+    Degraded,
+    ListsFailing,
+}
+
+impl Level {
+    fn name(self) -> &'static str {
+        match self {
+            Level::Serving => "serving",
+            Level::Degraded => "degraded",
+            Level::ListsFailing => "lists failing",
+        }
+    }
+
+    fn paint(self) -> Paint {
+        match self {
+            Level::Serving => Paint::Good,
+            Level::Degraded => Paint::Odd,
+            Level::ListsFailing => Paint::Bad,
+        }
+    }
+}
+
+impl Health {
+    /// The health that `info` tells of, with the problems that conditions report and why pods cannot be listed.
+    pub(super) fn of(info: &Info, conditions: Vec<String>, unlisted: Option<String>) -> Health {
+        let failing = info.backends.iter().filter_map(failing).collect();
+        if let Some(reasons) = first([failing, Vec::from_iter(unlisted)]) {
+            return Health::new(Level::ListsFailing, &reasons);
+        }
+        let backends = info.backends.iter();
+        let degraded = backends.filter_map(|backend| degraded(info, backend));
+        if let Some(reasons) = first([degraded.collect(), conditions]) {
+            return Health::new(Level::Degraded, &reasons);
+        }
+        let ready = match info.backends.len() {
+            1 => "the backend is ready".to_owned(),
+            count => format!("{count} backends are ready"),
+        };
+        Health::new(Level::Serving, &[ready])
+    }
+
+    fn new(level: Level, reasons: &[String]) -> Health {
+        let text = plain(&reasons.join("; "));
+        Health { level, text }
+    }
+
+    /// One line, whose first words have a colour on a terminal.
+    pub(super) fn line(&self) -> Shown {
+        let name = self.level.name();
+        let line = terminal::wrapped_first(&format!("{name}: {}", self.text));
+        let rest = line.strip_prefix(name).unwrap_or_default();
+        Shown::table(format!("{}{rest}", coloured(self.level.paint(), name)))
+    }
+
+    pub(super) fn json(&self) -> Json {
+        json!({ "state": self.level.name(), "text": self.text })
+    }
+}
+
+/// The first reasons that there are.
+fn first(reasons: [Vec<String>; 2]) -> Option<Vec<String>> {
+    reasons.into_iter().find(|reasons| !reasons.is_empty())
+}
+
+/// Why lists fail because of `backend`, and what to do.
+fn failing(backend: &Backend) -> Option<String> {
+    let problem = backend.list_problem.as_ref()?;
+    let Backend { name, socket, .. } = backend;
+    Some(match backend.state.as_str() {
+        "ready" => format!(
+            "backend {name} ({socket}): {problem}; make room in the directories of the state, or fix their permissions"
+        ),
+        _ => format!(
+            "backend {name} ({socket}) has been away for {}, and {problem}; start its runtime or fix the path of its socket; if \
+             the runtime is gone for good: criswitch forget {name}",
+            ago(&backend.since)
+        ),
+    })
+}
+
+/// What `backend` costs now, and since when; `None` if it costs nothing.
+fn degraded(info: &Info, backend: &Backend) -> Option<String> {
+    let Backend { name, state, .. } = backend;
+    if state != "ready" {
+        let cause = backend.cause.as_deref().unwrap_or("no answer yet");
+        let (since, effect) = (ago(&backend.since), effect(info, backend));
+        return Some(format!(
+            "backend {name} has been {state} for {since}: {effect} ({cause})"
+        ));
+    }
+    let late = Duration::from_secs(backend.stats_late_seconds?);
+    Some(format!(
+        "backend {name} has not answered calls for stats for {}: its pods have old stats, or none",
+        span(late)
+    ))
+}
+
+fn effect(info: &Info, backend: &Backend) -> String {
+    let default = info.handlers.iter().find(|row| row.name == info.default);
+    let is_default = default.and_then(|row| row.backend.as_ref()) == Some(&backend.name);
+    match (is_default, backend.joined) {
+        (true, _) => "the node becomes not ready after 30s, and calls for its pods fail".to_owned(),
+        (false, true) => {
+            "its pods are listed from cache, and calls for them fail; other pods are not affected"
+                .to_owned()
+        }
+        (false, false) => "no pods start there; other pods are not affected".to_owned(),
+    }
+}
