@@ -261,6 +261,15 @@ impl Calls {
     }
 }
 
+/// A code as grpc-go prints it, and so the metrics of the kubelet.
+pub fn code_name(code: Code) -> String {
+    match code {
+        Code::Ok => "OK".to_owned(),
+        Code::Cancelled => "Canceled".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

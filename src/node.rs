@@ -18,6 +18,7 @@ use crate::answer::Answer;
 use crate::backend::{Backend, own_headers};
 use crate::call::{Call, Failed};
 use crate::forget::FORGET;
+use crate::known::Known;
 use crate::link::State;
 use crate::live::Live;
 use crate::reply::{self, Reply};
@@ -304,6 +305,13 @@ fn late(backend: &Backend) -> Status {
         Some(cause) => backend.unavailable(cause),
         None => backend.unavailable(&format!("no Status within {STATUS_WAIT:?}")),
     }
+}
+
+/// The runtime's name, its version and its cgroup driver, as it last reported them; empty where it has not.
+pub(crate) fn identity(known: &Known) -> [String; 3] {
+    let said = |field| text(&known.version, field).unwrap_or_default().into_owned();
+    let driver = known.cgroup_driver.map(cgroup_driver_name);
+    [said(2), said(3), driver.unwrap_or_default().to_owned()]
 }
 
 /// `CgroupDriver` of the CRI.

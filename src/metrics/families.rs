@@ -6,8 +6,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::samples::Samples;
 use super::seen::{Seen, SeenBackend};
-use crate::counts::{OWN_BOUNDS, Reason, WHOLE_BOUNDS};
+use crate::counts::{OWN_BOUNDS, Reason, WHOLE_BOUNDS, code_name};
 use crate::disks::Disk;
+use crate::node;
 
 /// A family of metrics.
 #[derive(Debug)]
@@ -58,7 +59,7 @@ pub const FAMILIES: &[Family] = &[
         "Calls of clients that have ended; the backend is empty where it was not one alone.", |seen, out| {
             for (backend, rpc, calls) in seen.calls() {
                 for (code, count) in calls.codes() {
-                    out.add(&[rpc, backend, &format!("{code:?}")], count as f64);
+                    out.add(&[rpc, backend, &code_name(code)], count as f64);
                 }
             }
         }),
@@ -131,9 +132,11 @@ pub const FAMILIES: &[Family] = &[
     gauge("criswitch_backend_retiring", BACKEND,
         "Whether no handler routes to the backend any more: the backend is removed when its last pod ends.",
         |seen, out| each(seen, out, |backend| truth(seen.live.drains(backend.id)))),
-    gauge("criswitch_backend_info", &["backend", "socket"], "1: where the backend serves.", |seen, out| {
+    gauge("criswitch_backend_info", &["backend", "socket", "runtime", "version", "cgroup_driver"],
+        "1: where the backend serves, and what it last reported of itself; a label is empty where it has not.", |seen, out| {
         for backend in &seen.backends {
-            out.add(&[&backend.name, &backend.socket], 1.0);
+            let [runtime, version, driver] = node::identity(&backend.known);
+            out.add(&[&backend.name, &backend.socket, &runtime, &version, &driver], 1.0);
         }
     }),
     gauge("criswitch_backend_held_bytes", BACKEND,
@@ -229,11 +232,11 @@ pub const FAMILIES: &[Family] = &[
             out.add(&["ok"], seen.reloads.count.saturating_sub(seen.reloads.refused) as f64);
             out.add(&["refused"], seen.reloads.refused as f64);
         }),
-    gauge("criswitch_reload_ok", &[], "Whether the last reload was taken; 1 if there was none.", |seen, out| {
+    gauge("criswitch_config_last_reload_successful", &[], "Whether the last reload was applied; 1 if there was none.", |seen, out| {
         out.add(&[], truth(seen.reloads.last.as_ref().is_none_or(|(_, taken)| *taken)));
     }),
-    gauge("criswitch_reload_timestamp_seconds", &[],
-        "When the last reload came to its end; nothing if there was none.", |seen, out| {
+    gauge("criswitch_config_last_reload_timestamp_seconds", &[],
+        "When the last reload ended, whether it was applied or not; nothing if there was none.", |seen, out| {
             if let Some((at, _)) = seen.reloads.last {
                 out.add(&[], timestamp(at));
             }

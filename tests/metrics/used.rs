@@ -221,7 +221,7 @@ async fn promtool_takes_the_page_of_a_switch_under_load() {
     let rig = rig("", [Sim::new("runc"), Sim::new("kata")]).await;
     load(&rig).await;
     let page = Page::of(&rig).await;
-    assert_eq!(page.calls("RunPodSandbox", "kata", "Ok"), 100.0);
+    assert_eq!(page.calls("RunPodSandbox", "kata", "OK"), 100.0);
     let said = runs(tool("promtool", &["check", "metrics"]), &page.text);
     assert_eq!(said, "");
 }

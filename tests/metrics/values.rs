@@ -25,20 +25,35 @@ async fn calls_are_counted_by_rpc_backend_and_code() {
     rig.stop_pod(&pod).await.unwrap_err();
     rig.start("nobody").await.unwrap_err();
     let page = Page::of(&rig).await;
-    assert_eq!(page.calls("RunPodSandbox", "runc", "Ok"), 1.0);
-    assert_eq!(page.calls("RunPodSandbox", "kata", "Ok"), 1.0);
+    assert_eq!(page.calls("RunPodSandbox", "runc", "OK"), 1.0);
+    assert_eq!(page.calls("RunPodSandbox", "kata", "OK"), 1.0);
     assert_eq!(page.calls("StopPodSandbox", "kata", "Internal"), 1.0);
     // Of all backends, and of none.
-    assert_eq!(page.calls("ListPodSandbox", "", "Ok"), 1.0);
+    assert_eq!(page.calls("ListPodSandbox", "", "OK"), 1.0);
     assert_eq!(page.calls("StartContainer", "", "NotFound"), 1.0);
-    assert_eq!(page.calls("StartContainer", "kata", "Ok"), 1.0);
+    assert_eq!(page.calls("StartContainer", "kata", "OK"), 1.0);
     let run = [("rpc", "RunPodSandbox"), ("backend", "kata")];
     assert_eq!(
         page.value("criswitch_rpc_duration_seconds_count", &run),
         1.0
     );
     // The switch's own calls, such as its probes, are not clients'.
-    assert_eq!(page.calls("Version", "runc", "Ok"), 0.0);
+    assert_eq!(page.calls("Version", "runc", "OK"), 0.0);
+}
+
+#[tokio::test]
+async fn the_info_of_a_backend_has_its_runtime_version_and_cgroup_driver() {
+    let crio = Sim::new("crio").version("1.36.1").runtime_name("cri-o");
+    let rig = rig("", [Sim::new("runc"), crio]).await;
+    let is_up = |page: &Page| page.backend("criswitch_backend_up", "crio") == 1.0;
+    let page = until(&rig, is_up).await;
+    let labels = [
+        ("backend", "crio"),
+        ("runtime", "cri-o"),
+        ("version", "1.36.1"),
+        ("cgroup_driver", "systemd"),
+    ];
+    assert_eq!(page.find("criswitch_backend_info", &labels), Some(1.0));
 }
 
 #[tokio::test]
@@ -113,11 +128,11 @@ async fn a_stream_is_in_flight_until_its_client_goes() {
     let open =
         |page: &Page| page.value("criswitch_rpcs_in_flight", &[("rpc", "GetContainerEvents")]);
     let page = until(&rig, |page| open(page) == 1.0).await;
-    assert_eq!(page.calls("GetContainerEvents", "", "Cancelled"), 0.0);
+    assert_eq!(page.calls("GetContainerEvents", "", "Canceled"), 0.0);
     assert!(page.value("criswitch_connections", &[]) >= 1.0);
     drop(stream);
     let page = until(&rig, |page| open(page) == 0.0).await;
-    assert_eq!(page.calls("GetContainerEvents", "", "Cancelled"), 1.0);
+    assert_eq!(page.calls("GetContainerEvents", "", "Canceled"), 1.0);
 }
 
 #[tokio::test]
@@ -356,8 +371,14 @@ async fn reloads_are_told_and_a_backend_that_is_gone_leaves_nothing_behind() {
     let page = Page::of(&rig).await;
     let first = hash(&page);
     assert_eq!(first.len(), 1);
-    assert_eq!(page.value("criswitch_reload_ok", &[]), 1.0);
-    assert_eq!(page.find("criswitch_reload_timestamp_seconds", &[]), None);
+    assert_eq!(
+        page.value("criswitch_config_last_reload_successful", &[]),
+        1.0
+    );
+    assert_eq!(
+        page.find("criswitch_config_last_reload_timestamp_seconds", &[]),
+        None
+    );
     assert_eq!(
         page.value(
             "criswitch_handler_info",
@@ -374,8 +395,11 @@ async fn reloads_are_told_and_a_backend_that_is_gone_leaves_nothing_behind() {
         (reloads(&page, "ok"), reloads(&page, "refused")),
         (0.0, 1.0)
     );
-    assert_eq!(page.value("criswitch_reload_ok", &[]), 0.0);
-    assert!(page.value("criswitch_reload_timestamp_seconds", &[]) > 1e9);
+    assert_eq!(
+        page.value("criswitch_config_last_reload_successful", &[]),
+        0.0
+    );
+    assert!(page.value("criswitch_config_last_reload_timestamp_seconds", &[]) > 1e9);
     assert_eq!(hash(&page), first);
     assert!(page.values_of("backend").contains("kata"));
 
@@ -385,7 +409,10 @@ async fn reloads_are_told_and_a_backend_that_is_gone_leaves_nothing_behind() {
         (reloads(&page, "ok"), reloads(&page, "refused")),
         (1.0, 1.0)
     );
-    assert_eq!(page.value("criswitch_reload_ok", &[]), 1.0);
+    assert_eq!(
+        page.value("criswitch_config_last_reload_successful", &[]),
+        1.0
+    );
     assert_ne!(hash(&page), first);
     assert!(!page.text.contains("kata"), "{}", page.text);
 }

@@ -92,7 +92,11 @@ async fn metrics_are_read_over_the_loopback_once_their_socket_is_enabled_and_it_
         let (reloaded, pods) = tokio::join!(machine.ctl("reload"), client.pods());
         assert_eq!(reloaded, "");
         assert_eq!(pods.unwrap()[0].id, pod);
-        assert!(machine.metrics().contains("criswitch_reload_ok 1"));
+        assert!(
+            machine
+                .metrics()
+                .contains("criswitch_config_last_reload_successful 1")
+        );
         assert_eq!(machine.restart().await, "");
     }
     assert_eq!(machine.show("criswitch", "PrivateNetwork"), "yes");
