@@ -17,8 +17,10 @@ use crate::backend::{Backend, Wire};
 use crate::call::Call;
 use crate::config::Table;
 use crate::owners::{BackendId, StartedWith, Unasked};
-use crate::rpc::{self, List, Then};
+use crate::route::Target;
+use crate::rpc::{self, Kind, List, Then};
 use crate::switch::Switch;
+use crate::telemetry;
 use crate::wire::{self, Edit, Malformed};
 
 /// How many pods a backend is asked for at once.
@@ -67,6 +69,25 @@ impl Switch {
         let lists_pods = matches!(call.row.then, Then::Learn(List::Pods));
         let renames = || self.live().renames(backend.id);
         lists_pods && (renames() || self.owners().has_started_otherwise(backend.id))
+    }
+
+    /// Adds the handler of the pod that a call changes to the call's log lines, by the name that clients use.
+    pub(crate) fn note_handler(&self, call: &Call, target: &Target) {
+        if let (true, Target::Owner(backend, kind, id)) = (call.row.changes(), target) {
+            let owners = self.owners();
+            let pod = match kind {
+                Kind::Pod => Some(id.as_str()),
+                Kind::Container => owners.pod_of(id),
+            };
+            let Some(pod) = pod.and_then(|pod| owners.names(pod, *backend)) else {
+                return;
+            };
+            let table = &call.live.table;
+            match name(table, *backend, &pod.started_with, &pod.handler) {
+                "" => {}
+                name => telemetry::note_handler(name),
+            }
+        }
     }
 
     /// Asks a backend for the handlers of those of its pods that it lists without one. A slow answer holds up no question

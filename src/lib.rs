@@ -51,7 +51,7 @@
 //! | [`answer`], [`reply`], [`status`] | a backend's reply that was read, replies to clients, every status of our own |
 //! | [`wire`], [`cri`] | single fields of raw protobuf and gRPC's frames; generated types, for the probe and tests |
 //! | [`log_queue`], `log_limit` | log lines on their way out, written by a thread of its own; lines that others can cause |
-//! | [`telemetry`], [`counts`], [`metrics`] | what is told of a call, and counted; the page that Prometheus reads |
+//! | [`telemetry`], [`counts`], [`metrics`] | what is reported of a call, and counted; the page that Prometheus reads |
 //! | [`wording`] | words that several places say to people |
 //!
 //! # What always holds
@@ -65,7 +65,8 @@
 //! 7. Nothing is spawned for a call, so it ends at the backend when its client goes.
 //! 8. Only `dialer` connects, only `status` words statuses, only `rpc` names RPCs; `wire`, `route`, `owners`, `merge`
 //!    and `filter` do no I/O.
-//! 9. No unsafe code, and no log has what calls carry.
+//! 9. No unsafe code, and no log has what calls carry: lines have names and ids alone, and the texts of errors without
+//!    credentials.
 
 use std::collections::HashSet;
 use std::convert::Infallible;

@@ -118,8 +118,8 @@ pub fn passed(
 
 /// `reply`, with its end told to `log`, and ended with the status of `cut` if it still goes on then.
 pub(crate) fn watched(reply: Reply, mut log: CallLog, cut: Cut) -> Reply {
-    if let Some(code) = reply.headers().get(GRPC_STATUS) {
-        log.end(text(code));
+    if reply.headers().contains_key(GRPC_STATUS) {
+        log.end(reply.headers());
     }
     if reply.body().is_end_stream() {
         return reply;
@@ -165,10 +165,6 @@ pub fn holding(reply: Reply, held: impl Send + Unpin + 'static) -> Reply {
         return reply;
     }
     reply.map(|inner| Holding { inner, _held: held }.boxed_unsync())
-}
-
-fn text(value: &HeaderValue) -> &str {
-    value.to_str().unwrap_or_default()
 }
 
 /// The trailers that carry `status`.

@@ -99,6 +99,11 @@ impl Row {
         self.log == Log::Change
     }
 
+    /// Whether it stops or removes something, so that `NotFound` means that there is nothing left to do.
+    pub fn removes(&self) -> bool {
+        matches!(self.goes, Goes::Owner(_, _, Unknown::Ok)) || matches!(self.then, Then::LostImage)
+    }
+
     /// Whether its reply is a stream of messages.
     pub fn streams(&self) -> bool {
         matches!(self.merge(), Some(Merge::Interleave(_) | Merge::Events))
@@ -315,10 +320,10 @@ pub enum Then {
     LostImage,
 }
 
-/// The level of a call's log line.
+/// The level of a call's log line, as far as the outcome does not decide it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Log {
-    /// INFO: something changes on the node.
+    /// INFO: something changes on the node. WARN if it fails.
     Change,
     /// DEBUG: something is read.
     Read,

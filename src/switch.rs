@@ -149,10 +149,9 @@ impl Switch {
             return reply::of_status(&status::too_many_calls(row.name, MAX_CALLS));
         };
         let log = CallLog::begin(row, request.headers(), &self.counts);
-        let timeout = request.headers().get("grpc-timeout");
-        let timeout = timeout.and_then(|value| wire::timeout(value.to_str().ok()?));
-        let deadline =
-            timeout.map(|timeout| (log.started() + timeout, status::deadline(row.name, timeout)));
+        let deadline = log
+            .timeout()
+            .map(|timeout| (log.started() + timeout, status::deadline(row.name, timeout)));
         let mut cut = self.ending.cut(row.name, deadline);
         let answered = {
             let mut answer = pin!(self.answer(row, request, &unread, &log));
@@ -176,10 +175,12 @@ impl Switch {
     ) -> Result<Reply, Failed> {
         let call = self.read(row, request, unread).await?;
         log.received(call.body.len());
+        log.is_for(&call.message());
         self.started(&call).await;
         let live = Arc::clone(&call.live);
         let target = self.target(&call).await?;
         log.goes_to(&target, &live);
+        self.note_handler(&call, &target);
         self.learn_names(&call, &target);
         match target {
             Target::Backend(backend) if matches!(row.goes, Goes::Default) => {

@@ -1,6 +1,12 @@
-//! What is told of a call: its lines in the log, of which the last, at the level of its row, says how it ended, and what
-//! it adds to the counts. Never what it carried.
+//! What is reported of a call: its lines in the log, of which the last says how the call ended, and what the call adds to
+//! the counts. The level of the last line follows the outcome. Of what a call carries, lines have the names and ids of pods
+//! and containers alone.
 
+mod redact;
+mod subject;
+mod trace;
+
+use std::borrow::Cow;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::HeaderMap;
+use percent_encoding::percent_decode;
 use tokio::time::Instant;
 use tonic::Code;
 use tracing::Span;
@@ -17,26 +24,47 @@ use crate::backend::Backend;
 use crate::counts::{Counts, Rpc};
 use crate::live::Live;
 use crate::owners::BackendId;
+use crate::reply::{GRPC_MESSAGE, GRPC_STATUS};
 use crate::route::Target;
 use crate::rpc::{Kind, Log, Row};
-use crate::status;
+use crate::{status, wire};
+use subject::PodName;
+use trace::Trace;
 
-/// The header that names the trace which a call is part of (W3C Trace Context).
-const TRACEPARENT: &str = "traceparent";
+/// The header with a call's deadline.
+const TIMEOUT: &str = "grpc-timeout";
+/// A client that cancels a call so shortly before its deadline ends the call because of the deadline: its clock began
+/// earlier.
+const DEADLINE_SLACK: Duration = Duration::from_millis(100);
 
-/// A call under way; its line is written when it ends, as `CANCELLED` if it is dropped before.
+/// A call under way; its line is written when it ends, as `Cancelled` if it is dropped before.
 #[derive(Debug)]
 pub struct CallLog {
     row: &'static Row,
     started: Instant,
+    /// The client's deadline, counted from the start.
+    timeout: Option<Duration>,
     span: Span,
     ended: bool,
     counts: Arc<Counts>,
     rpc: Arc<Rpc>,
     /// The one that it goes to, if it is one.
     backend: OnceLock<Arc<Backend>>,
+    /// The pod whose configuration the request has.
+    pod: OnceLock<PodName>,
+    /// The pod or container that the request names by its id.
+    id: OnceLock<(Kind, String)>,
     /// The time that the switch itself has spent at it, in nanoseconds.
     own: AtomicU64,
+}
+
+/// How a call ended.
+struct End<'e> {
+    code: Code,
+    /// The text of its error, or why there is none.
+    error: Option<Cow<'e, str>>,
+    /// Its client has ended it.
+    is_given_up: bool,
 }
 
 impl CallLog {
@@ -46,11 +74,14 @@ impl CallLog {
         CallLog {
             row,
             started: Instant::now(),
+            timeout: timeout(headers),
             span: span(row, id, headers),
             ended: false,
             counts: Arc::clone(counts),
             rpc,
             backend: OnceLock::new(),
+            pod: OnceLock::new(),
+            id: OnceLock::new(),
             own: AtomicU64::new(0),
         }
     }
@@ -58,6 +89,20 @@ impl CallLog {
     /// When it began.
     pub fn started(&self) -> Instant {
         self.started
+    }
+
+    /// The client's deadline, counted from the start.
+    pub fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    /// Its request was read.
+    pub(crate) fn is_for(&self, request: &[u8]) {
+        if self.row.changes()
+            && let Some(pod) = PodName::requested(self.row, request)
+        {
+            self.pod.set(pod).ok();
+        }
     }
 
     /// Where it goes, and for what.
@@ -78,10 +123,11 @@ impl CallLog {
             self.backend.set(Arc::clone(backend)).ok();
         }
         match target {
-            Target::Owner(_, kind, id) | Target::Miss(kind, id) => note_id(*kind, id),
-            Target::Handler(handler) => {
-                self.span.record("handler", handler.name.as_str());
+            Target::Owner(_, kind, id) | Target::Miss(kind, id) => {
+                note_id(*kind, id);
+                self.id.set((*kind, id.clone())).ok();
             }
+            Target::Handler(handler) => note_handler(&handler.name),
             Target::Backend(_)
             | Target::Backends(_)
             | Target::UnknownPod(_)
@@ -115,22 +161,75 @@ impl CallLog {
         done
     }
 
-    /// The call has ended with this code, a number as in `grpc-status`.
-    pub fn end(&mut self, code: &str) {
+    /// The call has ended with the status that these headers or trailers have.
+    pub fn end(&mut self, headers: &HeaderMap) {
+        let of = |name| headers.get(name).map(http::HeaderValue::as_bytes);
+        let error = of(GRPC_MESSAGE).map(|text| percent_decode(text).decode_utf8_lossy());
+        self.end_once(&End {
+            code: Code::from_bytes(of(GRPC_STATUS).unwrap_or_default()),
+            error,
+            is_given_up: false,
+        });
+    }
+
+    /// The client has ended the call.
+    fn is_given_up(&mut self) {
+        let left = self
+            .timeout
+            .map(|timeout| timeout.saturating_sub(self.started.elapsed()));
+        let is_late = left.is_some_and(|left| left <= DEADLINE_SLACK);
+        let why = if is_late {
+            "the client's deadline is over"
+        } else {
+            "the client cancelled the call"
+        };
+        self.end_once(&End {
+            code: Code::Cancelled,
+            error: Some(why.into()),
+            is_given_up: !is_late,
+        });
+    }
+
+    fn end_once(&mut self, end: &End<'_>) {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        let code = Code::from_bytes(code.as_bytes());
         let elapsed = self.started.elapsed();
-        self.count(code, elapsed);
+        self.count(end.code, elapsed);
         let _in_span = self.span.enter();
         // To the microsecond.
         let elapsed_ms = elapsed.as_micros() as f64 / 1000.0;
+        let code = end.code;
         match self.row.log {
-            Log::Change => tracing::info!(?code, elapsed_ms),
-            Log::Read => tracing::debug!(?code, elapsed_ms),
-            Log::Poll => tracing::trace!(?code, elapsed_ms),
+            Log::Change if code == Code::Ok => tracing::info!(?code, elapsed_ms, "call succeeded"),
+            Log::Change => self.failed_change(end, elapsed_ms),
+            Log::Read => tracing::debug!(?code, elapsed_ms, "call ended"),
+            Log::Poll => tracing::trace!(?code, elapsed_ms, "call ended"),
         }
+    }
+
+    /// A call that was to change something has not: WARN, unless its client ended it or there was nothing to remove.
+    fn failed_change(&self, end: &End<'_>, elapsed_ms: f64) {
+        let (code, error) = (end.code, end.shown());
+        let is_removed = code == Code::NotFound && self.row.removes();
+        if end.is_given_up || is_removed {
+            return tracing::info!(?code, error, elapsed_ms, "call ended without a change");
+        }
+        let listed = || {
+            let (kind, id) = self.id.get()?;
+            PodName::listed(self.backend.get()?, *kind, id)
+        };
+        let listed = self.pod.get().is_none().then(listed).flatten();
+        let pod = self.pod.get().or(listed.as_ref());
+        tracing::warn!(
+            namespace = pod.map(|pod| pod.namespace.as_str()),
+            name = pod.map(|pod| pod.name.as_str()),
+            uid = pod.map(|pod| pod.uid.as_str()),
+            ?code,
+            error,
+            elapsed_ms,
+            "call failed"
+        );
     }
 
     fn count(&self, code: Code, elapsed: Duration) {
@@ -145,65 +244,40 @@ impl CallLog {
     }
 }
 
+impl End<'_> {
+    /// Its error's text, as a line has it.
+    fn shown(&self) -> Option<String> {
+        let error = redact::without_credentials(self.error.as_deref()?);
+        Some(status::cut(error).into_owned())
+    }
+}
+
 impl Drop for CallLog {
     fn drop(&mut self) {
-        self.end("1");
+        self.is_given_up();
     }
 }
 
-/// The span that all of a call's lines are in.
+/// The client's deadline, counted from the start of its call.
+fn timeout(headers: &HeaderMap) -> Option<Duration> {
+    wire::timeout(headers.get(TIMEOUT)?.to_str().ok()?)
+}
+
+/// The span that all of a call's lines are in. Its level is that of the most important line.
 fn span(row: &'static Row, id: u64, headers: &HeaderMap) -> Span {
     let rpc = row.name;
-    let span = match row.log {
-        Log::Change => {
-            tracing::info_span!(
-                "call",
-                id,
-                rpc,
-                backend = Empty,
-                handler = Empty,
-                pod = Empty,
-                container = Empty,
-                trace = Empty
-            )
-        }
-        Log::Read => {
-            tracing::debug_span!(
-                "call",
-                id,
-                rpc,
-                backend = Empty,
-                pod = Empty,
-                container = Empty,
-                trace = Empty
-            )
-        }
-        Log::Poll => tracing::trace_span!("call", id, rpc, backend = Empty, trace = Empty),
-    };
-    if !span.is_disabled()
-        && let Some(trace) = headers.get(TRACEPARENT)
-        && let Some(trace) = trace_id(trace.as_bytes())
-    {
-        span.record("trace", trace);
-    }
-    span
-}
-
-/// The id of the trace in a `traceparent`: 32 hexadecimal digits, so nothing else of what a client sends is logged.
-fn trace_id(traceparent: &[u8]) -> Option<&str> {
-    let text = std::str::from_utf8(traceparent).ok()?;
-    let mut parts = text.split('-');
-    let (version, trace, parent, flags) =
-        (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    let hex = |part: &str, length: usize| {
-        let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-        part.len() == length && part.bytes().all(digit)
-    };
-    let set = |id: &str| id.bytes().any(|byte| byte != b'0');
-    let whole = hex(version, 2) && hex(trace, 32) && hex(parent, 16) && hex(flags, 2);
-    // Later versions may have more parts.
-    let known = version != "ff" && (version != "00" || parts.next().is_none());
-    (whole && known && set(trace) && set(parent)).then_some(trace)
+    let trace = Trace::of(headers);
+    tracing::error_span!(
+        "call",
+        id,
+        rpc,
+        backend = Empty,
+        handler = Empty,
+        pod = Empty,
+        container = Empty,
+        trace_id = trace.as_ref().map(|trace| trace.trace_id),
+        span_id = trace.as_ref().map(|trace| trace.span_id)
+    )
 }
 
 /// Notes the pod or container that the call is for, or that it made; whatever a client or backend calls it, it stays
@@ -216,38 +290,7 @@ pub fn note_id(kind: Kind, id: &str) {
     Span::current().record(field, display(status::shown(id).escape_debug()));
 }
 
-#[cfg(test)]
-mod tests {
-    use super::trace_id;
-
-    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
-
-    #[test]
-    fn the_trace_of_a_traceparent_is_its_second_part() {
-        for text in [
-            format!("00-{TRACE}-00f067aa0ba902b7-01"),
-            format!("cc-{TRACE}-00f067aa0ba902b7-00-what-comes-later"),
-        ] {
-            assert_eq!(trace_id(text.as_bytes()), Some(TRACE), "{text}");
-        }
-    }
-
-    #[test]
-    fn what_is_no_traceparent_has_no_trace() {
-        for text in [
-            String::new(),
-            TRACE.to_owned(),
-            format!("00-{TRACE}-00f067aa0ba902b7"),
-            format!("00-{TRACE}-00f067aa0ba902b7-01-more"),
-            format!("00-{}-00f067aa0ba902b7-01", TRACE.to_uppercase()),
-            format!("00-{TRACE}0-00f067aa0ba902b7-01"),
-            format!("00-{}-00f067aa0ba902b7-01", "0".repeat(32)),
-            format!("00-{TRACE}-{}-01", "0".repeat(16)),
-            format!("ff-{TRACE}-00f067aa0ba902b7-01"),
-            format!("00-{}\u{e9}-00f067aa0ba902b7-01", &TRACE[2..]),
-        ] {
-            assert_eq!(trace_id(text.as_bytes()), None, "{text}");
-        }
-        assert_eq!(trace_id(b"00-\xff"), None);
-    }
+/// Notes the handler that the call asks for, or that its pod has; a client may have sent any name.
+pub(crate) fn note_handler(name: &str) {
+    Span::current().record("handler", status::shown(name));
 }

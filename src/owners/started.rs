@@ -37,10 +37,16 @@ pub struct Unasked {
 }
 
 impl Owners {
+    /// What this pod of `backend` is called.
+    pub fn names(&self, id: &str, backend: BackendId) -> Option<&PodNames> {
+        let pod = self.pods.get(id).filter(|pod| pod.backend == backend);
+        pod.map(|pod| &pod.more)
+    }
+
     /// What this pod of `backend` was started with.
     pub fn started_with(&self, id: &str, backend: BackendId) -> &StartedWith {
-        let pod = self.pods.get(id).filter(|pod| pod.backend == backend);
-        pod.map_or(&StartedWith::Unknown, |pod| &pod.more.started_with)
+        let names = self.names(id, backend);
+        names.map_or(&StartedWith::Unknown, |names| &names.started_with)
     }
 
     /// At most so many pods of `backend` whose handler nobody knows and the backend may be asked for now.

@@ -11,7 +11,7 @@ use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
-use super::{Body, GRPC_STATUS, text, trailers};
+use super::{Body, GRPC_STATUS, trailers};
 use crate::backend::{Backend, error_chain};
 use crate::counts::{Counts, Reason};
 use crate::ending::Cut;
@@ -210,11 +210,9 @@ impl http_body::Body for Watched {
         if let Some(data) = frame.data_ref() {
             log.sent(data.len());
         }
-        if let Some(code) = frame
-            .trailers_ref()
-            .and_then(|trailers| trailers.get(GRPC_STATUS))
-        {
-            log.end(text(code));
+        let trailers = frame.trailers_ref();
+        if let Some(trailers) = trailers.filter(|trailers| trailers.contains_key(GRPC_STATUS)) {
+            log.end(trailers);
         }
         Poll::Ready(Some(Ok(frame)))
     }

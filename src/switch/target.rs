@@ -11,7 +11,7 @@ use crate::live::Live;
 use crate::owners::BackendId;
 use crate::route::{Known, Refusal, Target};
 use crate::rpc::{Kind, Then};
-use crate::status;
+use crate::{status, telemetry};
 
 impl Switch {
     /// Where a request goes, all backends asked if nobody is known to own its id.
@@ -68,6 +68,7 @@ impl Switch {
             Refusal::Malformed(fault) => status::malformed(call.row.name, &fault),
             Refusal::UnknownHandler(handler) => {
                 self.counts.refuse(Reason::UnknownHandler);
+                telemetry::note_handler(&handler);
                 unknown_handler(&handler, &call.live)
             }
             Refusal::EmptyId(kind) => status::empty_id(call.row.name, kind),

@@ -9,6 +9,8 @@ use crate::support::{frame, pod_config};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
+const SPAN: &str = "00f067aa0ba902b7";
+
 /// The id that a line says its call has.
 fn id(line: &str) -> &str {
     let (_, rest) = line.split_once("call{id=").unwrap();
@@ -52,7 +54,7 @@ async fn every_line_of_a_call_has_its_id_and_no_other_call_has_it() {
 async fn the_trace_of_a_call_goes_on_to_its_backends_and_is_in_its_line() {
     let logged = Logged::here();
     let rig = runc_and_kata().await;
-    let parent = format!("00-{TRACE}-00f067aa0ba902b7-01");
+    let parent = format!("00-{TRACE}-{SPAN}-01");
     let headers = [
         ("traceparent", parent.as_str()),
         ("tracestate", "kubelet=1"),
@@ -86,7 +88,10 @@ async fn the_trace_of_a_call_goes_on_to_its_backends_and_is_in_its_line() {
     }
     assert_eq!(
         logged
-            .lines(&["RunPodSandbox", &format!("trace={TRACE:?}")])
+            .lines(&[
+                "RunPodSandbox",
+                &format!("trace_id={TRACE:?} span_id={SPAN:?}")
+            ])
             .len(),
         1,
         "{}",
@@ -112,7 +117,7 @@ async fn what_is_no_trace_goes_on_and_is_not_logged() {
     let lines = logged.lines(&["RunPodSandbox", "code=Ok"]);
     assert_eq!(lines.len(), 1);
     assert!(
-        !logged.text().contains("trace=") && !logged.text().contains("secret-of"),
+        !logged.text().contains("trace_id=") && !logged.text().contains("secret-of"),
         "{}",
         logged.text()
     );

@@ -9,6 +9,7 @@ mod support;
 mod adopts;
 mod binary;
 mod by_id;
+mod call_ends;
 mod call_lines;
 mod calls;
 mod cgroup_drivers;

@@ -1,0 +1,79 @@
+//! The trace that a client's call is part of (W3C Trace Context), as log lines have it.
+
+use http::HeaderMap;
+
+/// The header that names the trace.
+const TRACEPARENT: &str = "traceparent";
+
+/// The ids of a trace and of the client's span in it, as hexadecimal digits: nothing else that a client sends is logged.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Trace<'h> {
+    /// 32 digits.
+    pub(super) trace_id: &'h str,
+    /// 16 digits.
+    pub(super) span_id: &'h str,
+}
+
+impl Trace<'_> {
+    /// The trace that the headers of a call name.
+    pub(super) fn of(headers: &HeaderMap) -> Option<Trace<'_>> {
+        Trace::read(headers.get(TRACEPARENT)?.as_bytes())
+    }
+
+    fn read(traceparent: &[u8]) -> Option<Trace<'_>> {
+        let text = std::str::from_utf8(traceparent).ok()?;
+        let mut parts = text.split('-');
+        let (version, trace_id, span_id, flags) =
+            (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        let whole =
+            is_hex(version, 2) && is_hex(trace_id, 32) && is_hex(span_id, 16) && is_hex(flags, 2);
+        // Later versions may have more parts.
+        let known = version != "ff" && (version != "00" || parts.next().is_none());
+        let set = |id: &str| id.bytes().any(|byte| byte != b'0');
+        (whole && known && set(trace_id) && set(span_id)).then_some(Trace { trace_id, span_id })
+    }
+}
+
+fn is_hex(part: &str, length: usize) -> bool {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    part.len() == length && part.bytes().all(is_digit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Trace;
+
+    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+    const SPAN: &str = "00f067aa0ba902b7";
+
+    #[test]
+    fn a_traceparent_has_the_ids_of_the_trace_and_of_the_clients_span() {
+        for text in [
+            format!("00-{TRACE}-{SPAN}-01"),
+            format!("cc-{TRACE}-{SPAN}-00-what-comes-later"),
+        ] {
+            let (trace_id, span_id) = (TRACE, SPAN);
+            let trace = Some(Trace { trace_id, span_id });
+            assert_eq!(Trace::read(text.as_bytes()), trace, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_header_that_is_no_traceparent_has_no_trace() {
+        for text in [
+            String::new(),
+            TRACE.to_owned(),
+            format!("00-{TRACE}-{SPAN}"),
+            format!("00-{TRACE}-{SPAN}-01-more"),
+            format!("00-{}-{SPAN}-01", TRACE.to_uppercase()),
+            format!("00-{TRACE}0-{SPAN}-01"),
+            format!("00-{}-{SPAN}-01", "0".repeat(32)),
+            format!("00-{TRACE}-{}-01", "0".repeat(16)),
+            format!("ff-{TRACE}-{SPAN}-01"),
+            format!("00-{}\u{e9}-{SPAN}-01", &TRACE[2..]),
+        ] {
+            assert_eq!(Trace::read(text.as_bytes()), None, "{text}");
+        }
+        assert_eq!(Trace::read(b"00-\xff"), None);
+    }
+}

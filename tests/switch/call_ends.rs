@@ -1,0 +1,147 @@
+//! How a call ended decides the level of its line, and a failed change has a line that names its pod.
+
+use criswitch::cri;
+use tonic::{Code, Status};
+
+use crate::calls::path;
+use crate::faults::runc_and_kata;
+use crate::logged::Logged;
+use crate::support::{Rig, frame, pod_config};
+use crate::wait::until;
+
+/// The names of the pod "web" as every line of a failed change has them.
+const WEB: [&str; 4] = [
+    "WARN",
+    "namespace=\"default\"",
+    "name=\"web\"",
+    "uid=\"uid-of-web\"",
+];
+
+/// The one line with these words.
+#[track_caller]
+fn line(logged: &Logged, words: &[&str]) -> String {
+    let lines = logged.lines(words);
+    assert_eq!(lines.len(), 1, "{words:?} in {}", logged.text());
+    lines[0].clone()
+}
+
+/// The one WARN with the names of the pod "web" and these words.
+#[track_caller]
+fn line_of_web(logged: &Logged, words: &[&str]) -> String {
+    line(logged, &[&WEB, words].concat())
+}
+
+fn run_web() -> bytes::Bytes {
+    frame(&cri::RunPodSandboxRequest {
+        config: Some(pod_config("web")),
+        runtime_handler: "kata".to_owned(),
+    })
+}
+
+/// Sends RunPodSandbox and ends the call when the backend has it.
+async fn give_up(rig: &Rig, headers: &[(&str, &str)]) {
+    rig.sim("kata").hold("RunPodSandbox");
+    let client = (**rig).raw().await;
+    let path = path("RunPodSandbox");
+    let held = rig
+        .sim("kata")
+        .until(|journal| journal.held == ["RunPodSandbox"]);
+    tokio::select! {
+        _ = client.begin(&path, headers, run_web()) => panic!("no reply is sent"),
+        () = held => {}
+    }
+}
+
+#[tokio::test]
+async fn a_failed_run_names_its_pod_its_handler_its_backend_and_its_cause_without_credentials() {
+    let logged = Logged::here();
+    let rig = runc_and_kata().await;
+    let cause = "pull \"https://me:hunter2@registry.example/pause\": EOF\nagain";
+    rig.sim("kata")
+        .fail("RunPodSandbox", Status::unknown(cause));
+    rig.try_run("kata", "web").await.unwrap_err();
+    let line = line_of_web(&logged, &["RunPodSandbox", "handler=\"kata\""]);
+    let words = [
+        "backend=\"kata\"",
+        "code=Unknown",
+        "https://[removed]@registry.example/pause",
+    ];
+    for words in words {
+        assert!(line.contains(words), "{words} in {line}");
+    }
+    assert!(!logged.text().contains("hunter2"), "{}", logged.text());
+}
+
+#[tokio::test]
+async fn a_rejected_handler_is_logged_by_name() {
+    let logged = Logged::here();
+    let rig = runc_and_kata().await;
+    rig.try_run("nosuch\nhandler", "web").await.unwrap_err();
+    let handler = "handler=\"nosuch\\nhandler\"";
+    line_of_web(
+        &logged,
+        &[handler, "code=InvalidArgument", "no runtime for"],
+    );
+}
+
+#[tokio::test]
+async fn a_failed_change_of_a_pod_or_container_names_the_pod() {
+    let logged = Logged::here();
+    let rig = runc_and_kata().await;
+    let (pod, container) = rig.run("kata", "web").await;
+    rig.pods().await.unwrap();
+    rig.containers().await.unwrap();
+    let kata = rig.sim("kata");
+    kata.fail("StartContainer", Status::internal("no shim"));
+    kata.fail("StopPodSandbox", Status::internal("no network"));
+    rig.start(&container).await.unwrap_err();
+    rig.stop_pod(&pod).await.unwrap_err();
+    let words = ["handler=\"kata\"", "backend=\"kata\"", "code=Internal"];
+    let of = |more: [&'static str; 2]| line_of_web(&logged, &[&words[..], &more].concat());
+    assert!(of(["StartContainer", "no shim"]).contains(&container));
+    assert!(of(["StopPodSandbox", "no network"]).contains(&pod));
+}
+
+#[tokio::test]
+async fn a_failed_container_names_its_pod_also_while_the_backend_is_away() {
+    let logged = Logged::here();
+    let rig = runc_and_kata().await;
+    let pod = rig.run_pod("kata", "web").await;
+    rig.pods().await.unwrap();
+    rig.sim("kata").stop().await;
+    let created = (*rig).create(&pod, "web").await;
+    assert_eq!(created.unwrap_err().code(), Code::Unavailable);
+    line_of_web(&logged, &["CreateContainer", "code=Unavailable", &pod]);
+}
+
+#[tokio::test]
+async fn nothing_to_remove_is_no_warning() {
+    let logged = Logged::here();
+    let rig = runc_and_kata().await;
+    let pod = rig.run_pod("kata", "web").await;
+    rig.sim("kata")
+        .fail("RemovePodSandbox", Status::not_found("no such pod"));
+    rig.remove_pod(&pod).await.unwrap_err();
+    line(
+        &logged,
+        &["INFO", "RemovePodSandbox", "code=NotFound", "no such pod"],
+    );
+}
+
+#[tokio::test]
+async fn a_call_that_its_client_cancels_is_no_warning() {
+    let logged = Logged::here();
+    let rig = runc_and_kata().await;
+    give_up(&rig, &[]).await;
+    let words = ["INFO", "code=Cancelled", "the client cancelled the call"];
+    until(async || !logged.lines(&words).is_empty()).await;
+    assert!(logged.lines(&["WARN"]).is_empty(), "{}", logged.text());
+}
+
+#[tokio::test]
+async fn a_call_that_its_client_cancels_at_the_deadline_is_a_warning() {
+    let logged = Logged::here();
+    let rig = runc_and_kata().await;
+    give_up(&rig, &[("grpc-timeout", "100m")]).await;
+    until(async || !logged.lines(&[&WEB[..], &["deadline"]].concat()).is_empty()).await;
+}
