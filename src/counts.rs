@@ -10,6 +10,8 @@ use std::time::Duration;
 use fnv::FnvHashMap;
 use tonic::Code;
 
+use crate::log_limit::Failing;
+
 /// The codes of gRPC, from 0.
 const CODES: usize = 17;
 /// The upper bounds of the time that calls take, in seconds: from a look at memory to a pull.
@@ -112,6 +114,8 @@ pub struct Rpc {
     pub received: AtomicU64,
     /// Bytes of replies.
     pub sent: AtomicU64,
+    /// The lines about its failures.
+    pub(crate) failing: Failing,
     own: Mutex<Times<{ OWN_BOUNDS.len() }>>,
 }
 

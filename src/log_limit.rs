@@ -1,6 +1,6 @@
 //! Log lines about what others can cause as often as they like: a limited number, with a count of the omitted ones.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -31,6 +31,66 @@ impl LogLimit {
     }
 }
 
+/// The least time between two lines about calls of one RPC that fail again and again.
+pub(crate) const FAILING_PAUSE: Duration = Duration::from_secs(60);
+
+/// The limit of lines about calls of one RPC that clients repeat, such as lists: the first failure, one line a minute, the
+/// recovery.
+#[derive(Debug, Default)]
+pub(crate) struct Failing(Mutex<Failures>);
+
+#[derive(Debug, Default)]
+struct Failures {
+    /// When the first of the failed calls ended, if the last call failed.
+    since: Option<Instant>,
+    /// When the last line about a failure was logged.
+    last: Option<Instant>,
+    /// A line was logged since then, so the recovery is logged too.
+    is_reported: bool,
+    /// Failures since the last line.
+    failed: u64,
+}
+
+/// Calls succeed again after failures that were logged.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Recovery {
+    /// For how long calls failed.
+    pub(crate) after: Duration,
+    /// Failures since the last line.
+    pub(crate) failed: u64,
+}
+
+impl Failing {
+    /// A call has failed. Returns the number of failures since the last line if a line may be logged now.
+    pub(crate) fn failed(&self) -> Option<u64> {
+        let mut failures = self.failures();
+        failures.since.get_or_insert_with(Instant::now);
+        failures.failed += 1;
+        let is_due = |last: Instant| last.elapsed() >= FAILING_PAUSE;
+        if !failures.last.is_none_or(is_due) {
+            return None;
+        }
+        failures.last = Some(Instant::now());
+        failures.is_reported = true;
+        Some(std::mem::take(&mut failures.failed))
+    }
+
+    /// A call has succeeded. Returns the recovery if that is to be logged.
+    pub(crate) fn succeeded(&self) -> Option<Recovery> {
+        let mut failures = self.failures();
+        let after = failures.since.take()?.elapsed();
+        if !std::mem::take(&mut failures.is_reported) {
+            return None;
+        }
+        let failed = std::mem::take(&mut failures.failed);
+        Some(Recovery { after, failed })
+    }
+
+    fn failures(&self) -> MutexGuard<'_, Failures> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -43,5 +103,33 @@ mod tests {
         assert_eq!(limit.line(), None);
         tokio::time::advance(LOG_PAUSE).await;
         assert_eq!(limit.line(), Some(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_are_reported_once_a_minute_with_their_number_and_so_is_the_recovery() {
+        let failing = Failing::default();
+        assert_eq!(failing.succeeded(), None);
+        assert_eq!(failing.failed(), Some(1));
+        assert_eq!(failing.failed(), None);
+        tokio::time::advance(FAILING_PAUSE).await;
+        assert_eq!(failing.failed(), Some(2));
+        assert_eq!(failing.failed(), None);
+        let (after, failed) = (FAILING_PAUSE, 1);
+        assert_eq!(failing.succeeded(), Some(Recovery { after, failed }));
+        assert_eq!(failing.succeeded(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_that_fail_and_succeed_by_turns_are_reported_once_a_minute() {
+        let failing = Failing::default();
+        assert_eq!(failing.failed(), Some(1));
+        assert!(failing.succeeded().is_some());
+        for _ in 0..9 {
+            assert_eq!(failing.failed(), None);
+            assert_eq!(failing.succeeded(), None);
+        }
+        tokio::time::advance(FAILING_PAUSE).await;
+        assert_eq!(failing.failed(), Some(10));
+        assert!(failing.succeeded().is_some());
     }
 }

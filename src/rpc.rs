@@ -327,7 +327,7 @@ pub enum Log {
     Change,
     /// DEBUG: something is read.
     Read,
-    /// TRACE: something is asked again and again.
+    /// TRACE: something is asked again and again. Of failures the first one and then one a minute is WARN, others DEBUG.
     Poll,
 }
 

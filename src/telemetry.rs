@@ -23,6 +23,7 @@ use tracing::field::{Empty, display};
 use crate::backend::Backend;
 use crate::counts::{Counts, Rpc};
 use crate::live::Live;
+use crate::log_limit::Recovery;
 use crate::owners::BackendId;
 use crate::reply::{GRPC_MESSAGE, GRPC_STATUS};
 use crate::route::Target;
@@ -204,7 +205,7 @@ impl CallLog {
             Log::Change if code == Code::Ok => tracing::info!(?code, elapsed_ms, "call succeeded"),
             Log::Change => self.failed_change(end, elapsed_ms),
             Log::Read => tracing::debug!(?code, elapsed_ms, "call ended"),
-            Log::Poll => tracing::trace!(?code, elapsed_ms, "call ended"),
+            Log::Poll => self.polled(end, elapsed_ms),
         }
     }
 
@@ -232,6 +233,24 @@ impl CallLog {
         );
     }
 
+    /// A call that clients repeat, such as a list, has ended: the first failure is WARN, then one a minute.
+    fn polled(&self, end: &End<'_>, elapsed_ms: f64) {
+        let (code, failing) = (end.code, &self.rpc.failing);
+        if code == Code::Ok
+            && let Some(Recovery { after, failed }) = failing.succeeded()
+        {
+            return tracing::info!(?code, ?after, failed, elapsed_ms, "calls succeed again");
+        }
+        if !end.is_failure() {
+            return tracing::trace!(?code, elapsed_ms, "call ended");
+        }
+        let error = end.shown();
+        match failing.failed() {
+            Some(failed) => tracing::warn!(?code, error, failed, elapsed_ms, "call failed"),
+            None => tracing::debug!(?code, error, elapsed_ms, "call failed"),
+        }
+    }
+
     fn count(&self, code: Code, elapsed: Duration) {
         let calls = match self.backend.get() {
             Some(backend) => &backend.calls,
@@ -245,6 +264,11 @@ impl CallLog {
 }
 
 impl End<'_> {
+    /// Whether something is wrong: `Unimplemented` says that a runtime has no such feature.
+    fn is_failure(&self) -> bool {
+        !matches!(self.code, Code::Ok | Code::Unimplemented) && !self.is_given_up
+    }
+
     /// Its error's text, as a line has it.
     fn shown(&self) -> Option<String> {
         let error = redact::without_credentials(self.error.as_deref()?);

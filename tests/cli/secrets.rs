@@ -142,6 +142,8 @@ async fn nobody_reads_them(format: &str, named: &str) {
     ] {
         assert_eq!(whisper(&client, handler).await, pulled, "{handler}");
         lists(&client).await;
+        // A poll that succeeds, for the most verbose lines.
+        status(&client).await;
     }
     let bad = bytes::Bytes::from([&[0; 5][..], secret("bad-frame").as_bytes()].concat());
     let run = "/runtime.v1.RuntimeService/RunPodSandbox";

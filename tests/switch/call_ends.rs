@@ -145,3 +145,47 @@ async fn a_call_that_its_client_cancels_at_the_deadline_is_a_warning() {
     give_up(&rig, &[("grpc-timeout", "100m")]).await;
     until(async || !logged.lines(&[&WEB[..], &["deadline"]].concat()).is_empty()).await;
 }
+
+#[tokio::test]
+async fn lists_that_fail_are_one_warning_with_the_cause_and_their_recovery_is_logged() {
+    let logged = Logged::here();
+    let rig = runc_and_kata().await;
+    rig.pods().await.unwrap();
+    let kata = rig.sim("kata");
+    kata.fail("ListPodSandbox", Status::internal("no shim"));
+    for _ in 0..3 {
+        rig.pods().await.unwrap_err();
+    }
+    let words = [
+        "WARN",
+        "ListPodSandbox",
+        "code=Internal",
+        "no shim",
+        "kata",
+        "failed=1",
+    ];
+    line(&logged, &words);
+    assert_eq!(logged.lines(&["WARN"]).len(), 1, "{}", logged.text());
+    kata.heal("ListPodSandbox");
+    for _ in 0..2 {
+        rig.pods().await.unwrap();
+    }
+    line(
+        &logged,
+        &["INFO", "ListPodSandbox", "calls succeed again", "failed=2"],
+    );
+}
+
+#[tokio::test]
+async fn a_list_that_a_runtime_lacks_is_no_warning() {
+    let logged = Logged::here();
+    let rig = runc_and_kata().await;
+    for sim in ["runc", "kata"] {
+        rig.sim(sim)
+            .fail("ListPodSandboxMetrics", Status::unimplemented("no"));
+    }
+    let lists = frame(&cri::ListPodSandboxMetricsRequest::default());
+    let reply = rig.raw(&path("ListPodSandboxMetrics"), &[], lists).await;
+    assert_eq!(reply.code(), Code::Unimplemented);
+    assert!(logged.lines(&["WARN"]).is_empty(), "{}", logged.text());
+}
