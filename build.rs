@@ -1,10 +1,15 @@
-//! Compiles the CRI's .proto with protox, so that no protoc is needed.
+//! Compiles the CRI's .proto with protox, so that no protoc is needed, and finds the commit that is built.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use prost::Message;
 
+/// The commit for the log's start line. Set it to build from an archive of the sources.
+const COMMIT: &str = "CRISWITCH_COMMIT";
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    tell_commit();
     let proto = "proto/runtime/v1/api.proto";
     println!("cargo:rerun-if-changed={proto}");
     let set = protox::compile([proto], ["proto"])?;
@@ -17,4 +22,35 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .generate_default_stubs(true)
         .compile_fds(set)?;
     Ok(())
+}
+
+/// Passes the commit of a release build on, if there is one: other builds would compile again after each commit.
+fn tell_commit() {
+    println!("cargo:rerun-if-env-changed={COMMIT}");
+    let is_release = std::env::var("PROFILE").is_ok_and(|profile| profile == "release");
+    if std::env::var_os(COMMIT).is_none()
+        && is_release
+        && let Some(commit) = commit()
+    {
+        println!("cargo:rustc-env={COMMIT}={commit}");
+    }
+}
+
+/// The commit of these sources; `None` for an archive of them, which may lie within another repository.
+fn commit() -> Option<String> {
+    if !Path::new(".git").exists() {
+        return None;
+    }
+    // Each commit and checkout adds to it.
+    println!(
+        "cargo:rerun-if-changed={}",
+        git(&["rev-parse", "--git-path", "logs/HEAD"])?
+    );
+    git(&["rev-parse", "--short=12", "HEAD"])
+}
+
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim().to_owned())
 }

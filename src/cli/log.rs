@@ -8,6 +8,7 @@ use std::panic::PanicHookInfo;
 
 use criswitch::config::{LogConfig, LogFormat, LogLevels};
 use criswitch::log_queue::{LogQueue, LogWriter};
+use serde_json::{Map, Value};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::Writer;
@@ -84,11 +85,11 @@ where
     match format {
         LogFormat::Auto if stderr_is_journal() => self::lines(LogFormat::Journald, queue),
         LogFormat::Auto | LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).boxed(),
-        LogFormat::Json => lines
-            .json()
-            .flatten_event(true)
-            .with_span_list(false)
-            .boxed(),
+        LogFormat::Json => {
+            let json = tracing_subscriber::fmt::format().json();
+            let json = json.flatten_event(true).with_span_list(false);
+            lines.json().event_format(Flat(json)).boxed()
+        }
         LogFormat::Journald => {
             let text = tracing_subscriber::fmt::format()
                 .without_time()
@@ -123,6 +124,38 @@ where
     ) -> fmt::Result {
         write!(writer, "<{}>", priority(*event.metadata().level()))?;
         self.0.format_event(context, writer, event)
+    }
+}
+
+/// Lines of JSON with the fields of the call beside those of the line, where collectors look for `trace_id` and `span_id`.
+struct Flat<F>(F);
+
+/// Where the inner format has the fields of the call, and the name of what it is.
+const SPAN: &str = "span";
+const SPAN_NAME: &str = "name";
+
+impl<S, N, F> FormatEvent<S, N> for Flat<F>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut text = String::new();
+        self.0
+            .format_event(context, Writer::new(&mut text), event)?;
+        let mut line: Map<String, Value> = serde_json::from_str(&text).map_err(|_| fmt::Error)?;
+        if let Some(Value::Object(mut span)) = line.remove(SPAN) {
+            span.remove(SPAN_NAME);
+            span.append(&mut line);
+            line = span;
+        }
+        writeln!(writer, "{}", Value::Object(line))
     }
 }
 

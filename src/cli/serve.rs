@@ -44,12 +44,12 @@ fn serve_on(passed: Passed, config: Config, log: &Log) -> anyhow::Result<Verdict
         // Before the socket has a name: from then on a signal must drain.
         let mut shutdown = std::pin::pin!(shutdown()?);
         let hangup = signal(SignalKind::hangup())?;
-        let was_passed = passed.cri.is_some();
+        let socket_activated = passed.cri.is_some();
         let listener = tokio::select! {
             listener = listen(passed.cri, &config) => listener?,
             () = &mut shutdown => return Ok(Verdict::Fine),
         };
-        tracing::info!(listen = %config.listen, passed = was_passed, "serving");
+        log_start(&config, socket_activated);
         for note in &config.notes {
             tracing::warn!("{note}");
         }
@@ -73,6 +73,20 @@ fn serve_on(passed: Passed, config: Config, log: &Log) -> anyhow::Result<Verdict
     // A disk that hangs, and with it who reads there, must not hold up the end.
     runtime.shutdown_background();
     served
+}
+
+/// What runs, with which configuration. `commit` is there if the build knew it.
+fn log_start(config: &Config, socket_activated: bool) {
+    tracing::info!(
+        listen = %config.listen,
+        socket_activated,
+        config = config.hash,
+        handlers = config.table.handlers.len(),
+        backends = config.table.backends.len(),
+        commit = option_env!("CRISWITCH_COMMIT"),
+        "criswitch {} started",
+        env!("CARGO_PKG_VERSION")
+    );
 }
 
 /// Listens where the configuration says, or on the socket that was passed. Looks at the disk beside the signals: one that

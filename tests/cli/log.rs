@@ -6,9 +6,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::process::Child;
 
-use criswitch::cri::ContainerStatusRequest;
+use criswitch::cri::{ContainerStatusRequest, RunPodSandboxRequest};
 
 use crate::reload::Node;
+use crate::support::{frame, pod_config};
 use crate::{command, main_file, text};
 
 /// What systemd says of a daemon's output.
@@ -69,7 +70,7 @@ fn lines_of_text_have_a_time_and_a_level_and_no_colour_in_a_pipe() {
         assert!(time.contains('T') && time.ends_with('Z'), "{line:?}");
         let rest = rest.trim_start();
         assert!(
-            rest.starts_with("INFO criswitch::cli::serve: serving listen="),
+            rest.starts_with("INFO criswitch::cli::serve: criswitch 0.1.0 started listen="),
             "{line:?}"
         );
         assert!(!line.contains('\u{1b}'), "{line:?}");
@@ -84,7 +85,7 @@ fn lines_for_the_journal_begin_with_their_priority_and_have_no_time() {
     ] {
         let line = first_line(settings, systemd);
         assert!(
-            line.starts_with("<6>criswitch::cli::serve: serving listen="),
+            line.starts_with("<6>criswitch::cli::serve: criswitch 0.1.0 started listen="),
             "{line:?}"
         );
     }
@@ -95,7 +96,7 @@ fn a_line_of_json_is_an_object_with_its_fields() {
     let line = first_line("log.format = 'json'", Systemd::Journal);
     let line: serde_json::Value = serde_json::from_str(&line).unwrap();
     assert_eq!(line["level"], "INFO");
-    assert_eq!(line["message"], "serving");
+    assert_eq!(line["message"], "criswitch 0.1.0 started");
     assert_eq!(line["target"], "criswitch::cli::serve");
     assert!(
         line["listen"].as_str().unwrap().ends_with("/listen"),
@@ -105,10 +106,57 @@ fn a_line_of_json_is_an_object_with_its_fields() {
 }
 
 #[test]
+fn the_start_line_says_what_runs_with_which_configuration() {
+    let line = first_line("log.format = 'json'", Systemd::Silent);
+    let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(line["socket_activated"], false);
+    assert_eq!(
+        (&line["handlers"], &line["backends"]),
+        (&1.into(), &1.into())
+    );
+    let hash = line["config"].as_str().unwrap();
+    assert_eq!(hash.len(), 16, "{line}");
+}
+
+#[tokio::test]
+async fn a_line_of_json_about_a_call_has_its_message_its_trace_and_its_fields_side_by_side() {
+    let node = Node::start("log.format = 'json'").await;
+    let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let run = frame(&RunPodSandboxRequest {
+        config: Some(pod_config("web")),
+        runtime_handler: "nosuch".to_owned(),
+    });
+    let raw = node.client().raw().await;
+    let path = "/runtime.v1.RuntimeService/RunPodSandbox";
+    raw.call(path, &[("traceparent", parent)], run).await;
+    let log = node.whole_log().await;
+    let lines = log.iter().map(|line| serde_json::from_str(line).unwrap());
+    let lines: Vec<serde_json::Value> = lines.collect();
+    assert!(
+        lines.iter().all(|line| line["message"].is_string()),
+        "{log:#?}"
+    );
+    let failed = lines.iter().find(|line| line["message"] == "call failed");
+    let failed = failed.unwrap_or_else(|| panic!("{log:#?}"));
+    for (field, value) in [
+        ("level", "WARN"),
+        ("trace_id", "4bf92f3577b34da6a3ce929d0e0e4736"),
+        ("span_id", "00f067aa0ba902b7"),
+        ("rpc", "RunPodSandbox"),
+        ("handler", "nosuch"),
+        ("namespace", "default"),
+        ("name", "web"),
+        ("code", "InvalidArgument"),
+    ] {
+        assert_eq!(failed[field], value, "{failed}");
+    }
+}
+
+#[test]
 fn a_module_may_be_silent_or_alone() {
     let line = first_line("log.level = 'info,cli=off'", Systemd::Silent);
     assert!(
-        !line.contains("serving") && line.contains("criswitch::"),
+        !line.contains("started") && line.contains("criswitch::"),
         "{line:?}"
     );
     let line = first_line("log.level = 'off,backend=warn'", Systemd::Silent);

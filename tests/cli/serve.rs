@@ -38,7 +38,7 @@ impl Daemon {
             let mut lines = stderr.lines().map(Result::unwrap);
             let said: Vec<_> = lines
                 .by_ref()
-                .take_while(|line| !line.contains("serving"))
+                .take_while(|line| !line.contains("socket_activated"))
                 .collect();
             // Its log must stay open, or it could not write on.
             (said, std::thread::spawn(|| lines.collect()))

@@ -33,7 +33,7 @@ impl Told {
         });
         let log = Vec::new();
         let mut told = Told { child, lines, log };
-        told.until("serving");
+        told.until("socket_activated");
         told
     }
 
