@@ -312,7 +312,11 @@ impl Check {
                 print(check::problems_json(&problems)?)?;
                 return Err(problems.into());
             }
-            loaded => loaded?,
+            Err(problems) => {
+                terminal::complain(&check::problems_text(&problems));
+                return Ok(Verdict::WrongConfiguration);
+            }
+            Ok(config) => config,
         };
         let probes = self.probe.then(|| probe::probe(&config)).transpose()?;
         let probes = probes.as_deref();
@@ -323,12 +327,9 @@ impl Check {
             check::text(&config, probes, node.as_ref())
         };
         print(text?)?;
-        let probed = probes.is_none_or(|probes| probe::all_well(&config.table, probes));
-        let looked = node.is_none_or(|node| node.all_well());
-        if probed && looked {
-            Ok(Verdict::Fine)
-        } else {
-            Ok(Verdict::NotFine)
+        match check::is_fine(&config, probes, node.as_ref()) {
+            true => Ok(Verdict::Fine),
+            false => Ok(Verdict::NotFine),
         }
     }
 }

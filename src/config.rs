@@ -3,6 +3,7 @@
 //! `files` are read from the `disk`, `text` is what they say, `value` and `check` judge it. Every problem is told at
 //! once, each with its place. Nothing here dials a backend or binds a socket.
 
+mod advice;
 mod check;
 pub(crate) mod disk;
 mod files;

@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use criswitch::config::{Config, Handler, Key, Problems, Table};
 use criswitch::cri::CgroupDriver;
-use criswitch::wording;
+use criswitch::wording::{self, counted};
 use serde_json::{Value, json};
 
 use super::columns::columns;
 use super::features;
 use super::node::Node;
-use super::probe::{Found, Probe, advertised, cgroup_driver, with_common_pods, with_other_driver};
+use super::probe::{
+    self, Found, Probe, advertised, cgroup_driver, with_common_pods, with_other_driver,
+};
 use super::terminal;
 
 /// For people.
@@ -19,11 +21,12 @@ pub(super) fn text(
     probes: Option<&[Probe]>,
     node: Option<&Node>,
 ) -> anyhow::Result<String> {
+    let notes = notes(config);
     let mut parts = vec![
         settings(config)?,
         handlers(&config.table)?,
         backends(&config.table)?,
-        terminal::wrapped(&lines(&config.notes)),
+        terminal::wrapped(&lines(&notes)),
     ];
     if let Some(probes) = probes {
         parts.push(answers(&config.table, probes)?);
@@ -40,8 +43,39 @@ pub(super) fn text(
         parts.push(terminal::wrapped(&features::lines(&config.table, probes)));
     }
     parts.extend(node.map(Node::text).transpose()?);
+    parts.push(verdict(notes.len(), is_fine(config, probes, node)));
     parts.retain(|part| !part.is_empty());
     Ok(parts.join("\n"))
+}
+
+/// What works, and the operator should know.
+fn notes(config: &Config) -> Vec<String> {
+    [config.notes.clone(), config.advice()].concat()
+}
+
+/// Whether backends and machine are as they should be, as far as they were looked at.
+pub(super) fn is_fine(config: &Config, probes: Option<&[Probe]>, node: Option<&Node>) -> bool {
+    let probed = probes.is_none_or(|probes| probe::all_well(&config.table, probes));
+    probed && node.is_none_or(Node::all_well)
+}
+
+/// The last line for people, of a configuration that is valid.
+fn verdict(warnings: usize, is_fine: bool) -> String {
+    let with = match warnings {
+        0 => String::new(),
+        warnings => format!(", with {}", counted(warnings, "warning")),
+    };
+    let but = match is_fine {
+        true => "",
+        false => "; a backend or this machine is not as it should be",
+    };
+    format!("configuration is valid{with}{but}\n")
+}
+
+/// For people, of a configuration that is wrong.
+pub(super) fn problems_text(problems: &Problems) -> String {
+    let count = counted(problems.len(), "problem");
+    format!("{problems}\nconfiguration is not valid: {count}\n")
 }
 
 /// For programs, of a configuration that is wrong: those that are told, and how many more there are.
@@ -107,7 +141,7 @@ pub(super) fn json(
         "log_level": config.log.levels.to_string(),
         "log_format": config.log.format.name(),
         "metrics_listen": config.metrics.as_ref().map(ToString::to_string),
-        "notes": config.notes,
+        "notes": notes(config),
         "files": files.collect::<Vec<_>>(),
         "hash": config.hash,
         "handlers": handlers.collect::<Vec<_>>(),

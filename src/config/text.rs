@@ -244,7 +244,7 @@ impl Walk<'_> {
 
     fn text(&mut self, entry: &Entry<'_>, example: &str) -> Option<At<String>> {
         let DeValue::String(text) = entry.value else {
-            self.wrong_type(entry, "a string", example);
+            self.wrong_type(entry, "a string", text_like(entry, example));
             return None;
         };
         Some(At {
@@ -314,6 +314,21 @@ fn keys_of(table: &str) -> Vec<&'static str> {
     match table {
         "" => keys.chain(TABLES).collect(),
         _ => keys.collect(),
+    }
+}
+
+/// What to write for a value that is no text: a number is the duration or size that it may mean.
+fn text_like(entry: &Entry<'_>, example: &str) -> String {
+    let number = match entry.value {
+        DeValue::Integer(number) => number.to_string(),
+        _ => return example.to_owned(),
+    };
+    match entry.key {
+        "max_message" => format!("{:?}", value::size_like(&number)),
+        "drain" | "start_wait" | "list_timeout" | "stats_timeout" | "stale_lists" => {
+            format!("{:?}", value::duration_like(&number))
+        }
+        _ => example.to_owned(),
     }
 }
 

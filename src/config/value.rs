@@ -102,7 +102,8 @@ pub fn duration_text(duration: Duration) -> String {
 }
 
 pub(super) fn duration(text: &str) -> Result<Duration, Wrong> {
-    let bad = |why: String| wrong(format!("{text:?} is not a duration: {why}"), "\"10s\"");
+    let hint = format!("{:?}", duration_like(text));
+    let bad = |why: String| wrong(format!("{text:?} is not a duration: {why}"), &hint);
     let duration = humantime::parse_duration(text).map_err(|error| bad(error.to_string()))?;
     if duration > MAX_DURATION {
         return Err(wrong(
@@ -111,6 +112,25 @@ pub(super) fn duration(text: &str) -> Result<Duration, Wrong> {
         ));
     }
     Ok(duration)
+}
+
+/// A duration that a text may mean which is none: a number without a unit is one of seconds.
+pub(super) fn duration_like(text: &str) -> String {
+    let meant = format!("{}s", text.trim());
+    let is_meant = humantime::parse_duration(&meant).is_ok_and(|duration| duration <= MAX_DURATION);
+    match is_meant {
+        true => meant,
+        false => "10s".to_owned(),
+    }
+}
+
+/// A size that a number without a unit may mean.
+pub(super) fn size_like(number: &str) -> String {
+    match number.trim().parse() {
+        Ok(mebibytes @ 1..=1024_usize) => format!("{mebibytes}MiB"),
+        Ok(bytes @ 1_048_576..=1_073_741_824) => size(bytes),
+        _ => "16MiB".to_owned(),
+    }
 }
 
 pub(super) fn timeout(text: &str) -> Result<Duration, Wrong> {

@@ -48,8 +48,63 @@ fn check_shows_the_table_as_it_will_run() {
         runc     1         2s            2s             no      /run/containerd/containerd.sock
         crio     2         2s            2s             no      /run/crio/crio.sock
         old      0         2s            2s             yes     /run/old/containerd.sock
+
+        configuration is valid
     "#]]
     .assert_eq(&outcome.stdout);
+}
+
+/// The lines of `criswitch check` from the last table on.
+fn warnings(table: &str) -> String {
+    let files = main_file(table);
+    let outcome = run(&["check", "--config", text(&files.main())]);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
+    let (_, warnings) = outcome.stdout.split_once("SOCKET\n").unwrap();
+    let (_, warnings) = warnings.split_once("\n\n").unwrap();
+    files.stable(warnings)
+}
+
+#[test]
+fn check_warns_of_what_is_valid_and_hardly_meant() {
+    let warnings = warnings(
+        "max_message = '64KiB'
+        stale_lists = '0s'
+        default = 'runc'
+        [handlers]
+        runc = '/run/containerd/containerd.sock'
+        listen = '/run/criswitch/other.sock'
+        [backends]
+        old = '/run/old/containerd.sock'
+        drain = { socket = '/run/drain.sock', adopt = true }
+        new = { socket = '/run/new.sock', adopt = true }",
+    );
+    expect![[r#"
+        criswitch.toml:1:15: max_message is 64KiB: larger lists fail, as those of a node with many pods; try "16MiB"
+        criswitch.toml:2:23: stale_lists is 0s: while a backend is away, every list of the node fails; try "unlimited"
+        criswitch.toml:6: handler "listen" has the name of a key; if the key is meant, move it above the first [table]
+        criswitch.toml:9: backend "drain" has the name of a key; if the key is meant, move it above the first [table]
+        criswitch.toml:8: backend "old" has no handler: it gets no new pods; add a row under [handlers], or remove the backend once its pods have ended
+
+        configuration is valid, with 5 warnings
+    "#]]
+    .assert_eq(&warnings);
+}
+
+#[test]
+fn check_warns_of_a_backend_whose_own_lists_are_never_cached() {
+    let warnings = warnings(
+        "default = 'runc'
+        [handlers]
+        runc = 'runc'
+        [backends]
+        runc = { socket = '/run/runc.sock', stale_lists = '0s' }",
+    );
+    expect![[r#"
+        criswitch.toml:5: backend "runc" has stale_lists = "0s": while a backend is away, every list of the node fails; try "unlimited"
+
+        configuration is valid, with 1 warning
+    "#]]
+    .assert_eq(&warnings);
 }
 
 #[test]
@@ -167,7 +222,15 @@ fn every_problem_goes_to_standard_error_and_the_code_is_78() {
         // Programs get the same once more.
         let is_json = arguments.contains(&"--json");
         assert_eq!(outcome.stdout.is_empty(), !is_json, "{arguments:?}");
-        told.push(files.stable(&outcome.stderr));
+        // The verdict is for people who check.
+        let (problems, verdict) = match outcome.stderr.split_once("configuration is not") {
+            Some((problems, verdict)) => (problems.to_owned(), Some(verdict)),
+            None => (outcome.stderr.clone(), None),
+        };
+        let is_for_people = arguments[0] == "check" && !is_json;
+        let expected = is_for_people.then_some(" valid: 2 problems\n");
+        assert_eq!(verdict, expected, "{arguments:?}");
+        told.push(files.stable(&problems));
     }
     told.dedup();
     assert_eq!(told.len(), 1, "each tells the same");
@@ -184,6 +247,7 @@ fn a_missing_file_is_a_problem_of_the_configuration() {
     assert_eq!(outcome.code, 78);
     expect![[r#"
         /nonexistent/criswitch.toml:1:1: cannot be read: No such file or directory (os error 2); try creating it, or another path after --config
+        configuration is not valid: 1 problem
     "#]]
     .assert_eq(&outcome.stderr);
 }

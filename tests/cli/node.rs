@@ -13,13 +13,15 @@ fn a_machine_that_is_set_up_for_the_switch_lacks_nothing() {
     Machine::good().shows(
         TABLE,
         expect![[r#"
-        NODE     VALUE                                 FROM
-        kubelet  running                               process 812
-        runtime  unix:///run/criswitch/criswitch.sock  /var/lib/kubelet/config.yaml
-        images   -                                     -
-        cgroups  systemd                               /var/lib/kubelet/config.yaml
-        crictl   unix:///run/criswitch/criswitch.sock  /etc/crictl.yaml
-    "#]],
+            NODE     VALUE                                 FROM
+            kubelet  running                               process 812
+            runtime  unix:///run/criswitch/criswitch.sock  /var/lib/kubelet/config.yaml
+            images   -                                     -
+            cgroups  systemd                               /var/lib/kubelet/config.yaml
+            crictl   unix:///run/criswitch/criswitch.sock  /etc/crictl.yaml
+
+            configuration is valid
+        "#]],
     );
 }
 
@@ -66,6 +68,8 @@ fn a_machine_without_anything_is_told_what_it_lacks() {
         crictl   -      -
 
         /var/lib/kubelet/config.yaml: no kubelet runs here, and it has no configuration; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+
+        configuration is valid; a backend or this machine is not as it should be
     "#]]);
 }
 
@@ -75,16 +79,22 @@ fn a_kubelet_that_asks_another_runtime_is_told_where_it_is_told_to() {
     let machine = Machine::good().with("/var/lib/kubelet/config.yaml", &old);
     machine.lacks(TABLE, expect![[r#"
         /var/lib/kubelet/config.yaml: the kubelet asks unix:///run/containerd/containerd.sock, not the switch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+
+        configuration is valid; a backend or this machine is not as it should be
     "#]]);
     let flag = "--container-runtime-endpoint=unix:///run/containerd/containerd.sock";
     let machine = Machine::good().running("812", &["kubelet", flag]);
     machine.lacks(TABLE, expect![[r#"
         process 812: the kubelet asks unix:///run/containerd/containerd.sock, not the switch; try --container-runtime-endpoint=unix:///run/criswitch/criswitch.sock
+
+        configuration is valid; a backend or this machine is not as it should be
     "#]]);
     let machine =
         Machine::good().with("/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration");
     machine.lacks(TABLE, expect![[r#"
         /var/lib/kubelet/config.yaml: the kubelet asks its default, unix:///run/containerd/containerd.sock; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+
+        configuration is valid; a backend or this machine is not as it should be
     "#]]);
 }
 
@@ -103,13 +113,15 @@ fn a_flag_counts_more_than_the_configuration_and_the_last_of_two() {
     machine.shows(
         TABLE,
         expect![[r#"
-        NODE     VALUE                                 FROM
-        kubelet  running                               process 812
-        runtime  /var/run/criswitch/criswitch.sock     process 812
-        images   -                                     -
-        cgroups  systemd                               /var/lib/kubelet/config.yaml
-        crictl   unix:///run/criswitch/criswitch.sock  /etc/crictl.yaml
-    "#]],
+            NODE     VALUE                                 FROM
+            kubelet  running                               process 812
+            runtime  /var/run/criswitch/criswitch.sock     process 812
+            images   -                                     -
+            cgroups  systemd                               /var/lib/kubelet/config.yaml
+            crictl   unix:///run/criswitch/criswitch.sock  /etc/crictl.yaml
+
+            configuration is valid
+        "#]],
     );
 }
 
@@ -121,6 +133,8 @@ fn flags_of_a_kubelet_that_does_not_run_are_those_that_would_start_it() {
         .with("/var/lib/kubelet/kubeadm-flags.env", kubeadm);
     machine.lacks(TABLE, expect![[r#"
         /var/lib/kubelet/kubeadm-flags.env: the kubelet asks unix:///run/containerd/containerd.sock, not the switch; try --container-runtime-endpoint=unix:///run/criswitch/criswitch.sock
+
+        configuration is valid; a backend or this machine is not as it should be
     "#]]);
     let own = "# --container-runtime-endpoint=unix:///run/no.sock\nKUBELET_EXTRA_ARGS=--container-runtime-endpoint=unix:///run/criswitch/criswitch.sock";
     machine.with("/etc/default/kubelet", own).shows(
@@ -132,6 +146,8 @@ fn flags_of_a_kubelet_that_does_not_run_are_those_that_would_start_it() {
             images   -                                     -
             cgroups  systemd                               /var/lib/kubelet/config.yaml
             crictl   unix:///run/criswitch/criswitch.sock  /etc/crictl.yaml
+
+            configuration is valid
         "#]],
     );
 }
@@ -164,13 +180,15 @@ fn a_configuration_elsewhere_and_its_drop_ins_are_read() {
     machine.shows(
         TABLE,
         expect![[r#"
-        NODE     VALUE                                 FROM
-        kubelet  running                               process 812
-        runtime  /run/criswitch/criswitch.sock         /etc/kubernetes/kubelet.conf.d/20-y.conf
-        images   -                                     -
-        cgroups  systemd                               /etc/kubernetes/kubelet.conf.d/10-x.conf
-        crictl   unix:///run/criswitch/criswitch.sock  /etc/crictl.yaml
-    "#]],
+            NODE     VALUE                                 FROM
+            kubelet  running                               process 812
+            runtime  /run/criswitch/criswitch.sock         /etc/kubernetes/kubelet.conf.d/20-y.conf
+            images   -                                     -
+            cgroups  systemd                               /etc/kubernetes/kubelet.conf.d/10-x.conf
+            crictl   unix:///run/criswitch/criswitch.sock  /etc/crictl.yaml
+
+            configuration is valid
+        "#]],
     );
 }
 
@@ -184,11 +202,15 @@ fn images_go_the_same_way() {
     machine.lacks(TABLE, expect![[r#"
         /var/lib/kubelet/config.yaml: the kubelet asks unix:///run/containerd/containerd.sock for images, not the switch; try leaving imageServiceEndpoint out
         /etc/crictl.yaml: crictl asks unix:///run/containerd/containerd.sock for images, not the switch; try leaving image-endpoint out
+
+        configuration is valid; a backend or this machine is not as it should be
     "#]]);
     let machine =
         Machine::good().running("812", &["kubelet", "--image-service-endpoint=/run/x.sock"]);
     machine.lacks(TABLE, expect![[r#"
         process 812: the kubelet asks /run/x.sock for images, not the switch; try leaving --image-service-endpoint out
+
+        configuration is valid; a backend or this machine is not as it should be
     "#]]);
     let images = format!("{KUBELET}imageServiceEndpoint: unix:///run/criswitch/criswitch.sock\n");
     let machine = Machine::good().with("/var/lib/kubelet/config.yaml", &images);
@@ -203,16 +225,22 @@ fn crictl_asks_the_switch_where_it_is_installed() {
     );
     machine.lacks(TABLE, expect![[r#"
         /etc/crictl.yaml: crictl asks unix:///run/kata/containerd.sock, not the switch; try runtime-endpoint: unix:///run/criswitch/criswitch.sock
+
+        configuration is valid; a backend or this machine is not as it should be
     "#]]);
     let machine = Machine::good().with("/etc/crictl.yaml", "timeout: 10");
     machine.lacks(TABLE, expect![[r#"
         /etc/crictl.yaml: crictl is not told whom to ask; try runtime-endpoint: unix:///run/criswitch/criswitch.sock
+
+        configuration is valid; a backend or this machine is not as it should be
     "#]]);
     let machine = Machine::good().without("/etc/crictl.yaml");
     assert_eq!(machine.check(TABLE, &[]).code, 0, "it is not installed");
     let machine = machine.with("/usr/local/bin/crictl", "");
     machine.lacks(TABLE, expect![[r#"
         /etc/crictl.yaml: crictl is not told whom to ask; try runtime-endpoint: unix:///run/criswitch/criswitch.sock
+
+        configuration is valid; a backend or this machine is not as it should be
     "#]]);
 }
 
@@ -226,6 +254,8 @@ fn files_that_cannot_be_read_are_told() {
     machine.lacks(TABLE, expect![[r#"
         /var/lib/kubelet/config.yaml: cannot be read: error: line 2 column 2: illegal placement of ':' indicator; try a file of YAML in its place
         /etc/crictl.yaml: cannot be read: Is a directory (os error 21); try a file of YAML in its place
+
+        configuration is valid; a backend or this machine is not as it should be
     "#]]);
 }
 
@@ -241,6 +271,8 @@ fn sockets_are_sockets() {
         /run/criswitch/criswitch.sock: is a file, where the switch's socket goes; try moving it away
         /run/containerd/containerd.sock: backend "runc": this is a directory, not a socket; try the path of its socket
         /run/kata/containerd.sock: backend "kata": this is a file, not a socket; try the path of its socket
+
+        configuration is valid; a backend or this machine is not as it should be
     "#]]);
     let machine = Machine::good().with_socket("/run/criswitch/criswitch.sock");
     assert_eq!(machine.check(TABLE, &[]).code, 0, "it is running");
@@ -255,6 +287,8 @@ fn a_path_through_a_file_is_told() {
     machine.lacks(TABLE, expect![[r#"
         /run/criswitch/criswitch.sock: cannot be looked at: Not a directory (os error 20); try another "listen"
         /run/kata/containerd.sock: backend "kata": cannot be looked at: Not a directory (os error 20); try the path of its socket
+
+        configuration is valid; a backend or this machine is not as it should be
     "#]]);
 }
 
@@ -263,6 +297,8 @@ fn the_directory_of_the_socket_is_its_owners_and_reachable() {
     let machine = Machine::good().with_directory("/run/criswitch", 0o775);
     machine.lacks(TABLE, expect![[r#"
         /run/criswitch: others than its owner can replace the switch's socket; try chmod go-w /run/criswitch
+
+        configuration is valid; a backend or this machine is not as it should be
     "#]]);
     let machine = Machine::good().with_directory("/run/criswitch", 0o1777);
     assert_eq!(machine.check(TABLE, &[]).code, 0, "sticky");
@@ -272,6 +308,8 @@ fn the_directory_of_the_socket_is_its_owners_and_reachable() {
         &format!("allow_uids = [0, 1000]\n{TABLE}"),
         expect![[r#"
             /run/criswitch: the users of "allow_uids" cannot reach the socket in it; try chmod o+x /run/criswitch
+
+            configuration is valid; a backend or this machine is not as it should be
         "#]],
     );
 }
@@ -313,7 +351,7 @@ async fn the_kubelet_has_the_cgroup_driver_of_the_default_backend() {
     }
     let outcome = with_drivers("cgroupfs", CgroupDriver::Systemd).await;
     assert_eq!(outcome.code, 1);
-    expect!["/var/lib/kubelet/config.yaml: the kubelet's cgroup driver is cgroupfs, the default backend's is systemd; try cgroupDriver: systemd"].assert_eq(outcome.stdout.lines().last().unwrap());
+    expect!["/var/lib/kubelet/config.yaml: the kubelet's cgroup driver is cgroupfs, the default backend's is systemd; try cgroupDriver: systemd"].assert_eq(outcome.stdout.lines().nth_back(2).unwrap());
 }
 
 #[test]
@@ -342,6 +380,8 @@ fn what_kubeadm_would_write_at_its_next_upgrade_is_told() {
         .with("/var/lib/kubelet/instance-config.yaml", kept)
         .lacks(TABLE, expect![[r#"
             /var/lib/kubelet/instance-config.yaml: kubeadm makes the kubelet ask unix:///run/containerd/containerd.sock at its next upgrade; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+
+            configuration is valid; a backend or this machine is not as it should be
         "#]]);
     let kept = "containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock\n";
     Machine::good()
@@ -363,5 +403,7 @@ fn the_socket_that_systemd_holds_is_the_switchs() {
     held().with(drop_in, other).lacks_nothing(TABLE);
     enabled().with(drop_in, other).lacks(TABLE, expect![[r#"
         criswitch.socket: systemd listens at /run/other.sock, "listen" is /run/criswitch/criswitch.sock; try systemctl edit criswitch.socket: ListenStream= and then ListenStream=/run/criswitch/criswitch.sock
+
+        configuration is valid; a backend or this machine is not as it should be
     "#]]);
 }

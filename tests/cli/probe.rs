@@ -93,6 +93,8 @@ async fn a_probe_shows_what_each_backend_says_of_itself() {
             containerd  NetworkReady  true    -
             crio        RuntimeReady  true    -
             crio        NetworkReady  true    -
+
+            configuration is valid
         "#]],
     )
     .await;
@@ -112,12 +114,12 @@ async fn a_probe_says_which_pods_the_kubelet_rejects_since_one_backend_lacks_a_f
         .with("a", containerd().features("runc", ALL))
         .with("b", crio);
     let outcome = node.probe(&[], TWO).await;
-    let (_, shown) = outcome.stdout.rsplit_once("\n\n").unwrap();
+    let (shown, _) = outcome.stdout.rsplit_once("\n\n").unwrap();
+    let (_, shown) = shown.rsplit_once("\n\n").unwrap();
     expect![[r#"
         feature "supplemental_groups_policy" is off on the node because of backend "crio": the kubelet rejects every pod with `supplementalGroupsPolicy: Strict` (before 1.33 it silently applies `Merge`)
         feature "user_namespaces" is off for handlers "crun", "gvisor", whose backend does not report it: the kubelet starts no pod of such a handler with `hostUsers: false`
-        feature "recursive_read_only_mounts" is off for handlers "crun", "gvisor", whose backend does not report it: the kubelet starts no container of such a handler that mounts a volume with `recursiveReadOnly: Enabled`
-    "#]].assert_eq(shown);
+        feature "recursive_read_only_mounts" is off for handlers "crun", "gvisor", whose backend does not report it: the kubelet starts no container of such a handler that mounts a volume with `recursiveReadOnly: Enabled`"#]].assert_eq(shown);
     let json = node.json(TWO, 0).await;
     let lacking = serde_json::to_string_pretty(&json["lacking_features"]).unwrap();
     expect![[r#"
@@ -219,6 +221,8 @@ async fn a_row_whose_backend_lacks_the_handler_is_shown_and_the_code_is_1() {
 
             handler "crun": backend "containerd" has no handler "crun"
             handler "gvisor": backend "crio" has no handler "runsc"
+
+            configuration is valid; a backend or this machine is not as it should be
         "#]],
     )
     .await;
@@ -255,6 +259,8 @@ async fn a_backend_with_another_cgroup_driver_than_the_defaults_is_shown_and_the
         crio        NetworkReady  true    -
 
         backend "crio": its cgroup driver is cgroupfs, the default backend's and so the kubelet's is systemd
+
+        configuration is valid; a backend or this machine is not as it should be
     "#]]).await;
     let json = node.json(TWO, 1).await;
     let drivers = [0, 1].map(|at| &json["backends"][at]["probe"]["cgroup_driver"]);
@@ -270,16 +276,18 @@ async fn a_backend_without_an_opinion_on_the_cgroup_driver_agrees_with_any() {
         TWO,
         0,
         expect![[r#"
-        BACKEND     ANSWER            CGROUPS   ITS HANDLERS
-        containerd  containerd 2.4.2  cgroupfs  runc crun
-        crio        cri-o 1.37.0      -         crun runsc
+            BACKEND     ANSWER            CGROUPS   ITS HANDLERS
+            containerd  containerd 2.4.2  cgroupfs  runc crun
+            crio        cri-o 1.37.0      -         crun runsc
 
-        BACKEND     CONDITION     STATUS  WHY
-        containerd  RuntimeReady  true    -
-        containerd  NetworkReady  true    -
-        crio        RuntimeReady  true    -
-        crio        NetworkReady  true    -
-    "#]],
+            BACKEND     CONDITION     STATUS  WHY
+            containerd  RuntimeReady  true    -
+            containerd  NetworkReady  true    -
+            crio        RuntimeReady  true    -
+            crio        NetworkReady  true    -
+
+            configuration is valid
+        "#]],
     )
     .await;
     let json = node.json(TWO, 0).await;
@@ -304,6 +312,8 @@ async fn a_backend_that_lists_no_handlers_may_have_any() {
             BACKEND  CONDITION     STATUS  WHY
             runc     RuntimeReady  true    -
             runc     NetworkReady  true    -
+
+            configuration is valid
         "#]],
     )
     .await;
@@ -326,6 +336,8 @@ async fn a_backend_that_cannot_be_reached_is_shown_with_the_cause_and_the_code_i
             containerd  NetworkReady  true    -
 
             backend "crio" (SOCKETS/b): cannot connect: No such file or directory (os error 2)
+
+            configuration is valid; a backend or this machine is not as it should be
         "#]],
     )
     .await;
@@ -353,6 +365,8 @@ async fn a_backend_that_answers_with_an_error_has_failed() {
             runc     failed  -        -
 
             backend "runc" (SOCKETS/a): Status says Internal: the CRI plugin is 100% broken
+
+            configuration is valid; a backend or this machine is not as it should be
         "#]],
     )
     .await;
@@ -400,6 +414,8 @@ async fn a_backend_that_does_not_answer_is_given_up() {
             runc     failed  -        -
 
             backend "runc" (SOCKETS/a): no answer within 3s
+
+            configuration is valid; a backend or this machine is not as it should be
         "#]],
     )
     .await;
@@ -425,6 +441,8 @@ async fn what_is_not_ready_is_shown_with_its_reason_on_one_line() {
             BACKEND  CONDITION     STATUS  WHY
             runc     RuntimeReady  true    -
             runc     NetworkReady  false   NetworkPluginNotReady cni plugin \u001b[31mnot initialized
+
+            configuration is valid
         "#]],
     )
     .await;

@@ -129,7 +129,9 @@ async fn a_path_or_a_name_that_has_no_room_in_its_row_is_below_it() {
         "default = \"microk8s\"\n[handlers]\nmicrok8s = {socket:?}\n"
     ));
     let shown = on_a_terminal(&["check", "--config", text(&files.main())]);
-    let row = format!("\nmicrok8s  1         2s            2s             no\n    {socket}\n");
+    let row = format!(
+        "\nmicrok8s  1         2s            2s             no\n    {socket}\n\nconfiguration is valid\n"
+    );
     assert!(fits(&shown.stdout).ends_with(&row), "{}", shown.stdout);
 
     let node = Node::start("").await;

@@ -210,7 +210,7 @@ fn broken_toml_hides_no_problem_of_another_file_and_makes_none_up() {
             ("conf.d/a.toml", b"[handlers]\nkata = "),
         ],
         expect![[r#"
-            criswitch.toml:2:15: "max_message" is an integer, not a string; try "16MiB"
+            criswitch.toml:2:15: "max_message" is an integer, not a string; try "1MiB"
             conf.d/a.toml:2:8: not valid TOML: string values must be quoted, expected literal string; try key = "value", each on one line"#]],
     );
 }

@@ -143,9 +143,9 @@ fn a_timeout_of_zero_is_told() {
         "list_timeout",
         &["0s", "61m", "2"],
         expect![[r#"
-        criswitch.toml:1:16: a timeout of zero would give no backend time to answer; try "2s"
-        criswitch.toml:1:16: "61m" is longer than the limit of 1h; try "1h" or less
-        criswitch.toml:1:16: "2" is not a duration: time unit needed, for example 2sec or 2ms; try "10s""#]],
+            criswitch.toml:1:16: a timeout of zero would give no backend time to answer; try "2s"
+            criswitch.toml:1:16: "61m" is longer than the limit of 1h; try "1h" or less
+            criswitch.toml:1:16: "2" is not a duration: time unit needed, for example 2sec or 2ms; try "2s""#]],
     );
     told_of_values(
         "stats_timeout",

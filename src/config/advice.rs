@@ -1,0 +1,90 @@
+//! What is valid, and hardly meant: warnings of `criswitch check`.
+
+use super::value;
+use super::{BackendConfig, Config, Key, Origin};
+
+/// Lists of a node with many pods are larger.
+const SMALL_MESSAGE: usize = 1 << 20;
+
+impl Config {
+    /// What is valid and hardly meant: one sentence each, with its place.
+    pub fn advice(&self) -> Vec<String> {
+        let mut advice: Vec<_> = self.small_message().into_iter().collect();
+        advice.extend(self.no_stale_lists());
+        advice.extend(self.named_like_keys());
+        advice.extend(self.without_handlers());
+        advice
+    }
+
+    fn small_message(&self) -> Option<String> {
+        let size = value::size(self.max_message);
+        let what = format!(
+            "max_message is {size}: larger lists fail, as those of a node with many pods; try \"16MiB\""
+        );
+        (self.max_message < SMALL_MESSAGE).then(|| self.at_key(Key::MaxMessage, &what))
+    }
+
+    fn no_stale_lists(&self) -> Vec<String> {
+        let why = "while a backend is away, every list of the node fails; try \"unlimited\"";
+        if self.stale_lists.is_zero() {
+            return vec![self.at_key(Key::StaleLists, &format!("stale_lists is 0s: {why}"))];
+        }
+        let backends = self.table.backends.iter();
+        let backends = backends.filter(|backend| backend.stale_lists.is_zero());
+        backends
+            .map(|backend| {
+                let what = format!("backend {:?} has stale_lists = \"0s\": {why}", backend.name);
+                at(backend.origin.as_ref(), &what)
+            })
+            .collect()
+    }
+
+    /// A key of the head below a table is a row of the table.
+    fn named_like_keys(&self) -> Vec<String> {
+        let handlers = self.table.handlers.iter();
+        let handlers = handlers.map(|row| ("handler", &row.name, row.origin.as_ref()));
+        // A backend that only the row of a handler names has the handler's name and row.
+        let is_of_handler = |row: &&BackendConfig| {
+            let origin = row.origin.as_ref();
+            handlers
+                .clone()
+                .any(|(.., of_handler)| of_handler == origin)
+        };
+        let backends = self.table.backends.iter();
+        let backends = backends.filter(|row| !is_of_handler(row));
+        let backends = backends.map(|row| ("backend", &row.name, row.origin.as_ref()));
+        let rows = handlers.clone().chain(backends);
+        let rows = rows.filter(|(_, name, _)| Key::is_of_head(name));
+        rows.map(|(kind, name, origin)| {
+            let what = format!("{kind} {name:?} has the name of a key; if the key is meant, move it above the first [table]");
+            at(origin, &what)
+        })
+        .collect()
+    }
+
+    fn without_handlers(&self) -> Vec<String> {
+        let has_row = |id| self.table.handlers.iter().any(|row| row.backend == id);
+        let backends = self.table.backends.iter();
+        let unused = backends.filter(|backend| !backend.adopt && !has_row(backend.id));
+        unused
+            .map(|backend| {
+                let what = format!("backend {:?} has no handler: it gets no new pods; add a row under [handlers], or remove the backend once its pods have ended", backend.name);
+                at(backend.origin.as_ref(), &what)
+            })
+            .collect()
+    }
+
+    fn at_key(&self, key: Key, what: &str) -> String {
+        match self.places.get(&key) {
+            Some(place) => format!("{place}: {what}"),
+            None => what.to_owned(),
+        }
+    }
+}
+
+fn at(origin: Option<&Origin>, what: &str) -> String {
+    match origin {
+        Some(origin) => format!("{origin}: {what}"),
+        None => what.to_owned(),
+    }
+}
