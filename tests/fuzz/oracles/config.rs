@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use arbitrary::Unstructured;
-use criswitch::config::{Config, Problems, Scheduling};
+use criswitch::config::{Config, Problems, Scheduling, duration_text};
 
 const PATHS: [&str; 2] = ["main", "drop-in"];
 
@@ -215,7 +215,7 @@ fn written(config: &Config) -> String {
     line("start_wait", duration(config.start_wait));
     line("list_timeout", duration(config.list_timeout));
     line("stats_timeout", duration(config.stats_timeout));
-    line("stale_lists", duration(config.stale_lists));
+    line("stale_lists", quoted(&duration_text(config.stale_lists)));
     line("allow_uids", format!("{:?}", config.allow_uids));
     line("watch", config.watch.to_string());
     line("log.level", quoted(&config.log.levels.to_string()));
