@@ -67,12 +67,14 @@ pub struct Said {
 impl Switch {
     /// The default backend's status with the table's handlers, common features and the state of all backends.
     pub(crate) async fn status(&self, call: &Call) -> Result<Reply, Failed> {
-        if let Some(name) = call.headers.get(FORGET) {
-            let name = name.to_str().unwrap_or_default();
-            let forgotten = self.forget(name).await;
-            forgotten.map_err(Status::failed_precondition)?;
-        }
-        let live = &self.live();
+        let live = &match call.headers.get(FORGET) {
+            Some(name) => {
+                let forgotten = self.forget(name.to_str().unwrap_or_default()).await;
+                forgotten.map_err(Status::failed_precondition)?;
+                self.live()
+            }
+            None => Arc::clone(&call.live),
+        };
         let default = live.backend(live.speaker())?;
         let others = live.backends.iter().filter(|other| other.id != default.id);
         let ((said, answer), others) = join(

@@ -12,7 +12,7 @@ use crate::address::Address;
 use crate::backend::Backend;
 use crate::config::{BackendConfig, Config};
 use crate::dialer::Dialer;
-use crate::file_work::{FileWork, NO_ANSWER};
+use crate::file_work::NO_ANSWER;
 use crate::learn::Asked;
 use crate::link::State;
 use crate::lists::Snapshot;
@@ -32,30 +32,33 @@ pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
     let Some(store) = switch.store.clone() else {
         return;
     };
-    let files = FileWork::default();
     tokio::select! {
         biased;
         () = backend.closed() => {}
-        never = save_changes(&switch, &backend, &store, &files) => match never {},
+        never = save_changes(&switch, &backend, &store) => match never {},
     }
     // Nothing of it is shown any more.
     backend.was_saved(u64::MAX, Ok(None));
     let socket = backend.socket.to_string();
-    files.run(move || store.forget(&socket)).await;
+    work(&store, move |store| store.forget(&socket)).await;
 }
 
-async fn save_changes(
-    switch: &Switch,
-    backend: &Backend,
+/// Works on the files of `store` beside the calls; one thread is enough for all backends.
+async fn work<T: Send + 'static>(
     store: &Arc<Store>,
-    files: &FileWork,
-) -> Infallible {
+    work: impl FnOnce(&Store) -> T + Send + 'static,
+) -> Option<T> {
+    let files = Arc::clone(store);
+    store.work.run(move || work(&files)).await
+}
+
+async fn save_changes(switch: &Switch, backend: &Backend, store: &Arc<Store>) -> Infallible {
     let mut last = 0;
     loop {
         tokio::select! {
             biased;
             change = backend.changed_after(last) => {
-                let saved = save(switch, backend, store, files).await;
+                let saved = save(switch, backend, store).await;
                 last = if saved == Ok(None) { change } else { last };
                 let is_whole = saved == Ok(None);
                 backend.was_saved(change, saved);
@@ -63,7 +66,7 @@ async fn save_changes(
                     tokio::time::sleep(RETRY).await;
                 }
             }
-            () = tokio::time::sleep(TOUCH_EVERY) => touch(backend, store, files).await,
+            () = tokio::time::sleep(TOUCH_EVERY) => touch(backend, store).await,
         }
     }
 }
@@ -72,21 +75,18 @@ async fn save(
     switch: &Switch,
     backend: &Backend,
     store: &Arc<Store>,
-    files: &FileWork,
 ) -> Result<Option<String>, String> {
     let (saved, answered) = (switch.saved(backend), backend.answered_at());
-    let store = Arc::clone(store);
-    match files.run(move || store.save(saved, answered)).await {
+    match work(store, move |store| store.save(saved, answered)).await {
         Some(Ok(lost)) => Ok(lost.map(|error| error.to_string())),
         Some(Err(error)) => Err(error.to_string()),
         None => Err(NO_ANSWER.to_owned()),
     }
 }
 
-async fn touch(backend: &Backend, store: &Arc<Store>, files: &FileWork) {
+async fn touch(backend: &Backend, store: &Arc<Store>) {
     let (socket, answered) = (backend.socket.to_string(), backend.answered_at());
-    let store = Arc::clone(store);
-    files.run(move || store.touch(&socket, answered)).await;
+    work(store, move |store| store.touch(&socket, answered)).await;
 }
 
 impl Switch {

@@ -20,6 +20,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use prost::Message;
 
+use crate::file_work::FileWork;
 use file::Fault;
 
 const REGISTER: &str = "backends.register";
@@ -132,6 +133,8 @@ pub struct Store {
     boot: Boot,
     run: u64,
     registered: Mutex<BTreeSet<String>>,
+    /// What keeps the work on the files in turn.
+    pub(crate) work: FileWork,
 }
 
 impl Boot {
@@ -166,6 +169,7 @@ impl Store {
             boot,
             run: register.run + 1,
             registered: Mutex::default(),
+            work: FileWork::default(),
         };
         let saved = store.read_backends(register.run, &mut problems);
         if saved.is_err() {

@@ -5,6 +5,7 @@ use std::env;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use criswitch::config::{Config, Problems};
 use criswitch::dialer::Dialer;
@@ -39,6 +40,8 @@ fn serve_on(passed: Passed, config: Config, log: &Log) -> anyhow::Result<Verdict
     let notify = Notify::start()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        // Work on files is rare, and a thread takes memory as long as it lives.
+        .thread_keep_alive(Duration::from_secs(1))
         .build()?;
     let served = runtime.block_on(async {
         // Before the socket has a name: from then on a signal must drain.

@@ -141,15 +141,16 @@ list_fails() {
 }
 
 @test "a restart while a containerd is away changes no list, however criswitch ends" {
+  SWITCH=criswitch
   cri pods -q --no-trunc | sort | keep_as pods.before
-  cri ps -q --no-trunc | sort | keep_as containers.before
+  cri ps -a -q --no-trunc | sort | keep_as containers.before
   cri images -q | sort | keep_as images.before
   end_program KILL containerd-1
   for end in TERM KILL; do
     end_program "$end" criswitch
     start_switch criswitch
     equal "pods after $end" "$(kept pods.before)" "$(cri pods -q --no-trunc | sort)"
-    equal "containers after $end" "$(kept containers.before)" "$(cri ps -q --no-trunc | sort)"
+    equal "containers after $end" "$(kept containers.before)" "$(cri ps -a -q --no-trunc | sort)"
     equal "images after $end" "$(kept images.before)" "$(cri images -q | sort)"
     pod=$(kept pods | sed -n 's/^old=//; s,/.*,,p' | head -n 1)
     if out=$(cri inspectp "$pod" 2>&1); then fail "a pod of a dead containerd: $out"; fi
