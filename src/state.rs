@@ -24,6 +24,8 @@ use crate::switch::Switch;
 const TOUCH_EVERY: Duration = Duration::from_secs(10);
 /// How long after a failure the state is saved again.
 const RETRY: Duration = Duration::from_secs(1);
+/// The name of a backend that no file names and whose own name is lost.
+const UNNAMED: &str = "unnamed";
 /// How long the first lists wait for a backend whose lists are known.
 pub(crate) const BRIEF_WAIT: Duration = Duration::from_secs(1);
 
@@ -241,19 +243,17 @@ fn take_known(found: &mut Found, row: &BackendConfig) -> Known {
     }
 }
 
-/// The backends that were saved with pods or containers and that no file names any more.
+/// The backends that no file names any more, and that may have pods or containers.
 fn kept(config: &Config, found: &mut Found) -> (Vec<BackendConfig>, Vec<Known>) {
-    let has_items = |list: &Option<Bytes>| list.as_ref().is_none_or(|list| !list.is_empty());
     let mut kept = (Vec::new(), Vec::new());
     for socket in found.sockets() {
-        if let Known::Saved(saved, answered) = found.take(&socket)
-            && saved.joined
-            && (has_items(&saved.pods) || has_items(&saved.containers))
+        let known = found.take(&socket);
+        if let Some(name) = kept_name(&known)
             && let Ok(socket) = Address::parse(&socket)
         {
             kept.0.push(BackendConfig {
                 id: config.table.backends.len() + kept.0.len(),
-                name: saved.name.clone(),
+                name: name.to_owned(),
                 socket,
                 list_timeout: config.list_timeout,
                 stats_timeout: config.stats_timeout,
@@ -263,10 +263,23 @@ fn kept(config: &Config, found: &mut Found) -> (Vec<BackendConfig>, Vec<Known>) 
                 user: None,
                 origin: None,
             });
-            kept.1.push(Known::Saved(saved, answered));
+            kept.1.push(known);
         }
     }
     kept
+}
+
+/// The name of a backend that is kept for what it may have; none if it has nothing that clients may know.
+fn kept_name(known: &Known) -> Option<&str> {
+    let has_items = |list: &Option<Bytes>| list.as_ref().is_none_or(|list| !list.is_empty());
+    match known {
+        Known::Saved(saved, _) => {
+            let may_have = has_items(&saved.pods) || has_items(&saved.containers);
+            (saved.joined && may_have).then_some(saved.name.as_str())
+        }
+        Known::Unknown => Some(UNNAMED),
+        Known::Empty | Known::New => None,
+    }
 }
 
 /// The moment on the clock of this process; the earliest one that it has for an earlier time.

@@ -176,7 +176,11 @@ impl Store {
             // What cannot be read now is old when it can be read again.
             store.register(register.sockets.into_iter().collect()).ok();
         }
-        let saved = saved?;
+        let mut saved = saved?;
+        if let Before::ThisBoot(registered) = &before {
+            // Forgotten, or new and shown to nobody.
+            saved.retain(|socket, _| registered.contains(socket));
+        }
         let found = Found {
             saved,
             before,
@@ -216,8 +220,15 @@ impl Store {
         self.register(sockets)
     }
 
-    /// The register cannot be written: the one before stays.
     fn register(&self, sockets: BTreeSet<String>) -> io::Result<()> {
+        self.change_register(|registered| *registered = sockets)
+    }
+
+    /// One change after the other; if the register cannot be written, the one before stays.
+    fn change_register(&self, change: impl FnOnce(&mut BTreeSet<String>)) -> io::Result<()> {
+        let mut registered = self.registered();
+        let mut sockets = registered.clone();
+        change(&mut sockets);
         let register = Register {
             boot: self.boot.id.clone(),
             machine: self.boot.machine.clone(),
@@ -226,7 +237,6 @@ impl Store {
         };
         let path = self.directories.state.join(REGISTER);
         file::replace(&path, &register.encode_to_vec(), SystemTime::now())?;
-        let mut registered = self.registered();
         *registered = sockets;
         Ok(())
     }
@@ -249,11 +259,12 @@ impl Store {
     }
 
     fn add_to_register(&self, socket: String) -> io::Result<()> {
-        let mut sockets = self.registered().clone();
-        match sockets.insert(socket) {
-            true => self.register(sockets),
-            false => Ok(()),
+        if self.registered().contains(&socket) {
+            return Ok(());
         }
+        self.change_register(|sockets| {
+            sockets.insert(socket);
+        })
     }
 
     /// Notes that a backend whose file is unchanged answered at `answered`. The time is lost if it cannot be written.
@@ -278,12 +289,10 @@ impl Store {
     /// # Errors
     /// The files cannot be changed.
     pub fn forget(&self, socket: &str) -> io::Result<()> {
-        self.remove(socket)?;
-        let mut sockets = self.registered().clone();
-        match sockets.remove(socket) {
-            true => self.register(sockets),
-            false => Ok(()),
-        }
+        self.change_register(|sockets| {
+            sockets.remove(socket);
+        })?;
+        self.remove(socket)
     }
 
     fn path(&self, socket: &str) -> PathBuf {
@@ -301,18 +310,33 @@ impl Store {
 impl Found {
     /// What is known of the backend of this socket; it is not asked for again.
     pub fn take(&mut self, socket: &str) -> Known {
+        let was_registered = self.before.remove(socket);
         match (self.saved.remove(socket), &self.before) {
             (Some((saved, answered)), _) => Known::Saved(Box::new(saved), answered),
             (None, Before::Never) => Known::Unknown,
             (None, Before::EarlierBoot) => Known::Empty,
-            (None, Before::ThisBoot(registered)) if registered.contains(socket) => Known::Unknown,
+            (None, Before::ThisBoot(_)) if was_registered => Known::Unknown,
             (None, Before::ThisBoot(_)) => Known::New,
         }
     }
 
-    /// The sockets of backends that were saved and not taken yet.
-    pub fn sockets(&self) -> Vec<String> {
-        self.saved.keys().cloned().collect()
+    /// The sockets of backends that were saved or registered, and not taken yet.
+    pub fn sockets(&self) -> BTreeSet<String> {
+        let mut sockets: BTreeSet<_> = self.saved.keys().cloned().collect();
+        if let Before::ThisBoot(registered) = &self.before {
+            sockets.extend(registered.iter().cloned());
+        }
+        sockets
+    }
+}
+
+impl Before {
+    /// Whether this backend was registered; it is not any more.
+    fn remove(&mut self, socket: &str) -> bool {
+        match self {
+            Before::ThisBoot(registered) => registered.remove(socket),
+            Before::Never | Before::EarlierBoot => false,
+        }
     }
 }
 

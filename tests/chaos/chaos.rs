@@ -5,6 +5,10 @@
 //! come back with others. Image calls may name a handler. Runtimes may lack RPCs. The switch is killed, or ends as on
 //! SIGTERM.
 //!
+//! Each switch saves its state in a directory of its own. The next switch starts with a copy of the files as they were at
+//! the kill. Between two switches a file may be damaged, lost or old, the machine may be rebooted, and the disk may be
+//! moved to another machine. The judge knows what clients saw of all switches.
+//!
 //! A run of 2,000 schedules reloads the switch some 2,800 times, about 800 of them with a mistake in the files, so that
 //! nothing may change; the last line tells how many it was.
 // A program for the terminal; no crate could reach what is in it.

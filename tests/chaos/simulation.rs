@@ -10,6 +10,7 @@
 )]
 
 pub mod client;
+pub mod disk;
 pub mod files;
 pub mod filter;
 pub mod judge;
@@ -28,6 +29,7 @@ use std::time::Duration;
 
 use plan::Plan;
 use sabotage::Sabotage;
+use tempfile::TempDir;
 
 /// How long after its last fault a backend may take until it must be back in service.
 pub const RECOVERY: Duration = Duration::from_secs(12);
@@ -43,16 +45,26 @@ pub struct Played {
 /// Plays a schedule to its end or to the first violation, which it tells.
 pub fn play(plan: &Plan, sabotage: Option<Sabotage>) -> Result<Played, String> {
     let played = catch_unwind(AssertUnwindSafe(|| {
+        // Outlives the runtime, whose last work on files is over then.
+        let disk = directory();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
             .build()
             .expect("a runtime without I/O needs nothing");
-        runtime.block_on(world::play(plan, sabotage))
+        runtime.block_on(world::play(plan, disk.path(), sabotage))
     }));
     played.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or(panic.downcast_ref::<&str>().copied());
         Err(format!("a panic: {}", text.unwrap_or("?")))
     })
+}
+
+/// For files, in memory where the system has a place for that.
+fn directory() -> TempDir {
+    let memory = tempfile::tempdir_in("/dev/shm");
+    memory
+        .or_else(|_| tempfile::tempdir())
+        .expect("a directory")
 }

@@ -379,6 +379,25 @@ async fn a_creation_is_an_error_if_the_state_can_be_neither_written_nor_removed(
 }
 
 #[tokio::test]
+async fn a_backend_that_no_file_names_and_whose_file_is_damaged_makes_lists_errors_until_it_is_back()
+ {
+    let (mut rig, ..) = with_pods().await;
+    let runc = [rig.sim("runc").clone()];
+    let without = |directory: &str| text("start_wait = \"0s\"", &runc, directory);
+    rig.reload(without).result.unwrap();
+    rig.sim("kata").stop().await;
+    rig.stop_switch().await;
+    fs::write(state_file(&rig, "kata"), "nonsense").unwrap();
+    for _ in 0..2 {
+        rig.restart_switch().await;
+        let failed = rig.pods().await.unwrap_err();
+        assert_eq!(failed.code(), Code::Unavailable);
+        assert!(failed.message().contains("kata.sock"), "{failed}");
+    }
+    lists_heal(&rig).await;
+}
+
+#[tokio::test]
 async fn a_state_that_cannot_be_written_is_removed_and_status_says_what_a_restart_would_cost() {
     let (mut rig, ..) = with_pods().await;
     assert!(told_of(&rig, "kata").await["restartProblem"].is_null());

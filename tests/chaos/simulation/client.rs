@@ -1,9 +1,11 @@
 //! Clients of the switch: a call as bytes, and what came back.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use criswitch::cri;
 use criswitch::listener;
 use criswitch::reply::{GRPC_MESSAGE, GRPC_STATUS};
 use criswitch::rpc::{Goes, ImageRule, Merge, Row};
@@ -15,6 +17,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::graceful::GracefulShutdown;
+use prost::Message;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::Code;
@@ -187,6 +190,30 @@ pub fn of_handler(row: &Row, message: Bytes, handler: &str) -> Bytes {
         Goes::Image(path, _) if !handler.is_empty() => wire::with_string(&message, path, handler),
         _ => message,
     }
+}
+
+/// The same, which gives these labels to what it creates.
+pub fn with_labels(row: &Row, message: Bytes, labels: HashMap<String, String>) -> Bytes {
+    let more = match row.name {
+        "RunPodSandbox" => cri::RunPodSandboxRequest {
+            config: Some(cri::PodSandboxConfig {
+                labels,
+                ..Default::default()
+            }),
+            ..Default::default()
+        }
+        .encode_to_vec(),
+        "CreateContainer" => cri::CreateContainerRequest {
+            config: Some(cri::ContainerConfig {
+                labels,
+                ..Default::default()
+            }),
+            ..Default::default()
+        }
+        .encode_to_vec(),
+        _ => return message,
+    };
+    [message, more.into()].concat().into()
 }
 
 /// The message of a call that names `names` and is no narrowed list; what it makes is called `name`.

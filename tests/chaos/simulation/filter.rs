@@ -11,9 +11,9 @@ use prost::Message;
 use super::truth::{Moment, Thing};
 
 /// The label of a pod's uid, which its containers have too.
-const UID: &str = "io.kubernetes.pod.uid";
+pub const UID: &str = "io.kubernetes.pod.uid";
 /// A label that several pods and containers have alike.
-const APP: &str = "app";
+pub const APP: &str = "app";
 
 /// How a list is narrowed, before ids are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +129,7 @@ impl Filter {
     }
 
     fn wants(&self, thing: &Thing) -> bool {
-        let labels = labels(thing);
+        let labels = thing.labels();
         let mut wanted = self.labels.iter();
         thing.id.starts_with(&self.id)
             && thing.pod.starts_with(&self.pod)
@@ -208,11 +208,4 @@ impl Filter {
             labels,
         }
     }
-}
-
-/// The labels of a pod or container, as its runtime lists them.
-pub fn labels(thing: &Thing) -> HashMap<String, String> {
-    let pairs = [(UID, thing.uid.as_str()), (APP, thing.app())];
-    let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    HashMap::from(pairs)
 }

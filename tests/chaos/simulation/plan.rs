@@ -5,7 +5,8 @@ use std::fmt;
 use criswitch::rpc::{Goes, ROWS, Row};
 use fastrand::Rng;
 
-use super::files::{Edit, Mistake};
+use super::disk::Spoil;
+use super::files::{Edit, Mistake, RUNTIMES};
 use super::filter::{Narrow, Takes};
 use super::lacking::{self, Lacking};
 use super::offers::{self, Offer};
@@ -35,11 +36,25 @@ pub enum Step {
     /// The files are edited, and the switch takes them up, unless there is a mistake.
     Reload(Vec<Edit>, Option<Mistake>),
     /// The switch is killed, and another one starts with the files of now.
-    RestartSwitch,
+    RestartSwitch(Meanwhile),
     /// The switch ends as it does on SIGTERM, and the next one takes over its socket.
-    HandOver,
+    HandOver(Meanwhile),
     /// The paused clock moves on.
     Wait(u64),
+}
+
+/// What happens between two switches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meanwhile {
+    Nothing,
+    /// The file of one of the backends is spoilt.
+    Spoilt(usize, Spoil),
+    /// The register is.
+    RegisterSpoilt(Spoil),
+    /// The machine is rebooted. No pod is left, and these runtimes are not started.
+    Reboot([bool; RUNTIMES]),
+    /// The state is found by another machine.
+    OtherMachine,
 }
 
 /// A call, before ids are known.
@@ -173,9 +188,9 @@ fn step(rng: &mut Rng, steps: &mut Vec<Step>) {
         57..61 => steps.push(Step::Cancel(rng.u32(..))),
         61..77 => steps.push(Step::Fault(rng.usize(..60), fault(rng))),
         77..84 => steps.push(reload(rng)),
-        84..86 => steps.push(Step::RestartSwitch),
-        86..88 => steps.push(Step::HandOver),
-        88..92 => steps.push(Step::Wait(rng.u64(1..400))),
+        84..87 => steps.push(Step::RestartSwitch(meanwhile(rng))),
+        87..89 => steps.push(Step::HandOver(meanwhile(rng))),
+        89..92 => steps.push(Step::Wait(rng.u64(1..400))),
         92..98 => steps.push(Step::Wait(rng.u64(400..6000))),
         _ => steps.push(Step::Wait(rng.u64(6000..60_000))),
     }
@@ -199,6 +214,16 @@ fn poll(rng: &mut Rng, steps: &mut Vec<Step>) {
     let fault = [Step::Fault(rng.usize(..60), fault)];
     let poll = [Step::Call(poll), Step::Wait(1)];
     steps.extend(poll.iter().chain(&fault).chain(&poll).cloned());
+}
+
+fn meanwhile(rng: &mut Rng) -> Meanwhile {
+    match rng.u32(..20) {
+        0..12 => Meanwhile::Nothing,
+        12..16 => Meanwhile::Spoilt(rng.usize(..60), Spoil::any(rng)),
+        16 => Meanwhile::RegisterSpoilt(Spoil::any(rng)),
+        17..19 => Meanwhile::Reboot([(); RUNTIMES].map(|()| rng.bool())),
+        _ => Meanwhile::OtherMachine,
+    }
 }
 
 fn reload(rng: &mut Rng) -> Step {

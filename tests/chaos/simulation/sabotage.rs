@@ -1,6 +1,7 @@
 //! Switches that are wrong on purpose, each without one protection, to see that the judge notices.
 
 mod lists;
+mod state;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -23,12 +24,16 @@ use super::judge::Asked;
 use super::plan::creates;
 use super::truth::Truth;
 use lists::{reachable, with_items, without_faulty};
+pub use state::{of_spoilt, of_state_at_end, of_state_at_start};
 
 /// How late the table is read that a call goes by.
 const READ_AGAIN: Duration = Duration::from_millis(50);
 
 /// How long one waits that does not have to.
 const NEEDLESS: Duration = Duration::from_secs(3);
+
+/// How soon cached lists expire that must not.
+const EXPIRED: Duration = Duration::from_secs(10);
 
 /// What the switch says of a backend that adopts, as gRPC writes it in a header.
 const UNTOLD: &str = "has%20not%20told";
@@ -115,6 +120,18 @@ pub enum Sabotage {
     EndAbruptly,
     /// The end of the switch waits for no call.
     EndAtOnce,
+    /// The state is saved at the start only.
+    SkipWrite,
+    /// A file whose content is damaged is used.
+    TrustTorn,
+    /// A file of an earlier run is used.
+    TrustOld,
+    /// A reboot is taken for a restart.
+    IgnoreBoot,
+    /// Cached lists are served for a short time only.
+    ExpireCache,
+    /// What was created since the last list is not saved.
+    ForgetCreated,
 }
 
 /// A call, and the reply as the sabotaged switch would give it.
@@ -343,8 +360,14 @@ fn adopting(mut config: Config, most: usize) -> Config {
 
 /// What is wrong with the configuration that a switch starts with.
 pub fn configure(sabotage: Option<Sabotage>, config: &mut Config) {
-    if sabotage == Some(Sabotage::EndAtOnce) {
-        config.drain = Duration::ZERO;
+    match sabotage {
+        Some(Sabotage::EndAtOnce) => config.drain = Duration::ZERO,
+        Some(Sabotage::ExpireCache) => {
+            config.stale_lists = EXPIRED;
+            let rows = config.table.backends.iter_mut();
+            rows.for_each(|row| row.stale_lists = EXPIRED);
+        }
+        _ => {}
     }
 }
 

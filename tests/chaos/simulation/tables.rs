@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::files::RUNTIMES;
 use super::offers::{self, Offers};
-use super::truth::{Moment, Truth};
+use super::truth::{Before, Moment, Truth};
 
 /// A table and since when it is the one; its backends' ids are the numbers of their runtimes.
 #[derive(Debug)]
@@ -127,10 +127,11 @@ impl Truth {
         there.for_each(|(_, offers)| offers.be_heard());
     }
 
-    /// Another switch has started with the table of now: whoever it names takes part.
+    /// Another switch has started with the table of now. Its backends take part as far as it knows them from before.
     pub fn begin_places(&mut self, switch: &Switch) -> Result<(), String> {
         self.offers.iter_mut().for_each(Offers::forget);
         let live = switch.live();
+        let before = self.before;
         self.look_at_table(&live)?;
         let now = self.tick();
         self.tables.places = places(&live);
@@ -139,8 +140,18 @@ impl Truth {
         for runtime in 0..RUNTIMES {
             let named = names(self.tables.now(), runtime);
             let place = self.tables.places[runtime];
-            if place.is_some_and(|place| place.joined) != named {
-                return Err(format!("backend {runtime} is {place:?} at the start"));
+            let joined = place.is_some_and(|place| place.joined);
+            let wrong = match before[runtime] {
+                Before::Absent => !named && place.is_some(),
+                Before::Out => joined,
+                Before::Joined => named && !joined,
+                Before::Unsure => false,
+            };
+            if wrong {
+                let before = before[runtime];
+                return Err(format!(
+                    "backend {runtime} was {before:?} and is {place:?} at the start"
+                ));
             }
         }
         Ok(())
@@ -229,7 +240,8 @@ impl Truth {
     fn owns(&self, runtime: usize) -> bool {
         let mut things = self.things.iter();
         things.any(|it| {
-            it.backend == runtime && it.gone.is_none() && (it.maker != 0 || it.learned.is_some())
+            let made = it.maker != 0 && !it.unheard;
+            it.backend == runtime && it.gone.is_none() && (made || it.learned.is_some())
         })
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Moments are numbers in the order of what happened, since much happens within one tick of the paused clock.
 
+mod restart;
 mod thing;
 
 use std::time::Duration;
@@ -13,10 +14,14 @@ use super::files::RUNTIMES;
 use super::lacking::{Lacking, lacks};
 use super::offers::Offers;
 use super::tables::Tables;
-pub use thing::{APPS, DIRECT, Thing, uid};
+pub use restart::{Before, Next};
+pub use thing::{APPS, DIRECT, Thing, labels, uid};
 
 /// How long calls in flight may go on when the switch ends, by default.
 pub const DRAIN: Duration = Duration::from_secs(10);
+
+/// How long the first calls may wait for backends of which nothing is known.
+pub const START_WAIT: Duration = Duration::from_secs(30);
 
 /// A moment in the order of what happened.
 pub type Moment = u64;
@@ -134,6 +139,12 @@ pub struct Truth {
     pub life: u64,
     /// The last call that began before this one.
     first_call: CallId,
+    /// When this one started.
+    life_began: Moment,
+    /// How long the first lists may wait for backends.
+    pub start_wait: Duration,
+    /// What each backend was to the switch before this one, as far as this one must know.
+    pub before: [Before; RUNTIMES],
     /// Which of them were told to end, and when.
     ended: Vec<(u64, Instant)>,
     /// Whether this one has been connected to every backend.
@@ -160,6 +171,8 @@ impl Truth {
     pub fn new(seed: u64) -> Truth {
         Truth {
             seed,
+            start_wait: START_WAIT,
+            before: [Before::Joined; RUNTIMES],
             health: (0..RUNTIMES).map(|_| Health::default()).collect(),
             offers: (0..RUNTIMES).map(Offers::of).collect(),
             ..Truth::default()
@@ -342,8 +355,12 @@ impl Truth {
     /// Whether `backend` is in order and the switch has listed it.
     fn is_listed(&self, backend: usize) -> bool {
         let mut listings = self.listings.iter();
-        let listed =
-            listings.any(|it| it.backend == backend && it.list == List::Containers && it.call == 0);
+        let listed = listings.any(|it| {
+            it.backend == backend
+                && it.list == List::Containers
+                && it.call == 0
+                && it.at > self.life_began
+        });
         listed && self.relied_upon(backend, Instant::now())
     }
 
@@ -389,20 +406,6 @@ impl Truth {
     pub fn ended_at(&self, life: u64) -> Option<Instant> {
         let mut ended = self.ended.iter();
         ended.find(|(ended, _)| *ended == life).map(|(_, at)| *at)
-    }
-
-    /// Another switch knows nothing.
-    pub fn switch_restarted(&mut self) {
-        self.life += 1;
-        self.first_call = self.calls;
-        self.started = false;
-        self.updates = Updates::default();
-        self.creating.clear();
-        self.listings.clear();
-        self.streamed.clear();
-        self.things
-            .iter_mut()
-            .for_each(|thing| thing.learned = None);
     }
 
     /// Whether nothing has been wrong with `backend` for so long that whoever asks must get an answer.

@@ -3,6 +3,7 @@
 mod asks;
 
 use std::convert::Infallible;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -16,14 +17,15 @@ use hyper_util::server::graceful::GracefulShutdown;
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::client::Client;
+use super::disk::Disk;
 use super::files::{Edit, Files, Mistake, RUNTIMES};
 use super::filter::Narrow;
 use super::judge::{self, Asked, events};
-use super::plan::{CLIENTS, IMAGES, On, Op, Plan, Step, row};
+use super::plan::{CLIENTS, IMAGES, Meanwhile, On, Op, Plan, Step, row};
 use super::runtime::Runtime;
 use super::sabotage::{self, Sabotage};
 use super::tables::{number, unnamed};
-use super::truth::{DRAIN, Stored, Truth};
+use super::truth::{DRAIN, Next, Stored, Truth};
 use super::{Played, RECOVERY};
 use tokio::time::Instant;
 
@@ -35,6 +37,7 @@ const LAST_WORDS: Duration = Duration::from_millis(1100);
 
 pub struct World {
     files: Files,
+    disk: Disk,
     played: Played,
     truth: Arc<Mutex<Truth>>,
     runtimes: Arc<Vec<Arc<Runtime>>>,
@@ -51,8 +54,12 @@ pub struct World {
 }
 
 /// Plays `plan` to its end or to the first violation.
-pub async fn play(plan: &Plan, sabotage: Option<Sabotage>) -> Result<Played, String> {
-    let mut world = World::new(plan, sabotage).await?;
+pub async fn play(
+    plan: &Plan,
+    directory: &Path,
+    sabotage: Option<Sabotage>,
+) -> Result<Played, String> {
+    let mut world = World::new(plan, directory, sabotage).await?;
     for step in &plan.steps {
         world.step(step).await?;
     }
@@ -62,16 +69,22 @@ pub async fn play(plan: &Plan, sabotage: Option<Sabotage>) -> Result<Played, Str
 }
 
 impl World {
-    async fn new(plan: &Plan, sabotage: Option<Sabotage>) -> Result<World, String> {
+    async fn new(
+        plan: &Plan,
+        directory: &Path,
+        sabotage: Option<Sabotage>,
+    ) -> Result<World, String> {
         let files = Files::of_topology(plan.topology);
         let truth = Arc::new(Mutex::new(Truth::new(plan.seed)));
         stock(&mut truth.lock().unwrap());
         sabotage::at_start(sabotage, &mut truth.lock().unwrap());
         let runtimes = (0..RUNTIMES).map(|at| Runtime::new(at, Arc::clone(&truth)));
         let runtimes = Arc::new(runtimes.collect());
-        let switch = new_switch(&config(&files), &runtimes);
+        let disk = Disk::new(directory);
+        let switch = new_switch(&config(&files), &runtimes, &disk);
         let mut world = World {
             files,
+            disk,
             played: Played::default(),
             truth,
             runtimes,
@@ -88,16 +101,19 @@ impl World {
         Ok(world)
     }
 
-    /// A switch that knows nothing but the files, and clients that are connected to it.
+    /// A switch that knows the files and what is on the disk, and clients that are connected to it.
     async fn start(&mut self) -> Result<(), String> {
         let mut config = config(&self.files);
         sabotage::configure(self.sabotage, &mut config);
-        self.switch = new_switch(&config, &self.runtimes);
+        self.switch = new_switch(&config, &self.runtimes, &self.disk);
+        sabotage::of_state_at_start(self.sabotage, &self.disk);
         self.truth().begin_era(&config);
         self.truth().begin_places(&self.switch)?;
         self.backends = criswitch::keep_connected(&self.switch);
         self.connections = JoinSet::new();
         self.clients.clear();
+        // The tasks of its backends begin before anything else happens.
+        tokio::task::yield_now().await;
         for _ in 0..CLIENTS {
             self.clients
                 .push(Client::connect(&self.switch, &self.graceful, &mut self.connections).await);
@@ -114,8 +130,8 @@ impl World {
                 self.runtimes[at].play(fault);
             }
             Step::Reload(edits, mistake) => self.reload(edits, *mistake)?,
-            Step::RestartSwitch => self.restart().await?,
-            Step::HandOver => self.hand_over().await?,
+            Step::RestartSwitch(meanwhile) => self.restart(*meanwhile).await?,
+            Step::HandOver(meanwhile) => self.hand_over(*meanwhile).await?,
             Step::Wait(ms) => self.wait(Duration::from_millis(*ms)).await,
         }
         self.check()
@@ -156,18 +172,59 @@ impl World {
         }
     }
 
-    /// Another switch in the place of this one; before, the files get the rows that Status tells are needed.
-    async fn restart(&mut self) -> Result<(), String> {
+    /// Another switch in the place of this one.
+    async fn restart(&mut self, meanwhile: Meanwhile) -> Result<(), String> {
         self.truth().look(&self.switch)?;
-        for runtime in unnamed(&self.switch.live()) {
-            self.files.keep(runtime);
-        }
-        self.truth().switch_restarted();
+        self.disk
+            .hand_on(self.sabotage == Some(Sabotage::SkipWrite));
+        sabotage::of_state_at_end(self.sabotage, &self.disk, &self.truth());
+        let next = self.happens(meanwhile);
+        self.truth().switch_restarted(next);
         self.start().await
     }
 
+    /// What the next switch can know after this.
+    fn happens(&mut self, meanwhile: Meanwhile) -> Next {
+        match meanwhile {
+            Meanwhile::Nothing => Next::WithAll,
+            Meanwhile::Spoilt(which, spoil) => {
+                let runtime = self.runtime(which);
+                if let Some(file) = self.disk.spoil_backend(runtime, spoil) {
+                    sabotage::of_spoilt(self.sabotage, spoil, &file);
+                }
+                Next::Without(runtime)
+            }
+            Meanwhile::RegisterSpoilt(spoil) => {
+                self.disk.spoil_register(spoil);
+                self.keep_unnamed();
+                Next::WithoutRegister
+            }
+            Meanwhile::Reboot(away) => {
+                if self.sabotage != Some(Sabotage::IgnoreBoot) {
+                    self.disk.reboot();
+                }
+                for (runtime, away) in self.runtimes.iter().zip(away) {
+                    runtime.reboot(!away);
+                }
+                Next::AfterReboot
+            }
+            Meanwhile::OtherMachine => {
+                self.disk.move_to_another();
+                self.keep_unnamed();
+                Next::WithNothing
+            }
+        }
+    }
+
+    /// The files get rows for the backends that nothing else names.
+    fn keep_unnamed(&mut self) {
+        for runtime in unnamed(&self.switch.live()) {
+            self.files.keep(runtime);
+        }
+    }
+
     /// The switch ends by itself, and every call with it; then as after any restart.
-    async fn hand_over(&mut self) -> Result<(), String> {
+    async fn hand_over(&mut self, meanwhile: Meanwhile) -> Result<(), String> {
         let begun = Instant::now();
         self.truth().end_switch();
         let graceful = std::mem::take(&mut self.graceful);
@@ -187,7 +244,7 @@ impl World {
         if let Some((asked, _)) = self.under_way.first() {
             return Err(format!("{asked}: no end with the switch"));
         }
-        self.restart().await
+        self.restart(meanwhile).await
     }
 
     /// Lets the clock move on; whatever needs no time happens at its beginning.
@@ -327,10 +384,13 @@ impl World {
     }
 }
 
-fn new_switch(config: &Config, runtimes: &Arc<Vec<Arc<Runtime>>>) -> Arc<Switch> {
+fn new_switch(config: &Config, runtimes: &Arc<Vec<Arc<Runtime>>>, disk: &Disk) -> Arc<Switch> {
     let runtimes = Arc::clone(runtimes);
     let dial = move |address: &Address| runtimes[number(address)].dial();
-    Arc::new(Switch::new(config.clone(), &Dialer::Memory(Arc::new(dial))))
+    let dialer = Dialer::Memory(Arc::new(dial));
+    let (store, found) = disk.open();
+    let switch = Switch::with_state(config.clone(), &dialer, store, found);
+    Arc::new(switch.expect("the disk is in order"))
 }
 
 /// Edits that make a mistake are taken back, so there is none.

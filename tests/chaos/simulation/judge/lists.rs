@@ -8,12 +8,10 @@ use criswitch::wire;
 
 use super::Case;
 use crate::simulation::files::RUNTIMES;
-use crate::simulation::truth::{Listing, Moment, Thing};
+use crate::simulation::truth::{Moment, Thing};
 
 /// How long the switch waits for a list for which the last one can stand in, by default.
 const LIST_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a last list stands in for a backend, by default.
-const STALE_LISTS: Duration = Duration::from_secs(300);
 /// How long cached stats are served for a backend.
 const STALE_STATS: Duration = Duration::from_secs(120);
 
@@ -103,35 +101,13 @@ impl Case<'_> {
         let mut backends = (0..RUNTIMES).filter(|at| self.may(*at));
         let covered =
             |at| self.truth.relied_upon(at, self.asked.at) || self.has_last_list(at, kind);
-        self.truth.started && !spoilt && self.asked.call.names.is_empty() && backends.all(covered)
+        !spoilt && self.asked.call.names.is_empty() && backends.all(covered)
     }
 
-    /// Whether the switch has had a list of `backend` with everything that it made.
+    /// Whether the switch has had a list of `backend` with everything that clients may know of.
     fn has_last_list(&self, backend: usize, kind: Kind) -> bool {
-        let its = self
-            .truth
-            .things
-            .iter()
-            .filter(|thing| thing.backend == backend && thing.kind == kind);
-        let known = its.map(|thing| thing.answered.unwrap_or(thing.born));
-        let last_known = known.max().unwrap_or(0);
-        self.truth.listings.iter().any(|listing| {
-            listing.backend == backend
-                && listing.list.kind() == Some(kind)
-                && listing.at > last_known
-                && self.none_streamed_since(listing)
-                && listing.delivered.is_some_and(|at| at < self.asked.begun)
-                && self.reply.at - listing.taken < STALE_LISTS
-        })
-    }
-
-    /// Whether no list was streamed later, which may have passed unread: the client knows more then than the switch.
-    fn none_streamed_since(&self, listing: &Listing) -> bool {
-        let mut streamed = self.truth.streamed.iter();
-        streamed.all(|it| {
-            it.ended
-                .is_some_and(|(ended, at)| ended < listing.at && at < listing.taken)
-        })
+        let begun = self.asked.begun;
+        self.truth.has_last_list(backend, kind, begun)
     }
 
     /// What was removed through the switch must not come back, nor anything that the backend has since said is gone.

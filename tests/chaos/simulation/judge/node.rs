@@ -6,6 +6,7 @@ use criswitch::cri;
 use prost::Message;
 
 use super::Case;
+use crate::simulation::truth::Moment;
 
 impl Case<'_> {
     /// A node whose default backend is in order is ready, whatever has become of the others; its handlers are those of
@@ -18,11 +19,16 @@ impl Case<'_> {
             .iter()
             .map(|it| it.name.as_str())
             .collect();
-        let right = self.tables().any(|table| {
+        // The first ones wait, and go by the table of then.
+        let mut tables = self.truth.tables.between(self.asked.begun, Moment::MAX);
+        let right = tables.any(|table| {
             let rows = table.handlers.iter().map(|row| row.name.as_str());
             told == rows.chain([""]).collect()
         });
-        self.unless(!right, "it has other handlers than the table")?;
+        self.unless(
+            !right,
+            &format!("it has other handlers than the table: {told:?}"),
+        )?;
         let relied = |backend| self.truth.relied_upon(backend, self.asked.at);
         if !self.truth.started || !self.speakers().all(relied) {
             return Ok(());

@@ -128,7 +128,7 @@ impl Case<'_> {
 
     /// Whether the switch must find what is there: nothing that was made through it is ever lost.
     pub(super) fn must_know(&self, thing: &Thing) -> bool {
-        self.sure(thing.backend) || thing.maker != 0
+        self.sure(thing.backend) || thing.maker != 0 && !thing.unheard
     }
 
     /// Whether `name` is what clients may be shown as the pod's handler: the row that it was created by, the name that a

@@ -21,8 +21,6 @@ const LIST_BOUND: Duration = Duration::from_millis(2100);
 const HUNG_BOUND: Duration = Duration::from_secs(10);
 /// Longer than slow backends take for a list each of pods and containers, and then for the call.
 const SLOW_BOUND: Duration = Duration::from_secs(40);
-/// How long the first calls may wait for backends to come up.
-const START_WAIT: Duration = Duration::from_secs(30);
 
 /// A call that has not ended though it must have.
 pub fn overdue(asked: &Asked, truth: &Truth) -> Option<String> {
@@ -51,7 +49,7 @@ fn patience(asked: &Asked, truth: &Truth) -> Option<Duration> {
     Some(if truth.started {
         bound
     } else {
-        bound + START_WAIT
+        bound + truth.start_wait
     })
 }
 
@@ -139,10 +137,10 @@ impl Case<'_> {
             }
         };
         let due = due || self.stood_in_for() || self.narrowed_to_order();
-        let bound = if self.stood_in_for() {
-            LIST_BOUND
-        } else {
-            bound
+        let bound = match (self.stood_in_for(), self.truth.started) {
+            (true, true) => LIST_BOUND,
+            (true, false) => LIST_BOUND + self.truth.start_wait,
+            (false, _) => bound,
         };
         let took = self.reply.at - self.asked.at;
         let patient = self

@@ -6,7 +6,7 @@ use criswitch::{cri, wire};
 use prost::Message;
 use tonic::Status;
 
-use crate::simulation::filter::{self, Filter};
+use crate::simulation::filter::Filter;
 use crate::simulation::offers::Offers;
 use crate::simulation::truth::{CallId, Stored, Thing, Truth};
 
@@ -222,7 +222,7 @@ fn items(truth: &Truth, asked: &Asked<'_>) -> Vec<Vec<u8>> {
 fn pod_stats(pod: &Thing) -> Vec<u8> {
     let attributes = cri::PodSandboxAttributes {
         id: pod.id.clone(),
-        labels: filter::labels(pod),
+        labels: pod.labels(),
         ..Default::default()
     };
     let stats = cri::PodSandboxStats {
@@ -235,7 +235,7 @@ fn pod_stats(pod: &Thing) -> Vec<u8> {
 fn container_stats(container: &Thing) -> Vec<u8> {
     let attributes = cri::ContainerAttributes {
         id: container.id.clone(),
-        labels: filter::labels(container),
+        labels: container.labels(),
         ..Default::default()
     };
     let stats = cri::ContainerStats {
@@ -254,7 +254,7 @@ fn pod(thing: &Thing) -> cri::PodSandbox {
             ..Default::default()
         }),
         state: thing.state(),
-        labels: filter::labels(thing),
+        labels: thing.labels(),
         runtime_handler: thing.handler.clone(),
         ..Default::default()
     }
@@ -265,7 +265,7 @@ fn container(thing: &Thing) -> cri::Container {
         id: thing.id.clone(),
         pod_sandbox_id: thing.pod.clone(),
         state: thing.state(),
-        labels: filter::labels(thing),
+        labels: thing.labels(),
         ..Default::default()
     }
 }

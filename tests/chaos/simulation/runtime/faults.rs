@@ -82,6 +82,15 @@ impl Runtime {
         }
     }
 
+    /// The machine was rebooted: nothing runs of what it had.
+    pub fn reboot(&self, starts: bool) {
+        self.play(&Fault::Die);
+        self.truth().lose_all(self.at);
+        if starts {
+            self.play(&Fault::Start);
+        }
+    }
+
     fn set_hung(&self, hung: bool) {
         self.state().hung = hung;
         self.answers.notify_waiters();

@@ -1,8 +1,11 @@
 //! A pod or container: what it is, what has become of it, and who has been told.
 
+use std::collections::HashMap;
+
 use criswitch::rpc::Kind;
 
 use super::{CallId, Moment};
+use crate::simulation::filter::{APP, UID};
 
 /// Values of a label.
 pub const APPS: [&str; 3] = ["web", "db", "batch"];
@@ -16,6 +19,15 @@ pub fn uid(name: &str) -> String {
         Some(Ok::<u64, _>(number)) if !name.starts_with(DIRECT) => format!("uid-{}", number % UIDS),
         _ => format!("uid-{name}"),
     }
+}
+
+/// The labels that the pod or container of this name in a pod of this uid is created with.
+pub fn labels(uid: &str, name: &str) -> HashMap<String, String> {
+    let last = name.bytes().last().unwrap_or(0);
+    let app = APPS[usize::from(last) % APPS.len()];
+    let pairs = [(UID, uid), (APP, app)];
+    let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    HashMap::from(pairs)
 }
 
 /// What the names of pods begin with that were made without the switch.
@@ -46,8 +58,10 @@ pub struct Thing {
     pub removal_told: Option<Moment>,
     /// When a client first learned of it.
     pub told: Option<Moment>,
-    /// When the switch that runs now first learned of it.
+    /// When the switch that runs now, or one whose state it has, first learned of it.
     pub learned: Option<Moment>,
+    /// A switch ended before it knew of it, and no client knew either.
+    pub unheard: bool,
 }
 
 impl Thing {
@@ -75,12 +89,13 @@ impl Thing {
             removal_told: None,
             told: None,
             learned: None,
+            unheard: false,
         }
     }
 
-    pub fn app(&self) -> &'static str {
-        let last = self.id.bytes().last().unwrap_or(0);
-        APPS[usize::from(last) % APPS.len()]
+    /// Its labels, as its runtime lists them.
+    pub fn labels(&self) -> HashMap<String, String> {
+        labels(&self.uid, &self.name)
     }
 
     /// The same in a state that it is not in: a pod that has ended, a container that has exited, or the other way round.

@@ -11,7 +11,7 @@ use crate::simulation::client::{self, Call};
 use crate::simulation::filter::{Filter, Narrow, Takes};
 use crate::simulation::judge::Asked;
 use crate::simulation::plan::{IMAGES, On, Op};
-use crate::simulation::truth::{APPS, Creating, Streamed, uid};
+use crate::simulation::truth::{APPS, Creating, Streamed, labels, uid};
 
 impl World {
     pub(super) fn ask(&self, op: &Op) -> Asked {
@@ -44,8 +44,11 @@ impl World {
                 settled: None,
             });
         }
+        let pod = truth.thing(Kind::Pod, &names);
+        let pod = pod.map_or_else(|| uid(&name), |pod| pod.uid.clone());
+        let labels = labels(&pod, &name);
         let message = match filter.is_empty() {
-            true => client::message(op.row, &names, &name),
+            true => client::with_labels(op.row, client::message(op.row, &names, &name), labels),
             false => filter.request(op.row),
         };
         Asked {

@@ -1,0 +1,221 @@
+//! The state on disk: what one switch leaves to the next, whole or spoilt.
+//!
+//! Each switch has a directory of its own. A restart copies the files of that moment, so a save that is under way in the
+//! switch that was killed changes nothing that the next one finds.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use criswitch::address::Address;
+use criswitch::store::{Boot, Directories, Found, Saved, Store};
+use fastrand::Rng;
+use prost::Message;
+
+use super::tables::number;
+
+/// A file begins with a line, and the hash of its content.
+const HASH: usize = 8;
+const REGISTER: &str = "backends.register";
+/// The directories below that of each switch.
+const RUNTIME: &str = "runtime";
+const STATE: &str = "state";
+/// Where the files are that a switch wrote at its start.
+const FIRST: &str = "first";
+
+/// How a file is spoilt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spoil {
+    Empty,
+    /// This share of it is left, in 256ths.
+    Cut(u8),
+    /// The rest after this share is zero.
+    Torn(u8),
+    /// One bit is different.
+    Flip(u16),
+    Nonsense,
+    Lost,
+    /// It is what it was when the switch before this one ended.
+    Earlier,
+}
+
+impl Spoil {
+    pub fn any(rng: &mut Rng) -> Spoil {
+        match rng.u32(..10) {
+            0 => Spoil::Empty,
+            1 => Spoil::Cut(rng.u8(..)),
+            2 => Spoil::Torn(rng.u8(..)),
+            3..6 => Spoil::Flip(rng.u16(..)),
+            6 => Spoil::Nonsense,
+            7 => Spoil::Lost,
+            _ => Spoil::Earlier,
+        }
+    }
+}
+
+/// The files of all switches that there were.
+pub struct Disk {
+    root: PathBuf,
+    life: u32,
+    boots: u32,
+    machine: u32,
+}
+
+impl Disk {
+    pub fn new(root: &Path) -> Disk {
+        Disk {
+            root: root.to_owned(),
+            life: 0,
+            boots: 0,
+            machine: 0,
+        }
+    }
+
+    /// What the switch that starts now finds.
+    pub fn open(&self) -> (Store, Found) {
+        let boot = Boot {
+            id: format!("boot-{}", self.boots),
+            machine: format!("machine-{}", self.machine),
+        };
+        let directories = Directories {
+            runtime: self.of(self.life, RUNTIME),
+            state: self.of(self.life, STATE),
+        };
+        Store::open(directories, boot).expect("the disk is in order")
+    }
+
+    /// Keeps the files of now as those that the switch wrote at its start.
+    pub fn keep_first(&self) {
+        copy(&self.of(self.life, RUNTIME), &self.of(self.life, FIRST));
+    }
+
+    /// The switch is gone; the next one finds its files, or those that it wrote at its start.
+    pub fn hand_on(&mut self, first: bool) {
+        let (last, next) = (self.life, self.life + 1);
+        let runtime = if first { FIRST } else { RUNTIME };
+        copy(&self.of(last, STATE), &self.of(next, STATE));
+        copy(&self.of(last, runtime), &self.of(next, RUNTIME));
+        self.life = next;
+    }
+
+    pub fn reboot(&mut self) {
+        self.boots += 1;
+    }
+
+    /// The disk is in another machine now.
+    pub fn move_to_another(&mut self) {
+        self.boots += 1;
+        self.machine += 1;
+    }
+
+    pub fn spoil_register(&self, spoil: Spoil) {
+        let path = PathBuf::from(STATE).join(REGISTER);
+        self.spoil(&path, spoil);
+    }
+
+    /// Spoils the file of a backend, if it has one; returns its path.
+    pub fn spoil_backend(&self, backend: usize, spoil: Spoil) -> Option<PathBuf> {
+        let path = self.file_of(backend)?;
+        let name = PathBuf::from(RUNTIME).join(path.file_name()?);
+        self.spoil(&name, spoil);
+        Some(path)
+    }
+
+    fn spoil(&self, name: &Path, spoil: Spoil) {
+        let path = self.of(self.life, "").join(name);
+        if spoil == Spoil::Lost {
+            return drop(fs::remove_file(path));
+        }
+        let Ok(mut content) = fs::read(&path) else {
+            return;
+        };
+        let left = |share: u8| content.len() * usize::from(share) / 256;
+        match spoil {
+            Spoil::Empty => content.clear(),
+            Spoil::Cut(share) => content.truncate(left(share)),
+            Spoil::Torn(share) => {
+                let left = left(share);
+                content[left..].fill(0);
+            }
+            Spoil::Flip(at) => {
+                let at = usize::from(at) % content.len();
+                content[at] ^= 1;
+            }
+            Spoil::Nonsense => content = b"nonsense".repeat(50),
+            Spoil::Earlier => {
+                let before = self.life.checked_sub(2).map(|life| self.of(life, ""));
+                let earlier = before.and_then(|before| fs::read(before.join(name)).ok());
+                match earlier {
+                    Some(earlier) => content = earlier,
+                    None => content.clear(),
+                }
+            }
+            Spoil::Lost => {}
+        }
+        fs::write(path, content).unwrap();
+    }
+
+    /// Changes what is saved of every backend.
+    pub fn change_all(&self, change: impl Fn(usize, &mut Saved)) {
+        for path in files(&self.of(self.life, RUNTIME)) {
+            change_saved(&path, |saved| {
+                let backend = number(&Address::parse(&saved.socket).unwrap());
+                change(backend, saved);
+            });
+        }
+    }
+
+    fn file_of(&self, backend: usize) -> Option<PathBuf> {
+        let is_its = |path: &PathBuf| {
+            let saved = read(path).and_then(|(_, content)| Saved::decode(content).ok());
+            saved.is_some_and(|saved| saved.socket == format!("/{backend}"))
+        };
+        files(&self.of(self.life, RUNTIME)).into_iter().find(is_its)
+    }
+
+    fn of(&self, life: u32, directory: &str) -> PathBuf {
+        self.root.join(life.to_string()).join(directory)
+    }
+}
+
+/// Changes a file's content, if it can be read so, and makes its hash right, which may have been wrong before.
+pub fn change_saved(path: &Path, change: impl FnOnce(&mut Saved)) {
+    let Some((line, content)) = read(path) else {
+        return;
+    };
+    let Ok(mut saved) = Saved::decode(content) else {
+        return;
+    };
+    change(&mut saved);
+    let content = saved.encode_to_vec();
+    let mut hasher = fnv::FnvHasher::default();
+    std::hash::Hasher::write(&mut hasher, &content);
+    let hash = std::hash::Hasher::finish(&hasher).to_le_bytes();
+    fs::write(path, [&line[..], &hash, &content].concat()).unwrap();
+}
+
+/// The first line of a file and its content, whatever its hash says.
+fn read(path: &Path) -> Option<(Bytes, Bytes)> {
+    let mut line = Bytes::from(fs::read(path).ok()?);
+    let end = line.iter().position(|byte| *byte == b'\n')? + 1;
+    let mut content = line.split_off(end);
+    (content.len() >= HASH).then(|| (line, content.split_off(HASH)))
+}
+
+/// The files of backends there.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(directory).unwrap();
+    let paths = files.map(|file| file.unwrap().path());
+    paths
+        .filter(|path| path.extension().is_some_and(|it| it == "backend"))
+        .collect()
+}
+
+/// The files of one directory in another; one that is just being replaced may be missed.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for file in fs::read_dir(from).unwrap() {
+        let name = file.unwrap().file_name();
+        fs::copy(from.join(&name), to.join(&name)).ok();
+    }
+}

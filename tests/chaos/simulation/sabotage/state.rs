@@ -1,0 +1,58 @@
+//! A state on disk that a protection would not have written, or would not have read.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use criswitch::rpc::Kind;
+use criswitch::wire;
+
+use super::Sabotage;
+use crate::simulation::disk::{Disk, Spoil, change_saved};
+use crate::simulation::truth::{Thing, Truth};
+
+/// What is kept of the files that a switch wrote at its start.
+pub fn of_state_at_start(sabotage: Option<Sabotage>, disk: &Disk) {
+    if sabotage == Some(Sabotage::SkipWrite) {
+        disk.keep_first();
+    }
+}
+
+/// What is wrong with what a switch has left.
+pub fn of_state_at_end(sabotage: Option<Sabotage>, disk: &Disk, truth: &Truth) {
+    if sabotage != Some(Sabotage::ForgetCreated) {
+        return;
+    }
+    disk.change_all(|backend, saved| {
+        for (kind, list) in [
+            (Kind::Pod, &mut saved.pods),
+            (Kind::Container, &mut saved.containers),
+        ] {
+            let since = |thing: &Thing| is_since_last_list(truth, backend, thing);
+            let is_left = |item: &[u8]| {
+                let thing = wire::string(item, &[1]).map(|id| truth.thing(kind, id));
+                Ok(!thing.ok().flatten().is_some_and(since))
+            };
+            let left = list.as_ref().map(|list| wire::retain(list, 1, is_left));
+            if let Some(Ok(Some(left))) = left {
+                *list = Some(Bytes::clone(&left));
+            }
+        }
+    });
+}
+
+fn is_since_last_list(truth: &Truth, backend: usize, thing: &Thing) -> bool {
+    let mut lists = truth.listings.iter();
+    !lists
+        .any(|it| it.backend == backend && it.list.kind() == Some(thing.kind) && it.at > thing.born)
+}
+
+/// What is wrong with a file that was spoilt, as the next switch reads it.
+pub fn of_spoilt(sabotage: Option<Sabotage>, spoil: Spoil, file: &Path) {
+    match (sabotage, spoil) {
+        (Some(Sabotage::TrustOld), Spoil::Earlier) => {
+            change_saved(file, |saved| saved.run = u64::MAX);
+        }
+        (Some(Sabotage::TrustTorn), _) => change_saved(file, |_| {}),
+        _ => {}
+    }
+}
