@@ -141,6 +141,7 @@ list_fails() {
 }
 
 @test "a restart while a containerd is away changes no list, however criswitch ends" {
+  # shellcheck disable=SC2034 # is_backend uses it.
   SWITCH=criswitch
   cri pods -q --no-trunc | sort | keep_as pods.before
   cri ps -a -q --no-trunc | sort | keep_as containers.before
