@@ -124,8 +124,6 @@ pub enum Sabotage {
     SkipWrite,
     /// A file whose content is damaged is used.
     TrustTorn,
-    /// A file of an earlier run is used.
-    TrustOld,
     /// A reboot is taken for a restart.
     IgnoreBoot,
     /// Cached lists are served for a short time only.

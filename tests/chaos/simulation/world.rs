@@ -190,7 +190,7 @@ impl World {
             Meanwhile::Spoilt(which, spoil) => {
                 let runtime = self.runtime(which);
                 if let Some(file) = self.disk.spoil_backend(runtime, spoil) {
-                    sabotage::of_spoilt(self.sabotage, spoil, &file);
+                    sabotage::of_spoilt(self.sabotage, &file);
                 }
                 Next::Without(runtime)
             }

@@ -7,7 +7,7 @@ use criswitch::rpc::Kind;
 use criswitch::wire;
 
 use super::Sabotage;
-use crate::simulation::disk::{Disk, Spoil, change_saved};
+use crate::simulation::disk::{Disk, change_saved};
 use crate::simulation::truth::{Thing, Truth};
 
 /// What is kept of the files that a switch wrote at its start.
@@ -47,12 +47,8 @@ fn is_since_last_list(truth: &Truth, backend: usize, thing: &Thing) -> bool {
 }
 
 /// What is wrong with a file that was spoilt, as the next switch reads it.
-pub fn of_spoilt(sabotage: Option<Sabotage>, spoil: Spoil, file: &Path) {
-    match (sabotage, spoil) {
-        (Some(Sabotage::TrustOld), Spoil::Earlier) => {
-            change_saved(file, |saved| saved.run = u64::MAX);
-        }
-        (Some(Sabotage::TrustTorn), _) => change_saved(file, |_| {}),
-        _ => {}
+pub fn of_spoilt(sabotage: Option<Sabotage>, file: &Path) {
+    if sabotage == Some(Sabotage::TrustTorn) {
+        change_saved(file, |_| {});
     }
 }
