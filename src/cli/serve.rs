@@ -52,15 +52,16 @@ fn serve_on(passed: Passed, config: Config, log: &Log) -> anyhow::Result<Verdict
             listener = listen(passed.cri, &config) => listener?,
             () = &mut shutdown => return Ok(Verdict::Fine),
         };
-        log_start(&config, socket_activated);
-        for note in &config.notes {
-            tracing::warn!("{note}");
-        }
-        let starting = tokio::task::spawn_blocking(|| with_state(config));
+        let own = config.clone();
+        let starting = tokio::task::spawn_blocking(|| with_state(own));
         let mut switch = tokio::select! {
             switch = starting => switch?,
             () = &mut shutdown => return Ok(Verdict::Fine),
         };
+        log_start(&config, socket_activated);
+        for note in &config.notes {
+            tracing::warn!("{note}");
+        }
         switch.log = log.queue.clone();
         let switch = Arc::new(switch);
         let shutdown = async {
