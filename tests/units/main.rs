@@ -165,22 +165,27 @@ async fn however_it_ends_while_a_backend_is_away_no_pod_is_missing_afterwards() 
             "{end}: {ids:?}"
         );
     }
-    for directory in ["/run/criswitch/state", "/var/lib/criswitch"] {
-        let path = machine.at(directory);
-        assert_eq!(
-            std::fs::metadata(&path).unwrap().mode() & 0o777,
-            0o700,
-            "{directory}"
-        );
-        let mut files = std::fs::read_dir(&path)
-            .unwrap()
-            .map(Result::unwrap)
-            .peekable();
-        assert!(files.peek().is_some(), "{directory} is empty");
-        for file in files {
-            assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600, "{file:?}");
-        }
-    }
+    // Directories and files are for root alone.
+    let modes = machine.runs(
+        "find",
+        &[
+            "/run/criswitch/state",
+            "/var/lib/criswitch",
+            "-printf",
+            "%y %m %P\n",
+        ],
+    );
+    assert!(modes.contains("f 600 backends.register"), "{modes}");
+    assert!(
+        modes
+            .lines()
+            .filter(|line| line.ends_with(".backend"))
+            .count()
+            == 3,
+        "{modes}"
+    );
+    let is_private = |line: &str| line.starts_with("d 700") || line.starts_with("f 600");
+    assert!(modes.lines().all(is_private), "{modes}");
 }
 
 #[tokio::test]
