@@ -146,7 +146,8 @@ backend old is removed when its last pod ends; if its runtime is gone for good: 
 }
 
 @test "handlers that a containerd has are the table's if it may adopt, and one that it gets comes by itself" {
-  rm -r "$LIVE"
+  # Another node, as it were: the backends of before had pods, and would be kept.
+  rm -r "$LIVE" "$DIR/live.sock.state"
   mkdir -p "$LIVE"
   write criswitch.toml <<<"listen = \"$DIR/live.sock\"
 default = \"runc\"

@@ -10,7 +10,7 @@ load kubelet.bash
 STALE_S=15
 
 setup_file() {
-  rm -rf "$LIVE"
+  rm -rf "$LIVE" "$DIR/live.sock.state"
   mkdir -p "$DIR/manifests"
   have_images
 }
