@@ -17,7 +17,7 @@ pub const MAX_CONNECTIONS: usize = 256;
 pub const RESERVED_CONNECTIONS: usize = 64;
 /// Connections at once of each other user.
 pub const USER_CONNECTIONS: usize = 64;
-const ROOT: u32 = 0;
+pub(crate) const ROOT: u32 = 0;
 
 const ALL_HAVE_ENOUGH: &str = "all clients together have reached the limit on connections";
 const OTHERS_HAVE_ENOUGH: &str =
@@ -62,6 +62,11 @@ impl Limit {
     }
 }
 
+/// Root and the user that criswitch runs as.
+pub(crate) fn always_allowed() -> [u32; 2] {
+    [ROOT, rustix::process::geteuid().as_raw()]
+}
+
 /// A client's place among the connections, for as long as this is kept.
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -89,10 +94,9 @@ impl Peer {
 impl Admission {
     /// Root, the user that the switch itself runs as, and these.
     pub(crate) fn new(allowed: &[u32]) -> Admission {
-        let own = rustix::process::geteuid().as_raw();
         let of_user = |uid: &u32| (*uid, Limit::new(USER_CONNECTIONS, USER_HAS_ENOUGH));
         Admission {
-            reserved_for: [ROOT, own],
+            reserved_for: always_allowed(),
             all: Limit::new(MAX_CONNECTIONS, ALL_HAVE_ENOUGH),
             others: Limit::new(MAX_CONNECTIONS - RESERVED_CONNECTIONS, OTHERS_HAVE_ENOUGH),
             users: allowed.iter().map(of_user).collect(),

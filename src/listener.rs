@@ -1,5 +1,6 @@
 //! The socket that clients dial: bound or passed, served, drained.
 
+mod access;
 mod bound;
 mod passed;
 
@@ -19,7 +20,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::address::Address;
-use crate::admission::Admission;
+use crate::admission::{Admission, ROOT};
 use crate::backend::{CONNECTION_WINDOW, MAX_HEADERS, STREAM_WINDOW, error_chain};
 use crate::counts::Reason;
 use crate::flood::{self, Counted, PREFACE};
@@ -68,13 +69,13 @@ pub struct Listener {
 
 impl Listener {
     /// Listens on `address` for root and `allow_uids`: mode 0600 from the start, a missing directory made with 0700, a
-    /// stale socket removed. Where others than root may connect, 0666 and 0711 let them. Looks at the disk; needs a tokio
-    /// runtime.
+    /// stale socket removed. Users other than root are let in by an ACL, or by mode 0666 where the file system has no ACLs,
+    /// and a missing directory is made with 0711. Looks at the disk; needs a tokio runtime.
     ///
     /// # Errors
     /// [`BindError`]; a socket that another process serves is never taken.
     pub fn bind(address: &Address, allow_uids: &[u32]) -> Result<Listener, BindError> {
-        let Bound { socket, file } = Bound::at(address, others(allow_uids))?;
+        let Bound { socket, file } = Bound::at(address, &others(allow_uids))?;
         Ok(Listener {
             socket,
             admission: Arc::new(Admission::new(allow_uids)),
@@ -93,7 +94,7 @@ impl Listener {
         allow_uids: &[u32],
     ) -> Result<Listener, PassedError> {
         let Address::Unix(path) = address;
-        let socket = passed.at(path, others(allow_uids))?;
+        let socket = passed.at(path, &others(allow_uids))?;
         socket.set_nonblocking(true)?;
         Ok(Listener {
             socket: UnixListener::from_std(socket)?,
@@ -160,9 +161,10 @@ pub async fn finish(switch: &Switch, graceful: GracefulShutdown) {
     }
 }
 
-/// Whether others than root may connect.
-fn others(allow_uids: &[u32]) -> bool {
-    allow_uids.iter().any(|uid| *uid != 0)
+/// Users other than root who may connect.
+fn others(allow_uids: &[u32]) -> Vec<u32> {
+    let uids = allow_uids.iter().copied();
+    uids.filter(|uid| *uid != ROOT).collect()
 }
 
 /// Accepts that fail: reported once until one succeeds, and at most once a second, since at a limit of file descriptors

@@ -1,8 +1,8 @@
 //! A socket with a file of our own: it has its mode before it has a name, and nobody else's is ever taken.
 
 use std::convert::Infallible;
-use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
@@ -12,11 +12,14 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use tokio::net::{UnixListener, UnixSocket};
 
+use super::access::Handle;
 use crate::address::Address;
 use crate::dialer::connect_at_once;
 
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
+/// The mode of a socket for its owner alone.
+const OWNERS: u32 = 0o600;
 /// A lock file of our own is no link, and no pipe whose other end is waited for.
 const LOCK_FLAGS: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK);
 /// How long the end of a socket waits for its file to be removed.
@@ -85,17 +88,16 @@ pub(crate) struct SocketFile {
 impl Bound {
     /// Listens on `address` for root alone, as `Listener::bind` does.
     pub(crate) fn for_root(address: &Address) -> Result<Bound, BindError> {
-        Bound::at(address, false)
+        Bound::at(address, &[])
     }
 
-    /// The same for root or, if `others` may connect too, for everybody.
-    pub(super) fn at(address: &Address, others: bool) -> Result<Bound, BindError> {
+    /// The same for root and `others`.
+    pub(super) fn at(address: &Address, others: &[u32]) -> Result<Bound, BindError> {
         let Address::Unix(path) = address;
         let path = path.clone();
-        let (directory_mode, mode) = if others {
-            (0o711, 0o666)
-        } else {
-            (0o700, 0o600)
+        let directory_mode = match others {
+            [] => 0o700,
+            _ => 0o711,
         };
         if let Some(directory) = path.parent() {
             let made = DirBuilder::new()
@@ -109,7 +111,7 @@ impl Bound {
         }
         let lock = lock(&path)?;
         remove_stale(&path)?;
-        match open(&path, Mode::from_raw_mode(mode)) {
+        match open(&path, others) {
             Ok(socket) => Ok(Bound {
                 socket,
                 file: SocketFile {
@@ -189,12 +191,16 @@ fn remove_stale(path: &Path) -> Result<(), BindError> {
     }
 }
 
-fn open(path: &Path, mode: Mode) -> io::Result<UnixListener> {
+fn open(path: &Path, others: &[u32]) -> io::Result<UnixListener> {
     let socket = UnixSocket::new_stream()?;
     // On Linux the file that bind makes has the mode of the descriptor, so it is never more open than this.
-    rustix::fs::fchmod(&socket, mode)?;
+    rustix::fs::fchmod(&socket, Mode::from_raw_mode(OWNERS))?;
     socket.bind(path)?;
+    let file = Handle::open(path)?;
     // The umask may have closed it further.
-    fs::set_permissions(path, Permissions::from_mode(mode.as_raw_mode()))?;
+    file.set_mode(OWNERS)?;
+    if !others.is_empty() {
+        file.let_in(others)?;
+    }
     socket.listen(BACKLOG)
 }

@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 
 use listenfd::ListenFd;
 
+use super::access::Access;
+use crate::admission::always_allowed;
 use crate::metrics::PassedMetrics;
 
 /// What the unit has to say.
@@ -117,7 +119,7 @@ impl Passed {
 
 impl PassedSocket {
     /// The socket, if it is the one at `listen`; says what is odd about its file.
-    pub(super) fn at(self, listen: &Path, others: bool) -> Result<UnixListener, PassedError> {
+    pub(super) fn at(self, listen: &Path, others: &[u32]) -> Result<UnixListener, PassedError> {
         let address = self.0.local_addr()?;
         let path = address.as_pathname();
         if !path.is_some_and(|path| same(path, listen)) {
@@ -162,48 +164,80 @@ pub(crate) fn same(one: &Path, other: &Path) -> bool {
     one == other || real(one).is_some_and(|one| real(other) == Some(one))
 }
 
-/// Its mode is its owner's business, and told where it does not fit `allow_uids`.
-fn look_at_file(path: &Path, others: bool) {
+/// Whoever passed it decides who may connect; a warning says where that does not fit `allow_uids`.
+fn look_at_file(path: &Path, others: &[u32]) {
     let listen = path.display();
-    let found = match fs::metadata(path) {
-        Ok(found) => found,
+    let access = match Access::of(path) {
+        Ok(access) => access,
         Err(error) => {
             return tracing::warn!(%listen, %error, "clients cannot find the socket that was passed; restart its unit");
         }
     };
-    let mode = found.permissions().mode() & 0o777;
-    if let Some(cause) = misfit(mode, others) {
+    if let Some(cause) = misfit(&access, others) {
+        let mode = fs::metadata(path).map_or(0, |found| found.permissions().mode() & 0o777);
         tracing::warn!(%listen, mode = format_args!("{mode:04o}"), "{cause}");
     }
 }
 
-/// What is wrong with the mode of a socket that others than root may connect to, or may not.
-fn misfit(mode: u32, others: bool) -> Option<&'static str> {
-    match others {
-        false if mode & 0o077 != 0 => Some(
-            "the socket that was passed is open to others than `allow_uids` has; see its unit's SocketMode=",
-        ),
-        true if mode & 0o006 != 0o006 => Some(
-            "the socket that was passed may be closed to some of `allow_uids`; see its unit's SocketMode=",
-        ),
-        _ => None,
+/// What is wrong with who may connect to a socket that is for root, its owner and `others`.
+fn misfit(access: &Access, others: &[u32]) -> Option<&'static str> {
+    let expected = |uid: &u32| others.contains(uid) || always_allowed().contains(uid);
+    let shut_out = |uid: &u32| !access.users.contains(uid);
+    if access.everybody && !others.is_empty() {
+        return Some(
+            "every user can connect to the socket that was passed: connections of users outside `allow_uids` are closed, \
+             but they can fill the socket's queue, and then nobody can connect (EAGAIN); try an ACL, by ExecStartPost= of \
+             its unit",
+        );
     }
+    if access.everybody || !access.users.iter().all(expected) || access.groups && others.is_empty()
+    {
+        return Some(
+            "the socket that was passed is open to others than `allow_uids` has; see its unit's SocketMode=",
+        );
+    }
+    others.iter().any(shut_out).then_some(
+        "the socket that was passed may be closed to some of `allow_uids`; try an ACL, by ExecStartPost= of its unit",
+    )
 }
 
 #[cfg(test)]
 mod tests {
-    use super::misfit;
+    use super::{Access, misfit};
+
+    const OTHER: u32 = 1_000_000;
+
+    fn access(users: &[u32], groups: bool, everybody: bool) -> Access {
+        Access {
+            users: users.to_vec(),
+            groups,
+            everybody,
+        }
+    }
 
     #[test]
-    fn a_mode_that_does_not_fit_those_who_may_connect_is_told() {
-        for (mode, others) in [(0o600, false), (0o666, true)] {
-            assert_eq!(misfit(mode, others), None, "{mode:o} {others}");
-        }
-        for mode in [0o666, 0o660, 0o602] {
-            assert!(misfit(mode, false).unwrap().contains("open to others"));
-        }
-        for mode in [0o600, 0o660] {
-            assert!(misfit(mode, true).unwrap().contains("closed"));
-        }
+    fn a_socket_that_lets_in_those_who_may_connect_and_no_one_else_fits() {
+        assert_eq!(misfit(&access(&[0], false, false), &[]), None);
+        assert_eq!(misfit(&access(&[0, OTHER], false, false), &[OTHER]), None);
+    }
+
+    #[test]
+    fn a_socket_that_does_not_fit_those_who_may_connect_is_told() {
+        let told = |access, others: &[u32], words| {
+            let cause = misfit(&access, others).unwrap();
+            assert!(cause.contains(words), "{cause}");
+        };
+        told(access(&[0], true, true), &[], "open to others");
+        told(access(&[0], true, false), &[], "open to others");
+        told(access(&[0], false, true), &[], "open to others");
+        told(access(&[0, OTHER], false, false), &[], "open to others");
+        told(
+            access(&[0, OTHER, 7], false, false),
+            &[OTHER],
+            "open to others",
+        );
+        told(access(&[0], true, true), &[OTHER], "every user can connect");
+        told(access(&[0], true, false), &[OTHER], "may be closed");
+        told(access(&[0], false, false), &[OTHER], "may be closed");
     }
 }

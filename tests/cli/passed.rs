@@ -37,7 +37,7 @@ async fn a_socket_that_was_passed_is_served_and_left_as_it_is() {
     let (files, listen, backend) = one_backend();
     Sim::new("runc").version("1.2.3").serve_on(&backend);
     let socket = UnixListener::bind(&listen).unwrap();
-    fs::set_permissions(&listen, Permissions::from_mode(0o640)).unwrap();
+    fs::set_permissions(&listen, Permissions::from_mode(0o660)).unwrap();
     let mut client = Client::new(&listen).runtime();
     for _ in 0..2 {
         let passed = socket.try_clone().unwrap();
@@ -47,7 +47,7 @@ async fn a_socket_that_was_passed_is_served_and_left_as_it_is() {
         let warned = daemon.said("open to others than `allow_uids` has");
         assert_eq!(warned, 1, "{:?}", daemon.before_serving);
         assert_eq!(daemon.ends_after("TERM").await, Some(0));
-        assert_eq!(mode(&listen), 0o640);
+        assert_eq!(mode(&listen), 0o660);
     }
     assert!(!listen.with_extension("lock").exists());
     // The state is beside it.
@@ -61,6 +61,40 @@ async fn a_passed_sockets_mode_that_fits_is_not_mentioned() {
     fs::set_permissions(&listen, Permissions::from_mode(0o600)).unwrap();
     let daemon = Daemon::start_as(serve_with(&files, socket, (1, "1"))).await;
     assert_eq!(daemon.said("WARN"), 0, "{:?}", daemon.before_serving);
+}
+
+/// As `setfacl -m u:1:rw` makes it.
+const ACL: &[u8] =
+    b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x02\0\x06\0\x01\0\0\0\x04\0\0\0\xff\xff\xff\xff\
+    \x10\0\x06\0\xff\xff\xff\xff\x20\0\0\0\xff\xff\xff\xff";
+
+#[tokio::test]
+async fn a_passed_sockets_acl_is_compared_with_those_who_may_connect() {
+    for (allow_uids, warning) in [
+        ("allow_uids = [1]", None),
+        ("", Some("open to others than `allow_uids` has")),
+        (
+            "allow_uids = [1, 2]",
+            Some("may be closed to some of `allow_uids`"),
+        ),
+    ] {
+        let (files, listen, _) = one_backend();
+        let config = fs::read_to_string(files.main()).unwrap();
+        fs::write(files.main(), format!("{allow_uids}\n{config}")).unwrap();
+        let socket = UnixListener::bind(&listen).unwrap();
+        fs::set_permissions(&listen, Permissions::from_mode(0o600)).unwrap();
+        let flags = rustix::fs::XattrFlags::empty();
+        let set = rustix::fs::setxattr(&listen, "system.posix_acl_access", ACL, flags);
+        if set == Err(rustix::io::Errno::OPNOTSUPP) {
+            return;
+        }
+        set.unwrap();
+        assert_eq!(mode(&listen), 0o660);
+        let daemon = Daemon::start_as(serve_with(&files, socket, (1, "1"))).await;
+        let warnings = usize::from(warning.is_some());
+        assert_eq!(daemon.said("WARN"), warnings, "{:?}", daemon.before_serving);
+        assert_eq!(daemon.said(warning.unwrap_or("WARN")), warnings);
+    }
 }
 
 #[tokio::test]

@@ -64,6 +64,10 @@ impl Told {
         assert_eq!(self.child.wait().unwrap().code(), Some(0));
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         let kill = Command::new("kill").args(["-s", name, &pid]).status();

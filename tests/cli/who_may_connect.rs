@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use criswitch::admission::USER_CONNECTIONS;
 
 use crate::config_files::ConfigFiles;
-use crate::main_file;
 use crate::told::Told;
+use crate::{main_file, text};
 
 /// Connects, says what it is given to say, and tells how many bytes came before the end; waits for them as long as
 /// every test does.
@@ -32,6 +32,8 @@ const CROWD: &str = r#"
     syswrite(STDOUT, "connected");
     sysread(STDIN, my $bytes, 1);
 "#;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_criswitch");
 
 /// What a client of HTTP/2 says first.
 const PREFACE: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -104,18 +106,64 @@ fn only_root_can_connect_unless_others_are_allowed() {
     }
 }
 
+/// Another user's connection would take a place in the queue before criswitch sees it.
 #[test]
-fn an_allowed_user_is_served_and_another_is_turned_away_before_a_word() {
-    let (files, listen) = switch("allow_uids = [1]");
-    let mut told = Told::start(&files);
-    assert_eq!(mode(&listen), 0o666);
+fn the_kernel_lets_an_allowed_user_connect_and_no_other() {
+    let (files, listen) = switch("allow_uids = [1, 0, 1]");
+    let told = Told::start(&files);
     assert_eq!(mode(listen.parent().unwrap()), 0o711);
+    // The mask of the ACL shows as the group's.
+    assert_eq!(mode(&listen), 0o660);
     if !is_root() {
         return;
     }
     for allowed in [0, DAEMON] {
         assert!(connect(allowed, &listen, PREFACE).unwrap().1, "{allowed}");
     }
+    assert_eq!(connect(NOBODY, &listen, PREFACE), None);
+    let log = told.end();
+    assert!(
+        !log.contains("turned away") && !log.contains("ACL"),
+        "{log}"
+    );
+}
+
+#[test]
+fn without_acls_every_user_can_connect_and_a_warning_says_what_that_costs() {
+    let (files, listen) = switch("allow_uids = [1]");
+    let made = listen.parent().unwrap();
+    std::fs::create_dir(made).unwrap();
+    // Where the mount cannot be made, nothing is tried.
+    let mount = "mount -t ramfs ramfs \"$0\" && exec \"$@\"";
+    let mut unshared = Command::new("unshare");
+    unshared.args(["--mount", "sh", "-c", mount]).arg(made);
+    let tried = Command::new("unshare")
+        .args(["--mount", "sh", "-c", mount])
+        .args([made, Path::new("true")])
+        .status();
+    if !is_root() || !tried.is_ok_and(|tried| tried.success()) {
+        return;
+    }
+    unshared.args([BINARY, "serve", "--config", text(&files.main())]);
+    let told = Told::start_as(unshared);
+    let inside = format!("/proc/{}/root{}", told.pid(), listen.display());
+    assert_eq!(mode(Path::new(&inside)), 0o666);
+    assert!(connect(0, Path::new(&inside), PREFACE).unwrap().1);
+    let told = told.end();
+    for words in ["cannot set an ACL", "EAGAIN", "tmpfs"] {
+        assert!(told.contains(words), "{told}");
+    }
+}
+
+#[test]
+fn a_user_whom_the_file_lets_in_is_turned_away_before_a_word() {
+    let (files, listen) = switch("allow_uids = [1]");
+    let mut told = Told::start(&files);
+    if !is_root() {
+        return;
+    }
+    std::fs::set_permissions(&listen, PermissionsExt::from_mode(0o666)).unwrap();
+    assert!(connect(DAEMON, &listen, PREFACE).unwrap().1);
     // It says nothing: a switch that reads before it looks would wait for that.
     let (pid, served) = connect(NOBODY, &listen, "").unwrap();
     assert!(!served);

@@ -1,0 +1,216 @@
+//! Which users the kernel lets connect to a socket's file: its mode, and the POSIX ACL beside it (`acl(5)`).
+//!
+//! A connection takes a place in the queue of the socket before anybody can look at its user. So only the kernel can keep
+//! a flood of other users' connections out of the queue, and connecting needs the permission to write to the file.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, XattrFlags};
+use rustix::io::Errno;
+
+/// The attribute that holds a file's ACL, and its format's version.
+const ATTRIBUTE: &str = "system.posix_acl_access";
+const VERSION: u32 = 2;
+/// The largest value of an attribute.
+const MAX_ATTRIBUTE: usize = 64 << 10;
+
+/// What an entry of an ACL is about.
+const OWNER: u16 = 0x01;
+const USER: u16 = 0x02;
+const OWNING_GROUP: u16 = 0x04;
+const GROUP: u16 = 0x08;
+const MASK: u16 = 0x10;
+const OTHERS: u16 = 0x20;
+/// The id of an entry that needs none.
+const NO_ID: u32 = u32::MAX;
+
+const NOTHING: u16 = 0;
+const READ_WRITE: u16 = 0o6;
+const WRITE: u16 = 0o2;
+/// As bits of a mode.
+const OWNER_WRITES: u32 = 0o200;
+const GROUP_WRITES: u32 = 0o020;
+const OTHERS_WRITE: u32 = 0o002;
+
+/// Without ACLs: a socket that every user may connect to.
+const EVERYBODY: u32 = 0o666;
+
+/// An entry of an ACL: what it is about, its permissions and its id.
+type Entry = (u16, u16, u32);
+
+/// Who may connect to a socket, besides root.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Access {
+    pub(super) users: Vec<u32>,
+    /// Users of some group.
+    pub(super) groups: bool,
+    pub(super) everybody: bool,
+}
+
+/// A socket's file that is open as a handle only: another file that takes its name is never meant.
+pub(super) struct Handle {
+    file: rustix::fd::OwnedFd,
+}
+
+impl Handle {
+    pub(super) fn open(socket: &Path) -> io::Result<Handle> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::open(socket, flags, Mode::empty())?;
+        let handle = Handle { file };
+        match fs::metadata(handle.path())?.file_type().is_socket() {
+            true => Ok(handle),
+            false => Err(io::Error::other("another file has taken its place")),
+        }
+    }
+
+    /// Sets its mode, whatever the umask is.
+    pub(super) fn set_mode(&self, mode: u32) -> io::Result<()> {
+        fs::set_permissions(self.path(), Permissions::from_mode(mode))
+    }
+
+    /// Lets its owner and `uids` connect; where the file system has no ACLs, everybody.
+    pub(super) fn let_in(&self, uids: &[u32]) -> io::Result<()> {
+        let acl = encode(uids);
+        let set = rustix::fs::setxattr(self.path(), ATTRIBUTE, &acl, XattrFlags::empty());
+        let Err(error) = set else {
+            return Ok(());
+        };
+        tracing::warn!(
+            %error,
+            "cannot set an ACL on the socket, so its mode is 0666: connections of users outside `allow_uids` are closed, \
+             but they can fill the socket's queue, and then nobody can connect (EAGAIN); try a `listen` on a file system \
+             with ACLs, such as a tmpfs"
+        );
+        self.set_mode(EVERYBODY)
+    }
+
+    fn path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.file.as_raw_fd()).into()
+    }
+}
+
+impl Access {
+    /// Of the socket at `path`.
+    pub(super) fn of(path: &Path) -> io::Result<Access> {
+        let found = fs::metadata(path)?;
+        let mut acl = vec![0; MAX_ATTRIBUTE];
+        let entries = match rustix::fs::getxattr(path, ATTRIBUTE, &mut acl[..]) {
+            Ok(length) => decode(acl.get(..length).unwrap_or_default()),
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => Vec::new(),
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Access::new(found.uid(), found.mode(), &entries))
+    }
+
+    fn new(owner: u32, mode: u32, entries: &[Entry]) -> Access {
+        let mask = entries.iter().find(|(tag, ..)| *tag == MASK);
+        let mask = mask.map_or(READ_WRITE, |(_, mask, _)| *mask);
+        let lets_in = |permissions: u16| permissions & mask & WRITE != 0;
+        let users = entries.iter().filter(|(tag, ..)| *tag == USER);
+        let users = users.filter(|(_, permissions, _)| lets_in(*permissions));
+        let owner = (mode & OWNER_WRITES != 0).then_some(owner);
+        let groups = |entry: &Entry| matches!(entry.0, OWNING_GROUP | GROUP) && lets_in(entry.1);
+        Access {
+            users: owner.into_iter().chain(users.map(|user| user.2)).collect(),
+            // With an ACL these bits of the mode are its mask.
+            groups: match entries {
+                [] => mode & GROUP_WRITES != 0,
+                _ => entries.iter().any(groups),
+            },
+            everybody: mode & OTHERS_WRITE != 0,
+        }
+    }
+}
+
+/// The ACL of a socket that its owner and `uids` may connect to. Each kind of entry comes once, but for users, in the
+/// kernel's order.
+fn encode(uids: &[u32]) -> Vec<u8> {
+    let mut uids = uids.to_vec();
+    uids.sort_unstable();
+    uids.dedup();
+    let users = uids.into_iter().map(|uid| (USER, READ_WRITE, uid));
+    let rest = [
+        (OWNING_GROUP, NOTHING, NO_ID),
+        (MASK, READ_WRITE, NO_ID),
+        (OTHERS, NOTHING, NO_ID),
+    ];
+    let owner = [(OWNER, READ_WRITE, NO_ID)].into_iter();
+    let mut acl = VERSION.to_le_bytes().to_vec();
+    for (tag, permissions, id) in owner.chain(users).chain(rest) {
+        acl.extend(tag.to_le_bytes());
+        acl.extend(permissions.to_le_bytes());
+        acl.extend(id.to_le_bytes());
+    }
+    acl
+}
+
+fn decode(acl: &[u8]) -> Vec<Entry> {
+    let entries = acl.get(size_of_val(&VERSION)..).unwrap_or_default();
+    let (entries, _) = entries.as_chunks::<8>();
+    let entry = |entry: &[u8; 8]| {
+        let [t0, t1, p0, p1, id @ ..] = *entry;
+        let (tag, permissions) = (u16::from_le_bytes([t0, t1]), u16::from_le_bytes([p0, p1]));
+        (tag, permissions, u32::from_le_bytes(id))
+    };
+    entries.iter().map(entry).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOT: u32 = 0;
+
+    #[test]
+    fn an_acl_has_each_user_once_between_the_owner_and_the_group() {
+        let acl = encode(&[1000, 0, 1000]);
+        assert_eq!(
+            acl.get(..12).unwrap(),
+            b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff"
+        );
+        let expected = [
+            (OWNER, READ_WRITE, NO_ID),
+            (USER, READ_WRITE, 0),
+            (USER, READ_WRITE, 1000),
+            (OWNING_GROUP, NOTHING, NO_ID),
+            (MASK, READ_WRITE, NO_ID),
+            (OTHERS, NOTHING, NO_ID),
+        ];
+        assert_eq!(decode(&acl), expected);
+        let access = Access::new(ROOT, 0o660, &expected);
+        assert_eq!(access.users, [ROOT, 0, 1000]);
+        assert!(!access.groups && !access.everybody);
+    }
+
+    #[test]
+    fn a_mask_takes_permissions_from_users_and_groups() {
+        let entries = |mask| {
+            [
+                (USER, READ_WRITE, 7),
+                (GROUP, WRITE, 8),
+                (MASK, mask, NO_ID),
+            ]
+        };
+        let open = Access::new(ROOT, 0o660, &entries(WRITE));
+        assert_eq!((open.users, open.groups), (vec![ROOT, 7], true));
+        let closed = Access::new(ROOT, 0o640, &entries(0o4));
+        assert_eq!((closed.users, closed.groups), (vec![ROOT], false));
+    }
+
+    #[test]
+    fn a_mode_alone_says_who_may_connect() {
+        let access = |mode| {
+            let access = Access::new(ROOT, mode, &[]);
+            (access.users.len(), access.groups, access.everybody)
+        };
+        assert_eq!(access(0o600), (1, false, false));
+        assert_eq!(access(0o644), (1, false, false));
+        assert_eq!(access(0o660), (1, true, false));
+        assert_eq!(access(0o606), (1, false, true));
+        assert_eq!(access(0o400), (0, false, false));
+    }
+}
