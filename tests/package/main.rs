@@ -110,6 +110,32 @@ async fn upgrades_under_load_fail_no_call_and_keep_the_configuration() {
 
 #[tokio::test]
 #[ignore = "needs root, systemd and the package: tests/package/run.sh"]
+async fn an_upgrade_while_a_backend_is_down_loses_no_pod() {
+    let debian = Debian::boot().await;
+    debian.install_and_serve(CONFIG).await;
+    let (pods, _) = populate(&debian).await;
+    debian.sim("kata").stop().await;
+    debian.install(&debian.another("9")).await;
+    assert!(debian.runs_what_is_installed());
+
+    let client = debian.client();
+    let listed = client.pods().await.unwrap();
+    let is_listed = |id: &String| listed.iter().any(|pod| pod.id == *id);
+    assert!(pods.iter().all(is_listed), "{listed:?}");
+    let boxed = pods.last().unwrap();
+    let unavailable = client.stop_pod(boxed).await.unwrap_err();
+    assert_eq!(unavailable.code(), tonic::Code::Unavailable);
+    assert!(unavailable.message().contains("kata"), "{unavailable}");
+    let new = client.run_pod("runc", "new").await.unwrap();
+    client.stop_pod(&new).await.unwrap();
+    client.remove_pod(&new).await.unwrap();
+
+    debian.sim("kata").start();
+    until(async || client.stop_pod(boxed).await.is_ok()).await;
+}
+
+#[tokio::test]
+#[ignore = "needs root, systemd and the package: tests/package/run.sh"]
 async fn an_upgrade_leaves_alone_what_does_not_run() {
     let debian = Debian::boot().await;
     debian.install(FIRST).await;
