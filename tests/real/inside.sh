@@ -18,7 +18,7 @@ main() {
   fi
 }
 
-# A run takes eight minutes or so; one that hangs fails.
+# A run takes eleven minutes or so; one that hangs fails.
 LIMIT=20m
 
 # check [BATS-ARGUMENT...]: the checks, then how many passed; one that never ran has failed.

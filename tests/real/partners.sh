@@ -17,6 +17,7 @@ DEBIAN_PACKAGES=(
   jq:/usr/bin/jq
   libc6-dev:/usr/include/stdlib.h
   runc:/usr/sbin/runc
+  openssl:/usr/bin/openssl
   skopeo:/usr/bin/skopeo
   umoci:/usr/bin/umoci
 )
@@ -45,7 +46,8 @@ build_partners() {
   build_partner containerd "no_btrfs no_devmapper no_zfs" \
     github.com/containerd/containerd/v2/cmd/{containerd,containerd-shim-runc-v2,ctr} || return
   build_partner gvisor "" gvisor.dev/gvisor/{runsc,shim} || return
-  build_partner kubelet "" k8s.io/kubernetes/cmd/kubelet || return
+  build_partner kubernetes "" k8s.io/kubernetes/cmd/{kubelet,kube-apiserver} || return
+  build_partner etcd "" go.etcd.io/etcd/server/v3 || return
 }
 
 # build_partner NAME TAGS PACKAGE...: builds into a folder of the cache named after all that decides the result.
@@ -70,6 +72,7 @@ build_partner() {
   rm -rf "$folder/source"
   # containerd looks a shim up by the name that the runtime type gives.
   [ ! -e "$folder/shim" ] || mv "$folder/shim" "$folder/containerd-shim-runsc-v1"
+  [ ! -e "$folder/server" ] || mv "$folder/server" "$folder/etcd"
   touch "$folder/.done"
 }
 

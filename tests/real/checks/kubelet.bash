@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# What the checks with a kubelet share: it, its pods, and what it says of them. There is no cluster: its pods are files.
+# What the checks with a kubelet share: it, its pods, and what it says of them. Without a cluster its pods are files.
 
-# start_kubelet WHERE: one that asks a containerd (containerd-1, containerd-2) or a switch (live).
+# start_kubelet WHERE [ARGUMENT...]: one that asks a containerd (containerd-1, containerd-2) or a switch (live, cluster).
 start_kubelet() {
   # The kubelet makes the cgroups of its pods in one that must be there.
   local cgroup=/${DIR##*/} controller
@@ -11,7 +11,7 @@ start_kubelet() {
   [ -e "$BATS_FILE_TMPDIR/port" ] || shuf -i 20000-29999 -n 1 | keep_as port
   render kubelet.yaml "$DIR/kubelet.yaml" "SOCKET=$DIR/$1.sock" "PORT=$(kept port)" "CGROUP=$cgroup"
   start_program kubelet kubelet --config "$DIR/kubelet.yaml" --root-dir "$DIR/kubelet" --cert-dir "$DIR/kubelet/pki" \
-    --hostname-override node --v=2
+    --hostname-override node --v=2 "${@:2}"
   wait_for 60 "the kubelet" kubelet_says healthz
 }
 

@@ -1,0 +1,173 @@
+# The kubelet of a cluster runs pods on two containerds behind criswitch while one of them is away, and while the kubelet
+# and criswitch restart.
+
+load helpers.bash
+load faults.bash
+load kubelet.bash
+load cluster.bash
+
+# How long a containerd is away while everything else restarts.
+AWAY_S=${CRISWITCH_AWAY_S:-25}
+
+setup_file() {
+  rm -rf "$DIR/manifests" "$DIR/cluster.sock.state"
+  mkdir -p "$DIR/manifests"
+  have_images
+  start_cluster
+  start_switch cluster
+  start_node
+  # The registry does not have the images of the checks until they are published.
+  cp -r "$IMAGES/busybox" "$DIR/images"
+}
+
+setup() {
+  # shellcheck disable=SC2034 # is_backend uses it.
+  SWITCH=cluster
+}
+
+teardown() {
+  end_background
+  heal
+}
+
+teardown_file() {
+  # Nothing of them is needed any more.
+  for program in kubelet cluster apiserver etcd; do
+    [ -e "$DIR/$program.exit" ] || end_program KILL "$program" || true
+  done
+  remove_pods
+}
+
+@test "a containerd is away while criswitch and the kubelet restart: the node stays ready, and no container restarts" {
+  create_pod boxed boxed
+  create_pod plain ""
+  for name in boxed plain; do
+    wait_for 60 "the pod $name" pod_is "$name" "$RUNS"
+  done
+  before=$(runs_now)
+  watch_node
+  end_program KILL containerd-1
+  end_program KILL cluster
+  start_switch cluster
+  stop_kubelet
+  start_node
+  pods_come_and_go $((SECONDS + AWAY_S))
+  is_backend old down
+  start_containerd 1
+  wait_for 20 "the state ready" is_backend old ready
+  come_and_go after boxed
+  equal "the containers" "$before" "$(runs_now)"
+  never_unready
+  remove_all_pods
+}
+
+# pods_come_and_go SECONDS: pods of the other containerd, one after the other until then.
+pods_come_and_go() {
+  local count=0
+  while [ "$SECONDS" -lt "$1" ]; do
+    come_and_go "passing-$((count += 1))" "" || return
+  done
+  echo "# $count pods came and went meanwhile" >&3
+}
+
+# come_and_go NAME CLASS: a pod that starts, and ends when it is deleted.
+come_and_go() {
+  create_pod "$1" "$2" && wait_for 60 "the pod $1" pod_is "$1" "$RUNS" && delete_pod "$1" &&
+    wait_for 60 "the end of the pod $1" pod_gone "$1"
+}
+
+@test "pods get their images after the kubelet and then criswitch restarted" {
+  images_after "" boxed kubelet cluster
+}
+
+@test "pods get their images after criswitch and then the kubelet restarted" {
+  images_after boxed "" cluster kubelet
+}
+
+# images_after CLASS CLASS PROGRAM...: pods of these classes, of which one is "", need images that only the containerd of
+# the other class has, after the programs restarted in this order.
+images_after() {
+  local here=$1 there=$2
+  shift 2
+  local always=always-$1 absent=absent-$1 never=never-$1 missing=missing-$1 debug=debug-$1 init=init-$1 late=late-$1
+  create_pod "$always" "$here" "$(pulls Always)"
+  create_pod "$absent" "$there" "$(pulls IfNotPresent)"
+  create_pod "$never" "$here" "$(pulls Never)"
+  create_pod "$missing" "$there" "$(pulls Never)"
+  create_pod "$debug" "$here"
+  create_pod "$init" "$there" ".spec.initContainers = [
+    {name: \"first\", image: \"$BUSYBOX\", command: [\"sh\", \"-c\", \"until [ -e /go ]; do sleep 0.1; done\"]},
+    {name: \"second\", image: \"registry.test/case:$init\", command: [\"true\"]}]"
+  create_pod "$late" "$here" ".spec.containers[0].image = \"registry.test/case:$late\""
+  for name in "$always" "$absent" "$never" "$missing" "$debug"; do
+    wait_for 60 "the pod $name" pod_is "$name" "$RUNS"
+  done
+  wait_for 60 "the first init container" pod_is "$init" '.status.initContainerStatuses[0].state.running'
+  wait_for 60 "a pod without its container" pod_is "$late" \
+    '.status.containerStatuses[0].state.waiting.reason | . == "ErrImagePull" or . == "ImagePullBackOff"'
+  equal "sandboxes of $late" 1 "$(crictl_at cluster pods -q --name "^$late\$" | wc -l)"
+  for name in "$absent" "$missing" "$init"; do
+    publish_at "$(containerd_of "$here")" "$name"
+  done
+  for name in "$always" "$debug"; do
+    publish_at "$(containerd_of "$there")" "$name"
+  done
+  publish_at "$(containerd_of "$here")" "$never"
+
+  restart "$late" "$(containerd_of "$there")" "$@"
+
+  for name in "$always" "$absent" "$never" "$missing"; do
+    patch_pod "$name" "$(image_of containers main "$name")"
+  done
+  patch_pod "$debug/ephemeralcontainers" "$(image_of ephemeralContainers debug "$debug")"
+  # A kubelet that has just started does not know its pods yet.
+  wait_for 30 "the first init container's end" kubelet_says "run/suite/$init/first?cmd=touch%20/go" -X POST
+  for name in "$always" "$absent" "$never"; do
+    wait_for 60 "the new image of $name" pod_is "$name" "$RUNS and .status.containerStatuses[0].restartCount == 1"
+  done
+  wait_for 60 "the ephemeral container" pod_is "$debug" '.status.ephemeralContainerStatuses[0].state.running'
+  for name in "$init" "$late"; do
+    wait_for 60 "the pod $name" pod_is "$name" "$RUNS"
+  done
+  wait_for 60 "the reason why $missing waits" pod_is "$missing" \
+    '.status.containerStatuses[0].state.waiting.reason == "ErrImageNeverPull"'
+  remove_all_pods
+}
+
+# pulls POLICY: the filter for a pod with this imagePullPolicy.
+pulls() {
+  echo ".spec.containers[0].imagePullPolicy = \"$1\""
+}
+
+# image_of FIELD CONTAINER TAG: the patch for a container with this image.
+image_of() {
+  jq -n --arg field "$1" --arg name "$2" --arg image "registry.test/case:$3" '{spec: {($field):
+    [{name: $name, image: $image} + if $field == "containers" then {} else {command: ["sleep", "1000000"]} end]}}'
+}
+
+# containerd_of CLASS
+containerd_of() {
+  if [ "$1" = boxed ]; then echo 1; else echo 2; fi
+}
+
+# publish_at N TAG: an image that has its own id, in the registry and in this containerd.
+publish_at() {
+  local registry
+  registry=$(sed -n 's,^server = "http://\(.*\)",\1,p' "$DIR/certs.d/registry.test/hosts.toml")
+  umoci config --image "$DIR/images:1" --tag "$2" --config.label "case=$2" &&
+    skopeo copy -q --dest-tls-verify=false "oci:$DIR/images:$2" "docker://$registry/case:$2" &&
+    crictl_at "$1" pull "registry.test/case:$2" >/dev/null
+}
+
+# restart TAG N PROGRAM...: the programs in this order; while the kubelet is away an image is published.
+restart() {
+  local tag=$1 n=$2 program
+  for program in "${@:3}"; do
+    end_program TERM "$program" || return
+    if [ "$program" = kubelet ]; then
+      publish_at "$n" "$tag" && start_node || return
+    else
+      start_switch "$program" || return
+    fi
+  done
+}

@@ -1,0 +1,110 @@
+# shellcheck shell=bash
+# A cluster of one node: etcd, a kube-apiserver and the kubelet. Nothing schedules: pods name their node.
+
+# start_cluster: etcd and the kube-apiserver; `api` asks it.
+start_cluster() {
+  local folder=$DIR/cluster ports
+  mkdir -p "$folder"
+  mapfile -t ports < <(shuf -i 30000-39999 -n 3)
+  keep_as api.port <<<"${ports[2]}"
+  openssl genrsa -out "$folder/key" 2048 2>/dev/null
+  echo 'token,admin,admin,system:masters' >"$folder/tokens"
+  start_program etcd etcd --data-dir "$folder/etcd" --unsafe-no-fsync --log-level error \
+    --listen-client-urls "http://127.0.0.1:${ports[0]}" --advertise-client-urls "http://127.0.0.1:${ports[0]}" \
+    --listen-peer-urls "http://127.0.0.1:${ports[1]}" --initial-advertise-peer-urls "http://127.0.0.1:${ports[1]}" \
+    --initial-cluster "default=http://127.0.0.1:${ports[1]}"
+  # Nothing here makes service accounts.
+  start_program apiserver kube-apiserver --etcd-servers "http://127.0.0.1:${ports[0]}" --bind-address 127.0.0.1 \
+    --secure-port "${ports[2]}" --cert-dir "$folder" --service-cluster-ip-range 10.99.0.0/24 \
+    --service-account-issuer https://cluster.test --service-account-signing-key-file "$folder/key" \
+    --service-account-key-file "$folder/key" --token-auth-file "$folder/tokens" --authorization-mode AlwaysAllow \
+    --disable-admission-plugins ServiceAccount
+  wait_for 60 "the kube-apiserver" api readyz
+  api api/v1/namespaces POST <<<'{"metadata": {"name": "suite"}}' >/dev/null
+  api apis/node.k8s.io/v1/runtimeclasses POST <<<'{"metadata": {"name": "boxed"}, "handler": "boxed"}' >/dev/null
+  render kubeconfig.yaml "$folder/kubeconfig" "PORT=${ports[2]}"
+}
+
+# api PATH [METHOD [CONTENT-TYPE]]: a call of the kube-apiserver; any other than GET and DELETE sends standard input.
+api() {
+  local body=()
+  case ${2:-GET} in POST | PUT | PATCH) body=(--data-binary @- -H "Content-Type: ${3:-application/json}") ;; esac
+  curl -ksS --fail-with-body --max-time 20 -H 'Authorization: Bearer token' -X "${2:-GET}" "${body[@]}" \
+    "https://127.0.0.1:$(kept api.port)/$1"
+}
+
+# start_node: the kubelet of the cluster, at the switch `cluster`.
+start_node() {
+  start_kubelet cluster --kubeconfig "$DIR/cluster/kubeconfig"
+}
+
+# create_pod NAME CLASS [JQ-FILTER]: a pod of this class, or of none, with a container that stays, changed by the filter.
+create_pod() {
+  jq -n --arg name "$1" --arg class "$2" '{
+    metadata: {name: $name}, spec: {
+      nodeName: "node", terminationGracePeriodSeconds: 1, enableServiceLinks: false,
+      containers: [{name: "main", image: "registry.test/busybox:1", command: ["sleep", "1000000"]}]
+    }} | if $class != "" then .spec.runtimeClassName = $class else . end' | jq "${3:-.}" |
+    api api/v1/namespaces/suite/pods POST >/dev/null
+}
+
+# patch_pod NAME[/SUBRESOURCE] JSON: by a strategic merge.
+patch_pod() {
+  api "api/v1/namespaces/suite/pods/$1" PATCH application/strategic-merge-patch+json <<<"$2" >/dev/null
+}
+
+delete_pod() {
+  api "api/v1/namespaces/suite/pods/$1" DELETE >/dev/null
+}
+
+# pod_is NAME JQ-FILTER: for wait_for.
+pod_is() {
+  local seen
+  seen=$(api "api/v1/namespaces/suite/pods/$1") || return
+  jq -c '.status | [.phase, .initContainerStatuses, .containerStatuses, .ephemeralContainerStatuses]' <<<"$seen"
+  jq -e "$2" <<<"$seen" >/dev/null
+}
+
+# jq: all containers of a pod run.
+# shellcheck disable=SC2034 # The checks use it.
+RUNS='([.status.containerStatuses[]?.state.running] | length > 0 and all)'
+
+# pod_gone NAME: for wait_for.
+pod_gone() {
+  ! api "api/v1/namespaces/suite/pods/$1"
+}
+
+# watch_node: from now on the node's Ready conditions are collected.
+watch_node() {
+  in_background "$BATS_TEST_TMPDIR/node" curl -ksSN -H 'Authorization: Bearer token' \
+    "https://127.0.0.1:$(kept api.port)/api/v1/nodes?watch=true"
+  wait_for 20 "the node's first condition" test -s "$BATS_TEST_TMPDIR/node"
+}
+
+# never_unready: no condition since watch_node says anything else than Ready, and the kubelet has gone on reporting it.
+never_unready() {
+  local seen
+  seen=$(jq -rR 'fromjson? | .object.status.conditions[]? | select(.type == "Ready")
+    | "\(.status) \(.reason) \(.message)"' "$BATS_TEST_TMPDIR/node" | sort | uniq -c)
+  echo "# the node's conditions: $seen" >&3
+  lacks "the node's conditions" False "$seen"
+  has "the node's conditions" True "$seen"
+}
+
+# runs_now: each container of the pods of the suite: its id, restarts and start.
+runs_now() {
+  api api/v1/namespaces/suite/pods | jq -r '.items[] | .metadata.name as $pod | .status.containerStatuses[]?
+    | "\($pod) \(.containerID) \(.restartCount) \(.state | tojson)"' | sort
+}
+
+remove_all_pods() {
+  api api/v1/namespaces/suite/pods DELETE >/dev/null && wait_for 90 "the end of all pods" no_pods
+}
+
+# no_pods: for wait_for.
+no_pods() {
+  local seen
+  seen=$(api api/v1/namespaces/suite/pods | jq -r '.items[].metadata.name') || return
+  echo "$seen"
+  [ -z "$seen" ]
+}
