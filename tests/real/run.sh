@@ -4,6 +4,8 @@
 # ${CRISWITCH_CACHE:-~/.cache/criswitch}.
 #
 #   tests/real/run.sh [BATS-ARGUMENT...]   run the checks; the last line is `N passed, N failed`
+#                                          CRISWITCH_KILLS, CRISWITCH_SEED and CRISWITCH_AWAY_S: see 80-faults.bats
+#                                          and 96-cluster.bats
 #   tests/real/run.sh --keep               set everything up, print the crictl commands to play with, stay until Ctrl-C
 #
 # Processes and mounts live in a pid and a mount namespace of their own, so they end with the run, however it ends;

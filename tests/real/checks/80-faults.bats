@@ -7,6 +7,9 @@ load faults.bash
 HANG_S=30
 # How often the switch is killed.
 KILLS=50
+# How often criswitch is killed while pods are created, and where the random choices begin.
+CREATION_KILLS=${CRISWITCH_KILLS:-25}
+SEED=${CRISWITCH_SEED:-$RANDOM}
 
 setup_file() {
   have_images
@@ -202,4 +205,66 @@ broken_while_there() {
     | ($kills | map(.after as $after | . + {back: ($answers | map(select(.began >= $after) | .ended) | min)})) as $gone
     | map(select(.connection) | . as $call
         | select($gone | any($call.ended >= .before and $call.began <= .back) | not))[]'
+}
+
+@test "criswitch is killed while pods are created and a containerd comes and goes: no list lacks a pod that was answered" {
+  echo "# CRISWITCH_SEED=$SEED CRISWITCH_KILLS=$CREATION_KILLS" >&3
+  LOAD_LIMIT_S=$((LOAD_LIMIT_S + 10 * CREATION_KILLS))
+  kept pods | keep_as all-pods
+  # The last one is in gVisor, whose shim panics if a containerd ends while something is executed.
+  { kept all-pods | head -n -1 && echo '?'; } | keep_as pods
+  start_load criswitch crun runc
+  kill_at_random
+  heal
+  answered_anew
+  end_load
+  kept all-pods | keep_as pods
+  nobody_harmed
+  creations_answered
+  remove_created
+  same_as_before
+}
+
+# kill_at_random: all the kills, and a containerd that stops or starts before every second one or so.
+kill_at_random() {
+  RANDOM=$SEED away=
+  for _ in $(seq "$CREATION_KILLS"); do
+    more_calls $((RANDOM % 200)) || return
+    [ $((RANDOM % 2)) = 0 ] || stop_or_start_one || return
+    more_calls $((RANDOM % 100)) || return
+    end_program KILL criswitch || return
+    launch_switch criswitch
+  done
+}
+
+# stop_or_start_one: a containerd stops, by SIGTERM, SIGKILL or SIGSTOP; the one that is `away` comes back.
+stop_or_start_one() {
+  if [ -n "$away" ]; then
+    heal
+    away=
+    return
+  fi
+  away=$((RANDOM % 2 + 1))
+  case $((RANDOM % 3)) in
+    0) end_program TERM "containerd-$away" ;;
+    1) end_program KILL "containerd-$away" ;;
+    2) signal STOP "$away" ;;
+  esac
+}
+
+# creations_answered: prints how often the calls had which outcome; some of each RPC succeeded.
+creations_answered() {
+  local rpc
+  for rpc in RunPodSandbox CreateContainer RemovePodSandbox; do
+    some "$rpc" ".rpc == \"$rpc\" and .code == \"Ok\""
+    echo "# $rpc: $(calls ".rpc == \"$rpc\"" | jq -r .code | sort | uniq -c | tr -s ' \n' ' ')" >&3
+  done
+}
+
+# remove_created: at the containerds themselves, with what nobody was answered.
+remove_created() {
+  local n
+  for n in 1 2; do
+    crictl_at "$n" pods -q --name '^created-' | xargs -r crictl --config "$DIR/crictl-$n.yaml" rmp -f >/dev/null || return
+  done
 }

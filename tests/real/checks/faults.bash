@@ -36,11 +36,12 @@ what_runs() {
   done
 }
 
-# start_load [SWITCH]: its lines are in $CALLS; returns once every kind of call has been answered.
+# start_load [SWITCH [HANDLER...]]: its lines are in $CALLS; returns once every kind of call has been answered. Pods of
+# the handlers are created and removed too.
 start_load() {
   CALLS=$BATS_TEST_TMPDIR/calls
   SWITCH=${1:-criswitch}
-  in_background "$CALLS" "$LOAD" "$DIR/$SWITCH.sock" "$LOAD_LIMIT_S" "$BATS_FILE_TMPDIR/pods"
+  in_background "$CALLS" "$LOAD" "$DIR/$SWITCH.sock" "$LOAD_LIMIT_S" "$BATS_FILE_TMPDIR/pods" "${@:2}"
   answered_anew
 }
 
@@ -54,7 +55,7 @@ answered_anew() {
 # has_answers MS: for wait_for.
 has_answers() {
   local seen
-  seen=$(calls "$OK and .began >= $1" | jq -r '"\(.rpc) \(.backend)"' | sort -u)
+  seen=$(calls "$OK and .backend != \"created\" and .began >= $1" | jq -r '"\(.rpc) \(.backend)"' | sort -u)
   echo "$seen"
   # Two of the node, two lists, and three for the pods of each backend.
   [ "$(wc -l <<<"$seen")" = $((4 + 3 * $(kept pods | sed -n 's/^\([^?].*\)=.*/\1/p' | sort -u | wc -l))) ]

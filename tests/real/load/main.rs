@@ -1,10 +1,13 @@
 //! A steady load of calls on a CRI socket, for the real suite: one line of JSON on standard output for each call.
 //!
-//! `load SOCKET SECONDS FILE`, where each line of the file is a pod with its one container, `BACKEND=POD/CONTAINER`, and
+//! `load SOCKET SECONDS FILE [HANDLER...]`, where each line of the file is a pod with its one container, `BACKEND=POD/CONTAINER`, and
 //! all lines are what the socket has, running. The file may be replaced meanwhile. `?` before a line: it may be stopped
 //! or gone already; a line that is only `?`: one may have come that has no line yet.
-//! Never changes anything: it asks for the node's state, lists, asks for states, and runs `echo` in the containers.
+//! Asks for the node's state, lists, asks for states, and runs `echo` in the containers. Changes nothing, except that it
+//! creates and removes pods of the handlers that are named.
 #![allow(clippy::print_stdout, clippy::indexing_slicing)]
+
+mod creations;
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -68,8 +71,8 @@ struct Client {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [socket, seconds, pods] = arguments.as_slice() else {
-        anyhow::bail!("usage: load SOCKET SECONDS FILE");
+    let [socket, seconds, pods, handlers @ ..] = arguments.as_slice() else {
+        anyhow::bail!("usage: load SOCKET SECONDS FILE [HANDLER...]");
     };
     let pods = Pods(Path::new(pods).to_owned());
     pods.read()?;
@@ -79,6 +82,9 @@ async fn main() -> Result<()> {
     let client = Client { cri, pods };
     let seconds = seconds.parse().context("SECONDS is no number")?;
     let load = async {
+        if !handlers.is_empty() {
+            creations::start(&client, socket, handlers);
+        }
         let all = join(client.clone().list(), client.clone().ask_for_node());
         join(all, client.follow_pods()).await
     };

@@ -1,0 +1,267 @@
+//! Pods that the load itself creates and removes. A list must have every pod and container whose creation was answered
+//! before the list began, and none whose removal was answered; a container whose start was answered must not exit.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, VecDeque};
+use std::path::Path;
+use std::rc::Rc;
+
+use criswitch::cri;
+use futures_util::FutureExt;
+use tokio::task::spawn_local;
+use tonic::{Code, Response, Status};
+
+use crate::{Client, EVERY, outcome, pace, request};
+
+/// Each handler keeps so many pods; the oldest is removed first.
+const KEPT: usize = 2;
+/// What the lines of these calls have for a backend.
+const CREATED: &str = "created";
+const IMAGE: &str = "registry.test/busybox:1";
+
+/// The ids of one kind, by what was answered.
+#[derive(Clone, Default)]
+struct Ids {
+    /// Created, and not being removed.
+    here: BTreeSet<String>,
+    removed: BTreeSet<String>,
+}
+
+#[derive(Default)]
+struct Seen {
+    pods: RefCell<Ids>,
+    containers: RefCell<Ids>,
+    /// Containers whose start was answered.
+    started: RefCell<BTreeSet<String>>,
+}
+
+/// A pod that was answered; its container too if there is one.
+struct Pod {
+    id: String,
+    container: Option<String>,
+    /// A request for its removal was sent, so it may be removed although no reply says so.
+    may_be_removed: bool,
+}
+
+/// Creates pods of one handler, one after the other.
+struct Creator {
+    client: Client,
+    seen: Rc<Seen>,
+    handler: String,
+    /// The folder of the socket: logs are below it, and the cgroups have its name.
+    folder: String,
+}
+
+/// Starts a creator for each handler, and a client that lists what they create.
+pub(crate) fn start(client: &Client, socket: &str, handlers: &[String]) {
+    let seen = Rc::new(Seen::default());
+    let folder = Path::new(socket).parent();
+    let folder = folder.map_or(String::new(), |folder| folder.display().to_string());
+    for handler in handlers {
+        let creator = Creator {
+            client: client.clone(),
+            seen: Rc::clone(&seen),
+            handler: handler.clone(),
+            folder: folder.clone(),
+        };
+        spawn_local(creator.create_and_remove());
+    }
+    spawn_local(list(client.clone(), seen));
+}
+
+impl Ids {
+    /// Whether a list from between `self` and `after` lacks nothing and has nothing that was removed.
+    fn agree(&self, after: &Ids, listed: &BTreeSet<&str>) -> bool {
+        let mut all_along = self.here.intersection(&after.here);
+        let mut removed = self.removed.iter();
+        all_along.all(|id| listed.contains(id.as_str()))
+            && removed.all(|id| !listed.contains(id.as_str()))
+    }
+
+    /// Between a removal's request and its reply nothing is certain.
+    fn leave(&mut self, id: &str) {
+        self.here.remove(id);
+    }
+}
+
+/// Lists pods and containers in turn.
+async fn list(mut client: Client, seen: Rc<Seen>) {
+    let mut pace = pace(EVERY);
+    loop {
+        pace.tick().await;
+        let before = seen.pods.borrow().clone();
+        let call = client.cri.list_pod_sandbox(request(Default::default()));
+        let line = outcome("ListPodSandbox", CREATED, call, |reply| {
+            let listed = reply.items.iter().map(|pod| pod.id.as_str()).collect();
+            before.agree(&seen.pods.borrow(), &listed)
+        })
+        .await;
+        println!("{line}");
+        pace.tick().await;
+        let before = seen.containers.borrow().clone();
+        let started = seen.started.borrow().clone();
+        let call = client.cri.list_containers(request(Default::default()));
+        let line = outcome("ListContainers", CREATED, call, |reply| {
+            let (after, all) = (seen.containers.borrow(), reply.containers.iter());
+            let exited = cri::ContainerState::ContainerExited;
+            let exited = all.clone().filter(|container| container.state() == exited);
+            let mut exited = exited.map(|container| &container.id);
+            before.agree(
+                &after,
+                &all.map(|container| container.id.as_str()).collect(),
+            ) && !exited.any(|id| started.contains(id) && after.here.contains(id))
+        })
+        .await;
+        println!("{line}");
+    }
+}
+
+impl Creator {
+    async fn create_and_remove(mut self) {
+        let mut pods = VecDeque::new();
+        let mut pace = pace(EVERY);
+        for n in 1_u32.. {
+            pace.tick().await;
+            pods.extend(self.create(n).await);
+            while pods.len() > KEPT {
+                pace.tick().await;
+                if self.remove(&mut pods[0]).await {
+                    pods.pop_front();
+                }
+            }
+        }
+    }
+
+    /// A pod with a container that runs; what was answered of it.
+    async fn create(&mut self, n: u32) -> Option<Pod> {
+        let config = self.config(n);
+        let asked = request(cri::RunPodSandboxRequest {
+            config: Some(config.clone()),
+            runtime_handler: self.handler.clone(),
+        });
+        let call = self.client.cri.run_pod_sandbox(asked);
+        let id = answer("RunPodSandbox", call, |reply| reply.pod_sandbox_id.clone()).await?;
+        self.seen.pods.borrow_mut().here.insert(id.clone());
+        let container = self.container(&id, config).await;
+        let may_be_removed = false;
+        Some(Pod {
+            id,
+            container,
+            may_be_removed,
+        })
+    }
+
+    async fn container(&mut self, pod: &str, config: cri::PodSandboxConfig) -> Option<String> {
+        let asked = request(cri::CreateContainerRequest {
+            pod_sandbox_id: pod.to_owned(),
+            config: Some(container_config()),
+            sandbox_config: Some(config),
+        });
+        let call = self.client.cri.create_container(asked);
+        let id = answer("CreateContainer", call, |reply| reply.container_id.clone()).await?;
+        self.seen.containers.borrow_mut().here.insert(id.clone());
+        let container_id = id.clone();
+        let asked = request(cri::StartContainerRequest { container_id });
+        let call = self.client.cri.start_container(asked);
+        if answer("StartContainer", call, |_| ()).await.is_some() {
+            self.seen.started.borrow_mut().insert(id.clone());
+        }
+        Some(id)
+    }
+
+    /// Whether the removal was answered.
+    async fn remove(&mut self, pod: &mut Pod) -> bool {
+        self.seen.pods.borrow_mut().leave(&pod.id);
+        if let Some(container) = &pod.container {
+            self.seen.containers.borrow_mut().leave(container);
+        }
+        let removed = self.stop_and_remove(pod).await.is_some();
+        if removed {
+            let mut pods = self.seen.pods.borrow_mut();
+            pods.removed.insert(pod.id.clone());
+            let mut containers = self.seen.containers.borrow_mut();
+            containers.removed.extend(pod.container.clone());
+        }
+        removed
+    }
+
+    async fn stop_and_remove(&mut self, pod: &mut Pod) -> Option<()> {
+        let may_be_removed = pod.may_be_removed;
+        let pod_sandbox_id = pod.id.clone();
+        let asked = request(cri::StopPodSandboxRequest { pod_sandbox_id });
+        let call = self.client.cri.stop_pod_sandbox(asked);
+        let call = call.map(|reply| or_removed(reply, may_be_removed));
+        answer("StopPodSandbox", call, |_| ()).await?;
+        pod.may_be_removed = true;
+        let pod_sandbox_id = pod.id.clone();
+        let asked = request(cri::RemovePodSandboxRequest { pod_sandbox_id });
+        let call = self.client.cri.remove_pod_sandbox(asked);
+        let call = call.map(|reply| or_removed(reply, may_be_removed));
+        answer("RemovePodSandbox", call, |_| ()).await
+    }
+
+    /// No name is used twice: a runtime reserves that of a pod whose creation nobody waits for any more.
+    fn config(&self, n: u32) -> cri::PodSandboxConfig {
+        let name = format!("created-{}-{n}", self.handler);
+        let parent = self.folder.rsplit('/').next().unwrap_or_default();
+        cri::PodSandboxConfig {
+            metadata: Some(cri::PodSandboxMetadata {
+                uid: name.clone(),
+                namespace: "suite".to_owned(),
+                attempt: 0,
+                name: name.clone(),
+            }),
+            log_directory: format!("{}/logs/{name}", self.folder),
+            linux: Some(cri::LinuxPodSandboxConfig {
+                cgroup_parent: format!("/{parent}"),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }
+    }
+}
+
+/// A reply that a pod does not exist is as good as any, if the pod may be removed.
+fn or_removed<T: Default>(
+    reply: Result<Response<T>, Status>,
+    may_be_removed: bool,
+) -> Result<Response<T>, Status> {
+    match reply {
+        Err(status) if may_be_removed && status.code() == Code::NotFound => {
+            Ok(Response::new(T::default()))
+        }
+        reply => reply,
+    }
+}
+
+fn container_config() -> cri::ContainerConfig {
+    cri::ContainerConfig {
+        metadata: Some(cri::ContainerMetadata {
+            name: "main".to_owned(),
+            attempt: 0,
+        }),
+        image: Some(cri::ImageSpec {
+            image: IMAGE.to_owned(),
+            ..Default::default()
+        }),
+        command: ["sleep", "1000000"].map(str::to_owned).to_vec(),
+        log_path: "main.log".to_owned(),
+        ..Default::default()
+    }
+}
+
+/// Prints a call's outcome; what the reply has if there is one.
+async fn answer<T: std::fmt::Debug, V>(
+    rpc: &str,
+    call: impl Future<Output = Result<Response<T>, Status>>,
+    of: impl FnOnce(&T) -> V,
+) -> Option<V> {
+    let mut value = None;
+    let line = outcome(rpc, CREATED, call, |reply| {
+        value = Some(of(reply));
+        true
+    })
+    .await;
+    println!("{line}");
+    value
+}
