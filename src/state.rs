@@ -1,7 +1,6 @@
 //! What survives a restart: each backend's cached lists, saved before a client sees what is in them.
 
 use std::convert::Infallible;
-use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -94,15 +93,7 @@ async fn touch(backend: &Backend, store: &Arc<Store>) {
 impl Switch {
     /// A switch that goes on where the last run of criswitch ended, as `found` says, and saves its state in `store`. A
     /// backend that no file names any more is kept for the pods that it has.
-    ///
-    /// # Errors
-    /// The state cannot be saved.
-    pub fn with_state(
-        config: Config,
-        dialer: &Dialer,
-        store: Store,
-        mut found: Found,
-    ) -> io::Result<Switch> {
+    pub fn with_state(config: Config, dialer: &Dialer, store: Store, mut found: Found) -> Switch {
         let rows = config.table.backends.iter();
         let mut known: Vec<_> = rows.map(|row| take_known(&mut found, row)).collect();
         let (kept, of_kept) = kept(&config, &mut found);
@@ -111,20 +102,12 @@ impl Switch {
         let live = switch.live();
         for (backend, known) in live.backends.iter().zip(known) {
             switch.restore(backend, known);
-        }
-        for backend in &live.backends {
             backend.begin_saving();
-            if backend.knows_lists() || !backend.has_joined() {
-                store.save(switch.saved(backend), backend.answered_at())?;
-            }
         }
-        let sockets = live
-            .backends
-            .iter()
-            .map(|backend| backend.socket.to_string());
-        store.replace_all(sockets.collect())?;
+        let state = |backend: &Arc<Backend>| (switch.saved(backend), backend.answered_at());
+        store.begin(live.backends.iter().map(state).collect());
         switch.store = Some(Arc::new(store));
-        Ok(switch)
+        switch
     }
 
     /// What would be served for `backend` if it were away now.
@@ -177,7 +160,7 @@ impl Switch {
                 backend.await_until(self.start_by);
             }
             Known::New => {}
-            Known::Unknown => {
+            Known::First | Known::Unknown => {
                 backend.join();
                 backend.await_until(self.start_by);
             }
@@ -238,7 +221,7 @@ fn take_known(found: &mut Found, row: &BackendConfig) -> Known {
         .filter_map(|other| Address::parse(&other).ok())
         .find(is_it);
     match found.take(&alias.unwrap_or_else(|| socket.clone()).to_string()) {
-        Known::Unknown if !row.required => Known::New,
+        Known::First if !row.required => Known::New,
         known => known,
     }
 }
@@ -278,7 +261,7 @@ fn kept_name(known: &Known) -> Option<&str> {
             (saved.joined && may_have).then_some(saved.name.as_str())
         }
         Known::Unknown => Some(UNNAMED),
-        Known::Empty | Known::New => None,
+        Known::Empty | Known::New | Known::First => None,
     }
 }
 

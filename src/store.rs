@@ -6,22 +6,32 @@
 //! outlives the boot: it tells a restart from a reboot, and a backend whose file was lost from a new one. Both are
 //! replaced as a whole, so a kill leaves the old file or the new one. A file that is damaged, old, of another machine or
 //! of another user is set aside.
+//!
+//! The next start must never take a backend for new or empty whose pods a client has seen. So each change is in the
+//! backend's file first, or that file is removed; then in the register, unless the one on disk will do; then clients see
+//! it. A start keeps to that order and shows nothing before its end. A kill leaves:
+//!
+//! - before the register is replaced: the old register and files of the last run or of this one, which say the same. A
+//!   file that the old register lacks is of a new backend, or of a new path of one that is still registered;
+//! - after that: the new register, and perhaps files that it lacks. They are ignored.
 
 mod file;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use bytes::Bytes;
 use prost::Message;
 
 use crate::file_work::FileWork;
-use file::Fault;
+use file::{Fault, Lasts};
 
 const REGISTER: &str = "backends.register";
 const SUFFIX: &str = "backend";
@@ -100,6 +110,8 @@ pub enum Known {
     Empty,
     /// criswitch did not have it when it ran last in this boot: no client has seen its pods.
     New,
+    /// criswitch never ran on this machine: only clients of the backend's own socket have seen its pods.
+    First,
     /// It may have pods that clients have seen.
     Unknown,
 }
@@ -119,11 +131,13 @@ pub struct Found {
 /// When criswitch ran last.
 #[derive(Debug)]
 enum Before {
-    /// Never on this machine, as far as is known.
+    /// Never on this machine.
     Never,
     EarlierBoot,
     /// In this boot, with these backends.
     ThisBoot(BTreeSet<String>),
+    /// Nobody knows: the register is lost.
+    Lost,
 }
 
 /// The files.
@@ -132,9 +146,39 @@ pub struct Store {
     directories: Directories,
     boot: Boot,
     run: u64,
-    registered: Mutex<BTreeSet<String>>,
+    registered: Mutex<Registered>,
     /// What keeps the work on the files in turn.
     pub(crate) work: FileWork,
+}
+
+/// Which backends are registered.
+#[derive(Debug)]
+struct Registered {
+    /// All that criswitch has.
+    wanted: BTreeSet<String>,
+    on_disk: OnDisk,
+    /// The register on disk is of this run, and has those that are wanted.
+    is_written: bool,
+}
+
+/// The register on disk.
+#[derive(Debug)]
+enum OnDisk {
+    /// There is none that is used: any backend without a file is unknown at the next start.
+    Nothing,
+    /// It is of this boot, with these backends; any other is new at the next start.
+    ThisBoot(BTreeSet<String>),
+    /// Any backend without a file is new or empty at the next start.
+    Other,
+}
+
+impl Directories {
+    fn make(&self) -> io::Result<()> {
+        let mut make = DirBuilder::new();
+        make.recursive(true).mode(0o700);
+        make.create(&self.runtime)?;
+        make.create(&self.state)
+    }
 }
 
 impl Boot {
@@ -153,92 +197,144 @@ impl Boot {
 }
 
 impl Store {
-    /// Opens the directories, which are made if they are missing, and reads what is there.
-    ///
-    /// # Errors
-    /// A directory cannot be made or read.
-    pub fn open(directories: Directories, boot: Boot) -> io::Result<(Store, Found)> {
-        for directory in [&directories.runtime, &directories.state] {
-            let mut make = DirBuilder::new();
-            make.recursive(true).mode(0o700).create(directory)?;
-        }
+    /// Reads what is in the directories, which are made if they are missing. Whatever is wrong with them is one of the
+    /// problems that were found: what cannot be saved then, clients do not see.
+    pub fn open(directories: Directories, boot: Boot) -> (Store, Found) {
         let mut problems = Vec::new();
-        let (register, before) = read_register(&directories.state, &boot, &mut problems);
+        if let Err(error) = directories.make() {
+            problems.push(format!("a directory for the state cannot be made: {error}"));
+        }
+        let (register, mut before, on_disk) =
+            read_register(&directories.state, &boot, &mut problems);
+        let wanted = match &before {
+            Before::ThisBoot(sockets) => sockets.clone(),
+            _ => BTreeSet::new(),
+        };
+        let registered = Registered {
+            wanted,
+            on_disk,
+            is_written: false,
+        };
         let store = Store {
             directories,
             boot,
             run: register.run + 1,
-            registered: Mutex::default(),
+            registered: Mutex::new(registered),
             work: FileWork::default(),
         };
-        let saved = store.read_backends(register.run, &mut problems);
-        if saved.is_err() {
-            // What cannot be read now is old when it can be read again.
-            store.register(register.sockets.into_iter().collect()).ok();
-        }
-        let mut saved = saved?;
-        if let Before::ThisBoot(registered) = &before {
+        let known = problems.len();
+        let mut saved = store.read_backends(register.run, &mut problems);
+        match &before {
             // Forgotten, or new and shown to nobody.
-            saved.retain(|socket, _| registered.contains(socket));
+            Before::ThisBoot(registered) => saved.retain(|socket, _| registered.contains(socket)),
+            // It ran before all the same.
+            Before::Never if !saved.is_empty() || problems.len() > known => before = Before::Lost,
+            _ => {}
         }
         let found = Found {
             saved,
             before,
             problems,
         };
-        Ok((store, found))
+        (store, found)
     }
 
-    fn read_backends(&self, run: u64, problems: &mut Vec<String>) -> io::Result<SavedBackends> {
+    fn read_backends(&self, run: u64, problems: &mut Vec<String>) -> SavedBackends {
         let mut saved = BTreeMap::new();
-        for file in fs::read_dir(&self.directories.runtime)? {
-            let path = file?.path();
-            if !is_of_backend(&path) {
-                continue;
-            }
+        for path in self.files(problems) {
             match read_backend(&path, &self.boot, run) {
                 Ok(Some(found)) => drop(saved.insert(found.0.socket.clone(), found)),
-                Ok(None) => fs::remove_file(&path)?,
+                // No start trusts it.
+                Ok(None) => drop(fs::remove_file(&path)),
                 Err(fault) => problems.push(set_aside(&path, &fault)),
             }
         }
-        Ok(saved)
+        saved
     }
 
-    /// Registers these backends and no others, and removes what is saved of others.
+    /// The files of backends.
+    fn files(&self, problems: &mut Vec<String>) -> Vec<PathBuf> {
+        let directory = &self.directories.runtime;
+        let files = fs::read_dir(directory).and_then(|files| {
+            let paths = files.map(|file| Ok(file?.path()));
+            paths.collect::<io::Result<Vec<_>>>()
+        });
+        let mut files = files.unwrap_or_else(|error| {
+            problems.push(format!("{} cannot be read: {error}", directory.display()));
+            Vec::new()
+        });
+        files.retain(|path| is_of_backend(path));
+        files
+    }
+
+    /// Saves and registers the backends of a start, and no others. Whatever fails is tried again by the next [`save`] of
+    /// each of them.
     ///
-    /// # Errors
-    /// The files cannot be changed.
-    pub fn replace_all(&self, sockets: BTreeSet<String>) -> io::Result<()> {
-        let paths: BTreeSet<_> = sockets.iter().map(|socket| self.path(socket)).collect();
-        for file in fs::read_dir(&self.directories.runtime)? {
-            let path = file?.path();
-            if is_of_backend(&path) && !paths.contains(&path) {
-                fs::remove_file(&path)?;
-            }
+    /// [`save`]: Store::save
+    pub fn begin(&self, backends: Vec<(Saved, SystemTime)>) {
+        let sockets: BTreeSet<_> = backends
+            .iter()
+            .map(|(saved, _)| saved.socket.clone())
+            .collect();
+        for (saved, answered) in backends {
+            self.write_or_remove(saved, answered).ok();
         }
-        self.register(sockets)
-    }
-
-    fn register(&self, sockets: BTreeSet<String>) -> io::Result<()> {
-        self.change_register(|registered| *registered = sockets)
-    }
-
-    /// One change after the other; if the register cannot be written, the one before stays.
-    fn change_register(&self, change: impl FnOnce(&mut BTreeSet<String>)) -> io::Result<()> {
         let mut registered = self.registered();
-        let mut sockets = registered.clone();
-        change(&mut sockets);
+        registered.wanted.clone_from(&sockets);
+        if self.write_register(&mut registered).is_ok() {
+            let paths: BTreeSet<_> = sockets.iter().map(|socket| self.path(socket)).collect();
+            let mut others = self.files(&mut Vec::new());
+            others.retain(|path| !paths.contains(path));
+            others.iter().for_each(|path| drop(fs::remove_file(path)));
+        }
+    }
+
+    /// Registers those that are wanted, and no others. If it fails, the register on disk stays as it is.
+    fn write_register(&self, registered: &mut Registered) -> io::Result<()> {
+        registered.is_written = false;
         let register = Register {
             boot: self.boot.id.clone(),
             machine: self.boot.machine.clone(),
             run: self.run,
-            sockets: sockets.iter().cloned().collect(),
+            sockets: registered.wanted.iter().cloned().collect(),
         };
-        let path = self.directories.state.join(REGISTER);
-        file::replace(&path, &register.encode_to_vec(), SystemTime::now())?;
-        *registered = sockets;
+        let (content, now) = (register.encode_to_vec(), SystemTime::now());
+        // Else a loss of power could turn a reboot into a first start.
+        self.replace(&self.register_path(), &content, now, Lasts::Always)?;
+        registered.on_disk = OnDisk::ThisBoot(registered.wanted.clone());
+        registered.is_written = true;
         Ok(())
+    }
+
+    /// Registers a backend. Where that fails, the register on disk is set aside unless it will do. Returns what is lost.
+    fn register(&self, socket: String) -> io::Result<Option<io::Error>> {
+        let mut registered = self.registered();
+        let is_new = registered.wanted.insert(socket.clone());
+        if registered.is_written && !is_new {
+            return Ok(None);
+        }
+        let Err(error) = self.write_register(&mut registered) else {
+            return Ok(None);
+        };
+        match &registered.on_disk {
+            OnDisk::ThisBoot(sockets) if sockets.contains(&socket) => return Ok(None),
+            OnDisk::Nothing => {}
+            OnDisk::ThisBoot(_) | OnDisk::Other => {
+                let path = self.register_path();
+                fs::rename(&path, aside(&path))?;
+                registered.on_disk = OnDisk::Nothing;
+            }
+        }
+        Ok(Some(error))
+    }
+
+    /// Replaces a file; its directory may have been removed.
+    fn replace(&self, path: &Path, content: &[u8], at: SystemTime, lasts: Lasts) -> io::Result<()> {
+        let replace = || file::replace(path, content, at, lasts);
+        replace().or_else(|error| match error.kind() {
+            io::ErrorKind::NotFound => self.directories.make().and_then(|()| replace()),
+            _ => Err(error),
+        })
     }
 
     /// Saves a backend that last answered at `answered`, and registers it. What cannot be written is removed: then the
@@ -246,25 +342,25 @@ impl Store {
     ///
     /// # Errors
     /// It can be neither written nor removed.
-    pub fn save(&self, mut saved: Saved, answered: SystemTime) -> io::Result<Option<io::Error>> {
+    pub fn save(&self, saved: Saved, answered: SystemTime) -> io::Result<Option<io::Error>> {
+        let socket = saved.socket.clone();
+        let lost = self.write_or_remove(saved, answered)?;
+        Ok(lost.or(self.register(socket)?))
+    }
+
+    fn write_or_remove(
+        &self,
+        mut saved: Saved,
+        answered: SystemTime,
+    ) -> io::Result<Option<io::Error>> {
         saved.boot.clone_from(&self.boot.id);
         saved.run = self.run;
-        let path = self.path(&saved.socket);
-        let written = file::replace(&path, &saved.encode_to_vec(), answered);
+        let (path, content) = (self.path(&saved.socket), saved.encode_to_vec());
+        let written = self.replace(&path, &content, answered, Lasts::ThisBoot);
         if written.is_err() {
             self.remove(&saved.socket)?;
         }
-        self.add_to_register(saved.socket)?;
         Ok(written.err())
-    }
-
-    fn add_to_register(&self, socket: String) -> io::Result<()> {
-        if self.registered().contains(&socket) {
-            return Ok(());
-        }
-        self.change_register(|sockets| {
-            sockets.insert(socket);
-        })
     }
 
     /// Notes that a backend whose file is unchanged answered at `answered`. The time is lost if it cannot be written.
@@ -279,7 +375,7 @@ impl Store {
     /// It cannot be removed.
     pub fn remove(&self, socket: &str) -> io::Result<()> {
         match fs::remove_file(self.path(socket)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            Err(error) if !is_absence(&error) => Err(error),
             _ => Ok(()),
         }
     }
@@ -289,9 +385,9 @@ impl Store {
     /// # Errors
     /// The files cannot be changed.
     pub fn forget(&self, socket: &str) -> io::Result<()> {
-        self.change_register(|sockets| {
-            sockets.remove(socket);
-        })?;
+        let mut registered = self.registered();
+        registered.wanted.remove(socket);
+        self.write_register(&mut registered)?;
         self.remove(socket)
     }
 
@@ -300,7 +396,11 @@ impl Store {
         self.directories.runtime.join(name)
     }
 
-    fn registered(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
+    fn register_path(&self) -> PathBuf {
+        self.directories.state.join(REGISTER)
+    }
+
+    fn registered(&self) -> MutexGuard<'_, Registered> {
         self.registered
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -313,7 +413,8 @@ impl Found {
         let was_registered = self.before.remove(socket);
         match (self.saved.remove(socket), &self.before) {
             (Some((saved, answered)), _) => Known::Saved(Box::new(saved), answered),
-            (None, Before::Never) => Known::Unknown,
+            (None, Before::Never) => Known::First,
+            (None, Before::Lost) => Known::Unknown,
             (None, Before::EarlierBoot) => Known::Empty,
             (None, Before::ThisBoot(_)) if was_registered => Known::Unknown,
             (None, Before::ThisBoot(_)) => Known::New,
@@ -335,7 +436,7 @@ impl Before {
     fn remove(&mut self, socket: &str) -> bool {
         match self {
             Before::ThisBoot(registered) => registered.remove(socket),
-            Before::Never | Before::EarlierBoot => false,
+            Before::Never | Before::EarlierBoot | Before::Lost => false,
         }
     }
 }
@@ -344,7 +445,11 @@ fn is_of_backend(path: &Path) -> bool {
     path.extension().is_some_and(|suffix| suffix == SUFFIX)
 }
 
-fn read_register(directory: &Path, boot: &Boot, problems: &mut Vec<String>) -> (Register, Before) {
+fn read_register(
+    directory: &Path,
+    boot: &Boot,
+    problems: &mut Vec<String>,
+) -> (Register, Before, OnDisk) {
     let path = directory.join(REGISTER);
     let read = file::read(&path).and_then(|(content, _)| {
         let register = Register::decode(content).map_err(|_| Fault::Damaged)?;
@@ -353,19 +458,33 @@ fn read_register(directory: &Path, boot: &Boot, problems: &mut Vec<String>) -> (
             false => Err(Fault::OtherMachine),
         }
     });
-    match read {
+    let fault = match read {
         Ok(register) if register.boot == boot.id => {
-            let sockets = register.sockets.iter().cloned().collect();
-            (register, Before::ThisBoot(sockets))
+            let sockets: BTreeSet<_> = register.sockets.iter().cloned().collect();
+            let on_disk = OnDisk::ThisBoot(sockets.clone());
+            return (register, Before::ThisBoot(sockets), on_disk);
         }
-        Ok(register) => (register, Before::EarlierBoot),
-        Err(fault) => {
-            if !fault.is_absence() {
-                problems.push(set_aside(&path, &fault));
-            }
-            (Register::default(), Before::Never)
-        }
+        Ok(register) => return (register, Before::EarlierBoot, OnDisk::Other),
+        Err(fault) => fault,
+    };
+    // One that was set aside is no first start.
+    let is_first = match &fault {
+        Fault::OtherMachine => true,
+        fault => fault.is_absence() && !aside(&path).exists(),
+    };
+    if !fault.is_absence() {
+        problems.push(set_aside(&path, &fault));
     }
+    let on_disk = match path.exists() {
+        true => OnDisk::Other,
+        false => OnDisk::Nothing,
+    };
+    let before = if is_first {
+        Before::Never
+    } else {
+        Before::Lost
+    };
+    (Register::default(), before, on_disk)
 }
 
 /// The backend in a file; none if the file is of an earlier boot.
@@ -381,11 +500,23 @@ fn read_backend(path: &Path, boot: &Boot, run: u64) -> Result<Option<(Saved, Sys
 
 /// Renames a file, so that a person can look at it and no start reads it again.
 fn set_aside(path: &Path, fault: &Fault) -> String {
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(".bad");
-    let (from, to) = (path.display(), Path::new(&aside).display());
+    let aside = aside(path);
+    let (from, to) = (path.display(), aside.display());
     match fs::rename(path, &aside) {
         Ok(()) => format!("{from} is not used, because {fault}; it is {to} now"),
         Err(error) => format!("{from} is not used, because {fault}; it cannot be renamed: {error}"),
     }
+}
+
+/// The path of a file that was set aside.
+fn aside(path: &Path) -> PathBuf {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".bad");
+    aside.into()
+}
+
+/// Whether there is no such file.
+fn is_absence(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound};
+    matches!(error.kind(), NotFound | NotADirectory)
 }

@@ -62,13 +62,6 @@ impl Backend {
         }
     }
 
-    /// Whether its cached lists of pods and containers are known.
-    pub(crate) fn knows_lists(&self) -> bool {
-        let known = self.locked();
-        let has = |list| known.lists.get(list).is_some();
-        has(List::Pods) && has(List::Containers)
-    }
-
     /// Waits for a change after the one with this number; returns the number of the last one.
     pub(crate) async fn changed_after(&self, number: u64) -> u64 {
         let mut made = self.saving.made.subscribe();

@@ -106,22 +106,22 @@ async fn listen(passed: Option<PassedSocket>, config: &Config) -> anyhow::Result
     tokio::task::spawn_blocking(listen).await?
 }
 
-/// The switch with the state of its last run. Without a place for the state it starts all the same.
+/// The switch with the state of its last run. Without a boot id it starts all the same.
 fn with_state(config: Config) -> Switch {
     let systemd = ["RUNTIME_DIRECTORY", "STATE_DIRECTORY"];
     let directories = config.directories(systemd.map(|name| env::var_os(name).map(PathBuf::from)));
-    let opened = Boot::current().and_then(|boot| Store::open(directories.clone(), boot));
-    let started = opened.and_then(|(store, found)| {
-        for problem in &found.problems {
-            tracing::error!("{problem}");
+    let boot = match Boot::current() {
+        Ok(boot) => boot,
+        Err(error) => {
+            tracing::error!(%error, "the kernel's boot id cannot be read, so the state is not saved; if criswitch restarts while a backend is away, lists fail");
+            return Switch::new(config, &Dialer::Socket);
         }
-        Switch::with_state(config.clone(), &Dialer::Socket, store, found)
-    });
-    started.unwrap_or_else(|error| {
-        let (runtime, state) = (directories.runtime.display(), directories.state.display());
-        tracing::error!(%error, %runtime, %state, "the state is not saved; if criswitch restarts while a backend is away, lists fail");
-        Switch::new(config, &Dialer::Socket)
-    })
+    };
+    let (store, found) = Store::open(directories, boot);
+    for problem in &found.problems {
+        tracing::error!("{problem}");
+    }
+    Switch::with_state(config, &Dialer::Socket, store, found)
 }
 
 /// Reloads one after the other: at SIGHUP, and when the files change if the configuration says so.

@@ -37,7 +37,7 @@ pub(super) enum Fault {
 
 impl Fault {
     pub(super) fn is_absence(&self) -> bool {
-        matches!(self, Fault::Unreadable(error) if error.kind() == io::ErrorKind::NotFound)
+        matches!(self, Fault::Unreadable(error) if super::is_absence(error))
     }
 }
 
@@ -70,18 +70,35 @@ fn content(mut bytes: Bytes) -> Result<Bytes, Fault> {
     }
 }
 
+/// How long a file must last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lasts {
+    ThisBoot,
+    /// It survives a loss of power.
+    Always,
+}
+
 /// Puts a file with this content in the place of the one at `path`, if there is one. A kill leaves either of them.
-pub(super) fn replace(path: &Path, content: &[u8], modified: SystemTime) -> io::Result<()> {
+pub(super) fn replace(
+    path: &Path,
+    content: &[u8],
+    modified: SystemTime,
+    lasts: Lasts,
+) -> io::Result<()> {
     let new = path.with_extension("new");
-    let written = write(&new, content, modified).and_then(|()| fs::rename(&new, path));
+    let written = write(&new, content, modified, lasts).and_then(|()| fs::rename(&new, path));
     if written.is_err() {
         // What is left of it takes room on a full disk.
         fs::remove_file(&new).ok();
     }
+    if let (Lasts::Always, Some(directory)) = (lasts, path.parent()) {
+        // Some file systems cannot.
+        drop(File::open(directory).and_then(|directory| directory.sync_all()));
+    }
     written
 }
 
-fn write(path: &Path, content: &[u8], modified: SystemTime) -> io::Result<()> {
+fn write(path: &Path, content: &[u8], modified: SystemTime, lasts: Lasts) -> io::Result<()> {
     let flags = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
     let mut options = File::options();
     let mut file = options
@@ -94,7 +111,11 @@ fn write(path: &Path, content: &[u8], modified: SystemTime) -> io::Result<()> {
     file.write_all(FORMAT)?;
     file.write_all(&hash(content).to_le_bytes())?;
     file.write_all(content)?;
-    file.set_modified(modified)
+    file.set_modified(modified)?;
+    match lasts {
+        Lasts::Always => file.sync_all(),
+        Lasts::ThisBoot => Ok(()),
+    }
 }
 
 pub(super) fn hash(bytes: &[u8]) -> u64 {

@@ -159,11 +159,10 @@ impl Rig {
         let listener = bind(&config);
         let (stop, stopped) = oneshot::channel();
         let shutdown = async { stopped.await.unwrap_or_default() };
-        let (store, found) =
-            Store::open(config.directories([None, None]), self.boot.clone()).unwrap();
+        let (store, found) = Store::open(config.directories([None, None]), self.boot.clone());
         self.state_problems.clone_from(&found.problems);
         let switch = Switch::with_state(config, &Dialer::Socket, store, found);
-        let switch = Arc::new(switch.unwrap());
+        let switch = Arc::new(switch);
         let task = tokio::spawn(criswitch::serve(
             Arc::clone(&switch),
             listener,

@@ -513,3 +513,72 @@ async fn a_node_where_criswitch_never_ran_may_have_pods_on_every_backend() {
     let failed = rig.pods().await.unwrap_err();
     assert!(failed.message().contains("\"kata\""), "{failed}");
 }
+
+/// Nothing can be written to a file.
+fn block(file: &std::path::Path) {
+    fs::create_dir_all(file.with_extension("new").join("in the way")).unwrap();
+}
+
+#[tokio::test]
+async fn a_start_that_cannot_write_the_register_goes_on_with_what_it_found() {
+    let (mut rig, ..) = with_pods().await;
+    let before = all(&rig).await;
+    block(&rig.state_directory().join("backends.register"));
+    for _ in 0..2 {
+        restarted_without_kata(&mut rig).await;
+        assert_eq!(all(&rig).await, before);
+    }
+    rig.run("runc", "new").await;
+    assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "new", "plain"]);
+}
+
+#[tokio::test]
+async fn lists_and_changes_fail_after_a_reboot_while_the_old_register_can_be_neither_replaced_nor_set_aside()
+ {
+    let (mut rig, ..) = with_pods().await;
+    let register = rig.state_directory().join("backends.register");
+    block(&register);
+    let aside = rig.state_directory().join("backends.register.bad");
+    fs::create_dir_all(aside.join("in the way")).unwrap();
+    rig.boot.id = "second".to_owned();
+    rig.restart_switch().await;
+    for failed in [
+        rig.pods().await.map(drop),
+        rig.try_run("runc", "new").await.map(drop),
+    ] {
+        let failed = failed.unwrap_err();
+        assert!(failed.message().contains("state"), "{failed}");
+    }
+    fs::remove_dir_all(register.with_extension("new")).unwrap();
+    wait::until(async || rig.pods().await.is_ok()).await;
+    restarted_without_kata(&mut rig).await;
+    assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "new", "plain"]);
+}
+
+#[tokio::test]
+async fn a_backend_that_is_not_required_and_whose_state_is_lost_makes_lists_errors() {
+    for first in [true, false] {
+        let sims = ["runc", "kata"].map(crate::support::Sim::new);
+        let mut rig = Rig::with_config(sims, |directory| {
+            format!(
+                "default = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\nkata = \"kata\"\n\
+                 [backends]\nkata = {{ socket = \"{directory}/kata.sock\", required = false }}\n"
+            )
+        })
+        .await;
+        rig.run("kata", "boxed").await;
+        all(&rig).await;
+        rig.sim("kata").stop().await;
+        rig.stop_switch().await;
+        if first {
+            rig.restart_switch_without_state().await;
+            assert!(rig.pods().await.unwrap().is_empty());
+            continue;
+        }
+        fs::write(state_file(&rig, "kata"), "nonsense").unwrap();
+        for _ in 0..2 {
+            rig.restart_switch().await;
+            lists_fail(&rig).await;
+        }
+    }
+}

@@ -81,7 +81,7 @@ impl Disk {
             runtime: self.of(self.life, RUNTIME),
             state: self.of(self.life, STATE),
         };
-        Store::open(directories, boot).expect("the disk is in order")
+        Store::open(directories, boot)
     }
 
     /// Keeps the files of now as those that the switch wrote at its start.

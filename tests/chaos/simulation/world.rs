@@ -389,8 +389,7 @@ fn new_switch(config: &Config, runtimes: &Arc<Vec<Arc<Runtime>>>, disk: &Disk) -
     let dial = move |address: &Address| runtimes[number(address)].dial();
     let dialer = Dialer::Memory(Arc::new(dial));
     let (store, found) = disk.open();
-    let switch = Switch::with_state(config.clone(), &dialer, store, found);
-    Arc::new(switch.expect("the disk is in order"))
+    Arc::new(Switch::with_state(config.clone(), &dialer, store, found))
 }
 
 /// Edits that make a mistake are taken back, so there is none.

@@ -1,0 +1,175 @@
+//! What a start finds after a kill at any moment of the last one, and where files can be neither written nor removed.
+
+use super::*;
+
+const SOCKETS: [&str; 3] = ["/run/a.sock", "/run/b.sock", "/run/c.sock"];
+
+fn open(directory: &Path, boot: &str) -> (Store, Found) {
+    let directories = Directories {
+        runtime: directory.join("runtime"),
+        state: directory.join("state"),
+    };
+    let boot = Boot {
+        id: boot.to_owned(),
+        machine: "machine".to_owned(),
+    };
+    Store::open(directories, boot)
+}
+
+fn saved(socket: &str) -> (Saved, SystemTime) {
+    let saved = Saved {
+        socket: socket.to_owned(),
+        name: socket.to_owned(),
+        joined: true,
+        pods: Some(Bytes::from_static(b"pods")),
+        ..Saved::default()
+    };
+    (saved, SystemTime::now())
+}
+
+fn all() -> Vec<(Saved, SystemTime)> {
+    SOCKETS.map(saved).into()
+}
+
+/// The sockets whose backends are known with what they have.
+fn known(mut found: Found) -> Vec<&'static str> {
+    let mut is_known = |socket: &&str| matches!(found.take(socket), Known::Saved(saved, _) if saved.pods.is_some());
+    let mut sockets = SOCKETS.to_vec();
+    sockets.retain(|socket| is_known(socket));
+    sockets
+}
+
+/// Nothing can be written at `path`.
+fn block(path: &Path) {
+    fs::create_dir_all(path.with_extension("new").join("in the way")).unwrap();
+}
+
+fn unblock(path: &Path) {
+    fs::remove_dir_all(path.with_extension("new")).unwrap();
+}
+
+#[test]
+fn a_start_that_is_killed_at_any_moment_forgets_no_backend() {
+    for boot in ["first", "second"] {
+        for files in 0..=SOCKETS.len() {
+            let directory = tempfile::tempdir().unwrap();
+            open(directory.path(), "first").0.begin(all());
+            if boot == "second" {
+                open(directory.path(), boot).0.begin(all());
+            }
+            for _ in 0..2 {
+                let (killed, _) = open(directory.path(), boot);
+                for (saved, answered) in all().into_iter().take(files) {
+                    killed.write_or_remove(saved, answered).unwrap();
+                }
+            }
+            let (killed, found) = open(directory.path(), boot);
+            assert_eq!(known(found), SOCKETS, "{boot}: {files} files");
+            block(&killed.register_path());
+            killed.begin(all());
+            let (_, found) = open(directory.path(), boot);
+            assert_eq!(known(found), SOCKETS, "{boot}: all files");
+        }
+    }
+}
+
+#[test]
+fn the_first_backend_that_is_saved_after_a_start_registers_no_other_away() {
+    let directory = tempfile::tempdir().unwrap();
+    open(directory.path(), "boot").0.begin(all());
+    let (store, _) = open(directory.path(), "boot");
+    let (first, answered) = saved(SOCKETS[0]);
+    store.save(first, answered).unwrap();
+    drop(store);
+    let (_, mut found) = open(directory.path(), "boot");
+    for other in &SOCKETS[1..] {
+        assert_ne!(found.take(other), Known::New, "{other}");
+    }
+}
+
+#[test]
+fn a_register_that_cannot_be_written_makes_no_backend_new_or_empty() {
+    for boot in ["first", "second"] {
+        let directory = tempfile::tempdir().unwrap();
+        open(directory.path(), "first").0.begin(all()[..1].to_vec());
+        let (store, _) = open(directory.path(), boot);
+        block(&store.register_path());
+        store.begin(all());
+        for (saved, answered) in all() {
+            store.save(saved, answered).unwrap();
+        }
+        let (_, found) = open(directory.path(), boot);
+        assert_eq!(known(found), SOCKETS, "{boot}");
+        // What cannot be written at all is unknown then.
+        block(&store.path(SOCKETS[2]));
+        let (last, answered) = saved(SOCKETS[2]);
+        assert!(store.save(last, answered).unwrap().is_some());
+        let (_, mut found) = open(directory.path(), boot);
+        assert_eq!(found.take(SOCKETS[2]), Known::Unknown, "{boot}");
+    }
+}
+
+#[test]
+fn nothing_is_saved_where_a_register_of_another_boot_can_be_neither_written_nor_set_aside() {
+    let directory = tempfile::tempdir().unwrap();
+    open(directory.path(), "first").0.begin(all());
+    let (store, _) = open(directory.path(), "second");
+    let register = store.register_path();
+    block(&register);
+    fs::create_dir_all(aside(&register).join("in the way")).unwrap();
+    store.begin(all());
+    for (saved, answered) in all() {
+        assert!(store.save(saved, answered).is_err());
+    }
+    unblock(&register);
+    for (saved, answered) in all() {
+        assert!(store.save(saved, answered).unwrap().is_none());
+    }
+    let (_, found) = open(directory.path(), "second");
+    assert_eq!(known(found), SOCKETS);
+}
+
+#[test]
+fn only_a_start_that_finds_nothing_at_all_is_the_first() {
+    type Damage = fn(&Path, &Path);
+    let damages: [(Damage, Known); 4] = [
+        (|_, _| {}, Known::First),
+        (
+            |register, _| fs::write(register, "nonsense").unwrap(),
+            Known::Unknown,
+        ),
+        (
+            |register, _| fs::write(aside(register), "nonsense").unwrap(),
+            Known::Unknown,
+        ),
+        (
+            |_, file| fs::write(file, "nonsense").unwrap(),
+            Known::Unknown,
+        ),
+    ];
+    for (damage, expected) in damages {
+        let directory = tempfile::tempdir().unwrap();
+        let (store, _) = open(directory.path(), "boot");
+        damage(&store.register_path(), &store.path(SOCKETS[0]));
+        let (_, mut found) = open(directory.path(), "boot");
+        assert_eq!(found.take(SOCKETS[1]), expected);
+    }
+}
+
+#[test]
+fn directories_that_are_missing_or_removed_are_made() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("state"), "in the way").unwrap();
+    let (store, found) = open(directory.path(), "boot");
+    assert_eq!(found.problems.len(), 1, "{:?}", found.problems);
+    store.begin(all());
+    let save_first = || {
+        let (first, answered) = saved(SOCKETS[0]);
+        store.save(first, answered).unwrap()
+    };
+    assert!(save_first().is_some());
+    fs::remove_file(directory.path().join("state")).unwrap();
+    assert!(save_first().is_none());
+    let (_, found) = open(directory.path(), "boot");
+    assert_eq!(known(found), SOCKETS);
+}
