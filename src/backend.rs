@@ -216,7 +216,9 @@ impl Backend {
 
     /// From now on it is part of what all backends are asked.
     pub fn join(&self) {
-        self.joined.store(true, Ordering::Relaxed);
+        if !self.joined.swap(true, Ordering::Relaxed) {
+            self.has_changed();
+        }
     }
 
     /// From now on it is not, until it is listed again; and nothing is known of what it has.
@@ -473,8 +475,10 @@ impl Backend {
 
     /// There may be more by now than the cached list has.
     pub(crate) fn outdate(&self, list: List) {
-        self.locked().lists.outdate(list);
-        self.has_changed();
+        let has_changed = self.locked().lists.outdate(list);
+        if has_changed {
+            self.has_changed();
+        }
     }
 
     /// It last answered at `at`, to an earlier run of criswitch.

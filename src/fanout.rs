@@ -201,9 +201,6 @@ impl Switch {
                     is_whole(backend, &message)?;
                 }
                 let changed = self.learn(call, backend, None, asked, &message)?;
-                if call.row.is_list() {
-                    backend.saved().await?;
-                }
                 Ok(Share::Message(changed.unwrap_or(message)))
             }
             Code::Unimplemented if self.may_lack(call.row, backend) => {

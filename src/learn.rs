@@ -71,6 +71,7 @@ impl Switch {
                 for container in all_created(backend, reply, containers)? {
                     self.own_container(backend, container, pod, asked)?;
                 }
+                backend.has_changed();
             }
             Then::Forget => {
                 if let Some((kind, id)) = of {

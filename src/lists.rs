@@ -119,13 +119,14 @@ impl Lists {
     }
 
     /// There may be more by now than was listed: an image came or went, or a client has seen a list that nobody here
-    /// has.
-    pub fn outdate(&mut self, list: List) {
+    /// has. Returns whether something was cached until now.
+    pub fn outdate(&mut self, list: List) -> bool {
         let outdated = Kept {
             outdated: Some(Instant::now()),
             ..Kept::default()
         };
-        self.kept.insert(list, outdated);
+        let before = self.kept.insert(list, outdated);
+        before.is_some_and(|kept| kept.last.is_some() || !kept.created.is_empty())
     }
 }
 

@@ -21,14 +21,29 @@ use crate::wire;
 pub(crate) const STALE_STATS: Duration = Duration::from_secs(120);
 
 impl Switch {
-    /// What one backend has to say to a merged call: its `own` share, or what may stand in for that.
+    /// A backend's part of a merged reply: its `own` share, or what is served from cache. A list is on disk before it is
+    /// returned.
     ///
-    /// It is waited for as long as its `list_timeout` or `stats_timeout` if something can stand in, else until it is
+    /// The backend is waited for as long as its `list_timeout` or `stats_timeout` if something is cached, else until it is
     /// proven to hang.
     ///
     /// # Errors
-    /// What `own` says; `Unavailable` if the backend hangs.
+    /// What `own` says; `Unavailable` if the backend hangs, or if a list cannot be saved.
     pub(crate) async fn with_stand_in(
+        &self,
+        call: &Call,
+        backend: &Backend,
+        own: impl Future<Output = Result<Share, Failed>>,
+    ) -> Result<Share, Failed> {
+        let share = self.own_or_cached(call, backend, own).await?;
+        if call.row.is_list() {
+            // The cache has what could not be saved: it must not be served instead.
+            backend.saved().await?;
+        }
+        Ok(share)
+    }
+
+    async fn own_or_cached(
         &self,
         call: &Call,
         backend: &Backend,

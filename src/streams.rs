@@ -131,6 +131,7 @@ impl Feed {
             }
             None => {
                 self.settle();
+                self.backend.saved().await?;
                 Ok(None)
             }
         }

@@ -9,7 +9,7 @@ use criswitch::store::Boot;
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::calls::{ID_CALLS, assert_names_the_dead, holds, send, stopped};
+use crate::calls::{ID_CALLS, assert_names_the_dead, holds, send, stopped, text_of};
 use crate::faults::{backends_ready, directly, names, runc_and_kata, status, text, told_of};
 use crate::support::{Rig, frame_raw};
 use crate::wait;
@@ -345,6 +345,63 @@ async fn a_backend_that_a_reload_added_is_saved_before_its_pods_are_listed() {
 }
 
 #[tokio::test]
+async fn a_backend_without_images_that_a_reload_added_is_saved_before_its_pods_are_listed() {
+    for _ in 0..5 {
+        let mut rig = crate::reloads::old_alone().await;
+        rig.sim("new").clone().lacks(["ListImages"]);
+        directly(rig.sim("new"))
+            .run_pod("runc", "web")
+            .await
+            .unwrap();
+        crate::reloads::reload(
+            &rig,
+            "runc",
+            "runc = \"old\"\nkata = \"new\"",
+            &["old", "new"],
+        );
+        wait::until(async || !rig.pods().await.unwrap().is_empty()).await;
+        rig.stop_switch().await;
+        rig.sim("new").stop().await;
+        rig.restart_switch().await;
+        assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
+    }
+}
+
+#[tokio::test]
+async fn a_restored_pod_is_not_forgotten_by_a_restart() {
+    let (mut rig, pod, _) = with_pods().await;
+    let checkpoint = cri::CheckpointPodRequest {
+        pod_sandbox_id: pod.clone(),
+        output_path: "/checkpoints/boxed".to_owned(),
+        ..Default::default()
+    };
+    rig.runtime().checkpoint_pod(checkpoint).await.unwrap();
+    rig.remove_pod(&pod).await.unwrap();
+    all(&rig).await;
+    let restore = cri::RestorePodRequest {
+        checkpoint_path: "/checkpoints/boxed".to_owned(),
+        runtime_handler: "kata".to_owned(),
+        ..Default::default()
+    };
+    rig.runtime().restore_pod(restore).await.unwrap();
+    restarted_without_kata(&mut rig).await;
+    lists_fail(&rig).await;
+    lists_heal(&rig).await;
+}
+
+#[tokio::test]
+async fn the_end_of_a_stream_is_an_error_if_what_it_lacks_cannot_be_saved() {
+    let (rig, pod, _) = with_pods().await;
+    let file = state_file(&rig, "kata");
+    fs::remove_file(&file).unwrap();
+    fs::create_dir_all(file.join("in the way")).unwrap();
+    directly(rig.sim("kata")).remove_pod(&pod).await.unwrap();
+    let reply = send(&rig, "StreamPodSandboxes", frame_raw(b"")).await;
+    assert_eq!(reply.code(), Code::Unavailable, "{}", reply.text());
+    assert!(text_of(&reply).contains("state"), "{}", reply.text());
+}
+
+#[tokio::test]
 async fn a_backend_that_no_file_names_keeps_its_pods_across_restarts() {
     let (mut rig, pod, _) = with_pods().await;
     let runc = [rig.sim("runc").clone()];
@@ -369,6 +426,17 @@ async fn a_creation_is_an_error_if_the_state_can_be_neither_written_nor_removed(
     assert_eq!(failed.code(), Code::Unavailable);
     assert!(failed.message().contains("state"), "{failed}");
     rig.run("runc", "other").await;
+    for is_away in [false, true] {
+        if is_away {
+            stopped(&rig, "kata").await;
+        }
+        for rpc in ["ListPodSandbox", "ListContainers", "StreamPodSandboxes"] {
+            let reply = send(&rig, rpc, frame_raw(b"")).await;
+            assert_eq!(reply.code(), Code::Unavailable, "{rpc}");
+            assert!(text_of(&reply).contains("state"), "{rpc}: {}", reply.text());
+        }
+    }
+    rig.sim("kata").start();
     fs::remove_dir_all(&file).unwrap();
     wait::until(async || rig.pods().await.is_ok()).await;
     restarted_without_kata(&mut rig).await;
@@ -499,6 +567,29 @@ async fn nothing_is_written_as_long_as_nothing_changes() {
     assert_eq!(written(), before);
     rig.run("kata", "new").await;
     assert_ne!(written(), before);
+}
+
+#[tokio::test]
+async fn streams_of_a_backend_alone_write_nothing_as_long_as_nothing_changes() {
+    let rig = crate::faults::node("start_wait = \"0s\"", [crate::support::Sim::new("runc")]).await;
+    rig.run("runc", "web").await;
+    let streams = async || {
+        for rpc in ["StreamPodSandboxes", "StreamContainers"] {
+            let reply = send(&rig, rpc, frame_raw(b"")).await;
+            assert_eq!(reply.code(), Code::Ok, "{rpc}: {}", reply.text());
+        }
+    };
+    let written = || {
+        use std::os::unix::fs::MetadataExt;
+        fs::metadata(state_file(&rig, "runc")).unwrap().ctime_nsec()
+    };
+    all(&rig).await;
+    streams().await;
+    let before = written();
+    for _ in 0..20 {
+        streams().await;
+    }
+    assert_eq!(written(), before);
 }
 
 #[tokio::test]
