@@ -105,7 +105,7 @@ impl Switch {
             backend.begin_saving();
         }
         let state = |backend: &Arc<Backend>| (switch.saved(backend), backend.answered_at());
-        store.begin(live.backends.iter().map(state).collect());
+        store.begin(live.backends.iter().map(state));
         switch.store = Some(Arc::new(store));
         switch
     }

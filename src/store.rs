@@ -16,6 +16,7 @@
 //! - after that: the new register, and perhaps files that it lacks. They are ignored.
 
 mod file;
+mod lock;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +33,7 @@ use prost::Message;
 
 use crate::file_work::FileWork;
 use file::{Fault, Lasts};
+pub use lock::{InUse, Lock};
 
 const REGISTER: &str = "backends.register";
 const SUFFIX: &str = "backend";
@@ -271,12 +273,10 @@ impl Store {
     /// each of them.
     ///
     /// [`save`]: Store::save
-    pub fn begin(&self, backends: Vec<(Saved, SystemTime)>) {
-        let sockets: BTreeSet<_> = backends
-            .iter()
-            .map(|(saved, _)| saved.socket.clone())
-            .collect();
+    pub fn begin(&self, backends: impl IntoIterator<Item = (Saved, SystemTime)>) {
+        let mut sockets = BTreeSet::new();
         for (saved, answered) in backends {
+            sockets.insert(saved.socket.clone());
             self.write_or_remove(saved, answered).ok();
         }
         let mut registered = self.registered();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use criswitch::config::{Config, Problems};
 use criswitch::dialer::Dialer;
 use criswitch::listener::{Listener, Passed, PassedSocket};
-use criswitch::store::{Boot, Store};
+use criswitch::store::{Boot, InUse, Lock, Store};
 use criswitch::switch::Switch;
 use criswitch::watch::Watch;
 use sd_notify::NotifyState;
@@ -54,8 +54,8 @@ fn serve_on(passed: Passed, config: Config, log: &Log) -> anyhow::Result<Verdict
         };
         let own = config.clone();
         let starting = tokio::task::spawn_blocking(|| with_state(own));
-        let mut switch = tokio::select! {
-            switch = starting => switch?,
+        let (mut switch, _lock) = tokio::select! {
+            started = starting => started??,
             () = &mut shutdown => return Ok(Verdict::Fine),
         };
         log_start(&config, socket_activated);
@@ -106,22 +106,25 @@ async fn listen(passed: Option<PassedSocket>, config: &Config) -> anyhow::Result
     tokio::task::spawn_blocking(listen).await?
 }
 
-/// The switch with the state of its last run. Without a boot id it starts all the same.
-fn with_state(config: Config) -> Switch {
+/// The switch with the state of its last run, and the lock on where it is saved. Without a boot id it starts all the
+/// same.
+fn with_state(config: Config) -> Result<(Switch, Lock), InUse> {
     let systemd = ["RUNTIME_DIRECTORY", "STATE_DIRECTORY"];
     let directories = config.directories(systemd.map(|name| env::var_os(name).map(PathBuf::from)));
+    let lock = Lock::of(&directories)?;
     let boot = match Boot::current() {
         Ok(boot) => boot,
         Err(error) => {
             tracing::error!(%error, "the kernel's boot id cannot be read, so the state is not saved; if criswitch restarts while a backend is away, lists fail");
-            return Switch::new(config, &Dialer::Socket);
+            return Ok((Switch::new(config, &Dialer::Socket), lock));
         }
     };
     let (store, found) = Store::open(directories, boot);
     for problem in &found.problems {
         tracing::error!("{problem}");
     }
-    Switch::with_state(config, &Dialer::Socket, store, found)
+    let switch = Switch::with_state(config, &Dialer::Socket, store, found);
+    Ok((switch, lock))
 }
 
 /// Reloads one after the other: at SIGHUP, and when the files change if the configuration says so.

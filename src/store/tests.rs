@@ -1,5 +1,7 @@
 //! What a start finds after a kill at any moment of the last one, and where files can be neither written nor removed.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use super::*;
 
 const SOCKETS: [&str; 3] = ["/run/a.sock", "/run/b.sock", "/run/c.sock"];
@@ -59,9 +61,9 @@ fn a_start_that_is_killed_at_any_moment_forgets_no_backend() {
             }
             for _ in 0..2 {
                 let (killed, _) = open(directory.path(), boot);
-                for (saved, answered) in all().into_iter().take(files) {
-                    killed.write_or_remove(saved, answered).unwrap();
-                }
+                let kill = std::iter::once_with(|| panic!("killed"));
+                let written = all().into_iter().take(files).chain(kill);
+                catch_unwind(AssertUnwindSafe(|| killed.begin(written))).unwrap_err();
             }
             let (killed, found) = open(directory.path(), boot);
             assert_eq!(known(found), SOCKETS, "{boot}: {files} files");
@@ -154,6 +156,23 @@ fn only_a_start_that_finds_nothing_at_all_is_the_first() {
         let (_, mut found) = open(directory.path(), "boot");
         assert_eq!(found.take(SOCKETS[1]), expected);
     }
+}
+
+#[test]
+fn directories_are_locked_for_one_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let directories = |runtime: &str, state: &str| Directories {
+        runtime: directory.path().join(runtime),
+        state: directory.path().join(state),
+    };
+    let lock = Lock::of(&directories("a", "b")).unwrap();
+    for [runtime, state] in [["a", "b"], ["a", "c"], ["c", "b"], ["b", "b"]] {
+        let refused = Lock::of(&directories(runtime, state)).unwrap_err();
+        assert!(refused.to_string().contains("stop it"), "{refused}");
+    }
+    let other = Lock::of(&directories("c", "c")).unwrap();
+    drop((lock, other));
+    Lock::of(&directories("a", "b")).unwrap();
 }
 
 #[test]

@@ -137,6 +137,24 @@ async fn serve_that_cannot_listen_says_why_and_ends_with_1() {
     assert!(second.stderr.starts_with(&why), "{}", second.stderr);
 }
 
+#[tokio::test]
+async fn serve_whose_state_another_process_has_says_what_to_try_and_ends_with_1() {
+    let ((first, ..), (second, ..)) = (one_backend(), one_backend());
+    let state = first.main().with_file_name("state");
+    for files in [&first, &second] {
+        let config = std::fs::read_to_string(files.main()).unwrap();
+        std::fs::write(files.main(), format!("state_dir = {state:?}\n{config}")).unwrap();
+    }
+    let _first = Daemon::start(&first).await;
+    let second = run_beside(&["serve", "--config", text(&second.main())]).await;
+    assert_eq!(second.code, 1);
+    let why = format!(
+        "another criswitch saves its state in {}; stop it",
+        state.display()
+    );
+    assert!(second.stderr.contains(&why), "{}", second.stderr);
+}
+
 #[test]
 fn serve_that_has_no_place_for_its_socket_says_what_to_try() {
     let rest = "default = 'a'\n[handlers]\na = '/run/a.sock'";

@@ -1,0 +1,46 @@
+//! One process for each directory: two would overwrite each other's files.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, TryLockError};
+use std::path::PathBuf;
+
+use super::Directories;
+
+/// The directories are this process's as long as this is held.
+#[derive(Debug)]
+pub struct Lock {
+    _directories: Vec<File>,
+}
+
+/// Another process has its state in this directory.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "another criswitch saves its state in {0}; stop it, or set another `runtime_dir` and `state_dir`"
+)]
+pub struct InUse(PathBuf);
+
+impl Lock {
+    /// Locks the directories, which are made if they are missing. One that cannot be locked at all is left out.
+    ///
+    /// # Errors
+    /// Another process has locked one of them.
+    pub fn of(directories: &Directories) -> Result<Lock, InUse> {
+        // Opening the store reports why not.
+        directories.make().ok();
+        let both = [&directories.runtime, &directories.state];
+        let paths: BTreeSet<_> = both.into_iter().flat_map(fs::canonicalize).collect();
+        let mut locked = Vec::new();
+        for path in paths {
+            let Ok(directory) = File::open(&path) else {
+                continue;
+            };
+            match directory.try_lock() {
+                Err(TryLockError::WouldBlock) => return Err(InUse(path)),
+                Ok(()) | Err(TryLockError::Error(_)) => locked.push(directory),
+            }
+        }
+        Ok(Lock {
+            _directories: locked,
+        })
+    }
+}
