@@ -6,7 +6,6 @@ use criswitch::cri;
 use prost::Message;
 
 use super::Case;
-use crate::simulation::truth::Moment;
 
 impl Case<'_> {
     /// A node whose default backend is in order is ready, whatever has become of the others; its handlers are those of
@@ -19,9 +18,7 @@ impl Case<'_> {
             .iter()
             .map(|it| it.name.as_str())
             .collect();
-        // The first ones wait, and go by the table of then.
-        let mut tables = self.truth.tables.between(self.asked.begun, Moment::MAX);
-        let right = tables.any(|table| {
+        let right = self.tables().any(|table| {
             let rows = table.handlers.iter().map(|row| row.name.as_str());
             told == rows.chain([""]).collect()
         });
