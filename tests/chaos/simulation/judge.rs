@@ -284,6 +284,10 @@ impl Case<'_> {
             .truth
             .thing(kind, &id)
             .ok_or("it names nothing that was made")?;
+        if thing.gone.is_some() && self.got().any(|seen| seen.spoilt) {
+            // Nobody can tell any more whose it was.
+            return Ok(());
+        }
         self.unless(
             thing.maker != self.asked.call.id,
             "another call made what it names",

@@ -114,6 +114,9 @@ pub enum Fault {
     Lose(u32),
     /// It lists and counts what others own, in other states; it stops doing so.
     Claim(bool),
+    /// It makes nothing and answers with the id of what another backend has, and its pods are of the far future; it stops
+    /// doing so.
+    Imitate(bool),
     /// Its streams of events end, well or not, and nothing else does.
     EndEvents(bool),
 }
@@ -233,13 +236,14 @@ fn reload(rng: &mut Rng) -> Step {
 }
 
 fn fault(rng: &mut Rng) -> Fault {
-    match rng.u32(..40) {
+    match rng.u32(..43) {
         0..3 => Fault::Die,
         3..8 => Fault::Start,
         30..32 => Fault::Offer(offers::any(rng)),
         32..35 => Fault::Lack(lacking::any(rng)),
         35..37 => Fault::EndEvents(rng.bool()),
         37..40 => Fault::Claim(rng.u8(..4) > 0),
+        40..43 => Fault::Imitate(rng.u8(..4) > 0),
         8 => Fault::StartEmpty,
         9..11 => Fault::Hang(true),
         11..14 => Fault::Hang(false),

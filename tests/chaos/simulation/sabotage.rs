@@ -72,6 +72,8 @@ pub enum Sabotage {
     ListTwice,
     /// A list has what a backend claims of others.
     ShowClaims,
+    /// A backend may create what another has.
+    TakeOver,
     /// A call breaks off without a status.
     BreakOff,
     /// Events are lost.
@@ -265,12 +267,25 @@ fn changed(sabotage: Sabotage, reply: Reply, asked: &Asked, truth: &Truth) -> Re
         (Sabotage::SayUnknown, Goes::Handler(_)) if reply.text.contains(UNTOLD) => {
             coded(Code::InvalidArgument)
         }
+        (Sabotage::TakeOver, Goes::Handler(_) | Goes::OwnerWithImage(_))
+            if reply.code == Some(Code::Internal) =>
+        {
+            let id = taken_over(&reply.text);
+            ok(vec![wire::with_string(&[], &[1], &id)])
+        }
         (Sabotage::BreakOff, _) if silent => Reply {
             code: None,
             ..reply
         },
         _ => reply,
     }
+}
+
+/// The id that an error quotes first behind these words, as gRPC writes them in a header.
+fn taken_over(text: &str) -> String {
+    let rest = text.split_once("the%20id%20%22");
+    let rest = rest.map_or("", |(_, rest)| rest);
+    rest.split('%').next().unwrap_or_default().to_owned()
 }
 
 fn with_own_name(reply: Reply, call: &Call, truth: &Truth) -> Reply {

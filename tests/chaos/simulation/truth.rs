@@ -83,6 +83,8 @@ pub struct Health {
     pub silenced: Vec<Moment>,
     /// It lists what others own.
     pub claims: bool,
+    /// It says that it made what others own.
+    pub imitates: bool,
     /// The last runtime configuration that it took.
     pub config: Vec<u8>,
     /// The RPCs that its versions lacked, and since when.
@@ -242,6 +244,23 @@ impl Truth {
                 && thing.answered.is_some()
         });
         ours.map(Thing::misreported).collect()
+    }
+
+    /// What a backend says that it made for a call: something that another backend has, and that the switch knows of.
+    pub fn imitated_by(&mut self, backend: usize, kind: Kind, call: CallId) -> Option<String> {
+        if !self.health[backend].imitates {
+            return None;
+        }
+        let others = self.existing(kind).filter(|it| it.backend != backend);
+        let known = others.filter(|it| {
+            let is_there = self.tables.places[it.backend].is_some();
+            it.answered.is_some() && it.learned.is_some() && is_there
+        });
+        let id = known.last()?.id.clone();
+        let mut seen = self.seen.iter_mut();
+        let its = seen.rfind(|seen| seen.call == call && seen.backend == backend)?;
+        its.spoilt = true;
+        Some(id)
     }
 
     /// Everything of this kind that exists.

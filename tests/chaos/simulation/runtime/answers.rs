@@ -63,6 +63,9 @@ impl Asked<'_> {
 }
 
 fn run(truth: &mut Truth, asked: &Asked<'_>, handler: &str) -> Vec<Bytes> {
+    if let Some(id) = truth.imitated_by(asked.backend, Kind::Pod, asked.call) {
+        return one(&cri::RunPodSandboxResponse { pod_sandbox_id: id });
+    }
     let id = truth.new_id();
     let config: &[u32] = if asked.row.name == "RestorePod" {
         &[2, 1, 1]
@@ -81,6 +84,9 @@ fn run(truth: &mut Truth, asked: &Asked<'_>, handler: &str) -> Vec<Bytes> {
 
 fn create(truth: &mut Truth, asked: &Asked<'_>, pod: &str) -> Answer {
     let pod = find(truth, asked.backend, Kind::Pod, pod)?;
+    if let Some(container_id) = truth.imitated_by(asked.backend, Kind::Container, asked.call) {
+        return Ok(one(&cri::CreateContainerResponse { container_id }));
+    }
     let uid = truth.thing(Kind::Pod, &pod).unwrap().uid.clone();
     let (id, born) = (truth.new_id(), truth.tick());
     truth.things.push(Thing {
@@ -203,12 +209,17 @@ fn items(truth: &Truth, asked: &Asked<'_>) -> Vec<Vec<u8>> {
         .at(asked.backend, kind)
         .chain(&claimed)
         .filter(|thing| filter.must_want(thing, now));
+    let created_at = if truth.health[asked.backend].imitates {
+        i64::MAX
+    } else {
+        0
+    };
     let item = |thing: &Thing| match (name.contains("Stats"), name.contains("Metrics"), kind) {
         (true, _, Kind::Pod) => pod_stats(thing),
         (true, _, Kind::Container) => container_stats(thing),
         (_, true, _) => wire::with_string(&[], &[1, 1], &thing.id).to_vec(),
         (_, _, Kind::Pod) => cri::ListPodSandboxResponse {
-            items: vec![pod(thing)],
+            items: vec![pod(thing, created_at)],
         }
         .encode_to_vec(),
         (_, _, Kind::Container) => cri::ListContainersResponse {
@@ -245,7 +256,7 @@ fn container_stats(container: &Thing) -> Vec<u8> {
     cri::ListContainerStatsResponse { stats: vec![stats] }.encode_to_vec()
 }
 
-fn pod(thing: &Thing) -> cri::PodSandbox {
+fn pod(thing: &Thing, created_at: i64) -> cri::PodSandbox {
     cri::PodSandbox {
         id: thing.id.clone(),
         metadata: Some(cri::PodSandboxMetadata {
@@ -254,6 +265,7 @@ fn pod(thing: &Thing) -> cri::PodSandbox {
             ..Default::default()
         }),
         state: thing.state(),
+        created_at,
         labels: thing.labels(),
         runtime_handler: thing.handler.clone(),
         ..Default::default()

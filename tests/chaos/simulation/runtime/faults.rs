@@ -40,6 +40,7 @@ impl Runtime {
             Fault::Create => self.create_here(),
             Fault::Lose(which) => self.lose(*which),
             Fault::Claim(claims) => self.truth().health[self.at].claims = *claims,
+            Fault::Imitate(imitates) => self.truth().health[self.at].imitates = *imitates,
             Fault::EndEvents(well) => drop(self.events.send(Told::End(*well))),
         }
         self.note_health();
@@ -52,6 +53,7 @@ impl Runtime {
             | Fault::Create
             | Fault::Lose(_)
             | Fault::Claim(_)
+            | Fault::Imitate(_)
             | Fault::EndEvents(_)
             | Fault::Sip(_) => {
                 return;
@@ -77,6 +79,7 @@ impl Runtime {
             Fault::SlowLists(None),
             Fault::Sip(0),
             Fault::Claim(false),
+            Fault::Imitate(false),
         ] {
             self.play(&end);
         }
