@@ -12,7 +12,9 @@ use crate::call::Call;
 use crate::lists::Snapshot;
 use crate::owners::{BackendId, Claim, LONGEST_ID, Learned, Mark, PodNames, Unlearned};
 use crate::route::Target;
-use crate::rpc::{FILTER_IMAGE, IMAGE_TEXTS, Kind, LIST_FILTER, LISTED_HANDLER, List, Row, Then};
+use crate::rpc::{
+    FILTER_IMAGE, IMAGE_TEXTS, Kind, LIST_FILTER, LISTED_HANDLER, List, Row, StateChange, Then,
+};
 use crate::switch::Switch;
 use crate::wire::{self, Field, Path};
 use crate::{listed, status, telemetry};
@@ -78,6 +80,11 @@ impl Switch {
                     self.owners().forget(kind, id);
                     backend.has_changed();
                     self.let_go();
+                }
+            }
+            Then::ChangeState(changes) => {
+                if let Some((_, id)) = of {
+                    change_states(backend, changes, id);
                 }
             }
             Then::Learn(list) => {
@@ -306,6 +313,19 @@ fn add_created(backend: &Backend, list: List, id: &str, call: &Call) {
         backend.learn(|known| known.lists.add(list, item));
     }
     backend.has_changed();
+}
+
+/// The cached lists show what the call for `id` has changed.
+fn change_states(backend: &Backend, changes: &[StateChange], id: &str) {
+    let mut is_new = false;
+    backend.learn(|known| {
+        for change in changes {
+            is_new |= known.lists.change_state(change, id);
+        }
+    });
+    if is_new {
+        backend.has_changed();
+    }
 }
 
 /// Keeps a reply to a call for all stats, to be served while the backend is late with the next.

@@ -304,6 +304,8 @@ pub enum Then {
     OwnRestored(Path, Path, Path),
     /// The pod or container of the request is gone.
     Forget,
+    /// The pod or container of the request is in another state, and with a pod its containers.
+    ChangeState(&'static [StateChange]),
     /// What is listed is the backend's, and the list is kept to stand in for it.
     Learn(List),
     /// The stats are kept to be served while the backend is silent.
@@ -318,6 +320,43 @@ pub enum Then {
     NewImage(Path),
     /// The backend's image store has changed.
     LostImage,
+}
+
+/// The state of listed items from a call on.
+#[derive(Debug)]
+pub struct StateChange {
+    /// Which list they are in.
+    pub list: List,
+    /// Where an item has the id that the call's request has.
+    pub id: u32,
+    /// Where an item has its state.
+    pub field: u32,
+    /// Only items in this state change it.
+    pub from: u64,
+    /// Their state from then on.
+    pub now: u64,
+}
+
+impl StateChange {
+    /// The ids of the items in `message` that change their state with the pod or container `id`.
+    ///
+    /// # Errors
+    /// If `message` is not a list.
+    pub(crate) fn items<'a>(
+        &self,
+        message: &'a [u8],
+        id: &str,
+    ) -> Result<Vec<&'a str>, wire::Malformed> {
+        let mut ids = Vec::new();
+        for item in wire::all_bytes(message, &[1])? {
+            if wire::string(item, &[self.id])? == id
+                && wire::varint(item, &[self.field])? == self.from
+            {
+                ids.push(wire::string(item, &[1])?);
+            }
+        }
+        Ok(ids)
+    }
 }
 
 /// The level of a call's log line, as far as the outcome does not decide it.

@@ -26,6 +26,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// How often an idle backend is looked at: its socket's file, and a probe if it has not answered anything meanwhile.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// The least time between two looks at a cached list that may lack something, each of which may ask for the list.
+const LISTS_APART: Duration = Duration::from_secs(1);
 /// The least time between two looks at the file systems of a backend's images; the kubelet asks as often.
 const DISKS_APART: Duration = Duration::from_secs(10);
 /// How long a backend that is gone still takes calls.
@@ -151,6 +153,8 @@ async fn life(
                         biased;
                         () = hang(backend, wire) => {}
                         never = know_images(switch, backend, wire) => match never {},
+                        never = keep_whole(switch, backend, wire, &rpc::LIST_PODS) => match never {},
+                        never = keep_whole(switch, backend, wire, &rpc::LIST_CONTAINERS) => match never {},
                         never = ask_on(switch, backend, wire) => match never {},
                         never = repay(switch, backend, wire) => match never {},
                         never = measure_disks(backend) => match never {},
@@ -217,14 +221,32 @@ async fn probe(backend: &Backend, wire: &Wire) -> Result<(), Status> {
 
 /// Lists a new connection's images. They may be many, and pods do not wait for them: without them only what stands in
 /// for them is missing.
-async fn know_images(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallible {
+async fn know_images(switch: &Arc<Switch>, backend: &Arc<Backend>, wire: &Wire) -> Infallible {
     // Those that were late are asked for again anyway.
     if !backend.known().is_late_with(&rpc::LIST_IMAGES) {
         until_answered(|| switch.list_images(backend, wire))
             .await
             .ok();
     }
-    std::future::pending().await
+    keep_whole(switch, backend, wire, &rpc::LIST_IMAGES).await
+}
+
+/// Asks for a list again as soon as the cached one lacks what clients may know of: an image that was pulled, or a pod or
+/// container that others have made.
+async fn keep_whole(
+    switch: &Arc<Switch>,
+    backend: &Arc<Backend>,
+    wire: &Wire,
+    row: &'static Row,
+) -> Infallible {
+    let mut seen = 0;
+    loop {
+        seen = backend.changed_after(seen).await;
+        if switch.lacks(backend, row) {
+            answered(switch, backend, wire, row).await;
+        }
+        tokio::time::sleep(LISTS_APART).await;
+    }
 }
 
 /// Asks a backend for all that it has missed, by one call at a time for each RPC, until it has answered: what hangs

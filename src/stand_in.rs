@@ -12,7 +12,7 @@ use crate::filter::{filter, without_inside};
 use crate::link::State;
 use crate::lists::Snapshot;
 use crate::owners::{BackendId, Owners};
-use crate::rpc::{self, Kind, List, Silent, Then};
+use crate::rpc::{self, Kind, List, Row, Silent, Then};
 use crate::switch::Switch;
 use crate::wire;
 
@@ -172,6 +172,22 @@ impl Switch {
         let torn = kind == Kind::Container
             && (owners.has_stray(backend.id) || self.has_later_pod(backend, &owners));
         (missing.is_empty() && !torn).then_some(filtered.ok()?)
+    }
+
+    /// Whether the cached list of `row` lacks what clients may know of, and nobody has asked for the list again.
+    pub(crate) fn lacks(&self, backend: &Backend, row: &Row) -> bool {
+        let known = backend.known();
+        let Then::Learn(list) = row.then else {
+            return false;
+        };
+        if known.is_late_with(row) {
+            return false;
+        }
+        let lacks = |message: Bytes| self.own_items(list, backend, &message, &[]).is_none();
+        match list.kind() {
+            Some(_) => known.lists.message(list).is_some_and(lacks),
+            None => known.lists.is_outdated(list),
+        }
     }
 
     /// Whether `backend` showed a pod that others created after its containers were listed: the pod would have none.

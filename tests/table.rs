@@ -313,6 +313,19 @@ fn what_a_reply_teaches_is_where_the_interface_has_it() {
                     ".runtime.v1.PodSandboxConfig"
                 );
             }
+            Then::ChangeState(changes) => {
+                for change in changes {
+                    let (list, ids) = match change.list {
+                        List::Pods => (&rpc::LIST_PODS, ["id", ""]),
+                        _ => (&rpc::LIST_CONTAINERS, ["id", "pod_sandbox_id"]),
+                    };
+                    let item = interface.end(interface.reply(list), &[1]);
+                    let item = &interface.messages[item.type_name()];
+                    let field = |number| interface.end(item, &[number]).name().to_owned();
+                    assert!(ids.contains(&field(change.id).as_str()));
+                    assert_eq!(field(change.field), "state");
+                }
+            }
             Then::Learn(list) | Then::Keep(list) => {
                 let item = interface.end(reply, &[1]);
                 let expected = match list {

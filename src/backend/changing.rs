@@ -18,6 +18,8 @@ impl Drop for Changing<'_> {
     fn drop(&mut self) {
         if let Some(backend) = self.0 {
             backend.outdate(List::Images);
+            // A list that is under way does not count either.
+            backend.has_changed();
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Filter, Goes, ImageRule, Kind, Lacking, List, Log, Merge, Row, STATUS_HANDLER, Service, Silent,
-    Then, Unknown,
+    StateChange, Then, Unknown,
 };
 use crate::wire::Path;
 
@@ -39,6 +39,31 @@ const POD_STATS_FILTER: Filter = Filter {
     labels: Some(&[1, 2]),
 };
 
+/// `Container.state`, from created to running.
+const STARTED: StateChange = StateChange {
+    list: List::Containers,
+    id: 1,
+    field: 6,
+    from: 0,
+    now: 1,
+};
+/// The same, from running to exited.
+const STOPPED: StateChange = StateChange {
+    from: 1,
+    now: 2,
+    ..STARTED
+};
+/// The same for the containers of a pod.
+const STOPPED_WITH_POD: StateChange = StateChange { id: 2, ..STOPPED };
+/// `PodSandbox.state`, from ready to not ready.
+const STOPPED_POD: StateChange = StateChange {
+    list: List::Pods,
+    id: 1,
+    field: 3,
+    from: 0,
+    now: 1,
+};
+
 use Goes::{All, Default, Handler, Image, Owner, OwnerWithImage};
 use ImageRule::{Find, Pull};
 use Kind::{Container, Pod};
@@ -47,8 +72,8 @@ use Log::{Change, Poll, Read};
 use Merge::{Concat, Distinct, Events, Interleave};
 use Silent::{LastKnown, LastKnownOrOmitted, OmittedUnlessDefault};
 use Then::{
-    Forget, HaveImage, Keep, KeepDisks, Learn, LostImage, NewImage, Nothing, OwnContainer, OwnPod,
-    OwnRestored, Rename,
+    ChangeState, Forget, HaveImage, Keep, KeepDisks, Learn, LostImage, NewImage, Nothing,
+    OwnContainer, OwnPod, OwnRestored, Rename,
 };
 use Unknown::{NotFound, Ok};
 
@@ -148,14 +173,14 @@ pub const IMAGE_STATUS: Row = image(
 pub const ROWS: &[Row] = &[
     VERSION,
     runtime("RunPodSandbox", Change, Handler(&[2]), OwnPod(&[1], &[1])),
-    runtime("StopPodSandbox", Change, Owner(Pod, ID, Ok), Nothing),
+    runtime("StopPodSandbox", Change, Owner(Pod, ID, Ok), ChangeState(&[STOPPED_POD, STOPPED_WITH_POD])),
     runtime("RemovePodSandbox", Change, Owner(Pod, ID, Ok), Forget),
     POD_STATUS,
     LIST_PODS,
     runtime("StreamPodSandboxes", Poll, All(POD_FILTER, Interleave(&LIST_PODS)), Learn(List::Pods)),
     runtime("CreateContainer", Change, OwnerWithImage(ID), OwnContainer(&[1])),
-    runtime("StartContainer", Change, Owner(Container, ID, NotFound), Nothing),
-    runtime("StopContainer", Change, Owner(Container, ID, Ok), Nothing),
+    runtime("StartContainer", Change, Owner(Container, ID, NotFound), ChangeState(&[STARTED])),
+    runtime("StopContainer", Change, Owner(Container, ID, Ok), ChangeState(&[STOPPED])),
     runtime("RemoveContainer", Change, Owner(Container, ID, Ok), Forget),
     LIST_CONTAINERS,
     runtime("StreamContainers", Poll, All(CONTAINER_FILTER, Interleave(&LIST_CONTAINERS)), Learn(List::Containers)),

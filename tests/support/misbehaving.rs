@@ -61,7 +61,8 @@ pub use unfinished::unfinished;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 pub type Reply = Response<Body>;
-/// What it answers to an RPC, `None` for what a good runtime answers.
+/// What it answers to an RPC, `None` for what a good runtime answers. For criswitch's own questions it is first asked with
+/// `own ` before the RPC's name.
 pub type Misbehaviour = fn(rpc: &str) -> Option<Reply>;
 
 /// The one pod that every one of them has, and its container.
@@ -139,7 +140,12 @@ async fn answer(request: Request<Incoming>, misbehaviour: Option<Misbehaviour>) 
     // What was asked is none of its business.
     body.collect().await.ok();
     let rpc = head.uri.path().rsplit('/').next().unwrap_or_default();
-    let bad = misbehaviour.and_then(|misbehaviour| misbehaviour(rpc));
+    let agent = head.headers.get("user-agent");
+    let is_own = agent.is_some_and(|agent| agent.as_bytes().starts_with(b"criswitch/"));
+    let bad = misbehaviour.and_then(|misbehaviour| {
+        let own = is_own.then(|| misbehaviour(&format!("own {rpc}")));
+        own.flatten().or_else(|| misbehaviour(rpc))
+    });
     bad.unwrap_or_else(|| good(rpc))
 }
 

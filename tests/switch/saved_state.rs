@@ -58,6 +58,13 @@ fn state_file(rig: &Rig, name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("no file of {name}"))
 }
 
+/// Whether the file of a backend has this text.
+pub fn is_saved(rig: &Rig, name: &str, text: &str) -> bool {
+    let content = fs::read(state_file(rig, name)).unwrap();
+    let mut parts = content.windows(text.len());
+    parts.any(|part| part == text.as_bytes())
+}
+
 /// Every list is an error that names kata, until kata is back.
 async fn lists_fail(rig: &Rig) {
     for rpc in ["ListPodSandbox", "ListContainers"] {
@@ -171,6 +178,7 @@ async fn no_list_of_containers_is_older_than_a_pod_that_others_made() {
         .await
         .unwrap();
     // A client sees the pod; its containers were never listed.
+    rig.sim("kata").hold("ListContainers");
     rig.pods().await.unwrap();
     stopped(&rig, "kata").await;
     for _ in 0..2 {
@@ -181,6 +189,83 @@ async fn no_list_of_containers_is_older_than_a_pod_that_others_made() {
         let reply = send(&rig, "ListContainers", frame_raw(b"")).await;
         assert_names_the_dead(&reply, rig.sim("kata"), "ListContainers");
         restarted_without_kata(&mut rig).await;
+    }
+}
+
+#[tokio::test]
+async fn a_container_that_others_made_and_a_client_saw_is_soon_in_the_cached_list() {
+    let (mut rig, pod, _) = with_pods().await;
+    let kata = directly(rig.sim("kata"));
+    kata.create(&pod, "others").await.unwrap();
+    let filter = Some(cri::ContainerFilter {
+        pod_sandbox_id: pod.clone(),
+        ..Default::default()
+    });
+    let request = cri::ListContainersRequest { filter };
+    let listed = rig.runtime().list_containers(request).await.unwrap();
+    assert_eq!(listed.into_inner().containers.len(), 2);
+    wait::until(async || is_saved(&rig, "kata", "others")).await;
+    for _ in 0..2 {
+        stopped(&rig, "kata").await;
+        let (_, containers, _) = all(&rig).await;
+        assert_eq!(
+            containers
+                .iter()
+                .filter(|it| it.pod_sandbox_id == pod)
+                .count(),
+            2
+        );
+        rig.restart_switch().await;
+    }
+}
+
+/// The containers of kata in this state, as a client filters them, by their names.
+async fn in_state(rig: &Rig, state: cri::ContainerState) -> Vec<String> {
+    let filter = Some(cri::ContainerFilter {
+        state: Some(cri::ContainerStateValue {
+            state: state.into(),
+        }),
+        ..Default::default()
+    });
+    let request = cri::ListContainersRequest { filter };
+    let listed = rig.runtime().list_containers(request).await.unwrap();
+    let listed = listed.into_inner().containers.into_iter();
+    let mut ids: Vec<_> = listed.map(|container| container.id).collect();
+    ids.sort_unstable();
+    ids
+}
+
+#[tokio::test]
+async fn the_cached_lists_have_the_states_that_calls_have_changed() {
+    use cri::ContainerState::{ContainerCreated, ContainerExited, ContainerRunning};
+    let mut rig = runc_and_kata().await;
+    let before = rig.run("kata", "before").await;
+    let stopped_pod = rig.run("kata", "stopped").await;
+    let listed = rig.create(&before.0, "listed").await;
+    let created = rig.create(&before.0, "created").await;
+    all(&rig).await;
+    let since = rig.create(&before.0, "since").await;
+    for container in [&listed, &since] {
+        rig.start(container).await.unwrap();
+    }
+    rig.stop(&created).await.unwrap();
+    rig.stop(&before.1).await.unwrap();
+    rig.stop_pod(&stopped_pod.0).await.unwrap();
+    stopped(&rig, "kata").await;
+    let sorted = |mut ids: Vec<String>| {
+        ids.sort_unstable();
+        ids
+    };
+    let running = sorted(vec![listed, since]);
+    let exited = sorted(vec![before.1, stopped_pod.1]);
+    for _ in 0..2 {
+        assert_eq!(in_state(&rig, ContainerRunning).await, running);
+        assert_eq!(in_state(&rig, ContainerExited).await, exited);
+        assert_eq!(in_state(&rig, ContainerCreated).await, [created.as_str()]);
+        let pods = rig.pods().await.unwrap();
+        let not_ready = pods.iter().filter(|pod| pod.state != 0);
+        assert_eq!(names(&not_ready.cloned().collect::<Vec<_>>()), ["stopped"]);
+        rig.restart_switch().await;
     }
 }
 
@@ -378,6 +463,9 @@ async fn a_restored_pod_is_not_forgotten_by_a_restart() {
     rig.runtime().checkpoint_pod(checkpoint).await.unwrap();
     rig.remove_pod(&pod).await.unwrap();
     all(&rig).await;
+    for rpc in ["ListPodSandbox", "ListContainers"] {
+        rig.sim("kata").hold(rpc);
+    }
     let restore = cri::RestorePodRequest {
         checkpoint_path: "/checkpoints/boxed".to_owned(),
         runtime_handler: "kata".to_owned(),
@@ -386,6 +474,9 @@ async fn a_restored_pod_is_not_forgotten_by_a_restart() {
     rig.runtime().restore_pod(restore).await.unwrap();
     restarted_without_kata(&mut rig).await;
     lists_fail(&rig).await;
+    for rpc in ["ListPodSandbox", "ListContainers"] {
+        rig.sim("kata").release(rpc);
+    }
     lists_heal(&rig).await;
 }
 

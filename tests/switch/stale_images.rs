@@ -9,8 +9,10 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use crate::calls::stopped;
-use crate::faults::{hung, node};
+use crate::faults::{hung, node, until_state};
+use crate::saved_state::is_saved;
 use crate::support::{Rig, Sim, image_spec};
+use crate::wait;
 
 async fn with_images() -> Rig {
     let sims = ["runc", "kata"].map(|name| Sim::new(name).image(&format!("only-{name}")));
@@ -91,8 +93,36 @@ async fn a_filter_finds_an_image_of_a_dead_backend() {
 }
 
 #[tokio::test]
+async fn images_are_listed_again_after_a_pull_and_after_a_removal() {
+    let rig = with_images().await;
+    let asked = rig.sim("runc").calls("ListImages").len();
+    let pull = cri::PullImageRequest {
+        image: at_kata("new"),
+        ..Default::default()
+    };
+    rig.images().pull_image(pull).await.unwrap();
+    until_listed(&rig, 3).await;
+    let image = at_kata("only-kata");
+    let removal = cri::RemoveImageRequest { image };
+    rig.images().remove_image(removal).await.unwrap();
+    until_listed(&rig, 2).await;
+    // Only the two lists above reached the backend whose images did not change.
+    assert_eq!(rig.sim("runc").calls("ListImages").len(), asked + 2);
+}
+
+/// Waits until the list of kata's images is cached again; then so many images are listed while kata is away.
+async fn until_listed(rig: &Rig, count: usize) {
+    wait::until(async || is_saved(rig, "kata", "new")).await;
+    stopped(rig, "kata").await;
+    assert_eq!(list(rig).await.unwrap().len(), count);
+    rig.sim("kata").start();
+    until_state(rig, "kata", "ready").await;
+}
+
+#[tokio::test]
 async fn nothing_stands_in_where_an_image_was_pulled_since() {
     let rig = with_images().await;
+    rig.sim("kata").hold("ListImages");
     let request = cri::PullImageRequest {
         image: at_kata("new"),
         ..Default::default()
@@ -106,6 +136,7 @@ async fn nothing_stands_in_where_an_image_was_pulled_since() {
 async fn nothing_stands_in_where_an_image_was_removed_since() {
     for image in [at_kata("only-kata"), Some(image_spec("only-kata"))] {
         let rig = with_images().await;
+        rig.sim("kata").hold("ListImages");
         let request = cri::RemoveImageRequest { image };
         rig.images().remove_image(request).await.unwrap();
         stopped(&rig, "kata").await;
@@ -120,6 +151,7 @@ async fn nothing_stands_in_where_nobody_heard_the_end_of_a_pull() {
         let rig = with_images().await;
         let kata = rig.sim("kata");
         kata.hold_reply("PullImage");
+        rig.sim(name).hold("ListImages");
         let request = cri::PullImageRequest {
             image: Some(image_spec("new")),
             ..Default::default()
