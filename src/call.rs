@@ -10,6 +10,7 @@ use tonic::{Code, Status};
 
 use crate::answer::Answer;
 use crate::backend::Backend;
+use crate::counts::code_name;
 use crate::learn::asks_for_all;
 use crate::live::Live;
 use crate::memory::Memory;
@@ -124,7 +125,7 @@ impl Failed {
 
     /// Its code and its text.
     pub(crate) fn told(&self) -> String {
-        format!("{:?}: {}", self.code(), self.text())
+        format!("{}: {}", code_name(self.code()), self.text())
     }
 
     fn text(&self) -> String {

@@ -3,6 +3,7 @@
 //!
 //! Counting is a few additions behind a lock that nobody holds for longer; [`crate::metrics`] reads it.
 
+use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,6 +13,8 @@ use tonic::Code;
 
 use crate::log_limit::Failing;
 
+/// Handlers whose pods are counted on their own; reloads may bring ever new ones.
+const MOST_HANDLERS: usize = 4096;
 /// The codes of gRPC, from 0.
 const CODES: usize = 17;
 /// The upper bounds of the time that calls take, in seconds: from a look at memory to a pull.
@@ -97,6 +100,8 @@ impl Reason {
 pub struct Counts {
     /// Calls that ended and were no single backend's.
     pub calls: Ended,
+    /// Calls of `RunPodSandbox` that ended, by the handler's row of the table; of none if the table has no such row.
+    pub pods: Ended<Arc<str>>,
     /// Calls that have begun.
     begun: AtomicU64,
     rpcs: Mutex<FnvHashMap<&'static str, Arc<Rpc>>>,
@@ -119,9 +124,15 @@ pub struct Rpc {
     own: Mutex<Times<{ OWN_BOUNDS.len() }>>,
 }
 
-/// Calls that have ended, by RPC.
-#[derive(Debug, Default)]
-pub struct Ended(Mutex<FnvHashMap<&'static str, Calls>>);
+/// Calls that have ended, by RPC or by handler.
+#[derive(Debug)]
+pub struct Ended<K = &'static str>(Mutex<FnvHashMap<K, Calls>>);
+
+impl<K> Default for Ended<K> {
+    fn default() -> Self {
+        Ended(Mutex::default())
+    }
+}
 
 /// Calls of one RPC that have ended.
 #[derive(Clone, Debug, Default)]
@@ -236,23 +247,25 @@ impl Rpc {
     }
 }
 
-impl Ended {
+impl<K: Clone + Default + Eq + Hash> Ended<K> {
     /// A call has ended.
-    pub(crate) fn add(&self, rpc: &'static str, code: Code, time: Duration) {
+    pub(crate) fn add(&self, key: K, code: Code, time: Duration) {
         let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let calls = calls.entry(rpc).or_default();
+        let is_one_too_many = calls.len() >= MOST_HANDLERS && !calls.contains_key(&key);
+        let key = if is_one_too_many { K::default() } else { key };
+        let calls = calls.entry(key).or_default();
         if let Some(count) = calls.codes.get_mut(code as usize) {
             *count += 1;
         }
         calls.times.add(time, &WHOLE_BOUNDS);
     }
 
-    /// Those of each RPC that was called.
-    pub fn all(&self) -> Vec<(&'static str, Calls)> {
+    /// Those of each RPC or handler that was called.
+    pub fn all(&self) -> Vec<(K, Calls)> {
         let calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         calls
             .iter()
-            .map(|(name, calls)| (*name, calls.clone()))
+            .map(|(key, calls)| (key.clone(), calls.clone()))
             .collect()
     }
 }
@@ -308,6 +321,18 @@ mod tests {
         let all = ended.all();
         let codes: Vec<_> = all[0].1.codes().collect();
         assert_eq!(codes, [(Code::Ok, 1), (Code::Unauthenticated, 2)]);
+    }
+
+    #[test]
+    fn handlers_beyond_the_limit_are_counted_together() {
+        let ended = Ended::<Arc<str>>::default();
+        for number in 0..MOST_HANDLERS + 2 {
+            ended.add(number.to_string().into(), Code::Ok, Duration::ZERO);
+        }
+        let all = ended.all();
+        let others = all.iter().find(|(handler, _)| handler.is_empty());
+        assert_eq!(all.len(), MOST_HANDLERS + 1);
+        assert_eq!(others.unwrap().1.times.count, 2);
     }
 
     #[test]

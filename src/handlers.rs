@@ -3,6 +3,7 @@
 //! criswitch remembers the row by which it created a pod. CRI-O lists pods without a handler, so criswitch asks CRI-O for
 //! the verbose status of each pod that it did not create, once and in the background.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -88,6 +89,20 @@ impl Switch {
                 name => telemetry::note_handler(name),
             }
         }
+    }
+
+    /// How many pods have each handler of the table, by the name that clients use; others count under an empty name.
+    pub(crate) fn pods_by_handler(&self) -> BTreeMap<String, usize> {
+        let (live, owners) = (self.live(), self.owners());
+        let rows = live.table.handlers.iter();
+        let mut counts: BTreeMap<_, _> = rows.map(|row| (row.name.as_str(), 0)).collect();
+        for (backend, pod) in owners.pods() {
+            let handler = name(&live.table, backend, &pod.started_with, &pod.handler);
+            let known = counts.contains_key(handler);
+            *counts.entry(if known { handler } else { "" }).or_default() += 1;
+        }
+        let counts = counts.into_iter();
+        counts.map(|(name, pods)| (name.to_owned(), pods)).collect()
     }
 
     /// Asks a backend for the handlers of those of its pods that it lists without one. A slow answer holds up no question

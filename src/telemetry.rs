@@ -21,13 +21,13 @@ use tracing::Span;
 use tracing::field::{Empty, display};
 
 use crate::backend::Backend;
-use crate::counts::{Counts, Rpc};
+use crate::counts::{Counts, Rpc, code_name};
 use crate::live::Live;
 use crate::log_limit::Recovery;
 use crate::owners::BackendId;
 use crate::reply::{GRPC_MESSAGE, GRPC_STATUS};
 use crate::route::Target;
-use crate::rpc::{Kind, Log, Row};
+use crate::rpc::{Kind, Log, Row, Then};
 use crate::{status, wire};
 use subject::PodName;
 use trace::Trace;
@@ -38,7 +38,7 @@ const TIMEOUT: &str = "grpc-timeout";
 /// earlier.
 const DEADLINE_SLACK: Duration = Duration::from_millis(100);
 
-/// A call under way; its line is written when it ends, as `Cancelled` if it is dropped before.
+/// A call under way; its line is written when it ends, as `Canceled` if it is dropped before.
 #[derive(Debug)]
 pub struct CallLog {
     row: &'static Row,
@@ -51,6 +51,8 @@ pub struct CallLog {
     rpc: Arc<Rpc>,
     /// The one that it goes to, if it is one.
     backend: OnceLock<Arc<Backend>>,
+    /// The row of the table that it goes by, if it names a handler.
+    handler: OnceLock<Arc<str>>,
     /// The pod whose configuration the request has.
     pod: OnceLock<PodName>,
     /// The pod or container that the request names by its id.
@@ -81,6 +83,7 @@ impl CallLog {
             counts: Arc::clone(counts),
             rpc,
             backend: OnceLock::new(),
+            handler: OnceLock::new(),
             pod: OnceLock::new(),
             id: OnceLock::new(),
             own: AtomicU64::new(0),
@@ -128,7 +131,10 @@ impl CallLog {
                 note_id(*kind, id);
                 self.id.set((*kind, id.clone())).ok();
             }
-            Target::Handler(handler) => note_handler(&handler.name),
+            Target::Handler(handler) => {
+                note_handler(&handler.name);
+                self.handler.set(handler.name.as_str().into()).ok();
+            }
             Target::Backend(_)
             | Target::Backends(_)
             | Target::UnknownPod(_)
@@ -200,21 +206,23 @@ impl CallLog {
         let _in_span = self.span.enter();
         // To the microsecond.
         let elapsed_ms = elapsed.as_micros() as f64 / 1000.0;
-        let code = end.code;
+        let code = code_name(end.code);
         match self.row.log {
-            Log::Change if code == Code::Ok => tracing::info!(?code, elapsed_ms, "call succeeded"),
+            Log::Change if end.code == Code::Ok => {
+                tracing::info!(%code, elapsed_ms, "call succeeded")
+            }
             Log::Change => self.failed_change(end, elapsed_ms),
-            Log::Read => tracing::debug!(?code, elapsed_ms, "call ended"),
+            Log::Read => tracing::debug!(%code, elapsed_ms, "call ended"),
             Log::Poll => self.polled(end, elapsed_ms),
         }
     }
 
     /// A call that was to change something has not: WARN, unless its client ended it or there was nothing to remove.
     fn failed_change(&self, end: &End<'_>, elapsed_ms: f64) {
-        let (code, error) = (end.code, end.shown());
-        let is_removed = code == Code::NotFound && self.row.removes();
+        let (code, error) = (code_name(end.code), end.shown());
+        let is_removed = end.code == Code::NotFound && self.row.removes();
         if end.is_given_up || is_removed {
-            return tracing::info!(?code, error, elapsed_ms, "call ended without a change");
+            return tracing::info!(%code, error, elapsed_ms, "call ended without a change");
         }
         let listed = || {
             let (kind, id) = self.id.get()?;
@@ -226,7 +234,7 @@ impl CallLog {
             namespace = pod.map(|pod| pod.namespace.as_str()),
             name = pod.map(|pod| pod.name.as_str()),
             uid = pod.map(|pod| pod.uid.as_str()),
-            ?code,
+            %code,
             error,
             elapsed_ms,
             "call failed"
@@ -235,19 +243,19 @@ impl CallLog {
 
     /// A call that clients repeat, such as a list, has ended: the first failure is WARN, then one a minute.
     fn polled(&self, end: &End<'_>, elapsed_ms: f64) {
-        let (code, failing) = (end.code, &self.rpc.failing);
-        if code == Code::Ok
+        let (code, failing) = (code_name(end.code), &self.rpc.failing);
+        if end.code == Code::Ok
             && let Some(Recovery { after, failed }) = failing.succeeded()
         {
-            return tracing::info!(?code, ?after, failed, elapsed_ms, "calls succeed again");
+            return tracing::info!(%code, ?after, failed, elapsed_ms, "calls succeed again");
         }
         if !end.is_failure() {
-            return tracing::trace!(?code, elapsed_ms, "call ended");
+            return tracing::trace!(%code, elapsed_ms, "call ended");
         }
         let error = end.shown();
         match failing.failed() {
-            Some(failed) => tracing::warn!(?code, error, failed, elapsed_ms, "call failed"),
-            None => tracing::debug!(?code, error, elapsed_ms, "call failed"),
+            Some(failed) => tracing::warn!(%code, error, failed, elapsed_ms, "call failed"),
+            None => tracing::debug!(%code, error, elapsed_ms, "call failed"),
         }
     }
 
@@ -257,6 +265,10 @@ impl CallLog {
             None => &self.counts.calls,
         };
         calls.add(self.row.name, code, elapsed);
+        if let Then::OwnPod(..) = self.row.then {
+            let handler = self.handler.get().cloned().unwrap_or_default();
+            self.counts.pods.add(handler, code, elapsed);
+        }
         self.rpc.in_flight.fetch_sub(1, Ordering::Relaxed);
         let own = self.own.load(Ordering::Relaxed);
         self.rpc.took(Duration::from_nanos(own));

@@ -11,6 +11,7 @@ use tonic::{Code, Status};
 
 use super::{Backend, Wire, error_chain};
 use crate::answer::Answer;
+use crate::counts::code_name;
 use crate::memory::{Memory, Unread, Whole};
 use crate::rpc::Row;
 use crate::{status, wire};
@@ -150,7 +151,11 @@ impl Backend {
     /// `Unavailable` with its text if it did not go well, `Internal` if it is not one plain gRPC message.
     pub fn message(&self, answer: &Answer) -> Result<Bytes, Status> {
         if answer.code() != Code::Ok {
-            let cause = format!("it answers {:?}: {}", answer.code(), answer.plain_text());
+            let cause = format!(
+                "it answers {}: {}",
+                code_name(answer.code()),
+                answer.plain_text()
+            );
             return Err(self.unavailable(&cause));
         }
         wire::unframe(&answer.body)

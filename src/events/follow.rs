@@ -13,6 +13,7 @@ use super::ends::{Ends, Opened};
 use super::made::{DELETED, NOT_READY, STARTED, STOPPED, event};
 use crate::backend::Backend;
 use crate::call::Failed;
+use crate::counts::code_name;
 use crate::link::State;
 use crate::memory::Unread;
 use crate::rpc::{self, EVENT_CONTAINERS, EVENT_HANDLER, EVENT_ID, EVENT_POD, EVENT_POD_UID, Kind};
@@ -214,8 +215,8 @@ async fn tell_made(switch: &Switch, backend: &Backend, event: Bytes) {
 }
 
 fn log_untold(backend: &Backend, code: Code) {
-    let backend = backend.name();
-    tracing::debug!(%backend, ?code, "cannot tell the state of its pods");
+    let (backend, code) = (backend.name(), code_name(code));
+    tracing::debug!(%backend, %code, "cannot tell the state of its pods");
 }
 
 /// Tells the deletion of those of `before` that are not among `now`.

@@ -50,6 +50,7 @@ impl Kind {
 const STATES: [&str; 4] = ["connecting", "ready", "unresponsive", "down"];
 const RPC: &[&str] = &["rpc"];
 const BACKEND: &[&str] = &["backend"];
+const HANDLER: &[&str] = &["handler"];
 const DISK: &[&str] = &["backend", "mountpoint"];
 
 /// Every family, in the order of the page.
@@ -67,6 +68,20 @@ pub const FAMILIES: &[Family] = &[
         "Time from a call's headers to its last trailer.", |seen, out| {
             for (backend, rpc, calls) in seen.calls() {
                 out.add_times(&[rpc, backend], &WHOLE_BOUNDS, &calls.times);
+            }
+        }),
+    counter("criswitch_run_podsandbox_total", &["handler", "code"],
+        "Calls of RunPodSandbox that have ended; the handler is empty where the table does not have it.", |seen, out| {
+            for (handler, calls) in &seen.runs {
+                for (code, count) in calls.codes() {
+                    out.add(&[handler, &code_name(code)], count as f64);
+                }
+            }
+        }),
+    histogram("criswitch_run_podsandbox_duration_seconds", HANDLER,
+        "Time from the headers of a RunPodSandbox to its last trailer, likewise.", |seen, out| {
+            for (handler, calls) in &seen.runs {
+                out.add_times(&[handler], &WHOLE_BOUNDS, &calls.times);
             }
         }),
     histogram("criswitch_rpc_own_seconds", RPC,
@@ -149,6 +164,12 @@ pub const FAMILIES: &[Family] = &[
             out.add(&[&backend.name, "container"], backend.containers as f64);
         }
     }),
+    gauge("criswitch_pods", HANDLER,
+        "Pods by the handler that clients see; empty where that is unknown or not in the table.", |seen, out| {
+            for (handler, pods) in &seen.pods {
+                out.add(&[handler], *pods as f64);
+            }
+        }),
     gauge("criswitch_lists_failing", &["backend", "list"],
         "Whether lists of pods, containers or images fail now because of the backend.", |seen, out| {
             for backend in &seen.backends {

@@ -1,5 +1,6 @@
 //! What a page is made of: the switch, its backends and its process as they are at one moment. Keeps nothing.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -21,6 +22,10 @@ pub(super) struct Seen<'a> {
     pub(super) backends: Vec<SeenBackend>,
     pub(super) rpcs: Vec<(&'static str, Arc<Rpc>)>,
     calls: Vec<(&'static str, Calls)>,
+    /// Calls of `RunPodSandbox` that have ended, by the handlers that the table has now.
+    pub(super) runs: Vec<(Arc<str>, Calls)>,
+    /// Pods by handler.
+    pub(super) pods: BTreeMap<String, usize>,
     pub(super) reloads: SeenReloads,
     pub(super) process: Process,
 }
@@ -87,12 +92,18 @@ impl Seen<'_> {
             })
             .collect();
         backends.sort_by(|one, other| one.name.cmp(&other.name));
+        let mut runs = sorted(switch.counts.pods.all());
+        let rows = &live.table.handlers;
+        let is_row = |handler: &str| rows.iter().any(|row| row.name == handler);
+        runs.retain(|(handler, _)| handler.is_empty() || is_row(handler));
         Seen {
             switch,
             backends,
             live,
             rpcs: sorted(switch.counts.rpcs()),
             calls: sorted(switch.counts.calls.all()),
+            runs,
+            pods: switch.pods_by_handler(),
             reloads: SeenReloads::of(switch),
             process: Process::own(),
         }
@@ -155,7 +166,7 @@ impl Process {
     }
 }
 
-fn sorted<T>(mut by_rpc: Vec<(&'static str, T)>) -> Vec<(&'static str, T)> {
-    by_rpc.sort_by_key(|(name, _)| *name);
-    by_rpc
+fn sorted<K: Ord, T>(mut by_name: Vec<(K, T)>) -> Vec<(K, T)> {
+    by_name.sort_by(|(one, _), (other, _)| one.cmp(other));
+    by_name
 }

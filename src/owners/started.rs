@@ -37,6 +37,11 @@ pub struct Unasked {
 }
 
 impl Owners {
+    /// What each pod is called, and its backend.
+    pub fn pods(&self) -> impl Iterator<Item = (BackendId, &PodNames)> {
+        self.pods.values().map(|pod| (pod.backend, &pod.more))
+    }
+
     /// What this pod of `backend` is called.
     pub fn names(&self, id: &str, backend: BackendId) -> Option<&PodNames> {
         let pod = self.pods.get(id).filter(|pod| pod.backend == backend);

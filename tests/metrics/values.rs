@@ -8,7 +8,7 @@ use criswitch::rpc::ROWS;
 use tonic::{Code, Status};
 
 use crate::page::{Page, REAL, ask_for_disks, rig, text, until};
-use crate::support::{PATIENCE, Rig, Sim, frame};
+use crate::support::{Client, PATIENCE, Rig, Sim, frame};
 
 async fn two() -> Rig {
     rig("", [Sim::new("runc"), Sim::new("kata")]).await
@@ -39,6 +39,44 @@ async fn calls_are_counted_by_rpc_backend_and_code() {
     );
     // The switch's own calls, such as its probes, are not clients'.
     assert_eq!(page.calls("Version", "runc", "OK"), 0.0);
+}
+
+#[tokio::test]
+async fn pods_and_their_starts_are_counted_by_the_handlers_of_the_table() {
+    let runc = Sim::new("runc").handlers(["runc", "unlisted"]);
+    let rig = rig("", [runc, Sim::new("kata")]).await;
+    rig.run_pod("kata", "web").await;
+    rig.run_pod("", "plain").await;
+    rig.sim("kata")
+        .fail("RunPodSandbox", Status::internal("no"));
+    rig.try_run("kata", "other").await.unwrap_err();
+    for handler in ["nowhere", "nobody"] {
+        rig.try_run(handler, "stray").await.unwrap_err();
+    }
+    let page = Page::of(&rig).await;
+    let runs = |handler, code| {
+        let labels = [("handler", handler), ("code", code)];
+        page.find("criswitch_run_podsandbox_total", &labels)
+    };
+    assert_eq!(runs("kata", "OK"), Some(1.0));
+    assert_eq!(runs("kata", "Internal"), Some(1.0));
+    assert_eq!(runs("runc", "OK"), Some(1.0));
+    assert_eq!(runs("", "InvalidArgument"), Some(2.0));
+    assert_eq!(runs("nowhere", "InvalidArgument"), None);
+    let times = |handler| {
+        let name = "criswitch_run_podsandbox_duration_seconds_count";
+        page.value(name, &[("handler", handler)])
+    };
+    assert_eq!(["kata", "runc", ""].map(times), [2.0, 1.0, 2.0]);
+    let pods = |handler| page.value("criswitch_pods", &[("handler", handler)]);
+    assert_eq!(["kata", "runc"].map(pods), [1.0, 1.0]);
+    Client::new(&rig.sim("runc").socket())
+        .run_pod("unlisted", "others")
+        .await
+        .unwrap();
+    rig.pods().await.unwrap();
+    let page = Page::of(&rig).await;
+    assert_eq!(page.value("criswitch_pods", &[("handler", "")]), 1.0);
 }
 
 #[tokio::test]

@@ -133,7 +133,7 @@ async fn a_call_that_its_client_cancels_is_no_warning() {
     let logged = Logged::here();
     let rig = runc_and_kata().await;
     give_up(&rig, &[]).await;
-    let words = ["INFO", "code=Cancelled", "the client cancelled the call"];
+    let words = ["INFO", "code=Canceled", "the client cancelled the call"];
     until(async || !logged.lines(&words).is_empty()).await;
     assert!(logged.lines(&["WARN"]).is_empty(), "{}", logged.text());
 }

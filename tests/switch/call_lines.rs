@@ -30,7 +30,7 @@ async fn every_line_of_a_call_has_its_id_and_no_other_call_has_it() {
     told.await.unwrap();
     let runs = logged.lines(&[
         "RunPodSandbox",
-        "code=Ok",
+        "code=OK",
         "backend=\"runc\"",
         "handler=\"runc\"",
     ]);
@@ -41,7 +41,7 @@ async fn every_line_of_a_call_has_its_id_and_no_other_call_has_it() {
     let [kept, end] = tells.as_slice() else {
         panic!("{}", logged.text());
     };
-    assert!(kept.contains("is kept until it is back") && end.contains("code=Ok"));
+    assert!(kept.contains("is kept until it is back") && end.contains("code=OK"));
     assert_eq!(id(kept), id(end));
     assert!(
         id(one) != id(two) && id(two) != id(end),
@@ -114,7 +114,7 @@ async fn what_is_no_trace_goes_on_and_is_not_logged() {
         calls[0].header("traceparent"),
         Some("00-secret-of-a-client-01")
     );
-    let lines = logged.lines(&["RunPodSandbox", "code=Ok"]);
+    let lines = logged.lines(&["RunPodSandbox", "code=OK"]);
     assert_eq!(lines.len(), 1);
     assert!(
         !logged.text().contains("trace_id=") && !logged.text().contains("secret-of"),
@@ -128,6 +128,6 @@ async fn an_id_stays_within_its_line() {
     let logged = Logged::here();
     let rig = runc_and_kata().await;
     rig.stop_pod("x\nERROR forged").await.ok();
-    let lines = logged.lines(&["StopPodSandbox", "x\\nERROR forged", "code=Ok"]);
+    let lines = logged.lines(&["StopPodSandbox", "x\\nERROR forged", "code=OK"]);
     assert_eq!(lines.len(), 1, "{}", logged.text());
 }
