@@ -36,7 +36,7 @@
 //! | [`switch`], `call`, [`rpc`], [`route`] | the path of a call, the call itself, the table, where it goes |
 //! | [`live`], [`reload`], [`changes`], [`adopt`] | the handler table of now and its backends; another one in its place |
 //! | [`forget`] | a backend that is away for good, forgotten on request |
-//! | `state`, [`store`] | what a restart goes on with: when it is saved and restored; its files |
+//! | [`state`], [`store`] | what a restart goes on with: when it is saved and restored; its files |
 //! | [`owners`], `learn`, `question`, `listing` | which backend owns what: learned on the way, or asked for |
 //! | `handlers` | the names that clients see for pods' handlers |
 //! | [`dialer`], [`backend`], [`link`], `session` | a backend: dialled, called; its connection's states and life |
@@ -121,7 +121,7 @@ pub mod route;
 pub mod rpc;
 mod session;
 mod stand_in;
-mod state;
+pub mod state;
 pub mod status;
 pub mod store;
 mod streams;

@@ -211,6 +211,24 @@ impl Switch {
     }
 }
 
+/// What a restart would cost with this configuration after the state that was `found`, a sentence each.
+pub fn restart_problems(config: &Config, mut found: Found) -> Vec<String> {
+    let rows = config.table.backends.iter();
+    let mut known: Vec<_> = rows.map(|row| take_known(&mut found, row)).collect();
+    let (kept, of_kept) = kept(config, &mut found);
+    known.extend(of_kept);
+    let rows = config.table.backends.iter().chain(&kept);
+    let unknown = rows.zip(known).filter(|(_, known)| known.is_partial());
+    let sentences = unknown.map(|(row, _)| {
+        let BackendConfig { name, socket, .. } = row;
+        format!(
+            "a restart would make lists fail as long as backend {name} ({socket}) is away: its lists are not saved, because it \
+             has never answered or they cannot be written"
+        )
+    });
+    sentences.collect()
+}
+
 /// What is known of the backend of `row`, which may have been saved under another path of its socket.
 fn take_known(found: &mut Found, row: &BackendConfig) -> Known {
     let socket = &row.socket;

@@ -23,7 +23,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -226,12 +226,10 @@ impl Store {
         };
         let known = problems.len();
         let mut saved = store.read_backends(register.run, &mut problems);
-        match &before {
-            // Forgotten, or new and shown to nobody.
-            Before::ThisBoot(registered) => saved.retain(|socket, _| registered.contains(socket)),
-            // It ran before all the same.
-            Before::Never if !saved.is_empty() || problems.len() > known => before = Before::Lost,
-            _ => {}
+        saved.retain(|socket, _| before.may_have(socket));
+        // It ran before all the same.
+        if matches!(before, Before::Never) && (!saved.is_empty() || problems.len() > known) {
+            before = Before::Lost;
         }
         let found = Found {
             saved,
@@ -408,6 +406,40 @@ impl Store {
 }
 
 impl Found {
+    /// What a start would find in `directories` now; `None` where criswitch has never run, or as another user. Changes
+    /// nothing, so the files may be those of a daemon that runs.
+    pub fn look(directories: &Directories, boot: &Boot) -> Option<Found> {
+        let own = rustix::process::geteuid().as_raw();
+        if fs::metadata(&directories.state).ok()?.uid() != own {
+            return None;
+        }
+        let files = fs::read_dir(&directories.runtime).into_iter().flatten();
+        let paths = files.flatten().map(|file| file.path());
+        let paths: Vec<_> = paths.filter(|path| is_of_backend(path)).collect();
+        let path = directories.state.join(REGISTER);
+        let (register, before) = match register_at(&path, boot) {
+            Ok(register) => {
+                let before = register.before(boot);
+                (register, before)
+            }
+            Err(Fault::OtherMachine) => return None,
+            Err(fault) if fault.is_absence() && paths.is_empty() && !aside(&path).exists() => {
+                return None;
+            }
+            Err(_) => (Register::default(), Before::Lost),
+        };
+        let saved = paths
+            .iter()
+            .filter_map(|path| read_backend(path, boot, register.run).ok()?)
+            .filter(|(saved, _)| before.may_have(&saved.socket))
+            .map(|found| (found.0.socket.clone(), found));
+        Some(Found {
+            saved: saved.collect(),
+            before,
+            problems: Vec::new(),
+        })
+    }
+
     /// What is known of the backend of this socket; it is not asked for again.
     pub fn take(&mut self, socket: &str) -> Known {
         let was_registered = self.before.remove(socket);
@@ -431,7 +463,37 @@ impl Found {
     }
 }
 
+impl Register {
+    fn before(&self, boot: &Boot) -> Before {
+        match self.boot == boot.id {
+            true => Before::ThisBoot(self.sockets.iter().cloned().collect()),
+            false => Before::EarlierBoot,
+        }
+    }
+}
+
+impl Known {
+    /// Whether the backend may have pods or containers that are not in its saved lists.
+    pub(crate) fn is_partial(&self) -> bool {
+        match self {
+            Known::Saved(saved, _) => {
+                saved.joined && (saved.pods.is_none() || saved.containers.is_none())
+            }
+            Known::Unknown | Known::First => true,
+            Known::Empty | Known::New => false,
+        }
+    }
+}
+
 impl Before {
+    /// Whether a file of this backend counts: in this boot, others were forgotten, or are new and shown to nobody.
+    fn may_have(&self, socket: &str) -> bool {
+        match self {
+            Before::ThisBoot(registered) => registered.contains(socket),
+            _ => true,
+        }
+    }
+
     /// Whether this backend was registered; it is not any more.
     fn remove(&mut self, socket: &str) -> bool {
         match self {
@@ -445,20 +507,22 @@ fn is_of_backend(path: &Path) -> bool {
     path.extension().is_some_and(|suffix| suffix == SUFFIX)
 }
 
+fn register_at(path: &Path, boot: &Boot) -> Result<Register, Fault> {
+    let (content, _) = file::read(path)?;
+    let register = Register::decode(content).map_err(|_| Fault::Damaged)?;
+    match register.machine == boot.machine {
+        true => Ok(register),
+        false => Err(Fault::OtherMachine),
+    }
+}
+
 fn read_register(
     directory: &Path,
     boot: &Boot,
     problems: &mut Vec<String>,
 ) -> (Register, Before, OnDisk) {
     let path = directory.join(REGISTER);
-    let read = file::read(&path).and_then(|(content, _)| {
-        let register = Register::decode(content).map_err(|_| Fault::Damaged)?;
-        match register.machine == boot.machine {
-            true => Ok(register),
-            false => Err(Fault::OtherMachine),
-        }
-    });
-    let fault = match read {
+    let fault = match register_at(&path, boot) {
         Ok(register) if register.boot == boot.id => {
             let sockets: BTreeSet<_> = register.sockets.iter().cloned().collect();
             let on_disk = OnDisk::ThisBoot(sockets.clone());

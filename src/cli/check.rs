@@ -1,9 +1,12 @@
 //! What `criswitch check` shows: the configuration as it will run, and what the backends say.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use criswitch::config::{Config, Handler, Key, Problems, Table};
 use criswitch::cri::CgroupDriver;
+use criswitch::state;
+use criswitch::store::{self, Boot};
 use criswitch::wording::{self, counted};
 use serde_json::{Value, json};
 
@@ -13,7 +16,11 @@ use super::node::Node;
 use super::probe::{
     self, Found, Probe, advertised, cgroup_driver, with_common_pods, with_other_driver,
 };
+use super::serve::systemd_directories;
 use super::terminal;
+
+/// The directories that the unit has for the state.
+const UNIT_DIRECTORIES: [&str; 2] = ["/run/criswitch/state", "/var/lib/criswitch"];
 
 /// For people.
 pub(super) fn text(
@@ -50,7 +57,27 @@ pub(super) fn text(
 
 /// What works, and the operator should know.
 fn notes(config: &Config) -> Vec<String> {
-    [config.notes.clone(), config.advice()].concat()
+    [
+        config.notes.clone(),
+        config.advice(),
+        restart_problems(config),
+    ]
+    .concat()
+}
+
+/// What a restart would cost, by the state that the daemon has saved. The daemon is not asked: `check` runs before it
+/// serves, too.
+fn restart_problems(config: &Config) -> Vec<String> {
+    let Ok(boot) = Boot::current() else {
+        return Vec::new();
+    };
+    // A shell does not have the unit's variables.
+    let of_unit = UNIT_DIRECTORIES.map(|path| Some(PathBuf::from(path)));
+    let places = [systemd_directories(), of_unit].map(|systemd| config.directories(systemd));
+    let found = places
+        .iter()
+        .find_map(|place| store::Found::look(place, &boot));
+    found.map_or_else(Vec::new, |found| state::restart_problems(config, found))
 }
 
 /// Whether backends and machine are as they should be, as far as they were looked at.

@@ -106,11 +106,15 @@ async fn listen(passed: Option<PassedSocket>, config: &Config) -> anyhow::Result
     tokio::task::spawn_blocking(listen).await?
 }
 
+/// The directories that systemd made for this unit: for the boot, and for what outlives it.
+pub(super) fn systemd_directories() -> [Option<PathBuf>; 2] {
+    ["RUNTIME_DIRECTORY", "STATE_DIRECTORY"].map(|name| env::var_os(name).map(PathBuf::from))
+}
+
 /// The switch with the state of its last run, and the lock on where it is saved. Without a boot id it starts all the
 /// same.
 fn with_state(config: Config) -> Result<(Switch, Lock), InUse> {
-    let systemd = ["RUNTIME_DIRECTORY", "STATE_DIRECTORY"];
-    let directories = config.directories(systemd.map(|name| env::var_os(name).map(PathBuf::from)));
+    let directories = config.directories(systemd_directories());
     let lock = Lock::of(&directories)?;
     let boot = match Boot::current() {
         Ok(boot) => boot,

@@ -1,7 +1,10 @@
 //! `criswitch check` without a word to any backend.
 
+use std::fs;
+
 use expect_test::expect;
 
+use crate::told::Told;
 use crate::{main_file, run, text};
 
 const TABLE: &str = "
@@ -275,4 +278,45 @@ fn what_is_wrong_is_told_to_programs_too() {
     expect![[r#"
         criswitch.toml:3:8: the socket path "x.sock/" is relative; try an absolute path, such as "/run/name/name.sock"
     "#]].assert_eq(&files.stable(&outcome.stderr));
+}
+
+#[test]
+fn check_warns_of_backends_whose_absence_would_make_lists_fail_after_a_restart() {
+    let files = main_file(
+        "listen = 'criswitch.sock'
+        default = 'runc'
+        [handlers]
+        runc = '/run/criswitch-test/runc.sock'
+        [backends]
+        new = { socket = '/run/criswitch-test/new.sock', adopt = true, required = false }",
+    );
+    let directory = files.main().parent().unwrap().to_owned();
+    let config = fs::read_to_string(files.main()).unwrap();
+    let config = config.replace(
+        "'criswitch.sock'",
+        &format!("'{}/criswitch.sock'", text(&directory)),
+    );
+    fs::write(files.main(), config).unwrap();
+    let check = || {
+        let outcome = run(&["check", "--config", text(&files.main())]);
+        assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
+        let (_, below) = outcome.stdout.split_once("new.sock\n").unwrap();
+        below.to_owned()
+    };
+    let warning = expect![[r#"
+
+        a restart would make lists fail as long as backend runc (/run/criswitch-test/runc.sock) is away: its lists are not saved, because it has never answered or they cannot be written
+
+        configuration is valid, with 1 warning
+    "#]];
+    assert_eq!(check(), "\nconfiguration is valid\n");
+    let daemon = Told::start(&files);
+    warning.assert_eq(&check());
+    daemon.end();
+    // A daemon that does not run would find the same.
+    warning.assert_eq(&check());
+    let register = directory.join("criswitch.sock.state/backends.register");
+    fs::write(&register, "damaged").unwrap();
+    warning.assert_eq(&check());
+    assert_eq!(fs::read(register).unwrap(), b"damaged");
 }

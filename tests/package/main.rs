@@ -167,8 +167,11 @@ async fn an_upgrade_whose_socket_is_not_the_one_that_is_held_leaves_the_earlier_
     debian.install_and_serve(CONFIG).await;
     let before = debian.show("criswitch", "MainPID");
     debian.configure(&format!("listen = '/run/criswitch/new.sock'\n{CONFIG}"));
+    debian.runs("sh", &["-c", "rm /run/criswitch/state/*.backend"]);
     let said = debian.install(&debian.another("9")).await;
     assert!(said.contains("the earlier version runs on"), "{said}");
+    let announced = "criswitch: a restart would make lists fail as long as backend ";
+    assert!(said.contains(announced), "{said}");
     assert_eq!(debian.show("criswitch", "MainPID"), before);
     debian.client().pods().await.unwrap();
 }
