@@ -2,7 +2,8 @@
 //! of them on the thread that serves all calls.
 //!
 //! h2 itself limits empty DATA frames, CONTINUATION frames, and calls that are reset before they were read. Of unknown
-//! frames, PRIORITY, WINDOW_UPDATE, PING, SETTINGS and RST_STREAM it takes as many as come.
+//! frames, PRIORITY, WINDOW_UPDATE, PING, SETTINGS and RST_STREAM it takes as many as come. Its limit on small DATA frames
+//! counts those that wait to be read, and criswitch reads at once.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -15,20 +16,27 @@ use tokio::time::Instant;
 
 /// The length of HTTP/2's preface, with which a client begins.
 pub(crate) const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
-/// Cheap frames (all but DATA, HEADERS and CONTINUATION with content) that a peer may send in a second without a reason.
-/// A new connection has as many, so that it is no use to connect again.
+/// Cheap frames that a peer may send in a second without a reason: all frames but HEADERS that begin a call and DATA of
+/// [`SMALL_DATA`] bytes or more. A new connection has as many, so that it is no use to connect again.
 pub const CHEAP_FRAMES: u32 = 1000;
 /// Cheap frames that may come at once, when time or content has earned them: more than the calls of a connection, which
 /// may all be given up at one moment.
 pub const CHEAP_BURST: u32 = 10_000;
-/// Cheap frames that a peer may send for each frame with content, whoever sent that.
+/// DATA of fewer bytes is cheap. gRPC's libraries send a message, or its beginning, in one DATA frame together with the 5
+/// bytes in front of it. A streamed message of a backend has an id of 64 characters, so a stream of events is not cheap
+/// however fast it is. The few small requests and replies are paid for by their calls.
+pub const SMALL_DATA: u32 = 64;
+/// Cheap frames that a peer may send for each call that it begins, and for each frame with content that criswitch sends:
+/// HEADERS, or DATA that is not small.
+///
+/// The peer's own DATA earns nothing: the peer could send as much of it as it likes.
 ///
 /// An honest peer has a reason for each cheap frame. For a DATA frame that it receives, grpc-go sends at most two
 /// WINDOW_UPDATEs of the stream (one where a large message begins), one of the connection, and a PING that measures the
-/// round trip; h2, and so tonic, sends one of each WINDOW_UPDATE. For a call that it gives up, which had a HEADERS
-/// frame, a client sends RST_STREAM; a backend may send it behind the HEADERS frame that ends a call. Both acknowledge
-/// SETTINGS, of which criswitch sends one, and PING, of which it sends none. So a connection earns as much as it
-/// spends, or more, however busy it is.
+/// round trip; h2, and so tonic, sends one of each WINDOW_UPDATE. A client's call has at most a small DATA frame, an empty
+/// one behind it, and RST_STREAM. A backend's reply has HEADERS, a small DATA frame, HEADERS again and RST_STREAM; its call
+/// had HEADERS and mostly DATA. Both sides acknowledge SETTINGS, of which criswitch sends one, and PING, of which it sends
+/// none. So a connection earns as much as it spends, or more, however busy it is.
 const FOR_CONTENT: u32 = 4;
 /// What a peer did that sends too many.
 pub(crate) const CAUSE: &str =
@@ -39,7 +47,8 @@ const HEADER: u32 = 9;
 /// Kinds of frames that carry something.
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
-const CONTINUATION: u8 = 9;
+/// The bit before the number of a stream, which means nothing.
+const RESERVED: u32 = 1 << 31;
 
 /// A connection whose frames are counted on their way. Reading fails once there are too many.
 #[derive(Debug)]
@@ -93,7 +102,8 @@ impl<I> Counted<I> {
     }
 
     fn has_written(&mut self, bytes: &[u8]) {
-        self.budget.earn(self.written.pass(bytes).content);
+        let begun = self.written.pass(bytes);
+        self.budget.earn(begun.headers + begun.data);
     }
 }
 
@@ -105,13 +115,28 @@ struct Frames {
     /// What has passed of a header, and how many bytes.
     header: u128,
     passed: u32,
+    /// The highest stream that had HEADERS.
+    last_call: u32,
 }
 
 /// Frames that began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Begun {
-    cheap: u32,
-    content: u32,
+    /// HEADERS with content.
+    headers: u32,
+    /// Those of them that begin a call: a stream's first ones.
+    calls: u32,
+    /// DATA that is not small.
+    data: u32,
+    /// All others.
+    rest: u32,
+}
+
+impl Begun {
+    /// Of HEADERS that begin no call a peer may send any number: h2 ignores those of a stream that it has reset.
+    fn cheap(self) -> u32 {
+        self.rest + self.headers - self.calls
+    }
 }
 
 impl Frames {
@@ -120,6 +145,7 @@ impl Frames {
             skip,
             header: 0,
             passed: 0,
+            last_call: 0,
         }
     }
 
@@ -143,12 +169,20 @@ impl Frames {
 
     /// A header is whole.
     fn begin(&mut self, begun: &mut Begun) {
-        let [.., a, b, c, kind, _, _, _, _, _] = self.header.to_be_bytes();
+        let [.., a, b, c, kind, _, e, f, g, h] = self.header.to_be_bytes();
         let length = u32::from_be_bytes([0, a, b, c]);
+        let stream = u32::from_be_bytes([e, f, g, h]) & !RESERVED;
+        let last_call = self.last_call;
         *self = Frames::behind(length as usize);
+        self.last_call = last_call;
         match kind {
-            DATA | HEADERS | CONTINUATION if length > 0 => begun.content += 1,
-            _ => begun.cheap += 1,
+            DATA if length >= SMALL_DATA => begun.data += 1,
+            HEADERS if length > 0 => {
+                begun.headers += 1;
+                begun.calls += u32::from(stream > last_call);
+                self.last_call = last_call.max(stream);
+            }
+            _ => begun.rest += 1,
         }
     }
 }
@@ -176,8 +210,8 @@ impl Budget {
         let passed = now.duration_since(self.at).as_secs_f64();
         self.at = now;
         self.left += passed * f64::from(CHEAP_FRAMES);
-        self.earn(begun.content);
-        self.left -= f64::from(begun.cheap);
+        self.earn(begun.calls);
+        self.left -= f64::from(begun.cheap());
         self.left >= 0.0
     }
 
@@ -246,42 +280,54 @@ mod tests {
     use super::*;
 
     const PING: u8 = 6;
+    const CONTINUATION: u8 = 9;
     const UNKNOWN: u8 = 0xfa;
 
-    fn frame(kind: u8, length: u8) -> Vec<u8> {
-        let header = [0, 0, length, kind, 0xff, 1, 2, 3, 4];
+    fn frame(kind: u8, length: u8, stream: u8) -> Vec<u8> {
+        let header = [0, 0, length, kind, 0xff, 0x80, 0, 0, stream];
         [&header[..], &vec![DATA; length.into()]].concat()
     }
 
-    fn cheap(frames: u32) -> Begun {
+    fn rest(frames: u32) -> Begun {
         Begun {
-            cheap: frames,
-            content: 0,
+            rest: frames,
+            ..Begun::default()
         }
     }
 
     #[test]
     fn frames_are_counted_wherever_they_are_cut() {
         let frames = [
-            (DATA, 20),
-            (PING, 8),
-            (HEADERS, 1),
-            (DATA, 0),
-            (HEADERS, 0),
-            (CONTINUATION, 30),
-            (UNKNOWN, 255),
+            (DATA, 64, 1),
+            (DATA, 63, 1),
+            (PING, 8, 0),
+            (HEADERS, 1, 3),
+            (HEADERS, 1, 5),
+            (HEADERS, 1, 3),
+            (HEADERS, 1, 5),
+            (DATA, 0, 1),
+            (HEADERS, 0, 7),
+            (CONTINUATION, 30, 1),
+            (UNKNOWN, 255, 1),
         ];
-        let frames = frames.map(|(kind, length)| frame(kind, length)).concat();
-        let sent = [&[DATA; PREFACE][..], &frames].concat();
+        let frames = frames.map(|(kind, length, stream)| frame(kind, length, stream));
+        let sent = [&[DATA; PREFACE][..], &frames.concat()].concat();
         for size in 1..sent.len() {
             let mut counted = Frames::behind(PREFACE);
             let begun = sent.chunks(size).map(|part| counted.pass(part));
             let begun = begun.fold(Begun::default(), |all, begun| Begun {
-                cheap: all.cheap + begun.cheap,
-                content: all.content + begun.content,
+                headers: all.headers + begun.headers,
+                calls: all.calls + begun.calls,
+                data: all.data + begun.data,
+                rest: all.rest + begun.rest,
             });
-            let (cheap, content) = (4, 3);
-            assert_eq!(begun, Begun { cheap, content }, "{size}");
+            let all = Begun {
+                headers: 4,
+                calls: 2,
+                data: 1,
+                rest: 6,
+            };
+            assert_eq!(begun, all, "{size}");
         }
     }
 
@@ -295,14 +341,30 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_has_so_many_cheap_frames_a_second_and_saves_no_more_than_a_burst() {
         let mut budget = Budget::default();
-        assert!(budget.allows(cheap(CHEAP_FRAMES)));
+        assert!(budget.allows(rest(CHEAP_FRAMES)));
         for _ in 0..100 {
             tokio::time::advance(Duration::from_secs(1)).await;
-            assert!(budget.allows(cheap(CHEAP_FRAMES)));
+            assert!(budget.allows(rest(CHEAP_FRAMES)));
         }
         tokio::time::advance(Duration::from_hours(1)).await;
-        assert!(budget.allows(cheap(CHEAP_BURST)));
-        assert!(!budget.allows(cheap(1)));
+        assert!(budget.allows(rest(CHEAP_BURST)));
+        assert!(!budget.allows(rest(1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_peer_sends_within_a_call_earns_nothing() {
+        let within = [
+            Begun { data: 1, ..rest(1) },
+            Begun {
+                headers: 1,
+                ..rest(0)
+            },
+        ];
+        for begun in within {
+            let mut budget = Budget::default();
+            let allowed = (0..2 * CHEAP_FRAMES).take_while(|_| budget.allows(begun));
+            assert_eq!(allowed.count(), CHEAP_FRAMES as usize, "{begun:?}");
+        }
     }
 
     /// What grpc-go sends at most for each call that it makes and gives up, without a moment between two.
@@ -310,16 +372,39 @@ mod tests {
     async fn a_peer_that_answers_content_with_cheap_frames_never_reaches_the_limit() {
         let mut budget = Budget::default();
         for call in 0..10 * CHEAP_BURST {
-            let (cheap, content) = (1, 2);
-            assert!(budget.allows(Begun { cheap, content }), "{call}");
+            let begun = Begun {
+                headers: 1,
+                calls: 1,
+                ..rest(3)
+            };
+            assert!(budget.allows(begun), "{call}");
             // The reply: headers, a message, trailers. The message is acknowledged.
             budget.earn(3);
-            assert!(budget.allows(super::tests::cheap(4)), "{call}");
+            assert!(budget.allows(rest(4)), "{call}");
         }
         // Of many replies, each a message alone.
         for message in 0..10 * CHEAP_BURST {
             budget.earn(1);
-            assert!(budget.allows(super::tests::cheap(4)), "{message}");
+            assert!(budget.allows(rest(4)), "{message}");
+        }
+    }
+
+    /// A backend whose replies are small, and one that streams events.
+    #[tokio::test(start_paused = true)]
+    async fn a_busy_backend_never_reaches_the_limit() {
+        let mut budget = Budget::default();
+        for call in 0..10 * CHEAP_BURST {
+            // The request: headers and a message.
+            budget.earn(2);
+            let reply = Begun {
+                headers: 2,
+                ..rest(5)
+            };
+            assert!(budget.allows(reply), "{call}");
+        }
+        let event = Begun { data: 1, ..rest(0) };
+        for event_number in 0..10 * CHEAP_BURST {
+            assert!(budget.allows(event), "{event_number}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use criswitch::counts::Reason;
-use criswitch::flood::CHEAP_BURST;
+use criswitch::flood::{CHEAP_BURST, SMALL_DATA};
 use tokio::io::{AsyncWrite, AsyncWriteExt, copy, sink};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
@@ -33,6 +33,13 @@ async fn flood(peer: &mut (impl AsyncWrite + Unpin), frame: &[u8]) {
     while peer.write_all(&frames).await.is_ok() {}
 }
 
+/// DATA of this length with as many PINGs as a frame with content once earned.
+fn among_data(stream: u32, length: u32) -> Vec<u8> {
+    let pings = encoded(PING, 0, 0, &[0; 8]).repeat(4);
+    let data = vec![0; length as usize];
+    [encoded(DATA, 0, stream, &data), pings].concat()
+}
+
 #[tokio::test]
 async fn a_client_that_floods_is_closed_while_another_clients_calls_go_on() {
     let logged = Logged::here();
@@ -45,12 +52,16 @@ async fn a_client_that_floods_is_closed_while_another_clients_calls_go_on() {
         encoded(WINDOW_UPDATE, 0, 0, &one),
         encoded(PING, 0, 0, &[0; 8]),
         encoded(SETTINGS, 0, 0, &[]),
+        // Within a request that does not end.
+        among_data(1, SMALL_DATA - 1),
+        among_data(1, SMALL_DATA),
     ];
     for (before, cheap) in (0..).zip(&kinds) {
         let mut client = UnixStream::connect(&rig.socket).await.unwrap();
         client.write_all(PREFACE).await.unwrap();
         let greeting = encoded(SETTINGS, 0, 0, &[]);
         client.write_all(&greeting).await.unwrap();
+        client.write_all(&begin(1, "ListPodSandbox")).await.unwrap();
         let (mut replies, mut frames) = client.into_split();
         let mut unread = sink();
         let flooded =
@@ -140,19 +151,23 @@ async fn a_backend_that_floods_is_disconnected_and_connected_again_while_others_
     assert!(told_of(&rig, "runc").await["transitions"] == 1);
 }
 
-/// A call as grpc-go makes it and gives it up, with all that it may send of flow control.
-fn given_up(stream: u32) -> Vec<u8> {
+/// The headers of a call.
+fn begin(stream: u32, rpc: &str) -> Vec<u8> {
     let head = [
         vec![0x83, 0x86],
-        header(":path", "/runtime.v1.RuntimeService/Unknown"),
+        header(":path", &format!("/runtime.v1.RuntimeService/{rpc}")),
         header(":authority", "localhost"),
         header("content-type", "application/grpc"),
     ];
+    encoded(HEADERS, END_HEADERS, stream, &head.concat())
+}
+
+/// A call as grpc-go makes it and gives it up, with a measured round trip.
+fn given_up(stream: u32) -> Vec<u8> {
     let one = 1u32.to_be_bytes();
     [
-        encoded(HEADERS, END_HEADERS, stream, &head.concat()),
+        begin(stream, "Unknown"),
         encoded(DATA, END_STREAM, stream, &frame_raw(b"")),
-        encoded(WINDOW_UPDATE, 0, stream, &one),
         encoded(WINDOW_UPDATE, 0, 0, &one),
         encoded(PING, 0, 0, &u64::from(stream).to_be_bytes()),
         encoded(RST_STREAM, 0, stream, &CANCEL),
