@@ -276,7 +276,8 @@ impl Collected {
     }
 }
 
-fn size(head: &HeaderMap) -> usize {
+/// What headers or trailers take, in bytes, about.
+pub(crate) fn size(head: &HeaderMap) -> usize {
     head.iter()
         .map(|(name, value)| name.as_str().len() + value.len() + PER_HEADER)
         .sum()

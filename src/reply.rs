@@ -18,11 +18,11 @@ use crate::answer::Answer;
 use crate::backend::Backend;
 use crate::counts::{Counts, Reason};
 use crate::ending::Cut;
-use crate::memory::Memory;
+use crate::memory::{self, Memory};
 use crate::rpc::{List, Log, Row};
 use crate::telemetry::CallLog;
 use crate::{status, wire};
-use bodies::{Counted, Holding, Passed, Watched, Whole};
+use bodies::{Counted, Holding, Passed, Watched, Whole, hold_until_sent};
 
 /// A reply on its way to the client.
 pub type Reply = http::Response<Body>;
@@ -31,6 +31,8 @@ pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// How long a reply to a call that changes something may be, in bytes, so that it is never rejected for want of room.
 const SMALL_CHANGE: usize = 4096;
+/// What a reply takes beside its data, headers and trailers, in bytes, about.
+const PER_REPLY: usize = 256;
 
 /// The header and trailer that ends every call.
 pub const GRPC_STATUS: &str = "grpc-status";
@@ -130,13 +132,11 @@ pub(crate) fn watched(reply: Reply, mut log: CallLog, cut: Cut) -> Reply {
 
 /// `reply`, which counts in `unread`, the share of its client's connection, until it is sent. If there is no room for
 /// it, it is rejected, or ended where that shows.
-pub(crate) fn counted(reply: Reply, row: &Row, unread: &Memory, counts: &Arc<Counts>) -> Reply {
-    if reply.body().is_end_stream() {
-        return reply;
-    }
+pub(crate) fn counted(mut reply: Reply, row: &Row, unread: &Memory, counts: &Arc<Counts>) -> Reply {
     let rpc = row.name;
+    let body = usize::try_from(reply.body().size_hint().lower()).unwrap_or(usize::MAX);
+    let there = body.saturating_add(PER_REPLY + memory::size(reply.headers()));
     let mut held = unread.held();
-    let there = usize::try_from(reply.body().size_hint().lower()).unwrap_or(usize::MAX);
     if held.grow(there).is_err() {
         // A change that was made must be reported.
         if row.log == Log::Change && there <= SMALL_CHANGE {
@@ -145,12 +145,17 @@ pub(crate) fn counted(reply: Reply, row: &Row, unread: &Memory, counts: &Arc<Cou
         counts.refuse(Reason::Unread);
         return of_status(&status::unread_replies(rpc, unread.limit()));
     }
+    if reply.body().is_end_stream() {
+        hold_until_sent(reply.headers_mut(), held);
+        return reply;
+    }
     let (limit, counts) = (unread.limit(), Arc::clone(counts));
     reply.map(|inner| {
-        let inner = Some(inner);
+        let (inner, end) = (Some(inner), held.split(there - body));
         Counted {
             inner,
             held,
+            end,
             rpc,
             limit,
             counts,
@@ -159,12 +164,16 @@ pub(crate) fn counted(reply: Reply, row: &Row, unread: &Memory, counts: &Arc<Cou
     })
 }
 
-/// `reply`, with something that is let go when it has ended.
-pub fn holding(reply: Reply, held: impl Send + Unpin + 'static) -> Reply {
+/// `reply`, with something that is let go when its end is sent.
+pub fn holding(mut reply: Reply, held: impl Send + Unpin + 'static) -> Reply {
     if reply.body().is_end_stream() {
+        hold_until_sent(reply.headers_mut(), held);
         return reply;
     }
-    reply.map(|inner| Holding { inner, _held: held }.boxed_unsync())
+    reply.map(|inner| {
+        let held = Some(held);
+        Holding { inner, held }.boxed_unsync()
+    })
 }
 
 /// The trailers that carry `status`.
@@ -213,6 +222,55 @@ mod tests {
         };
         assert_eq!(end.get(GRPC_STATUS).unwrap(), "14");
         assert!(body.frame().await.is_none());
+    }
+
+    /// How many bytes `reply` has taken of what may be unread.
+    fn counting(reply: Reply) -> (Reply, Memory) {
+        let unread = Memory::for_messages(1);
+        let reply = counted(reply, &rpc::LIST_PODS, &unread, &Arc::default());
+        (reply, unread)
+    }
+
+    #[tokio::test]
+    async fn headers_and_trailers_count_until_they_are_sent() {
+        let text = "x".repeat(10_000);
+        let status = Status::internal(&text);
+        let (headers, unread) = counting(of_status(&status));
+        assert!(unread.used() > text.len());
+        assert!(headers.body().is_end_stream());
+        let (head, body) = headers.into_parts();
+        drop(body);
+        assert!(unread.used() > text.len());
+        drop(head);
+        assert_eq!(unread.used(), 0);
+
+        let frames = [Ok(Frame::trailers(trailers(&status)))];
+        let (reply, unread) = counting(of_frames(stream::iter(frames)));
+        let mut body = reply.into_body();
+        let end = body.frame().await.unwrap().unwrap();
+        drop(body);
+        assert!(unread.used() > text.len());
+        drop(end);
+        assert_eq!(unread.used(), 0);
+    }
+
+    #[tokio::test]
+    async fn what_a_reply_holds_is_let_go_when_its_end_is_sent() {
+        let (held, letting_go) = std::sync::mpsc::channel::<()>();
+        let is_held = || letting_go.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty);
+        let reply = holding(of_status(&Status::not_found("")), held.clone());
+        assert_eq!(reply.headers().get(GRPC_STATUS).unwrap(), "5");
+        let mut body = holding(of_message(Vec::new()), held).into_body();
+        drop(reply);
+        assert!(is_held());
+        let data = body.frame().await.unwrap().unwrap();
+        assert!(data.is_data());
+        let end = body.frame().await.unwrap().unwrap();
+        drop(body);
+        assert!(is_held());
+        assert_eq!(end.trailers_ref().unwrap().get(GRPC_STATUS).unwrap(), "0");
+        drop(end);
+        assert!(!is_held());
     }
 
     #[test]

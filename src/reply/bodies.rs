@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::{HeaderMap, HeaderValue};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -15,7 +16,7 @@ use super::{Body, GRPC_STATUS, trailers};
 use crate::backend::{Backend, error_chain};
 use crate::counts::{Counts, Reason};
 use crate::ending::Cut;
-use crate::memory::{Held, Unread};
+use crate::memory::{self, Held, Unread};
 use crate::rpc::List;
 use crate::status;
 use crate::telemetry::CallLog;
@@ -79,21 +80,55 @@ impl http_body::Body for Whole {
         self.0.is_empty()
     }
 
-    /// At least: a length that is certain would become a header.
+    /// At least, with the trailers: a length that is certain would become a header.
     fn size_hint(&self) -> SizeHint {
-        let data = self.0.iter().filter_map(Frame::data_ref);
         let mut hint = SizeHint::new();
-        hint.set_lower(data.map(|data| data.len() as u64).sum());
+        hint.set_lower(self.0.iter().map(|frame| size(frame) as u64).sum());
         hint
     }
 }
 
-/// A body whose data is held in the memory of its client's connection, also when it waits in that to be sent.
+fn size(frame: &Frame<Bytes>) -> usize {
+    let data = frame.data_ref().map_or(0, Bytes::len);
+    data + frame.trailers_ref().map_or(0, memory::size)
+}
+
+/// The status that ends a reply, and what is held until it is sent.
+struct Ending<T> {
+    status: HeaderValue,
+    _held: T,
+}
+
+impl<T> AsRef<[u8]> for Ending<T> {
+    fn as_ref(&self) -> &[u8] {
+        self.status.as_bytes()
+    }
+}
+
+/// Keeps `held` until `end`, the headers or trailers that end a reply, is sent. Until then h2 has them in a queue of its
+/// own, and the reply's body is dropped already.
+pub(super) fn hold_until_sent(end: &mut HeaderMap, held: impl Send + 'static) {
+    if let Some(status) = end.get_mut(GRPC_STATUS) {
+        let ending = Ending {
+            status: status.clone(),
+            _held: held,
+        };
+        if let Ok(mut held) = HeaderValue::from_maybe_shared(Bytes::from_owner(ending)) {
+            // A value that is sensitive has no place in HPACK's table, where it would stay.
+            held.set_sensitive(true);
+            *status = held;
+        }
+    }
+}
+
+/// A body that is held in the memory of its client's connection, also when it waits in that to be sent.
 pub(super) struct Counted {
     /// None once it was ended.
     pub(super) inner: Option<Body>,
     /// What is there of it.
     pub(super) held: Held,
+    /// What is held until its end is sent.
+    pub(super) end: Held,
     pub(super) rpc: &'static str,
     pub(super) limit: usize,
     /// Where it is told if it was refused.
@@ -101,10 +136,34 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    fn hold(&mut self, data: Bytes) -> Result<Bytes, Unread> {
-        let missing = data.len().saturating_sub(self.held.bytes());
+    /// So many bytes that are held apart from the rest.
+    fn hold(&mut self, bytes: usize) -> Result<Held, Unread> {
+        let missing = bytes.saturating_sub(self.held.bytes());
         self.held.grow(missing)?;
-        Ok(self.held.split(data.len()).with(data))
+        Ok(self.held.split(bytes))
+    }
+
+    fn counted(&mut self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, Unread> {
+        let held = self.hold(size(&frame))?;
+        Ok(match frame.into_data() {
+            Ok(data) => Frame::data(held.with(data)),
+            Err(frame) => match frame.into_trailers() {
+                Ok(mut trailers) => {
+                    hold_until_sent(&mut trailers, (held, self.end.split(usize::MAX)));
+                    Frame::trailers(trailers)
+                }
+                Err(frame) => frame,
+            },
+        })
+    }
+
+    /// The end of a reply for which there is no room.
+    fn rejected(&mut self) -> Frame<Bytes> {
+        self.inner = None;
+        self.counts.refuse(Reason::Unread);
+        let mut trailers = trailers(&status::unread_replies(self.rpc, self.limit));
+        hold_until_sent(&mut trailers, self.end.split(usize::MAX));
+        Frame::trailers(trailers)
     }
 }
 
@@ -122,19 +181,8 @@ impl http_body::Body for Counted {
         let Some(Ok(frame)) = ready!(Pin::new(inner).poll_frame(cx)) else {
             return Poll::Ready(None);
         };
-        let frame = match frame.into_data() {
-            Err(frame) => frame,
-            Ok(data) => match self.hold(data) {
-                Ok(data) => Frame::data(data),
-                Err(_) => {
-                    self.inner = None;
-                    self.counts.refuse(Reason::Unread);
-                    let status = status::unread_replies(self.rpc, self.limit);
-                    Frame::trailers(trailers(&status))
-                }
-            },
-        };
-        Poll::Ready(Some(Ok(frame)))
+        let counted = self.counted(frame);
+        Poll::Ready(Some(Ok(counted.unwrap_or_else(|_| self.rejected()))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -144,13 +192,14 @@ impl http_body::Body for Counted {
     }
 }
 
-/// A body, and what is held as long as it lasts.
+/// A body, and what is held until its end is sent.
 pub(super) struct Holding<T> {
     pub(super) inner: Body,
-    pub(super) _held: T,
+    /// None once that is the end's.
+    pub(super) held: Option<T>,
 }
 
-impl<T: Unpin> http_body::Body for Holding<T> {
+impl<T: Send + Unpin + 'static> http_body::Body for Holding<T> {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -158,7 +207,13 @@ impl<T: Unpin> http_body::Body for Holding<T> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Pin::new(&mut self.inner).poll_frame(cx)
+        let mut polled = ready!(Pin::new(&mut self.inner).poll_frame(cx));
+        if let Some(Ok(frame)) = &mut polled
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            hold_until_sent(trailers, self.held.take());
+        }
+        Poll::Ready(polled)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -11,11 +11,10 @@ use tokio::task::JoinSet;
 
 use crate::faults::{told_of, until_state};
 use crate::http2::{
-    CANCEL, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS,
-    encoded, header, next,
+    CANCEL, DATA, GOAWAY, PING, PREFACE, RST_STREAM, SETTINGS, begin, call_of, encoded, next,
 };
 use crate::logged::Logged;
-use crate::support::{PATIENCE, Rig, Sim, frame_raw};
+use crate::support::{PATIENCE, Rig, Sim};
 
 const PRIORITY: u8 = 2;
 const WINDOW_UPDATE: u8 = 8;
@@ -151,23 +150,11 @@ async fn a_backend_that_floods_is_disconnected_and_connected_again_while_others_
     assert!(told_of(&rig, "runc").await["transitions"] == 1);
 }
 
-/// The headers of a call.
-fn begin(stream: u32, rpc: &str) -> Vec<u8> {
-    let head = [
-        vec![0x83, 0x86],
-        header(":path", &format!("/runtime.v1.RuntimeService/{rpc}")),
-        header(":authority", "localhost"),
-        header("content-type", "application/grpc"),
-    ];
-    encoded(HEADERS, END_HEADERS, stream, &head.concat())
-}
-
 /// A call as grpc-go makes it and gives it up, with a measured round trip.
 fn given_up(stream: u32) -> Vec<u8> {
     let one = 1u32.to_be_bytes();
     [
-        begin(stream, "Unknown"),
-        encoded(DATA, END_STREAM, stream, &frame_raw(b"")),
+        call_of(stream, "Unknown"),
         encoded(WINDOW_UPDATE, 0, 0, &one),
         encoded(PING, 0, 0, &u64::from(stream).to_be_bytes()),
         encoded(RST_STREAM, 0, stream, &CANCEL),

@@ -28,6 +28,23 @@ pub fn header(name: &str, value: &str) -> Vec<u8> {
     bytes
 }
 
+/// The HEADERS that begin a call.
+pub fn begin(stream: u32, rpc: &str) -> Vec<u8> {
+    let head = [
+        vec![0x83, 0x86],
+        header(":path", &format!("/runtime.v1.RuntimeService/{rpc}")),
+        header(":authority", "localhost"),
+        header("content-type", "application/grpc"),
+    ];
+    encoded(HEADERS, END_HEADERS, stream, &head.concat())
+}
+
+/// A whole call with an empty request.
+pub fn call_of(stream: u32, rpc: &str) -> Vec<u8> {
+    let request = encoded(DATA, END_STREAM, stream, &[0; 5]);
+    [begin(stream, rpc), request].concat()
+}
+
 /// A frame.
 pub fn encoded(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();

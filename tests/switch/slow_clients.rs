@@ -8,11 +8,14 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
-use tonic::Code;
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixStream;
+use tonic::{Code, Status};
 
 use crate::calls::{part, path, send};
 use crate::faults::{node, until_state};
 use crate::hostile_clients::sipping;
+use crate::http2::{PREFACE, SETTINGS, call_of, encoded};
 use crate::support::{Rig, Sim, frame_raw};
 use crate::wait::until;
 
@@ -20,6 +23,9 @@ use crate::wait::until;
 const ONE: usize = 32 << 20;
 const ALL: usize = 64 << 20;
 const LARGE: usize = 1 << 20;
+/// An error's text.
+const LONG_TEXT: usize = 64 << 10;
+const LONG_TEXTS: u32 = 64;
 /// The window of one stream, and a message that fills it.
 const WINDOW: usize = STREAM_WINDOW as usize;
 const MESSAGE: usize = 2 * WINDOW;
@@ -116,6 +122,27 @@ async fn streams_count_with_all_that_backends_may_send_ahead() {
         drop(kept);
         until(async || rig.unread() == 0).await;
     }
+}
+
+/// Errors are in headers, which no window of HTTP/2 limits.
+#[tokio::test]
+async fn errors_with_long_texts_count_until_they_are_read() {
+    let rig = Rig::start([Sim::new("runc")]).await;
+    rig.pods().await.unwrap();
+    let text = "x".repeat(LONG_TEXT);
+    rig.sim("runc")
+        .fail("ListContainerStats", Status::internal(text));
+    let mut client = UnixStream::connect(&rig.socket).await.unwrap();
+    let calls: Vec<u8> = (0..LONG_TEXTS)
+        .flat_map(|call| call_of(2 * call + 1, "ListContainerStats"))
+        .collect();
+    let greeting = encoded(SETTINGS, 0, 0, &[]);
+    let all = [PREFACE, &greeting, &calls].concat();
+    client.write_all(&all).await.unwrap();
+    // Some wait in the socket.
+    until(async || rig.unread() > LONG_TEXTS as usize / 2 * LONG_TEXT).await;
+    drop(client);
+    until(async || rig.unread() == 0).await;
 }
 
 /// The streams' windows are small. A stream that is unread holds up no other one all the same.
