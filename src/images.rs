@@ -39,6 +39,9 @@ impl Switch {
         backends: &[Arc<Backend>],
     ) -> Result<Reply, Failed> {
         match (rule, backends) {
+            (ImageRule::Remove, _) if !call.live.is_alone() => {
+                self.remove_image(call, backends).await
+            }
             (_, [only]) if call.row.changes() => self.send(call, only, None).await,
             (_, [only]) => only.patiently(self.send(call, only, None)).await,
             (ImageRule::Find(_), _) => self.find_image(call, backends).await,

@@ -57,6 +57,11 @@ impl Row {
         }
     }
 
+    /// Whether a call that names a handler is more than a call to the backend of that handler.
+    pub(crate) fn is_special_at_one_backend(&self) -> bool {
+        self.merge().is_some() || matches!(self.goes, Goes::Image(_, ImageRule::Remove))
+    }
+
     /// Whether it lists what is known of a backend: pods, containers or images.
     pub fn is_list(&self) -> bool {
         matches!(self.then, Then::Learn(_))

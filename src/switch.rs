@@ -297,10 +297,10 @@ impl Switch {
         {
             call = call.with_string(path, &handler.backend_handler);
         }
-        match call.row.merge() {
-            // What makes up for an RPC that the backend lacks does so here too.
-            Some(_) => Box::pin(self.to_backends(call, &[handler.backend])).await,
-            None => self.send(&call, backend, None).await,
+        match call.row.is_special_at_one_backend() {
+            // What makes up for an RPC that the backend lacks does so here too, and an image in use is not removed.
+            true => Box::pin(self.to_backends(call, &[handler.backend])).await,
+            false => self.send(&call, backend, None).await,
         }
     }
 

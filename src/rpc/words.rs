@@ -44,7 +44,9 @@ impl Row {
             Goes::Image(_, ImageRule::Find(_) | ImageRule::Pull(_)) => {
                 "the handler's backend, the pod's, or all"
             }
-            Goes::Image(_, ImageRule::Remove) => "the handler's backend, or those that have it",
+            Goes::Image(_, ImageRule::Remove) => {
+                "the handler's backend or all; of these, those that have it"
+            }
             Goes::Image(_, ImageRule::List(_)) => "the handler's backend, or all",
         }
     }

@@ -231,6 +231,31 @@ async fn two_stores_with_one_id_both_lose_it() {
     assert!(having(&rig).is_empty());
 }
 
+async fn remove_for(rig: &Rig, handler: &str, image: &str) -> Result<(), Status> {
+    let image = Some(cri::ImageSpec {
+        runtime_handler: handler.to_owned(),
+        ..image_spec(image)
+    });
+    let request = cri::RemoveImageRequest { image };
+    rig.images().remove_image(request).await.map(drop)
+}
+
+/// containerd takes CRI-O's form of an id too.
+#[tokio::test]
+async fn a_handler_in_the_request_removes_no_image_that_is_in_use() {
+    let rig = in_both().await;
+    let container = uses(&rig, "containerd", APP).await;
+    for name in [&*id('1'), APP] {
+        let failed = remove_for(&rig, "containerd", name).await.unwrap_err();
+        assert_eq!(failed.code(), Code::FailedPrecondition, "{failed}");
+        assert!(failed.message().contains(&container), "{failed}");
+    }
+    assert_eq!(having(&rig), ["containerd", "crio"]);
+    remove_for(&rig, "crio", APP).await.unwrap();
+    assert_eq!(having(&rig), ["containerd"]);
+    assert_eq!(asked(&rig, "RemoveImage"), ["crio"]);
+}
+
 /// With one backend nothing needs to be resolved.
 #[tokio::test]
 async fn one_backend_alone_gets_what_the_client_sends() {
