@@ -96,7 +96,7 @@ fn log_omitted(backend: &Backend, metric: &str, misfit: &Misfit) {
     if backend.is_first_unfit(&metric) {
         let cause = status::cut(misfit.to_string());
         tracing::warn!(
-            backend = %backend.name(), %metric, %cause,
+            backend = %backend.name(), metric = &*metric, cause = &*cause,
             "samples of a metric are omitted: they do not fit the labels that clients were given for it"
         );
     }

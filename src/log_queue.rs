@@ -3,6 +3,7 @@
 //! The thread that serves calls only adds to the queue. A standard error that nobody reads fills the queue, and further
 //! lines are dropped and counted; calls, probes and the end of the process do not wait for it.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -17,6 +18,8 @@ use tracing_subscriber::fmt::MakeWriter;
 pub const LOG_QUEUE_BYTES: usize = 1 << 20;
 /// How long the end of the process waits for the last lines to be written.
 pub const LAST_LINES: Duration = Duration::from_secs(1);
+/// The bytes that break a line.
+const LINE_BREAKS: [u8; 2] = *b"\n\r";
 /// The stack of the thread that writes: it formats one kind of line.
 const STACK_BYTES: usize = 128 << 10;
 
@@ -140,13 +143,27 @@ impl<'a> MakeWriter<'a> for LogQueue {
 
 impl Write for &LogQueue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.add(line);
+        self.add(&on_one_line(line));
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// `line` with escapes instead of line breaks before its end: no text of a backend or client begins another line.
+fn on_one_line(line: &[u8]) -> Cow<'_, [u8]> {
+    let text = line.strip_suffix(b"\n").unwrap_or(line);
+    if !text.iter().any(|byte| LINE_BREAKS.contains(byte)) {
+        return line.into();
+    }
+    let escaped = |byte: &u8| match LINE_BREAKS.contains(byte) {
+        true => byte.escape_ascii().collect::<Vec<u8>>(),
+        false => vec![*byte],
+    };
+    let text = text.iter().flat_map(escaped);
+    text.chain(*b"\n").collect()
 }
 
 #[cfg(test)]
@@ -205,6 +222,26 @@ mod tests {
         while !queue.lock().lines.is_empty() {
             thread::yield_now();
         }
+    }
+
+    #[test]
+    fn no_text_begins_a_line_of_its_own() {
+        let (queue, writer, give, written) = queue();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .without_time()
+            .with_writer(queue)
+            .finish();
+        let hostile = "metric\r\n<3>criswitch: forged";
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::info!(%hostile, "omitted {hostile}");
+        });
+        give.send(()).unwrap();
+        drop(writer);
+        let text = text(&written);
+        let escaped = r"metric\r\n<3>criswitch: forged";
+        assert_eq!(text.matches(escaped).count(), 2, "{text}");
+        assert_eq!(text.find(['\r', '\n']), Some(text.len() - 1), "{text}");
     }
 
     #[test]
