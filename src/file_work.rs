@@ -7,7 +7,7 @@ use tokio::sync::Mutex;
 
 /// How long the result of such work is waited for.
 pub(crate) const FILE_LIMIT: Duration = Duration::from_secs(3);
-/// What is reported of work that takes longer.
+/// What is reported of work on a socket's file that takes longer.
 pub(crate) const NO_ANSWER: &str = "the file system of its socket does not answer";
 
 /// The work of one owner, one piece at a time: work that hangs takes one thread, and no further work begins before it

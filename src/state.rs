@@ -11,7 +11,6 @@ use crate::address::Address;
 use crate::backend::Backend;
 use crate::config::{BackendConfig, Config};
 use crate::dialer::Dialer;
-use crate::file_work::NO_ANSWER;
 use crate::learn::Asked;
 use crate::link::State;
 use crate::lists::Snapshot;
@@ -21,6 +20,8 @@ use crate::switch::Switch;
 
 /// How often the time of a backend's last answer is saved.
 const TOUCH_EVERY: Duration = Duration::from_secs(10);
+/// What is reported when the state's file system takes longer than [`crate::file_work::FILE_LIMIT`].
+const NO_ANSWER: &str = "the file system of the state does not answer";
 /// How long after a failure the state is saved again.
 const RETRY: Duration = Duration::from_secs(1);
 /// The name of a backend that no file names and whose own name is lost.
