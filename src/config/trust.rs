@@ -25,6 +25,8 @@ pub(super) fn notes(config: &Config, own: u32) -> Vec<String> {
         (main.parent(), "the configuration"),
         (Some(&*main.with_file_name("conf.d")), "the configuration"),
         (listen.parent(), "the socket"),
+        (config.runtime_dir.as_deref(), "the state"),
+        (config.state_dir.as_deref(), "the state"),
     ];
     let files = config
         .files

@@ -98,15 +98,17 @@ pub(super) fn replace(
     written
 }
 
+/// Writes a file that is new: an old one is what a kill left, or another user's, who could read it. No link is followed.
 fn write(path: &Path, content: &[u8], modified: SystemTime, lasts: Lasts) -> io::Result<()> {
-    let flags = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     let mut options = File::options();
     let mut file = options
         .write(true)
-        .create(true)
-        .truncate(true)
+        .create_new(true)
         .mode(0o600)
-        .custom_flags(flags)
         .open(path)?;
     file.write_all(FORMAT)?;
     file.write_all(&hash(content).to_le_bytes())?;
@@ -122,4 +124,19 @@ pub(super) fn hash(bytes: &[u8]) -> u64 {
     let mut hasher = FnvHasher::default();
     hasher.write(bytes);
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_another_user_made_before_receives_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.backend");
+        let made_before = File::create(path.with_extension("new")).unwrap();
+        replace(&path, b"pods", SystemTime::now(), Lasts::ThisBoot).unwrap();
+        assert_eq!(made_before.metadata().unwrap().len(), 0);
+        assert_eq!(read(&path).unwrap().0, b"pods"[..]);
+    }
 }

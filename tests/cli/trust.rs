@@ -80,6 +80,20 @@ fn what_every_user_may_write_is_reported_with_its_mode_and_a_command() {
 }
 
 #[test]
+fn directories_of_the_state_that_others_may_write_are_reported() {
+    for key in ["runtime_dir", "state_dir"] {
+        let files = configured();
+        let state = files.main().with_file_name("state");
+        std::fs::create_dir(&state).unwrap();
+        set_mode(&state, 0o757);
+        let main = std::fs::read_to_string(files.main()).unwrap();
+        std::fs::write(files.main(), format!("{key} = {state:?}\n{main}")).unwrap();
+        let shown = format!("{} may be written by every user", text(&state));
+        assert_one(&notes(&files), &[&shown, "replace the state"]);
+    }
+}
+
+#[test]
 fn a_directory_that_everybody_shares_is_no_place_for_the_socket() {
     let files = configured();
     set_mode(&files.main().with_file_name("run"), 0o1777);
