@@ -264,12 +264,11 @@ impl Table {
 
     /// The table's name for what `backend` calls `name`, `None` if no row routes to it.
     ///
-    /// Where several rows route to it, the row of the same name counts, else the first by name.
-    pub fn name_for(&self, backend: BackendId, name: &str) -> Option<&str> {
+    /// Where several rows route to it, nobody knows which one a pod was started by: that is the backend's own name.
+    pub fn name_for<'n>(&'n self, backend: BackendId, name: &'n str) -> Option<&'n str> {
         let rows = self.handlers.iter();
         let mut rows = rows.filter(|row| row.backend == backend && row.backend_handler == name);
-        let first = rows.clone().next()?;
-        let row = rows.find(|row| row.name == name).unwrap_or(first);
-        Some(&row.name)
+        let first = rows.next()?;
+        Some(rows.next().map_or(&first.name, |_| name))
     }
 }

@@ -198,7 +198,7 @@ impl Switch {
     fn keep_rows(&self, before: &Table, after: &Table) {
         self.owners().keep_rows(|backend, handler| {
             let row = before.name_for(backend, handler)?;
-            (after.name_for(backend, handler) != Some(row)).then_some(row)
+            (after.name_for(backend, handler) != Some(row)).then(|| row.to_owned())
         });
     }
 

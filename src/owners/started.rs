@@ -102,11 +102,11 @@ impl Owners {
     }
 
     /// Remembers a row for pods that are only listed: the row that `row_of` has for the backend's name of the handler.
-    pub fn keep_rows<'r>(&mut self, row_of: impl Fn(BackendId, &str) -> Option<&'r str>) {
+    pub fn keep_rows(&mut self, row_of: impl Fn(BackendId, &str) -> Option<String>) {
         for pod in self.pods.values_mut() {
             let handler = pod.more.listed_handler();
             if let Some(row) = handler.and_then(|handler| row_of(pod.backend, handler)) {
-                pod.more.started_with = StartedWith::Row(row.to_owned());
+                pod.more.started_with = StartedWith::Row(row);
             }
         }
     }
@@ -210,12 +210,14 @@ mod tests {
     fn rows_are_kept_for_pods_that_the_backend_lists_or_reports() {
         let mut owners = listed(&[("listed", "kata"), ("reported", ""), ("unknown", "")]);
         owners.learn_handler("reported", 0, StartedWith::Handler(String::new()));
-        owners.keep_rows(|_, handler| Some(if handler.is_empty() { "own" } else { "gold" }));
+        owners.keep_rows(|_, handler| {
+            Some(if handler.is_empty() { "own" } else { "gold" }.to_owned())
+        });
         let row = |row: &str| StartedWith::Row(row.to_owned());
         assert_eq!(owners.started_with("listed", 0), &row("gold"));
         assert_eq!(owners.started_with("reported", 0), &row("own"));
         assert_eq!(owners.started_with("unknown", 0), &StartedWith::Unknown);
-        owners.keep_rows(|_, _| Some("silver"));
+        owners.keep_rows(|_, _| Some("silver".to_owned()));
         assert_eq!(owners.started_with("listed", 0), &row("gold"));
     }
 

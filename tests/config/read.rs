@@ -175,7 +175,7 @@ fn what_a_backend_calls_a_handler_leads_back_to_the_tables_name() {
     )
     .table;
     let name_for = |backend, name| table.name_for(backend, name);
-    assert_eq!(name_for(0, "runsc"), Some("gvisor"), "the first by name");
+    assert_eq!(name_for(0, "runsc"), Some("runsc"), "the backend's own");
     assert_eq!(name_for(0, "crun"), Some("crun"), "its own name");
     assert_eq!(name_for(0, "alone"), None, "another backend's");
     assert_eq!(name_for(1, "alone"), Some("other"));

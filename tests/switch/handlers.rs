@@ -283,8 +283,8 @@ async fn a_pod_that_is_only_listed_keeps_its_name_when_a_reload_removes_the_row(
         .run_pod("kata", "web")
         .await
         .unwrap();
-    assert_eq!(listed(&rig).await, pairs(&[("web", "gold")]));
+    assert_eq!(listed(&rig).await, pairs(&[("web", "kata")]));
     let reloaded = rig.reload(|directory| with_gold(directory, false));
     assert!(reloaded.result.is_ok());
-    assert_eq!(listed(&rig).await, pairs(&[("web", "gold")]));
+    assert_eq!(listed(&rig).await, pairs(&[("web", "kata")]));
 }
