@@ -29,7 +29,7 @@ impl Switch {
         let of_pods = self.pod_requests().stores_of(reference);
         let theirs = backends.iter().filter(|it| of_pods.contains(&it.id));
         let theirs: Vec<_> = theirs.cloned().collect();
-        let mut said = self.ask_stores(call, &theirs, Wait::ListTimeout).await;
+        let mut said = self.ask_in_any_form(call, &theirs, Wait::ListTimeout).await;
         if !has_any(&said) {
             said = self
                 .ask_in_any_form(call, backends, Wait::ListTimeout)
@@ -102,8 +102,9 @@ impl Switch {
         present(said)
     }
 
-    /// Asks `backends` what they have under the reference of `call`, and if none has anything, under the other form of it
-    /// if it is an id.
+    /// Asks `backends` what they have under the reference of `call`. An id is asked for in its other form too: at all of
+    /// them if none has anything, otherwise at those that reject it. CRI-O takes containerd's form for a name without a
+    /// registry, which is an error where no registries are configured for such names.
     pub(super) async fn ask_in_any_form(
         &self,
         call: &Call,
@@ -113,11 +114,21 @@ impl Switch {
         let said = self.ask_stores(call, backends, wait).await;
         let message = call.message();
         let other = wire::string(&message, REFERENCE).map(names::other_form);
-        let Ok(Some(other)) = other.map(|other| other.filter(|_| !has_any(&said))) else {
+        let Ok(Some(other)) = other else {
             return said;
         };
+        let is_found = has_any(&said);
+        let is_enough = |said: &Said| is_found && !said.has_rejected();
+        let (mut said, first): (Vec<_>, Vec<_>) = said.into_iter().partition(is_enough);
+        let again: Vec<_> = first.iter().map(|said| Arc::clone(&said.backend)).collect();
         let call = call.with_string(REFERENCE, &other);
-        self.ask_stores(&call, backends, wait).await
+        let second = self.ask_stores(&call, &again, wait).await;
+        let both = first.into_iter().zip(second);
+        said.extend(both.map(|(first, second)| match second.has_rejected() {
+            true if first.has_answered() => first,
+            _ => second,
+        }));
+        said
     }
 
     /// Whether the pod that sends `call` has had the answer "absent" before, and did not pull the image.

@@ -71,6 +71,11 @@ impl Said {
         self.answer.is_ok()
     }
 
+    /// It answered with an error.
+    pub(super) fn has_rejected(&self) -> bool {
+        matches!(self.answer, Err(Failed::Answer(_)))
+    }
+
     /// Why it did not answer.
     pub(super) fn into_failed(self) -> Option<Failed> {
         self.answer.err()

@@ -1,6 +1,6 @@
 //! RemoveImage beside containerd and CRI-O: only what the request names, and nothing that a container uses.
 //!
-//! containerd writes `sha256:` before an id and resolves it without that too; CRI-O does neither.
+//! containerd writes `sha256:` before an id and resolves it without that too; CRI-O does neither, and rejects it.
 
 use criswitch::cri;
 use tonic::{Code, Status};
@@ -94,6 +94,21 @@ async fn an_id_is_removed_from_the_store_that_lists_exactly_this_id() {
         // And again, when it is gone: by the id that is left.
         assert_eq!(listed(&rig).await.len(), 1);
     }
+}
+
+/// No list of images is cached: CRI-O's error is all that is known of its store.
+#[tokio::test]
+async fn an_id_that_one_store_rejects_is_asked_for_there_in_the_stores_own_form() {
+    let prefixed = format!("sha256:{}", id('1'));
+    let crio = Sim::new("crio").image_ids(ImageIds::Bare);
+    let rig = Rig::start([
+        Sim::new("containerd").stores(image(&prefixed)),
+        crio.stores(image(&id('1'))),
+    ])
+    .await;
+    assert_eq!(find(&rig, &prefixed).await, Some(prefixed.clone()));
+    remove(&rig, &prefixed).await.unwrap();
+    assert_eq!(having(&rig), ["crio"]);
 }
 
 /// The kubelet's collection of images that CRI-O's containers do not use any more.

@@ -73,15 +73,29 @@ impl Store {
         }
     }
 
-    fn image_status(&self, request: &cri::ImageStatusRequest) -> cri::ImageStatusResponse {
-        let image = self
-            .find_image(&reference_of(request.image.as_ref()))
-            .cloned();
+    fn image_status(
+        &self,
+        request: &cri::ImageStatusRequest,
+    ) -> Result<cri::ImageStatusResponse, Status> {
+        let reference = reference_of(request.image.as_ref());
+        self.resolve(&reference)?;
+        let image = self.find_image(&reference).cloned();
         let verbose = request.verbose && image.is_some();
-        cri::ImageStatusResponse {
+        Ok(cri::ImageStatusResponse {
             image,
             info: info(verbose, || ("info", serde_json::json!({ "imageSpec": {} }))),
+        })
+    }
+
+    /// CRI-O takes `sha256:<hex>` for a name without a registry. Without registries for such names that is an error.
+    fn resolve(&self, reference: &str) -> Result<(), Status> {
+        if self.settings.image_ids == ImageIds::Bare && reference.starts_with("sha256:") {
+            let text = format!(
+                "short-name {reference:?} did not resolve to an alias and no unqualified-search registries are defined"
+            );
+            return Err(Status::unknown(text));
         }
+        Ok(())
     }
 
     /// An unknown image counts as removed.
@@ -127,7 +141,7 @@ impl ImageService for Service {
         &self,
         r: Request<cri::ImageStatusRequest>,
     ) -> Reply<cri::ImageStatusResponse> {
-        self.with(r, |store, r| Ok(store.image_status(&r)))
+        self.with(r, |store, r| store.image_status(&r))
     }
 
     async fn pull_image(&self, r: Request<cri::PullImageRequest>) -> Reply<cri::PullImageResponse> {
