@@ -1,5 +1,6 @@
 //! What replies teach: owners and images.
 
+use std::cell::Cell;
 use std::slice;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use tonic::Status;
 
 use crate::backend::Backend;
 use crate::call::Call;
+use crate::filter::without_inside;
 use crate::lists::Snapshot;
 use crate::owners::{BackendId, Claim, LONGEST_ID, Learned, Mark, PodNames, Unlearned};
 use crate::route::Target;
@@ -182,6 +184,16 @@ impl Switch {
         Err(backend.bad_reply(&cause))
     }
 
+    /// Whether an id is in dispute is part of its owner's state.
+    fn save_owners(&self, claims: &[Claim]) {
+        let live = self.live();
+        for claim in claims {
+            if let Ok(owner) = live.backend(claim.owner) {
+                owner.has_changed();
+            }
+        }
+    }
+
     fn name_of(&self, backend: BackendId) -> Arc<str> {
         let live = self.live();
         let backend = live.backend(backend);
@@ -224,6 +236,7 @@ impl Switch {
                 new,
             } = learned.map_err(|unlearned| backend.bad_reply(&unlearned.to_string()))?;
             self.warn_of(&claims, backend);
+            self.save_owners(&claims);
             backend.drops(dropped);
             if new > 0 {
                 backend.has_changed();
@@ -279,7 +292,8 @@ impl Switch {
         }
     }
 
-    /// `reply` without its stats that are about other backends' pods or containers; `None` if it has none.
+    /// `reply` without its stats of other backends' pods and containers, also those of containers in a pod's stats;
+    /// `None` if it has none.
     ///
     /// # Errors
     /// `Internal` if the reply is malformed.
@@ -293,16 +307,23 @@ impl Switch {
             return Ok(None);
         };
         let owners = self.owners();
-        let mut dropped = 0;
-        let own = wire::retain(reply, 1, |item| {
-            // An item without a readable id is about no other backend.
-            let id = wire::string(item, path).unwrap_or_default();
+        let dropped = Cell::new(0);
+        let is_own = |kind, id: &str| {
             let is_own = !owners.is_of_another(kind, id, backend.id);
-            dropped += usize::from(!is_own);
-            Ok(is_own)
+            dropped.set(dropped.get() + usize::from(!is_own));
+            is_own
+        };
+        // An item without a readable id is about no other backend.
+        let own = wire::retain(reply, 1, |item| {
+            Ok(is_own(kind, wire::string(item, path).unwrap_or_default()))
+        });
+        let own = own.and_then(|own| {
+            let items = own.as_deref().unwrap_or(reply);
+            let inside = without_inside(list, items, |id| is_own(Kind::Container, id))?;
+            Ok(inside.or(own))
         });
         drop(owners);
-        backend.drops(dropped);
+        backend.drops(dropped.get());
         own.map_err(|fault| backend.malformed(&fault))
     }
 }

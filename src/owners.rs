@@ -21,8 +21,8 @@ use crate::wire::{self, Malformed};
 use bytes::Bytes;
 use creations::Creations;
 use entries::{
-    Entries, Entry, Shape, claim, claims, count, is_full, is_of, learn, of, settle, with_prefix,
-    would_lose,
+    Entries, Entry, Shape, Source, Whole, claim, claims, count, disputed, is_full, is_of, learn,
+    of, restore, settle, with_prefix, would_lose,
 };
 use fnv::FnvHasher;
 
@@ -108,6 +108,7 @@ pub struct Owners {
     removed: VecDeque<Removed>,
     pods: Entries<PodNames>,
     containers: Entries<InPod>,
+    whole: HashMap<(Kind, BackendId), Whole>,
     creations: Creations,
 }
 
@@ -158,7 +159,7 @@ impl Owners {
         names: PodNames,
         asked: Mark,
     ) -> Option<Claim> {
-        let claim = claim(&self.pods, id, backend, asked);
+        let claim = claim(&self.pods, id, backend, asked, self.whole(Kind::Pod));
         if claim.is_none() && !removed_since(&self.removed, asked).contains_key(id) {
             let entry = self.created(backend, names.created(self.mark()));
             self.pods.insert(id.to_owned(), entry);
@@ -174,7 +175,8 @@ impl Owners {
         pod: &str,
         asked: Mark,
     ) -> Option<Claim> {
-        let claim = claim(&self.containers, id, backend, asked);
+        let whole = self.whole(Kind::Container);
+        let claim = claim(&self.containers, id, backend, asked, whole);
         let removed = removed_since(&self.removed, asked);
         if claim.is_none() && !removed.contains_key(id) && !removed.contains_key(pod) {
             let entry = self.created(backend, InPod::of(pod));
@@ -183,11 +185,15 @@ impl Owners {
         claim
     }
 
+    fn whole(&self, kind: Kind) -> impl Fn(BackendId) -> Option<Whole> {
+        move |backend| self.whole.get(&(kind, backend)).copied()
+    }
+
     fn created<T>(&mut self, backend: BackendId, more: T) -> Entry<T> {
         self.clock += 1;
         Entry {
             backend,
-            created: true,
+            source: Source::Created,
             claimed: false,
             rival: None,
             first: self.clock,
@@ -257,11 +263,12 @@ impl Owners {
         self.clock += 1;
         let now = self.clock;
         let removed = removed_since(&self.removed, asked);
+        let of = (backend, self.whole.get(&(kind, backend)).copied());
         match kind {
-            Kind::Pod => learn(&mut self.pods, backend, now, list, &removed, &PodShape),
+            Kind::Pod => learn(&mut self.pods, of, now, list, &removed, &PodShape),
             Kind::Container => {
                 let shape = ContainerShape(&self.pods);
-                learn(&mut self.containers, backend, now, list, &removed, &shape)
+                learn(&mut self.containers, of, now, list, &removed, &shape)
             }
         }
     }
@@ -270,6 +277,12 @@ impl Owners {
     /// containers that were not seen later.
     pub fn settle(&mut self, kind: Kind, backend: BackendId, asked: Mark) {
         self.clock += 1;
+        let first = Whole {
+            first: self.clock,
+            last: asked.0,
+        };
+        let whole = self.whole.entry((kind, backend)).or_insert(first);
+        whole.last = whole.last.max(asked.0);
         match kind {
             Kind::Pod => {
                 let gone = settle(&mut self.pods, backend, asked, |_| true);
@@ -413,7 +426,7 @@ impl Owners {
     /// Whether `backend` first listed a pod after `mark` that no call through criswitch created.
     pub fn has_pod_since(&self, backend: BackendId, Mark(mark): Mark) -> bool {
         let mut its = self.pods.values().filter(|pod| is_of(pod, backend));
-        its.any(|pod| !pod.created && pod.first > mark)
+        its.any(|pod| pod.source != Source::Created && pod.first > mark)
     }
 
     /// The ids that `backend` owns; a disputed id counts for the backend that listed it first.
@@ -438,6 +451,20 @@ impl Owners {
         // Its last word on everything is that it has nothing.
         self.settle(Kind::Pod, backend, now);
         self.settle(Kind::Container, backend, now);
+        self.whole.retain(|(_, of), _| *of != backend);
+    }
+
+    /// The ids of `backend` that another backend lists too, and nobody knows whose they are.
+    pub fn disputed(&self, backend: BackendId) -> Vec<String> {
+        let mut ids = disputed(&self.pods, backend);
+        ids.extend(disputed(&self.containers, backend));
+        ids
+    }
+
+    /// What was learned of `backend` is what the last run knew, with these ids in dispute.
+    pub fn restore(&mut self, backend: BackendId, disputed: &[String]) {
+        restore(&mut self.pods, backend, disputed);
+        restore(&mut self.containers, backend, disputed);
     }
 
     /// Whether no more of `backend` may be learned but by a whole list, after which what it lacks is forgotten.

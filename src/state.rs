@@ -117,6 +117,8 @@ impl Switch {
             let message = backend.known().lists.message(list)?;
             self.own_items(list, backend, &message, &[])
         };
+        let handlers = self.owners().rows(backend.id);
+        let disputed = self.owners().disputed(backend.id);
         Saved {
             socket: backend.socket.to_string(),
             name: backend.name().to_string(),
@@ -124,7 +126,8 @@ impl Switch {
             pods: list(List::Pods),
             containers: list(List::Containers),
             images: list(List::Images),
-            handlers: self.owners().rows(backend.id),
+            handlers,
+            disputed,
             ..Saved::default()
         }
     }
@@ -185,7 +188,10 @@ impl Switch {
                 self.restore_list(backend, list, message, at);
             }
         }
-        self.owners().restore_rows(backend.id, saved.handlers);
+        let mut owners = self.owners();
+        owners.restore_rows(backend.id, saved.handlers);
+        owners.restore(backend.id, &saved.disputed);
+        drop(owners);
         backend.restored(at);
         match is_known {
             true => {

@@ -87,6 +87,9 @@ pub struct Saved {
     /// The handlers that its pods were created with, by the pods' ids.
     #[prost(map = "string, string", tag = "9")]
     pub handlers: HashMap<String, String>,
+    /// Its pods and containers that another backend lists too, and nobody knows whose they are.
+    #[prost(string, repeated, tag = "10")]
+    pub disputed: Vec<String>,
 }
 
 /// All backends that criswitch has had since the boot.

@@ -14,8 +14,7 @@ pub(super) type Entries<T> = HashMap<String, Entry<T>>;
 #[derive(Debug)]
 pub(super) struct Entry<T> {
     pub(super) backend: BackendId,
-    /// The backend gave us the id in answer to a call that creates.
-    pub(super) created: bool,
+    pub(super) source: Source,
     /// A claim of another backend on the id was reported.
     pub(super) claimed: bool,
     /// Another backend that lists the id too.
@@ -29,6 +28,17 @@ pub(super) struct Entry<T> {
     pub(super) more: T,
 }
 
+/// What says that a backend owns an id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The backend's reply to a call that creates.
+    Created,
+    /// The state of the last run, in which no other backend listed the id.
+    Saved,
+    /// The backend was the first to list it.
+    Listed,
+}
+
 /// A backend that lists an id of another backend.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rival {
@@ -36,6 +46,17 @@ pub(super) struct Rival {
     /// When it last listed the id.
     pub(super) at: u64,
     print: u64,
+    /// It was asked for all after the owner had listed the id, and did not list it then.
+    late: bool,
+}
+
+/// When whole lists of one kind were had of a backend.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Whole {
+    /// When the first of them had been learned. What it shows may be older than criswitch.
+    pub(super) first: u64,
+    /// When the last of them was asked for.
+    pub(super) last: u64,
 }
 
 /// How the items of one kind are read.
@@ -53,11 +74,19 @@ pub(super) trait Shape<T> {
 impl<T> Entry<T> {
     pub(super) fn owner(&self) -> Owner {
         match self.rival {
-            Some(rival) if !self.created && rival.print != self.print => {
+            Some(rival)
+                if self.source == Source::Listed && !rival.late && rival.print != self.print =>
+            {
                 Owner::Disputed(self.backend, rival.backend)
             }
             _ => Owner::One(self.backend),
         }
+    }
+
+    /// Whether it may have been there at `asked`: its backend may have had it for longer than criswitch runs.
+    fn was_there(&self, Mark(asked): Mark, whole: Option<Whole>) -> bool {
+        let is_new = whole.is_some_and(|whole| self.first > whole.first.max(asked));
+        self.source != Source::Listed || !is_new
     }
 }
 
@@ -69,26 +98,26 @@ impl<T> Entry<T> {
     }
 }
 
-/// The claim of `backend` on an id that another backend owned before `asked`.
+/// The claim of `backend` on an id that another backend owned before `asked`. `whole` is of the backend it is given.
 pub(super) fn claim<T>(
     entries: &Entries<T>,
     id: &str,
     backend: BackendId,
-    Mark(asked): Mark,
+    asked: Mark,
+    whole: impl Fn(BackendId) -> Option<Whole>,
 ) -> Option<Claim> {
     let entry = entries.get(id)?;
-    let was_there = entry.created || entry.first <= asked;
+    let was_there = entry.was_there(asked, whole(entry.backend));
     (entry.backend != backend && was_there).then(|| Claim {
         id: id.to_owned(),
         owner: entry.backend,
     })
 }
 
-/// Learns all of a list, or nothing. `first` reads an item whose id is new, `again` an item that the same backend has
-/// listed before.
+/// Learns all of a list, or nothing. `whole` is of `backend`.
 pub(super) fn learn<T>(
     entries: &mut Entries<T>,
-    backend: BackendId,
+    (backend, whole): (BackendId, Option<Whole>),
     now: u64,
     list: &[u8],
     removed: &HashMap<&str, Option<BackendId>>,
@@ -101,16 +130,27 @@ pub(super) fn learn<T>(
         match entries.get_mut(id) {
             // Listed twice in one list.
             Some(entry) if entry.backend == backend && entry.at == now => dropped.push(place),
+            Some(entry) if entry.backend == backend && shape.is_in_others_pod(item, backend) => {
+                dropped.push(place);
+            }
             Some(entry) if entry.backend == backend => {
                 entry.at = now;
+                if entry.rival.is_some() {
+                    entry.print = shape.print(item);
+                }
                 shape.again(&mut entry.more, item);
             }
             Some(entry) => {
-                let print = shape.print(item);
+                let before = entry.rival.filter(|rival| rival.backend == backend);
+                let late = before.map_or_else(
+                    || whole.is_some_and(|whole| whole.last >= entry.first),
+                    |rival| rival.late,
+                );
                 entry.rival = Some(Rival {
                     backend,
                     at: now,
-                    print,
+                    print: shape.print(item),
+                    late,
                 });
                 if !std::mem::replace(&mut entry.claimed, true) {
                     let owner = entry.backend;
@@ -134,7 +174,7 @@ pub(super) fn learn<T>(
             None => {
                 let entry = Entry {
                     backend,
-                    created: false,
+                    source: Source::Listed,
                     claimed: false,
                     rival: None,
                     first: now,
@@ -202,7 +242,11 @@ pub(super) fn settle<T>(
         match entry.rival {
             Some(rival) if rival.backend == backend && rival.at <= asked => entry.rival = None,
             // What a backend created ends with its own word.
-            Some(rival) if entry.backend == backend && entry.at <= asked && !entry.created => {
+            Some(rival)
+                if entry.backend == backend
+                    && entry.at <= asked
+                    && entry.source != Source::Created =>
+            {
                 entry.pass_to(rival);
             }
             _ => {}
@@ -229,6 +273,22 @@ pub(super) fn is_of<T>(entry: &Entry<T>, backend: BackendId) -> bool {
     entry.backend == backend
 }
 
+/// The ids of `backend` that another backend lists too, and nobody knows whose they are.
+pub(super) fn disputed<T>(entries: &Entries<T>, backend: BackendId) -> Vec<String> {
+    let its = entries.iter().filter(|(_, entry)| is_of(entry, backend));
+    let disputed = its.filter(|(_, entry)| entry.owner() != Owner::One(backend));
+    disputed.map(|(id, _)| id.clone()).collect()
+}
+
+/// The state of the last run says that `backend` owns its entries, but for those that are `disputed`.
+pub(super) fn restore<T>(entries: &mut Entries<T>, backend: BackendId, disputed: &[String]) {
+    for (id, entry) in entries {
+        if is_of(entry, backend) && !disputed.contains(id) {
+            entry.source = Source::Saved;
+        }
+    }
+}
+
 /// How many ids of other backends `backend` lists.
 pub(super) fn claims<T>(entries: &Entries<T>, backend: BackendId) -> usize {
     let rivals = entries.values().filter_map(|entry| entry.rival);
@@ -241,9 +301,10 @@ pub(super) fn would_lose<T>(
     remains: &impl Fn(BackendId) -> bool,
 ) -> bool {
     entries.values().any(|entry| match entry.rival {
-        // Neither created the id, so either may keep it.
-        Some(rival) if !entry.created => {
-            entry.backend == backend && !remains(rival.backend)
+        // Neither created the id. If both list the same item, either may keep it.
+        Some(rival) if entry.source != Source::Created => {
+            let is_same = rival.print == entry.print;
+            entry.backend == backend && !(is_same && remains(rival.backend))
                 || rival.backend == backend && !remains(entry.backend)
         }
         _ => entry.backend == backend,

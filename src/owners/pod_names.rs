@@ -3,7 +3,7 @@
 //! A pod that was created through criswitch comes before any that is only listed, and a list alone never decides
 //! between backends against the routing table. No clock decides: it may be set back, and backends may lie about it.
 
-use super::{BackendId, Entry, Mark, Owner, Owners, PodNames};
+use super::{BackendId, Entry, Mark, Owner, Owners, PodNames, Source};
 
 /// The pods that have a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ fn rank(pod: &Entry<PodNames>, routes: &impl Fn(&str, BackendId) -> bool) -> Ran
     let PodNames { handler, .. } = &pod.more;
     Rank {
         // A pod that has passed to another backend was not created there.
-        created: pod.more.created.filter(|_| pod.created),
+        created: pod.more.created.filter(|_| pod.source == Source::Created),
         ready: pod.more.ready,
         // Some runtimes list no handlers: such a pod may belong to any backend.
         may_be_there: handler.is_empty() || routes(handler, pod.backend),

@@ -131,6 +131,7 @@ fn one_runtime_under_two_sockets_is_no_dispute_and_different_pods_with_one_id_ar
 fn a_backend_creates_no_id_that_another_listed_before_the_call() {
     let mut owners = Owners::default();
     let asked = owners.mark();
+    owners.settle(Kind::Pod, 0, asked);
     listed(&mut owners, 0, &pods(&[("old", 1)]));
     let later = owners.mark();
     let names = PodNames::default;
@@ -142,6 +143,79 @@ fn a_backend_creates_no_id_that_another_listed_before_the_call() {
     // A second socket of the creator's runtime may list the pod before the reply to the call comes.
     assert_eq!(owners.own_pod("old", 1, names(), asked), None);
     assert_eq!(owners.find(Kind::Pod, "old"), Some(Owner::One(1)));
+}
+
+#[test]
+fn what_a_backends_first_whole_list_shows_is_older_than_any_call() {
+    let mut owners = Owners::default();
+    let asked = owners.mark();
+    listed(&mut owners, 0, &pods(&[("old", 1)]));
+    owners.settle(Kind::Pod, 0, asked);
+    let claim = owners.own_pod("old", 1, PodNames::default(), asked);
+    assert_eq!(claim.unwrap().owner, 0);
+}
+
+#[test]
+fn a_backend_that_lists_an_id_only_after_another_had_it_disputes_nothing() {
+    let mut owners = Owners::default();
+    listed(&mut owners, 0, &pods(&[("web", 1)]));
+    let asked = owners.mark();
+    owners.settle(Kind::Pod, 1, asked);
+    for _ in 0..2 {
+        listed(&mut owners, 1, &pods(&[("web", 2)]));
+        assert_eq!(owners.find(Kind::Pod, "web"), Some(Owner::One(0)));
+    }
+}
+
+#[test]
+fn after_a_restart_an_owner_is_disputed_only_if_it_was_before() {
+    let mut owners = Owners::default();
+    let both = pods(&[("own", 1), ("disputed", 1)]);
+    listed(&mut owners, 0, &both);
+    listed(&mut owners, 1, &pods(&[("disputed", 2)]));
+    assert_eq!(owners.disputed(0), ["disputed"]);
+    let saved = owners.disputed(0);
+
+    let mut owners = Owners::default();
+    listed(&mut owners, 0, &both);
+    owners.restore(0, &saved);
+    listed(&mut owners, 1, &pods(&[("own", 2), ("disputed", 2)]));
+    assert_eq!(owners.find(Kind::Pod, "own"), Some(Owner::One(0)));
+    assert_eq!(
+        owners.find(Kind::Pod, "disputed"),
+        Some(Owner::Disputed(0, 1))
+    );
+}
+
+#[test]
+fn a_backend_is_needed_for_a_pod_that_another_lists_as_a_different_one() {
+    for (second, is_needed) in [(1, false), (2, true)] {
+        let mut owners = Owners::default();
+        listed(&mut owners, 0, &pods(&[("web", 1)]));
+        listed(&mut owners, 1, &pods(&[("web", second)]));
+        assert_eq!(owners.would_lose(0, &|other| other == 1), is_needed);
+    }
+}
+
+#[test]
+fn the_owners_list_says_what_a_pod_is_compared_with() {
+    let mut owners = Owners::default();
+    listed(&mut owners, 0, &pods(&[("web", 1)]));
+    listed(&mut owners, 1, &pods(&[("web", 2)]));
+    listed(&mut owners, 0, &pods(&[("web", 2)]));
+    assert_eq!(owners.find(Kind::Pod, "web"), Some(Owner::One(0)));
+}
+
+#[test]
+fn a_container_that_moves_into_another_backends_pod_is_dropped() {
+    let mut owners = with_pods(&[("web", 0), ("own", 1)]);
+    for (pod, dropped) in [("own", 0), ("web", 1)] {
+        let asked = owners.mark();
+        let list = containers(&[("one", pod)]);
+        let learned = owners.learn(Kind::Container, 1, &list, asked).unwrap();
+        assert_eq!(learned.dropped, dropped, "{pod}");
+    }
+    assert_eq!(owners.pod_of("one"), Some("own"));
 }
 
 #[test]

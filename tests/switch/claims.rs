@@ -10,6 +10,7 @@ use crate::calls::{part, send, text_of};
 use crate::events::{listening, next};
 use crate::faults::{backends_ready, status, told_of, until_state};
 use crate::questions::settled;
+use crate::reloads::reload;
 use crate::support::misbehaving::{Misbehaving, POD};
 use crate::support::{Client, IMAGE, Rig, Sim, frame, frame_raw};
 use crate::wait::until;
@@ -92,6 +93,40 @@ async fn stats_and_metrics_have_an_id_once() {
         assert_eq!(times(&rig, rpc, id).await, 1, "{rpc}");
     }
     assert!(told_of(&rig, "gvisor").await["droppedItems"].as_u64() >= Some(6));
+}
+
+/// How often a pod's stats have `container`, in all pods.
+async fn times_inside(rig: &Rig, container: &str) -> usize {
+    let request = cri::ListPodSandboxStatsRequest::default();
+    let pods = rig.runtime().list_pod_sandbox_stats(request).await;
+    let pods = pods.unwrap().into_inner().stats;
+    let inside = pods
+        .iter()
+        .flat_map(|pod| &pod.linux.as_ref().unwrap().containers);
+    let ids = inside.map(|stats| &stats.attributes.as_ref().unwrap().id);
+    ids.filter(|id| *id == container).count()
+}
+
+#[tokio::test]
+async fn a_pods_stats_have_no_container_of_another_backend() {
+    let [pod, own, container] = ["a", "b", "c"].map(|digit| digit.repeat(64));
+    let with_ids = |name, pod: &str| {
+        let sim = Sim::new(name).image(IMAGE);
+        sim.next_ids([pod, &*container])
+    };
+    let sims = [
+        Sim::new("runc"),
+        with_ids("kata", &pod),
+        with_ids("gvisor", &own),
+    ];
+    let rig = Rig::start(sims).await;
+    let direct = Client::new(&rig.sim("gvisor").socket());
+    rig.run("kata", "web").await;
+    direct.run_pod("", "own").await.unwrap();
+    direct.create(&own, "own").await.unwrap();
+    direct.start(&container).await.unwrap();
+    assert_eq!(rig.pods().await.unwrap().len(), 2);
+    assert_eq!(times_inside(&rig, &container).await, 1);
 }
 
 #[tokio::test]
@@ -228,6 +263,50 @@ async fn one_runtime_behind_a_proxy_has_each_pod_once_and_takes_every_call_after
         rig.remove_pod(&pod).await.unwrap();
     }
     assert!(rig.sim("runc").pods().is_empty());
+}
+
+#[tokio::test]
+async fn a_backend_that_lists_anothers_pod_after_a_restart_takes_no_call_of_it() {
+    let mut rig = Rig::start(twins()).await;
+    let (pod, container) = rig.run("kata", "web").await;
+    rig.restart_switch().await;
+    settled(&rig).await;
+    // Another pod with the same id.
+    let direct = Client::new(&rig.sim("gvisor").socket());
+    assert_eq!(direct.run_pod("", "other").await.unwrap(), pod);
+    assert_eq!(direct.create(&pod, "other").await.unwrap(), container);
+    assert_eq!(rig.pods().await.unwrap().len(), 1);
+    assert_eq!(rig.containers().await.unwrap().len(), 1);
+    rig.stop(&container).await.unwrap();
+    rig.stop_pod(&pod).await.unwrap();
+    assert!(rig.sim("gvisor").calls("StopPodSandbox").is_empty());
+}
+
+#[tokio::test]
+async fn a_backend_that_another_one_imitates_is_kept_when_its_row_goes() {
+    let mut rig = Rig::start(twins()).await;
+    let (pod, _) = rig.run("kata", "web").await;
+    rig.restart_switch().await;
+    settled(&rig).await;
+    let direct = Client::new(&rig.sim("gvisor").socket());
+    direct.run_pod("", "other").await.unwrap();
+    rig.pods().await.unwrap();
+    let rows = "runc = \"runc\"\ngvisor = \"gvisor\"";
+    reload(&rig, "runc", rows, &["runc", "gvisor"]);
+    rig.stop_pod(&pod).await.unwrap();
+    assert!(rig.sim("gvisor").calls("StopPodSandbox").is_empty());
+    assert_eq!(rig.sim("kata").calls("StopPodSandbox").len(), 1);
+}
+
+#[tokio::test]
+async fn a_pod_that_was_not_listed_before_a_restart_is_not_disputed_by_a_second_path() {
+    let mut rig = behind_a_proxy().await;
+    let (pod, container) = rig.run("runc", "one").await;
+    rig.restart_switch().await;
+    until_state(&rig, "kata", "ready").await;
+    rig.pods().await.unwrap();
+    rig.stop(&container).await.unwrap();
+    rig.stop_pod(&pod).await.unwrap();
 }
 
 #[tokio::test]

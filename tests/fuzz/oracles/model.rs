@@ -24,6 +24,15 @@ pub struct Model {
     removed: Vec<(String, u64, Option<BackendId>)>,
     moments: u64,
     marks: Vec<(Mark, u64)>,
+    wholes: Vec<Whole>,
+}
+
+/// A whole list of one kind: when it had been learned, and when it was asked for.
+struct Whole {
+    kind: Kind,
+    backend: BackendId,
+    learned: u64,
+    asked: u64,
 }
 
 /// A pod or container.
@@ -50,6 +59,8 @@ struct Rival {
     backend: BackendId,
     seen: u64,
     print: String,
+    /// It had not listed the id when it was asked for all, though the owner had.
+    late: bool,
 }
 
 impl Model {
@@ -109,7 +120,12 @@ impl Model {
 
     /// No backend takes what another created, or listed before the call.
     fn claim(&self, kind: Kind, id: &str, backend: BackendId, asked: u64) -> Option<Claim> {
-        let was_there = |row: &Row| row.created || row.first <= asked;
+        // In its backend's first whole list it may be of any age.
+        let is_old = |row: &Row| {
+            let first = self.wholes_of(kind, row.backend).next();
+            first.is_none_or(|first| row.first <= first.learned)
+        };
+        let was_there = |row: &Row| row.created || row.first <= asked || is_old(row);
         let is_anothers = |row: &&Row| row.id == id && was_there(row) && row.backend != backend;
         let row = self.of(kind).find(is_anothers)?;
         Some(Claim {
@@ -164,6 +180,12 @@ impl Model {
         let kind = kind(u)?;
         let (mark, asked) = self.asked(u)?;
         self.owners.settle(kind, backend, mark);
+        self.wholes.push(Whole {
+            kind,
+            backend,
+            learned: self.moments,
+            asked,
+        });
         let pods = self.lack(backend, asked, |row| row.kind == kind);
         if kind == Kind::Pod {
             self.lack(backend, asked, |row| {
@@ -171,6 +193,12 @@ impl Model {
             });
         }
         Ok(())
+    }
+
+    /// The whole lists of a backend, in order.
+    fn wholes_of(&self, kind: Kind, backend: BackendId) -> impl Iterator<Item = &Whole> {
+        let wholes = self.wholes.iter();
+        wholes.filter(move |whole| (whole.kind, whole.backend) == (kind, backend))
     }
 
     /// A backend has nothing of these any more that it has not shown since; the ids of those that are gone.
@@ -306,9 +334,18 @@ impl Model {
             .of(Kind::Pod)
             .find(|row| kind == Kind::Container && row.id == pod)
             .map(|row| row.backend);
+        let last = self.wholes_of(kind, backend).map(|whole| whole.asked).max();
         let mut rows = self.rows.iter_mut();
         match rows.find(|row| (row.kind, row.id.as_str()) == (kind, id)) {
+            Some(row)
+                if row.backend == backend && owner_of_pod.is_some_and(|owner| owner != backend) =>
+            {
+                false
+            }
             Some(row) if row.backend == backend => {
+                if row.rival.is_some() {
+                    row.print = print;
+                }
                 let is_new = std::mem::replace(&mut row.learned, learned) != learned;
                 if is_new {
                     row.names.ready = names.ready;
@@ -316,10 +353,13 @@ impl Model {
                 is_new
             }
             Some(row) => {
+                let before = row.rival.as_ref().filter(|rival| rival.backend == backend);
+                let late = before.map_or(last >= Some(row.first), |rival| rival.late);
                 row.rival = Some(Rival {
                     backend,
                     seen: learned,
                     print,
+                    late,
                 });
                 false
             }
@@ -452,7 +492,7 @@ impl Model {
 impl Row {
     fn owner(&self) -> Owner {
         match &self.rival {
-            Some(rival) if !self.created && rival.print != self.print => {
+            Some(rival) if !self.created && !rival.late && rival.print != self.print => {
                 Owner::Disputed(self.backend, rival.backend)
             }
             _ => Owner::One(self.backend),
