@@ -47,7 +47,7 @@ struct Kept {
     created: Vec<Created>,
     /// The state that items are in since the list was asked for, by their ids.
     states: BTreeMap<String, Changed>,
-    /// A hash of the list that does not depend on the order of its items.
+    /// A hash of a list that does not depend on the order of its items; 0 for stats.
     print: u64,
     /// What was asked for before is no longer whole.
     outdated: Option<Instant>,
@@ -136,7 +136,8 @@ impl Lists {
         kept.states
             .retain(|_, changed| changed.at >= snapshot.taken);
         let same = kept.last.as_ref().map(|last| &last.message) == Some(&snapshot.message);
-        if !same {
+        // Stats are not saved, and always different.
+        if !same && !list.is_stats() {
             kept.print = print(&snapshot.message);
         }
         kept.last = Some(snapshot);

@@ -207,6 +207,9 @@ impl Switch {
     /// pods that clients know and criswitch does not. The first calls that the default backend answers wait for that one,
     /// briefly.
     async fn started(&self, call: &Call) {
+        if Instant::now() >= self.start_by {
+            return;
+        }
         let speaker = call.live.speaker();
         let waits: Vec<_> = match &call.row.goes {
             // Subscribers hear of what backends have when these are there.

@@ -104,6 +104,9 @@ impl Backend {
     /// `Unavailable` if they cannot be saved.
     pub(crate) async fn saved(&self) -> Result<(), Status> {
         let made = *self.saving.made.borrow();
+        if self.saving.done.borrow().saved >= made {
+            return Ok(());
+        }
         let mut done = self.saving.done.subscribe();
         let done = done.wait_for(|done| done.saved >= made || done.tried >= made);
         match done.await {
