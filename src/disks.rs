@@ -41,7 +41,7 @@ pub(crate) struct Disk {
     pub(crate) room: Option<Room>,
 }
 
-/// The size of a file system and what is left of it, whoever uses the rest.
+/// The size of a file system and its free bytes. The bytes in use may be those of any program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     pub(crate) bytes: u64,

@@ -46,15 +46,15 @@ async fn given(rig: &Rig) -> Vec<String> {
     reply.into_inner().descriptors.remove(0).label_keys
 }
 
+async fn pods(rig: &Rig) -> Vec<cri::PodSandboxMetrics> {
+    let request = cri::ListPodSandboxMetricsRequest {};
+    let reply = rig.runtime().list_pod_sandbox_metrics(request).await;
+    reply.unwrap().into_inner().pod_metrics
+}
+
 /// What each sample's labels say, of all pods and containers.
 async fn labels(rig: &Rig) -> BTreeSet<Vec<String>> {
-    let request = cri::ListPodSandboxMetricsRequest {};
-    let reply = rig
-        .runtime()
-        .list_pod_sandbox_metrics(request)
-        .await
-        .unwrap();
-    keys_of(&reply.into_inner().pod_metrics)
+    keys_of(&pods(rig).await)
 }
 
 async fn streamed_labels(rig: &Rig) -> BTreeSet<Vec<String>> {
@@ -146,17 +146,9 @@ async fn a_backend_that_does_not_describe_its_metrics_holds_up_no_other_and_is_a
     assert!(told_of(&rig, "kata").await["statsLateSeconds"].is_u64());
     kata.release("ListMetricDescriptors");
     wait::until(async || told_of(&rig, "kata").await["statsLateSeconds"].is_null()).await;
-    let pods = async || {
-        let request = cri::ListPodSandboxMetricsRequest {};
-        let reply = rig
-            .runtime()
-            .list_pod_sandbox_metrics(request)
-            .await
-            .unwrap();
-        let pods = reply.into_inner().pod_metrics;
-        pods.iter().filter(|pod| !pod.metrics.is_empty()).count()
-    };
-    assert_eq!(pods().await, 2);
+    let pods = pods(&rig).await;
+    let reported = pods.iter().filter(|pod| !pod.metrics.is_empty());
+    assert_eq!(reported.count(), 2);
     assert_eq!(labels(&rig).await, one(&["id", "name"]));
 }
 
@@ -187,12 +179,6 @@ async fn cached_metrics_fit_as_well() {
     labels(&rig).await;
     rig.sim("kata").hold_all("ListPodSandboxMetrics");
     tokio::time::pause();
-    let request = cri::ListPodSandboxMetricsRequest {};
-    let reply = rig
-        .runtime()
-        .list_pod_sandbox_metrics(request)
-        .await
-        .unwrap();
-    let pods = reply.into_inner().pod_metrics;
+    let pods = pods(&rig).await;
     assert_eq!((pods.len(), keys_of(&pods)), (2, one(&["id", "name"])));
 }
