@@ -14,7 +14,7 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
+use tokio::io::DuplexStream;
 use tokio::net::UnixStream;
 use tokio::net::unix::UCred;
 
@@ -82,9 +82,12 @@ impl Dialer {
                 let (file, stream) = dialed.unwrap_or_else(|| Err(NO_ANSWER.to_owned()))?;
                 let stream = UnixStream::from_std(stream.into()).map_err(refused)?;
                 let peer = stream.peer_cred().ok();
-                handshake(stream, file, peer).await
+                handshake(Counted::of_backend(stream), file, peer).await
             }
-            Dialer::Memory(dial) => handshake(dial(address).map_err(refused)?, None, None).await,
+            Dialer::Memory(dial) => {
+                let pipe = dial(address).map_err(refused)?;
+                handshake(Counted::of_backend(pipe), None, None).await
+            }
         }
     }
 
@@ -150,11 +153,10 @@ fn refused(error: io::Error) -> String {
 }
 
 async fn handshake(
-    io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    (io, flooded): (Counted, Flooded),
     file: Option<FileId>,
     peer: Option<UCred>,
 ) -> Result<Opened, String> {
-    let (io, flooded) = Counted::of_backend(io);
     let shaken = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_header_list_size(MAX_HEADERS)

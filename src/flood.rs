@@ -50,10 +50,14 @@ const HEADERS: u8 = 1;
 /// The bit before the number of a stream, which means nothing.
 const RESERVED: u32 = 1 << 31;
 
+/// A connection: a socket or, in the fault simulation, a pipe in memory. HTTP/2 is compiled once for all of them.
+pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<I: AsyncRead + AsyncWrite + Send + Unpin> Io for I {}
+
 /// A connection whose frames are counted on their way. Reading fails once there are too many.
-#[derive(Debug)]
-pub struct Counted<I> {
-    io: I,
+pub struct Counted {
+    io: Box<dyn Io>,
     read: Frames,
     written: Frames,
     budget: Budget,
@@ -70,18 +74,18 @@ impl Flooded {
     }
 }
 
-impl<I> Counted<I> {
+impl Counted {
     /// The connection of a client, which begins with the preface.
-    pub(crate) fn of_client(io: I) -> (Counted<I>, Flooded) {
-        Counted::new(io, Frames::behind(PREFACE), Frames::behind(0))
+    pub(crate) fn of_client(io: impl Io + 'static) -> (Counted, Flooded) {
+        Counted::new(Box::new(io), Frames::behind(PREFACE), Frames::behind(0))
     }
 
     /// A connection to a backend.
-    pub(crate) fn of_backend(io: I) -> (Counted<I>, Flooded) {
-        Counted::new(io, Frames::behind(0), Frames::behind(PREFACE))
+    pub(crate) fn of_backend(io: impl Io + 'static) -> (Counted, Flooded) {
+        Counted::new(Box::new(io), Frames::behind(0), Frames::behind(PREFACE))
     }
 
-    fn new(io: I, read: Frames, written: Frames) -> (Counted<I>, Flooded) {
+    fn new(io: Box<dyn Io>, read: Frames, written: Frames) -> (Counted, Flooded) {
         let flooded = Flooded::default();
         let counted = Counted {
             io,
@@ -221,7 +225,7 @@ impl Budget {
     }
 }
 
-impl<I: AsyncRead + Unpin> AsyncRead for Counted<I> {
+impl AsyncRead for Counted {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -234,7 +238,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Counted<I> {
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for Counted<I> {
+impl AsyncWrite for Counted {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
