@@ -105,50 +105,50 @@ fn routes_shows_every_rpc_once_and_what_becomes_of_it() {
         1 + criswitch::rpc::ROWS.len()
     );
     expect![[r#"
-        RPC                                       GOES TO                                       KEY            UNKNOWN ID     REPLY
-        RuntimeService/Version                    the default backend                           -              -              as it is
-        RuntimeService/RunPodSandbox              the handler's backend                         2              -              as it is
-        RuntimeService/StopPodSandbox             the pod's owner                               1              OK             as it is
-        RuntimeService/RemovePodSandbox           the pod's owner                               1              OK             as it is
-        RuntimeService/PodSandboxStatus           the pod's owner                               1              NotFound       as it is; handlers by the table's names
-        RuntimeService/ListPodSandbox             all, or the filter's owner                    1.1, 1.3       an empty list  concatenated; the last known list of a silent backend; handlers by the table's names
-        RuntimeService/StreamPodSandboxes         all, or the filter's owner                    1.1, 1.3       an empty list  interleaved; ListPodSandbox where a backend lacks it; the last known list of a silent backend; handlers by the table's names
-        RuntimeService/CreateContainer            the pod's owner                               1              NotFound       as it is
-        RuntimeService/StartContainer             the container's owner                         1              NotFound       as it is
-        RuntimeService/StopContainer              the container's owner                         1              OK             as it is
-        RuntimeService/RemoveContainer            the container's owner                         1              OK             as it is
-        RuntimeService/ListContainers             all, or the filter's owner                    1.1, 1.3, 1.4  an empty list  concatenated; the last known list of a silent backend
-        RuntimeService/StreamContainers           all, or the filter's owner                    1.1, 1.3, 1.4  an empty list  interleaved; ListContainers where a backend lacks it; the last known list of a silent backend
-        RuntimeService/ContainerStatus            the container's owner                         1              NotFound       as it is
-        RuntimeService/UpdateContainerResources   the container's owner                         1              NotFound       as it is
-        RuntimeService/ReopenContainerLog         the container's owner                         1              NotFound       as it is
-        RuntimeService/ExecSync                   the container's owner                         1              NotFound       as it is
-        RuntimeService/Exec                       the container's owner                         1              NotFound       as it is
-        RuntimeService/Attach                     the container's owner                         1              NotFound       as it is
-        RuntimeService/PortForward                the pod's owner                               1              NotFound       as it is
-        RuntimeService/ContainerStats             the container's owner                         1              NotFound       as it is
-        RuntimeService/ListContainerStats         all, or the filter's owner                    1.1, 1.2, 1.3  an empty list  concatenated; the cached stats of a silent backend, or without it
-        RuntimeService/StreamContainerStats       all, or the filter's owner                    1.1, 1.2, 1.3  an empty list  interleaved; ListContainerStats where a backend lacks it; the cached stats of a silent backend, or without it
-        RuntimeService/PodSandboxStats            the pod's owner                               1              NotFound       as it is
-        RuntimeService/ListPodSandboxStats        all, or the filter's owner                    1.1, 1.2       an empty list  concatenated; Unimplemented if a backend with pods lacks it; the cached stats of a silent backend, or without it
-        RuntimeService/StreamPodSandboxStats      all, or the filter's owner                    1.1, 1.2       an empty list  interleaved; ListPodSandboxStats where a backend lacks it; the cached stats of a silent backend, or without it
-        RuntimeService/UpdateRuntimeConfig        all                                           -              -              OK when every reachable backend has taken it
-        RuntimeService/Status                     all                                           -              -              the default backend's, with the table's handlers
-        RuntimeService/CheckpointContainer        the container's owner                         1              NotFound       as it is
-        RuntimeService/GetContainerEvents         all                                           -              -              interleaved, if every backend has it; handlers by the table's names
-        RuntimeService/ListMetricDescriptors      all                                           -              -              concatenated, the first of each name; without a backend that lacks it; the cached stats of a silent backend, or without it
-        RuntimeService/ListPodSandboxMetrics      all                                           -              -              concatenated; without a backend that lacks it; the cached stats of a silent backend, or without it; label values by the keys of ListMetricDescriptors
-        RuntimeService/StreamPodSandboxMetrics    all                                           -              -              interleaved; ListPodSandboxMetrics where a backend lacks it; the cached stats of a silent backend, or without it; label values by the keys of ListMetricDescriptors
-        RuntimeService/RuntimeConfig              all                                           -              -              the default backend's
-        RuntimeService/UpdatePodSandboxResources  the pod's owner                               1              NotFound       as it is
-        RuntimeService/CheckpointPod              the pod's owner                               1              NotFound       as it is
-        RuntimeService/RestorePod                 the handler's backend                         3              -              as it is
-        ImageService/ListImages                   the handler's backend, or all                 1.1.19         -              one entry an image id; the last known list of a silent backend
-        ImageService/StreamImages                 the handler's backend, or all                 1.1.19         -              interleaved; ListImages where a backend lacks it; the last known list of a silent backend
-        ImageService/ImageStatus                  the handler's backend, the pod's, or all      1.19, 1.2      -              as it is; of several, if they have the same image
-        ImageService/PullImage                    the handler's backend, the pod's, or all      1.19, 3.1.2    -              as it is; of several, the default backend's
-        ImageService/RemoveImage                  the handler's backend, or those that have it  1.19           -              OK if all say OK
-        ImageService/ImageFsInfo                  all                                           -              -              concatenated, the first of each name; without a backend that lacks it; without a silent backend, unless it is the default
+        RPC                                       GOES TO                                                     KEY            UNKNOWN ID     REPLY
+        RuntimeService/Version                    the default backend                                         -              -              as it is
+        RuntimeService/RunPodSandbox              the handler's backend                                       2              -              as it is
+        RuntimeService/StopPodSandbox             the pod's owner                                             1              OK             as it is
+        RuntimeService/RemovePodSandbox           the pod's owner                                             1              OK             as it is
+        RuntimeService/PodSandboxStatus           the pod's owner                                             1              NotFound       as it is; handlers by the table's names
+        RuntimeService/ListPodSandbox             all, or the filter's owner                                  1.1, 1.3       an empty list  concatenated; the last known list of a silent backend; handlers by the table's names
+        RuntimeService/StreamPodSandboxes         all, or the filter's owner                                  1.1, 1.3       an empty list  interleaved; ListPodSandbox where a backend lacks it; the last known list of a silent backend; handlers by the table's names
+        RuntimeService/CreateContainer            the pod's owner                                             1              NotFound       as it is
+        RuntimeService/StartContainer             the container's owner                                       1              NotFound       as it is
+        RuntimeService/StopContainer              the container's owner                                       1              OK             as it is
+        RuntimeService/RemoveContainer            the container's owner                                       1              OK             as it is
+        RuntimeService/ListContainers             all, or the filter's owner                                  1.1, 1.3, 1.4  an empty list  concatenated; the last known list of a silent backend
+        RuntimeService/StreamContainers           all, or the filter's owner                                  1.1, 1.3, 1.4  an empty list  interleaved; ListContainers where a backend lacks it; the last known list of a silent backend
+        RuntimeService/ContainerStatus            the container's owner                                       1              NotFound       as it is
+        RuntimeService/UpdateContainerResources   the container's owner                                       1              NotFound       as it is
+        RuntimeService/ReopenContainerLog         the container's owner                                       1              NotFound       as it is
+        RuntimeService/ExecSync                   the container's owner                                       1              NotFound       as it is
+        RuntimeService/Exec                       the container's owner                                       1              NotFound       as it is
+        RuntimeService/Attach                     the container's owner                                       1              NotFound       as it is
+        RuntimeService/PortForward                the pod's owner                                             1              NotFound       as it is
+        RuntimeService/ContainerStats             the container's owner                                       1              NotFound       as it is
+        RuntimeService/ListContainerStats         all, or the filter's owner                                  1.1, 1.2, 1.3  an empty list  concatenated; the cached stats of a silent backend, or without it
+        RuntimeService/StreamContainerStats       all, or the filter's owner                                  1.1, 1.2, 1.3  an empty list  interleaved; ListContainerStats where a backend lacks it; the cached stats of a silent backend, or without it
+        RuntimeService/PodSandboxStats            the pod's owner                                             1              NotFound       as it is
+        RuntimeService/ListPodSandboxStats        all, or the filter's owner                                  1.1, 1.2       an empty list  concatenated; Unimplemented if a backend with pods lacks it; the cached stats of a silent backend, or without it
+        RuntimeService/StreamPodSandboxStats      all, or the filter's owner                                  1.1, 1.2       an empty list  interleaved; ListPodSandboxStats where a backend lacks it; the cached stats of a silent backend, or without it
+        RuntimeService/UpdateRuntimeConfig        all                                                         -              -              OK when every reachable backend has taken it
+        RuntimeService/Status                     all                                                         -              -              the default backend's, with the table's handlers
+        RuntimeService/CheckpointContainer        the container's owner                                       1              NotFound       as it is
+        RuntimeService/GetContainerEvents         all                                                         -              -              interleaved, if every backend has it; handlers by the table's names
+        RuntimeService/ListMetricDescriptors      all                                                         -              -              concatenated, the first of each name; without a backend that lacks it; the cached stats of a silent backend, or without it
+        RuntimeService/ListPodSandboxMetrics      all                                                         -              -              concatenated; without a backend that lacks it; the cached stats of a silent backend, or without it; label values by the keys of ListMetricDescriptors
+        RuntimeService/StreamPodSandboxMetrics    all                                                         -              -              interleaved; ListPodSandboxMetrics where a backend lacks it; the cached stats of a silent backend, or without it; label values by the keys of ListMetricDescriptors
+        RuntimeService/RuntimeConfig              all                                                         -              -              the default backend's
+        RuntimeService/UpdatePodSandboxResources  the pod's owner                                             1              NotFound       as it is
+        RuntimeService/CheckpointPod              the pod's owner                                             1              NotFound       as it is
+        RuntimeService/RestorePod                 the handler's backend                                       3              -              as it is
+        ImageService/ListImages                   the handler's backend, or all                               1.1.19         -              one entry an image id; the last known list of a silent backend
+        ImageService/StreamImages                 the handler's backend, or all                               1.1.19         -              interleaved; ListImages where a backend lacks it; the last known list of a silent backend
+        ImageService/ImageStatus                  the handler's backend, the pod's, or all                    1.19, 1.2      -              as it is; of several, if they have the same image
+        ImageService/PullImage                    the handler's backend, the pod's, or all                    1.19, 3.1.2    -              as it is; of several, the default backend's
+        ImageService/RemoveImage                  the handler's backend or all; of these, those that have it  1.19           -              OK if all say OK
+        ImageService/ImageFsInfo                  all                                                         -              -              concatenated, the first of each name; without a backend that lacks it; without a silent backend, unless it is the default
     "#]]
     .assert_eq(&outcome.stdout);
 }
