@@ -63,10 +63,20 @@ pub(crate) struct Absence {
 }
 
 impl Known {
-    /// It says this `StatusResponse` now.
-    pub(crate) fn say_status(&mut self, status: Bytes) {
+    /// It says this `StatusResponse` now. Returns whether it said another one before.
+    pub(crate) fn say_status(&mut self, status: Bytes) -> bool {
+        let is_new = !self.has_said_status() || self.status != status;
         self.status = status;
         self.status_at = Some(Instant::now());
+        is_new
+    }
+
+    /// It said this to the last run of criswitch, and last answered that run at `at`.
+    pub(crate) fn restore(&mut self, version: Bytes, status: Option<Bytes>, at: Instant) {
+        self.answered = Some(at);
+        self.version = version;
+        self.status_at = status.is_some().then_some(at);
+        self.status = status.unwrap_or_default();
     }
 
     /// It has been asked for the descriptors of its metrics and has answered, whether it has any or not.

@@ -183,7 +183,11 @@ impl Switch {
         let live = self.live();
         merged(&live.table, slice::from_ref(&said), None)
             .map_err(|fault| backend.malformed(&fault))?;
-        backend.learn(|known| known.say_status(kept));
+        let mut is_new = false;
+        backend.learn(|known| is_new = known.say_status(kept));
+        if is_new {
+            backend.has_changed();
+        }
         self.adopt();
         Ok(said)
     }

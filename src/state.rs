@@ -119,6 +119,7 @@ impl Switch {
         };
         let handlers = self.owners().rows(backend.id);
         let disputed = self.owners().disputed(backend.id);
+        let known = backend.known();
         Saved {
             socket: backend.socket.to_string(),
             name: backend.name().to_string(),
@@ -128,6 +129,8 @@ impl Switch {
             images: list(List::Images),
             handlers,
             disputed,
+            status: known.has_said_status().then_some(known.status),
+            version: known.version,
             ..Saved::default()
         }
     }
@@ -192,7 +195,7 @@ impl Switch {
         owners.restore_rows(backend.id, saved.handlers);
         owners.restore(backend.id, &saved.disputed);
         drop(owners);
-        backend.restored(at);
+        backend.learn(|known| known.restore(saved.version, saved.status, at));
         match is_known {
             true => {
                 self.question.listed(backend.id);
