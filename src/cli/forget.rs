@@ -38,7 +38,14 @@ impl Forget {
 
 /// The pods that are lost, and what that means.
 async fn shown(daemon: &Running, info: &Info, backend: &Backend) -> anyhow::Result<String> {
-    let table = pods::of_backend(daemon, info, &backend.name).await?;
+    let table = pods::of_backend(daemon, info, &backend.name).await;
+    let table = table.unwrap_or_else(|cause| {
+        let cause = format!(
+            "The pods of backend {} cannot be listed: {cause:#}",
+            backend.name
+        );
+        terminal::wrapped_first(&cause)
+    });
     let warning = format!(
         "The kubelet takes these pods of backend {} ({}) for dead and starts new ones. Processes of theirs that still run \
          are nobody's then. Only go on if the runtime is gone for good.",

@@ -202,6 +202,7 @@ async fn the_verdict_says_why_lists_fail_and_what_to_do() {
     assert_eq!(outcome.code, 1);
     let verdict = outcome.stdout.lines().next().unwrap();
     let directory = path.parent().unwrap();
+    let verdict = verdict.replace("for 1s", "for 0s");
     let verdict = without_ids(&verdict.replace(text(directory), "/DIR"));
     expect![[r#"
         lists failing: backend runc (/DIR/backend) has been away for 0s, and it has never answered; start its runtime or fix the path of its socket; if the runtime is gone for good: criswitch forget runc
@@ -209,6 +210,12 @@ async fn the_verdict_says_why_lists_fail_and_what_to_do() {
     let outcome = run_beside(&["status", "--json", "--config", text(&path)]).await;
     let shown: Json = serde_json::from_str(&outcome.stdout).unwrap();
     assert_eq!(shown["health"]["state"], "lists failing");
+    // What the verdict advises asks first, also where it cannot show the pods.
+    let outcome = run_beside(&["forget", "runc", "--config", text(&path)]).await;
+    let Outcome { stdout, stderr, .. } = outcome;
+    let unlisted = "The pods of backend runc cannot be listed: ";
+    assert!(stdout.starts_with(unlisted), "{stdout}");
+    assert!(stderr.contains("add --yes"), "{stderr}");
 }
 
 #[tokio::test]
