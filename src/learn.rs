@@ -15,7 +15,8 @@ use crate::lists::Snapshot;
 use crate::owners::{BackendId, Claim, LONGEST_ID, Learned, Mark, PodNames, Unlearned};
 use crate::route::Target;
 use crate::rpc::{
-    FILTER_IMAGE, IMAGE_TEXTS, Kind, LIST_FILTER, LISTED_HANDLER, List, Row, StateChange, Then,
+    CONTAINER_LABELS, FILTER_IMAGE, IMAGE_TEXTS, Kind, LIST_FILTER, LISTED_HANDLER, List, Row,
+    StateChange, Then, UID_LABEL,
 };
 use crate::switch::Switch;
 use crate::wire::{self, Field, Path};
@@ -65,15 +66,17 @@ impl Switch {
                 let id = created(backend, reply, path)?;
                 telemetry::note_id(Kind::Container, id);
                 let pod = of.map_or("", |(_, pod)| pod);
+                let message = call.message();
+                let label = wire::entry(&message, CONTAINER_LABELS, UID_LABEL);
                 if self.has(backend) {
-                    self.own_container(backend, id, pod, asked)?;
+                    self.own_container(backend, id, (pod, label.ok().flatten()), asked)?;
                     add_created(backend, List::Containers, id, call);
                 }
             }
             Then::OwnRestored(id, containers, config) => {
                 let pod = self.own_pod(call, backend, reply, (id, config), asked)?;
                 for container in all_created(backend, reply, containers)? {
-                    self.own_container(backend, container, pod, asked)?;
+                    self.own_container(backend, container, (pod, None), asked)?;
                 }
                 backend.has_changed();
             }
@@ -163,7 +166,7 @@ impl Switch {
         &self,
         backend: &Backend,
         id: &str,
-        pod: &str,
+        pod: (&str, Option<&str>),
         asked: Asked,
     ) -> Result<(), Status> {
         let mut owners = self.owners();

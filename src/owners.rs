@@ -122,10 +122,12 @@ struct InPod {
 }
 
 impl InPod {
-    fn of(pod: &str) -> InPod {
+    /// A container of `pod` with this uid as its label.
+    fn of(pod: &str, label: Option<&str>, pods: &Entries<PodNames>) -> InPod {
+        let uid = pods.get(pod).map(|pod| pod.more.uid.as_str());
         InPod {
             pod: short(pod),
-            odd_label: false,
+            odd_label: label.is_some() && uid.is_some() && label != uid,
         }
     }
 }
@@ -167,19 +169,21 @@ impl Owners {
         claim
     }
 
-    /// The same for this container of `pod`. If the pod was removed since `asked`, so was the container.
+    /// The same for this container of `pod`, whose label has the uid `label`. If the pod was removed since `asked`, so was
+    /// the container.
     pub fn own_container(
         &mut self,
         id: &str,
         backend: BackendId,
-        pod: &str,
+        (pod, label): (&str, Option<&str>),
         asked: Mark,
     ) -> Option<Claim> {
         let whole = self.whole(Kind::Container);
         let claim = claim(&self.containers, id, backend, asked, whole);
         let removed = removed_since(&self.removed, asked);
         if claim.is_none() && !removed.contains_key(id) && !removed.contains_key(pod) {
-            let entry = self.created(backend, InPod::of(pod));
+            let more = InPod::of(pod, label, &self.pods);
+            let entry = self.created(backend, more);
             self.containers.insert(id.to_owned(), entry);
         }
         claim
@@ -401,6 +405,12 @@ impl Owners {
         its.collect()
     }
 
+    /// The backend of the last pod with this uid that was removed or vanished.
+    pub fn last_with_uid(&self, uid: &str) -> Option<BackendId> {
+        let mut removed = self.removed.iter().rev();
+        removed.find(|it| it.uid.as_deref() == Some(uid))?.backend
+    }
+
     /// The containers of a pod.
     pub fn containers_of(&self, pod: &str) -> Vec<String> {
         let its = self
@@ -517,13 +527,8 @@ struct ContainerShape<'a>(&'a Entries<PodNames>);
 
 impl Shape<InPod> for ContainerShape<'_> {
     fn more(&self, container: &[u8]) -> InPod {
-        let pod = pod_of(container);
         let label = wire::entry(container, &[8], UID_LABEL).ok().flatten();
-        let uid = self.0.get(pod).map(|pod| pod.more.uid.as_str());
-        InPod {
-            odd_label: label.is_some() && uid.is_some() && label != uid,
-            ..InPod::of(pod)
-        }
+        InPod::of(pod_of(container), label, self.0)
     }
 
     /// `pod_sandbox_id`, `metadata` and `created_at`.

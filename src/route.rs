@@ -219,8 +219,8 @@ impl Known<'_> {
         }
     }
 
-    /// Where a [`Target::UnknownPod`] goes once every backend was asked and has answered: to the stores of all new pods
-    /// if no backend has the pod.
+    /// Where a [`Target::UnknownPod`] goes once every backend was asked and has answered. If no backend has the pod: to the
+    /// backend that had it, since no other may get the pod's credentials; if none had it, to the stores of all new pods.
     ///
     /// # Errors
     /// [`Refusal::DoubledPod`].
@@ -230,9 +230,17 @@ impl Known<'_> {
             ..*self
         };
         Ok(match answered.pull_for(uid)? {
-            Target::UnknownPod(_) => Target::Backends(self.taking_pods()),
+            Target::UnknownPod(_) => Target::Backends(self.stores_of_gone(uid)),
             target => target,
         })
+    }
+
+    fn stores_of_gone(&self, uid: &str) -> Vec<BackendId> {
+        let last = self.owners.last_with_uid(uid);
+        match last.filter(|backend| self.all.contains(backend)) {
+            Some(backend) => vec![backend],
+            None => self.taking_pods(),
+        }
     }
 
     fn named(&self, has_name: impl Fn(&PodNames) -> bool) -> Named {

@@ -58,7 +58,7 @@ fn a_pod_that_a_whole_list_lacks_takes_those_containers_along_that_were_not_seen
     owners
         .learn(Kind::Container, 0, &listed, owners.mark())
         .unwrap();
-    owners.own_container("third", 1, "gone", owners.mark());
+    owners.own_container("third", 1, ("gone", None), owners.mark());
     let asked = owners.mark();
     let later = containers(&of_both[2..]);
     owners.learn(Kind::Container, 0, &later, asked).unwrap();
@@ -204,6 +204,21 @@ fn the_owners_list_says_what_a_pod_is_compared_with() {
     listed(&mut owners, 1, &pods(&[("web", 2)]));
     listed(&mut owners, 0, &pods(&[("web", 2)]));
     assert_eq!(owners.find(Kind::Pod, "web"), Some(Owner::One(0)));
+}
+
+#[test]
+fn a_created_container_whose_label_has_another_uid_than_its_pod_is_found_by_the_label() {
+    let mut owners = Owners::default();
+    for (pod, backend, uid) in [("one", 0, "U"), ("two", 1, "V")] {
+        let names = PodNames {
+            uid: uid.to_owned(),
+            ..PodNames::default()
+        };
+        owners.own_pod(pod, backend, names, owners.mark());
+    }
+    assert_eq!(owners.with_uid("U"), [0]);
+    owners.own_container("odd", 1, ("two", Some("U")), owners.mark());
+    assert_eq!(owners.with_uid("U"), [0, 1]);
 }
 
 #[test]

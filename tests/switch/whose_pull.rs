@@ -145,6 +145,16 @@ async fn a_pod_that_no_backend_has_pulls_into_every_store() {
 }
 
 #[tokio::test]
+async fn a_pull_for_a_pod_that_is_gone_goes_to_the_backend_that_had_it() {
+    let rig = runc_and_kata().await;
+    let pod = rig.run_pod("kata", "web").await;
+    rig.stop_pod(&pod).await.unwrap();
+    rig.remove_pod(&pod).await.unwrap();
+    pull(&rig).await.unwrap();
+    assert_eq!(asked(&rig, "PullImage"), ["kata"]);
+}
+
+#[tokio::test]
 async fn nothing_is_pulled_for_an_unknown_pod_while_a_backend_may_have_it() {
     let rig = runc_and_kata().await;
     settled(&rig).await;

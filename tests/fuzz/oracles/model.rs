@@ -108,7 +108,7 @@ impl Model {
     fn own_container(&mut self, u: &mut Unstructured<'_>, backend: BackendId) -> Result<()> {
         let (id, pod) = (messages::text(u)?, messages::text(u)?);
         let (mark, asked) = self.asked(u)?;
-        let claim = self.owners.own_container(&id, backend, &pod, mark);
+        let claim = self.owners.own_container(&id, backend, (&pod, None), mark);
         let wanted = self.claim(Kind::Container, &id, backend, asked);
         assert_eq!(claim, wanted);
         let was_removed = self.was_removed(&id, asked) || self.was_removed(&pod, asked);
