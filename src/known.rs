@@ -20,6 +20,8 @@ pub struct Known {
     pub status: Bytes,
     /// When it said that.
     status_at: Option<Instant>,
+    /// When it last answered the run of criswitch before this one, if it had said that then.
+    status_before: Option<Instant>,
     /// Its cgroup driver (`RuntimeConfigResponse.linux.cgroup_driver`), `None` if it has no opinion.
     pub cgroup_driver: Option<u64>,
     /// Its last whole lists and stats.
@@ -75,7 +77,7 @@ impl Known {
     pub(crate) fn restore(&mut self, version: Bytes, status: Option<Bytes>, at: Instant) {
         self.answered = Some(at);
         self.version = version;
-        self.status_at = status.is_some().then_some(at);
+        self.status_before = status.is_some().then_some(at);
         self.status = status.unwrap_or_default();
     }
 
@@ -92,14 +94,21 @@ impl Known {
         described.is_some() && described >= self.greeted
     }
 
-    /// Whether it has ever said its status.
+    /// Whether it has said its status since criswitch was started.
     pub(crate) fn has_said_status(&self) -> bool {
         self.status_at.is_some()
     }
 
     /// Whether it has said its status so lately.
     pub(crate) fn said_status_within(&self, time: Duration) -> bool {
-        self.status_at.is_some_and(|at| at.elapsed() < time)
+        let at = self.status_at.or(self.status_before);
+        at.is_some_and(|at| at.elapsed() < time)
+    }
+
+    /// The last `StatusResponse`, if it ever gave one.
+    pub(crate) fn last_status(&self) -> Option<Bytes> {
+        let at = self.status_at.or(self.status_before);
+        at.map(|_| self.status.clone())
     }
 
     /// How old the lists are that stand in for it, if they do.

@@ -129,7 +129,7 @@ impl Switch {
             images: list(List::Images),
             handlers,
             disputed,
-            status: known.has_said_status().then_some(known.status),
+            status: known.last_status(),
             version: known.version,
             ..Saved::default()
         }

@@ -27,12 +27,9 @@ impl Case<'_> {
                 )
             }
             // Only stores that have the image get its removal.
-            ImageRule::Remove if self.handler().is_none() => {
-                self.unless(stood(image), "a backend still has the image")
-            }
-            ImageRule::Pull(_) | ImageRule::Remove => {
-                let pulls = matches!(rule, ImageRule::Pull(_));
-                let everywhere = pulls && self.handler().is_none();
+            ImageRule::Remove => self.unless(stood(image), "a backend still has the image"),
+            ImageRule::Pull(_) => {
+                let everywhere = self.handler().is_none();
                 let mut must = (0..RUNTIMES)
                     .filter(|at| self.concerns_store(*at) && !(everywhere && self.may_drain(*at)));
                 let done = |at| self.got().any(|seen| seen.executed && seen.backend == at);
