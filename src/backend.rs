@@ -481,6 +481,11 @@ impl Backend {
         }
     }
 
+    /// It last answered at `at`, to an earlier run of criswitch.
+    pub(crate) fn restored(&self, at: Instant) {
+        self.locked().answered = Some(at);
+    }
+
     /// When it last answered anything, by the wall clock; now if it never has.
     pub(crate) fn answered_at(&self) -> SystemTime {
         let age = self.answered().map_or(Duration::ZERO, |at| at.elapsed());

@@ -20,8 +20,6 @@ pub struct Known {
     pub status: Bytes,
     /// When it said that.
     status_at: Option<Instant>,
-    /// When it last answered the run of criswitch before this one, if it had said that then.
-    status_before: Option<Instant>,
     /// Its cgroup driver (`RuntimeConfigResponse.linux.cgroup_driver`), `None` if it has no opinion.
     pub cgroup_driver: Option<u64>,
     /// Its last whole lists and stats.
@@ -65,20 +63,10 @@ pub(crate) struct Absence {
 }
 
 impl Known {
-    /// It says this `StatusResponse` now. Returns whether it said another one before.
-    pub(crate) fn say_status(&mut self, status: Bytes) -> bool {
-        let is_new = !self.has_said_status() || self.status != status;
+    /// It says this `StatusResponse` now.
+    pub(crate) fn say_status(&mut self, status: Bytes) {
         self.status = status;
         self.status_at = Some(Instant::now());
-        is_new
-    }
-
-    /// It said this to the last run of criswitch, and last answered that run at `at`.
-    pub(crate) fn restore(&mut self, version: Bytes, status: Option<Bytes>, at: Instant) {
-        self.answered = Some(at);
-        self.version = version;
-        self.status_before = status.is_some().then_some(at);
-        self.status = status.unwrap_or_default();
     }
 
     /// It has been asked for the descriptors of its metrics and has answered, whether it has any or not.
@@ -94,21 +82,14 @@ impl Known {
         described.is_some() && described >= self.greeted
     }
 
-    /// Whether it has said its status since criswitch was started.
+    /// Whether it has ever said its status.
     pub(crate) fn has_said_status(&self) -> bool {
         self.status_at.is_some()
     }
 
     /// Whether it has said its status so lately.
     pub(crate) fn said_status_within(&self, time: Duration) -> bool {
-        let at = self.status_at.or(self.status_before);
-        at.is_some_and(|at| at.elapsed() < time)
-    }
-
-    /// The last `StatusResponse`, if it ever gave one.
-    pub(crate) fn last_status(&self) -> Option<Bytes> {
-        let at = self.status_at.or(self.status_before);
-        at.map(|_| self.status.clone())
+        self.status_at.is_some_and(|at| at.elapsed() < time)
     }
 
     /// How old the lists are that stand in for it, if they do.

@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, PoisonError};
 
-use bytes::Bytes;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 use tonic::{Code, Status};
@@ -73,14 +72,7 @@ impl Switch {
             let cause = format!("its Version has {length} bytes, more than {LONGEST_VERSION}");
             return Err(backend.bad_reply(&cause));
         }
-        let mut is_new = false;
-        backend.learn(|known| {
-            is_new = known.version != version;
-            known.version = version;
-        });
-        if is_new {
-            backend.has_changed();
-        }
+        backend.learn(|known| known.version = version);
         Ok(())
     }
 
@@ -147,7 +139,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Lists a backend's images. A backend without an image service has none, also while it is away.
+    /// Lists a backend's images; one without an image service has none to keep.
     ///
     /// # Errors
     /// Its status.
@@ -156,11 +148,9 @@ impl Switch {
         let answer = backend
             .ask_own(Some(wire), &rpc::LIST_IMAGES, wire::frame(&[]))
             .await?;
-        let images = match answer.code() {
-            Code::Unimplemented => Bytes::new(),
-            _ => backend.message(&answer)?,
-        };
-        self.keep_whole(List::Images, backend, &images, asked);
+        if answer.code() != Code::Unimplemented {
+            self.keep_whole(List::Images, backend, &backend.message(&answer)?, asked);
+        }
         Ok(())
     }
 

@@ -183,11 +183,7 @@ impl Switch {
         let live = self.live();
         merged(&live.table, slice::from_ref(&said), None)
             .map_err(|fault| backend.malformed(&fault))?;
-        let mut is_new = false;
-        backend.learn(|known| is_new = known.say_status(kept));
-        if is_new {
-            backend.has_changed();
-        }
+        backend.learn(|known| known.say_status(kept));
         self.adopt();
         Ok(said)
     }

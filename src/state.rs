@@ -119,7 +119,6 @@ impl Switch {
         };
         let handlers = self.owners().rows(backend.id);
         let disputed = self.owners().disputed(backend.id);
-        let known = backend.known();
         Saved {
             socket: backend.socket.to_string(),
             name: backend.name().to_string(),
@@ -129,8 +128,6 @@ impl Switch {
             images: list(List::Images),
             handlers,
             disputed,
-            status: known.last_status(),
-            version: known.version,
             ..Saved::default()
         }
     }
@@ -195,7 +192,7 @@ impl Switch {
         owners.restore_rows(backend.id, saved.handlers);
         owners.restore(backend.id, &saved.disputed);
         drop(owners);
-        backend.learn(|known| known.restore(saved.version, saved.status, at));
+        backend.restored(at);
         match is_known {
             true => {
                 self.question.listed(backend.id);

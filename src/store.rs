@@ -90,12 +90,6 @@ pub struct Saved {
     /// Its pods and containers that another backend lists too, and nobody knows whose they are.
     #[prost(string, repeated, tag = "10")]
     pub disputed: Vec<String>,
-    /// Its last `VersionResponse`; empty if it never gave one.
-    #[prost(bytes = "bytes", tag = "11")]
-    pub version: Bytes,
-    /// Its last `StatusResponse`, not verbose.
-    #[prost(bytes = "bytes", optional, tag = "12")]
-    pub status: Option<Bytes>,
 }
 
 /// All backends that criswitch has had since the boot.

@@ -7,11 +7,10 @@ use std::time::Duration;
 use criswitch::cri;
 use criswitch::store::Boot;
 use tokio::time::Instant;
-use tonic::{Code, Status};
+use tonic::Code;
 
 use crate::calls::{ID_CALLS, assert_names_the_dead, holds, send, stopped, text_of};
 use crate::faults::{backends_ready, directly, names, runc_and_kata, status, text, told_of};
-use crate::status::condition;
 use crate::support::{Rig, frame_raw};
 use crate::wait;
 
@@ -102,47 +101,6 @@ async fn a_restart_while_a_backend_is_away_changes_no_list() {
     rig.stop(&container).await.unwrap();
     rig.remove_pod(&pod).await.unwrap();
     assert_eq!(names(&rig.pods().await.unwrap()), ["new", "plain"]);
-}
-
-#[tokio::test]
-async fn a_restart_while_the_default_is_away_keeps_the_node_ready_for_as_long_as_without_one() {
-    let (mut rig, ..) = with_pods().await;
-    let before = status(&rig).await;
-    rig.sim("runc").stop().await;
-    rig.restart_switch().await;
-    let after = status(&rig).await;
-    for name in ["RuntimeReady", "NetworkReady"] {
-        assert_eq!(condition(&after, name), condition(&before, name));
-    }
-    let version = cri::VersionRequest::default();
-    let version = rig.runtime().version(version).await.unwrap();
-    assert!(!version.into_inner().runtime_version.is_empty());
-    tokio::time::pause();
-    tokio::time::advance(Duration::from_secs(30)).await;
-    tokio::time::resume();
-    assert!(!condition(&status(&rig).await, "RuntimeReady").status);
-}
-
-#[tokio::test]
-async fn a_restart_while_a_backend_is_away_takes_no_feature_from_the_node() {
-    let (mut rig, ..) = with_pods().await;
-    let before = status(&rig).await;
-    assert!(before.features.unwrap().supplemental_groups_policy);
-    restarted_without_kata(&mut rig).await;
-    let after = status(&rig).await;
-    assert_eq!(after.features, before.features);
-    assert_eq!(after.runtime_handlers, before.runtime_handlers);
-}
-
-#[tokio::test]
-async fn a_backend_without_images_that_is_away_makes_no_list_of_images_fail() {
-    let (mut rig, ..) = with_pods().await;
-    rig.sim("kata")
-        .fail("ListImages", Status::unimplemented("no image service"));
-    rig.restart_switch().await;
-    wait::until(async || told_of(&rig, "kata").await["state"] == "ready").await;
-    stopped(&rig, "kata").await;
-    assert!(!all(&rig).await.2.is_empty());
 }
 
 #[tokio::test]
