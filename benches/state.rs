@@ -18,6 +18,9 @@
 #[path = "../tests/support/support.rs"]
 mod support;
 
+#[path = "support/cargo_bench.rs"]
+mod cargo_bench;
+
 use std::collections::{HashMap, VecDeque};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -25,6 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cargo_bench::Wanted;
 use clap::Parser;
 use criswitch::config::Config;
 use criswitch::cri;
@@ -48,26 +52,13 @@ struct Arguments {
     /// A directory on a disk.
     #[arg(long, default_value = env!("CARGO_TARGET_TMPDIR"))]
     disk: PathBuf,
-    /// Given by `cargo bench`; without it (`cargo test --benches`) nothing is measured.
-    #[arg(long, hide = true)]
-    bench: bool,
-    /// As above.
-    #[arg(long, hide = true)]
-    test: bool,
-    /// Only if it is a part of this benchmark's name.
-    filter: Option<String>,
-}
-
-impl Arguments {
-    fn wanted(&self) -> bool {
-        let named = |filter: &String| "state".contains(filter.as_str());
-        self.bench && !self.test && self.filter.as_ref().is_none_or(named)
-    }
+    #[command(flatten)]
+    wanted: Wanted,
 }
 
 fn main() {
     let arguments = Arguments::parse();
-    if !arguments.wanted() {
+    if !arguments.wanted.has("state") {
         return;
     }
     println!(

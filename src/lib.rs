@@ -182,7 +182,7 @@ async fn connect_all(switch: Arc<Switch>) -> Infallible {
     }
 }
 
-/// A backend's task to its end. One that panics is begun anew: what a backend sends must not cost its pods for good.
+/// Runs a backend's task to its end, and restarts it after a panic: what a backend sends must not cost its pods for good.
 fn again<F: Future<Output = ()> + Send + 'static>(
     switch: &Arc<Switch>,
     backend: &Arc<Backend>,
@@ -192,7 +192,7 @@ fn again<F: Future<Output = ()> + Send + 'static>(
     async move {
         let run = || AssertUnwindSafe(task(Arc::clone(&switch), Arc::clone(&backend)));
         while run().catch_unwind().await.is_err() {
-            tracing::error!(backend = %backend.name(), "a fault of criswitch's own ended what serves this backend; it is begun anew, please report it");
+            tracing::error!(backend = %backend.name(), "the task that serves a backend panicked, and criswitch restarts it; this is a bug, please report it");
             tokio::time::sleep(PANIC_PAUSE).await;
         }
     }

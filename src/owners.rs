@@ -21,8 +21,8 @@ use crate::wire::{self, Malformed};
 use bytes::Bytes;
 use creations::Creations;
 use entries::{
-    Entries, Entry, Shape, Source, Whole, claim, claims, count, disputed, is_full, is_of, learn,
-    of, restore, settle, with_prefix, would_lose,
+    Entries, Entry, Shape, Source, WholeLists, claim, claims, count, disputed, is_full, is_of,
+    learn, of, restore, settle, with_prefix, would_lose,
 };
 use fnv::FnvHasher;
 
@@ -108,7 +108,7 @@ pub struct Owners {
     removed: VecDeque<Removed>,
     pods: Entries<PodNames>,
     containers: Entries<InPod>,
-    whole: HashMap<(Kind, BackendId), Whole>,
+    whole: HashMap<(Kind, BackendId), WholeLists>,
     creations: Creations,
 }
 
@@ -189,7 +189,7 @@ impl Owners {
         claim
     }
 
-    fn whole(&self, kind: Kind) -> impl Fn(BackendId) -> Option<Whole> {
+    fn whole(&self, kind: Kind) -> impl Fn(BackendId) -> Option<WholeLists> {
         move |backend| self.whole.get(&(kind, backend)).copied()
     }
 
@@ -281,7 +281,7 @@ impl Owners {
     /// containers that were not seen later.
     pub fn settle(&mut self, kind: Kind, backend: BackendId, asked: Mark) {
         self.clock += 1;
-        let first = Whole {
+        let first = WholeLists {
             first: self.clock,
             last: asked.0,
         };
@@ -473,8 +473,9 @@ impl Owners {
 
     /// What was learned of `backend` is what the last run knew, with these ids in dispute.
     pub fn restore(&mut self, backend: BackendId, disputed: &[String]) {
-        restore(&mut self.pods, backend, disputed);
-        restore(&mut self.containers, backend, disputed);
+        let disputed = disputed.iter().map(String::as_str).collect();
+        restore(&mut self.pods, backend, &disputed);
+        restore(&mut self.containers, backend, &disputed);
     }
 
     /// Whether no more of `backend` may be learned but by a whole list, after which what it lacks is forgotten.

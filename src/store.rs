@@ -7,13 +7,13 @@
 //! replaced as a whole, so a kill leaves the old file or the new one. A file that is damaged, old, of another machine or
 //! of another user is set aside.
 //!
-//! The next start must never take a backend for new or empty whose pods a client has seen. So each change is in the
-//! backend's file first, or that file is removed; then in the register, unless the one on disk will do; then clients see
-//! it. A start keeps to that order and shows nothing before its end. A kill leaves:
+//! If a client has seen pods of a backend, the next start must not take that backend for new or empty. So criswitch first
+//! writes the backend's file, or removes it; then it writes the register, if the one on disk lacks the backend; then
+//! clients see the change. A start writes in the same order, and clients see nothing before its end. A kill leaves:
 //!
-//! - before the register is replaced: the old register and files of the last run or of this one, which say the same. A
-//!   file that the old register lacks is of a new backend, or of a new path of one that is still registered;
-//! - after that: the new register, and perhaps files that it lacks. They are ignored.
+//! - before the register is replaced: the old register, with files of the last run or of this one, which have the same
+//!   content. If the old register lacks the backend of a file, the backend is new, or an old one at a new path;
+//! - after that: the new register. Files of backends that it lacks are ignored.
 
 mod file;
 mod lock;

@@ -16,6 +16,8 @@
 )]
 
 mod backend;
+#[path = "../support/cargo_bench.rs"]
+mod cargo_bench;
 mod clients;
 mod machine;
 mod report;
@@ -25,6 +27,7 @@ mod support;
 
 use std::time::Duration;
 
+use cargo_bench::Wanted;
 use clap::Parser;
 
 use machine::Machine;
@@ -39,26 +42,13 @@ struct Arguments {
     /// How many times each kind of run is done, in turn.
     #[arg(long, default_value_t = 1)]
     runs: usize,
-    /// Given by `cargo bench`; without it (`cargo test --benches`) nothing is measured.
-    #[arg(long, hide = true)]
-    bench: bool,
-    /// As above.
-    #[arg(long, hide = true)]
-    test: bool,
-    /// Only if it is a part of this benchmark's name.
-    filter: Option<String>,
-}
-
-impl Arguments {
-    fn wanted(&self) -> bool {
-        let named = |filter: &String| "load".contains(filter.as_str());
-        self.bench && !self.test && self.filter.as_ref().is_none_or(named)
-    }
+    #[command(flatten)]
+    wanted: Wanted,
 }
 
 fn main() {
     let arguments = Arguments::parse();
-    if !arguments.wanted() {
+    if !arguments.wanted.has("load") {
         return;
     }
     let machine = Machine::prepare();

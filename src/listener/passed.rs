@@ -164,7 +164,7 @@ pub(crate) fn same(one: &Path, other: &Path) -> bool {
     one == other || real(one).is_some_and(|one| real(other) == Some(one))
 }
 
-/// Whoever passed it decides who may connect; a warning says where that does not fit `allow_uids`.
+/// Warns if the file of a passed socket does not fit `allow_uids`. criswitch does not change the file.
 fn look_at_file(path: &Path, others: &[u32]) {
     let listen = path.display();
     let access = match Access::of(path) {

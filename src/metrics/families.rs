@@ -79,7 +79,7 @@ pub const FAMILIES: &[Family] = &[
             }
         }),
     histogram("criswitch_run_podsandbox_duration_seconds", HANDLER,
-        "Time from the headers of a RunPodSandbox to its last trailer, likewise.", |seen, out| {
+        "Time from the headers of a RunPodSandbox to its last trailer; the handler is empty where the table does not have it.", |seen, out| {
             for (handler, calls) in &seen.runs {
                 out.add_times(&[handler], &WHOLE_BOUNDS, &calls.times);
             }

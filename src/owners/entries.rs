@@ -52,7 +52,7 @@ pub(super) struct Rival {
 
 /// When whole lists of one kind were had of a backend.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Whole {
+pub(super) struct WholeLists {
     /// When the first of them had been learned. What it shows may be older than criswitch.
     pub(super) first: u64,
     /// When the last of them was asked for.
@@ -84,7 +84,7 @@ impl<T> Entry<T> {
     }
 
     /// Whether it may have been there at `asked`: its backend may have had it for longer than criswitch runs.
-    fn was_there(&self, Mark(asked): Mark, whole: Option<Whole>) -> bool {
+    fn was_there(&self, Mark(asked): Mark, whole: Option<WholeLists>) -> bool {
         let is_new = whole.is_some_and(|whole| self.first > whole.first.max(asked));
         self.source != Source::Listed || !is_new
     }
@@ -104,7 +104,7 @@ pub(super) fn claim<T>(
     id: &str,
     backend: BackendId,
     asked: Mark,
-    whole: impl Fn(BackendId) -> Option<Whole>,
+    whole: impl Fn(BackendId) -> Option<WholeLists>,
 ) -> Option<Claim> {
     let entry = entries.get(id)?;
     let was_there = entry.was_there(asked, whole(entry.backend));
@@ -117,7 +117,7 @@ pub(super) fn claim<T>(
 /// Learns all of a list, or nothing. `whole` is of `backend`.
 pub(super) fn learn<T>(
     entries: &mut Entries<T>,
-    (backend, whole): (BackendId, Option<Whole>),
+    (backend, whole): (BackendId, Option<WholeLists>),
     now: u64,
     list: &[u8],
     removed: &HashMap<&str, Option<BackendId>>,
@@ -281,9 +281,9 @@ pub(super) fn disputed<T>(entries: &Entries<T>, backend: BackendId) -> Vec<Strin
 }
 
 /// The state of the last run says that `backend` owns its entries, but for those that are `disputed`.
-pub(super) fn restore<T>(entries: &mut Entries<T>, backend: BackendId, disputed: &[String]) {
+pub(super) fn restore<T>(entries: &mut Entries<T>, backend: BackendId, disputed: &HashSet<&str>) {
     for (id, entry) in entries {
-        if is_of(entry, backend) && !disputed.contains(id) {
+        if is_of(entry, backend) && !disputed.contains(id.as_str()) {
             entry.source = Source::Saved;
         }
     }

@@ -94,12 +94,12 @@ fn size(frame: &Frame<Bytes>) -> usize {
 }
 
 /// The status that ends a reply, and what is held until it is sent.
-struct Ending<T> {
+struct HeldStatus<T> {
     status: HeaderValue,
     _held: T,
 }
 
-impl<T> AsRef<[u8]> for Ending<T> {
+impl<T> AsRef<[u8]> for HeldStatus<T> {
     fn as_ref(&self) -> &[u8] {
         self.status.as_bytes()
     }
@@ -109,11 +109,11 @@ impl<T> AsRef<[u8]> for Ending<T> {
 /// own, and the reply's body is dropped already.
 pub(super) fn hold_until_sent(end: &mut HeaderMap, held: impl Send + 'static) {
     if let Some(status) = end.get_mut(GRPC_STATUS) {
-        let ending = Ending {
+        let held = HeldStatus {
             status: status.clone(),
             _held: held,
         };
-        if let Ok(mut held) = HeaderValue::from_maybe_shared(Bytes::from_owner(ending)) {
+        if let Ok(mut held) = HeaderValue::from_maybe_shared(Bytes::from_owner(held)) {
             // A value that is sensitive has no place in HPACK's table, where it would stay.
             held.set_sensitive(true);
             *status = held;

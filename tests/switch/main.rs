@@ -87,3 +87,4 @@ mod unread_events;
 mod wait;
 mod waits;
 mod whose_pull;
+mod written_state;

@@ -32,5 +32,5 @@ async fn a_panic_in_what_serves_a_backend_is_told_and_it_is_begun_anew() {
         dialled.load(Ordering::Relaxed) > 1
     })
     .await;
-    assert_eq!(logged.lines(&["ERROR", "begun anew", "backend=a"]).len(), 1);
+    assert_eq!(logged.lines(&["ERROR", "panicked", "backend=a"]).len(), 1);
 }

@@ -1,6 +1,7 @@
 //! Lists that show other ids each time: whole ones, such as break off, and answers to a filter.
 //!
-//! criswitch's own questions, which would tell what is true, have no answer. A runtime that makes its ids anew whenever it is asked would fill whoever remembers them.
+//! A runtime that makes new ids for each list would fill the memory of a client that remembers them. It does not answer
+//! criswitch's own questions: a whole list would make criswitch forget the ids again.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

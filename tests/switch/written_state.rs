@@ -1,0 +1,150 @@
+//! When the state is written, and what clients see where it cannot be.
+
+use std::fs;
+
+use tonic::Code;
+
+use crate::calls::{send, stopped, text_of};
+use crate::faults::{directly, names, told_of};
+use crate::saved_state::{all, lists_fail, restarted_without_kata, state_file, with_pods};
+use crate::support::frame_raw;
+use crate::wait;
+
+/// Nothing can be written to a file.
+fn block(file: &std::path::Path) {
+    fs::create_dir_all(file.with_extension("new").join("in the way")).unwrap();
+}
+
+#[tokio::test]
+async fn the_end_of_a_stream_is_an_error_if_what_it_lacks_cannot_be_saved() {
+    let (rig, pod, _) = with_pods().await;
+    let file = state_file(&rig, "kata");
+    fs::remove_file(&file).unwrap();
+    fs::create_dir_all(file.join("in the way")).unwrap();
+    directly(rig.sim("kata")).remove_pod(&pod).await.unwrap();
+    let reply = send(&rig, "StreamPodSandboxes", frame_raw(b"")).await;
+    assert_eq!(reply.code(), Code::Unavailable, "{}", reply.text());
+    assert!(text_of(&reply).contains("state"), "{}", reply.text());
+}
+
+#[tokio::test]
+async fn a_creation_is_an_error_if_the_state_can_be_neither_written_nor_removed() {
+    let (mut rig, ..) = with_pods().await;
+    let file = state_file(&rig, "kata");
+    fs::remove_file(&file).unwrap();
+    fs::create_dir_all(file.join("in the way")).unwrap();
+    let failed = rig.try_run("kata", "new").await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable);
+    assert!(failed.message().contains("state"), "{failed}");
+    rig.run("runc", "other").await;
+    for is_away in [false, true] {
+        if is_away {
+            stopped(&rig, "kata").await;
+        }
+        for rpc in ["ListPodSandbox", "ListContainers", "StreamPodSandboxes"] {
+            let reply = send(&rig, rpc, frame_raw(b"")).await;
+            assert_eq!(reply.code(), Code::Unavailable, "{rpc}");
+            assert!(text_of(&reply).contains("state"), "{rpc}: {}", reply.text());
+        }
+    }
+    rig.sim("kata").start();
+    fs::remove_dir_all(&file).unwrap();
+    wait::until(async || rig.pods().await.is_ok()).await;
+    restarted_without_kata(&mut rig).await;
+    assert_eq!(
+        names(&rig.pods().await.unwrap()),
+        ["boxed", "new", "other", "plain"]
+    );
+}
+
+#[tokio::test]
+async fn a_state_that_cannot_be_written_is_removed_and_status_says_what_a_restart_would_cost() {
+    let (mut rig, ..) = with_pods().await;
+    assert!(told_of(&rig, "kata").await["restartProblem"].is_null());
+    let file = state_file(&rig, "kata");
+    fs::create_dir(file.with_extension("new")).unwrap();
+    rig.run("kata", "since").await;
+    assert!(!file.exists());
+    stopped(&rig, "kata").await;
+    let told = told_of(&rig, "kata").await["restartProblem"].to_string();
+    assert!(told.contains("its state cannot be saved"), "{told}");
+    restarted_without_kata(&mut rig).await;
+    let told = told_of(&rig, "kata").await["restartProblem"].to_string();
+    assert!(told.contains("never answered"), "{told}");
+    lists_fail(&rig).await;
+}
+
+#[tokio::test]
+async fn nothing_is_written_as_long_as_nothing_changes() {
+    let (rig, ..) = with_pods().await;
+    let written = || {
+        use std::os::unix::fs::MetadataExt;
+        ["runc", "kata"].map(|name| fs::metadata(state_file(&rig, name)).unwrap().ctime_nsec())
+    };
+    let before = written();
+    for _ in 0..20 {
+        all(&rig).await;
+    }
+    assert_eq!(written(), before);
+    rig.run("kata", "new").await;
+    assert_ne!(written(), before);
+}
+
+#[tokio::test]
+async fn streams_of_a_backend_alone_write_nothing_as_long_as_nothing_changes() {
+    let rig = crate::faults::node("start_wait = \"0s\"", [crate::support::Sim::new("runc")]).await;
+    rig.run("runc", "web").await;
+    let streams = async || {
+        for rpc in ["StreamPodSandboxes", "StreamContainers"] {
+            let reply = send(&rig, rpc, frame_raw(b"")).await;
+            assert_eq!(reply.code(), Code::Ok, "{rpc}: {}", reply.text());
+        }
+    };
+    let written = || {
+        use std::os::unix::fs::MetadataExt;
+        fs::metadata(state_file(&rig, "runc")).unwrap().ctime_nsec()
+    };
+    all(&rig).await;
+    streams().await;
+    let before = written();
+    for _ in 0..20 {
+        streams().await;
+    }
+    assert_eq!(written(), before);
+}
+
+#[tokio::test]
+async fn a_start_that_cannot_write_the_register_goes_on_with_what_it_found() {
+    let (mut rig, ..) = with_pods().await;
+    let before = all(&rig).await;
+    block(&rig.state_directory().join("backends.register"));
+    for _ in 0..2 {
+        restarted_without_kata(&mut rig).await;
+        assert_eq!(all(&rig).await, before);
+    }
+    rig.run("runc", "new").await;
+    assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "new", "plain"]);
+}
+
+#[tokio::test]
+async fn lists_and_changes_fail_after_a_reboot_while_the_old_register_can_be_neither_replaced_nor_set_aside()
+ {
+    let (mut rig, ..) = with_pods().await;
+    let register = rig.state_directory().join("backends.register");
+    block(&register);
+    let aside = rig.state_directory().join("backends.register.bad");
+    fs::create_dir_all(aside.join("in the way")).unwrap();
+    rig.boot.id = "second".to_owned();
+    rig.restart_switch().await;
+    for failed in [
+        rig.pods().await.map(drop),
+        rig.try_run("runc", "new").await.map(drop),
+    ] {
+        let failed = failed.unwrap_err();
+        assert!(failed.message().contains("state"), "{failed}");
+    }
+    fs::remove_dir_all(register.with_extension("new")).unwrap();
+    wait::until(async || rig.pods().await.is_ok()).await;
+    restarted_without_kata(&mut rig).await;
+    assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "new", "plain"]);
+}
