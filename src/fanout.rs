@@ -123,7 +123,11 @@ impl Switch {
                 };
                 Ok(reply::holding(reply, windows))
             }
-            (_, [only]) if alone => only.patiently(self.send(&call, only, None)).await,
+            (_, [only]) if alone => {
+                let reply = only.patiently(self.send(&call, only, None)).await?;
+                self.give_own_descriptors(call.row, only);
+                Ok(reply)
+            }
             (Merge::RuntimeConfig, _) => self.runtime_config(&call, &backends).await,
             (Merge::Concat(..), _) => self.merged(&call, &backends, |all| Ok(all.to_vec())).await,
             (Merge::Distinct(keys, ..), _) => {

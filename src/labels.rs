@@ -24,8 +24,15 @@ impl Switch {
     /// Remembers the descriptors that a client gets.
     pub(crate) fn give_descriptors(&self, row: &Row, descriptors: &Bytes) {
         if matches!(row.then, Then::Keep(List::MetricDescriptors)) {
-            let given = (descriptors.len() <= MOST_GIVEN).then(|| descriptors.clone());
+            let given = Some(descriptors.clone()).filter(is_kept);
             *self.given.lock().unwrap_or_else(PoisonError::into_inner) = given;
+        }
+    }
+
+    /// Remembers the descriptors that a client got of `only`, the only backend: after a reload there may be others.
+    pub(crate) fn give_own_descriptors(&self, row: &Row, only: &Backend) {
+        if let Some(own) = descriptors(only) {
+            self.give_descriptors(row, &own);
         }
     }
 
@@ -84,8 +91,13 @@ impl Switch {
     }
 }
 
+/// Whether a reply of descriptors is remembered.
+pub(crate) fn is_kept(descriptors: &Bytes) -> bool {
+    descriptors.len() <= MOST_GIVEN
+}
+
 /// What a backend last reported of its metrics.
-fn descriptors(backend: &Backend) -> Option<Bytes> {
+pub(crate) fn descriptors(backend: &Backend) -> Option<Bytes> {
     let lists = backend.known().lists;
     Some(lists.get(List::MetricDescriptors)?.message.clone())
 }

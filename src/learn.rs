@@ -35,7 +35,8 @@ impl Switch {
     /// Whether a reply has to be read on its way, or passes unread.
     pub(crate) fn must_read(row: &Row) -> bool {
         match row.then {
-            Then::Nothing | Then::Keep(_) => false,
+            Then::Nothing => false,
+            Then::Keep(list) => list == List::MetricDescriptors,
             Then::Learn(_) => !row.streams(),
             _ => true,
         }
@@ -360,7 +361,12 @@ pub(crate) fn keep_stats(list: List, backend: &Backend, message: &Bytes, asked: 
         mark: asked.mark,
     };
     let limit = backend.max_message;
-    backend.learn(|known| known.lists.keep_stats(list, snapshot, limit));
+    let mut is_new = false;
+    backend.learn(|known| is_new = known.lists.keep_stats(list, snapshot, limit));
+    // Of stats only the descriptors are saved.
+    if is_new && list == List::MetricDescriptors {
+        backend.has_changed();
+    }
 }
 
 /// Whether a list's request narrows nothing: it has no fields but empty filters. Of a filter that comes in parts each

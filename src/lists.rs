@@ -184,8 +184,9 @@ impl Lists {
     }
 
     /// Keeps a reply to a call for all stats, if all stats that are kept take no more than `limit` bytes then; else the
-    /// last ones of its kind are dropped, since they are outdated too.
-    pub fn keep_stats(&mut self, list: List, snapshot: Snapshot, limit: usize) {
+    /// last ones of its kind are dropped, since they are outdated too. Returns whether the content is different from before.
+    pub fn keep_stats(&mut self, list: List, snapshot: Snapshot, limit: usize) -> bool {
+        let before = self.content(list).cloned();
         let others = self.kept.iter().filter(|(other, _)| **other != list);
         let others = others.filter(|(other, _)| other.is_stats());
         let others = others.filter_map(|(_, kept)| kept.last.as_ref());
@@ -194,6 +195,11 @@ impl Lists {
             true => drop(self.keep(list, snapshot)),
             false => drop(self.kept.remove(&list)),
         }
+        before.as_ref() != self.content(list)
+    }
+
+    fn content(&self, list: List) -> Option<&Bytes> {
+        Some(&self.get(list)?.message)
     }
 
     /// There may be more by now than was listed: an image came or went, or a client has seen a list that nobody here

@@ -219,7 +219,11 @@ impl Switch {
     /// The last stats of `backend`, as the call filters them, of what it still owns; `None` if they are too old, or have
     /// nothing of what the call asks for: that may have come since.
     fn last_stats(&self, call: &Call, list: List, backend: &Backend) -> Option<Bytes> {
-        let most = backend.stale_lists().min(STALE_STATS);
+        let most = match list {
+            // Samples come under the descriptors that clients were given, however long a backend has been away.
+            List::MetricDescriptors => Duration::MAX,
+            _ => backend.stale_lists().min(STALE_STATS),
+        };
         let message = self.cached(list, backend, most)?;
         let message = self.still_owned(call, list, backend.id, &message)?;
         if message.is_empty() && !call.asks_for_all() {

@@ -11,6 +11,7 @@ use crate::address::Address;
 use crate::backend::Backend;
 use crate::config::{BackendConfig, Config};
 use crate::dialer::Dialer;
+use crate::labels;
 use crate::learn::Asked;
 use crate::link::State;
 use crate::lists::Snapshot;
@@ -128,6 +129,7 @@ impl Switch {
             images: list(List::Images),
             handlers,
             disputed,
+            descriptors: labels::descriptors(backend).filter(labels::is_kept),
             ..Saved::default()
         }
     }
@@ -182,6 +184,7 @@ impl Switch {
             (List::Pods, saved.pods),
             (List::Containers, saved.containers),
             (List::Images, saved.images),
+            (List::MetricDescriptors, saved.descriptors),
         ];
         for (list, message) in lists {
             if let Some(message) = message {

@@ -90,6 +90,9 @@ pub struct Saved {
     /// Its pods and containers that another backend lists too, and nobody knows whose they are.
     #[prost(string, repeated, tag = "10")]
     pub disputed: Vec<String>,
+    /// An encoded `ListMetricDescriptorsResponse`; none if the backend has not described its metrics.
+    #[prost(bytes = "bytes", optional, tag = "11")]
+    pub descriptors: Option<Bytes>,
 }
 
 /// All backends that criswitch has had since the boot.

@@ -67,7 +67,7 @@ pub struct Switch {
     pub(crate) pod_requests: Mutex<PodRequests>,
     /// The last `UpdateRuntimeConfig`, framed, for backends that come back.
     pub runtime_config: Mutex<Option<Bytes>>,
-    /// The metric descriptors that a client was last given of several backends.
+    /// The metric descriptors that a client was last given.
     pub(crate) given: Mutex<Option<Bytes>>,
     /// What is counted.
     pub counts: Arc<Counts>,
@@ -413,7 +413,10 @@ impl Switch {
         }
         let message = backend.message(&answer)?;
         let changed = self.learn(call, backend, of, asked, &message)?;
-        backend.saved().await?;
+        // Without the saved descriptors of metrics criswitch asks for them again.
+        if !call.row.is_stats() {
+            backend.saved().await?;
+        }
         Ok(match changed {
             Some(message) => reply::of_changed(answer, &message),
             None => reply::of_answer(answer),

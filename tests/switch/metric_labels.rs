@@ -1,10 +1,11 @@
 //! Samples of metrics under the label keys of the descriptors that the client was given, whatever keys each runtime has.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use criswitch::cri;
 
-use crate::calls::send;
+use crate::calls::{send, stopped};
 use crate::faults::{node, told_of, until_state};
 use crate::logged::Logged;
 use crate::reloads::{reload, table};
@@ -181,4 +182,54 @@ async fn cached_metrics_fit_as_well() {
     tokio::time::pause();
     let pods = pods(&rig).await;
     assert_eq!((pods.len(), keys_of(&pods)), (2, one(&["id", "name"])));
+}
+
+#[tokio::test]
+async fn the_keys_stay_as_given_after_a_restart() {
+    let mut rig = two(&["id", "name"], &["name", "id"]).await;
+    assert_eq!(given(&rig).await, ["id", "name"]);
+    rig.restart_switch().await;
+    until_state(&rig, "kata", "ready").await;
+    assert_eq!(labels(&rig).await, one(&["id", "name"]));
+    rig.sim("runc").stop().await;
+    for _ in 0..2 {
+        rig.restart_switch().await;
+        until_state(&rig, "kata", "ready").await;
+        assert_eq!(labels(&rig).await, one(&["id", "name"]));
+        assert_eq!(given(&rig).await, ["id", "name"]);
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_asks_while_a_backend_is_away_changes_no_keys() {
+    let rig = two(&["id", "name"], &["name", "id"]).await;
+    given(&rig).await;
+    stopped(&rig, "runc").await;
+    tokio::time::pause();
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(given(&rig).await, ["id", "name"]);
+    assert_eq!(labels(&rig).await, one(&["id", "name"]));
+}
+
+#[tokio::test]
+async fn the_keys_of_the_only_backend_stay_as_given_when_a_reload_adds_a_new_default() {
+    let sims = [
+        describes("runc", &["id", "name"]),
+        describes("kata", &["name", "id"]),
+    ];
+    let rig = Rig::with_config(sims, |directory| {
+        table("runc", "runc = \"runc\"", &["runc"], directory)
+    })
+    .await;
+    rig.run("runc", "one").await;
+    assert_eq!(given(&rig).await, ["id", "name"]);
+    reload(
+        &rig,
+        "kata",
+        "runc = \"runc\"\nkata = \"kata\"",
+        &["runc", "kata"],
+    );
+    until_state(&rig, "kata", "ready").await;
+    rig.run("kata", "two").await;
+    assert_eq!(labels(&rig).await, one(&["id", "name"]));
 }
