@@ -302,8 +302,15 @@ impl Backend {
     }
 
     /// Changes what is known of it.
-    pub fn learn(&self, change: impl FnOnce(&mut Known)) {
-        change(&mut self.locked());
+    pub fn learn<T>(&self, change: impl FnOnce(&mut Known) -> T) -> T {
+        change(&mut self.locked())
+    }
+
+    /// The same for what is saved: `change` returns whether it is different now.
+    pub(crate) fn learn_saved(&self, change: impl FnOnce(&mut Known) -> bool) {
+        if self.learn(change) {
+            self.has_changed();
+        }
     }
 
     /// Counts items that were dropped because they are about another backend's pods or containers.
@@ -475,15 +482,7 @@ impl Backend {
 
     /// There may be more by now than the cached list has.
     pub(crate) fn outdate(&self, list: List) {
-        let has_changed = self.locked().lists.outdate(list);
-        if has_changed {
-            self.has_changed();
-        }
-    }
-
-    /// It last answered at `at`, to an earlier run of criswitch.
-    pub(crate) fn restored(&self, at: Instant) {
-        self.locked().answered = Some(at);
+        self.learn_saved(|known| known.lists.outdate(list));
     }
 
     /// When it last answered anything, by the wall clock; now if it never has.

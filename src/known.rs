@@ -20,6 +20,8 @@ pub struct Known {
     pub status: Bytes,
     /// When it said that.
     status_at: Option<Instant>,
+    /// When the backend last answered an earlier run of criswitch at the latest, if `status` is from that run.
+    status_before: Option<Instant>,
     /// Its cgroup driver (`RuntimeConfigResponse.linux.cgroup_driver`), `None` if it has no opinion.
     pub cgroup_driver: Option<u64>,
     /// Its last whole lists and stats.
@@ -63,10 +65,18 @@ pub(crate) struct Absence {
 }
 
 impl Known {
-    /// It says this `StatusResponse` now.
-    pub(crate) fn say_status(&mut self, status: Bytes) {
-        self.status = status;
+    /// It says this `StatusResponse` now. Returns whether the last one was different.
+    pub(crate) fn say_status(&mut self, status: Bytes) -> bool {
+        let last = std::mem::replace(&mut self.status, status);
         self.status_at = Some(Instant::now());
+        self.status != last
+    }
+
+    /// The backend said this to an earlier run of criswitch, and last answered that run at `at` or before.
+    pub(crate) fn restore(&mut self, version: Bytes, status: Bytes, at: Instant) {
+        self.version = version;
+        self.status_before = (!status.is_empty()).then_some(at);
+        self.status = status;
     }
 
     /// It has been asked for the descriptors of its metrics and has answered, whether it has any or not.
@@ -82,14 +92,15 @@ impl Known {
         described.is_some() && described >= self.greeted
     }
 
-    /// Whether it has ever said its status.
+    /// Whether it has said its status to this run of criswitch.
     pub(crate) fn has_said_status(&self) -> bool {
         self.status_at.is_some()
     }
 
     /// Whether it has said its status so lately.
     pub(crate) fn said_status_within(&self, time: Duration) -> bool {
-        self.status_at.is_some_and(|at| at.elapsed() < time)
+        let at = self.status_at.or(self.status_before);
+        at.is_some_and(|at| at.elapsed() < time)
     }
 
     /// How old the lists are that stand in for it, if they do.

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, PoisonError};
 
+use bytes::Bytes;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 use tonic::{Code, Status};
@@ -72,7 +73,10 @@ impl Switch {
             let cause = format!("its Version has {length} bytes, more than {LONGEST_VERSION}");
             return Err(backend.bad_reply(&cause));
         }
-        backend.learn(|known| known.version = version);
+        backend.learn_saved(|known| {
+            let last = std::mem::replace(&mut known.version, version);
+            known.version != last
+        });
         Ok(())
     }
 
@@ -139,7 +143,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Lists a backend's images; one without an image service has none to keep.
+    /// Lists a backend's images. A backend without an image service has none, also while it is away.
     ///
     /// # Errors
     /// Its status.
@@ -148,9 +152,11 @@ impl Switch {
         let answer = backend
             .ask_own(Some(wire), &rpc::LIST_IMAGES, wire::frame(&[]))
             .await?;
-        if answer.code() != Code::Unimplemented {
-            self.keep_whole(List::Images, backend, &backend.message(&answer)?, asked);
-        }
+        let images = match answer.code() {
+            Code::Unimplemented => Bytes::new(),
+            _ => backend.message(&answer)?,
+        };
+        self.keep_whole(List::Images, backend, &images, asked);
         Ok(())
     }
 

@@ -183,7 +183,7 @@ impl Switch {
         let live = self.live();
         merged(&live.table, slice::from_ref(&said), None)
             .map_err(|fault| backend.malformed(&fault))?;
-        backend.learn(|known| known.say_status(kept));
+        backend.learn_saved(|known| known.say_status(kept));
         self.adopt();
         Ok(said)
     }

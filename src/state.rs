@@ -120,6 +120,7 @@ impl Switch {
         };
         let handlers = self.owners().rows(backend.id);
         let disputed = self.owners().disputed(backend.id);
+        let known = backend.known();
         Saved {
             socket: backend.socket.to_string(),
             name: backend.name().to_string(),
@@ -130,6 +131,8 @@ impl Switch {
             handlers,
             disputed,
             descriptors: labels::descriptors(backend).filter(labels::is_kept),
+            version: known.version,
+            status: known.status,
             ..Saved::default()
         }
     }
@@ -195,7 +198,12 @@ impl Switch {
         owners.restore_rows(backend.id, saved.handlers);
         owners.restore(backend.id, &saved.disputed);
         drop(owners);
-        backend.restored(at);
+        // The time in the file may be behind by as much.
+        let at_most = (at + TOUCH_EVERY).min(Instant::now());
+        backend.learn(|known| {
+            known.answered = Some(at);
+            known.restore(saved.version, saved.status, at_most);
+        });
         match is_known {
             true => {
                 self.question.listed(backend.id);

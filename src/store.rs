@@ -93,6 +93,12 @@ pub struct Saved {
     /// An encoded `ListMetricDescriptorsResponse`; none if the backend has not described its metrics.
     #[prost(bytes = "bytes", optional, tag = "11")]
     pub descriptors: Option<Bytes>,
+    /// Its last `VersionResponse`.
+    #[prost(bytes = "bytes", tag = "12")]
+    pub version: Bytes,
+    /// Its last `StatusResponse`, not verbose.
+    #[prost(bytes = "bytes", tag = "13")]
+    pub status: Bytes,
 }
 
 /// All backends that criswitch has had since the boot.

@@ -60,6 +60,7 @@ mod restart;
 mod resumed_events;
 mod returns;
 mod routing;
+mod saved_node;
 mod saved_state;
 mod sharing;
 mod short_ids;

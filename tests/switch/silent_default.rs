@@ -17,7 +17,7 @@ const NEEDED: [&str; 2] = ["RuntimeReady", "NetworkReady"];
 const TRUST: Duration = Duration::from_secs(30);
 
 /// The clock goes on at once.
-async fn later(by: Duration) {
+pub async fn later(by: Duration) {
     tokio::time::pause();
     tokio::time::advance(by).await;
     tokio::time::resume();
@@ -25,7 +25,7 @@ async fn later(by: Duration) {
 
 /// The node is not ready, and it says which backend is why.
 #[track_caller]
-fn is_not_ready(status: &cri::StatusResponse, sim: &Sim, cause: &str) {
+pub fn is_not_ready(status: &cri::StatusResponse, sim: &Sim, cause: &str) {
     for name in NEEDED {
         let condition = condition(status, name);
         assert!(!condition.status, "{condition:?}");
@@ -39,11 +39,12 @@ fn is_not_ready(status: &cri::StatusResponse, sim: &Sim, cause: &str) {
     assert!(!backends.status && backends.message.contains(sim.name()));
 }
 
-/// A switch that has never heard of its default, which refuses.
+/// A node whose default refuses since the machine was started.
 async fn never_there() -> Rig {
     let mut rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     rig.stop_switch().await;
     rig.sim("runc").stop().await;
+    rig.boot.id = "second".to_owned();
     rig.restart_switch().await;
     rig
 }

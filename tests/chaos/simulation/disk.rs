@@ -6,12 +6,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes, BytesMut};
 use criswitch::address::Address;
 use criswitch::store::{Boot, Directories, Found, Saved, Store};
+use criswitch::wire;
 use fastrand::Rng;
 use prost::Message;
+use prost::encoding::decode_varint;
 
+use super::files::RUNTIMES;
 use super::tables::number;
 
 /// A file begins with a line, and the hash of its content.
@@ -155,6 +158,16 @@ impl Disk {
         fs::write(path, content).unwrap();
     }
 
+    /// Cuts off the file of each backend, at different places, and makes its hash right.
+    pub fn tear_all(&self) {
+        for backend in 0..RUNTIMES {
+            let share = [32, 96, 160, 224][backend % 4];
+            if let Some(path) = self.spoil_backend(backend, Spoil::Cut(share)) {
+                change_saved(&path, |_| {});
+            }
+        }
+    }
+
     /// Changes what is saved of every backend.
     pub fn change_all(&self, change: impl Fn(usize, &mut Saved)) {
         for path in files(&self.of(self.life, RUNTIME)) {
@@ -178,12 +191,12 @@ impl Disk {
     }
 }
 
-/// Changes a file's content, if it can be read so, and makes its hash right, which may have been wrong before.
+/// Changes what can be read of a file's content, and makes its hash right, which may have been wrong before.
 pub fn change_saved(path: &Path, change: impl FnOnce(&mut Saved)) {
     let Some((line, content)) = read(path) else {
         return;
     };
-    let Ok(mut saved) = Saved::decode(content) else {
+    let Some(mut saved) = before_tear(&content) else {
         return;
     };
     change(&mut saved);
@@ -192,6 +205,24 @@ pub fn change_saved(path: &Path, change: impl FnOnce(&mut Saved)) {
     std::hash::Hasher::write(&mut hasher, &content);
     let hash = std::hash::Hasher::finish(&hasher).to_le_bytes();
     fs::write(path, [&line[..], &hash, &content].concat()).unwrap();
+}
+
+/// What is whole of a content that may be cut off: the fields before the end, and the items of a list before it.
+fn before_tear(content: &[u8]) -> Option<Saved> {
+    let (whole, mut torn) = content.split_at(whole_fields(content));
+    let mut left = BytesMut::from(whole);
+    if torn.len() > 1 {
+        let number = u32::from(torn.get_u8() >> 3);
+        decode_varint(&mut torn).ok()?;
+        wire::put_bytes(&mut left, number, &torn[..whole_fields(torn)]);
+    }
+    Saved::decode(left).ok()
+}
+
+/// The bytes of the fields before the first one that cannot be read.
+fn whole_fields(message: &[u8]) -> usize {
+    let whole = wire::fields(message).map_while(Result::ok);
+    whole.map(|field| field.raw.len()).sum()
 }
 
 /// The first line of a file and its content, whatever its hash says.

@@ -24,7 +24,7 @@ use super::judge::Asked;
 use super::plan::creates;
 use super::truth::Truth;
 use lists::{reachable, with_items, without_faulty};
-pub use state::{of_spoilt, of_state_at_end, of_state_at_start};
+pub use state::{of_state_at_end, of_state_at_start};
 
 /// How late the table is read that a call goes by.
 const READ_AGAIN: Duration = Duration::from_millis(50);
@@ -124,7 +124,7 @@ pub enum Sabotage {
     EndAtOnce,
     /// The state is saved at the start only.
     SkipWrite,
-    /// A file whose content is damaged is used.
+    /// A kill tears the files of all backends, and what can be read of them is used.
     TrustTorn,
     /// A reboot is taken for a restart.
     IgnoreBoot,

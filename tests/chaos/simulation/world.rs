@@ -189,9 +189,7 @@ impl World {
             Meanwhile::Nothing => Next::WithAll,
             Meanwhile::Spoilt(which, spoil) => {
                 let runtime = self.runtime(which);
-                if let Some(file) = self.disk.spoil_backend(runtime, spoil) {
-                    sabotage::of_spoilt(self.sabotage, &file);
-                }
+                self.disk.spoil_backend(runtime, spoil);
                 Next::Without(runtime)
             }
             Meanwhile::RegisterSpoilt(spoil) => {

@@ -1,13 +1,11 @@
 //! A state on disk that a protection would not have written, or would not have read.
 
-use std::path::Path;
-
 use bytes::Bytes;
 use criswitch::rpc::Kind;
 use criswitch::wire;
 
 use super::Sabotage;
-use crate::simulation::disk::{Disk, change_saved};
+use crate::simulation::disk::Disk;
 use crate::simulation::truth::{Thing, Truth};
 
 /// What is kept of the files that a switch wrote at its start.
@@ -19,9 +17,14 @@ pub fn of_state_at_start(sabotage: Option<Sabotage>, disk: &Disk) {
 
 /// What is wrong with what a switch has left.
 pub fn of_state_at_end(sabotage: Option<Sabotage>, disk: &Disk, truth: &Truth) {
-    if sabotage != Some(Sabotage::ForgetCreated) {
-        return;
+    match sabotage {
+        Some(Sabotage::TrustTorn) => disk.tear_all(),
+        Some(Sabotage::ForgetCreated) => forget_created(disk, truth),
+        _ => {}
     }
+}
+
+fn forget_created(disk: &Disk, truth: &Truth) {
     disk.change_all(|backend, saved| {
         for (kind, list) in [
             (Kind::Pod, &mut saved.pods),
@@ -44,11 +47,4 @@ fn is_since_last_list(truth: &Truth, backend: usize, thing: &Thing) -> bool {
     let mut lists = truth.listings.iter();
     !lists
         .any(|it| it.backend == backend && it.list.kind() == Some(thing.kind) && it.at > thing.born)
-}
-
-/// What is wrong with a file that was spoilt, as the next switch reads it.
-pub fn of_spoilt(sabotage: Option<Sabotage>, file: &Path) {
-    if sabotage == Some(Sabotage::TrustTorn) {
-        change_saved(file, |_| {});
-    }
 }

@@ -1,0 +1,92 @@
+//! A restart while a backend is away: what the backend said of itself still counts.
+
+use std::fs::File;
+use std::time::{Duration, SystemTime};
+
+use criswitch::cri;
+use tokio::time::Instant;
+use tonic::Status;
+
+use crate::faults::{hang, status, until_state};
+use crate::saved_state::{all, restarted_without_kata, state_file, with_pods};
+use crate::silent_default::{is_not_ready, later};
+use crate::status::condition;
+use crate::support::Rig;
+
+async fn runtime_version(rig: &Rig) -> String {
+    let request = cri::VersionRequest::default();
+    let version = rig.runtime().version(request).await.unwrap();
+    version.into_inner().runtime_version
+}
+
+/// runc, the default, goes away, and criswitch is restarted.
+async fn restarted_without_default(rig: &mut Rig) {
+    rig.sim("runc").stop().await;
+    rig.restart_switch().await;
+}
+
+#[tokio::test]
+async fn the_node_stays_ready_for_as_long_as_without_a_restart() {
+    let (mut rig, ..) = with_pods().await;
+    let (before, version) = (status(&rig).await, runtime_version(&rig).await);
+    for _ in 0..2 {
+        restarted_without_default(&mut rig).await;
+        let after = status(&rig).await;
+        for name in ["RuntimeReady", "NetworkReady"] {
+            assert_eq!(condition(&after, name), condition(&before, name));
+        }
+        assert_eq!(runtime_version(&rig).await, version);
+    }
+    later(Duration::from_secs(30)).await;
+    is_not_ready(&status(&rig).await, rig.sim("runc"), "");
+}
+
+#[tokio::test]
+async fn a_default_that_was_away_for_long_before_the_restart_makes_the_node_not_ready() {
+    let (mut rig, ..) = with_pods().await;
+    rig.sim("runc").stop().await;
+    rig.stop_switch().await;
+    let file = File::open(state_file(&rig, "runc")).unwrap();
+    let answered = SystemTime::now() - Duration::from_secs(45);
+    file.set_modified(answered).unwrap();
+    rig.restart_switch().await;
+    is_not_ready(&status(&rig).await, rig.sim("runc"), "");
+}
+
+#[tokio::test]
+async fn the_version_of_a_default_that_hangs_takes_about_a_second() {
+    let (mut rig, ..) = with_pods().await;
+    let version = runtime_version(&rig).await;
+    hang(rig.sim("runc"));
+    rig.restart_switch().await;
+    tokio::time::pause();
+    let begun = Instant::now();
+    assert_eq!(runtime_version(&rig).await, version);
+    let elapsed = begun.elapsed();
+    assert!(elapsed < Duration::from_millis(1500), "{elapsed:?}");
+}
+
+#[tokio::test]
+async fn the_features_of_a_backend_that_is_away_stay() {
+    let (mut rig, ..) = with_pods().await;
+    let before = status(&rig).await;
+    assert!(before.features.unwrap().supplemental_groups_policy);
+    restarted_without_kata(&mut rig).await;
+    let after = status(&rig).await;
+    assert_eq!(after.features, before.features);
+    assert_eq!(after.runtime_handlers, before.runtime_handlers);
+}
+
+#[tokio::test]
+async fn a_backend_without_an_image_service_makes_no_list_of_images_fail() {
+    let (mut rig, ..) = with_pods().await;
+    let kata = rig.sim("kata");
+    kata.fail("ListImages", Status::unimplemented("no image service"));
+    rig.restart_switch().await;
+    until_state(&rig, "kata", "ready").await;
+    let images = all(&rig).await.2;
+    for _ in 0..2 {
+        restarted_without_kata(&mut rig).await;
+        assert_eq!(all(&rig).await.2, images);
+    }
+}
