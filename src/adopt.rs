@@ -58,7 +58,7 @@ pub(crate) fn adopted(
         .any(|(_, report)| matches!(report, Report::Awaited));
     let mut table = table.clone();
     let mut disputed = Vec::new();
-    for (name, backends) in offers(&table, reports) {
+    for (name, backends) in offers(&table, reports, held) {
         let holder = held.iter().find(|it| it.name == name);
         let holder = holder.filter(|it| backends.contains(&it.backend));
         let taker = match (backends.as_slice(), holder) {
@@ -82,14 +82,23 @@ pub(crate) fn adopted(
     (table, disputed)
 }
 
-/// The backends that advertise each handler which the table does not name.
-fn offers(table: &Table, reports: &[(BackendId, Report)]) -> BTreeMap<String, Vec<BackendId>> {
+/// The backends that advertise each handler which the table does not name. A backend without a report still has what it
+/// adopted before criswitch was restarted.
+fn offers(
+    table: &Table,
+    reports: &[(BackendId, Report)],
+    held: &[Held],
+) -> BTreeMap<String, Vec<BackendId>> {
     let mut offers: BTreeMap<String, Vec<BackendId>> = BTreeMap::new();
     for (backend, report) in reports {
-        let Report::Status(status) = report else {
-            continue;
+        let names = match report {
+            Report::Status(status) => advertised(status),
+            Report::Awaited | Report::Absent => {
+                let held = held.iter().filter(|it| it.backend == *backend);
+                held.map(|it| it.name.as_str()).collect()
+            }
         };
-        for name in advertised(status) {
+        for name in names {
             if table.handler(name).is_some() {
                 continue;
             }

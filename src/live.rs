@@ -76,19 +76,30 @@ impl Live {
         Live::of(config, backends, self.before, &self.held(runs_pods))
     }
 
+    /// The table of a start, with the handlers that backends had adopted before criswitch was restarted.
+    pub(crate) fn restored(&self, held: &[Held]) -> Live {
+        Live::of(self.config.clone(), self.backends.clone(), None, held)
+    }
+
     /// The handlers that backends have adopted.
     fn held(&self, runs_pods: impl Fn(BackendId) -> bool) -> Vec<Held> {
-        let adopted = self
-            .table
-            .handlers
-            .iter()
-            .filter(|row| row.origin.is_none());
-        let held = adopted.map(|row| Held {
+        let held = self.adopted().map(|row| Held {
             name: row.name.clone(),
             backend: row.backend,
             runs_pods: runs_pods(row.backend),
         });
         held.collect()
+    }
+
+    fn adopted(&self) -> impl Iterator<Item = &Handler> {
+        let rows = self.table.handlers.iter();
+        rows.filter(|row| row.origin.is_none())
+    }
+
+    /// The names of the handlers that this backend has adopted.
+    pub(crate) fn adopted_by(&self, id: BackendId) -> impl Iterator<Item = &str> {
+        let rows = self.adopted().filter(move |row| row.backend == id);
+        rows.map(|row| row.name.as_str())
     }
 
     /// When the next adopting backend that has not reported its handlers counts as absent.

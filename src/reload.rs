@@ -190,7 +190,7 @@ impl Switch {
             .backends
             .iter()
             .for_each(|backend| backend.has_changed());
-        self.live.send_replace(after.into());
+        self.set_live(after);
         Ok(changes)
     }
 
@@ -215,7 +215,7 @@ impl Switch {
         }
         let changes = Changes::between(&before, &after, |id| self.owned_by(id));
         tracing::info!(%changes, "backends report different handlers");
-        self.live.send_replace(after.into());
+        self.set_live(after);
     }
 
     /// Waits until an adopting backend has not reported its handlers for so long that it counts as absent, and lets
@@ -255,10 +255,10 @@ impl Switch {
             self.forget_backend(backend);
         }
         let left = live.with_only(&left, |id| self.runs_pods(id));
-        self.live.send_replace(left.into());
+        self.set_live(left);
     }
 
-    fn runs_pods(&self, backend: BackendId) -> bool {
+    pub(crate) fn runs_pods(&self, backend: BackendId) -> bool {
         self.owners().count(backend).0 > 0
     }
 

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::address::Address;
+use crate::adopt::Held;
 use crate::backend::Backend;
 use crate::config::{BackendConfig, Config};
 use crate::dialer::Dialer;
@@ -101,15 +102,31 @@ impl Switch {
         let (kept, of_kept) = kept(&config, &mut found);
         known.extend(of_kept);
         let mut switch = Switch::not_started(config, kept, dialer);
+        switch.restore_all(known);
         let live = switch.live();
-        for (backend, known) in live.backends.iter().zip(known) {
-            switch.restore(backend, known);
-            backend.begin_saving();
-        }
+        live.backends.iter().for_each(|it| it.begin_saving());
         let state = |backend: &Arc<Backend>| (switch.saved(backend), backend.answered_at());
         store.begin(live.backends.iter().map(state));
         switch.store = Some(Arc::new(store));
         switch
+    }
+
+    /// Takes over what the last run of criswitch knew of each backend, and the handlers that backends had adopted.
+    fn restore_all(&self, known: Vec<Known>) {
+        let live = self.live();
+        let mut held = Vec::new();
+        for (backend, known) in live.backends.iter().zip(known) {
+            let adopted = known.adopted();
+            self.restore(backend, known);
+            held.extend(adopted.into_iter().map(|name| Held {
+                name,
+                backend: backend.id,
+                runs_pods: self.runs_pods(backend.id),
+            }));
+        }
+        // A kill between two saves may leave one handler with two backends.
+        held.sort_by_key(|it| !it.runs_pods);
+        self.set_live(live.restored(&held));
     }
 
     /// What would be served for `backend` if it were away now.
@@ -121,6 +138,8 @@ impl Switch {
         let handlers = self.owners().rows(backend.id);
         let disputed = self.owners().disputed(backend.id);
         let known = backend.known();
+        let live = self.live();
+        let adopted = live.adopted_by(backend.id).map(str::to_owned).collect();
         Saved {
             socket: backend.socket.to_string(),
             name: backend.name().to_string(),
@@ -133,6 +152,7 @@ impl Switch {
             descriptors: labels::descriptors(backend).filter(labels::is_kept),
             version: known.version,
             status: known.status,
+            adopted,
             ..Saved::default()
         }
     }

@@ -99,6 +99,9 @@ pub struct Saved {
     /// Its last `StatusResponse`, not verbose.
     #[prost(bytes = "bytes", tag = "13")]
     pub status: Bytes,
+    /// The handlers that it has adopted.
+    #[prost(string, repeated, tag = "14")]
+    pub adopted: Vec<String>,
 }
 
 /// All backends that criswitch has had since the boot.
@@ -485,6 +488,14 @@ impl Register {
 }
 
 impl Known {
+    /// The handlers that the backend had adopted.
+    pub(crate) fn adopted(&self) -> Vec<String> {
+        match self {
+            Known::Saved(saved, _) => saved.adopted.clone(),
+            Known::Empty | Known::New | Known::First | Known::Unknown => Vec::new(),
+        }
+    }
+
     /// Whether the backend may have pods or containers that are not in its saved lists.
     pub(crate) fn is_partial(&self) -> bool {
         match self {

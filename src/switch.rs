@@ -129,6 +129,15 @@ impl Switch {
         Arc::clone(&self.live.borrow())
     }
 
+    /// Replaces the table of now. Which backend has adopted which handler is saved.
+    pub(crate) fn set_live(&self, live: Live) {
+        let before = self.live.send_replace(live.into());
+        let live = self.live();
+        let differs = |id| !before.adopted_by(id).eq(live.adopted_by(id));
+        let changed = live.backends.iter().filter(|it| differs(it.id));
+        changed.for_each(|backend| backend.has_changed());
+    }
+
     /// Tells when there is another one.
     pub(crate) fn tables(&self) -> watch::Receiver<Arc<Live>> {
         self.live.subscribe()

@@ -1,14 +1,20 @@
 //! Handlers that a backend advertises and no row names, where the configuration lets it adopt.
 
+use std::time::Duration;
+
 use serde_json::{Value as Json, json};
 use tonic::Code;
 
 use crate::faults::{status, until_state};
 use crate::logged::Logged;
+use crate::silent_default::later;
 use crate::support::{PATIENCE, Rig, Sim};
 use crate::wait::until;
 
 const PLAIN: &str = "default = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"plain\"\n";
+
+/// An adopting backend that has not reported its handlers for longer is absent.
+const REPORT_WAIT: Duration = Duration::from_secs(31);
 
 /// `plain` has its row by hand, the others adopt.
 async fn node(adopting: impl IntoIterator<Item = Sim>, rows: &str) -> Rig {
@@ -227,9 +233,7 @@ async fn no_backend_adopts_a_handler_before_every_adopting_backend_has_reported(
 async fn a_handler_is_adopted_without_an_absent_backend_and_kept_while_it_runs_pods() {
     let log = Logged::here();
     let rig = one_of_two_is_away().await;
-    tokio::time::pause();
-    tokio::time::advance(std::time::Duration::from_secs(31)).await;
-    tokio::time::resume();
+    later(REPORT_WAIT).await;
     until_handlers(&rig, json!([["kata", "weak"], ["runc", "plain"]])).await;
     assert_eq!(log.lines(&["WARN", "has not reported", "strong"]).len(), 1);
     let pod = rig.run_pod("kata", "web").await;
@@ -242,4 +246,64 @@ async fn a_handler_is_adopted_without_an_absent_backend_and_kept_while_it_runs_p
         rig.remove_pod(&pod).await.unwrap();
     }
     until_handlers(&rig, json!([["runc", "plain"]])).await;
+}
+
+#[tokio::test]
+async fn a_handler_stays_with_the_backend_that_adopted_it_and_runs_pods_after_a_restart() {
+    let mut rig = one_of_two_is_away().await;
+    later(REPORT_WAIT).await;
+    until_handlers(&rig, json!([["kata", "weak"], ["runc", "plain"]])).await;
+    let first = rig.run_pod("kata", "first").await;
+    // The backends arrive in the other order.
+    rig.sim("weak").stop().await;
+    rig.sim("strong").release("Version");
+    rig.restart_switch().await;
+    until_state(&rig, "strong", "ready").await;
+    for wait in [Duration::ZERO, REPORT_WAIT] {
+        later(wait).await;
+        let failed = rig.try_run("kata", "web").await.unwrap_err();
+        assert_eq!(failed.code(), Code::Unavailable, "{failed}");
+        assert!(failed.message().contains("backend \"weak\""), "{failed}");
+    }
+    rig.sim("weak").start();
+    until_state(&rig, "weak", "ready").await;
+    let second = rig.run_pod("kata", "second").await;
+    for pod in [&first, &second] {
+        assert_eq!(owner(&rig, pod), "weak");
+    }
+}
+
+#[tokio::test]
+async fn handlers_that_a_backend_lost_or_that_are_in_the_configuration_do_not_return_with_a_restart()
+ {
+    let sims = [
+        Sim::new("vm").handlers(["kata", "kata-fc"]),
+        Sim::new("late").handlers(["kata-fc"]),
+    ];
+    let mut rig = node(sims, "").await;
+    let _ = rig.sim("vm").clone().handlers(["kata", "kata-qemu"]);
+    let both = json!([
+        ["kata", "vm"],
+        ["kata-fc", "late"],
+        ["kata-qemu", "vm"],
+        ["runc", "plain"]
+    ]);
+    until_handlers(&rig, both.clone()).await;
+    for name in ["vm", "late"] {
+        rig.sim(name).stop().await;
+    }
+    rig.restart_switch().await;
+    assert_eq!(handlers(&rig).await, both);
+    let names = ["plain", "vm", "late"].map(str::to_owned);
+    rig.restart_switch_with(|directory| table(&names, "kata = \"plain\"", directory))
+        .await;
+    assert_eq!(
+        handlers(&rig).await,
+        json!([
+            ["kata", "plain"],
+            ["kata-fc", "late"],
+            ["kata-qemu", "vm"],
+            ["runc", "plain"]
+        ])
+    );
 }

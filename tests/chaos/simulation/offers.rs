@@ -33,6 +33,8 @@ pub struct Offers {
     since: usize,
     /// It may have heard of none yet, since it has had the runtime only since then.
     unheard: bool,
+    /// Those that any switch has ever adopted of it; the next one goes on with them until it has heard of others.
+    adopted: Offer,
     had_since: Option<Instant>,
     /// It has asked, whatever became of the answer.
     asked: bool,
@@ -51,6 +53,7 @@ impl Offers {
             all,
             since: 0,
             unheard: true,
+            adopted: 0,
             had_since: None,
             asked: false,
             on_its_way: None,
@@ -115,6 +118,11 @@ impl Offers {
         self.calm && self.had_since.is_some_and(had)
     }
 
+    /// A switch has adopted this of it.
+    pub fn be_adopted(&mut self, name: &str) {
+        self.adopted |= place(name).map_or(0, |at| 1 << at);
+    }
+
     /// The switch has heard the last.
     pub fn be_heard(&mut self) {
         self.since = self.all.len() - 1;
@@ -139,7 +147,8 @@ impl Offers {
     /// Whether the switch may go by that it has the handler.
     fn may_have(&self, name: &str) -> bool {
         let mut all = self.all[self.since..].iter();
-        place(name).is_some_and(|at| all.any(|offer| has(*offer, at)))
+        let may = |at| all.any(|offer| has(*offer, at)) || self.unheard && has(self.adopted, at);
+        place(name).is_some_and(may)
     }
 
     /// Whether it must.

@@ -111,6 +111,9 @@ impl Truth {
         let id = |place: Option<Place>| place.map(|place| place.id);
         let is_new = |runtime: usize| id(before[runtime]) != id(now[runtime]);
         offers::wrong_table(written, &table, &self.offers, had_pods, is_new)?;
+        for row in table.handlers.iter().filter(|row| row.origin.is_none()) {
+            self.offers[row.backend].be_adopted(&row.name);
+        }
         let last = self.tables.eras.last();
         if self.tables.anew || last.is_none_or(|era| era.table != table) {
             let from = self.tick();
