@@ -39,7 +39,12 @@ impl Switch {
             // A cached list is no proof that there is no such image.
             said = self.ask_in_any_form(call, backends, Wait::Answer).await;
         }
-        self.one_image(reference, said)
+        let answered = self.one_image(reference, said);
+        if answered.is_err() {
+            // The next pod that starts over does not fail because of the others.
+            self.pod_requests().forget(reference);
+        }
+        answered
     }
 
     /// The answer of the first store that has the image, if all that have it have the same one. "Absent" needs the
@@ -55,7 +60,6 @@ impl Switch {
             return Err(failed);
         }
         if !agree(&said) {
-            self.pod_requests().forget(reference);
             return Err(differ(reference, &said).into());
         }
         match has_any(&said) {

@@ -11,8 +11,9 @@ use crate::owners::BackendId;
 
 /// How many "absent" answers to pods are remembered; a node has a few hundred containers.
 const ABSENT: usize = 4096;
-/// How long a pod that has its image may take until it asks for the image's user.
-pub(super) const ASKING: Duration = Duration::from_secs(10);
+/// How long a pod that has its image may take until it asks for the image's user. Each device plugin of the pod may take
+/// 30 s in between. A pod that is forgotten too early may get the user of the image in the store of another pod.
+pub(super) const ASKING: Duration = Duration::from_secs(600);
 /// How many pods may do so at once; a node starts a few containers a second.
 const MOST_ASKING: usize = 1024;
 /// The longest name of an image or pod that is remembered, in bytes; an image's name has 255 at most, its tag 128, its
@@ -58,6 +59,10 @@ impl Asking {
         self.id == image || self.reference == with_tag(image)
     }
 
+    fn is_same_question(&self, other: &Asking) -> bool {
+        (&self.seen, &self.reference) == (&other.seen, &other.reference)
+    }
+
     fn is_remembered(&self) -> bool {
         let names = [&self.seen, &self.reference, &self.id];
         names.iter().all(|name| name.len() <= LONGEST_NAME)
@@ -86,6 +91,8 @@ impl PodRequests {
             self.asking.clear();
         }
         if pod.is_remembered() {
+            // A pod that asks again has started over.
+            self.asking.retain(|other| !other.is_same_question(&pod));
             self.asking.push(pod);
         }
     }
@@ -128,7 +135,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pod_asks_for_ten_seconds_or_until_it_makes_the_container() {
+    async fn a_pod_asks_for_ten_minutes_or_until_it_creates_the_container() {
         let mut requests = PodRequests::default();
         requests.asks(asking("a", "app", 1));
         requests.asks(asking("b", "app:latest", 2));
@@ -147,6 +154,15 @@ mod tests {
         tokio::time::advance(ASKING).await;
         assert!(requests.stores_of("app").is_empty());
         assert!(requests.asking.is_empty());
+    }
+
+    #[test]
+    fn a_pod_that_starts_over_asks_once() {
+        let mut requests = PodRequests::default();
+        for store in [1, 2] {
+            requests.asks(asking("a", "app", store));
+        }
+        assert_eq!(requests.stores_of("app"), [2]);
     }
 
     #[test]

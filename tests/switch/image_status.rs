@@ -14,7 +14,7 @@ use crate::support::{Rig, Sim, frame, image_spec};
 
 const APP: &str = "registry.k8s.io/app:1";
 /// Until then a pod that has its image is expected to ask for the image's user.
-const ASKING: Duration = Duration::from_secs(10);
+const ASKING: Duration = Duration::from_secs(600);
 
 fn image(id: &str, uid: i64) -> cri::Image {
     cri::Image {
@@ -129,6 +129,56 @@ async fn a_pod_that_starts_no_container_is_forgotten_after_a_while() {
     tokio::time::resume();
     kubelet.find("vm", APP).await.unwrap().unwrap();
     assert_eq!(uid(&rig, APP).await, 0);
+}
+
+/// A device plugin may take 30 s after a pod has its image and before it asks for the image's user.
+#[tokio::test]
+async fn a_pod_that_asks_late_does_not_get_the_user_of_a_pod_that_came_since() {
+    let (rig, web, vm) = moved_tag().await;
+    let kubelet = Kubelet::new(&rig);
+    for waited in [11, 300] {
+        kubelet.find("web", APP).await.unwrap().unwrap();
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(waited)).await;
+        tokio::time::resume();
+        kubelet.find("vm", APP).await.unwrap().unwrap();
+        differs(find(&rig, APP).await);
+    }
+    for (pod, id, user) in [("vm", vm, 0), ("web", web, 1000)] {
+        let found = kubelet.find(pod, APP).await.unwrap().unwrap();
+        assert_eq!(uid(&rig, APP).await, user);
+        kubelet.create((&id, pod), &found.id, APP).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_pod_that_asks_late_and_alone_gets_the_user_of_its_own_image() {
+    let (rig, _, _) = moved_tag().await;
+    Kubelet::new(&rig).find("web", APP).await.unwrap().unwrap();
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(11)).await;
+    tokio::time::resume();
+    assert_eq!(uid(&rig, APP).await, 1000);
+    tokio::time::pause();
+    tokio::time::advance(ASKING).await;
+    tokio::time::resume();
+    differs(find(&rig, APP).await);
+}
+
+/// Otherwise a backend that is away would cost the pods of others.
+#[tokio::test]
+async fn a_pod_that_starts_over_does_not_fail_because_of_a_pod_whose_backend_is_away() {
+    let (rig, _, _) = moved_tag().await;
+    let kubelet = Kubelet::new(&rig);
+    // What is cached does not count after a pull.
+    kubelet.pull("vm", "other:1").await.unwrap();
+    kubelet.find("vm", APP).await.unwrap().unwrap();
+    stopped(&rig, "kata").await;
+    kubelet.find("web", APP).await.unwrap().unwrap();
+    let failed = find(&rig, APP).await.unwrap_err();
+    assert!(failed.message().contains("\"kata\""), "{failed}");
+    kubelet.find("web", APP).await.unwrap().unwrap();
+    assert_eq!(uid(&rig, APP).await, 1000);
 }
 
 /// The kubelet puts `:latest` into the question for the pod alone.
