@@ -15,8 +15,8 @@ use crate::lists::Snapshot;
 use crate::owners::{BackendId, Claim, LONGEST_ID, Learned, Mark, PodNames, Unlearned};
 use crate::route::Target;
 use crate::rpc::{
-    CONTAINER_LABELS, FILTER_IMAGE, IMAGE_TEXTS, Kind, LIST_FILTER, LISTED_HANDLER, List, Row,
-    StateChange, Then, UID_LABEL,
+    CONTAINER_LABELS, CONTAINER_POD, FILTER_IMAGE, IMAGE_TEXTS, Kind, LIST_FILTER, LISTED_HANDLER,
+    List, Row, StateChange, Then, UID_LABEL,
 };
 use crate::switch::Switch;
 use crate::wire::{self, Field, Path};
@@ -71,7 +71,9 @@ impl Switch {
                 let label = wire::entry(&message, CONTAINER_LABELS, UID_LABEL);
                 if self.has(backend) {
                     self.own_container(backend, id, (pod, label.ok().flatten()), asked)?;
-                    add_created(backend, List::Containers, id, call);
+                    // The request may name the pod by a short id, which no list has.
+                    let call = call.with_string(CONTAINER_POD, pod);
+                    add_created(backend, List::Containers, id, &call);
                 }
             }
             Then::OwnRestored(id, containers, config) => {

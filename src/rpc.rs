@@ -399,6 +399,8 @@ pub const EVENT_CONTAINERS: Path = &[5, 1];
 pub const STATUS_HANDLER: Path = &[1, 9];
 /// Where an event has its pod's handler (`ContainerEventResponse.pod_sandbox_status.runtime_handler`).
 pub const EVENT_HANDLER: Path = &[4, 9];
+/// The pod of a new container in `CreateContainerRequest`.
+pub const CONTAINER_POD: Path = &[1];
 /// The labels of a new container in `CreateContainerRequest`.
 pub const CONTAINER_LABELS: Path = &[2, 9];
 /// The label that carries a pod's uid.

@@ -4,7 +4,7 @@ use tonic::Code;
 
 use crate::calls::{ID_CALLS, assert_names_the_dead, calls_anywhere, holds, stopped};
 use crate::calls::{narrowed_to_ids, send, text_of};
-use crate::support::{Rig, Sim};
+use crate::support::{IMAGE, Rig, Sim, container_config};
 
 /// As many digits as crictl shows.
 fn short(id: &str) -> &str {
@@ -36,6 +36,20 @@ async fn a_short_id_finds_the_owner_in_each_filter() {
         let listed = if pods { &pod } else { &container };
         assert!(holds(&reply, listed), "{list:?}");
     }
+}
+
+#[tokio::test]
+async fn a_container_that_was_created_by_its_pod_s_short_id_is_listed_with_the_whole_one() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    let pod = rig.run_pod("kata", "web").await;
+    rig.containers().await.unwrap();
+    rig.sim("kata").add_image(IMAGE);
+    let config = container_config("main", IMAGE);
+    rig.create_from(short(&pod), config).await.unwrap();
+    stopped(&rig, "kata").await;
+    let cached = rig.containers().await.unwrap();
+    let pods: Vec<_> = cached.iter().map(|it| &it.pod_sandbox_id).collect();
+    assert_eq!(pods, [&pod]);
 }
 
 #[tokio::test]
