@@ -31,8 +31,8 @@ pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// How long a reply to a call that changes something may be, in bytes, so that it is never rejected for want of room.
 const SMALL_CHANGE: usize = 4096;
-/// What a reply takes beside its data, headers and trailers, in bytes, about.
-const PER_REPLY: usize = 256;
+/// What a reply takes until it is sent, beside its data, headers and trailers, in bytes, about: its task and its stream.
+const PER_REPLY: usize = 8 << 10;
 
 /// The header and trailer that ends every call.
 pub const GRPC_STATUS: &str = "grpc-status";
@@ -132,26 +132,38 @@ pub(crate) fn watched(reply: Reply, mut log: CallLog, cut: Cut) -> Reply {
 
 /// `reply`, which counts in `unread`, the share of its client's connection, until it is sent. If there is no room for
 /// it, it is rejected, or ended where that shows.
-pub(crate) fn counted(mut reply: Reply, row: &Row, unread: &Memory, counts: &Arc<Counts>) -> Reply {
+///
+/// Returns also the `place` of the call, if the call still needs it. A reply that is all there and counts in memory needs
+/// no place: a client that leaves such replies unread takes no place from the calls of other clients.
+pub(crate) fn counted<P>(
+    mut reply: Reply,
+    place: P,
+    row: &Row,
+    unread: &Memory,
+    counts: &Arc<Counts>,
+) -> (Reply, Option<P>) {
     let rpc = row.name;
     let body = usize::try_from(reply.body().size_hint().lower()).unwrap_or(usize::MAX);
-    let there = body.saturating_add(PER_REPLY + memory::size(reply.headers()));
+    let there = body.saturating_add(memory::size(reply.headers()));
     let mut held = unread.held();
-    if held.grow(there).is_err() {
+    if held.grow(there.saturating_add(PER_REPLY)).is_err() {
         // A change that was made must be reported.
         if row.log == Log::Change && there <= SMALL_CHANGE {
-            return reply;
+            return (reply, Some(place));
         }
         counts.refuse(Reason::Unread);
-        return of_status(&status::unread_replies(rpc, unread.limit()));
+        let rejected = of_status(&status::unread_replies(rpc, unread.limit()));
+        return (rejected, Some(place));
     }
     if reply.body().is_end_stream() {
         hold_until_sent(reply.headers_mut(), held);
-        return reply;
+        return (reply, None);
     }
+    // Of a stream nothing is there yet.
+    let place = (body == 0).then_some(place);
     let (limit, counts) = (unread.limit(), Arc::clone(counts));
-    reply.map(|inner| {
-        let (inner, end) = (Some(inner), held.split(there - body));
+    let reply = reply.map(|inner| {
+        let (inner, end) = (Some(inner), held.split(held.bytes() - body));
         Counted {
             inner,
             held,
@@ -161,7 +173,8 @@ pub(crate) fn counted(mut reply: Reply, row: &Row, unread: &Memory, counts: &Arc
             counts,
         }
         .boxed_unsync()
-    })
+    });
+    (reply, place)
 }
 
 /// `reply`, with something that is let go when its end is sent.
@@ -225,9 +238,10 @@ mod tests {
     }
 
     /// How many bytes `reply` has taken of what may be unread.
-    fn counting(reply: Reply) -> (Reply, Memory) {
+    fn counting(reply: Reply, is_whole: bool) -> (Reply, Memory) {
         let unread = Memory::for_messages(1);
-        let reply = counted(reply, &rpc::LIST_PODS, &unread, &Arc::default());
+        let (reply, place) = counted(reply, (), &rpc::LIST_PODS, &unread, &Arc::default());
+        assert_eq!(place.is_none(), is_whole, "the place of the call");
         (reply, unread)
     }
 
@@ -235,7 +249,7 @@ mod tests {
     async fn headers_and_trailers_count_until_they_are_sent() {
         let text = "x".repeat(10_000);
         let status = Status::internal(&text);
-        let (headers, unread) = counting(of_status(&status));
+        let (headers, unread) = counting(of_status(&status), true);
         assert!(unread.used() > text.len());
         assert!(headers.body().is_end_stream());
         let (head, body) = headers.into_parts();
@@ -245,12 +259,21 @@ mod tests {
         assert_eq!(unread.used(), 0);
 
         let frames = [Ok(Frame::trailers(trailers(&status)))];
-        let (reply, unread) = counting(of_frames(stream::iter(frames)));
+        let (reply, unread) = counting(of_frames(stream::iter(frames)), false);
         let mut body = reply.into_body();
         let end = body.frame().await.unwrap().unwrap();
         drop(body);
         assert!(unread.used() > text.len());
         drop(end);
+        assert_eq!(unread.used(), 0);
+    }
+
+    #[test]
+    fn a_message_that_is_all_there_counts_and_needs_no_place() {
+        let message = Bytes::from_static(b"pods");
+        let (reply, unread) = counting(of_message(vec![message]), true);
+        assert!(unread.used() > PER_REPLY);
+        drop(reply);
         assert_eq!(unread.used(), 0);
     }
 

@@ -40,7 +40,8 @@ use crate::store::{Known, Store};
 use crate::telemetry::CallLog;
 use crate::{status, wire};
 
-/// Calls in flight at once, of all clients; a kubelet has a few for each pod at most.
+/// Calls in flight at once, of all clients; a kubelet has a few for each pod at most. A reply that is all there and waits
+/// to be read counts in memory instead.
 pub const MAX_CALLS: usize = 4096;
 /// How long a client may take to send a request, which is one message: clients that stop in the middle must not add up.
 pub const REQUEST_LIMIT: Duration = Duration::from_secs(30);
@@ -170,9 +171,12 @@ impl Switch {
                 status = &mut cut => reply::of_status(&status),
             }
         };
-        let answered = reply::counted(answered, row, &unread, &self.counts);
+        let (answered, place) = reply::counted(answered, place, row, &unread, &self.counts);
         let reply = reply::watched(answered, log, cut);
-        reply::holding(reply, place)
+        match place {
+            Some(place) => reply::holding(reply, place),
+            None => reply,
+        }
     }
 
     async fn answer(

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use criswitch::backend::STREAM_WINDOW;
 use criswitch::counts::Reason;
+use criswitch::switch::MAX_CALLS;
 use futures_util::future::join_all;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
@@ -26,6 +27,16 @@ const LARGE: usize = 1 << 20;
 /// An error's text.
 const LONG_TEXT: usize = 64 << 10;
 const LONG_TEXTS: u32 = 64;
+/// A reply of which some hundreds fit into a socket's buffer.
+const SHORT: usize = 180;
+/// So many clients begin so many calls each, of which more than these stay unread.
+const CLIENTS: usize = 4;
+const CALLS: u32 = 2000;
+const UNREAD: usize = 1050;
+/// What a reply counts beside its data, headers and trailers.
+const PER_REPLY: usize = 8 << 10;
+/// A setting (SETTINGS_HEADER_TABLE_SIZE 0): every header comes in full, where it could be a reference to an earlier one.
+const NO_TABLE: [u8; 6] = [0, 1, 0, 0, 0, 0];
 /// The window of one stream, and a message that fills it.
 const WINDOW: usize = STREAM_WINDOW as usize;
 const MESSAGE: usize = 2 * WINDOW;
@@ -124,6 +135,41 @@ async fn streams_count_with_all_that_backends_may_send_ahead() {
     }
 }
 
+/// A client that begins `calls` of `rpc` and reads nothing.
+async fn unread(rig: &Rig, rpc: &str, calls: u32) -> UnixStream {
+    let mut client = UnixStream::connect(&rig.socket).await.unwrap();
+    let calls: Vec<u8> = (0..calls)
+        .flat_map(|call| call_of(2 * call + 1, rpc))
+        .collect();
+    let greeting = encoded(SETTINGS, 0, 0, &NO_TABLE);
+    let all = [PREFACE, &greeting, &calls].concat();
+    client.write_all(&all).await.unwrap();
+    client
+}
+
+/// A few clients leave more replies and errors unread than there are places for calls.
+#[tokio::test]
+async fn what_a_few_clients_leave_unread_takes_no_place_from_other_calls() {
+    const { assert!(CLIENTS * UNREAD > MAX_CALLS) }
+    let rig = Rig::start([Sim::new("runc")]).await;
+    rig.pods().await.unwrap();
+    let runc = rig.sim("runc");
+    let text = "x".repeat(SHORT);
+    runc.fail("ListContainerStats", Status::internal(text));
+    runc.append_raw("ListPodSandboxStats", part(100, vec![0; SHORT]));
+    for rpc in ["ListContainerStats", "ListPodSandboxStats"] {
+        let mut clients = Vec::new();
+        for before in 0..CLIENTS {
+            clients.push(unread(&rig, rpc, CALLS).await);
+            let least = (before + 1) * UNREAD * PER_REPLY;
+            until(async || rig.unread() > least).await;
+        }
+        assert_eq!(lists(&rig).await, Code::Ok, "{rpc}");
+        drop(clients);
+        until(async || rig.unread() == 0).await;
+    }
+}
+
 /// Errors are in headers, which no window of HTTP/2 limits.
 #[tokio::test]
 async fn errors_with_long_texts_count_until_they_are_read() {
@@ -132,13 +178,7 @@ async fn errors_with_long_texts_count_until_they_are_read() {
     let text = "x".repeat(LONG_TEXT);
     rig.sim("runc")
         .fail("ListContainerStats", Status::internal(text));
-    let mut client = UnixStream::connect(&rig.socket).await.unwrap();
-    let calls: Vec<u8> = (0..LONG_TEXTS)
-        .flat_map(|call| call_of(2 * call + 1, "ListContainerStats"))
-        .collect();
-    let greeting = encoded(SETTINGS, 0, 0, &[]);
-    let all = [PREFACE, &greeting, &calls].concat();
-    client.write_all(&all).await.unwrap();
+    let client = unread(&rig, "ListContainerStats", LONG_TEXTS).await;
     // Some wait in the socket.
     until(async || rig.unread() > LONG_TEXTS as usize / 2 * LONG_TEXT).await;
     drop(client);
