@@ -2,9 +2,9 @@
 //! from its seed.
 //!
 //! Lists are asked whole and narrowed: by id, short id, pod, state and labels. Backends adopt handlers, and runtimes
-//! come back with others. Image calls may name a handler. Runtimes may lack RPCs. Runtimes may be hostile: they list what
-//! others own, answer calls that create with the ids of others, and have pods of the far future. The switch is killed, or
-//! ends as on SIGTERM.
+//! come back with others. Image calls may name a handler or a pod. Runtimes may lack RPCs. Runtimes may be hostile: they
+//! list what others own, answer calls that create with the ids of others, have pods of the far future, and have pods of
+//! their own with the uid of another backend's pod. The switch is killed, or ends as on SIGTERM.
 //!
 //! Each switch saves its state in a directory of its own. The next switch starts with a copy of the files as they were at
 //! the kill. Between two switches a file may be damaged, lost or old, the machine may be rebooted, and the disk may be

@@ -24,7 +24,7 @@ use tonic::Code;
 
 use super::filter::Filter;
 use super::runtime::{CALL, PIPE};
-use super::truth::{CallId, uid};
+use super::truth::{CallId, annotations, uid};
 
 /// A call as it is sent.
 #[derive(Clone, Debug)]
@@ -35,6 +35,8 @@ pub struct Call {
     pub names: String,
     /// The handler that an image call names, if it does.
     pub handler: String,
+    /// The uid of the pod that an image call is for, if it is for one.
+    pub uid: String,
     /// What a list is narrowed to.
     pub filter: Filter,
     pub timeout: Option<Duration>,
@@ -192,12 +194,40 @@ pub fn of_handler(row: &Row, message: Bytes, handler: &str) -> Bytes {
     }
 }
 
-/// The same, which gives these labels to what it creates.
-pub fn with_labels(row: &Row, message: Bytes, labels: HashMap<String, String>) -> Bytes {
+/// The same for the pod of a uid, as the kubelet asks for its images.
+pub fn of_pod(row: &Row, message: Bytes, uid: &str) -> Bytes {
+    let more = match (&row.goes, uid) {
+        (_, "") => return message,
+        (Goes::Image(_, ImageRule::Find(_)), uid) => cri::ImageStatusRequest {
+            image: Some(cri::ImageSpec {
+                annotations: annotations(uid),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }
+        .encode_to_vec(),
+        (Goes::Image(_, ImageRule::Pull(path)), uid) => wire::with_string(&[], path, uid).to_vec(),
+        _ => return message,
+    };
+    [message, more.into()].concat().into()
+}
+
+/// The same, which gives these labels to what it creates, and annotations to a pod of this uid.
+pub fn with_labels(row: &Row, message: Bytes, uid: &str, labels: HashMap<String, String>) -> Bytes {
     let more = match row.name {
         "RunPodSandbox" => cri::RunPodSandboxRequest {
             config: Some(cri::PodSandboxConfig {
                 labels,
+                annotations: annotations(uid),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }
+        .encode_to_vec(),
+        "RestorePod" => cri::RestorePodRequest {
+            config: Some(cri::PodSandboxConfig {
+                labels,
+                annotations: annotations(uid),
                 ..Default::default()
             }),
             ..Default::default()

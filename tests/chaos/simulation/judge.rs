@@ -44,6 +44,11 @@ impl Asked {
         matches!(self.call.row.goes, Goes::All(_, Merge::UpdateRuntimeConfig))
     }
 
+    /// Whether it is an image call for one handler or pod.
+    pub fn names_store(&self) -> bool {
+        !self.call.handler.is_empty() || !self.call.uid.is_empty()
+    }
+
     pub fn is_events(&self) -> bool {
         matches!(self.call.row.goes, Goes::All(_, Merge::Events))
     }
@@ -216,6 +221,7 @@ impl Case<'_> {
             Goes::Image(..) if self.handler().is_some() => {
                 Some(self.rows().map(|row| row.backend).collect())
             }
+            Goes::Image(..) => self.stores_of_pod(),
             _ => None,
         }
     }
@@ -273,6 +279,7 @@ impl Case<'_> {
                 self.unless(!self.may_be_unimplemented(), "somebody could answer it")
             }
             Code::Unavailable | Code::DeadlineExceeded => Ok(()),
+            Code::FailedPrecondition if self.may_be_doubled() => Ok(()),
             _ => self.unless(!spoilt, "no backend said so"),
         }
     }

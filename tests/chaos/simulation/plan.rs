@@ -69,6 +69,8 @@ pub struct Op {
     pub narrow: Narrow,
     /// Which handler an image call names, if any.
     pub handler: Option<u32>,
+    /// Otherwise, for which pod an image call is, if for any.
+    pub pod: Option<u32>,
     /// Which of what [`On`] says; which handler, which image.
     pub which: u32,
 }
@@ -114,6 +116,8 @@ pub enum Fault {
     Lose(u32),
     /// It lists and counts what others own, in other states; it stops doing so.
     Claim(bool),
+    /// It makes a pod of the far future with the uid and names of another runtime's pod.
+    Pose(u32),
     /// It makes nothing and answers with the id of what another backend has, and its pods are of the far future; it stops
     /// doing so.
     Imitate(bool),
@@ -236,7 +240,7 @@ fn reload(rng: &mut Rng) -> Step {
 }
 
 fn fault(rng: &mut Rng) -> Fault {
-    match rng.u32(..43) {
+    match rng.u32(..46) {
         0..3 => Fault::Die,
         3..8 => Fault::Start,
         30..32 => Fault::Offer(offers::any(rng)),
@@ -244,6 +248,7 @@ fn fault(rng: &mut Rng) -> Fault {
         35..37 => Fault::EndEvents(rng.bool()),
         37..40 => Fault::Claim(rng.u8(..4) > 0),
         40..43 => Fault::Imitate(rng.u8(..4) > 0),
+        43..46 => Fault::Pose(rng.u32(..)),
         8 => Fault::StartEmpty,
         9..11 => Fault::Hang(true),
         11..14 => Fault::Hang(false),
@@ -299,6 +304,8 @@ fn op(rng: &mut Rng) -> Op {
         75..77 => "UpdateRuntimeConfig",
         77..79 => "GetContainerEvents",
         79..81 => "ListPodSandboxStats",
+        81..83 => "PullImage",
+        83..85 => "ImageStatus",
         _ => ROWS[rng.usize(..ROWS.len())].name,
     };
     call(rng, row(name))
@@ -324,6 +331,7 @@ fn call(rng: &mut Rng, row: &'static Row) -> Op {
         on,
         narrow: narrow(rng),
         handler: (rng.u8(..3) == 0).then(|| rng.u32(..1000)),
+        pod: rng.bool().then(|| rng.u32(..1000)),
         which: rng.u32(..1000),
     }
 }
@@ -362,14 +370,17 @@ impl fmt::Debug for Op {
             on,
             narrow,
             handler,
+            pod,
             which,
         } = self;
         write!(f, "{} on {on:?} {which}, client {client}", row.name)?;
         if Takes::of(row).is_some() && *narrow != Narrow::Not {
             write!(f, ", by {narrow:?}")?;
         }
-        if let (Goes::Image(..), Some(handler)) = (&row.goes, handler) {
-            write!(f, ", of handler {handler}")?;
+        match (&row.goes, handler, pod) {
+            (Goes::Image(..), Some(handler), _) => write!(f, ", of handler {handler}")?,
+            (Goes::Image(..), None, Some(pod)) => write!(f, ", of pod {pod}")?,
+            _ => {}
         }
         timeout_ms.map_or(Ok(()), |timeout| write!(f, ", at most {timeout} ms"))
     }

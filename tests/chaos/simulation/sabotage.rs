@@ -11,13 +11,13 @@ use clap::ValueEnum;
 use criswitch::changes::Changes;
 use criswitch::config::{Config, Problems};
 use criswitch::owners::PodNames;
-use criswitch::rpc::{Goes, Kind, Unknown};
+use criswitch::rpc::{Goes, ImageRule, Kind, Unknown};
 use criswitch::switch::Switch;
 use criswitch::wire;
 use tokio::time::Instant;
 use tonic::Code;
 
-use super::client::{Call, Client, Reply, message};
+use super::client::{Call, Client, Reply, message, of_handler};
 use super::files::{Files, RUNTIMES};
 use super::filter::Takes;
 use super::judge::Asked;
@@ -106,6 +106,8 @@ pub enum Sabotage {
     SayUnknown,
     /// An image call goes to other stores than that of the handler that it names.
     ForgetStore,
+    /// A pull goes to the newest pod that is listed with the pod's uid.
+    PullForNewest,
     /// A streamed list is no more than the backend that lacks most can do.
     PassLacking,
     /// Stats have nothing of a backend that is out of order.
@@ -154,6 +156,7 @@ pub async fn call(
         },
         Sabotage::AskAnother => of_another(&asked.call, truth),
         Sabotage::KeepAll => of_all(&asked.call, truth),
+        Sabotage::PullForNewest => of_newest(&asked.call, truth),
         Sabotage::ForgetStore if !asked.call.handler.is_empty() => Call {
             message: message(asked.call.row, &asked.call.names, ""),
             ..asked.call.clone()
@@ -346,6 +349,21 @@ fn of_another(call: &Call, truth: &Mutex<Truth>) -> Call {
     let message = other.map(|other| message(call.row, &other.id, ""));
     Call {
         message: message.unwrap_or_else(|| call.message.clone()),
+        ..call.clone()
+    }
+}
+
+/// The same pull for the store of the pod that says to be the newest with its uid.
+fn of_newest(call: &Call, truth: &Mutex<Truth>) -> Call {
+    let truth = truth.lock().unwrap();
+    let mut pods = truth.existing(Kind::Pod);
+    let newest = pods.find(|pod| pod.poses && pod.uid == call.uid);
+    let mut rows = truth.tables.now().handlers.iter();
+    let row = newest.and_then(|pod| rows.find(|row| row.backend == pod.backend));
+    let pulls = matches!(call.row.goes, Goes::Image(_, ImageRule::Pull(_)));
+    let handler = row.filter(|_| pulls).map_or("", |row| row.name.as_str());
+    Call {
+        message: of_handler(call.row, call.message.clone(), handler),
         ..call.clone()
     }
 }

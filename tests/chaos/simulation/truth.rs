@@ -15,7 +15,7 @@ use super::lacking::{Lacking, lacks};
 use super::offers::Offers;
 use super::tables::Tables;
 pub use restart::{Before, Next};
-pub use thing::{APPS, DIRECT, Thing, labels, uid};
+pub use thing::{APPS, DIRECT, Thing, annotations, labels, uid};
 
 /// How long calls in flight may go on when the switch ends, by default.
 pub const DRAIN: Duration = Duration::from_secs(10);
@@ -236,14 +236,14 @@ impl Truth {
         if !self.health[backend].claims {
             return Vec::new();
         }
-        let ours = self.things.iter().filter(|thing| {
-            thing.kind == kind
-                && thing.backend != backend
-                && thing.gone.is_none()
-                && thing.maker > self.first_call
-                && thing.answered.is_some()
-        });
+        let others = self.existing(kind).filter(|it| it.backend != backend);
+        let ours = others.filter(|thing| self.is_made_by_this_switch(thing));
         ours.map(Thing::misreported).collect()
+    }
+
+    /// Whether it was created through the switch that runs now, which has said so.
+    pub fn is_made_by_this_switch(&self, thing: &Thing) -> bool {
+        thing.maker > self.first_call && thing.answered.is_some()
     }
 
     /// What a backend says that it made for a call: something that another backend has, and that the switch knows of.

@@ -371,6 +371,7 @@ impl World {
             on,
             narrow,
             handler: None,
+            pod: None,
             which,
         });
         self.wait(Duration::from_millis(1)).await;

@@ -1,21 +1,19 @@
-//! Images: what is absent by one store's word may be in another, and a call that names a handler is for its store only.
+//! Images: what is absent by one store's word may be in another. A call that names a handler or a pod is for the store of
+//! that only.
 
-use criswitch::rpc::ImageRule;
+use criswitch::rpc::{ImageRule, Kind};
 
 use super::Case;
 use crate::simulation::files::RUNTIMES;
 
 impl Case<'_> {
     pub(super) fn image(&self, rule: &ImageRule) -> Result<(), String> {
+        if !self.asked.call.uid.is_empty() {
+            return self.image_of_pod(rule);
+        }
         let image = &self.asked.call.names;
         let stood = |image: &str| {
-            let mut stored = self.truth.images.iter();
-            stored.any(|it| {
-                self.concerns_store(it.backend)
-                    && it.image == image
-                    && it.gone.is_none()
-                    && it.told.is_some_and(|told| told < self.asked.begun)
-            })
+            (0..RUNTIMES).any(|at| self.concerns_store(at) && self.stood_in(at, image))
         };
         match rule {
             ImageRule::Find(_) => {
@@ -44,6 +42,61 @@ impl Case<'_> {
                 self.unless(elsewhere, "it lists what is not there")
             }
         }
+    }
+
+    /// What a client that names a pod gets of the stores that the pod may use.
+    fn image_of_pod(&self, rule: &ImageRule) -> Result<(), String> {
+        let (image, stores) = (&self.asked.call.names, self.stores_of_pod());
+        match rule {
+            ImageRule::Pull(_) => {
+                let done = self.got().any(|seen| seen.executed);
+                self.unless(!done, "no store has pulled it")
+            }
+            _ => {
+                let found = self.reply.string(&[1, 1]);
+                let stores = stores.unwrap_or_default();
+                let mut having = stores.iter().map(|at| self.stood_in(*at, image));
+                let stood = !stores.is_empty() && having.all(|stood| stood);
+                self.unless(found.is_empty() && stood, "the pod's store has the image")?;
+                self.unless(
+                    !found.is_empty() && found != *image,
+                    "it tells of another image",
+                )
+            }
+        }
+    }
+
+    /// The stores that the pod of the call may use: those of the backends that have made a pod of its uid. `None` unless
+    /// the switch has created such a pod, which is still there: what it knows by lists alone it need not believe.
+    pub(super) fn stores_of_pod(&self) -> Option<Vec<usize>> {
+        let (uid, begun) = (&self.asked.call.uid, self.asked.begun);
+        let pods = self.truth.things.iter();
+        let pods = pods.filter(|it| it.kind == Kind::Pod && it.uid == *uid && !it.poses);
+        let mut created = pods.clone().filter(|pod| {
+            let is_told = pod.answered.is_some_and(|at| at < begun);
+            is_told && self.truth.is_made_by_this_switch(pod) && self.is_known(pod)
+        });
+        created.next()?;
+        Some(pods.map(|pod| pod.backend).collect())
+    }
+
+    /// Whether several backends may list a pod of the call's uid, and none is known to be the right one.
+    pub(super) fn may_be_doubled(&self) -> bool {
+        let pods = self.truth.things.iter();
+        let mut pods = pods.filter(|it| it.kind == Kind::Pod && it.uid == self.asked.call.uid);
+        let first = pods.next().map(|pod| pod.backend);
+        self.stores_of_pod().is_none() && pods.any(|pod| Some(pod.backend) != first)
+    }
+
+    /// Whether a client knew before the call that a store has the image, and it was there all the time.
+    fn stood_in(&self, backend: usize, image: &str) -> bool {
+        let mut stored = self.truth.images.iter();
+        stored.any(|it| {
+            it.backend == backend
+                && it.image == image
+                && it.gone.is_none()
+                && it.told.is_some_and(|told| told < self.asked.begun)
+        })
     }
 
     /// Whether a store that it may concern has ever had the image.

@@ -42,7 +42,7 @@ fn patience(asked: &Asked, truth: &Truth) -> Option<Duration> {
         Goes::Image(_, ImageRule::Pull(_) | ImageRule::Remove) | Goes::All(_, Merge::Events) => {
             return None;
         }
-        Goes::Image(_, ImageRule::Find(_)) if !asked.call.handler.is_empty() => return None,
+        Goes::Image(_, ImageRule::Find(_)) if asked.names_store() => return None,
         Goes::All(_, Merge::Status) if truth.started => STATUS_BOUND,
         _ if truth.slow.is_some_and(|at| at > asked.at) => SLOW_BOUND,
         _ => HUNG_BOUND,
@@ -75,7 +75,7 @@ impl Case<'_> {
         (self.is_known(thing) && thing.id == self.asked.call.names).then_some(thing)
     }
 
-    fn is_known(&self, thing: &Thing) -> bool {
+    pub(super) fn is_known(&self, thing: &Thing) -> bool {
         let begun = self.asked.begun;
         thing.stood(begun) && self.sure(thing.backend) && thing.learned.is_some_and(|at| at < begun)
     }
@@ -124,6 +124,9 @@ impl Case<'_> {
             Goes::Image(..) if self.handler().is_some() => {
                 self.truth.started && self.handler_in_order()
             }
+            Goes::Image(..) if !self.asked.call.uid.is_empty() => self
+                .stores_of_pod()
+                .is_some_and(|stores| stores.into_iter().all(relied)),
             Goes::OwnerWithImage(_) => known(Kind::Pod).is_some_and(|pod| relied(pod.backend)),
             Goes::Owner(kind, ..) => known(kind).is_some_and(|thing| relied(thing.backend)),
             Goes::All(_, Merge::Events) => false,

@@ -8,7 +8,7 @@ use tonic::Status;
 
 use crate::simulation::filter::Filter;
 use crate::simulation::offers::Offers;
-use crate::simulation::truth::{CallId, Stored, Thing, Truth};
+use crate::simulation::truth::{CallId, Stored, Thing, Truth, annotations};
 
 /// A call as a runtime has it before it.
 pub struct Asked<'a> {
@@ -209,17 +209,14 @@ fn items(truth: &Truth, asked: &Asked<'_>) -> Vec<Vec<u8>> {
         .at(asked.backend, kind)
         .chain(&claimed)
         .filter(|thing| filter.must_want(thing, now));
-    let created_at = if truth.health[asked.backend].imitates {
-        i64::MAX
-    } else {
-        0
-    };
+    let imitates = truth.health[asked.backend].imitates;
+    let created_at = |pod: &Thing| if imitates || pod.poses { i64::MAX } else { 0 };
     let item = |thing: &Thing| match (name.contains("Stats"), name.contains("Metrics"), kind) {
         (true, _, Kind::Pod) => pod_stats(thing),
         (true, _, Kind::Container) => container_stats(thing),
         (_, true, _) => wire::with_string(&[], &[1, 1], &thing.id).to_vec(),
         (_, _, Kind::Pod) => cri::ListPodSandboxResponse {
-            items: vec![pod(thing, created_at)],
+            items: vec![pod(thing, created_at(thing))],
         }
         .encode_to_vec(),
         (_, _, Kind::Container) => cri::ListContainersResponse {
@@ -267,8 +264,8 @@ fn pod(thing: &Thing, created_at: i64) -> cri::PodSandbox {
         state: thing.state(),
         created_at,
         labels: thing.labels(),
+        annotations: annotations(&thing.uid),
         runtime_handler: thing.handler.clone(),
-        ..Default::default()
     }
 }
 

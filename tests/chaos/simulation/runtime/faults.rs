@@ -39,6 +39,7 @@ impl Runtime {
             Fault::Spoil(damage) => self.state().spoil.push_back(*damage),
             Fault::Create => self.create_here(),
             Fault::Lose(which) => self.lose(*which),
+            Fault::Pose(which) => self.pose(*which),
             Fault::Claim(claims) => self.truth().health[self.at].claims = *claims,
             Fault::Imitate(imitates) => self.truth().health[self.at].imitates = *imitates,
             Fault::EndEvents(well) => drop(self.events.send(Told::End(*well))),
@@ -52,6 +53,7 @@ impl Runtime {
             Fault::Die
             | Fault::Create
             | Fault::Lose(_)
+            | Fault::Pose(_)
             | Fault::Claim(_)
             | Fault::Imitate(_)
             | Fault::EndEvents(_)
@@ -157,6 +159,34 @@ impl Runtime {
         truth
             .things
             .push(Thing::new(Kind::Pod, id.clone(), self.at, id, name, born));
+        self.tell(&truth, before);
+    }
+
+    /// It makes a pod with the uid and names of another runtime's pod, and mostly under the same handler.
+    fn pose(&self, which: u32) {
+        let mut truth = self.truth();
+        let others = truth.existing(Kind::Pod).filter(|pod| {
+            let is_made_there = !pod.poses && pod.maker != 0;
+            pod.backend != self.at && is_made_there
+        });
+        let others: Vec<_> = others.cloned().collect();
+        let Some(at) = (which as usize).checked_rem(others.len()) else {
+            return;
+        };
+        let other = &others[at];
+        let before = truth.moment();
+        let (id, born) = (truth.new_id(), truth.tick());
+        let handler = if which.is_multiple_of(3) {
+            ""
+        } else {
+            &other.handler
+        };
+        truth.things.push(Thing {
+            uid: other.uid.clone(),
+            handler: handler.to_owned(),
+            poses: true,
+            ..Thing::new(Kind::Pod, id.clone(), self.at, id, other.name.clone(), born)
+        });
         self.tell(&truth, before);
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use criswitch::rpc::Kind;
+use criswitch::rpc::{Kind, SEEN_ANNOTATION};
 
 use super::{CallId, Moment};
 use crate::simulation::filter::{APP, UID};
@@ -30,6 +30,11 @@ pub fn labels(uid: &str, name: &str) -> HashMap<String, String> {
     HashMap::from(pairs)
 }
 
+/// The annotations of a pod, which are new when the kubelet starts and the same for the same uid here.
+pub fn annotations(uid: &str) -> HashMap<String, String> {
+    HashMap::from([(SEEN_ANNOTATION.to_owned(), format!("seen-{uid}"))])
+}
+
 /// What the names of pods begin with that were made without the switch.
 pub const DIRECT: &str = "direct";
 
@@ -50,6 +55,8 @@ pub struct Thing {
     pub handler: String,
     /// The call that made it; 0 if nobody did through the switch.
     pub maker: CallId,
+    /// A hostile runtime has made it, with the uid and names of another runtime's pod.
+    pub poses: bool,
     pub born: Moment,
     /// When its maker heard so.
     pub answered: Option<Moment>,
@@ -84,6 +91,7 @@ impl Thing {
             born,
             handler: String::new(),
             maker: 0,
+            poses: false,
             answered: None,
             gone: None,
             removal_told: None,

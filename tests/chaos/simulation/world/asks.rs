@@ -24,6 +24,12 @@ impl World {
             (Goes::Image(..), Some(which)) => self.a_handler(op.on, which as usize),
             _ => String::new(),
         };
+        let image_for = match (&op.row.goes, op.pod) {
+            (Goes::Image(_, rule), Some(which)) if handler.is_empty() && is_for_pods(rule) => {
+                self.a_uid(On::Existing, which as usize)
+            }
+            _ => String::new(),
+        };
         let silent = self.runtimes.iter().filter(|runtime| runtime.is_silent());
         let mut truth = self.truth();
         let (id, begun) = truth.begin_call();
@@ -48,14 +54,19 @@ impl World {
         let pod = pod.map_or_else(|| uid(&name), |pod| pod.uid.clone());
         let labels = labels(&pod, &name);
         let message = match filter.is_empty() {
-            true => client::with_labels(op.row, client::message(op.row, &names, &name), labels),
+            true => {
+                let message = client::message(op.row, &names, &name);
+                client::with_labels(op.row, message, &pod, labels)
+            }
             false => filter.request(op.row),
         };
+        let message = client::of_pod(op.row, message, &image_for);
         Asked {
             call: Call {
                 id,
                 row: op.row,
                 message: client::of_handler(op.row, message, &handler),
+                uid: image_for,
                 names,
                 handler,
                 filter,
@@ -147,4 +158,9 @@ impl World {
             _ => "nothing".to_owned(),
         }
     }
+}
+
+/// Whether the kubelet sends such a call for a pod.
+fn is_for_pods(rule: &ImageRule) -> bool {
+    matches!(rule, ImageRule::Find(_) | ImageRule::Pull(_))
 }
