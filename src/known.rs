@@ -1,6 +1,6 @@
 //! What is known of a backend from what it last said: it stands in where the backend is silent.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,6 +26,8 @@ pub struct Known {
     pub cgroup_driver: Option<u64>,
     /// Its last whole lists and stats.
     pub lists: Lists,
+    /// Why the last question for all items of a list failed.
+    pub(crate) failed_lists: BTreeMap<List, String>,
     /// The file systems of its images.
     pub(crate) disks: Disks,
     /// The process that listened at its socket when it was last connected to.
@@ -124,6 +126,12 @@ impl Known {
         let is_it = |then: &Then| matches!(then, Then::Learn(other) if *other == list);
         let mut absent = self.absent.iter();
         absent.any(|absence| is_it(&absence.row.then) && !absence.omitted)
+    }
+
+    /// Whether it has missed a list of this kind, and has not answered since.
+    pub(crate) fn misses(&self, list: List) -> bool {
+        let mut late = self.late.iter();
+        late.any(|late| matches!(late.row.then, Then::Learn(other) if other == list))
     }
 
     /// How old its cached lists of pods and containers are, whether they are served or not; `None` if it has none.

@@ -35,7 +35,9 @@ impl Switch {
         backend: &Backend,
         own: impl Future<Output = Result<Share, Failed>>,
     ) -> Result<Share, Failed> {
-        let share = self.own_or_cached(call, backend, own).await?;
+        let share = self.own_or_cached(call, backend, own).await;
+        backend.note_list(call, share.as_ref().err());
+        let share = share?;
         if call.row.is_list() {
             // The cache has what could not be saved: it must not be served instead.
             backend.saved().await?;
@@ -122,11 +124,25 @@ impl Switch {
         if !backend.has_joined() {
             return None;
         }
-        let is_away = !matches!(backend.link().state, State::Ready(_)) && !backend.is_awaited();
-        if is_away && self.whole_list(list, backend, &[]).is_none() {
-            return Some(self.unserved(list, backend));
+        let known = backend.known();
+        let is_away = !matches!(backend.link().state, State::Ready(_));
+        let is_silent = is_away && !backend.is_awaited() || known.misses(list);
+        if is_silent && self.whole_list(list, backend, &[]).is_none() {
+            let cause = self.unserved(list, backend);
+            return Some(match is_away {
+                true => cause,
+                false => format!("it is late with a list, and {cause}"),
+            });
         }
-        backend.save_failure()
+        if let (false, Some(cause)) = (is_away, known.failed_lists.get(&list)) {
+            return Some(format!(
+                "a list of it failed with {cause}; see the log of its runtime"
+            ));
+        }
+        let cause = backend.save_failure()?;
+        Some(format!(
+            "{cause}; make room in the directories of the state, or fix their permissions"
+        ))
     }
 
     /// Why a list of pods, containers or images fails now because of `backend`; `None` if none does.

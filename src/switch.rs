@@ -422,7 +422,9 @@ impl Switch {
         answer: Answer,
     ) -> Result<Reply, Failed> {
         if answer.code() != Code::Ok {
-            return Ok(reply::of_answer(answer));
+            let failed = Failed::Answer(Box::new(answer));
+            backend.note_list(call, Some(&failed));
+            return Ok(failed.into_reply());
         }
         let message = backend.message(&answer)?;
         let changed = self.learn(call, backend, of, asked, &message)?;

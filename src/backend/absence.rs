@@ -4,9 +4,10 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::Backend;
-use crate::call::Call;
+use crate::call::{Call, Failed};
 use crate::known::{Absence, Known};
-use crate::rpc::{self, Row};
+use crate::rpc::{self, Row, Then};
+use crate::status;
 
 /// The metrics of a backend that are logged because samples of theirs are omitted.
 const MOST_UNFIT: usize = 256;
@@ -73,6 +74,18 @@ impl Backend {
         if before.1 && !now.1 {
             tracing::info!(backend = %self.name(), "backend answers calls for stats again");
         }
+    }
+
+    /// Notes whether a list of everything is an error because of it.
+    pub(crate) fn note_list(&self, call: &Call, failed: Option<&Failed>) {
+        let (Then::Learn(list), true) = (&call.row.then, call.asks_for_all()) else {
+            return;
+        };
+        let failed_lists = &mut self.locked().failed_lists;
+        match failed {
+            Some(failed) => failed_lists.insert(*list, status::cut(failed.told()).into_owned()),
+            None => failed_lists.remove(list),
+        };
     }
 
     /// It may hang, which a probe will tell.

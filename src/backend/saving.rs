@@ -57,7 +57,10 @@ impl Backend {
 
     /// Keeps a whole list to be served while it does not answer.
     pub(crate) fn keep_list(&self, list: List, snapshot: Snapshot) {
-        self.learn_saved(|known| known.lists.keep(list, snapshot));
+        self.learn_saved(|known| {
+            known.failed_lists.remove(&list);
+            known.lists.keep(list, snapshot)
+        });
     }
 
     /// Waits for a change after the one with this number; returns the number of the last one.

@@ -87,9 +87,7 @@ fn failing(backend: &Backend) -> Option<String> {
     let problem = backend.list_problem.as_ref()?;
     let Backend { name, socket, .. } = backend;
     Some(match backend.state.as_str() {
-        "ready" => format!(
-            "backend {name} ({socket}): {problem}; make room in the directories of the state, or fix their permissions"
-        ),
+        "ready" => format!("backend {name} ({socket}): {problem}"),
         _ => format!(
             "backend {name} ({socket}) has been away for {}, and {problem}; start its runtime or fix the path of its socket; if \
              the runtime is gone for good: criswitch forget {name}",

@@ -298,6 +298,39 @@ async fn lists_fail_because_of_a_backend_that_has_never_answered_until_it_answer
 }
 
 #[tokio::test]
+async fn lists_fail_because_of_a_ready_backend_that_answers_them_with_errors() {
+    let cause = || Status::internal("the database is locked");
+    let kata = || Sim::new("kata");
+    for rig in [rig("", [kata()]).await, two().await] {
+        rig.pods().await.unwrap();
+        rig.sim("kata").fail("ListPodSandbox", cause());
+        rig.pods().await.unwrap_err();
+        let page = Page::of(&rig).await;
+        assert_eq!(page.backend("criswitch_backend_up", "kata"), 1.0);
+        assert_eq!(failing(&page, "kata"), ["pods"]);
+        rig.sim("kata").heal("ListPodSandbox");
+        rig.pods().await.unwrap();
+        assert_eq!(failing(&Page::of(&rig).await, "kata"), [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn lists_fail_because_of_a_backend_that_is_late_and_has_no_cached_list() {
+    let sims = [Sim::new("runc"), Sim::new("kata")];
+    let rig = rig("stale_lists = \"0s\"\nlist_timeout = \"50ms\"", sims).await;
+    rig.pods().await.unwrap();
+    rig.sim("kata").hold("ListPodSandbox");
+    let listed = async { rig.pods().await.unwrap() };
+    let released = async {
+        let page = until(&rig, |page| !failing(page, "kata").is_empty()).await;
+        assert_eq!(failing(&page, "kata"), ["pods"]);
+        rig.sim("kata").release("ListPodSandbox");
+    };
+    tokio::join!(listed, released);
+    until(&rig, |page| failing(page, "kata").is_empty()).await;
+}
+
+#[tokio::test]
 async fn lists_fail_because_of_a_backend_whose_cached_lists_are_too_old() {
     let sims = [Sim::new("runc"), Sim::new("kata")];
     let rig = rig("stale_lists = \"1m\"", sims).await;
