@@ -7,14 +7,18 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use criswitch::backend::connect::Dialer;
+use criswitch::call::log::CallLog;
+use criswitch::call::reply;
+use criswitch::codec::cri;
+use criswitch::codec::grpc;
+use criswitch::codec::protobuf;
 use criswitch::config::Config;
-use criswitch::counts::Counts;
-use criswitch::dialer::Dialer;
-use criswitch::owners::{Owners, PodNames};
+use criswitch::metrics;
+use criswitch::ownership::{Owners, PodNames};
 use criswitch::rpc::{Kind, LIST_CONTAINERS, ROWS};
 use criswitch::switch::Switch;
-use criswitch::telemetry::CallLog;
-use criswitch::{cri, metrics, reply, wire};
+use criswitch::telemetry::counters::Counts;
 use divan::{Bencher, black_box};
 use http::HeaderMap;
 use prost::Message;
@@ -98,7 +102,7 @@ fn create() -> Bytes {
 fn key_of_a_10_kb_create_container(bencher: Bencher) {
     let request = create();
     assert!(request.len() > 10_000);
-    bencher.bench(|| wire::string(black_box(&request), &[1]).unwrap().len());
+    bencher.bench(|| protobuf::string(black_box(&request), &[1]).unwrap().len());
 }
 
 #[divan::bench]
@@ -126,8 +130,7 @@ fn owner_among_5000_containers(bencher: Bencher) {
 #[divan::bench]
 fn a_call_begun_and_ended(bencher: Bencher) {
     let (counts, headers) = (Arc::new(Counts::default()), HeaderMap::new());
-    bencher
-        .bench(|| CallLog::begin(&LIST_CONTAINERS, &headers, &counts).end(&reply::ok_trailers()));
+    bencher.bench(|| CallLog::begin(&LIST_CONTAINERS, &headers, &counts).end(&grpc::ok_trailers()));
 }
 
 /// What calls wait for while Prometheus' page is made: four backends with 5000 containers, and a count of each RPC.
@@ -148,7 +151,7 @@ fn a_page_of_metrics(bencher: Bencher) {
             .unwrap();
     }
     for row in ROWS {
-        CallLog::begin(row, &HeaderMap::new(), &switch.counts).end(&reply::ok_trailers());
+        CallLog::begin(row, &HeaderMap::new(), &switch.counts).end(&grpc::ok_trailers());
     }
     bencher.bench(|| metrics::page(&switch).unwrap().len());
 }

@@ -30,10 +30,10 @@ use std::time::{Duration, Instant};
 
 use cargo_bench::Wanted;
 use clap::Parser;
+use criswitch::backend::connect::Dialer;
+use criswitch::codec::cri;
 use criswitch::config::Config;
-use criswitch::cri;
-use criswitch::dialer::Dialer;
-use criswitch::listener::Listener;
+use criswitch::server::Listener;
 use criswitch::store::{Boot, Store};
 use criswitch::switch::Switch;
 use rustix::fs::inotify;

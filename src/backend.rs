@@ -3,12 +3,18 @@
 //! A call is sent once; nothing here sends it again.
 
 mod absence;
+pub mod answer;
 mod calls;
 mod changing;
-mod disks;
+pub mod connect;
+pub(crate) mod disks;
+pub mod known;
+pub mod lists;
 mod peer;
 mod saving;
+pub mod state;
 
+pub(crate) use absence::Contribution;
 pub use calls::own_headers;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,30 +28,21 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::address::Address;
-use crate::adopt::Report;
+use crate::backend::connect::{Connection, Dialer, FileId, Opened};
+use crate::backend::known::Known;
+use crate::backend::known::Report;
+use crate::backend::lists::Lists;
+use crate::backend::state::{Link, State};
+use crate::codec::protobuf::{self, Malformed};
 use crate::config::BackendConfig;
-use crate::counts::Ended;
-use crate::dialer::{Connection, Dialer, FileId, Opened};
-use crate::file_work::FileWork;
-use crate::known::Known;
-use crate::link::{Link, State};
-use crate::lists::Lists;
-use crate::memory::Memory;
-use crate::owners::BackendId;
+use crate::config::address::Address;
+use crate::errors;
+use crate::limits::budget::Memory;
+use crate::ownership::BackendId;
 use crate::rpc::{List, Row};
-use crate::status;
-use crate::switch::MAX_CALLS;
-use crate::wire::Malformed;
+use crate::store::file_work::FileWork;
+use crate::telemetry::counters::Ended;
 
-/// Header lists up to this size pass, both ways: a 16 KiB `grpc-message` must.
-pub const MAX_HEADERS: u32 = 1 << 20;
-/// What one stream may have under way unread, in bytes. A stream that its client does not read holds that much here, so
-/// it is reserved for each.
-pub const STREAM_WINDOW: u32 = 1 << 16;
-/// What all streams of a connection may have: as much as all calls together, so that unread streams never hold up
-/// another. h2 derives from it how many tiny frames it keeps unread, so it is no larger than that.
-pub const CONNECTION_WINDOW: u32 = STREAM_WINDOW * MAX_CALLS as u32;
 /// Calls that are sent to a backend that is proven to hang, without an answer to any. One that its client has given up
 /// takes 4 kB until the backend reads again: HTTP/2 has to tell it of the call and of its end.
 const MOST_UNANSWERED: usize = 256;
@@ -524,7 +521,7 @@ impl Backend {
 
     /// `Unavailable`, naming this backend.
     pub fn unavailable(&self, cause: &str) -> Status {
-        status::unavailable(&self.name(), &self.socket, cause)
+        errors::unavailable(&self.name(), &self.socket, cause)
     }
 
     /// `Internal`, for a reply that is not protobuf where it is read.
@@ -532,9 +529,21 @@ impl Backend {
         self.bad_reply(&format!("its reply is malformed: {fault}"))
     }
 
+    /// Rejects a message that nothing else reads before it is merged, if it breaks off: its last field would take the
+    /// next backend's for its own.
+    ///
+    /// # Errors
+    /// `Internal` if it breaks off.
+    pub(crate) fn is_whole(&self, message: &[u8]) -> Result<(), Status> {
+        match protobuf::fields(message).find_map(Result::err) {
+            Some(fault) => Err(self.malformed(&fault)),
+            None => Ok(()),
+        }
+    }
+
     /// `Internal`, naming this backend.
     pub fn bad_reply(&self, cause: &str) -> Status {
-        status::bad_reply(&self.name(), &self.socket, cause)
+        errors::bad_reply(&self.name(), &self.socket, cause)
     }
 }
 
@@ -549,11 +558,4 @@ fn log_change(backend: &Backend, state: &State) {
         "ready" => tracing::info!(backend = %name, %socket, "backend is ready"),
         _ => tracing::warn!(backend = %name, %socket, cause, "backend is {state}"),
     }
-}
-
-/// An error and its causes, outermost first; cut, since what HTTP/2 reports may have the peer's own words.
-pub fn error_chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    let causes: Vec<_> = causes.map(ToString::to_string).collect();
-    status::cut(causes.join(": ")).into_owned()
 }

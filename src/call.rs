@@ -2,21 +2,31 @@
 //!
 //! Does no I/O, and sends a call nowhere.
 
+pub(crate) mod ending;
+pub mod log;
+pub mod reply;
+pub mod route;
+mod watched;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::HeaderMap;
 use tonic::{Code, Status};
 
-use crate::answer::Answer;
-use crate::backend::Backend;
-use crate::counts::code_name;
-use crate::learn::asks_for_all;
-use crate::live::Live;
-use crate::memory::Memory;
-use crate::reply::{self, Reply};
-use crate::rpc::{Goes, Row, Then};
-use crate::{status, wire};
+use crate::backend::{Backend, Contribution};
+pub(crate) use watched::watched;
+
+use crate::backend::answer::Answer;
+use crate::call::reply::Reply;
+use crate::codec::frames;
+use crate::codec::grpc;
+use crate::codec::protobuf::{self, Field};
+use crate::errors;
+use crate::limits::budget::Memory;
+use crate::rpc::{FILTER_IMAGE, Goes, IMAGE_TEXTS, LIST_FILTER, List, Row, Then};
+use crate::telemetry::counters::code_name;
+use crate::topology::Live;
 
 /// A request that was read.
 #[derive(Clone, Debug)]
@@ -38,7 +48,7 @@ pub(crate) struct Call {
 impl Call {
     /// Its message.
     pub(crate) fn message(&self) -> Bytes {
-        self.body.slice(wire::FRAME_HEADER..)
+        self.body.slice(frames::FRAME_HEADER..)
     }
 
     /// Whether it asks for all that there is.
@@ -49,10 +59,26 @@ impl Call {
         }
     }
 
+    /// The list that it asks for all items of.
+    pub(crate) fn whole_list(&self) -> Option<List> {
+        match self.row.then {
+            Then::Learn(list) if self.asks_for_all() => Some(list),
+            _ => None,
+        }
+    }
+
     /// Whether it may be taken for all calls of its row. One for the stats of some may not: CRI-O keeps a call for all
     /// waiting for one container that stops, and answers for each of the others at once.
     pub(crate) fn speaks_for_all(&self) -> bool {
         !self.row.is_stats() || self.asks_for_all()
+    }
+
+    /// What a backend contributes to the reply.
+    pub(crate) fn contribution(&self) -> Contribution {
+        Contribution {
+            row: self.row,
+            is_of_all: self.speaks_for_all(),
+        }
     }
 
     /// Whether it is about one pod or container, so that its owner alone may answer.
@@ -65,14 +91,14 @@ impl Call {
         let Goes::All(filter, _) = &self.row.goes else {
             return None;
         };
-        let pod = wire::string(request, filter.pod?).ok()?;
+        let pod = protobuf::string(request, filter.pod?).ok()?;
         (!pod.is_empty()).then_some(pod)
     }
 
     /// The same call with the string at `path` set.
     pub(crate) fn with_string(&self, path: &[u32], value: &str) -> Call {
         Call {
-            body: wire::frame(&wire::with_string(&self.message(), path, value)),
+            body: frames::frame(&protobuf::with_string(&self.message(), path, value)),
             ..self.clone()
         }
     }
@@ -137,8 +163,8 @@ impl Failed {
 
     fn append(&mut self, text: &str) {
         match self {
-            Failed::Status(status) => *status = status::with_others(status, text),
-            Failed::Answer(answer) => answer.set_text(status::appended(answer.text(), text)),
+            Failed::Status(status) => *status = errors::with_others(status, text),
+            Failed::Answer(answer) => answer.set_text(errors::appended(answer.text(), text)),
         }
     }
 
@@ -153,7 +179,7 @@ impl Failed {
     /// The trailers that end a stream with it.
     pub(crate) fn into_trailers(self) -> HeaderMap {
         match self {
-            Failed::Status(status) => reply::trailers(&status),
+            Failed::Status(status) => grpc::trailers(&status),
             Failed::Answer(answer) => answer.into_trailers(),
         }
     }
@@ -167,7 +193,87 @@ impl From<Status> for Failed {
 
 /// A backend's refusal where several were asked: its own status, with its name behind the text.
 pub(crate) fn named(backend: &Backend, mut answer: Answer) -> Failed {
-    let text = status::named(answer.text(), &backend.name(), &backend.socket);
+    let text = errors::named(answer.text(), &backend.name(), &backend.socket);
     answer.set_text(text);
     Failed::Answer(Box::new(answer))
+}
+
+/// Whether a list's request narrows nothing: it has no fields but empty filters. Of a filter that comes in parts each
+/// counts, and nobody knows what fields of a later CRI leave out.
+pub(crate) fn asks_for_all(list: List, request: &[u8]) -> bool {
+    all_fields(request, |field| {
+        let filter = field.bytes().ok();
+        let is_empty = |filter: &[u8]| match list {
+            // An empty state in the filter of a pod or container is a state: the one with the number 0.
+            List::Images => names_no_image(filter),
+            _ => filter.is_empty(),
+        };
+        field.number == LIST_FILTER && filter.is_some_and(is_empty)
+    })
+}
+
+/// Whether an image filter has nothing but image specs without a name: `crictl images` sends an empty spec.
+fn names_no_image(filter: &[u8]) -> bool {
+    all_fields(filter, |image| {
+        let spec = image.bytes().ok();
+        image.number == FILTER_IMAGE && spec.is_some_and(|spec| all_fields(spec, is_empty_text))
+    })
+}
+
+fn is_empty_text(field: &Field<'_>) -> bool {
+    IMAGE_TEXTS.contains(&field.number) && field.bytes().is_ok_and(<[u8]>::is_empty)
+}
+
+fn all_fields(message: &[u8], is: impl Fn(&Field<'_>) -> bool) -> bool {
+    protobuf::fields(message).all(|field| field.is_ok_and(|field| is(&field)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_is_asked_for_by_nothing_but_empty_filters() {
+        let (empty, filter) = (&[0x0a, 0][..], &[0x0a, 2, 0x12, 0][..]);
+        let unknown = &[0x48, 1][..];
+        for (parts, all) in [
+            (vec![], true),
+            (vec![empty], true),
+            (vec![empty, empty], true),
+            (vec![filter], false),
+            (vec![filter, empty], false),
+            (vec![empty, filter], false),
+            (vec![unknown], false),
+            (vec![empty, unknown], false),
+            (vec![&[0x0a]], false),
+        ] {
+            for list in [List::Pods, List::Containers, List::Images] {
+                let request = parts.concat();
+                assert_eq!(asks_for_all(list, &request), all, "{list:?} {parts:x?}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_images_are_asked_for_by_an_image_spec_without_texts() {
+        let in_filter = |image: &[u8]| {
+            let filter = [&[0x0a, image.len() as u8], image].concat();
+            [&[0x0a, filter.len() as u8], &*filter].concat()
+        };
+        // An empty spec, an empty name, an empty handler; a name, a handler, an annotation, a field of a later CRI.
+        for (image, all) in [
+            (&[][..], true),
+            (&[0x0a, 0], true),
+            (&[0x9a, 1, 0], true),
+            (&[0x0a, 1, b'a'], false),
+            (&[0x9a, 1, 1, b'a'], false),
+            (&[0x12, 0], false),
+            (&[0xaa, 1, 0], false),
+        ] {
+            let request = in_filter(image);
+            assert_eq!(asks_for_all(List::Images, &request), all, "{image:x?}");
+            // Field 1 of the other filters is an id.
+            assert!(!asks_for_all(List::Pods, &request));
+        }
+    }
 }

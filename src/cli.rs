@@ -28,7 +28,7 @@ use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use criswitch::address::Address;
+use criswitch::config::address::Address;
 use criswitch::config::{Config, DEFAULT_LISTEN, DEFAULT_PATH, Problems};
 use running::Running;
 use terminal::Shown;

@@ -3,6 +3,7 @@
 //! `files` are read from the `disk`, `text` is what they say, `value` and `check` judge it. Every problem is told at
 //! once, each with its place. Nothing here dials a backend or binds a socket.
 
+pub mod address;
 mod advice;
 mod check;
 pub(crate) mod disk;
@@ -17,13 +18,15 @@ mod scheduling;
 mod text;
 mod trust;
 mod value;
+pub mod watch;
+pub mod wording;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::address::Address;
-use crate::owners::BackendId;
+use crate::config::address::Address;
+use crate::ownership::BackendId;
 use crate::store::Directories;
 use text::Written;
 

@@ -1,21 +1,34 @@
 //! Calls that go to several backends: ask all at once, refuse what is not whole, merge.
 
+mod descriptors;
+pub(crate) mod fallback;
+pub(crate) mod images;
+pub mod merge;
+pub mod status;
+pub(crate) mod streams;
+
 use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
 use tonic::{Code, Status};
 
-use crate::answer::Answer;
-use crate::backend::{Backend, STREAM_WINDOW};
+use crate::backend::Backend;
+use crate::backend::answer::Answer;
+use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed, named};
-use crate::counts::Reason;
-use crate::memory::Held;
-use crate::reply::{self, Reply};
+use crate::codec::protobuf::Malformed;
+use crate::errors;
+use crate::forward;
+use crate::limits::STREAM_WINDOW;
+use crate::limits::budget::Held;
 use crate::rpc::{Lacking, List, Merge, Row, Then};
 use crate::switch::Switch;
-use crate::wire::{self, Malformed};
-use crate::{merge, status};
+use crate::switch::handlers;
+use crate::switch::labels;
+use crate::switch::learn;
+use crate::switch::subscribers;
+use crate::telemetry::counters::Reason;
 
 /// What came of asking one of several backends.
 #[derive(Debug)]
@@ -51,15 +64,6 @@ impl Drop for Unheard<'_> {
     }
 }
 
-/// Refuses the reply that nothing else reads before it is merged, if it breaks off: its last field would take the next
-/// backend's for its own.
-pub(crate) fn is_whole(backend: &Backend, message: &[u8]) -> Result<(), Status> {
-    match wire::fields(message).find_map(Result::err) {
-        Some(fault) => Err(backend.malformed(&fault)),
-        None => Ok(()),
-    }
-}
-
 /// What came of `UpdateRuntimeConfig`: the error names each backend that has not taken it.
 fn taken(parts: Vec<Part>) -> Result<Reply, Failed> {
     let (mut taken, mut refused, mut missed) = (None, Vec::new(), Vec::new());
@@ -87,7 +91,7 @@ fn taken(parts: Vec<Part>) -> Result<Reply, Failed> {
         Some(taken) if refused.is_empty() => Ok(taken),
         _ => {
             refused.append(&mut missed);
-            Err(Failed::all(refused).unwrap_or_else(|| status::no_backend().into()))
+            Err(Failed::all(refused).unwrap_or_else(|| errors::no_backend().into()))
         }
     }
 }
@@ -95,210 +99,205 @@ fn taken(parts: Vec<Part>) -> Result<Reply, Failed> {
 /// The message of a backend's part.
 type Message = (Arc<Backend>, Bytes);
 
-impl Switch {
-    /// Sends `call` to all of `backends` and makes one reply of theirs.
-    pub(crate) async fn merge(
-        self: &Arc<Self>,
-        call: Call,
-        how: &Merge,
-        backends: Vec<Arc<Backend>>,
-    ) -> Result<Reply, Failed> {
-        if backends.is_empty() && is_of_what_all_have(how) {
-            return Err(status::no_backend().into());
-        }
-        let alone = call.live.is_alone();
-        self.know_descriptors(call.row, &backends).await;
-        match (how, backends.as_slice()) {
-            (Merge::Status, _) => self.status(&call).await,
-            (Merge::UpdateRuntimeConfig, _) => self.update_runtime_config(&call, &backends).await,
-            (Merge::Events, _) => Ok(self.events()),
-            (Merge::Interleave(instead), _) => {
-                // What backends have sent and the client has not read yet waits in the streams' windows.
-                let windows = self.windows(&call, backends.len())?;
-                let reply = match backends.as_slice() {
-                    [only] if alone && !self.must_rename(&call, only) => {
-                        only.patiently(self.send(&call, only, None)).await?
-                    }
-                    _ => self.interleave(&call, backends, instead),
-                };
-                Ok(reply::holding(reply, windows))
-            }
-            (_, [only]) if alone => {
-                let reply = only.patiently(self.send(&call, only, None)).await?;
-                self.give_own_descriptors(call.row, only);
-                Ok(reply)
-            }
-            (Merge::RuntimeConfig, _) => self.runtime_config(&call, &backends).await,
-            (Merge::Concat(..), _) => self.merged(&call, &backends, |all| Ok(all.to_vec())).await,
-            (Merge::Distinct(keys, ..), _) => {
-                let distinct = |all: &[Bytes]| {
-                    let merged = merge::distinct(all, keys)?;
-                    self.give_descriptors(call.row, &merged);
-                    Ok(vec![merged])
-                };
-                self.merged(&call, &backends, distinct).await
-            }
-            (Merge::Images, _) => {
-                let images = |all: &[Bytes]| Ok(vec![merge::images(all)?]);
-                self.merged(&call, &backends, images).await
-            }
-        }
+/// Sends `call` to all of `backends` and makes one reply of theirs.
+pub(crate) async fn merge(
+    switch: &Arc<Switch>,
+    call: Call,
+    how: &Merge,
+    backends: Vec<Arc<Backend>>,
+) -> Result<Reply, Failed> {
+    if backends.is_empty() && is_of_what_all_have(how) {
+        return Err(errors::no_backend().into());
     }
-
-    /// Room for what so many streams hold that are not read.
-    fn windows(&self, call: &Call, streams: usize) -> Result<Held, Status> {
-        let mut held = call.unread.held();
-        if held.grow(streams * STREAM_WINDOW as usize).is_err() {
-            self.counts.refuse(Reason::Unread);
-            return Err(status::unread_replies(call.row.name, call.unread.limit()));
-        }
-        Ok(held)
-    }
-
-    /// Sends `call` to `backends` at once and reads every reply, however long that takes one that does not hang.
-    pub(crate) async fn gather(&self, call: &Call, backends: &[Arc<Backend>]) -> Vec<Part> {
-        let headers = &call.reading_headers();
-        let asked = backends.iter().cloned().map(|backend| async move {
-            let asked = backend.ask(call.row, headers, call.body.clone());
-            let result = backend.patiently(asked).await;
-            Part { backend, result }
-        });
-        join_all(asked).await
-    }
-
-    /// One reply of what all `backends` have to say; one that fails, fails the call: nothing is left out silently.
-    async fn merged(
-        &self,
-        call: &Call,
-        backends: &[Arc<Backend>],
-        merge: impl FnOnce(&[Bytes]) -> Result<Vec<Bytes>, Malformed>,
-    ) -> Result<Reply, Failed> {
-        let shares = backends
-            .iter()
-            .map(|backend| self.with_stand_in(call, backend, self.own_share(call, backend)));
-        let mut messages = Vec::with_capacity(backends.len());
-        let mut absent = None;
-        for (backend, share) in backends.iter().zip(join_all(shares).await) {
-            match share? {
-                Share::Message(message) => messages.push((Arc::clone(backend), message)),
-                Share::Nothing(why) => absent = absent.or(Some(why)),
-            }
-        }
-        match absent {
-            Some(why) if messages.is_empty() => Err(why),
-            _ => self.one_message(call, messages, merge),
-        }
-    }
-
-    /// A backend's own reply to a merged call, learned from.
-    async fn own_share(&self, call: &Call, backend: &Arc<Backend>) -> Result<Share, Failed> {
-        let asked = self.asked();
-        let headers = call.reading_headers();
-        let answer = backend.ask(call.row, &headers, call.body.clone()).await?;
-        match answer.code() {
-            Code::Ok => {
-                let message = backend.message(&answer)?;
-                if matches!(
-                    call.row.then,
-                    Then::Nothing | Then::KeepDisks | Then::Learn(List::Images) | Then::Keep(_)
-                ) {
-                    is_whole(backend, &message)?;
+    let alone = call.live.is_alone();
+    descriptors::know_descriptors(switch, call.row, &backends).await;
+    match (how, backends.as_slice()) {
+        (Merge::Status, _) => status::status(switch, &call).await,
+        (Merge::UpdateRuntimeConfig, _) => update_runtime_config(switch, &call, &backends).await,
+        (Merge::Events, _) => Ok(subscribers::events(switch)),
+        (Merge::Interleave(instead), _) => {
+            // What backends have sent and the client has not read yet waits in the streams' windows.
+            let windows = windows(switch, &call, backends.len())?;
+            let reply = match backends.as_slice() {
+                [only] if alone && !handlers::must_rename(switch, &call, only) => {
+                    only.patiently(forward::send(switch, &call, only, None))
+                        .await?
                 }
-                let changed = self.learn(call, backend, None, asked, &message)?;
-                Ok(Share::Message(changed.unwrap_or(message)))
-            }
-            Code::Unimplemented if self.may_lack(call.row, backend) => {
-                Ok(Share::Nothing(Failed::Answer(Box::new(answer))))
-            }
-            _ => Err(named(backend, answer)),
+                _ => streams::interleave(switch, &call, backends, instead),
+            };
+            Ok(reply::holding(reply, windows))
+        }
+        (_, [only]) if alone => {
+            let reply = only
+                .patiently(forward::send(switch, &call, only, None))
+                .await?;
+            labels::give_own_descriptors(switch, call.row, only);
+            Ok(reply)
+        }
+        (Merge::RuntimeConfig, _) => runtime_config(&call, &backends).await,
+        (Merge::Concat(..), _) => merged(switch, &call, &backends, |all| Ok(all.to_vec())).await,
+        (Merge::Distinct(keys, ..), _) => {
+            let distinct = |all: &[Bytes]| {
+                let merged = merge::distinct(all, keys)?;
+                labels::give_descriptors(switch, call.row, &merged);
+                Ok(vec![merged])
+            };
+            merged(switch, &call, &backends, distinct).await
+        }
+        (Merge::Images, _) => {
+            let images = |all: &[Bytes]| Ok(vec![merge::images(all)?]);
+            merged(switch, &call, &backends, images).await
         }
     }
+}
 
-    /// Whether a merged reply may do without a backend that answers `Unimplemented`.
-    pub(crate) fn may_lack(&self, row: &Row, backend: &Backend) -> bool {
-        match row.merge() {
-            Some(Merge::Concat(Lacking::LeftOut, _) | Merge::Distinct(_, Lacking::LeftOut, _)) => {
-                true
-            }
-            Some(Merge::Concat(Lacking::FailsForPods, _)) => {
-                self.owners().count(backend.id) == (0, 0)
-            }
-            Some(Merge::Images) => true,
-            _ => false,
+/// Room for what so many streams hold that are not read.
+fn windows(switch: &Switch, call: &Call, streams: usize) -> Result<Held, Status> {
+    let mut held = call.unread.held();
+    if held.grow(streams * STREAM_WINDOW as usize).is_err() {
+        switch.counts.refuse(Reason::Unread);
+        return Err(errors::unread_replies(call.row.name, call.unread.limit()));
+    }
+    Ok(held)
+}
+
+/// Sends `call` to `backends` at once and reads every reply, however long that takes one that does not hang.
+pub(crate) async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<Part> {
+    let headers = &call.reading_headers();
+    let asked = backends.iter().cloned().map(|backend| async move {
+        let asked = backend.ask(call.row, headers, call.body.clone());
+        let result = backend.patiently(asked).await;
+        Part { backend, result }
+    });
+    join_all(asked).await
+}
+
+/// One reply of what all `backends` have to say; one that fails, fails the call: nothing is left out silently.
+async fn merged(
+    switch: &Switch,
+    call: &Call,
+    backends: &[Arc<Backend>],
+    merge: impl FnOnce(&[Bytes]) -> Result<Vec<Bytes>, Malformed>,
+) -> Result<Reply, Failed> {
+    let shares = backends.iter().map(|backend| {
+        fallback::with_stand_in(switch, call, backend, own_share(switch, call, backend))
+    });
+    let mut messages = Vec::with_capacity(backends.len());
+    let mut absent = None;
+    for (backend, share) in backends.iter().zip(join_all(shares).await) {
+        match share? {
+            Share::Message(message) => messages.push((Arc::clone(backend), message)),
+            Share::Nothing(why) => absent = absent.or(Some(why)),
         }
     }
-
-    fn one_message(
-        &self,
-        call: &Call,
-        messages: Vec<Message>,
-        merge: impl FnOnce(&[Bytes]) -> Result<Vec<Bytes>, Malformed>,
-    ) -> Result<Reply, Failed> {
-        let sizes: Vec<_> = messages
-            .iter()
-            .map(|(backend, message)| (backend.name(), message.len()))
-            .collect();
-        let bytes: Vec<_> = messages
-            .iter()
-            .map(|(_, message)| message.clone())
-            .collect();
-        let merged = merge(&bytes).map_err(|fault| status::unmergeable(call.row.name, &fault))?;
-        if merged.iter().map(Bytes::len).sum::<usize>() > self.max_message {
-            return Err(status::reply_too_large(call.row.name, self.max_message, &sizes).into());
-        }
-        Ok(reply::of_message(merged))
+    match absent {
+        Some(why) if messages.is_empty() => Err(why),
+        _ => one_message(switch, call, messages, merge),
     }
+}
 
-    /// OK when every backend that can be reached has taken it. A backend that has not taken it is owed it.
-    async fn update_runtime_config(
-        &self,
-        call: &Call,
-        backends: &[Arc<Backend>],
-    ) -> Result<Reply, Failed> {
-        *self
-            .runtime_config
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(call.body.clone());
-        // One that a reload has just added may have been greeted with what was said before.
-        let live = self.live();
-        let asked = |new: &Backend| backends.iter().any(|backend| backend.id == new.id);
-        let new = live.backends.iter().filter(|backend| !asked(backend));
-        new.for_each(|backend| backend.owe());
-        let mut unheard = Unheard(backends);
-        let parts = self.gather(call, backends).await;
-        unheard.0 = &[];
-        taken(parts)
-    }
-
-    /// The default backend's reply, or if it has no opinion on the cgroup driver, that of the first one which has and
-    /// tells it in time.
-    async fn runtime_config(
-        &self,
-        call: &Call,
-        backends: &[Arc<Backend>],
-    ) -> Result<Reply, Failed> {
-        // Another may speak by the time that the default has answered: nobody is asked twice.
-        let speaker = call.live.speaker();
-        let speaks = |backend: &&Arc<Backend>| backend.id == speaker;
-        let headers = &call.reading_headers();
-        let mut own = None;
-        // After a reload it may not have been there yet.
-        if let Some(default) = backends.iter().find(speaks) {
-            let asked = default.ask(call.row, headers, call.body.clone());
-            let answer = default.patiently(asked).await?;
-            if answer.code() != Code::Unimplemented {
-                return Ok(reply::of_answer(answer));
+/// A backend's own reply to a merged call, learned from.
+async fn own_share(switch: &Switch, call: &Call, backend: &Arc<Backend>) -> Result<Share, Failed> {
+    let asked = learn::asked(switch);
+    let headers = call.reading_headers();
+    let answer = backend.ask(call.row, &headers, call.body.clone()).await?;
+    match answer.code() {
+        Code::Ok => {
+            let message = backend.message(&answer)?;
+            if matches!(
+                call.row.then,
+                Then::Nothing | Then::KeepDisks | Then::Learn(List::Images) | Then::Keep(_)
+            ) {
+                backend.is_whole(&message)?;
             }
-            own = Some(answer);
+            let changed = learn::learn(switch, call, backend, None, asked, &message)?;
+            Ok(Share::Message(changed.unwrap_or(message)))
         }
-        let others = backends.iter().filter(|backend| !speaks(backend));
-        let asked = others.map(|backend| {
-            let asked = backend.ask(call.row, headers, call.body.clone());
-            tokio::time::timeout(backend.list_timeout(), asked)
-        });
-        let answers = join_all(asked).await.into_iter().flatten().flatten();
-        let told = answers.into_iter().find(|answer| answer.code() == Code::Ok);
-        let answer = told.or(own).ok_or_else(status::no_backend)?;
-        Ok(reply::of_answer(answer))
+        Code::Unimplemented if may_lack(switch, call.row, backend) => {
+            Ok(Share::Nothing(Failed::Answer(Box::new(answer))))
+        }
+        _ => Err(named(backend, answer)),
     }
+}
+
+/// Whether a merged reply may do without a backend that answers `Unimplemented`.
+pub(crate) fn may_lack(switch: &Switch, row: &Row, backend: &Backend) -> bool {
+    match row.merge() {
+        Some(Merge::Concat(Lacking::LeftOut, _) | Merge::Distinct(_, Lacking::LeftOut, _)) => true,
+        Some(Merge::Concat(Lacking::FailsForPods, _)) => {
+            switch.owners().count(backend.id) == (0, 0)
+        }
+        Some(Merge::Images) => true,
+        _ => false,
+    }
+}
+
+fn one_message(
+    switch: &Switch,
+    call: &Call,
+    messages: Vec<Message>,
+    merge: impl FnOnce(&[Bytes]) -> Result<Vec<Bytes>, Malformed>,
+) -> Result<Reply, Failed> {
+    let sizes: Vec<_> = messages
+        .iter()
+        .map(|(backend, message)| (backend.name(), message.len()))
+        .collect();
+    let bytes: Vec<_> = messages
+        .iter()
+        .map(|(_, message)| message.clone())
+        .collect();
+    let merged = merge(&bytes).map_err(|fault| errors::unmergeable(call.row.name, &fault))?;
+    if merged.iter().map(Bytes::len).sum::<usize>() > switch.max_message {
+        return Err(errors::reply_too_large(call.row.name, switch.max_message, &sizes).into());
+    }
+    Ok(reply::of_message(merged))
+}
+
+/// OK when every backend that can be reached has taken it. A backend that has not taken it is owed it.
+async fn update_runtime_config(
+    switch: &Switch,
+    call: &Call,
+    backends: &[Arc<Backend>],
+) -> Result<Reply, Failed> {
+    *switch
+        .runtime_config
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner) = Some(call.body.clone());
+    // One that a reload has just added may have been greeted with what was said before.
+    let live = switch.live();
+    let asked = |new: &Backend| backends.iter().any(|backend| backend.id == new.id);
+    let new = live.backends.iter().filter(|backend| !asked(backend));
+    new.for_each(|backend| backend.owe());
+    let mut unheard = Unheard(backends);
+    let parts = gather(call, backends).await;
+    unheard.0 = &[];
+    taken(parts)
+}
+
+/// The default backend's reply, or if it has no opinion on the cgroup driver, that of the first one which has and
+/// tells it in time.
+async fn runtime_config(call: &Call, backends: &[Arc<Backend>]) -> Result<Reply, Failed> {
+    // Another may speak by the time that the default has answered: nobody is asked twice.
+    let speaker = call.live.speaker();
+    let speaks = |backend: &&Arc<Backend>| backend.id == speaker;
+    let headers = &call.reading_headers();
+    let mut own = None;
+    // After a reload it may not have been there yet.
+    if let Some(default) = backends.iter().find(speaks) {
+        let asked = default.ask(call.row, headers, call.body.clone());
+        let answer = default.patiently(asked).await?;
+        if answer.code() != Code::Unimplemented {
+            return Ok(reply::of_answer(answer));
+        }
+        own = Some(answer);
+    }
+    let others = backends.iter().filter(|backend| !speaks(backend));
+    let asked = others.map(|backend| {
+        let asked = backend.ask(call.row, headers, call.body.clone());
+        tokio::time::timeout(backend.list_timeout(), asked)
+    });
+    let answers = join_all(asked).await.into_iter().flatten().flatten();
+    let told = answers.into_iter().find(|answer| answer.code() == Code::Ok);
+    let answer = told.or(own).ok_or_else(errors::no_backend)?;
+    Ok(reply::of_answer(answer))
 }

@@ -5,54 +5,48 @@
 //! ```text
 //!   kubelet, crictl
 //!         | Unix socket
-//!     listener      who may connect (admission), HTTP/2, drain
+//!     server        who may connect, HTTP/2, shutdown
 //!         | a request, nothing of it decoded
-//!     switch        reads one message (memory counts it), then the path of the call
-//!         |-- rpc       the table: a row for each RPC
-//!         |-- route     row, key, table and owners to a target
-//!         |-- question  nobody is known to own the id: all backends are asked once (listing)
+//!     dispatch      the path of a call: read it, find its target, run it, reply
+//!         |-- dispatch::resolve    call::route: row, key, table and owners to a target
+//!         |                        nobody is known to own the id: all backends are asked once
+//!         |-- forward              one backend: its reply passes, and switch::learn learns from it
+//!         `-- fanout               several: ask them all, merge; a cached list for one that is silent
 //!         |
-//!         |-- one backend: its reply passes, learned from on the way where the row says so (learn)
-//!         `-- several: fanout, streams, images or node asks them all; a silent one has a stand_in
+//!     backend       one connection each; session keeps it, backend::connect makes it
 //!         |
-//!     backend       one connection each, made by dialer and kept by a session
-//!         |
-//!     reply         as it came, or what merge made of several
+//!     call::reply   as it came, or what fanout::merge made of several
 //! ```
 //!
 //! All of it runs on one thread, a call within the task of its connection, and no lock is held over an await. Beside
-//! that two tasks run for each backend: its session (connect, greet, probe, connect again) and its events; and one for
-//! metrics, which are read off the switch when somebody asks. Work that may block, such as a look at a file, runs on
-//! other threads: docs/architecture.md lists it.
+//! that three tasks run for each backend: its session (connect, greet, probe, connect again), its events and its saved
+//! state; and one for metrics, which are read off the switch when somebody asks. Work that may block, such as a look at
+//! a file, runs on other threads: docs/architecture.md lists it.
 //!
 //! # Code map
 //!
-//! | Modules | What |
+//! Each module uses those above it alone; `tests/layers.rs` keeps it that way.
+//!
+//! | Module | What |
 //! |---|---|
-//! | [`config`], [`address`] | text to a checked table, every problem at once |
-//! | [`watch`] | tells when the configuration's files have changed |
-//! | [`listener`], [`admission`], [`memory`] | the socket, who may connect to it, how many bytes are held |
-//! | `ending` | what ends with the switch, and how |
-//! | [`switch`], `call`, [`rpc`], [`route`] | the path of a call, the call itself, the table, where it goes |
-//! | [`live`], [`reload`], [`changes`], [`adopt`] | the handler table of now and its backends; another one in its place |
-//! | [`forget`] | a backend that is away for good, forgotten on request |
-//! | [`state`], [`store`] | what a restart goes on with: when it is saved and restored; its files |
-//! | [`owners`], `learn`, `question`, `listing` | which backend owns what: learned on the way, or asked for |
-//! | `handlers` | the names that clients see for pods' handlers |
-//! | [`dialer`], [`backend`], [`link`], `session` | a backend: dialled, called; its connection's states and life |
-//! | `disks` | the file systems of backends' images |
-//! | [`flood`] | frames that carry nothing, counted on connections of both sides |
-//! | `file_work` | work on files beside the thread that serves calls |
-//! | [`known`], [`lists`] | what a backend said last |
-//! | `fanout`, `streams`, `events`, `images`, `node`, [`merge`] | several backends at once, and several replies as one |
-//! | [`labels`] | metrics under the label keys that clients were given |
-//! | `listed` | how a pod or container that was just created would be listed |
-//! | `stand_in`, [`filter`] | what a merged reply has of a backend that does not answer |
-//! | [`answer`], [`reply`], [`status`] | a backend's reply that was read, replies to clients, every status of our own |
-//! | [`wire`], [`cri`] | single fields of raw protobuf and gRPC's frames; generated types, for the probe and tests |
-//! | [`log_queue`], `log_limit` | log lines on their way out, written by a thread of its own; lines that others can cause |
-//! | [`telemetry`], [`counts`], [`metrics`] | what is reported of a call, and counted; the page that Prometheus reads |
-//! | [`wording`] | words that several places say to people |
+//! | [`codec`] | bytes alone: protobuf fields, gRPC's frames and headers; generated types for the probe and tests |
+//! | [`rpc`] | the table: a row for each RPC, its filters, its words |
+//! | [`telemetry`] | log lines on their way out, lines that others can cause, counters, trace ids |
+//! | [`store`] | the files that a restart goes on with; work on files beside the thread that serves calls |
+//! | [`ownership`] | which backend owns a pod or container; the question to all that misses share |
+//! | [`config`] | text to a checked table, every problem at once; tells when the files have changed |
+//! | [`errors`] | every status that criswitch makes itself |
+//! | [`limits`] | what clients and backends may take: calls, bytes, frames |
+//! | [`backend`] | a backend: dialled, called, its states, its cached lists |
+//! | [`topology`] | the handler table of now and its backends; another one in its place; handlers that backends report |
+//! | [`call`] | a call that was read, its target, its log line, its reply |
+//! | [`switch`] | the state that all calls share; what is learned, saved, reloaded and forgotten of it |
+//! | `forward` | a call to one backend; criswitch's own questions to one |
+//! | [`fanout`] | a call to several backends: merged lists, streams, images, status, and what stands in for a silent one |
+//! | `session` | the tasks of a backend: connect, sync, probe, connect again; its events |
+//! | [`dispatch`] | the path of a call |
+//! | [`server`] | the socket, who may connect to it, shutdown |
+//! | [`metrics`] | the page that Prometheus reads |
 //!
 //! # What always holds
 //!
@@ -63,8 +57,8 @@
 //! 5. A slow, dead or hostile backend costs the calls to others nothing, nor does a slow client other clients.
 //! 6. Every buffer, queue, wait and fan-out has a limit with a name.
 //! 7. Nothing is spawned for a call, so it ends at the backend when its client goes.
-//! 8. Only `dialer` connects, only `status` words statuses, only `rpc` names RPCs; `wire`, `route`, `owners`, `merge`
-//!    and `filter` do no I/O.
+//! 8. Only `backend::connect` connects, only `errors` words statuses, only `rpc` names RPCs; `codec`, `rpc`, `ownership`,
+//!    `call::route` and `fanout::merge` do no I/O.
 //! 9. No unsafe code, and no log has what calls carry: lines have names and ids alone, and the texts of errors without
 //!    credentials.
 
@@ -77,59 +71,24 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::task::JoinSet;
 
-pub mod address;
-pub mod admission;
-pub mod adopt;
-pub mod answer;
 pub mod backend;
-mod call;
-pub mod changes;
+pub mod call;
+pub mod codec;
 pub mod config;
-pub mod counts;
-pub mod cri;
-pub mod dialer;
-mod disks;
-mod ending;
-mod events;
-mod fanout;
-mod file_work;
-pub mod filter;
-pub mod flood;
-pub mod forget;
-mod handlers;
-mod images;
-pub mod known;
-pub mod labels;
-mod learn;
-pub mod link;
-mod listed;
-pub mod listener;
-mod listing;
-pub mod lists;
-pub mod live;
-mod log_limit;
-pub mod log_queue;
-pub mod memory;
-pub mod merge;
+pub mod dispatch;
+pub mod errors;
+pub mod fanout;
+mod forward;
+pub mod limits;
 pub mod metrics;
-pub mod node;
-pub mod owners;
-mod question;
-pub mod reload;
-pub mod reply;
-pub mod route;
+pub mod ownership;
 pub mod rpc;
+pub mod server;
 mod session;
-mod stand_in;
-pub mod state;
-pub mod status;
 pub mod store;
-mod streams;
 pub mod switch;
 pub mod telemetry;
-pub mod watch;
-pub mod wire;
-pub mod wording;
+pub mod topology;
 
 use backend::Backend;
 use switch::Switch;
@@ -141,8 +100,8 @@ const PANIC_PAUSE: Duration = Duration::from_secs(1);
 /// metrics, on what was `passed` for them or where its configuration says.
 pub async fn serve(
     switch: Arc<Switch>,
-    listener: listener::Listener,
-    passed: Option<metrics::PassedMetrics>,
+    listener: server::Listener,
+    passed: Option<server::PassedMetrics>,
     shutdown: impl Future<Output = ()>,
 ) {
     // Both end with this function, and the connections with them.
@@ -167,8 +126,8 @@ async fn connect_all(switch: Arc<Switch>) -> Infallible {
         for backend in &live.backends {
             if connected.insert(backend.id) {
                 sessions.spawn(again(&switch, backend, session::keep));
-                sessions.spawn(again(&switch, backend, events::follow));
-                sessions.spawn(again(&switch, backend, state::keep));
+                sessions.spawn(again(&switch, backend, session::events::follow));
+                sessions.spawn(again(&switch, backend, switch::saved::keep));
             }
         }
         // Those of a backend that is gone end by themselves.
@@ -177,7 +136,7 @@ async fn connect_all(switch: Arc<Switch>) -> Infallible {
         tokio::select! {
             changed = tables.changed() => if changed.is_err() { std::future::pending().await },
             Some(_) = sessions.join_next() => {}
-            () = switch.adopt_without_absent() => {}
+            () = switch::reload::adopt_without_absent(&switch) => {}
         }
     }
 }

@@ -2,7 +2,6 @@
 //! loopback. Nothing that goes wrong here may end or hold up a call.
 
 mod families;
-mod passed;
 mod samples;
 mod seen;
 
@@ -25,14 +24,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
-use crate::backend::error_chain;
 use crate::config::MetricsListen;
-use crate::file_work::{FileWork, NO_ANSWER};
-use crate::listener::{BindError, Bound, Failing};
+use crate::errors::error_chain;
+use crate::server::{BindError, Bound, Failing, PassedMetrics};
+use crate::store::file_work::{FileWork, NO_ANSWER};
 use crate::switch::Switch;
 
 pub use families::{FAMILIES, Family, Kind};
-pub use passed::PassedMetrics;
 use samples::Samples;
 use seen::Seen;
 

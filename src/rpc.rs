@@ -2,12 +2,13 @@
 //!
 //! From it come the dispatcher, `criswitch routes`, the README's table and the tests that walk the interface.
 
-mod rows;
-mod words;
+mod describe;
+pub mod filter;
+mod table;
 
-use crate::wire::{self, Path};
-pub use rows::*;
-pub use words::Words;
+use crate::codec::protobuf::{self, Path};
+pub use describe::Words;
+pub use table::*;
 
 /// One RPC of the CRI and what becomes of it.
 #[derive(Debug)]
@@ -183,7 +184,7 @@ impl Filter {
     pub fn names_one(&self, request: &[u8]) -> bool {
         let id = self.id.map(|(_, path)| path);
         let mut paths = id.into_iter().chain(self.pod);
-        paths.any(|path| wire::string(request, path).is_ok_and(|id| !id.is_empty()))
+        paths.any(|path| protobuf::string(request, path).is_ok_and(|id| !id.is_empty()))
     }
 }
 
@@ -351,13 +352,13 @@ impl StateChange {
         &self,
         message: &'a [u8],
         id: &str,
-    ) -> Result<Vec<&'a str>, wire::Malformed> {
+    ) -> Result<Vec<&'a str>, protobuf::Malformed> {
         let mut ids = Vec::new();
-        for item in wire::all_bytes(message, &[1])? {
-            if wire::string(item, &[self.id])? == id
-                && wire::varint(item, &[self.field])? == self.from
+        for item in protobuf::all_bytes(message, &[1])? {
+            if protobuf::string(item, &[self.id])? == id
+                && protobuf::varint(item, &[self.field])? == self.from
             {
-                ids.push(wire::string(item, &[1])?);
+                ids.push(protobuf::string(item, &[1])?);
             }
         }
         Ok(ids)

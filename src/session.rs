@@ -1,5 +1,8 @@
 //! The life of a backend's connection: made, greeted, watched, made again. One task for each backend.
 
+pub(crate) mod events;
+pub(crate) mod sync;
+
 use std::collections::hash_map::DefaultHasher;
 use std::convert::Infallible;
 use std::hash::{Hash, Hasher};
@@ -11,14 +14,18 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::backend::{Backend, CLOSED, Wire, error_chain};
-use crate::counts::Reason;
-use crate::dialer::{FileId, Opened};
-use crate::flood;
-use crate::known::Absence;
-use crate::link::State;
+use crate::backend::connect::{FileId, Opened};
+use crate::backend::known::Absence;
+use crate::backend::state::State;
+use crate::backend::{Backend, CLOSED, Wire};
+use crate::errors::error_chain;
+use crate::fanout::fallback;
+use crate::forward::own;
+use crate::limits::flood;
 use crate::rpc::{self, Row};
 use crate::switch::Switch;
+use crate::switch::handlers;
+use crate::telemetry::counters::Reason;
 
 /// The least wait after a failed connection; doubled by each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -144,7 +151,7 @@ async fn life(
     loop {
         tokio::select! {
             biased;
-            greeted = until_answered(|| switch.greet(backend, wire)) => match greeted {
+            greeted = until_answered(|| sync::greet(switch, backend, wire)) => match greeted {
                 Ok(()) => {
                     ready.get_or_insert_with(Instant::now);
                     backend.join();
@@ -158,7 +165,7 @@ async fn life(
                         never = ask_on(switch, backend, wire) => match never {},
                         never = repay(switch, backend, wire) => match never {},
                         never = measure_disks(backend) => match never {},
-                        never = switch.know_handlers(backend, wire) => match never {},
+                        never = handlers::know_handlers(switch, backend, wire) => match never {},
                         never = look_for_the_end(switch, backend, wire) => match never {},
                     }
                 }
@@ -216,7 +223,7 @@ async fn hang(backend: &Backend, wire: &Wire) {
 }
 
 async fn probe(backend: &Backend, wire: &Wire) -> Result<(), Status> {
-    Switch::version(backend, wire).await
+    sync::version(backend, wire).await
 }
 
 /// Lists a new connection's images. They may be many, and pods do not wait for them: without them only what stands in
@@ -224,7 +231,7 @@ async fn probe(backend: &Backend, wire: &Wire) -> Result<(), Status> {
 async fn know_images(switch: &Arc<Switch>, backend: &Arc<Backend>, wire: &Wire) -> Infallible {
     // Those that were late are asked for again anyway.
     if !backend.known().is_late_with(&rpc::LIST_IMAGES) {
-        until_answered(|| switch.list_images(backend, wire))
+        until_answered(|| own::list_images(switch, backend, wire))
             .await
             .ok();
     }
@@ -242,7 +249,7 @@ async fn keep_whole(
     let mut seen = 0;
     loop {
         seen = backend.changed_after(seen).await;
-        if switch.lacks(backend, row) {
+        if fallback::lacks(switch, backend, row) {
             answered(switch, backend, wire, row).await;
         }
         tokio::time::sleep(LISTS_APART).await;
@@ -280,7 +287,7 @@ async fn answered(
     row: &'static Row,
 ) -> &'static Row {
     let mut failures = 0;
-    while until_answered(|| switch.answers(backend, wire, row))
+    while until_answered(|| sync::answers(switch, backend, wire, row))
         .await
         .is_err()
     {
@@ -295,7 +302,7 @@ async fn repay(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallib
     loop {
         backend.owed().await;
         let mut failures = 0;
-        let replay = || switch.replay_runtime_config(backend, wire);
+        let replay = || sync::replay_runtime_config(switch, backend, wire);
         while let Err(failed) = until_answered(replay).await {
             if failures == 0 {
                 let (name, cause) = (backend.name(), failed.told());
@@ -331,7 +338,7 @@ async fn look_for_the_end(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) 
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         if !switch.live().names(backend.id) {
-            until_answered(|| switch.list(backend, Some(wire)))
+            until_answered(|| own::list(switch, backend, Some(wire)))
                 .await
                 .ok();
         }

@@ -16,6 +16,7 @@
 //! - after that: the new register. Files of backends that it lacks are ignored.
 
 mod file;
+pub(crate) mod file_work;
 mod lock;
 #[cfg(test)]
 mod tests;
@@ -31,7 +32,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use prost::Message;
 
-use crate::file_work::FileWork;
+use crate::store::file_work::FileWork;
 use file::{Fault, Lasts};
 pub use lock::{InUse, Lock};
 

@@ -35,8 +35,8 @@ mod told_of_values;
 use std::sync::Arc;
 
 use config_files::ConfigFiles;
+use criswitch::backend::connect::Dialer;
 use criswitch::config::Config;
-use criswitch::dialer::Dialer;
 use criswitch::switch::Switch;
 use expect_test::Expect;
 
@@ -85,7 +85,7 @@ fn told_of(files: &[(&str, &[u8])], expected: Expect) {
 fn changes_nothing(files: &ConfigFiles) {
     let switch = Switch::new(load(RUNC), &Dialer::Socket);
     let before = switch.live();
-    let outcome = switch.reload(Config::load(&files.main()));
+    let outcome = criswitch::switch::reload::reload(&switch, Config::load(&files.main()));
     assert!(outcome.result.is_err_and(|problems| !problems.is_empty()));
     assert!(Arc::ptr_eq(&before, &switch.live()));
     assert_eq!(switch.reloads().refused, 1);

@@ -1,10 +1,10 @@
 //! Replies to one, where they are encoded as no known runtime would.
 
 use bytes::Bytes;
-use criswitch::cri;
-use criswitch::filter::filter;
-use criswitch::merge;
+use criswitch::codec::cri;
+use criswitch::fanout::merge;
 use criswitch::rpc::List;
+use criswitch::rpc::filter::filter;
 use prost::Message;
 
 fn image(tag: &[u8]) -> Bytes {

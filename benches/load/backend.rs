@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use bytes::Bytes;
-use criswitch::cri;
+use criswitch::codec::cri;
 use futures_util::stream;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Frame;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use criswitch::cri;
+use criswitch::codec::cri;
 use http_body_util::BodyExt;
 use prost::Message;
 use tokio::task::JoinSet;

@@ -4,22 +4,30 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::Backend;
-use crate::call::{Call, Failed};
-use crate::known::{Absence, Known};
-use crate::rpc::{self, Row, Then};
-use crate::status;
+use crate::backend::known::{Absence, Known};
+use crate::errors;
+use crate::rpc::{self, List, Row};
 
 /// The metrics of a backend that are logged because samples of theirs are omitted.
 const MOST_UNFIT: usize = 256;
 
+/// A backend's part of a merged reply.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Contribution {
+    /// The row of the call.
+    pub(crate) row: &'static Row,
+    /// Whether the call may be taken for all calls of its row.
+    pub(crate) is_of_all: bool,
+}
+
 impl Backend {
     /// It has not given its part of a merged reply in time: it is probed too.
-    pub(crate) fn is_late(&self, call: &Call) {
+    pub(crate) fn is_late(&self, contribution: Contribution) {
         self.suspect();
-        if !call.speaks_for_all() {
+        if !contribution.is_of_all {
             return;
         }
-        let row = call.row;
+        let row = contribution.row;
         if row.is_list() && !self.locked().is_late_with(row) {
             let (rpc, timeout) = (row.name, self.list_timeout());
             tracing::warn!(backend = %self.name(), rpc, ?timeout, "backend is late with a list; it is asked in the background");
@@ -28,12 +36,16 @@ impl Backend {
     }
 
     /// What comes next of its part of a merged reply, however long that takes; it may be found late meanwhile.
-    pub(crate) async fn next_of<T>(&self, call: &Call, next: impl Future<Output = T>) -> T {
+    pub(crate) async fn next_of<T>(
+        &self,
+        contribution: Contribution,
+        next: impl Future<Output = T>,
+    ) -> T {
         let mut next = std::pin::pin!(next);
-        if let Ok(next) = tokio::time::timeout(self.timeout(call.row), &mut next).await {
+        if let Ok(next) = tokio::time::timeout(self.timeout(contribution.row), &mut next).await {
             return next;
         }
-        self.is_late(call);
+        self.is_late(contribution);
         next.await
     }
 
@@ -76,15 +88,12 @@ impl Backend {
         }
     }
 
-    /// Notes whether a list of everything is an error because of it.
-    pub(crate) fn note_list(&self, call: &Call, failed: Option<&Failed>) {
-        let (Then::Learn(list), true) = (&call.row.then, call.asks_for_all()) else {
-            return;
-        };
+    /// Notes whether a list of everything is an error because of it, and why.
+    pub(crate) fn note_list(&self, list: List, failed: Option<&str>) {
         let failed_lists = &mut self.locked().failed_lists;
         match failed {
-            Some(failed) => failed_lists.insert(*list, status::cut(failed.told()).into_owned()),
-            None => failed_lists.remove(list),
+            Some(cause) => failed_lists.insert(list, errors::cut(cause).into_owned()),
+            None => failed_lists.remove(&list),
         };
     }
 
@@ -105,13 +114,13 @@ impl Backend {
     }
 
     /// A reply had its cached stats; logged once until it is back.
-    pub(crate) fn is_served_from_cache(&self, call: &Call, status: &Status) {
+    pub(crate) fn is_served_from_cache(&self, contribution: Contribution, status: &Status) {
         let mut known = self.locked();
         known.stats_from_cache += 1;
-        if !call.speaks_for_all() {
+        if !contribution.is_of_all {
             return;
         }
-        let row = call.row;
+        let row = contribution.row;
         if !known.lacks_more_than_lists() {
             let cause = status.message();
             tracing::warn!(backend = %self.name(), rpc = row.name, cause, "the cached stats of a silent backend are served");
@@ -120,13 +129,13 @@ impl Backend {
     }
 
     /// A merged reply did without it; logged once until it is back.
-    pub(crate) fn is_omitted(&self, call: &Call, status: &Status) {
+    pub(crate) fn is_omitted(&self, contribution: Contribution, status: &Status) {
         let mut known = self.locked();
         known.left_out += 1;
-        if !call.speaks_for_all() {
+        if !contribution.is_of_all {
             return;
         }
-        let row = call.row;
+        let row = contribution.row;
         if !known.absent.iter().any(|absence| absence.omitted) {
             let cause = status.message();
             tracing::warn!(backend = %self.name(), rpc = row.name, cause, "a silent backend is omitted from stats");
@@ -141,11 +150,11 @@ impl Backend {
     }
 
     /// Why there is no use in asking it for this now.
-    pub(crate) fn silence(&self, call: &Call) -> Option<Status> {
+    pub(crate) fn silence(&self, contribution: Contribution) -> Option<Status> {
         if let Some(cause) = self.link().state.cause() {
             return Some(self.unavailable(cause));
         }
-        let is_late = call.speaks_for_all() && self.locked().is_late_with(call.row);
+        let is_late = contribution.is_of_all && self.locked().is_late_with(contribution.row);
         is_late.then(|| self.unavailable("it is late"))
     }
 }

@@ -9,12 +9,14 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use super::{Backend, Wire, error_chain};
-use crate::answer::Answer;
-use crate::counts::code_name;
-use crate::memory::{Memory, Unread, Whole};
+use super::{Backend, Wire};
+use crate::backend::answer::Answer;
+use crate::codec::frames;
+use crate::errors;
+use crate::errors::error_chain;
+use crate::limits::budget::{Memory, Unread, Whole};
 use crate::rpc::Row;
-use crate::{status, wire};
+use crate::telemetry::counters::code_name;
 
 impl Backend {
     /// Sends one call and gives the response as soon as its headers are there; dropped, it cancels the call.
@@ -54,7 +56,7 @@ impl Backend {
         self.unanswered.store(0, Ordering::Relaxed);
         if response.status() != http::StatusCode::OK {
             let cause = format!("it answers {}, which is not gRPC", response.status());
-            return Err(status::bad_reply(&self.name(), &self.socket, &cause));
+            return Err(errors::bad_reply(&self.name(), &self.socket, &cause));
         }
         Ok(response)
     }
@@ -65,7 +67,7 @@ impl Backend {
         parts.authority = Some(uri::Authority::from_static("localhost"));
         parts.path_and_query = row.path().parse().ok();
         Uri::from_parts(parts)
-            .map_err(|error| status::bad_reply(&self.name(), &self.socket, &error.to_string()))
+            .map_err(|error| errors::bad_reply(&self.name(), &self.socket, &error.to_string()))
     }
 
     /// Sends one call and reads the whole reply.
@@ -125,7 +127,7 @@ impl Backend {
     ) -> Result<Answer, Status> {
         let changing = self.changing(row);
         let (head, body) = self.call_over(wire, row, headers, body).await?.into_parts();
-        let limit = self.max_message.saturating_add(wire::FRAME_HEADER);
+        let limit = self.max_message.saturating_add(frames::FRAME_HEADER);
         let Whole { body, trailers } = memory
             .read(&head.headers, body, limit)
             .await
@@ -158,7 +160,7 @@ impl Backend {
             );
             return Err(self.unavailable(&cause));
         }
-        wire::unframe(&answer.body)
+        frames::unframe(&answer.body)
             .map_err(|fault| self.bad_reply(&format!("its reply is {fault}")))
     }
 
@@ -166,10 +168,10 @@ impl Backend {
     pub(crate) fn unread(&self, unread: &Unread) -> Status {
         match unread {
             Unread::TooLarge => {
-                status::backend_reply_too_large(&self.name(), &self.socket, self.max_message)
+                errors::backend_reply_too_large(&self.name(), &self.socket, self.max_message)
             }
             Unread::NoMemory(limit) => {
-                status::no_memory_for_reply(&self.name(), &self.socket, *limit)
+                errors::no_memory_for_reply(&self.name(), &self.socket, *limit)
             }
             Unread::Broken(cause) => self.unavailable(cause),
         }

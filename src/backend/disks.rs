@@ -1,8 +1,134 @@
-//! The file systems of a backend's images: reported by it, measured by criswitch.
+//! The file systems of backends' images, for metrics. The kubelet watches the first one of `ImageFsInfo` only, which is
+//! the default backend's; but its questions bring the others' answers too, so criswitch asks nothing itself.
 
-use super::Backend;
-use crate::dialer::Dialer;
-use crate::disks;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::backend::Backend;
+use crate::backend::connect::Dialer;
+use crate::codec::protobuf::{self, Malformed, Path as Fields};
+
+// `FilesystemUsage`, in this field of `ImageFsInfoResponse`.
+const IMAGE_FILESYSTEMS: Fields = &[1];
+const MOUNTPOINT: Fields = &[2, 1];
+const USED_BYTES: Fields = &[3, 1];
+const USED_INODES: Fields = &[4, 1];
+
+/// File systems of one backend's images that are kept; runtimes have one.
+const MOST_DISKS: usize = 4;
+/// The longest mount point that is kept, in bytes: Linux opens no longer path.
+const LONGEST_MOUNTPOINT: usize = 4096;
+/// How long they are shown after they were asked for: twice as long as between two collections of images' garbage.
+const TRUST: Duration = Duration::from_secs(10 * 60);
+
+/// The file systems of a backend's images, as it last reported them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Disks {
+    disks: Vec<Disk>,
+    reported: Option<Instant>,
+}
+
+/// One file system.
+#[derive(Clone, Debug)]
+pub(crate) struct Disk {
+    /// Where it is mounted, or a directory in it.
+    pub(crate) mountpoint: String,
+    /// What the backend's images take.
+    pub(crate) used_bytes: u64,
+    /// The same in inodes.
+    pub(crate) used_inodes: u64,
+    /// `None` where it is not measured, or not on this node.
+    pub(crate) room: Option<Room>,
+}
+
+/// The size of a file system and its free bytes. The bytes in use may be those of any program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    pub(crate) bytes: u64,
+    pub(crate) available_bytes: u64,
+    pub(crate) inodes: u64,
+    pub(crate) free_inodes: u64,
+}
+
+impl Disks {
+    /// Takes what an `ImageFsInfoResponse` reports, with the room that was measured before.
+    ///
+    /// # Errors
+    /// If the reply cannot be read; nothing changes then.
+    pub(crate) fn report(&mut self, reply: &[u8]) -> Result<(), Malformed> {
+        let mut disks: Vec<Disk> = Vec::new();
+        for usage in protobuf::all_bytes(reply, IMAGE_FILESYSTEMS)? {
+            let mountpoint = protobuf::string(usage, MOUNTPOINT)?;
+            let is_known = disks.iter().any(|disk| disk.mountpoint == mountpoint);
+            let is_path = mountpoint.starts_with('/') && mountpoint.len() <= LONGEST_MOUNTPOINT;
+            if is_known || !is_path || disks.len() == MOST_DISKS {
+                continue;
+            }
+            disks.push(Disk {
+                mountpoint: mountpoint.to_owned(),
+                used_bytes: protobuf::varint(usage, USED_BYTES)?,
+                used_inodes: protobuf::varint(usage, USED_INODES)?,
+                room: self.room(mountpoint),
+            });
+        }
+        self.disks = disks;
+        self.reported = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Those that were reported lately.
+    pub(crate) fn shown(&self) -> &[Disk] {
+        match self.reported {
+            Some(at) if at.elapsed() < TRUST => &self.disks,
+            _ => &[],
+        }
+    }
+
+    /// Where they are.
+    pub(crate) fn mountpoints(&self) -> Vec<String> {
+        let disks = self.disks.iter();
+        disks.map(|disk| disk.mountpoint.clone()).collect()
+    }
+
+    /// Takes what was measured of each.
+    pub(crate) fn measured(&mut self, rooms: &[(String, Option<Room>)]) {
+        for disk in &mut self.disks {
+            let found = rooms.iter().find(|(at, _)| *at == disk.mountpoint);
+            disk.room = found.and_then(|(_, room)| *room);
+        }
+    }
+
+    fn room(&self, mountpoint: &str) -> Option<Room> {
+        let known = self.disks.iter();
+        let mut known = known.filter(|disk| disk.mountpoint == mountpoint);
+        known.next()?.room
+    }
+}
+
+/// Looks at file systems, which may block.
+pub(crate) fn measure(mountpoints: Vec<String>) -> Vec<(String, Option<Room>)> {
+    let rooms = mountpoints.into_iter();
+    rooms
+        .map(|mountpoint| {
+            let room = Room::of(Path::new(&mountpoint));
+            (mountpoint, room)
+        })
+        .collect()
+}
+
+impl Room {
+    fn of(path: &Path) -> Option<Room> {
+        let found = rustix::fs::statvfs(path).ok()?;
+        Some(Room {
+            bytes: found.f_blocks.saturating_mul(found.f_frsize),
+            available_bytes: found.f_bavail.saturating_mul(found.f_frsize),
+            inodes: found.f_files,
+            free_inodes: found.f_favail,
+        })
+    }
+}
 
 impl Backend {
     /// Keeps what a reply to `ImageFsInfo` reports, if it can be read.
@@ -18,7 +144,7 @@ impl Backend {
         // What is simulated in memory has no disk.
         if matches!(self.dialer, Dialer::Socket) {
             let mountpoints = self.locked().disks.mountpoints();
-            let measured = self.disk_work.run(|| disks::measure(mountpoints)).await;
+            let measured = self.disk_work.run(|| measure(mountpoints)).await;
             let measured = measured.unwrap_or_default();
             self.locked().disks.measured(&measured);
         }

@@ -3,7 +3,7 @@
 use tokio::net::unix::UCred;
 
 use super::Backend;
-use crate::wording;
+use crate::config::wording;
 
 const ROOT: u32 = 0;
 

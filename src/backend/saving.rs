@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use super::Backend;
-use crate::lists::Snapshot;
+use crate::backend::lists::Snapshot;
 use crate::rpc::List;
 
 /// Counts changes, and those that were saved.

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use criswitch::codec::cri::CgroupDriver;
+use criswitch::config::wording::{self, counted};
 use criswitch::config::{Config, Handler, Key, Problems, Table};
-use criswitch::cri::CgroupDriver;
-use criswitch::state;
 use criswitch::store::{self, Boot};
-use criswitch::wording::{self, counted};
+use criswitch::switch::saved;
 use serde_json::{Value, json};
 
 use super::columns::columns;
@@ -77,7 +77,7 @@ fn restart_problems(config: &Config) -> Vec<String> {
     let found = places
         .iter()
         .find_map(|place| store::Found::look(place, &boot));
-    found.map_or_else(Vec::new, |found| state::restart_problems(config, found))
+    found.map_or_else(Vec::new, |found| saved::restart_problems(config, found))
 }
 
 /// Whether backends and machine are as they should be, as far as they were looked at.

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use criswitch::address::Address;
+use criswitch::config::address::Address;
 use criswitch::config::{BackendConfig, Config, DEFAULT_LISTEN, DEFAULT_PATH};
 
 use super::probe::{Probe, probe_all};

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::panic::PanicHookInfo;
 
 use criswitch::config::{LogConfig, LogFormat, LogLevels};
-use criswitch::log_queue::{LogQueue, LogWriter};
+use criswitch::telemetry::log_queue::{LogQueue, LogWriter};
 use serde_json::{Map, Value};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::Targets;

@@ -8,8 +8,8 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use criswitch::address::Address;
 use criswitch::config::Config;
+use criswitch::config::address::Address;
 use serde_json::{Value, json};
 
 use super::check::driver_name;

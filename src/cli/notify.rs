@@ -8,9 +8,9 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 use std::{env, io, thread};
 
-use criswitch::link::State;
+use criswitch::backend::state::State;
+use criswitch::config::wording::counted;
 use criswitch::switch::Switch;
-use criswitch::wording::counted;
 use sd_notify::NotifyState;
 
 /// Messages that wait for a manager that does not read them; later ones are left out.

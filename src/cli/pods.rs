@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::bail;
-use criswitch::cri::{PodSandbox, PodSandboxState};
+use criswitch::codec::cri::{PodSandbox, PodSandboxState};
 use serde_json::{Value as Json, json};
 
 use super::columns::columns;

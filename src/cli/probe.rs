@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use criswitch::answer::Answer;
+use criswitch::backend::answer::Answer;
+use criswitch::backend::connect::Dialer;
 use criswitch::backend::{Backend, Wire, own_headers};
-use criswitch::config::{BackendConfig, Config, Handler, Table};
-use criswitch::cri::{
+use criswitch::codec::cri::{
     CgroupDriver, ListPodSandboxRequest, ListPodSandboxResponse, RuntimeCondition,
     RuntimeConfigRequest, RuntimeConfigResponse, RuntimeFeatures, RuntimeHandler, StatusRequest,
     StatusResponse, VersionRequest, VersionResponse,
 };
-use criswitch::dialer::Dialer;
+use criswitch::codec::frames;
+use criswitch::config::{BackendConfig, Config, Handler, Table};
 use criswitch::rpc::{self, Row};
-use criswitch::wire;
 use futures_util::future::join_all;
 use http::HeaderMap;
 use prost::Message;
@@ -319,7 +319,7 @@ async fn send(
     headers: &HeaderMap,
     request: &impl Message,
 ) -> anyhow::Result<Answer> {
-    let body = wire::frame(&request.encode_to_vec());
+    let body = frames::frame(&request.encode_to_vec());
     Ok(backend.ask_over(wire.clone(), row, headers, body).await?)
 }
 

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use criswitch::backend::connect::Dialer;
+use criswitch::config::watch::Watch;
 use criswitch::config::{Config, Problems};
-use criswitch::dialer::Dialer;
-use criswitch::listener::{Listener, Passed, PassedSocket};
+use criswitch::server::{Listener, Passed, PassedSocket};
 use criswitch::store::{Boot, InUse, Lock, Store};
 use criswitch::switch::Switch;
-use criswitch::watch::Watch;
+use criswitch::switch::reload;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -150,10 +151,10 @@ async fn reloads(switch: &Switch, log: &Log, notify: &Notify, mut hangup: Signal
                 _ = hangup.recv() => false,
                 () = told(&mut watch) => true,
             };
-        switch.begin_reload();
+        reload::begin_reload(switch);
         notify.tell(&[NotifyState::Reloading]);
         let loaded = read(&config.path, &mut watch, changed).await;
-        switch.reload_beside(loaded).await;
+        reload::reload_beside(switch, loaded).await;
         log.set(&switch.live().config.log.levels);
         notify.tell(&[NotifyState::Ready]);
     }
@@ -189,7 +190,7 @@ async fn start_watch(path: &Path) -> Option<Watch> {
     let path = path.to_owned();
     let watch = tokio::task::spawn_blocking(move || Watch::new(&path)).await;
     let watch = watch.ok()?.inspect_err(|error| {
-        let error = criswitch::backend::error_chain(error);
+        let error = criswitch::errors::error_chain(error);
         tracing::error!(
             error,
             "the configuration is not watched; reload still works"

@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
-use criswitch::address::Address;
-use criswitch::config::Problems;
-use criswitch::cri::{
+use criswitch::codec::cri::{
     ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox, StatusResponse, VersionResponse,
 };
-use criswitch::node::{BACKENDS_READY, NEEDED};
+use criswitch::config::Problems;
+use criswitch::config::address::Address;
+use criswitch::config::wording::{counted, place, removal};
+use criswitch::fanout::status::{BACKENDS_READY, NEEDED};
 use criswitch::rpc;
-use criswitch::wording::{counted, place, removal};
 use prost::Message;
 use serde_json::{Map, Value as Json, json};
 

@@ -16,7 +16,7 @@ use super::text::{At, Route, Row, Settings, Target, Written};
 use super::trust;
 use super::value::{self, Wrong};
 use super::{BackendConfig, Config, Handler, Scheduling, Table};
-use crate::address::{Address, Identity};
+use crate::config::address::{Address, Identity};
 
 /// Who may connect where no file says.
 const ROOT: u32 = 0;

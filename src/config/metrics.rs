@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use super::value::{self, Wrong, wrong};
-use crate::address::Address;
+use crate::config::address::Address;
 
 const EXAMPLE: &str = "\"127.0.0.1:9199\", \"[::1]:9199\" or the path of a Unix socket";
 

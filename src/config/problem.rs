@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::wording::counted;
+use crate::config::wording::counted;
 
 /// The most problems that are told: who has mended so many looks again, and what is told is kept, shown and logged.
 const MOST: usize = 100;

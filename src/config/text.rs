@@ -17,7 +17,7 @@ use super::files::File;
 use super::key::Key;
 use super::problem::{Place, Problems, nearest};
 use super::value;
-use crate::address::Address;
+use crate::config::address::Address;
 
 pub(super) use rows::{Route, Settings, Target};
 pub(super) use scheduling::{Scheduling, Toleration};

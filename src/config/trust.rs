@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::Config;
 use super::value::{self, Wrong};
-use crate::address::Address;
+use crate::config::address::Address;
 
 const ROOT: u32 = 0;
 /// The node's users. Users of a name service are set by their numbers: a name service may not answer.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 
-use crate::address::Address;
+use crate::config::address::Address;
 
 /// The longest DNS label.
 const MAX_LABEL: usize = 63;

@@ -6,9 +6,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::samples::Samples;
 use super::seen::{Seen, SeenBackend};
-use crate::counts::{OWN_BOUNDS, Reason, WHOLE_BOUNDS, code_name};
-use crate::disks::Disk;
-use crate::node;
+use crate::backend::disks::Disk;
+use crate::fanout::status;
+use crate::telemetry::counters::{OWN_BOUNDS, Reason, WHOLE_BOUNDS, code_name};
 
 /// A family of metrics.
 #[derive(Debug)]
@@ -150,7 +150,7 @@ pub const FAMILIES: &[Family] = &[
     gauge("criswitch_backend_info", &["backend", "socket", "runtime", "version", "cgroup_driver"],
         "1: where the backend serves, and what it last reported of itself; a label is empty where it has not.", |seen, out| {
         for backend in &seen.backends {
-            let [runtime, version, driver] = node::identity(&backend.known);
+            let [runtime, version, driver] = status::identity(&backend.known);
             out.add(&[&backend.name, &backend.socket, &runtime, &version, &driver], 1.0);
         }
     }),

@@ -5,7 +5,7 @@ use prometheus::proto::{
 };
 
 use super::families::{Family, Kind};
-use crate::counts::Times;
+use crate::telemetry::counters::Times;
 
 /// The samples of one family.
 #[derive(Debug)]

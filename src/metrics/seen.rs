@@ -6,13 +6,15 @@ use std::time::SystemTime;
 
 use procfs::process::{LimitValue, Process as Proc};
 
-use crate::counts::{Calls, Rpc};
-use crate::known::Known;
-use crate::link::Link;
-use crate::live::Live;
-use crate::owners::BackendId;
+use crate::backend::known::Known;
+use crate::backend::state::Link;
+use crate::fanout::fallback;
+use crate::ownership::BackendId;
 use crate::rpc::List;
 use crate::switch::Switch;
+use crate::switch::handlers;
+use crate::telemetry::counters::{Calls, Rpc};
+use crate::topology::Live;
 
 /// The switch at one moment.
 pub(super) struct Seen<'a> {
@@ -84,8 +86,12 @@ impl Seen<'_> {
                     pods,
                     containers,
                     listed: switch.question.has_listed(backend.id),
-                    failing: List::OF_ITEMS
-                        .map(|(list, name)| (name, switch.list_problem(list, backend).is_some())),
+                    failing: List::OF_ITEMS.map(|(list, name)| {
+                        (
+                            name,
+                            fallback::list_problem(switch, list, backend).is_some(),
+                        )
+                    }),
                     held: backend.memory.used() + backend.own.used() + backend.events.used(),
                     calls: sorted(backend.calls.all()),
                 }
@@ -103,7 +109,7 @@ impl Seen<'_> {
             rpcs: sorted(switch.counts.rpcs()),
             calls: sorted(switch.counts.calls.all()),
             runs,
-            pods: switch.pods_by_handler(),
+            pods: handlers::pods_by_handler(switch),
             reloads: SeenReloads::of(switch),
             process: Process::own(),
         }

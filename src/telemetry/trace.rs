@@ -7,16 +7,16 @@ const TRACEPARENT: &str = "traceparent";
 
 /// The ids of a trace and of the client's span in it, as hexadecimal digits: nothing else that a client sends is logged.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Trace<'h> {
+pub(crate) struct Trace<'h> {
     /// 32 digits.
-    pub(super) trace_id: &'h str,
+    pub(crate) trace_id: &'h str,
     /// 16 digits.
-    pub(super) span_id: &'h str,
+    pub(crate) span_id: &'h str,
 }
 
 impl Trace<'_> {
     /// The trace that the headers of a call name.
-    pub(super) fn of(headers: &HeaderMap) -> Option<Trace<'_>> {
+    pub(crate) fn of(headers: &HeaderMap) -> Option<Trace<'_>> {
         Trace::read(headers.get(TRACEPARENT)?.as_bytes())
     }
 

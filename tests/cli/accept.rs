@@ -3,7 +3,7 @@
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use criswitch::cri::VersionRequest;
+use criswitch::codec::cri::VersionRequest;
 use tonic::Code;
 
 use crate::serve::one_backend;

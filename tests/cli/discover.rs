@@ -1,6 +1,8 @@
 //! What `criswitch discover` makes of what runtimes say, over real sockets.
 
-use criswitch::cri::{CgroupDriver, RuntimeCondition, RuntimeFeatures, RuntimeHandlerFeatures};
+use criswitch::codec::cri::{
+    CgroupDriver, RuntimeCondition, RuntimeFeatures, RuntimeHandlerFeatures,
+};
 use expect_test::expect;
 use serde_json::json;
 

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use criswitch::cri::VersionRequest;
+use criswitch::codec::cri::VersionRequest;
 
 use crate::main_file;
 use crate::support::{Client, PATIENCE, Sim};

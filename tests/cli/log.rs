@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::process::Child;
 
-use criswitch::cri::{ContainerStatusRequest, RunPodSandboxRequest};
+use criswitch::codec::cri::{ContainerStatusRequest, RunPodSandboxRequest};
 
 use crate::reload::Node;
 use crate::support::{frame, pod_config};
@@ -166,7 +166,7 @@ fn a_module_may_be_silent_or_alone() {
 #[tokio::test]
 async fn a_reload_lets_one_module_say_more_and_another_takes_that_back() {
     let node = Node::start("").await;
-    for level in ["info", "info,telemetry=debug", "info,backend=debug"] {
+    for level in ["info", "info,call=debug", "info,backend=debug"] {
         node.write(&format!("log.level = {level:?}"), "");
         assert_eq!(node.reload().await.code, 0);
         let of_nothing = ContainerStatusRequest::default();
@@ -177,6 +177,6 @@ async fn a_reload_lets_one_module_say_more_and_another_takes_that_back() {
     let debug = log.iter().filter(|line| line.contains("DEBUG"));
     let debug: Vec<_> = debug.collect();
     assert_eq!(debug.len(), 1, "{log:#?}");
-    assert!(debug[0].contains("criswitch::telemetry"), "{debug:?}");
+    assert!(debug[0].contains("criswitch::call::log"), "{debug:?}");
     assert!(debug[0].contains("ContainerStatus"), "{debug:?}");
 }

@@ -1,6 +1,6 @@
 //! `criswitch check --node` on made-up machines.
 
-use criswitch::cri::CgroupDriver;
+use criswitch::codec::cri::CgroupDriver;
 use expect_test::expect;
 use serde_json::json;
 

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
 
-use criswitch::cri::VersionRequest;
+use criswitch::codec::cri::VersionRequest;
 
 use crate::config_files::ConfigFiles;
 use crate::serve::{Daemon, one_backend};

@@ -1,6 +1,6 @@
 //! What the commands print and the daemon logs has no control characters, whatever backends and clients call things.
 
-use criswitch::cri::RuntimeCondition;
+use criswitch::codec::cri::RuntimeCondition;
 use tonic::Status;
 
 use crate::reload::Node;

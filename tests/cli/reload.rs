@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use criswitch::cri::StatusRequest;
+use criswitch::codec::cri::StatusRequest;
 use expect_test::expect;
 use serde_json::Value as Json;
 use tempfile::TempDir;

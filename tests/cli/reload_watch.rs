@@ -53,7 +53,7 @@ async fn files_that_break_before_they_are_watched_are_told() {
 }
 
 async fn info(client: &Client) -> Json {
-    let request = criswitch::cri::StatusRequest { verbose: true };
+    let request = criswitch::codec::cri::StatusRequest { verbose: true };
     let status = client.runtime().status(request).await.unwrap();
     serde_json::from_str(&status.into_inner().info["criswitch"]).unwrap()
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use prost::Message;
 use tonic::Code;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 
-use criswitch::cri::VersionRequest;
+use criswitch::codec::cri::VersionRequest;
 
 use crate::config_files::ConfigFiles;
 use crate::support::{Client, Sim};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use criswitch::cri::RuntimeCondition;
+use criswitch::codec::cri::RuntimeCondition;
 use expect_test::{Expect, expect};
 use serde_json::{Value as Json, json};
 use tonic::Code;

@@ -3,8 +3,8 @@
 use std::io::{BufRead, BufReader, PipeReader};
 use std::process::{Child, Command};
 
-use criswitch::cri::StatusRequest;
-use criswitch::log_queue::LOG_QUEUE_BYTES;
+use criswitch::codec::cri::StatusRequest;
+use criswitch::telemetry::log_queue::LOG_QUEUE_BYTES;
 
 use crate::config_files::ConfigFiles;
 use crate::serve::one_backend;

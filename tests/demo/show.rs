@@ -1,6 +1,6 @@
 //! What the demo prints: at most 80 columns.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use tonic::Status;
 
 use super::Ran;

@@ -4,8 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use criswitch::backend::connect::Dialer;
 use criswitch::config::Config;
-use criswitch::dialer::Dialer;
 use criswitch::metrics;
 use criswitch::switch::Switch;
 use tokio::io::AsyncWriteExt;

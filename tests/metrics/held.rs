@@ -1,6 +1,6 @@
 //! What a backend's replies and last known lists take, as the metrics say it.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use prost::encoding;
 
 use crate::page::{Page, rig, until};

@@ -28,7 +28,7 @@ pub const REAL: &str = "..";
 
 /// As the kubelet does.
 pub async fn ask_for_disks(rig: &Rig) {
-    let request = criswitch::cri::ImageFsInfoRequest {};
+    let request = criswitch::codec::cri::ImageFsInfoRequest {};
     rig.images().image_fs_info(request).await.unwrap();
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use criswitch::metrics::{FAMILIES, Kind};
 use serde_json::Value as Json;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use criswitch::metrics::FAMILIES;
 use criswitch::rpc::ROWS;
 use tonic::{Code, Status};

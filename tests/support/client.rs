@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use criswitch::cri;
-use criswitch::cri::image_service_client::ImageServiceClient;
-use criswitch::cri::runtime_service_client::RuntimeServiceClient;
+use criswitch::codec::cri;
+use criswitch::codec::cri::image_service_client::ImageServiceClient;
+use criswitch::codec::cri::runtime_service_client::RuntimeServiceClient;
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;

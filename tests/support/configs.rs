@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use criswitch::cri;
+use criswitch::codec::cri;
 
 /// A pod in the namespace `default`; its uid follows from its name.
 pub fn pod_config(name: &str) -> cri::PodSandboxConfig {

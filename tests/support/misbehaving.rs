@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use criswitch::cri;
+use criswitch::codec::cri;
 use futures_util::{Stream, StreamExt, stream};
 use http::{HeaderMap, Request, Response};
 use http_body::Frame;

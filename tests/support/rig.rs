@@ -5,13 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use criswitch::backend::connect::Dialer;
 use criswitch::config::Config;
-use criswitch::counts::Reason;
-use criswitch::dialer::Dialer;
-use criswitch::listener::Listener;
-use criswitch::reload::Outcome;
+use criswitch::server::Listener;
 use criswitch::store::{Boot, Store};
 use criswitch::switch::Switch;
+use criswitch::switch::reload::Outcome;
+use criswitch::telemetry::counters::Reason;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -149,8 +149,8 @@ impl Rig {
     /// Reloads what the configuration's files are now.
     pub fn reload_file(&self) -> Outcome {
         let running = self.switch.as_ref().expect("a switch that runs");
-        running.switch.begin_reload();
-        running.switch.reload(Config::load(&self.config_path()))
+        criswitch::switch::reload::begin_reload(&running.switch);
+        criswitch::switch::reload::reload(&running.switch, Config::load(&self.config_path()))
     }
 
     fn start_switch(&mut self) {

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use tempfile::TempDir;
 
 use crate::support::{Client, PATIENCE, Sim};

@@ -1,6 +1,6 @@
 //! How a call ended decides the level of its line, and a failed change has a line that names its pod.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use tonic::{Code, Status};
 
 use crate::calls::path;

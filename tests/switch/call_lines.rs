@@ -1,6 +1,6 @@
 //! The lines of a call: whose they are, and which trace they belong to.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 
 use crate::calls::path;
 use crate::faults::{runc_and_kata, until_state};

@@ -2,8 +2,9 @@
 //! tested on all of them.
 
 use bytes::Bytes;
-use criswitch::cri;
-use criswitch::rpc::Kind::{self, Container, Pod};
+use criswitch::codec::cri;
+use criswitch::rpc::Kind;
+use criswitch::rpc::Kind::{Container, Pod};
 use percent_encoding::percent_decode_str;
 use prost::encoding;
 use tonic::Code;

@@ -1,6 +1,6 @@
 //! Two cgroup drivers on one node: the kubelet has the default backend's, so the other one's pods are in the wrong place.
 
-use criswitch::cri::CgroupDriver::{Cgroupfs, Systemd};
+use criswitch::codec::cri::CgroupDriver::{Cgroupfs, Systemd};
 
 use crate::calls::stopped;
 use crate::faults::{backends_ready, runc_and_kata, status, told_of, until_state};
@@ -8,7 +8,10 @@ use crate::logged::Logged;
 use crate::reloads::reload;
 use crate::support::{Rig, Sim};
 
-async fn both(runc: criswitch::cri::CgroupDriver, kata: criswitch::cri::CgroupDriver) -> Rig {
+async fn both(
+    runc: criswitch::codec::cri::CgroupDriver,
+    kata: criswitch::codec::cri::CgroupDriver,
+) -> Rig {
     let sims = [("runc", runc), ("kata", kata)];
     let rig = Rig::start(sims.map(|(name, driver)| Sim::new(name).cgroup_driver(driver))).await;
     for sim in &rig.sims {

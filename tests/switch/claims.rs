@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use tonic::Code;
 
 use crate::calls::{part, send, text_of};
@@ -68,9 +68,9 @@ async fn times(rig: &Rig, rpc: &str, id: &str) -> usize {
     assert_eq!(reply.code(), Code::Ok, "{rpc}: {}", text_of(&reply));
     let mut times = 0;
     for message in reply.messages() {
-        for item in criswitch::wire::all_bytes(&message, &[1]).unwrap() {
-            let of_stats = criswitch::wire::string(item, &[1, 1]).unwrap_or_default();
-            let own = criswitch::wire::string(item, &[1]).unwrap_or_default();
+        for item in criswitch::codec::protobuf::all_bytes(&message, &[1]).unwrap() {
+            let of_stats = criswitch::codec::protobuf::string(item, &[1, 1]).unwrap_or_default();
+            let own = criswitch::codec::protobuf::string(item, &[1]).unwrap_or_default();
             times += usize::from(of_stats == id || own == id);
         }
     }

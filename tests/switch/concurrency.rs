@@ -11,7 +11,7 @@ use crate::http2::{
     self, CANCEL, DATA, END_HEADERS, END_STREAM, HEADERS, REFUSED_STREAM, RST_STREAM, SETTINGS,
 };
 use crate::support::{PATIENCE, Rig, Sim, frame, frame_raw};
-use criswitch::cri;
+use criswitch::codec::cri;
 
 /// More than any default of HTTP/2 servers, and than a kubelet has pods.
 const CALLS: usize = 1500;

@@ -1,7 +1,7 @@
 //! Deadlines: told to the backend, and kept by the switch whatever the backend does.
 
 use bytes::Bytes;
-use criswitch::cri;
+use criswitch::codec::cri;
 use tonic::Code;
 
 use crate::support::{RawReply, Rig, Sim, frame, frame_raw, image_spec, pod_config};

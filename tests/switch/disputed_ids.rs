@@ -1,6 +1,6 @@
 //! One id on two backends: never guessed, and never taken over from the backend that created it.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use tonic::{Code, Status};
 
 use crate::calls::{ID_CALLS, calls_anywhere, narrowed_to_ids, send, text_of};

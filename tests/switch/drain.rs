@@ -7,7 +7,7 @@ use tonic::Code;
 
 use crate::support::{Client, Journal, PATIENCE, Rig, Sim, frame_raw};
 use crate::wait::until;
-use criswitch::cri;
+use criswitch::codec::cri;
 
 const VERSION: &str = "/runtime.v1.RuntimeService/Version";
 /// Much longer than a test may take: nothing may wait for its end.

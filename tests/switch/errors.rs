@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use criswitch::cri;
+use criswitch::codec::cri;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 

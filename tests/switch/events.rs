@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use tokio_stream::StreamExt;
 use tonic::{Code, Status, Streaming};
 

@@ -1,6 +1,6 @@
 //! Backends that hang and come back, and what the switch says of them.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use criswitch::rpc::ROWS;
 use serde_json::Value as Json;
 

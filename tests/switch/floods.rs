@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use criswitch::counts::Reason;
-use criswitch::flood::{CHEAP_BURST, SMALL_DATA};
+use criswitch::limits::flood::{CHEAP_BURST, SMALL_DATA};
+use criswitch::telemetry::counters::Reason;
 use tokio::io::{AsyncWrite, AsyncWriteExt, copy, sink};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use criswitch::backend::own_headers;
-use criswitch::{rpc, wire};
+use criswitch::codec::frames;
+use criswitch::rpc;
 use futures_util::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::net::UnixStream;
@@ -119,7 +120,14 @@ async fn a_call_goes_on_while_very_many_others_at_its_backend_are_answered_after
     let (connected, connection) = backend.connect().await.unwrap();
     tokio::spawn(connection);
     let headers = own_headers();
-    let ask = || backend.ask_over(connected.clone(), &rpc::VERSION, &headers, wire::frame(b""));
+    let ask = || {
+        backend.ask_over(
+            connected.clone(),
+            &rpc::VERSION,
+            &headers,
+            frames::frame(b""),
+        )
+    };
     let mut first = Box::pin(ask());
     let others = join_all((0..CROSSED).map(|_| ask()));
     let begun = async {

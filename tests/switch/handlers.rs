@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use tonic::Status;
 
 use crate::events::{listening, next};

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use criswitch::cri;
-use criswitch::switch::MAX_CALLS;
+use criswitch::codec::cri;
+use criswitch::limits::MAX_CALLS;
 use http_body_util::BodyExt;
 use prost::Message;
 use tokio::task::JoinSet;

@@ -4,11 +4,12 @@ use std::convert::Infallible;
 use std::path::Path;
 
 use bytes::Bytes;
-use criswitch::admission::MAX_CONNECTIONS;
-use criswitch::counts::Reason;
-use criswitch::cri;
-use criswitch::listener::PREFACE_LIMIT;
-use criswitch::switch::{MAX_CALLS, REQUEST_LIMIT};
+use criswitch::codec::cri;
+use criswitch::limits::MAX_CALLS;
+use criswitch::limits::REQUEST_LIMIT;
+use criswitch::server::PREFACE_LIMIT;
+use criswitch::server::admission::MAX_CONNECTIONS;
+use criswitch::telemetry::counters::Reason;
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use http::{Request, Response};

@@ -3,7 +3,7 @@
 //! The kubelet takes the id from whichever backend told it of the image: containerd's are `sha256:<hex>`, CRI-O's
 //! `<hex>`, and even two containerds may have different ones for one tag.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use tonic::{Code, Status};
 
 use crate::support::{Rig, Sim, container_config};

@@ -1,6 +1,6 @@
 //! ListImages over several image stores: one entry an image, nothing lost.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use tonic::{Code, Status};
 
 use crate::support::{RawClient, Rig, Sim, frame_raw, image_spec};
@@ -103,7 +103,7 @@ async fn an_image_of_one_backend_alone_is_listed_byte_for_byte() {
         let list = direct.call(LIST_IMAGES, &[], frame_raw(b"")).await;
         let list = list.messages()[0].clone();
         // The images alone: what a newer runtime puts beside them is of one backend.
-        for field in criswitch::wire::fields(&list).map(Result::unwrap) {
+        for field in criswitch::codec::protobuf::fields(&list).map(Result::unwrap) {
             if field.number == 1 {
                 expected.extend_from_slice(field.raw);
             }

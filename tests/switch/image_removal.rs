@@ -2,7 +2,7 @@
 //!
 //! containerd writes `sha256:` before an id and resolves it without that too; CRI-O does neither, and rejects it.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use tonic::{Code, Status};
 
 use crate::calls::stopped;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use tonic::{Code, Status};
 
 use crate::calls::stopped;

@@ -1,6 +1,6 @@
 //! Where image calls go: to the handler's backend, to the pod's, to whoever has the image, to all.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use tonic::{Code, Status};
 
 use crate::support::{Rig, Sim, image_spec, pod_config};

@@ -1,7 +1,7 @@
 //! The image calls of the kubelet, in its order: for a container it looks for the image with the pod's annotations,
 //! pulls it for the pod, asks for the image's user without naming the pod, and creates the container.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use criswitch::rpc::SEEN_ANNOTATION;
 use tonic::Status;
 

@@ -1,6 +1,6 @@
 //! Runtimes that are older than the interface: what each missing RPC means for the whole.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use tonic::{Code, Status};
 
 use crate::calls::send;

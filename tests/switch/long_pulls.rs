@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use tonic::Status;
 
 use crate::faults::{hung, node, told_of};

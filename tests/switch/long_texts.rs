@@ -1,7 +1,7 @@
 //! Long texts of backends: passed as they came, and cut where criswitch repeats them.
 
-use criswitch::cri;
-use criswitch::status::LONGEST_TEXT;
+use criswitch::codec::cri;
+use criswitch::errors::LONGEST_TEXT;
 use tonic::{Code, Status};
 
 use crate::calls::{send, text_of};

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::pin::pin;
 use std::time::Duration;
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use tonic::Code;
 
 use crate::calls::send;

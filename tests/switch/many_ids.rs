@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use criswitch::owners::MOST;
+use criswitch::ownership::MOST;
 use tonic::Code;
 
 use crate::calls::{part, send, text_of};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use criswitch::cri;
+use criswitch::codec::cri;
 
 use crate::calls::{send, stopped};
 use crate::faults::{node, told_of, until_state};

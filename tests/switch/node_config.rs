@@ -1,6 +1,6 @@
 //! Version, RuntimeConfig, UpdateRuntimeConfig, ImageFsInfo: what the kubelet settles when it starts.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use tonic::{Code, Status};
 
 use crate::faults;

@@ -1,6 +1,6 @@
 //! Who owns what: learned from what passes and from lists, forgotten when it is gone, found when nobody told.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use tokio_stream::StreamExt;
 use tonic::{Code, Status};
 

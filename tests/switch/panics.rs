@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use criswitch::address::Address;
+use criswitch::backend::connect::Dialer;
 use criswitch::config::Config;
-use criswitch::dialer::Dialer;
+use criswitch::config::address::Address;
 use criswitch::keep_connected;
 use criswitch::switch::Switch;
 

@@ -28,7 +28,7 @@ pub async fn settled(rig: &Rig) {
     }
     // Goes to all, so all of them are ready once it is answered.
     rig.runtime()
-        .list_container_stats(criswitch::cri::ListContainerStatsRequest { filter: None })
+        .list_container_stats(criswitch::codec::cri::ListContainerStatsRequest { filter: None })
         .await
         .unwrap();
 }

@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use criswitch::address::Address;
+use criswitch::backend::connect::Dialer;
 use criswitch::backend::{Backend, own_headers};
+use criswitch::codec::frames;
 use criswitch::config::BackendConfig;
-use criswitch::dialer::Dialer;
-use criswitch::{rpc, wire};
+use criswitch::config::address::Address;
+use criswitch::rpc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tonic::Code;
 
@@ -31,7 +32,7 @@ async fn answer(mut peer: DuplexStream, seen: Arc<Mutex<Vec<u8>>>) {
     assert_eq!(preface, PREFACE);
     send(&mut peer, SETTINGS, 0, 0, &[]).await;
     let head = [vec![0x88], header("content-type", "application/grpc")].concat();
-    let message = wire::frame(&[0; 50_000]);
+    let message = frames::frame(&[0; 50_000]);
     loop {
         let (kind, stream) = frame(&mut peer).await;
         seen.lock().unwrap().push(kind);
@@ -78,7 +79,7 @@ async fn a_backend_is_never_pinged_not_even_in_an_idle_hour() {
     let (wire, connection) = backend.connect().await.unwrap();
     tokio::spawn(connection);
     for _ in 0..3 {
-        let (headers, body) = (own_headers(), wire::frame(b""));
+        let (headers, body) = (own_headers(), frames::frame(b""));
         let asked = backend.ask_over(wire.clone(), &rpc::VERSION, &headers, body);
         assert_eq!(asked.await.unwrap().code(), Code::Ok);
         // The clock is paused.

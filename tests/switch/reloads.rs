@@ -1,7 +1,7 @@
 //! A new table on a switch that runs: new pods go by it, those that run stay where they are.
 
-use criswitch::changes::{Changes, Draining, Moved};
-use criswitch::cri;
+use criswitch::codec::cri;
+use criswitch::topology::diff::{Changes, Draining, Moved};
 use serde_json::Value as Json;
 use tonic::Code;
 

@@ -1,6 +1,6 @@
 //! A new table while something is under way: backends not there yet, and calls that wait for one that goes.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use serde_json::Value as Json;
 use tonic::{Code, Status};
 

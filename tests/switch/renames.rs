@@ -1,7 +1,8 @@
 //! Handlers that a backend knows by another name: its name goes there, the table's comes back, and nothing else of a
 //! reply changes.
 
-use criswitch::{cri, wire};
+use criswitch::codec::cri;
+use criswitch::codec::protobuf;
 use tokio_stream::StreamExt;
 
 use crate::calls::{part, send};
@@ -100,7 +101,7 @@ async fn a_pod_s_request_keeps_what_no_cri_knows_and_what_is_not_utf8() {
     let arrived = rig.sim("kata").calls("RunPodSandbox")[0].message();
     let without_handler = without(&arrived, &[2]);
     assert_eq!(without_handler, config);
-    assert_eq!(wire::string(&arrived, &[2]), Ok("kata-qemu"));
+    assert_eq!(protobuf::string(&arrived, &[2]), Ok("kata-qemu"));
 }
 
 #[tokio::test]
@@ -218,7 +219,7 @@ fn assert_differs_in(reply: &RawReply, sent: &[u8], path: &[u32]) {
 /// A message without the fields at a path.
 fn without(message: &[u8], path: &[u32]) -> Vec<u8> {
     let mut kept = Vec::new();
-    for field in wire::fields(message) {
+    for field in protobuf::fields(message) {
         let field = field.unwrap();
         match path {
             [number] if *number == field.number => {}

@@ -1,6 +1,6 @@
 //! The switch ends at any moment, in order or killed, and the next one goes on where it was.
 
-use criswitch::cri::GetEventsRequest;
+use criswitch::codec::cri::GetEventsRequest;
 
 use crate::binary::Node;
 use crate::faults::{names, runc_and_kata};

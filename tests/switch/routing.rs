@@ -1,6 +1,6 @@
 //! Where pods and containers go, and that what is sent arrives as it was.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use tonic::Code;
 
 use crate::support::{Rig, Sim, frame_raw};

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::time::{Duration, SystemTime};
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use tokio::time::Instant;
 use tonic::Status;
 

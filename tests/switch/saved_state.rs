@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use criswitch::store::Boot;
 use tokio::time::Instant;
 use tonic::Code;

@@ -15,12 +15,12 @@ async fn runc_and_kata() -> Rig {
 
 /// What came before it on the same connection has been routed when it is answered.
 async fn version(rig: &Rig) {
-    let request = criswitch::cri::VersionRequest::default();
+    let request = criswitch::codec::cri::VersionRequest::default();
     rig.runtime().version(request).await.unwrap();
 }
 
 async fn status(rig: &Rig, pod: &str) -> Code {
-    let request = criswitch::cri::PodSandboxStatusRequest {
+    let request = criswitch::codec::cri::PodSandboxStatusRequest {
         pod_sandbox_id: pod.to_owned(),
         verbose: false,
     };

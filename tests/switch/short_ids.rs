@@ -101,14 +101,14 @@ async fn a_pod_s_short_id_is_not_mixed_up_with_a_container_s() {
     assert_eq!(status.id, plain);
     assert_eq!(
         status.state(),
-        criswitch::cri::PodSandboxState::SandboxNotready
+        criswitch::codec::cri::PodSandboxState::SandboxNotready
     );
     rig.stop("aa").await.unwrap();
     let container = rig.sim("kata").containers()[0].clone();
     assert_eq!(container.id, boxed);
     assert_eq!(
         container.state(),
-        criswitch::cri::ContainerState::ContainerExited
+        criswitch::codec::cri::ContainerState::ContainerExited
     );
 }
 

@@ -1,6 +1,6 @@
 //! Images while a backend is away: nothing is called absent on its silence, and every failure of a pull is told.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use tonic::{Code, Status};
 
 use crate::calls::stopped;

@@ -1,7 +1,7 @@
 //! Messages and headers at their limits.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use criswitch::counts::Reason;
+use criswitch::telemetry::counters::Reason;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 

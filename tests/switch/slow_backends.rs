@@ -127,7 +127,7 @@ async fn images_that_hang_hold_up_neither_pods_nor_their_return() {
     let rig = listed().await;
     let kata = rig.sim("kata");
     let images = async || {
-        let request = criswitch::cri::ListImagesRequest::default();
+        let request = criswitch::codec::cri::ListImagesRequest::default();
         rig.images().list_images(request).await.map(drop)
     };
     images().await.unwrap();
@@ -176,7 +176,7 @@ async fn a_pod_that_was_created_meanwhile_is_waited_for_and_never_missing() {
 async fn stats_without_cached_ones_omit_it_after_stats_timeout() {
     let rig = slow().await;
     rig.sim("kata").hold("ListPodSandboxStats");
-    let request = criswitch::cri::ListPodSandboxStatsRequest::default();
+    let request = criswitch::codec::cri::ListPodSandboxStatsRequest::default();
     let stats = rig.runtime().list_pod_sandbox_stats(request).await.unwrap();
     assert_eq!(stats.into_inner().stats.len(), 1);
 }
@@ -190,7 +190,7 @@ async fn stats_that_are_missed_are_omitted_at_once_until_they_come() {
     rig.run("kata", "boxed").await;
     let kata = rig.sim("kata");
     let stats = async || {
-        let request = criswitch::cri::ListPodSandboxStatsRequest::default();
+        let request = criswitch::codec::cri::ListPodSandboxStatsRequest::default();
         let stats = rig.runtime().list_pod_sandbox_stats(request).await.unwrap();
         stats.into_inner().stats.len()
     };
@@ -228,12 +228,12 @@ async fn stats_that_hang_keep_no_others_out() {
     let rig = listed().await;
     let kata = rig.sim("kata");
     let pods = async || {
-        let request = criswitch::cri::ListPodSandboxStatsRequest::default();
+        let request = criswitch::codec::cri::ListPodSandboxStatsRequest::default();
         let stats = rig.runtime().list_pod_sandbox_stats(request).await;
         stats.unwrap().into_inner().stats.len()
     };
     let containers = async || {
-        let request = criswitch::cri::ListContainerStatsRequest::default();
+        let request = criswitch::codec::cri::ListContainerStatsRequest::default();
         let stats = rig.runtime().list_container_stats(request).await;
         stats.unwrap().into_inner().stats.len()
     };

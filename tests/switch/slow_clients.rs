@@ -1,9 +1,8 @@
 //! Clients that do not read their replies: what they hold is limited, and they take it from nobody else.
 
 use bytes::Bytes;
-use criswitch::backend::STREAM_WINDOW;
-use criswitch::counts::Reason;
-use criswitch::switch::MAX_CALLS;
+use criswitch::limits::{MAX_CALLS, STREAM_WINDOW};
+use criswitch::telemetry::counters::Reason;
 use futures_util::future::join_all;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
-use criswitch::address::Address;
-use criswitch::listener::{BindError, Listener};
+use criswitch::config::address::Address;
+use criswitch::server::{BindError, Listener};
 use tempfile::TempDir;
 
 use crate::support::PATIENCE;
@@ -30,7 +30,7 @@ fn mode(path: &Path) -> u32 {
 
 /// What an operator reads, with the cause.
 fn told(refused: BindError) -> String {
-    criswitch::backend::error_chain(&refused)
+    criswitch::errors::error_chain(&refused)
 }
 
 #[tokio::test]

@@ -1,9 +1,9 @@
 //! The last known images of a backend that does not answer: whole, or an error; never short of what was pulled since.
 
 use bytes::Bytes;
-use criswitch::cri;
-use criswitch::lists::{Lists, Snapshot};
-use criswitch::owners::Owners;
+use criswitch::backend::lists::{Lists, Snapshot};
+use criswitch::codec::cri;
+use criswitch::ownership::Owners;
 use criswitch::rpc::List;
 use tokio::time::Instant;
 use tonic::{Code, Status};

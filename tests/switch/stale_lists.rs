@@ -1,7 +1,7 @@
 //! The last known lists of pods and containers that stand in for a backend: whole, filtered as it would, not for long.
 
 use bytes::Bytes;
-use criswitch::cri;
+use criswitch::codec::cri;
 use tonic::{Code, Status};
 
 use crate::calls::{assert_names_the_dead, holds, part, send, stopped};
@@ -131,7 +131,7 @@ async fn filters_are_applied_as_the_runtime_itself_applies_them() {
 
 /// The entries of a list; streams come in no order.
 fn sorted(list: &[u8]) -> Vec<Vec<u8>> {
-    let fields = criswitch::wire::fields(list).map(Result::unwrap);
+    let fields = criswitch::codec::protobuf::fields(list).map(Result::unwrap);
     let mut items: Vec<_> = fields.map(|field| field.raw.to_vec()).collect();
     items.sort();
     items

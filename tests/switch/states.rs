@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use tokio::time::Instant;
 use tonic::Code;
 

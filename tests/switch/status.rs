@@ -1,6 +1,7 @@
 //! Status: the node's conditions, handlers and features, as the kubelet asks for them every few seconds.
 
-use criswitch::{cri, wire};
+use criswitch::codec::cri;
+use criswitch::codec::protobuf;
 use tonic::{Code, Status};
 
 use crate::support::{PATIENCE, Rig, Sim, frame};
@@ -290,7 +291,7 @@ async fn what_the_default_says_beyond_the_known_fields_stays_byte_for_byte() {
     let direct = crate::support::RawClient::connect(&rig.sim("runc").socket()).await;
     let direct = direct.call(STATUS, &[], body.clone()).await.messages()[0].clone();
     let through = rig.raw(STATUS, &[], body).await.messages()[0].clone();
-    let kept: Vec<u8> = wire::fields(&direct)
+    let kept: Vec<u8> = protobuf::fields(&direct)
         .map(Result::unwrap)
         .filter(|field| ![HANDLERS, FEATURES].contains(&field.number))
         .flat_map(|field| field.raw.to_vec())

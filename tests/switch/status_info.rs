@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use serde_json::Value as Json;
 use tonic::Status;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use criswitch::cri;
+use criswitch::codec::cri;
 use http_body_util::BodyExt;
 use tokio_stream::StreamExt;
 use tonic::{Code, Status};

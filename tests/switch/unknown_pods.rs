@@ -1,6 +1,6 @@
 //! Images of pods that criswitch does not know by their annotations: the kubelet has restarted since they were made.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use tonic::Code;
 
 use crate::calls::stopped;

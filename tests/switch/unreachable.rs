@@ -1,6 +1,6 @@
 //! Backends that cannot be reached: the calls for them say so at once, the others go on.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use tonic::{Code, Status};
 
 use crate::support::{Rig, Sim};

@@ -1,7 +1,7 @@
 //! A subscriber that does not read: cut off when its queue is full, and in nobody's way until then.
 
-use criswitch::counts::Reason;
-use criswitch::cri;
+use criswitch::codec::cri;
+use criswitch::telemetry::counters::Reason;
 use tonic::{Code, Streaming};
 
 use crate::calls::stopped;

@@ -1,6 +1,6 @@
 //! Calls for which nothing can stand in: they wait as long as the backend lives, and end when it is proven to hang.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use tonic::{Code, Status};
 
 use crate::faults::{hang, node, status, until_state, wake};

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use criswitch::watch::Watch;
+use criswitch::config::watch::Watch;
 use tempfile::TempDir;
 use tokio::time::timeout;
 

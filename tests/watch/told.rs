@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::Path;
 use std::pin::pin;
 
-use criswitch::watch::Watch;
+use criswitch::config::watch::Watch;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
@@ -89,7 +89,7 @@ async fn what_is_told_was_read_twice_a_quiet_time_apart() {
     let begun = Instant::now();
     site.run("echo two > etc/criswitch.toml");
     timeout(BOUND, watch.changed()).await.expect("it is told");
-    assert!(begun.elapsed() >= criswitch::watch::QUIET * 2);
+    assert!(begun.elapsed() >= criswitch::config::watch::QUIET * 2);
 }
 
 /// What the main file says, after which something else happens to it each time.

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use criswitch::node::NEEDED;
-use criswitch::wording;
+use criswitch::config::wording;
+use criswitch::fanout::status::NEEDED;
 
 use super::Discovered;
 use super::plan::{Fate, Plan, Planned};

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use criswitch::address::Address;
+use criswitch::config::address::Address;
 
 use super::names;
 

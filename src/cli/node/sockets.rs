@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
-use criswitch::address::Address;
+use criswitch::config::address::Address;
 use criswitch::config::{BackendConfig, Config};
 
 use super::{Finding, Root, same, tell};

@@ -1,7 +1,7 @@
 //! Whether metrics have a socket of their own: serving there replaces what has that path.
 
 use super::{Check, Known, with_socket};
-use crate::address::Address;
+use crate::config::address::Address;
 use crate::config::key::Key;
 use crate::config::metrics::MetricsListen;
 

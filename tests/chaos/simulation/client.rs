@@ -5,12 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use criswitch::cri;
-use criswitch::listener;
-use criswitch::reply::{GRPC_MESSAGE, GRPC_STATUS};
+use criswitch::codec::cri;
+use criswitch::codec::frames;
+use criswitch::codec::grpc::GRPC_MESSAGE;
+use criswitch::codec::grpc::GRPC_STATUS;
+use criswitch::codec::protobuf;
 use criswitch::rpc::{Goes, ImageRule, Merge, Row};
+use criswitch::server;
 use criswitch::switch::Switch;
-use criswitch::wire;
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -70,7 +72,7 @@ impl Client {
         tasks: &mut JoinSet<()>,
     ) -> Client {
         let (ours, theirs) = tokio::io::duplex(PIPE);
-        let served = graceful.watch(listener::connection(
+        let served = graceful.watch(server::connection(
             theirs,
             Arc::clone(switch),
             switch.unread.share(),
@@ -94,7 +96,9 @@ impl Client {
         if let Some(timeout) = call.timeout {
             request = request.header("grpc-timeout", format!("{}m", timeout.as_millis()));
         }
-        let request = request.body(Full::new(wire::frame(&call.message))).unwrap();
+        let request = request
+            .body(Full::new(frames::frame(&call.message)))
+            .unwrap();
         match self.0.send_request(request).await {
             Ok(response) => read(response, &call.heard)
                 .await
@@ -161,7 +165,7 @@ impl Reply {
     /// The strings at `path` in all messages.
     pub fn strings(&self, path: &[u32]) -> Vec<String> {
         let read = |message: &Bytes| {
-            wire::strings(message, path).map(|all| all.into_iter().map(str::to_owned).collect())
+            protobuf::strings(message, path).map(|all| all.into_iter().map(str::to_owned).collect())
         };
         let all: Result<Vec<Vec<String>>, _> = self.messages.iter().map(read).collect();
         all.unwrap_or_else(|_| vec![vec!["(not protobuf)".to_owned()]])
@@ -176,12 +180,12 @@ impl Reply {
 /// The whole messages at the beginning of `data`, which are taken from it.
 pub fn messages(data: &mut BytesMut) -> Vec<Bytes> {
     let mut messages = Vec::new();
-    while let Ok(Some(length)) = wire::frame_length(data) {
-        if data.len() < wire::FRAME_HEADER + length {
+    while let Ok(Some(length)) = frames::frame_length(data) {
+        if data.len() < frames::FRAME_HEADER + length {
             break;
         }
-        let mut frame = data.split_to(wire::FRAME_HEADER + length);
-        messages.push(frame.split_off(wire::FRAME_HEADER).freeze());
+        let mut frame = data.split_to(frames::FRAME_HEADER + length);
+        messages.push(frame.split_off(frames::FRAME_HEADER).freeze());
     }
     messages
 }
@@ -189,7 +193,9 @@ pub fn messages(data: &mut BytesMut) -> Vec<Bytes> {
 /// The same for the image store of a handler.
 pub fn of_handler(row: &Row, message: Bytes, handler: &str) -> Bytes {
     match &row.goes {
-        Goes::Image(path, _) if !handler.is_empty() => wire::with_string(&message, path, handler),
+        Goes::Image(path, _) if !handler.is_empty() => {
+            protobuf::with_string(&message, path, handler)
+        }
         _ => message,
     }
 }
@@ -206,7 +212,9 @@ pub fn of_pod(row: &Row, message: Bytes, uid: &str) -> Bytes {
             ..Default::default()
         }
         .encode_to_vec(),
-        (Goes::Image(_, ImageRule::Pull(path)), uid) => wire::with_string(&[], path, uid).to_vec(),
+        (Goes::Image(_, ImageRule::Pull(path)), uid) => {
+            protobuf::with_string(&[], path, uid).to_vec()
+        }
         _ => return message,
     };
     [message, more.into()].concat().into()
@@ -248,7 +256,8 @@ pub fn with_labels(row: &Row, message: Bytes, uid: &str, labels: HashMap<String,
 
 /// The message of a call that names `names` and is no narrowed list; what it makes is called `name`.
 pub fn message(row: &Row, names: &str, name: &str) -> Bytes {
-    let with = |message: &[u8], path: &[u32], value: &str| wire::with_string(message, path, value);
+    let with =
+        |message: &[u8], path: &[u32], value: &str| protobuf::with_string(message, path, value);
     match &row.goes {
         Goes::Handler(path) => {
             let config: &[u32] = if row.name == "RestorePod" {

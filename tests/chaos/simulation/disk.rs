@@ -7,9 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bytes::{Buf, Bytes, BytesMut};
-use criswitch::address::Address;
+use criswitch::codec::protobuf;
+use criswitch::config::address::Address;
 use criswitch::store::{Boot, Directories, Found, Saved, Store};
-use criswitch::wire;
 use fastrand::Rng;
 use prost::Message;
 use prost::encoding::decode_varint;
@@ -214,14 +214,14 @@ fn before_tear(content: &[u8]) -> Option<Saved> {
     if torn.len() > 1 {
         let number = u32::from(torn.get_u8() >> 3);
         decode_varint(&mut torn).ok()?;
-        wire::put_bytes(&mut left, number, &torn[..whole_fields(torn)]);
+        protobuf::put_bytes(&mut left, number, &torn[..whole_fields(torn)]);
     }
     Saved::decode(left).ok()
 }
 
 /// The bytes of the fields before the first one that cannot be read.
 fn whole_fields(message: &[u8]) -> usize {
-    let whole = wire::fields(message).map_while(Result::ok);
+    let whole = protobuf::fields(message).map_while(Result::ok);
     whole.map(|field| field.raw.len()).sum()
 }
 

@@ -4,8 +4,9 @@
 use std::collections::HashMap;
 
 use bytes::{Bytes, BytesMut};
+use criswitch::codec::cri;
+use criswitch::codec::protobuf;
 use criswitch::rpc::{Kind, Row};
-use criswitch::{cri, wire};
 use prost::Message;
 
 use super::truth::{Moment, Thing};
@@ -170,13 +171,13 @@ impl Filter {
             .encode_to_vec(),
         };
         let mut request = BytesMut::new();
-        wire::put_bytes(&mut request, 1, &filter);
+        protobuf::put_bytes(&mut request, 1, &filter);
         request.freeze()
     }
 
     /// What a request of `row` says.
     pub fn read(row: &Row, request: &[u8]) -> Filter {
-        let filter = wire::bytes(request, &[1]).unwrap();
+        let filter = protobuf::bytes(request, &[1]).unwrap();
         match Takes::of(row) {
             None => Filter::default(),
             Some(Takes::Pods) => {

@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
+use criswitch::codec::frames;
+use criswitch::codec::protobuf;
 use criswitch::rpc::{self, Goes, Kind, Row};
-use criswitch::wire;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -124,7 +125,7 @@ impl Runtime {
             .await
             .map_err(|_| Broken)?
             .to_bytes();
-        let message = message.slice(wire::FRAME_HEADER..);
+        let message = message.slice(frames::FRAME_HEADER..);
         let seen = self.note(row, call, &message);
         self.answers().await;
         let damage = self.next_damage();
@@ -158,10 +159,13 @@ impl Runtime {
         let mut truth = self.truth();
         let handler = match row.goes {
             Goes::Handler(path) => Some(path),
-            Goes::Image(path, _) => Some(path).filter(|path| wire::string(message, path) != Ok("")),
+            Goes::Image(path, _) => {
+                Some(path).filter(|path| protobuf::string(message, path) != Ok(""))
+            }
             _ => None,
         };
-        let handler = handler.and_then(|path| wire::string(message, path).ok().map(str::to_owned));
+        let handler =
+            handler.and_then(|path| protobuf::string(message, path).ok().map(str::to_owned));
         truth.seen.push(Seen {
             call,
             backend: self.at,

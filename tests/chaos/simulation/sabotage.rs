@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clap::ValueEnum;
-use criswitch::changes::Changes;
+use criswitch::codec::protobuf;
 use criswitch::config::{Config, Problems};
-use criswitch::owners::PodNames;
+use criswitch::ownership::PodNames;
 use criswitch::rpc::{Goes, ImageRule, Kind, Unknown};
 use criswitch::switch::Switch;
-use criswitch::wire;
+use criswitch::topology::diff::Changes;
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -274,7 +274,7 @@ fn changed(sabotage: Sabotage, reply: Reply, asked: &Asked, truth: &Truth) -> Re
             if reply.code == Some(Code::Internal) =>
         {
             let id = taken_over(&reply.text);
-            ok(vec![wire::with_string(&[], &[1], &id)])
+            ok(vec![protobuf::with_string(&[], &[1], &id)])
         }
         (Sabotage::BreakOff, _) if silent => Reply {
             code: None,
@@ -294,7 +294,7 @@ fn taken_over(text: &str) -> String {
 fn with_own_name(reply: Reply, call: &Call, truth: &Truth) -> Reply {
     let name = truth.thing(Kind::Pod, &call.names);
     let name = name.map_or("", |pod| pod.handler.as_str());
-    let named = |message: &Bytes| wire::with_string(message, &[1, 9], name);
+    let named = |message: &Bytes| protobuf::with_string(message, &[1, 9], name);
     Reply {
         messages: reply.messages.iter().map(named).collect(),
         ..reply

@@ -3,13 +3,13 @@
 //!
 //! What the switch says of itself is held against what is so before anything is judged by it.
 
-use criswitch::address::Address;
-use criswitch::changes::Changes;
+use criswitch::config::address::Address;
 use criswitch::config::{Config, Table};
-use criswitch::live::Live;
-use criswitch::owners::BackendId;
+use criswitch::ownership::BackendId;
 use criswitch::rpc::Kind;
 use criswitch::switch::Switch;
+use criswitch::topology::Live;
+use criswitch::topology::diff::Changes;
 use tokio::time::Instant;
 
 use super::files::RUNTIMES;

@@ -7,11 +7,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use criswitch::address::Address;
+use criswitch::backend::connect::Dialer;
 use criswitch::config::Config;
-use criswitch::dialer::Dialer;
-use criswitch::listener;
+use criswitch::config::address::Address;
 use criswitch::rpc::{Kind, Row};
+use criswitch::server;
 use criswitch::switch::Switch;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::task::{AbortHandle, JoinSet};
@@ -159,7 +159,7 @@ impl World {
         }
         let read = sabotage::read(self.sabotage, read, &files);
         sabotage::before_reload(self.sabotage, &read, &self.switch);
-        let told = self.switch.reload(read).result;
+        let told = criswitch::switch::reload::reload(&self.switch, read).result;
         let told = sabotage::after_reload(self.sabotage, good, &self.switch, told);
         self.played.reloads += 1;
         self.played.refused += u64::from(!good);
@@ -227,7 +227,7 @@ impl World {
         self.truth().end_switch();
         let graceful = std::mem::take(&mut self.graceful);
         if self.sabotage != Some(Sabotage::EndAbruptly) {
-            listener::finish(&self.switch, graceful).await;
+            server::finish(&self.switch, graceful).await;
         } else {
             self.connections = JoinSet::new();
         }

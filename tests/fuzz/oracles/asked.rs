@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use criswitch::rpc::{Goes, ImageRule, Kind, Row, SEEN_ANNOTATION, UID_LABEL};
 
 use super::messages::decode;

@@ -5,8 +5,9 @@ use std::fmt::Debug;
 
 use arbitrary::Unstructured;
 use bytes::Bytes;
+use criswitch::codec::cri;
 use criswitch::rpc::List;
-use criswitch::{cri, filter};
+use criswitch::rpc::filter;
 use prost::Message;
 
 use super::lists::keeps_order;

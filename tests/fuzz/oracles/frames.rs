@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use arbitrary::Unstructured;
 use bytes::{Buf, Bytes, BytesMut};
-use criswitch::wire::{self, BadFrame, FRAME_HEADER};
+use criswitch::codec::frames;
+use criswitch::codec::frames::{BadFrame, FRAME_HEADER};
+use criswitch::codec::protobuf;
 
 pub fn check(data: &[u8]) {
     let mut u = Unstructured::new(data);
@@ -25,7 +27,7 @@ fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     unframes(&stream);
     frames(&stream);
     if let Ok(text) = std::str::from_utf8(&stream) {
-        assert_eq!(wire::timeout(text), slow_timeout(text), "{text:?}");
+        assert_eq!(protobuf::timeout(text), slow_timeout(text), "{text:?}");
     }
     Ok(())
 }
@@ -70,7 +72,7 @@ fn cuts(stream: &[u8], limit: usize, pieces: &[usize]) {
 }
 
 fn take_all(buffer: &mut BytesMut, limit: usize, found: &mut Vec<Bytes>) -> Result<(), BadFrame> {
-    while let Some(message) = wire::cut(buffer, limit)? {
+    while let Some(message) = frames::cut(buffer, limit)? {
         found.push(message);
     }
     Ok(())
@@ -104,15 +106,15 @@ fn unframes(body: &[u8]) {
         (messages, Ok([])) if messages.len() == 1 => Some(messages[0]),
         _ => None,
     };
-    let message = wire::unframe(&Bytes::copy_from_slice(body));
+    let message = frames::unframe(&Bytes::copy_from_slice(body));
     assert_eq!(message.as_deref().ok(), one);
     let compressed = body.first().is_some_and(|flag| *flag != 0);
     assert_eq!(message == Err(BadFrame::Compressed), compressed);
 }
 
 fn frames(message: &[u8]) {
-    let framed = wire::frame(message);
-    assert_eq!(wire::unframe(&framed).as_deref(), Ok(message));
+    let framed = frames::frame(message);
+    assert_eq!(frames::unframe(&framed).as_deref(), Ok(message));
     assert_eq!(
         slow_cut(&framed, message.len()),
         (vec![message], Ok(&[][..]))

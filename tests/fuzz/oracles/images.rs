@@ -2,7 +2,9 @@
 
 use arbitrary::Unstructured;
 use bytes::Bytes;
-use criswitch::{cri, merge, wire};
+use criswitch::codec::cri;
+use criswitch::codec::protobuf;
+use criswitch::fanout::merge;
 use prost::Message;
 
 use super::messages;
@@ -37,8 +39,8 @@ fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
 
 /// An image is the first one of its id with something behind it, so what no version knows stays.
 fn begins_with_the_first(lists: &[Bytes], merged: &[u8]) {
-    let images = |list| wire::all_bytes(list, &[1]).unwrap();
-    let id = |image| wire::string(image, &[1]).unwrap();
+    let images = |list| protobuf::all_bytes(list, &[1]).unwrap();
+    let id = |image| protobuf::string(image, &[1]).unwrap();
     let all: Vec<&[u8]> = lists.iter().flat_map(|list| images(list)).collect();
     for image in images(merged) {
         let first = all.iter().find(|first| id(first) == id(image)).unwrap();

@@ -5,9 +5,11 @@ use std::fmt::Debug;
 
 use arbitrary::Unstructured;
 use bytes::Bytes;
-use criswitch::owners::{Owner, Owners};
+use criswitch::codec::cri;
+use criswitch::codec::protobuf;
+use criswitch::fanout::merge;
+use criswitch::ownership::{Owner, Owners};
 use criswitch::rpc::{self, Goes, Kind, Merge};
-use criswitch::{cri, merge, wire};
 use prost::Message;
 
 use super::messages;
@@ -91,9 +93,9 @@ fn learns(kind: Kind, lists: &[Bytes], ids: impl Fn(&[u8]) -> Option<Vec<String>
 }
 
 fn ids(list: &[u8]) -> Vec<&str> {
-    let items = wire::all_bytes(list, &[1]).unwrap().into_iter();
+    let items = protobuf::all_bytes(list, &[1]).unwrap().into_iter();
     items
-        .map(|item| wire::string(item, &[1]).unwrap())
+        .map(|item| protobuf::string(item, &[1]).unwrap())
         .collect()
 }
 
@@ -130,8 +132,8 @@ fn distinct(lists: &[Bytes], rpc: &str, slow: impl Fn(&[Bytes]) -> Option<Bytes>
 
 /// Every field of the result is one of the lists', unchanged and in their order.
 pub fn keeps_order(lists: &[Bytes], merged: &[u8]) {
-    let mut all = lists.iter().flat_map(|list| wire::fields(list));
-    for field in wire::fields(merged) {
+    let mut all = lists.iter().flat_map(|list| protobuf::fields(list));
+    for field in protobuf::fields(merged) {
         let field = field.unwrap();
         assert!(all.any(|theirs| theirs.unwrap().raw == field.raw));
     }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use arbitrary::{Result, Unstructured};
-use criswitch::cri;
-use criswitch::owners::{BackendId, Claim, Mark, Named, Owner, Owners, PodNames};
+use criswitch::codec::cri;
+use criswitch::ownership::{BackendId, Claim, Mark, Named, Owner, Owners, PodNames};
 use criswitch::rpc::{Kind, SEEN_ANNOTATION};
 use prost::Message;
 
@@ -311,9 +311,11 @@ impl Model {
             }
         }
         let shown = learned.own.as_deref().unwrap_or(list);
-        let items = criswitch::wire::all_bytes(shown, &[1]).unwrap().into_iter();
+        let items = criswitch::codec::protobuf::all_bytes(shown, &[1])
+            .unwrap()
+            .into_iter();
         let shown: Vec<_> = items
-            .map(|item| criswitch::wire::string(item, &[1]).unwrap())
+            .map(|item| criswitch::codec::protobuf::string(item, &[1]).unwrap())
             .collect();
         assert_eq!(shown, own);
         Ok(())

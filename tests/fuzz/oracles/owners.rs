@@ -1,8 +1,8 @@
 //! Owners and id prefixes, against rows that are searched from end to end.
 
 use arbitrary::Unstructured;
-use criswitch::owners::{Owner, PodNames};
-use criswitch::route::{Known, Refusal, Target};
+use criswitch::call::route::{Known, Refusal, Target};
+use criswitch::ownership::{Owner, PodNames};
 use criswitch::rpc::Kind;
 
 use super::messages::{self, WORDS};

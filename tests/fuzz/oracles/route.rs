@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use arbitrary::Unstructured;
+use criswitch::call::route::{Known, Refusal, Stores, Target};
 use criswitch::config::Config;
-use criswitch::owners::Named;
-use criswitch::route::{Known, Refusal, Stores, Target};
+use criswitch::ownership::Named;
 use criswitch::rpc::{self, Kind, Row};
 
 use super::asked::{self, Asked};

@@ -5,10 +5,10 @@ use std::sync::{Arc, LazyLock};
 use arbitrary::Unstructured;
 use bytes::Bytes;
 use criswitch::backend::Backend;
+use criswitch::backend::connect::Dialer;
+use criswitch::codec::cri;
 use criswitch::config::Handler;
-use criswitch::cri;
-use criswitch::dialer::Dialer;
-use criswitch::node::{self, Said};
+use criswitch::fanout::status::{self, Said};
 use prost::Message;
 use tonic::Status;
 
@@ -44,7 +44,7 @@ fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
         });
     }
     let info = serde_json::json!({ "version": "0" });
-    let merged = |said| node::merged(&TABLE.table, said, verbose.then_some(&info));
+    let merged = |said| status::merged(&TABLE.table, said, verbose.then_some(&info));
     let readable = said.chunks(1).all(|alone| merged(alone).is_ok());
     let merged = merged(&said);
     if readable {

@@ -4,8 +4,8 @@ use std::fmt::Debug;
 
 use arbitrary::Unstructured;
 use bytes::Bytes;
-use criswitch::cri;
-use criswitch::wire::{self, Edit};
+use criswitch::codec::cri;
+use criswitch::codec::protobuf::{self, Edit};
 use prost::Message;
 use prost::encoding::{DecodeContext, WireType, decode_key, skip_field};
 
@@ -51,7 +51,7 @@ fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
 /// The fields are those that prost's own functions find, and none follows the first fault.
 fn walks(message: &[u8]) {
     let mut rest = message;
-    let mut fields = wire::fields(message);
+    let mut fields = protobuf::fields(message);
     while !rest.is_empty() {
         let before = rest;
         let skipped = decode_key(&mut rest).and_then(|(number, wire_type)| {
@@ -66,11 +66,11 @@ fn walks(message: &[u8]) {
         assert_eq!(field.number, number);
         assert_eq!(field.raw, &before[..before.len() - rest.len()]);
         match (field.value, wire_type) {
-            (wire::Value::Varint(_), WireType::Varint) => {}
-            (wire::Value::Bytes(bytes), WireType::LengthDelimited) => {
+            (protobuf::Value::Varint(_), WireType::Varint) => {}
+            (protobuf::Value::Bytes(bytes), WireType::LengthDelimited) => {
                 assert!(field.raw.ends_with(bytes));
             }
-            (wire::Value::Other, _) => {}
+            (protobuf::Value::Other, _) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -89,32 +89,32 @@ macro_rules! same {
 fn reads(message: &[u8], path: &[u32], key: &str) {
     use projection::read;
     same!(
-        wire::string(message, path).map(str::to_owned),
+        protobuf::string(message, path).map(str::to_owned),
         read::<String>(message, path)
     );
-    same!(wire::varint(message, path), read::<u64>(message, path));
+    same!(protobuf::varint(message, path), read::<u64>(message, path));
     same!(
-        wire::bytes(message, path).map(<[u8]>::to_vec),
+        protobuf::bytes(message, path).map(<[u8]>::to_vec),
         read::<Vec<u8>>(message, path)
     );
     let strings = |found: Vec<&str>| found.into_iter().map(str::to_owned).collect();
     same!(
-        wire::strings(message, path).map(strings),
+        protobuf::strings(message, path).map(strings),
         read::<Vec<String>>(message, path)
     );
     let all_bytes = |found: Vec<&[u8]>| found.into_iter().map(<[u8]>::to_vec).collect();
     same!(
-        wire::all_bytes(message, path).map(all_bytes),
+        protobuf::all_bytes(message, path).map(all_bytes),
         read::<Vec<Vec<u8>>>(message, path)
     );
     same!(
-        wire::entry(message, path, key).map(|found| found.map(str::to_owned)),
+        protobuf::entry(message, path, key).map(|found| found.map(str::to_owned)),
         projection::entry(message, path, key)
     );
-    let occurs = wire::fields(message).try_fold(false, |found, field| {
-        Ok::<_, wire::Malformed>(field?.number == path[0] || found)
+    let occurs = protobuf::fields(message).try_fold(false, |found, field| {
+        Ok::<_, protobuf::Malformed>(field?.number == path[0] || found)
     });
-    assert_eq!(wire::has(message, path[0]).ok(), occurs.ok());
+    assert_eq!(protobuf::has(message, path[0]).ok(), occurs.ok());
 }
 
 /// What is set is read again, by prost too; the bytes before it are as they were.
@@ -122,7 +122,7 @@ fn sets(message: &[u8], path: &[u32], value: &str) {
     if path.contains(&0) || projection::read::<String>(message, path) == Some(Err(Unreadable)) {
         return;
     }
-    let set = wire::with_string(message, path, value);
+    let set = protobuf::with_string(message, path, value);
     assert!(set.starts_with(message));
     if let Some(read) = projection::read::<String>(&set, path) {
         assert_eq!(read.as_deref(), Ok(value));
@@ -160,7 +160,7 @@ fn set<M: Message + Default + PartialEq + Debug>(
         return;
     };
     change(&mut wanted, value.to_owned());
-    let set = M::decode(wire::with_string(message, path, value));
+    let set = M::decode(protobuf::with_string(message, path, value));
     assert_eq!(set.as_ref(), Ok(&wanted));
 }
 
@@ -213,7 +213,7 @@ fn replaces<M: Message + Default + PartialEq + Debug>(
     };
     change(&mut wanted);
     let replaced = M::decode(replaced.expect("prost can read it"));
-    let times = wire::all_bytes(message, &path[..1]).map_or(0, |all| all.len());
+    let times = protobuf::all_bytes(message, &path[..1]).map_or(0, |all| all.len());
     // A submessage in two pieces, which no sender makes, is renamed piece by piece: right where it is a list's item.
     if path == [1, 7] || times < 2 {
         assert_eq!(replaced.as_ref(), Ok(&wanted));
@@ -225,18 +225,18 @@ fn replaced(
     message: &[u8],
     path: &[u32],
     new: &dyn Fn(&str) -> Option<&'static str>,
-) -> Result<Bytes, wire::Malformed> {
-    let edited = wire::edited(message, &path[..1], &mut |item| {
-        let name = new(wire::string(item, &path[1..])?);
+) -> Result<Bytes, protobuf::Malformed> {
+    let edited = protobuf::edited(message, &path[..1], &mut |item| {
+        let name = new(protobuf::string(item, &path[1..])?);
         Ok(name.map_or(Edit::Same, |name| {
-            Edit::Other(wire::with_string(item, &path[1..], name))
+            Edit::Other(protobuf::with_string(item, &path[1..], name))
         }))
     });
     Ok(edited?.unwrap_or_else(|| Bytes::copy_from_slice(message)))
 }
 
 fn others(message: &[u8], number: u32) -> impl Iterator<Item = &[u8]> {
-    let fields = wire::fields(message).map_while(Result::ok);
+    let fields = protobuf::fields(message).map_while(Result::ok);
     fields
         .filter(move |field| field.number != number)
         .map(|field| field.raw)

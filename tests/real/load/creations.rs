@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
 use std::rc::Rc;
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use futures_util::FutureExt;
 use tokio::task::spawn_local;
 use tonic::{Code, Response, Status};

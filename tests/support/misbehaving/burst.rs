@@ -1,6 +1,6 @@
 //! More events at once than the switch's queue for those that listen has room for.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use futures_util::{StreamExt, stream};
 use http_body::Frame;
 

@@ -2,7 +2,7 @@
 //!
 //! A runtime that recovers from a panic in the middle of a call looks so, and its connection lives on.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use futures_util::stream;
 use http_body::Frame;
 

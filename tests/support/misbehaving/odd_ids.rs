@@ -2,8 +2,8 @@
 //!
 //! They end up in logs, errors and JSON, and are keys here.
 
-use criswitch::cri;
-use criswitch::owners::LONGEST_ID;
+use criswitch::codec::cri;
+use criswitch::ownership::LONGEST_ID;
 
 use super::{Reply, containers, fine};
 

@@ -2,7 +2,7 @@
 //!
 //! What it gets are the credentials of that pod's pulls, and its user would be the other pod's.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 
 use super::{Reply, fine};
 

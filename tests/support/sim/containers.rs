@@ -1,6 +1,6 @@
 //! Containers of a simulated runtime.
 
-use criswitch::cri::{self, ContainerEventType, ContainerState, PodSandboxState};
+use criswitch::codec::cri::{self, ContainerEventType, ContainerState, PodSandboxState};
 use tonic::Status;
 
 use super::ids::{Miss, find};

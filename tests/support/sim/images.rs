@@ -1,6 +1,7 @@
 //! The image store of a simulated runtime. Every reference can be pulled; nothing is downloaded.
 
-use criswitch::cri::{self, image_service_server::ImageService};
+use criswitch::codec::cri;
+use criswitch::codec::cri::image_service_server::ImageService;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Status};
 

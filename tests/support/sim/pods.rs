@@ -1,6 +1,6 @@
 //! Pods of a simulated runtime.
 
-use criswitch::cri::{self, ContainerEventType, PodSandboxState};
+use criswitch::codec::cri::{self, ContainerEventType, PodSandboxState};
 use serde_json::json;
 use tonic::Status;
 

@@ -1,6 +1,7 @@
 //! The RuntimeService of a simulated runtime: each RPC, one call into the store.
 
-use criswitch::cri::{self, runtime_service_server::RuntimeService};
+use criswitch::codec::cri;
+use criswitch::codec::cri::runtime_service_server::RuntimeService;
 use futures_util::StreamExt;
 use tokio_stream::wrappers::BroadcastStream;
 use tonic::codegen::BoxStream;

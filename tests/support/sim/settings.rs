@@ -1,6 +1,6 @@
 //! What a simulated runtime says of itself.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 
 /// Where a runtime shows the handlers of its pods.
 #[derive(Clone, Copy, PartialEq, Eq)]

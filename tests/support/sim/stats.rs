@@ -1,7 +1,7 @@
 //! Numbers of a simulated runtime. They follow from the ids, so that a reply repeats byte for byte; but
 //! processor time passes, since crictl takes two samples and wants to see a difference.
 
-use criswitch::cri::{self, ContainerState, PodSandboxState};
+use criswitch::codec::cri::{self, ContainerState, PodSandboxState};
 
 use super::containers::Container;
 use super::pods::Pod;

@@ -1,6 +1,6 @@
 //! What goes wrong on demand, and what is written down of each call.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use http_body_util::BodyExt;
 use prost::Message;
 use tokio_stream::StreamExt;

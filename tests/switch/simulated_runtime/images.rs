@@ -1,6 +1,6 @@
 //! The image store.
 
-use criswitch::cri;
+use criswitch::codec::cri;
 
 use super::direct::Direct;
 use crate::support::{ImageIds, Sim, image_spec};

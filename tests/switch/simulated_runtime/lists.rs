@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use criswitch::cri::{self, ContainerState, PodSandboxState};
+use criswitch::codec::cri::{self, ContainerState, PodSandboxState};
 use tokio_stream::StreamExt;
 
 use super::direct::{Direct, direct};

@@ -1,6 +1,6 @@
 //! Pods and containers from creation to removal.
 
-use criswitch::cri::{self, ContainerEventType as Event, ContainerState, PodSandboxState};
+use criswitch::codec::cri::{self, ContainerEventType as Event, ContainerState, PodSandboxState};
 use tokio_stream::StreamExt;
 use tonic::Code;
 

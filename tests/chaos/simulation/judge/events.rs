@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
+use criswitch::codec::protobuf;
 use criswitch::rpc::{self, Kind};
-use criswitch::wire;
 
 use super::Asked;
 use crate::simulation::client::messages;
@@ -58,6 +58,6 @@ fn there(truth: &Truth, backend: usize) -> bool {
 }
 
 fn read(event: &Bytes) -> (String, u64) {
-    let id = wire::string(event, &[1]).unwrap().to_owned();
-    (id, wire::varint(event, &[2]).unwrap())
+    let id = protobuf::string(event, &[1]).unwrap().to_owned();
+    (id, protobuf::varint(event, &[2]).unwrap())
 }

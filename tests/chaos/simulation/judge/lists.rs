@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use criswitch::codec::protobuf;
 use criswitch::rpc::{self, Kind, Merge, Then};
-use criswitch::wire;
 
 use super::Case;
 use crate::simulation::files::RUNTIMES;
@@ -76,8 +76,8 @@ impl Case<'_> {
     /// Every pod comes under the name that the table has for its handler.
     fn named_by_the_table(&self) -> Result<(), String> {
         for message in &self.reply.messages {
-            for pod in wire::all_bytes(message, &[1]).map_err(|fault| fault.to_string())? {
-                let text = |path| wire::string(pod, path).unwrap_or("?");
+            for pod in protobuf::all_bytes(message, &[1]).map_err(|fault| fault.to_string())? {
+                let text = |path| protobuf::string(pod, path).unwrap_or("?");
                 let thing = self.truth.thing(Kind::Pod, text(&[1]));
                 let named = thing.is_some_and(|thing| self.is_name(thing, text(&[7])));
                 self.unless(!named, "a pod has another handler's name")?;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use criswitch::cri;
+use criswitch::codec::cri;
 use prost::Message;
 
 use super::Case;

@@ -1,8 +1,9 @@
 //! What each RPC comes to at a runtime: read from the truth and written into it.
 
 use bytes::Bytes;
+use criswitch::codec::cri;
+use criswitch::codec::protobuf;
 use criswitch::rpc::{Goes, Kind, List, Merge, Row, Then, Unknown};
-use criswitch::{cri, wire};
 use prost::Message;
 use tonic::Status;
 
@@ -45,7 +46,7 @@ pub fn answer(truth: &mut Truth, asked: &Asked<'_>) -> Answer {
 
 impl Asked<'_> {
     fn string(&self, path: &[u32]) -> String {
-        wire::string(self.message, path).unwrap().to_owned()
+        protobuf::string(self.message, path).unwrap().to_owned()
     }
 
     /// Whose whole list it asks for.
@@ -55,7 +56,7 @@ impl Asked<'_> {
             Then::Learn(list) | Then::Keep(list) => list,
             _ => return None,
         };
-        wire::bytes(self.message, &[1])
+        protobuf::bytes(self.message, &[1])
             .unwrap()
             .is_empty()
             .then_some(list)
@@ -214,7 +215,7 @@ fn items(truth: &Truth, asked: &Asked<'_>) -> Vec<Vec<u8>> {
     let item = |thing: &Thing| match (name.contains("Stats"), name.contains("Metrics"), kind) {
         (true, _, Kind::Pod) => pod_stats(thing),
         (true, _, Kind::Container) => container_stats(thing),
-        (_, true, _) => wire::with_string(&[], &[1, 1], &thing.id).to_vec(),
+        (_, true, _) => protobuf::with_string(&[], &[1, 1], &thing.id).to_vec(),
         (_, _, Kind::Pod) => cri::ListPodSandboxResponse {
             items: vec![pod(thing, created_at(thing))],
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use criswitch::wire;
+use criswitch::codec::frames;
 use futures_util::{StreamExt, stream};
 use http::{HeaderMap, HeaderValue, Response};
 use http_body::Frame;
@@ -45,7 +45,7 @@ pub fn reply(
     };
     let mut data: Vec<u8> = messages
         .iter()
-        .flat_map(|message| wire::frame(message))
+        .flat_map(|message| frames::frame(message))
         .collect();
     let half = data.len() / 2;
     match damage {
@@ -99,7 +99,7 @@ pub fn of_events(events: broadcast::Receiver<Told>) -> Response<Body> {
     of_stream(stream::unfold(Some(events), |events| async {
         let mut events = events?;
         Some(match events.recv().await.ok()? {
-            Told::Event(event) => (Ok(Frame::data(wire::frame(&event))), Some(events)),
+            Told::Event(event) => (Ok(Frame::data(frames::frame(&event))), Some(events)),
             Told::End(true) => (Ok(trailers()), None),
             Told::End(false) => (Err(Broken), None),
         })

@@ -1,8 +1,8 @@
 //! Lists that lack what there is, or have what there is not.
 
 use bytes::{Bytes, BytesMut};
+use criswitch::codec::protobuf::{self, Edit};
 use criswitch::rpc::Kind;
-use criswitch::wire::{self, Edit};
 
 use crate::simulation::client::Reply;
 use crate::simulation::filter::Filter;
@@ -27,13 +27,13 @@ pub fn with_items(reply: &Reply, ids: impl Iterator<Item = String>) -> Vec<Bytes
 /// The messages without what is at backends that are out of order.
 pub fn without_faulty(reply: &Reply, truth: &Truth) -> Vec<Bytes> {
     let is_faulty = |item: &[u8]| {
-        let id = [&[1, 1][..], &[1]].map(|path| wire::string(item, path).unwrap_or_default());
+        let id = [&[1, 1][..], &[1]].map(|path| protobuf::string(item, path).unwrap_or_default());
         let mut things = truth.things.iter();
         let thing = things.find(|thing| id.contains(&thing.id.as_str()));
         thing.is_some_and(|thing| truth.health[thing.backend].faulty)
     };
     let without = |message: &Bytes| {
-        let edited = wire::edited(message, &[1], &mut |item| {
+        let edited = protobuf::edited(message, &[1], &mut |item| {
             Ok(if is_faulty(item) {
                 Edit::Dropped
             } else {
@@ -48,7 +48,7 @@ pub fn without_faulty(reply: &Reply, truth: &Truth) -> Vec<Bytes> {
 fn listed(ids: impl Iterator<Item = String>) -> Bytes {
     let mut list = BytesMut::new();
     for id in ids {
-        wire::put_bytes(&mut list, 1, &wire::with_string(&[], &[1], &id));
+        protobuf::put_bytes(&mut list, 1, &protobuf::with_string(&[], &[1], &id));
     }
     list.freeze()
 }

@@ -1,8 +1,8 @@
 //! A state on disk that a protection would not have written, or would not have read.
 
 use bytes::Bytes;
+use criswitch::codec::protobuf;
 use criswitch::rpc::Kind;
-use criswitch::wire;
 
 use super::Sabotage;
 use crate::simulation::disk::Disk;
@@ -32,10 +32,10 @@ fn forget_created(disk: &Disk, truth: &Truth) {
         ] {
             let since = |thing: &Thing| is_since_last_list(truth, backend, thing);
             let is_left = |item: &[u8]| {
-                let thing = wire::string(item, &[1]).map(|id| truth.thing(kind, id));
+                let thing = protobuf::string(item, &[1]).map(|id| truth.thing(kind, id));
                 Ok(!thing.ok().flatten().is_some_and(since))
             };
-            let left = list.as_ref().map(|list| wire::retain(list, 1, is_left));
+            let left = list.as_ref().map(|list| protobuf::retain(list, 1, is_left));
             if let Some(Ok(Some(left))) = left {
                 *list = Some(Bytes::clone(&left));
             }

@@ -1,0 +1,92 @@
+//! A backend's unary reply, read whole and otherwise untouched.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, header};
+use percent_encoding::percent_decode;
+use tonic::Code;
+
+use crate::codec::frames;
+use crate::codec::grpc::GRPC_MESSAGE;
+use crate::codec::grpc::GRPC_STATUS;
+use crate::codec::grpc::ok_trailers;
+use crate::errors;
+
+/// A unary reply, read whole.
+#[derive(Debug)]
+pub struct Answer {
+    /// Status line and headers.
+    pub head: http::response::Parts,
+    /// The body, framed; at most `max_message` and the frame's header long.
+    pub body: Bytes,
+    /// The trailers, if there were any.
+    pub trailers: Option<HeaderMap>,
+}
+
+impl Answer {
+    /// An answer made of a message alone.
+    pub fn of_message(message: &[u8]) -> Answer {
+        let (mut head, ()) = http::Response::new(()).into_parts();
+        head.headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/grpc"),
+        );
+        Answer {
+            head,
+            body: frames::frame(message),
+            trailers: Some(ok_trailers()),
+        }
+    }
+
+    fn status_header(&self, name: &str) -> Option<&HeaderValue> {
+        self.trailers
+            .as_ref()
+            .and_then(|trailers| trailers.get(name))
+            .or_else(|| self.head.headers.get(name))
+    }
+
+    /// Its gRPC code, `Unknown` for one that gRPC doesn't know; `None` if the reply ended without one.
+    pub fn status(&self) -> Option<Code> {
+        self.status_header(GRPC_STATUS)
+            .map(|code| Code::from_bytes(code.as_bytes()))
+    }
+
+    /// Its gRPC code; `Unknown` without one.
+    pub fn code(&self) -> Code {
+        self.status().unwrap_or(Code::Unknown)
+    }
+
+    /// What ends it: its trailers, or the headers of a reply that has nothing else.
+    pub fn into_trailers(self) -> HeaderMap {
+        match self.trailers {
+            Some(trailers) if trailers.contains_key(GRPC_STATUS) => trailers,
+            _ => {
+                let mut headers = self.head.headers;
+                headers.remove(header::CONTENT_TYPE);
+                headers
+            }
+        }
+    }
+
+    /// Its `grpc-message` as sent, percent-encoded.
+    pub fn text(&self) -> &[u8] {
+        self.status_header(GRPC_MESSAGE)
+            .map_or(&[], HeaderValue::as_bytes)
+    }
+
+    /// Its `grpc-message` as it was meant, cut, to be part of another text.
+    pub fn plain_text(&self) -> Cow<'_, str> {
+        errors::cut(percent_decode(self.text()).decode_utf8_lossy())
+    }
+
+    /// Puts another `grpc-message` in the place of its own.
+    pub fn set_text(&mut self, text: HeaderValue) {
+        match &mut self.trailers {
+            Some(trailers) if trailers.contains_key(GRPC_STATUS) => {
+                trailers.insert(GRPC_MESSAGE, text)
+            }
+            _ => self.head.headers.insert(GRPC_MESSAGE, text),
+        };
+    }
+}

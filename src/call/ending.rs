@@ -1,0 +1,77 @@
+//! The end of the switch: what goes on for ever ends when it begins, every other call when it has outlasted the drain.
+//!
+//! A call that ends here ends with a status, so that no client has to guess from a connection that broke.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tonic::Status;
+
+use crate::errors;
+
+/// How near it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Serving,
+    Draining,
+    /// Calls had this long to finish.
+    Over(Duration),
+}
+
+/// The end, and all who wait for it.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    stage: watch::Sender<Stage>,
+}
+
+/// What ends a call that does not end by itself: the status that it ends with.
+pub(crate) type Cut = Pin<Box<dyn Future<Output = Status> + Send>>;
+
+impl Default for Ending {
+    fn default() -> Ending {
+        Ending {
+            stage: watch::Sender::new(Stage::Serving),
+        }
+    }
+}
+
+impl Ending {
+    /// From now on calls only finish.
+    pub(crate) fn begin(&self) {
+        self.stage.send_replace(Stage::Draining);
+    }
+
+    /// Whether calls only finish.
+    pub(crate) fn has_begun(&self) -> bool {
+        *self.stage.borrow() != Stage::Serving
+    }
+
+    /// Cuts what has not finished within `drain`.
+    pub(crate) fn cut_off(&self, drain: Duration) {
+        self.stage.send_replace(Stage::Over(drain));
+    }
+
+    /// Ends at a call's deadline, if it has one, or when the drain is over.
+    pub(crate) fn cut(&self, rpc: &'static str, deadline: Option<(Instant, Status)>) -> Cut {
+        let mut stage = self.stage.subscribe();
+        let over = async move {
+            let over = |stage: &Stage| matches!(stage, Stage::Over(_));
+            match stage.wait_for(over).await.as_deref() {
+                Ok(Stage::Over(drain)) => errors::past_drain(rpc, *drain),
+                _ => errors::shutting_down(),
+            }
+        };
+        match deadline {
+            None => Box::pin(over),
+            Some((at, late)) => Box::pin(async move {
+                tokio::select! {
+                    biased;
+                    () = tokio::time::sleep_until(at) => late,
+                    status = over => status,
+                }
+            }),
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! What a failed call was for, in the words of its operator: the pod's namespace, name and uid.
+
+use bytes::Bytes;
+
+use crate::backend::Backend;
+use crate::codec::protobuf::{self, Path};
+use crate::errors;
+use crate::rpc::{Kind, List, Row, Then};
+
+/// The metadata in a pod's configuration (`PodSandboxConfig.metadata`).
+const CONFIG_METADATA: u32 = 1;
+/// The id of a pod or container in a list.
+const LISTED_ID: Path = &[1];
+/// A container's pod in a list (`Container.pod_sandbox_id`).
+const LISTED_POD: Path = &[2];
+/// A pod's metadata in a list (`PodSandbox.metadata`).
+const LISTED_METADATA: Path = &[2];
+
+/// The names of a pod. Each is cut, since a client may send names of any length.
+#[derive(Debug, Default)]
+pub(super) struct PodName {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) uid: String,
+}
+
+impl PodName {
+    /// The pod whose configuration `request` has.
+    pub(super) fn requested(row: &Row, request: &[u8]) -> Option<PodName> {
+        let config = match row.then {
+            Then::OwnPod(_, config) | Then::OwnRestored(.., config) => config,
+            _ => row.pod_config()?,
+        };
+        let metadata = [config, &[CONFIG_METADATA]].concat();
+        PodName::of_metadata(&protobuf::submessage(request, &metadata).ok()?)
+    }
+
+    /// The pod with this id, or of the container with this id, by the cached lists of its backend.
+    pub(super) fn listed(backend: &Backend, kind: Kind, id: &str) -> Option<PodName> {
+        let lists = backend.known().lists;
+        let item = |list, id: &str| listed(&lists.message(list)?, id);
+        let pod = match kind {
+            Kind::Pod => item(List::Pods, id)?,
+            Kind::Container => {
+                let container = item(List::Containers, id)?;
+                item(List::Pods, protobuf::string(&container, LISTED_POD).ok()?)?
+            }
+        };
+        PodName::of_metadata(&protobuf::submessage(&pod, LISTED_METADATA).ok()?)
+    }
+
+    /// `None` for metadata without a name: crictl may send no configuration of the pod.
+    fn of_metadata(metadata: &[u8]) -> Option<PodName> {
+        let text =
+            |path| protobuf::string(metadata, path).map(|text| errors::shown(text).to_owned());
+        let [name, uid, namespace] = [&[1], &[2], &[3]].map(|path| text(path).unwrap_or_default());
+        let pod = PodName {
+            namespace,
+            name,
+            uid,
+        };
+        (!pod.name.is_empty()).then_some(pod)
+    }
+}
+
+/// The item with this id in a list.
+fn listed(list: &Bytes, id: &str) -> Option<Bytes> {
+    let items = protobuf::all_bytes(list, &[1]).ok()?;
+    let mut items = items.into_iter();
+    let item = items.find(|item| protobuf::string(item, LISTED_ID) == Ok(id))?;
+    Some(list.slice_ref(item))
+}

@@ -1,0 +1,262 @@
+//! Replies to the client. A body here cannot fail: whatever breaks ends it with a status in the trailers, so that no
+//! reply that was cut off looks complete.
+
+mod bodies;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::Stream;
+use http::{HeaderMap, HeaderValue, header};
+use http_body::{Body as _, Frame};
+use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::Incoming;
+use tonic::Status;
+
+use crate::backend::Backend;
+use crate::backend::answer::Answer;
+use crate::codec::frames;
+use crate::codec::grpc::{GRPC_STATUS, ok_trailers};
+use crate::errors;
+use crate::limits::budget::{self, Memory};
+use crate::rpc::{List, Log, Row};
+use crate::telemetry::counters::{Counts, Reason};
+use bodies::{Counted, Holding, Passed, Whole, hold_until_sent};
+
+/// A reply on its way to the client.
+pub type Reply = http::Response<Body>;
+/// Its body.
+pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// How long a reply to a call that changes something may be, in bytes, so that it is never rejected for want of room.
+const SMALL_CHANGE: usize = 4096;
+/// What a reply takes until it is sent, beside its data, headers and trailers, in bytes, about: its task and its stream.
+const PER_REPLY: usize = 8 << 10;
+
+/// A status and no message.
+pub fn of_status(status: &Status) -> Reply {
+    status.clone().into_http()
+}
+
+/// The answer to a request that is not gRPC (gRPC over HTTP/2: `Content-Type`).
+pub fn not_grpc() -> Reply {
+    let mut reply = Reply::default();
+    *reply.status_mut() = http::StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    reply
+}
+
+/// One message, given in chunks, and OK.
+pub fn of_message(chunks: Vec<Bytes>) -> Reply {
+    let length = chunks.iter().map(Bytes::len).sum();
+    // A client that counts empty frames as a flood would end its connection after some of them.
+    let chunks = chunks.into_iter().filter(|chunk| !chunk.is_empty());
+    let frames = std::iter::once(frames::frame_header(length))
+        .chain(chunks)
+        .map(Frame::data);
+    let frames = frames.chain(std::iter::once(Frame::trailers(ok_trailers())));
+    with_body(Whole(frames.collect()).boxed_unsync())
+}
+
+/// An answer that was read, as it came.
+pub fn of_answer(answer: Answer) -> Reply {
+    if answer.body.is_empty() && answer.trailers.is_none() {
+        // Its headers are its end: grpc-go takes a status in them only if nothing follows, not even an empty frame.
+        return http::Response::from_parts(answer.head, Body::default());
+    }
+    let data = (!answer.body.is_empty()).then(|| Frame::data(answer.body));
+    let trailers = answer.trailers.map(Frame::trailers);
+    let frames = data.into_iter().chain(trailers).collect();
+    http::Response::from_parts(answer.head, Whole(frames).boxed_unsync())
+}
+
+/// An answer whose message was changed on the way.
+pub fn of_changed(mut answer: Answer, message: &[u8]) -> Reply {
+    answer.head.headers.remove(header::CONTENT_LENGTH);
+    of_answer(Answer {
+        body: frames::frame(message),
+        ..answer
+    })
+}
+
+/// Messages that come one by one, each in its frame; the stream ends with the trailers.
+pub fn of_frames(
+    frames: impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send + 'static,
+) -> Reply {
+    with_body(StreamBody::new(frames).boxed_unsync())
+}
+
+fn with_body(body: Body) -> Reply {
+    let mut reply = http::Response::new(body);
+    reply.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/grpc"),
+    );
+    reply
+}
+
+/// A body that is nothing but its end.
+pub(crate) fn end(trailers: HeaderMap) -> Body {
+    Whole([Frame::trailers(trailers)].into()).boxed_unsync()
+}
+
+/// A backend's response, unread; at its end its client knows more of `list` than was last kept of it.
+pub fn passed(
+    response: http::Response<Incoming>,
+    backend: Arc<Backend>,
+    list: Option<List>,
+) -> Reply {
+    let ended = response.headers().contains_key(GRPC_STATUS);
+    response.map(|inner| {
+        Passed {
+            inner,
+            backend,
+            list,
+            ended,
+        }
+        .boxed_unsync()
+    })
+}
+
+/// `reply`, which counts in `unread`, the share of its client's connection, until it is sent. If there is no room for
+/// it, it is rejected, or ended where that shows.
+///
+/// Returns also the `place` of the call, if the call still needs it. A reply that is all there and counts in memory needs
+/// no place: a client that leaves such replies unread takes no place from the calls of other clients.
+pub(crate) fn counted<P>(
+    mut reply: Reply,
+    place: P,
+    row: &Row,
+    unread: &Memory,
+    counts: &Arc<Counts>,
+) -> (Reply, Option<P>) {
+    let rpc = row.name;
+    let body = usize::try_from(reply.body().size_hint().lower()).unwrap_or(usize::MAX);
+    let there = body.saturating_add(budget::size(reply.headers()));
+    let mut held = unread.held();
+    if held.grow(there.saturating_add(PER_REPLY)).is_err() {
+        // A change that was made must be reported.
+        if row.log == Log::Change && there <= SMALL_CHANGE {
+            return (reply, Some(place));
+        }
+        counts.refuse(Reason::Unread);
+        let rejected = of_status(&errors::unread_replies(rpc, unread.limit()));
+        return (rejected, Some(place));
+    }
+    if reply.body().is_end_stream() {
+        hold_until_sent(reply.headers_mut(), held);
+        return (reply, None);
+    }
+    // Of a stream nothing is there yet.
+    let place = (body == 0).then_some(place);
+    let (limit, counts) = (unread.limit(), Arc::clone(counts));
+    let reply = reply.map(|inner| {
+        let (inner, end) = (Some(inner), held.split(held.bytes() - body));
+        Counted {
+            inner,
+            held,
+            end,
+            rpc,
+            limit,
+            counts,
+        }
+        .boxed_unsync()
+    });
+    (reply, place)
+}
+
+/// `reply`, with something that is let go when its end is sent.
+pub fn holding(mut reply: Reply, held: impl Send + Unpin + 'static) -> Reply {
+    if reply.body().is_end_stream() {
+        hold_until_sent(reply.headers_mut(), held);
+        return reply;
+    }
+    reply.map(|inner| {
+        let held = Some(held);
+        Holding { inner, held }.boxed_unsync()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+
+    use futures_util::stream;
+    use http_body_util::BodyExt;
+
+    use super::*;
+    use crate::codec::grpc::trailers;
+    use crate::rpc;
+
+    /// How many bytes `reply` has taken of what may be unread.
+    fn counting(reply: Reply, is_whole: bool) -> (Reply, Memory) {
+        let unread = Memory::for_messages(1);
+        let (reply, place) = counted(reply, (), &rpc::LIST_PODS, &unread, &Arc::default());
+        assert_eq!(place.is_none(), is_whole, "the place of the call");
+        (reply, unread)
+    }
+
+    #[tokio::test]
+    async fn headers_and_trailers_count_until_they_are_sent() {
+        let text = "x".repeat(10_000);
+        let status = Status::internal(&text);
+        let (headers, unread) = counting(of_status(&status), true);
+        assert!(unread.used() > text.len());
+        assert!(headers.body().is_end_stream());
+        let (head, body) = headers.into_parts();
+        drop(body);
+        assert!(unread.used() > text.len());
+        drop(head);
+        assert_eq!(unread.used(), 0);
+
+        let frames = [Ok(Frame::trailers(trailers(&status)))];
+        let (reply, unread) = counting(of_frames(stream::iter(frames)), false);
+        let mut body = reply.into_body();
+        let end = body.frame().await.unwrap().unwrap();
+        drop(body);
+        assert!(unread.used() > text.len());
+        drop(end);
+        assert_eq!(unread.used(), 0);
+    }
+
+    #[test]
+    fn a_message_that_is_all_there_counts_and_needs_no_place() {
+        let message = Bytes::from_static(b"pods");
+        let (reply, unread) = counting(of_message(vec![message]), true);
+        assert!(unread.used() > PER_REPLY);
+        drop(reply);
+        assert_eq!(unread.used(), 0);
+    }
+
+    #[tokio::test]
+    async fn what_a_reply_holds_is_let_go_when_its_end_is_sent() {
+        let (held, letting_go) = std::sync::mpsc::channel::<()>();
+        let is_held = || letting_go.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty);
+        let reply = holding(of_status(&Status::not_found("")), held.clone());
+        assert_eq!(reply.headers().get(GRPC_STATUS).unwrap(), "5");
+        let mut body = holding(of_message(Vec::new()), held).into_body();
+        drop(reply);
+        assert!(is_held());
+        let data = body.frame().await.unwrap().unwrap();
+        assert!(data.is_data());
+        let end = body.frame().await.unwrap().unwrap();
+        drop(body);
+        assert!(is_held());
+        assert_eq!(end.trailers_ref().unwrap().get(GRPC_STATUS).unwrap(), "0");
+        drop(end);
+        assert!(!is_held());
+    }
+
+    #[test]
+    fn an_answer_whose_headers_end_it_is_not_followed_by_an_empty_frame() {
+        let refused = of_status(&Status::not_found("no such image"));
+        let (head, _) = refused.into_parts();
+        let answer = Answer {
+            head,
+            body: Bytes::new(),
+            trailers: None,
+        };
+        let reply = of_answer(answer);
+        assert_eq!(reply.headers().get(GRPC_STATUS).unwrap(), "5");
+        assert!(reply.body().is_end_stream());
+    }
+}

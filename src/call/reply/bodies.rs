@@ -1,0 +1,221 @@
+//! The bodies of replies: none of them fails, each ends with a status.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue};
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+
+use super::Body;
+use crate::backend::Backend;
+use crate::codec::grpc::{GRPC_STATUS, trailers};
+use crate::errors;
+use crate::errors::error_chain;
+use crate::limits::budget::{self, Held, Unread};
+use crate::rpc::List;
+use crate::telemetry::counters::{Counts, Reason};
+
+/// A backend's body; its death in the middle becomes a status.
+pub(super) struct Passed {
+    pub(super) inner: Incoming,
+    pub(super) backend: Arc<Backend>,
+    pub(super) list: Option<List>,
+    /// A status has been seen, so the end is one.
+    pub(super) ended: bool,
+}
+
+impl http_body::Body for Passed {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let cause = match ready!(Pin::new(&mut self.inner).poll_frame(cx)) {
+            Some(Ok(frame)) => {
+                self.ended |= frame
+                    .trailers_ref()
+                    .is_some_and(|trailers| trailers.contains_key(GRPC_STATUS));
+                if let (true, Some(list)) = (self.ended, self.list) {
+                    self.backend.outdate(list);
+                }
+                return Poll::Ready(Some(Ok(frame)));
+            }
+            _ if self.ended => return Poll::Ready(None),
+            Some(Err(error)) => error_chain(&error),
+            None => "its reply ended without a status".to_owned(),
+        };
+        self.ended = true;
+        let status = errors::unavailable(&self.backend.name(), &self.backend.socket, &cause);
+        Poll::Ready(Some(Ok(Frame::trailers(trailers(&status)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ended && self.inner.is_end_stream()
+    }
+}
+
+/// Frames that are all there.
+pub(super) struct Whole(pub(super) VecDeque<Frame<Bytes>>);
+
+impl http_body::Body for Whole {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.pop_front().map(Ok))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// At least, with the trailers: a length that is certain would become a header.
+    fn size_hint(&self) -> SizeHint {
+        let mut hint = SizeHint::new();
+        hint.set_lower(self.0.iter().map(|frame| size(frame) as u64).sum());
+        hint
+    }
+}
+
+fn size(frame: &Frame<Bytes>) -> usize {
+    let data = frame.data_ref().map_or(0, Bytes::len);
+    data + frame.trailers_ref().map_or(0, budget::size)
+}
+
+/// The status that ends a reply, and what is held until it is sent.
+struct HeldStatus<T> {
+    status: HeaderValue,
+    _held: T,
+}
+
+impl<T> AsRef<[u8]> for HeldStatus<T> {
+    fn as_ref(&self) -> &[u8] {
+        self.status.as_bytes()
+    }
+}
+
+/// Keeps `held` until `end`, the headers or trailers that end a reply, is sent. Until then h2 has them in a queue of its
+/// own, and the reply's body is dropped already.
+pub(super) fn hold_until_sent(end: &mut HeaderMap, held: impl Send + 'static) {
+    if let Some(status) = end.get_mut(GRPC_STATUS) {
+        let held = HeldStatus {
+            status: status.clone(),
+            _held: held,
+        };
+        if let Ok(mut held) = HeaderValue::from_maybe_shared(Bytes::from_owner(held)) {
+            // A value that is sensitive has no place in HPACK's table, where it would stay.
+            held.set_sensitive(true);
+            *status = held;
+        }
+    }
+}
+
+/// A body that is held in the memory of its client's connection, also when it waits in that to be sent.
+pub(super) struct Counted {
+    /// None once it was ended.
+    pub(super) inner: Option<Body>,
+    /// What is there of it.
+    pub(super) held: Held,
+    /// What is held until its end is sent.
+    pub(super) end: Held,
+    pub(super) rpc: &'static str,
+    pub(super) limit: usize,
+    /// Where it is told if it was refused.
+    pub(super) counts: Arc<Counts>,
+}
+
+impl Counted {
+    /// So many bytes that are held apart from the rest.
+    fn hold(&mut self, bytes: usize) -> Result<Held, Unread> {
+        let missing = bytes.saturating_sub(self.held.bytes());
+        self.held.grow(missing)?;
+        Ok(self.held.split(bytes))
+    }
+
+    fn counted(&mut self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, Unread> {
+        let held = self.hold(size(&frame))?;
+        Ok(match frame.into_data() {
+            Ok(data) => Frame::data(held.with(data)),
+            Err(frame) => match frame.into_trailers() {
+                Ok(mut trailers) => {
+                    hold_until_sent(&mut trailers, (held, self.end.split(usize::MAX)));
+                    Frame::trailers(trailers)
+                }
+                Err(frame) => frame,
+            },
+        })
+    }
+
+    /// The end of a reply for which there is no room.
+    fn rejected(&mut self) -> Frame<Bytes> {
+        self.inner = None;
+        self.counts.refuse(Reason::Unread);
+        let mut trailers = trailers(&errors::unread_replies(self.rpc, self.limit));
+        hold_until_sent(&mut trailers, self.end.split(usize::MAX));
+        Frame::trailers(trailers)
+    }
+}
+
+impl http_body::Body for Counted {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let Some(inner) = &mut self.inner else {
+            return Poll::Ready(None);
+        };
+        let Some(Ok(frame)) = ready!(Pin::new(inner).poll_frame(cx)) else {
+            return Poll::Ready(None);
+        };
+        let counted = self.counted(frame);
+        Poll::Ready(Some(Ok(counted.unwrap_or_else(|_| self.rejected()))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner
+            .as_ref()
+            .is_none_or(http_body::Body::is_end_stream)
+    }
+}
+
+/// A body, and what is held until its end is sent.
+pub(super) struct Holding<T> {
+    pub(super) inner: Body,
+    /// None once that is the end's.
+    pub(super) held: Option<T>,
+}
+
+impl<T: Send + Unpin + 'static> http_body::Body for Holding<T> {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let mut polled = ready!(Pin::new(&mut self.inner).poll_frame(cx));
+        if let Some(Ok(frame)) = &mut polled
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            hold_until_sent(trailers, self.held.take());
+        }
+        Poll::Ready(polled)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+}

@@ -1,0 +1,274 @@
+//! Row, request, table and owners to a target: pure, no I/O, no waiting.
+//!
+//! A request that cannot be read where its key lies has no target: it is refused, never guessed.
+
+use crate::codec::protobuf::{self, Malformed, Path};
+use crate::config::{Handler, Table};
+use crate::ownership::{BackendId, Named, Owner, Owners, PodNames, hash_of_annotations};
+use crate::rpc::{Filter, Goes, ImageRule, Kind, Row, SEEN_ANNOTATION, UID_LABEL};
+
+/// Where a request goes.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Target {
+    /// This backend.
+    Backend(BackendId),
+    /// The owner of the pod or container, by its full id.
+    Owner(BackendId, Kind, String),
+    /// A handler's backend, under the name that it has there; the path says where the request names it.
+    Handler(Handler),
+    /// These backends, in this order, their replies merged.
+    Backends(Vec<BackendId>),
+    /// A pod or container that nobody is known to own: all backends have to be asked.
+    Miss(Kind, String),
+    /// An image to pull for the pod of this uid. Its backend is unknown, or known by a list alone while other backends
+    /// were never listed: all backends have to be asked.
+    UnknownPod(String),
+    /// An image for an unknown pod, which is on one of these backends.
+    SomePod(Stores),
+}
+
+/// The image stores that an unknown pod may use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stores {
+    /// The backends that have ready pods with the same annotations; all if none has.
+    pub likely: Vec<BackendId>,
+    /// The backends that have ready pods.
+    pub all: Vec<BackendId>,
+}
+
+/// Why a request has no target.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Its key cannot be read.
+    Malformed(Malformed),
+    /// No handler of that name.
+    UnknownHandler(String),
+    /// No id where one is needed.
+    EmptyId(Kind),
+    /// Several ids begin like this one.
+    Ambiguous(String),
+    /// Two backends list the id.
+    Disputed(Kind, String, BackendId, BackendId),
+    /// Several backends list pods of this uid.
+    DoubledPod(String, Vec<BackendId>),
+}
+
+impl From<Malformed> for Refusal {
+    fn from(fault: Malformed) -> Refusal {
+        Refusal::Malformed(fault)
+    }
+}
+
+/// What is known when a request is routed.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    /// The handlers.
+    pub table: &'a Table,
+    /// The backend that speaks for the node.
+    pub speaker: BackendId,
+    /// Those that are part of what all are asked, in order.
+    pub all: &'a [BackendId],
+    /// The owners.
+    pub owners: &'a Owners,
+    /// Every backend has been listed since the start, so what is not in `owners` was on none of them.
+    pub complete: bool,
+}
+
+impl Known<'_> {
+    /// Where `message`, a request of `row`, goes.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn route(&self, row: &Row, message: &[u8]) -> Result<Target, Refusal> {
+        match &row.goes {
+            Goes::Default => Ok(Target::Backend(self.speaker)),
+            Goes::Handler(path) => self.handler(protobuf::string(message, path)?),
+            Goes::Owner(kind, path, _) => self.owner(*kind, protobuf::string(message, path)?),
+            Goes::OwnerWithImage(path) => self.owner(Kind::Pod, protobuf::string(message, path)?),
+            Goes::All(filter, _) => self.filtered(filter, message),
+            Goes::Image(handler, rule) => match protobuf::string(message, handler)? {
+                "" => self.image(rule, message),
+                name => self.handler(name),
+            },
+        }
+    }
+
+    fn handler(&self, name: &str) -> Result<Target, Refusal> {
+        let handler = self
+            .table
+            .handler(name)
+            .ok_or_else(|| Refusal::UnknownHandler(name.to_owned()))?;
+        Ok(Target::Handler(handler.clone()))
+    }
+
+    fn owner(&self, kind: Kind, id: &str) -> Result<Target, Refusal> {
+        if id.is_empty() {
+            return Err(Refusal::EmptyId(kind));
+        }
+        match self.owners.find(kind, id) {
+            Some(owner) => self.owned(kind, id, owner),
+            None => Ok(Target::Miss(kind, id.to_owned())),
+        }
+    }
+
+    /// The owner of a whole id, unless the id is also the short form of another backend's longer id.
+    fn owned(&self, kind: Kind, id: &str, owner: Owner) -> Result<Target, Refusal> {
+        match owner {
+            Owner::One(backend) if self.owners.is_short_for_another(kind, id, backend) => {
+                Err(Refusal::Ambiguous(id.to_owned()))
+            }
+            Owner::One(backend) => Ok(Target::Owner(backend, kind, id.to_owned())),
+            Owner::Disputed(one, other) => Err(Refusal::Disputed(kind, id.to_owned(), one, other)),
+        }
+    }
+
+    /// Where a [`Target::Miss`] goes once all backends were asked: the owner of the one id that begins like it.
+    ///
+    /// # Errors
+    /// [`Refusal::Ambiguous`] and [`Refusal::Disputed`].
+    pub fn after_miss(&self, kind: Kind, id: &str) -> Result<Target, Refusal> {
+        if let Some(owner) = self.owners.find(kind, id) {
+            return self.owned(kind, id, owner);
+        }
+        match self.owners.with_prefix(kind, id).as_slice() {
+            [] => Ok(Target::Miss(kind, id.to_owned())),
+            [(full, owner)] => self.owned(kind, full, *owner),
+            _ => Err(Refusal::Ambiguous(id.to_owned())),
+        }
+    }
+
+    fn filtered(&self, filter: &Filter, message: &[u8]) -> Result<Target, Refusal> {
+        let pod = filter.pod.map(|path| (Kind::Pod, path));
+        for (kind, path) in filter.id.into_iter().chain(pod) {
+            match protobuf::string(message, path)? {
+                "" => {}
+                id => return self.owner(kind, id),
+            }
+        }
+        let uid = filter
+            .labels
+            .map_or(Ok(None), |path| protobuf::entry(message, path, UID_LABEL))?;
+        Ok(Target::Backends(
+            uid.map_or_else(|| self.all(), |uid| self.of_uid(uid)),
+        ))
+    }
+
+    /// The backends that may have pods of `uid`: all of them where none is known, or while one was never listed.
+    fn of_uid(&self, uid: &str) -> Vec<BackendId> {
+        match self.owners.with_uid(uid) {
+            backends if self.complete && !backends.is_empty() => backends,
+            _ => self.all(),
+        }
+    }
+
+    fn all(&self) -> Vec<BackendId> {
+        self.all.to_vec()
+    }
+
+    /// Those that new pods may come to: nobody needs an image on the others. The default's, if none of them has been
+    /// there yet.
+    fn taking_pods(&self) -> Vec<BackendId> {
+        let takes = |id: &BackendId| self.table.handlers.iter().any(|row| row.backend == *id);
+        let taking: Vec<_> = self.all.iter().copied().filter(takes).collect();
+        if taking.is_empty() {
+            return vec![self.table.default.backend];
+        }
+        taking
+    }
+
+    fn image(&self, rule: &ImageRule, message: &[u8]) -> Result<Target, Refusal> {
+        match rule {
+            ImageRule::Find(annotations) => self.find_image(annotations, message),
+            ImageRule::Pull(uid) => match protobuf::string(message, uid)? {
+                "" => Ok(Target::Backends(self.taking_pods())),
+                uid => self.pull_for(uid),
+            },
+            ImageRule::Remove | ImageRule::List(_) => Ok(Target::Backends(self.all())),
+        }
+    }
+
+    /// `ImageStatus` goes to the backend of the pod that its annotations name.
+    fn find_image(&self, annotations: Path, message: &[u8]) -> Result<Target, Refusal> {
+        let seen = protobuf::entry(message, annotations, SEEN_ANNOTATION)?.unwrap_or_default();
+        if seen.is_empty() {
+            return Ok(Target::Backends(self.all()));
+        }
+        match self.named(|pod| pod.seen == seen) {
+            Named::One { backend, id, .. } => Ok(Target::Owner(backend, Kind::Pod, id)),
+            Named::Several(backends) => Ok(Target::SomePod(Stores {
+                likely: backends.clone(),
+                all: backends,
+            })),
+            Named::Nobody => {
+                let annotations = hash_of_annotations(message, annotations);
+                Ok(Target::SomePod(self.stores_of_ready(annotations)))
+            }
+        }
+    }
+
+    /// A pull goes to the backend of the pod with this uid. It carries credentials, so a list alone decides only after
+    /// every backend was listed.
+    fn pull_for(&self, uid: &str) -> Result<Target, Refusal> {
+        match self.named(|pod| pod.uid == uid) {
+            Named::One { created, .. } if !created && !self.complete => {
+                Ok(Target::UnknownPod(uid.to_owned()))
+            }
+            Named::One { backend, id, .. } => Ok(Target::Owner(backend, Kind::Pod, id)),
+            Named::Several(backends) => Err(Refusal::DoubledPod(uid.to_owned(), backends)),
+            Named::Nobody => Ok(Target::UnknownPod(uid.to_owned())),
+        }
+    }
+
+    /// Where a [`Target::UnknownPod`] goes once every backend was asked and has answered. If no backend has the pod: to the
+    /// backend that had it, since no other may get the pod's credentials; if none had it, to the stores of all new pods.
+    ///
+    /// # Errors
+    /// [`Refusal::DoubledPod`].
+    pub fn after_unknown_pod(&self, uid: &str) -> Result<Target, Refusal> {
+        let answered = Known {
+            complete: true,
+            ..*self
+        };
+        Ok(match answered.pull_for(uid)? {
+            Target::UnknownPod(_) => Target::Backends(self.stores_of_gone(uid)),
+            target => target,
+        })
+    }
+
+    fn stores_of_gone(&self, uid: &str) -> Vec<BackendId> {
+        let last = self.owners.last_with_uid(uid);
+        match last.filter(|backend| self.all.contains(backend)) {
+            Some(backend) => vec![backend],
+            None => self.taking_pods(),
+        }
+    }
+
+    fn named(&self, has_name: impl Fn(&PodNames) -> bool) -> Named {
+        self.owners.named(has_name, |handler, backend| {
+            let mut rows = self.table.handlers.iter();
+            rows.any(|row| row.backend == backend && row.backend_handler == handler)
+        })
+    }
+
+    /// The stores that an unknown pod with these annotations may use. It has a ready sandbox: the kubelet asks for images
+    /// after it has run the sandbox. Until every backend was listed that may be any backend.
+    fn stores_of_ready(&self, annotations: Option<u64>) -> Stores {
+        let (likely, ready) = match self.complete {
+            true => self.owners.ready(annotations),
+            false => Default::default(),
+        };
+        let of = |backends: &[BackendId]| -> Vec<BackendId> {
+            let all = self.all.iter().copied();
+            all.filter(|id| backends.contains(id)).collect()
+        };
+        let all = match of(&ready) {
+            none if none.is_empty() => self.all(),
+            ready => ready,
+        };
+        let likely = match of(&likely) {
+            none if none.is_empty() => all.clone(),
+            likely => likely,
+        };
+        Stores { likely, all }
+    }
+}

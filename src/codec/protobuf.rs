@@ -1,0 +1,414 @@
+//! Raw protobuf and gRPC frames: reads and replaces single fields, never a whole message.
+//!
+//! Does no I/O and never panics, whatever the bytes are. The rules are protobuf's own: of a singular field the last
+//! value counts, and a submessage that occurs twice is merged.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::encoding::{
+    DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint, skip_field,
+};
+
+/// Field numbers from the outermost message to a field: `[1, 19]` is field 19 of the message in field 1.
+pub type Path = &'static [u32];
+
+/// Bytes that are no protobuf message, or not where a field was read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// The encoding breaks off or has an impossible tag.
+    #[error("not a protobuf message")]
+    Encoding,
+    /// A field has another type on the wire than the CRI gives it.
+    #[error("field {0} has the wrong type")]
+    Type(u32),
+    /// A string that is not UTF-8.
+    #[error("field {0} is not UTF-8")]
+    Utf8(u32),
+}
+
+/// What a field holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// An integer, a bool or an enum.
+    Varint(u64),
+    /// A string, bytes or a submessage.
+    Bytes(&'a [u8]),
+    /// Types that the CRI's routed messages don't use; skipped.
+    Other,
+}
+
+/// One field as it stands in a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field<'a> {
+    /// Its number.
+    pub number: u32,
+    /// Its value.
+    pub value: Value<'a>,
+    /// Tag and value, as encoded.
+    pub raw: &'a [u8],
+}
+
+impl<'a> Field<'a> {
+    /// The bytes of a string, bytes or submessage field.
+    ///
+    /// # Errors
+    /// [`Malformed::Type`] for any other type.
+    pub fn bytes(&self) -> Result<&'a [u8], Malformed> {
+        match self.value {
+            Value::Bytes(bytes) => Ok(bytes),
+            _ => Err(Malformed::Type(self.number)),
+        }
+    }
+
+    /// The text of a string field.
+    ///
+    /// # Errors
+    /// [`Malformed::Type`] and [`Malformed::Utf8`].
+    pub fn str(&self) -> Result<&'a str, Malformed> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| Malformed::Utf8(self.number))
+    }
+
+    fn varint(&self) -> Result<u64, Malformed> {
+        match self.value {
+            Value::Varint(value) => Ok(value),
+            _ => Err(Malformed::Type(self.number)),
+        }
+    }
+}
+
+/// The fields of a message, in the order of their bytes; ends after the first error.
+pub struct Fields<'a> {
+    rest: &'a [u8],
+}
+
+/// Walks the fields of `message`, not entering submessages.
+pub fn fields(message: &[u8]) -> Fields<'_> {
+    Fields { rest: message }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Result<Field<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let field = take(&mut self.rest, |_| true).transpose();
+        if matches!(field, Some(Err(_))) {
+            self.rest = &[];
+        }
+        field
+    }
+}
+
+/// Takes the next field, if it is one that `wanted` says; others are skipped, which is what long lists consist of.
+#[inline(always)]
+fn take<'a>(
+    rest: &mut &'a [u8],
+    wanted: impl Fn(u32) -> bool,
+) -> Result<Option<Field<'a>>, Malformed> {
+    let all = *rest;
+    let (number, wire_type) = key(rest)?;
+    let value = match wire_type {
+        WireType::Varint => Value::Varint(number_at(rest)?),
+        WireType::LengthDelimited => {
+            let length = usize::try_from(number_at(rest)?);
+            let split = length.ok().and_then(|length| rest.split_at_checked(length));
+            let (bytes, after) = split.ok_or(Malformed::Encoding)?;
+            *rest = after;
+            Value::Bytes(bytes)
+        }
+        other => {
+            let skipped = skip_field(other, number, rest, DecodeContext::default());
+            skipped.map_err(|_| Malformed::Encoding)?;
+            Value::Other
+        }
+    };
+    if !wanted(number) {
+        return Ok(None);
+    }
+    let raw = all.get(..all.len() - rest.len());
+    Ok(Some(Field {
+        number,
+        value,
+        raw: raw.ok_or(Malformed::Encoding)?,
+    }))
+}
+
+/// A field's number and type. Nearly all of the CRI's take one byte, and long lists are walked byte by byte here.
+#[inline]
+fn key(rest: &mut &[u8]) -> Result<(u32, WireType), Malformed> {
+    match *rest {
+        [tag @ 8..0x80, after @ ..] if matches!(tag & 7, 0 | 2) => {
+            *rest = after;
+            let wire_type = if tag & 7 == 0 {
+                WireType::Varint
+            } else {
+                WireType::LengthDelimited
+            };
+            Ok((u32::from(tag >> 3), wire_type))
+        }
+        _ => decode_key(rest).map_err(|_| Malformed::Encoding),
+    }
+}
+
+#[inline]
+fn number_at(rest: &mut &[u8]) -> Result<u64, Malformed> {
+    match *rest {
+        [byte @ ..0x80, after @ ..] => {
+            *rest = after;
+            Ok(u64::from(*byte))
+        }
+        _ => decode_varint(rest).map_err(|_| Malformed::Encoding),
+    }
+}
+
+/// The string at `path`, empty if it is absent, as in proto3.
+///
+/// # Errors
+/// If `message`, or a submessage on the way, is not protobuf, or the field is no UTF-8 string.
+pub fn string<'a>(message: &'a [u8], path: &[u32]) -> Result<&'a str, Malformed> {
+    let mut found = "";
+    each(message, path, &mut |field| {
+        found = field.str()?;
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// The integer at `path`, 0 if it is absent, as in proto3.
+///
+/// # Errors
+/// As [`string`].
+pub fn varint(message: &[u8], path: &[u32]) -> Result<u64, Malformed> {
+    let mut found = 0;
+    each(message, path, &mut |field| {
+        found = field.varint()?;
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// The value under `key` in the `map<string, string>` at `path`.
+///
+/// # Errors
+/// As [`string`]; also if another entry of the map is not protobuf.
+pub fn entry<'a>(message: &'a [u8], path: &[u32], key: &str) -> Result<Option<&'a str>, Malformed> {
+    let mut found = None;
+    each(message, path, &mut |field| {
+        let pair = field.bytes()?;
+        if bytes(pair, &[1])? == key.as_bytes() {
+            found = Some(string(pair, &[2])?);
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// The bytes at `path`, empty if absent; of several the last. For submessages see [`submessage`].
+///
+/// # Errors
+/// As [`string`].
+pub fn bytes<'a>(message: &'a [u8], path: &[u32]) -> Result<&'a [u8], Malformed> {
+    let mut found: &[u8] = &[];
+    each(message, path, &mut |field| {
+        found = field.bytes()?;
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// The submessage at `path`, empty if absent; of several parts all, one after the other, which is how protobuf merges
+/// them.
+///
+/// # Errors
+/// As [`string`].
+pub fn submessage<'a>(message: &'a [u8], path: &[u32]) -> Result<Cow<'a, [u8]>, Malformed> {
+    let parts = all_bytes(message, path)?;
+    Ok(match parts.as_slice() {
+        [] => Cow::Borrowed(&[]),
+        [only] => Cow::Borrowed(only),
+        parts => Cow::Owned(parts.concat()),
+    })
+}
+
+/// Every string at `path`, where something on the way is repeated.
+///
+/// # Errors
+/// As [`string`].
+pub fn strings<'a>(message: &'a [u8], path: &[u32]) -> Result<Vec<&'a str>, Malformed> {
+    let mut found = Vec::new();
+    each(message, path, &mut |field| {
+        found.push(field.str()?);
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Every submessage at `path`.
+///
+/// # Errors
+/// As [`string`].
+pub fn all_bytes<'a>(message: &'a [u8], path: &[u32]) -> Result<Vec<&'a [u8]>, Malformed> {
+    let mut found = Vec::new();
+    each(message, path, &mut |field| {
+        found.push(field.bytes()?);
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Whether the submessage in field `number` occurs.
+///
+/// # Errors
+/// As [`string`].
+pub fn has(message: &[u8], number: u32) -> Result<bool, Malformed> {
+    let mut found = false;
+    each(message, &[number], &mut |_| {
+        found = true;
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Visits every occurrence of the field at `path`, in the order of the bytes.
+fn each<'a>(
+    message: &'a [u8],
+    path: &[u32],
+    visit: &mut impl FnMut(Field<'a>) -> Result<(), Malformed>,
+) -> Result<(), Malformed> {
+    let Some((first, rest)) = path.split_first() else {
+        return Ok(());
+    };
+    let mut left = message;
+    while !left.is_empty() {
+        match take(&mut left, |number| number == *first)? {
+            None => {}
+            Some(field) if rest.is_empty() => visit(field)?,
+            Some(field) => each(field.bytes()?, rest, visit)?,
+        }
+    }
+    Ok(())
+}
+
+/// Appends a field of bytes, a string or a submessage.
+pub fn put_bytes(out: &mut BytesMut, number: u32, value: &[u8]) {
+    encode_key(number, WireType::LengthDelimited, out);
+    encode_varint(value.len() as u64, out);
+    out.put_slice(value);
+}
+
+/// Appends an integer or bool field.
+pub fn put_varint(out: &mut BytesMut, number: u32, value: u64) {
+    encode_key(number, WireType::Varint, out);
+    encode_varint(value, out);
+}
+
+/// `message` with the singular string at `path` set, by appending it: the last value counts, submessages merge.
+pub fn with_string(message: &[u8], path: &[u32], value: &str) -> Bytes {
+    let mut out = BytesMut::from(message);
+    append_at(&mut out, path, value.as_bytes());
+    out.freeze()
+}
+
+fn append_at(out: &mut BytesMut, path: &[u32], value: &[u8]) {
+    match path {
+        [] => {}
+        [number] => put_bytes(out, *number, value),
+        [number, rest @ ..] => {
+            let mut inner = BytesMut::new();
+            append_at(&mut inner, rest, value);
+            put_bytes(out, *number, &inner);
+        }
+    }
+}
+
+/// `message` without those submessages of the repeated field `number` that `keep` rejects; `None` if it keeps all.
+///
+/// # Errors
+/// [`Malformed::Encoding`] and [`Malformed::Type`] as for [`string`], and the errors of `keep`.
+pub fn retain(
+    message: &[u8],
+    number: u32,
+    mut keep: impl FnMut(&[u8]) -> Result<bool, Malformed>,
+) -> Result<Option<Bytes>, Malformed> {
+    edited(message, &[number], &mut |item| {
+        Ok(match keep(item)? {
+            true => Edit::Same,
+            false => Edit::Dropped,
+        })
+    })
+}
+
+/// What becomes of a submessage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// It stays as it is.
+    Same,
+    /// This takes its place.
+    Other(Bytes),
+    /// It is dropped.
+    Dropped,
+}
+
+/// `message` with every submessage at `path` as `edit` says; all other bytes as they are. `None` if all stay the same.
+///
+/// # Errors
+/// As [`string`], and what `edit` says.
+pub fn edited(
+    message: &[u8],
+    path: &[u32],
+    edit: &mut dyn FnMut(&[u8]) -> Result<Edit, Malformed>,
+) -> Result<Option<Bytes>, Malformed> {
+    let Some((number, rest)) = path.split_first() else {
+        return Ok(None);
+    };
+    let mut out = BytesMut::new();
+    let (mut at, mut copied) = (0, 0);
+    for field in fields(message) {
+        let field = field?;
+        let begin = at;
+        at += field.raw.len();
+        if field.number != *number {
+            continue;
+        }
+        let inner = field.bytes()?;
+        let edit = match rest {
+            [] => edit(inner)?,
+            _ => edited(inner, rest, edit)?.map_or(Edit::Same, Edit::Other),
+        };
+        if edit == Edit::Same {
+            continue;
+        }
+        out.put_slice(message.get(copied..begin).unwrap_or_default());
+        copied = at;
+        if let Edit::Other(inner) = edit {
+            put_bytes(&mut out, *number, &inner);
+        }
+    }
+    if copied == 0 {
+        return Ok(None);
+    }
+    out.put_slice(message.get(copied..).unwrap_or_default());
+    Ok(Some(out.freeze()))
+}
+
+/// A `grpc-timeout`: at most eight digits and a unit (gRPC over HTTP/2: `Timeout`). `None` if it is none.
+pub fn timeout(value: &str) -> Option<Duration> {
+    let (digits, unit) = value.split_at_checked(value.len().checked_sub(1)?)?;
+    if digits.len() > 8 || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let amount: u64 = digits.parse().ok()?;
+    match unit {
+        "H" => Some(Duration::from_secs(amount * 3600)),
+        "M" => Some(Duration::from_secs(amount * 60)),
+        "S" => Some(Duration::from_secs(amount)),
+        "m" => Some(Duration::from_millis(amount)),
+        "u" => Some(Duration::from_micros(amount)),
+        "n" => Some(Duration::from_nanos(amount)),
+        _ => None,
+    }
+}

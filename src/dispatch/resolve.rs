@@ -1,0 +1,111 @@
+//! Where a call goes, by what is known of the pods and containers; whom nobody knows is asked for, never guessed.
+
+use std::sync::Arc;
+
+use tonic::Status;
+
+use crate::call::Call;
+use crate::call::log;
+use crate::call::route::{Known, Refusal, Target};
+use crate::errors;
+use crate::forward::own;
+use crate::ownership::BackendId;
+use crate::rpc::{Kind, Then};
+use crate::switch::Switch;
+use crate::telemetry::counters::Reason;
+use crate::topology::Live;
+
+/// Where a request goes, all backends asked if nobody is known to own its id.
+pub(crate) async fn target(switch: &Arc<Switch>, call: &Call) -> Result<Target, Status> {
+    let row = call.row;
+    let target = with_known(switch, &call.live, |known| {
+        known.route(row, &call.message())
+    })
+    .map_err(|refusal| refuse(switch, call, refusal))?;
+    match target {
+        Target::Miss(kind, id) => after_miss(switch, call, kind, id).await,
+        Target::UnknownPod(uid) => after_unknown_pod(switch, call, &uid).await,
+        target => Ok(target),
+    }
+}
+
+/// Asks all backends for the pod of a pull, and returns where the pull goes. A backend that does not answer may have
+/// the pod.
+async fn after_unknown_pod(switch: &Arc<Switch>, call: &Call, uid: &str) -> Result<Target, Status> {
+    let answered = ask_all(switch).await;
+    answered.map_err(|unanswered| errors::pod_unknown(uid, &unanswered))?;
+    with_known(switch, &call.live, |known| known.after_unknown_pod(uid))
+        .map_err(|refusal| refuse(switch, call, refusal))
+}
+
+/// Asks all backends for an id that nobody is known to own, and returns where its call goes.
+async fn after_miss(
+    switch: &Arc<Switch>,
+    call: &Call,
+    kind: Kind,
+    id: String,
+) -> Result<Target, Status> {
+    let answered = ask_all(switch).await;
+    let target = with_known(switch, &call.live, |known| known.after_miss(kind, &id))
+        .map_err(|refusal| refuse(switch, call, refusal))?;
+    match (&target, answered) {
+        // The full id, so no other backend can have it.
+        (Target::Owner(_, _, full), _) if *full == id => Ok(target),
+        // All are asked for what begins so, and what was last known of a silent one stands in for it.
+        (Target::Owner(..), Err(_)) if matches!(call.row.then, Then::Learn(_)) => {
+            Ok(Target::Backends(call.live.all()))
+        }
+        (_, Err(unanswered)) => Err(errors::owner_unknown(kind, &id, &unanswered)),
+        (_, Ok(())) => Ok(target),
+    }
+}
+
+async fn ask_all(switch: &Arc<Switch>) -> Result<(), Status> {
+    let asked = Arc::clone(switch);
+    let query = async move { own::list_every(&asked).await };
+    switch.question.ask(query).await
+}
+
+fn refuse(switch: &Switch, call: &Call, refusal: Refusal) -> Status {
+    let name = |id: BackendId| {
+        let backend = call.live.backend(id);
+        backend.map_or_else(|_| "?".into(), |backend| backend.name())
+    };
+    match refusal {
+        Refusal::Malformed(fault) => errors::malformed(call.row.name, &fault),
+        Refusal::UnknownHandler(handler) => {
+            switch.counts.refuse(Reason::UnknownHandler);
+            log::note_handler(&handler);
+            unknown_handler(&handler, &call.live)
+        }
+        Refusal::EmptyId(kind) => errors::empty_id(call.row.name, kind),
+        Refusal::Ambiguous(prefix) => errors::ambiguous(&prefix),
+        Refusal::Disputed(kind, id, one, other) => {
+            errors::disputed(kind, &id, &name(one), &name(other))
+        }
+        Refusal::DoubledPod(uid, backends) => {
+            let names: Vec<_> = backends.into_iter().map(name).collect();
+            errors::doubled_pod(&uid, &names)
+        }
+    }
+}
+
+fn with_known<T>(switch: &Switch, live: &Live, use_it: impl FnOnce(Known<'_>) -> T) -> T {
+    let joined = live.joined();
+    let joined = joined.iter().map(|backend| backend.id);
+    let owners = switch.owners();
+    use_it(Known {
+        table: &live.table,
+        speaker: live.speaker(),
+        all: &live.all(),
+        owners: &owners,
+        complete: switch.question.have_listed(joined),
+    })
+}
+
+fn unknown_handler(handler: &str, live: &Live) -> Status {
+    match live.untold() {
+        Some(backend) => errors::untold_handler(handler, &backend.name(), &backend.socket),
+        None => errors::unknown_handler(handler, &live.table),
+    }
+}

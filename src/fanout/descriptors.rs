@@ -1,0 +1,41 @@
+//! The descriptors of metrics, asked for before metrics are merged.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+
+use crate::backend::Backend;
+use crate::backend::state::State;
+use crate::forward::own;
+use crate::rpc::{self, List, Row, Then};
+use crate::switch::Switch;
+
+/// Asks backends for their descriptors before their metrics are merged, where they are not known.
+pub(crate) async fn know_descriptors(switch: &Switch, row: &Row, backends: &[Arc<Backend>]) {
+    if matches!(row.then, Then::Keep(List::PodMetrics)) && backends.len() > 1 {
+        join_all(
+            backends
+                .iter()
+                .map(|backend| ask_descriptors(switch, backend)),
+        )
+        .await;
+    }
+}
+
+/// Asks once for each connection; for as long as a client would wait, and then in the background.
+async fn ask_descriptors(switch: &Switch, backend: &Arc<Backend>) {
+    let row = &rpc::LIST_METRIC_DESCRIPTORS;
+    let known = backend.known();
+    let State::Ready(wire) = backend.link().state else {
+        return;
+    };
+    if known.has_described() || known.is_late_with(row) {
+        return;
+    }
+    let asked = own::ask_stats(switch, backend, &wire, row, List::MetricDescriptors);
+    match tokio::time::timeout(backend.stats_timeout(), asked).await {
+        Ok(Ok(())) => backend.learn(|known| known.describe()),
+        Ok(Err(_)) => {}
+        Err(_) => backend.miss(row),
+    }
+}

@@ -1,0 +1,253 @@
+//! What a merged reply has of a backend that does not answer: its last known list, or nothing where that is allowed.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tonic::{Code, Status};
+
+use crate::backend::Backend;
+use crate::backend::lists::Snapshot;
+use crate::backend::state::State;
+use crate::call::{Call, Failed};
+use crate::fanout::Share;
+use crate::ownership::BackendId;
+use crate::rpc::filter::{filter, without_inside};
+use crate::rpc::{self, Kind, List, Row, Silent, Then};
+use crate::switch::Switch;
+use crate::switch::cached;
+use crate::switch::learn;
+
+/// How old cached stats may be. Without stats a pod is the first to be evicted, so those of a backend that is late for as
+/// long as a pod takes to end are better than none; older ones would hide a pod that uses up the node's memory.
+pub(crate) const STALE_STATS: Duration = Duration::from_secs(120);
+
+/// A backend's part of a merged reply: its `own` share, or what is served from cache. A list is on disk before it is
+/// returned.
+///
+/// The backend is waited for as long as its `list_timeout` or `stats_timeout` if something is cached, else until it is
+/// proven to hang.
+///
+/// # Errors
+/// What `own` says; `Unavailable` if the backend hangs, or if a list cannot be saved.
+pub(crate) async fn with_stand_in(
+    switch: &Switch,
+    call: &Call,
+    backend: &Backend,
+    own: impl Future<Output = Result<Share, Failed>>,
+) -> Result<Share, Failed> {
+    let share = own_or_cached(switch, call, backend, own).await;
+    if let Some(list) = call.whole_list() {
+        backend.note_list(list, share.as_ref().err().map(Failed::told).as_deref());
+    }
+    let share = share?;
+    if call.row.is_list() {
+        // The cache has what could not be saved: it must not be served instead.
+        backend.saved().await?;
+    }
+    Ok(share)
+}
+
+async fn own_or_cached(
+    switch: &Switch,
+    call: &Call,
+    backend: &Backend,
+    own: impl Future<Output = Result<Share, Failed>>,
+) -> Result<Share, Failed> {
+    if let Some(status) = backend.silence(call.contribution())
+        && let Some(share) = stand_in(switch, call, backend, &status)
+    {
+        return Ok(share);
+    }
+    let mut own = std::pin::pin!(backend.patiently(own));
+    let answered = match tokio::time::timeout(backend.timeout(call.row), &mut own).await {
+        Ok(answered) => answered,
+        Err(_) => {
+            let status = backend.unavailable("it is late");
+            let share = stand_in(switch, call, backend, &status);
+            // A last list may be had by the next call.
+            match share.is_some() || call.row.is_list() {
+                true => backend.is_late(call.contribution()),
+                false => backend.suspect(),
+            }
+            match share {
+                Some(share) => return Ok(share),
+                None => own.await,
+            }
+        }
+    };
+    match answered {
+        Err(Failed::Status(status)) if status.code() == Code::Unavailable => {
+            let Some(share) = stand_in(switch, call, backend, &status) else {
+                return Err(Failed::Status(status));
+            };
+            // Its connection may live on, and then nothing else would tell that it answers again.
+            if call.speaks_for_all() {
+                backend.miss(call.row);
+            }
+            Ok(share)
+        }
+        answered => answered,
+    }
+}
+
+/// What stands in for `backend`, which is silent as `status` says; `None` if nothing can.
+fn stand_in(switch: &Switch, call: &Call, backend: &Backend, status: &Status) -> Option<Share> {
+    let is_default = backend.id == call.live.speaker();
+    match (call.row.merge().and_then(rpc::silent)?, &call.row.then) {
+        (Silent::LastKnown, Then::Learn(list)) => {
+            let message = last_known(switch, call, *list, backend)?;
+            backend.stands_in(call.row, status);
+            Some(Share::Message(message))
+        }
+        (Silent::LastKnownOrOmitted, Then::Keep(list)) => {
+            cached_stats(switch, call, *list, backend, status)
+        }
+        (Silent::OmittedUnlessDefault, _) if !is_default => Some(omit(call, backend, status)),
+        _ => None,
+    }
+}
+
+/// The last whole list of `backend`, as the call filters it; `None` if it is too old, or lacks what the backend
+/// is known to own.
+fn last_known(switch: &Switch, call: &Call, list: List, backend: &Backend) -> Option<Bytes> {
+    let message = whole_list(switch, list, backend, &call.message())?;
+    let renamed = learn::listed_as(switch, list, backend, &message).ok()?;
+    Some(renamed.unwrap_or(message))
+}
+
+/// The same under the names that the backend has for handlers.
+fn whole_list(switch: &Switch, list: List, backend: &Backend, request: &[u8]) -> Option<Bytes> {
+    let message = cached(list, backend, backend.stale_lists())?;
+    cached::own_items(switch, list, backend, &message, request)
+}
+
+/// Why lists of this kind fail now because of `backend`; `None` if they do not.
+pub(crate) fn list_problem(switch: &Switch, list: List, backend: &Backend) -> Option<String> {
+    if !backend.has_joined() {
+        return None;
+    }
+    let known = backend.known();
+    let is_away = !matches!(backend.link().state, State::Ready(_));
+    let is_silent = is_away && !backend.is_awaited() || known.misses(list);
+    if is_silent && whole_list(switch, list, backend, &[]).is_none() {
+        let cause = unserved(switch, list, backend);
+        return Some(match is_away {
+            true => cause,
+            false => format!("it is late with a list, and {cause}"),
+        });
+    }
+    if let (false, Some(cause)) = (is_away, known.failed_lists.get(&list)) {
+        return Some(format!(
+            "a list of it failed with {cause}; see the log of its runtime"
+        ));
+    }
+    let cause = backend.save_failure()?;
+    Some(format!(
+        "{cause}; make room in the directories of the state, or fix their permissions"
+    ))
+}
+
+/// Why a list of pods, containers or images fails now because of `backend`; `None` if none does.
+pub(crate) fn lists_problem(switch: &Switch, backend: &Backend) -> Option<String> {
+    let mut lists = List::OF_ITEMS.into_iter();
+    lists.find_map(|(list, _)| list_problem(switch, list, backend))
+}
+
+/// Why the cached list of `backend` cannot be served.
+fn unserved(switch: &Switch, list: List, backend: &Backend) -> String {
+    let age = backend.known().lists.get(list).map(Snapshot::age);
+    let limit = backend.stale_lists();
+    match age {
+        _ if !switch.question.has_listed(backend.id) => "it has never answered".to_owned(),
+        Some(age) if age >= limit => {
+            format!("its cached list is older than `stale_lists` ({limit:?})")
+        }
+        _ => "its cached list is incomplete".to_owned(),
+    }
+}
+
+/// Whether the cached list of `row` lacks what clients may know of, and nobody has asked for the list again.
+pub(crate) fn lacks(switch: &Switch, backend: &Backend, row: &Row) -> bool {
+    let known = backend.known();
+    let Then::Learn(list) = row.then else {
+        return false;
+    };
+    if known.is_late_with(row) {
+        return false;
+    }
+    let lacks = |message: Bytes| cached::own_items(switch, list, backend, &message, &[]).is_none();
+    match list.kind() {
+        Some(_) => known.lists.message(list).is_some_and(lacks),
+        None => known.lists.is_outdated(list),
+    }
+}
+
+/// The cached stats of `backend`, else nothing; `None` where nothing would be an answer that is wrong: the call is
+/// for one pod or container, which its owner may know.
+fn cached_stats(
+    switch: &Switch,
+    call: &Call,
+    list: List,
+    backend: &Backend,
+    status: &Status,
+) -> Option<Share> {
+    if let Some(message) = last_stats(switch, call, list, backend) {
+        backend.is_served_from_cache(call.contribution(), status);
+        return Some(Share::Message(message));
+    }
+    (!call.names_one()).then(|| omit(call, backend, status))
+}
+
+/// The last stats of `backend`, as the call filters them, of what it still owns; `None` if they are too old, or have
+/// nothing of what the call asks for: that may have come since.
+fn last_stats(switch: &Switch, call: &Call, list: List, backend: &Backend) -> Option<Bytes> {
+    let most = match list {
+        // Samples come under the descriptors that clients were given, however long a backend has been away.
+        List::MetricDescriptors => Duration::MAX,
+        _ => backend.stale_lists().min(STALE_STATS),
+    };
+    let message = cached(list, backend, most)?;
+    let message = still_owned(switch, call, list, backend.id, &message)?;
+    if message.is_empty() && !call.asks_for_all() {
+        return None;
+    }
+    let changed = learn::listed_as(switch, list, backend, &message).ok()?;
+    Some(changed.unwrap_or(message))
+}
+
+fn still_owned(
+    switch: &Switch,
+    call: &Call,
+    list: List,
+    backend: BackendId,
+    message: &Bytes,
+) -> Option<Bytes> {
+    let Some((kind, _)) = list.about() else {
+        return Some(message.clone());
+    };
+    let owners = switch.owners();
+    let (items, containers) = (
+        owners.of(kind, backend),
+        owners.of(Kind::Container, backend),
+    );
+    let request = call.message();
+    let pod = call.filters_pod(&request);
+    let wanted = |id: &str| {
+        let in_pod = |pod| owners.pod_of(id).is_some_and(|of| of.starts_with(pod));
+        items.contains(id) && pod.is_none_or(in_pod)
+    };
+    let left = filter(list, message, &request, wanted).ok()?;
+    let inside = without_inside(list, &left, |id| containers.contains(id)).ok()?;
+    Some(inside.unwrap_or(left))
+}
+
+fn cached(list: List, backend: &Backend, most: Duration) -> Option<Bytes> {
+    let lists = backend.known().lists;
+    let age = lists.get(list)?.age();
+    (age < most).then(|| lists.message(list)).flatten()
+}
+
+fn omit(call: &Call, backend: &Backend, status: &Status) -> Share {
+    backend.is_omitted(call.contribution(), status);
+    Share::Nothing(status.clone().into())
+}

@@ -1,0 +1,171 @@
+//! Image calls that name neither a handler nor a pod: every backend has an image store of its own.
+
+pub(crate) mod find;
+mod remove;
+mod stores;
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use tonic::{Code, Status};
+
+use crate::backend::Backend;
+use crate::backend::answer::Answer;
+use crate::call::reply::{self, Reply};
+use crate::call::{Call, Failed, named};
+use crate::codec::frames;
+use crate::codec::protobuf;
+use crate::errors;
+use crate::fanout::Part;
+use crate::forward;
+use crate::ownership::BackendId;
+use crate::rpc::{self, ImageRule};
+use crate::switch::Switch;
+use crate::switch::pod_requests::{self, REFERENCE};
+
+/// The image reference in a `CreateContainerRequest` (`config.image.image`).
+const CONTAINER_IMAGE: &[u32] = &[2, 2, 1];
+/// What the pod's manifest calls it (`config.image.user_specified_image`).
+const CONTAINER_IMAGE_NAME: &[u32] = &[2, 2, 18];
+
+/// Sends an image call to `backends` as its rule says.
+pub(crate) async fn to_image_stores(
+    switch: &Switch,
+    call: &Call,
+    rule: &ImageRule,
+    backends: &[Arc<Backend>],
+) -> Result<Reply, Failed> {
+    match (rule, backends) {
+        (ImageRule::Remove, _) if !call.live.is_alone() => {
+            remove::remove_image(switch, call, backends).await
+        }
+        (_, [only]) if call.row.changes() => forward::send(switch, call, only, None).await,
+        (_, [only]) => {
+            only.patiently(forward::send(switch, call, only, None))
+                .await
+        }
+        (ImageRule::Find(_), _) => find::find_image(switch, call, backends).await,
+        (ImageRule::Pull(_), _) => pull_everywhere(call, backends).await,
+        _ => remove::remove_image(switch, call, backends).await,
+    }
+}
+
+/// An answer to `ImageStatus`, and whether it has the image.
+fn has_image(backend: &Backend, result: Result<Answer, Status>) -> Result<(Answer, bool), Failed> {
+    let answer = result?;
+    match answer.code() {
+        Code::Ok => {
+            let message = backend.message(&answer)?;
+            let has = protobuf::has(&message, 1).map_err(|fault| backend.malformed(&fault))?;
+            Ok((answer, has))
+        }
+        // A backend without images has none.
+        Code::Unimplemented => Ok((answer, false)),
+        _ => Err(named(backend, answer)),
+    }
+}
+
+/// Pulls into every image store at once; the reply is the first backend's, a failure names its own.
+async fn pull_everywhere(call: &Call, backends: &[Arc<Backend>]) -> Result<Reply, Failed> {
+    let parts = change(call, backends).await;
+    all_well(parts, &[Code::Unimplemented])
+}
+
+/// Sends `call`, which changes something, to `backends` at once.
+async fn change(call: &Call, backends: &[Arc<Backend>]) -> Vec<Part> {
+    let sent = backends.iter().cloned().map(|backend| async move {
+        let result = change_at(call, &backend).await;
+        Part { backend, result }
+    });
+    join_all(sent).await
+}
+
+/// Sends `call`, which changes something. A call that a backend has got runs to its end: a backend that is busy with
+/// it may leave a probe unanswered. A backend that hangs already does not get it.
+async fn change_at(call: &Call, backend: &Backend) -> Result<Answer, Status> {
+    match backend.hangs() {
+        Some(status) => Err(status),
+        None => {
+            let headers = call.reading_headers();
+            let answer = backend.ask(call.row, &headers, call.body.clone()).await?;
+            backend.saved().await?;
+            Ok(answer)
+        }
+    }
+}
+
+/// The first reply that went well, if every backend's did or has one of `fine`; else every one that failed.
+fn all_well(parts: Vec<Part>, fine: &[Code]) -> Result<Reply, Failed> {
+    let (mut well, mut other, mut failed) = (None, None, Vec::new());
+    for Part { backend, result } in parts {
+        match result {
+            Ok(answer) if answer.code() == Code::Ok => well = well.or(Some(answer)),
+            Ok(answer) if fine.contains(&answer.code()) => other = other.or(Some(answer)),
+            Ok(answer) => failed.push(named(&backend, answer)),
+            Err(status) => failed.push(status.into()),
+        }
+    }
+    if let Some(failed) = Failed::all(failed) {
+        return Err(failed);
+    }
+    match well.or(other) {
+        Some(answer) if answer.code() == Code::NotFound => Ok(reply::of_message(Vec::new())),
+        Some(answer) => Ok(reply::of_answer(answer)),
+        None => Err(errors::no_backend().into()),
+    }
+}
+
+/// `call`, a `CreateContainer`, with the owner's own id of its image if it names one that the owner does not have.
+pub(crate) async fn with_own_image(switch: &Switch, call: &Call, owner: &Arc<Backend>) -> Call {
+    match own_image(switch, call, owner).await {
+        Some(id) => call.with_string(CONTAINER_IMAGE, &id),
+        None => call.clone(),
+    }
+}
+
+/// The owner's id of the image, if it has to be another one than the call names. Whatever fails here, the owner
+/// will say better itself.
+async fn own_image(switch: &Switch, call: &Call, owner: &Arc<Backend>) -> Option<String> {
+    let message = call.message();
+    let image = protobuf::string(&message, CONTAINER_IMAGE).ok()?;
+    let name = protobuf::string(&message, CONTAINER_IMAGE_NAME).ok()?;
+    let is_known = has_answered(switch, call, owner.id, image, name) || call.live.is_alone();
+    if is_known || name.is_empty() || name == image || image_at(call, owner, image).await?.is_some()
+    {
+        return None;
+    }
+    image_at(call, owner, name).await?
+}
+
+/// Whether the pod of `call`, a `CreateContainer`, has the id of its image from `owner`.
+fn has_answered(switch: &Switch, call: &Call, owner: BackendId, image: &str, name: &str) -> bool {
+    let message = call.message();
+    let answered = pod_requests::seen_by(call, &message)
+        .and_then(|seen| switch.pod_requests().creates(seen, image, name));
+    answered.is_some_and(|answered| answered.id == image && answered.stores == [owner])
+}
+
+/// The id of an image at a backend; `Some(None)` if it has none, `None` if it does not say.
+async fn image_at(call: &Call, backend: &Arc<Backend>, image: &str) -> Option<Option<String>> {
+    let ask = image_status(call, image);
+    let result = backend
+        .ask(ask.row, &ask.reading_headers(), ask.body.clone())
+        .await;
+    let (answer, has) = has_image(backend, result).ok()?;
+    if !has {
+        return Some(None);
+    }
+    let message = backend.message(&answer).ok()?;
+    protobuf::string(&message, &[1, 1])
+        .ok()
+        .map(|id| Some(id.to_owned()))
+}
+
+/// An `ImageStatus` for a reference or id, asked for the sake of `call`.
+fn image_status(call: &Call, reference: &str) -> Call {
+    Call {
+        row: &rpc::IMAGE_STATUS,
+        body: frames::frame(&protobuf::with_string(&[], REFERENCE, reference)),
+        ..call.clone()
+    }
+}

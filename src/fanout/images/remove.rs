@@ -1,0 +1,206 @@
+//! `RemoveImage` with several stores: only what the request names is removed, and nothing that a container uses.
+//!
+//! Every store resolves the name first. An id is for the stores that list exactly this id: containerd also takes CRI-O's
+//! form of it, and would remove an image that CRI-O's was meant to be.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use tonic::{Code, Status};
+
+use super::stores::{Said, Stored, Wait};
+use crate::backend::Backend;
+use crate::call::reply::{self, Reply};
+use crate::call::{Call, Failed};
+use crate::codec::protobuf;
+use crate::codec::protobuf::Malformed;
+use crate::errors;
+use crate::fanout::Part;
+use crate::fanout::images;
+use crate::fanout::images::find;
+use crate::forward::own;
+use crate::rpc::{self, List};
+use crate::switch::Switch;
+use crate::switch::image_names;
+use crate::switch::pod_requests::REFERENCE;
+
+/// How a request names an image of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum By {
+    /// By the id as the store lists it.
+    Id,
+    /// By a tag or digest.
+    Name,
+    /// By another form of the id: its beginning, or with or without `sha256:`.
+    Form,
+}
+
+/// An image that the request may mean.
+#[derive(Debug)]
+struct Meant {
+    backend: Arc<Backend>,
+    id: String,
+    image: bytes::Bytes,
+    by: By,
+}
+
+/// What came of a removal at one store.
+enum Removal {
+    /// It was sent; the answer.
+    Sent(Box<Part>),
+    /// This container uses the image.
+    InUse(Status),
+}
+
+/// Removes an image from the stores whose image the request names, if no container there uses it.
+pub(super) async fn remove_image(
+    switch: &Switch,
+    call: &Call,
+    backends: &[Arc<Backend>],
+) -> Result<Reply, Failed> {
+    let message = call.message();
+    let reference = protobuf::string(&message, REFERENCE).unwrap_or_default();
+    let ask = super::image_status(call, reference);
+    let said = find::ask_in_any_form(&ask, backends, Wait::Answer).await;
+    let (said, silent): (Vec<_>, Vec<_>) = said.into_iter().partition(Said::has_answered);
+    let meant = meant(&said, reference)?;
+    let by = meant.first().map(|image| image.by);
+    let is_open = |said: &Said| match by {
+        // Another form of an id is for no store as long as one may list exactly this id.
+        None | Some(By::Form) => true,
+        Some(By::Id | By::Name) => !matches!(said.image, Stored::Nothing),
+    };
+    let silent = silent.into_iter().filter(is_open);
+    let failed: Vec<_> = silent.filter_map(Said::into_failed).collect();
+    if by == Some(By::Form) && !failed.is_empty() {
+        return removed(failed, Vec::new());
+    }
+    let sent = meant
+        .iter()
+        .map(|image| remove_at(switch, call, reference, image));
+    removed(failed, join_all(sent).await)
+}
+
+/// Removes an image from its store, unless a container there uses it.
+async fn remove_at(switch: &Switch, call: &Call, reference: &str, image: &Meant) -> Removal {
+    let backend = &image.backend;
+    let result = match container_of(switch, image).await {
+        Ok(Some(container)) => {
+            let name = backend.name();
+            return Removal::InUse(errors::image_in_use(reference, &name, &container));
+        }
+        Ok(None) if image.by == By::Form => {
+            let call = call.with_string(REFERENCE, &image.id);
+            images::change_at(&call, backend).await
+        }
+        Ok(None) => images::change_at(call, backend).await,
+        Err(status) => Err(status),
+    };
+    let backend = Arc::clone(backend);
+    Removal::Sent(Box::new(Part { backend, result }))
+}
+
+/// The id of a container that uses the image, by a list of its store's containers that is asked for now.
+async fn container_of(switch: &Switch, image: &Meant) -> Result<Option<String>, Status> {
+    let backend = &image.backend;
+    let listed = own::list_kind(
+        switch,
+        List::Containers,
+        &rpc::LIST_CONTAINERS,
+        backend,
+        None,
+    );
+    backend.patiently(listed).await?;
+    let known = backend.known();
+    let list = known.lists.message(List::Containers);
+    let list = list.ok_or_else(|| backend.unavailable("its containers are not known"))?;
+    let malformed = |fault| backend.malformed(&fault);
+    for container in protobuf::all_bytes(&list, &[1]).map_err(malformed)? {
+        if uses(container, image).map_err(malformed)? {
+            let id = protobuf::string(container, &[1]).map_err(malformed)?;
+            return Ok(Some(id.to_owned()));
+        }
+    }
+    Ok(None)
+}
+
+/// One reply: an error if a store fails, or if the image is in use and was removed from no store. What no store has
+/// counts as removed.
+fn removed(mut failed: Vec<Failed>, removals: Vec<Removal>) -> Result<Reply, Failed> {
+    let (mut parts, mut in_use) = (Vec::new(), Vec::new());
+    for removal in removals {
+        match removal {
+            Removal::Sent(part) => parts.push(*part),
+            Removal::InUse(status) => in_use.push(status.into()),
+        }
+    }
+    let mut reply = reply::of_message(Vec::new());
+    if parts.is_empty() {
+        failed.extend(in_use);
+    } else {
+        match images::all_well(parts, &[Code::Unimplemented, Code::NotFound]) {
+            Ok(removed) => reply = removed,
+            Err(other) => failed.insert(0, other),
+        }
+    }
+    Failed::all(failed).map_or(Ok(reply), Err)
+}
+
+/// The images that a request means which names one by `reference`: those with exactly this id, else those with this
+/// name, else those with another form of this id.
+///
+/// # Errors
+/// If it is the beginning of several ids.
+fn meant(said: &[Said], reference: &str) -> Result<Vec<Meant>, Failed> {
+    let mut all = Vec::new();
+    for said in said {
+        if let Some(image) = said.image() {
+            let malformed = |fault| Failed::from(said.backend.malformed(&fault));
+            let id = protobuf::string(image, &[1]).map_err(malformed)?.to_owned();
+            let by = by(image, &id, reference).map_err(malformed)?;
+            let (backend, image) = (Arc::clone(&said.backend), image.clone());
+            all.push(Meant {
+                backend,
+                id,
+                image,
+                by,
+            });
+        }
+    }
+    let by = all.iter().map(|image| image.by).min();
+    all.retain(|image| Some(image.by) == by);
+    let first = all
+        .first()
+        .map(|image| image_names::bare_id(&image.id).to_owned());
+    let is_other = |image: &Meant| Some(image_names::bare_id(&image.id)) != first.as_deref();
+    if by == Some(By::Form) && all.iter().any(is_other) {
+        return Err(errors::ambiguous(reference).into());
+    }
+    Ok(all)
+}
+
+fn by(image: &[u8], id: &str, reference: &str) -> Result<By, Malformed> {
+    let is_form = || image_names::bare_id(id).starts_with(image_names::bare_id(reference));
+    Ok(match id == reference {
+        true => By::Id,
+        false if !image_names::has_name(image, reference)? && is_form() => By::Form,
+        false => By::Name,
+    })
+}
+
+/// Whether a listed container is made of this image. A container that names no id names a tag.
+fn uses(container: &[u8], image: &Meant) -> Result<bool, Malformed> {
+    let ids = [
+        protobuf::string(container, &[10])?,
+        protobuf::string(container, &[5])?,
+    ];
+    let name = [protobuf::string(container, &[4, 1])?];
+    let has_id = ids.iter().any(|id| !id.is_empty());
+    let its = if has_id { &ids[..] } else { &name[..] };
+    for name in its.iter().filter(|name| !name.is_empty()) {
+        if image_names::is_called(&image.image, name)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

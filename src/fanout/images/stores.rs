@@ -1,0 +1,213 @@
+//! What image stores say of a reference: now, or where a store does not answer, by its cached list.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use tonic::{Code, Status};
+
+use crate::backend::Backend;
+use crate::backend::answer::Answer;
+use crate::call::reply::{self, Reply};
+use crate::call::{Call, Failed, named};
+use crate::codec::protobuf::{self, Malformed};
+use crate::errors;
+use crate::rpc::List;
+use crate::switch::image_names;
+
+/// What one store says of a reference.
+#[derive(Debug)]
+pub(super) struct Said {
+    pub backend: Arc<Backend>,
+    /// What it has, by its answer, else by its cached list.
+    pub image: Stored,
+    /// It has a cached list and was not waited for any longer.
+    pub is_late: bool,
+    /// Its answer to `ImageStatus`, or why it has none.
+    answer: Result<Answer, Failed>,
+}
+
+/// What a store has under a reference.
+#[derive(Clone, Debug)]
+pub(super) enum Stored {
+    /// This `Image`, as encoded.
+    Image(Bytes),
+    /// No image.
+    Nothing,
+    /// It does not answer, and its images are not known.
+    Unknown,
+}
+
+/// What has to be the same for two images to be one, whatever store they are in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Content {
+    /// The id, as the backend writes it.
+    pub id: String,
+    pub uid: Option<u64>,
+    pub username: String,
+}
+
+/// How long a store is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// For its `list_timeout`, if it has a cached list.
+    ListTimeout,
+    /// Until it answers or is proven to hang.
+    Answer,
+}
+
+impl Said {
+    /// Its image, if it has one.
+    pub(super) fn image(&self) -> Option<&Bytes> {
+        match &self.image {
+            Stored::Image(image) => Some(image),
+            Stored::Nothing | Stored::Unknown => None,
+        }
+    }
+
+    pub(super) fn has_answered(&self) -> bool {
+        self.answer.is_ok()
+    }
+
+    /// It answered with an error.
+    pub(super) fn has_rejected(&self) -> bool {
+        matches!(self.answer, Err(Failed::Answer(_)))
+    }
+
+    /// Why it did not answer.
+    pub(super) fn into_failed(self) -> Option<Failed> {
+        self.answer.err()
+    }
+
+    /// It answers that it does not have the image; a store that has no image service says something else.
+    pub(super) fn says_absent(&self) -> bool {
+        let has_answered = self.answer.as_ref().is_ok_and(|it| it.code() == Code::Ok);
+        has_answered && matches!(self.image, Stored::Nothing)
+    }
+
+    /// What the client gets: the store's answer as it came, else one made of its cached image.
+    pub(super) fn into_reply(self) -> Reply {
+        match self.answer {
+            Ok(answer) => reply::of_answer(answer),
+            Err(_) => {
+                let mut status = bytes::BytesMut::new();
+                if let Stored::Image(image) = &self.image {
+                    protobuf::put_bytes(&mut status, 1, image);
+                }
+                reply::of_message(vec![status.freeze()])
+            }
+        }
+    }
+}
+
+impl Content {
+    /// Reads it from an `Image`.
+    pub(super) fn of(image: &[u8]) -> Result<Content, Malformed> {
+        let uid = protobuf::has(image, 5)?.then(|| protobuf::varint(image, &[5, 1]));
+        Ok(Content {
+            id: protobuf::string(image, &[1])?.to_owned(),
+            uid: uid.transpose()?,
+            username: protobuf::string(image, &[6])?.to_owned(),
+        })
+    }
+
+    pub(super) fn is_same(&self, other: &Content) -> bool {
+        image_names::bare_id(&self.id) == image_names::bare_id(&other.id)
+            && (self.uid, &self.username) == (other.uid, &other.username)
+    }
+}
+
+impl fmt::Display for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = errors::shown(&self.id);
+        match (self.uid, self.username.as_str()) {
+            (Some(uid), _) => write!(f, "{id} (uid {uid})"),
+            (None, "") => write!(f, "{id} (root)"),
+            (None, user) => write!(f, "{id} (user {:?})", errors::shown(user)),
+        }
+    }
+}
+
+/// Whether all stores that have an image have the same one.
+pub(super) fn agree(all: &[Said]) -> bool {
+    let contents = all.iter().filter_map(Said::image).map(|it| Content::of(it));
+    let Ok(contents) = contents.collect::<Result<Vec<_>, _>>() else {
+        return false;
+    };
+    contents.windows(2).all(|pair| match pair {
+        [one, other] => one.is_same(other),
+        _ => true,
+    })
+}
+
+/// Asks `backends` at once what they have under the reference of `call`, an `ImageStatus`.
+pub(super) async fn ask_stores(call: &Call, backends: &[Arc<Backend>], wait: Wait) -> Vec<Said> {
+    let asked = backends.iter();
+    join_all(asked.map(|backend| ask_store(call, backend, wait))).await
+}
+
+async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> Said {
+    let headers = call.reading_headers();
+    let ask = backend.ask(call.row, &headers, call.body.clone());
+    let mut ask = std::pin::pin!(backend.patiently(ask));
+    let cached = || cached_image(call, backend);
+    let in_time = tokio::time::timeout(backend.list_timeout(), &mut ask).await;
+    let is_late = in_time.is_err() && wait == Wait::ListTimeout && cached().is_some();
+    let answer = match in_time {
+        Ok(answer) => answer,
+        Err(_) if is_late => Err(backend.unavailable("it is late")),
+        Err(_) => ask.await,
+    };
+    let read = answer.map_err(Failed::from).and_then(|answer| {
+        let image = image_of(backend, &answer)?;
+        match answer.code() {
+            Code::Ok | Code::Unimplemented => Ok((answer, image)),
+            _ => Err(named(backend, answer)),
+        }
+    });
+    let (answer, image) = match read {
+        Ok((answer, image)) => (Ok(answer), image),
+        Err(failed) => (Err(failed), cached().unwrap_or(Stored::Unknown)),
+    };
+    Said {
+        backend: Arc::clone(backend),
+        image,
+        is_late,
+        answer,
+    }
+}
+
+/// What the cached list of `backend` has under the reference of `call`; `None` without a list that still counts.
+fn cached_image(call: &Call, backend: &Backend) -> Option<Stored> {
+    let snapshot = backend.known().lists.get(List::Images)?.clone();
+    if snapshot.age() >= backend.stale_lists() {
+        return None;
+    }
+    let message = call.message();
+    let reference = protobuf::string(&message, super::REFERENCE).ok()?;
+    for image in protobuf::all_bytes(&snapshot.message, &[1]).ok()? {
+        if image_names::is_called(image, reference).ok()? {
+            return Some(Stored::Image(snapshot.message.slice_ref(image)));
+        }
+    }
+    Some(Stored::Nothing)
+}
+
+/// The image in an answer to `ImageStatus`. A backend without images has none.
+fn image_of(backend: &Backend, answer: &Answer) -> Result<Stored, Status> {
+    if answer.code() != Code::Ok {
+        return Ok(Stored::Nothing);
+    }
+    let message = backend.message(answer)?;
+    let malformed = |fault| backend.malformed(&fault);
+    if !protobuf::has(&message, 1).map_err(malformed)? {
+        return Ok(Stored::Nothing);
+    }
+    // A message in parts is one.
+    let image = protobuf::all_bytes(&message, &[1])
+        .map_err(malformed)?
+        .concat();
+    Content::of(&image).map_err(malformed)?;
+    Ok(Stored::Image(image.into()))
+}

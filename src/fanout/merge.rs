@@ -1,0 +1,142 @@
+//! Several encoded replies to one, without decoding them: pure, no I/O.
+//!
+//! Messages are given in the table's order of backends; the first one's word counts where they disagree.
+
+use std::collections::{HashMap, HashSet};
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::codec::protobuf::{self, Malformed, Path};
+
+/// Of items with the same string at one of `keys`, the first; every other field as it comes.
+///
+/// The first number of a key is the repeated field, the rest leads from an item to the string.
+///
+/// # Errors
+/// If a message is not valid protobuf.
+pub fn distinct(messages: &[Bytes], keys: &[Path]) -> Result<Bytes, Malformed> {
+    let mut seen = HashSet::new();
+    let mut out = BytesMut::new();
+    for field in messages
+        .iter()
+        .flat_map(|message| protobuf::fields(message))
+    {
+        let field = field?;
+        let key = keys.iter().find_map(|key| match key.split_first() {
+            Some((number, rest)) if *number == field.number => Some(rest),
+            _ => None,
+        });
+        let first = match key {
+            Some(path) => seen.insert((field.number, protobuf::string(field.bytes()?, path)?)),
+            None => true,
+        };
+        if first {
+            out.put_slice(field.raw);
+        }
+    }
+    Ok(out.freeze())
+}
+
+const IMAGE_ID: u32 = 1;
+const IMAGE_TAGS: u32 = 2;
+const IMAGE_DIGESTS: u32 = 3;
+const IMAGE_SIZE: u32 = 4;
+const IMAGE_PINNED: u32 = 8;
+
+/// Image lists to one in which an id occurs once: tags and digests united, pinned if it is anywhere, the largest size.
+///
+/// # Errors
+/// If a message is not valid protobuf.
+pub fn images(messages: &[Bytes]) -> Result<Bytes, Malformed> {
+    let mut order = Vec::new();
+    let mut same: HashMap<&str, Vec<&[u8]>> = HashMap::new();
+    for field in messages
+        .iter()
+        .flat_map(|message| protobuf::fields(message))
+    {
+        let field = field?;
+        if field.number != 1 {
+            continue;
+        }
+        let image = field.bytes()?;
+        let id = protobuf::string(image, &[IMAGE_ID])?;
+        same.entry(id).or_insert_with(|| {
+            order.push(id);
+            Vec::new()
+        });
+        if let Some(images) = same.get_mut(id) {
+            images.push(image);
+        }
+    }
+    let mut out = BytesMut::new();
+    for images in order.iter().filter_map(|id| same.get(id)) {
+        protobuf::put_bytes(&mut out, 1, &one_image(images)?);
+    }
+    Ok(out.freeze())
+}
+
+/// The first one's bytes, with what the others add appended: repeated fields grow, the last singular value counts.
+fn one_image(images: &[&[u8]]) -> Result<Bytes, Malformed> {
+    let Some((first, others)) = images.split_first() else {
+        return Ok(Bytes::new());
+    };
+    let mut out = BytesMut::from(*first);
+    if others.is_empty() {
+        return Ok(out.freeze());
+    }
+    let mut names = HashSet::new();
+    for (at, image) in images.iter().enumerate() {
+        for field in protobuf::fields(image) {
+            let field = field?;
+            let new = matches!(field.number, IMAGE_TAGS | IMAGE_DIGESTS)
+                && names.insert((field.number, field.bytes()?));
+            if new && at > 0 {
+                out.put_slice(field.raw);
+            }
+        }
+    }
+    protobuf::put_varint(&mut out, IMAGE_SIZE, largest(images, IMAGE_SIZE)?);
+    protobuf::put_varint(&mut out, IMAGE_PINNED, largest(images, IMAGE_PINNED)?);
+    Ok(out.freeze())
+}
+
+fn largest(images: &[&[u8]], number: u32) -> Result<u64, Malformed> {
+    images.iter().try_fold(0, |largest, image| {
+        Ok(protobuf::varint(image, &[number])?.max(largest))
+    })
+}
+
+/// `RuntimeFeatures` in which a feature is true only if it is in every one of `features`.
+///
+/// All its fields are bools (cri-api 1.37); one that this build does not know is merged likewise, and dropped if it is
+/// no bool.
+///
+/// # Errors
+/// If one is not valid protobuf.
+pub fn common_features(features: &[Bytes]) -> Result<Bytes, Malformed> {
+    let mut out = BytesMut::new();
+    let Some(first) = features.first() else {
+        return Ok(Bytes::new());
+    };
+    let mut numbers: Vec<u32> = protobuf::fields(first)
+        .map(|field| Ok(field?.number))
+        .collect::<Result<_, Malformed>>()?;
+    numbers.sort_unstable();
+    numbers.dedup();
+    for number in numbers {
+        let all = features
+            .iter()
+            .try_fold(true, |all, one| Ok(all && is_true(one, number)?))?;
+        if all {
+            protobuf::put_varint(&mut out, number, 1);
+        }
+    }
+    Ok(out.freeze())
+}
+
+fn is_true(features: &[u8], number: u32) -> Result<bool, Malformed> {
+    match protobuf::varint(features, &[number]) {
+        Err(Malformed::Type(_)) => Ok(false),
+        value => Ok(value? != 0),
+    }
+}

@@ -1,0 +1,289 @@
+//! Several backends' `StatusResponse`s as the node's one. Pure; what nothing is taken from passes as it came.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use serde_json::Value as Json;
+
+use super::{BACKENDS_READY, NEEDED, Said};
+use crate::backend::known::Known;
+use crate::codec::protobuf::{self, Malformed};
+use crate::config::Table;
+use crate::errors;
+use crate::errors::WRONG_CGROUP_DRIVER;
+use crate::fanout::merge;
+
+// `StatusResponse`.
+const CONDITIONS: u32 = 1;
+const INFO: u32 = 2;
+const HANDLERS: u32 = 3;
+const FEATURES: u32 = 4;
+
+/// The largest `Status` of a backend, in bytes without info.
+const LONGEST_STATUS: usize = 64 << 10;
+/// The largest handler in it; the most that its features may take.
+const LONGEST_PART: usize = 1 << 10;
+/// The bytes of faults that `BackendsReady` has, apart from the first fault.
+const LONGEST_FAULTS: usize = 16 << 10;
+
+/// The node's `StatusResponse`: that of the first of `said`, which speaks for the node, with the table's handlers, the
+/// features that all have which new pods may come to, a condition for all of them, and `info` as the switch's own entry;
+/// without one, none of the backend's.
+///
+/// # Errors
+/// If one cannot be read, which then cannot be read alone either.
+pub fn merged(table: &Table, said: &[Said], info: Option<&Json>) -> Result<Bytes, Malformed> {
+    let Some(default) = said.first() else {
+        return Ok(Bytes::new());
+    };
+    let replaced = match info {
+        Some(_) => &[HANDLERS, FEATURES][..],
+        None => &[HANDLERS, FEATURES, INFO],
+    };
+    let mut out = without(&default.status, replaced)?;
+    let mut status = BytesMut::new();
+    protobuf::put_bytes(&mut status, 1, &backends_ready(said)?);
+    protobuf::put_bytes(&mut out, CONDITIONS, &status);
+    for entry in handlers(table, said)? {
+        protobuf::put_bytes(&mut out, HANDLERS, &entry);
+    }
+    let mut shared = Vec::new();
+    for said in said {
+        // Read of all, so that one that cannot be read is found when it comes.
+        let features = features(&said.status)?;
+        let takes_pods = table
+            .handlers
+            .iter()
+            .any(|row| row.backend == said.backend.id);
+        if takes_pods && said.backend.has_joined() {
+            shared.push(features);
+        }
+    }
+    let features = merge::common_features(&shared)?;
+    if !features.is_empty() {
+        protobuf::put_bytes(&mut out, FEATURES, &features);
+    }
+    if let Some(info) = info {
+        protobuf::put_bytes(
+            &mut out,
+            INFO,
+            &string_entry("criswitch", &info.to_string()),
+        );
+    }
+    Ok(out.freeze())
+}
+
+/// `RuntimeCondition`.
+pub(super) struct Condition<'a> {
+    pub(super) kind: Cow<'a, str>,
+    pub(super) status: bool,
+    pub(super) reason: Cow<'a, str>,
+    pub(super) message: Cow<'a, str>,
+}
+
+/// What a backend says of its state.
+pub(super) fn conditions(status: &[u8]) -> Result<Vec<Condition<'_>>, Malformed> {
+    protobuf::all_bytes(status, &[CONDITIONS, 1])?
+        .into_iter()
+        .map(|condition| {
+            Ok(Condition {
+                kind: text(condition, 1)?,
+                status: protobuf::varint(condition, &[2])? != 0,
+                reason: text(condition, 3)?,
+                message: text(condition, 4)?,
+            })
+        })
+        .collect()
+}
+
+/// What is wrong with a backend, apart from what its own conditions warn of.
+fn faults(said: &Said, default: &Said) -> Result<Vec<String>, Malformed> {
+    let (backend, known) = (&said.backend, said.backend.known());
+    let place = format!("backend {:?} ({})", backend.name(), backend.socket);
+    let mut faults = Vec::new();
+    if let Some(silent) = &said.silent {
+        faults.push(silent.message().to_owned());
+    } else {
+        let conditions = conditions(&said.status)?;
+        for needed in NEEDED {
+            let unmet = |found: &&Condition<'_>| found.kind == needed && !found.status;
+            if let Some(unmet) = conditions.iter().find(unmet) {
+                faults.push(format!("{place}: {needed} is false: {}", unmet.message));
+            }
+        }
+    }
+    if let Some(age) = known.stale_age() {
+        let seconds = age.as_secs();
+        faults.push(format!("{place}: lists of {seconds} s ago stand in for it"));
+    }
+    if known.claims > 0 {
+        let claims = known.claims;
+        faults.push(format!(
+            "{place}: it lists {claims} pods and containers of other backends, which criswitch drops; if two sockets \
+             lead to one runtime, configure one backend for both"
+        ));
+    }
+    if let Some(late) = known.stats_late_for() {
+        faults.push(format!("{place}: {}", late_stats(&known, late)));
+    }
+    if let (Some(theirs), Some(ours)) = (known.cgroup_driver, default.backend.known().cgroup_driver)
+        && theirs != ours
+    {
+        faults.push(format!("{place}: {WRONG_CGROUP_DRIVER}"));
+    }
+    Ok(faults)
+}
+
+/// How long a backend's stats are late, and what is served in their place.
+fn late_stats(known: &Known, late: Duration) -> String {
+    let late = format!("its stats are late for {} s", late.as_secs());
+    let cached = known.stale_stats_age();
+    let cached = cached.map(|age| format!("; stats of {} s ago are served", age.as_secs()));
+    let omitted = match known.is_without_stats() {
+        true => "; it is omitted from stats",
+        false => "",
+    };
+    late + &cached.unwrap_or_default() + omitted
+}
+
+/// The condition that says which backends are not ready.
+fn backends_ready(said: &[Said]) -> Result<Bytes, Malformed> {
+    let mut all = Vec::new();
+    if let Some(default) = said.first() {
+        for said in said {
+            all.extend(faults(said, default)?);
+        }
+    }
+    Ok(match all.as_slice() {
+        [] => condition(BACKENDS_READY, None),
+        all => condition(BACKENDS_READY, Some(("BackendNotReady", &joined(all)))),
+    })
+}
+
+/// The first faults, and how many more there are.
+fn joined(faults: &[String]) -> String {
+    let mut text = String::new();
+    for (index, fault) in faults.iter().enumerate() {
+        if index > 0 && text.len() + fault.len() > LONGEST_FAULTS {
+            return format!("{text}; {} more", faults.len() - index);
+        }
+        let separator = if index > 0 { "; " } else { "" };
+        text += separator;
+        text += fault;
+    }
+    text
+}
+
+/// A `RuntimeCondition` that is true, or false for a reason and with a message.
+fn condition(kind: &str, unmet: Option<(&str, &str)>) -> Bytes {
+    let mut out = BytesMut::new();
+    protobuf::put_bytes(&mut out, 1, kind.as_bytes());
+    protobuf::put_varint(&mut out, 2, u64::from(unmet.is_none()));
+    if let Some((reason, message)) = unmet {
+        protobuf::put_bytes(&mut out, 3, reason.as_bytes());
+        protobuf::put_bytes(&mut out, 4, message.as_bytes());
+    }
+    out.freeze()
+}
+
+/// `status` of a backend that is not ready, and why; its handlers and features are as it said last.
+pub(super) fn unready(status: &[u8], message: &str) -> Bytes {
+    // It was read when it was kept.
+    let mut out = without(status, &[CONDITIONS]).unwrap_or_default();
+    let mut conditions = BytesMut::new();
+    for kind in NEEDED {
+        let unmet = Some(("BackendUnavailable", message));
+        protobuf::put_bytes(&mut conditions, 1, &condition(kind, unmet));
+    }
+    protobuf::put_bytes(&mut out, CONDITIONS, &conditions);
+    out.freeze()
+}
+
+/// `status` less what only a verbose one has.
+///
+/// # Errors
+/// If it cannot be read.
+pub(super) fn without_info(status: &[u8]) -> Result<Bytes, Malformed> {
+    without(status, &[INFO]).map(BytesMut::freeze)
+}
+
+/// What of `status`, which has no info, is larger than a runtime can need: it would be in every `Status` of the node, a
+/// handler once for each of its rows.
+pub(super) fn oversized(status: &[u8]) -> Option<String> {
+    let sizes = |number| {
+        let fields = protobuf::fields(status).flatten();
+        let fields = fields.filter(move |field| field.number == number);
+        fields.map(|field| field.raw.len())
+    };
+    let sizes = [
+        ("its Status without info", status.len(), LONGEST_STATUS),
+        (
+            "a handler in its Status",
+            sizes(HANDLERS).max().unwrap_or_default(),
+            LONGEST_PART,
+        ),
+        (
+            "the features in its Status",
+            sizes(FEATURES).sum(),
+            LONGEST_PART,
+        ),
+    ];
+    let mut oversized = sizes.into_iter().filter(|(_, size, limit)| size > limit);
+    let (what, size, limit) = oversized.next()?;
+    Some(format!("{what} has {size} bytes, more than {limit}"))
+}
+
+/// A `RuntimeHandler` for each row of the table and one, without a name, for the default row; by name.
+fn handlers(table: &Table, said: &[Said]) -> Result<Vec<Bytes>, Malformed> {
+    let default = [("", &table.default)];
+    let rows = default
+        .into_iter()
+        .chain(table.handlers.iter().map(|row| (row.name.as_str(), row)));
+    rows.map(|(name, row)| {
+        let status = said
+            .iter()
+            .find(|said| said.backend.id == row.backend)
+            .map(|said| said.status.as_ref());
+        let theirs =
+            advertised(status.unwrap_or_default(), &row.backend_handler)?.unwrap_or_default();
+        Ok(protobuf::with_string(theirs, &[1], name))
+    })
+    .collect()
+}
+
+/// The `RuntimeHandler` of this name in a `StatusResponse`.
+fn advertised<'a>(status: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, Malformed> {
+    for handler in protobuf::all_bytes(status, &[HANDLERS])? {
+        if protobuf::bytes(handler, &[1])? == name.as_bytes() {
+            return Ok(Some(handler));
+        }
+    }
+    Ok(None)
+}
+
+fn features(status: &Bytes) -> Result<Bytes, Malformed> {
+    Ok(protobuf::all_bytes(status, &[FEATURES])?.concat().into())
+}
+
+/// `message` less its fields of these numbers.
+fn without(message: &[u8], numbers: &[u32]) -> Result<BytesMut, Malformed> {
+    let mut out = BytesMut::with_capacity(message.len());
+    for field in protobuf::fields(message) {
+        let field = field?;
+        if !numbers.contains(&field.number) {
+            out.extend_from_slice(field.raw);
+        }
+    }
+    Ok(out)
+}
+
+/// Text that is shown, cut; a backend need not have checked that it is UTF-8.
+pub(super) fn text(message: &[u8], number: u32) -> Result<Cow<'_, str>, Malformed> {
+    let text = String::from_utf8_lossy(protobuf::bytes(message, &[number])?);
+    Ok(errors::cut(text))
+}
+
+fn string_entry(key: &str, value: &str) -> Bytes {
+    protobuf::with_string(&protobuf::with_string(&[], &[1], key), &[2], value)
+}

@@ -1,0 +1,383 @@
+//! Streams of several backends as one: whole messages as they come, ended by the first failure.
+
+use std::convert::Infallible;
+use std::future::ready;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::{Bytes, BytesMut};
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
+use http::HeaderMap;
+use http_body::Frame;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tonic::{Code, Status};
+
+use crate::backend::answer::Answer;
+use crate::backend::{Backend, own_headers};
+use crate::call::asks_for_all;
+use crate::call::reply::{self, Reply};
+use crate::call::{Call, Failed, named};
+use crate::codec::frames;
+use crate::codec::frames::BadFrame;
+use crate::codec::grpc;
+use crate::errors;
+use crate::errors::error_chain;
+use crate::fanout;
+use crate::fanout::Share;
+use crate::fanout::fallback;
+use crate::limits::budget::{Held, Memory, Unread};
+use crate::rpc::{List, Row, Then};
+use crate::switch::Switch;
+use crate::switch::learn;
+use crate::switch::learn::{Asked, keep_stats};
+
+/// The messages of all `backends` as they come; `instead` is the list for a backend that lacks the stream.
+pub(crate) fn interleave(
+    switch: &Arc<Switch>,
+    call: &Call,
+    backends: Vec<Arc<Backend>>,
+    instead: &'static Row,
+) -> Reply {
+    let having = Arc::new(AtomicUsize::new(backends.len()));
+    let feeds = backends.into_iter().map(|backend| {
+        let feed = Feed {
+            unlearned: backend.memory.limit(),
+            whole: Whole::Kept(BytesMut::new(), call.unread.held()),
+            switch: Arc::clone(switch),
+            call: call.clone(),
+            backend,
+            instead,
+            asked: learn::asked(switch),
+            having: Arc::clone(&having),
+            messages: None,
+        };
+        stream::try_unfold(feed, Feed::next).boxed()
+    });
+    reply::of_frames(until_failure(stream::select_all(feeds)))
+}
+
+/// Reads all of a backend's stream and keeps nothing of it: only its end tells that it comes to one again.
+///
+/// # Errors
+/// How it ends otherwise.
+pub(crate) async fn drain(backend: &Backend, row: &'static Row) -> Result<(), Failed> {
+    let mut messages = Messages::open_own(backend, row).await?;
+    let limit = backend.own.limit();
+    let mut left = limit;
+    while let Some(message) = messages.next(backend).await? {
+        let bytes = frames::FRAME_HEADER + message.len();
+        left = left
+            .checked_sub(bytes)
+            .ok_or_else(|| backend.unread(&Unread::NoMemory(limit)))?;
+    }
+    Ok(())
+}
+
+/// Frames of the messages up to the first failure, which is the last; trailers in any case.
+fn until_failure(
+    messages: impl Stream<Item = Result<Bytes, Failed>> + Send,
+) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send {
+    let frames = messages.map_ok(|message| Frame::data(frames::frame(&message)));
+    let end = stream::once(ready(Ok(Frame::trailers(grpc::ok_trailers()))));
+    let mut failed = false;
+    frames.chain(end).scan((), move |(), frame| {
+        if failed {
+            return ready(None);
+        }
+        ready(Some(Ok(frame.unwrap_or_else(|failure| {
+            failed = true;
+            Frame::trailers(failure.into_trailers())
+        }))))
+    })
+}
+
+/// One backend's part of a stream.
+struct Feed {
+    switch: Arc<Switch>,
+    call: Call,
+    backend: Arc<Backend>,
+    instead: &'static Row,
+    asked: Asked,
+    /// How many backends take part, as far as is known.
+    having: Arc<AtomicUsize>,
+    /// `None` until the first message is there.
+    messages: Option<Messages>,
+    /// How many bytes more may be learned from: a list without end must not fill the owners.
+    unlearned: usize,
+    whole: Whole,
+}
+
+/// The messages of a backend so far.
+enum Whole {
+    /// To be its last known list when they are all there. Until then they are its client's, which may read slowly.
+    Kept(BytesMut, Held),
+    /// Too many to be kept, or kept too long by a client that reads slowly.
+    TooLong,
+    /// What stands in for them.
+    NotItsOwn,
+}
+
+impl Feed {
+    async fn next(mut self) -> Result<Option<(Bytes, Feed)>, Failed> {
+        let message = match &mut self.messages {
+            None => return self.first().await,
+            Some(messages) => {
+                let next = self.backend.patiently(messages.next(&self.backend));
+                let next = self.backend.next_of(self.call.contribution(), next).await;
+                next.map_err(|failed| failed.named(&self.backend))?
+            }
+        };
+        match message {
+            Some(message) => {
+                let message = self.learn(message)?;
+                self.backend.saved().await?;
+                Ok(Some((message, self)))
+            }
+            None => {
+                self.settle();
+                self.backend.saved().await?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// The first message, or what stands in for them all.
+    async fn first(mut self) -> Result<Option<(Bytes, Feed)>, Failed> {
+        let mut opened = None;
+        let own = async {
+            let (messages, first) = self.open().await?;
+            opened = Some(messages);
+            Ok(first)
+        };
+        let share = fallback::with_stand_in(&self.switch, &self.call, &self.backend, own).await?;
+        let is_its_own = opened.is_some();
+        if !is_its_own {
+            self.whole = Whole::NotItsOwn;
+        }
+        self.messages = Some(opened.unwrap_or_else(|| Messages::ended(&self.backend)));
+        match share {
+            // A stream of nothing has no message; behind an empty one there may be others.
+            Share::Message(message) if message.is_empty() => Box::pin(self.next()).await,
+            Share::Message(message) if !is_its_own => Ok(Some((message, self))),
+            Share::Message(message) => {
+                let message = self.learn(message)?;
+                self.backend.saved().await?;
+                Ok(Some((message, self)))
+            }
+            // The last one to be left out says why there is nothing at all.
+            Share::Nothing(why) if self.having.fetch_sub(1, Ordering::Relaxed) == 1 => Err(why),
+            Share::Nothing(_) => Ok(None),
+        }
+    }
+
+    /// The backend's stream and its first message; of one that lacks the stream, its list.
+    async fn open(&self) -> Result<(Messages, Share), Failed> {
+        let mut messages = Messages::open(&self.backend, &self.call).await?;
+        match messages.next(&self.backend).await {
+            Ok(Some(message)) => Ok((messages, Share::Message(message))),
+            // An empty list has no message; an empty one says the same.
+            Ok(None) => Ok((Messages::ended(&self.backend), Share::Message(Bytes::new()))),
+            Err(failed) if failed.code() == Code::Unimplemented => {
+                Ok((Messages::ended(&self.backend), self.list_instead().await?))
+            }
+            Err(failed) => Err(failed.named(&self.backend)),
+        }
+    }
+
+    async fn list_instead(&self) -> Result<Share, Failed> {
+        let (row, headers) = (self.instead, self.call.reading_headers());
+        let answer = self
+            .backend
+            .ask(row, &headers, self.call.body.clone())
+            .await?;
+        match answer.code() {
+            Code::Ok => Ok(Share::Message(self.backend.message(&answer)?)),
+            Code::Unimplemented if fanout::may_lack(&self.switch, row, &self.backend) => {
+                Ok(Share::Nothing(Failed::Answer(Box::new(answer))))
+            }
+            _ => Err(named(&self.backend, answer)),
+        }
+    }
+
+    fn learn(&mut self, message: Bytes) -> Result<Bytes, Status> {
+        let list = match self.call.row.then {
+            Then::Learn(list) => list,
+            Then::Keep(list) => {
+                // The client gets the message in any case.
+                self.whole.add(&message, self.backend.max_message);
+                let changed = learn::listed_as(&self.switch, list, &self.backend, &message)?;
+                return Ok(changed.unwrap_or(message));
+            }
+            _ => return Ok(message),
+        };
+        let left = self.unlearned.checked_sub(message.len());
+        let limit = self.backend.memory.limit();
+        self.unlearned = left.ok_or_else(|| self.backend.unread(&Unread::NoMemory(limit)))?;
+        self.whole.add(&message, self.backend.max_message);
+        let changed = learn::learn_part(&self.switch, list, &self.backend, &message, self.asked)?;
+        Ok(changed.unwrap_or(message))
+    }
+
+    /// What the stream lacked is forgotten, though it is too long to be cached.
+    fn settle_unkept(&self, list: List) {
+        learn::settle(&self.switch, list, &self.backend, self.asked);
+        self.backend.has_changed();
+    }
+
+    /// The stream has come to its end: if it was asked for all there is, that is what its messages were.
+    fn settle(&mut self) {
+        let (Then::Learn(list) | Then::Keep(list)) = self.call.row.then else {
+            return;
+        };
+        if !asks_for_all(list, &self.call.message()) {
+            return;
+        }
+        match std::mem::replace(&mut self.whole, Whole::NotItsOwn) {
+            Whole::Kept(message, _) => {
+                let mut held = self.backend.memory.held();
+                let fits = held.grow(message.len()).is_ok();
+                let message = held.with(message.freeze());
+                match (fits, list.is_stats()) {
+                    (true, true) => keep_stats(list, &self.backend, &message, self.asked),
+                    (true, false) => {
+                        let (switch, backend) = (&self.switch, &self.backend);
+                        learn::keep_whole(switch, list, backend, &message, self.asked);
+                    }
+                    (false, true) => {}
+                    (false, false) => self.settle_unkept(list),
+                }
+            }
+            Whole::TooLong if list.is_stats() => {}
+            Whole::TooLong => self.settle_unkept(list),
+            Whole::NotItsOwn => {}
+        }
+    }
+}
+
+impl Whole {
+    fn add(&mut self, message: &Bytes, limit: usize) {
+        let Whole::Kept(kept, held) = self else {
+            return;
+        };
+        if kept.len() + message.len() > limit || held.grow(message.len()).is_err() {
+            *self = Whole::TooLong;
+            return;
+        }
+        kept.extend_from_slice(message);
+    }
+}
+
+/// A backend's stream, cut into messages: a data frame may end anywhere in one.
+pub(crate) struct Messages {
+    head: http::response::Parts,
+    body: Option<Incoming>,
+    buffer: BytesMut,
+    /// What is in the buffer.
+    held: Held,
+    trailers: Option<HeaderMap>,
+}
+
+impl Messages {
+    /// The messages that answer `call`.
+    async fn open(backend: &Backend, call: &Call) -> Result<Messages, Status> {
+        let headers = &call.reading_headers();
+        let response = backend.call(call.row, headers, call.body.clone()).await?;
+        Ok(Messages::of(response, &backend.memory))
+    }
+
+    /// The messages that answer a call of criswitch's own.
+    pub(crate) async fn open_own(backend: &Backend, row: &Row) -> Result<Messages, Status> {
+        let response = backend
+            .call(row, &own_headers(), frames::frame(&[]))
+            .await?;
+        Ok(Messages::of(response, &backend.own))
+    }
+
+    /// A message of which only a part is there counts in `memory`.
+    fn of(response: http::Response<Incoming>, memory: &Memory) -> Messages {
+        let (head, body) = response.into_parts();
+        Messages {
+            head,
+            body: Some(body),
+            buffer: BytesMut::new(),
+            held: memory.held(),
+            trailers: None,
+        }
+    }
+
+    /// A stream that has come to a good end.
+    fn ended(backend: &Backend) -> Messages {
+        let (head, ()) = http::Response::new(()).into_parts();
+        let trailers = Some(grpc::ok_trailers());
+        Messages {
+            head,
+            body: None,
+            buffer: BytesMut::new(),
+            held: backend.memory.held(),
+            trailers,
+        }
+    }
+
+    pub(crate) async fn next(&mut self, backend: &Backend) -> Result<Option<Bytes>, Failed> {
+        loop {
+            if let Some(message) = self.take(backend)? {
+                return Ok(Some(message));
+            }
+            let frame = match &mut self.body {
+                Some(body) => body.frame().await,
+                None => None,
+            };
+            match frame
+                .transpose()
+                .map_err(|error| backend.unavailable(&error_chain(&error)))?
+            {
+                None => return self.end(backend),
+                Some(frame) => match frame.into_data() {
+                    Ok(data) => self.add(backend, &data)?,
+                    Err(frame) => self.trailers = frame.into_trailers().ok(),
+                },
+            }
+        }
+    }
+
+    fn add(&mut self, backend: &Backend, data: &[u8]) -> Result<(), Status> {
+        let held = self.held.grow(data.len());
+        held.map_err(|unread| backend.unread(&unread))?;
+        self.buffer.extend_from_slice(data);
+        Ok(())
+    }
+
+    /// The next whole message in the buffer.
+    fn take(&mut self, backend: &Backend) -> Result<Option<Bytes>, Status> {
+        let message = frames::cut(&mut self.buffer, backend.max_message);
+        let message = message.map_err(|fault| match fault {
+            BadFrame::TooLong(limit) => {
+                errors::backend_reply_too_large(&backend.name(), &backend.socket, limit)
+            }
+            _ => backend.bad_reply(&format!("it sent {fault}")),
+        })?;
+        self.held.keep(self.buffer.len());
+        Ok(message)
+    }
+
+    fn end(&mut self, backend: &Backend) -> Result<Option<Bytes>, Failed> {
+        if !self.buffer.is_empty() {
+            return Err(backend
+                .bad_reply("its stream ended within a message")
+                .into());
+        }
+        let answer = Answer {
+            head: self.head.clone(),
+            body: Bytes::new(),
+            trailers: self.trailers.take(),
+        };
+        match answer.status() {
+            None => Err(backend
+                .unavailable("its stream ended without a status")
+                .into()),
+            Some(Code::Ok) => Ok(None),
+            Some(_) => Err(Failed::Answer(Box::new(answer))),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! A call to one backend: send it, learn from its reply, reply.
+
+mod creating;
+pub(crate) mod own;
+
+use std::sync::Arc;
+
+use tonic::{Code, Status};
+
+use crate::backend::answer::Answer;
+use crate::backend::{Backend, Wire};
+use crate::call::reply::{self, Reply};
+use crate::call::{Call, Failed};
+use crate::rpc::{Kind, Then};
+use crate::switch::learn;
+use crate::switch::learn::{Asked, pod_names};
+
+use crate::switch::Switch;
+
+/// Sends `call` to one backend; `of` is the pod or container that it is for.
+pub(crate) async fn send(
+    switch: &Switch,
+    call: &Call,
+    backend: &Arc<Backend>,
+    of: Option<(Kind, &str)>,
+) -> Result<Reply, Failed> {
+    let (Then::OwnPod(_, config) | Then::OwnRestored(.., config)) = call.row.then else {
+        return pass(switch, call, backend, of).await;
+    };
+    let mut creating = creating::creating(switch, backend.id, pod_names(call, config).uid);
+    // What is not sent makes nothing.
+    let wire = backend.wire().await?;
+    creating.sent();
+    let (asked, answer) = (learn::asked(switch), ask(call, backend, Some(wire)).await?);
+    let made = answer.code() == Code::Ok;
+    let reply = learned(switch, call, backend, of, asked, answer).await?;
+    if made {
+        creating.told();
+    }
+    Ok(reply)
+}
+
+async fn pass(
+    switch: &Switch,
+    call: &Call,
+    backend: &Arc<Backend>,
+    of: Option<(Kind, &str)>,
+) -> Result<Reply, Failed> {
+    if !learn::must_read(call.row) {
+        return pass_as_it_is(call, backend).await;
+    }
+    let (asked, answer) = (learn::asked(switch), ask(call, backend, None).await?);
+    learned(switch, call, backend, of, asked, answer).await
+}
+
+/// Sends a call whose reply nobody here looks into. One message is read whole, so that it counts; a stream may be
+/// longer than anybody may hold.
+async fn pass_as_it_is(call: &Call, backend: &Arc<Backend>) -> Result<Reply, Failed> {
+    let (row, headers, body) = (call.row, &call.headers, call.body.clone());
+    if !row.streams() {
+        return Ok(reply::of_answer(backend.ask(row, headers, body).await?));
+    }
+    let response = backend.call(row, headers, body).await?;
+    let list = match row.then {
+        Then::Learn(list) => Some(list),
+        _ => None,
+    };
+    if let Some(list) = list {
+        // What the client sees of it is in no list here.
+        backend.outdate(list);
+        backend.saved().await?;
+    }
+    Ok(reply::passed(response, Arc::clone(backend), list))
+}
+
+/// Sends a call whose reply is learned from, over `wire` if there is one already.
+async fn ask(call: &Call, backend: &Backend, wire: Option<Wire>) -> Result<Answer, Status> {
+    let (headers, body) = (call.reading_headers(), call.body.clone());
+    let Some(wire) = wire else {
+        return backend.ask(call.row, &headers, body).await;
+    };
+    let answer = backend.ask_over(wire, call.row, &headers, body).await?;
+    backend.is_heard();
+    Ok(answer)
+}
+
+/// The reply to a call that was made then, learned from. A client sees nothing that a restart could forget.
+async fn learned(
+    switch: &Switch,
+    call: &Call,
+    backend: &Arc<Backend>,
+    of: Option<(Kind, &str)>,
+    asked: Asked,
+    answer: Answer,
+) -> Result<Reply, Failed> {
+    if answer.code() != Code::Ok {
+        let failed = Failed::Answer(Box::new(answer));
+        if let Some(list) = call.whole_list() {
+            backend.note_list(list, Some(&failed.told()));
+        }
+        return Ok(failed.into_reply());
+    }
+    let message = backend.message(&answer)?;
+    let changed = learn::learn(switch, call, backend, of, asked, &message)?;
+    // Without the saved descriptors of metrics criswitch asks for them again.
+    if !call.row.is_stats() {
+        backend.saved().await?;
+    }
+    Ok(match changed {
+        Some(message) => reply::of_changed(answer, &message),
+        None => reply::of_answer(answer),
+    })
+}

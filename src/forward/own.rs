@@ -1,0 +1,107 @@
+//! criswitch's own questions to one backend: what it lists, and its stats.
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use tonic::{Code, Status};
+
+use crate::backend::{Backend, Wire};
+use crate::call::Failed;
+use crate::codec::frames;
+use crate::rpc::{self, List, Row};
+use crate::switch::Switch;
+use crate::switch::learn::{self, keep_stats};
+
+/// Asks every backend for its pods and containers and learns them. One that a reload takes away meanwhile owns
+/// nothing, so that nobody waits for it.
+///
+/// # Errors
+/// The first backend's that did not answer; the others are learned all the same.
+pub(crate) async fn list_every(switch: &Switch) -> Result<(), Status> {
+    let joined = switch.live().joined();
+    let listed = joined.iter().map(|backend| async {
+        tokio::select! {
+            biased;
+            listed = backend.patiently(list(switch, backend, None)) => listed,
+            () = backend.closed() => Ok(()),
+        }
+    });
+    join_all(listed).await.into_iter().collect()
+}
+
+/// Lists a backend's pods and containers, over `wire` while it is not ready.
+///
+/// # Errors
+/// The status of the first call that failed.
+pub(crate) async fn list(
+    switch: &Switch,
+    backend: &Backend,
+    wire: Option<&Wire>,
+) -> Result<(), Status> {
+    list_kind(switch, List::Pods, &rpc::LIST_PODS, backend, wire).await?;
+    list_kind(
+        switch,
+        List::Containers,
+        &rpc::LIST_CONTAINERS,
+        backend,
+        wire,
+    )
+    .await
+}
+
+/// Lists a backend's pods or containers, and caches the list.
+///
+/// # Errors
+/// The status of the call.
+pub(crate) async fn list_kind(
+    switch: &Switch,
+    list: List,
+    row: &'static Row,
+    backend: &Backend,
+    wire: Option<&Wire>,
+) -> Result<(), Status> {
+    let asked = learn::asked(switch);
+    let answer = backend.ask_own(wire, row, frames::frame(&[])).await?;
+    let message = backend.message(&answer)?;
+    learn::learn_list(switch, list, backend, &message, asked)?;
+    learn::keep_whole(switch, list, backend, &message, asked);
+    Ok(())
+}
+
+/// Lists a backend's images. A backend without an image service has none, also while it is away.
+///
+/// # Errors
+/// Its status.
+pub(crate) async fn list_images(
+    switch: &Switch,
+    backend: &Backend,
+    wire: &Wire,
+) -> Result<(), Status> {
+    let asked = learn::asked(switch);
+    let answer = backend
+        .ask_own(Some(wire), &rpc::LIST_IMAGES, frames::frame(&[]))
+        .await?;
+    let images = match answer.code() {
+        Code::Unimplemented => Bytes::new(),
+        _ => backend.message(&answer)?,
+    };
+    learn::keep_whole(switch, List::Images, backend, &images, asked);
+    Ok(())
+}
+
+/// Asks a backend for all stats of a kind and keeps them, if it has any and they can be read.
+pub(crate) async fn ask_stats(
+    switch: &Switch,
+    backend: &Backend,
+    wire: &Wire,
+    row: &'static Row,
+    list: List,
+) -> Result<(), Failed> {
+    let asked = learn::asked(switch);
+    let answer = backend.ask_own(Some(wire), row, frames::frame(&[])).await?;
+    if answer.code() == Code::Ok {
+        let message = backend.message(&answer)?;
+        backend.is_whole(&message)?;
+        keep_stats(list, backend, &message, asked);
+    }
+    Ok(())
+}

@@ -1,0 +1,319 @@
+//! What is known of the ids of one kind: which backend owns them, and since when. In memory only; does no I/O.
+
+use std::collections::{HashMap, HashSet};
+
+use bytes::Bytes;
+
+use super::{BackendId, Claim, LONGEST_ID, Learned, MOST, Mark, Owner, Unlearned};
+use crate::codec::protobuf::{self, Malformed};
+
+/// All of one kind, by their ids.
+pub(super) type Entries<T> = HashMap<String, Entry<T>>;
+
+/// What is known of one id; `T` is what its kind adds: a pod's names, a container's pod.
+#[derive(Debug)]
+pub(super) struct Entry<T> {
+    pub(super) backend: BackendId,
+    pub(super) source: Source,
+    /// A claim of another backend on the id was reported.
+    pub(super) claimed: bool,
+    /// Another backend that lists the id too.
+    pub(super) rival: Option<Rival>,
+    /// When the backend first gave or listed the id.
+    pub(super) first: u64,
+    /// When it was last learned.
+    pub(super) at: u64,
+    /// What tells the listed item from another with the same id; see [`Shape::print`].
+    pub(super) print: u64,
+    pub(super) more: T,
+}
+
+/// What says that a backend owns an id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The backend's reply to a call that creates.
+    Created,
+    /// The state of the last run, in which no other backend listed the id.
+    Saved,
+    /// The backend was the first to list it.
+    Listed,
+}
+
+/// A backend that lists an id of another backend.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rival {
+    pub(super) backend: BackendId,
+    /// When it last listed the id.
+    pub(super) at: u64,
+    print: u64,
+    /// It was asked for all after the owner had listed the id, and did not list it then.
+    late: bool,
+}
+
+/// When whole lists of one kind were had of a backend.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WholeLists {
+    /// When the first of them had been learned. What it shows may be older than criswitch.
+    pub(super) first: u64,
+    /// When the last of them was asked for.
+    pub(super) last: u64,
+}
+
+/// How the items of one kind are read.
+pub(super) trait Shape<T> {
+    /// What is kept of a listed item.
+    fn more(&self, item: &[u8]) -> T;
+    /// Learns from an item that the same backend has listed before.
+    fn again(&self, _more: &mut T, _item: &[u8]) {}
+    /// A hash of the item's names and its time of creation: one runtime under two sockets lists them alike.
+    fn print(&self, item: &[u8]) -> u64;
+    /// Whether the item is part of another backend's pod.
+    fn is_in_others_pod(&self, item: &[u8], backend: BackendId) -> bool;
+}
+
+impl<T> Entry<T> {
+    pub(super) fn owner(&self) -> Owner {
+        match self.rival {
+            Some(rival)
+                if self.source == Source::Listed && !rival.late && rival.print != self.print =>
+            {
+                Owner::Disputed(self.backend, rival.backend)
+            }
+            _ => Owner::One(self.backend),
+        }
+    }
+
+    /// Whether it may have been there at `asked`: its backend may have had it for longer than criswitch runs.
+    fn was_there(&self, Mark(asked): Mark, whole: Option<WholeLists>) -> bool {
+        let is_new = whole.is_some_and(|whole| self.first > whole.first.max(asked));
+        self.source != Source::Listed || !is_new
+    }
+}
+
+impl<T> Entry<T> {
+    /// The owner no longer lists the id, and `rival` does.
+    fn pass_to(&mut self, rival: Rival) {
+        (self.backend, self.rival) = (rival.backend, None);
+        (self.first, self.at, self.print) = (rival.at, rival.at, rival.print);
+    }
+}
+
+/// The claim of `backend` on an id that another backend owned before `asked`. `whole` is of the backend it is given.
+pub(super) fn claim<T>(
+    entries: &Entries<T>,
+    id: &str,
+    backend: BackendId,
+    asked: Mark,
+    whole: impl Fn(BackendId) -> Option<WholeLists>,
+) -> Option<Claim> {
+    let entry = entries.get(id)?;
+    let was_there = entry.was_there(asked, whole(entry.backend));
+    (entry.backend != backend && was_there).then(|| Claim {
+        id: id.to_owned(),
+        owner: entry.backend,
+    })
+}
+
+/// Learns all of a list, or nothing. `whole` is of `backend`.
+pub(super) fn learn<T>(
+    entries: &mut Entries<T>,
+    (backend, whole): (BackendId, Option<WholeLists>),
+    now: u64,
+    list: &[u8],
+    removed: &HashMap<&str, Option<BackendId>>,
+    shape: &impl Shape<T>,
+) -> Result<Learned, Unlearned> {
+    let mut claims = Vec::new();
+    let mut dropped = Vec::new();
+    let before = entries.len();
+    for (place, (id, item)) in items(list)?.into_iter().enumerate() {
+        match entries.get_mut(id) {
+            // Listed twice in one list.
+            Some(entry) if entry.backend == backend && entry.at == now => dropped.push(place),
+            Some(entry) if entry.backend == backend && shape.is_in_others_pod(item, backend) => {
+                dropped.push(place);
+            }
+            Some(entry) if entry.backend == backend => {
+                entry.at = now;
+                if entry.rival.is_some() {
+                    entry.print = shape.print(item);
+                }
+                shape.again(&mut entry.more, item);
+            }
+            Some(entry) => {
+                let before = entry.rival.filter(|rival| rival.backend == backend);
+                let late = before.map_or_else(
+                    || whole.is_some_and(|whole| whole.last >= entry.first),
+                    |rival| rival.late,
+                );
+                entry.rival = Some(Rival {
+                    backend,
+                    at: now,
+                    print: shape.print(item),
+                    late,
+                });
+                if !std::mem::replace(&mut entry.claimed, true) {
+                    let owner = entry.backend;
+                    let id = id.to_owned();
+                    claims.push(Claim { id, owner });
+                }
+                dropped.push(place);
+            }
+            None if shape.is_in_others_pod(item, backend) => dropped.push(place),
+            // The list was asked for before the removal.
+            None if removed.contains_key(id) => {
+                if removed
+                    .get(id)
+                    .copied()
+                    .flatten()
+                    .is_some_and(|it| it != backend)
+                {
+                    dropped.push(place);
+                }
+            }
+            None => {
+                let entry = Entry {
+                    backend,
+                    source: Source::Listed,
+                    claimed: false,
+                    rival: None,
+                    first: now,
+                    at: now,
+                    print: shape.print(item),
+                    more: shape.more(item),
+                };
+                entries.insert(id.to_owned(), entry);
+            }
+        }
+    }
+    Ok(Learned {
+        claims,
+        own: without(list, &dropped)?,
+        dropped: dropped.len(),
+        new: entries.len() - before,
+    })
+}
+
+/// `list` without the items at these places, in ascending order; `None` if there are no such places.
+fn without(list: &[u8], places: &[usize]) -> Result<Option<Bytes>, Malformed> {
+    if places.is_empty() {
+        return Ok(None);
+    }
+    let mut places = places.iter().copied().peekable();
+    let mut items = 0..;
+    protobuf::retain(list, 1, |_| {
+        Ok(items
+            .next()
+            .is_none_or(|item| places.next_if_eq(&item).is_none()))
+    })
+}
+
+/// What a list shows, by its ids.
+fn items(list: &[u8]) -> Result<Vec<(&str, &[u8])>, Unlearned> {
+    let mut items = Vec::new();
+    for field in protobuf::fields(list) {
+        let field = field?;
+        if field.number != 1 {
+            continue;
+        }
+        let item = field.bytes()?;
+        match protobuf::string(item, &[1])? {
+            id if id.len() > LONGEST_ID => return Err(Unlearned::LongId),
+            _ if items.len() == MOST => return Err(Unlearned::TooMany),
+            id => items.push((id, item)),
+        }
+    }
+    Ok(items)
+}
+
+/// Whether `backend` has as many as may be remembered.
+pub(super) fn is_full<T>(entries: &Entries<T>, backend: BackendId) -> bool {
+    entries.len() >= MOST && count(entries, backend) >= MOST
+}
+
+/// Of the entries that a list `shows` if they are there, those that are not: `backend` did not list them since `asked`.
+pub(super) fn settle<T>(
+    entries: &mut Entries<T>,
+    backend: BackendId,
+    Mark(asked): Mark,
+    shows: impl Fn(&T) -> bool,
+) -> Vec<(String, Entry<T>)> {
+    for entry in entries.values_mut().filter(|entry| shows(&entry.more)) {
+        match entry.rival {
+            Some(rival) if rival.backend == backend && rival.at <= asked => entry.rival = None,
+            // What a backend created ends with its own word.
+            Some(rival)
+                if entry.backend == backend
+                    && entry.at <= asked
+                    && entry.source != Source::Created =>
+            {
+                entry.pass_to(rival);
+            }
+            _ => {}
+        }
+    }
+    let lacking = |_: &String, entry: &mut Entry<T>| {
+        entry.backend == backend && entry.at <= asked && shows(&entry.more)
+    };
+    entries.extract_if(lacking).collect()
+}
+
+pub(super) fn with_prefix<'a, T>(entries: &'a Entries<T>, prefix: &str) -> Vec<(&'a str, Owner)> {
+    let hits = entries.iter().filter(|(id, _)| id.starts_with(prefix));
+    hits.map(|(id, entry)| (id.as_str(), entry.owner()))
+        .collect()
+}
+
+pub(super) fn of<T>(entries: &Entries<T>, backend: BackendId) -> HashSet<&str> {
+    let its = entries.iter().filter(|(_, entry)| is_of(entry, backend));
+    its.map(|(id, _)| id.as_str()).collect()
+}
+
+pub(super) fn is_of<T>(entry: &Entry<T>, backend: BackendId) -> bool {
+    entry.backend == backend
+}
+
+/// The ids of `backend` that another backend lists too, and nobody knows whose they are.
+pub(super) fn disputed<T>(entries: &Entries<T>, backend: BackendId) -> Vec<String> {
+    let its = entries.iter().filter(|(_, entry)| is_of(entry, backend));
+    let disputed = its.filter(|(_, entry)| entry.owner() != Owner::One(backend));
+    disputed.map(|(id, _)| id.clone()).collect()
+}
+
+/// The state of the last run says that `backend` owns its entries, but for those that are `disputed`.
+pub(super) fn restore<T>(entries: &mut Entries<T>, backend: BackendId, disputed: &HashSet<&str>) {
+    for (id, entry) in entries {
+        if is_of(entry, backend) && !disputed.contains(id.as_str()) {
+            entry.source = Source::Saved;
+        }
+    }
+}
+
+/// How many ids of other backends `backend` lists.
+pub(super) fn claims<T>(entries: &Entries<T>, backend: BackendId) -> usize {
+    let rivals = entries.values().filter_map(|entry| entry.rival);
+    rivals.filter(|rival| rival.backend == backend).count()
+}
+
+pub(super) fn would_lose<T>(
+    entries: &Entries<T>,
+    backend: BackendId,
+    remains: &impl Fn(BackendId) -> bool,
+) -> bool {
+    entries.values().any(|entry| match entry.rival {
+        // Neither created the id. If both list the same item, either may keep it.
+        Some(rival) if entry.source != Source::Created => {
+            let is_same = rival.print == entry.print;
+            entry.backend == backend && !(is_same && remains(rival.backend))
+                || rival.backend == backend && !remains(entry.backend)
+        }
+        _ => entry.backend == backend,
+    })
+}
+
+pub(super) fn count<T>(entries: &Entries<T>, backend: BackendId) -> usize {
+    entries
+        .values()
+        .filter(|entry| entry.backend == backend)
+        .count()
+}

@@ -1,0 +1,229 @@
+//! The handler that each pod was created with, as far as criswitch knows it. Pure.
+
+use std::collections::HashMap;
+
+use tokio::time::Instant;
+
+use super::{BackendId, LONGEST_ID, Owners, PodNames};
+
+/// The handler that a pod was created with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum StartedWith {
+    /// The backend has not been asked.
+    #[default]
+    Unknown,
+    /// The question to the backend failed so many times in a row. The backend may be asked again from then on.
+    Failed {
+        /// How many times.
+        times: u32,
+        /// From when.
+        again: Instant,
+    },
+    /// The backend was asked, and does not report the handler.
+    Unreported,
+    /// The backend reported its own name for the handler; an empty name means the backend's default.
+    Handler(String),
+    /// The row of the routing table that has this name.
+    Row(String),
+}
+
+/// A pod whose backend can be asked for the pod's handler.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Unasked {
+    /// The pod's id.
+    pub id: String,
+    /// How many times the question has failed.
+    pub failures: u32,
+}
+
+impl Owners {
+    /// What each pod is called, and its backend.
+    pub fn pods(&self) -> impl Iterator<Item = (BackendId, &PodNames)> {
+        self.pods.values().map(|pod| (pod.backend, &pod.more))
+    }
+
+    /// What this pod of `backend` is called.
+    pub fn names(&self, id: &str, backend: BackendId) -> Option<&PodNames> {
+        let pod = self.pods.get(id).filter(|pod| pod.backend == backend);
+        pod.map(|pod| &pod.more)
+    }
+
+    /// What this pod of `backend` was started with.
+    pub fn started_with(&self, id: &str, backend: BackendId) -> &StartedWith {
+        let names = self.names(id, backend);
+        names.map_or(&StartedWith::Unknown, |names| &names.started_with)
+    }
+
+    /// At most so many pods of `backend` whose handler nobody knows and the backend may be asked for now.
+    pub fn without_handler(&self, backend: BackendId, now: Instant, most: usize) -> Vec<Unasked> {
+        let its = self.pods.iter().filter(|(_, pod)| pod.backend == backend);
+        let unasked = its.filter_map(|(id, pod)| {
+            let failures = pod.more.failures_until(now)?;
+            let id = id.clone();
+            Some(Unasked { id, failures })
+        });
+        unasked.take(most).collect()
+    }
+
+    /// `backend` was asked for the handler of this pod. A row that is known stays.
+    pub fn learn_handler(&mut self, id: &str, backend: BackendId, answer: StartedWith) {
+        let pod = self.pods.get_mut(id).filter(|pod| pod.backend == backend);
+        let known = pod.map(|pod| &mut pod.more.started_with);
+        if let Some(known) = known.filter(|known| !matches!(known, StartedWith::Row(_))) {
+            *known = answer;
+        }
+    }
+
+    /// Whether a pod of `backend` may be called otherwise than its backend lists it, whatever the routing table says.
+    pub fn has_started_otherwise(&self, backend: BackendId) -> bool {
+        let mut its = self.pods.values().filter(|pod| pod.backend == backend);
+        its.any(|pod| match &pod.more.started_with {
+            StartedWith::Row(row) => *row != pod.more.handler,
+            StartedWith::Handler(_) => pod.more.handler.is_empty(),
+            _ => false,
+        })
+    }
+
+    /// The rows that pods of `backend` were created by, by the pods' ids.
+    pub fn rows(&self, backend: BackendId) -> HashMap<String, String> {
+        let its = self.pods.iter().filter(|(_, pod)| pod.backend == backend);
+        let rows = its.filter_map(|(id, pod)| match &pod.more.started_with {
+            StartedWith::Row(row) => Some((id.clone(), row.clone())),
+            _ => None,
+        });
+        rows.collect()
+    }
+
+    /// Takes over what [`Owners::rows`] said in an earlier run of criswitch.
+    pub fn restore_rows(&mut self, backend: BackendId, rows: HashMap<String, String>) {
+        for (id, row) in rows {
+            self.learn_handler(&id, backend, StartedWith::Row(row));
+        }
+    }
+
+    /// Remembers a row for pods that are only listed: the row that `row_of` has for the backend's name of the handler.
+    pub fn keep_rows(&mut self, row_of: impl Fn(BackendId, &str) -> Option<String>) {
+        for pod in self.pods.values_mut() {
+            let handler = pod.more.listed_handler();
+            if let Some(row) = handler.and_then(|handler| row_of(pod.backend, handler)) {
+                pod.more.started_with = StartedWith::Row(row);
+            }
+        }
+    }
+}
+
+impl PodNames {
+    /// The same for a pod that is created by the row of this name.
+    pub(crate) fn by_row(self, row: Option<&str>) -> PodNames {
+        let started_with = row.map_or(StartedWith::Unknown, |row| StartedWith::Row(row.to_owned()));
+        PodNames {
+            started_with,
+            ..self
+        }
+    }
+
+    /// The backend's name for the handler of a pod whose row is unknown, if the backend has listed or reported it.
+    fn listed_handler(&self) -> Option<&str> {
+        match &self.started_with {
+            StartedWith::Row(_) => None,
+            _ if !self.handler.is_empty() => Some(&self.handler),
+            StartedWith::Handler(handler) => Some(handler),
+            _ => None,
+        }
+    }
+
+    /// How many questions for the handler have failed; `None` if there is nothing to ask for now.
+    fn failures_until(&self, now: Instant) -> Option<u32> {
+        match self.started_with {
+            _ if !self.handler.is_empty() => None,
+            StartedWith::Unknown => Some(0),
+            StartedWith::Failed { times, again } => (again <= now).then_some(times),
+            _ => None,
+        }
+    }
+}
+
+impl StartedWith {
+    /// What a backend reports. No runtime's handler has a longer name than an id may have.
+    pub fn reported(handler: Option<String>) -> StartedWith {
+        let handler = handler.filter(|handler| handler.len() <= LONGEST_ID);
+        handler.map_or(StartedWith::Unreported, StartedWith::Handler)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::Mark;
+    use super::*;
+    use crate::codec::protobuf;
+    use crate::rpc::Kind;
+
+    /// Owners that have learned this list of the pods of backend 0: ids and handlers.
+    fn listed(pods: &[(&str, &str)]) -> Owners {
+        let mut list = bytes::BytesMut::new();
+        for (id, handler) in pods {
+            let pod = protobuf::with_string(&protobuf::with_string(&[], &[1], id), &[7], handler);
+            protobuf::put_bytes(&mut list, 1, &pod);
+        }
+        let mut owners = Owners::default();
+        owners.learn(Kind::Pod, 0, &list, Mark(0)).unwrap();
+        owners
+    }
+
+    fn unasked(owners: &Owners, now: Instant) -> Vec<(String, u32)> {
+        let unasked = owners.without_handler(0, now, usize::MAX);
+        let mut unasked: Vec<_> = unasked.into_iter().map(|it| (it.id, it.failures)).collect();
+        unasked.sort();
+        unasked
+    }
+
+    #[test]
+    fn a_backend_is_asked_once_for_each_pod_without_a_handler_and_again_some_time_after_a_failure()
+    {
+        let now = Instant::now();
+        let mut owners = listed(&[("a", ""), ("b", ""), ("c", ""), ("d", "runc")]);
+        owners.learn_handler("a", 0, StartedWith::Handler("crun".to_owned()));
+        owners.learn_handler("b", 0, StartedWith::reported(None));
+        let again = now + Duration::from_secs(1);
+        owners.learn_handler("c", 0, StartedWith::Failed { times: 1, again });
+        assert!(unasked(&owners, now).is_empty());
+        assert_eq!(unasked(&owners, again), [("c".to_owned(), 1)]);
+        assert!(owners.without_handler(0, again, 0).is_empty());
+        assert!(owners.without_handler(1, again, 9).is_empty());
+    }
+
+    #[test]
+    fn what_a_backend_reports_replaces_no_row_and_counts_for_its_own_pods_only() {
+        let mut owners = Owners::default();
+        let names = PodNames::default().by_row(Some("gold"));
+        owners.own_pod("a", 0, names, Mark(0));
+        let row = StartedWith::Row("gold".to_owned());
+        owners.learn_handler("a", 0, StartedWith::Unreported);
+        assert_eq!(owners.started_with("a", 0), &row);
+        assert_eq!(owners.started_with("a", 1), &StartedWith::Unknown);
+        assert!(owners.has_started_otherwise(0) && !owners.has_started_otherwise(1));
+    }
+
+    #[test]
+    fn rows_are_kept_for_pods_that_the_backend_lists_or_reports() {
+        let mut owners = listed(&[("listed", "kata"), ("reported", ""), ("unknown", "")]);
+        owners.learn_handler("reported", 0, StartedWith::Handler(String::new()));
+        owners.keep_rows(|_, handler| {
+            Some(if handler.is_empty() { "own" } else { "gold" }.to_owned())
+        });
+        let row = |row: &str| StartedWith::Row(row.to_owned());
+        assert_eq!(owners.started_with("listed", 0), &row("gold"));
+        assert_eq!(owners.started_with("reported", 0), &row("own"));
+        assert_eq!(owners.started_with("unknown", 0), &StartedWith::Unknown);
+        owners.keep_rows(|_, _| Some("silver".to_owned()));
+        assert_eq!(owners.started_with("listed", 0), &row("gold"));
+    }
+
+    #[test]
+    fn a_very_long_name_is_not_remembered() {
+        let long = Some("x".repeat(LONGEST_ID + 1));
+        assert_eq!(StartedWith::reported(long), StartedWith::Unreported);
+    }
+}

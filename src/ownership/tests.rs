@@ -1,0 +1,257 @@
+//! What lists teach and what they do not, beyond what the fuzz targets' model of the owners says.
+
+use super::*;
+
+/// A list of containers, `(id, pod)`.
+fn containers(list: &[(&str, &str)]) -> Vec<u8> {
+    let mut out = bytes::BytesMut::new();
+    for (id, pod) in list {
+        let item = protobuf::with_string(&protobuf::with_string(&[], &[1], id), &[2], pod);
+        protobuf::put_bytes(&mut out, 1, &item);
+    }
+    out.to_vec()
+}
+
+fn with_pods(pods: &[(&str, BackendId)]) -> Owners {
+    let mut owners = Owners::default();
+    for (id, backend) in pods {
+        owners.own_pod(id, *backend, PodNames::default(), owners.mark());
+    }
+    owners
+}
+
+#[test]
+fn of_a_list_that_breaks_off_nothing_is_learned_and_names_that_are_too_long_are_none() {
+    let mut owners = Owners::default();
+    let longest = "x".repeat(LONGEST_ID);
+    let too_long = longest.clone() + "x";
+    let mut broken = containers(&[("whole", "pod")]);
+    broken.push(0x0a);
+    let fault = Unlearned::Malformed(Malformed::Encoding);
+    for (list, refused) in [
+        (broken, fault),
+        (
+            containers(&[("one", ""), (&too_long, "")]),
+            Unlearned::LongId,
+        ),
+    ] {
+        let learned = owners.learn(Kind::Container, 0, &list, owners.mark());
+        assert_eq!(learned, Err(refused));
+        assert_eq!(owners.count(0), (0, 0));
+    }
+    let listed = containers(&[(&longest, &longest), ("second", &too_long)]);
+    let learned = owners.learn(Kind::Container, 0, &listed, owners.mark());
+    let expected = Learned {
+        new: 2,
+        ..Learned::default()
+    };
+    assert_eq!(learned, Ok(expected));
+    assert_eq!(owners.containers_of(&longest), [longest]);
+    assert_eq!(owners.containers_of(""), ["second"]);
+}
+
+#[test]
+fn a_pod_that_a_whole_list_lacks_takes_those_containers_along_that_were_not_seen_later() {
+    let mut owners = with_pods(&[("gone", 0), ("stays", 0), ("others", 1)]);
+    let of_both = [("first", "gone"), ("second", "stays"), ("later", "gone")];
+    let listed = containers(&of_both);
+    owners
+        .learn(Kind::Container, 0, &listed, owners.mark())
+        .unwrap();
+    owners.own_container("third", 1, ("gone", None), owners.mark());
+    let asked = owners.mark();
+    let later = containers(&of_both[2..]);
+    owners.learn(Kind::Container, 0, &later, asked).unwrap();
+    owners.own_pod("stays", 0, PodNames::default(), asked);
+    assert!(!owners.has_stray(0));
+    owners.settle(Kind::Pod, 0, asked);
+    assert_eq!(owners.find(Kind::Pod, "gone"), None);
+    assert_eq!(owners.find(Kind::Container, "first"), None);
+    let left = [("second", 0), ("later", 0), ("third", 1)];
+    for (id, owner) in left {
+        let found = owners.find(Kind::Container, id);
+        assert_eq!(found, Some(Owner::One(owner)), "{id}");
+    }
+    assert!(owners.has_stray(0), "later's pod is not known");
+}
+
+/// A list of pods, `(id, created_at)`.
+fn pods(list: &[(&str, u64)]) -> Vec<u8> {
+    let mut out = bytes::BytesMut::new();
+    for (id, created_at) in list {
+        let mut item = bytes::BytesMut::from(&*protobuf::with_string(&[], &[1], id));
+        protobuf::put_varint(&mut item, 4, *created_at);
+        protobuf::put_bytes(&mut out, 1, &item);
+    }
+    out.to_vec()
+}
+
+fn listed(owners: &mut Owners, backend: BackendId, list: &[u8]) -> Learned {
+    let asked = owners.mark();
+    owners.learn(Kind::Pod, backend, list, asked).unwrap()
+}
+
+#[test]
+fn the_items_of_another_backend_are_dropped_from_a_list_and_reported_once() {
+    let mut owners = with_pods(&[("web", 0)]);
+    let list = pods(&[("own", 1), ("web", 2), ("last", 3)]);
+    let first = listed(&mut owners, 1, &list);
+    let claim = Claim {
+        id: "web".to_owned(),
+        owner: 0,
+    };
+    assert_eq!(first.claims, [claim]);
+    assert_eq!(first.own.unwrap(), pods(&[("own", 1), ("last", 3)]));
+    let second = listed(&mut owners, 1, &list);
+    assert_eq!((second.claims.len(), second.dropped), (0, 1));
+    assert_eq!(owners.claims(1), 1);
+    let asked = owners.mark();
+    owners.settle(Kind::Pod, 1, asked);
+    assert_eq!(owners.claims(1), 0, "it no longer lists the pod");
+}
+
+#[test]
+fn an_item_that_one_list_repeats_is_dropped() {
+    let mut owners = Owners::default();
+    let learned = listed(&mut owners, 0, &pods(&[("web", 1), ("web", 1)]));
+    assert_eq!(learned.own.unwrap(), pods(&[("web", 1)]));
+}
+
+#[test]
+fn one_runtime_under_two_sockets_is_no_dispute_and_different_pods_with_one_id_are() {
+    for (second, owner) in [(1, Owner::One(0)), (2, Owner::Disputed(0, 1))] {
+        let mut owners = Owners::default();
+        listed(&mut owners, 0, &pods(&[("web", 1)]));
+        listed(&mut owners, 1, &pods(&[("web", second)]));
+        assert_eq!(owners.find(Kind::Pod, "web"), Some(owner), "{second}");
+    }
+}
+
+#[test]
+fn a_backend_creates_no_id_that_another_listed_before_the_call() {
+    let mut owners = Owners::default();
+    let asked = owners.mark();
+    owners.settle(Kind::Pod, 0, asked);
+    listed(&mut owners, 0, &pods(&[("old", 1)]));
+    let later = owners.mark();
+    let names = PodNames::default;
+    let claim = owners.own_pod("old", 1, names(), later).unwrap();
+    assert_eq!(
+        (claim.owner, owners.find(Kind::Pod, "old")),
+        (0, Some(Owner::One(0)))
+    );
+    // A second socket of the creator's runtime may list the pod before the reply to the call comes.
+    assert_eq!(owners.own_pod("old", 1, names(), asked), None);
+    assert_eq!(owners.find(Kind::Pod, "old"), Some(Owner::One(1)));
+}
+
+#[test]
+fn what_a_backends_first_whole_list_shows_is_older_than_any_call() {
+    let mut owners = Owners::default();
+    let asked = owners.mark();
+    listed(&mut owners, 0, &pods(&[("old", 1)]));
+    owners.settle(Kind::Pod, 0, asked);
+    let claim = owners.own_pod("old", 1, PodNames::default(), asked);
+    assert_eq!(claim.unwrap().owner, 0);
+}
+
+#[test]
+fn a_backend_that_lists_an_id_only_after_another_had_it_disputes_nothing() {
+    let mut owners = Owners::default();
+    listed(&mut owners, 0, &pods(&[("web", 1)]));
+    let asked = owners.mark();
+    owners.settle(Kind::Pod, 1, asked);
+    for _ in 0..2 {
+        listed(&mut owners, 1, &pods(&[("web", 2)]));
+        assert_eq!(owners.find(Kind::Pod, "web"), Some(Owner::One(0)));
+    }
+}
+
+#[test]
+fn after_a_restart_an_owner_is_disputed_only_if_it_was_before() {
+    let mut owners = Owners::default();
+    let both = pods(&[("own", 1), ("disputed", 1)]);
+    listed(&mut owners, 0, &both);
+    listed(&mut owners, 1, &pods(&[("disputed", 2)]));
+    assert_eq!(owners.disputed(0), ["disputed"]);
+    let saved = owners.disputed(0);
+
+    let mut owners = Owners::default();
+    listed(&mut owners, 0, &both);
+    owners.restore(0, &saved);
+    listed(&mut owners, 1, &pods(&[("own", 2), ("disputed", 2)]));
+    assert_eq!(owners.find(Kind::Pod, "own"), Some(Owner::One(0)));
+    assert_eq!(
+        owners.find(Kind::Pod, "disputed"),
+        Some(Owner::Disputed(0, 1))
+    );
+}
+
+#[test]
+fn a_backend_is_needed_for_a_pod_that_another_lists_as_a_different_one() {
+    for (second, is_needed) in [(1, false), (2, true)] {
+        let mut owners = Owners::default();
+        listed(&mut owners, 0, &pods(&[("web", 1)]));
+        listed(&mut owners, 1, &pods(&[("web", second)]));
+        assert_eq!(owners.would_lose(0, &|other| other == 1), is_needed);
+    }
+}
+
+#[test]
+fn the_owners_list_says_what_a_pod_is_compared_with() {
+    let mut owners = Owners::default();
+    listed(&mut owners, 0, &pods(&[("web", 1)]));
+    listed(&mut owners, 1, &pods(&[("web", 2)]));
+    listed(&mut owners, 0, &pods(&[("web", 2)]));
+    assert_eq!(owners.find(Kind::Pod, "web"), Some(Owner::One(0)));
+}
+
+#[test]
+fn a_created_container_whose_label_has_another_uid_than_its_pod_is_found_by_the_label() {
+    let mut owners = Owners::default();
+    for (pod, backend, uid) in [("one", 0, "U"), ("two", 1, "V")] {
+        let names = PodNames {
+            uid: uid.to_owned(),
+            ..PodNames::default()
+        };
+        owners.own_pod(pod, backend, names, owners.mark());
+    }
+    assert_eq!(owners.with_uid("U"), [0]);
+    owners.own_container("odd", 1, ("two", Some("U")), owners.mark());
+    assert_eq!(owners.with_uid("U"), [0, 1]);
+}
+
+#[test]
+fn a_container_that_moves_into_another_backends_pod_is_dropped() {
+    let mut owners = with_pods(&[("web", 0), ("own", 1)]);
+    for (pod, dropped) in [("own", 0), ("web", 1)] {
+        let asked = owners.mark();
+        let list = containers(&[("one", pod)]);
+        let learned = owners.learn(Kind::Container, 1, &list, asked).unwrap();
+        assert_eq!(learned.dropped, dropped, "{pod}");
+    }
+    assert_eq!(owners.pod_of("one"), Some("own"));
+}
+
+#[test]
+fn a_container_in_another_backends_pod_is_dropped_and_not_learned() {
+    let mut owners = with_pods(&[("web", 0)]);
+    let list = containers(&[("forged", "web"), ("own", "other")]);
+    let asked = owners.mark();
+    let learned = owners.learn(Kind::Container, 1, &list, asked).unwrap();
+    assert_eq!(learned.own.unwrap(), containers(&[("own", "other")]));
+    assert_eq!(owners.find(Kind::Container, "forged"), None);
+}
+
+#[test]
+fn a_short_id_that_begins_another_backends_id_is_short_for_it() {
+    let long = "a".repeat(WHOLE_ID);
+    let mut owners = with_pods(&[(&long[..13], 0), (&long, 1)]);
+    assert!(owners.is_short_for_another(Kind::Pod, &long[..13], 0));
+    let longer = format!("{long}a");
+    listed(&mut owners, 0, &pods(&[(&longer, 1)]));
+    assert!(
+        !owners.is_short_for_another(Kind::Pod, &long, 1),
+        "a whole id"
+    );
+}

@@ -1,0 +1,200 @@
+//! A list's filter, applied to a list that the switch kept as a runtime would apply it: pure, no I/O.
+//!
+//! Of stats only what the filter says of their items: which pod a container is in, the owners know.
+
+use bytes::{Bytes, BytesMut};
+
+use crate::codec::protobuf::{self, Edit, Malformed, Path};
+use crate::rpc::List;
+
+/// Where a listed item and a filter have what is compared (cri-api 1.37: `PodSandbox`, `Container`, their stats and
+/// filters). A filter has its id in field 1.
+struct Shape {
+    /// The item's id.
+    id: Path,
+    /// The item's state; the filter's is wrapped in a message at the second number.
+    state: Option<(u32, u32)>,
+    /// The item's pod id, and the filter's.
+    pod: Option<(u32, u32)>,
+    /// The item's labels, and the filter's selector.
+    labels: (Path, u32),
+    /// Containers inside of an item, and where each has its id.
+    inside: &'static [(Path, Path)],
+}
+
+const PODS: Shape = Shape {
+    id: &[1],
+    state: Some((3, 2)),
+    pod: None,
+    labels: (&[5], 3),
+    inside: &[],
+};
+const CONTAINERS: Shape = Shape {
+    id: &[1],
+    state: Some((6, 2)),
+    pod: Some((2, 3)),
+    labels: (&[8], 4),
+    inside: &[],
+};
+const CONTAINER_STATS: Shape = Shape {
+    id: &[1, 1],
+    state: None,
+    pod: None,
+    labels: (&[1, 3], 3),
+    inside: &[],
+};
+const POD_STATS: Shape = Shape {
+    id: &[1, 1],
+    state: None,
+    pod: None,
+    labels: (&[1, 3], 2),
+    // Of Linux and of Windows.
+    inside: &[(&[2, 5], &[1, 1]), (&[3, 5], &[1, 1])],
+};
+const POD_METRICS: Shape = Shape {
+    id: &[1],
+    state: None,
+    pod: None,
+    // Metrics have no labels, and their requests no filter.
+    labels: (&[], 0),
+    inside: &[(&[3], &[1])],
+};
+
+/// The items of `list` that `keep` wants, by their ids, and that `request`'s filter matches; their bytes are unchanged.
+///
+/// Ids match by prefix, as runtimes match short ids; labels match if all of the selector's are there.
+///
+/// # Errors
+/// If `list` or `request` is not valid protobuf.
+pub fn filter(
+    list: List,
+    items: &[u8],
+    request: &[u8],
+    mut keep: impl FnMut(&str) -> bool,
+) -> Result<Bytes, Malformed> {
+    let filter = protobuf::all_bytes(request, &[1])?.concat();
+    let mut out = BytesMut::with_capacity(items.len());
+    for field in protobuf::fields(items) {
+        let field = field?;
+        if field.number != 1 {
+            continue;
+        }
+        let item = field.bytes()?;
+        if keep(protobuf::string(item, id(list))?) && matches(list, item, &filter)? {
+            out.extend_from_slice(field.raw);
+        }
+    }
+    Ok(out.freeze())
+}
+
+/// The items of `list` without the containers inside of them that `keep` does not want; `None` if it wants all.
+///
+/// # Errors
+/// If `items` is not valid protobuf.
+pub fn without_inside(
+    list: List,
+    items: &[u8],
+    keep: impl Fn(&str) -> bool,
+) -> Result<Option<Bytes>, Malformed> {
+    let Some(shape) = shape(list) else {
+        return Ok(None);
+    };
+    protobuf::edited(items, &[1], &mut |item| {
+        let mut left = None;
+        for (path, id) in shape.inside {
+            let drop = &mut |container: &[u8]| match keep(protobuf::string(container, id)?) {
+                true => Ok(Edit::Same),
+                false => Ok(Edit::Dropped),
+            };
+            left = protobuf::edited(left.as_deref().unwrap_or(item), path, drop)?.or(left);
+        }
+        Ok(left.map_or(Edit::Same, Edit::Other))
+    })
+}
+
+fn shape(list: List) -> Option<&'static Shape> {
+    match list {
+        List::Pods => Some(&PODS),
+        List::Containers => Some(&CONTAINERS),
+        List::ContainerStats => Some(&CONTAINER_STATS),
+        List::PodStats => Some(&POD_STATS),
+        List::PodMetrics => Some(&POD_METRICS),
+        List::Images | List::MetricDescriptors => None,
+    }
+}
+
+fn id(list: List) -> Path {
+    shape(list).map_or(&[1], |shape| shape.id)
+}
+
+fn matches(list: List, item: &[u8], filter: &[u8]) -> Result<bool, Malformed> {
+    match (list, shape(list)) {
+        (_, Some(shape)) => matches_shape(shape, item, filter),
+        (List::Images, _) => matches_image(item, filter),
+        _ => Ok(true),
+    }
+}
+
+fn matches_shape(shape: &Shape, item: &[u8], filter: &[u8]) -> Result<bool, Malformed> {
+    if !has_prefix(item, shape.id, filter, 1)? {
+        return Ok(false);
+    }
+    if let Some((of_item, of_filter)) = shape.pod
+        && !has_prefix(item, &[of_item], filter, of_filter)?
+    {
+        return Ok(false);
+    }
+    if let Some((of_item, of_filter)) = shape.state
+        && protobuf::has(filter, of_filter)?
+        && state(item, &[of_item])? != state(filter, &[of_filter, 1])?
+    {
+        return Ok(false);
+    }
+    has_labels(item, shape.labels.0, filter, shape.labels.1)
+}
+
+/// An enum, which has 32 bits however many are sent.
+fn state(message: &[u8], path: &[u32]) -> Result<i32, Malformed> {
+    Ok(protobuf::varint(message, path)? as i32)
+}
+
+fn has_prefix(
+    item: &[u8],
+    of_item: &[u32],
+    filter: &[u8],
+    of_filter: u32,
+) -> Result<bool, Malformed> {
+    let prefix = protobuf::string(filter, &[of_filter])?;
+    Ok(protobuf::string(item, of_item)?.starts_with(prefix))
+}
+
+fn has_labels(
+    item: &[u8],
+    of_item: &[u32],
+    filter: &[u8],
+    of_filter: u32,
+) -> Result<bool, Malformed> {
+    for label in protobuf::all_bytes(filter, &[of_filter])? {
+        let key = protobuf::string(label, &[1])?;
+        // A key that stands twice counts with its last value.
+        let wanted = protobuf::entry(filter, &[of_filter], key)?;
+        if protobuf::entry(item, of_item, key)? != wanted {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// An image is asked for by its id, one of its tags or one of its digests.
+fn matches_image(image: &[u8], filter: &[u8]) -> Result<bool, Malformed> {
+    let wanted = protobuf::string(filter, &[1, 1])?;
+    if wanted.is_empty() || protobuf::string(image, &[1])? == wanted {
+        return Ok(true);
+    }
+    for names in [2, 3] {
+        if protobuf::strings(image, &[names])?.contains(&wanted) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

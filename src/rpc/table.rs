@@ -1,0 +1,237 @@
+//! The table itself: one row an RPC, plain data, the only place that names them.
+
+use super::{
+    Filter, Goes, ImageRule, Kind, Lacking, List, Log, Merge, Row, STATUS_HANDLER, Service, Silent,
+    StateChange, Then, Unknown,
+};
+use crate::codec::protobuf::Path;
+
+/// The owner of these calls is in field 1.
+const ID: Path = &[1];
+/// `runtime_handler` of the image spec in field 1.
+const IMAGE_HANDLER: Path = &[1, 19];
+/// `runtime_handler` of the image spec in an image filter.
+const FILTER_HANDLER: Path = &[1, 1, 19];
+
+const NO_FILTER: Filter = Filter {
+    id: None,
+    pod: None,
+    labels: None,
+};
+const POD_FILTER: Filter = Filter {
+    id: Some((Kind::Pod, &[1, 1])),
+    pod: None,
+    labels: Some(&[1, 3]),
+};
+const CONTAINER_FILTER: Filter = Filter {
+    id: Some((Kind::Container, &[1, 1])),
+    pod: Some(&[1, 3]),
+    labels: Some(&[1, 4]),
+};
+const CONTAINER_STATS_FILTER: Filter = Filter {
+    id: Some((Kind::Container, &[1, 1])),
+    pod: Some(&[1, 2]),
+    labels: Some(&[1, 3]),
+};
+const POD_STATS_FILTER: Filter = Filter {
+    id: Some((Kind::Pod, &[1, 1])),
+    pod: None,
+    labels: Some(&[1, 2]),
+};
+
+/// `Container.state`, from created to running.
+const STARTED: StateChange = StateChange {
+    list: List::Containers,
+    id: 1,
+    field: 6,
+    from: 0,
+    now: 1,
+};
+/// The same, from running to exited.
+const STOPPED: StateChange = StateChange {
+    from: 1,
+    now: 2,
+    ..STARTED
+};
+/// The same for the containers of a pod.
+const STOPPED_WITH_POD: StateChange = StateChange { id: 2, ..STOPPED };
+/// `PodSandbox.state`, from ready to not ready.
+const STOPPED_POD: StateChange = StateChange {
+    list: List::Pods,
+    id: 1,
+    field: 3,
+    from: 0,
+    now: 1,
+};
+
+use Goes::{All, Default, Handler, Image, Owner, OwnerWithImage};
+use ImageRule::{Find, Pull};
+use Kind::{Container, Pod};
+use Lacking::{Fails, FailsForPods, LeftOut};
+use Log::{Change, Poll, Read};
+use Merge::{Concat, Distinct, Events, Interleave};
+use Silent::{LastKnown, LastKnownOrOmitted, OmittedUnlessDefault};
+use Then::{
+    ChangeState, Forget, HaveImage, Keep, KeepDisks, Learn, LostImage, NewImage, Nothing,
+    OwnContainer, OwnPod, OwnRestored, Rename,
+};
+use Unknown::{NotFound, Ok};
+
+/// `Version`.
+pub const VERSION: Row = runtime("Version", Poll, Default, Nothing);
+/// `ListPodSandbox`.
+pub const LIST_PODS: Row = runtime(
+    "ListPodSandbox",
+    Poll,
+    All(POD_FILTER, Concat(Fails, LastKnown)),
+    Learn(List::Pods),
+);
+/// `ListContainers`.
+pub const LIST_CONTAINERS: Row = runtime(
+    "ListContainers",
+    Poll,
+    All(CONTAINER_FILTER, Concat(Fails, LastKnown)),
+    Learn(List::Containers),
+);
+/// `ListContainerStats`.
+pub const LIST_CONTAINER_STATS: Row = runtime(
+    "ListContainerStats",
+    Poll,
+    All(CONTAINER_STATS_FILTER, Concat(Fails, LastKnownOrOmitted)),
+    Keep(List::ContainerStats),
+);
+/// `ListPodSandboxStats`.
+pub const LIST_POD_STATS: Row = runtime(
+    "ListPodSandboxStats",
+    Poll,
+    All(POD_STATS_FILTER, Concat(FailsForPods, LastKnownOrOmitted)),
+    Keep(List::PodStats),
+);
+/// `UpdateRuntimeConfig`.
+pub const UPDATE_RUNTIME_CONFIG: Row = runtime(
+    "UpdateRuntimeConfig",
+    Change,
+    All(NO_FILTER, Merge::UpdateRuntimeConfig),
+    Nothing,
+);
+/// `PodSandboxStatus`.
+pub const POD_STATUS: Row = runtime(
+    "PodSandboxStatus",
+    Read,
+    Owner(Pod, ID, NotFound),
+    Rename(STATUS_HANDLER),
+);
+/// `ContainerStatus`.
+pub const CONTAINER_STATUS: Row = runtime(
+    "ContainerStatus",
+    Read,
+    Owner(Container, ID, NotFound),
+    Nothing,
+);
+/// `GetContainerEvents`.
+pub const EVENTS: Row = runtime("GetContainerEvents", Read, All(NO_FILTER, Events), Nothing);
+/// `RuntimeConfig`.
+pub const RUNTIME_CONFIG: Row = runtime(
+    "RuntimeConfig",
+    Poll,
+    All(NO_FILTER, Merge::RuntimeConfig),
+    Nothing,
+);
+/// `Status`.
+pub const STATUS: Row = runtime("Status", Poll, All(NO_FILTER, Merge::Status), Nothing);
+/// `ListPodSandboxMetrics`.
+pub const LIST_POD_METRICS: Row = runtime(
+    "ListPodSandboxMetrics",
+    Poll,
+    All(NO_FILTER, Concat(LeftOut, LastKnownOrOmitted)),
+    Keep(List::PodMetrics),
+);
+/// `ListMetricDescriptors`.
+pub const LIST_METRIC_DESCRIPTORS: Row = runtime(
+    "ListMetricDescriptors",
+    Poll,
+    All(NO_FILTER, Distinct(&[&[1, 1]], LeftOut, LastKnownOrOmitted)),
+    Keep(List::MetricDescriptors),
+);
+/// `ListImages`.
+pub const LIST_IMAGES: Row = image(
+    "ListImages",
+    Poll,
+    Image(FILTER_HANDLER, ImageRule::List(Merge::Images)),
+    Learn(List::Images),
+);
+/// `ImageStatus`.
+pub const IMAGE_STATUS: Row = image(
+    "ImageStatus",
+    Read,
+    Image(IMAGE_HANDLER, Find(&[1, 2])),
+    HaveImage(&[1, 1]),
+);
+
+/// Every RPC of the CRI, in the order of the interface.
+#[rustfmt::skip] // one line an RPC
+pub const ROWS: &[Row] = &[
+    VERSION,
+    runtime("RunPodSandbox", Change, Handler(&[2]), OwnPod(&[1], &[1])),
+    runtime("StopPodSandbox", Change, Owner(Pod, ID, Ok), ChangeState(&[STOPPED_POD, STOPPED_WITH_POD])),
+    runtime("RemovePodSandbox", Change, Owner(Pod, ID, Ok), Forget),
+    POD_STATUS,
+    LIST_PODS,
+    runtime("StreamPodSandboxes", Poll, All(POD_FILTER, Interleave(&LIST_PODS)), Learn(List::Pods)),
+    runtime("CreateContainer", Change, OwnerWithImage(ID), OwnContainer(&[1])),
+    runtime("StartContainer", Change, Owner(Container, ID, NotFound), ChangeState(&[STARTED])),
+    runtime("StopContainer", Change, Owner(Container, ID, Ok), ChangeState(&[STOPPED])),
+    runtime("RemoveContainer", Change, Owner(Container, ID, Ok), Forget),
+    LIST_CONTAINERS,
+    runtime("StreamContainers", Poll, All(CONTAINER_FILTER, Interleave(&LIST_CONTAINERS)), Learn(List::Containers)),
+    CONTAINER_STATUS,
+    runtime("UpdateContainerResources", Change, Owner(Container, ID, NotFound), Nothing),
+    runtime("ReopenContainerLog", Read, Owner(Container, ID, NotFound), Nothing),
+    runtime("ExecSync", Read, Owner(Container, ID, NotFound), Nothing),
+    runtime("Exec", Read, Owner(Container, ID, NotFound), Nothing),
+    runtime("Attach", Read, Owner(Container, ID, NotFound), Nothing),
+    runtime("PortForward", Read, Owner(Pod, ID, NotFound), Nothing),
+    runtime("ContainerStats", Read, Owner(Container, ID, NotFound), Nothing),
+    LIST_CONTAINER_STATS,
+    runtime("StreamContainerStats", Poll, All(CONTAINER_STATS_FILTER, Interleave(&LIST_CONTAINER_STATS)), Keep(List::ContainerStats)),
+    runtime("PodSandboxStats", Read, Owner(Pod, ID, NotFound), Nothing),
+    LIST_POD_STATS,
+    runtime("StreamPodSandboxStats", Poll, All(POD_STATS_FILTER, Interleave(&LIST_POD_STATS)), Keep(List::PodStats)),
+    UPDATE_RUNTIME_CONFIG,
+    STATUS,
+    runtime("CheckpointContainer", Change, Owner(Container, ID, NotFound), Nothing),
+    EVENTS,
+    LIST_METRIC_DESCRIPTORS,
+    LIST_POD_METRICS,
+    runtime("StreamPodSandboxMetrics", Poll, All(NO_FILTER, Interleave(&LIST_POD_METRICS)), Keep(List::PodMetrics)),
+    RUNTIME_CONFIG,
+    runtime("UpdatePodSandboxResources", Change, Owner(Pod, ID, NotFound), Nothing),
+    runtime("CheckpointPod", Change, Owner(Pod, ID, NotFound), Nothing),
+    runtime("RestorePod", Change, Handler(&[3]), OwnRestored(&[1], &[2, 2], &[2])),
+    LIST_IMAGES,
+    image("StreamImages", Poll, Image(FILTER_HANDLER, ImageRule::List(Interleave(&LIST_IMAGES))), Learn(List::Images)),
+    IMAGE_STATUS,
+    image("PullImage", Change, Image(IMAGE_HANDLER, Pull(&[3, 1, 2])), NewImage(&[1])),
+    image("RemoveImage", Change, Image(IMAGE_HANDLER, ImageRule::Remove), LostImage),
+    image("ImageFsInfo", Poll, All(NO_FILTER, Distinct(&[&[1, 2, 1], &[2, 2, 1]], LeftOut, OmittedUnlessDefault)), KeepDisks),
+];
+
+const fn runtime(name: &'static str, log: Log, goes: Goes, then: Then) -> Row {
+    Row {
+        service: Service::Runtime,
+        name,
+        goes,
+        then,
+        log,
+    }
+}
+
+const fn image(name: &'static str, log: Log, goes: Goes, then: Then) -> Row {
+    Row {
+        service: Service::Image,
+        name,
+        goes,
+        then,
+        log,
+    }
+}

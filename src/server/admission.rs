@@ -1,0 +1,237 @@
+//! Which clients may connect, and how many: told by the kernel, before a byte that they sent is read.
+
+use std::io;
+use std::sync::Arc;
+
+use fnv::FnvHashMap;
+use tokio::net::UnixStream;
+use tokio::net::unix::UCred;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::telemetry::counters::Reason;
+use crate::telemetry::log_limit::LogLimit;
+
+/// Connections at once; the kubelet has two, crictl two for each command.
+pub const MAX_CONNECTIONS: usize = 256;
+/// How many of them are reserved for root and the user that criswitch runs as: other users never keep the kubelet out.
+pub const RESERVED_CONNECTIONS: usize = 64;
+/// Connections at once of each other user.
+pub const USER_CONNECTIONS: usize = 64;
+pub(crate) const ROOT: u32 = 0;
+
+const ALL_HAVE_ENOUGH: &str = "all clients together have reached the limit on connections";
+const OTHERS_HAVE_ENOUGH: &str =
+    "users other than root and criswitch's own have reached the limit on their connections";
+const USER_HAS_ENOUGH: &str = "its user has reached the limit on connections of one user";
+
+/// The rule.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    /// Root and the user that criswitch runs as.
+    reserved_for: [u32; 2],
+    all: Limit,
+    /// All users that no place is reserved for.
+    others: Limit,
+    /// Each of these users.
+    users: FnvHashMap<u32, Limit>,
+    turned_away: LogLimit,
+    closed: LogLimit,
+}
+
+/// A limit on connections at once.
+#[derive(Debug)]
+struct Limit {
+    most: usize,
+    reached: &'static str,
+    free: Arc<Semaphore>,
+}
+
+impl Limit {
+    fn new(most: usize, reached: &'static str) -> Limit {
+        Limit {
+            most,
+            reached,
+            free: Arc::new(Semaphore::new(most)),
+        }
+    }
+
+    /// Room for one more connection; the limit itself if there is none.
+    fn take(&self) -> Result<OwnedSemaphorePermit, &Limit> {
+        let free = Arc::clone(&self.free);
+        free.try_acquire_owned().map_err(|_| self)
+    }
+}
+
+/// Root and the user that criswitch runs as.
+pub(crate) fn always_allowed() -> [u32; 2] {
+    [ROOT, rustix::process::geteuid().as_raw()]
+}
+
+/// A client's place among the connections, for as long as this is kept.
+#[derive(Debug)]
+pub(crate) struct Place {
+    peer: Peer,
+    _permits: Vec<OwnedSemaphorePermit>,
+}
+
+/// Who is at the other end of a connection, if the kernel knows.
+#[derive(Clone, Copy, Debug)]
+struct Peer {
+    uid: Option<u32>,
+    pid: Option<i32>,
+}
+
+impl Peer {
+    fn of(cred: &io::Result<UCred>) -> Peer {
+        let cred = cred.as_ref().ok();
+        Peer {
+            uid: cred.map(UCred::uid),
+            pid: cred.and_then(UCred::pid),
+        }
+    }
+}
+
+impl Admission {
+    /// Root, the user that the switch itself runs as, and these.
+    pub(crate) fn new(allowed: &[u32]) -> Admission {
+        let of_user = |uid: &u32| (*uid, Limit::new(USER_CONNECTIONS, USER_HAS_ENOUGH));
+        Admission {
+            reserved_for: always_allowed(),
+            all: Limit::new(MAX_CONNECTIONS, ALL_HAVE_ENOUGH),
+            others: Limit::new(MAX_CONNECTIONS - RESERVED_CONNECTIONS, OTHERS_HAVE_ENOUGH),
+            users: allowed.iter().map(of_user).collect(),
+            turned_away: LogLimit::default(),
+            closed: LogLimit::default(),
+        }
+    }
+
+    /// A place among the connections.
+    ///
+    /// # Errors
+    /// Why a client gets none; there is a log line too.
+    pub(crate) fn admit(&self, client: &UnixStream) -> Result<Place, Reason> {
+        self.place(Peer::of(&client.peer_cred()))
+    }
+
+    fn place(&self, peer: Peer) -> Result<Place, Reason> {
+        let Some(limits) = peer.uid.and_then(|uid| self.limits(uid)) else {
+            let cause = "its user may not connect; see `allow_uids`";
+            self.turn_away(peer, None, cause);
+            return Err(Reason::User);
+        };
+        let permits: Result<_, &Limit> = limits.into_iter().map(Limit::take).collect();
+        let _permits = permits.map_err(|limit| {
+            self.turn_away(peer, Some(limit.most), limit.reached);
+            Reason::Connections
+        })?;
+        Ok(Place { peer, _permits })
+    }
+
+    /// The limits on a user's connections; `None` if the user may not connect.
+    fn limits(&self, uid: u32) -> Option<Vec<&Limit>> {
+        if self.reserved_for.contains(&uid) {
+            return Some(vec![&self.all]);
+        }
+        let user = self.users.get(&uid)?;
+        Some(vec![user, &self.others, &self.all])
+    }
+
+    fn turn_away(&self, Peer { uid, pid }: Peer, limit: Option<usize>, cause: &str) {
+        let Some(omitted) = self.turned_away.line() else {
+            return;
+        };
+        tracing::warn!(uid, pid, limit, omitted, "a client is turned away: {cause}");
+    }
+
+    /// Logs that the connection of a client that had been let in is closed.
+    pub(crate) fn cut_off(&self, place: &Place, cause: &str) {
+        let Some(omitted) = self.closed.line() else {
+            return;
+        };
+        let Peer { uid, pid } = place.peer;
+        tracing::warn!(
+            uid,
+            pid,
+            omitted,
+            "a client's connection is closed: {cause}"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OTHER: u32 = 1_000_000;
+
+    fn peer(uid: u32) -> Peer {
+        Peer {
+            uid: Some(uid),
+            pid: None,
+        }
+    }
+
+    /// As many places as there are.
+    fn fill(admission: &Admission, uid: u32) -> Vec<Place> {
+        let places = std::iter::repeat_with(|| admission.place(peer(uid)));
+        places.map_while(Result::ok).collect()
+    }
+
+    #[test]
+    fn root_and_the_switchs_own_user_are_always_allowed() {
+        let admission = Admission::new(&[OTHER]);
+        let own = rustix::process::geteuid().as_raw();
+        for uid in [ROOT, own, OTHER] {
+            assert!(admission.place(peer(uid)).is_ok(), "{uid}");
+        }
+        let refused = admission.place(peer(OTHER + 1));
+        assert_eq!(refused.unwrap_err(), Reason::User);
+    }
+
+    #[tokio::test]
+    async fn no_more_clients_than_the_limit_get_a_place_until_one_leaves() {
+        let admission = Admission::new(&[]);
+        let (client, _other) = UnixStream::pair().unwrap();
+        let mut places: Vec<_> = (0..MAX_CONNECTIONS)
+            .map(|_| admission.admit(&client).unwrap())
+            .collect();
+        assert_eq!(admission.admit(&client).unwrap_err(), Reason::Connections);
+        places.pop();
+        assert!(admission.admit(&client).is_ok());
+    }
+
+    #[test]
+    fn a_user_has_its_own_limit_and_gets_a_place_again_when_a_client_leaves() {
+        let admission = Admission::new(&[OTHER, OTHER + 1]);
+        let mut places = fill(&admission, OTHER);
+        assert_eq!(places.len(), USER_CONNECTIONS);
+        assert!(admission.place(peer(OTHER + 1)).is_ok());
+        assert!(admission.place(peer(ROOT)).is_ok());
+        places.pop();
+        assert_eq!(fill(&admission, OTHER).len(), 1);
+    }
+
+    #[test]
+    fn other_users_together_never_take_the_reserved_places() {
+        let users: Vec<u32> = (OTHER..OTHER + 9).collect();
+        let admission = Admission::new(&users);
+        let taken = users.iter().map(|uid| fill(&admission, *uid));
+        let mut places: Vec<_> = taken.flatten().collect();
+        assert_eq!(places.len(), MAX_CONNECTIONS - RESERVED_CONNECTIONS);
+        places.extend(fill(&admission, ROOT));
+        assert_eq!(places.len(), MAX_CONNECTIONS);
+    }
+
+    /// A rejected client leaves nothing taken, whichever of the limits was reached.
+    #[test]
+    fn a_rejected_client_takes_no_part_of_any_limit() {
+        let admission = Admission::new(&[OTHER]);
+        let all = fill(&admission, ROOT);
+        for _ in 0..2 * USER_CONNECTIONS {
+            let refused = admission.place(peer(OTHER));
+            assert_eq!(refused.unwrap_err(), Reason::Connections);
+        }
+        drop(all);
+        assert_eq!(fill(&admission, OTHER).len(), USER_CONNECTIONS);
+    }
+}

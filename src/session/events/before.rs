@@ -1,0 +1,107 @@
+//! What was known of a backend's pods when its events were last heard: what has gone since is told from it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use bytes::Bytes;
+
+use super::made::{gone_pod, removed_pod};
+use crate::backend::Backend;
+use crate::codec::protobuf;
+use crate::ownership::Mark;
+use crate::rpc::{Kind, List};
+use crate::switch::Switch;
+use crate::switch::learn;
+
+/// What was known of a backend's pods when its events were last heard.
+pub(super) struct Before {
+    /// As `PodSandboxStatus`es that are not ready, by id.
+    pods: HashMap<String, Bytes>,
+    at: Mark,
+}
+
+impl Before {
+    pub(super) fn now(switch: &Switch, backend: &Backend) -> Before {
+        let at = switch.owners().mark();
+        let pods = known_pods(switch, backend);
+        Before { pods, at }
+    }
+
+    /// This, and what came to be known since without anybody being told.
+    pub(super) fn and(self, later: Before, switch: &Switch, backend: &Backend) -> Before {
+        let removed = switch.owners().pods_removed(backend.id, self.at);
+        let removed = removed.into_iter().map(|(id, _)| id).collect();
+        self.joined(later, &removed)
+    }
+
+    /// Of what is not known any more, only what is `removed`: streams may end unheard for ever, and pods come and go.
+    fn joined(mut self, later: Before, removed: &BTreeSet<String>) -> Before {
+        self.pods.retain(|id, _| removed.contains(id));
+        self.pods.extend(later.pods);
+        self
+    }
+
+    /// The pods that have gone since: those that are not among `now`, also such as came and went.
+    pub(super) fn gone(
+        &self,
+        switch: &Switch,
+        backend: &Backend,
+        now: &BTreeSet<String>,
+    ) -> Vec<(String, Bytes)> {
+        let removed = switch
+            .owners()
+            .pods_removed(backend.id, self.at)
+            .into_iter();
+        let removed = removed.map(|(id, uid)| (id.clone(), removed_pod(&id, &uid)));
+        // What was listed says more.
+        let all: BTreeMap<_, _> = removed.chain(self.pods.clone()).collect();
+        all.into_iter()
+            .filter(|(id, _)| !now.contains(id))
+            .collect()
+    }
+}
+
+/// The backend's pods, and what was last listed of them as a `PodSandboxStatus` that is not ready. Their handlers are
+/// called as clients call them: of a pod that is gone nobody remembers that.
+pub(super) fn known_pods(switch: &Switch, backend: &Backend) -> HashMap<String, Bytes> {
+    let lists = backend.known().lists;
+    let listed = lists.message(List::Pods).unwrap_or_default();
+    let renamed = learn::listed_as(switch, List::Pods, backend, &listed)
+        .ok()
+        .flatten();
+    let listed = renamed.unwrap_or(listed);
+    let mut listed: HashMap<&str, &[u8]> = protobuf::fields(&listed)
+        .filter_map(|field| field.ok()?.bytes().ok())
+        .filter_map(|pod| Some((protobuf::string(pod, &[1]).ok()?, pod)))
+        .collect();
+    let owners = switch.owners();
+    let owned = owners.of(Kind::Pod, backend.id).into_iter();
+    owned
+        .map(|id| {
+            (
+                id.to_owned(),
+                gone_pod(id, listed.remove(id).unwrap_or_default()),
+            )
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ownership::Owners;
+
+    fn known<const N: usize>(ids: [&str; N]) -> Before {
+        let pods = ids.map(|id| (id.to_owned(), Bytes::new())).into();
+        let at = Owners::default().mark();
+        Before { pods, at }
+    }
+
+    #[test]
+    fn what_is_known_and_what_vanished_unheard_is_kept_and_nothing_else() {
+        let removed = BTreeSet::from(["vanished".to_owned(), "another".to_owned()]);
+        let before = known(["stays", "vanished", "forgotten"]);
+        let joined = before.joined(known(["stays", "new"]), &removed);
+        let kept: BTreeSet<_> = joined.pods.keys().map(String::as_str).collect();
+        assert_eq!(kept, BTreeSet::from(["new", "stays", "vanished"]));
+    }
+}

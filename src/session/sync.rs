@@ -1,0 +1,205 @@
+//! The switch's own questions: a backend's pods and containers, when it connects and when nobody knows an id.
+
+use std::sync::{Arc, PoisonError};
+
+use tokio::time::Instant;
+use tonic::{Code, Status};
+
+use crate::backend::answer::Answer;
+use crate::backend::{Backend, Wire};
+use crate::call::Failed;
+use crate::codec::frames;
+use crate::codec::protobuf;
+use crate::errors::WRONG_CGROUP_DRIVER;
+use crate::fanout::status;
+use crate::fanout::streams;
+use crate::forward::own;
+use crate::rpc::{self, List, Merge, Row, Then};
+use crate::switch::Switch;
+use crate::switch::learn;
+
+/// The largest `Version` of a backend, in bytes.
+const LONGEST_VERSION: usize = 64 << 10;
+
+/// Makes a new connection to `backend` ready: its pods and containers listed, its cgroup driver compared, the
+/// runtime's configuration told, its status heard.
+///
+/// # Errors
+/// The status of the first call that failed.
+pub(crate) async fn greet(
+    switch: &Switch,
+    backend: &Arc<Backend>,
+    wire: &Wire,
+) -> Result<(), Status> {
+    backend.learn(|known| known.greeted = Some(Instant::now()));
+    version(backend, wire).await?;
+    own::list(switch, backend, Some(wire)).await?;
+    if learn::has(switch, backend) {
+        switch.question.listed(backend.id);
+    }
+    let aside = async {
+        compare_cgroup_driver(switch, backend, wire).await?;
+        match replay_runtime_config(switch, backend, wire).await {
+            Err(Failed::Status(status)) => Err(status),
+            // A refusal keeps no pod waiting.
+            Err(Failed::Answer(_)) => {
+                backend.owe();
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    };
+    // Its pods do not wait for this: what it does not answer now, it is told when it is ready.
+    let (told, _) = tokio::join!(
+        tokio::time::timeout(backend.list_timeout(), aside),
+        tokio::time::timeout(backend.list_timeout(), first_status(switch, backend, wire)),
+    );
+    told.unwrap_or_else(|_| {
+        backend.owe();
+        Ok(())
+    })?;
+    // Until now its lists of before stood in for it.
+    backend.caught_up();
+    backend.was_listed();
+    Ok(())
+}
+
+/// Asks a backend for its version, which any that works answers at once.
+///
+/// # Errors
+/// Its status.
+pub(crate) async fn version(backend: &Backend, wire: &Wire) -> Result<(), Status> {
+    let answer = backend
+        .ask_own(Some(wire), &rpc::VERSION, frames::frame(&[]))
+        .await?;
+    let version = backend.message(&answer)?;
+    if version.len() > LONGEST_VERSION {
+        let length = version.len();
+        let cause = format!("its Version has {length} bytes, more than {LONGEST_VERSION}");
+        return Err(backend.bad_reply(&cause));
+    }
+    backend.learn_saved(|known| {
+        let last = std::mem::replace(&mut known.version, version);
+        known.version != last
+    });
+    Ok(())
+}
+
+/// Asks a backend for all of a list or stream, or for its status, and keeps what may stand in for the backend.
+///
+/// # Errors
+/// Its status; of a stream or stats only if it does not say anything, of `Status` none: clients ask for that
+/// anew.
+pub(crate) async fn answers(
+    switch: &Switch,
+    backend: &Arc<Backend>,
+    wire: &Wire,
+    row: &'static Row,
+) -> Result<(), Failed> {
+    let said = |ended: Result<(), Failed>| match ended {
+        Err(failed) if failed.code() == Code::Unavailable => Err(failed),
+        _ => Ok(()),
+    };
+    let row = match row.merge() {
+        Some(Merge::Interleave(list)) => match streams::drain(backend, row).await {
+            Err(failed) if failed.code() == Code::Unimplemented => list,
+            ended => return said(ended),
+        },
+        _ => row,
+    };
+    match (&row.then, row.merge()) {
+        (Then::Learn(List::Images), _) => own::list_images(switch, backend, wire).await?,
+        (Then::Learn(list), _) => own::list_kind(switch, *list, row, backend, Some(wire)).await?,
+        (_, Some(Merge::Status)) => first_status(switch, backend, wire)
+            .await
+            .unwrap_or_default(),
+        (Then::Keep(list), _) => said(own::ask_stats(switch, backend, wire, row, *list).await)?,
+        _ => {
+            let asked = backend.ask_own(Some(wire), row, frames::frame(&[])).await;
+            said(asked.map(drop).map_err(Failed::from))?;
+        }
+    }
+    Ok(())
+}
+
+/// Asks a backend for its status, so that it has a last word when a client's question is answered
+/// late, and so that handlers of its are known before pods may come.
+async fn first_status(switch: &Switch, backend: &Arc<Backend>, wire: &Wire) -> Result<(), Status> {
+    let answer = backend
+        .ask_own(Some(wire), &rpc::STATUS, frames::frame(&[]))
+        .await?;
+    status::keep_status(switch, backend, backend.message(&answer)?)?;
+    Ok(())
+}
+
+/// The kubelet takes the default backend's cgroup driver for the node's.
+async fn compare_cgroup_driver(
+    switch: &Switch,
+    backend: &Backend,
+    wire: &Wire,
+) -> Result<(), Status> {
+    let driver = told_cgroup_driver(backend, wire).await;
+    backend.learn(|known| known.cgroup_driver = driver);
+    let live = switch.live();
+    let default = live.backend(live.speaker())?;
+    for other in &live.backends {
+        if let (Some(ours), Some(theirs)) =
+            (default.known().cgroup_driver, other.known().cgroup_driver)
+            && ours != theirs
+            && (other.id == backend.id || default.id == backend.id)
+        {
+            tracing::error!(backend = %other.name(), "{}", WRONG_CGROUP_DRIVER);
+        }
+    }
+    Ok(())
+}
+
+/// Tells a backend that was away what the kubelet said meanwhile.
+///
+/// # Errors
+/// `Unavailable` if it has not heard it.
+pub(crate) async fn replay_runtime_config(
+    switch: &Switch,
+    backend: &Backend,
+    wire: &Wire,
+) -> Result<(), Failed> {
+    let config = switch.runtime_config.lock();
+    let config = config.unwrap_or_else(PoisonError::into_inner).clone();
+    let Some(config) = config else { return Ok(()) };
+    let row = &rpc::UPDATE_RUNTIME_CONFIG;
+    let answer = backend.ask_own(Some(wire), row, config).await?;
+    match answer.code() {
+        Code::Ok | Code::Unimplemented => Ok(()),
+        _ => Err(Failed::Answer(Box::new(answer))),
+    }
+}
+
+/// `RuntimeConfigResponse.linux.cgroup_driver`.
+///
+/// # Errors
+/// If the reply is not what the CRI says.
+pub(crate) fn cgroup_driver(backend: &Backend, answer: &Answer) -> Result<u64, Status> {
+    let driver = protobuf::varint(&backend.message(answer)?, &[1, 1]);
+    driver.map_err(|fault| backend.malformed(&fault))
+}
+
+/// The cgroup driver that a backend tells of; none where it has no opinion, or none that can be read: its pods are
+/// served all the same.
+async fn told_cgroup_driver(backend: &Backend, wire: &Wire) -> Option<u64> {
+    let answer = backend
+        .ask_own(Some(wire), &rpc::RUNTIME_CONFIG, frames::frame(&[]))
+        .await;
+    let driver = match answer {
+        Ok(answer) if answer.code() != Code::Ok => return None,
+        Ok(answer) => cgroup_driver(backend, &answer),
+        Err(status) => Err(status),
+    };
+    // Of a connection that is lost its end tells.
+    if let Err(status) = driver.as_ref()
+        && status.code() != Code::Unavailable
+    {
+        let cause = status.message();
+        tracing::warn!(backend = %backend.name(), cause, "its cgroup driver cannot be read");
+    }
+    driver.ok()
+}

@@ -1,0 +1,54 @@
+//! A backend whose runtime is gone for good: what it owned is forgotten without a restart.
+
+use crate::backend::Backend;
+use crate::backend::state::State;
+use crate::switch::Switch;
+use crate::switch::reload;
+use crate::topology::Live;
+
+/// The header of a `Status` call that makes criswitch forget the backend it names first.
+pub const FORGET: &str = "criswitch-forget";
+
+/// Forgets the pods, containers and images of a backend that is away. A backend that no file names is removed; any
+/// other is out of lists until it answers.
+///
+/// # Errors
+/// There is no such backend, it answers, or the state cannot be changed.
+pub(crate) async fn forget(switch: &Switch, name: &str) -> Result<(), String> {
+    let live = switch.live();
+    let backend = live
+        .backends
+        .iter()
+        .find(|backend| *backend.name() == *name);
+    let backend = backend.ok_or_else(|| unknown(name, &live))?;
+    if let State::Ready(_) = backend.link().state {
+        return Err(format!(
+            "backend {name:?} ({}) answers; remove its pods, or its rows from the configuration and reload: it is \
+             kept until its pods end",
+            backend.socket
+        ));
+    }
+    let (pods, containers) = switch.owners().count(backend.id);
+    backend.leave();
+    switch.owners().forget_backend(backend.id);
+    switch.question.forget(backend.id);
+    backend.has_changed();
+    let saved = backend.saved().await;
+    tracing::warn!(
+        backend = name,
+        pods,
+        containers,
+        "backend forgotten on request"
+    );
+    reload::let_go(switch);
+    saved.map_err(|status| status.message().to_owned())
+}
+
+fn unknown(name: &str, live: &Live) -> String {
+    let names = live
+        .backends
+        .iter()
+        .map(|backend: &std::sync::Arc<Backend>| backend.name());
+    let names = names.collect::<Vec<_>>().join(", ");
+    format!("no backend is named {name:?}; there are: {names}")
+}

@@ -1,0 +1,62 @@
+//! How one image is called in different stores: ids with and without `sha256:`, references without a tag or registry.
+//! Pure.
+
+use crate::codec::protobuf::{self, Malformed};
+
+/// What containerd writes before an id, and CRI-O does not.
+const ALGORITHM: &str = "sha256:";
+/// The length of a whole id without it.
+const WHOLE_ID: usize = 64;
+/// What short references leave out, as containerd and CRI-O fill it in.
+const REGISTRIES: [&str; 3] = ["", "docker.io/", "docker.io/library/"];
+
+/// An id without its algorithm: what is the same in all stores.
+pub(crate) fn bare_id(id: &str) -> &str {
+    id.strip_prefix(ALGORITHM).unwrap_or(id)
+}
+
+/// A whole id in its other form, with or without its algorithm.
+pub(crate) fn other_form(id: &str) -> Option<String> {
+    let bare = bare_id(id);
+    let is_whole = bare.len() == WHOLE_ID && bare.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_whole.then(|| match bare == id {
+        true => format!("{ALGORITHM}{id}"),
+        false => bare.to_owned(),
+    })
+}
+
+/// A reference with its tag: the kubelet asks for `app:latest` where the pod says `app`.
+pub(crate) fn with_tag(reference: &str) -> String {
+    let last = reference.rsplit('/').next().unwrap_or_default();
+    if last.contains([':', '@']) {
+        reference.to_owned()
+    } else {
+        format!("{reference}:latest")
+    }
+}
+
+/// Whether an `Image` has this id, in either form, or this tag or digest.
+///
+/// # Errors
+/// If it is not valid protobuf.
+pub(crate) fn is_called(image: &[u8], reference: &str) -> Result<bool, Malformed> {
+    let is_id = bare_id(protobuf::string(image, &[1])?) == bare_id(reference);
+    Ok(is_id || has_name(image, reference)?)
+}
+
+/// Whether an `Image` has this tag or digest.
+///
+/// # Errors
+/// If it is not valid protobuf.
+pub(crate) fn has_name(image: &[u8], reference: &str) -> Result<bool, Malformed> {
+    let reference = with_tag(reference);
+    let full = REGISTRIES.map(|registry| format!("{registry}{reference}"));
+    let names = [
+        protobuf::strings(image, &[2])?,
+        protobuf::strings(image, &[3])?,
+    ]
+    .concat();
+    Ok(names
+        .iter()
+        .any(|name| full.iter().any(|full| full == name)))
+}

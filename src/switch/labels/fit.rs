@@ -1,0 +1,323 @@
+//! Samples of metrics under other label keys. Pure; a reply that fits stays as it is.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::codec::protobuf::{self, Edit, Malformed};
+
+// `MetricDescriptor`, in field 1 of its list.
+const DESCRIPTOR_NAME: u32 = 1;
+const LABEL_KEYS: u32 = 3;
+// `PodSandboxMetrics`, in field 1 of its list; `ContainerMetrics` has its metrics in the same field.
+const METRICS: u32 = 2;
+const CONTAINERS: u32 = 3;
+// `Metric`.
+const METRIC_NAME: u32 = 1;
+const LABEL_VALUES: u32 = 4;
+
+/// The label keys of each metric, in the order of its samples' values.
+#[derive(Debug, Default)]
+pub struct Labels<'a>(HashMap<&'a str, Vec<&'a str>>);
+
+impl<'a> Labels<'a> {
+    /// Those of several replies to `ListMetricDescriptors`: the first descriptor of a name counts. Nobody can read
+    /// samples by a descriptor that is malformed.
+    pub fn of(replies: &'a [Bytes]) -> Labels<'a> {
+        let mut labels = HashMap::new();
+        for reply in replies {
+            for descriptor in protobuf::all_bytes(reply, &[1]).unwrap_or_default() {
+                let name = protobuf::string(descriptor, &[DESCRIPTOR_NAME]);
+                let keys = protobuf::strings(descriptor, &[LABEL_KEYS]);
+                if let (Ok(name), Ok(keys)) = (name, keys) {
+                    labels.entry(name).or_insert(keys);
+                }
+            }
+        }
+        Labels(labels)
+    }
+}
+
+/// Metrics under other label keys.
+#[derive(Debug, Default)]
+pub struct Fitted {
+    /// The metrics, if they are changed.
+    pub metrics: Option<Bytes>,
+    /// The metrics of which samples are omitted, and why.
+    pub omitted: BTreeMap<String, Misfit>,
+}
+
+/// Why a sample does not fit a descriptor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Misfit {
+    /// The backend has not reported its own descriptors.
+    Undescribed,
+    /// The backend's samples do not have this label.
+    Lacks(String),
+    /// A sample has another number of label values than its own descriptor has keys.
+    Values(usize, usize),
+    /// Without the labels that the descriptor lacks, several samples are the same.
+    Same,
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Misfit::Undescribed => f.write_str("the backend has not reported its descriptors"),
+            Misfit::Lacks(key) => write!(f, "the backend's samples have no label {key:?}"),
+            Misfit::Values(values, keys) => write!(
+                f,
+                "a sample has {values} label values, and its descriptor has {keys} label keys"
+            ),
+            Misfit::Same => {
+                f.write_str("without labels that clients do not know, several samples are the same")
+            }
+        }
+    }
+}
+
+/// `metrics` (of `ListPodSandboxMetrics`) of a backend with the descriptors `own` under the label keys of `given`; with no
+/// `own`, nobody knows them. A metric that is not `given` stays as it is.
+///
+/// # Errors
+/// If the metrics cannot be read. They are not read if all descriptors agree.
+pub fn fitted(
+    metrics: &[u8],
+    own: Option<&Labels<'_>>,
+    given: &Labels<'_>,
+) -> Result<Fitted, Malformed> {
+    let fits = given.0.iter().filter_map(|(name, keys)| {
+        let fit = match own {
+            Some(own) => Fit::of(own.0.get(name)?, keys)?,
+            None => Fit::Never(Misfit::Undescribed),
+        };
+        Some((*name, fit))
+    });
+    let mut fitting = Fitting {
+        fits: fits.collect(),
+        omitted: BTreeMap::new(),
+    };
+    if fitting.fits.is_empty() {
+        return Ok(Fitted::default());
+    }
+    let metrics = protobuf::edited(metrics, &[1], &mut |pod| {
+        let inside = protobuf::edited(pod, &[CONTAINERS], &mut |item| fitting.item(item))?;
+        let edit = fitting.item(inside.as_deref().unwrap_or(pod))?;
+        Ok(match (edit, inside) {
+            (Edit::Same, Some(inside)) => Edit::Other(inside),
+            (edit, _) => edit,
+        })
+    })?;
+    let omitted = fitting.omitted;
+    Ok(Fitted { metrics, omitted })
+}
+
+/// How a metric's label values come under other keys.
+enum Fit {
+    /// The places of the values, in their new order, and how many values there are.
+    Order(Vec<usize>, usize),
+    Never(Misfit),
+}
+
+impl Fit {
+    /// `None` if the keys are the same.
+    fn of(own: &[&str], given: &[&str]) -> Option<Fit> {
+        if own == given {
+            return None;
+        }
+        let place = |key: &&str| {
+            let place = own.iter().position(|own| own == key);
+            place.ok_or_else(|| Misfit::Lacks((*key).to_owned()))
+        };
+        let places: Result<_, _> = given.iter().map(place).collect();
+        Some(places.map_or_else(Fit::Never, |places| Fit::Order(places, own.len())))
+    }
+
+    /// The values of a sample in their new order.
+    fn values<'m>(&self, metric: &'m [u8]) -> Result<Result<Vec<&'m [u8]>, Misfit>, Malformed> {
+        let (places, keys) = match self {
+            Fit::Order(places, keys) => (places, *keys),
+            Fit::Never(misfit) => return Ok(Err(misfit.clone())),
+        };
+        let values = protobuf::all_bytes(metric, &[LABEL_VALUES])?;
+        if values.len() != keys {
+            return Ok(Err(Misfit::Values(values.len(), keys)));
+        }
+        let values = places
+            .iter()
+            .filter_map(|place| values.get(*place).copied());
+        Ok(Ok(values.collect()))
+    }
+}
+
+struct Fitting<'a> {
+    fits: HashMap<&'a str, Fit>,
+    omitted: BTreeMap<String, Misfit>,
+}
+
+impl Fitting<'_> {
+    /// The samples of one pod or container.
+    fn item(&mut self, item: &[u8]) -> Result<Edit, Malformed> {
+        let same = self.same(item)?;
+        let edited = protobuf::edited(item, &[METRICS], &mut |metric| {
+            let name = protobuf::string(metric, &[METRIC_NAME])?;
+            let Some(fit) = self.fits.get(name) else {
+                return Ok(Edit::Same);
+            };
+            let values = match same.contains(name) {
+                true => Err(Misfit::Same),
+                false => fit.values(metric)?,
+            };
+            match values {
+                Ok(values) => Ok(Edit::Other(with_values(metric, &values)?)),
+                Err(misfit) => {
+                    self.omitted.entry(name.to_owned()).or_insert(misfit);
+                    Ok(Edit::Dropped)
+                }
+            }
+        })?;
+        Ok(edited.map_or(Edit::Same, Edit::Other))
+    }
+
+    /// The metrics that have several samples with the same values in one pod or container.
+    fn same<'m>(&self, item: &'m [u8]) -> Result<HashSet<&'m str>, Malformed> {
+        let (mut seen, mut same) = (HashSet::new(), HashSet::new());
+        for metric in protobuf::all_bytes(item, &[METRICS])? {
+            let name = protobuf::string(metric, &[METRIC_NAME])?;
+            let fit = self.fits.get(name);
+            if let Some(Ok(values)) = fit.map(|fit| fit.values(metric)).transpose()?
+                && !seen.insert((name, values))
+            {
+                same.insert(name);
+            }
+        }
+        Ok(same)
+    }
+}
+
+/// `metric` with these label values.
+fn with_values(metric: &[u8], values: &[&[u8]]) -> Result<Bytes, Malformed> {
+    let mut out = BytesMut::with_capacity(metric.len());
+    for field in protobuf::fields(metric) {
+        let field = field?;
+        if field.number != LABEL_VALUES {
+            out.extend_from_slice(field.raw);
+        }
+    }
+    for value in values {
+        protobuf::put_bytes(&mut out, LABEL_VALUES, value);
+    }
+    Ok(out.freeze())
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::*;
+    use crate::codec::cri;
+
+    fn descriptors(keys: &[&str]) -> Vec<Bytes> {
+        let list = cri::ListMetricDescriptorsResponse {
+            descriptors: vec![cri::MetricDescriptor {
+                name: "cpu".to_owned(),
+                help: String::new(),
+                label_keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+            }],
+        };
+        vec![list.encode_to_vec().into()]
+    }
+
+    fn sample(name: &str, values: &[&str]) -> cri::Metric {
+        cri::Metric {
+            name: name.to_owned(),
+            timestamp: 7,
+            metric_type: cri::MetricType::Gauge.into(),
+            label_values: values.iter().map(|value| (*value).to_owned()).collect(),
+            value: Some(cri::UInt64Value { value: 8 }),
+        }
+    }
+
+    /// A pod with these samples, and a container with the same.
+    fn metrics(samples: &[cri::Metric]) -> Vec<u8> {
+        let container = cri::ContainerMetrics {
+            container_id: "c".to_owned(),
+            metrics: samples.to_vec(),
+        };
+        let pod = cri::PodSandboxMetrics {
+            pod_sandbox_id: "p".to_owned(),
+            metrics: samples.to_vec(),
+            container_metrics: vec![container],
+        };
+        let pod_metrics = vec![pod];
+        cri::ListPodSandboxMetricsResponse { pod_metrics }.encode_to_vec()
+    }
+
+    /// What becomes of samples; `Ok` if they stay as they are.
+    #[track_caller]
+    fn assert_fitted(
+        own: Option<&[&str]>,
+        samples: &[cri::Metric],
+        wanted: &[cri::Metric],
+        misfit: Option<Misfit>,
+    ) {
+        let (own, given) = (own.map(descriptors), descriptors(&["id", "name"]));
+        let own = own.as_deref().map(Labels::of);
+        let encoded = metrics(samples);
+        let fitted = fitted(&encoded, own.as_ref(), &Labels::of(&given)).unwrap();
+        let shown = fitted.metrics.unwrap_or_else(|| encoded.into());
+        let shown = cri::ListPodSandboxMetricsResponse::decode(shown).unwrap();
+        let [pod] = shown.pod_metrics.as_slice() else {
+            panic!("{shown:?}")
+        };
+        assert_eq!(pod.metrics, wanted);
+        assert_eq!(pod.container_metrics[0].metrics, wanted);
+        assert_eq!(fitted.omitted.get("cpu"), misfit.as_ref());
+    }
+
+    #[test]
+    fn values_follow_their_keys_and_everything_else_stays() {
+        let other = sample("of no other backend", &["x"]);
+        assert_fitted(
+            Some(&["name", "image", "id"]),
+            &[sample("cpu", &["n", "i", "1"]), other.clone()],
+            &[sample("cpu", &["1", "n"]), other],
+            None,
+        );
+    }
+
+    #[test]
+    fn a_reply_whose_descriptors_agree_is_not_read() {
+        let own = descriptors(&["id", "name"]);
+        let labels = Labels::of(&own);
+        let fitted = fitted(b"\x0a\xff", Some(&labels), &labels).unwrap();
+        assert!(fitted.metrics.is_none() && fitted.omitted.is_empty());
+    }
+
+    #[test]
+    fn a_sample_that_does_not_fit_is_omitted() {
+        let lacks = Misfit::Lacks("name".to_owned());
+        let own: &[&str] = &["name", "id"];
+        for (own, values, misfit) in [
+            (Some(&["id"][..]), &["1"][..], lacks),
+            (None, &["1", "n"], Misfit::Undescribed),
+            (Some(own), &["n"], Misfit::Values(1, 2)),
+        ] {
+            assert_fitted(own, &[sample("cpu", values)], &[], Some(misfit));
+        }
+    }
+
+    #[test]
+    fn samples_that_only_a_lost_label_tells_apart_are_omitted() {
+        assert_fitted(
+            Some(&["id", "name", "core"]),
+            &[
+                sample("cpu", &["1", "n", "0"]),
+                sample("cpu", &["1", "n", "1"]),
+            ],
+            &[],
+            Some(Misfit::Same),
+        );
+    }
+}

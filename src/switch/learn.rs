@@ -1,0 +1,416 @@
+//! What replies teach: owners and images.
+
+use std::cell::Cell;
+use std::slice;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+use tonic::Status;
+
+use crate::backend::Backend;
+use crate::backend::lists::Snapshot;
+use crate::call::Call;
+use crate::call::asks_for_all;
+use crate::call::log;
+use crate::call::route::Target;
+use crate::codec::protobuf::{self, Path};
+use crate::errors;
+use crate::ownership::{BackendId, Claim, LONGEST_ID, Learned, Mark, PodNames, Unlearned};
+use crate::rpc::filter::without_inside;
+use crate::rpc::{
+    CONTAINER_LABELS, CONTAINER_POD, Kind, LISTED_HANDLER, List, Row, StateChange, Then, UID_LABEL,
+};
+use crate::switch::Switch;
+use crate::switch::handlers;
+use crate::switch::labels;
+use crate::switch::listed;
+use crate::switch::pod_requests;
+use crate::switch::reload;
+
+/// When something was asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    /// In the order of what was learned.
+    pub mark: Mark,
+    /// By the clock.
+    pub at: Instant,
+}
+
+/// Whether a reply has to be read on its way, or passes unread.
+pub(crate) fn must_read(row: &Row) -> bool {
+    match row.then {
+        Then::Nothing => false,
+        Then::Keep(list) => list == List::MetricDescriptors,
+        Then::Learn(_) => !row.streams(),
+        _ => true,
+    }
+}
+
+/// Learns from the reply to `call`, which went well and is for the pod or container `of`; the message as the
+/// client is to have it, if that is another one.
+///
+/// # Errors
+/// `Internal` if the reply is not what the CRI says.
+pub(crate) fn learn(
+    switch: &Switch,
+    call: &Call,
+    backend: &Backend,
+    of: Option<(Kind, &str)>,
+    asked: Asked,
+    reply: &Bytes,
+) -> Result<Option<Bytes>, Status> {
+    match call.row.then {
+        Then::Nothing | Then::LostImage => {}
+        Then::KeepDisks => backend.report_disks(reply),
+        Then::HaveImage(_) | Then::NewImage(_) => {
+            pod_requests::learn_image(switch, call, backend.id, reply)
+        }
+        Then::OwnPod(id, config) => {
+            let id = own_pod(switch, call, backend, reply, (id, config), asked)?;
+            add_created(backend, List::Pods, id, call);
+        }
+        Then::OwnContainer(path) => {
+            let id = created(backend, reply, path)?;
+            log::note_id(Kind::Container, id);
+            let pod = of.map_or("", |(_, pod)| pod);
+            let message = call.message();
+            let label = protobuf::entry(&message, CONTAINER_LABELS, UID_LABEL);
+            if has(switch, backend) {
+                own_container(switch, backend, id, (pod, label.ok().flatten()), asked)?;
+                // The request may name the pod by a short id, which no list has.
+                let call = call.with_string(CONTAINER_POD, pod);
+                add_created(backend, List::Containers, id, &call);
+            }
+        }
+        Then::OwnRestored(id, containers, config) => {
+            let pod = own_pod(switch, call, backend, reply, (id, config), asked)?;
+            for container in all_created(backend, reply, containers)? {
+                own_container(switch, backend, container, (pod, None), asked)?;
+            }
+            backend.has_changed();
+        }
+        Then::Forget => {
+            if let Some((kind, id)) = of {
+                switch.owners().forget(kind, id);
+                backend.has_changed();
+                reload::let_go(switch);
+            }
+        }
+        Then::ChangeState(changes) => {
+            if let Some((_, id)) = of {
+                change_states(backend, changes, id);
+            }
+        }
+        Then::Learn(list) => {
+            if !asks_for_all(list, &call.message()) {
+                return learn_part(switch, list, backend, reply, asked);
+            }
+            let message = learn_list(switch, list, backend, reply, asked)?;
+            keep_whole(switch, list, backend, reply, asked);
+            return Ok(message);
+        }
+        Then::Keep(list) => {
+            if call.asks_for_all() {
+                keep_stats(list, backend, reply, asked);
+            }
+            return listed_as(switch, list, backend, reply);
+        }
+        Then::Rename(path) => return handlers::renamed(switch, backend, reply, path),
+    }
+    Ok(None)
+}
+
+/// The moment now, to be given back with the list that is asked for now.
+pub(crate) fn asked(switch: &Switch) -> Asked {
+    Asked {
+        mark: switch.owners().mark(),
+        at: Instant::now(),
+    }
+}
+
+/// Keeps a whole list to stand in for the backend, and forgets what it lacks.
+pub(crate) fn keep_whole(
+    switch: &Switch,
+    list: List,
+    backend: &Backend,
+    message: &Bytes,
+    asked: Asked,
+) {
+    let snapshot = Snapshot {
+        message: message.clone(),
+        taken: asked.at,
+        mark: asked.mark,
+    };
+    backend.keep_list(list, snapshot);
+    settle(switch, list, backend, asked);
+}
+
+/// A whole list has been learned: what it lacks is forgotten.
+pub(crate) fn settle(switch: &Switch, list: List, backend: &Backend, asked: Asked) {
+    if let Some(kind) = list.kind() {
+        let mut owners = switch.owners();
+        owners.settle(kind, backend.id, asked.mark);
+        let claims = owners.claims(backend.id);
+        drop(owners);
+        backend.learn(|known| known.claims = claims);
+    }
+    if list == List::Pods {
+        switch.owners().settle_creating(backend.id, asked.at);
+        backend.is_listed();
+    }
+    reload::let_go(switch);
+}
+
+fn own_pod<'a>(
+    switch: &Switch,
+    call: &Call,
+    backend: &Backend,
+    reply: &'a [u8],
+    (id, config): (Path, Path),
+    asked: Asked,
+) -> Result<&'a str, Status> {
+    let id = created(backend, reply, id)?;
+    log::note_id(Kind::Pod, id);
+    let names = pod_names(call, config);
+    let claim = switch.owners().own_pod(id, backend.id, names, asked.mark);
+    refuse_claim(switch, claim, backend)?;
+    Ok(id)
+}
+
+fn own_container(
+    switch: &Switch,
+    backend: &Backend,
+    id: &str,
+    pod: (&str, Option<&str>),
+    asked: Asked,
+) -> Result<(), Status> {
+    let mut owners = switch.owners();
+    let claim = owners.own_container(id, backend.id, pod, asked.mark);
+    drop(owners);
+    refuse_claim(switch, claim, backend)
+}
+
+/// A backend gives an id that another has given for something that is there: a call for it would go to that one.
+fn refuse_claim(switch: &Switch, claim: Option<Claim>, backend: &Backend) -> Result<(), Status> {
+    let Some(claim) = claim else {
+        return Ok(());
+    };
+    warn_of(switch, slice::from_ref(&claim), backend);
+    let (id, owner) = (errors::shown(&claim.id), name_of(switch, claim.owner));
+    let cause = format!("it created something with the id {id:?}, which is backend {owner:?}'s");
+    Err(backend.bad_reply(&cause))
+}
+
+/// Whether an id is in dispute is part of its owner's state.
+fn save_owners(switch: &Switch, claims: &[Claim]) {
+    let live = switch.live();
+    for claim in claims {
+        if let Ok(owner) = live.backend(claim.owner) {
+            owner.has_changed();
+        }
+    }
+}
+
+fn name_of(switch: &Switch, backend: BackendId) -> Arc<str> {
+    let live = switch.live();
+    let backend = live.backend(backend);
+    backend.map_or("?".into(), |backend| backend.name())
+}
+
+/// Learns a list that is less than all, or may turn out to be: one backend's may go on showing others, and only a
+/// whole one tells which of them are.
+pub(crate) fn learn_part(
+    switch: &Switch,
+    list: List,
+    backend: &Backend,
+    message: &Bytes,
+    asked: Asked,
+) -> Result<Option<Bytes>, Status> {
+    let kind = list.kind();
+    if kind.is_some_and(|kind| switch.owners().is_full(kind, backend.id)) {
+        return Err(backend.bad_reply(&Unlearned::TooMany.to_string()));
+    }
+    learn_list(switch, list, backend, message, asked)
+}
+
+/// Learns a list that was asked for at `asked`. Returns the list as the client must get it, if that differs: without
+/// the items of other backends, and with the table's names for handlers.
+pub(crate) fn learn_list(
+    switch: &Switch,
+    list: List,
+    backend: &Backend,
+    message: &Bytes,
+    asked: Asked,
+) -> Result<Option<Bytes>, Status> {
+    if let Some(kind) = list.kind()
+        && has(switch, backend)
+    {
+        let learned = switch.owners().learn(kind, backend.id, message, asked.mark);
+        let Learned {
+            claims,
+            own,
+            dropped,
+            new,
+        } = learned.map_err(|unlearned| backend.bad_reply(&unlearned.to_string()))?;
+        warn_of(switch, &claims, backend);
+        save_owners(switch, &claims);
+        backend.drops(dropped);
+        if new > 0 {
+            backend.has_changed();
+        }
+        if let Some(own) = own {
+            return Ok(Some(listed_as(switch, list, backend, &own)?.unwrap_or(own)));
+        }
+    }
+    listed_as(switch, list, backend, message)
+}
+
+/// Learns the names of the request's pod, if the request has the pod's configuration.
+pub(crate) fn learn_names(switch: &Switch, call: &Call, target: &Target) {
+    if let (Target::Owner(_, Kind::Pod, id), Some(config)) = (target, call.row.pod_config()) {
+        switch.owners().rename(id, pod_names(call, config));
+    }
+}
+
+/// Whether it is a backend still: what one that is gone has said late is nobody's.
+pub(crate) fn has(switch: &Switch, backend: &Backend) -> bool {
+    switch.live.borrow().backend(backend.id).is_ok()
+}
+
+/// Reports that a backend lists or gives ids of other backends. Either two sockets lead to one runtime, or the
+/// backend is at fault.
+fn warn_of(switch: &Switch, claims: &[Claim], backend: &Backend) {
+    let Some(Claim { id, owner }) = claims.first() else {
+        return;
+    };
+    let (name, owner, ids) = (backend.name(), name_of(switch, *owner), claims.len());
+    tracing::warn!(
+        backend = %name, %owner, ids, first = errors::shown(id),
+        "backend lists or gives ids that another backend owns; the owner keeps them, and criswitch drops what this \
+         backend says about them. If both sockets lead to one runtime, configure one backend for both"
+    );
+}
+
+/// A backend's list as the client is to have it, if that is another one.
+pub(crate) fn listed_as(
+    switch: &Switch,
+    list: List,
+    backend: &Backend,
+    message: &Bytes,
+) -> Result<Option<Bytes>, Status> {
+    match list {
+        List::Pods => handlers::renamed(switch, backend, message, LISTED_HANDLER),
+        List::PodMetrics => {
+            let own = without_others(switch, list, backend, message)?;
+            let metrics = own.as_ref().unwrap_or(message);
+            Ok(labels::under_given_labels(switch, backend, metrics)?.or(own))
+        }
+        _ => without_others(switch, list, backend, message),
+    }
+}
+
+/// `reply` without its stats of other backends' pods and containers, also those of containers in a pod's stats;
+/// `None` if it has none.
+///
+/// # Errors
+/// `Internal` if the reply is malformed.
+fn without_others(
+    switch: &Switch,
+    list: List,
+    backend: &Backend,
+    reply: &[u8],
+) -> Result<Option<Bytes>, Status> {
+    let Some((kind, path)) = list.about() else {
+        return Ok(None);
+    };
+    let owners = switch.owners();
+    let dropped = Cell::new(0);
+    let is_own = |kind, id: &str| {
+        let is_own = !owners.is_of_another(kind, id, backend.id);
+        dropped.set(dropped.get() + usize::from(!is_own));
+        is_own
+    };
+    // An item without a readable id is about no other backend.
+    let own = protobuf::retain(reply, 1, |item| {
+        Ok(is_own(
+            kind,
+            protobuf::string(item, path).unwrap_or_default(),
+        ))
+    });
+    let own = own.and_then(|own| {
+        let items = own.as_deref().unwrap_or(reply);
+        let inside = without_inside(list, items, |id| is_own(Kind::Container, id))?;
+        Ok(inside.or(own))
+    });
+    drop(owners);
+    backend.drops(dropped.get());
+    own.map_err(|fault| backend.malformed(&fault))
+}
+
+/// Adds what `call` created to the cached list of its backend. What the request does not say, a list will.
+fn add_created(backend: &Backend, list: List, id: &str, call: &Call) {
+    if let Ok(item) = listed::created(list, id, &call.message()) {
+        backend.learn(|known| known.lists.add(list, item));
+    }
+    backend.has_changed();
+}
+
+/// The cached lists show what the call for `id` has changed.
+fn change_states(backend: &Backend, changes: &[StateChange], id: &str) {
+    let mut is_new = false;
+    backend.learn(|known| {
+        for change in changes {
+            is_new |= known.lists.change_state(change, id);
+        }
+    });
+    if is_new {
+        backend.has_changed();
+    }
+}
+
+/// Keeps a reply to a call for all stats, to be served while the backend is late with the next.
+pub(crate) fn keep_stats(list: List, backend: &Backend, message: &Bytes, asked: Asked) {
+    let snapshot = Snapshot {
+        message: message.clone(),
+        taken: asked.at,
+        mark: asked.mark,
+    };
+    let limit = backend.max_message;
+    let mut is_new = false;
+    backend.learn(|known| is_new = known.lists.keep_stats(list, snapshot, limit));
+    // Of stats only the descriptors are saved.
+    if is_new && list == List::MetricDescriptors {
+        backend.has_changed();
+    }
+}
+
+/// What a pod is called that `call` makes. A configuration that cannot be read names none, and a backend may take it all
+/// the same.
+pub(crate) fn pod_names(call: &Call, config: Path) -> PodNames {
+    let request = call.message();
+    let config = protobuf::submessage(&request, config);
+    let names = config.and_then(|config| PodNames::of_config(&config));
+    names.unwrap_or_default().by_row(call.handler.as_deref())
+}
+
+/// The id of what a backend created.
+fn created<'a>(backend: &Backend, reply: &'a [u8], path: &[u32]) -> Result<&'a str, Status> {
+    match protobuf::string(reply, path) {
+        Ok("") => Err(backend.bad_reply("it created something without an id")),
+        Ok(id) if id.len() > LONGEST_ID => {
+            let cause = format!("it created something with an id of more than {LONGEST_ID} bytes");
+            Err(backend.bad_reply(&cause))
+        }
+        Ok(id) => Ok(id),
+        Err(fault) => Err(backend.malformed(&fault)),
+    }
+}
+
+/// The ids of all that a backend created at once.
+fn all_created<'a>(backend: &Backend, reply: &'a [u8], path: Path) -> Result<Vec<&'a str>, Status> {
+    let (items, id) = path.split_at(path.len().saturating_sub(1));
+    let items = protobuf::all_bytes(reply, items).map_err(|fault| backend.malformed(&fault))?;
+    let ids = items.into_iter().map(|item| created(backend, item, id));
+    ids.collect()
+}

@@ -1,0 +1,141 @@
+//! How a pod or container that a call has just created would be listed, made of the call's request. Pure.
+
+use std::time::SystemTime;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::codec::protobuf::{self, Malformed};
+use crate::rpc::List;
+
+/// A field of the listed item, and where the request has it.
+type Copied = (u32, &'static [u32]);
+
+/// `PodSandbox`, of a `RunPodSandboxRequest`: metadata, labels, annotations, runtime handler. Its state, ready, is zero.
+const POD: [Copied; 4] = [(2, &[1, 1]), (5, &[1, 6]), (6, &[1, 7]), (7, &[2])];
+const POD_CREATED_AT: u32 = 4;
+/// `Container`, of a `CreateContainerRequest`: pod, metadata, image, image reference, labels, annotations. Its state,
+/// created, is zero.
+const CONTAINER: [Copied; 6] = [
+    (2, &[1]),
+    (3, &[2, 1]),
+    (4, &[2, 2]),
+    (5, &[2, 2, 1]),
+    (8, &[2, 9]),
+    (9, &[2, 10]),
+];
+const CONTAINER_CREATED_AT: u32 = 7;
+
+/// The item of `list` with this id that `request` created now.
+///
+/// # Errors
+/// If `request` is not valid protobuf.
+pub(crate) fn created(list: List, id: &str, request: &[u8]) -> Result<Bytes, Malformed> {
+    let (copied, created_at) = match list {
+        List::Pods => (&POD[..], POD_CREATED_AT),
+        _ => (&CONTAINER[..], CONTAINER_CREATED_AT),
+    };
+    let mut item = BytesMut::new();
+    protobuf::put_bytes(&mut item, 1, id.as_bytes());
+    for (number, path) in copied {
+        for value in protobuf::all_bytes(request, path)? {
+            protobuf::put_bytes(&mut item, *number, value);
+        }
+    }
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.unwrap_or_default().as_nanos();
+    protobuf::put_varint(
+        &mut item,
+        created_at,
+        u64::try_from(now).unwrap_or_default(),
+    );
+    Ok(item.freeze())
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::*;
+    use crate::codec::cri;
+
+    fn metadata() -> cri::PodSandboxMetadata {
+        cri::PodSandboxMetadata {
+            name: "web".to_owned(),
+            uid: "uid".to_owned(),
+            namespace: "default".to_owned(),
+            attempt: 2,
+        }
+    }
+
+    #[test]
+    fn a_created_pod_is_listed_as_its_request_says() {
+        let pairs = |text: &str| [(text.to_owned(), "value".to_owned())].into();
+        let config = cri::PodSandboxConfig {
+            metadata: Some(metadata()),
+            labels: pairs("label"),
+            annotations: pairs("annotation"),
+            hostname: "not listed".to_owned(),
+            ..Default::default()
+        };
+        let request = cri::RunPodSandboxRequest {
+            config: Some(config),
+            runtime_handler: "kata".to_owned(),
+        };
+        let item = created(List::Pods, "id", &request.encode_to_vec()).unwrap();
+        let pod = cri::PodSandbox::decode(item).unwrap();
+        assert!(pod.created_at > 0);
+        let expected = cri::PodSandbox {
+            id: "id".to_owned(),
+            metadata: Some(metadata()),
+            state: cri::PodSandboxState::SandboxReady.into(),
+            created_at: pod.created_at,
+            labels: pairs("label"),
+            annotations: pairs("annotation"),
+            runtime_handler: "kata".to_owned(),
+        };
+        assert_eq!(pod, expected);
+    }
+
+    #[test]
+    fn a_created_container_is_listed_as_its_request_says() {
+        let pairs = |text: &str| [(text.to_owned(), "value".to_owned())].into();
+        let image = cri::ImageSpec {
+            image: "image".to_owned(),
+            user_specified_image: "name".to_owned(),
+            ..Default::default()
+        };
+        let metadata = cri::ContainerMetadata {
+            name: "main".to_owned(),
+            attempt: 1,
+        };
+        let config = cri::ContainerConfig {
+            metadata: Some(metadata.clone()),
+            image: Some(image.clone()),
+            labels: pairs("label"),
+            annotations: pairs("annotation"),
+            log_path: "not listed".to_owned(),
+            ..Default::default()
+        };
+        let request = cri::CreateContainerRequest {
+            pod_sandbox_id: "pod".to_owned(),
+            config: Some(config),
+            ..Default::default()
+        };
+        let item = created(List::Containers, "id", &request.encode_to_vec()).unwrap();
+        let container = cri::Container::decode(item).unwrap();
+        assert!(container.created_at > 0);
+        let expected = cri::Container {
+            id: "id".to_owned(),
+            pod_sandbox_id: "pod".to_owned(),
+            metadata: Some(metadata),
+            image: Some(image),
+            image_ref: "image".to_owned(),
+            state: cri::ContainerState::ContainerCreated.into(),
+            created_at: container.created_at,
+            labels: pairs("label"),
+            annotations: pairs("annotation"),
+            ..Default::default()
+        };
+        assert_eq!(container, expected);
+    }
+}

@@ -1,0 +1,226 @@
+//! What pods have asked of the image stores, for as long as it matters. In memory only; does no I/O.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::call::Call;
+use crate::codec::protobuf;
+use crate::ownership::BackendId;
+use crate::rpc::{SEEN_ANNOTATION, Then};
+use crate::switch::Switch;
+use crate::switch::image_names::with_tag;
+
+/// The reference in an image request (`image.image`).
+pub(crate) const REFERENCE: &[u32] = &[1, 1];
+/// How many "absent" answers to pods are remembered; a node has a few hundred containers.
+const ABSENT: usize = 4096;
+/// How long a pod that has its image may take until it asks for the image's user. Each device plugin of the pod may take
+/// 30 s in between. A pod that is forgotten too early may get the user of the image in the store of another pod.
+const ASKING: Duration = Duration::from_secs(600);
+/// How many pods may do so at once; a node starts a few containers a second.
+const MOST_ASKING: usize = 1024;
+/// The longest name of an image or pod that is remembered, in bytes; an image's name has 255 at most, its tag 128, its
+/// digest less than 200.
+const LONGEST_NAME: usize = 1024;
+
+/// What pods have asked.
+#[derive(Debug, Default)]
+pub(crate) struct PodRequests {
+    /// Hashes of a pod's `config.seen` and a reference that was answered with "absent".
+    absent: HashSet<u64>,
+    hasher: RandomState,
+    /// Pods that have their image and no container of it yet.
+    asking: Vec<Asking>,
+}
+
+/// A pod that was answered that its image is present. Its next question is for the image's user, and names no pod.
+#[derive(Debug)]
+pub(crate) struct Asking {
+    /// Its `config.seen`.
+    pub seen: String,
+    /// The name that it asked for, with its tag.
+    pub reference: String,
+    /// The id in the answer.
+    pub id: String,
+    /// The stores that it may use.
+    pub stores: Vec<BackendId>,
+    since: Instant,
+}
+
+impl Asking {
+    pub(crate) fn new(seen: &str, reference: &str, id: &str, stores: Vec<BackendId>) -> Asking {
+        Asking {
+            seen: seen.to_owned(),
+            reference: with_tag(reference),
+            id: id.to_owned(),
+            stores,
+            since: Instant::now(),
+        }
+    }
+
+    fn asks_for(&self, image: &str) -> bool {
+        self.id == image || self.reference == with_tag(image)
+    }
+
+    fn is_same_question(&self, other: &Asking) -> bool {
+        (&self.seen, &self.reference) == (&other.seen, &other.reference)
+    }
+
+    fn is_remembered(&self) -> bool {
+        let names = [&self.seen, &self.reference, &self.id];
+        names.iter().all(|name| name.len() <= LONGEST_NAME)
+    }
+}
+
+impl PodRequests {
+    /// Notes that the answer to this pod is that `reference` is absent. Returns whether it was so before.
+    ///
+    /// "Absent" makes the kubelet pull, and the pull names the pod by its uid. A pod that asks again without a pull does
+    /// not pull at all (`imagePullPolicy: Never`).
+    pub(crate) fn is_absent_again(&mut self, seen: &str, reference: &str) -> bool {
+        let pair = self.hasher.hash_one((seen, reference));
+        if self.absent.len() >= ABSENT && !self.absent.contains(&pair) {
+            // Rarer than a restart of the kubelet; a pod that is forgotten gets the answer once more.
+            self.absent.clear();
+        }
+        !self.absent.insert(pair)
+    }
+
+    /// A pod was answered that its image is present.
+    pub(crate) fn asks(&mut self, pod: Asking) {
+        self.forget_old();
+        if self.asking.len() >= MOST_ASKING {
+            // Some of them would make it look as if the others did not ask.
+            self.asking.clear();
+        }
+        if pod.is_remembered() {
+            // A pod that asks again has started over.
+            self.asking.retain(|other| !other.is_same_question(&pod));
+            self.asking.push(pod);
+        }
+    }
+
+    /// A pod makes a container of `image`, which its manifest calls `name`. What it was answered last, if it was.
+    pub(crate) fn creates(&mut self, seen: &str, image: &str, name: &str) -> Option<Asking> {
+        self.forget_old();
+        let is_its = |asking: &mut Asking| {
+            asking.seen == seen && (asking.asks_for(image) || asking.asks_for(name))
+        };
+        self.asking.extract_if(.., is_its).last()
+    }
+
+    /// The stores that the pods may use that ask for this image now, each once.
+    pub(crate) fn stores_of(&mut self, image: &str) -> Vec<BackendId> {
+        self.forget_old();
+        let asking = self.asking.iter().filter(|pod| pod.asks_for(image));
+        let mut stores: Vec<_> = asking.flat_map(|pod| pod.stores.clone()).collect();
+        stores.sort_unstable();
+        stores.dedup();
+        stores
+    }
+
+    /// The pods that ask for this image get no answer. They start over one by one.
+    pub(crate) fn forget(&mut self, image: &str) {
+        self.asking.retain(|pod| !pod.asks_for(image));
+    }
+
+    fn forget_old(&mut self) {
+        self.asking.retain(|pod| pod.since.elapsed() < ASKING);
+    }
+}
+
+/// Learns from the answer of `backend` to a pod that its image is present or was pulled.
+pub(crate) fn learn_image(switch: &Switch, call: &Call, backend: BackendId, reply: &[u8]) {
+    if let Then::HaveImage(path) | Then::NewImage(path) = call.row.then {
+        let id = protobuf::string(reply, path).unwrap_or_default();
+        note_asking(switch, call, vec![backend], id);
+    }
+}
+
+/// Notes that the pod which sends `call` was answered that its image is present, in these stores under this id.
+pub(crate) fn note_asking(switch: &Switch, call: &Call, stores: Vec<BackendId>, id: &str) {
+    let message = call.message();
+    let reference = protobuf::string(&message, REFERENCE).unwrap_or_default();
+    if let Some(seen) = seen_by(call, &message).filter(|_| !id.is_empty()) {
+        let pod = Asking::new(seen, reference, id, stores);
+        switch.pod_requests().asks(pod);
+    }
+}
+
+/// The `config.seen` of the pod that sends `call`.
+pub(crate) fn seen_by<'a>(call: &Call, message: &'a [u8]) -> Option<&'a str> {
+    let annotations = call.row.pod_annotations()?;
+    let seen = protobuf::entry(message, annotations, SEEN_ANNOTATION);
+    seen.ok().flatten().filter(|seen| !seen.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asking(seen: &str, image: &str, store: BackendId) -> Asking {
+        Asking::new(seen, image, "sha256:1", vec![store])
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_asks_for_ten_minutes_or_until_it_creates_the_container() {
+        let mut requests = PodRequests::default();
+        requests.asks(asking("a", "app", 1));
+        requests.asks(asking("b", "app:latest", 2));
+        requests.asks(asking("b", "web:1", 3));
+        for image in ["app", "app:latest", "sha256:1"] {
+            let all = requests.stores_of(image);
+            assert!(all.starts_with(&[1, 2]), "{image}: {all:?}");
+        }
+        assert!(requests.stores_of("app:2").is_empty());
+        assert!(requests.creates("c", "sha256:1", "app").is_none());
+        let created = requests.creates("b", "other", "app").unwrap();
+        assert_eq!(
+            (created.stores, requests.stores_of("app")),
+            (vec![2], vec![1])
+        );
+        tokio::time::advance(ASKING).await;
+        assert!(requests.stores_of("app").is_empty());
+        assert!(requests.asking.is_empty());
+    }
+
+    #[test]
+    fn a_pod_that_starts_over_asks_once() {
+        let mut requests = PodRequests::default();
+        for store in [1, 2] {
+            requests.asks(asking("a", "app", store));
+        }
+        assert_eq!(requests.stores_of("app"), [2]);
+    }
+
+    #[test]
+    fn so_many_pods_ask_at_once_and_no_name_is_longer_than_a_limit() {
+        let mut requests = PodRequests::default();
+        let longest = "x".repeat(LONGEST_NAME);
+        let longer = "x".repeat(LONGEST_NAME + 1);
+        requests.asks(asking(&longest, "a:1", 1));
+        requests.asks(asking(&longer, "a:1", 2));
+        requests.asks(asking("a", &longer, 3));
+        assert_eq!(requests.stores_of("a:1"), [1]);
+        for number in 0..2 * MOST_ASKING {
+            requests.asks(asking(&number.to_string(), "b:1", 1));
+            assert!(requests.asking.len() <= MOST_ASKING);
+        }
+    }
+
+    #[test]
+    fn an_absent_image_is_remembered_by_pod_and_reference_up_to_a_limit() {
+        let mut requests = PodRequests::default();
+        assert!(!requests.is_absent_again("a", "app"));
+        assert!(requests.is_absent_again("a", "app"));
+        assert!(!requests.is_absent_again("b", "app"));
+        assert!(!requests.is_absent_again("a", "web"));
+        for number in 0..2 * ABSENT {
+            requests.is_absent_again(&number.to_string(), "app");
+            assert!(requests.absent.len() <= ABSENT);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Who listens to the events of pods and containers: all share one queue.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use futures_util::{Stream, stream};
+use http::HeaderMap;
+use http_body::Frame;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, watch};
+
+use crate::call::reply::{self, Reply};
+use crate::codec::frames;
+use crate::codec::grpc;
+use crate::errors;
+use crate::ownership::BackendId;
+use crate::switch::Switch;
+use crate::telemetry::counters::Reason;
+
+/// Events that a client may leave unread before it is cut off.
+const QUEUE: usize = 1024;
+
+/// An event, empty if it only fills the queue, or the trailers that end every stream.
+pub(crate) type Event = Result<Bytes, HeaderMap>;
+
+/// Those who listen, and what they are told.
+#[derive(Debug)]
+pub(crate) struct Events {
+    told: broadcast::Sender<Event>,
+    listeners: watch::Sender<usize>,
+    /// Backends that do not have events, and what they say instead: nobody can listen then.
+    lacking: Mutex<HashMap<BackendId, HeaderMap>>,
+}
+
+impl Default for Events {
+    fn default() -> Events {
+        Events {
+            told: broadcast::Sender::new(QUEUE),
+            listeners: watch::Sender::new(0),
+            lacking: Mutex::default(),
+        }
+    }
+}
+
+impl Events {
+    fn lacking(&self) -> MutexGuard<'_, HashMap<BackendId, HeaderMap>> {
+        self.lacking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nobody can listen as long as this is kept, and who does is told `end`.
+    pub(crate) fn lacks(&self, backend: BackendId, end: HeaderMap) -> Lacks<'_> {
+        self.lacking().insert(backend, end.clone());
+        self.tell(Err(end));
+        Lacks {
+            events: self,
+            backend,
+        }
+    }
+
+    pub(crate) fn tell(&self, event: Event) {
+        // An error says that nobody listens any more.
+        self.told.send(event).ok();
+    }
+
+    /// Puts so many empty events into the queue that nothing else is in it any more: who had left something unread is
+    /// behind by too much then, and who reads has lost nothing.
+    pub(crate) async fn cut_off_unread(&self) {
+        for _ in 0..QUEUE {
+            self.tell(Ok(Bytes::new()));
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Waits until somebody listens, or until nobody does.
+    pub(crate) async fn listened(&self, wanted: bool) {
+        let mut listeners = self.listeners.subscribe();
+        listeners
+            .wait_for(|count| (*count > 0) == wanted)
+            .await
+            .ok();
+    }
+}
+
+/// A backend that does not have events, as long as this lives: no longer than anybody listens, or it is in the table.
+pub(crate) struct Lacks<'a> {
+    events: &'a Events,
+    backend: BackendId,
+}
+
+impl Drop for Lacks<'_> {
+    fn drop(&mut self) {
+        self.events.lacking().remove(&self.backend);
+    }
+}
+
+/// Somebody who listens, as long as this lives.
+struct Listener {
+    switch: Arc<Switch>,
+    told: broadcast::Receiver<Event>,
+    ended: bool,
+}
+
+impl Listener {
+    fn new(switch: &Arc<Switch>) -> Listener {
+        let told = switch.events.told.subscribe();
+        switch.events.listeners.send_modify(|count| *count += 1);
+        Listener {
+            switch: Arc::clone(switch),
+            told,
+            ended: false,
+        }
+    }
+
+    /// What is told next; an empty event tells nothing.
+    async fn heard(&mut self) -> Result<Event, RecvError> {
+        loop {
+            let event = self.told.recv().await;
+            if !matches!(&event, Ok(Ok(event)) if event.is_empty()) {
+                return event;
+            }
+        }
+    }
+
+    async fn next(mut self) -> Option<(Result<Frame<Bytes>, Infallible>, Listener)> {
+        if self.ended {
+            return None;
+        }
+        let end = match self.heard().await {
+            Ok(Ok(event)) => return Some((Ok(Frame::data(frames::frame(&event))), self)),
+            Ok(Err(end)) => end,
+            Err(RecvError::Lagged(_)) => {
+                self.switch.counts.refuse(Reason::Unread);
+                grpc::trailers(&errors::does_not_read(QUEUE))
+            }
+            Err(RecvError::Closed) => grpc::trailers(&errors::shutting_down()),
+        };
+        self.ended = true;
+        Some((Ok(Frame::trailers(end)), self))
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.switch
+            .events
+            .listeners
+            .send_modify(|count| *count -= 1);
+    }
+}
+
+/// Lets calls only finish from now on, and ends every client's events: they would go on for ever.
+pub(crate) fn begin_end(switch: &Switch) {
+    switch.ending.begin();
+    switch
+        .events
+        .tell(Err(grpc::trailers(&errors::shutting_down())));
+}
+
+/// The events of all backends from now on; `Unimplemented` if one of them has none.
+pub(crate) fn events(switch: &Arc<Switch>) -> Reply {
+    if switch.ending.has_begun() {
+        return reply::of_status(&errors::shutting_down());
+    }
+    let lacking = switch.events.lacking().values().next().cloned();
+    if let Some(end) = lacking {
+        return reply::of_frames(stream::iter([Ok(Frame::trailers(end))]));
+    }
+    reply::of_frames(frames(Listener::new(switch)))
+}
+
+fn frames(listener: Listener) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send {
+    stream::unfold(listener, Listener::next)
+}

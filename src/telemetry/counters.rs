@@ -1,0 +1,348 @@
+//! What is counted: calls that have ended, by backend, RPC and code; time, bytes, clients that were refused. Never what
+//! calls carry, and nothing by a name that a client has chosen.
+//!
+//! Counting is a few additions behind a lock that nobody holds for longer; the page of metrics reads it.
+
+use std::hash::Hash;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use fnv::FnvHashMap;
+use tonic::Code;
+
+use crate::telemetry::log_limit::Failing;
+
+/// Handlers whose pods are counted on their own; reloads may bring ever new ones.
+const MOST_HANDLERS: usize = 4096;
+/// The codes of gRPC, from 0.
+const CODES: usize = 17;
+/// The upper bounds of the time that calls take, in seconds: from a look at memory to a pull.
+pub const WHOLE_BOUNDS: [f64; 14] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0,
+];
+/// The same of the switch's own share: from a call that passes to a merge of large lists.
+pub const OWN_BOUNDS: [f64; 10] = [
+    0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.001, 0.002_5, 0.01, 0.05, 0.25,
+];
+
+/// Why a client, a request or a call was refused by the switch itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Its user may not connect.
+    User,
+    /// Connections beyond the limit.
+    Connections,
+    /// Calls in flight beyond the limit.
+    Calls,
+    /// Not gRPC.
+    NotGrpc,
+    /// No RPC of the CRI.
+    UnknownRpc,
+    /// A handler that the table does not have.
+    UnknownHandler,
+    /// A request that is larger than `max_message`.
+    Size,
+    /// A request for which there was no memory beside others.
+    Memory,
+    /// A request that was not complete in time.
+    Unfinished,
+    /// A reply, or events, for which there was no room beside what the client leaves unread.
+    Unread,
+    /// A connection that left the most replies unread when others needed room for theirs.
+    Slow,
+    /// A connection without HTTP/2's preface in time.
+    Silent,
+    /// A connection, of a client or to a backend, with a flood of frames that carry nothing.
+    Flood,
+}
+
+impl Reason {
+    /// All of them.
+    pub const ALL: [Reason; 13] = [
+        Reason::User,
+        Reason::Connections,
+        Reason::Calls,
+        Reason::NotGrpc,
+        Reason::UnknownRpc,
+        Reason::UnknownHandler,
+        Reason::Size,
+        Reason::Memory,
+        Reason::Unfinished,
+        Reason::Unread,
+        Reason::Slow,
+        Reason::Silent,
+        Reason::Flood,
+    ];
+
+    /// As the metric's label has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::User => "user",
+            Reason::Connections => "connections",
+            Reason::Calls => "calls",
+            Reason::NotGrpc => "not_grpc",
+            Reason::UnknownRpc => "unknown_rpc",
+            Reason::UnknownHandler => "unknown_handler",
+            Reason::Size => "size",
+            Reason::Memory => "memory",
+            Reason::Unfinished => "unfinished",
+            Reason::Unread => "unread",
+            Reason::Slow => "slow",
+            Reason::Silent => "silent",
+            Reason::Flood => "flood",
+        }
+    }
+}
+
+/// What is counted of the switch as a whole.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Calls that ended and were no single backend's.
+    pub calls: Ended,
+    /// Calls of `RunPodSandbox` that ended, by the handler's row of the table; of none if the table has no such row.
+    pub pods: Ended<Arc<str>>,
+    /// Calls that have begun.
+    begun: AtomicU64,
+    rpcs: Mutex<FnvHashMap<&'static str, Arc<Rpc>>>,
+    refused: [AtomicU64; Reason::ALL.len()],
+    accepted: AtomicU64,
+    open: AtomicU64,
+}
+
+/// What is counted of one RPC, whichever backend its calls go to.
+#[derive(Debug, Default)]
+pub struct Rpc {
+    /// Calls that have begun and not ended.
+    pub in_flight: AtomicU64,
+    /// Bytes of requests that were read.
+    pub received: AtomicU64,
+    /// Bytes of replies.
+    pub sent: AtomicU64,
+    /// The lines about its failures.
+    pub(crate) failing: Failing,
+    own: Mutex<Times<{ OWN_BOUNDS.len() }>>,
+}
+
+/// Calls that have ended, by RPC or by handler.
+#[derive(Debug)]
+pub struct Ended<K = &'static str>(Mutex<FnvHashMap<K, Calls>>);
+
+impl<K> Default for Ended<K> {
+    fn default() -> Self {
+        Ended(Mutex::default())
+    }
+}
+
+/// Calls of one RPC that have ended.
+#[derive(Clone, Debug, Default)]
+pub struct Calls {
+    /// How many, by code.
+    codes: [u64; CODES],
+    /// How long they took.
+    pub times: Times<{ WHOLE_BOUNDS.len() }>,
+}
+
+/// How often something took how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Times<const BOUNDS: usize> {
+    /// By the first bound that it was not above; what was above all is in `count` only.
+    pub below: [u64; BOUNDS],
+    /// How often.
+    pub count: u64,
+    /// How long in all, in seconds.
+    pub sum: f64,
+}
+
+impl<const BOUNDS: usize> Default for Times<BOUNDS> {
+    fn default() -> Self {
+        Times {
+            below: [0; BOUNDS],
+            count: 0,
+            sum: 0.0,
+        }
+    }
+}
+
+impl<const BOUNDS: usize> Times<BOUNDS> {
+    fn add(&mut self, time: Duration, bounds: &[f64; BOUNDS]) {
+        let seconds = time.as_secs_f64();
+        let place = bounds.partition_point(|bound| *bound < seconds);
+        if let Some(below) = self.below.get_mut(place) {
+            *below += 1;
+        }
+        self.count += 1;
+        self.sum += seconds;
+    }
+}
+
+impl Counts {
+    /// A call of this RPC of the table begins: which one of all it is, and what is counted of its RPC.
+    pub(crate) fn begin(&self, name: &'static str) -> (u64, Arc<Rpc>) {
+        let before = self.begun.fetch_add(1, Ordering::Relaxed);
+        let mut rpcs = self.rpcs.lock().unwrap_or_else(PoisonError::into_inner);
+        let rpc = Arc::clone(rpcs.entry(name).or_default());
+        rpc.in_flight.fetch_add(1, Ordering::Relaxed);
+        (before + 1, rpc)
+    }
+
+    /// The RPCs that were called.
+    pub fn rpcs(&self) -> Vec<(&'static str, Arc<Rpc>)> {
+        let rpcs = self.rpcs.lock().unwrap_or_else(PoisonError::into_inner);
+        rpcs.iter()
+            .map(|(name, rpc)| (*name, Arc::clone(rpc)))
+            .collect()
+    }
+
+    /// Somebody was refused.
+    pub(crate) fn refuse(&self, reason: Reason) {
+        if let Some(count) = self.refused.get(reason as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How often that was.
+    pub fn refused(&self, reason: Reason) -> u64 {
+        let count = self.refused.get(reason as usize);
+        count.map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
+    /// A client is connected, as long as what this gives is held.
+    pub(crate) fn connected(self: &Arc<Self>) -> Connected {
+        self.accepted.fetch_add(1, Ordering::Relaxed);
+        self.open.fetch_add(1, Ordering::Relaxed);
+        Connected(Arc::clone(self))
+    }
+
+    /// Clients that were ever accepted, and those that are connected now.
+    pub fn connections(&self) -> (u64, u64) {
+        let (accepted, open) = (&self.accepted, &self.open);
+        (
+            accepted.load(Ordering::Relaxed),
+            open.load(Ordering::Relaxed),
+        )
+    }
+}
+
+/// A connected client.
+#[derive(Debug)]
+pub(crate) struct Connected(Arc<Counts>);
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Rpc {
+    /// A call took so much of the switch's own time.
+    pub(crate) fn took(&self, own: Duration) {
+        let mut times = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        times.add(own, &OWN_BOUNDS);
+    }
+
+    /// How much of the switch's own time calls took.
+    pub fn own(&self) -> Times<{ OWN_BOUNDS.len() }> {
+        *self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Clone + Default + Eq + Hash> Ended<K> {
+    /// A call has ended.
+    pub(crate) fn add(&self, key: K, code: Code, time: Duration) {
+        let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_one_too_many = calls.len() >= MOST_HANDLERS && !calls.contains_key(&key);
+        let key = if is_one_too_many { K::default() } else { key };
+        let calls = calls.entry(key).or_default();
+        if let Some(count) = calls.codes.get_mut(code as usize) {
+            *count += 1;
+        }
+        calls.times.add(time, &WHOLE_BOUNDS);
+    }
+
+    /// Those of each RPC or handler that was called.
+    pub fn all(&self) -> Vec<(K, Calls)> {
+        let calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        calls
+            .iter()
+            .map(|(key, calls)| (key.clone(), calls.clone()))
+            .collect()
+    }
+}
+
+impl Calls {
+    /// How many ended with each code that any ended with.
+    pub fn codes(&self) -> impl Iterator<Item = (Code, u64)> {
+        let codes = (0..).map(Code::from_i32).zip(self.codes);
+        codes.filter(|(_, count)| *count > 0)
+    }
+}
+
+/// A code as grpc-go prints it, and so the metrics of the kubelet.
+pub fn code_name(code: Code) -> String {
+    match code {
+        Code::Ok => "OK".to_owned(),
+        Code::Cancelled => "Canceled".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_counts_at_the_first_bound_that_it_is_not_above() {
+        let mut times = Times::default();
+        for millis in [1, 2, 20, 5000] {
+            times.add(Duration::from_millis(millis), &[0.001, 0.01, 0.1]);
+        }
+        assert_eq!(times.below, [1, 1, 1]);
+        assert_eq!(times.count, 4);
+        assert!((times.sum - 5.023).abs() < 1e-9);
+    }
+
+    #[test]
+    fn reasons_have_places_and_names_of_their_own() {
+        let counts = Counts::default();
+        for (at, reason) in Reason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, at);
+            counts.refuse(reason);
+            assert_eq!(counts.refused(reason), 1, "{}", reason.name());
+        }
+    }
+
+    #[test]
+    fn codes_are_counted_under_their_own_numbers() {
+        let ended = Ended::default();
+        ended.add("Version", Code::Ok, Duration::ZERO);
+        ended.add("Version", Code::Unauthenticated, Duration::ZERO);
+        ended.add("Version", Code::Unauthenticated, Duration::ZERO);
+        let all = ended.all();
+        let codes: Vec<_> = all[0].1.codes().collect();
+        assert_eq!(codes, [(Code::Ok, 1), (Code::Unauthenticated, 2)]);
+    }
+
+    #[test]
+    fn handlers_beyond_the_limit_are_counted_together() {
+        let ended = Ended::<Arc<str>>::default();
+        for number in 0..MOST_HANDLERS + 2 {
+            ended.add(number.to_string().into(), Code::Ok, Duration::ZERO);
+        }
+        let all = ended.all();
+        let others = all.iter().find(|(handler, _)| handler.is_empty());
+        assert_eq!(all.len(), MOST_HANDLERS + 1);
+        assert_eq!(others.unwrap().1.times.count, 2);
+    }
+
+    #[test]
+    fn a_client_counts_as_connected_until_it_goes() {
+        let counts = Arc::new(Counts::default());
+        let one = counts.connected();
+        let other = counts.connected();
+        drop(one);
+        assert_eq!(counts.connections(), (2, 1));
+        drop(other);
+        assert_eq!(counts.connections(), (2, 0));
+    }
+}

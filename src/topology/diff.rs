@@ -1,0 +1,279 @@
+//! What a reload changes: handlers and backends that come, go and move. Pure.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::{Value as Json, json};
+
+use crate::config::wording::{self, counted};
+use crate::config::{Config, Handler, Key};
+use crate::ownership::BackendId;
+use crate::topology::Live;
+
+/// The difference between two tables.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Handlers that take pods from now on.
+    pub added: Vec<String>,
+    /// Handlers that refuse new pods from now on.
+    pub removed: Vec<String>,
+    /// Handlers whose new pods go elsewhere.
+    pub moved: Vec<Moved>,
+    /// The default row, if it is another one.
+    pub default: Option<Moved>,
+    /// Backends that are new.
+    pub backends_added: Vec<String>,
+    /// Backends that no new pod goes to any more, and that own some.
+    pub backends_draining: Vec<Draining>,
+    /// Backends that are not called any more.
+    pub backends_gone: Vec<String>,
+    /// What else is set otherwise: limits, the log, names and limits of backends.
+    pub settings: Vec<String>,
+    /// What will go wrong with it.
+    pub warnings: Vec<String>,
+}
+
+/// Something that leads elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// What.
+    pub name: String,
+    /// Where it led.
+    pub from: String,
+    /// Where it leads.
+    pub to: String,
+}
+
+/// A backend that is kept for its pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Draining {
+    /// Which one.
+    pub name: String,
+    /// How many pods and containers it owns; nobody knows if it has not been listed since the start.
+    pub owns: Option<(usize, usize)>,
+    /// No file names it, so it is removed when its last pod ends.
+    pub is_unnamed: bool,
+}
+
+impl Draining {
+    fn lines(&self) -> Vec<String> {
+        let name = &self.name;
+        let owns = match self.owns {
+            Some((pods, containers)) => {
+                let (pods, containers) = (counted(pods, "pod"), counted(containers, "container"));
+                format!("which owns {pods} and {containers}")
+            }
+            None => "whose pods are not known before it has been listed".to_owned(),
+        };
+        let line = format!("backend draining: {name}, {owns}");
+        let removal = self.is_unnamed.then(|| wording::removal(name));
+        [line].into_iter().chain(removal).collect()
+    }
+}
+
+impl Changes {
+    /// Whether nothing is other, nor wrong.
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Changes::default()
+    }
+
+    /// What is other in `after`; `owns` as in [`Draining`].
+    pub(crate) fn between(
+        before: &Live,
+        after: &Live,
+        owns: impl Fn(BackendId) -> Option<(usize, usize)>,
+    ) -> Changes {
+        let mut changes = Changes::of_handlers(before, after);
+        for backend in &after.backends {
+            let name = backend.name().to_string();
+            match before.backend(backend.id) {
+                Err(_) => changes.backends_added.push(name),
+                Ok(_) if is_left(before, after, backend.id) => {
+                    changes.backends_draining.push(Draining {
+                        name,
+                        owns: owns(backend.id),
+                        is_unnamed: !after.names(backend.id),
+                    });
+                }
+                Ok(_) => {}
+            }
+        }
+        let gone = before
+            .backends
+            .iter()
+            .filter(|backend| after.backend(backend.id).is_err());
+        changes.backends_gone = gone.map(|backend| backend.name().to_string()).collect();
+        changes.settings = other_settings(&before.config, &after.config);
+        let notes = after.config.notes.iter();
+        let new_notes = notes.filter(|note| !before.config.notes.contains(note));
+        changes.warnings = other_cgroup_driver(before, after)
+            .into_iter()
+            .chain(new_notes.cloned())
+            .collect();
+        changes
+    }
+
+    fn of_handlers(before: &Live, after: &Live) -> Changes {
+        let mut changes = Changes::default();
+        for row in &after.table.handlers {
+            match before
+                .table
+                .handlers
+                .iter()
+                .find(|old| old.name == row.name)
+            {
+                None => changes.added.push(row.name.clone()),
+                Some(old)
+                    if (old.backend, &old.backend_handler)
+                        != (row.backend, &row.backend_handler) =>
+                {
+                    changes.moved.push(Moved {
+                        name: row.name.clone(),
+                        from: place(before, old),
+                        to: place(after, row),
+                    });
+                }
+                Some(_) => {}
+            }
+        }
+        let removed = before.table.handlers.iter().map(|row| &row.name);
+        let removed = removed.filter(|name| after.table.handler(name).is_none());
+        changes.removed = removed.cloned().collect();
+        let (old, new) = (&before.table.default, &after.table.default);
+        changes.default = (old.name != new.name).then(|| Moved {
+            name: "default".to_owned(),
+            from: old.name.clone(),
+            to: new.name.clone(),
+        });
+        changes
+    }
+
+    /// As `Status` tells them.
+    pub(crate) fn json(&self) -> Json {
+        let moved =
+            |moved: &Moved| json!({ "name": moved.name, "from": moved.from, "to": moved.to });
+        let draining = |backend: &Draining| {
+            json!({
+                "name": backend.name,
+                "pods": backend.owns.map(|(pods, _)| pods),
+                "containers": backend.owns.map(|(_, containers)| containers),
+                "unnamed": backend.is_unnamed,
+            })
+        };
+        json!({
+            "handlersAdded": self.added,
+            "handlersRemoved": self.removed,
+            "handlersMoved": self.moved.iter().map(moved).collect::<Vec<_>>(),
+            "default": self.default.as_ref().map(moved),
+            "backendsAdded": self.backends_added,
+            "backendsDraining": self.backends_draining.iter().map(draining).collect::<Vec<_>>(),
+            "backendsGone": self.backends_gone,
+            "settings": self.settings,
+            "warnings": self.warnings,
+            "lines": self.lines(),
+        })
+    }
+
+    /// A line for each.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let all = |what: &str, names: &[String]| -> Vec<String> {
+            names.iter().map(|name| format!("{what} {name}")).collect()
+        };
+        lines.extend(all("handler added:", &self.added));
+        lines.extend(all("handler removed:", &self.removed));
+        for Moved { name, from, to } in &self.moved {
+            lines.push(format!("handler moved: {name} from {from} to {to}"));
+        }
+        if let Some(Moved { from, to, .. }) = &self.default {
+            lines.push(format!("default: {to} instead of {from}"));
+        }
+        lines.extend(all("backend added:", &self.backends_added));
+        lines.extend(self.backends_draining.iter().flat_map(Draining::lines));
+        lines.extend(all("backend gone:", &self.backends_gone));
+        if !self.settings.is_empty() {
+            lines.push(format!("settings changed: {}", self.settings.join(", ")));
+        }
+        lines.extend(self.warnings.iter().cloned());
+        if lines.is_empty() {
+            lines.push("nothing changed".to_owned());
+        }
+        lines
+    }
+}
+
+impl fmt::Display for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.lines().join("; "))
+    }
+}
+
+/// What is wrong if the node's new speaker has another cgroup driver than the one before.
+fn other_cgroup_driver(before: &Live, after: &Live) -> Option<String> {
+    let speaker = |live: &Live| live.backend(live.speaker()).cloned().ok();
+    let (old, new) = (speaker(before)?, speaker(after)?);
+    let (ours, theirs) = (old.known().cgroup_driver?, new.known().cgroup_driver?);
+    let (old, new) = (old.name(), new.name());
+    (ours != theirs).then(|| {
+        format!("wrong: {new} has another cgroup driver than {old}, whose the kubelet took when it started; give both the same")
+    })
+}
+
+/// Whether it is kept for its pods from now on, or from now on without a row of its own.
+fn is_left(before: &Live, after: &Live, backend: BackendId) -> bool {
+    !before.drains(backend) && after.drains(backend)
+        || before.names(backend) && !after.names(backend)
+}
+
+/// What is set otherwise and has no line of its own.
+fn other_settings(before: &Config, after: &Config) -> Vec<String> {
+    // Not `start_wait`: it means nothing before the next start.
+    let keys = [
+        Key::Drain,
+        Key::ListTimeout,
+        Key::StatsTimeout,
+        Key::StaleLists,
+        Key::Watch,
+        Key::LogLevel,
+    ];
+    let others = keys
+        .into_iter()
+        .filter(|key| before.setting(*key) != after.setting(*key));
+    let mut others: Vec<_> = others.map(|key| key.name().to_owned()).collect();
+    for row in &after.table.backends {
+        if let Some(old) = before.table.backends.iter().find(|old| old.id == row.id) {
+            // A row without a timeout of its own has the head's, which has a line already.
+            let own =
+                |of_row: (Duration, Duration), of_head| of_row.0 != of_row.1 && of_row != of_head;
+            let list_timeout = own(
+                (old.list_timeout, row.list_timeout),
+                (before.list_timeout, after.list_timeout),
+            );
+            let stats_timeout = own(
+                (old.stats_timeout, row.stats_timeout),
+                (before.stats_timeout, after.stats_timeout),
+            );
+            let stale_lists = own(
+                (old.stale_lists, row.stale_lists),
+                (before.stale_lists, after.stale_lists),
+            );
+            let fields = [
+                ("name", old.name != row.name),
+                ("list_timeout", list_timeout),
+                ("stats_timeout", stats_timeout),
+                ("stale_lists", stale_lists),
+                ("adopt", old.adopt != row.adopt),
+                ("user", old.user != row.user),
+            ];
+            let fields = fields.iter().filter(|(_, other)| *other);
+            others.extend(fields.map(|(field, _)| format!("{field} of backend {}", row.name)));
+        }
+    }
+    others
+}
+
+fn place(live: &Live, row: &Handler) -> String {
+    let backend = live.backend(row.backend);
+    let backend = backend.map_or_else(|_| "?".into(), |backend| backend.name());
+    wording::place(&backend, &row.name, &row.backend_handler)
+}

@@ -1,0 +1,81 @@
+//! The layers of `src/lib.rs`'s code map: each module uses those above it alone.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "clippy allows it in test functions only"
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The modules of the library in the order of the code map.
+fn layers() -> Vec<String> {
+    let library = fs::read_to_string(source().join("lib.rs")).unwrap();
+    let (_, map) = library.split_once("//! # Code map").unwrap();
+    let (map, code) = map.split_once("//! # What always holds").unwrap();
+    let rows = map.lines().filter_map(|line| line.strip_prefix("//! | "));
+    let names = rows.filter_map(|row| row.split('`').nth(1));
+    let layers: Vec<String> = names.map(str::to_owned).collect();
+    let modules = code
+        .lines()
+        .filter_map(|line| line.trim_start_matches("pub ").strip_prefix("mod "));
+    let mut modules: Vec<&str> = modules.map(|name| name.trim_end_matches(';')).collect();
+    let mut sorted = layers.clone();
+    modules.sort_unstable();
+    sorted.sort_unstable();
+    assert_eq!(sorted, modules, "the code map and the modules of lib.rs");
+    layers
+}
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+/// The files of a module: its own, and those of the modules inside of it.
+fn files(module: &str) -> Vec<PathBuf> {
+    let mut files = vec![source().join(format!("{module}.rs"))];
+    let mut directories = vec![source().join(module)];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => directories.push(path),
+                false => files.push(path),
+            }
+        }
+    }
+    files
+}
+
+/// The modules of the library that a text names, as in `use crate::rpc::Row`.
+fn used(text: &str) -> impl Iterator<Item = &str> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let paths = text.split("crate::").skip(1);
+    paths.map(move |path| path.split(|c| !is_name(c)).next().unwrap_or_default())
+}
+
+#[test]
+fn each_module_uses_those_above_it_alone() {
+    let layers = layers();
+    for (layer, module) in layers.iter().enumerate() {
+        for file in files(module) {
+            let text = fs::read_to_string(&file).unwrap();
+            // What a unit test sets up may come from anywhere.
+            let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+            if file.ends_with("tests.rs") {
+                continue;
+            }
+            for used in used(text) {
+                let place = layers.iter().position(|name| name == used);
+                let is_above = place.is_some_and(|place| place <= layer);
+                assert!(is_above, "{}: `{used}` is below `{module}`", file.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_path_names_its_module() {
+    let text = "use crate::rpc::{self, Row};\nlet status = crate::errors::no_backend();";
+    assert_eq!(used(text).collect::<Vec<_>>(), ["rpc", "errors"]);
+}
