@@ -13,7 +13,7 @@ pub const FORGET: &str = "criswitch-forget";
 /// other is out of lists until it answers.
 ///
 /// # Errors
-/// There is no such backend, it answers, or the state cannot be changed.
+/// There is no such backend, it answers or may do so in a moment, or the state cannot be changed.
 pub(crate) async fn forget(switch: &Switch, name: &str) -> Result<(), String> {
     let live = switch.live();
     let backend = live
@@ -21,12 +21,17 @@ pub(crate) async fn forget(switch: &Switch, name: &str) -> Result<(), String> {
         .iter()
         .find(|backend| *backend.name() == *name);
     let backend = backend.ok_or_else(|| unknown(name, &live))?;
-    if let State::Ready(_) = backend.link().state {
-        return Err(format!(
-            "backend {name:?} ({}) answers; remove its pods, or its rows from the configuration and reload: it is \
-             kept until its pods end",
-            backend.socket
-        ));
+    let advice = match backend.link().state {
+        State::Ready(_) => Some(
+            "answers; remove its pods, or its rows from the configuration and reload: it is kept until its pods end",
+        ),
+        State::Connecting => {
+            Some("is being connected to; wait until `criswitch status` shows that it is away")
+        }
+        State::Unresponsive(..) | State::Down(_) => None,
+    };
+    if let Some(advice) = advice {
+        return Err(format!("backend {name:?} ({}) {advice}", backend.socket));
     }
     let (pods, containers) = switch.owners().count(backend.id);
     backend.leave();

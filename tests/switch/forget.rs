@@ -51,6 +51,20 @@ async fn a_forgotten_backend_that_no_file_names_is_removed() {
 }
 
 #[tokio::test]
+async fn a_backend_that_is_being_connected_to_is_not_forgotten() {
+    let mut rig = runc_and_kata().await;
+    rig.run("kata", "boxed").await;
+    rig.sim("kata").hold_all("ListPodSandbox");
+    rig.restart_switch().await;
+    let reply = forget(&rig, "kata").await;
+    assert_eq!(reply.code(), Code::FailedPrecondition);
+    let text = text_of(&reply);
+    assert!(text.contains("is being connected to"), "{text}");
+    rig.sim("kata").release("ListPodSandbox");
+    assert_eq!(names(&rig.pods().await.unwrap()), ["boxed"]);
+}
+
+#[tokio::test]
 async fn a_backend_that_answers_is_not_forgotten() {
     let rig = runc_and_kata().await;
     rig.run("kata", "boxed").await;
