@@ -1,5 +1,6 @@
 //! Streams of several backends as one: whole messages as they come, ended by the first failure.
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::future::ready;
 use std::sync::Arc;
@@ -27,6 +28,8 @@ use crate::fanout;
 use crate::fanout::Share;
 use crate::fanout::fallback;
 use crate::limits::budget::{Held, Memory, Unread};
+use crate::ownership::MOST;
+use crate::rpc::filter::first_of_each;
 use crate::rpc::{List, Row, Then};
 use crate::switch::Switch;
 use crate::switch::learn;
@@ -51,6 +54,7 @@ pub(crate) fn interleave(
             asked: learn::asked(switch),
             having: Arc::clone(&having),
             messages: None,
+            seen: HashSet::new(),
         };
         stream::try_unfold(feed, Feed::next).boxed()
     });
@@ -106,6 +110,8 @@ struct Feed {
     /// How many bytes more may be learned from: a list without end must not fill the owners.
     unlearned: usize,
     whole: Whole,
+    /// The ids of the items so far, of at most so many as are remembered of all backends.
+    seen: HashSet<String>,
 }
 
 /// The messages of a backend so far.
@@ -200,17 +206,24 @@ impl Feed {
         }
     }
 
+    /// The message as the client gets it, learned from: an item comes once, also if it is in several messages.
     fn learn(&mut self, message: Bytes) -> Result<Bytes, Status> {
-        let list = match self.call.row.then {
-            Then::Learn(list) => list,
-            Then::Keep(list) => {
-                // The client gets the message in any case.
-                self.whole.add(&message, self.backend.max_message);
-                let changed = learn::listed_as(&self.switch, list, &self.backend, &message)?;
-                return Ok(changed.unwrap_or(message));
-            }
-            _ => return Ok(message),
+        let (Then::Learn(list) | Then::Keep(list)) = self.call.row.then else {
+            return Ok(message);
         };
+        let message = self.listed_as(list, message)?;
+        let first = first_of_each(list, &message, &mut self.seen, MOST);
+        let first = first.map_err(|fault| self.backend.malformed(&fault))?;
+        Ok(first.unwrap_or(message))
+    }
+
+    fn listed_as(&mut self, list: List, message: Bytes) -> Result<Bytes, Status> {
+        if let Then::Keep(list) = self.call.row.then {
+            // The client gets the message in any case.
+            self.whole.add(&message, self.backend.max_message);
+            let changed = learn::listed_as(&self.switch, list, &self.backend, &message)?;
+            return Ok(changed.unwrap_or(message));
+        }
         let left = self.unlearned.checked_sub(message.len());
         let limit = self.backend.memory.limit();
         self.unlearned = left.ok_or_else(|| self.backend.unread(&Unread::NoMemory(limit)))?;

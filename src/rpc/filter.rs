@@ -2,6 +2,8 @@
 //!
 //! Of stats only what the filter says of their items: which pod a container is in, the owners know.
 
+use std::collections::HashSet;
+
 use bytes::{Bytes, BytesMut};
 
 use crate::codec::protobuf::{self, Edit, Malformed, Path};
@@ -109,6 +111,23 @@ pub fn without_inside(
             left = protobuf::edited(left.as_deref().unwrap_or(item), path, drop)?.or(left);
         }
         Ok(left.map_or(Edit::Same, Edit::Other))
+    })
+}
+
+/// The items of `list` whose ids are not `seen` yet, which are added to it; `None` if all are new. An item without an id
+/// is new, and so is every item once `seen` has `most` ids.
+///
+/// # Errors
+/// If `items` is not valid protobuf.
+pub fn first_of_each(
+    list: List,
+    items: &[u8],
+    seen: &mut HashSet<String>,
+    most: usize,
+) -> Result<Option<Bytes>, Malformed> {
+    protobuf::retain(items, 1, |item| {
+        let id = protobuf::string(item, self::id(list))?;
+        Ok(id.is_empty() || seen.len() >= most || seen.insert(id.to_owned()))
     })
 }
 

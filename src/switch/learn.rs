@@ -1,6 +1,7 @@
 //! What replies teach: owners and images.
 
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::slice;
 use std::sync::Arc;
 
@@ -16,8 +17,8 @@ use crate::call::log;
 use crate::call::route::Target;
 use crate::codec::protobuf::{self, Path};
 use crate::errors;
-use crate::ownership::{BackendId, Claim, LONGEST_ID, Learned, Mark, PodNames, Unlearned};
-use crate::rpc::filter::without_inside;
+use crate::ownership::{BackendId, Claim, LONGEST_ID, Learned, MOST, Mark, PodNames, Unlearned};
+use crate::rpc::filter::{first_of_each, without_inside};
 use crate::rpc::{
     CONTAINER_LABELS, CONTAINER_POD, Kind, LISTED_HANDLER, List, Row, StateChange, Then, UID_LABEL,
 };
@@ -310,8 +311,8 @@ pub(crate) fn listed_as(
     }
 }
 
-/// `reply` without its stats of other backends' pods and containers, also those of containers in a pod's stats;
-/// `None` if it has none.
+/// `reply` without its stats of other backends' pods and containers, also those of containers in a pod's stats, and
+/// without those that it repeats; `None` if it has none of these.
 ///
 /// # Errors
 /// `Internal` if the reply is malformed.
@@ -341,7 +342,9 @@ fn without_others(
     let own = own.and_then(|own| {
         let items = own.as_deref().unwrap_or(reply);
         let inside = without_inside(list, items, |id| is_own(Kind::Container, id))?;
-        Ok(inside.or(own))
+        let own = inside.or(own);
+        let items = own.as_deref().unwrap_or(reply);
+        Ok(first_of_each(list, items, &mut HashSet::new(), MOST)?.or(own))
     });
     drop(owners);
     backend.drops(dropped.get());
