@@ -28,7 +28,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::backend::connect::{Connection, Dialer, FileId, Opened};
+use crate::backend::connect::{Dialer, Driver, FileId, Opened};
 use crate::backend::known::Known;
 use crate::backend::known::Report;
 use crate::backend::lists::Lists;
@@ -37,7 +37,7 @@ use crate::codec::protobuf::{self, Malformed};
 use crate::config::BackendConfig;
 use crate::config::address::Address;
 use crate::errors;
-use crate::limits::budget::Memory;
+use crate::limits::budget::Budget;
 use crate::ownership::BackendId;
 use crate::rpc::{List, Row};
 use crate::store::file_work::FileWork;
@@ -63,11 +63,11 @@ pub struct Backend {
     /// The largest reply, in bytes, that is read.
     pub max_message: usize,
     /// What its replies to clients take.
-    pub memory: Memory,
+    pub memory: Budget,
     /// What its answers to criswitch's own questions take: clients have no part in it.
-    pub own: Memory,
+    pub own: Budget,
     /// What its events take that somebody who listens has not read yet.
-    pub events: Memory,
+    pub events: Budget,
     /// Calls of clients that went to it alone and have ended.
     pub calls: Ended,
     dialer: Dialer,
@@ -135,9 +135,9 @@ impl Backend {
             id: config.id,
             socket: config.socket.clone(),
             max_message,
-            memory: Memory::for_messages(max_message),
-            own: Memory::for_messages(max_message),
-            events: Memory::for_events(max_message),
+            memory: Budget::for_messages(max_message),
+            own: Budget::for_messages(max_message),
+            events: Budget::for_events(max_message),
             calls: Ended::default(),
             dialer,
             files: FileWork::default(),
@@ -325,7 +325,7 @@ impl Backend {
     ///
     /// # Errors
     /// Why it cannot be opened.
-    pub async fn connect(&self) -> Result<(Wire, Connection), String> {
+    pub async fn connect(&self) -> Result<(Wire, Driver), String> {
         let opened = self.open(None).await?;
         Ok((opened.wire, opened.connection))
     }

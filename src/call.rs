@@ -23,7 +23,7 @@ use crate::codec::frames;
 use crate::codec::grpc;
 use crate::codec::protobuf::{self, Field};
 use crate::errors;
-use crate::limits::budget::Memory;
+use crate::limits::budget::Budget;
 use crate::rpc::{FILTER_IMAGE, Goes, IMAGE_TEXTS, LIST_FILTER, List, Row, Then};
 use crate::telemetry::counters::code_name;
 use crate::topology::Live;
@@ -42,7 +42,7 @@ pub(crate) struct Call {
     /// The name of the table's row that it goes by, if it goes by one.
     pub handler: Option<Arc<str>>,
     /// Where its reply counts until its client has read it.
-    pub unread: Memory,
+    pub unread: Budget,
 }
 
 impl Call {

@@ -234,7 +234,7 @@ impl Config {
 
     fn of_files(
         main: &Path,
-        files: &[files::File],
+        files: &[files::ConfigFile],
         mut problems: Problems,
     ) -> Result<Config, Problems> {
         let mut written = Written {

@@ -27,7 +27,7 @@ use crate::fanout::images;
 use crate::fanout::images::find;
 use crate::fanout::status;
 use crate::forward;
-use crate::limits::budget::{Memory, Unread};
+use crate::limits::budget::{Budget, Unread};
 use crate::limits::{MAX_CALLS, REQUEST_LIMIT};
 use crate::ownership::BackendId;
 use crate::rpc::{self, Goes, ImageRule, Kind, Merge, Row, Silent, Unknown};
@@ -42,7 +42,7 @@ use crate::switch::Switch;
 pub const SOON: &str = "criswitch-soon";
 
 /// Answers one request of a connection whose replies count in `unread`; every failure is a reply.
-pub async fn serve(switch: Arc<Switch>, request: http::Request<Incoming>, unread: Memory) -> Reply {
+pub async fn serve(switch: Arc<Switch>, request: http::Request<Incoming>, unread: Budget) -> Reply {
     if !is_grpc(&request) {
         switch.counts.refuse(Reason::NotGrpc);
         return reply::not_grpc();
@@ -80,7 +80,7 @@ async fn answer(
     switch: &Arc<Switch>,
     row: &'static Row,
     request: http::Request<Incoming>,
-    unread: &Memory,
+    unread: &Budget,
     log: &CallLog,
 ) -> Result<Reply, Failed> {
     let call = read(switch, row, request, unread).await?;
@@ -148,7 +148,7 @@ async fn read(
     switch: &Switch,
     row: &'static Row,
     request: http::Request<Incoming>,
-    unread: &Memory,
+    unread: &Budget,
 ) -> Result<Call, Status> {
     let (head, body) = request.into_parts();
     let limit = switch.max_message.saturating_add(frames::FRAME_HEADER);

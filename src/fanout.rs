@@ -21,7 +21,7 @@ use crate::codec::protobuf::Malformed;
 use crate::errors;
 use crate::forward;
 use crate::limits::STREAM_WINDOW;
-use crate::limits::budget::Held;
+use crate::limits::budget::Reservation;
 use crate::rpc::{Lacking, List, Merge, Row, Then};
 use crate::switch::Switch;
 use crate::switch::handlers;
@@ -32,7 +32,7 @@ use crate::telemetry::counters::Reason;
 
 /// What came of asking one of several backends.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct BackendResult {
     /// Which one.
     pub backend: Arc<Backend>,
     /// Its answer, or why there is none.
@@ -65,9 +65,9 @@ impl Drop for Unheard<'_> {
 }
 
 /// What came of `UpdateRuntimeConfig`: the error names each backend that has not taken it.
-fn taken(parts: Vec<Part>) -> Result<Reply, Failed> {
+fn taken(parts: Vec<BackendResult>) -> Result<Reply, Failed> {
     let (mut taken, mut refused, mut missed) = (None, Vec::new(), Vec::new());
-    for Part { backend, result } in parts {
+    for BackendResult { backend, result } in parts {
         match result {
             Ok(answer) if answer.code() == Code::Ok => {
                 taken = taken.or(Some(reply::of_answer(answer)));
@@ -152,7 +152,7 @@ pub(crate) async fn merge(
 }
 
 /// Room for what so many streams hold that are not read.
-fn windows(switch: &Switch, call: &Call, streams: usize) -> Result<Held, Status> {
+fn windows(switch: &Switch, call: &Call, streams: usize) -> Result<Reservation, Status> {
     let mut held = call.unread.held();
     if held.grow(streams * STREAM_WINDOW as usize).is_err() {
         switch.counts.refuse(Reason::Unread);
@@ -162,12 +162,12 @@ fn windows(switch: &Switch, call: &Call, streams: usize) -> Result<Held, Status>
 }
 
 /// Sends `call` to `backends` at once and reads every reply, however long that takes one that does not hang.
-pub(crate) async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<Part> {
+pub(crate) async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
     let headers = &call.reading_headers();
     let asked = backends.iter().cloned().map(|backend| async move {
         let asked = backend.ask(call.row, headers, call.body.clone());
         let result = backend.patiently(asked).await;
-        Part { backend, result }
+        BackendResult { backend, result }
     });
     join_all(asked).await
 }

@@ -26,11 +26,11 @@ use tokio::task::JoinSet;
 
 use crate::config::MetricsListen;
 use crate::errors::error_chain;
-use crate::server::{BindError, Bound, Failing, PassedMetrics};
+use crate::server::{AcceptFailures, BindError, Bound, PassedMetrics};
 use crate::store::file_work::{FileWork, NO_ANSWER};
 use crate::switch::Switch;
 
-pub use families::{FAMILIES, Family, Kind};
+pub use families::{FAMILIES, Family, MetricKind};
 use samples::Samples;
 use seen::Seen;
 
@@ -180,7 +180,7 @@ impl Door {
 
     async fn serve(self, switch: Arc<Switch>) -> Infallible {
         let mut readers = JoinSet::new();
-        let mut failing = Failing::default();
+        let mut failing = AcceptFailures::default();
         loop {
             tokio::select! {
                 reader = self.accept(), if readers.len() < MAX_READERS => {

@@ -22,7 +22,7 @@ pub struct Row {
     /// What its reply teaches.
     pub then: Then,
     /// How loudly a call is logged.
-    pub log: Log,
+    pub log: LogRule,
 }
 
 /// A service of `runtime.v1`.
@@ -102,7 +102,7 @@ impl Row {
 
     /// Whether it changes something on the node.
     pub fn changes(&self) -> bool {
-        self.log == Log::Change
+        self.log == LogRule::Change
     }
 
     /// Whether it stops or removes something, so that `NotFound` means that there is nothing left to do.
@@ -367,7 +367,7 @@ impl StateChange {
 
 /// The level of a call's log line, as far as the outcome does not decide it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Log {
+pub enum LogRule {
     /// INFO: something changes on the node. WARN if it fails.
     Change,
     /// DEBUG: something is read.

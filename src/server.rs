@@ -27,8 +27,8 @@ use crate::errors::error_chain;
 use crate::limits::CONNECTION_WINDOW;
 use crate::limits::MAX_HEADERS;
 use crate::limits::STREAM_WINDOW;
-use crate::limits::budget::Memory;
-use crate::limits::flood::{self, Counted, PREFACE};
+use crate::limits::budget::Budget;
+use crate::limits::flood::{self, CountedIo, PREFACE};
 use crate::server::admission::{Admission, ROOT};
 use crate::switch::Switch;
 use crate::switch::subscribers;
@@ -118,7 +118,7 @@ impl Listener {
         let (serving, _) = watch::channel(());
         let mut connections = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);
-        let mut failing = Failing::default();
+        let mut failing = AcceptFailures::default();
         loop {
             tokio::select! {
                 () = &mut shutdown => break,
@@ -178,12 +178,12 @@ fn others(allow_uids: &[u32]) -> Vec<u32> {
 /// Accepts that fail: reported once until one succeeds, and at most once a second, since at a limit of file descriptors
 /// every connection that ends lets another one in.
 #[derive(Debug, Default)]
-pub(crate) struct Failing {
+pub(crate) struct AcceptFailures {
     reported: bool,
     limit: LogLimit,
 }
 
-impl Failing {
+impl AcceptFailures {
     /// An accept failed: whether that is reported, and how many reports were omitted before.
     pub(crate) fn failed(&mut self) -> Option<u64> {
         let line = (!self.reported).then(|| self.limit.line()).flatten();
@@ -198,7 +198,7 @@ impl Failing {
 }
 
 /// The next connection.
-async fn accept(socket: &UnixListener, failing: &mut Failing) -> UnixStream {
+async fn accept(socket: &UnixListener, failing: &mut AcceptFailures) -> UnixStream {
     loop {
         match socket.accept().await {
             Ok((stream, _)) => {
@@ -235,7 +235,7 @@ async fn converse(
         () = last_chance(serving) => return Ok(()),
     }
     let unread = switch.unread.share();
-    let (stream, flooded) = Counted::of_client(stream);
+    let (stream, flooded) = CountedIo::of_client(stream);
     let ended = tokio::select! {
         ended = watcher.watch(connection(stream, switch, unread.clone())) => ended,
         () = unread.lost() => return Err(SLOW),
@@ -285,7 +285,7 @@ pub type Connection<I, S> = http2::Connection<TokioIo<I>, S, TokioExecutor>;
 pub fn connection<I: AsyncRead + AsyncWrite + Unpin>(
     stream: I,
     switch: Arc<Switch>,
-    unread: Memory,
+    unread: Budget,
 ) -> Connection<
     I,
     impl hyper::service::Service<
@@ -319,8 +319,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_limit_that_every_connection_reaches_is_reported_once_a_second() {
-        let mut failing = Failing::default();
-        let reports = |failing: &mut Failing| {
+        let mut failing = AcceptFailures::default();
+        let reports = |failing: &mut AcceptFailures| {
             let reported = (0..100).filter_map(|_| {
                 failing.succeeded();
                 failing.failed()
@@ -334,7 +334,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn accepts_that_fail_for_long_are_reported_once() {
-        let mut failing = Failing::default();
+        let mut failing = AcceptFailures::default();
         assert_eq!(failing.failed(), Some(0));
         tokio::time::advance(10 * LOG_PAUSE).await;
         assert_eq!(failing.failed(), None);

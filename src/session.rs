@@ -46,7 +46,7 @@ const PROBE_LIMIT: Duration = Duration::from_secs(3);
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
 /// How a connection came to its end.
-struct End {
+struct ConnectionEnd {
     /// It was ready, and not only for a moment.
     lasted: bool,
     cause: String,
@@ -79,7 +79,7 @@ fn pause(name: &str, failures: u32) -> Duration {
 }
 
 /// Makes one connection and keeps it to its end; `None` if that is because the backend was closed.
-async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<End> {
+async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<ConnectionEnd> {
     let own = switch.live().config.listen.clone();
     let opened = tokio::select! {
         biased;
@@ -95,7 +95,7 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<End>
     } = match opened {
         Ok(opened) => opened,
         Err(cause) => {
-            return Some(End {
+            return Some(ConnectionEnd {
                 lasted: false,
                 cause,
             });
@@ -138,7 +138,7 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<End>
         () = replaced(backend, file) => "its socket is another file now".to_owned(),
     };
     let lasted = ready.is_some_and(|since: Instant| since.elapsed() > LONGEST_PAUSE);
-    Some(End { lasted, cause })
+    Some(ConnectionEnd { lasted, cause })
 }
 
 /// Greets the backend and watches it; whenever it has hung and answers again, it is greeted anew.

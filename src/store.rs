@@ -121,7 +121,7 @@ struct Register {
 
 /// What is known of a backend at the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum LastKnown {
     /// Its lists, and when it last answered.
     Saved(Box<Saved>, SystemTime),
     /// It has not answered since the machine was started, so none of its pods runs.
@@ -141,14 +141,14 @@ type SavedBackends = BTreeMap<String, (Saved, SystemTime)>;
 #[derive(Debug)]
 pub struct Found {
     saved: SavedBackends,
-    before: Before,
+    before: LastRun,
     /// What was set aside, and why; one sentence each.
     pub problems: Vec<String>,
 }
 
 /// When criswitch ran last.
 #[derive(Debug)]
-enum Before {
+enum LastRun {
     /// Never on this machine.
     Never,
     EarlierBoot,
@@ -225,7 +225,7 @@ impl Store {
         let (register, mut before, on_disk) =
             read_register(&directories.state, &boot, &mut problems);
         let wanted = match &before {
-            Before::ThisBoot(sockets) => sockets.clone(),
+            LastRun::ThisBoot(sockets) => sockets.clone(),
             _ => BTreeSet::new(),
         };
         let registered = Registered {
@@ -244,8 +244,8 @@ impl Store {
         let mut saved = store.read_backends(register.run, &mut problems);
         saved.retain(|socket, _| before.may_have(socket));
         // It ran before all the same.
-        if matches!(before, Before::Never) && (!saved.is_empty() || problems.len() > known) {
-            before = Before::Lost;
+        if matches!(before, LastRun::Never) && (!saved.is_empty() || problems.len() > known) {
+            before = LastRun::Lost;
         }
         let found = Found {
             saved,
@@ -352,7 +352,7 @@ impl Store {
     }
 
     /// Saves a backend that last answered at `answered`, and registers it. What cannot be written is removed: then the
-    /// backend is [`Known::Unknown`] at the next start, and the reason is returned.
+    /// backend is [`LastKnown::Unknown`] at the next start, and the reason is returned.
     ///
     /// # Errors
     /// It can be neither written nor removed.
@@ -442,7 +442,7 @@ impl Found {
             Err(fault) if fault.is_absence() && paths.is_empty() && !aside(&path).exists() => {
                 return None;
             }
-            Err(_) => (Register::default(), Before::Lost),
+            Err(_) => (Register::default(), LastRun::Lost),
         };
         let saved = paths
             .iter()
@@ -457,22 +457,22 @@ impl Found {
     }
 
     /// What is known of the backend of this socket; it is not asked for again.
-    pub fn take(&mut self, socket: &str) -> Known {
+    pub fn take(&mut self, socket: &str) -> LastKnown {
         let was_registered = self.before.remove(socket);
         match (self.saved.remove(socket), &self.before) {
-            (Some((saved, answered)), _) => Known::Saved(Box::new(saved), answered),
-            (None, Before::Never) => Known::First,
-            (None, Before::Lost) => Known::Unknown,
-            (None, Before::EarlierBoot) => Known::Empty,
-            (None, Before::ThisBoot(_)) if was_registered => Known::Unknown,
-            (None, Before::ThisBoot(_)) => Known::New,
+            (Some((saved, answered)), _) => LastKnown::Saved(Box::new(saved), answered),
+            (None, LastRun::Never) => LastKnown::First,
+            (None, LastRun::Lost) => LastKnown::Unknown,
+            (None, LastRun::EarlierBoot) => LastKnown::Empty,
+            (None, LastRun::ThisBoot(_)) if was_registered => LastKnown::Unknown,
+            (None, LastRun::ThisBoot(_)) => LastKnown::New,
         }
     }
 
     /// The sockets of backends that were saved or registered, and not taken yet.
     pub fn sockets(&self) -> BTreeSet<String> {
         let mut sockets: BTreeSet<_> = self.saved.keys().cloned().collect();
-        if let Before::ThisBoot(registered) = &self.before {
+        if let LastRun::ThisBoot(registered) = &self.before {
             sockets.extend(registered.iter().cloned());
         }
         sockets
@@ -480,40 +480,40 @@ impl Found {
 }
 
 impl Register {
-    fn before(&self, boot: &Boot) -> Before {
+    fn before(&self, boot: &Boot) -> LastRun {
         match self.boot == boot.id {
-            true => Before::ThisBoot(self.sockets.iter().cloned().collect()),
-            false => Before::EarlierBoot,
+            true => LastRun::ThisBoot(self.sockets.iter().cloned().collect()),
+            false => LastRun::EarlierBoot,
         }
     }
 }
 
-impl Known {
+impl LastKnown {
     /// The handlers that the backend had adopted.
     pub(crate) fn adopted(&self) -> Vec<String> {
         match self {
-            Known::Saved(saved, _) => saved.adopted.clone(),
-            Known::Empty | Known::New | Known::First | Known::Unknown => Vec::new(),
+            LastKnown::Saved(saved, _) => saved.adopted.clone(),
+            LastKnown::Empty | LastKnown::New | LastKnown::First | LastKnown::Unknown => Vec::new(),
         }
     }
 
     /// Whether the backend may have pods or containers that are not in its saved lists.
     pub(crate) fn is_partial(&self) -> bool {
         match self {
-            Known::Saved(saved, _) => {
+            LastKnown::Saved(saved, _) => {
                 saved.joined && (saved.pods.is_none() || saved.containers.is_none())
             }
-            Known::Unknown | Known::First => true,
-            Known::Empty | Known::New => false,
+            LastKnown::Unknown | LastKnown::First => true,
+            LastKnown::Empty | LastKnown::New => false,
         }
     }
 }
 
-impl Before {
+impl LastRun {
     /// Whether a file of this backend counts: in this boot, others were forgotten, or are new and shown to nobody.
     fn may_have(&self, socket: &str) -> bool {
         match self {
-            Before::ThisBoot(registered) => registered.contains(socket),
+            LastRun::ThisBoot(registered) => registered.contains(socket),
             _ => true,
         }
     }
@@ -521,8 +521,8 @@ impl Before {
     /// Whether this backend was registered; it is not any more.
     fn remove(&mut self, socket: &str) -> bool {
         match self {
-            Before::ThisBoot(registered) => registered.remove(socket),
-            Before::Never | Before::EarlierBoot | Before::Lost => false,
+            LastRun::ThisBoot(registered) => registered.remove(socket),
+            LastRun::Never | LastRun::EarlierBoot | LastRun::Lost => false,
         }
     }
 }
@@ -544,15 +544,15 @@ fn read_register(
     directory: &Path,
     boot: &Boot,
     problems: &mut Vec<String>,
-) -> (Register, Before, OnDisk) {
+) -> (Register, LastRun, OnDisk) {
     let path = directory.join(REGISTER);
     let fault = match register_at(&path, boot) {
         Ok(register) if register.boot == boot.id => {
             let sockets: BTreeSet<_> = register.sockets.iter().cloned().collect();
             let on_disk = OnDisk::ThisBoot(sockets.clone());
-            return (register, Before::ThisBoot(sockets), on_disk);
+            return (register, LastRun::ThisBoot(sockets), on_disk);
         }
-        Ok(register) => return (register, Before::EarlierBoot, OnDisk::Other),
+        Ok(register) => return (register, LastRun::EarlierBoot, OnDisk::Other),
         Err(fault) => fault,
     };
     // One that was set aside is no first start.
@@ -568,9 +568,9 @@ fn read_register(
         false => OnDisk::Nothing,
     };
     let before = if is_first {
-        Before::Never
+        LastRun::Never
     } else {
-        Before::Lost
+        LastRun::Lost
     };
     (Register::default(), before, on_disk)
 }

@@ -23,13 +23,13 @@ use crate::backend::connect::Dialer;
 use crate::call::ending::Ending;
 use crate::config::{BackendConfig, Config};
 use crate::limits::MAX_CALLS;
-use crate::limits::budget::{Memory, Shares};
+use crate::limits::budget::{Budget, Shares};
 use crate::ownership::Owners;
 use crate::ownership::lookup::Question;
-use crate::store::{Known, Store};
+use crate::store::{LastKnown, Store};
 use crate::switch::pod_requests::PodRequests;
 use crate::switch::reload::Reloads;
-use crate::switch::subscribers::Events;
+use crate::switch::subscribers::Subscribers;
 use crate::telemetry::counters::Counts;
 use crate::telemetry::log_queue::LogQueue;
 use crate::topology::Live;
@@ -47,8 +47,8 @@ pub struct Switch {
     pub start_by: Instant,
     /// The end, once it has begun.
     pub(crate) ending: Ending,
-    /// The pods' and containers' events, for all that have subscribed.
-    pub(crate) events: Events,
+    /// Who listens to the events of pods and containers.
+    pub(crate) subscribers: Subscribers,
     /// What pods have asked of the image stores.
     pub(crate) pod_requests: Mutex<PodRequests>,
     /// The last `UpdateRuntimeConfig`, framed, for backends that come back.
@@ -69,7 +69,7 @@ pub struct Switch {
     /// A place for each call in flight.
     pub(crate) calls: Arc<Semaphore>,
     /// What the requests in flight take.
-    pub memory: Memory,
+    pub memory: Budget,
     /// What the replies take that clients have not read yet.
     pub unread: Shares,
 }
@@ -79,7 +79,7 @@ impl Switch {
     pub fn new(config: Config, dialer: &Dialer) -> Switch {
         let switch = Switch::not_started(config, Vec::new(), dialer);
         for backend in &switch.live().backends {
-            saved::restore(&switch, backend, Known::Unknown);
+            saved::restore(&switch, backend, LastKnown::Unknown);
         }
         switch
     }
@@ -91,7 +91,7 @@ impl Switch {
             max_message,
             start_by: Instant::now() + config.start_wait,
             ending: Ending::default(),
-            events: Events::default(),
+            subscribers: Subscribers::default(),
             pod_requests: Mutex::default(),
             runtime_config: Mutex::default(),
             given: Mutex::default(),
@@ -101,7 +101,7 @@ impl Switch {
             store: None,
             owners: Mutex::default(),
             calls: Arc::new(Semaphore::new(MAX_CALLS)),
-            memory: Memory::for_messages(max_message),
+            memory: Budget::for_messages(max_message),
             unread: Shares::for_unread(max_message),
             reloads: Mutex::new(Reloads::new(config.table.backends.len() + kept.len())),
             live: watch::Sender::new(Arc::new(Live::first(config, &kept, |row| {

@@ -15,7 +15,7 @@ use crate::config::address::Identities;
 use crate::config::{BackendConfig, Config, Handler, Table};
 use crate::errors;
 use crate::ownership::BackendId;
-use auto_register::{Disputed, Held};
+use auto_register::{AdoptedHandler, Disputed};
 
 /// What is kept of a backend's name, in bytes, when "-old" and a number are put behind it: names have 63 at most.
 const LONGEST_KEPT: usize = 50;
@@ -56,7 +56,7 @@ impl Live {
         config: Config,
         backends: Vec<Arc<Backend>>,
         before: Option<BackendId>,
-        held: &[Held],
+        held: &[AdoptedHandler],
     ) -> Live {
         let adopting = config.table.backends.iter().filter(|row| row.adopt);
         let found = adopting.filter_map(|row| backends.iter().find(|it| it.id == row.id));
@@ -80,13 +80,13 @@ impl Live {
     }
 
     /// The table of a start, with the handlers that backends had adopted before criswitch was restarted.
-    pub(crate) fn restored(&self, held: &[Held]) -> Live {
+    pub(crate) fn restored(&self, held: &[AdoptedHandler]) -> Live {
         Live::of(self.config.clone(), self.backends.clone(), None, held)
     }
 
     /// The handlers that backends have adopted.
-    fn held(&self, runs_pods: impl Fn(BackendId) -> bool) -> Vec<Held> {
-        let held = self.adopted().map(|row| Held {
+    fn held(&self, runs_pods: impl Fn(BackendId) -> bool) -> Vec<AdoptedHandler> {
+        let held = self.adopted().map(|row| AdoptedHandler {
             name: row.name.clone(),
             backend: row.backend,
             runs_pods: runs_pods(row.backend),

@@ -7,7 +7,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use criswitch::metrics::{FAMILIES, Kind};
+use criswitch::metrics::{FAMILIES, MetricKind};
 use criswitch::rpc::ROWS;
 
 fn readme() -> String {
@@ -37,8 +37,8 @@ fn families() -> String {
     for family in FAMILIES {
         let (name, labels) = (family.name, family.labels.join(", "));
         let kind = match family.kind {
-            Kind::Histogram => " (histogram)",
-            Kind::Counter | Kind::Gauge => "",
+            MetricKind::Histogram => " (histogram)",
+            MetricKind::Counter | MetricKind::Gauge => "",
         };
         writeln!(table, "| `{name}`{kind} | {labels} | {} |", family.help).unwrap();
     }

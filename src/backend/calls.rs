@@ -14,7 +14,7 @@ use crate::backend::answer::Answer;
 use crate::codec::frames;
 use crate::errors;
 use crate::errors::error_chain;
-use crate::limits::budget::{Memory, Unread, Whole};
+use crate::limits::budget::{Budget, ReadBody, Unread};
 use crate::rpc::Row;
 use crate::telemetry::counters::code_name;
 
@@ -123,12 +123,12 @@ impl Backend {
         row: &Row,
         headers: &HeaderMap,
         body: Bytes,
-        memory: &Memory,
+        memory: &Budget,
     ) -> Result<Answer, Status> {
         let changing = self.changing(row);
         let (head, body) = self.call_over(wire, row, headers, body).await?.into_parts();
         let limit = self.max_message.saturating_add(frames::FRAME_HEADER);
-        let Whole { body, trailers } = memory
+        let ReadBody { body, trailers } = memory
             .read(&head.headers, body, limit)
             .await
             .map_err(|unread| self.unread(&unread))?;

@@ -25,7 +25,7 @@ use crate::limits::CONNECTION_WINDOW;
 use crate::limits::MAX_CALLS;
 use crate::limits::MAX_HEADERS;
 use crate::limits::STREAM_WINDOW;
-use crate::limits::flood::{Counted, Flooded};
+use crate::limits::flood::{CountedIo, Flooded};
 use crate::store::file_work::{FileWork, NO_ANSWER};
 
 /// How long a call that was given up is remembered: its answer may be under way, as long as a backend that is overloaded
@@ -33,7 +33,7 @@ use crate::store::file_work::{FileWork, NO_ANSWER};
 const GIVEN_UP: Duration = Duration::from_secs(10);
 
 /// What drives an open connection; it ends with it.
-pub type Connection = BoxFuture<'static, hyper::Result<()>>;
+pub type Driver = BoxFuture<'static, hyper::Result<()>>;
 /// Gives a connection to the backend at an address, or refuses it.
 pub type DialInMemory = dyn Fn(&Address) -> io::Result<DuplexStream> + Send + Sync;
 
@@ -59,7 +59,7 @@ impl fmt::Debug for Dialer {
 pub(crate) struct Opened {
     pub(crate) wire: Wire,
     /// What drives the connection.
-    pub(crate) connection: Connection,
+    pub(crate) connection: Driver,
     /// Whether the backend has ended it with a flood.
     pub(crate) flooded: Flooded,
     /// Which file the socket was before.
@@ -86,11 +86,11 @@ impl Dialer {
                 let (file, stream) = dialed.unwrap_or_else(|| Err(NO_ANSWER.to_owned()))?;
                 let stream = UnixStream::from_std(stream.into()).map_err(refused)?;
                 let peer = stream.peer_cred().ok();
-                handshake(Counted::of_backend(stream), file, peer).await
+                handshake(CountedIo::of_backend(stream), file, peer).await
             }
             Dialer::Memory(dial) => {
                 let pipe = dial(address).map_err(refused)?;
-                handshake(Counted::of_backend(pipe), None, None).await
+                handshake(CountedIo::of_backend(pipe), None, None).await
             }
         }
     }
@@ -157,7 +157,7 @@ fn refused(error: io::Error) -> String {
 }
 
 async fn handshake(
-    (io, flooded): (Counted, Flooded),
+    (io, flooded): (CountedIo, Flooded),
     file: Option<FileId>,
     peer: Option<UCred>,
 ) -> Result<Opened, String> {

@@ -40,12 +40,12 @@ pub(crate) struct Disk {
     /// The same in inodes.
     pub(crate) used_inodes: u64,
     /// `None` where it is not measured, or not on this node.
-    pub(crate) room: Option<Room>,
+    pub(crate) room: Option<FreeSpace>,
 }
 
 /// The size of a file system and its free bytes. The bytes in use may be those of any program.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Room {
+pub(crate) struct FreeSpace {
     pub(crate) bytes: u64,
     pub(crate) available_bytes: u64,
     pub(crate) inodes: u64,
@@ -93,14 +93,14 @@ impl Disks {
     }
 
     /// Takes what was measured of each.
-    pub(crate) fn measured(&mut self, rooms: &[(String, Option<Room>)]) {
+    pub(crate) fn measured(&mut self, rooms: &[(String, Option<FreeSpace>)]) {
         for disk in &mut self.disks {
             let found = rooms.iter().find(|(at, _)| *at == disk.mountpoint);
             disk.room = found.and_then(|(_, room)| *room);
         }
     }
 
-    fn room(&self, mountpoint: &str) -> Option<Room> {
+    fn room(&self, mountpoint: &str) -> Option<FreeSpace> {
         let known = self.disks.iter();
         let mut known = known.filter(|disk| disk.mountpoint == mountpoint);
         known.next()?.room
@@ -108,20 +108,20 @@ impl Disks {
 }
 
 /// Looks at file systems, which may block.
-pub(crate) fn measure(mountpoints: Vec<String>) -> Vec<(String, Option<Room>)> {
+pub(crate) fn measure(mountpoints: Vec<String>) -> Vec<(String, Option<FreeSpace>)> {
     let rooms = mountpoints.into_iter();
     rooms
         .map(|mountpoint| {
-            let room = Room::of(Path::new(&mountpoint));
+            let room = FreeSpace::of(Path::new(&mountpoint));
             (mountpoint, room)
         })
         .collect()
 }
 
-impl Room {
-    fn of(path: &Path) -> Option<Room> {
+impl FreeSpace {
+    fn of(path: &Path) -> Option<FreeSpace> {
         let found = rustix::fs::statvfs(path).ok()?;
-        Some(Room {
+        Some(FreeSpace {
             bytes: found.f_blocks.saturating_mul(found.f_frsize),
             available_bytes: found.f_bavail.saturating_mul(found.f_frsize),
             inodes: found.f_files,

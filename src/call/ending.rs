@@ -13,7 +13,7 @@ use crate::errors;
 
 /// How near it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum ShutdownStage {
     Serving,
     Draining,
     /// Calls had this long to finish.
@@ -23,7 +23,7 @@ enum Stage {
 /// The end, and all who wait for it.
 #[derive(Debug)]
 pub(crate) struct Ending {
-    stage: watch::Sender<Stage>,
+    stage: watch::Sender<ShutdownStage>,
 }
 
 /// What ends a call that does not end by itself: the status that it ends with.
@@ -32,7 +32,7 @@ pub(crate) type Cut = Pin<Box<dyn Future<Output = Status> + Send>>;
 impl Default for Ending {
     fn default() -> Ending {
         Ending {
-            stage: watch::Sender::new(Stage::Serving),
+            stage: watch::Sender::new(ShutdownStage::Serving),
         }
     }
 }
@@ -40,26 +40,26 @@ impl Default for Ending {
 impl Ending {
     /// From now on calls only finish.
     pub(crate) fn begin(&self) {
-        self.stage.send_replace(Stage::Draining);
+        self.stage.send_replace(ShutdownStage::Draining);
     }
 
     /// Whether calls only finish.
     pub(crate) fn has_begun(&self) -> bool {
-        *self.stage.borrow() != Stage::Serving
+        *self.stage.borrow() != ShutdownStage::Serving
     }
 
     /// Cuts what has not finished within `drain`.
     pub(crate) fn cut_off(&self, drain: Duration) {
-        self.stage.send_replace(Stage::Over(drain));
+        self.stage.send_replace(ShutdownStage::Over(drain));
     }
 
     /// Ends at a call's deadline, if it has one, or when the drain is over.
     pub(crate) fn cut(&self, rpc: &'static str, deadline: Option<(Instant, Status)>) -> Cut {
         let mut stage = self.stage.subscribe();
         let over = async move {
-            let over = |stage: &Stage| matches!(stage, Stage::Over(_));
+            let over = |stage: &ShutdownStage| matches!(stage, ShutdownStage::Over(_));
             match stage.wait_for(over).await.as_deref() {
-                Ok(Stage::Over(drain)) => errors::past_drain(rpc, *drain),
+                Ok(ShutdownStage::Over(drain)) => errors::past_drain(rpc, *drain),
                 _ => errors::shutting_down(),
             }
         };

@@ -25,7 +25,7 @@ use crate::codec::grpc::GRPC_STATUS;
 use crate::codec::protobuf;
 use crate::errors;
 use crate::ownership::BackendId;
-use crate::rpc::{Kind, Log, Row, Then};
+use crate::rpc::{Kind, LogRule, Row, Then};
 use crate::telemetry::counters::{Counts, Rpc, code_name};
 use crate::telemetry::log_limit::Recovery;
 use crate::telemetry::redact;
@@ -63,7 +63,7 @@ pub struct CallLog {
 }
 
 /// How a call ended.
-struct End<'e> {
+struct CallEnd<'e> {
     code: Code,
     /// The text of its error, or why there is none.
     error: Option<Cow<'e, str>>,
@@ -173,7 +173,7 @@ impl CallLog {
     pub fn end(&mut self, headers: &HeaderMap) {
         let of = |name| headers.get(name).map(http::HeaderValue::as_bytes);
         let error = of(GRPC_MESSAGE).map(|text| percent_decode(text).decode_utf8_lossy());
-        self.end_once(&End {
+        self.end_once(&CallEnd {
             code: Code::from_bytes(of(GRPC_STATUS).unwrap_or_default()),
             error,
             is_given_up: false,
@@ -191,14 +191,14 @@ impl CallLog {
         } else {
             "the client cancelled the call"
         };
-        self.end_once(&End {
+        self.end_once(&CallEnd {
             code: Code::Cancelled,
             error: Some(why.into()),
             is_given_up: !is_late,
         });
     }
 
-    fn end_once(&mut self, end: &End<'_>) {
+    fn end_once(&mut self, end: &CallEnd<'_>) {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
@@ -209,17 +209,17 @@ impl CallLog {
         let elapsed_ms = elapsed.as_micros() as f64 / 1000.0;
         let code = code_name(end.code);
         match self.row.log {
-            Log::Change if end.code == Code::Ok => {
+            LogRule::Change if end.code == Code::Ok => {
                 tracing::info!(%code, elapsed_ms, "call succeeded")
             }
-            Log::Change => self.failed_change(end, elapsed_ms),
-            Log::Read => tracing::debug!(%code, elapsed_ms, "call ended"),
-            Log::Poll => self.polled(end, elapsed_ms),
+            LogRule::Change => self.failed_change(end, elapsed_ms),
+            LogRule::Read => tracing::debug!(%code, elapsed_ms, "call ended"),
+            LogRule::Poll => self.polled(end, elapsed_ms),
         }
     }
 
     /// A call that was to change something has not: WARN, unless its client ended it or there was nothing to remove.
-    fn failed_change(&self, end: &End<'_>, elapsed_ms: f64) {
+    fn failed_change(&self, end: &CallEnd<'_>, elapsed_ms: f64) {
         let (code, error) = (code_name(end.code), end.shown());
         let is_removed = end.code == Code::NotFound && self.row.removes();
         if end.is_given_up || is_removed {
@@ -243,7 +243,7 @@ impl CallLog {
     }
 
     /// A call that clients repeat, such as a list, has ended: the first failure is WARN, then one a minute.
-    fn polled(&self, end: &End<'_>, elapsed_ms: f64) {
+    fn polled(&self, end: &CallEnd<'_>, elapsed_ms: f64) {
         let (code, failing) = (code_name(end.code), &self.rpc.failing);
         if end.code == Code::Ok
             && let Some(Recovery { after, failed }) = failing.succeeded()
@@ -276,7 +276,7 @@ impl CallLog {
     }
 }
 
-impl End<'_> {
+impl CallEnd<'_> {
     /// Whether something is wrong: `Unimplemented` says that a runtime has no such feature.
     fn is_failure(&self) -> bool {
         !matches!(self.code, Code::Ok | Code::Unimplemented) && !self.is_given_up

@@ -19,10 +19,10 @@ use crate::backend::answer::Answer;
 use crate::codec::frames;
 use crate::codec::grpc::{GRPC_STATUS, ok_trailers};
 use crate::errors;
-use crate::limits::budget::{self, Memory};
-use crate::rpc::{List, Log, Row};
+use crate::limits::budget::{self, Budget};
+use crate::rpc::{List, LogRule, Row};
 use crate::telemetry::counters::{Counts, Reason};
-use bodies::{Counted, Holding, Passed, Whole, hold_until_sent};
+use bodies::{CountedBody, Holding, PassedBody, WholeBody, hold_until_sent};
 
 /// A reply on its way to the client.
 pub type Reply = http::Response<Body>;
@@ -55,7 +55,7 @@ pub fn of_message(chunks: Vec<Bytes>) -> Reply {
         .chain(chunks)
         .map(Frame::data);
     let frames = frames.chain(std::iter::once(Frame::trailers(ok_trailers())));
-    with_body(Whole(frames.collect()).boxed_unsync())
+    with_body(WholeBody(frames.collect()).boxed_unsync())
 }
 
 /// An answer that was read, as it came.
@@ -67,7 +67,7 @@ pub fn of_answer(answer: Answer) -> Reply {
     let data = (!answer.body.is_empty()).then(|| Frame::data(answer.body));
     let trailers = answer.trailers.map(Frame::trailers);
     let frames = data.into_iter().chain(trailers).collect();
-    http::Response::from_parts(answer.head, Whole(frames).boxed_unsync())
+    http::Response::from_parts(answer.head, WholeBody(frames).boxed_unsync())
 }
 
 /// An answer whose message was changed on the way.
@@ -97,7 +97,7 @@ fn with_body(body: Body) -> Reply {
 
 /// A body that is nothing but its end.
 pub(crate) fn end(trailers: HeaderMap) -> Body {
-    Whole([Frame::trailers(trailers)].into()).boxed_unsync()
+    WholeBody([Frame::trailers(trailers)].into()).boxed_unsync()
 }
 
 /// A backend's response, unread; at its end its client knows more of `list` than was last kept of it.
@@ -108,7 +108,7 @@ pub fn passed(
 ) -> Reply {
     let ended = response.headers().contains_key(GRPC_STATUS);
     response.map(|inner| {
-        Passed {
+        PassedBody {
             inner,
             backend,
             list,
@@ -127,7 +127,7 @@ pub(crate) fn counted<P>(
     mut reply: Reply,
     place: P,
     row: &Row,
-    unread: &Memory,
+    unread: &Budget,
     counts: &Arc<Counts>,
 ) -> (Reply, Option<P>) {
     let rpc = row.name;
@@ -136,7 +136,7 @@ pub(crate) fn counted<P>(
     let mut held = unread.held();
     if held.grow(there.saturating_add(PER_REPLY)).is_err() {
         // A change that was made must be reported.
-        if row.log == Log::Change && there <= SMALL_CHANGE {
+        if row.log == LogRule::Change && there <= SMALL_CHANGE {
             return (reply, Some(place));
         }
         counts.refuse(Reason::Unread);
@@ -152,7 +152,7 @@ pub(crate) fn counted<P>(
     let (limit, counts) = (unread.limit(), Arc::clone(counts));
     let reply = reply.map(|inner| {
         let (inner, end) = (Some(inner), held.split(held.bytes() - body));
-        Counted {
+        CountedBody {
             inner,
             held,
             end,
@@ -188,8 +188,8 @@ mod tests {
     use crate::rpc;
 
     /// How many bytes `reply` has taken of what may be unread.
-    fn counting(reply: Reply, is_whole: bool) -> (Reply, Memory) {
-        let unread = Memory::for_messages(1);
+    fn counting(reply: Reply, is_whole: bool) -> (Reply, Budget) {
+        let unread = Budget::for_messages(1);
         let (reply, place) = counted(reply, (), &rpc::LIST_PODS, &unread, &Arc::default());
         assert_eq!(place.is_none(), is_whole, "the place of the call");
         (reply, unread)

@@ -61,7 +61,7 @@ impl From<Malformed> for Refusal {
 
 /// What is known when a request is routed.
 #[derive(Clone, Copy, Debug)]
-pub struct Known<'a> {
+pub struct Knowledge<'a> {
     /// The handlers.
     pub table: &'a Table,
     /// The backend that speaks for the node.
@@ -74,7 +74,7 @@ pub struct Known<'a> {
     pub complete: bool,
 }
 
-impl Known<'_> {
+impl Knowledge<'_> {
     /// Where `message`, a request of `row`, goes.
     ///
     /// # Errors
@@ -225,7 +225,7 @@ impl Known<'_> {
     /// # Errors
     /// [`Refusal::DoubledPod`].
     pub fn after_unknown_pod(&self, uid: &str) -> Result<Target, Refusal> {
-        let answered = Known {
+        let answered = Knowledge {
             complete: true,
             ..*self
         };

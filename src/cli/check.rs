@@ -14,7 +14,7 @@ use super::columns::columns;
 use super::features;
 use super::node::Node;
 use super::probe::{
-    self, Found, Probe, advertised, cgroup_driver, with_common_pods, with_other_driver,
+    self, Probe, Probed, advertised, cgroup_driver, with_common_pods, with_other_driver,
 };
 use super::serve::systemd_directories;
 use super::terminal;
@@ -353,7 +353,7 @@ fn probe_json(probe: &Probe) -> Value {
 }
 
 /// What a backend says of itself, for programs.
-pub(super) fn found_json(found: &Found) -> Value {
+pub(super) fn found_json(found: &Probed) -> Value {
     let conditions = found.conditions.iter().map(|condition| {
         json!({
             "type": condition.r#type,

@@ -73,7 +73,7 @@ fn aligned<const N: usize>(
     paint: impl Fn(usize, &str) -> Option<Paint>,
 ) -> anyhow::Result<String> {
     let rows: Vec<[String; N]> = rows.into_iter().map(|row| row.map(shown)).collect();
-    let room = Room::of(header, &rows);
+    let room = ColumnRoom::of(header, &rows);
     let cell = |(column, cell): (usize, String)| match paint(column, &cell) {
         Some(paint) => coloured(paint, &cell),
         None => cell,
@@ -117,7 +117,7 @@ fn with_below(aligned: &str, below: Vec<Vec<String>>) -> String {
 }
 
 /// What a terminal has for the last column.
-struct Room {
+struct ColumnRoom {
     width: usize,
     last: usize,
 }
@@ -129,9 +129,9 @@ struct Rest {
     below: Vec<String>,
 }
 
-impl Room {
+impl ColumnRoom {
     /// None if there is no terminal.
-    fn of<const N: usize>(header: &[&str; N], rows: &[[String; N]]) -> Option<Room> {
+    fn of<const N: usize>(header: &[&str; N], rows: &[[String; N]]) -> Option<ColumnRoom> {
         let widest = |column: usize| {
             let cells = rows.iter().filter_map(|row| row.get(column));
             let title = header.get(column).map(|title| display_width(title));
@@ -145,7 +145,7 @@ impl Room {
         let before: usize = (0..N.saturating_sub(1)).map(widest).sum();
         let width = terminal::width()?;
         let last = width.saturating_sub(before);
-        Some(Room { width, last })
+        Some(ColumnRoom { width, last })
     }
 
     /// Leaves a row what fits of its last cell.

@@ -22,7 +22,7 @@ use criswitch::config::{BackendConfig, Config, DEFAULT_LISTEN, DEFAULT_PATH};
 
 use super::probe::{Probe, probe_all};
 use super::{Verdict, print, socket, terminal};
-use places::{Place, State};
+use places::{PlaceState, SocketPlace};
 use plan::{Plan, Planned};
 
 /// What is read of a runtime's reply; the kubelet reads no more either.
@@ -102,9 +102,9 @@ struct Discovered {
     listen: Option<Address>,
     plan: Plan,
     /// Places that cannot be asked or do not answer, and why.
-    silent: Vec<(Place, String)>,
+    silent: Vec<(SocketPlace, String)>,
     /// The switch's own socket.
-    own: Vec<Place>,
+    own: Vec<SocketPlace>,
 }
 
 impl Discover {
@@ -141,9 +141,9 @@ impl Discover {
             None => Address::parse(DEFAULT_LISTEN)?,
         };
         let places = places::look(&self.sockets, &self.root, &listen);
-        let (asked, rest): (Vec<Place>, Vec<Place>) = places
+        let (asked, rest): (Vec<SocketPlace>, Vec<SocketPlace>) = places
             .into_iter()
-            .partition(|place| matches!(place.state, State::Socket));
+            .partition(|place| matches!(place.state, PlaceState::Socket));
         let backends: Vec<BackendConfig> = asked.iter().enumerate().map(backend).collect();
         let answers = probe_all(&backends, MAX_MESSAGE)?;
         let answers = asked.into_iter().zip(answers);
@@ -151,7 +151,7 @@ impl Discover {
     }
 }
 
-fn backend((id, place): (usize, &Place)) -> BackendConfig {
+fn backend((id, place): (usize, &SocketPlace)) -> BackendConfig {
     BackendConfig {
         id,
         name: place.name.clone(),
@@ -170,8 +170,8 @@ fn backend((id, place): (usize, &Place)) -> BackendConfig {
 /// Who is a backend, who is silent, and who is the switch itself.
 fn sort(
     listen: Option<Address>,
-    answers: impl Iterator<Item = (Place, Probe)>,
-    rest: Vec<Place>,
+    answers: impl Iterator<Item = (SocketPlace, Probe)>,
+    rest: Vec<SocketPlace>,
 ) -> Discovered {
     let (mut backends, mut silent, mut own) = (Vec::new(), Vec::new(), Vec::new());
     for (place, answer) in answers {
@@ -187,7 +187,7 @@ fn sort(
     }
     for place in rest {
         match &place.state {
-            State::Wrong(why) => {
+            PlaceState::Wrong(why) => {
                 let why = why.clone();
                 silent.push((place, why));
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use criswitch::config::{Handler, Table};
 use serde_json::{Value, json};
 
-use super::probe::{Found, Probe};
+use super::probe::{Probe, Probed};
 
 /// A feature, and the pods that the kubelet rejects without it.
 type Feature = (&'static str, &'static str);
@@ -96,7 +96,7 @@ fn parted<T>(all: impl Iterator<Item = T>, has: impl Fn(&T) -> bool) -> Option<(
 fn backends<'a>(
     table: &'a Table,
     probes: &'a [Probe],
-) -> impl Iterator<Item = (&'a str, &'a Found)> {
+) -> impl Iterator<Item = (&'a str, &'a Probed)> {
     let answered = table.backends.iter().zip(probes).enumerate();
     answered.filter_map(|(id, (backend, probe))| {
         let takes_pods = backend.adopt || table.handlers.iter().any(|row| row.backend == id);
@@ -109,7 +109,7 @@ fn backends<'a>(
 fn rows<'a>(
     table: &'a Table,
     probes: &'a [Probe],
-) -> impl Iterator<Item = (&'a Handler, &'a str, &'a Found)> {
+) -> impl Iterator<Item = (&'a Handler, &'a str, &'a Probed)> {
     table.handlers.iter().filter_map(|row| {
         let found = probes.get(row.backend)?.as_ref().ok()?;
         let backend = table.backends.get(row.backend)?;

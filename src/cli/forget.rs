@@ -4,7 +4,7 @@ use std::io::{self, BufRead, IsTerminal};
 
 use anyhow::{bail, ensure};
 
-use super::running::{Backend, Info, Running};
+use super::running::{BackendInfo, DaemonInfo, Running};
 use super::{Forget, Verdict, pods, print, terminal};
 
 impl Forget {
@@ -17,7 +17,7 @@ impl Forget {
 
     async fn forget(&self) -> anyhow::Result<Verdict> {
         let daemon = self.daemon.connect().await?;
-        let info: Info = serde_json::from_value(daemon.info_with_pods().await?)?;
+        let info: DaemonInfo = serde_json::from_value(daemon.info_with_pods().await?)?;
         let backend = info.backend(&self.backend)?;
         ensure!(
             backend.state != "ready",
@@ -37,7 +37,11 @@ impl Forget {
 }
 
 /// The pods that are lost, and what that means.
-async fn shown(daemon: &Running, info: &Info, backend: &Backend) -> anyhow::Result<String> {
+async fn shown(
+    daemon: &Running,
+    info: &DaemonInfo,
+    backend: &BackendInfo,
+) -> anyhow::Result<String> {
     let table = pods::of_backend(daemon, info, &backend.name).await;
     let table = table.unwrap_or_else(|cause| {
         let cause = format!(

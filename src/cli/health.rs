@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 
 use super::columns::{Paint, coloured};
-use super::running::{Backend, Info};
+use super::running::{BackendInfo, DaemonInfo};
 use super::status::{ago, span};
 use super::terminal::{self, Shown, plain};
 
@@ -42,7 +42,11 @@ impl Level {
 
 impl Health {
     /// The health that `info` tells of, with the problems that conditions report and why pods cannot be listed.
-    pub(super) fn of(info: &Info, conditions: Vec<String>, unlisted: Option<String>) -> Health {
+    pub(super) fn of(
+        info: &DaemonInfo,
+        conditions: Vec<String>,
+        unlisted: Option<String>,
+    ) -> Health {
         let failing = info.backends.iter().filter_map(failing).collect();
         if let Some(reasons) = first([failing, Vec::from_iter(unlisted)]) {
             return Health::new(Level::ListsFailing, &reasons);
@@ -83,9 +87,9 @@ fn first(reasons: [Vec<String>; 2]) -> Option<Vec<String>> {
 }
 
 /// Why lists fail because of `backend`, and what to do.
-fn failing(backend: &Backend) -> Option<String> {
+fn failing(backend: &BackendInfo) -> Option<String> {
     let problem = backend.list_problem.as_ref()?;
-    let Backend { name, socket, .. } = backend;
+    let BackendInfo { name, socket, .. } = backend;
     Some(match backend.state.as_str() {
         "ready" => format!("backend {name} ({socket}): {problem}"),
         _ => format!(
@@ -97,8 +101,8 @@ fn failing(backend: &Backend) -> Option<String> {
 }
 
 /// What `backend` costs now, and since when; `None` if it costs nothing.
-fn degraded(info: &Info, backend: &Backend) -> Option<String> {
-    let Backend { name, state, .. } = backend;
+fn degraded(info: &DaemonInfo, backend: &BackendInfo) -> Option<String> {
+    let BackendInfo { name, state, .. } = backend;
     if state != "ready" {
         let cause = backend.cause.as_deref().unwrap_or("no answer yet");
         let (since, effect) = (ago(&backend.since), effect(info, backend));
@@ -113,7 +117,7 @@ fn degraded(info: &Info, backend: &Backend) -> Option<String> {
     ))
 }
 
-fn effect(info: &Info, backend: &Backend) -> String {
+fn effect(info: &DaemonInfo, backend: &BackendInfo) -> String {
     let default = info.handlers.iter().find(|row| row.name == info.default);
     let is_default = default.and_then(|row| row.backend.as_ref()) == Some(&backend.name);
     match (is_default, backend.joined) {

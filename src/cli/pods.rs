@@ -7,7 +7,7 @@ use criswitch::codec::cri::{PodSandbox, PodSandboxState};
 use serde_json::{Value as Json, json};
 
 use super::columns::columns;
-use super::running::{Info, Running};
+use super::running::{DaemonInfo, Running};
 use super::status::list_pods;
 use super::{Pods, Verdict, print};
 
@@ -15,7 +15,7 @@ use super::{Pods, Verdict, print};
 const ID_LENGTH: usize = 13;
 
 /// A pod and its owner.
-struct Found {
+struct OwnedPod {
     pod: PodSandbox,
     backend: String,
     /// The backend does not list it now.
@@ -29,25 +29,25 @@ impl Pods {
             .build()?;
         let found = runtime.block_on(self.find())?;
         if self.json {
-            let pods: Vec<Json> = found.iter().map(Found::json).collect();
+            let pods: Vec<Json> = found.iter().map(OwnedPod::json).collect();
             print(format!("{:#}\n", json!({ "pods": pods })))
         } else {
             print(text(&found)?)
         }
     }
 
-    async fn find(&self) -> anyhow::Result<Vec<Found>> {
+    async fn find(&self) -> anyhow::Result<Vec<OwnedPod>> {
         let switch = self.daemon.connect().await?;
         // The list first: criswitch learns from it whose the pods are that it did not create.
         let listed = list_pods(&switch).await;
-        let info: Info = serde_json::from_value(switch.info_with_pods().await?)?;
+        let info: DaemonInfo = serde_json::from_value(switch.info_with_pods().await?)?;
         let listed = listed?;
         self.must_be_known(&info, &listed)?;
         Ok(found(&info, listed, |found| self.wants(found)))
     }
 
     /// A slip in a filter must not look like a node without pods.
-    fn must_be_known(&self, info: &Info, pods: &[PodSandbox]) -> anyhow::Result<()> {
+    fn must_be_known(&self, info: &DaemonInfo, pods: &[PodSandbox]) -> anyhow::Result<()> {
         let backends = info.backends.iter().map(|backend| backend.name.as_str());
         one_of("backend", self.backend.as_deref(), backends.collect())?;
         // A handler that is gone may still have pods.
@@ -56,7 +56,7 @@ impl Pods {
         one_of("handler", self.handler.as_deref(), handlers.collect())
     }
 
-    fn wants(&self, found: &Found) -> bool {
+    fn wants(&self, found: &OwnedPod) -> bool {
         let is = |wanted: &Option<String>, value: &str| {
             wanted.as_deref().is_none_or(|wanted| wanted == value)
         };
@@ -69,20 +69,24 @@ impl Pods {
 /// The pods of one backend, as a table.
 pub(super) async fn of_backend(
     daemon: &Running,
-    info: &Info,
+    info: &DaemonInfo,
     backend: &str,
 ) -> anyhow::Result<String> {
     let listed = list_pods(daemon).await?;
     text(&found(info, listed, |found| found.backend == backend))
 }
 
-fn text(found: &[Found]) -> anyhow::Result<String> {
+fn text(found: &[OwnedPod]) -> anyhow::Result<String> {
     let header = ["HANDLER", "BACKEND", "STATE", "ID", "NAMESPACE/NAME"];
-    columns(&header, found.iter().map(Found::row))
+    columns(&header, found.iter().map(OwnedPod::row))
 }
 
 /// The listed pods that are wanted, with their owners, by name.
-fn found(info: &Info, listed: Vec<PodSandbox>, wants: impl Fn(&Found) -> bool) -> Vec<Found> {
+fn found(
+    info: &DaemonInfo,
+    listed: Vec<PodSandbox>,
+    wants: impl Fn(&OwnedPod) -> bool,
+) -> Vec<OwnedPod> {
     let owners = info.owners();
     let is_cached = |backend: &str| {
         let mut backends = info.backends.iter();
@@ -90,7 +94,7 @@ fn found(info: &Info, listed: Vec<PodSandbox>, wants: impl Fn(&Found) -> bool) -
     };
     let pods = listed.into_iter().map(|pod| {
         let backend = owners.get(pod.id.as_str()).copied().unwrap_or_default();
-        Found {
+        OwnedPod {
             cached: is_cached(backend),
             backend: backend.to_owned(),
             pod,
@@ -114,7 +118,7 @@ fn one_of(kind: &str, wanted: Option<&str>, known: BTreeSet<&str>) -> anyhow::Re
     }
 }
 
-impl Found {
+impl OwnedPod {
     fn namespace(&self) -> &str {
         self.pod
             .metadata

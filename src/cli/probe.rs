@@ -30,10 +30,10 @@ const LIMIT: Duration = Duration::from_secs(3);
 const SWITCH: &str = "criswitch";
 
 /// What a backend says of itself, or why it says nothing.
-pub(super) type Probe = Result<Found, String>;
+pub(super) type Probe = Result<Probed, String>;
 
 /// What a backend says of itself.
-pub(super) struct Found {
+pub(super) struct Probed {
     pub(super) runtime: String,
     pub(super) version: String,
     /// None where it has no opinion.
@@ -62,8 +62,8 @@ pub(super) struct Configured {
     pub(super) handlers: Vec<String>,
 }
 
-impl Found {
-    /// The names of [`Found::handlers`].
+impl Probed {
+    /// The names of [`Probed::handlers`].
     pub(super) fn handler_names(&self) -> Vec<&str> {
         let handlers = self.handlers.iter();
         handlers.map(|handler| handler.name.as_str()).collect()
@@ -230,7 +230,7 @@ fn no_grpc(cause: &str) -> String {
     format!("what listens there does not speak gRPC, or has just ended: {cause}")
 }
 
-async fn ask(backend: &Backend, wire: &Wire, answered: &Cell<bool>) -> anyhow::Result<Found> {
+async fn ask(backend: &Backend, wire: &Wire, answered: &Cell<bool>) -> anyhow::Result<Probed> {
     let version = call(backend, wire, &rpc::VERSION, &VersionRequest::default()).await?;
     answered.set(true);
     let version = VersionResponse::decode(version).context("Version cannot be read")?;
@@ -248,7 +248,7 @@ async fn ask(backend: &Backend, wire: &Wire, answered: &Cell<bool>) -> anyhow::R
     )
     .await?;
     let pods = ListPodSandboxResponse::decode(pods).context("ListPodSandbox cannot be read")?;
-    Ok(Found {
+    Ok(Probed {
         runtime: version.runtime_name,
         version: version.runtime_version,
         cgroup_driver: ask_cgroup_driver(backend, wire).await?,

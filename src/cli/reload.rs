@@ -10,7 +10,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value as Json;
 use tokio::time::Instant;
 
-use super::running::Info;
+use super::running::DaemonInfo;
 use super::{Daemon, Reload, Verdict, print, terminal};
 
 /// How long a reload may take.
@@ -66,7 +66,7 @@ async fn reload(daemon: &Daemon) -> anyhow::Result<Json> {
         let info = switch.info().await?;
         if number(&info, "/reloads/count") >= wanted {
             let mut outcome = outcome(&info, wanted)?;
-            let problems: Vec<_> = serde_json::from_value::<Info>(info)?
+            let problems: Vec<_> = serde_json::from_value::<DaemonInfo>(info)?
                 .restart_problems()
                 .collect();
             if let Some(outcome) = outcome.as_object_mut() {

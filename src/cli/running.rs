@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use criswitch::backend::connect::{Connection, Dialer};
+use criswitch::backend::connect::{Dialer, Driver};
 use criswitch::backend::{self, Wire, own_headers};
 use criswitch::codec::cri::{StatusRequest, StatusResponse, VersionRequest, VersionResponse};
 use criswitch::config::BackendConfig;
@@ -34,19 +34,19 @@ const OWN: &str = "criswitch";
 
 /// What a switch tells of itself.
 #[derive(Deserialize)]
-pub(super) struct Info {
+pub(super) struct DaemonInfo {
     pub(super) version: String,
     pub(super) pid: u32,
     pub(super) default: String,
-    pub(super) handlers: Vec<Handler>,
-    pub(super) backends: Vec<Backend>,
+    pub(super) handlers: Vec<HandlerInfo>,
+    pub(super) backends: Vec<BackendInfo>,
     pub(super) configuration: Configuration,
-    pub(super) reloads: Reloads,
+    pub(super) reloads: ReloadsInfo,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Handler {
+pub(super) struct HandlerInfo {
     pub(super) name: String,
     pub(super) backend: Option<String>,
     pub(super) backend_handler: String,
@@ -55,7 +55,7 @@ pub(super) struct Handler {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Backend {
+pub(super) struct BackendInfo {
     pub(super) name: String,
     pub(super) socket: String,
     pub(super) state: String,
@@ -89,28 +89,28 @@ pub(super) struct Configuration {
 }
 
 #[derive(Deserialize)]
-pub(super) struct Reloads {
-    pub(super) last: Option<Reload>,
+pub(super) struct ReloadsInfo {
+    pub(super) last: Option<ReloadInfo>,
 }
 
 #[derive(Deserialize)]
-pub(super) struct Reload {
+pub(super) struct ReloadInfo {
     pub(super) at: String,
-    pub(super) changes: Option<Changes>,
+    pub(super) changes: Option<ChangesInfo>,
     pub(super) problems: Option<String>,
 }
 
 #[derive(Deserialize)]
-pub(super) struct Changes {
+pub(super) struct ChangesInfo {
     pub(super) lines: Vec<String>,
 }
 
-impl Info {
+impl DaemonInfo {
     /// What a restart now would cost, a sentence each.
     pub(super) fn restart_problems(&self) -> impl Iterator<Item = String> {
         self.backends.iter().filter_map(|backend| {
             let problem = backend.restart_problem.as_ref()?;
-            let Backend { name, socket, .. } = backend;
+            let BackendInfo { name, socket, .. } = backend;
             Some(format!(
                 "a restart now would make lists fail: backend {name} ({socket}) is away, and {problem}"
             ))
@@ -121,7 +121,7 @@ impl Info {
     ///
     /// # Errors
     /// There is none.
-    pub(super) fn backend(&self, name: &str) -> anyhow::Result<&Backend> {
+    pub(super) fn backend(&self, name: &str) -> anyhow::Result<&BackendInfo> {
         let found = self.backends.iter().find(|backend| backend.name == name);
         found.with_context(|| {
             let names = self.backends.iter().map(|backend| backend.name.as_str());
@@ -277,7 +277,7 @@ pub(super) fn own_info(status: &StatusResponse) -> Option<Json> {
     serde_json::from_str(status.info.get(OWN)?).ok()
 }
 
-async fn drive(connection: Connection) {
+async fn drive(connection: Driver) {
     // A call that it breaks off fails by itself.
     connection.await.ok();
 }

@@ -17,14 +17,14 @@ use serde_json::{Map, Value as Json, json};
 use super::columns::{Paint, columns, painted};
 use super::health::{Health, Level};
 use super::probe::features_of;
-use super::running::{Backend, Handler, Info, Reload, Running, own_info};
+use super::running::{BackendInfo, DaemonInfo, HandlerInfo, ReloadInfo, Running, own_info};
 use super::terminal::{self, Shown, plain};
 use super::{Status, Verdict, is_read, print};
 
 /// Between two looks with `--watch`.
 const PERIOD: Duration = Duration::from_secs(2);
 /// What was asked for.
-struct Answer {
+struct DaemonStatus {
     socket: Address,
     status: StatusResponse,
     told: Told,
@@ -86,14 +86,14 @@ impl Status {
         }
     }
 
-    async fn ask(&self) -> anyhow::Result<Answer> {
+    async fn ask(&self) -> anyhow::Result<DaemonStatus> {
         let switch = self.daemon.connect().await?;
         let status = switch.status_with_pods().await?;
         let told = match own_info(&status) {
             Some(info) => Told::Own(info),
             None => Told::Foreign(switch.version().await.unwrap_or_default()),
         };
-        Ok(Answer {
+        Ok(DaemonStatus {
             pods: list_pods(&switch).await,
             socket: switch.socket.clone(),
             status,
@@ -101,7 +101,7 @@ impl Status {
         })
     }
 
-    fn text(&self, answer: &Answer) -> anyhow::Result<Shown> {
+    fn text(&self, answer: &DaemonStatus) -> anyhow::Result<Shown> {
         Ok(match &answer.told {
             Told::Own(info) if self.json => format!("{:#}\n", with_pods(info, answer)?).into(),
             Told::Own(info) => text(&serde_json::from_value(info.clone())?, answer)?,
@@ -112,7 +112,7 @@ impl Status {
 }
 
 /// Another runtime on the socket is not criswitch.
-fn verdict(answer: &Answer) -> anyhow::Result<Verdict> {
+fn verdict(answer: &DaemonStatus) -> anyhow::Result<Verdict> {
     let Told::Own(info) = &answer.told else {
         return Ok(Verdict::NotRunning);
     };
@@ -123,7 +123,7 @@ fn verdict(answer: &Answer) -> anyhow::Result<Verdict> {
     })
 }
 
-fn health(info: &Info, answer: &Answer) -> Health {
+fn health(info: &DaemonInfo, answer: &DaemonStatus) -> Health {
     let unmet = unmet(answer).filter(|(kind, _)| is_problem(kind));
     let unmet = unmet.map(|(kind, message)| format!("{kind} is false: {message}"));
     let unlisted = answer.pods.as_ref().err();
@@ -139,7 +139,7 @@ fn is_problem(kind: &str) -> bool {
     NEEDED.contains(&kind) || kind == BACKENDS_READY
 }
 
-fn unmet(answer: &Answer) -> impl Iterator<Item = (&str, &str)> {
+fn unmet(answer: &DaemonStatus) -> impl Iterator<Item = (&str, &str)> {
     let unmet = conditions(answer).filter(|(_, status, _)| !status);
     unmet.map(|(kind, _, message)| (kind, message))
 }
@@ -152,7 +152,7 @@ pub(super) async fn list_pods(switch: &Running) -> anyhow::Result<Vec<PodSandbox
     Ok(ListPodSandboxResponse::decode(reply)?.items)
 }
 
-fn conditions(answer: &Answer) -> impl Iterator<Item = (&str, bool, &str)> {
+fn conditions(answer: &DaemonStatus) -> impl Iterator<Item = (&str, bool, &str)> {
     let conditions = answer
         .status
         .status
@@ -167,7 +167,7 @@ fn conditions(answer: &Answer) -> impl Iterator<Item = (&str, bool, &str)> {
     })
 }
 
-fn text(info: &Info, answer: &Answer) -> anyhow::Result<Shown> {
+fn text(info: &DaemonInfo, answer: &DaemonStatus) -> anyhow::Result<Shown> {
     Ok(Shown::parts([
         health(info, answer).line(),
         format!("criswitch {}, process {}\n", info.version, info.pid).into(),
@@ -181,7 +181,7 @@ fn text(info: &Info, answer: &Answer) -> anyhow::Result<Shown> {
 }
 
 /// The files and the last reload.
-fn configuration(info: &Info) -> String {
+fn configuration(info: &DaemonInfo) -> String {
     let mut text = format!(
         "configuration {}, {}\n",
         info.configuration.hash,
@@ -197,7 +197,7 @@ fn configuration(info: &Info) -> String {
     terminal::wrapped(&text) + &last
 }
 
-fn last_reload(last: &Reload) -> String {
+fn last_reload(last: &ReloadInfo) -> String {
     let mut before = format!("last reload {} ago: ", ago(&last.at));
     let lines = match (&last.changes, &last.problems) {
         (_, Some(problems)) => {
@@ -216,7 +216,7 @@ fn last_reload(last: &Reload) -> String {
     text
 }
 
-fn backends(info: &Info) -> anyhow::Result<Shown> {
+fn backends(info: &DaemonInfo) -> anyhow::Result<Shown> {
     let rows = info.backends.iter().map(|backend| {
         let seconds = |seconds: Option<u64>| {
             let time = seconds.map(Duration::from_secs);
@@ -256,7 +256,7 @@ fn number(number: Option<usize>) -> String {
     number.map(|number| number.to_string()).unwrap_or_default()
 }
 
-fn state(backend: &Backend) -> String {
+fn state(backend: &BackendInfo) -> String {
     let mut state = backend.state.clone();
     if backend.draining {
         state += ", draining";
@@ -268,7 +268,7 @@ fn state(backend: &Backend) -> String {
 }
 
 /// Where backends are, and what.
-fn places(info: &Info) -> anyhow::Result<String> {
+fn places(info: &DaemonInfo) -> anyhow::Result<String> {
     let rows = info.backends.iter().map(|backend| {
         let runtime = format!("{} {}", backend.runtime, backend.version);
         [
@@ -280,7 +280,7 @@ fn places(info: &Info) -> anyhow::Result<String> {
     columns(&["BACKEND", "RUNTIME", "SOCKET"], rows)
 }
 
-fn handlers(info: &Info, answer: &Answer) -> anyhow::Result<String> {
+fn handlers(info: &DaemonInfo, answer: &DaemonStatus) -> anyhow::Result<String> {
     let owners = info.owners();
     let rows = info.handlers.iter().map(|row| {
         let name = match row.name == info.default {
@@ -303,7 +303,11 @@ fn handlers(info: &Info, answer: &Answer) -> anyhow::Result<String> {
 }
 
 /// How many pods of a handler its backend of now has; others may have more, from when the handler led there.
-fn pods_of(row: &Handler, owners: &HashMap<&str, &str>, answer: &Answer) -> Option<usize> {
+fn pods_of(
+    row: &HandlerInfo,
+    owners: &HashMap<&str, &str>,
+    answer: &DaemonStatus,
+) -> Option<usize> {
     let pods = answer.pods.as_ref().ok()?.iter();
     let own = pods.filter(|pod| {
         pod.runtime_handler == row.name
@@ -332,7 +336,7 @@ fn short_features(status: &StatusResponse, handler: &str) -> String {
 }
 
 /// What is not well, in criswitch's words, and notes.
-fn faults(answer: &Answer) -> String {
+fn faults(answer: &DaemonStatus) -> String {
     let lines = unmet(answer).map(|(kind, message)| {
         let note = if is_problem(kind) { "" } else { "note: " };
         plain(&format!("{note}{kind} is false: {message}")) + "\n"
@@ -345,7 +349,7 @@ fn faults(answer: &Answer) -> String {
 }
 
 /// What becomes of backends that no file names, and what a restart would cost.
-fn outlook(info: &Info) -> String {
+fn outlook(info: &DaemonInfo) -> String {
     let unnamed = info.backends.iter().filter(|backend| backend.unnamed);
     let removals = unnamed.map(|backend| removal(&backend.name));
     let lines = removals.chain(info.restart_problems());
@@ -353,7 +357,7 @@ fn outlook(info: &Info) -> String {
 }
 
 /// Of another runtime.
-fn foreign(who: &VersionResponse, answer: &Answer) -> anyhow::Result<String> {
+fn foreign(who: &VersionResponse, answer: &DaemonStatus) -> anyhow::Result<String> {
     let rows = conditions(answer)
         .map(|(kind, status, message)| [kind.to_owned(), status.to_string(), message.to_owned()]);
     let conditions = columns(&["CONDITION", "STATUS", "MESSAGE"], rows)?;
@@ -369,7 +373,7 @@ fn foreign(who: &VersionResponse, answer: &Answer) -> anyhow::Result<String> {
     Ok(format!("{}\n{conditions}", terminal::wrapped(&head)))
 }
 
-fn foreign_json(who: &VersionResponse, answer: &Answer) -> Json {
+fn foreign_json(who: &VersionResponse, answer: &DaemonStatus) -> Json {
     let conditions = conditions(answer).map(
         |(kind, status, message)| json!({ "type": kind, "status": status, "message": message }),
     );
@@ -382,8 +386,8 @@ fn foreign_json(who: &VersionResponse, answer: &Answer) -> Json {
 }
 
 /// The switch's own words, with each handler's pods and features.
-fn with_pods(info: &Json, answer: &Answer) -> anyhow::Result<Json> {
-    let told: Info = serde_json::from_value(info.clone())?;
+fn with_pods(info: &Json, answer: &DaemonStatus) -> anyhow::Result<Json> {
+    let told: DaemonInfo = serde_json::from_value(info.clone())?;
     let owners = told.owners();
     let mut info = info.clone();
     // As any other runtime's says false.

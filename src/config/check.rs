@@ -8,11 +8,11 @@ mod scheduling;
 use std::fmt;
 use std::time::Duration;
 
-use super::files::{self, File};
+use super::files::{self, ConfigFile};
 use super::key::Key;
 use super::log::{self, LogConfig};
 use super::problem::{Place, Problems, nearest};
-use super::text::{At, Route, Row, Settings, Target, Written};
+use super::text::{At, DefinedKey, Route, Settings, Target, Written};
 use super::trust;
 use super::value::{self, Wrong};
 use super::{BackendConfig, Config, Handler, Scheduling, Table};
@@ -23,12 +23,12 @@ const ROOT: u32 = 0;
 
 /// The configuration, or none and a problem for each reason.
 pub(super) fn check(
-    files: &[File],
+    files: &[ConfigFile],
     written: &Written,
     main: &Place,
     problems: &mut Problems,
 ) -> Option<Config> {
-    let mut check = Check {
+    let mut check = Checker {
         written,
         main,
         problems,
@@ -83,12 +83,12 @@ pub(super) fn check(
         notes,
         places: written.places(),
         path: main.path.to_path_buf(),
-        files: files.iter().map(File::path).collect(),
+        files: files.iter().map(ConfigFile::path).collect(),
         hash: files::hash(files),
     })
 }
 
-struct Check<'a> {
+struct Checker<'a> {
     written: &'a Written,
     main: &'a Place,
     problems: &'a mut Problems,
@@ -104,7 +104,7 @@ struct Timeouts {
 }
 
 /// A backend's name, and its socket unless that had a problem.
-struct Known {
+struct KnownBackend {
     name: At<String>,
     socket: Option<Address>,
     identity: Option<Identity>,
@@ -117,14 +117,14 @@ struct Known {
 }
 
 /// A handler whose backend is found.
-struct Found {
+struct FoundHandler {
     name: At<String>,
     backend: BackendConfig,
     backend_handler: String,
     scheduling: Scheduling,
 }
 
-impl Check<'_> {
+impl Checker<'_> {
     fn value<T>(&mut self, key: Key, parse: fn(&str) -> Result<T, Wrong>) -> Option<T> {
         match self.written.key(key) {
             Some(row) => self.parsed(row.value.as_ref()?, parse),
@@ -147,20 +147,24 @@ impl Check<'_> {
         uids.into_iter().collect()
     }
 
-    fn backends(&mut self, listen: Option<&Address>, timeouts: Timeouts) -> Vec<Known> {
+    fn backends(&mut self, listen: Option<&Address>, timeouts: Timeouts) -> Vec<KnownBackend> {
         let mut known = self.named_backends(listen, timeouts);
         self.add_unnamed_backends(&mut known, listen, timeouts);
         known
     }
 
-    fn table(&mut self, known: &[Known]) -> Option<Table> {
+    fn table(&mut self, known: &[KnownBackend]) -> Option<Table> {
         let handlers = self.handlers(known);
         let default = self.default()?;
         arrange(handlers, known, &default)
     }
 
-    fn named_backends(&mut self, listen: Option<&Address>, timeouts: Timeouts) -> Vec<Known> {
-        let mut known: Vec<Known> = Vec::new();
+    fn named_backends(
+        &mut self,
+        listen: Option<&Address>,
+        timeouts: Timeouts,
+    ) -> Vec<KnownBackend> {
+        let mut known: Vec<KnownBackend> = Vec::new();
         for row in &self.written.backends {
             self.label("backend", &row.name);
             let settings = row.value.as_ref();
@@ -178,7 +182,7 @@ impl Check<'_> {
                 }
                 self.second_name(row, first);
             }
-            known.push(Known {
+            known.push(KnownBackend {
                 name: row.name.clone(),
                 identity,
                 aliases: Vec::new(),
@@ -207,7 +211,7 @@ impl Check<'_> {
     /// A socket that only handlers mention is named after the first of them.
     fn add_unnamed_backends(
         &mut self,
-        known: &mut Vec<Known>,
+        known: &mut Vec<KnownBackend>,
         listen: Option<&Address>,
         timeouts: Timeouts,
     ) {
@@ -222,7 +226,7 @@ impl Check<'_> {
             if let Some(other) = with_name(known, &row.name.value) {
                 self.name_clash(&text, other);
             }
-            known.push(Known {
+            known.push(KnownBackend {
                 name: row.name.clone(),
                 identity: socket.as_ref().map(Address::identity),
                 aliases: Vec::new(),
@@ -245,7 +249,7 @@ impl Check<'_> {
         Some(socket)
     }
 
-    fn handlers(&mut self, known: &[Known]) -> Vec<Found> {
+    fn handlers(&mut self, known: &[KnownBackend]) -> Vec<FoundHandler> {
         if self.written.handlers.is_empty() && !self.written.partial {
             let place = self.written.handlers_at.as_ref().unwrap_or(self.main);
             let hint = "[handlers] with a row such as runc = \"/run/containerd/containerd.sock\"";
@@ -255,13 +259,13 @@ impl Check<'_> {
         rows.filter_map(|row| self.handler(row, known)).collect()
     }
 
-    fn handler(&mut self, row: &Row<Route>, known: &[Known]) -> Option<Found> {
+    fn handler(&mut self, row: &DefinedKey<Route>, known: &[KnownBackend]) -> Option<FoundHandler> {
         self.label("handler", &row.name);
         let route = row.value.as_ref()?;
         let scheduling = self.scheduling(&route.scheduling);
         let backend = self.target(&row.name.value, route.target.as_ref()?, known)?;
         let same_name = || row.name.value.clone();
-        Some(Found {
+        Some(FoundHandler {
             name: row.name.clone(),
             backend: backend.checked()?,
             backend_handler: route.backend_handler.clone().unwrap_or_else(same_name),
@@ -273,8 +277,8 @@ impl Check<'_> {
         &mut self,
         handler: &str,
         target: &At<Target>,
-        known: &'k [Known],
-    ) -> Option<&'k Known> {
+        known: &'k [KnownBackend],
+    ) -> Option<&'k KnownBackend> {
         match &target.value {
             Target::Socket(text) => with_socket(known, Address::parse(text).ok().as_ref()),
             Target::Backend(name) => {
@@ -335,14 +339,14 @@ impl Check<'_> {
         }
     }
 
-    fn second_name(&mut self, row: &Row<Settings>, first: &Known) {
+    fn second_name(&mut self, row: &DefinedKey<Settings>, first: &KnownBackend) {
         let (name, first, place) = (&row.name.value, &first.name.value, &first.name.place);
         let what = format!("backend {name:?} has the same socket as {first:?} at {place}");
         self.problems
             .tell(&row.name.place, what, "one name for both");
     }
 
-    fn name_clash(&mut self, socket: &At<String>, other: &Known) {
+    fn name_clash(&mut self, socket: &At<String>, other: &KnownBackend) {
         let (name, place) = (&other.name.value, &other.name.place);
         let what = format!(
             "this socket's backend takes its handler's name, but {name:?} is another backend at {place}"
@@ -354,7 +358,7 @@ impl Check<'_> {
         self.problems.tell(&socket.place, what, hint);
     }
 
-    fn no_backend(&mut self, handler: &str, name: &str, place: &Place, known: &[Known]) {
+    fn no_backend(&mut self, handler: &str, name: &str, place: &Place, known: &[KnownBackend]) {
         let names = known.iter().map(|backend| backend.name.value.as_str());
         // Looked for only if it is told: there may be thousands of either.
         let hint = fmt::from_fn(|f| match nearest(name, names.clone()) {
@@ -375,17 +379,21 @@ impl Check<'_> {
 }
 
 /// The default handler's backend first, then as handlers mention them, then those without a handler.
-fn arrange(mut handlers: Vec<Found>, known: &[Known], default: &str) -> Option<Table> {
+fn arrange(
+    mut handlers: Vec<FoundHandler>,
+    known: &[KnownBackend],
+    default: &str,
+) -> Option<Table> {
     let mut backends: Vec<BackendConfig> = Vec::new();
     let first = handlers.iter().filter(|row| row.name.value == default);
     let mentioned = first.chain(&handlers).map(|row| row.backend.clone());
-    for backend in mentioned.chain(known.iter().filter_map(Known::checked)) {
+    for backend in mentioned.chain(known.iter().filter_map(KnownBackend::checked)) {
         if !backends.contains(&backend) {
             backends.push(backend);
         }
     }
     handlers.sort_by(|a, b| a.name.value.cmp(&b.name.value));
-    let handler = |row: Found| {
+    let handler = |row: FoundHandler| {
         Some(Handler {
             backend: backends
                 .iter()
@@ -407,7 +415,7 @@ fn arrange(mut handlers: Vec<Found>, known: &[Known], default: &str) -> Option<T
     })
 }
 
-impl Known {
+impl KnownBackend {
     fn checked(&self) -> Option<BackendConfig> {
         Some(BackendConfig {
             // All alike until they are arranged.
@@ -425,15 +433,15 @@ impl Known {
     }
 }
 
-fn with_name<'k>(known: &'k [Known], name: &str) -> Option<&'k Known> {
-    let has = |backend: &&Known| {
+fn with_name<'k>(known: &'k [KnownBackend], name: &str) -> Option<&'k KnownBackend> {
+    let has = |backend: &&KnownBackend| {
         backend.name.value == name || backend.aliases.iter().any(|alias| alias == name)
     };
     known.iter().find(has)
 }
 
 /// What the operator should know of a backend with a second name.
-fn alias_note(row: &Row<Settings>, first: &Known) -> String {
+fn alias_note(row: &DefinedKey<Settings>, first: &KnownBackend) -> String {
     let (name, place) = (&row.name.value, &row.name.place);
     let (first, first_place) = (&first.name.value, &first.name.place);
     format!(
@@ -442,14 +450,20 @@ fn alias_note(row: &Row<Settings>, first: &Known) -> String {
     )
 }
 
-fn same_socket<'k>(known: &'k mut [Known], identity: Option<&Identity>) -> Option<&'k mut Known> {
+fn same_socket<'k>(
+    known: &'k mut [KnownBackend],
+    identity: Option<&Identity>,
+) -> Option<&'k mut KnownBackend> {
     let is_it = |known: &Identity| identity.is_some_and(|identity| known.is(identity));
     known
         .iter_mut()
         .find(|backend| backend.identity.as_ref().is_some_and(is_it))
 }
 
-fn with_socket<'k>(known: &'k [Known], socket: Option<&Address>) -> Option<&'k Known> {
+fn with_socket<'k>(
+    known: &'k [KnownBackend],
+    socket: Option<&Address>,
+) -> Option<&'k KnownBackend> {
     let identity = socket?.identity();
     let is_it = |known: &Identity| known.is(&identity);
     known

@@ -11,13 +11,13 @@ use super::lines::Lines;
 use super::problem::{Place, Problems};
 
 /// A file that could be read, and the place where it starts.
-pub(super) struct File {
+pub(super) struct ConfigFile {
     pub(super) start: Place,
     pub(super) text: String,
     lines: Lines,
 }
 
-impl File {
+impl ConfigFile {
     /// The place of what begins at the byte `offset` of it.
     pub(super) fn place(&self, offset: usize) -> Place {
         self.start.at(self.lines.place(&self.text, offset))
@@ -29,7 +29,7 @@ impl File {
 }
 
 /// What can be read of `main` and `conf.d/*.toml` beside it, and a problem for each that cannot.
-pub(super) fn read(main: &Path, problems: &mut Problems) -> Vec<File> {
+pub(super) fn read(main: &Path, problems: &mut Problems) -> Vec<ConfigFile> {
     let folder = main.with_file_name("conf.d");
     let drop_ins = disk::drop_ins(&folder).unwrap_or_else(|error| {
         unreadable(&Place::start(1, &folder), &error, problems);
@@ -42,7 +42,7 @@ pub(super) fn read(main: &Path, problems: &mut Problems) -> Vec<File> {
     files.collect()
 }
 
-fn file(index: usize, path: &Path, problems: &mut Problems) -> Option<File> {
+fn file(index: usize, path: &Path, problems: &mut Problems) -> Option<ConfigFile> {
     let start = Place::start(index, path);
     match disk::bytes(path) {
         Ok(bytes) => text(start, bytes, problems),
@@ -56,9 +56,9 @@ fn file(index: usize, path: &Path, problems: &mut Problems) -> Option<File> {
 }
 
 /// What the bytes of a file say, and a problem if they are no text.
-pub(super) fn text(start: Place, bytes: Vec<u8>, problems: &mut Problems) -> Option<File> {
+pub(super) fn text(start: Place, bytes: Vec<u8>, problems: &mut Problems) -> Option<ConfigFile> {
     match String::from_utf8(bytes) {
-        Ok(text) => Some(File {
+        Ok(text) => Some(ConfigFile {
             lines: Lines::of(&text),
             start,
             text,
@@ -74,7 +74,7 @@ pub(super) fn text(start: Place, bytes: Vec<u8>, problems: &mut Problems) -> Opt
 }
 
 /// What changes with any name or byte of the files, and is the same on every node that has the same: 16 hex digits.
-pub(super) fn hash(files: &[File]) -> String {
+pub(super) fn hash(files: &[ConfigFile]) -> String {
     let mut hash = FnvHasher::default();
     for file in files {
         let name = file.start.path.file_name().unwrap_or_default();

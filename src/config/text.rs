@@ -13,7 +13,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue, Error};
 
-use super::files::File;
+use super::files::ConfigFile;
 use super::key::Key;
 use super::problem::{Place, Problems, nearest};
 use super::value;
@@ -39,11 +39,11 @@ pub(super) struct At<T> {
 #[derive(Debug, Default)]
 pub(super) struct Written {
     /// Rows of the keys of [`Key`] whose value is a text.
-    pub(super) keys: Vec<Row<At<String>>>,
-    pub(super) handlers: Vec<Row<Route>>,
-    pub(super) backends: Vec<Row<Settings>>,
+    pub(super) keys: Vec<DefinedKey<At<String>>>,
+    pub(super) handlers: Vec<DefinedKey<Route>>,
+    pub(super) backends: Vec<DefinedKey<Settings>>,
     /// The row of the one key whose value is no text.
-    pub(super) allow_uids: Vec<Row<Vec<At<String>>>>,
+    pub(super) allow_uids: Vec<DefinedKey<Vec<At<String>>>>,
     /// The first `[handlers]`, for what is wrong with the table as a whole.
     pub(super) handlers_at: Option<Place>,
     /// Some of it was not read: what seems to be missing may be there.
@@ -54,14 +54,14 @@ pub(super) struct Written {
 
 /// A key that is defined once, at the head or in a table, and its value.
 #[derive(Debug)]
-pub(super) struct Row<T> {
+pub(super) struct DefinedKey<T> {
     pub(super) name: At<String>,
     /// None where the value's problem has been told.
     pub(super) value: Option<T>,
 }
 
 /// A key and its value in one file.
-struct Entry<'t> {
+struct KeyValue<'t> {
     key: &'t str,
     at: Place,
     value: &'t DeValue<'t>,
@@ -70,14 +70,14 @@ struct Entry<'t> {
 
 /// The walk over one file.
 struct Walk<'a> {
-    file: &'a File,
+    file: &'a ConfigFile,
     written: &'a mut Written,
     problems: &'a mut Problems,
 }
 
 impl Written {
     /// Adds what a file says. Of a file that is not TOML only the syntax errors are told.
-    pub(super) fn read(&mut self, file: &File, problems: &mut Problems) {
+    pub(super) fn read(&mut self, file: &ConfigFile, problems: &mut Problems) {
         let (table, errors) = DeTable::parse_recoverable(&file.text);
         if !errors.is_empty() {
             self.partial = true;
@@ -92,7 +92,7 @@ impl Written {
     }
 
     /// The first socket to listen on that the files have, however broken they are otherwise.
-    pub(super) fn listen(files: &[File]) -> Option<Address> {
+    pub(super) fn listen(files: &[ConfigFile]) -> Option<Address> {
         files.iter().find_map(|file| {
             let (table, _) = DeTable::parse_recoverable(&file.text);
             let text = table
@@ -105,7 +105,7 @@ impl Written {
     }
 
     /// The row of a key, if a file has one.
-    pub(super) fn key(&self, key: Key) -> Option<&Row<At<String>>> {
+    pub(super) fn key(&self, key: Key) -> Option<&DefinedKey<At<String>>> {
         self.keys.iter().find(|row| row.name.value == key.name())
     }
 
@@ -121,8 +121,8 @@ impl Written {
     }
 }
 
-impl File {
-    fn entries<'t>(&self, table: &'t DeTable<'t>) -> Vec<Entry<'t>> {
+impl ConfigFile {
+    fn entries<'t>(&self, table: &'t DeTable<'t>) -> Vec<KeyValue<'t>> {
         let mut entries: Vec<_> = table.iter().collect();
         entries.sort_by_key(|(key, _)| key.span().start);
         let entries = entries.into_iter();
@@ -133,8 +133,8 @@ impl File {
         &self,
         key: &'t Spanned<DeString<'t>>,
         value: &'t Spanned<DeValue<'t>>,
-    ) -> Entry<'t> {
-        Entry {
+    ) -> KeyValue<'t> {
+        KeyValue {
             key: key.get_ref(),
             at: self.place(key.span().start),
             value: value.get_ref(),
@@ -143,7 +143,7 @@ impl File {
     }
 }
 
-impl Entry<'_> {
+impl KeyValue<'_> {
     fn name(&self) -> At<String> {
         At {
             value: self.key.to_owned(),
@@ -165,12 +165,12 @@ impl Walk<'_> {
         }
     }
 
-    fn handlers(&mut self, table: &Entry<'_>) {
+    fn handlers(&mut self, table: &KeyValue<'_>) {
         self.written.handlers_at.get_or_insert(table.at.clone());
         self.rows(table, Walk::handler);
     }
 
-    fn rows(&mut self, table: &Entry<'_>, row: fn(&mut Self, &Entry<'_>)) {
+    fn rows(&mut self, table: &KeyValue<'_>, row: fn(&mut Self, &KeyValue<'_>)) {
         let DeValue::Table(rows) = table.value else {
             self.written.partial = true;
             return self.wrong_type(table, "a table", format_args!("[{}]", table.key));
@@ -186,13 +186,13 @@ impl Walk<'_> {
         }
     }
 
-    fn too_many(&mut self, entry: &Entry<'_>) {
+    fn too_many(&mut self, entry: &KeyValue<'_>) {
         self.written.partial = true;
         let what = format!("the tables have more than {MOST_ROWS} rows");
         self.problems.tell(&entry.at, what, "fewer of them");
     }
 
-    fn key(&mut self, table: &str, entry: &Entry<'_>) {
+    fn key(&mut self, table: &str, entry: &KeyValue<'_>) {
         let Some(key) = Key::named(&format!("{table}{}", entry.key)) else {
             return self.unknown(entry, &keys_of(table));
         };
@@ -207,7 +207,7 @@ impl Walk<'_> {
         }
     }
 
-    fn allow_uids(&mut self, entry: &Entry<'_>) {
+    fn allow_uids(&mut self, entry: &KeyValue<'_>) {
         let value = self.integers(entry);
         if let Err(first) = add(&mut self.written.allow_uids, entry.name(), value) {
             self.twice(entry, format_args!("{:?}", entry.key), &first);
@@ -215,7 +215,7 @@ impl Walk<'_> {
     }
 
     /// Integers as they are written: whether one is too large is not judged here.
-    fn integers(&mut self, entry: &Entry<'_>) -> Option<Vec<At<String>>> {
+    fn integers(&mut self, entry: &KeyValue<'_>) -> Option<Vec<At<String>>> {
         let DeValue::Array(values) = entry.value else {
             self.wrong_type(entry, "an array of integers", Key::AllowUids.example());
             return None;
@@ -242,7 +242,7 @@ impl Walk<'_> {
         (self.problems.len() == told).then_some(integers)
     }
 
-    fn text(&mut self, entry: &Entry<'_>, example: &str) -> Option<At<String>> {
+    fn text(&mut self, entry: &KeyValue<'_>, example: &str) -> Option<At<String>> {
         let DeValue::String(text) = entry.value else {
             self.wrong_type(entry, "a string", text_like(entry, example));
             return None;
@@ -253,7 +253,7 @@ impl Walk<'_> {
         })
     }
 
-    fn boolean(&mut self, entry: &Entry<'_>) -> Option<At<bool>> {
+    fn boolean(&mut self, entry: &KeyValue<'_>) -> Option<At<bool>> {
         let DeValue::Boolean(on) = entry.value else {
             self.wrong_type(entry, "a boolean", "true or false");
             return None;
@@ -264,12 +264,12 @@ impl Walk<'_> {
         })
     }
 
-    fn wrong_type(&mut self, entry: &Entry<'_>, wanted: &str, example: impl Display) {
+    fn wrong_type(&mut self, entry: &KeyValue<'_>, wanted: &str, example: impl Display) {
         let what = format!("{:?} is {}, not {wanted}", entry.key, type_of(entry.value));
         self.problems.tell(&entry.value_at, what, example);
     }
 
-    fn unknown(&mut self, entry: &Entry<'_>, known: &[&str]) {
+    fn unknown(&mut self, entry: &KeyValue<'_>, known: &[&str]) {
         let what = format!("unknown key {:?}", entry.key);
         // Looked for only if it is told.
         let hint = fmt::from_fn(|f| {
@@ -278,7 +278,7 @@ impl Walk<'_> {
         self.problems.tell(&entry.at, what, hint);
     }
 
-    fn twice(&mut self, entry: &Entry<'_>, what: impl Display, first: &Place) {
+    fn twice(&mut self, entry: &KeyValue<'_>, what: impl Display, first: &Place) {
         let what = format!("{what} is already defined at {first}");
         self.problems
             .tell(&entry.at, what, "removing one of the two");
@@ -295,11 +295,11 @@ impl<T> At<T> {
 }
 
 /// Adds a row; where its name is taken, the place of the row that has it.
-fn add<T>(rows: &mut Vec<Row<T>>, name: At<String>, value: Option<T>) -> Result<(), Place> {
+fn add<T>(rows: &mut Vec<DefinedKey<T>>, name: At<String>, value: Option<T>) -> Result<(), Place> {
     match rows.iter().find(|row| row.name.value == name.value) {
         Some(first) => Err(first.name.place.clone()),
         None => {
-            rows.push(Row { name, value });
+            rows.push(DefinedKey { name, value });
             Ok(())
         }
     }
@@ -318,7 +318,7 @@ fn keys_of(table: &str) -> Vec<&'static str> {
 }
 
 /// What to write for a value that is no text: a number is the duration or size that it may mean.
-fn text_like(entry: &Entry<'_>, example: &str) -> String {
+fn text_like(entry: &KeyValue<'_>, example: &str) -> String {
     let number = match entry.value {
         DeValue::Integer(number) => number.to_string(),
         _ => return example.to_owned(),
@@ -345,7 +345,7 @@ fn type_of(value: &DeValue<'_>) -> &'static str {
 }
 
 /// One problem a line: what follows the first error of a line mostly follows from it.
-fn tell_syntax(file: &File, table: &DeTable<'_>, errors: &[Error], problems: &mut Problems) {
+fn tell_syntax(file: &ConfigFile, table: &DeTable<'_>, errors: &[Error], problems: &mut Problems) {
     let mut last: Option<Place> = None;
     for error in errors {
         let span = error.span().unwrap_or_default();
@@ -373,7 +373,7 @@ fn tell_syntax(file: &File, table: &DeTable<'_>, errors: &[Error], problems: &mu
 /// Which key is a duplicate, and of which.
 fn tell_first(
     f: &mut fmt::Formatter<'_>,
-    file: &File,
+    file: &ConfigFile,
     table: &DeTable<'_>,
     key: Range<usize>,
 ) -> fmt::Result {

@@ -82,16 +82,16 @@ fn note_above(path: &Path, own: u32, what: &str) -> Option<String> {
 }
 
 /// Something wrong with a path, and the command against it.
-struct Fault {
+struct UntrustedPath {
     what: String,
     command: String,
     /// Whether the mode is wrong, not the owner.
     mode: bool,
 }
 
-fn faults(path: &Path, found: &Metadata, own: u32) -> Vec<Fault> {
+fn faults(path: &Path, found: &Metadata, own: u32) -> Vec<UntrustedPath> {
     let (mode, uid, gid, path) = (found.mode(), found.uid(), found.gid(), path.display());
-    let fault = |what, command, mode| Fault {
+    let fault = |what, command, mode| UntrustedPath {
         what,
         command,
         mode,
@@ -117,7 +117,7 @@ fn faults(path: &Path, found: &Metadata, own: u32) -> Vec<Fault> {
     faults
 }
 
-fn sentence(path: &Path, faults: &[Fault], what: &str) -> Option<String> {
+fn sentence(path: &Path, faults: &[UntrustedPath], what: &str) -> Option<String> {
     let words = faults.iter().map(|fault| fault.what.as_str());
     let words = words.collect::<Vec<_>>().join(" and ");
     let commands = faults.iter().map(|fault| fault.command.as_str());

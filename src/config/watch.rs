@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use events::Events;
+use events::FileEvents;
 
 /// How long nothing may happen before the files are read, and between two reads: an editor or installer that replaces
 /// a file takes a few milliseconds from its first step to its last.
@@ -61,7 +61,7 @@ pub enum WatchError {
 #[derive(Debug)]
 pub struct Watch {
     main: PathBuf,
-    events: Events,
+    events: FileEvents,
     quiet: Duration,
     longest_hold: Duration,
     /// The fingerprint of the files when a change was last told, or when they were marked.
@@ -100,7 +100,7 @@ impl Watch {
             path: path.to_owned(),
             source,
         })?;
-        let events = Events::new(&main)?;
+        let events = FileEvents::new(&main)?;
         Ok(Watch {
             told: files::fingerprint(&main),
             main,

@@ -6,7 +6,7 @@ use tonic::Status;
 
 use crate::call::Call;
 use crate::call::log;
-use crate::call::route::{Known, Refusal, Target};
+use crate::call::route::{Knowledge, Refusal, Target};
 use crate::errors;
 use crate::forward::own;
 use crate::ownership::BackendId;
@@ -90,11 +90,11 @@ fn refuse(switch: &Switch, call: &Call, refusal: Refusal) -> Status {
     }
 }
 
-fn with_known<T>(switch: &Switch, live: &Live, use_it: impl FnOnce(Known<'_>) -> T) -> T {
+fn with_known<T>(switch: &Switch, live: &Live, use_it: impl FnOnce(Knowledge<'_>) -> T) -> T {
     let joined = live.joined();
     let joined = joined.iter().map(|backend| backend.id);
     let owners = switch.owners();
-    use_it(Known {
+    use_it(Knowledge {
         table: &live.table,
         speaker: live.speaker(),
         all: &live.all(),

@@ -16,7 +16,7 @@ use crate::call::{Call, Failed, named};
 use crate::codec::frames;
 use crate::codec::protobuf;
 use crate::errors;
-use crate::fanout::Part;
+use crate::fanout::BackendResult;
 use crate::forward;
 use crate::ownership::BackendId;
 use crate::rpc::{self, ImageRule};
@@ -72,10 +72,10 @@ async fn pull_everywhere(call: &Call, backends: &[Arc<Backend>]) -> Result<Reply
 }
 
 /// Sends `call`, which changes something, to `backends` at once.
-async fn change(call: &Call, backends: &[Arc<Backend>]) -> Vec<Part> {
+async fn change(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
     let sent = backends.iter().cloned().map(|backend| async move {
         let result = change_at(call, &backend).await;
-        Part { backend, result }
+        BackendResult { backend, result }
     });
     join_all(sent).await
 }
@@ -95,9 +95,9 @@ async fn change_at(call: &Call, backend: &Backend) -> Result<Answer, Status> {
 }
 
 /// The first reply that went well, if every backend's did or has one of `fine`; else every one that failed.
-fn all_well(parts: Vec<Part>, fine: &[Code]) -> Result<Reply, Failed> {
+fn all_well(parts: Vec<BackendResult>, fine: &[Code]) -> Result<Reply, Failed> {
     let (mut well, mut other, mut failed) = (None, None, Vec::new());
-    for Part { backend, result } in parts {
+    for BackendResult { backend, result } in parts {
         match result {
             Ok(answer) if answer.code() == Code::Ok => well = well.or(Some(answer)),
             Ok(answer) if fine.contains(&answer.code()) => other = other.or(Some(answer)),

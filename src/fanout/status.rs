@@ -60,7 +60,7 @@ enum Detail {
 
 /// What one backend says of itself.
 #[derive(Debug)]
-pub struct Said {
+pub struct StatusAnswer {
     /// Which one.
     pub backend: Arc<Backend>,
     /// Its `StatusResponse`: of now, else the last one known, else empty.
@@ -124,7 +124,7 @@ async fn default_status(
     switch: &Switch,
     call: &Call,
     backend: &Arc<Backend>,
-) -> (Said, Option<Answer>) {
+) -> (StatusAnswer, Option<Answer>) {
     let (headers, body) = (call.reading_headers(), call.body.clone());
     let silent = match hear_status(switch, backend, &headers, body).await {
         Ok((said, answer)) => return (said, Some(answer)),
@@ -140,7 +140,7 @@ async fn default_status(
 }
 
 /// What another backend says now, else what it said last and why it does not now.
-async fn ask_status(switch: &Switch, backend: &Arc<Backend>) -> Said {
+async fn ask_status(switch: &Switch, backend: &Arc<Backend>) -> StatusAnswer {
     let headers = own_headers();
     match hear_status(switch, backend, &headers, frames::frame(&[])).await {
         Ok((said, _)) => said,
@@ -154,7 +154,7 @@ async fn hear_status(
     backend: &Arc<Backend>,
     headers: &HeaderMap,
     body: Bytes,
-) -> Result<(Said, Answer), Status> {
+) -> Result<(StatusAnswer, Answer), Status> {
     if let State::Unresponsive(_, cause) = backend.link().state {
         return Err(backend.unavailable(&cause));
     }
@@ -177,8 +177,8 @@ pub(crate) fn keep_status(
     switch: &Switch,
     backend: &Arc<Backend>,
     status: Bytes,
-) -> Result<Said, Status> {
-    let said = Said {
+) -> Result<StatusAnswer, Status> {
+    let said = StatusAnswer {
         backend: Arc::clone(backend),
         status,
         silent: None,
@@ -198,7 +198,7 @@ pub(crate) fn keep_status(
 fn node_status(
     switch: &Switch,
     live: &Live,
-    said: &[Said],
+    said: &[StatusAnswer],
     detail: Detail,
 ) -> Result<Bytes, Malformed> {
     let info = (detail != Detail::None).then(|| info(switch, live, said, detail));
@@ -206,7 +206,12 @@ fn node_status(
 }
 
 /// The switch's own key of `info`.
-fn info(switch: &Switch, live: &Live, said: &[Said], detail: Detail) -> Result<Json, Malformed> {
+fn info(
+    switch: &Switch,
+    live: &Live,
+    said: &[StatusAnswer],
+    detail: Detail,
+) -> Result<Json, Malformed> {
     let handlers: Vec<Json> = live
         .table
         .handlers
@@ -259,7 +264,7 @@ fn info(switch: &Switch, live: &Live, said: &[Said], detail: Detail) -> Result<J
     }))
 }
 
-fn backend_info(switch: &Switch, live: &Live, said: &Said) -> Result<Json, Malformed> {
+fn backend_info(switch: &Switch, live: &Live, said: &StatusAnswer) -> Result<Json, Malformed> {
     let backend = &said.backend;
     let link = backend.link();
     let known = backend.known();
@@ -305,8 +310,8 @@ fn backend_info(switch: &Switch, live: &Live, said: &Said) -> Result<Json, Malfo
 }
 
 /// What a backend said last, and why it does not say anything now.
-fn last_word(backend: &Arc<Backend>, silent: Status) -> Said {
-    Said {
+fn last_word(backend: &Arc<Backend>, silent: Status) -> StatusAnswer {
+    StatusAnswer {
         backend: Arc::clone(backend),
         status: backend.known().status,
         silent: Some(silent),

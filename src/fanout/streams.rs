@@ -27,7 +27,7 @@ use crate::errors::error_chain;
 use crate::fanout;
 use crate::fanout::Share;
 use crate::fanout::fallback;
-use crate::limits::budget::{Held, Memory, Unread};
+use crate::limits::budget::{Budget, Reservation, Unread};
 use crate::ownership::MOST;
 use crate::rpc::filter::first_of_each;
 use crate::rpc::{List, Row, Then};
@@ -46,7 +46,7 @@ pub(crate) fn interleave(
     let feeds = backends.into_iter().map(|backend| {
         let feed = Feed {
             unlearned: backend.memory.limit(),
-            whole: Whole::Kept(BytesMut::new(), call.unread.held()),
+            whole: StreamedList::Kept(BytesMut::new(), call.unread.held()),
             switch: Arc::clone(switch),
             call: call.clone(),
             backend,
@@ -109,15 +109,15 @@ struct Feed {
     messages: Option<Messages>,
     /// How many bytes more may be learned from: a list without end must not fill the owners.
     unlearned: usize,
-    whole: Whole,
+    whole: StreamedList,
     /// The ids of the items so far, of at most so many as are remembered of all backends.
     seen: HashSet<String>,
 }
 
 /// The messages of a backend so far.
-enum Whole {
+enum StreamedList {
     /// To be its last known list when they are all there. Until then they are its client's, which may read slowly.
-    Kept(BytesMut, Held),
+    Kept(BytesMut, Reservation),
     /// Too many to be kept, or kept too long by a client that reads slowly.
     TooLong,
     /// What stands in for them.
@@ -159,7 +159,7 @@ impl Feed {
         let share = fallback::with_stand_in(&self.switch, &self.call, &self.backend, own).await?;
         let is_its_own = opened.is_some();
         if !is_its_own {
-            self.whole = Whole::NotItsOwn;
+            self.whole = StreamedList::NotItsOwn;
         }
         self.messages = Some(opened.unwrap_or_else(|| Messages::ended(&self.backend)));
         match share {
@@ -246,8 +246,8 @@ impl Feed {
         if !asks_for_all(list, &self.call.message()) {
             return;
         }
-        match std::mem::replace(&mut self.whole, Whole::NotItsOwn) {
-            Whole::Kept(message, _) => {
+        match std::mem::replace(&mut self.whole, StreamedList::NotItsOwn) {
+            StreamedList::Kept(message, _) => {
                 let mut held = self.backend.memory.held();
                 let fits = held.grow(message.len()).is_ok();
                 let message = held.with(message.freeze());
@@ -261,20 +261,20 @@ impl Feed {
                     (false, false) => self.settle_unkept(list),
                 }
             }
-            Whole::TooLong if list.is_stats() => {}
-            Whole::TooLong => self.settle_unkept(list),
-            Whole::NotItsOwn => {}
+            StreamedList::TooLong if list.is_stats() => {}
+            StreamedList::TooLong => self.settle_unkept(list),
+            StreamedList::NotItsOwn => {}
         }
     }
 }
 
-impl Whole {
+impl StreamedList {
     fn add(&mut self, message: &Bytes, limit: usize) {
-        let Whole::Kept(kept, held) = self else {
+        let StreamedList::Kept(kept, held) = self else {
             return;
         };
         if kept.len() + message.len() > limit || held.grow(message.len()).is_err() {
-            *self = Whole::TooLong;
+            *self = StreamedList::TooLong;
             return;
         }
         kept.extend_from_slice(message);
@@ -287,7 +287,7 @@ pub(crate) struct Messages {
     body: Option<Incoming>,
     buffer: BytesMut,
     /// What is in the buffer.
-    held: Held,
+    held: Reservation,
     trailers: Option<HeaderMap>,
 }
 
@@ -308,7 +308,7 @@ impl Messages {
     }
 
     /// A message of which only a part is there counts in `memory`.
-    fn of(response: http::Response<Incoming>, memory: &Memory) -> Messages {
+    fn of(response: http::Response<Incoming>, memory: &Budget) -> Messages {
         let (head, body) = response.into_parts();
         Messages {
             head,

@@ -18,7 +18,7 @@ use http_body_util::BodyExt;
 use crate::codec::frames;
 use crate::errors::error_chain;
 
-use shares::Share;
+use shares::MemoryShare;
 pub use shares::Shares;
 
 /// What one memory holds at least, in bytes: 500 replies with 1000 containers each.
@@ -35,33 +35,33 @@ const PER_HEADER: usize = 64;
 /// The most bytes that all memories together hold for so many backends: of requests, of replies that clients have not
 /// read, and of each backend replies, answers to criswitch's own questions, and events. The unit's limits follow from it.
 pub fn most(max_message: usize, backends: usize) -> usize {
-    let messages = Memory::for_messages(max_message).limit();
-    let events = Memory::for_events(max_message).limit();
+    let messages = Budget::for_messages(max_message).limit();
+    let events = Budget::for_events(max_message).limit();
     messages + Shares::for_unread(max_message).limit() + backends * (2 * messages + events)
 }
 
 /// A limit on bytes that are held, and how many there are.
 #[derive(Clone, Debug)]
-pub struct Memory(Arc<Room>);
+pub struct Budget(Arc<Pool>);
 
 #[derive(Debug)]
-struct Room {
+struct Pool {
     used: AtomicUsize,
     limit: usize,
     /// What it is a share of, if it is one.
-    share: Option<Share>,
+    share: Option<MemoryShare>,
 }
 
-/// A part of a [`Memory`] that is in use until this is dropped.
+/// A part of a [`Budget`] that is in use until this is dropped.
 #[derive(Debug)]
-pub struct Held {
-    memory: Memory,
+pub struct Reservation {
+    memory: Budget,
     bytes: usize,
 }
 
 /// A body that was read to its end.
 #[derive(Debug)]
-pub struct Whole {
+pub struct ReadBody {
     /// Its data; counted until the last slice of it is dropped.
     pub body: Bytes,
     /// Its trailers, if there were any.
@@ -79,15 +79,15 @@ pub enum Unread {
     Broken(String),
 }
 
-impl Memory {
+impl Budget {
     /// Room for several messages of at most `max_message` bytes.
-    pub fn for_messages(max_message: usize) -> Memory {
-        Memory::of(max_message.saturating_mul(MESSAGES).max(LEAST))
+    pub fn for_messages(max_message: usize) -> Budget {
+        Budget::of(max_message.saturating_mul(MESSAGES).max(LEAST))
     }
 
     /// Room for one backend's events that a subscriber has not read.
-    pub fn for_events(max_message: usize) -> Memory {
-        Memory::of(Memory::for_messages(max_message).limit() / EVENTS_PART)
+    pub fn for_events(max_message: usize) -> Budget {
+        Budget::of(Budget::for_messages(max_message).limit() / EVENTS_PART)
     }
 
     /// The most that it holds.
@@ -95,13 +95,13 @@ impl Memory {
         self.0.limit
     }
 
-    fn of(limit: usize) -> Memory {
-        Memory::new(limit, None)
+    fn of(limit: usize) -> Budget {
+        Budget::new(limit, None)
     }
 
-    fn new(limit: usize, share: Option<Share>) -> Memory {
+    fn new(limit: usize, share: Option<MemoryShare>) -> Budget {
         let used = AtomicUsize::new(0);
-        Memory(Arc::new(Room { used, limit, share }))
+        Budget(Arc::new(Pool { used, limit, share }))
     }
 
     /// How many bytes are held.
@@ -139,8 +139,8 @@ impl Memory {
     }
 
     /// A part that holds nothing yet.
-    pub fn held(&self) -> Held {
-        Held {
+    pub fn held(&self) -> Reservation {
+        Reservation {
             memory: self.clone(),
             bytes: 0,
         }
@@ -150,7 +150,7 @@ impl Memory {
     ///
     /// # Errors
     /// [`Unread`]; nothing of it is held then.
-    pub async fn read<B>(&self, head: &HeaderMap, body: B, limit: usize) -> Result<Whole, Unread>
+    pub async fn read<B>(&self, head: &HeaderMap, body: B, limit: usize) -> Result<ReadBody, Unread>
     where
         B: Body<Data = Bytes, Error: std::error::Error> + Unpin,
     {
@@ -174,14 +174,14 @@ impl Memory {
             }
         }
         let body = whole.into_bytes();
-        Ok(Whole {
+        Ok(ReadBody {
             body: held.with(body),
             trailers,
         })
     }
 }
 
-impl Held {
+impl Reservation {
     /// How many bytes are held.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -199,14 +199,14 @@ impl Held {
 
     /// `body`, for which this is held until the last slice of it is dropped.
     pub fn with(self, body: Bytes) -> Bytes {
-        Bytes::from_owner(Counted { body, _held: self })
+        Bytes::from_owner(CountedBytes { body, _held: self })
     }
 
     /// `bytes` of what is held, as many as there are, apart from the rest.
-    pub fn split(&mut self, bytes: usize) -> Held {
+    pub fn split(&mut self, bytes: usize) -> Reservation {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
-        Held {
+        Reservation {
             memory: self.memory.clone(),
             bytes,
         }
@@ -220,19 +220,19 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.keep(0);
     }
 }
 
 /// Bytes that are counted as long as anybody has a slice of them.
-struct Counted {
+struct CountedBytes {
     body: Bytes,
-    _held: Held,
+    _held: Reservation,
 }
 
-impl AsRef<[u8]> for Counted {
+impl AsRef<[u8]> for CountedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.body
     }
@@ -301,14 +301,14 @@ mod tests {
         StreamBody::new(stream::iter(frames))
     }
 
-    async fn read(memory: &Memory, data: &[&'static str], limit: usize) -> Result<Bytes, Unread> {
+    async fn read(memory: &Budget, data: &[&'static str], limit: usize) -> Result<Bytes, Unread> {
         let whole = memory.read(&HeaderMap::new(), pieces(data), limit).await;
         whole.map(|whole| whole.body)
     }
 
     #[tokio::test]
     async fn what_is_read_counts_until_its_last_slice_is_gone() {
-        let memory = Memory::of(10);
+        let memory = Budget::of(10);
         let body = read(&memory, &["ab", "cd", "e"], 5).await.unwrap();
         assert_eq!(body, "abcde");
         let slice = body.slice(1..2);
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn what_was_held_before_a_body_was_whole_counts_as_long_as_that() {
-        let memory = Memory::of(10);
+        let memory = Budget::of(10);
         let mut held = memory.held();
         held.grow(5).unwrap();
         let body = held.with(Bytes::from_static(b"abcde"));
@@ -331,7 +331,7 @@ mod tests {
 
     #[tokio::test]
     async fn more_than_there_is_memory_for_is_refused_and_gives_back_what_it_had() {
-        let memory = Memory::of(10);
+        let memory = Budget::of(10);
         let first = read(&memory, &["123456"], 10).await.unwrap();
         let second = read(&memory, &["123", "45"], 10).await;
         assert_eq!(second, Err(Unread::NoMemory(10)));
@@ -342,7 +342,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_over_its_own_limit_is_too_large() {
-        let memory = Memory::of(100);
+        let memory = Budget::of(100);
         assert_eq!(
             read(&memory, &["123", "45"], 4).await,
             Err(Unread::TooLarge)
@@ -352,7 +352,7 @@ mod tests {
 
     #[tokio::test]
     async fn headers_count_with_their_body() {
-        let memory = Memory::of(1000);
+        let memory = Budget::of(1000);
         let mut head = HeaderMap::new();
         head.insert("name", http::HeaderValue::from_static("value"));
         let whole = memory
@@ -366,7 +366,7 @@ mod tests {
 
     #[tokio::test]
     async fn trailers_count_with_their_body() {
-        let memory = Memory::of(1000);
+        let memory = Budget::of(1000);
         let trailers = HeaderMap::from_iter([(
             http::HeaderName::from_static("name"),
             http::HeaderValue::from_static("value"),
@@ -380,7 +380,7 @@ mod tests {
 
     #[test]
     fn a_part_of_what_is_held_counts_for_itself() {
-        let memory = Memory::of(10);
+        let memory = Budget::of(10);
         let mut held = memory.held();
         held.grow(5).unwrap();
         let part = held.split(2);
@@ -393,13 +393,13 @@ mod tests {
     #[test]
     fn events_have_room_for_a_largest_message() {
         for max_message in [1, 16 << 20, 1 << 30] {
-            assert!(Memory::for_events(max_message).limit() > max_message);
+            assert!(Budget::for_events(max_message).limit() > max_message);
         }
     }
 
     #[test]
     fn several_of_the_largest_messages_fit() {
-        assert_eq!(Memory::for_messages(1).limit(), LEAST);
-        assert_eq!(Memory::for_messages(1 << 30).limit(), MESSAGES << 30);
+        assert_eq!(Budget::for_messages(1).limit(), LEAST);
+        assert_eq!(Budget::for_messages(1 << 30).limit(), MESSAGES << 30);
     }
 }

@@ -56,7 +56,7 @@ pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<I: AsyncRead + AsyncWrite + Send + Unpin> Io for I {}
 
 /// A connection whose frames are counted on their way. Reading fails once there are too many.
-pub struct Counted {
+pub struct CountedIo {
     io: Box<dyn Io>,
     read: Frames,
     written: Frames,
@@ -74,20 +74,20 @@ impl Flooded {
     }
 }
 
-impl Counted {
+impl CountedIo {
     /// The connection of a client, which begins with the preface.
-    pub(crate) fn of_client(io: impl Io + 'static) -> (Counted, Flooded) {
-        Counted::new(Box::new(io), Frames::behind(PREFACE), Frames::behind(0))
+    pub(crate) fn of_client(io: impl Io + 'static) -> (CountedIo, Flooded) {
+        CountedIo::new(Box::new(io), Frames::behind(PREFACE), Frames::behind(0))
     }
 
     /// A connection to a backend.
-    pub(crate) fn of_backend(io: impl Io + 'static) -> (Counted, Flooded) {
-        Counted::new(Box::new(io), Frames::behind(0), Frames::behind(PREFACE))
+    pub(crate) fn of_backend(io: impl Io + 'static) -> (CountedIo, Flooded) {
+        CountedIo::new(Box::new(io), Frames::behind(0), Frames::behind(PREFACE))
     }
 
-    fn new(io: Box<dyn Io>, read: Frames, written: Frames) -> (Counted, Flooded) {
+    fn new(io: Box<dyn Io>, read: Frames, written: Frames) -> (CountedIo, Flooded) {
         let flooded = Flooded::default();
-        let counted = Counted {
+        let counted = CountedIo {
             io,
             read,
             written,
@@ -225,7 +225,7 @@ impl Budget {
     }
 }
 
-impl AsyncRead for Counted {
+impl AsyncRead for CountedIo {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -238,7 +238,7 @@ impl AsyncRead for Counted {
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for CountedIo {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -16,7 +16,7 @@ pub struct Family {
     /// Its name.
     pub name: &'static str,
     /// What its values are.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// What tells its samples apart.
     pub labels: &'static [&'static str],
     /// What it is, in words.
@@ -27,7 +27,7 @@ pub struct Family {
 
 /// What a family's values are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// What only grows, as long as the process lives or the backend is there.
     Counter,
     /// What goes up and down.
@@ -36,13 +36,13 @@ pub enum Kind {
     Histogram,
 }
 
-impl Kind {
+impl MetricKind {
     /// As the page has it.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
         }
     }
 }
@@ -289,24 +289,29 @@ pub const FAMILIES: &[Family] = &[
 ];
 
 type Read = fn(&Seen, &mut Samples);
-type Names = &'static [&'static str];
+type LabelNames = &'static [&'static str];
 
-const fn counter(name: &'static str, labels: Names, help: &'static str, read: Read) -> Family {
-    family(Kind::Counter, name, labels, help, read)
+const fn counter(name: &'static str, labels: LabelNames, help: &'static str, read: Read) -> Family {
+    family(MetricKind::Counter, name, labels, help, read)
 }
 
-const fn gauge(name: &'static str, labels: Names, help: &'static str, read: Read) -> Family {
-    family(Kind::Gauge, name, labels, help, read)
+const fn gauge(name: &'static str, labels: LabelNames, help: &'static str, read: Read) -> Family {
+    family(MetricKind::Gauge, name, labels, help, read)
 }
 
-const fn histogram(name: &'static str, labels: Names, help: &'static str, read: Read) -> Family {
-    family(Kind::Histogram, name, labels, help, read)
+const fn histogram(
+    name: &'static str,
+    labels: LabelNames,
+    help: &'static str,
+    read: Read,
+) -> Family {
+    family(MetricKind::Histogram, name, labels, help, read)
 }
 
 const fn family(
-    kind: Kind,
+    kind: MetricKind,
     name: &'static str,
-    labels: Names,
+    labels: LabelNames,
     help: &'static str,
     read: Read,
 ) -> Family {

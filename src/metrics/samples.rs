@@ -4,7 +4,7 @@ use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
 };
 
-use super::families::{Family, Kind};
+use super::families::{Family, MetricKind};
 use crate::telemetry::counters::Times;
 
 /// The samples of one family.
@@ -23,7 +23,7 @@ impl Samples {
     /// A value, under labels in the order of the family's.
     pub(super) fn add(&mut self, labels: &[&str], value: f64) {
         let mut metric = self.metric(labels);
-        if self.family.kind == Kind::Counter {
+        if self.family.kind == MetricKind::Counter {
             let mut counter = Counter::default();
             counter.set_value(value);
             metric.set_counter(counter);
@@ -76,9 +76,9 @@ impl Samples {
         family.set_name(self.family.name.to_owned());
         family.set_help(self.family.help.to_owned());
         family.set_field_type(match self.family.kind {
-            Kind::Counter => MetricType::COUNTER,
-            Kind::Gauge => MetricType::GAUGE,
-            Kind::Histogram => MetricType::HISTOGRAM,
+            MetricKind::Counter => MetricType::COUNTER,
+            MetricKind::Gauge => MetricType::GAUGE,
+            MetricKind::Histogram => MetricType::HISTOGRAM,
         });
         let some = !self.metrics.is_empty();
         family.set_metric(self.metrics);

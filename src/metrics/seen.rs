@@ -29,7 +29,7 @@ pub(super) struct Seen<'a> {
     /// Pods by handler.
     pub(super) pods: BTreeMap<String, usize>,
     pub(super) reloads: SeenReloads,
-    pub(super) process: Process,
+    pub(super) process: ProcessStats,
 }
 
 /// A backend at one moment.
@@ -60,7 +60,7 @@ pub(super) struct SeenReloads {
 
 /// What Linux counts of the process; `None` is what it does not tell.
 #[derive(Default)]
-pub(super) struct Process {
+pub(super) struct ProcessStats {
     pub(super) cpu_seconds: Option<f64>,
     pub(super) resident_bytes: Option<f64>,
     pub(super) virtual_bytes: Option<f64>,
@@ -111,7 +111,7 @@ impl Seen<'_> {
             runs,
             pods: handlers::pods_by_handler(switch),
             reloads: SeenReloads::of(switch),
-            process: Process::own(),
+            process: ProcessStats::own(),
         }
     }
 
@@ -145,10 +145,10 @@ impl SeenReloads {
     }
 }
 
-impl Process {
-    fn own() -> Process {
+impl ProcessStats {
+    fn own() -> ProcessStats {
         let Ok(process) = Proc::myself() else {
-            return Process::default();
+            return ProcessStats::default();
         };
         let stat = process.stat().ok();
         let stat = stat.as_ref();
@@ -159,7 +159,7 @@ impl Process {
             LimitValue::Value(most) => Some(most as f64),
             LimitValue::Unlimited => None,
         });
-        Process {
+        ProcessStats {
             cpu_seconds: stat.map(|stat| (stat.utime + stat.stime) as f64 / ticks),
             resident_bytes: stat.map(|stat| (stat.rss * procfs::page_size()) as f64),
             virtual_bytes: stat.map(|stat| stat.vsize as f64),

@@ -15,7 +15,7 @@ const MOST_UNHEARD: usize = 4096;
 #[derive(Debug, Default)]
 pub(super) struct Creations {
     begun: u64,
-    unknown: Vec<Unknown>,
+    unknown: Vec<PossiblePod>,
 }
 
 /// One call that makes a pod.
@@ -24,17 +24,17 @@ pub struct Creation(u64);
 
 /// A pod that may be there.
 #[derive(Debug)]
-struct Unknown {
+struct PossiblePod {
     creation: Creation,
     backend: BackendId,
     /// Its uid; empty if that is not known, and then it may be any.
     uid: String,
-    stage: Stage,
+    stage: CreationStage,
 }
 
 /// How far the call has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum CreationStage {
     /// It needs its backend, which has not got it.
     Unsent,
     Sent,
@@ -42,9 +42,9 @@ enum Stage {
     Unheard(Instant),
 }
 
-impl Unknown {
+impl PossiblePod {
     fn is_unheard(&self) -> bool {
-        matches!(self.stage, Stage::Unheard(_))
+        matches!(self.stage, CreationStage::Unheard(_))
     }
 }
 
@@ -53,11 +53,11 @@ impl Creations {
     pub(super) fn begin(&mut self, backend: BackendId, uid: String) -> Creation {
         self.begun += 1;
         let creation = Creation(self.begun);
-        self.unknown.push(Unknown {
+        self.unknown.push(PossiblePod {
             creation,
             backend,
             uid,
-            stage: Stage::Unsent,
+            stage: CreationStage::Unsent,
         });
         creation
     }
@@ -66,7 +66,7 @@ impl Creations {
     pub(super) fn sent(&mut self, creation: Creation) {
         let mut unknown = self.unknown.iter_mut();
         if let Some(sent) = unknown.find(|it| it.creation == creation) {
-            sent.stage = Stage::Sent;
+            sent.stage = CreationStage::Sent;
         }
     }
 
@@ -82,9 +82,9 @@ impl Creations {
         }
     }
 
-    fn end_unheard(&mut self, mut ended: Unknown, at: Instant) {
-        ended.stage = Stage::Unheard(at);
-        let is_same = |it: &Unknown, ended: &Unknown| {
+    fn end_unheard(&mut self, mut ended: PossiblePod, at: Instant) {
+        ended.stage = CreationStage::Unheard(at);
+        let is_same = |it: &PossiblePod, ended: &PossiblePod| {
             it.backend == ended.backend && it.uid == ended.uid && it.is_unheard()
         };
         let unheard = self.unknown.iter().filter(|it| it.is_unheard()).count();
@@ -97,9 +97,9 @@ impl Creations {
 
     /// A whole list of the pods of `backend`, asked for then, has been learned.
     pub(super) fn listed(&mut self, backend: BackendId, asked: Instant) {
-        let is_settled = |stage: Stage| match stage {
-            Stage::Unheard(ended) => asked >= ended + SETTLED,
-            Stage::Unsent | Stage::Sent => false,
+        let is_settled = |stage: CreationStage| match stage {
+            CreationStage::Unheard(ended) => asked >= ended + SETTLED,
+            CreationStage::Unsent | CreationStage::Sent => false,
         };
         self.unknown
             .retain(|it| it.backend != backend || !is_settled(it.stage));
@@ -107,14 +107,15 @@ impl Creations {
 
     /// The backends that may have a pod of `uid`.
     pub(super) fn with_uid(&self, uid: &str) -> impl Iterator<Item = BackendId> {
-        let may_be =
-            move |it: &&Unknown| it.stage != Stage::Unsent && (it.uid == uid || it.uid.is_empty());
+        let may_be = move |it: &&PossiblePod| {
+            it.stage != CreationStage::Unsent && (it.uid == uid || it.uid.is_empty())
+        };
         self.unknown.iter().filter(may_be).map(|it| it.backend)
     }
 
     /// The backends at which a call that creates a pod of exactly this uid is under way.
     pub(super) fn sent_with_uid(&self, uid: &str) -> impl Iterator<Item = BackendId> {
-        let is_it = move |it: &&Unknown| it.stage == Stage::Sent && it.uid == uid;
+        let is_it = move |it: &&PossiblePod| it.stage == CreationStage::Sent && it.uid == uid;
         self.unknown.iter().filter(is_it).map(|it| it.backend)
     }
 

@@ -16,7 +16,7 @@ use crate::ownership::BackendId;
 /// How long those who ask next wait for the end of the question under way.
 const LONGEST: Duration = Duration::from_secs(30);
 
-type Asking = BoxFuture<'static, Result<(), Status>>;
+type Query = BoxFuture<'static, Result<(), Status>>;
 
 /// The question under way and the one after it; gone when nobody waits for it any more.
 #[derive(Default)]
@@ -26,8 +26,8 @@ pub(crate) struct Question {
 
 #[derive(Default)]
 struct Slots {
-    running: Option<WeakShared<Asking>>,
-    next: Option<WeakShared<Asking>>,
+    running: Option<WeakShared<Query>>,
+    next: Option<WeakShared<Query>>,
     listed: HashSet<BackendId>,
 }
 
@@ -47,7 +47,7 @@ impl Question {
     fn join(
         &self,
         query: impl Future<Output = Result<(), Status>> + Send + 'static,
-    ) -> Shared<Asking> {
+    ) -> Shared<Query> {
         let mut slots = self.slots();
         if let Some(next) = slots.next.as_ref().and_then(WeakShared::upgrade) {
             return next;

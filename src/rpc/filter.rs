@@ -11,7 +11,7 @@ use crate::rpc::List;
 
 /// Where a listed item and a filter have what is compared (cri-api 1.37: `PodSandbox`, `Container`, their stats and
 /// filters). A filter has its id in field 1.
-struct Shape {
+struct ItemShape {
     /// The item's id.
     id: Path,
     /// The item's state; the filter's is wrapped in a message at the second number.
@@ -24,28 +24,28 @@ struct Shape {
     inside: &'static [(Path, Path)],
 }
 
-const PODS: Shape = Shape {
+const PODS: ItemShape = ItemShape {
     id: &[1],
     state: Some((3, 2)),
     pod: None,
     labels: (&[5], 3),
     inside: &[],
 };
-const CONTAINERS: Shape = Shape {
+const CONTAINERS: ItemShape = ItemShape {
     id: &[1],
     state: Some((6, 2)),
     pod: Some((2, 3)),
     labels: (&[8], 4),
     inside: &[],
 };
-const CONTAINER_STATS: Shape = Shape {
+const CONTAINER_STATS: ItemShape = ItemShape {
     id: &[1, 1],
     state: None,
     pod: None,
     labels: (&[1, 3], 3),
     inside: &[],
 };
-const POD_STATS: Shape = Shape {
+const POD_STATS: ItemShape = ItemShape {
     id: &[1, 1],
     state: None,
     pod: None,
@@ -53,7 +53,7 @@ const POD_STATS: Shape = Shape {
     // Of Linux and of Windows.
     inside: &[(&[2, 5], &[1, 1]), (&[3, 5], &[1, 1])],
 };
-const POD_METRICS: Shape = Shape {
+const POD_METRICS: ItemShape = ItemShape {
     id: &[1],
     state: None,
     pod: None,
@@ -131,7 +131,7 @@ pub fn first_of_each(
     })
 }
 
-fn shape(list: List) -> Option<&'static Shape> {
+fn shape(list: List) -> Option<&'static ItemShape> {
     match list {
         List::Pods => Some(&PODS),
         List::Containers => Some(&CONTAINERS),
@@ -154,7 +154,7 @@ fn matches(list: List, item: &[u8], filter: &[u8]) -> Result<bool, Malformed> {
     }
 }
 
-fn matches_shape(shape: &Shape, item: &[u8], filter: &[u8]) -> Result<bool, Malformed> {
+fn matches_shape(shape: &ItemShape, item: &[u8], filter: &[u8]) -> Result<bool, Malformed> {
     if !has_prefix(item, shape.id, filter, 1)? {
         return Ok(false);
     }

@@ -1,8 +1,8 @@
 //! The table itself: one row an RPC, plain data, the only place that names them.
 
 use super::{
-    Filter, Goes, ImageRule, Kind, Lacking, List, Log, Merge, Row, STATUS_HANDLER, Service, Silent,
-    StateChange, Then, Unknown,
+    Filter, Goes, ImageRule, Kind, Lacking, List, LogRule, Merge, Row, STATUS_HANDLER, Service,
+    Silent, StateChange, Then, Unknown,
 };
 use crate::codec::protobuf::Path;
 
@@ -68,7 +68,7 @@ use Goes::{All, Default, Handler, Image, Owner, OwnerWithImage};
 use ImageRule::{Find, Pull};
 use Kind::{Container, Pod};
 use Lacking::{Fails, FailsForPods, LeftOut};
-use Log::{Change, Poll, Read};
+use LogRule::{Change, Poll, Read};
 use Merge::{Concat, Distinct, Events, Interleave};
 use Silent::{LastKnown, LastKnownOrOmitted, OmittedUnlessDefault};
 use Then::{
@@ -216,7 +216,7 @@ pub const ROWS: &[Row] = &[
     image("ImageFsInfo", Poll, All(NO_FILTER, Distinct(&[&[1, 2, 1], &[2, 2, 1]], LeftOut, OmittedUnlessDefault)), KeepDisks),
 ];
 
-const fn runtime(name: &'static str, log: Log, goes: Goes, then: Then) -> Row {
+const fn runtime(name: &'static str, log: LogRule, goes: Goes, then: Then) -> Row {
     Row {
         service: Service::Runtime,
         name,
@@ -226,7 +226,7 @@ const fn runtime(name: &'static str, log: Log, goes: Goes, then: Then) -> Row {
     }
 }
 
-const fn image(name: &'static str, log: Log, goes: Goes, then: Then) -> Row {
+const fn image(name: &'static str, log: LogRule, goes: Goes, then: Then) -> Row {
     Row {
         service: Service::Image,
         name,

@@ -40,7 +40,7 @@ const OTHERS_WRITE: u32 = 0o002;
 const EVERYBODY: u32 = 0o666;
 
 /// An entry of an ACL: what it is about, its permissions and its id.
-type Entry = (u16, u16, u32);
+type AclEntry = (u16, u16, u32);
 
 /// Who may connect to a socket, besides root.
 #[derive(Debug, Default, PartialEq)]
@@ -106,14 +106,14 @@ impl Access {
         Ok(Access::new(found.uid(), found.mode(), &entries))
     }
 
-    fn new(owner: u32, mode: u32, entries: &[Entry]) -> Access {
+    fn new(owner: u32, mode: u32, entries: &[AclEntry]) -> Access {
         let mask = entries.iter().find(|(tag, ..)| *tag == MASK);
         let mask = mask.map_or(READ_WRITE, |(_, mask, _)| *mask);
         let lets_in = |permissions: u16| permissions & mask & WRITE != 0;
         let users = entries.iter().filter(|(tag, ..)| *tag == USER);
         let users = users.filter(|(_, permissions, _)| lets_in(*permissions));
         let owner = (mode & OWNER_WRITES != 0).then_some(owner);
-        let groups = |entry: &Entry| matches!(entry.0, OWNING_GROUP | GROUP) && lets_in(entry.1);
+        let groups = |entry: &AclEntry| matches!(entry.0, OWNING_GROUP | GROUP) && lets_in(entry.1);
         Access {
             users: owner.into_iter().chain(users.map(|user| user.2)).collect(),
             // With an ACL these bits of the mode are its mask.
@@ -148,7 +148,7 @@ fn encode(uids: &[u32]) -> Vec<u8> {
     acl
 }
 
-fn decode(acl: &[u8]) -> Vec<Entry> {
+fn decode(acl: &[u8]) -> Vec<AclEntry> {
     let entries = acl.get(size_of_val(&VERSION)..).unwrap_or_default();
     let (entries, _) = entries.as_chunks::<8>();
     let entry = |entry: &[u8; 8]| {

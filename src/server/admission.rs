@@ -69,7 +69,7 @@ pub(crate) fn always_allowed() -> [u32; 2] {
 
 /// A client's place among the connections, for as long as this is kept.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionPlace {
     peer: Peer,
     _permits: Vec<OwnedSemaphorePermit>,
 }
@@ -109,11 +109,11 @@ impl Admission {
     ///
     /// # Errors
     /// Why a client gets none; there is a log line too.
-    pub(crate) fn admit(&self, client: &UnixStream) -> Result<Place, Reason> {
+    pub(crate) fn admit(&self, client: &UnixStream) -> Result<ConnectionPlace, Reason> {
         self.place(Peer::of(&client.peer_cred()))
     }
 
-    fn place(&self, peer: Peer) -> Result<Place, Reason> {
+    fn place(&self, peer: Peer) -> Result<ConnectionPlace, Reason> {
         let Some(limits) = peer.uid.and_then(|uid| self.limits(uid)) else {
             let cause = "its user may not connect; see `allow_uids`";
             self.turn_away(peer, None, cause);
@@ -124,7 +124,7 @@ impl Admission {
             self.turn_away(peer, Some(limit.most), limit.reached);
             Reason::Connections
         })?;
-        Ok(Place { peer, _permits })
+        Ok(ConnectionPlace { peer, _permits })
     }
 
     /// The limits on a user's connections; `None` if the user may not connect.
@@ -144,7 +144,7 @@ impl Admission {
     }
 
     /// Logs that the connection of a client that had been let in is closed.
-    pub(crate) fn cut_off(&self, place: &Place, cause: &str) {
+    pub(crate) fn cut_off(&self, place: &ConnectionPlace, cause: &str) {
         let Some(omitted) = self.closed.line() else {
             return;
         };
@@ -172,7 +172,7 @@ mod tests {
     }
 
     /// As many places as there are.
-    fn fill(admission: &Admission, uid: u32) -> Vec<Place> {
+    fn fill(admission: &Admission, uid: u32) -> Vec<ConnectionPlace> {
         let places = std::iter::repeat_with(|| admission.place(peer(uid)));
         places.map_while(Result::ok).collect()
     }

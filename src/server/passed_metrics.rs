@@ -18,7 +18,7 @@ const HINT: &str =
 
 /// What was passed for metrics, and cannot be used for them.
 #[derive(Debug, thiserror::Error)]
-enum PassedError {
+enum PassedMetricsError {
     #[error("{0} sockets were passed for metrics; {HINT}")]
     Several(usize),
     #[error("what was passed for metrics is no stream socket; {HINT}")]
@@ -58,7 +58,7 @@ impl PassedMetrics {
         let taken = match *places {
             [] => return None,
             [place] => take(passed, place),
-            _ => Err(PassedError::Several(places.len())),
+            _ => Err(PassedMetricsError::Several(places.len())),
         };
         taken.map_err(|error| tell(&error)).ok()
     }
@@ -70,7 +70,7 @@ impl PassedMetrics {
     ) -> Option<PassedMetrics> {
         match configured {
             Some(listen) if !self.is_at(listen) => {
-                tell(&PassedError::Elsewhere {
+                tell(&PassedMetricsError::Elsewhere {
                     passed: self.place(),
                     listen: listen.clone(),
                 });
@@ -109,7 +109,7 @@ impl PassedMetrics {
     }
 }
 
-fn take(passed: &mut ListenFd, place: usize) -> Result<PassedMetrics, PassedError> {
+fn take(passed: &mut ListenFd, place: usize) -> Result<PassedMetrics, PassedMetricsError> {
     // The kind that it is not leaves it there.
     let (socket, listens) = match passed.take_unix_listener(place).and_then(there) {
         Ok(socket) => {
@@ -118,10 +118,10 @@ fn take(passed: &mut ListenFd, place: usize) -> Result<PassedMetrics, PassedErro
         }
         Err(_) => {
             let taken = passed.take_tcp_listener(place).and_then(there);
-            let socket = taken.map_err(PassedError::Kind)?;
+            let socket = taken.map_err(PassedMetricsError::Kind)?;
             let address = socket.local_addr()?;
             if !address.ip().is_loopback() {
-                return Err(PassedError::NotLoopback(address));
+                return Err(PassedMetricsError::NotLoopback(address));
             }
             let listens = listens(&socket)?;
             (PassedMetrics::Loopback(socket), listens)
@@ -130,11 +130,11 @@ fn take(passed: &mut ListenFd, place: usize) -> Result<PassedMetrics, PassedErro
     if listens {
         Ok(socket)
     } else {
-        Err(PassedError::NotListening)
+        Err(PassedMetricsError::NotListening)
     }
 }
 
-fn tell(error: &PassedError) {
+fn tell(error: &PassedMetricsError) {
     let (cause, name) = (error_chain(error), PassedMetrics::NAME);
     tracing::error!(
         cause,

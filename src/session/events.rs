@@ -3,9 +3,9 @@
 //! When a backend's stream ends and comes back, an event for each of its pods tells the state as it is then. A client's
 //! stream never ends because a backend went away.
 
-mod before;
+mod baseline;
 mod ends;
 mod follow;
-mod made;
+mod synthesized;
 
 pub(crate) use follow::follow;

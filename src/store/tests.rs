@@ -35,7 +35,7 @@ fn all() -> Vec<(Saved, SystemTime)> {
 
 /// The sockets whose backends are known with what they have.
 fn known(mut found: Found) -> Vec<&'static str> {
-    let mut is_known = |socket: &&str| matches!(found.take(socket), Known::Saved(saved, _) if saved.pods.is_some());
+    let mut is_known = |socket: &&str| matches!(found.take(socket), LastKnown::Saved(saved, _) if saved.pods.is_some());
     let mut sockets = SOCKETS.to_vec();
     sockets.retain(|socket| is_known(socket));
     sockets
@@ -85,7 +85,7 @@ fn the_first_backend_that_is_saved_after_a_start_registers_no_other_away() {
     drop(store);
     let (_, mut found) = open(directory.path(), "boot");
     for other in &SOCKETS[1..] {
-        assert_ne!(found.take(other), Known::New, "{other}");
+        assert_ne!(found.take(other), LastKnown::New, "{other}");
     }
 }
 
@@ -107,7 +107,7 @@ fn a_register_that_cannot_be_written_makes_no_backend_new_or_empty() {
         let (last, answered) = saved(SOCKETS[2]);
         assert!(store.save(last, answered).unwrap().is_some());
         let (_, mut found) = open(directory.path(), boot);
-        assert_eq!(found.take(SOCKETS[2]), Known::Unknown, "{boot}");
+        assert_eq!(found.take(SOCKETS[2]), LastKnown::Unknown, "{boot}");
     }
 }
 
@@ -134,19 +134,19 @@ fn nothing_is_saved_where_a_register_of_another_boot_can_be_neither_written_nor_
 #[test]
 fn only_a_start_that_finds_nothing_at_all_is_the_first() {
     type Damage = fn(&Path, &Path);
-    let damages: [(Damage, Known); 4] = [
-        (|_, _| {}, Known::First),
+    let damages: [(Damage, LastKnown); 4] = [
+        (|_, _| {}, LastKnown::First),
         (
             |register, _| fs::write(register, "nonsense").unwrap(),
-            Known::Unknown,
+            LastKnown::Unknown,
         ),
         (
             |register, _| fs::write(aside(register), "nonsense").unwrap(),
-            Known::Unknown,
+            LastKnown::Unknown,
         ),
         (
             |_, file| fs::write(file, "nonsense").unwrap(),
-            Known::Unknown,
+            LastKnown::Unknown,
         ),
     ];
     for (damage, expected) in damages {

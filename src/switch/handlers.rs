@@ -177,7 +177,7 @@ fn name<'n>(
 /// What is read of the JSON in the `info` of a verbose `PodSandboxStatus`.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Info {
+struct VerboseInfo {
     /// CRI-O's specs have the handler as an annotation; containerd's have none.
     #[serde(rename = "runtimeSpec")]
     spec: Option<Spec>,
@@ -220,7 +220,7 @@ fn reported(reply: &[u8]) -> Result<Option<String>, Malformed> {
     if info.len() > LONGEST_INFO {
         return Ok(None);
     }
-    let info: Info = serde_json::from_str(info).unwrap_or_default();
+    let info: VerboseInfo = serde_json::from_str(info).unwrap_or_default();
     let annotation = info.spec.and_then(|spec| spec.annotations?.handler);
     let metadata = info.metadata.and_then(|metadata| metadata.handler);
     Ok(annotation.or(info.handler).or(metadata))

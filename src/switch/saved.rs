@@ -14,14 +14,14 @@ use crate::backend::state::State;
 use crate::config::address::Address;
 use crate::config::{BackendConfig, Config};
 use crate::rpc::List;
-use crate::store::{Found, Known, Saved, Store};
+use crate::store::{Found, LastKnown, Saved, Store};
 use crate::switch::Switch;
 use crate::switch::cached;
 use crate::switch::labels;
 use crate::switch::learn;
 use crate::switch::learn::Asked;
 use crate::switch::reload;
-use crate::topology::auto_register::Held;
+use crate::topology::auto_register::AdoptedHandler;
 
 /// How often the time of a backend's last answer is saved.
 const TOUCH_EVERY: Duration = Duration::from_secs(10);
@@ -116,13 +116,13 @@ impl Switch {
 }
 
 /// Takes over what the last run of criswitch knew of each backend, and the handlers that backends had adopted.
-fn restore_all(switch: &Switch, known: Vec<Known>) {
+fn restore_all(switch: &Switch, known: Vec<LastKnown>) {
     let live = switch.live();
     let mut held = Vec::new();
     for (backend, known) in live.backends.iter().zip(known) {
         let adopted = known.adopted();
         restore(switch, backend, known);
-        held.extend(adopted.into_iter().map(|name| Held {
+        held.extend(adopted.into_iter().map(|name| AdoptedHandler {
             name,
             backend: backend.id,
             runs_pods: reload::runs_pods(switch, backend.id),
@@ -177,10 +177,10 @@ pub(crate) fn restart_problem(switch: &Switch, backend: &Backend) -> Option<Stri
 
 /// Takes over what the last run of criswitch knew of `backend`. The first lists wait for the backend until `start_by`
 /// unless its lists are known.
-pub(crate) fn restore(switch: &Switch, backend: &Backend, known: Known) {
+pub(crate) fn restore(switch: &Switch, backend: &Backend, known: LastKnown) {
     match known {
-        Known::Saved(saved, answered) => restore_saved(switch, backend, *saved, answered),
-        Known::Empty => {
+        LastKnown::Saved(saved, answered) => restore_saved(switch, backend, *saved, answered),
+        LastKnown::Empty => {
             let nothing = || Some(Bytes::new());
             let saved = Saved {
                 joined: true,
@@ -192,8 +192,8 @@ pub(crate) fn restore(switch: &Switch, backend: &Backend, known: Known) {
             restore_saved(switch, backend, saved, SystemTime::now());
             backend.await_until(switch.start_by);
         }
-        Known::New => {}
-        Known::First | Known::Unknown => {
+        LastKnown::New => {}
+        LastKnown::First | LastKnown::Unknown => {
             backend.join();
             backend.await_until(switch.start_by);
         }
@@ -271,7 +271,7 @@ pub fn restart_problems(config: &Config, mut found: Found) -> Vec<String> {
 }
 
 /// What is known of the backend of `row`, which may have been saved under another path of its socket.
-fn take_known(found: &mut Found, row: &BackendConfig) -> Known {
+fn take_known(found: &mut Found, row: &BackendConfig) -> LastKnown {
     let socket = &row.socket;
     let identity = socket.identity();
     let is_it = |other: &Address| other != socket && other.identity().is(&identity);
@@ -280,13 +280,13 @@ fn take_known(found: &mut Found, row: &BackendConfig) -> Known {
         .filter_map(|other| Address::parse(&other).ok())
         .find(is_it);
     match found.take(&alias.unwrap_or_else(|| socket.clone()).to_string()) {
-        Known::First if !row.required => Known::New,
+        LastKnown::First if !row.required => LastKnown::New,
         known => known,
     }
 }
 
 /// The backends that no file names any more, and that may have pods or containers.
-fn kept(config: &Config, found: &mut Found) -> (Vec<BackendConfig>, Vec<Known>) {
+fn kept(config: &Config, found: &mut Found) -> (Vec<BackendConfig>, Vec<LastKnown>) {
     let mut kept = (Vec::new(), Vec::new());
     for socket in found.sockets() {
         let known = found.take(&socket);
@@ -312,15 +312,15 @@ fn kept(config: &Config, found: &mut Found) -> (Vec<BackendConfig>, Vec<Known>) 
 }
 
 /// The name of a backend that is kept for what it may have; none if it has nothing that clients may know.
-fn kept_name(known: &Known) -> Option<&str> {
+fn kept_name(known: &LastKnown) -> Option<&str> {
     let has_items = |list: &Option<Bytes>| list.as_ref().is_none_or(|list| !list.is_empty());
     match known {
-        Known::Saved(saved, _) => {
+        LastKnown::Saved(saved, _) => {
             let may_have = has_items(&saved.pods) || has_items(&saved.containers);
             (saved.joined && may_have).then_some(saved.name.as_str())
         }
-        Known::Unknown => Some(UNNAMED),
-        Known::Empty | Known::New | Known::First => None,
+        LastKnown::Unknown => Some(UNNAMED),
+        LastKnown::Empty | LastKnown::New | LastKnown::First => None,
     }
 }
 

@@ -27,16 +27,16 @@ pub(crate) type Event = Result<Bytes, HeaderMap>;
 
 /// Those who listen, and what they are told.
 #[derive(Debug)]
-pub(crate) struct Events {
+pub(crate) struct Subscribers {
     told: broadcast::Sender<Event>,
     listeners: watch::Sender<usize>,
     /// Backends that do not have events, and what they say instead: nobody can listen then.
     lacking: Mutex<HashMap<BackendId, HeaderMap>>,
 }
 
-impl Default for Events {
-    fn default() -> Events {
-        Events {
+impl Default for Subscribers {
+    fn default() -> Subscribers {
+        Subscribers {
             told: broadcast::Sender::new(QUEUE),
             listeners: watch::Sender::new(0),
             lacking: Mutex::default(),
@@ -44,7 +44,7 @@ impl Default for Events {
     }
 }
 
-impl Events {
+impl Subscribers {
     fn lacking(&self) -> MutexGuard<'_, HashMap<BackendId, HeaderMap>> {
         self.lacking.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -54,7 +54,7 @@ impl Events {
         self.lacking().insert(backend, end.clone());
         self.tell(Err(end));
         Lacks {
-            events: self,
+            subscribers: self,
             backend,
         }
     }
@@ -85,28 +85,31 @@ impl Events {
 
 /// A backend that does not have events, as long as this lives: no longer than anybody listens, or it is in the table.
 pub(crate) struct Lacks<'a> {
-    events: &'a Events,
+    subscribers: &'a Subscribers,
     backend: BackendId,
 }
 
 impl Drop for Lacks<'_> {
     fn drop(&mut self) {
-        self.events.lacking().remove(&self.backend);
+        self.subscribers.lacking().remove(&self.backend);
     }
 }
 
 /// Somebody who listens, as long as this lives.
-struct Listener {
+struct Subscriber {
     switch: Arc<Switch>,
     told: broadcast::Receiver<Event>,
     ended: bool,
 }
 
-impl Listener {
-    fn new(switch: &Arc<Switch>) -> Listener {
-        let told = switch.events.told.subscribe();
-        switch.events.listeners.send_modify(|count| *count += 1);
-        Listener {
+impl Subscriber {
+    fn new(switch: &Arc<Switch>) -> Subscriber {
+        let told = switch.subscribers.told.subscribe();
+        switch
+            .subscribers
+            .listeners
+            .send_modify(|count| *count += 1);
+        Subscriber {
             switch: Arc::clone(switch),
             told,
             ended: false,
@@ -123,7 +126,7 @@ impl Listener {
         }
     }
 
-    async fn next(mut self) -> Option<(Result<Frame<Bytes>, Infallible>, Listener)> {
+    async fn next(mut self) -> Option<(Result<Frame<Bytes>, Infallible>, Subscriber)> {
         if self.ended {
             return None;
         }
@@ -141,10 +144,10 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for Subscriber {
     fn drop(&mut self) {
         self.switch
-            .events
+            .subscribers
             .listeners
             .send_modify(|count| *count -= 1);
     }
@@ -154,7 +157,7 @@ impl Drop for Listener {
 pub(crate) fn begin_end(switch: &Switch) {
     switch.ending.begin();
     switch
-        .events
+        .subscribers
         .tell(Err(grpc::trailers(&errors::shutting_down())));
 }
 
@@ -163,13 +166,13 @@ pub(crate) fn events(switch: &Arc<Switch>) -> Reply {
     if switch.ending.has_begun() {
         return reply::of_status(&errors::shutting_down());
     }
-    let lacking = switch.events.lacking().values().next().cloned();
+    let lacking = switch.subscribers.lacking().values().next().cloned();
     if let Some(end) = lacking {
         return reply::of_frames(stream::iter([Ok(Frame::trailers(end))]));
     }
-    reply::of_frames(frames(Listener::new(switch)))
+    reply::of_frames(frames(Subscriber::new(switch)))
 }
 
-fn frames(listener: Listener) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send {
-    stream::unfold(listener, Listener::next)
+fn frames(listener: Subscriber) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send {
+    stream::unfold(listener, Subscriber::next)
 }

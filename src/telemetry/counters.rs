@@ -11,7 +11,7 @@ use std::time::Duration;
 use fnv::FnvHashMap;
 use tonic::Code;
 
-use crate::telemetry::log_limit::Failing;
+use crate::telemetry::log_limit::RepeatedFailures;
 
 /// Handlers whose pods are counted on their own; reloads may bring ever new ones.
 const MOST_HANDLERS: usize = 4096;
@@ -120,7 +120,7 @@ pub struct Rpc {
     /// Bytes of replies.
     pub sent: AtomicU64,
     /// The lines about its failures.
-    pub(crate) failing: Failing,
+    pub(crate) failing: RepeatedFailures,
     own: Mutex<Times<{ OWN_BOUNDS.len() }>>,
 }
 

@@ -37,7 +37,7 @@ pub(crate) const FAILING_PAUSE: Duration = Duration::from_secs(60);
 /// The limit of lines about calls of one RPC that clients repeat, such as lists: the first failure, one line a minute, the
 /// recovery.
 #[derive(Debug, Default)]
-pub(crate) struct Failing(Mutex<Failures>);
+pub(crate) struct RepeatedFailures(Mutex<Failures>);
 
 #[derive(Debug, Default)]
 struct Failures {
@@ -60,7 +60,7 @@ pub(crate) struct Recovery {
     pub(crate) failed: u64,
 }
 
-impl Failing {
+impl RepeatedFailures {
     /// A call has failed. Returns the number of failures since the last line if a line may be logged now.
     pub(crate) fn failed(&self) -> Option<u64> {
         let mut failures = self.failures();
@@ -107,7 +107,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn failures_are_reported_once_a_minute_with_their_number_and_so_is_the_recovery() {
-        let failing = Failing::default();
+        let failing = RepeatedFailures::default();
         assert_eq!(failing.succeeded(), None);
         assert_eq!(failing.failed(), Some(1));
         assert_eq!(failing.failed(), None);
@@ -121,7 +121,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn calls_that_fail_and_succeed_by_turns_are_reported_once_a_minute() {
-        let failing = Failing::default();
+        let failing = RepeatedFailures::default();
         assert_eq!(failing.failed(), Some(1));
         assert!(failing.succeeded().is_some());
         for _ in 0..9 {

@@ -25,7 +25,7 @@ pub struct Disputed {
 }
 
 /// A handler that a backend has adopted.
-pub(crate) struct Held {
+pub(crate) struct AdoptedHandler {
     /// Its name.
     pub name: String,
     /// The backend that has it.
@@ -40,7 +40,7 @@ pub(crate) struct Held {
 pub(crate) fn adopted(
     table: &Table,
     reports: &[(BackendId, Report)],
-    held: &[Held],
+    held: &[AdoptedHandler],
 ) -> (Table, Vec<Disputed>) {
     let is_complete = !reports
         .iter()
@@ -76,7 +76,7 @@ pub(crate) fn adopted(
 fn offers(
     table: &Table,
     reports: &[(BackendId, Report)],
-    held: &[Held],
+    held: &[AdoptedHandler],
 ) -> BTreeMap<String, Vec<BackendId>> {
     let mut offers: BTreeMap<String, Vec<BackendId>> = BTreeMap::new();
     for (backend, report) in reports {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use criswitch::codec::cri;
-use criswitch::metrics::{FAMILIES, Kind};
+use criswitch::metrics::{FAMILIES, MetricKind};
 use serde_json::Value as Json;
 
 use crate::page::{Page, REAL, ask_for_disks, rig};
@@ -60,8 +60,8 @@ fn names(query: &str) -> BTreeSet<&str> {
 fn series() -> BTreeSet<String> {
     let names = FAMILIES.iter().flat_map(|family| {
         let parts: &[&str] = match family.kind {
-            Kind::Histogram => &["_bucket", "_sum", "_count"],
-            Kind::Counter | Kind::Gauge => &[""],
+            MetricKind::Histogram => &["_bucket", "_sum", "_count"],
+            MetricKind::Counter | MetricKind::Gauge => &[""],
         };
         parts
             .iter()

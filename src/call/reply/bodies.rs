@@ -16,12 +16,12 @@ use crate::backend::Backend;
 use crate::codec::grpc::{GRPC_STATUS, trailers};
 use crate::errors;
 use crate::errors::error_chain;
-use crate::limits::budget::{self, Held, Unread};
+use crate::limits::budget::{self, Reservation, Unread};
 use crate::rpc::List;
 use crate::telemetry::counters::{Counts, Reason};
 
 /// A backend's body; its death in the middle becomes a status.
-pub(super) struct Passed {
+pub(super) struct PassedBody {
     pub(super) inner: Incoming,
     pub(super) backend: Arc<Backend>,
     pub(super) list: Option<List>,
@@ -29,7 +29,7 @@ pub(super) struct Passed {
     pub(super) ended: bool,
 }
 
-impl http_body::Body for Passed {
+impl http_body::Body for PassedBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -62,9 +62,9 @@ impl http_body::Body for Passed {
 }
 
 /// Frames that are all there.
-pub(super) struct Whole(pub(super) VecDeque<Frame<Bytes>>);
+pub(super) struct WholeBody(pub(super) VecDeque<Frame<Bytes>>);
 
-impl http_body::Body for Whole {
+impl http_body::Body for WholeBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -121,22 +121,22 @@ pub(super) fn hold_until_sent(end: &mut HeaderMap, held: impl Send + 'static) {
 }
 
 /// A body that is held in the memory of its client's connection, also when it waits in that to be sent.
-pub(super) struct Counted {
+pub(super) struct CountedBody {
     /// None once it was ended.
     pub(super) inner: Option<Body>,
     /// What is there of it.
-    pub(super) held: Held,
+    pub(super) held: Reservation,
     /// What is held until its end is sent.
-    pub(super) end: Held,
+    pub(super) end: Reservation,
     pub(super) rpc: &'static str,
     pub(super) limit: usize,
     /// Where it is told if it was refused.
     pub(super) counts: Arc<Counts>,
 }
 
-impl Counted {
+impl CountedBody {
     /// So many bytes that are held apart from the rest.
-    fn hold(&mut self, bytes: usize) -> Result<Held, Unread> {
+    fn hold(&mut self, bytes: usize) -> Result<Reservation, Unread> {
         let missing = bytes.saturating_sub(self.held.bytes());
         self.held.grow(missing)?;
         Ok(self.held.split(bytes))
@@ -166,7 +166,7 @@ impl Counted {
     }
 }
 
-impl http_body::Body for Counted {
+impl http_body::Body for CountedBody {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -4,7 +4,7 @@ use criswitch::config::Config;
 use serde_json::{Value, json};
 
 use super::Discovered;
-use super::plan::{Fate, Plan, Planned, Row};
+use super::plan::{Fate, Plan, Planned, PlannedRow};
 use crate::cli::check::found_json;
 
 /// One object, with the configuration as text in it.
@@ -32,7 +32,7 @@ pub(super) fn json(
     Ok(serde_json::to_string_pretty(&value)? + "\n")
 }
 
-fn handler(plan: &Plan, row: &Row) -> Value {
+fn handler(plan: &Plan, row: &PlannedRow) -> Value {
     let backend = plan.backends.get(row.backend);
     let fate = match row.fate {
         Fate::Written => "written",

@@ -22,19 +22,19 @@ pub(super) const WELL_KNOWN: [(&str, &str); 7] = [
 ];
 
 /// A socket, or what stands where one was expected.
-pub(super) struct Place {
+pub(super) struct SocketPlace {
     /// What its backend is to be called; each place has a name of its own.
     pub(super) name: String,
     pub(super) socket: Address,
     /// Other paths that lead to it.
     pub(super) also: Vec<Address>,
-    pub(super) state: State,
-    file: Option<File>,
+    pub(super) state: PlaceState,
+    file: Option<Inode>,
     known_as: Option<&'static str>,
 }
 
 /// What is known of a place before anything is dialled.
-pub(super) enum State {
+pub(super) enum PlaceState {
     /// A socket to ask.
     Socket,
     /// The socket that the switch itself is to have.
@@ -44,13 +44,13 @@ pub(super) enum State {
 }
 
 /// Device and inode: the same for every path that leads to a file.
-type File = (u64, u64);
+type Inode = (u64, u64);
 
 /// The places where something is: those given first, then the well-known ones below `root`.
-pub(super) fn look(given: &[Address], root: &Path, listen: &Address) -> Vec<Place> {
+pub(super) fn look(given: &[Address], root: &Path, listen: &Address) -> Vec<SocketPlace> {
     let given = given.iter().map(|socket| (None, socket.clone()));
     let own = file(listen).ok();
-    let mut places: Vec<Place> = Vec::new();
+    let mut places: Vec<SocketPlace> = Vec::new();
     for (known_as, socket) in given.chain(well_known(root)) {
         let found = file(&socket);
         // Most nodes have one or two of them: those that are not there are not missed.
@@ -66,11 +66,11 @@ pub(super) fn look(given: &[Address], root: &Path, listen: &Address) -> Vec<Plac
             continue;
         }
         let state = match found {
-            _ if socket == *listen || (file.is_some() && file == own) => State::Own,
-            Ok(_) => State::Socket,
-            Err(error) => State::Wrong(error.to_string()),
+            _ if socket == *listen || (file.is_some() && file == own) => PlaceState::Own,
+            Ok(_) => PlaceState::Socket,
+            Err(error) => PlaceState::Wrong(error.to_string()),
         };
-        places.push(Place {
+        places.push(SocketPlace {
             name: String::new(),
             socket,
             also: Vec::new(),
@@ -83,11 +83,11 @@ pub(super) fn look(given: &[Address], root: &Path, listen: &Address) -> Vec<Plac
     places
 }
 
-impl Place {
+impl SocketPlace {
     /// Whether it is a socket whose path fits into one line.
     pub(super) fn is_writable(&self) -> bool {
         let path = self.socket.to_string();
-        matches!(self.state, State::Socket) && !path.contains(char::is_control)
+        matches!(self.state, PlaceState::Socket) && !path.contains(char::is_control)
     }
 
     fn is_also(&mut self, socket: Address, known_as: Option<&'static str>) {
@@ -107,7 +107,7 @@ fn well_known(root: &Path) -> impl Iterator<Item = (Option<&'static str>, Addres
 }
 
 /// Which socket a path leads to, symbolic links followed.
-fn file(Address::Unix(path): &Address) -> io::Result<File> {
+fn file(Address::Unix(path): &Address) -> io::Result<Inode> {
     let file = fs::metadata(path)?;
     if !file.file_type().is_socket() {
         return Err(io::Error::other("not a socket"));
@@ -120,7 +120,7 @@ fn is_absence(error: &io::Error) -> bool {
 }
 
 /// A well-known place has the name that belongs to it, another that of its file, else of its directory.
-fn name_all(places: &mut [Place]) {
+fn name_all(places: &mut [SocketPlace]) {
     let mut taken: Vec<String> = Vec::new();
     for place in places.iter_mut() {
         if let Some(name) = place.known_as {

@@ -1,8 +1,8 @@
 //! From what the runtimes say to a table: names, whose a handler is, the default. Pure.
 
 use super::names;
-use super::places::Place;
-use crate::cli::probe::Found;
+use super::places::SocketPlace;
+use crate::cli::probe::Probed;
 
 /// A backend with more handlers than this adopts them: a row for each would say nothing more.
 pub(super) const MOST_ROWS: usize = 4;
@@ -10,20 +10,20 @@ pub(super) const MOST_ROWS: usize = 4;
 /// What is to be written. The first backend is the default's.
 pub(super) struct Plan {
     pub(super) backends: Vec<Planned>,
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<PlannedRow>,
     /// The name of the row for pods that name no handler.
     pub(super) default: String,
 }
 
 /// A backend that answered.
 pub(super) struct Planned {
-    pub(super) place: Place,
-    pub(super) found: Found,
+    pub(super) place: SocketPlace,
+    pub(super) found: Probed,
     pub(super) adopts: bool,
 }
 
 /// A handler of a backend, and what becomes of it.
-pub(super) struct Row {
+pub(super) struct PlannedRow {
     /// Its name in the table, or a name that it could have there.
     pub(super) name: String,
     /// Index into [`Plan::backends`].
@@ -48,7 +48,7 @@ pub(super) enum Fate {
 
 /// The table for these backends; the earlier one has a handler that several have.
 pub(super) fn plan(mut backends: Vec<Planned>) -> Plan {
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<PlannedRow> = Vec::new();
     for (id, backend) in backends.iter().enumerate() {
         for handler in offered(&backend.found) {
             let row = row(&rows, id, handler);
@@ -76,7 +76,7 @@ pub(super) fn plan(mut backends: Vec<Planned>) -> Plan {
 }
 
 /// The handlers that a runtime lists, else those that its configuration has; sorted.
-pub(super) fn offered(found: &Found) -> Vec<&str> {
+pub(super) fn offered(found: &Probed) -> Vec<&str> {
     let mut names = found.handler_names();
     if names.is_empty() {
         names = found
@@ -91,7 +91,7 @@ pub(super) fn offered(found: &Found) -> Vec<&str> {
     names
 }
 
-fn row(rows: &[Row], backend: usize, handler: &str) -> Row {
+fn row(rows: &[PlannedRow], backend: usize, handler: &str) -> PlannedRow {
     let written = rows
         .iter()
         .find(|row| row.is_written() && row.name == handler);
@@ -101,7 +101,7 @@ fn row(rows: &[Row], backend: usize, handler: &str) -> Row {
         Some(other) => Fate::Taken(other.backend),
         None => Fate::Written,
     };
-    Row {
+    PlannedRow {
         name: label.unwrap_or_default(),
         backend,
         handler: handler.to_owned(),
@@ -110,8 +110,8 @@ fn row(rows: &[Row], backend: usize, handler: &str) -> Row {
 }
 
 /// Gives each handler without a row a name that it could have: no other one's.
-fn name_others(rows: &mut [Row], backends: &[Planned]) {
-    let (written, others): (Vec<&mut Row>, Vec<&mut Row>) =
+fn name_others(rows: &mut [PlannedRow], backends: &[Planned]) {
+    let (written, others): (Vec<&mut PlannedRow>, Vec<&mut PlannedRow>) =
         rows.iter_mut().partition(|row| row.is_written());
     let mut taken: Vec<String> = written.iter().map(|row| row.name.clone()).collect();
     for row in others.into_iter().filter(|row| !row.name.is_empty()) {
@@ -128,7 +128,7 @@ fn name_others(rows: &mut [Row], backends: &[Planned]) {
 
 /// What the first backend runs such pods with today: the handler that it tells, its only one, or a row for whatever
 /// its own default is.
-fn default(rows: &mut Vec<Row>, backends: &[Planned]) -> String {
+fn default(rows: &mut Vec<PlannedRow>, backends: &[Planned]) -> String {
     let Some(first) = backends.first() else {
         return String::new();
     };
@@ -148,7 +148,7 @@ fn default(rows: &mut Vec<Row>, backends: &[Planned]) -> String {
 }
 
 /// Adds a row for whatever the backend's own default is.
-fn own_default(rows: &mut Vec<Row>, backend: usize, planned: &Planned) -> String {
+fn own_default(rows: &mut Vec<PlannedRow>, backend: usize, planned: &Planned) -> String {
     let name = &planned.place.name;
     let told = planned.found.configured.default.clone();
     let told = told.filter(|told| names::label_of(told).as_ref() == Some(told));
@@ -156,7 +156,7 @@ fn own_default(rows: &mut Vec<Row>, backend: usize, planned: &Planned) -> String
         .into_iter()
         .chain([name.clone(), format!("{name}-default")]);
     let name = names::first_free(wishes, name, |name| rows.iter().any(|row| row.name == name));
-    rows.push(Row {
+    rows.push(PlannedRow {
         name: name.clone(),
         backend,
         handler: String::new(),
@@ -166,7 +166,7 @@ fn own_default(rows: &mut Vec<Row>, backend: usize, planned: &Planned) -> String
 }
 
 /// The backend that lists the most handlers, if these are many.
-fn adopting(rows: &[Row], backends: &[Planned]) -> Option<usize> {
+fn adopting(rows: &[PlannedRow], backends: &[Planned]) -> Option<usize> {
     let count = |id: usize| {
         rows.iter()
             .filter(|row| row.backend == id && row.is_written())
@@ -182,7 +182,7 @@ fn adopting(rows: &[Row], backends: &[Planned]) -> Option<usize> {
 }
 
 /// A row stays where it says something: it is the default, or it settles whose a name is.
-fn adopt(rows: &mut [Row], backend: usize, default: &str) {
+fn adopt(rows: &mut [PlannedRow], backend: usize, default: &str) {
     let disputed: Vec<String> = rows
         .iter()
         .filter(|row| row.fate == Fate::Taken(backend))
@@ -199,7 +199,7 @@ fn adopt(rows: &mut [Row], backend: usize, default: &str) {
     }
 }
 
-impl Row {
+impl PlannedRow {
     pub(super) fn is_written(&self) -> bool {
         self.fate == Fate::Written
     }

@@ -8,7 +8,7 @@ use textwrap::{Options, WordSplitter};
 use toml::Value;
 
 use super::Discovered;
-use super::plan::{Fate, Plan, Planned, Row};
+use super::plan::{Fate, Plan, Planned, PlannedRow};
 use crate::cli::check::driver_name;
 use crate::cli::terminal;
 
@@ -63,7 +63,7 @@ fn handlers(plan: &Plan) -> String {
     let names = plan.rows.iter().map(|row| row.name.len() + sign(row).len());
     let width = names.max().unwrap_or_default();
     for (id, backend) in plan.backends.iter().enumerate() {
-        let rows: Vec<&Row> = plan.rows.iter().filter(|row| row.backend == id).collect();
+        let rows: Vec<&PlannedRow> = plan.rows.iter().filter(|row| row.backend == id).collect();
         text += &about_rows(backend, &rows);
         let lines = |written: bool| -> String {
             let rows = rows
@@ -84,7 +84,7 @@ fn handlers(plan: &Plan) -> String {
     text
 }
 
-fn about_rows(backend: &Planned, rows: &[&Row]) -> String {
+fn about_rows(backend: &Planned, rows: &[&PlannedRow]) -> String {
     let (name, found) = (&backend.place.name, &backend.found);
     let adopted = rows.iter().filter(|row| row.fate == Fate::Adopted);
     let adopted: Vec<&str> = adopted.map(|row| row.name.as_str()).collect();
@@ -108,7 +108,7 @@ fn about_rows(backend: &Planned, rows: &[&Row]) -> String {
 }
 
 /// A row, in comment signs if it is only what could be.
-fn line(backend: &Planned, row: &Row, width: usize) -> String {
+fn line(backend: &Planned, row: &PlannedRow, width: usize) -> String {
     let (name, to) = (format!("{}{}", sign(row), row.name), target(backend, row));
     let features = backend.found.features_of(&row.handler).join(", ");
     if features.is_empty() || !row.is_written() {
@@ -118,12 +118,12 @@ fn line(backend: &Planned, row: &Row, width: usize) -> String {
     }
 }
 
-fn sign(row: &Row) -> &'static str {
+fn sign(row: &PlannedRow) -> &'static str {
     if row.is_written() { "" } else { "#" }
 }
 
 /// What is in comment signs has to fit into one line.
-fn is_shown(row: &Row) -> bool {
+fn is_shown(row: &PlannedRow) -> bool {
     match row.fate {
         Fate::Written => true,
         Fate::Adopted => false,
@@ -134,7 +134,7 @@ fn is_shown(row: &Row) -> bool {
 }
 
 /// What stands behind a row's name: the backend, and the handler where its name is another there.
-fn target(backend: &Planned, row: &Row) -> String {
+fn target(backend: &Planned, row: &PlannedRow) -> String {
     let name = quoted(&backend.place.name);
     if row.name == row.handler {
         name

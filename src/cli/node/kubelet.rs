@@ -19,10 +19,10 @@ const FLAG_FILES: [&str; 3] = [
 /// Kubernetes 1.37: the default of containerRuntimeEndpoint.
 const DEFAULT_RUNTIME: &str = "unix:///run/containerd/containerd.sock";
 /// A setting's flag and key.
-type Names = (&'static str, &'static str);
-const RUNTIME: Names = ("--container-runtime-endpoint", "containerRuntimeEndpoint");
-const IMAGES: Names = ("--image-service-endpoint", "imageServiceEndpoint");
-const CGROUP_DRIVER: Names = ("--cgroup-driver", "cgroupDriver");
+type SettingNames = (&'static str, &'static str);
+const RUNTIME: SettingNames = ("--container-runtime-endpoint", "containerRuntimeEndpoint");
+const IMAGES: SettingNames = ("--image-service-endpoint", "imageServiceEndpoint");
+const CGROUP_DRIVER: SettingNames = ("--cgroup-driver", "cgroupDriver");
 
 /// What the kubelet is told.
 pub(super) struct Kubelet {
@@ -46,7 +46,7 @@ struct Flags {
 }
 
 /// A file of its configuration.
-struct File {
+struct KubeletFile {
     path: PathBuf,
     value: Value,
     keys: Keys,
@@ -60,7 +60,7 @@ enum Keys {
 }
 
 /// A process that is a kubelet, or has one in it.
-struct Process {
+struct KubeletProcess {
     pid: u32,
     /// k3s or RKE2.
     rancher: Option<&'static str>,
@@ -143,7 +143,7 @@ impl Kubelet {
 
     /// Whether kubeadm leaves it so.
     pub(super) fn judge_kubeadm(root: &Root<'_>, switch: &str, findings: &mut Vec<Finding>) {
-        let kept = File::read(PathBuf::from(KUBEADM_CONFIG), root, findings);
+        let kept = KubeletFile::read(PathBuf::from(KUBEADM_CONFIG), root, findings);
         let runtime = kept.and_then(|kept| kept.setting(RUNTIME));
         if let Some(runtime) = runtime.filter(|runtime| !same(&runtime.value, switch)) {
             let value = &runtime.value;
@@ -183,19 +183,19 @@ pub(super) fn process(pid: u32) -> String {
 }
 
 /// The kubelets that run, and what has one in it; those with higher numbers may be in containers.
-fn processes(root: &Root<'_>) -> Vec<Process> {
+fn processes(root: &Root<'_>) -> Vec<KubeletProcess> {
     let entries = std::fs::read_dir(root.at(Path::new("/proc")));
     let entries = entries.into_iter().flatten();
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let mut pids: Vec<u32> = names.filter_map(|name| name.parse().ok()).collect();
     pids.sort_unstable();
     pids.into_iter()
-        .filter_map(|pid| Process::look(root, pid))
+        .filter_map(|pid| KubeletProcess::look(root, pid))
         .collect()
 }
 
 /// The first one's, as others are in containers: itself, or the process that RKE2 has started for it.
-fn kubelet_of(processes: &[Process]) -> Option<&Process> {
+fn kubelet_of(processes: &[KubeletProcess]) -> Option<&KubeletProcess> {
     let first = processes.first()?;
     let own = processes.iter().find(|process| process.rancher.is_none());
     match first.rancher {
@@ -204,14 +204,14 @@ fn kubelet_of(processes: &[Process]) -> Option<&Process> {
     }
 }
 
-impl Process {
-    fn look(root: &Root<'_>, pid: u32) -> Option<Process> {
+impl KubeletProcess {
+    fn look(root: &Root<'_>, pid: u32) -> Option<KubeletProcess> {
         let path = format!("/proc/{pid}/cmdline");
         let line = root.text(Path::new(&path)).ok()??;
         let words: Vec<String> = line.split('\0').map(str::to_owned).collect();
         let program = Path::new(words.first()?).file_name()?;
         let rancher = rancher::running(&words);
-        (program == "kubelet" || rancher.is_some()).then_some(Process {
+        (program == "kubelet" || rancher.is_some()).then_some(KubeletProcess {
             pid,
             rancher,
             words,
@@ -242,19 +242,19 @@ fn written(root: &Root<'_>, path: &str) -> Option<Flags> {
 }
 
 /// Its configuration and what is merged into it, a later file's keys counting.
-fn files(root: &Root<'_>, flags: &[Flags], findings: &mut Vec<Finding>) -> Vec<File> {
+fn files(root: &Root<'_>, flags: &[Flags], findings: &mut Vec<Finding>) -> Vec<KubeletFile> {
     let main = last(flags, "--config").map_or(CONFIG.to_owned(), |(path, _)| path);
     let mut paths = vec![PathBuf::from(main)];
     if let Some((folder, _)) = last(flags, "--config-dir") {
         paths.extend(root.files_in(Path::new(&folder), "conf"));
     }
-    let file = |path| File::read(path, root, findings);
+    let file = |path| KubeletFile::read(path, root, findings);
     paths.into_iter().filter_map(file).collect()
 }
 
 /// What k3s or RKE2 have their kubelet read: what they wrote at their last start, then their own configuration, from
 /// which they write that at the next, then the drop-ins of others.
-fn files_of(rancher: &Rancher, root: &Root<'_>, findings: &mut Vec<Finding>) -> Vec<File> {
+fn files_of(rancher: &Rancher, root: &Root<'_>, findings: &mut Vec<Finding>) -> Vec<KubeletFile> {
     let mut files = Vec::new();
     let mut others = Vec::new();
     for path in root.files_in(&rancher.drop_ins(), "conf") {
@@ -262,9 +262,9 @@ fn files_of(rancher: &Rancher, root: &Root<'_>, findings: &mut Vec<Finding>) -> 
             true => &mut files,
             false => &mut others,
         };
-        order.extend(File::read(path, root, findings));
+        order.extend(KubeletFile::read(path, root, findings));
     }
-    let own = rancher.config.iter().map(|(path, value)| File {
+    let own = rancher.config.iter().map(|(path, value)| KubeletFile {
         path: path.clone(),
         value: value.clone(),
         keys: Keys::Rancher,
@@ -274,17 +274,17 @@ fn files_of(rancher: &Rancher, root: &Root<'_>, findings: &mut Vec<Finding>) -> 
     files
 }
 
-impl File {
-    fn read(path: PathBuf, root: &Root<'_>, findings: &mut Vec<Finding>) -> Option<File> {
+impl KubeletFile {
+    fn read(path: PathBuf, root: &Root<'_>, findings: &mut Vec<Finding>) -> Option<KubeletFile> {
         let value = root.yaml(&path, findings)?;
-        Some(File {
+        Some(KubeletFile {
             path,
             value,
             keys: Keys::Kubelet,
         })
     }
 
-    fn setting(&self, (flag, key): Names) -> Option<Setting> {
+    fn setting(&self, (flag, key): SettingNames) -> Option<Setting> {
         let key = match self.keys {
             Keys::Kubelet => key,
             Keys::Rancher => flag.trim_start_matches('-'),
@@ -294,7 +294,7 @@ impl File {
 }
 
 /// A flag counts more than a key.
-fn setting(flags: &[Flags], files: &[File], names: Names) -> Option<Setting> {
+fn setting(flags: &[Flags], files: &[KubeletFile], names: SettingNames) -> Option<Setting> {
     let (flag, _) = names;
     let of_flag = last(flags, flag).map(|(value, from)| Setting {
         name: flag,

@@ -1,16 +1,16 @@
 //! Whether metrics have a socket of their own: serving there replaces what has that path.
 
-use super::{Check, Known, with_socket};
+use super::{Checker, KnownBackend, with_socket};
 use crate::config::address::Address;
 use crate::config::key::Key;
 use crate::config::metrics::MetricsListen;
 
-impl Check<'_> {
+impl Checker<'_> {
     pub(super) fn metrics_apart(
         &mut self,
         metrics: Option<&MetricsListen>,
         listen: Option<&Address>,
-        known: &[Known],
+        known: &[KnownBackend],
     ) {
         let row = self.written.key(Key::MetricsListen);
         let text = row.and_then(|row| row.value.as_ref());

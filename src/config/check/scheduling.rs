@@ -1,6 +1,6 @@
 //! Whether a RuntimeClass with a row's scheduling and overhead would be taken by the API server.
 
-use super::Check;
+use super::Checker;
 use crate::config::kubernetes;
 use crate::config::problem::{Place, nearest};
 use crate::config::scheduling::{Effect, Operator, Scheduling, Toleration};
@@ -16,7 +16,7 @@ const EFFECTS: [(&str, Effect); 3] = [
     (Effect::NoExecute.name(), Effect::NoExecute),
 ];
 
-impl Check<'_> {
+impl Checker<'_> {
     /// What of it is right: where something is not, there is no configuration.
     pub(super) fn scheduling(&mut self, written: &text::Scheduling) -> Scheduling {
         let mut checked = Scheduling::default();

@@ -5,7 +5,7 @@ use std::fmt::Display;
 
 use toml::de::{DeTable, DeValue};
 
-use super::{At, Entry, Scheduling, Walk, add};
+use super::{At, KeyValue, Scheduling, Walk, add};
 
 const SOCKET: &str = "\"/run/containerd/containerd.sock\"";
 const HANDLER: [&str; 6] = [
@@ -27,7 +27,7 @@ const BACKEND: [&str; 7] = [
 ];
 
 /// The fields of a row, or of a table within one.
-pub(super) type Fields<'t> = BTreeMap<&'t str, Entry<'t>>;
+pub(super) type RowFields<'t> = BTreeMap<&'t str, KeyValue<'t>>;
 
 /// The value of a handler's row.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub(in crate::config) enum Target {
 }
 
 impl Walk<'_> {
-    pub(super) fn handler(&mut self, entry: &Entry<'_>) {
+    pub(super) fn handler(&mut self, entry: &KeyValue<'_>) {
         let value = match entry.value {
             DeValue::Table(fields) => Some(self.handler_fields(entry, fields)),
             _ => self.text(entry, SOCKET).map(|text| Route {
@@ -72,7 +72,7 @@ impl Walk<'_> {
         }
     }
 
-    fn handler_fields(&mut self, row: &Entry<'_>, fields: &DeTable<'_>) -> Route {
+    fn handler_fields(&mut self, row: &KeyValue<'_>, fields: &DeTable<'_>) -> Route {
         let told = self.problems.len();
         let fields = self.fields(fields, &HANDLER);
         let backend = self.text_in(&fields, "backend");
@@ -93,14 +93,14 @@ impl Walk<'_> {
         }
     }
 
-    fn no_one_target(&mut self, row: &Entry<'_>, has: &str) -> Option<At<Target>> {
+    fn no_one_target(&mut self, row: &KeyValue<'_>, has: &str) -> Option<At<Target>> {
         let what = format!("handler {:?} has {has}", row.key);
         let hint = format!("one of the two, such as socket = {SOCKET}");
         self.problems.tell(&row.value_at, what, hint);
         None
     }
 
-    pub(super) fn backend(&mut self, entry: &Entry<'_>) {
+    pub(super) fn backend(&mut self, entry: &KeyValue<'_>) {
         let value = match entry.value {
             DeValue::Table(fields) => self.backend_fields(entry, fields),
             _ => self.text(entry, SOCKET).map(|socket| Settings {
@@ -118,7 +118,7 @@ impl Walk<'_> {
         }
     }
 
-    fn backend_fields(&mut self, row: &Entry<'_>, fields: &DeTable<'_>) -> Option<Settings> {
+    fn backend_fields(&mut self, row: &KeyValue<'_>, fields: &DeTable<'_>) -> Option<Settings> {
         let told = self.problems.len();
         let fields = self.fields(fields, &BACKEND);
         let socket = self.text_in(&fields, "socket");
@@ -144,7 +144,7 @@ impl Walk<'_> {
     }
 
     /// The fields that a table may have; any other is told.
-    pub(super) fn fields<'t>(&mut self, table: &'t DeTable<'t>, known: &[&str]) -> Fields<'t> {
+    pub(super) fn fields<'t>(&mut self, table: &'t DeTable<'t>, known: &[&str]) -> RowFields<'t> {
         let (fields, others): (Vec<_>, Vec<_>) = self
             .file
             .entries(table)
@@ -156,14 +156,14 @@ impl Walk<'_> {
         fields.into_iter().map(|entry| (entry.key, entry)).collect()
     }
 
-    fn text_in(&mut self, fields: &Fields<'_>, name: &str) -> Option<At<String>> {
+    fn text_in(&mut self, fields: &RowFields<'_>, name: &str) -> Option<At<String>> {
         self.text_like(fields, name, "text in quotes")
     }
 
     /// As [`Walk::text`], of a field that may not be there.
     pub(super) fn text_like(
         &mut self,
-        fields: &Fields<'_>,
+        fields: &RowFields<'_>,
         name: &str,
         example: impl Display,
     ) -> Option<At<String>> {

@@ -2,8 +2,8 @@
 
 use toml::de::{DeArray, DeTable, DeValue};
 
-use super::rows::Fields;
-use super::{At, Entry, Walk};
+use super::rows::RowFields;
+use super::{At, KeyValue, Walk};
 use crate::config::problem::Place;
 
 const TOLERATION: [&str; 5] = ["key", "operator", "value", "effect", "toleration_seconds"];
@@ -35,7 +35,7 @@ pub(in crate::config) struct Toleration {
 }
 
 impl Walk<'_> {
-    pub(super) fn scheduling(&mut self, row: &Fields<'_>) -> Scheduling {
+    pub(super) fn scheduling(&mut self, row: &RowFields<'_>) -> Scheduling {
         let overhead = row.get("overhead").map(|entry| self.overhead(entry));
         let selector = row.get("node_selector").map(|entry| self.selector(entry));
         let tolerations = row.get("tolerations").map(|entry| self.tolerations(entry));
@@ -46,7 +46,7 @@ impl Walk<'_> {
         }
     }
 
-    fn overhead(&mut self, entry: &Entry<'_>) -> Vec<(&'static str, At<String>)> {
+    fn overhead(&mut self, entry: &KeyValue<'_>) -> Vec<(&'static str, At<String>)> {
         let DeValue::Table(table) = entry.value else {
             self.wrong_type(entry, "a table", OVERHEAD_EXAMPLE);
             return Vec::new();
@@ -58,7 +58,7 @@ impl Walk<'_> {
         quantities.collect()
     }
 
-    fn selector(&mut self, entry: &Entry<'_>) -> Vec<(At<String>, At<String>)> {
+    fn selector(&mut self, entry: &KeyValue<'_>) -> Vec<(At<String>, At<String>)> {
         let DeValue::Table(table) = entry.value else {
             self.wrong_type(entry, "a table", SELECTOR_EXAMPLE);
             return Vec::new();
@@ -71,7 +71,7 @@ impl Walk<'_> {
         labels.collect()
     }
 
-    fn tolerations(&mut self, entry: &Entry<'_>) -> Vec<Toleration> {
+    fn tolerations(&mut self, entry: &KeyValue<'_>) -> Vec<Toleration> {
         let DeValue::Array(values) = entry.value else {
             self.wrong_type(entry, "an array of tables", TOLERATIONS_EXAMPLE);
             return Vec::new();
@@ -86,7 +86,7 @@ impl Walk<'_> {
     /// The tables of an array that may have nothing else in it.
     fn tables<'t>(
         &mut self,
-        entry: &Entry<'_>,
+        entry: &KeyValue<'_>,
         values: &'t DeArray<'t>,
     ) -> Vec<(&'t DeTable<'t>, Place)> {
         let mut tables = Vec::new();
@@ -122,7 +122,7 @@ impl Walk<'_> {
         (self.problems.len() == told).then_some(toleration)
     }
 
-    fn seconds(&mut self, entry: &Entry<'_>) -> Option<At<i64>> {
+    fn seconds(&mut self, entry: &KeyValue<'_>) -> Option<At<i64>> {
         let number = match entry.value {
             DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).ok(),
             _ => None,

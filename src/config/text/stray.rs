@@ -2,13 +2,13 @@
 
 use toml::de::DeValue;
 
-use super::{Entry, Walk};
+use super::{KeyValue, Walk};
 use crate::config::key::Key;
 use crate::config::value;
 
 impl Walk<'_> {
     /// Whether a row of `table` was such a key. One that can be a row is none: a handler may be called `drain`.
-    pub(super) fn stray(&mut self, table: &str, entry: &Entry<'_>) -> bool {
+    pub(super) fn stray(&mut self, table: &str, entry: &KeyValue<'_>) -> bool {
         if !Key::is_of_head(entry.key) || can_be_row(table, entry) {
             return false;
         }
@@ -21,7 +21,7 @@ impl Walk<'_> {
     }
 }
 
-fn can_be_row(table: &str, entry: &Entry<'_>) -> bool {
+fn can_be_row(table: &str, entry: &KeyValue<'_>) -> bool {
     let is_row = match (table, entry.value) {
         ("handlers" | "backends", DeValue::Table(_)) => true,
         ("handlers", DeValue::String(_)) => true,

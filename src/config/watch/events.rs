@@ -12,14 +12,14 @@ use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 
 use super::WatchError;
-use super::places::{self, Event, Places};
+use super::places::{self, FileEvent, Places};
 
 /// The wait after events could not be read.
 const READ_PAUSE: Duration = Duration::from_secs(1);
 
 /// The places of a configuration, and what happens there.
 #[derive(Debug)]
-pub(super) struct Events {
+pub(super) struct FileEvents {
     inotify: AsyncFd<Arc<OwnedFd>>,
     /// None while events are noted.
     places: Option<Places>,
@@ -28,9 +28,9 @@ pub(super) struct Events {
     noting: Option<JoinHandle<(Places, bool)>>,
 }
 
-impl Events {
+impl FileEvents {
     /// Those of the configuration at `main`, an absolute path. Looks at the disk; needs a tokio runtime.
-    pub(super) fn new(main: &Path) -> Result<Events, WatchError> {
+    pub(super) fn new(main: &Path) -> Result<FileEvents, WatchError> {
         let inotify = Arc::new(places::inotify()?);
         let places = Places::new(&inotify, main)?;
         #[expect(
@@ -38,7 +38,7 @@ impl Events {
             reason = "what replaces it is unsafe, for types that may not own their descriptor; an OwnedFd does"
         )]
         let inotify = AsyncFd::with_interest(inotify, Interest::READABLE);
-        Ok(Events {
+        Ok(FileEvents {
             inotify: inotify.map_err(places::refused)?,
             places: Some(places),
             noting: None,
@@ -86,7 +86,7 @@ impl Events {
         }
     }
 
-    fn note(&mut self, events: Vec<Event>) {
+    fn note(&mut self, events: Vec<FileEvent>) {
         let places = self.places.take();
         self.noting = places.map(|mut places| {
             tokio::task::spawn_blocking(move || {

@@ -54,13 +54,13 @@ pub(super) struct Places {
     inotify: Arc<OwnedFd>,
     main: PathBuf,
     /// By watch descriptor.
-    watched: HashMap<i32, Place>,
+    watched: HashMap<i32, WatchedPlace>,
     /// Files that were written to and not closed since, as events name them.
     writing: HashSet<(i32, OsString)>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct WatchedPlace {
     path: PathBuf,
     /// The entries that a path leads through.
     names: HashSet<OsString>,
@@ -68,7 +68,7 @@ struct Place {
 }
 
 /// What inotify reports.
-pub(super) struct Event {
+pub(super) struct FileEvent {
     watch: i32,
     what: ReadFlags,
     /// The entry of the directory that is watched; empty for what is watched itself.
@@ -99,7 +99,7 @@ impl Places {
     }
 
     /// Whether any of the events concerns the configuration.
-    pub(super) fn note(&mut self, events: Vec<Event>) -> bool {
+    pub(super) fn note(&mut self, events: Vec<FileEvent>) -> bool {
         let mut concerned = false;
         let mut same_paths = true;
         for event in events {
@@ -116,13 +116,13 @@ impl Places {
         concerned
     }
 
-    fn concerns(&self, event: &Event) -> bool {
+    fn concerns(&self, event: &FileEvent) -> bool {
         let place = self.watched.get(&event.watch);
         event.what.contains(ReadFlags::QUEUE_OVERFLOW)
             || place.is_some_and(|place| place.concerns(&event.name))
     }
 
-    fn note_writer(&mut self, event: Event) {
+    fn note_writer(&mut self, event: FileEvent) {
         if event.what.contains(ReadFlags::QUEUE_OVERFLOW) {
             // Who has closed what is among the events that were lost.
             self.forget_writers();
@@ -134,7 +134,7 @@ impl Places {
     }
 
     /// Whether a file was made that its maker has yet to fill and to close; a link that was made is whole already.
-    fn is_new_file(&self, event: &Event) -> bool {
+    fn is_new_file(&self, event: &FileEvent) -> bool {
         let place = self.watched.get(&event.watch);
         let path = place.map(|place| place.path.join(&event.name));
         let made = path.filter(|_| event.what.contains(ReadFlags::CREATE));
@@ -202,10 +202,14 @@ impl Places {
     }
 
     /// Watches `path`, unless it is not there or may not be watched: then its parent tells when that has changed.
-    fn watch(&mut self, path: &Path, events: WatchFlags) -> Result<Option<&mut Place>, WatchError> {
+    fn watch(
+        &mut self,
+        path: &Path,
+        events: WatchFlags,
+    ) -> Result<Option<&mut WatchedPlace>, WatchError> {
         match inotify::add_watch(&*self.inotify, path, events | ALWAYS) {
             Ok(watch) => {
-                let place = self.watched.entry(watch).or_insert_with(|| Place {
+                let place = self.watched.entry(watch).or_insert_with(|| WatchedPlace {
                     path: path.to_owned(),
                     names: HashSet::new(),
                     has_drop_ins: false,
@@ -218,7 +222,7 @@ impl Places {
     }
 }
 
-impl Place {
+impl WatchedPlace {
     fn concerns(&self, name: &OsStr) -> bool {
         name.is_empty() || self.names.contains(name) || self.has_drop_ins && disk::is_drop_in(name)
     }
@@ -237,14 +241,14 @@ pub(super) fn inotify() -> Result<OwnedFd, WatchError> {
 }
 
 /// The events that are there; fails if there are none.
-pub(super) fn read(inotify: &OwnedFd) -> io::Result<Vec<Event>> {
+pub(super) fn read(inotify: &OwnedFd) -> io::Result<Vec<FileEvent>> {
     let mut buffer = [MaybeUninit::uninit(); EVENT_BYTES];
     let mut reader = Reader::new(inotify, &mut buffer);
     let mut events = Vec::new();
     loop {
         let event = reader.next()?;
         let name = event.file_name().map(|name| name.to_bytes());
-        events.push(Event {
+        events.push(FileEvent {
             watch: event.wd(),
             what: event.events(),
             name: OsStr::from_bytes(name.unwrap_or_default()).to_owned(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::stores::{Content, Said, Stored, Wait, agree};
+use super::stores::{Content, StoreAnswer, Stored, Wait, agree};
 use crate::backend::Backend;
 use crate::call::reply::{self, Reply};
 use crate::call::route::Stores;
@@ -47,10 +47,10 @@ pub(super) async fn find_image(
 
 /// The answer of the first store that has the image, if all that have it have the same one. "Absent" needs the
 /// answer of every store.
-fn one_image(reference: &str, mut said: Vec<Said>) -> Result<Reply, Failed> {
+fn one_image(reference: &str, mut said: Vec<StoreAnswer>) -> Result<Reply, Failed> {
     let is_open = match has_any(&said) {
-        true => |said: &Said| matches!(said.image, Stored::Unknown),
-        false => |said: &Said| !said.has_answered(),
+        true => |said: &StoreAnswer| matches!(said.image, Stored::Unknown),
+        false => |said: &StoreAnswer| !said.has_answered(),
     };
     if let Some(place) = said.iter().position(is_open)
         && let Some(failed) = said.swap_remove(place).into_failed()
@@ -80,13 +80,13 @@ pub(crate) async fn find_for_some_pod(
     let all = all.collect::<Result<Vec<Arc<Backend>>, _>>()?;
     let mut said = stores::ask_stores(call, &all, Wait::ListTimeout).await;
     // The stores that the pod likely uses come first.
-    let is_likely = |said: &Said| stores.likely.contains(&said.backend.id);
+    let is_likely = |said: &StoreAnswer| stores.likely.contains(&said.backend.id);
     said.sort_by_key(|said| !is_likely(said));
-    let is_known = |said: &&Said| !matches!(said.image, Stored::Unknown);
+    let is_known = |said: &&StoreAnswer| !matches!(said.image, Stored::Unknown);
     let mut likely = said.iter().filter(|said| is_likely(said)).filter(is_known);
     if likely.clone().next().is_none() {
         // A store that is away starts no container either. Without any other nothing can be said.
-        let failed = said.into_iter().find_map(Said::into_failed);
+        let failed = said.into_iter().find_map(StoreAnswer::into_failed);
         return Err(failed.unwrap_or_else(|| errors::no_backend().into()));
     }
     let is_present = likely.all(|said| said.image().is_some()) && agree(&said);
@@ -98,7 +98,7 @@ pub(crate) async fn find_for_some_pod(
         said.retain(is_likely);
     }
     let having = said.iter().map(|said| said.backend.id).collect();
-    if let Some(image) = said.first().and_then(Said::image) {
+    if let Some(image) = said.first().and_then(StoreAnswer::image) {
         pod_requests::note_asking(
             switch,
             call,
@@ -116,7 +116,7 @@ pub(super) async fn ask_in_any_form(
     call: &Call,
     backends: &[Arc<Backend>],
     wait: Wait,
-) -> Vec<Said> {
+) -> Vec<StoreAnswer> {
     let said = stores::ask_stores(call, backends, wait).await;
     let message = call.message();
     let other = protobuf::string(&message, REFERENCE).map(image_names::other_form);
@@ -124,7 +124,7 @@ pub(super) async fn ask_in_any_form(
         return said;
     };
     let is_found = has_any(&said);
-    let is_enough = |said: &Said| is_found && !said.has_rejected();
+    let is_enough = |said: &StoreAnswer| is_found && !said.has_rejected();
     let (mut said, first): (Vec<_>, Vec<_>) = said.into_iter().partition(is_enough);
     let again: Vec<_> = first.iter().map(|said| Arc::clone(&said.backend)).collect();
     let call = call.with_string(REFERENCE, &other);
@@ -145,11 +145,11 @@ fn asks_again(switch: &Switch, call: &Call) -> bool {
     seen.is_some_and(|seen| switch.pod_requests().is_absent_again(seen, reference))
 }
 
-fn has_any(said: &[Said]) -> bool {
+fn has_any(said: &[StoreAnswer]) -> bool {
     said.iter().any(|said| said.image().is_some())
 }
 
-fn differ(reference: &str, said: &[Said]) -> tonic::Status {
+fn differ(reference: &str, said: &[StoreAnswer]) -> tonic::Status {
     let having = said.iter().filter_map(|said| {
         let content = Content::of(said.image()?).ok()?;
         Some((said.backend.name(), content.to_string()))
@@ -158,7 +158,7 @@ fn differ(reference: &str, said: &[Said]) -> tonic::Status {
 }
 
 /// The answer of the first store that has the image; one made of a cached image only if no such store has answered.
-fn present(said: Vec<Said>) -> Result<Reply, Failed> {
+fn present(said: Vec<StoreAnswer>) -> Result<Reply, Failed> {
     let mut having: Vec<_> = said
         .into_iter()
         .filter(|said| said.image().is_some())
@@ -169,8 +169,8 @@ fn present(said: Vec<Said>) -> Result<Reply, Failed> {
 }
 
 /// The answer of the first store that says that it does not have the image.
-fn absent(said: Vec<Said>) -> Reply {
-    match said.into_iter().find(Said::says_absent) {
+fn absent(said: Vec<StoreAnswer>) -> Reply {
+    match said.into_iter().find(StoreAnswer::says_absent) {
         Some(lacking) => lacking.into_reply(),
         None => reply::of_message(Vec::new()),
     }

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use tonic::{Code, Status};
 
-use super::stores::{Said, Stored, Wait};
+use super::stores::{StoreAnswer, Stored, Wait};
 use crate::backend::Backend;
 use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed};
 use crate::codec::protobuf;
 use crate::codec::protobuf::Malformed;
 use crate::errors;
-use crate::fanout::Part;
+use crate::fanout::BackendResult;
 use crate::fanout::images;
 use crate::fanout::images::find;
 use crate::forward::own;
@@ -47,7 +47,7 @@ struct Meant {
 /// What came of a removal at one store.
 enum Removal {
     /// It was sent; the answer.
-    Sent(Box<Part>),
+    Sent(Box<BackendResult>),
     /// This container uses the image.
     InUse(Status),
 }
@@ -62,16 +62,16 @@ pub(super) async fn remove_image(
     let reference = protobuf::string(&message, REFERENCE).unwrap_or_default();
     let ask = super::image_status(call, reference);
     let said = find::ask_in_any_form(&ask, backends, Wait::Answer).await;
-    let (said, silent): (Vec<_>, Vec<_>) = said.into_iter().partition(Said::has_answered);
+    let (said, silent): (Vec<_>, Vec<_>) = said.into_iter().partition(StoreAnswer::has_answered);
     let meant = meant(&said, reference)?;
     let by = meant.first().map(|image| image.by);
-    let is_open = |said: &Said| match by {
+    let is_open = |said: &StoreAnswer| match by {
         // Another form of an id is for no store as long as one may list exactly this id.
         None | Some(By::Form) => true,
         Some(By::Id | By::Name) => !matches!(said.image, Stored::Nothing),
     };
     let silent = silent.into_iter().filter(is_open);
-    let failed: Vec<_> = silent.filter_map(Said::into_failed).collect();
+    let failed: Vec<_> = silent.filter_map(StoreAnswer::into_failed).collect();
     if by == Some(By::Form) && !failed.is_empty() {
         return removed(failed, Vec::new());
     }
@@ -97,7 +97,7 @@ async fn remove_at(switch: &Switch, call: &Call, reference: &str, image: &Meant)
         Err(status) => Err(status),
     };
     let backend = Arc::clone(backend);
-    Removal::Sent(Box::new(Part { backend, result }))
+    Removal::Sent(Box::new(BackendResult { backend, result }))
 }
 
 /// The id of a container that uses the image, by a list of its store's containers that is asked for now.
@@ -151,7 +151,7 @@ fn removed(mut failed: Vec<Failed>, removals: Vec<Removal>) -> Result<Reply, Fai
 ///
 /// # Errors
 /// If it is the beginning of several ids.
-fn meant(said: &[Said], reference: &str) -> Result<Vec<Meant>, Failed> {
+fn meant(said: &[StoreAnswer], reference: &str) -> Result<Vec<Meant>, Failed> {
     let mut all = Vec::new();
     for said in said {
         if let Some(image) = said.image() {

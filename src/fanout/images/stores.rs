@@ -18,7 +18,7 @@ use crate::switch::image_names;
 
 /// What one store says of a reference.
 #[derive(Debug)]
-pub(super) struct Said {
+pub(super) struct StoreAnswer {
     pub backend: Arc<Backend>,
     /// What it has, by its answer, else by its cached list.
     pub image: Stored,
@@ -57,7 +57,7 @@ pub(super) enum Wait {
     Answer,
 }
 
-impl Said {
+impl StoreAnswer {
     /// Its image, if it has one.
     pub(super) fn image(&self) -> Option<&Bytes> {
         match &self.image {
@@ -130,8 +130,11 @@ impl fmt::Display for Content {
 }
 
 /// Whether all stores that have an image have the same one.
-pub(super) fn agree(all: &[Said]) -> bool {
-    let contents = all.iter().filter_map(Said::image).map(|it| Content::of(it));
+pub(super) fn agree(all: &[StoreAnswer]) -> bool {
+    let contents = all
+        .iter()
+        .filter_map(StoreAnswer::image)
+        .map(|it| Content::of(it));
     let Ok(contents) = contents.collect::<Result<Vec<_>, _>>() else {
         return false;
     };
@@ -142,12 +145,16 @@ pub(super) fn agree(all: &[Said]) -> bool {
 }
 
 /// Asks `backends` at once what they have under the reference of `call`, an `ImageStatus`.
-pub(super) async fn ask_stores(call: &Call, backends: &[Arc<Backend>], wait: Wait) -> Vec<Said> {
+pub(super) async fn ask_stores(
+    call: &Call,
+    backends: &[Arc<Backend>],
+    wait: Wait,
+) -> Vec<StoreAnswer> {
     let asked = backends.iter();
     join_all(asked.map(|backend| ask_store(call, backend, wait))).await
 }
 
-async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> Said {
+async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnswer {
     let headers = call.reading_headers();
     let ask = backend.ask(call.row, &headers, call.body.clone());
     let mut ask = std::pin::pin!(backend.patiently(ask));
@@ -170,7 +177,7 @@ async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> Said {
         Ok((answer, image)) => (Ok(answer), image),
         Err(failed) => (Err(failed), cached().unwrap_or(Stored::Unknown)),
     };
-    Said {
+    StoreAnswer {
         backend: Arc::clone(backend),
         image,
         is_late,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use serde_json::Value as Json;
 
-use super::{BACKENDS_READY, NEEDED, Said};
+use super::{BACKENDS_READY, NEEDED, StatusAnswer};
 use crate::backend::known::Known;
 use crate::codec::protobuf::{self, Malformed};
 use crate::config::Table;
@@ -33,7 +33,11 @@ const LONGEST_FAULTS: usize = 16 << 10;
 ///
 /// # Errors
 /// If one cannot be read, which then cannot be read alone either.
-pub fn merged(table: &Table, said: &[Said], info: Option<&Json>) -> Result<Bytes, Malformed> {
+pub fn merged(
+    table: &Table,
+    said: &[StatusAnswer],
+    info: Option<&Json>,
+) -> Result<Bytes, Malformed> {
     let Some(default) = said.first() else {
         return Ok(Bytes::new());
     };
@@ -98,7 +102,7 @@ pub(super) fn conditions(status: &[u8]) -> Result<Vec<Condition<'_>>, Malformed>
 }
 
 /// What is wrong with a backend, apart from what its own conditions warn of.
-fn faults(said: &Said, default: &Said) -> Result<Vec<String>, Malformed> {
+fn faults(said: &StatusAnswer, default: &StatusAnswer) -> Result<Vec<String>, Malformed> {
     let (backend, known) = (&said.backend, said.backend.known());
     let place = format!("backend {:?} ({})", backend.name(), backend.socket);
     let mut faults = Vec::new();
@@ -148,7 +152,7 @@ fn late_stats(known: &Known, late: Duration) -> String {
 }
 
 /// The condition that says which backends are not ready.
-fn backends_ready(said: &[Said]) -> Result<Bytes, Malformed> {
+fn backends_ready(said: &[StatusAnswer]) -> Result<Bytes, Malformed> {
     let mut all = Vec::new();
     if let Some(default) = said.first() {
         for said in said {
@@ -235,7 +239,7 @@ pub(super) fn oversized(status: &[u8]) -> Option<String> {
 }
 
 /// A `RuntimeHandler` for each row of the table and one, without a name, for the default row; by name.
-fn handlers(table: &Table, said: &[Said]) -> Result<Vec<Bytes>, Malformed> {
+fn handlers(table: &Table, said: &[StatusAnswer]) -> Result<Vec<Bytes>, Malformed> {
     let default = [("", &table.default)];
     let rows = default
         .into_iter()

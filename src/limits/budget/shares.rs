@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::Notify;
 
-use super::{Memory, Room, Unread};
+use super::{Budget, Pool, Unread};
 
 /// Which part of a backend's memory for replies all unread replies together may take. The rest stays free for replies
 /// that are read.
@@ -18,19 +18,19 @@ const ONE: usize = 4;
 
 /// The memory for replies that clients have not read yet.
 #[derive(Clone, Debug)]
-pub struct Shares(Arc<Whole>);
+pub struct Shares(Arc<SharedMemory>);
 
 #[derive(Debug)]
-struct Whole {
-    all: Memory,
+struct SharedMemory {
+    all: Budget,
     /// The most that one share holds.
     one: usize,
-    shares: Mutex<Vec<Weak<Room>>>,
+    shares: Mutex<Vec<Weak<Pool>>>,
 }
 
-/// What makes a [`Memory`] a share.
+/// What makes a [`Budget`] a share.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(super) struct MemoryShare {
     of: Shares,
     /// The share is lost: nothing that it holds counts in the whole any more.
     lost: AtomicBool,
@@ -40,23 +40,23 @@ pub(super) struct Share {
 impl Shares {
     /// Room for unread replies of at most `max_message` bytes each.
     pub fn for_unread(max_message: usize) -> Shares {
-        let replies = Memory::for_messages(max_message).limit();
+        let replies = Budget::for_messages(max_message).limit();
         Shares::of(replies / ALL, replies / ONE)
     }
 
     fn of(all: usize, one: usize) -> Shares {
-        let (all, shares) = (Memory::of(all), Mutex::default());
-        Shares(Arc::new(Whole { all, one, shares }))
+        let (all, shares) = (Budget::of(all), Mutex::default());
+        Shares(Arc::new(SharedMemory { all, one, shares }))
     }
 
     /// The share of a new connection.
-    pub fn share(&self) -> Memory {
-        let share = Share {
+    pub fn share(&self) -> Budget {
+        let share = MemoryShare {
             of: self.clone(),
             lost: AtomicBool::new(false),
             loses: Notify::new(),
         };
-        let memory = Memory::new(self.0.one, Some(share));
+        let memory = Budget::new(self.0.one, Some(share));
         let mut shares = self.0.shares.lock().unwrap_or_else(PoisonError::into_inner);
         shares.retain(|room| room.strong_count() > 0);
         shares.push(Arc::downgrade(&memory.0));
@@ -75,12 +75,12 @@ impl Shares {
 
     /// Takes the largest share away, if it is another one than `mine` and holds more than `than`. Its connection is closed
     /// for that; what it holds is given back then, and counts as given back already.
-    fn take_away(&self, mine: &Memory, than: usize) -> bool {
+    fn take_away(&self, mine: &Budget, than: usize) -> bool {
         let shares = self.0.shares.lock().unwrap_or_else(PoisonError::into_inner);
-        let rooms = shares.iter().filter_map(Weak::upgrade).map(Memory);
+        let rooms = shares.iter().filter_map(Weak::upgrade).map(Budget);
         let others = rooms.filter(|one| !Arc::ptr_eq(&one.0, &mine.0) && !one.is_lost());
         let larger = others.filter(|one| one.used() > than);
-        let Some(largest) = larger.max_by_key(Memory::used) else {
+        let Some(largest) = larger.max_by_key(Budget::used) else {
             return false;
         };
         if let Some(share) = &largest.0.share {
@@ -92,9 +92,9 @@ impl Shares {
     }
 }
 
-impl Share {
+impl MemoryShare {
     /// Takes `bytes` of the whole for `mine`, the share that this is, which held `used`; from larger shares if need be.
-    pub(super) fn take(&self, mine: &Memory, used: usize, bytes: usize) -> Result<(), Unread> {
+    pub(super) fn take(&self, mine: &Budget, used: usize, bytes: usize) -> Result<(), Unread> {
         loop {
             if self.is_lost() {
                 return Err(Unread::NoMemory(self.of.0.one));
@@ -117,7 +117,7 @@ impl Share {
     }
 }
 
-impl Memory {
+impl Budget {
     /// Waits until this share is taken away; for ever if it is none.
     pub(crate) async fn lost(&self) {
         match &self.0.share {
@@ -127,7 +127,7 @@ impl Memory {
     }
 
     fn is_lost(&self) -> bool {
-        self.0.share.as_ref().is_some_and(Share::is_lost)
+        self.0.share.as_ref().is_some_and(MemoryShare::is_lost)
     }
 }
 
@@ -135,23 +135,23 @@ impl Memory {
 mod tests {
     use futures_util::FutureExt;
 
-    use super::super::Held;
+    use super::super::Reservation;
     use super::*;
 
-    fn held(share: &Memory, bytes: usize) -> Result<Held, Unread> {
+    fn held(share: &Budget, bytes: usize) -> Result<Reservation, Unread> {
         let mut held = share.held();
         held.grow(bytes)?;
         Ok(held)
     }
 
-    fn is_told(share: &Memory) -> bool {
+    fn is_told(share: &Budget) -> bool {
         share.lost().now_or_never().is_some()
     }
 
     #[test]
     fn one_share_has_room_for_a_largest_message_and_all_of_them_leave_room_for_several() {
         for max_message in [1, 16 << 20, 1 << 30] {
-            let replies = Memory::for_messages(max_message).limit();
+            let replies = Budget::for_messages(max_message).limit();
             let unread = Shares::for_unread(max_message);
             assert!(unread.share().limit() > max_message);
             assert!(unread.share().limit() < unread.limit());

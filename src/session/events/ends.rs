@@ -21,15 +21,15 @@ const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
 /// When a stream was asked for, and over which connection.
-pub(super) struct Opened {
+pub(super) struct StreamStart {
     at: Instant,
     /// How many connections had failed until then.
     pub failures: u64,
 }
 
-impl Opened {
-    pub(super) fn now(backend: &Backend) -> Opened {
-        Opened {
+impl StreamStart {
+    pub(super) fn now(backend: &Backend) -> StreamStart {
+        StreamStart {
             at: Instant::now(),
             failures: backend.link().failures,
         }
@@ -48,7 +48,7 @@ impl Ends {
     pub(super) fn note(
         &mut self,
         backend: &Backend,
-        opened: &Opened,
+        opened: &StreamStart,
         ended: Result<(), Failed>,
         heard: bool,
     ) -> Option<HeaderMap> {
@@ -73,7 +73,7 @@ impl Ends {
         Some(lacks.into_trailers())
     }
 
-    fn count(&mut self, backend: &Backend, opened: &Opened, heard: bool) {
+    fn count(&mut self, backend: &Backend, opened: &StreamStart, heard: bool) {
         // One that ends with its connection says nothing; that may be known a little later.
         if opened.failures != self.failures {
             *self = Ends {

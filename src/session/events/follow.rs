@@ -8,9 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tonic::{Code, Status};
 
-use super::before::{Before, known_pods};
-use super::ends::{Ends, Opened};
-use super::made::{DELETED, NOT_READY, STARTED, STOPPED, event};
+use super::baseline::{Baseline, known_pods};
+use super::ends::{Ends, StreamStart};
+use super::synthesized::{DELETED, NOT_READY, STARTED, STOPPED, event};
 use crate::backend::Backend;
 use crate::backend::state::State;
 use crate::call::Failed;
@@ -35,11 +35,11 @@ pub(crate) async fn follow(switch: Arc<Switch>, backend: Arc<Backend>) {
         tokio::select! {
             biased;
             () = backend.closed() => return,
-            () = switch.events.listened(true) => {}
+            () = switch.subscribers.listened(true) => {}
         }
         tokio::select! {
             biased;
-            () = switch.events.listened(false) => {}
+            () = switch.subscribers.listened(false) => {}
             () = follow_streams(&switch, &backend) => return,
         }
     }
@@ -49,7 +49,7 @@ pub(crate) async fn follow(switch: Arc<Switch>, backend: Arc<Backend>) {
 /// and the end of its last ones when it is gone.
 async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) {
     let away = !matches!(backend.link().state, State::Ready(_));
-    let mut before = away.then(|| Before::now(switch, backend));
+    let mut before = away.then(|| Baseline::now(switch, backend));
     let mut ends = Ends::default();
     loop {
         tokio::select! {
@@ -57,19 +57,19 @@ async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) {
             () = backend.closed() => break,
             () = backend.ready() => {}
         }
-        let (opened, asked) = (Opened::now(backend), Asked::default());
+        let (opened, asked) = (StreamStart::now(backend), Inquiry::default());
         let ended = tokio::select! {
             biased;
             () = closed_for_a_while(backend) => break,
             ended = follow_stream(switch, backend, &mut before, &asked) => ended,
         };
-        let now = Before::now(switch, backend);
+        let now = Baseline::now(switch, backend);
         before = Some(match before.take() {
             Some(untold) => untold.and(now, switch, backend),
             None => now,
         });
         if let Some(end) = ends.note(backend, &opened, ended, asked.has_heard()) {
-            let _lacks = switch.events.lacks(backend.id, end);
+            let _lacks = switch.subscribers.lacks(backend.id, end);
             // The process that says so will not have them; the next one may.
             tokio::select! {
                 () = backend.closed() => {}
@@ -97,8 +97,8 @@ async fn closed_for_a_while(backend: &Backend) {
 async fn follow_stream(
     switch: &Arc<Switch>,
     backend: &Arc<Backend>,
-    before: &mut Option<Before>,
-    asked: &Asked,
+    before: &mut Option<Baseline>,
+    asked: &Inquiry,
 ) -> Result<(), Failed> {
     let told = async {
         if let Some(before) = before {
@@ -117,14 +117,14 @@ async fn follow_stream(
 
 /// What is asked for while a stream lasts, and what is heard of it.
 #[derive(Default)]
-struct Asked {
+struct Inquiry {
     /// The pod whose state is asked for just now, and whether an event of its own came meanwhile, which is newer.
     pod: Mutex<Option<(String, bool)>>,
     /// An event has come at all.
     heard: AtomicBool,
 }
 
-impl Asked {
+impl Inquiry {
     fn begin(&self, pod: &str) {
         *self.locked() = Some((pod.to_owned(), false));
     }
@@ -155,7 +155,7 @@ impl Asked {
 async fn tell_events(
     switch: &Arc<Switch>,
     backend: &Arc<Backend>,
-    asked: &Asked,
+    asked: &Inquiry,
 ) -> Result<(), Failed> {
     let mut messages = Messages::open_own(backend, &rpc::EVENTS).await?;
     while let Some(message) = messages.next(backend).await? {
@@ -189,7 +189,7 @@ fn is_about_another(switch: &Switch, backend: &Backend, event: &[u8]) -> bool {
 /// Tells an event of the backend's, and lets those who listen take it: many that come at once must not fill their queue.
 async fn tell(switch: &Switch, backend: &Backend, event: Bytes) -> Result<(), Status> {
     let event = hold(switch, backend, event).await?;
-    switch.events.tell(Ok(event));
+    switch.subscribers.tell(Ok(event));
     tokio::task::yield_now().await;
     Ok(())
 }
@@ -198,7 +198,7 @@ async fn tell(switch: &Switch, backend: &Backend, event: Bytes) -> Result<(), St
 async fn hold(switch: &Switch, backend: &Backend, event: Bytes) -> Result<Bytes, Status> {
     let mut held = backend.events.held();
     if held.grow(event.len()).is_err() {
-        switch.events.cut_off_unread().await;
+        switch.subscribers.cut_off_unread().await;
         let grown = held.grow(event.len());
         grown.map_err(|unread| backend.unread(&unread))?;
     }
@@ -223,14 +223,19 @@ fn log_untold(backend: &Backend, code: Code) {
 }
 
 /// Tells the deletion of those of `before` that are not among `now`.
-async fn tell_gone(switch: &Switch, backend: &Backend, before: &Before, now: &BTreeSet<String>) {
+async fn tell_gone(switch: &Switch, backend: &Backend, before: &Baseline, now: &BTreeSet<String>) {
     for (id, status) in before.gone(switch, backend, now) {
         tell_made(switch, backend, event(&id, DELETED, &status, &[])).await;
     }
 }
 
 /// Tells the state of each of the backend's pods, and the deletion of those that it no longer has.
-async fn tell_state(switch: &Arc<Switch>, backend: &Arc<Backend>, before: &Before, asked: &Asked) {
+async fn tell_state(
+    switch: &Arc<Switch>,
+    backend: &Arc<Backend>,
+    before: &Baseline,
+    asked: &Inquiry,
+) {
     // A pod that came just before the stream was asked for is in no event, and perhaps not known yet.
     while steadily(backend, || own::list(switch, backend, None))
         .await

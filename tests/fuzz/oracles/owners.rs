@@ -1,7 +1,7 @@
 //! Owners and id prefixes, against rows that are searched from end to end.
 
 use arbitrary::Unstructured;
-use criswitch::call::route::{Known, Refusal, Target};
+use criswitch::call::route::{Knowledge, Refusal, Target};
 use criswitch::ownership::{Owner, PodNames};
 use criswitch::rpc::Kind;
 
@@ -73,7 +73,7 @@ fn all_is_known(model: &Model, odd: &str) {
 }
 
 fn after_miss(model: &Model, kind: Kind, id: &str) -> Result<Target, Refusal> {
-    let known = Known {
+    let known = Knowledge {
         table: &TABLE.table,
         speaker: TABLE.table.default.backend,
         all: &ALL,

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use arbitrary::Unstructured;
-use criswitch::call::route::{Known, Refusal, Stores, Target};
+use criswitch::call::route::{Knowledge, Refusal, Stores, Target};
 use criswitch::config::Config;
 use criswitch::ownership::Named;
 use criswitch::rpc::{self, Kind, Row};
@@ -59,7 +59,7 @@ fn find(path: &str) {
 }
 
 fn routes(row: &Row, message: &[u8], model: &Model, complete: bool) {
-    let known = Known {
+    let known = Knowledge {
         table: &TABLE.table,
         speaker: TABLE.table.default.backend,
         all: &ALL,

@@ -8,7 +8,7 @@ use criswitch::backend::Backend;
 use criswitch::backend::connect::Dialer;
 use criswitch::codec::cri;
 use criswitch::config::Handler;
-use criswitch::fanout::status::{self, Said};
+use criswitch::fanout::status::{self, StatusAnswer};
 use prost::Message;
 use tonic::Status;
 
@@ -37,7 +37,7 @@ fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     let verbose: bool = u.arbitrary()?;
     let mut said = Vec::new();
     for backend in BACKENDS.iter() {
-        said.push(Said {
+        said.push(StatusAnswer {
             backend: Arc::clone(backend),
             status: Bytes::from(messages::message(u, "StatusResponse")?),
             silent: u.ratio(1, 8)?.then(|| Status::unavailable("it is away")),
@@ -64,7 +64,7 @@ fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
 fn compare(
     mut merged: cri::StatusResponse,
     decoded: Vec<cri::StatusResponse>,
-    said: &[Said],
+    said: &[StatusAnswer],
     verbose: bool,
 ) {
     let conditions = &mut merged.status.get_or_insert_default().conditions;
@@ -92,7 +92,7 @@ fn compare(
 fn backends_ready(
     condition: &cri::RuntimeCondition,
     decoded: &[cri::StatusResponse],
-    said: &[Said],
+    said: &[StatusAnswer],
 ) {
     let needed = |condition: &&cri::RuntimeCondition| {
         !condition.status && ["RuntimeReady", "NetworkReady"].contains(&condition.r#type.as_str())

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
 
-use super::made::{gone_pod, removed_pod};
+use super::synthesized::{gone_pod, removed_pod};
 use crate::backend::Backend;
 use crate::codec::protobuf;
 use crate::ownership::Mark;
@@ -13,28 +13,28 @@ use crate::switch::Switch;
 use crate::switch::learn;
 
 /// What was known of a backend's pods when its events were last heard.
-pub(super) struct Before {
+pub(super) struct Baseline {
     /// As `PodSandboxStatus`es that are not ready, by id.
     pods: HashMap<String, Bytes>,
     at: Mark,
 }
 
-impl Before {
-    pub(super) fn now(switch: &Switch, backend: &Backend) -> Before {
+impl Baseline {
+    pub(super) fn now(switch: &Switch, backend: &Backend) -> Baseline {
         let at = switch.owners().mark();
         let pods = known_pods(switch, backend);
-        Before { pods, at }
+        Baseline { pods, at }
     }
 
     /// This, and what came to be known since without anybody being told.
-    pub(super) fn and(self, later: Before, switch: &Switch, backend: &Backend) -> Before {
+    pub(super) fn and(self, later: Baseline, switch: &Switch, backend: &Backend) -> Baseline {
         let removed = switch.owners().pods_removed(backend.id, self.at);
         let removed = removed.into_iter().map(|(id, _)| id).collect();
         self.joined(later, &removed)
     }
 
     /// Of what is not known any more, only what is `removed`: streams may end unheard for ever, and pods come and go.
-    fn joined(mut self, later: Before, removed: &BTreeSet<String>) -> Before {
+    fn joined(mut self, later: Baseline, removed: &BTreeSet<String>) -> Baseline {
         self.pods.retain(|id, _| removed.contains(id));
         self.pods.extend(later.pods);
         self
@@ -90,10 +90,10 @@ mod tests {
     use super::*;
     use crate::ownership::Owners;
 
-    fn known<const N: usize>(ids: [&str; N]) -> Before {
+    fn known<const N: usize>(ids: [&str; N]) -> Baseline {
         let pods = ids.map(|id| (id.to_owned(), Bytes::new())).into();
         let at = Owners::default().mark();
-        Before { pods, at }
+        Baseline { pods, at }
     }
 
     #[test]
