@@ -57,6 +57,8 @@ pub struct Reply {
     pub at: Instant,
 }
 
+/// The image that every container of a client uses.
+pub const CONTAINER_IMAGE: &str = "image-0";
 /// What a client says of a reply that ends within a message.
 const CUT: &str = "the reply ended within a message";
 
@@ -270,7 +272,7 @@ pub fn message(row: &Row, names: &str, name: &str) -> Bytes {
             with(&message, path, names)
         }
         Goes::OwnerWithImage(path) => {
-            let message = with(&with(&[], &[2, 1, 1], name), &[2, 2, 1], "image-0");
+            let message = with(&with(&[], &[2, 1, 1], name), &[2, 2, 1], CONTAINER_IMAGE);
             with(&message, path, names)
         }
         Goes::Owner(_, path, _) => with(&[], path, names),

@@ -4,6 +4,7 @@
 use criswitch::rpc::{ImageRule, Kind};
 
 use super::Case;
+use crate::simulation::client::CONTAINER_IMAGE;
 use crate::simulation::files::RUNTIMES;
 
 impl Case<'_> {
@@ -25,7 +26,11 @@ impl Case<'_> {
                 )
             }
             // Only stores that have the image get its removal.
-            ImageRule::Remove => self.unless(stood(image), "a backend still has the image"),
+            ImageRule::Remove => {
+                let left = |at| self.stood_in(at, image) && !self.may_be_used(at, image);
+                let mut stores = (0..RUNTIMES).filter(|at| self.concerns_store(*at));
+                self.unless(stores.any(left), "a backend still has the image")
+            }
             ImageRule::Pull(_) => {
                 let everywhere = self.handler().is_none();
                 let mut must = (0..RUNTIMES)
@@ -96,6 +101,18 @@ impl Case<'_> {
                 && it.image == image
                 && it.gone.is_none()
                 && it.told.is_some_and(|told| told < self.asked.begun)
+        })
+    }
+
+    /// Whether a container may have used the image while the call was under way: then its store keeps the image.
+    fn may_be_used(&self, backend: usize, image: &str) -> bool {
+        let mut things = self.truth.things.iter();
+        let begun = self.asked.begun;
+        things.any(|thing| {
+            thing.kind == Kind::Container
+                && thing.backend == backend
+                && image == CONTAINER_IMAGE
+                && thing.gone.is_none_or(|gone| gone > begun)
         })
     }
 
