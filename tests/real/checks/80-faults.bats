@@ -266,5 +266,20 @@ remove_created() {
   local n
   for n in 1 2; do
     crictl_at "$n" pods -q --name '^created-' | xargs -r crictl --config "$DIR/crictl-$n.yaml" rmp -f >/dev/null || return
+    remove_leftovers "$n" || return
   done
+}
+
+# remove_leftovers N: what a containerd was creating when it was ended: it still has the container, and its CRI does not
+# list it.
+remove_leftovers() {
+  local n=$1 id at
+  at=(ctr --address "$DIR/containerd-$n.sock" --namespace k8s.io)
+  comm -23 <("${at[@]}" containers ls -q | sort) \
+    <({ crictl_at "$n" pods -q --no-trunc && crictl_at "$n" ps -aq --no-trunc; } | sort) |
+    while read -r id; do
+      echo "# containerd-$n was ended while it created $id" >&3
+      "${at[@]}" tasks rm --force "$id" >/dev/null
+      "${at[@]}" containers rm "$id" || return
+    done
 }
