@@ -33,6 +33,7 @@ async fn ask_descriptors(switch: &Switch, backend: &Arc<Backend>) {
         return;
     }
     let asked = own::ask_stats(switch, backend, &wire, row, List::MetricDescriptors);
+    let asked = async { own::unless_silent(asked.await) };
     match tokio::time::timeout(backend.stats_timeout(), asked).await {
         Ok(Ok(())) => backend.learn(|known| known.describe()),
         Ok(Err(_)) => {}

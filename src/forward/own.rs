@@ -88,6 +88,17 @@ pub(crate) async fn list_images(
     Ok(())
 }
 
+/// How a question ended of which only silence matters: also an error shows that the backend answers.
+///
+/// # Errors
+/// `Unavailable`, from criswitch or the backend.
+pub(crate) fn unless_silent(ended: Result<(), Failed>) -> Result<(), Failed> {
+    match ended {
+        Err(failed) if failed.code() == Code::Unavailable => Err(failed),
+        _ => Ok(()),
+    }
+}
+
 /// Asks a backend for all stats of a kind and keeps them, if it has any and they can be read.
 pub(crate) async fn ask_stats(
     switch: &Switch,

@@ -13,7 +13,7 @@ use crate::codec::protobuf;
 use crate::errors::WRONG_CGROUP_DRIVER;
 use crate::fanout::status;
 use crate::fanout::streams;
-use crate::forward::own;
+use crate::forward::own::{self, unless_silent};
 use crate::rpc::{self, List, Merge, Row, Then};
 use crate::switch::Switch;
 use crate::switch::learn;
@@ -49,7 +49,7 @@ pub(crate) async fn greet(
             Ok(()) => Ok(()),
         }
     };
-    // Its pods do not wait for this: what it does not answer now, it is told when it is ready.
+    // The pods of the backend do not wait for this: it is told again when it is ready.
     let (told, _) = tokio::join!(
         tokio::time::timeout(backend.list_timeout(), aside),
         tokio::time::timeout(backend.list_timeout(), first_status(switch, backend, wire)),
@@ -58,7 +58,7 @@ pub(crate) async fn greet(
         backend.owe();
         Ok(())
     })?;
-    // Until now its lists of before stood in for it.
+    // Until now criswitch served its cached lists.
     backend.caught_up();
     backend.was_listed();
     Ok(())
@@ -85,25 +85,20 @@ pub(crate) async fn version(backend: &Backend, wire: &Wire) -> Result<(), Status
     Ok(())
 }
 
-/// Asks a backend for all of a list or stream, or for its status, and keeps what may stand in for the backend.
+/// Asks a backend for all of a list or stream, or for its status, and caches the answer.
 ///
 /// # Errors
-/// Its status; of a stream or stats only if it does not say anything, of `Status` none: clients ask for that
-/// anew.
+/// The status of the call. Of a stream or stats only `Unavailable`; of `Status` none, since clients ask for it again.
 pub(crate) async fn answers(
     switch: &Switch,
     backend: &Arc<Backend>,
     wire: &Wire,
     row: &'static Row,
 ) -> Result<(), Failed> {
-    let said = |ended: Result<(), Failed>| match ended {
-        Err(failed) if failed.code() == Code::Unavailable => Err(failed),
-        _ => Ok(()),
-    };
     let row = match row.merge() {
         Some(Merge::Interleave(list)) => match streams::drain(backend, row).await {
             Err(failed) if failed.code() == Code::Unimplemented => list,
-            ended => return said(ended),
+            ended => return unless_silent(ended),
         },
         _ => row,
     };
@@ -113,10 +108,12 @@ pub(crate) async fn answers(
         (_, Some(Merge::Status)) => first_status(switch, backend, wire)
             .await
             .unwrap_or_default(),
-        (Then::Keep(list), _) => said(own::ask_stats(switch, backend, wire, row, *list).await)?,
+        (Then::Keep(list), _) => {
+            unless_silent(own::ask_stats(switch, backend, wire, row, *list).await)?
+        }
         _ => {
             let asked = backend.ask_own(Some(wire), row, frames::frame(&[])).await;
-            said(asked.map(drop).map_err(Failed::from))?;
+            unless_silent(asked.map(drop).map_err(Failed::from))?;
         }
     }
     Ok(())

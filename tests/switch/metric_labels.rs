@@ -185,6 +185,17 @@ async fn cached_metrics_fit_as_well() {
 }
 
 #[tokio::test]
+async fn descriptors_that_cannot_be_read_are_asked_for_once() {
+    let rig = two(&["pod"], &["pod"]).await;
+    let kata = rig.sim("kata");
+    kata.append_raw("ListMetricDescriptors", b"\x0a\x7f".as_slice());
+    for _ in 0..3 {
+        pods(&rig).await;
+    }
+    assert_eq!(kata.calls("ListMetricDescriptors").len(), 1);
+}
+
+#[tokio::test]
 async fn the_keys_stay_as_given_after_a_restart() {
     let mut rig = two(&["id", "name"], &["name", "id"]).await;
     assert_eq!(given(&rig).await, ["id", "name"]);
