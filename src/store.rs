@@ -18,10 +18,11 @@
 mod file;
 pub(crate) mod file_work;
 mod lock;
+mod saved;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -29,12 +30,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use bytes::Bytes;
 use prost::Message;
 
 use crate::store::file_work::FileWork;
 use file::{Fault, Lasts};
 pub use lock::{InUse, Lock};
+use saved::Register;
+pub use saved::Saved;
 
 const REGISTER: &str = "backends.register";
 const SUFFIX: &str = "backend";
@@ -55,68 +57,6 @@ pub struct Boot {
     pub id: String,
     /// The id of the machine (machine-id(5)); empty where it has none.
     pub machine: String,
-}
-
-/// What is saved of one backend: what criswitch would serve for it if it were away.
-#[derive(Clone, PartialEq, Eq, Message)]
-pub struct Saved {
-    /// The boot that this belongs to.
-    #[prost(string, tag = "1")]
-    pub boot: String,
-    /// The run of criswitch that wrote it, counted over all starts. Each start writes every backend's file again, so a
-    /// file of an earlier run is old.
-    #[prost(uint64, tag = "2")]
-    pub run: u64,
-    /// Its socket.
-    #[prost(string, tag = "3")]
-    pub socket: String,
-    /// Its name.
-    #[prost(string, tag = "4")]
-    pub name: String,
-    /// It is part of lists.
-    #[prost(bool, tag = "5")]
-    pub joined: bool,
-    /// An encoded `ListPodSandboxResponse`; none if criswitch could serve none.
-    #[prost(bytes = "bytes", optional, tag = "6")]
-    pub pods: Option<Bytes>,
-    /// An encoded `ListContainersResponse`.
-    #[prost(bytes = "bytes", optional, tag = "7")]
-    pub containers: Option<Bytes>,
-    /// An encoded `ListImagesResponse`.
-    #[prost(bytes = "bytes", optional, tag = "8")]
-    pub images: Option<Bytes>,
-    /// The handlers that its pods were created with, by the pods' ids.
-    #[prost(map = "string, string", tag = "9")]
-    pub handlers: HashMap<String, String>,
-    /// Its pods and containers that another backend lists too, and nobody knows whose they are.
-    #[prost(string, repeated, tag = "10")]
-    pub disputed: Vec<String>,
-    /// An encoded `ListMetricDescriptorsResponse`; none if the backend has not described its metrics.
-    #[prost(bytes = "bytes", optional, tag = "11")]
-    pub descriptors: Option<Bytes>,
-    /// Its last `VersionResponse`.
-    #[prost(bytes = "bytes", tag = "12")]
-    pub version: Bytes,
-    /// Its last `StatusResponse`, not verbose.
-    #[prost(bytes = "bytes", tag = "13")]
-    pub status: Bytes,
-    /// The handlers that it has adopted.
-    #[prost(string, repeated, tag = "14")]
-    pub adopted: Vec<String>,
-}
-
-/// All backends that criswitch has had since the boot.
-#[derive(Clone, PartialEq, Eq, Message)]
-struct Register {
-    #[prost(string, tag = "1")]
-    boot: String,
-    #[prost(string, tag = "2")]
-    machine: String,
-    /// The run of criswitch that wrote it.
-    #[prost(uint64, tag = "3")]
-    run: u64,
-    #[prost(string, repeated, tag = "4")]
-    sockets: Vec<String>,
 }
 
 /// What is known of a backend at the start.
