@@ -22,21 +22,19 @@ use crate::codec::frames;
 use crate::codec::protobuf;
 use crate::config::Handler;
 use crate::errors;
-use crate::fanout;
-use crate::fanout::images;
 use crate::fanout::images::find;
 use crate::fanout::status;
+use crate::fanout::{self, images};
 use crate::forward;
 use crate::limits::budget::{Budget, Unread};
 use crate::limits::{MAX_CALLS, REQUEST_LIMIT};
 use crate::ownership::BackendId;
 use crate::rpc::{self, Goes, ImageRule, Kind, Merge, Row, Silent, Unknown};
+use crate::switch::Switch;
 use crate::switch::handlers;
 use crate::switch::learn;
 use crate::switch::saved::BRIEF_WAIT;
 use crate::telemetry::counters::Reason;
-
-use crate::switch::Switch;
 
 /// The header of a call that is to be answered soon, also while backends are waited for at a start.
 pub const SOON: &str = "criswitch-soon";

@@ -12,10 +12,8 @@ use crate::backend::{Backend, Wire};
 use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed};
 use crate::rpc::{Kind, Then};
-use crate::switch::learn;
-use crate::switch::learn::{Asked, pod_names};
-
 use crate::switch::Switch;
+use crate::switch::learn::{self, Asked, pod_names};
 
 /// Sends `call` to one backend; `of` is the pod or container that it is for.
 pub(crate) async fn send(

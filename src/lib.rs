@@ -42,7 +42,7 @@
 //! | [`call`] | a call that was read, its target, its log line, its reply |
 //! | [`switch`] | the state that all calls share; what is learned, saved, reloaded and forgotten of it |
 //! | `forward` | a call to one backend; criswitch's own questions to one |
-//! | [`fanout`] | a call to several backends: merged lists, streams, images, status, and what stands in for a silent one |
+//! | [`fanout`] | a call to several backends: merged lists, streams, images, status, and the cached lists of a silent one |
 //! | `session` | the tasks of a backend: connect, sync, probe, connect again; its events |
 //! | [`dispatch`] | the path of a call |
 //! | [`server`] | the socket, who may connect to it, shutdown |

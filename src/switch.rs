@@ -47,7 +47,7 @@ pub struct Switch {
     pub start_by: Instant,
     /// The end, once it has begun.
     pub(crate) ending: Ending,
-    /// Who listens to the events of pods and containers.
+    /// The subscribers to the events of pods and containers.
     pub(crate) subscribers: Subscribers,
     /// What pods have asked of the image stores.
     pub(crate) pod_requests: Mutex<PodRequests>,

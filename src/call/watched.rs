@@ -25,7 +25,7 @@ pub(crate) fn watched(reply: Reply, mut log: CallLog, cut: Cut) -> Reply {
     reply.map(|inner| Watched { inner, log, cut }.boxed_unsync())
 }
 
-/// A body whose end is told, and that ends at the latest when it is cut.
+/// A body whose end is logged. It ends at the latest with its [`Cut`].
 struct Watched {
     inner: Body,
     log: CallLog,

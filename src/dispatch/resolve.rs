@@ -51,7 +51,7 @@ async fn after_miss(
     match (&target, answered) {
         // The full id, so no other backend can have it.
         (Target::Owner(_, _, full), _) if *full == id => Ok(target),
-        // All are asked for what begins so, and what was last known of a silent one stands in for it.
+        // All backends are asked for what begins so; a silent one gives its cached list.
         (Target::Owner(..), Err(_)) if matches!(call.row.then, Then::Learn(_)) => {
             Ok(Target::Backends(call.live.all()))
         }
@@ -91,15 +91,16 @@ fn refuse(switch: &Switch, call: &Call, refusal: Refusal) -> Status {
 }
 
 fn with_known<T>(switch: &Switch, live: &Live, use_it: impl FnOnce(Knowledge<'_>) -> T) -> T {
-    let joined = live.joined();
-    let joined = joined.iter().map(|backend| backend.id);
+    let joined = live.backends.iter().filter(|backend| backend.has_joined());
     let owners = switch.owners();
     use_it(Knowledge {
         table: &live.table,
         speaker: live.speaker(),
         all: &live.all(),
         owners: &owners,
-        complete: switch.question.have_listed(joined),
+        complete: switch
+            .question
+            .have_listed(joined.map(|backend| backend.id)),
     })
 }
 

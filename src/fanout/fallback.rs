@@ -90,7 +90,7 @@ async fn own_or_cached(
     }
 }
 
-/// What stands in for `backend`, which is silent as `status` says; `None` if nothing can.
+/// The cached items of `backend`, which does not answer; `status` says why. `None` if they cannot be served.
 fn stand_in(switch: &Switch, call: &Call, backend: &Backend, status: &Status) -> Option<Share> {
     let is_default = backend.id == call.live.speaker();
     match (call.row.merge().and_then(rpc::silent)?, &call.row.then) {

@@ -19,21 +19,17 @@ use crate::backend::{Backend, own_headers};
 use crate::call::asks_for_all;
 use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed, named};
-use crate::codec::frames;
-use crate::codec::frames::BadFrame;
+use crate::codec::frames::{self, BadFrame};
 use crate::codec::grpc;
-use crate::errors;
-use crate::errors::error_chain;
-use crate::fanout;
-use crate::fanout::Share;
+use crate::errors::{self, error_chain};
 use crate::fanout::fallback;
+use crate::fanout::{self, Share};
 use crate::limits::budget::{Budget, Reservation, Unread};
 use crate::ownership::MOST;
 use crate::rpc::filter::first_of_each;
 use crate::rpc::{List, Row, Then};
 use crate::switch::Switch;
-use crate::switch::learn;
-use crate::switch::learn::{Asked, keep_stats};
+use crate::switch::learn::{self, Asked, keep_stats};
 
 /// The messages of all `backends` as they come; `instead` is the list for a backend that lacks the stream.
 pub(crate) fn interleave(

@@ -130,7 +130,7 @@ pub(crate) fn asked(switch: &Switch) -> Asked {
     }
 }
 
-/// Keeps a whole list to stand in for the backend, and forgets what it lacks.
+/// Caches a whole list, and forgets what the list lacks.
 pub(crate) fn keep_whole(
     switch: &Switch,
     list: List,

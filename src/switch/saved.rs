@@ -18,8 +18,7 @@ use crate::store::{Found, LastKnown, Saved, Store};
 use crate::switch::Switch;
 use crate::switch::cached;
 use crate::switch::labels;
-use crate::switch::learn;
-use crate::switch::learn::Asked;
+use crate::switch::learn::{self, Asked};
 use crate::switch::reload;
 use crate::topology::auto_register::AdoptedHandler;
 

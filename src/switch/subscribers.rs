@@ -1,4 +1,4 @@
-//! Who listens to the events of pods and containers: all share one queue.
+//! The subscribers to the events of pods and containers. They share one queue.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -25,7 +25,7 @@ const QUEUE: usize = 1024;
 /// An event, empty if it only fills the queue, or the trailers that end every stream.
 pub(crate) type Event = Result<Bytes, HeaderMap>;
 
-/// Those who listen, and what they are told.
+/// All subscribers, and the queue of their events.
 #[derive(Debug)]
 pub(crate) struct Subscribers {
     told: broadcast::Sender<Event>,
@@ -59,8 +59,9 @@ impl Subscribers {
         }
     }
 
+    /// Sends an event to all subscribers.
     pub(crate) fn tell(&self, event: Event) {
-        // An error says that nobody listens any more.
+        // An error means that there are none.
         self.told.send(event).ok();
     }
 
@@ -95,7 +96,7 @@ impl Drop for Lacks<'_> {
     }
 }
 
-/// Somebody who listens, as long as this lives.
+/// A subscriber, as long as this lives.
 struct Subscriber {
     switch: Arc<Switch>,
     told: broadcast::Receiver<Event>,
@@ -116,7 +117,7 @@ impl Subscriber {
         }
     }
 
-    /// What is told next; an empty event tells nothing.
+    /// The next event that is not empty.
     async fn heard(&mut self) -> Result<Event, RecvError> {
         loop {
             let event = self.told.recv().await;
@@ -173,6 +174,6 @@ pub(crate) fn events(switch: &Arc<Switch>) -> Reply {
     reply::of_frames(frames(Subscriber::new(switch)))
 }
 
-fn frames(listener: Subscriber) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send {
-    stream::unfold(listener, Subscriber::next)
+fn frames(subscriber: Subscriber) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send {
+    stream::unfold(subscriber, Subscriber::next)
 }

@@ -3,8 +3,7 @@
 
 use bytes::Bytes;
 use criswitch::codec::cri;
-use criswitch::rpc::Kind;
-use criswitch::rpc::Kind::{Container, Pod};
+use criswitch::rpc::Kind::{self, Container, Pod};
 use percent_encoding::percent_decode_str;
 use prost::encoding;
 use tonic::Code;

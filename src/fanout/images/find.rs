@@ -12,8 +12,7 @@ use crate::errors;
 use crate::fanout::images::stores;
 use crate::switch::Switch;
 use crate::switch::image_names;
-use crate::switch::pod_requests;
-use crate::switch::pod_requests::REFERENCE;
+use crate::switch::pod_requests::{self, REFERENCE};
 
 /// Answers a client that names no pod. The kubelet does so to read the user of a container from the image.
 ///

@@ -10,8 +10,7 @@ use super::{BACKENDS_READY, NEEDED, StatusAnswer};
 use crate::backend::known::Known;
 use crate::codec::protobuf::{self, Malformed};
 use crate::config::Table;
-use crate::errors;
-use crate::errors::WRONG_CGROUP_DRIVER;
+use crate::errors::{self, WRONG_CGROUP_DRIVER};
 use crate::fanout::merge;
 
 // `StatusResponse`.

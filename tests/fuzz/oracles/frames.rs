@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use arbitrary::Unstructured;
 use bytes::{Buf, Bytes, BytesMut};
-use criswitch::codec::frames;
-use criswitch::codec::frames::{BadFrame, FRAME_HEADER};
+use criswitch::codec::frames::{self, BadFrame, FRAME_HEADER};
 use criswitch::codec::protobuf;
 
 pub fn check(data: &[u8]) {

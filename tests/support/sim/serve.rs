@@ -9,8 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use bytes::Bytes;
-use criswitch::codec::cri::image_service_server;
-use criswitch::codec::cri::image_service_server::ImageServiceServer;
+use criswitch::codec::cri::image_service_server::{self, ImageServiceServer};
 use criswitch::codec::cri::runtime_service_server::RuntimeServiceServer;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
