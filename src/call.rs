@@ -24,7 +24,9 @@ use crate::codec::grpc;
 use crate::codec::protobuf::{self, Field};
 use crate::errors;
 use crate::limits::budget::Budget;
-use crate::rpc::{FILTER_IMAGE, Goes, IMAGE_TEXTS, LIST_FILTER, List, Row, Then};
+use crate::rpc::fields::IMAGE_TEXTS;
+use crate::rpc::fields::{FILTER, image_filter};
+use crate::rpc::{Goes, List, Row, Then};
 use crate::telemetry::counters::code_name;
 use crate::topology::Live;
 
@@ -208,7 +210,7 @@ pub(crate) fn asks_for_all(list: List, request: &[u8]) -> bool {
             List::Images => names_no_image(filter),
             _ => filter.is_empty(),
         };
-        field.number == LIST_FILTER && filter.is_some_and(is_empty)
+        field.number == FILTER && filter.is_some_and(is_empty)
     })
 }
 
@@ -216,7 +218,8 @@ pub(crate) fn asks_for_all(list: List, request: &[u8]) -> bool {
 fn names_no_image(filter: &[u8]) -> bool {
     all_fields(filter, |image| {
         let spec = image.bytes().ok();
-        image.number == FILTER_IMAGE && spec.is_some_and(|spec| all_fields(spec, is_empty_text))
+        image.number == image_filter::IMAGE
+            && spec.is_some_and(|spec| all_fields(spec, is_empty_text))
     })
 }
 

@@ -30,7 +30,7 @@
 //! | Module | What |
 //! |---|---|
 //! | [`codec`] | bytes alone: protobuf fields, gRPC's frames and headers; generated types for the probe and tests |
-//! | [`rpc`] | the table: a row for each RPC, its filters, its words |
+//! | [`rpc`] | the table: a row for each RPC, its filters, its words; the CRI's field numbers by name |
 //! | [`telemetry`] | log lines on their way out, lines that others can cause, counters, trace ids |
 //! | [`store`] | the files that a restart goes on with; work on files beside the thread that serves calls |
 //! | [`ownership`] | which backend owns a pod or container; the question to all that misses share |

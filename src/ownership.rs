@@ -18,6 +18,7 @@ use std::hash::Hasher;
 use tokio::time::Instant;
 
 use crate::codec::protobuf::{self, Malformed};
+use crate::rpc::fields::{container, pod_sandbox};
 use crate::rpc::{Kind, UID_LABEL};
 use bytes::Bytes;
 use creations::Creations;
@@ -516,7 +517,7 @@ impl Shape<PodNames> for PodShape {
 
     /// `metadata` and `created_at`.
     fn print(&self, pod: &[u8]) -> u64 {
-        hash_of(pod, &[2, 4])
+        hash_of(pod, &[pod_sandbox::METADATA, pod_sandbox::CREATED_AT])
     }
 
     fn is_in_others_pod(&self, _: &[u8], _: BackendId) -> bool {
@@ -529,13 +530,21 @@ struct ContainerShape<'a>(&'a Entries<PodNames>);
 
 impl Shape<InPod> for ContainerShape<'_> {
     fn more(&self, container: &[u8]) -> InPod {
-        let label = protobuf::entry(container, &[8], UID_LABEL).ok().flatten();
+        let label = protobuf::entry(container, &[container::LABELS], UID_LABEL);
+        let label = label.ok().flatten();
         InPod::of(pod_of(container), label, self.0)
     }
 
     /// `pod_sandbox_id`, `metadata` and `created_at`.
     fn print(&self, container: &[u8]) -> u64 {
-        hash_of(container, &[2, 3, 7])
+        hash_of(
+            container,
+            &[
+                container::POD_SANDBOX_ID,
+                container::METADATA,
+                container::CREATED_AT,
+            ],
+        )
     }
 
     fn is_in_others_pod(&self, container: &[u8], backend: BackendId) -> bool {
@@ -546,7 +555,7 @@ impl Shape<InPod> for ContainerShape<'_> {
 
 /// The id of the pod that a listed `Container` is in.
 fn pod_of(container: &[u8]) -> &str {
-    protobuf::string(container, &[2]).unwrap_or("")
+    protobuf::string(container, &[container::POD_SANDBOX_ID]).unwrap_or("")
 }
 
 /// A hash of the fields with these numbers, as encoded.

@@ -3,6 +3,7 @@
 //! From it come the dispatcher, `criswitch routes`, the README's table and the tests that walk the interface.
 
 mod describe;
+pub mod fields;
 pub mod filter;
 mod table;
 
@@ -86,7 +87,9 @@ impl Row {
     /// Where a request for a pod that exists has the pod's configuration, if it has.
     pub fn pod_config(&self) -> Option<Path> {
         match self.goes {
-            Goes::OwnerWithImage(_) | Goes::Image(_, ImageRule::Pull(_)) => Some(POD_CONFIG),
+            Goes::OwnerWithImage(_) | Goes::Image(_, ImageRule::Pull(_)) => {
+                Some(fields::POD_CONFIG)
+            }
             _ => None,
         }
     }
@@ -94,7 +97,9 @@ impl Row {
     /// Where an image call or a request for a pod that exists has the pod's annotations, if it has.
     pub fn pod_annotations(&self) -> Option<Path> {
         match self.goes {
-            Goes::OwnerWithImage(_) | Goes::Image(_, ImageRule::Pull(_)) => Some(POD_ANNOTATIONS),
+            Goes::OwnerWithImage(_) | Goes::Image(_, ImageRule::Pull(_)) => {
+                Some(fields::POD_ANNOTATIONS)
+            }
             Goes::Image(_, ImageRule::Find(annotations)) => Some(annotations),
             _ => None,
         }
@@ -276,9 +281,9 @@ impl List {
     /// What its stats are about, and where an item has the id of that.
     pub fn about(self) -> Option<(Kind, Path)> {
         match self {
-            List::PodStats => Some((Kind::Pod, &[1, 1])),
-            List::PodMetrics => Some((Kind::Pod, &[1])),
-            List::ContainerStats => Some((Kind::Container, &[1, 1])),
+            List::PodStats => Some((Kind::Pod, fields::STATS_ID)),
+            List::PodMetrics => Some((Kind::Pod, fields::METRICS_POD)),
+            List::ContainerStats => Some((Kind::Container, fields::STATS_ID)),
             _ => None,
         }
     }
@@ -354,11 +359,11 @@ impl StateChange {
         id: &str,
     ) -> Result<Vec<&'a str>, protobuf::Malformed> {
         let mut ids = Vec::new();
-        for item in protobuf::all_bytes(message, &[1])? {
+        for item in protobuf::all_bytes(message, &[fields::ITEMS])? {
             if protobuf::string(item, &[self.id])? == id
                 && protobuf::varint(item, &[self.field])? == self.from
             {
-                ids.push(protobuf::string(item, &[1])?);
+                ids.push(protobuf::string(item, fields::LISTED_ID)?);
             }
         }
         Ok(ids)
@@ -376,34 +381,6 @@ pub enum LogRule {
     Poll,
 }
 
-/// Where a list's request says that it wants less than all there is.
-pub const LIST_FILTER: u32 = 1;
-/// The image spec in an image filter.
-pub const FILTER_IMAGE: u32 = 1;
-/// The strings of an image spec: `image`, `user_specified_image`, `runtime_handler`, `image_ref`.
-pub const IMAGE_TEXTS: [u32; 4] = [1, 18, 19, 20];
-/// The pod's configuration in `PullImage` and `CreateContainer` (`sandbox_config`).
-pub const POD_CONFIG: Path = &[3];
-/// The annotations in that.
-pub const POD_ANNOTATIONS: Path = &[3, 7];
-/// Where a pod in a list has its handler's name (`PodSandbox.runtime_handler`).
-pub const LISTED_HANDLER: Path = &[1, 7];
-/// Where an event names the container, or the pod, that it is about (`ContainerEventResponse.container_id`).
-pub const EVENT_ID: Path = &[1];
-/// Where an event has its pod's id (`ContainerEventResponse.pod_sandbox_status.id`).
-pub const EVENT_POD: Path = &[4, 1];
-/// Where an event has its pod's uid (`ContainerEventResponse.pod_sandbox_status.metadata.uid`).
-pub const EVENT_POD_UID: Path = &[4, 2, 2];
-/// Where an event has the ids of its pod's containers (`ContainerEventResponse.containers_statuses.id`).
-pub const EVENT_CONTAINERS: Path = &[5, 1];
-/// Where the reply to `PodSandboxStatus` has the pod's handler.
-pub const STATUS_HANDLER: Path = &[1, 9];
-/// Where an event has its pod's handler (`ContainerEventResponse.pod_sandbox_status.runtime_handler`).
-pub const EVENT_HANDLER: Path = &[4, 9];
-/// The pod of a new container in `CreateContainerRequest`.
-pub const CONTAINER_POD: Path = &[1];
-/// The labels of a new container in `CreateContainerRequest`.
-pub const CONTAINER_LABELS: Path = &[2, 9];
 /// The label that carries a pod's uid.
 pub const UID_LABEL: &str = "io.kubernetes.pod.uid";
 /// The annotation that names a pod exactly: when the kubelet first saw it, in nanoseconds.

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use criswitch::rpc::fields;
 use criswitch::rpc::{self, Filter, Goes, ImageRule, Kind, List, Merge, ROWS, Row, Then};
 use prost::Message;
 use prost_types::field_descriptor_proto::{Label, Type};
@@ -285,6 +286,35 @@ fn the_list_instead_of_a_stream_has_the_same_bytes() {
 }
 
 #[test]
+fn the_named_fields_are_those_of_the_interface() {
+    let interface = Interface::compiled();
+    for (message, name, number) in fields::ALL {
+        let message = &interface.messages[&format!(".runtime.v1.{message}")];
+        let mut all = message.field.iter();
+        let field = all.find(|field| field.name().to_uppercase() == *name);
+        let field = field.unwrap_or_else(|| panic!("{} has no {name}", message.name()));
+        assert_eq!(field.number(), *number as i32, "{}.{name}", message.name());
+    }
+}
+
+#[test]
+fn every_list_has_its_items_and_their_ids_in_the_same_fields() {
+    let interface = Interface::compiled();
+    for row in ROWS {
+        let (Then::Learn(list) | Then::Keep(list)) = row.then else {
+            continue;
+        };
+        let items = interface.walk(interface.reply(row), &[fields::ITEMS]);
+        assert!(is_list(&items[0]), "{}", row.name);
+        if matches!(list, List::Pods | List::Containers | List::Images) {
+            let path = [&[fields::ITEMS], fields::LISTED_ID].concat();
+            let id = interface.walk(interface.reply(row), &path);
+            assert_eq!(id[1].name(), "id", "{}", row.name);
+        }
+    }
+}
+
+#[test]
 fn what_a_reply_teaches_is_where_the_interface_has_it() {
     let interface = Interface::compiled();
     let name = |message: &DescriptorProto, path| interface.end(message, path).name().to_owned();
@@ -355,10 +385,10 @@ fn what_a_reply_teaches_is_where_the_interface_has_it() {
         }
     }
     let pods = interface.reply(&rpc::LIST_PODS);
-    assert_eq!(name(pods, rpc::LISTED_HANDLER), "runtime_handler");
+    assert_eq!(name(pods, rpc::fields::LISTED_HANDLER), "runtime_handler");
     let listing = interface.request(&rpc::LIST_IMAGES);
-    let texts = rpc::IMAGE_TEXTS.map(|text| {
-        let path = [rpc::LIST_FILTER, rpc::FILTER_IMAGE, text];
+    let texts = rpc::fields::IMAGE_TEXTS.map(|text| {
+        let path = [fields::FILTER, fields::image_filter::IMAGE, text];
         interface.end(listing, &path).name().to_owned()
     });
     let strings = [
@@ -369,10 +399,10 @@ fn what_a_reply_teaches_is_where_the_interface_has_it() {
     ];
     assert_eq!(texts, strings);
     let event = &interface.messages[".runtime.v1.ContainerEventResponse"];
-    assert_eq!(name(event, rpc::EVENT_HANDLER), "runtime_handler");
-    assert_eq!(name(event, rpc::EVENT_ID), "container_id");
-    assert_eq!(name(event, rpc::EVENT_POD_UID), "uid");
-    for path in [rpc::EVENT_POD, rpc::EVENT_CONTAINERS] {
+    assert_eq!(name(event, rpc::fields::EVENT_HANDLER), "runtime_handler");
+    assert_eq!(name(event, rpc::fields::EVENT_ID), "container_id");
+    assert_eq!(name(event, rpc::fields::EVENT_POD_UID), "uid");
+    for path in [rpc::fields::EVENT_POD, rpc::fields::EVENT_CONTAINERS] {
         assert_eq!(name(event, path), "id");
     }
 }

@@ -9,12 +9,14 @@ use tokio::time::Instant;
 use crate::backend::Backend;
 use crate::backend::connect::Dialer;
 use crate::codec::protobuf::{self, Malformed, Path as Fields};
+use crate::rpc::fields::{
+    filesystem_identifier, filesystem_usage, image_fs_info_response, uint64_value,
+};
 
-// `FilesystemUsage`, in this field of `ImageFsInfoResponse`.
-const IMAGE_FILESYSTEMS: Fields = &[1];
-const MOUNTPOINT: Fields = &[2, 1];
-const USED_BYTES: Fields = &[3, 1];
-const USED_INODES: Fields = &[4, 1];
+const IMAGE_FILESYSTEMS: Fields = &[image_fs_info_response::IMAGE_FILESYSTEMS];
+const MOUNTPOINT: Fields = &[filesystem_usage::FS_ID, filesystem_identifier::MOUNTPOINT];
+const USED_BYTES: Fields = &[filesystem_usage::USED_BYTES, uint64_value::VALUE];
+const USED_INODES: Fields = &[filesystem_usage::INODES_USED, uint64_value::VALUE];
 
 /// File systems of one backend's images that are kept; runtimes have one.
 const MOST_DISKS: usize = 4;

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::codec::protobuf::{self, Edit};
 use crate::ownership::Mark;
+use crate::rpc::fields::{ITEMS, LISTED_ID};
 use crate::rpc::{List, StateChange};
 
 /// How many created items, and how many items in another state, are kept until they are listed; the kubelet lists every
@@ -83,7 +84,7 @@ impl Kept {
         }
         let mut message = BytesMut::from(&*last.message);
         for created in &self.created {
-            protobuf::put_bytes(&mut message, 1, &created.item);
+            protobuf::put_bytes(&mut message, ITEMS, &created.item);
         }
         Some(message.freeze())
     }
@@ -94,8 +95,8 @@ impl Kept {
         if self.states.is_empty() {
             return Some(message);
         }
-        let edited = protobuf::edited(&message, &[1], &mut |item| {
-            let changed = self.states.get(protobuf::string(item, &[1])?);
+        let edited = protobuf::edited(&message, &[ITEMS], &mut |item| {
+            let changed = self.states.get(protobuf::string(item, LISTED_ID)?);
             Ok(changed.map_or(Edit::Same, |changed| Edit::Other(changed.item(item))))
         });
         Some(edited.ok()?.unwrap_or(message))

@@ -11,6 +11,11 @@ use prost::encoding::{
     DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint, skip_field,
 };
 
+/// The key in an entry of a map, as protobuf encodes maps.
+pub const MAP_KEY: u32 = 1;
+/// The value in an entry of a map.
+pub const MAP_VALUE: u32 = 2;
+
 /// Field numbers from the outermost message to a field: `[1, 19]` is field 19 of the message in field 1.
 pub type Path = &'static [u32];
 
@@ -199,8 +204,8 @@ pub fn entry<'a>(message: &'a [u8], path: &[u32], key: &str) -> Result<Option<&'
     let mut found = None;
     each(message, path, &mut |field| {
         let pair = field.bytes()?;
-        if bytes(pair, &[1])? == key.as_bytes() {
-            found = Some(string(pair, &[2])?);
+        if bytes(pair, &[MAP_KEY])? == key.as_bytes() {
+            found = Some(string(pair, &[MAP_VALUE])?);
         }
         Ok(())
     })?;

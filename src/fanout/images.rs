@@ -19,14 +19,10 @@ use crate::errors;
 use crate::fanout::BackendResult;
 use crate::forward;
 use crate::ownership::BackendId;
+use crate::rpc::fields::{CONTAINER_IMAGE, CONTAINER_IMAGE_NAME, IMAGE_REFERENCE, STATUS_IMAGE_ID};
 use crate::rpc::{self, ImageRule};
 use crate::switch::Switch;
-use crate::switch::pod_requests::{self, REFERENCE};
-
-/// The image reference in a `CreateContainerRequest` (`config.image.image`).
-const CONTAINER_IMAGE: &[u32] = &[2, 2, 1];
-/// What the pod's manifest calls it (`config.image.user_specified_image`).
-const CONTAINER_IMAGE_NAME: &[u32] = &[2, 2, 18];
+use crate::switch::pod_requests;
 
 /// Sends an image call to `backends` as its rule says.
 pub(crate) async fn to_image_stores(
@@ -156,7 +152,7 @@ async fn image_at(call: &Call, backend: &Arc<Backend>, image: &str) -> Option<Op
         return Some(None);
     }
     let message = backend.message(&answer).ok()?;
-    protobuf::string(&message, &[1, 1])
+    protobuf::string(&message, STATUS_IMAGE_ID)
         .ok()
         .map(|id| Some(id.to_owned()))
 }
@@ -165,7 +161,7 @@ async fn image_at(call: &Call, backend: &Arc<Backend>, image: &str) -> Option<Op
 fn image_status(call: &Call, reference: &str) -> Call {
     Call {
         row: &rpc::IMAGE_STATUS,
-        body: frames::frame(&protobuf::with_string(&[], REFERENCE, reference)),
+        body: frames::frame(&protobuf::with_string(&[], IMAGE_REFERENCE, reference)),
         ..call.clone()
     }
 }

@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::codec::protobuf::{self, Malformed, Path};
+use crate::rpc::fields::{ITEMS, LISTED_ID, image};
 
 /// Of items with the same string at one of `keys`, the first; every other field as it comes.
 ///
@@ -37,12 +38,6 @@ pub fn distinct(messages: &[Bytes], keys: &[Path]) -> Result<Bytes, Malformed> {
     Ok(out.freeze())
 }
 
-const IMAGE_ID: u32 = 1;
-const IMAGE_TAGS: u32 = 2;
-const IMAGE_DIGESTS: u32 = 3;
-const IMAGE_SIZE: u32 = 4;
-const IMAGE_PINNED: u32 = 8;
-
 /// Image lists to one in which an id occurs once: tags and digests united, pinned if it is anywhere, the largest size.
 ///
 /// # Errors
@@ -55,11 +50,11 @@ pub fn images(messages: &[Bytes]) -> Result<Bytes, Malformed> {
         .flat_map(|message| protobuf::fields(message))
     {
         let field = field?;
-        if field.number != 1 {
+        if field.number != ITEMS {
             continue;
         }
         let image = field.bytes()?;
-        let id = protobuf::string(image, &[IMAGE_ID])?;
+        let id = protobuf::string(image, LISTED_ID)?;
         same.entry(id).or_insert_with(|| {
             order.push(id);
             Vec::new()
@@ -70,7 +65,7 @@ pub fn images(messages: &[Bytes]) -> Result<Bytes, Malformed> {
     }
     let mut out = BytesMut::new();
     for images in order.iter().filter_map(|id| same.get(id)) {
-        protobuf::put_bytes(&mut out, 1, &one_image(images)?);
+        protobuf::put_bytes(&mut out, ITEMS, &one_image(images)?);
     }
     Ok(out.freeze())
 }
@@ -88,15 +83,15 @@ fn one_image(images: &[&[u8]]) -> Result<Bytes, Malformed> {
     for (at, image) in images.iter().enumerate() {
         for field in protobuf::fields(image) {
             let field = field?;
-            let new = matches!(field.number, IMAGE_TAGS | IMAGE_DIGESTS)
+            let new = matches!(field.number, image::REPO_TAGS | image::REPO_DIGESTS)
                 && names.insert((field.number, field.bytes()?));
             if new && at > 0 {
                 out.put_slice(field.raw);
             }
         }
     }
-    protobuf::put_varint(&mut out, IMAGE_SIZE, largest(images, IMAGE_SIZE)?);
-    protobuf::put_varint(&mut out, IMAGE_PINNED, largest(images, IMAGE_PINNED)?);
+    protobuf::put_varint(&mut out, image::SIZE, largest(images, image::SIZE)?);
+    protobuf::put_varint(&mut out, image::PINNED, largest(images, image::PINNED)?);
     Ok(out.freeze())
 }
 

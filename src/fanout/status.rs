@@ -23,6 +23,7 @@ use crate::call::{Call, Failed};
 use crate::codec::frames;
 use crate::codec::protobuf::{self, Malformed};
 use crate::fanout::fallback;
+use crate::rpc::fields::status_request;
 use crate::rpc::{self, Kind, List};
 use crate::switch::Switch;
 use crate::switch::forget::{self, FORGET};
@@ -86,7 +87,8 @@ pub(crate) async fn status(switch: &Switch, call: &Call) -> Result<Reply, Failed
     )
     .await;
     let said: Vec<_> = std::iter::once(said).chain(others).collect();
-    let verbose = protobuf::varint(&call.message(), &[1]).is_ok_and(|verbose| verbose != 0);
+    let verbose = protobuf::varint(&call.message(), &[status_request::VERBOSE])
+        .is_ok_and(|verbose| verbose != 0);
     let detail = match verbose {
         true if call.headers.contains_key(WITH_PODS) => Detail::Pods,
         true => Detail::Info,

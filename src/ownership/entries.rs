@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::{BackendId, Claim, LONGEST_ID, Learned, MOST, Mark, Owner, Unlearned};
 use crate::codec::protobuf::{self, Malformed};
+use crate::rpc::fields::{ITEMS, LISTED_ID};
 
 /// All of one kind, by their ids.
 pub(super) type Entries<T> = HashMap<String, Entry<T>>;
@@ -201,7 +202,7 @@ fn without(list: &[u8], places: &[usize]) -> Result<Option<Bytes>, Malformed> {
     }
     let mut places = places.iter().copied().peekable();
     let mut items = 0..;
-    protobuf::retain(list, 1, |_| {
+    protobuf::retain(list, ITEMS, |_| {
         Ok(items
             .next()
             .is_none_or(|item| places.next_if_eq(&item).is_none()))
@@ -213,11 +214,11 @@ fn items(list: &[u8]) -> Result<Vec<(&str, &[u8])>, Unlearned> {
     let mut items = Vec::new();
     for field in protobuf::fields(list) {
         let field = field?;
-        if field.number != 1 {
+        if field.number != ITEMS {
             continue;
         }
         let item = field.bytes()?;
-        match protobuf::string(item, &[1])? {
+        match protobuf::string(item, LISTED_ID)? {
             id if id.len() > LONGEST_ID => return Err(Unlearned::LongId),
             _ if items.len() == MOST => return Err(Unlearned::TooMany),
             id => items.push((id, item)),

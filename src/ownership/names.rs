@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::{Mark, StartedWith, short};
-use crate::codec::protobuf::{self, Malformed};
+use crate::codec::protobuf::{self, MAP_KEY, MAP_VALUE, Malformed};
+use crate::rpc::fields::{pod_sandbox, pod_sandbox_config, pod_sandbox_metadata};
 use crate::rpc::{SEEN_ANNOTATION, UID_LABEL};
 
+/// The handler of a listed pod.
+const HANDLER: &[u32] = &[pod_sandbox::RUNTIME_HANDLER];
 /// `PodSandbox.state` of a sandbox that is ready (cri-api: `SANDBOX_READY`).
 const READY: i32 = 0;
 
@@ -37,15 +40,29 @@ impl PodNames {
     /// # Errors
     /// If that is not valid protobuf.
     pub fn of_config(config: &[u8]) -> Result<PodNames, Malformed> {
-        PodNames::read(config, [&[1, 2], &[6], &[7]])
+        PodNames::read(
+            config,
+            [
+                &[pod_sandbox_config::METADATA, pod_sandbox_metadata::UID],
+                &[pod_sandbox_config::LABELS],
+                &[pod_sandbox_config::ANNOTATIONS],
+            ],
+        )
     }
 
     /// Reads them from a listed `PodSandbox`.
     pub(super) fn of_listed(pod: &[u8]) -> Result<PodNames, Malformed> {
         Ok(PodNames {
-            handler: short(protobuf::string(pod, &[7])?),
+            handler: short(protobuf::string(pod, HANDLER)?),
             ready: is_ready(pod),
-            ..PodNames::read(pod, [&[2, 2], &[5], &[6]])?
+            ..PodNames::read(
+                pod,
+                [
+                    &[pod_sandbox::METADATA, pod_sandbox_metadata::UID],
+                    &[pod_sandbox::LABELS],
+                    &[pod_sandbox::ANNOTATIONS],
+                ],
+            )?
         })
     }
 
@@ -53,7 +70,7 @@ impl PodNames {
     /// requests are routed by it.
     pub(super) fn listed_again(&mut self, pod: &[u8]) {
         self.ready = is_ready(pod);
-        let handler = protobuf::string(pod, &[7]).unwrap_or_default();
+        let handler = protobuf::string(pod, HANDLER).unwrap_or_default();
         if self.created.is_some() && handler != self.handler {
             self.handler = short(handler);
         }
@@ -81,9 +98,9 @@ impl PodNames {
 pub fn hash_of_annotations(message: &[u8], path: &[u32]) -> Option<u64> {
     let mut annotations = BTreeMap::new();
     for pair in protobuf::all_bytes(message, path).ok()? {
-        let key = protobuf::bytes(pair, &[1]).ok()?;
+        let key = protobuf::bytes(pair, &[MAP_KEY]).ok()?;
         if key != SEEN_ANNOTATION.as_bytes() {
-            annotations.insert(key, protobuf::bytes(pair, &[2]).ok()?);
+            annotations.insert(key, protobuf::bytes(pair, &[MAP_VALUE]).ok()?);
         }
     }
     let mut hasher = DefaultHasher::new();
@@ -93,5 +110,5 @@ pub fn hash_of_annotations(message: &[u8], path: &[u32]) -> Option<u64> {
 
 fn is_ready(pod: &[u8]) -> bool {
     // An enum has 32 bits however many are sent.
-    protobuf::varint(pod, &[3]).is_ok_and(|state| state as i32 == READY)
+    protobuf::varint(pod, &[pod_sandbox::STATE]).is_ok_and(|state| state as i32 == READY)
 }

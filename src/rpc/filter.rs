@@ -6,8 +6,15 @@ use std::collections::HashSet;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::codec::protobuf::{self, Edit, Malformed, Path};
+use crate::codec::protobuf::{self, Edit, MAP_KEY, Malformed, Path};
 use crate::rpc::List;
+use crate::rpc::fields::{
+    FILTER, ITEMS, LISTED_ID, METRICS_POD, STATS_ID, container, container_attributes,
+    container_filter, container_metrics, container_stats, container_stats_filter, image,
+    image_filter, image_spec, linux_pod_sandbox_stats, pod_sandbox, pod_sandbox_attributes,
+    pod_sandbox_filter, pod_sandbox_metrics, pod_sandbox_state_value, pod_sandbox_stats,
+    pod_sandbox_stats_filter, windows_pod_sandbox_stats,
+};
 
 /// Where a listed item and a filter have what is compared (cri-api 1.37: `PodSandbox`, `Container`, their stats and
 /// filters). A filter has its id in field 1.
@@ -25,41 +32,67 @@ struct ItemShape {
 }
 
 const PODS: ItemShape = ItemShape {
-    id: &[1],
-    state: Some((3, 2)),
+    id: LISTED_ID,
+    state: Some((pod_sandbox::STATE, pod_sandbox_filter::STATE)),
     pod: None,
-    labels: (&[5], 3),
+    labels: (&[pod_sandbox::LABELS], pod_sandbox_filter::LABEL_SELECTOR),
     inside: &[],
 };
 const CONTAINERS: ItemShape = ItemShape {
-    id: &[1],
-    state: Some((6, 2)),
-    pod: Some((2, 3)),
-    labels: (&[8], 4),
+    id: LISTED_ID,
+    state: Some((container::STATE, container_filter::STATE)),
+    pod: Some((container::POD_SANDBOX_ID, container_filter::POD_SANDBOX_ID)),
+    labels: (&[container::LABELS], container_filter::LABEL_SELECTOR),
     inside: &[],
 };
 const CONTAINER_STATS: ItemShape = ItemShape {
-    id: &[1, 1],
+    id: STATS_ID,
     state: None,
     pod: None,
-    labels: (&[1, 3], 3),
+    labels: (
+        &[container_stats::ATTRIBUTES, container_attributes::LABELS],
+        container_stats_filter::LABEL_SELECTOR,
+    ),
     inside: &[],
 };
 const POD_STATS: ItemShape = ItemShape {
-    id: &[1, 1],
+    id: STATS_ID,
     state: None,
     pod: None,
-    labels: (&[1, 3], 2),
-    // Of Linux and of Windows.
-    inside: &[(&[2, 5], &[1, 1]), (&[3, 5], &[1, 1])],
+    labels: (
+        &[
+            pod_sandbox_stats::ATTRIBUTES,
+            pod_sandbox_attributes::LABELS,
+        ],
+        pod_sandbox_stats_filter::LABEL_SELECTOR,
+    ),
+    inside: &[
+        (
+            &[
+                pod_sandbox_stats::LINUX,
+                linux_pod_sandbox_stats::CONTAINERS,
+            ],
+            STATS_ID,
+        ),
+        (
+            &[
+                pod_sandbox_stats::WINDOWS,
+                windows_pod_sandbox_stats::CONTAINERS,
+            ],
+            STATS_ID,
+        ),
+    ],
 };
 const POD_METRICS: ItemShape = ItemShape {
-    id: &[1],
+    id: METRICS_POD,
     state: None,
     pod: None,
     // Metrics have no labels, and their requests no filter.
     labels: (&[], 0),
-    inside: &[(&[3], &[1])],
+    inside: &[(
+        &[pod_sandbox_metrics::CONTAINER_METRICS],
+        &[container_metrics::CONTAINER_ID],
+    )],
 };
 
 /// The items of `list` that `keep` wants, by their ids, and that `request`'s filter matches; their bytes are unchanged.
@@ -74,11 +107,11 @@ pub fn filter(
     request: &[u8],
     mut keep: impl FnMut(&str) -> bool,
 ) -> Result<Bytes, Malformed> {
-    let filter = protobuf::all_bytes(request, &[1])?.concat();
+    let filter = protobuf::all_bytes(request, &[FILTER])?.concat();
     let mut out = BytesMut::with_capacity(items.len());
     for field in protobuf::fields(items) {
         let field = field?;
-        if field.number != 1 {
+        if field.number != ITEMS {
             continue;
         }
         let item = field.bytes()?;
@@ -101,7 +134,7 @@ pub fn without_inside(
     let Some(shape) = shape(list) else {
         return Ok(None);
     };
-    protobuf::edited(items, &[1], &mut |item| {
+    protobuf::edited(items, &[ITEMS], &mut |item| {
         let mut left = None;
         for (path, id) in shape.inside {
             let drop = &mut |container: &[u8]| match keep(protobuf::string(container, id)?) {
@@ -125,7 +158,7 @@ pub fn first_of_each(
     seen: &mut HashSet<String>,
     most: usize,
 ) -> Result<Option<Bytes>, Malformed> {
-    protobuf::retain(items, 1, |item| {
+    protobuf::retain(items, ITEMS, |item| {
         let id = protobuf::string(item, self::id(list))?;
         Ok(id.is_empty() || seen.len() >= most || seen.insert(id.to_owned()))
     })
@@ -143,7 +176,7 @@ fn shape(list: List) -> Option<&'static ItemShape> {
 }
 
 fn id(list: List) -> Path {
-    shape(list).map_or(&[1], |shape| shape.id)
+    shape(list).map_or(LISTED_ID, |shape| shape.id)
 }
 
 fn matches(list: List, item: &[u8], filter: &[u8]) -> Result<bool, Malformed> {
@@ -155,7 +188,7 @@ fn matches(list: List, item: &[u8], filter: &[u8]) -> Result<bool, Malformed> {
 }
 
 fn matches_shape(shape: &ItemShape, item: &[u8], filter: &[u8]) -> Result<bool, Malformed> {
-    if !has_prefix(item, shape.id, filter, 1)? {
+    if !has_prefix(item, shape.id, filter, pod_sandbox_filter::ID)? {
         return Ok(false);
     }
     if let Some((of_item, of_filter)) = shape.pod
@@ -165,7 +198,7 @@ fn matches_shape(shape: &ItemShape, item: &[u8], filter: &[u8]) -> Result<bool, 
     }
     if let Some((of_item, of_filter)) = shape.state
         && protobuf::has(filter, of_filter)?
-        && state(item, &[of_item])? != state(filter, &[of_filter, 1])?
+        && state(item, &[of_item])? != state(filter, &[of_filter, pod_sandbox_state_value::STATE])?
     {
         return Ok(false);
     }
@@ -194,7 +227,7 @@ fn has_labels(
     of_filter: u32,
 ) -> Result<bool, Malformed> {
     for label in protobuf::all_bytes(filter, &[of_filter])? {
-        let key = protobuf::string(label, &[1])?;
+        let key = protobuf::string(label, &[MAP_KEY])?;
         // A key that stands twice counts with its last value.
         let wanted = protobuf::entry(filter, &[of_filter], key)?;
         if protobuf::entry(item, of_item, key)? != wanted {
@@ -206,11 +239,11 @@ fn has_labels(
 
 /// An image is asked for by its id, one of its tags or one of its digests.
 fn matches_image(image: &[u8], filter: &[u8]) -> Result<bool, Malformed> {
-    let wanted = protobuf::string(filter, &[1, 1])?;
-    if wanted.is_empty() || protobuf::string(image, &[1])? == wanted {
+    let wanted = protobuf::string(filter, &[image_filter::IMAGE, image_spec::IMAGE])?;
+    if wanted.is_empty() || protobuf::string(image, LISTED_ID)? == wanted {
         return Ok(true);
     }
-    for names in [2, 3] {
+    for names in [image::REPO_TAGS, image::REPO_DIGESTS] {
         if protobuf::strings(image, &[names])?.contains(&wanted) {
             return Ok(true);
         }

@@ -1,17 +1,23 @@
 //! The table itself: one row an RPC, plain data, the only place that names them.
 
+use super::fields::{
+    CONTAINER_MOUNTPOINT, CONTAINER_POD, FILTER, IMAGE_ANNOTATIONS, IMAGE_MOUNTPOINT, ITEMS,
+    NEW_CONTAINER, PULL_UID, PULLED_IMAGE, REQUESTED_ID, RESTORE_CONFIG, RESTORE_HANDLER,
+    RESTORED_CONTAINERS, RESTORED_POD, RUN_CONFIG, RUN_HANDLER, RUN_POD, STATUS_HANDLER,
+    STATUS_IMAGE_ID, container, container_filter, container_stats_filter, image_filter, image_spec,
+    image_status_request, metric_descriptor, pod_sandbox, pod_sandbox_filter,
+    pod_sandbox_stats_filter,
+};
 use super::{
-    Filter, Goes, ImageRule, Kind, Lacking, List, LogRule, Merge, Row, STATUS_HANDLER, Service,
-    Silent, StateChange, Then, Unknown,
+    Filter, Goes, ImageRule, Kind, Lacking, List, LogRule, Merge, Row, Service, Silent,
+    StateChange, Then, Unknown,
 };
 use crate::codec::protobuf::Path;
 
-/// The owner of these calls is in field 1.
-const ID: Path = &[1];
-/// `runtime_handler` of the image spec in field 1.
-const IMAGE_HANDLER: Path = &[1, 19];
+/// `runtime_handler` of the image spec in an image call.
+const IMAGE_HANDLER: Path = &[image_status_request::IMAGE, image_spec::RUNTIME_HANDLER];
 /// `runtime_handler` of the image spec in an image filter.
-const FILTER_HANDLER: Path = &[1, 1, 19];
+const FILTER_HANDLER: Path = &[FILTER, image_filter::IMAGE, image_spec::RUNTIME_HANDLER];
 
 const NO_FILTER: Filter = Filter {
     id: None,
@@ -19,31 +25,31 @@ const NO_FILTER: Filter = Filter {
     labels: None,
 };
 const POD_FILTER: Filter = Filter {
-    id: Some((Kind::Pod, &[1, 1])),
+    id: Some((Kind::Pod, &[FILTER, pod_sandbox_filter::ID])),
     pod: None,
-    labels: Some(&[1, 3]),
+    labels: Some(&[FILTER, pod_sandbox_filter::LABEL_SELECTOR]),
 };
 const CONTAINER_FILTER: Filter = Filter {
-    id: Some((Kind::Container, &[1, 1])),
-    pod: Some(&[1, 3]),
-    labels: Some(&[1, 4]),
+    id: Some((Kind::Container, &[FILTER, container_filter::ID])),
+    pod: Some(&[FILTER, container_filter::POD_SANDBOX_ID]),
+    labels: Some(&[FILTER, container_filter::LABEL_SELECTOR]),
 };
 const CONTAINER_STATS_FILTER: Filter = Filter {
-    id: Some((Kind::Container, &[1, 1])),
-    pod: Some(&[1, 2]),
-    labels: Some(&[1, 3]),
+    id: Some((Kind::Container, &[FILTER, container_stats_filter::ID])),
+    pod: Some(&[FILTER, container_stats_filter::POD_SANDBOX_ID]),
+    labels: Some(&[FILTER, container_stats_filter::LABEL_SELECTOR]),
 };
 const POD_STATS_FILTER: Filter = Filter {
-    id: Some((Kind::Pod, &[1, 1])),
+    id: Some((Kind::Pod, &[FILTER, pod_sandbox_stats_filter::ID])),
     pod: None,
-    labels: Some(&[1, 2]),
+    labels: Some(&[FILTER, pod_sandbox_stats_filter::LABEL_SELECTOR]),
 };
 
 /// `Container.state`, from created to running.
 const STARTED: StateChange = StateChange {
     list: List::Containers,
-    id: 1,
-    field: 6,
+    id: container::ID,
+    field: container::STATE,
     from: 0,
     now: 1,
 };
@@ -54,12 +60,15 @@ const STOPPED: StateChange = StateChange {
     ..STARTED
 };
 /// The same for the containers of a pod.
-const STOPPED_WITH_POD: StateChange = StateChange { id: 2, ..STOPPED };
+const STOPPED_WITH_POD: StateChange = StateChange {
+    id: container::POD_SANDBOX_ID,
+    ..STOPPED
+};
 /// `PodSandbox.state`, from ready to not ready.
 const STOPPED_POD: StateChange = StateChange {
     list: List::Pods,
-    id: 1,
-    field: 3,
+    id: pod_sandbox::ID,
+    field: pod_sandbox::STATE,
     from: 0,
     now: 1,
 };
@@ -118,14 +127,14 @@ pub const UPDATE_RUNTIME_CONFIG: Row = runtime(
 pub const POD_STATUS: Row = runtime(
     "PodSandboxStatus",
     Read,
-    Owner(Pod, ID, NotFound),
+    Owner(Pod, REQUESTED_ID, NotFound),
     Rename(STATUS_HANDLER),
 );
 /// `ContainerStatus`.
 pub const CONTAINER_STATUS: Row = runtime(
     "ContainerStatus",
     Read,
-    Owner(Container, ID, NotFound),
+    Owner(Container, REQUESTED_ID, NotFound),
     Nothing,
 );
 /// `GetContainerEvents`.
@@ -150,7 +159,14 @@ pub const LIST_POD_METRICS: Row = runtime(
 pub const LIST_METRIC_DESCRIPTORS: Row = runtime(
     "ListMetricDescriptors",
     Poll,
-    All(NO_FILTER, Distinct(&[&[1, 1]], LeftOut, LastKnownOrOmitted)),
+    All(
+        NO_FILTER,
+        Distinct(
+            &[&[ITEMS, metric_descriptor::NAME]],
+            LeftOut,
+            LastKnownOrOmitted,
+        ),
+    ),
     Keep(List::MetricDescriptors),
 );
 /// `ListImages`.
@@ -164,56 +180,56 @@ pub const LIST_IMAGES: Row = image(
 pub const IMAGE_STATUS: Row = image(
     "ImageStatus",
     Read,
-    Image(IMAGE_HANDLER, Find(&[1, 2])),
-    HaveImage(&[1, 1]),
+    Image(IMAGE_HANDLER, Find(IMAGE_ANNOTATIONS)),
+    HaveImage(STATUS_IMAGE_ID),
 );
 
 /// Every RPC of the CRI, in the order of the interface.
 #[rustfmt::skip] // one line an RPC
 pub const ROWS: &[Row] = &[
     VERSION,
-    runtime("RunPodSandbox", Change, Handler(&[2]), OwnPod(&[1], &[1])),
-    runtime("StopPodSandbox", Change, Owner(Pod, ID, Ok), ChangeState(&[STOPPED_POD, STOPPED_WITH_POD])),
-    runtime("RemovePodSandbox", Change, Owner(Pod, ID, Ok), Forget),
+    runtime("RunPodSandbox", Change, Handler(RUN_HANDLER), OwnPod(RUN_POD, RUN_CONFIG)),
+    runtime("StopPodSandbox", Change, Owner(Pod, REQUESTED_ID, Ok), ChangeState(&[STOPPED_POD, STOPPED_WITH_POD])),
+    runtime("RemovePodSandbox", Change, Owner(Pod, REQUESTED_ID, Ok), Forget),
     POD_STATUS,
     LIST_PODS,
     runtime("StreamPodSandboxes", Poll, All(POD_FILTER, Interleave(&LIST_PODS)), Learn(List::Pods)),
-    runtime("CreateContainer", Change, OwnerWithImage(ID), OwnContainer(&[1])),
-    runtime("StartContainer", Change, Owner(Container, ID, NotFound), ChangeState(&[STARTED])),
-    runtime("StopContainer", Change, Owner(Container, ID, Ok), ChangeState(&[STOPPED])),
-    runtime("RemoveContainer", Change, Owner(Container, ID, Ok), Forget),
+    runtime("CreateContainer", Change, OwnerWithImage(CONTAINER_POD), OwnContainer(NEW_CONTAINER)),
+    runtime("StartContainer", Change, Owner(Container, REQUESTED_ID, NotFound), ChangeState(&[STARTED])),
+    runtime("StopContainer", Change, Owner(Container, REQUESTED_ID, Ok), ChangeState(&[STOPPED])),
+    runtime("RemoveContainer", Change, Owner(Container, REQUESTED_ID, Ok), Forget),
     LIST_CONTAINERS,
     runtime("StreamContainers", Poll, All(CONTAINER_FILTER, Interleave(&LIST_CONTAINERS)), Learn(List::Containers)),
     CONTAINER_STATUS,
-    runtime("UpdateContainerResources", Change, Owner(Container, ID, NotFound), Nothing),
-    runtime("ReopenContainerLog", Read, Owner(Container, ID, NotFound), Nothing),
-    runtime("ExecSync", Read, Owner(Container, ID, NotFound), Nothing),
-    runtime("Exec", Read, Owner(Container, ID, NotFound), Nothing),
-    runtime("Attach", Read, Owner(Container, ID, NotFound), Nothing),
-    runtime("PortForward", Read, Owner(Pod, ID, NotFound), Nothing),
-    runtime("ContainerStats", Read, Owner(Container, ID, NotFound), Nothing),
+    runtime("UpdateContainerResources", Change, Owner(Container, REQUESTED_ID, NotFound), Nothing),
+    runtime("ReopenContainerLog", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing),
+    runtime("ExecSync", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing),
+    runtime("Exec", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing),
+    runtime("Attach", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing),
+    runtime("PortForward", Read, Owner(Pod, REQUESTED_ID, NotFound), Nothing),
+    runtime("ContainerStats", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing),
     LIST_CONTAINER_STATS,
     runtime("StreamContainerStats", Poll, All(CONTAINER_STATS_FILTER, Interleave(&LIST_CONTAINER_STATS)), Keep(List::ContainerStats)),
-    runtime("PodSandboxStats", Read, Owner(Pod, ID, NotFound), Nothing),
+    runtime("PodSandboxStats", Read, Owner(Pod, REQUESTED_ID, NotFound), Nothing),
     LIST_POD_STATS,
     runtime("StreamPodSandboxStats", Poll, All(POD_STATS_FILTER, Interleave(&LIST_POD_STATS)), Keep(List::PodStats)),
     UPDATE_RUNTIME_CONFIG,
     STATUS,
-    runtime("CheckpointContainer", Change, Owner(Container, ID, NotFound), Nothing),
+    runtime("CheckpointContainer", Change, Owner(Container, REQUESTED_ID, NotFound), Nothing),
     EVENTS,
     LIST_METRIC_DESCRIPTORS,
     LIST_POD_METRICS,
     runtime("StreamPodSandboxMetrics", Poll, All(NO_FILTER, Interleave(&LIST_POD_METRICS)), Keep(List::PodMetrics)),
     RUNTIME_CONFIG,
-    runtime("UpdatePodSandboxResources", Change, Owner(Pod, ID, NotFound), Nothing),
-    runtime("CheckpointPod", Change, Owner(Pod, ID, NotFound), Nothing),
-    runtime("RestorePod", Change, Handler(&[3]), OwnRestored(&[1], &[2, 2], &[2])),
+    runtime("UpdatePodSandboxResources", Change, Owner(Pod, REQUESTED_ID, NotFound), Nothing),
+    runtime("CheckpointPod", Change, Owner(Pod, REQUESTED_ID, NotFound), Nothing),
+    runtime("RestorePod", Change, Handler(RESTORE_HANDLER), OwnRestored(RESTORED_POD, RESTORED_CONTAINERS, RESTORE_CONFIG)),
     LIST_IMAGES,
     image("StreamImages", Poll, Image(FILTER_HANDLER, ImageRule::List(Interleave(&LIST_IMAGES))), Learn(List::Images)),
     IMAGE_STATUS,
-    image("PullImage", Change, Image(IMAGE_HANDLER, Pull(&[3, 1, 2])), NewImage(&[1])),
+    image("PullImage", Change, Image(IMAGE_HANDLER, Pull(PULL_UID)), NewImage(PULLED_IMAGE)),
     image("RemoveImage", Change, Image(IMAGE_HANDLER, ImageRule::Remove), LostImage),
-    image("ImageFsInfo", Poll, All(NO_FILTER, Distinct(&[&[1, 2, 1], &[2, 2, 1]], LeftOut, OmittedUnlessDefault)), KeepDisks),
+    image("ImageFsInfo", Poll, All(NO_FILTER, Distinct(&[IMAGE_MOUNTPOINT, CONTAINER_MOUNTPOINT], LeftOut, OmittedUnlessDefault)), KeepDisks),
 ];
 
 const fn runtime(name: &'static str, log: LogRule, goes: Goes, then: Then) -> Row {

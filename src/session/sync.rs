@@ -14,6 +14,7 @@ use crate::errors::WRONG_CGROUP_DRIVER;
 use crate::fanout::status;
 use crate::fanout::streams;
 use crate::forward::own::{self, unless_silent};
+use crate::rpc::fields::{linux_runtime_configuration, runtime_config_response};
 use crate::rpc::{self, List, Merge, Row, Then};
 use crate::switch::Switch;
 use crate::switch::learn;
@@ -176,7 +177,13 @@ pub(crate) async fn replay_runtime_config(
 /// # Errors
 /// If the reply is not what the CRI says.
 pub(crate) fn cgroup_driver(backend: &Backend, answer: &Answer) -> Result<u64, Status> {
-    let driver = protobuf::varint(&backend.message(answer)?, &[1, 1]);
+    let driver = protobuf::varint(
+        &backend.message(answer)?,
+        &[
+            runtime_config_response::LINUX,
+            linux_runtime_configuration::CGROUP_DRIVER,
+        ],
+    );
     driver.map_err(|fault| backend.malformed(&fault))
 }
 

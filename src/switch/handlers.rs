@@ -22,6 +22,9 @@ use crate::codec::frames;
 use crate::codec::protobuf::{self, Edit, Malformed};
 use crate::config::Table;
 use crate::ownership::{BackendId, StartedWith, Unasked};
+use crate::rpc::fields::{
+    LISTED_ID, REQUESTED_ID, pod_sandbox_status_request, pod_sandbox_status_response,
+};
 use crate::rpc::{self, Kind, List, Then};
 use crate::switch::Switch;
 
@@ -54,7 +57,7 @@ pub(crate) fn renamed(
     let (live, owners) = (switch.live(), switch.owners());
     let renamed = protobuf::edited(message, &[*pod], &mut |pod| {
         let (id, listed) = (
-            protobuf::string(pod, &[1])?,
+            protobuf::string(pod, LISTED_ID)?,
             protobuf::string(pod, &[*handler])?,
         );
         let started_with = owners.started_with(id, backend.id);
@@ -134,8 +137,8 @@ pub(crate) async fn know_handlers(switch: &Switch, backend: &Backend, wire: &Wir
 
 /// Asks a backend for the handler of one pod; returns the pod's id.
 async fn ask_handler(switch: &Switch, backend: &Backend, wire: &Wire, pod: Unasked) -> String {
-    let mut request = BytesMut::from(protobuf::with_string(&[], &[1], &pod.id).as_ref());
-    protobuf::put_varint(&mut request, 2, 1);
+    let mut request = BytesMut::from(protobuf::with_string(&[], REQUESTED_ID, &pod.id).as_ref());
+    protobuf::put_varint(&mut request, pod_sandbox_status_request::VERBOSE, 1);
     let asked = backend.ask_own(Some(wire), &rpc::POD_STATUS, frames::frame(&request));
     let answer = match tokio::time::timeout(LONGEST_WAIT, asked).await {
         Ok(Ok(answer)) if answer.code() == Code::Ok => {
@@ -212,11 +215,12 @@ struct Metadata {
 /// The backend's name for the handler in this verbose `PodSandboxStatus`: empty if the pod runs with the backend's default,
 /// `None` if the backend does not report it.
 fn reported(reply: &[u8]) -> Result<Option<String>, Malformed> {
-    let handler = protobuf::string(reply, rpc::STATUS_HANDLER)?;
+    let handler = protobuf::string(reply, rpc::fields::STATUS_HANDLER)?;
     if !handler.is_empty() {
         return Ok(Some(handler.to_owned()));
     }
-    let info = protobuf::entry(reply, &[2], "info")?.unwrap_or_default();
+    let info =
+        protobuf::entry(reply, &[pod_sandbox_status_response::INFO], "info")?.unwrap_or_default();
     if info.len() > LONGEST_INFO {
         return Ok(None);
     }
@@ -229,11 +233,16 @@ fn reported(reply: &[u8]) -> Result<Option<String>, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::protobuf::{MAP_KEY, MAP_VALUE};
 
     fn told(info: &str) -> Option<String> {
-        let pair = protobuf::with_string(&protobuf::with_string(&[], &[1], "info"), &[2], info);
+        let pair = protobuf::with_string(
+            &protobuf::with_string(&[], &[MAP_KEY], "info"),
+            &[MAP_VALUE],
+            info,
+        );
         let mut reply = BytesMut::new();
-        protobuf::put_bytes(&mut reply, 2, &pair);
+        protobuf::put_bytes(&mut reply, pod_sandbox_status_response::INFO, &pair);
         reported(&reply).unwrap()
     }
 
@@ -265,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_handler_in_the_status_itself_counts_and_a_very_long_info_is_not_read() {
-        let status = protobuf::with_string(&[], rpc::STATUS_HANDLER, "runc");
+        let status = protobuf::with_string(&[], rpc::fields::STATUS_HANDLER, "runc");
         assert_eq!(reported(&status).unwrap().as_deref(), Some("runc"));
         let filler = "x".repeat(LONGEST_INFO);
         assert_eq!(

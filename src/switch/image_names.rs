@@ -2,6 +2,7 @@
 //! Pure.
 
 use crate::codec::protobuf::{self, Malformed};
+use crate::rpc::fields::{LISTED_ID, image};
 
 /// What containerd writes before an id, and CRI-O does not.
 const ALGORITHM: &str = "sha256:";
@@ -40,7 +41,7 @@ pub(crate) fn with_tag(reference: &str) -> String {
 /// # Errors
 /// If it is not valid protobuf.
 pub(crate) fn is_called(image: &[u8], reference: &str) -> Result<bool, Malformed> {
-    let is_id = bare_id(protobuf::string(image, &[1])?) == bare_id(reference);
+    let is_id = bare_id(protobuf::string(image, LISTED_ID)?) == bare_id(reference);
     Ok(is_id || has_name(image, reference)?)
 }
 
@@ -52,8 +53,8 @@ pub(crate) fn has_name(image: &[u8], reference: &str) -> Result<bool, Malformed>
     let reference = with_tag(reference);
     let full = REGISTRIES.map(|registry| format!("{registry}{reference}"));
     let names = [
-        protobuf::strings(image, &[2])?,
-        protobuf::strings(image, &[3])?,
+        protobuf::strings(image, &[image::REPO_TAGS])?,
+        protobuf::strings(image, &[image::REPO_DIGESTS])?,
     ]
     .concat();
     Ok(names

@@ -18,10 +18,12 @@ use crate::call::route::Target;
 use crate::codec::protobuf::{self, Path};
 use crate::errors;
 use crate::ownership::{BackendId, Claim, LONGEST_ID, Learned, MOST, Mark, PodNames, Unlearned};
+use crate::rpc::fields;
+use crate::rpc::fields::CONTAINER_LABELS;
+use crate::rpc::fields::CONTAINER_POD;
+use crate::rpc::fields::LISTED_HANDLER;
 use crate::rpc::filter::{first_of_each, without_inside};
-use crate::rpc::{
-    CONTAINER_LABELS, CONTAINER_POD, Kind, LISTED_HANDLER, List, Row, StateChange, Then, UID_LABEL,
-};
+use crate::rpc::{Kind, List, Row, StateChange, Then, UID_LABEL};
 use crate::switch::Switch;
 use crate::switch::handlers;
 use crate::switch::labels;
@@ -333,7 +335,7 @@ fn without_others(
         is_own
     };
     // An item without a readable id is about no other backend.
-    let own = protobuf::retain(reply, 1, |item| {
+    let own = protobuf::retain(reply, fields::ITEMS, |item| {
         Ok(is_own(
             kind,
             protobuf::string(item, path).unwrap_or_default(),

@@ -6,24 +6,58 @@ use bytes::{Bytes, BytesMut};
 
 use crate::codec::protobuf::{self, Malformed};
 use crate::rpc::List;
+use crate::rpc::fields::{
+    CONTAINER_IMAGE, CONTAINER_LABELS, CONTAINER_POD, RUN_HANDLER, container, container_config,
+    create_container_request, pod_sandbox, pod_sandbox_config, run_pod_sandbox_request,
+};
 
 /// A field of the listed item, and where the request has it.
 type Copied = (u32, &'static [u32]);
 
 /// `PodSandbox`, of a `RunPodSandboxRequest`: metadata, labels, annotations, runtime handler. Its state, ready, is zero.
-const POD: [Copied; 4] = [(2, &[1, 1]), (5, &[1, 6]), (6, &[1, 7]), (7, &[2])];
-const POD_CREATED_AT: u32 = 4;
+const POD: [Copied; 4] = [
+    (
+        pod_sandbox::METADATA,
+        &[
+            run_pod_sandbox_request::CONFIG,
+            pod_sandbox_config::METADATA,
+        ],
+    ),
+    (
+        pod_sandbox::LABELS,
+        &[run_pod_sandbox_request::CONFIG, pod_sandbox_config::LABELS],
+    ),
+    (
+        pod_sandbox::ANNOTATIONS,
+        &[
+            run_pod_sandbox_request::CONFIG,
+            pod_sandbox_config::ANNOTATIONS,
+        ],
+    ),
+    (pod_sandbox::RUNTIME_HANDLER, RUN_HANDLER),
+];
 /// `Container`, of a `CreateContainerRequest`: pod, metadata, image, image reference, labels, annotations. Its state,
 /// created, is zero.
 const CONTAINER: [Copied; 6] = [
-    (2, &[1]),
-    (3, &[2, 1]),
-    (4, &[2, 2]),
-    (5, &[2, 2, 1]),
-    (8, &[2, 9]),
-    (9, &[2, 10]),
+    (container::POD_SANDBOX_ID, CONTAINER_POD),
+    (
+        container::METADATA,
+        &[create_container_request::CONFIG, container_config::METADATA],
+    ),
+    (
+        container::IMAGE,
+        &[create_container_request::CONFIG, container_config::IMAGE],
+    ),
+    (container::IMAGE_REF, CONTAINER_IMAGE),
+    (container::LABELS, CONTAINER_LABELS),
+    (
+        container::ANNOTATIONS,
+        &[
+            create_container_request::CONFIG,
+            container_config::ANNOTATIONS,
+        ],
+    ),
 ];
-const CONTAINER_CREATED_AT: u32 = 7;
 
 /// The item of `list` with this id that `request` created now.
 ///
@@ -31,11 +65,11 @@ const CONTAINER_CREATED_AT: u32 = 7;
 /// If `request` is not valid protobuf.
 pub(crate) fn created(list: List, id: &str, request: &[u8]) -> Result<Bytes, Malformed> {
     let (copied, created_at) = match list {
-        List::Pods => (&POD[..], POD_CREATED_AT),
-        _ => (&CONTAINER[..], CONTAINER_CREATED_AT),
+        List::Pods => (&POD[..], pod_sandbox::CREATED_AT),
+        _ => (&CONTAINER[..], container::CREATED_AT),
     };
     let mut item = BytesMut::new();
-    protobuf::put_bytes(&mut item, 1, id.as_bytes());
+    protobuf::put_bytes(&mut item, pod_sandbox::ID, id.as_bytes());
     for (number, path) in copied {
         for value in protobuf::all_bytes(request, path)? {
             protobuf::put_bytes(&mut item, *number, value);

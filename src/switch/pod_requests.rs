@@ -9,12 +9,11 @@ use tokio::time::Instant;
 use crate::call::Call;
 use crate::codec::protobuf;
 use crate::ownership::BackendId;
+use crate::rpc::fields::IMAGE_REFERENCE;
 use crate::rpc::{SEEN_ANNOTATION, Then};
 use crate::switch::Switch;
 use crate::switch::image_names::with_tag;
 
-/// The reference in an image request (`image.image`).
-pub(crate) const REFERENCE: &[u32] = &[1, 1];
 /// How many "absent" answers to pods are remembered; a node has a few hundred containers.
 const ABSENT: usize = 4096;
 /// How long a pod that has its image may take until it asks for the image's user. Each device plugin of the pod may take
@@ -143,7 +142,7 @@ pub(crate) fn learn_image(switch: &Switch, call: &Call, backend: BackendId, repl
 /// Notes that the pod which sends `call` was answered that its image is present, in these stores under this id.
 pub(crate) fn note_asking(switch: &Switch, call: &Call, stores: Vec<BackendId>, id: &str) {
     let message = call.message();
-    let reference = protobuf::string(&message, REFERENCE).unwrap_or_default();
+    let reference = protobuf::string(&message, IMAGE_REFERENCE).unwrap_or_default();
     if let Some(seen) = seen_by(call, &message).filter(|_| !id.is_empty()) {
         let pod = Asking::new(seen, reference, id, stores);
         switch.pod_requests().asks(pod);

@@ -7,11 +7,10 @@ use crate::backend::known::Report;
 use crate::codec::protobuf;
 use crate::config::{Handler, Scheduling, Table, is_label};
 use crate::ownership::BackendId;
+use crate::rpc::fields::{runtime_handler, status_response};
 
 /// Handlers that are taken from one backend; a runtime has a dozen at most.
 const MOST: usize = 256;
-/// The handlers in a `StatusResponse`.
-const HANDLERS: u32 = 3;
 
 /// A handler that several adopting backends advertise.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,9 +111,10 @@ fn handler(name: &str, backend: BackendId) -> Handler {
 
 /// The names that a RuntimeClass can ask for; what cannot be read has none.
 fn advertised(status: &[u8]) -> Vec<&str> {
-    let handlers = protobuf::all_bytes(status, &[HANDLERS]).unwrap_or_default();
+    let handlers =
+        protobuf::all_bytes(status, &[status_response::RUNTIME_HANDLERS]).unwrap_or_default();
     let names = handlers
         .into_iter()
-        .filter_map(|handler| protobuf::string(handler, &[1]).ok());
+        .filter_map(|handler| protobuf::string(handler, &[runtime_handler::NAME]).ok());
     names.filter(|name| is_label(name)).take(MOST).collect()
 }

@@ -3,18 +3,12 @@
 use bytes::Bytes;
 
 use crate::backend::Backend;
-use crate::codec::protobuf::{self, Path};
+use crate::codec::protobuf;
 use crate::errors;
+use crate::rpc::fields::{
+    ITEMS, LISTED_ID, container, pod_sandbox, pod_sandbox_config, pod_sandbox_metadata,
+};
 use crate::rpc::{Kind, List, Row, Then};
-
-/// The metadata in a pod's configuration (`PodSandboxConfig.metadata`).
-const CONFIG_METADATA: u32 = 1;
-/// The id of a pod or container in a list.
-const LISTED_ID: Path = &[1];
-/// A container's pod in a list (`Container.pod_sandbox_id`).
-const LISTED_POD: Path = &[2];
-/// A pod's metadata in a list (`PodSandbox.metadata`).
-const LISTED_METADATA: Path = &[2];
 
 /// The names of a pod. Each is cut, since a client may send names of any length.
 #[derive(Debug, Default)]
@@ -31,7 +25,7 @@ impl PodName {
             Then::OwnPod(_, config) | Then::OwnRestored(.., config) => config,
             _ => row.pod_config()?,
         };
-        let metadata = [config, &[CONFIG_METADATA]].concat();
+        let metadata = [config, &[pod_sandbox_config::METADATA]].concat();
         PodName::of_metadata(&protobuf::submessage(request, &metadata).ok()?)
     }
 
@@ -43,17 +37,25 @@ impl PodName {
             Kind::Pod => item(List::Pods, id)?,
             Kind::Container => {
                 let container = item(List::Containers, id)?;
-                item(List::Pods, protobuf::string(&container, LISTED_POD).ok()?)?
+                item(
+                    List::Pods,
+                    protobuf::string(&container, &[container::POD_SANDBOX_ID]).ok()?,
+                )?
             }
         };
-        PodName::of_metadata(&protobuf::submessage(&pod, LISTED_METADATA).ok()?)
+        PodName::of_metadata(&protobuf::submessage(&pod, &[pod_sandbox::METADATA]).ok()?)
     }
 
     /// `None` for metadata without a name: crictl may send no configuration of the pod.
     fn of_metadata(metadata: &[u8]) -> Option<PodName> {
         let text =
             |path| protobuf::string(metadata, path).map(|text| errors::shown(text).to_owned());
-        let [name, uid, namespace] = [&[1], &[2], &[3]].map(|path| text(path).unwrap_or_default());
+        let [name, uid, namespace] = [
+            &[pod_sandbox_metadata::NAME],
+            &[pod_sandbox_metadata::UID],
+            &[pod_sandbox_metadata::NAMESPACE],
+        ]
+        .map(|path| text(path).unwrap_or_default());
         let pod = PodName {
             namespace,
             name,
@@ -65,7 +67,7 @@ impl PodName {
 
 /// The item with this id in a list.
 fn listed(list: &Bytes, id: &str) -> Option<Bytes> {
-    let items = protobuf::all_bytes(list, &[1]).ok()?;
+    let items = protobuf::all_bytes(list, &[ITEMS]).ok()?;
     let mut items = items.into_iter();
     let item = items.find(|item| protobuf::string(item, LISTED_ID) == Ok(id))?;
     Some(list.slice_ref(item))

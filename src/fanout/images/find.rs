@@ -10,9 +10,10 @@ use crate::call::{Call, Failed};
 use crate::codec::protobuf;
 use crate::errors;
 use crate::fanout::images::stores;
+use crate::rpc::fields::{IMAGE_REFERENCE, LISTED_ID};
 use crate::switch::Switch;
 use crate::switch::image_names;
-use crate::switch::pod_requests::{self, REFERENCE};
+use crate::switch::pod_requests;
 
 /// Answers a client that names no pod. The kubelet does so to read the user of a container from the image.
 ///
@@ -24,7 +25,7 @@ pub(super) async fn find_image(
     backends: &[Arc<Backend>],
 ) -> Result<Reply, Failed> {
     let message = call.message();
-    let reference = protobuf::string(&message, REFERENCE).unwrap_or_default();
+    let reference = protobuf::string(&message, IMAGE_REFERENCE).unwrap_or_default();
     let of_pods = switch.pod_requests().stores_of(reference);
     let theirs = backends.iter().filter(|it| of_pods.contains(&it.id));
     let theirs: Vec<_> = theirs.cloned().collect();
@@ -102,7 +103,7 @@ pub(crate) async fn find_for_some_pod(
             switch,
             call,
             having,
-            protobuf::string(image, &[1]).unwrap_or_default(),
+            protobuf::string(image, LISTED_ID).unwrap_or_default(),
         );
     }
     present(said)
@@ -118,7 +119,7 @@ pub(super) async fn ask_in_any_form(
 ) -> Vec<StoreAnswer> {
     let said = stores::ask_stores(call, backends, wait).await;
     let message = call.message();
-    let other = protobuf::string(&message, REFERENCE).map(image_names::other_form);
+    let other = protobuf::string(&message, IMAGE_REFERENCE).map(image_names::other_form);
     let Ok(Some(other)) = other else {
         return said;
     };
@@ -126,7 +127,7 @@ pub(super) async fn ask_in_any_form(
     let is_enough = |said: &StoreAnswer| is_found && !said.has_rejected();
     let (mut said, first): (Vec<_>, Vec<_>) = said.into_iter().partition(is_enough);
     let again: Vec<_> = first.iter().map(|said| Arc::clone(&said.backend)).collect();
-    let call = call.with_string(REFERENCE, &other);
+    let call = call.with_string(IMAGE_REFERENCE, &other);
     let second = stores::ask_stores(&call, &again, wait).await;
     let both = first.into_iter().zip(second);
     said.extend(both.map(|(first, second)| match second.has_rejected() {
@@ -139,7 +140,7 @@ pub(super) async fn ask_in_any_form(
 /// Whether the pod that sends `call` has had the answer "absent" before, and did not pull the image.
 fn asks_again(switch: &Switch, call: &Call) -> bool {
     let message = call.message();
-    let reference = protobuf::string(&message, REFERENCE).unwrap_or_default();
+    let reference = protobuf::string(&message, IMAGE_REFERENCE).unwrap_or_default();
     let seen = pod_requests::seen_by(call, &message);
     seen.is_some_and(|seen| switch.pod_requests().is_absent_again(seen, reference))
 }

@@ -17,10 +17,10 @@ use crate::errors;
 use crate::fanout::BackendResult;
 use crate::fanout::images::{self, find};
 use crate::forward::own;
+use crate::rpc::fields::{IMAGE_REFERENCE, ITEMS, LISTED_ID, container, image_spec};
 use crate::rpc::{self, List};
 use crate::switch::Switch;
 use crate::switch::image_names;
-use crate::switch::pod_requests::REFERENCE;
 
 /// How a request names an image of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,7 +57,7 @@ pub(super) async fn remove_image(
     backends: &[Arc<Backend>],
 ) -> Result<Reply, Failed> {
     let message = call.message();
-    let reference = protobuf::string(&message, REFERENCE).unwrap_or_default();
+    let reference = protobuf::string(&message, IMAGE_REFERENCE).unwrap_or_default();
     let ask = super::image_status(call, reference);
     let said = find::ask_in_any_form(&ask, backends, Wait::Answer).await;
     let (said, silent): (Vec<_>, Vec<_>) = said.into_iter().partition(StoreAnswer::has_answered);
@@ -88,7 +88,7 @@ async fn remove_at(switch: &Switch, call: &Call, reference: &str, image: &Meant)
             return Removal::InUse(errors::image_in_use(reference, &name, &container));
         }
         Ok(None) if image.by == By::Form => {
-            let call = call.with_string(REFERENCE, &image.id);
+            let call = call.with_string(IMAGE_REFERENCE, &image.id);
             images::change_at(&call, backend).await
         }
         Ok(None) => images::change_at(call, backend).await,
@@ -113,9 +113,9 @@ async fn container_of(switch: &Switch, image: &Meant) -> Result<Option<String>, 
     let list = known.lists.message(List::Containers);
     let list = list.ok_or_else(|| backend.unavailable("its containers are not known"))?;
     let malformed = |fault| backend.malformed(&fault);
-    for container in protobuf::all_bytes(&list, &[1]).map_err(malformed)? {
+    for container in protobuf::all_bytes(&list, &[ITEMS]).map_err(malformed)? {
         if uses(container, image).map_err(malformed)? {
-            let id = protobuf::string(container, &[1]).map_err(malformed)?;
+            let id = protobuf::string(container, LISTED_ID).map_err(malformed)?;
             return Ok(Some(id.to_owned()));
         }
     }
@@ -154,7 +154,9 @@ fn meant(said: &[StoreAnswer], reference: &str) -> Result<Vec<Meant>, Failed> {
     for said in said {
         if let Some(image) = said.image() {
             let malformed = |fault| Failed::from(said.backend.malformed(&fault));
-            let id = protobuf::string(image, &[1]).map_err(malformed)?.to_owned();
+            let id = protobuf::string(image, LISTED_ID)
+                .map_err(malformed)?
+                .to_owned();
             let by = by(image, &id, reference).map_err(malformed)?;
             let (backend, image) = (Arc::clone(&said.backend), image.clone());
             all.push(Meant {
@@ -189,10 +191,13 @@ fn by(image: &[u8], id: &str, reference: &str) -> Result<By, Malformed> {
 /// Whether a listed container is made of this image. A container that names no id names a tag.
 fn uses(container: &[u8], image: &Meant) -> Result<bool, Malformed> {
     let ids = [
-        protobuf::string(container, &[10])?,
-        protobuf::string(container, &[5])?,
+        protobuf::string(container, &[container::IMAGE_ID])?,
+        protobuf::string(container, &[container::IMAGE_REF])?,
     ];
-    let name = [protobuf::string(container, &[4, 1])?];
+    let name = [protobuf::string(
+        container,
+        &[container::IMAGE, image_spec::IMAGE],
+    )?];
     let has_id = ids.iter().any(|id| !id.is_empty());
     let its = if has_id { &ids[..] } else { &name[..] };
     for name in its.iter().filter(|name| !name.is_empty()) {

@@ -14,6 +14,9 @@ use crate::call::{Call, Failed, named};
 use crate::codec::protobuf::{self, Malformed};
 use crate::errors;
 use crate::rpc::List;
+use crate::rpc::fields::{
+    IMAGE_REFERENCE, ITEMS, LISTED_ID, image, image_status_response, int64_value,
+};
 use crate::switch::image_names;
 
 /// What one store says of a reference.
@@ -93,7 +96,7 @@ impl StoreAnswer {
             Err(_) => {
                 let mut status = bytes::BytesMut::new();
                 if let Stored::Image(image) = &self.image {
-                    protobuf::put_bytes(&mut status, 1, image);
+                    protobuf::put_bytes(&mut status, image_status_response::IMAGE, image);
                 }
                 reply::of_message(vec![status.freeze()])
             }
@@ -104,11 +107,12 @@ impl StoreAnswer {
 impl Content {
     /// Reads it from an `Image`.
     pub(super) fn of(image: &[u8]) -> Result<Content, Malformed> {
-        let uid = protobuf::has(image, 5)?.then(|| protobuf::varint(image, &[5, 1]));
+        let uid = protobuf::has(image, image::UID)?
+            .then(|| protobuf::varint(image, &[image::UID, int64_value::VALUE]));
         Ok(Content {
-            id: protobuf::string(image, &[1])?.to_owned(),
+            id: protobuf::string(image, LISTED_ID)?.to_owned(),
             uid: uid.transpose()?,
-            username: protobuf::string(image, &[6])?.to_owned(),
+            username: protobuf::string(image, &[image::USERNAME])?.to_owned(),
         })
     }
 
@@ -192,8 +196,8 @@ fn cached_image(call: &Call, backend: &Backend) -> Option<Stored> {
         return None;
     }
     let message = call.message();
-    let reference = protobuf::string(&message, super::REFERENCE).ok()?;
-    for image in protobuf::all_bytes(&snapshot.message, &[1]).ok()? {
+    let reference = protobuf::string(&message, IMAGE_REFERENCE).ok()?;
+    for image in protobuf::all_bytes(&snapshot.message, &[ITEMS]).ok()? {
         if image_names::is_called(image, reference).ok()? {
             return Some(Stored::Image(snapshot.message.slice_ref(image)));
         }
@@ -208,11 +212,11 @@ fn image_of(backend: &Backend, answer: &Answer) -> Result<Stored, Status> {
     }
     let message = backend.message(answer)?;
     let malformed = |fault| backend.malformed(&fault);
-    if !protobuf::has(&message, 1).map_err(malformed)? {
+    if !protobuf::has(&message, image_status_response::IMAGE).map_err(malformed)? {
         return Ok(Stored::Nothing);
     }
     // A message in parts is one.
-    let image = protobuf::all_bytes(&message, &[1])
+    let image = protobuf::all_bytes(&message, &[image_status_response::IMAGE])
         .map_err(malformed)?
         .concat();
     Content::of(&image).map_err(malformed)?;

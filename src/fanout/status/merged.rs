@@ -8,16 +8,11 @@ use serde_json::Value as Json;
 
 use super::{BACKENDS_READY, NEEDED, StatusAnswer};
 use crate::backend::known::Known;
-use crate::codec::protobuf::{self, Malformed};
+use crate::codec::protobuf::{self, MAP_KEY, MAP_VALUE, Malformed};
 use crate::config::Table;
 use crate::errors::{self, WRONG_CGROUP_DRIVER};
 use crate::fanout::merge;
-
-// `StatusResponse`.
-const CONDITIONS: u32 = 1;
-const INFO: u32 = 2;
-const HANDLERS: u32 = 3;
-const FEATURES: u32 = 4;
+use crate::rpc::fields::{runtime_condition, runtime_handler, runtime_status, status_response};
 
 /// The largest `Status` of a backend, in bytes without info.
 const LONGEST_STATUS: usize = 64 << 10;
@@ -41,15 +36,23 @@ pub fn merged(
         return Ok(Bytes::new());
     };
     let replaced = match info {
-        Some(_) => &[HANDLERS, FEATURES][..],
-        None => &[HANDLERS, FEATURES, INFO],
+        Some(_) => &[status_response::RUNTIME_HANDLERS, status_response::FEATURES][..],
+        None => &[
+            status_response::RUNTIME_HANDLERS,
+            status_response::FEATURES,
+            status_response::INFO,
+        ],
     };
     let mut out = without(&default.status, replaced)?;
     let mut status = BytesMut::new();
-    protobuf::put_bytes(&mut status, 1, &backends_ready(said)?);
-    protobuf::put_bytes(&mut out, CONDITIONS, &status);
+    protobuf::put_bytes(
+        &mut status,
+        runtime_status::CONDITIONS,
+        &backends_ready(said)?,
+    );
+    protobuf::put_bytes(&mut out, status_response::STATUS, &status);
     for entry in handlers(table, said)? {
-        protobuf::put_bytes(&mut out, HANDLERS, &entry);
+        protobuf::put_bytes(&mut out, status_response::RUNTIME_HANDLERS, &entry);
     }
     let mut shared = Vec::new();
     for said in said {
@@ -65,12 +68,12 @@ pub fn merged(
     }
     let features = merge::common_features(&shared)?;
     if !features.is_empty() {
-        protobuf::put_bytes(&mut out, FEATURES, &features);
+        protobuf::put_bytes(&mut out, status_response::FEATURES, &features);
     }
     if let Some(info) = info {
         protobuf::put_bytes(
             &mut out,
-            INFO,
+            status_response::INFO,
             &string_entry("criswitch", &info.to_string()),
         );
     }
@@ -87,17 +90,20 @@ pub(super) struct Condition<'a> {
 
 /// What a backend says of its state.
 pub(super) fn conditions(status: &[u8]) -> Result<Vec<Condition<'_>>, Malformed> {
-    protobuf::all_bytes(status, &[CONDITIONS, 1])?
-        .into_iter()
-        .map(|condition| {
-            Ok(Condition {
-                kind: text(condition, 1)?,
-                status: protobuf::varint(condition, &[2])? != 0,
-                reason: text(condition, 3)?,
-                message: text(condition, 4)?,
-            })
+    protobuf::all_bytes(
+        status,
+        &[status_response::STATUS, runtime_status::CONDITIONS],
+    )?
+    .into_iter()
+    .map(|condition| {
+        Ok(Condition {
+            kind: text(condition, runtime_condition::TYPE)?,
+            status: protobuf::varint(condition, &[runtime_condition::STATUS])? != 0,
+            reason: text(condition, runtime_condition::REASON)?,
+            message: text(condition, runtime_condition::MESSAGE)?,
         })
-        .collect()
+    })
+    .collect()
 }
 
 /// What is wrong with a backend, apart from what its own conditions warn of.
@@ -181,11 +187,15 @@ fn joined(faults: &[String]) -> String {
 /// A `RuntimeCondition` that is true, or false for a reason and with a message.
 fn condition(kind: &str, unmet: Option<(&str, &str)>) -> Bytes {
     let mut out = BytesMut::new();
-    protobuf::put_bytes(&mut out, 1, kind.as_bytes());
-    protobuf::put_varint(&mut out, 2, u64::from(unmet.is_none()));
+    protobuf::put_bytes(&mut out, runtime_condition::TYPE, kind.as_bytes());
+    protobuf::put_varint(
+        &mut out,
+        runtime_condition::STATUS,
+        u64::from(unmet.is_none()),
+    );
     if let Some((reason, message)) = unmet {
-        protobuf::put_bytes(&mut out, 3, reason.as_bytes());
-        protobuf::put_bytes(&mut out, 4, message.as_bytes());
+        protobuf::put_bytes(&mut out, runtime_condition::REASON, reason.as_bytes());
+        protobuf::put_bytes(&mut out, runtime_condition::MESSAGE, message.as_bytes());
     }
     out.freeze()
 }
@@ -193,13 +203,17 @@ fn condition(kind: &str, unmet: Option<(&str, &str)>) -> Bytes {
 /// `status` of a backend that is not ready, and why; its handlers and features are as it said last.
 pub(super) fn unready(status: &[u8], message: &str) -> Bytes {
     // It was read when it was kept.
-    let mut out = without(status, &[CONDITIONS]).unwrap_or_default();
+    let mut out = without(status, &[status_response::STATUS]).unwrap_or_default();
     let mut conditions = BytesMut::new();
     for kind in NEEDED {
         let unmet = Some(("BackendUnavailable", message));
-        protobuf::put_bytes(&mut conditions, 1, &condition(kind, unmet));
+        protobuf::put_bytes(
+            &mut conditions,
+            runtime_status::CONDITIONS,
+            &condition(kind, unmet),
+        );
     }
-    protobuf::put_bytes(&mut out, CONDITIONS, &conditions);
+    protobuf::put_bytes(&mut out, status_response::STATUS, &conditions);
     out.freeze()
 }
 
@@ -208,7 +222,7 @@ pub(super) fn unready(status: &[u8], message: &str) -> Bytes {
 /// # Errors
 /// If it cannot be read.
 pub(super) fn without_info(status: &[u8]) -> Result<Bytes, Malformed> {
-    without(status, &[INFO]).map(BytesMut::freeze)
+    without(status, &[status_response::INFO]).map(BytesMut::freeze)
 }
 
 /// What of `status`, which has no info, is larger than a runtime can need: it would be in every `Status` of the node, a
@@ -223,12 +237,14 @@ pub(super) fn oversized(status: &[u8]) -> Option<String> {
         ("its Status without info", status.len(), LONGEST_STATUS),
         (
             "a handler in its Status",
-            sizes(HANDLERS).max().unwrap_or_default(),
+            sizes(status_response::RUNTIME_HANDLERS)
+                .max()
+                .unwrap_or_default(),
             LONGEST_PART,
         ),
         (
             "the features in its Status",
-            sizes(FEATURES).sum(),
+            sizes(status_response::FEATURES).sum(),
             LONGEST_PART,
         ),
     ];
@@ -250,15 +266,19 @@ fn handlers(table: &Table, said: &[StatusAnswer]) -> Result<Vec<Bytes>, Malforme
             .map(|said| said.status.as_ref());
         let theirs =
             advertised(status.unwrap_or_default(), &row.backend_handler)?.unwrap_or_default();
-        Ok(protobuf::with_string(theirs, &[1], name))
+        Ok(protobuf::with_string(
+            theirs,
+            &[runtime_handler::NAME],
+            name,
+        ))
     })
     .collect()
 }
 
 /// The `RuntimeHandler` of this name in a `StatusResponse`.
 fn advertised<'a>(status: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, Malformed> {
-    for handler in protobuf::all_bytes(status, &[HANDLERS])? {
-        if protobuf::bytes(handler, &[1])? == name.as_bytes() {
+    for handler in protobuf::all_bytes(status, &[status_response::RUNTIME_HANDLERS])? {
+        if protobuf::bytes(handler, &[runtime_handler::NAME])? == name.as_bytes() {
             return Ok(Some(handler));
         }
     }
@@ -266,7 +286,9 @@ fn advertised<'a>(status: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, Malf
 }
 
 fn features(status: &Bytes) -> Result<Bytes, Malformed> {
-    Ok(protobuf::all_bytes(status, &[FEATURES])?.concat().into())
+    Ok(protobuf::all_bytes(status, &[status_response::FEATURES])?
+        .concat()
+        .into())
 }
 
 /// `message` less its fields of these numbers.
@@ -288,5 +310,9 @@ pub(super) fn text(message: &[u8], number: u32) -> Result<Cow<'_, str>, Malforme
 }
 
 fn string_entry(key: &str, value: &str) -> Bytes {
-    protobuf::with_string(&protobuf::with_string(&[], &[1], key), &[2], value)
+    protobuf::with_string(
+        &protobuf::with_string(&[], &[MAP_KEY], key),
+        &[MAP_VALUE],
+        value,
+    )
 }

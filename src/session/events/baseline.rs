@@ -8,6 +8,7 @@ use super::synthesized::{gone_pod, removed_pod};
 use crate::backend::Backend;
 use crate::codec::protobuf;
 use crate::ownership::Mark;
+use crate::rpc::fields::LISTED_ID;
 use crate::rpc::{Kind, List};
 use crate::switch::Switch;
 use crate::switch::learn;
@@ -71,7 +72,7 @@ pub(super) fn known_pods(switch: &Switch, backend: &Backend) -> HashMap<String, 
     let listed = renamed.unwrap_or(listed);
     let mut listed: HashMap<&str, &[u8]> = protobuf::fields(&listed)
         .filter_map(|field| field.ok()?.bytes().ok())
-        .filter_map(|pod| Some((protobuf::string(pod, &[1]).ok()?, pod)))
+        .filter_map(|pod| Some((protobuf::string(pod, LISTED_ID).ok()?, pod)))
         .collect();
     let owners = switch.owners();
     let owned = owners.of(Kind::Pod, backend.id).into_iter();

@@ -19,7 +19,15 @@ use crate::codec::protobuf::{self, Malformed};
 use crate::fanout::streams::Messages;
 use crate::forward::own;
 use crate::limits::budget::Unread;
-use crate::rpc::{self, EVENT_CONTAINERS, EVENT_HANDLER, EVENT_ID, EVENT_POD, EVENT_POD_UID, Kind};
+use crate::rpc::fields::EVENT_CONTAINERS;
+use crate::rpc::fields::EVENT_HANDLER;
+use crate::rpc::fields::EVENT_ID;
+use crate::rpc::fields::EVENT_POD;
+use crate::rpc::fields::EVENT_POD_UID;
+use crate::rpc::fields::{
+    REQUESTED_ID, container_status_response, pod_sandbox_status, pod_sandbox_status_response,
+};
+use crate::rpc::{self, Kind};
 use crate::switch::Switch;
 use crate::switch::handlers;
 use crate::telemetry::counters::code_name;
@@ -279,10 +287,14 @@ where
 async fn state_of(switch: &Switch, backend: &Backend, id: &str) -> Result<Bytes, Failed> {
     let reply = ask_id(backend, &rpc::POD_STATUS, id).await?;
     let read = |fault: Malformed| backend.malformed(&fault);
-    let status = &*protobuf::submessage(&reply, &[1]).map_err(read)?;
-    let state = protobuf::varint(status, &[3]).map_err(read)?;
+    let status =
+        &*protobuf::submessage(&reply, &[pod_sandbox_status_response::STATUS]).map_err(read)?;
+    let state = protobuf::varint(status, &[pod_sandbox_status::STATE]).map_err(read)?;
     let mut containers: Vec<Bytes> = Vec::new();
-    for container in protobuf::all_bytes(&reply, &[3]).map_err(read)? {
+    for container in
+        protobuf::all_bytes(&reply, &[pod_sandbox_status_response::CONTAINERS_STATUSES])
+            .map_err(read)?
+    {
         containers.push(Bytes::copy_from_slice(container));
     }
     if containers.is_empty() {
@@ -290,7 +302,8 @@ async fn state_of(switch: &Switch, backend: &Backend, id: &str) -> Result<Bytes,
         let mut left = backend.max_message;
         for id in ids {
             let reply = ask_id(backend, &rpc::CONTAINER_STATUS, &id).await?;
-            let container = protobuf::submessage(&reply, &[1]).map_err(read)?;
+            let container =
+                protobuf::submessage(&reply, &[container_status_response::STATUS]).map_err(read)?;
             // More than one event may have is not even gathered.
             left = left
                 .checked_sub(container.len())
@@ -304,7 +317,7 @@ async fn state_of(switch: &Switch, backend: &Backend, id: &str) -> Result<Bytes,
 }
 
 async fn ask_id(backend: &Backend, row: &'static rpc::Row, id: &str) -> Result<Bytes, Status> {
-    let body = frames::frame(&protobuf::with_string(&[], &[1], id));
+    let body = frames::frame(&protobuf::with_string(&[], REQUESTED_ID, id));
     let answer = backend.ask_own(None, row, body).await?;
     backend.message(&answer)
 }

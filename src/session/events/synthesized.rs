@@ -5,6 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::{Bytes, BytesMut};
 
 use crate::codec::protobuf::{self, Malformed};
+use crate::rpc::fields::{
+    container_event_response, pod_sandbox, pod_sandbox_metadata, pod_sandbox_status,
+};
 
 // `ContainerEventType`.
 pub(super) const STARTED: u64 = 1;
@@ -19,16 +22,32 @@ pub(super) fn event(id: &str, kind: u64, status: &[u8], containers: &[Bytes]) ->
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     let mut out = BytesMut::new();
-    protobuf::put_bytes(&mut out, 1, id.as_bytes());
-    protobuf::put_varint(&mut out, 2, kind);
+    protobuf::put_bytes(
+        &mut out,
+        container_event_response::CONTAINER_ID,
+        id.as_bytes(),
+    );
     protobuf::put_varint(
         &mut out,
-        3,
+        container_event_response::CONTAINER_EVENT_TYPE,
+        kind,
+    );
+    protobuf::put_varint(
+        &mut out,
+        container_event_response::CREATED_AT,
         u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
     );
-    protobuf::put_bytes(&mut out, 4, status);
+    protobuf::put_bytes(
+        &mut out,
+        container_event_response::POD_SANDBOX_STATUS,
+        status,
+    );
     for container in containers {
-        protobuf::put_bytes(&mut out, 5, container);
+        protobuf::put_bytes(
+            &mut out,
+            container_event_response::CONTAINERS_STATUSES,
+            container,
+        );
     }
     out.freeze()
 }
@@ -36,18 +55,23 @@ pub(super) fn event(id: &str, kind: u64, status: &[u8], containers: &[Bytes]) ->
 /// A pod of which this was listed last, as a `PodSandboxStatus` that is not ready.
 pub(super) fn gone_pod(id: &str, listed: &[u8]) -> Bytes {
     let mut out = BytesMut::new();
-    protobuf::put_bytes(&mut out, 1, id.as_bytes());
+    protobuf::put_bytes(&mut out, pod_sandbox_status::ID, id.as_bytes());
     // What cannot be read is left out.
     out.extend_from_slice(&pod_status(listed).unwrap_or_default());
-    protobuf::put_varint(&mut out, 3, NOT_READY);
+    protobuf::put_varint(&mut out, pod_sandbox_status::STATE, NOT_READY);
     out.freeze()
 }
 
 /// All that is known of a pod that was removed.
 pub(super) fn removed_pod(id: &str, uid: &str) -> Bytes {
-    let mut out = BytesMut::from(protobuf::with_string(&[], &[1], id).as_ref());
-    protobuf::put_bytes(&mut out, 2, &protobuf::with_string(&[], &[2], uid));
-    protobuf::put_varint(&mut out, 3, NOT_READY);
+    let mut out =
+        BytesMut::from(protobuf::with_string(&[], &[pod_sandbox_status::ID], id).as_ref());
+    protobuf::put_bytes(
+        &mut out,
+        pod_sandbox_status::METADATA,
+        &protobuf::with_string(&[], &[pod_sandbox_metadata::UID], uid),
+    );
+    protobuf::put_varint(&mut out, pod_sandbox_status::STATE, NOT_READY);
     out.freeze()
 }
 
@@ -56,15 +80,18 @@ fn pod_status(pod: &[u8]) -> Result<Bytes, Malformed> {
     let mut out = BytesMut::new();
     for field in protobuf::fields(pod) {
         let field = field?;
-        match (field.number, field.value) {
-            (2, protobuf::Value::Bytes(value)) => protobuf::put_bytes(&mut out, 2, value),
-            (4, protobuf::Value::Varint(created_at)) => {
-                protobuf::put_varint(&mut out, 4, created_at)
-            }
-            (number @ 5..=7, protobuf::Value::Bytes(value)) => {
-                protobuf::put_bytes(&mut out, number + 2, value);
-            }
-            _ => {}
+        let number = match field.number {
+            pod_sandbox::METADATA => pod_sandbox_status::METADATA,
+            pod_sandbox::CREATED_AT => pod_sandbox_status::CREATED_AT,
+            pod_sandbox::LABELS => pod_sandbox_status::LABELS,
+            pod_sandbox::ANNOTATIONS => pod_sandbox_status::ANNOTATIONS,
+            pod_sandbox::RUNTIME_HANDLER => pod_sandbox_status::RUNTIME_HANDLER,
+            _ => continue,
+        };
+        match field.value {
+            protobuf::Value::Bytes(value) => protobuf::put_bytes(&mut out, number, value),
+            protobuf::Value::Varint(value) => protobuf::put_varint(&mut out, number, value),
+            protobuf::Value::Other => {}
         }
     }
     Ok(out.freeze())

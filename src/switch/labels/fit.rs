@@ -6,16 +6,7 @@ use std::fmt;
 use bytes::{Bytes, BytesMut};
 
 use crate::codec::protobuf::{self, Edit, Malformed};
-
-// `MetricDescriptor`, in field 1 of its list.
-const DESCRIPTOR_NAME: u32 = 1;
-const LABEL_KEYS: u32 = 3;
-// `PodSandboxMetrics`, in field 1 of its list; `ContainerMetrics` has its metrics in the same field.
-const METRICS: u32 = 2;
-const CONTAINERS: u32 = 3;
-// `Metric`.
-const METRIC_NAME: u32 = 1;
-const LABEL_VALUES: u32 = 4;
+use crate::rpc::fields::{ITEMS, metric, metric_descriptor, pod_sandbox_metrics};
 
 /// The label keys of each metric, in the order of its samples' values.
 #[derive(Debug, Default)]
@@ -27,9 +18,9 @@ impl<'a> Labels<'a> {
     pub fn of(replies: &'a [Bytes]) -> Labels<'a> {
         let mut labels = HashMap::new();
         for reply in replies {
-            for descriptor in protobuf::all_bytes(reply, &[1]).unwrap_or_default() {
-                let name = protobuf::string(descriptor, &[DESCRIPTOR_NAME]);
-                let keys = protobuf::strings(descriptor, &[LABEL_KEYS]);
+            for descriptor in protobuf::all_bytes(reply, &[ITEMS]).unwrap_or_default() {
+                let name = protobuf::string(descriptor, &[metric_descriptor::NAME]);
+                let keys = protobuf::strings(descriptor, &[metric_descriptor::LABEL_KEYS]);
                 if let (Ok(name), Ok(keys)) = (name, keys) {
                     labels.entry(name).or_insert(keys);
                 }
@@ -101,8 +92,12 @@ pub fn fitted(
     if fitting.fits.is_empty() {
         return Ok(Fitted::default());
     }
-    let metrics = protobuf::edited(metrics, &[1], &mut |pod| {
-        let inside = protobuf::edited(pod, &[CONTAINERS], &mut |item| fitting.item(item))?;
+    let metrics = protobuf::edited(metrics, &[ITEMS], &mut |pod| {
+        let inside = protobuf::edited(
+            pod,
+            &[pod_sandbox_metrics::CONTAINER_METRICS],
+            &mut |item| fitting.item(item),
+        )?;
         let edit = fitting.item(inside.as_deref().unwrap_or(pod))?;
         Ok(match (edit, inside) {
             (Edit::Same, Some(inside)) => Edit::Other(inside),
@@ -140,7 +135,7 @@ impl Fit {
             Fit::Order(places, keys) => (places, *keys),
             Fit::Never(misfit) => return Ok(Err(misfit.clone())),
         };
-        let values = protobuf::all_bytes(metric, &[LABEL_VALUES])?;
+        let values = protobuf::all_bytes(metric, &[metric::LABEL_VALUES])?;
         if values.len() != keys {
             return Ok(Err(Misfit::Values(values.len(), keys)));
         }
@@ -160,8 +155,8 @@ impl Fitting<'_> {
     /// The samples of one pod or container.
     fn item(&mut self, item: &[u8]) -> Result<Edit, Malformed> {
         let same = self.same(item)?;
-        let edited = protobuf::edited(item, &[METRICS], &mut |metric| {
-            let name = protobuf::string(metric, &[METRIC_NAME])?;
+        let edited = protobuf::edited(item, &[pod_sandbox_metrics::METRICS], &mut |metric| {
+            let name = protobuf::string(metric, &[metric::NAME])?;
             let Some(fit) = self.fits.get(name) else {
                 return Ok(Edit::Same);
             };
@@ -183,8 +178,8 @@ impl Fitting<'_> {
     /// The metrics that have several samples with the same values in one pod or container.
     fn same<'m>(&self, item: &'m [u8]) -> Result<HashSet<&'m str>, Malformed> {
         let (mut seen, mut same) = (HashSet::new(), HashSet::new());
-        for metric in protobuf::all_bytes(item, &[METRICS])? {
-            let name = protobuf::string(metric, &[METRIC_NAME])?;
+        for metric in protobuf::all_bytes(item, &[pod_sandbox_metrics::METRICS])? {
+            let name = protobuf::string(metric, &[metric::NAME])?;
             let fit = self.fits.get(name);
             if let Some(Ok(values)) = fit.map(|fit| fit.values(metric)).transpose()?
                 && !seen.insert((name, values))
@@ -201,12 +196,12 @@ fn with_values(metric: &[u8], values: &[&[u8]]) -> Result<Bytes, Malformed> {
     let mut out = BytesMut::with_capacity(metric.len());
     for field in protobuf::fields(metric) {
         let field = field?;
-        if field.number != LABEL_VALUES {
+        if field.number != metric::LABEL_VALUES {
             out.extend_from_slice(field.raw);
         }
     }
     for value in values {
-        protobuf::put_bytes(&mut out, LABEL_VALUES, value);
+        protobuf::put_bytes(&mut out, metric::LABEL_VALUES, value);
     }
     Ok(out.freeze())
 }

@@ -1,0 +1,200 @@
+//! The field numbers of the CRI in use, by name; `tests/table.rs` compares them with the interface.
+
+use crate::codec::protobuf::Path;
+
+/// Makes a module of constants for each message, and the list of all of them.
+macro_rules! messages {
+    ($($module:ident: $message:ident { $($field:ident = $number:literal),* }),* $(,)?) => {
+        $(
+            #[doc = concat!("`", stringify!($message), "`.")]
+            pub mod $module {
+                $(
+                    #[doc = concat!("`", stringify!($message), ".", stringify!($field), "`.")]
+                    pub const $field: u32 = $number;
+                )*
+            }
+        )*
+
+        /// Message, field and number of each constant here; a field is spelled in capitals.
+        pub const ALL: &[(&str, &str, u32)] = &[
+            $($((stringify!($message), stringify!($field), $number),)*)*
+        ];
+    };
+}
+
+messages! {
+    run_pod_sandbox_request: RunPodSandboxRequest { CONFIG = 1, RUNTIME_HANDLER = 2 },
+    pod_sandbox_config: PodSandboxConfig { METADATA = 1, LABELS = 6, ANNOTATIONS = 7 },
+    pod_sandbox_metadata: PodSandboxMetadata { NAME = 1, UID = 2, NAMESPACE = 3 },
+    pod_sandbox: PodSandbox { ID = 1, METADATA = 2, STATE = 3, CREATED_AT = 4, LABELS = 5, ANNOTATIONS = 6, RUNTIME_HANDLER = 7 },
+    pod_sandbox_filter: PodSandboxFilter { ID = 1, STATE = 2, LABEL_SELECTOR = 3 },
+    pod_sandbox_status_request: PodSandboxStatusRequest { POD_SANDBOX_ID = 1, VERBOSE = 2 },
+    pod_sandbox_status_response: PodSandboxStatusResponse { STATUS = 1, INFO = 2, CONTAINERS_STATUSES = 3 },
+    pod_sandbox_status: PodSandboxStatus { ID = 1, METADATA = 2, STATE = 3, CREATED_AT = 4, LABELS = 7, ANNOTATIONS = 8, RUNTIME_HANDLER = 9 },
+    run_pod_sandbox_response: RunPodSandboxResponse { POD_SANDBOX_ID = 1 },
+    restore_pod_request: RestorePodRequest { CONFIG = 2, RUNTIME_HANDLER = 3 },
+    restore_pod_response: RestorePodResponse { POD_SANDBOX_ID = 1, RESTORED_CONTAINERS = 2 },
+    restored_container: RestoredContainer { CONTAINER_ID = 2 },
+    create_container_response: CreateContainerResponse { CONTAINER_ID = 1 },
+    create_container_request: CreateContainerRequest { POD_SANDBOX_ID = 1, CONFIG = 2, SANDBOX_CONFIG = 3 },
+    container_config: ContainerConfig { METADATA = 1, IMAGE = 2, LABELS = 9, ANNOTATIONS = 10 },
+    container_metadata: ContainerMetadata { NAME = 1 },
+    container: Container { ID = 1, POD_SANDBOX_ID = 2, METADATA = 3, IMAGE = 4, IMAGE_REF = 5, STATE = 6, CREATED_AT = 7, LABELS = 8, ANNOTATIONS = 9, IMAGE_ID = 10 },
+    container_filter: ContainerFilter { ID = 1, STATE = 2, POD_SANDBOX_ID = 3, LABEL_SELECTOR = 4 },
+    container_status_request: ContainerStatusRequest { CONTAINER_ID = 1 },
+    container_status_response: ContainerStatusResponse { STATUS = 1 },
+    container_status: ContainerStatus { ID = 1, STATE = 3 },
+    container_event_response: ContainerEventResponse { CONTAINER_ID = 1, CONTAINER_EVENT_TYPE = 2, CREATED_AT = 3, POD_SANDBOX_STATUS = 4, CONTAINERS_STATUSES = 5 },
+    container_stats: ContainerStats { ATTRIBUTES = 1 },
+    container_attributes: ContainerAttributes { ID = 1, LABELS = 3 },
+    container_stats_filter: ContainerStatsFilter { ID = 1, POD_SANDBOX_ID = 2, LABEL_SELECTOR = 3 },
+    pod_sandbox_stats: PodSandboxStats { ATTRIBUTES = 1, LINUX = 2, WINDOWS = 3 },
+    pod_sandbox_attributes: PodSandboxAttributes { ID = 1, LABELS = 3 },
+    pod_sandbox_stats_filter: PodSandboxStatsFilter { ID = 1, LABEL_SELECTOR = 2 },
+    linux_pod_sandbox_stats: LinuxPodSandboxStats { CONTAINERS = 5 },
+    windows_pod_sandbox_stats: WindowsPodSandboxStats { CONTAINERS = 5 },
+    windows_container_stats: WindowsContainerStats { ATTRIBUTES = 1 },
+    pod_sandbox_metrics: PodSandboxMetrics { POD_SANDBOX_ID = 1, METRICS = 2, CONTAINER_METRICS = 3 },
+    container_metrics: ContainerMetrics { CONTAINER_ID = 1, METRICS = 2 },
+    metric: Metric { NAME = 1, LABEL_VALUES = 4 },
+    metric_descriptor: MetricDescriptor { NAME = 1, LABEL_KEYS = 3 },
+    image_spec: ImageSpec { IMAGE = 1, ANNOTATIONS = 2, USER_SPECIFIED_IMAGE = 18, RUNTIME_HANDLER = 19, IMAGE_REF = 20 },
+    image_filter: ImageFilter { IMAGE = 1 },
+    image_status_request: ImageStatusRequest { IMAGE = 1 },
+    image_status_response: ImageStatusResponse { IMAGE = 1 },
+    pull_image_request: PullImageRequest { IMAGE = 1, SANDBOX_CONFIG = 3 },
+    pull_image_response: PullImageResponse { IMAGE_REF = 1 },
+    pod_sandbox_state_value: PodSandboxStateValue { STATE = 1 },
+    image: Image { ID = 1, REPO_TAGS = 2, REPO_DIGESTS = 3, SIZE = 4, UID = 5, USERNAME = 6, PINNED = 8 },
+    int64_value: Int64Value { VALUE = 1 },
+    uint64_value: UInt64Value { VALUE = 1 },
+    image_fs_info_response: ImageFsInfoResponse { IMAGE_FILESYSTEMS = 1, CONTAINER_FILESYSTEMS = 2 },
+    filesystem_usage: FilesystemUsage { FS_ID = 2, USED_BYTES = 3, INODES_USED = 4 },
+    filesystem_identifier: FilesystemIdentifier { MOUNTPOINT = 1 },
+    status_request: StatusRequest { VERBOSE = 1 },
+    status_response: StatusResponse { STATUS = 1, INFO = 2, RUNTIME_HANDLERS = 3, FEATURES = 4 },
+    runtime_status: RuntimeStatus { CONDITIONS = 1 },
+    runtime_condition: RuntimeCondition { TYPE = 1, STATUS = 2, REASON = 3, MESSAGE = 4 },
+    runtime_handler: RuntimeHandler { NAME = 1, FEATURES = 2 },
+    runtime_config_response: RuntimeConfigResponse { LINUX = 1 },
+    linux_runtime_configuration: LinuxRuntimeConfiguration { CGROUP_DRIVER = 1 },
+}
+
+/// The items of a list, and of a message in a stream of items: the same field in every reply that has items.
+pub const ITEMS: u32 = 1;
+/// The filter in a list's request: the same field in every request that has one.
+pub const FILTER: u32 = 1;
+/// The id of a listed pod, container or image: the same field in each.
+pub const LISTED_ID: Path = &[1];
+/// The id in a request for one pod or container: the same field in each.
+pub const REQUESTED_ID: Path = &[1];
+
+/// The strings of an image spec.
+pub const IMAGE_TEXTS: [u32; 4] = [
+    image_spec::IMAGE,
+    image_spec::USER_SPECIFIED_IMAGE,
+    image_spec::RUNTIME_HANDLER,
+    image_spec::IMAGE_REF,
+];
+/// The pod's configuration in `PullImage` and `CreateContainer`.
+pub const POD_CONFIG: Path = &[create_container_request::SANDBOX_CONFIG];
+/// The annotations in that.
+pub const POD_ANNOTATIONS: Path = &[
+    create_container_request::SANDBOX_CONFIG,
+    pod_sandbox_config::ANNOTATIONS,
+];
+/// The handler of a pod in a list.
+pub const LISTED_HANDLER: Path = &[ITEMS, pod_sandbox::RUNTIME_HANDLER];
+/// The container or pod that an event is about.
+pub const EVENT_ID: Path = &[container_event_response::CONTAINER_ID];
+/// The id of an event's pod.
+pub const EVENT_POD: Path = &[
+    container_event_response::POD_SANDBOX_STATUS,
+    pod_sandbox_status::ID,
+];
+/// The uid of an event's pod.
+pub const EVENT_POD_UID: Path = &[
+    container_event_response::POD_SANDBOX_STATUS,
+    pod_sandbox_status::METADATA,
+    pod_sandbox_metadata::UID,
+];
+/// The handler of an event's pod.
+pub const EVENT_HANDLER: Path = &[
+    container_event_response::POD_SANDBOX_STATUS,
+    pod_sandbox_status::RUNTIME_HANDLER,
+];
+/// The ids of the containers of an event's pod.
+pub const EVENT_CONTAINERS: Path = &[
+    container_event_response::CONTAINERS_STATUSES,
+    container_status::ID,
+];
+/// The handler in the reply to `PodSandboxStatus`.
+pub const STATUS_HANDLER: Path = &[
+    pod_sandbox_status_response::STATUS,
+    pod_sandbox_status::RUNTIME_HANDLER,
+];
+/// The pod of a new container.
+pub const CONTAINER_POD: Path = &[create_container_request::POD_SANDBOX_ID];
+/// The labels of a new container.
+pub const CONTAINER_LABELS: Path = &[create_container_request::CONFIG, container_config::LABELS];
+/// The image of a new container.
+pub const CONTAINER_IMAGE: Path = &[
+    create_container_request::CONFIG,
+    container_config::IMAGE,
+    image_spec::IMAGE,
+];
+/// What the manifest of its pod calls that image.
+pub const CONTAINER_IMAGE_NAME: Path = &[
+    create_container_request::CONFIG,
+    container_config::IMAGE,
+    image_spec::USER_SPECIFIED_IMAGE,
+];
+/// The image in the request of an image call.
+pub const IMAGE_REFERENCE: Path = &[image_status_request::IMAGE, image_spec::IMAGE];
+/// The pod's annotations in the image spec of an `ImageStatus`.
+pub const IMAGE_ANNOTATIONS: Path = &[image_status_request::IMAGE, image_spec::ANNOTATIONS];
+/// The id of the image in the reply to `ImageStatus`.
+pub const STATUS_IMAGE_ID: Path = &[image_status_response::IMAGE, image::ID];
+/// The uid of the pod of a pull.
+pub const PULL_UID: Path = &[
+    pull_image_request::SANDBOX_CONFIG,
+    pod_sandbox_config::METADATA,
+    pod_sandbox_metadata::UID,
+];
+/// The id of the image that was pulled.
+pub const PULLED_IMAGE: Path = &[pull_image_response::IMAGE_REF];
+/// The handler of a new pod.
+pub const RUN_HANDLER: Path = &[run_pod_sandbox_request::RUNTIME_HANDLER];
+/// The configuration of a new pod.
+pub const RUN_CONFIG: Path = &[run_pod_sandbox_request::CONFIG];
+/// The id of a new pod.
+pub const RUN_POD: Path = &[run_pod_sandbox_response::POD_SANDBOX_ID];
+/// The id of a new container.
+pub const NEW_CONTAINER: Path = &[create_container_response::CONTAINER_ID];
+/// The handler of a pod that is restored.
+pub const RESTORE_HANDLER: Path = &[restore_pod_request::RUNTIME_HANDLER];
+/// The configuration of a pod that is restored.
+pub const RESTORE_CONFIG: Path = &[restore_pod_request::CONFIG];
+/// The id of a restored pod.
+pub const RESTORED_POD: Path = &[restore_pod_response::POD_SANDBOX_ID];
+/// The ids of the containers of a restored pod.
+pub const RESTORED_CONTAINERS: Path = &[
+    restore_pod_response::RESTORED_CONTAINERS,
+    restored_container::CONTAINER_ID,
+];
+/// The mount point of a file system of images.
+pub const IMAGE_MOUNTPOINT: Path = &[
+    image_fs_info_response::IMAGE_FILESYSTEMS,
+    filesystem_usage::FS_ID,
+    filesystem_identifier::MOUNTPOINT,
+];
+/// The mount point of a file system of containers.
+pub const CONTAINER_MOUNTPOINT: Path = &[
+    image_fs_info_response::CONTAINER_FILESYSTEMS,
+    filesystem_usage::FS_ID,
+    filesystem_identifier::MOUNTPOINT,
+];
+/// The pod or container that the stats of a pod or container are about.
+pub const STATS_ID: Path = &[pod_sandbox_stats::ATTRIBUTES, pod_sandbox_attributes::ID];
+/// The pod that metrics are about.
+pub const METRICS_POD: Path = &[pod_sandbox_metrics::POD_SANDBOX_ID];
