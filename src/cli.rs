@@ -262,7 +262,7 @@ impl Command {
             Command::Serve(file) => {
                 // Status tells it to those who stand elsewhere.
                 let path = std::path::absolute(&file.path).unwrap_or(file.path);
-                serve::serve(Config::load(&path)?)
+                serve::serve(&path)
             }
             Command::Status(status) => status.run(),
             Command::Pods(pods) => pods.run(),

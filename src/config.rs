@@ -1,7 +1,7 @@
 //! Configuration: text to a checked [`Config`] that cannot be wrong.
 //!
 //! `files` are read from the `disk`, `text` is what they say, `value` and `check` judge it. Every problem is told at
-//! once, each with its place. Nothing here dials a backend or binds a socket.
+//! once, each with its place. Nothing here dials a backend or binds a socket. `watch` reports changes of the files.
 
 pub mod address;
 mod advice;

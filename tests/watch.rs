@@ -1,4 +1,4 @@
-//! The watch over the configuration's files: what it tells of, how often, and what it keeps quiet about.
+//! The watch over the configuration's files: which changes it reports, how often, and which events it ignores.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -17,7 +17,5 @@ mod main_file;
 mod silent;
 #[path = "watch/site.rs"]
 mod site;
-#[path = "watch/told.rs"]
-mod told;
-#[path = "watch/unfinished.rs"]
-mod unfinished;
+#[path = "watch/writing.rs"]
+mod writing;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criswitch::backend::connect::Dialer;
-use criswitch::config::watch::Watch;
+use criswitch::config::watch::{Fingerprint, Watch};
 use criswitch::config::{Config, Problems};
 use criswitch::server::{Listener, Passed, PassedSocket};
 use criswitch::store::{Boot, InUse, Lock, Store};
@@ -22,14 +22,16 @@ use super::log::{self, Log};
 use super::notify::Notify;
 
 /// Serves until SIGTERM or SIGINT.
-pub(super) fn serve(config: Config) -> anyhow::Result<Verdict> {
+pub(super) fn serve(path: &Path) -> anyhow::Result<Verdict> {
+    let (loaded, config) = load(path);
+    let config = config?;
     let log = log::start(&config.log);
     // Clears the environment, so there must be no other thread yet.
     let passed = Passed::take();
     let _writing = log.write()?;
     let served = passed
         .map_err(anyhow::Error::from)
-        .and_then(|passed| serve_on(passed, config, &log));
+        .and_then(|passed| serve_on(passed, config, loaded, &log));
     Ok(served.unwrap_or_else(|error| {
         // A write to standard error could block the end.
         log.queue.add(super::failure(&error).as_bytes());
@@ -37,7 +39,12 @@ pub(super) fn serve(config: Config) -> anyhow::Result<Verdict> {
     }))
 }
 
-fn serve_on(passed: Passed, config: Config, log: &Log) -> anyhow::Result<Verdict> {
+fn serve_on(
+    passed: Passed,
+    config: Config,
+    loaded: Fingerprint,
+    log: &Log,
+) -> anyhow::Result<Verdict> {
     let notify = Notify::start()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -72,7 +79,7 @@ fn serve_on(passed: Passed, config: Config, log: &Log) -> anyhow::Result<Verdict
         tokio::select! {
             () = criswitch::serve(Arc::clone(&switch), listener, passed.metrics, shutdown) => Ok(Verdict::Fine),
             never = notify.keep(&switch) => match never {},
-            never = reloads(&switch, log, &notify, hangup) => match never {},
+            never = reloads(&switch, log, &notify, hangup, loaded) => match never {},
         }
     });
     // A disk that hangs, and with it who reads there, must not hold up the end.
@@ -132,78 +139,44 @@ fn with_state(config: Config) -> Result<(Switch, Lock), InUse> {
     Ok((switch, lock))
 }
 
-/// Reloads one after the other: at SIGHUP, and when the files change if the configuration says so.
-async fn reloads(switch: &Switch, log: &Log, notify: &Notify, mut hangup: Signal) -> Infallible {
-    let mut watch = None;
+/// Reloads one after the other: at SIGHUP, and when the files differ from those that were `loaded` if the configuration
+/// says so.
+async fn reloads(
+    switch: &Switch,
+    log: &Log,
+    notify: &Notify,
+    mut hangup: Signal,
+    mut loaded: Fingerprint,
+) -> Infallible {
+    let watch = Watch::default();
     loop {
         let config = switch.live().config.clone();
-        let watched = watch.is_some();
-        if config.watch != watched {
-            watch = match config.watch {
-                true => start_watch(&config.path).await,
-                false => None,
-            };
+        tokio::select! {
+            _ = hangup.recv() => {}
+            () = watch.changed(&config.path, loaded), if config.watch => {}
         }
-        let begun = !watched && watch.is_some();
-        // What changed before the watch began is not told by it.
-        let changed = begun && is_other(&config).await
-            || tokio::select! {
-                _ = hangup.recv() => false,
-                () = told(&mut watch) => true,
-            };
         reload::begin_reload(switch);
         notify.tell(&[NotifyState::Reloading]);
-        let loaded = read(&config.path, &mut watch, changed).await;
-        reload::reload_beside(switch, loaded).await;
+        let result = load_beside(&config.path, &mut loaded).await;
+        reload::reload_beside(switch, result).await;
         log.set(&switch.live().config.log.levels);
         notify.tell(&[NotifyState::Ready]);
     }
 }
 
-/// Whether the files are not what was read of them, or cannot be used any more.
-async fn is_other(config: &Config) -> bool {
-    let now = load(&config.path).await;
-    !now.is_ok_and(|now| now.hash == config.hash)
-}
-
-/// Reads the files as they are now; if they have `changed` by themselves, not before they are still.
-async fn read(path: &Path, watch: &mut Option<Watch>, changed: bool) -> Result<Config, Problems> {
-    match watch {
-        Some(watch) if changed => watch.steady(async || load(path).await).await,
-        Some(watch) => {
-            watch.mark().await;
-            load(path).await
-        }
-        None => load(path).await,
-    }
-}
-
 /// Reads the files beside the calls: a disk may be slow.
-async fn load(path: &Path) -> Result<Config, Problems> {
+async fn load_beside(path: &Path, loaded: &mut Fingerprint) -> Result<Config, Problems> {
     let main = path.to_owned();
-    let loaded = tokio::task::spawn_blocking(move || Config::load(&main)).await;
-    loaded.unwrap_or_else(|error| Err(Problems::of_reading(path, error)))
+    let (fingerprint, config) = tokio::task::spawn_blocking(move || load(&main))
+        .await
+        .unwrap_or_else(|error| (*loaded, Err(Problems::of_reading(path, error))));
+    *loaded = fingerprint;
+    config
 }
 
-/// Begins to watch beside the calls: a disk may be slow.
-async fn start_watch(path: &Path) -> Option<Watch> {
-    let path = path.to_owned();
-    let watch = tokio::task::spawn_blocking(move || Watch::new(&path)).await;
-    let watch = watch.ok()?.inspect_err(|error| {
-        let error = criswitch::errors::error_chain(error);
-        tracing::error!(
-            error,
-            "the configuration is not watched; reload still works"
-        );
-    });
-    watch.ok()
-}
-
-async fn told(watch: &mut Option<Watch>) {
-    match watch {
-        Some(watch) => watch.changed().await,
-        None => std::future::pending().await,
-    }
+/// Reads the files. The fingerprint comes first, so that it differs after a change during the read.
+fn load(path: &Path) -> (Fingerprint, Result<Config, Problems>) {
+    (Fingerprint::of(path), Config::load(path))
 }
 
 fn shutdown() -> io::Result<impl Future<Output = ()>> {

@@ -267,7 +267,7 @@ async fn sighup_does_the_same() {
 }
 
 #[tokio::test]
-async fn a_drop_in_is_taken_up_and_let_go_by_itself_if_the_configuration_says_so() {
+async fn a_drop_in_is_applied_and_removed_automatically_with_watch() {
     let node = Node::start("watch = true\nlog.level = \"debug\"").await;
     node.files.write(
         "conf.d/90-kata.toml",
@@ -276,6 +276,7 @@ async fn a_drop_in_is_taken_up_and_let_go_by_itself_if_the_configuration_says_so
     node.until("kata", Code::Ok).await;
     std::fs::remove_file(node.files.path("conf.d/90-kata.toml")).unwrap();
     node.until("kata", Code::InvalidArgument).await;
+    assert_eq!(node.info().await["reloads"]["count"], 2);
     node.end().await;
 }
 

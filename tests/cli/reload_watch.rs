@@ -1,4 +1,4 @@
-//! What happens to the files between the start of a daemon and its watch over them.
+//! Changes of the files between the start of a daemon and the first look of its watch.
 
 use std::io::{Read, Write, pipe};
 use std::process::Stdio;
@@ -21,7 +21,7 @@ fn full_pipe() -> (impl Read + Send + 'static, impl Into<Stdio>) {
 }
 
 #[tokio::test]
-async fn files_that_break_before_they_are_watched_are_told() {
+async fn files_that_break_before_the_first_look_are_reported() {
     let (files, listen, backend) = one_backend();
     Sim::new("runc").serve_on(&backend);
     let good = std::fs::read_to_string(files.main()).unwrap();

@@ -1,51 +1,38 @@
-//! A watched configuration in a directory of its own, and another one that tells when silence has lasted.
+//! A watched configuration in a directory of its own.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use criswitch::config::watch::Watch;
+use criswitch::config::watch::{Fingerprint, PERIOD, Watch};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
-/// How long a telling may take on a busy machine.
-pub(crate) const BOUND: Duration = Duration::from_secs(30);
-/// Short, as every silence takes two of it.
-pub(crate) const QUIET: Duration = Duration::from_millis(20);
-/// Longer than any test takes.
-const HOLD: Duration = Duration::from_secs(120);
+/// By the paused clock: longer than any report takes.
+const BOUND: Duration = Duration::from_secs(30);
 
 /// Sets up a main file and a drop-in.
 pub(crate) const PLAIN: &str =
     "mkdir -p etc/conf.d; echo one > etc/criswitch.toml; echo a > etc/conf.d/10-a.toml";
 
-/// The directory; the configuration is `etc/criswitch.toml` in it.
+/// The directory. The configuration is `etc/criswitch.toml` in it.
 pub(crate) struct Site {
     folder: TempDir,
-    pub(crate) watch: Watch,
-    witness: Watch,
-    silences: u32,
+    watch: Watch,
+    loaded: Fingerprint,
 }
 
 impl Site {
-    /// What the shell makes of `script` before anything is watched.
+    /// Runs `script` and loads the files. Needs a paused clock.
     pub(crate) fn of(script: &str) -> Site {
-        Site::holding(script, HOLD)
-    }
-
-    /// The same, with changes held up for at most `hold`.
-    pub(crate) fn holding(script: &str, hold: Duration) -> Site {
         let folder = tempfile::tempdir().unwrap();
         shell(&folder, script);
-        shell(&folder, "mkdir witness; echo 0 > witness/criswitch.toml");
-        let watch = |path: &str, hold| {
-            Watch::with_times(&folder.path().join(path), QUIET, hold).expect("inotify is there")
-        };
         Site {
-            watch: watch("etc/criswitch.toml", hold),
-            witness: watch("witness/criswitch.toml", HOLD),
+            loaded: Fingerprint::of(&folder.path().join("etc/criswitch.toml")),
             folder,
-            silences: 0,
+            watch: Watch::default(),
         }
     }
 
@@ -53,47 +40,49 @@ impl Site {
         self.folder.path().join(name)
     }
 
-    /// Runs real commands, in the directory.
+    /// Runs real commands in the directory, at a later time of its file system.
     pub(crate) fn run(&self, script: &str) {
+        let time = || {
+            fs::write(self.path("clock"), "").unwrap();
+            let clock = fs::metadata(self.path("clock")).unwrap();
+            (clock.mtime(), clock.mtime_nsec())
+        };
+        let before = time();
+        while time() == before {}
         shell(&self.folder, script);
     }
 
-    pub(crate) async fn tells(&mut self) {
-        let told = timeout(BOUND, self.watch.changed()).await;
-        told.expect("the change is told");
+    /// Waits for a report, and loads the files.
+    pub(crate) async fn reports(&mut self) {
+        self.reports_within(BOUND).await;
+        self.loaded = Fingerprint::of(&self.path("etc/criswitch.toml"));
     }
 
-    pub(crate) async fn tells_once(&mut self) {
-        self.tells().await;
+    async fn reports_within(&self, bound: Duration) {
+        let main = self.path("etc/criswitch.toml");
+        let changed = timeout(bound, self.watch.changed(&main, self.loaded));
+        changed.await.expect("the change is reported");
+    }
+
+    /// Three looks at the files bring no report.
+    pub(crate) async fn is_silent(&self) {
+        let main = self.path("etc/criswitch.toml");
+        let changed = self.watch.changed(&main, self.loaded);
+        let changed = timeout(PERIOD * 7 / 2, changed).await;
+        changed.expect_err("no change is reported");
+    }
+
+    /// Runs `script`, which is reported once.
+    pub(crate) async fn reports_once(&mut self, script: &str) {
+        self.run(script);
+        self.reports().await;
         self.is_silent().await;
     }
 
-    /// What happens later elsewhere, and takes as long, is told first.
-    pub(crate) async fn is_silent(&mut self) {
-        self.silences += 1;
-        let main = self.path("witness/criswitch.toml");
-        std::fs::write(main, self.silences.to_string()).unwrap();
-        let silence = async {
-            tokio::select! {
-                biased;
-                () = self.watch.changed() => panic!("a change is told"),
-                () = self.witness.changed() => {}
-            }
-        };
-        timeout(BOUND, silence).await.expect("the witness tells");
-    }
-
-    /// Runs `script`, which is told, once.
-    pub(crate) async fn tells_of(&mut self, script: &str) {
-        self.run(script);
-        self.tells_once().await;
-    }
-
-    /// Runs `script`, which is not told; that a change after it is shows that the watch was awake.
-    pub(crate) async fn keeps_quiet_about(&mut self, script: &str) {
+    /// Runs `script`, which is not reported.
+    pub(crate) async fn ignores(&self, script: &str) {
         self.run(script);
         self.is_silent().await;
-        self.tells_of("echo another >> etc/criswitch.toml").await;
     }
 }
 
