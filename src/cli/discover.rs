@@ -3,7 +3,6 @@
 //! Changes nothing at a runtime, and never a file that is there.
 
 mod json;
-mod names;
 mod notes;
 mod places;
 mod plan;
@@ -44,26 +43,22 @@ All are asked at once, for 3 seconds at most. Paths that lead to one
 socket are one backend; a switch's own socket is none.
 
 Rules:
-  What comes first wins: sockets given in their order, then the places
-  above. The first that answers is the default's backend, and a handler
-  that several have is the earliest one's; the others' rows are written
-  in comment signs.
+  Each handler gets one row. Where several backends have it, the first
+  one wins: the sockets that you name in their order, then the places
+  above. The other rows are commented out, with the reason.
 
-  default is what the first one runs pods without a RuntimeClass with
-  today: the handler that it names, its only one, else a row with
-  handler = \"\".
+  The first backend also runs pods without a RuntimeClass: with the
+  handler that it reports as its default, else with its only handler.
+  If neither is known, a row with the backend's name and handler = \"\"
+  leaves the choice to the backend.
 
-  A runtime that lists no handlers gets a row for each in its
-  configuration, where it shows that (containerd does), else one with
-  handler = \"\".
+  A runtime that does not report its handlers gets a row for each in its
+  configuration, where it shows that (containerd does), else one row
+  with its own name and handler = \"\".
 
-  The backend with the most handlers adopts them if these are more than
-  4: what has no row is a handler of its, also what it comes to have
-  later.
-
-  What has to be looked at is at the head of the file and on standard
-  error: cgroup drivers that differ, sockets that do not answer, who is
-  not ready.
+  Problems are listed at the head of the file and on standard error:
+  different cgroup drivers, sockets that do not respond, runtimes that
+  are not ready.
 
 Examples:
   criswitch discover            look and print
@@ -177,11 +172,7 @@ fn sort(
     for (place, answer) in answers {
         match answer {
             Ok(found) if found.is_switch => own.push(place),
-            Ok(found) => backends.push(Planned {
-                place,
-                found,
-                adopts: false,
-            }),
+            Ok(found) => backends.push(Planned { place, found }),
             Err(cause) => silent.push((place, cause)),
         }
     }

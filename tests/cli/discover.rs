@@ -6,7 +6,7 @@ use criswitch::codec::cri::{
 use expect_test::expect;
 use serde_json::json;
 
-use crate::runtimes::{CONTAINERD, CRIO, Node, Printed, containerd, containerd_config, crio};
+use crate::runtimes::{CONTAINERD, CRIO, Node, containerd, containerd_config, crio};
 use crate::support::Sim;
 
 #[tokio::test]
@@ -59,7 +59,7 @@ async fn two_runtimes_become_a_commented_configuration() {
 }
 
 #[tokio::test]
-async fn everything_that_is_to_be_looked_at_is_in_the_file_and_on_standard_error() {
+async fn every_problem_is_in_the_file_and_on_standard_error() {
     let cgroupfs = crio(["crun", "runc"]).cgroup_driver(CgroupDriver::Cgroupfs);
     let cgroupfs = cgroupfs.set(|settings| settings.features.supplemental_groups_policy = false);
     let broken = Sim::new("broken");
@@ -78,8 +78,8 @@ async fn everything_that_is_to_be_looked_at_is_in_the_file_and_on_standard_error
         # - The cgroup driver of crio is cgroupfs; that of containerd, the default, and
         #   so the kubelet's, is systemd. Give all the same before the kubelet uses the
         #   switch.
-        # - crio and containerd both have: runc. The rows lead to containerd, which
-        #   comes first; rows to crio's are in comment signs, under other names.
+        # - Rows of crio are commented out under [handlers]: runc (taken by containerd,
+        #   which comes first).
         # - No backend at /node/run/k0s/containerd.sock: no answer within 3s.
         # - No backend at /node/none.sock: No such file or directory (os
         #   error 2).
@@ -94,10 +94,9 @@ async fn everything_that_is_to_be_looked_at_is_in_the_file_and_on_standard_error
 
         # Which backend runs the pods of which RuntimeClass handler.
         [handlers]
-        runc       = "containerd"
-        crun       = "crio"
-        # Others of crio, under names that they could have.
-        #runc-crio = { backend = "crio", handler = "runc" }
+        runc  = "containerd"
+        crun  = "crio"
+        #runc = "crio"  # taken by containerd, which comes first
 
         # What answered, and where. The first that was found is the default's.
         [backends]
@@ -111,7 +110,7 @@ async fn everything_that_is_to_be_looked_at_is_in_the_file_and_on_standard_error
     .assert_eq(&printed.text);
     expect![[r#"
         criswitch: The cgroup driver of crio is cgroupfs; that of containerd, the default, and so the kubelet's, is systemd. Give all the same before the kubelet uses the switch.
-        criswitch: crio and containerd both have: runc. The rows lead to containerd, which comes first; rows to crio's are in comment signs, under other names.
+        criswitch: Rows of crio are commented out under [handlers]: runc (taken by containerd, which comes first).
         criswitch: No backend at /node/run/k0s/containerd.sock: no answer within 3s.
         criswitch: No backend at /node/none.sock: No such file or directory (os error 2).
         criswitch: The node gets the features that all backends have. Not in crio: supplemental_groups_policy.
@@ -123,25 +122,18 @@ async fn everything_that_is_to_be_looked_at_is_in_the_file_and_on_standard_error
 }
 
 #[tokio::test]
-async fn a_handler_that_two_have_is_the_first_ones_and_the_others_row_is_ready_in_comment_signs() {
+async fn a_handler_of_two_backends_is_the_first_ones_and_the_other_row_is_commented_out() {
     let node = Node::new()
         .with(CONTAINERD, containerd(["runc"]))
         .with(CRIO, crio(["runc"]));
     let printed = node.configuration(&[]).await;
     assert_eq!(printed.rows(), [r#"*runc -> containerd "runc""#]);
     expect![[r#"
-        criswitch: crio and containerd both have: runc. The rows lead to containerd, which comes first; rows to crio's are in comment signs, under other names.
-    "#]].assert_eq(&printed.told);
-    let row = r#"runc-crio = { backend = "crio", handler = "runc" }"#;
-    assert!(
-        printed.text.contains(&format!("\n#{row}\n")),
-        "{}",
-        printed.text
-    );
-    let uncommented = printed.text.replace(&format!("#{row}"), row);
-    let loaded =
-        criswitch::config::Config::of_texts(&[("printed".as_ref(), uncommented.as_bytes())]);
-    assert_eq!(loaded.unwrap().table.handlers.len(), 2);
+        criswitch: Rows of crio are commented out under [handlers]: runc (taken by containerd, which comes first).
+    "#]]
+    .assert_eq(&printed.told);
+    let row = "\n#runc = \"crio\"  # taken by containerd, which comes first\n";
+    assert!(printed.text.contains(row), "{}", printed.text);
 }
 
 #[tokio::test]
@@ -185,7 +177,8 @@ async fn the_default_of_crio_is_the_one_that_its_configuration_names() {
 }
 
 #[tokio::test]
-async fn a_runtime_that_lists_no_handlers_has_those_of_its_configuration_or_its_default_only() {
+async fn a_runtime_that_does_not_report_its_handlers_gets_those_of_its_configuration_or_its_default()
+ {
     let silent = |sim: Sim| sim.set(|settings| settings.advertises_handlers = false);
     let old = silent(containerd(["kata"])).version("1.6.20");
     let old = old.set(|settings| {
@@ -207,98 +200,71 @@ async fn a_runtime_that_lists_no_handlers_has_those_of_its_configuration_or_its_
     let (_, handlers) = printed.text.split_once("[handlers]\n").unwrap();
     let (handlers, _) = handlers.split_once("\n\n").unwrap();
     expect![[r##"
-        # containerd lists no handlers: these are in its configuration.
+        # containerd does not report its handlers: these are in its configuration.
         crun        = "containerd"
         kata        = "containerd"
-        # cri-dockerd does not tell its handlers: this row is its own default. Add one
-        # for each other that it has.
+        # cri-dockerd does not report its handlers: this row is its own default. Add a
+        # row for each other handler.
         cri-dockerd = { backend = "cri-dockerd", handler = "" }"##]]
     .assert_eq(handlers);
 }
 
 #[tokio::test]
-async fn many_handlers_are_adopted_but_for_the_default_and_the_disputed() {
+async fn each_handler_gets_one_row_however_many_there_are() {
     let kata = ["kata", "kata-clh", "kata-fc", "kata-qemu", "runc"];
     let node = Node::new()
         .with(CONTAINERD, containerd(["runc"]))
         .with("run/kata/containerd.sock", containerd(kata))
-        .with(CRIO, crio(["kata", "crun"]));
+        .with(CRIO, crio(["kata", "crun", "runc"]));
     let printed = node.configuration(&["NODE/run/kata/containerd.sock"]).await;
-    expect![[r##"
-        # Made by criswitch discover. `criswitch check --probe` shows what it comes to;
-        # criswitch.toml in config of the sources, or in
-        # /usr/share/doc/criswitch/examples, has every other key.
-        #
-        # To be looked at first:
-        # - containerd and kata both have: runc. The rows lead to kata, which comes
-        #   first; rows to containerd's are in comment signs, under other names.
-        # - crio and kata both have: kata. The rows lead to kata, which comes first;
-        #   rows to crio's are in comment signs, under other names.
-
-        # The socket for the kubelet (--container-runtime-endpoint) and crictl.
-        #listen = "/run/criswitch/criswitch.sock"
-
-        # The row for pods without a RuntimeClass: kata's own default.
-        default = "kata"
-
-        # Which backend runs the pods of which RuntimeClass handler.
-        [handlers]
-        # kata adopts what has no row here, at the moment kata-clh, kata-fc, kata-qemu.
-        kata             = "kata"
-        runc             = "kata"
-        # Others of containerd, under names that they could have.
-        #runc-containerd = { backend = "containerd", handler = "runc" }
-        crun             = "crio"
-        # Others of crio, under names that they could have.
-        #kata-crio       = { backend = "crio", handler = "kata" }
-
-        # What answered, and where. The first that was found is the default's.
-        [backends]
-        # containerd 2.4.2, cgroup driver systemd, supplemental_groups_policy
-        kata = { socket = "/node/run/kata/containerd.sock", adopt = true }
-        # containerd 2.4.2, cgroup driver systemd, supplemental_groups_policy
-        containerd = "/node/run/containerd/containerd.sock"
-        # cri-o 1.37.0, cgroup driver systemd, supplemental_groups_policy
-        crio = "/node/run/crio/crio.sock"
-    "##]]
-    .assert_eq(&printed.text);
-    assert_eq!(
-        printed.rows(),
-        [
-            r#"crun -> crio "crun""#,
-            r#"*kata -> kata "kata""#,
-            r#"runc -> kata "runc""#,
-        ]
-    );
-    let adopting = |printed: &Printed| -> Vec<bool> {
-        let backends = printed.config.table.backends.iter();
-        backends.map(|backend| backend.adopt).collect()
-    };
-    assert_eq!(adopting(&printed), [true, false, false]);
-    // Four are not many, nor do two backends adopt.
-    let node = Node::new().with(CONTAINERD, containerd(["a", "b", "c", "d"]));
-    assert_eq!(adopting(&node.configuration(&[]).await), [false]);
-    let node = node
-        .with(CRIO, crio(["e", "f", "g", "h", "i"]))
-        .with("run/cri-dockerd.sock", crio(["j", "k", "l", "m", "n", "o"]));
-    assert_eq!(
-        adopting(&node.configuration(&[]).await),
-        [false, false, true]
-    );
+    let (_, handlers) = printed.text.split_once("[handlers]\n").unwrap();
+    let (handlers, _) = handlers.split_once("\n\n").unwrap();
+    expect![[r#"
+        kata      = "kata"
+        kata-clh  = "kata"
+        kata-fc   = "kata"
+        kata-qemu = "kata"
+        runc      = "kata"
+        #runc     = "containerd"  # taken by kata, which comes first
+        crun      = "crio"
+        #kata     = "crio"  # taken by kata, which comes first
+        #runc     = "crio"  # taken by kata, which comes first"#]]
+    .assert_eq(handlers);
+    let backends = &printed.config.table.backends;
+    assert!(backends.iter().all(|backend| !backend.adopt));
+    expect![[r#"
+        criswitch: Rows of containerd are commented out under [handlers]: runc (taken by kata, which comes first).
+        criswitch: Rows of crio are commented out under [handlers]: kata, runc (taken by kata, which comes first).
+    "#]]
+    .assert_eq(&printed.told);
 }
 
 #[tokio::test]
-async fn a_handler_whose_name_no_runtimeclass_can_have_gets_a_row_in_comment_signs() {
+async fn a_row_for_a_backends_own_default_gives_way_to_a_handler_of_the_same_name() {
+    let docker = Sim::new("docker").set(|settings| settings.advertises_handlers = false);
+    let node = Node::new()
+        .with(CONTAINERD, containerd(["runc", "cri-dockerd"]))
+        .with("run/cri-dockerd.sock", docker)
+        .with("run/k0s/containerd.sock", crio(["k0s", "kata"]));
+    let printed = node.configuration(&["NODE/run/k0s/containerd.sock"]).await;
+    assert_eq!(
+        printed.rows(),
+        [
+            r#"cri-dockerd -> containerd "cri-dockerd""#,
+            r#"*k0s -> k0s "k0s""#,
+            r#"kata -> k0s "kata""#,
+            r#"runc -> containerd "runc""#,
+        ]
+    );
+    let row = r#"#cri-dockerd = { backend = "cri-dockerd", handler = "" }  # taken by containerd, which comes first"#;
+    assert!(printed.text.contains(row), "{}", printed.text);
+}
+
+#[tokio::test]
+async fn a_handler_with_a_name_that_no_runtimeclass_can_have_is_commented_out() {
     let node = Node::new().with(CRIO, crio(["runc", "Kata_QEMU", "RunC", "\u{1b}[31m\n"]));
     let printed = node.configuration(&[]).await;
-    let row = r#"#kata-qemu = { backend = "crio", handler = "Kata_QEMU" }"#;
-    assert!(
-        printed.text.contains(&format!("\n{row}\n")),
-        "{}",
-        printed.text
-    );
-    // Nor does it become the name of another row.
-    let row = r#"#runc-crio = { backend = "crio", handler = "RunC" }"#;
+    let row = r##"#"Kata_QEMU"    = "crio"  # not valid in a RuntimeClass"##;
     assert!(
         printed.text.contains(&format!("\n{row}\n")),
         "{}",
@@ -306,9 +272,7 @@ async fn a_handler_whose_name_no_runtimeclass_can_have_gets_a_row_in_comment_sig
     );
     assert!(!printed.text.contains('\u{1b}'));
     expect![[r#"
-        criswitch: crio has a handler "\u{1b}[31m\n", and no RuntimeClass can have that name.
-        criswitch: crio has a handler "Kata_QEMU", and no RuntimeClass can have that name.
-        criswitch: crio has a handler "RunC", and no RuntimeClass can have that name.
+        criswitch: Rows of crio are commented out under [handlers]: "\u{1b}[31m\n", "Kata_QEMU", "RunC" (not valid in a RuntimeClass).
     "#]]
     .assert_eq(&printed.told);
 }

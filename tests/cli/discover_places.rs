@@ -67,6 +67,27 @@ async fn a_socket_that_is_given_comes_first_and_has_the_default() {
 }
 
 #[tokio::test]
+async fn a_backend_is_named_by_its_file_or_its_directory_or_a_number() {
+    let places = ["run/a/Run_C.sock", "run/b/run-c.sock", "run/run-c/b.sock"];
+    let mut node = Node::new();
+    for (handler, place) in ["x", "y", "z"].into_iter().zip(places) {
+        node = node.with(place, containerd([handler]));
+    }
+    let given = places.map(|place| format!("NODE/{place}"));
+    let printed = node
+        .configuration(&given.each_ref().map(String::as_str))
+        .await;
+    assert_eq!(
+        printed.backends(),
+        [
+            "run-c = /node/run/a/Run_C.sock",
+            "b = /node/run/b/run-c.sock",
+            "backend-1 = /node/run/run-c/b.sock",
+        ]
+    );
+}
+
+#[tokio::test]
 async fn two_paths_to_one_socket_are_one_backend() {
     let node = Node::new().with(CONTAINERD, containerd(["runc"]));
     std::os::unix::fs::symlink(node.path("run"), node.path("var/run")).unwrap();

@@ -117,7 +117,6 @@ async fn programs_get_the_same_as_json() {
         {
           "backends": [
             {
-              "adopt": false,
               "also": [],
               "default_handler": "runc",
               "name": "containerd",
@@ -151,7 +150,6 @@ async fn programs_get_the_same_as_json() {
               "socket": "/node/run/containerd/containerd.sock"
             },
             {
-              "adopt": false,
               "also": [],
               "default_handler": null,
               "name": "crio",
@@ -190,16 +188,16 @@ async fn programs_get_the_same_as_json() {
             {
               "backend": "containerd",
               "backend_handler": "runc",
+              "conflict": null,
               "features": [],
-              "name": "runc",
-              "row": "written"
+              "name": "runc"
             },
             {
               "backend": "crio",
               "backend_handler": "crun",
+              "conflict": null,
               "features": [],
-              "name": "crun",
-              "row": "written"
+              "name": "crun"
             }
           ],
           "listen": "/run/criswitch/criswitch.sock",

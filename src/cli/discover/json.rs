@@ -1,10 +1,10 @@
-//! What was discovered, for programs: every field is there, null where it cannot be told.
+//! What was discovered, for programs: every field is there, null where nothing is known.
 
 use criswitch::config::Config;
 use serde_json::{Value, json};
 
 use super::Discovered;
-use super::plan::{Fate, Plan, Planned, PlannedRow};
+use super::plan::{Plan, Planned, PlannedRow};
 use crate::cli::check::found_json;
 
 /// One object, with the configuration as text in it.
@@ -34,18 +34,12 @@ pub(super) fn json(
 
 fn handler(plan: &Plan, row: &PlannedRow) -> Value {
     let backend = plan.backends.get(row.backend);
-    let fate = match row.fate {
-        Fate::Written => "written",
-        Fate::Adopted => "adopted",
-        Fate::Taken(_) => "taken",
-        Fate::NoLabel => "no label",
-    };
     json!({
         "name": row.name,
         "backend": backend.map(|backend| &backend.place.name),
         "backend_handler": row.handler,
         "features": backend.map(|backend| backend.found.features_of(&row.handler)),
-        "row": fate,
+        "conflict": row.conflict,
     })
 }
 
@@ -55,7 +49,6 @@ fn backend(backend: &Planned) -> Value {
         "name": backend.place.name,
         "socket": backend.place.socket.to_string(),
         "also": also.collect::<Vec<_>>(),
-        "adopt": backend.adopts,
         "default_handler": backend.found.configured.default,
         "probe": found_json(&backend.found),
     })

@@ -6,7 +6,7 @@ use criswitch::config::wording;
 use criswitch::fanout::status::NEEDED;
 
 use super::Discovered;
-use super::plan::{Fate, Plan, Planned};
+use super::plan::{Plan, Planned};
 use crate::cli::check::driver_name;
 use crate::cli::terminal;
 
@@ -16,8 +16,7 @@ pub(super) fn notes(discovered: &Discovered) -> Vec<String> {
     let mut notes = other_drivers(plan);
     notes.extend(not_ready(plan));
     notes.extend(unexpected_users(plan));
-    notes.extend(disputes(plan));
-    notes.extend(no_labels(plan));
+    notes.extend(conflicts(plan));
     notes.extend(silent(discovered));
     notes.extend(own(discovered));
     notes.extend(lost_features(plan));
@@ -77,45 +76,24 @@ fn unexpected_users(plan: &Plan) -> Vec<String> {
         .collect()
 }
 
-/// One note for each two backends that have handlers of the same names.
-fn disputes(plan: &Plan) -> Vec<String> {
-    let name_of = |id: usize| {
-        plan.backends
-            .get(id)
-            .map(|backend| backend.place.name.as_str())
-    };
-    let mut taken: BTreeMap<(usize, usize), Vec<&str>> = BTreeMap::new();
+/// One note for each backend and reason.
+fn conflicts(plan: &Plan) -> Vec<String> {
+    let mut rows: BTreeMap<(usize, &str), Vec<String>> = BTreeMap::new();
     for row in &plan.rows {
-        if let Fate::Taken(first) = row.fate {
-            taken
-                .entry((row.backend, first))
-                .or_default()
-                .push(&row.handler);
+        if let Some(reason) = &row.conflict {
+            let same = rows.entry((row.backend, reason)).or_default();
+            same.push(row.shown_name());
         }
     }
-    taken
-        .iter()
-        .filter_map(|((backend, first), handlers)| {
-            let (backend, first) = (name_of(*backend)?, name_of(*first)?);
-            let handlers = handlers.join(", ");
+    rows.iter()
+        .filter_map(|((backend, reason), names)| {
+            let backend = &plan.backends.get(*backend)?.place.name;
+            let names = names.join(", ");
             Some(format!(
-                "{backend} and {first} both have: {handlers}. The rows lead to {first}, which comes first; rows to \
-                 {backend}'s are in comment signs, under other names."
+                "Rows of {backend} are commented out under [handlers]: {names} ({reason})."
             ))
         })
         .collect()
-}
-
-fn no_labels(plan: &Plan) -> Vec<String> {
-    let rows = plan.rows.iter().filter(|row| row.fate == Fate::NoLabel);
-    rows.filter_map(|row| {
-        let backend = &plan.backends.get(row.backend)?.place.name;
-        let handler = &row.handler;
-        Some(format!(
-            "{backend} has a handler {handler:?}, and no RuntimeClass can have that name."
-        ))
-    })
-    .collect()
 }
 
 fn silent(discovered: &Discovered) -> Vec<String> {

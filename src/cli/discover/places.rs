@@ -7,7 +7,8 @@ use std::path::Path;
 
 use criswitch::config::address::Address;
 
-use super::names;
+/// The longest DNS label.
+const MAX_LABEL: usize = 63;
 
 /// The well-known places in the order in which they are looked at, and what the backends there are called.
 pub(super) const WELL_KNOWN: [(&str, &str); 7] = [
@@ -119,21 +120,32 @@ fn is_absence(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// A well-known place has the name that belongs to it, another that of its file, else of its directory.
+/// A well-known place has the name that belongs to it, any other that of its file, else of its directory, else a number.
 fn name_all(places: &mut [SocketPlace]) {
-    let mut taken: Vec<String> = Vec::new();
-    for place in places.iter_mut() {
-        if let Some(name) = place.known_as {
-            place.name = name.to_owned();
-            taken.push(place.name.clone());
-        }
-    }
-    for place in places.iter_mut().filter(|place| place.known_as.is_none()) {
-        let Address::Unix(path) = &place.socket;
-        let directory = path.parent().and_then(Path::file_name);
-        let wishes = [path.file_stem(), directory].into_iter().flatten();
-        let wishes = wishes.filter_map(|wish| names::label_of(&wish.to_string_lossy()));
-        place.name = names::first_free(wishes, "backend", |name| taken.iter().any(|t| t == name));
+    let known = places.iter().filter_map(|place| place.known_as);
+    let mut taken: Vec<String> = known.map(str::to_owned).collect();
+    for place in places {
+        place.name = place
+            .known_as
+            .map_or_else(|| free_name(&place.socket, &taken), str::to_owned);
         taken.push(place.name.clone());
     }
+}
+
+fn free_name(Address::Unix(path): &Address, taken: &[String]) -> String {
+    let directory = path.parent().and_then(Path::file_name);
+    let of_path = [path.file_stem(), directory].into_iter().flatten();
+    let of_path = of_path.filter_map(|name| label_of(&name.to_string_lossy()));
+    let numbered = (1..).map(|number| format!("backend-{number}"));
+    let mut free = of_path.chain(numbered).filter(|name| !taken.contains(name));
+    free.next().unwrap_or_default()
+}
+
+/// The label (RFC 1123) nearest to a text, none if nothing is left of it.
+fn label_of(text: &str) -> Option<String> {
+    let lower = text.to_ascii_lowercase();
+    let kept = lower.chars().take(MAX_LABEL);
+    let kept = kept.map(|c| if c.is_ascii_alphanumeric() { c } else { '-' });
+    let label = kept.collect::<String>().trim_matches('-').to_owned();
+    (!label.is_empty()).then_some(label)
 }

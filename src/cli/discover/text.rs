@@ -8,7 +8,7 @@ use textwrap::{Options, WordSplitter};
 use toml::Value;
 
 use super::Discovered;
-use super::plan::{Fate, Plan, Planned, PlannedRow};
+use super::plan::{Plan, Planned, PlannedRow};
 use crate::cli::check::driver_name;
 use crate::cli::terminal;
 
@@ -60,86 +60,52 @@ fn default(plan: &Plan) -> String {
 fn handlers(plan: &Plan) -> String {
     let mut text = comment("Which backend runs the pods of which RuntimeClass handler.");
     text += "[handlers]\n";
-    let names = plan.rows.iter().map(|row| row.name.len() + sign(row).len());
-    let width = names.max().unwrap_or_default();
+    let width = plan.rows.iter().map(|row| key(row).len()).max();
     for (id, backend) in plan.backends.iter().enumerate() {
-        let rows: Vec<&PlannedRow> = plan.rows.iter().filter(|row| row.backend == id).collect();
-        text += &about_rows(backend, &rows);
-        let lines = |written: bool| -> String {
-            let rows = rows
-                .iter()
-                .filter(|row| is_shown(row) && row.is_written() == written);
-            rows.map(|row| line(backend, row, width)).collect()
-        };
-        text += &lines(true);
-        let possible = lines(false);
-        if !possible.is_empty() {
-            let name = &backend.place.name;
-            text += &comment(&format!(
-                "Others of {name}, under names that they could have."
-            ));
-            text += &possible;
-        }
+        text += &about_rows(backend);
+        let rows = plan.rows.iter().filter(|row| row.backend == id);
+        text.extend(rows.map(|row| line(backend, row, width.unwrap_or_default())));
     }
     text
 }
 
-fn about_rows(backend: &Planned, rows: &[&PlannedRow]) -> String {
+fn about_rows(backend: &Planned) -> String {
     let (name, found) = (&backend.place.name, &backend.found);
-    let adopted = rows.iter().filter(|row| row.fate == Fate::Adopted);
-    let adopted: Vec<&str> = adopted.map(|row| row.name.as_str()).collect();
-    if !adopted.is_empty() {
-        return comment(&format!(
-            "{name} adopts what has no row here, at the moment {}.",
-            adopted.join(", ")
-        ));
-    }
     if !found.handlers.is_empty() {
         return String::new();
     }
     if found.configured.handlers.is_empty() {
         return comment(&format!(
-            "{name} does not tell its handlers: this row is its own default. Add one for each other that it has."
+            "{name} does not report its handlers: this row is its own default. Add a row for each other handler."
         ));
     }
     comment(&format!(
-        "{name} lists no handlers: these are in its configuration."
+        "{name} does not report its handlers: these are in its configuration."
     ))
 }
 
-/// A row, in comment signs if it is only what could be.
+/// A row with its features, commented out with the reason if there is a conflict.
 fn line(backend: &Planned, row: &PlannedRow, width: usize) -> String {
-    let (name, to) = (format!("{}{}", sign(row), row.name), target(backend, row));
-    let features = backend.found.features_of(&row.handler).join(", ");
-    if features.is_empty() || !row.is_written() {
-        format!("{name:width$} = {to}\n")
-    } else {
-        format!("{name:width$} = {to}  # {features}\n")
+    let (key, to) = (key(row), target(backend, row));
+    let features = || backend.found.features_of(&row.handler).join(", ");
+    let remark = row.conflict.clone().unwrap_or_else(features);
+    match remark.is_empty() {
+        true => format!("{key:width$} = {to}\n"),
+        false => format!("{key:width$} = {to}  # {remark}\n"),
     }
 }
 
-fn sign(row: &PlannedRow) -> &'static str {
-    if row.is_written() { "" } else { "#" }
+fn key(row: &PlannedRow) -> String {
+    let sign = if row.conflict.is_some() { "#" } else { "" };
+    format!("{sign}{}", row.shown_name())
 }
 
-/// What is in comment signs has to fit into one line.
-fn is_shown(row: &PlannedRow) -> bool {
-    match row.fate {
-        Fate::Written => true,
-        Fate::Adopted => false,
-        Fate::Taken(_) | Fate::NoLabel => {
-            !row.name.is_empty() && !row.handler.contains(char::is_control)
-        }
-    }
-}
-
-/// What stands behind a row's name: the backend, and the handler where its name is another there.
+/// The value of a row: the backend, or the backend and its own default.
 fn target(backend: &Planned, row: &PlannedRow) -> String {
     let name = quoted(&backend.place.name);
-    if row.name == row.handler {
-        name
-    } else {
-        format!("{{ backend = {name}, handler = {} }}", quoted(&row.handler))
+    match row.name == row.handler {
+        true => name,
+        false => format!("{{ backend = {name}, handler = {} }}", quoted(&row.handler)),
     }
 }
 
@@ -149,12 +115,7 @@ fn backends(discovered: &Discovered) -> String {
     for backend in &discovered.plan.backends {
         let (place, socket) = (&backend.place, quoted(&backend.place.socket));
         text += &comment(&about_backend(backend));
-        let value = if backend.adopts {
-            format!("{{ socket = {socket}, adopt = true }}")
-        } else {
-            socket
-        };
-        text += &format!("{} = {value}\n", place.name);
+        text += &format!("{} = {socket}\n", place.name);
     }
     let silent = discovered.silent.iter().map(|(place, _)| place);
     for place in silent.filter(|place| place.is_writable()) {
