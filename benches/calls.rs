@@ -141,7 +141,11 @@ fn a_page_of_metrics(bencher: Bencher) {
     let rows: String = (0..4)
         .map(|at| format!("h{at} = \"/h{at}.sock\"\n"))
         .collect();
-    std::fs::write(&path, format!("default = \"h0\"\n[handlers]\n{rows}")).unwrap();
+    std::fs::write(
+        &path,
+        format!("default_handler = \"h0\"\n[handlers]\n{rows}"),
+    )
+    .unwrap();
     let switch = Switch::new(Config::load(&path).unwrap(), &Dialer::Socket);
     for backend in 0..4 {
         let mut owners = switch.owners();

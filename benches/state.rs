@@ -104,7 +104,7 @@ fn configure(sockets: &Path, state: &Path) -> Config {
     let (sockets, state) = (sockets.display(), state.display());
     let text = format!(
         "listen = \"{sockets}/criswitch.sock\"\nruntime_dir = \"{state}\"\nstate_dir = \"{state}\"\n\
-         default = \"runc\"\n[handlers]\nrunc = \"{sockets}/runc.sock\"\n"
+         default_handler = \"runc\"\n[handlers]\nrunc = \"{sockets}/runc.sock\"\n"
     );
     std::fs::write(&path, text).unwrap();
     Config::load(&path).unwrap_or_else(|problems| panic!("{problems}"))

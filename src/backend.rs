@@ -47,7 +47,7 @@ use crate::telemetry::counters::Ended;
 /// takes 4 kB until the backend reads again: HTTP/2 has to tell it of the call and of its end.
 const MOST_UNANSWERED: usize = 256;
 
-/// How long handlers that backends adopt wait for an adopting backend that has never reported its own.
+/// How long automatically registered handlers wait for a backend with `auto_register` that has never reported its own.
 const REPORT_WAIT: Duration = Duration::from_secs(30);
 
 /// What a backend is down with that is gone.

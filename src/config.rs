@@ -48,7 +48,7 @@ pub struct Config {
     /// The socket that the kubelet and crictl dial.
     pub listen: Address,
     /// How long calls in flight may go on after SIGTERM.
-    pub drain: Duration,
+    pub shutdown_timeout: Duration,
     /// The largest gRPC message, in bytes, that is read or merged.
     pub max_message: usize,
     /// How long the first calls wait for backends that are not there yet; may be zero.
@@ -129,8 +129,8 @@ pub struct BackendConfig {
     /// How old its cached lists may be that are served while it does not answer: zero for never, [`Duration::MAX`] for no
     /// limit.
     pub stale_lists: Duration,
-    /// Whether handlers that it advertises and no row names are the table's too.
-    pub adopt: bool,
+    /// Whether handlers that it advertises and no row names are registered automatically.
+    pub auto_register: bool,
     /// Whether it may have pods that clients know where criswitch has never run. If not, it is part of lists from when it
     /// answers.
     pub required: bool,
@@ -211,8 +211,8 @@ impl Config {
         let duration = duration_text;
         match key {
             Key::Listen => self.listen.to_string(),
-            Key::Default => self.table.default.name.clone(),
-            Key::Drain => duration(self.drain),
+            Key::DefaultHandler => self.table.default.name.clone(),
+            Key::ShutdownTimeout => duration(self.shutdown_timeout),
             Key::MaxMessage => value::size(self.max_message),
             Key::StartWait => duration(self.start_wait),
             Key::ListTimeout => duration(self.list_timeout),

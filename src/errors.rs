@@ -159,10 +159,10 @@ pub fn unknown_handler(handler: &str, table: &Table) -> Status {
     ))
 }
 
-/// A handler that the table does not have, while a backend that adopts has not told of its own.
+/// A handler that the table does not have, while a backend with `auto_register` has not reported its own.
 pub fn untold_handler(handler: &str, backend: &str, socket: &Address) -> Status {
     Status::unavailable(format!(
-        "no runtime for {:?} is configured yet: backend {backend:?} ({socket}), which adopts, has not told of its handlers",
+        "runtime handler {:?} is not known yet: backend {backend:?} ({socket}, auto_register = true) has not reported its handlers",
         shown(handler)
     ))
 }
@@ -295,9 +295,9 @@ pub fn shutting_down() -> Status {
 }
 
 /// A call that the end of the switch did not wait for any longer.
-pub fn past_drain(rpc: &str, drain: Duration) -> Status {
+pub fn past_shutdown_timeout(rpc: &str, timeout: Duration) -> Status {
     Status::unavailable(format!(
-        "criswitch is shutting down, and {rpc} has taken longer than `drain` ({drain:?})"
+        "criswitch is shutting down, and {rpc} has taken longer than `shutdown_timeout` ({timeout:?})"
     ))
 }
 

@@ -96,7 +96,7 @@ use switch::Switch;
 /// The wait after a panic.
 const PANIC_PAUSE: Duration = Duration::from_secs(1);
 
-/// Serves `switch` on `listener` until `shutdown`, and for at most `drain` longer what is in flight then; meanwhile its
+/// Serves `switch` on `listener` until `shutdown`, and for at most `shutdown_timeout` longer what is in flight then; meanwhile its
 /// metrics, on what was `passed` for them or where its configuration says.
 pub async fn serve(
     switch: Arc<Switch>,
@@ -136,7 +136,7 @@ async fn connect_all(switch: Arc<Switch>) -> Infallible {
         tokio::select! {
             changed = tables.changed() => if changed.is_err() { std::future::pending().await },
             Some(_) = sessions.join_next() => {}
-            () = switch::reload::adopt_without_absent(&switch) => {}
+            () = switch::reload::auto_register_without_absent(&switch) => {}
         }
     }
 }

@@ -111,7 +111,7 @@ impl Listener {
         })
     }
 
-    /// Serves `switch` until `shutdown`; then accepts nobody, and gives the calls in flight at most its `drain`. Those that
+    /// Serves `switch` until `shutdown`; then accepts nobody, and gives the calls in flight at most its `shutdown_timeout`. Those that
     /// take longer end with a status. Who waits to be accepted on a socket that was passed waits for the next process.
     pub async fn serve(self, switch: Arc<Switch>, shutdown: impl Future<Output = ()>) {
         let graceful = GracefulShutdown::new();
@@ -144,8 +144,8 @@ impl Listener {
                 Some(_) = connections.join_next() => {}
             }
         }
-        let drain = switch.live().config.drain;
-        tracing::info!(connections = connections.len(), drain = ?drain, "shutting down");
+        let timeout = switch.live().config.shutdown_timeout;
+        tracing::info!(connections = connections.len(), shutdown_timeout = ?timeout, "shutting down");
         let Listener { socket, file, .. } = self;
         drop(socket);
         drop(serving);
@@ -156,15 +156,15 @@ impl Listener {
     }
 }
 
-/// Ends `switch` for the clients whose connections `graceful` watches: calls in flight get at most its `drain`, and those
-/// that take longer end with a status.
+/// Ends `switch` for the clients whose connections `graceful` watches: calls in flight get at most its
+/// `shutdown_timeout`, and those that take longer end with a status.
 pub async fn finish(switch: &Switch, graceful: GracefulShutdown) {
-    let drain = switch.live().config.drain;
+    let timeout = switch.live().config.shutdown_timeout;
     subscribers::begin_end(switch);
     let mut finished = std::pin::pin!(graceful.shutdown());
-    if tokio::time::timeout(drain, &mut finished).await.is_err() {
-        tracing::warn!("calls were still in flight at the end of the drain");
-        switch.ending.cut_off(drain);
+    if tokio::time::timeout(timeout, &mut finished).await.is_err() {
+        tracing::warn!("calls were still in flight at the end of shutdown_timeout");
+        switch.ending.cut_off(timeout);
         tokio::time::timeout(LAST_WORDS, finished).await.ok();
     }
 }

@@ -429,10 +429,10 @@ impl Register {
 }
 
 impl LastKnown {
-    /// The handlers that the backend had adopted.
-    pub(crate) fn adopted(&self) -> Vec<String> {
+    /// The automatically registered handlers of the backend.
+    pub(crate) fn auto_registered(&self) -> Vec<String> {
         match self {
-            LastKnown::Saved(saved, _) => saved.adopted.clone(),
+            LastKnown::Saved(saved, _) => saved.auto_registered.clone(),
             LastKnown::Empty | LastKnown::New | LastKnown::First | LastKnown::Unknown => Vec::new(),
         }
     }

@@ -116,11 +116,15 @@ impl Switch {
         Arc::clone(&self.live.borrow())
     }
 
-    /// Replaces the table of now. Which backend has adopted which handler is saved.
+    /// Replaces the table of now. Automatically registered handlers are saved.
     pub(crate) fn set_live(&self, live: Live) {
         let before = self.live.send_replace(live.into());
         let live = self.live();
-        let differs = |id| !before.adopted_by(id).eq(live.adopted_by(id));
+        let differs = |id| {
+            !before
+                .auto_registered_by(id)
+                .eq(live.auto_registered_by(id))
+        };
         let changed = live.backends.iter().filter(|it| differs(it.id));
         changed.for_each(|backend| backend.has_changed());
     }

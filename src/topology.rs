@@ -15,7 +15,7 @@ use crate::config::address::Identities;
 use crate::config::{BackendConfig, Config, Handler, Table};
 use crate::errors;
 use crate::ownership::BackendId;
-use auto_register::{AdoptedHandler, Disputed};
+use auto_register::{AutoRegisteredHandler, Disputed};
 
 /// What is kept of a backend's name, in bytes, when "-old" and a number are put behind it: names have 63 at most.
 const LONGEST_KEPT: usize = 50;
@@ -27,7 +27,7 @@ pub struct Live {
     pub config: Config,
     /// The table that calls are routed by: that of the configuration, and what backends have told of themselves.
     pub table: Table,
-    /// Handlers that several adopting backends have told of.
+    /// Handlers that several backends with `auto_register` have reported.
     pub disputed: Vec<Disputed>,
     /// The table's backends in its order, then those that are kept for the pods that they own.
     pub backends: Vec<Arc<Backend>>,
@@ -56,14 +56,14 @@ impl Live {
         config: Config,
         backends: Vec<Arc<Backend>>,
         before: Option<BackendId>,
-        held: &[AdoptedHandler],
+        held: &[AutoRegisteredHandler],
     ) -> Live {
-        let adopting = config.table.backends.iter().filter(|row| row.adopt);
-        let found = adopting.filter_map(|row| backends.iter().find(|it| it.id == row.id));
+        let rows = config.table.backends.iter().filter(|row| row.auto_register);
+        let found = rows.filter_map(|row| backends.iter().find(|it| it.id == row.id));
         let reports: Vec<_> = found
             .map(|backend| (backend.id, backend.report()))
             .collect();
-        let (table, disputed) = auto_register::adopted(&config.table, &reports, held);
+        let (table, disputed) = auto_register::extended(&config.table, &reports, held);
         Live {
             config,
             table,
@@ -79,14 +79,14 @@ impl Live {
         Live::of(config, backends, self.before, &self.held(runs_pods))
     }
 
-    /// The table of a start, with the handlers that backends had adopted before criswitch was restarted.
-    pub(crate) fn restored(&self, held: &[AdoptedHandler]) -> Live {
+    /// The table of a start, with the handlers that were registered automatically before criswitch was restarted.
+    pub(crate) fn restored(&self, held: &[AutoRegisteredHandler]) -> Live {
         Live::of(self.config.clone(), self.backends.clone(), None, held)
     }
 
-    /// The handlers that backends have adopted.
-    fn held(&self, runs_pods: impl Fn(BackendId) -> bool) -> Vec<AdoptedHandler> {
-        let held = self.adopted().map(|row| AdoptedHandler {
+    /// The automatically registered handlers.
+    fn held(&self, runs_pods: impl Fn(BackendId) -> bool) -> Vec<AutoRegisteredHandler> {
+        let held = self.auto_registered().map(|row| AutoRegisteredHandler {
             name: row.name.clone(),
             backend: row.backend,
             runs_pods: runs_pods(row.backend),
@@ -94,21 +94,23 @@ impl Live {
         held.collect()
     }
 
-    fn adopted(&self) -> impl Iterator<Item = &Handler> {
+    fn auto_registered(&self) -> impl Iterator<Item = &Handler> {
         let rows = self.table.handlers.iter();
         rows.filter(|row| row.origin.is_none())
     }
 
-    /// The names of the handlers that this backend has adopted.
-    pub(crate) fn adopted_by(&self, id: BackendId) -> impl Iterator<Item = &str> {
-        let rows = self.adopted().filter(move |row| row.backend == id);
+    /// The names of the automatically registered handlers of this backend.
+    pub(crate) fn auto_registered_by(&self, id: BackendId) -> impl Iterator<Item = &str> {
+        let rows = self.auto_registered().filter(move |row| row.backend == id);
         rows.map(|row| row.name.as_str())
     }
 
-    /// When the next adopting backend that has not reported its handlers counts as absent.
+    /// When the next backend with `auto_register` that has not reported its handlers counts as absent.
     pub(crate) fn next_absence(&self) -> Option<Instant> {
-        let adopting = self.adopting().filter_map(|row| self.backend(row.id).ok());
-        adopting.filter_map(|backend| backend.awaited_until()).min()
+        let rows = self
+            .auto_registering()
+            .filter_map(|row| self.backend(row.id).ok());
+        rows.filter_map(|backend| backend.awaited_until()).min()
     }
 
     /// The table after a reload. A socket that is there already stays the same backend; `keep` says whether one that no
@@ -224,18 +226,24 @@ impl Live {
 
     /// Whether it is kept for its pods only.
     pub fn drains(&self, id: BackendId) -> bool {
-        !self.takes_pods(id) && !self.adopting().any(|row| row.id == id)
+        !self.takes_pods(id) && !self.auto_registering().any(|row| row.id == id)
     }
 
     /// The backends whose handlers are the table's without being written there.
-    pub(crate) fn adopting(&self) -> impl Iterator<Item = &BackendConfig> {
-        self.config.table.backends.iter().filter(|row| row.adopt)
+    pub(crate) fn auto_registering(&self) -> impl Iterator<Item = &BackendConfig> {
+        self.config
+            .table
+            .backends
+            .iter()
+            .filter(|row| row.auto_register)
     }
 
     /// One of them that has not told of its handlers yet.
     pub(crate) fn untold(&self) -> Option<&Arc<Backend>> {
-        let mut adopting = self.adopting().filter_map(|row| self.backend(row.id).ok());
-        adopting.find(|backend| !backend.known().has_said_status())
+        let mut backends = self
+            .auto_registering()
+            .filter_map(|row| self.backend(row.id).ok());
+        backends.find(|backend| !backend.known().has_said_status())
     }
 
     /// Whether a file names it: else it goes when it owns nothing any more.

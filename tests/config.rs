@@ -41,7 +41,8 @@ use criswitch::switch::Switch;
 use expect_test::Expect;
 
 /// The smallest good configuration.
-const RUNC: &str = "default = 'runc'\n[handlers]\nrunc = '/run/containerd/containerd.sock'\n";
+const RUNC: &str =
+    "default_handler = 'runc'\n[handlers]\nrunc = '/run/containerd/containerd.sock'\n";
 
 fn load(main: &str) -> Config {
     load_files(&[("criswitch.toml", main)])

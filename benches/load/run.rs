@@ -94,7 +94,7 @@ fn table(directory: &tempfile::TempDir) -> String {
     let rows: String = (0..BACKENDS)
         .map(|number| format!("h{number} = \"{directory}/{number}\"\n"))
         .collect();
-    format!("listen = \"{directory}/criswitch.sock\"\ndefault = \"h0\"\n[handlers]\n{rows}")
+    format!("listen = \"{directory}/criswitch.sock\"\ndefault_handler = \"h0\"\n[handlers]\n{rows}")
 }
 
 async fn await_socket(socket: &Path) {

@@ -183,7 +183,7 @@ impl Known {
     }
 }
 
-/// What an adopting backend reports of its handlers.
+/// What a backend with `auto_register` reports of its handlers.
 pub(crate) enum Report {
     /// Its `StatusResponse`.
     Status(Bytes),

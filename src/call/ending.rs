@@ -1,4 +1,4 @@
-//! The end of the switch: what goes on for ever ends when it begins, every other call when it has outlasted the drain.
+//! The end of the switch: what goes on for ever ends when it begins, every other call after `shutdown_timeout`.
 //!
 //! A call that ends here ends with a status, so that no client has to guess from a connection that broke.
 
@@ -48,18 +48,18 @@ impl Ending {
         *self.stage.borrow() != ShutdownStage::Serving
     }
 
-    /// Cuts what has not finished within `drain`.
-    pub(crate) fn cut_off(&self, drain: Duration) {
-        self.stage.send_replace(ShutdownStage::Over(drain));
+    /// Cuts what has not finished within `shutdown_timeout`.
+    pub(crate) fn cut_off(&self, timeout: Duration) {
+        self.stage.send_replace(ShutdownStage::Over(timeout));
     }
 
-    /// Ends at a call's deadline, if it has one, or when the drain is over.
+    /// Ends at a call's deadline, if it has one, or when `shutdown_timeout` is over.
     pub(crate) fn cut(&self, rpc: &'static str, deadline: Option<(Instant, Status)>) -> Cut {
         let mut stage = self.stage.subscribe();
         let over = async move {
             let over = |stage: &ShutdownStage| matches!(stage, ShutdownStage::Over(_));
             match stage.wait_for(over).await.as_deref() {
-                Ok(ShutdownStage::Over(drain)) => errors::past_drain(rpc, *drain),
+                Ok(ShutdownStage::Over(timeout)) => errors::past_shutdown_timeout(rpc, *timeout),
                 _ => errors::shutting_down(),
             }
         };

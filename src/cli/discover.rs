@@ -155,7 +155,7 @@ fn backend((id, place): (usize, &SocketPlace)) -> BackendConfig {
         list_timeout: Duration::MAX,
         stats_timeout: Duration::MAX,
         stale_lists: Duration::ZERO,
-        adopt: false,
+        auto_register: false,
         required: true,
         user: None,
         origin: None,

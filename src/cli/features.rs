@@ -99,7 +99,8 @@ fn backends<'a>(
 ) -> impl Iterator<Item = (&'a str, &'a Probed)> {
     let answered = table.backends.iter().zip(probes).enumerate();
     answered.filter_map(|(id, (backend, probe))| {
-        let takes_pods = backend.adopt || table.handlers.iter().any(|row| row.backend == id);
+        let takes_pods =
+            backend.auto_register || table.handlers.iter().any(|row| row.backend == id);
         let found = probe.as_ref().ok().filter(|_| takes_pods)?;
         Some((backend.name.as_str(), found))
     })

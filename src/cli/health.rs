@@ -118,7 +118,10 @@ fn degraded(info: &DaemonInfo, backend: &BackendInfo) -> Option<String> {
 }
 
 fn effect(info: &DaemonInfo, backend: &BackendInfo) -> String {
-    let default = info.handlers.iter().find(|row| row.name == info.default);
+    let default = info
+        .handlers
+        .iter()
+        .find(|row| row.name == info.default_handler);
     let is_default = default.and_then(|row| row.backend.as_ref()) == Some(&backend.name);
     match (is_default, backend.joined) {
         (true, _) => "the node becomes not ready after 30s, and calls for its pods fail".to_owned(),

@@ -18,11 +18,14 @@ pub(super) fn json(table: &Table) -> anyhow::Result<String> {
 
 /// What is not in the manifests though the switch will have it, a line each.
 pub(super) fn left_out(table: &Table) -> String {
-    let adopting = table.backends.iter().filter(|backend| backend.adopt);
-    adopting
+    let rows = table
+        .backends
+        .iter()
+        .filter(|backend| backend.auto_register);
+    rows
         .map(|backend| {
             let name = &backend.name;
-            format!("criswitch: backend {name:?} adopts: what it advertises and no row names is left out\n")
+            format!("criswitch: backend {name:?} has auto_register = true: handlers that it advertises and no row names are omitted\n")
         })
         .collect()
 }

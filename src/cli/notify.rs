@@ -19,7 +19,7 @@ const UNREAD: usize = 16;
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Answers within one period of the watchdog: one may be late.
 const ANSWERS: u32 = 3;
-/// What the end may take beside the drain.
+/// What the end may take beside `shutdown_timeout`.
 const END_MARGIN: Duration = Duration::from_secs(5);
 
 /// How long the end waits for the last message to be sent.
@@ -93,9 +93,9 @@ impl Notify {
     }
 
     /// Tells that calls only finish from now on, and how long that may take.
-    pub(super) fn stopping(&self, drain: Duration) {
+    pub(super) fn stopping(&self, timeout: Duration) {
         self.ending.set(true);
-        let most = (drain + END_MARGIN).as_micros();
+        let most = (timeout + END_MARGIN).as_micros();
         self.send(&[
             NotifyState::Stopping,
             NotifyState::Status("finishing the calls in flight"),

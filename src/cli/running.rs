@@ -34,10 +34,11 @@ const OWN: &str = "criswitch";
 
 /// What a switch tells of itself.
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct DaemonInfo {
     pub(super) version: String,
     pub(super) pid: u32,
-    pub(super) default: String,
+    pub(super) default_handler: String,
     pub(super) handlers: Vec<HandlerInfo>,
     pub(super) backends: Vec<BackendInfo>,
     pub(super) configuration: Configuration,
@@ -162,7 +163,7 @@ impl Running {
                 list_timeout: LIMIT,
                 stats_timeout: LIMIT,
                 stale_lists: Duration::ZERO,
-                adopt: false,
+                auto_register: false,
                 required: true,
                 user: None,
                 origin: None,

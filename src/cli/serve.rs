@@ -74,7 +74,7 @@ fn serve_on(
         let switch = Arc::new(switch);
         let shutdown = async {
             shutdown.await;
-            notify.stopping(switch.live().config.drain);
+            notify.stopping(switch.live().config.shutdown_timeout);
         };
         tokio::select! {
             () = criswitch::serve(Arc::clone(&switch), listener, passed.metrics, shutdown) => Ok(Verdict::Fine),

@@ -283,7 +283,7 @@ fn places(info: &DaemonInfo) -> anyhow::Result<String> {
 fn handlers(info: &DaemonInfo, answer: &DaemonStatus) -> anyhow::Result<String> {
     let owners = info.owners();
     let rows = info.handlers.iter().map(|row| {
-        let name = match row.name == info.default {
+        let name = match row.name == info.default_handler {
             true => format!("{} (default)", row.name),
             false => row.name.clone(),
         };

@@ -65,7 +65,7 @@ impl Config {
     fn without_handlers(&self) -> Vec<String> {
         let has_row = |id| self.table.handlers.iter().any(|row| row.backend == id);
         let backends = self.table.backends.iter();
-        let unused = backends.filter(|backend| !backend.adopt && !has_row(backend.id));
+        let unused = backends.filter(|backend| !backend.auto_register && !has_row(backend.id));
         unused
             .map(|backend| {
                 let what = format!("backend {:?} has no handler: it gets no new pods; add a row under [handlers], or remove the backend once its pods have ended", backend.name);

@@ -35,7 +35,7 @@ pub(super) fn check(
         notes: Vec::new(),
     };
     let listen = check.value(Key::Listen, value::listen);
-    let drain = check.value(Key::Drain, value::duration);
+    let shutdown_timeout = check.value(Key::ShutdownTimeout, value::duration);
     let max_message = check.value(Key::MaxMessage, value::max_message);
     let start_wait = check.value(Key::StartWait, value::duration);
     let list_timeout = check.value(Key::ListTimeout, value::timeout);
@@ -64,7 +64,7 @@ pub(super) fn check(
     let notes = check.notes;
     Some(Config {
         listen: listen?,
-        drain: drain?,
+        shutdown_timeout: shutdown_timeout?,
         max_message: max_message?,
         start_wait: start_wait?,
         list_timeout: list_timeout?,
@@ -111,7 +111,7 @@ struct KnownBackend {
     /// Other names for it: each names a socket that leads to this one.
     aliases: Vec<String>,
     timeouts: Timeouts,
-    adopt: bool,
+    auto_register: bool,
     required: bool,
     user: Option<u32>,
 }
@@ -188,7 +188,7 @@ impl Checker<'_> {
                 aliases: Vec::new(),
                 socket,
                 timeouts: own.unwrap_or(timeouts),
-                adopt: settings.is_some_and(|settings| settings.adopt),
+                auto_register: settings.is_some_and(|settings| settings.auto_register),
                 required: settings.is_none_or(|settings| settings.required),
                 user,
             });
@@ -232,7 +232,7 @@ impl Checker<'_> {
                 aliases: Vec::new(),
                 socket,
                 timeouts,
-                adopt: false,
+                auto_register: false,
                 required: true,
                 user: None,
             });
@@ -292,9 +292,10 @@ impl Checker<'_> {
     }
 
     fn default(&mut self) -> Option<String> {
-        let Some(row) = self.written.key(Key::Default) else {
+        let Some(row) = self.written.key(Key::DefaultHandler) else {
             if !self.written.partial {
-                let what = "\"default\" is missing: the handler of pods without a RuntimeClass";
+                let what =
+                    "\"default_handler\" is missing: the handler of pods without a RuntimeClass";
                 self.problems.tell(self.main, what, self.default_hint());
             }
             return None;
@@ -309,7 +310,7 @@ impl Checker<'_> {
             nearest(&default.value, names),
         ) {
             let what = format!(
-                "\"default\" is {:?}, which is not in [handlers]",
+                "\"default_handler\" is {:?}, which is not in [handlers]",
                 default.value
             );
             self.problems.tell(&default.place, what, hint);
@@ -319,16 +320,9 @@ impl Checker<'_> {
 
     fn default_hint(&self) -> String {
         let handlers = &self.written.handlers;
-        let stray = handlers
-            .iter()
-            .find(|row| row.name.value == Key::Default.name());
-        let target = stray.and_then(|row| row.value.as_ref()?.target.as_ref());
-        if let Some(Target::Backend(name)) = target.map(|target| &target.value) {
-            return format!("default = {name:?} above the first [table], not in [handlers]");
-        }
         let first = handlers.first();
         format!(
-            "default = {:?}",
+            "default_handler = {:?}",
             first.map_or("runc", |row| &row.name.value)
         )
     }
@@ -425,7 +419,7 @@ impl KnownBackend {
             list_timeout: self.timeouts.list,
             stats_timeout: self.timeouts.stats,
             stale_lists: self.timeouts.stale_lists,
-            adopt: self.adopt,
+            auto_register: self.auto_register,
             required: self.required,
             user: self.user,
             origin: Some(self.name.place.origin()),

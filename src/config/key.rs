@@ -1,14 +1,27 @@
 //! The keys that take one value: their names, defaults and examples.
 
+/// Keys that have a new name: the old name, and the new one.
+const RENAMED: [(&str, &str); 3] = [
+    ("default", "default_handler"),
+    ("drain", "shutdown_timeout"),
+    ("adopt", "auto_register"),
+];
+
+/// The new name of a key that is written with its old one.
+pub(super) fn renamed(old: &str) -> Option<&'static str> {
+    let renamed = RENAMED.iter().find(|(name, _)| *name == old);
+    renamed.map(|(_, new)| *new)
+}
+
 /// A key that stands once in a configuration, in whichever file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
     /// The switch's own socket.
     Listen,
     /// The handler of a pod that names none.
-    Default,
+    DefaultHandler,
     /// How long calls in flight may go on after SIGTERM.
-    Drain,
+    ShutdownTimeout,
     /// The largest gRPC message.
     MaxMessage,
     /// How long the first calls wait for backends that are not there yet.
@@ -39,8 +52,8 @@ impl Key {
     /// Every key, in the order of `config/criswitch.toml`.
     pub const ALL: [Key; 15] = [
         Key::Listen,
-        Key::Default,
-        Key::Drain,
+        Key::DefaultHandler,
+        Key::ShutdownTimeout,
         Key::MaxMessage,
         Key::StartWait,
         Key::ListTimeout,
@@ -59,8 +72,8 @@ impl Key {
     pub fn name(self) -> &'static str {
         match self {
             Key::Listen => "listen",
-            Key::Default => "default",
-            Key::Drain => "drain",
+            Key::DefaultHandler => "default_handler",
+            Key::ShutdownTimeout => "shutdown_timeout",
             Key::MaxMessage => "max_message",
             Key::StartWait => "start_wait",
             Key::ListTimeout => "list_timeout",
@@ -80,8 +93,8 @@ impl Key {
     pub fn default_text(self) -> Option<&'static str> {
         match self {
             Key::Listen => Some(super::DEFAULT_LISTEN),
-            Key::Default => None,
-            Key::Drain => Some("10s"),
+            Key::DefaultHandler => None,
+            Key::ShutdownTimeout => Some("10s"),
             Key::MaxMessage => Some("16MiB"),
             Key::StartWait => Some("30s"),
             Key::ListTimeout | Key::StatsTimeout => Some("2s"),
@@ -97,7 +110,7 @@ impl Key {
     /// A value that could be written.
     pub(super) fn example(self) -> &'static str {
         match self {
-            Key::Default => "runc",
+            Key::DefaultHandler => "runc",
             Key::MetricsListen => "127.0.0.1:9199",
             Key::RuntimeDir => "/run/criswitch/state",
             Key::StateDir => "/var/lib/criswitch",

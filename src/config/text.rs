@@ -14,7 +14,7 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue, Error};
 
 use super::files::ConfigFile;
-use super::key::Key;
+use super::key::{self, Key};
 use super::problem::{Place, Problems, nearest};
 use super::value;
 use crate::config::address::Address;
@@ -193,8 +193,9 @@ impl Walk<'_> {
     }
 
     fn key(&mut self, table: &str, entry: &KeyValue<'_>) {
-        let Some(key) = Key::named(&format!("{table}{}", entry.key)) else {
-            return self.unknown(entry, &keys_of(table));
+        let name = self.known_name(entry, &keys_of(table));
+        let Some(key) = name.and_then(|name| Key::named(&format!("{table}{name}"))) else {
+            return;
         };
         let value = match key {
             Key::AllowUids => return self.allow_uids(entry),
@@ -269,6 +270,26 @@ impl Walk<'_> {
         self.problems.tell(&entry.value_at, what, example);
     }
 
+    /// Which of the `known` keys this is. An old or unknown name is a problem.
+    fn known_name<'k>(&mut self, entry: &KeyValue<'_>, known: &[&'k str]) -> Option<&'k str> {
+        let written = known.iter().find(|name| **name == entry.key);
+        let renamed = || {
+            known
+                .iter()
+                .find(|name| key::renamed(entry.key) == Some(name))
+        };
+        let name = written.or_else(renamed).copied();
+        match name {
+            Some(new) if new != entry.key => {
+                let what = format!("the key {:?} has a new name", entry.key);
+                self.problems.tell(&entry.at, what, format_args!("{new:?}"));
+            }
+            Some(_) => {}
+            None => self.unknown(entry, known),
+        }
+        name
+    }
+
     fn unknown(&mut self, entry: &KeyValue<'_>, known: &[&str]) {
         let what = format!("unknown key {:?}", entry.key);
         // Looked for only if it is told.
@@ -325,7 +346,7 @@ fn text_like(entry: &KeyValue<'_>, example: &str) -> String {
     };
     match entry.key {
         "max_message" => format!("{:?}", value::size_like(&number)),
-        "drain" | "start_wait" | "list_timeout" | "stats_timeout" | "stale_lists" => {
+        "shutdown_timeout" | "start_wait" | "list_timeout" | "stats_timeout" | "stale_lists" => {
             format!("{:?}", value::duration_like(&number))
         }
         _ => example.to_owned(),

@@ -192,7 +192,7 @@ pub(crate) fn keep_status(
     let live = switch.live();
     merged(&live.table, slice::from_ref(&said), None).map_err(|fault| backend.malformed(&fault))?;
     backend.learn_saved(|known| known.say_status(kept));
-    reload::adopt(switch);
+    reload::auto_register(switch);
     Ok(said)
 }
 
@@ -225,7 +225,7 @@ fn info(
             let origin = row
                 .origin
                 .as_ref()
-                .map_or("adopted".to_owned(), ToString::to_string);
+                .map_or("auto-registered".to_owned(), ToString::to_string);
             json!({
                 "name": row.name,
                 "backend": backend,
@@ -253,7 +253,7 @@ fn info(
     Ok(json!({
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
-        "default": live.table.default.name,
+        "defaultHandler": live.table.default.name,
         "handlers": handlers,
         "backends": backends,
         "configuration": {
@@ -285,7 +285,7 @@ fn backend_info(switch: &Switch, live: &Live, said: &StatusAnswer) -> Result<Jso
         "state": link.state.name(),
         "joined": backend.has_joined(),
         "draining": live.drains(backend.id),
-        "adopts": live.adopting().any(|row| row.id == backend.id),
+        "autoRegister": live.auto_registering().any(|row| row.id == backend.id),
         "unnamed": !live.names(backend.id),
         "listProblem": fallback::lists_problem(switch, backend),
         "podsFromCache": known.is_from_cache(List::Pods),

@@ -48,9 +48,9 @@ pub struct Saved {
     /// Its last `StatusResponse`, not verbose.
     #[prost(bytes = "bytes", tag = "13")]
     pub status: Bytes,
-    /// The handlers that it has adopted.
+    /// Its automatically registered handlers.
     #[prost(string, repeated, tag = "14")]
-    pub adopted: Vec<String>,
+    pub auto_registered: Vec<String>,
 }
 
 /// All backends that criswitch has had since the boot.

@@ -200,10 +200,10 @@ fn keep_rows(switch: &Switch, before: &Table, after: &Table) {
     });
 }
 
-/// Takes up what adopting backends tell of themselves now.
-pub(crate) fn adopt(switch: &Switch) {
+/// Applies the handlers that backends with `auto_register` report now.
+pub(crate) fn auto_register(switch: &Switch) {
     let before = switch.live();
-    if before.adopting().next().is_none() {
+    if before.auto_registering().next().is_none() {
         return;
     }
     let after = before.told_anew(|id| runs_pods(switch, id));
@@ -216,9 +216,9 @@ pub(crate) fn adopt(switch: &Switch) {
     switch.set_live(after);
 }
 
-/// Waits until an adopting backend has not reported its handlers for so long that it counts as absent, and lets
-/// handlers of others be adopted.
-pub(crate) async fn adopt_without_absent(switch: &Switch) {
+/// Waits until a backend with `auto_register` has not reported its handlers for so long that it counts as absent. Then
+/// registers the handlers of the other backends.
+pub(crate) async fn auto_register_without_absent(switch: &Switch) {
     let Some(at) = switch.live().next_absence() else {
         return std::future::pending().await;
     };
@@ -226,10 +226,10 @@ pub(crate) async fn adopt_without_absent(switch: &Switch) {
     if let Some(absent) = switch.live().untold() {
         tracing::warn!(
             backend = %absent.name(),
-            "an adopting backend has not reported its handlers; handlers of others are adopted without it"
+            "a backend with auto_register has not reported its handlers; handlers of other backends are registered without it"
         );
     }
-    adopt(switch);
+    auto_register(switch);
 }
 
 /// Backends that no file names any more go as soon as they own nothing.
@@ -302,12 +302,12 @@ fn warn_of_disputes(before: &Live, after: &Live) {
                 handler,
                 backends,
                 %keeper,
-                "several backends adopt a handler; the first keeps it while it runs pods. Add a row under [handlers]"
+                "several backends with auto_register have a handler; the first keeps it while it runs pods. Add a row under [handlers]"
             ),
             None => tracing::warn!(
                 handler,
                 backends,
-                "several backends adopt a handler, so none gets it. Add a row under [handlers]"
+                "several backends with auto_register have a handler, so none gets it. Add a row under [handlers]"
             ),
         }
     }

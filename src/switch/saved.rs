@@ -20,7 +20,7 @@ use crate::switch::cached;
 use crate::switch::labels;
 use crate::switch::learn::{self, Asked};
 use crate::switch::reload;
-use crate::topology::auto_register::AdoptedHandler;
+use crate::topology::auto_register::AutoRegisteredHandler;
 
 /// How often the time of a backend's last answer is saved.
 const TOUCH_EVERY: Duration = Duration::from_secs(10);
@@ -114,14 +114,14 @@ impl Switch {
     }
 }
 
-/// Takes over what the last run of criswitch knew of each backend, and the handlers that backends had adopted.
+/// Takes over what the last run of criswitch knew of each backend, and the handlers that were registered automatically.
 fn restore_all(switch: &Switch, known: Vec<LastKnown>) {
     let live = switch.live();
     let mut held = Vec::new();
     for (backend, known) in live.backends.iter().zip(known) {
-        let adopted = known.adopted();
+        let handlers = known.auto_registered();
         restore(switch, backend, known);
-        held.extend(adopted.into_iter().map(|name| AdoptedHandler {
+        held.extend(handlers.into_iter().map(|name| AutoRegisteredHandler {
             name,
             backend: backend.id,
             runs_pods: reload::runs_pods(switch, backend.id),
@@ -142,7 +142,10 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
     let disputed = switch.owners().disputed(backend.id);
     let known = backend.known();
     let live = switch.live();
-    let adopted = live.adopted_by(backend.id).map(str::to_owned).collect();
+    let auto_registered = live
+        .auto_registered_by(backend.id)
+        .map(str::to_owned)
+        .collect();
     Saved {
         socket: backend.socket.to_string(),
         name: backend.name().to_string(),
@@ -155,7 +158,7 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
         descriptors: labels::descriptors(backend).filter(labels::is_kept),
         version: known.version,
         status: known.status,
-        adopted,
+        auto_registered,
         ..Saved::default()
     }
 }
@@ -299,7 +302,7 @@ fn kept(config: &Config, found: &mut Found) -> (Vec<BackendConfig>, Vec<LastKnow
                 list_timeout: config.list_timeout,
                 stats_timeout: config.stats_timeout,
                 stale_lists: config.stale_lists,
-                adopt: false,
+                auto_register: false,
                 required: true,
                 user: None,
                 origin: None,

@@ -1,5 +1,5 @@
-//! Handlers that backends advertise and no row names: of a backend that the configuration lets adopt they are the
-//! table's too. Pure.
+//! Automatic registration: a backend with `auto_register` gets the handlers that it advertises and that no row names.
+//! Pure.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::rpc::fields::{runtime_handler, status_response};
 /// Handlers that are taken from one backend; a runtime has a dozen at most.
 const MOST: usize = 256;
 
-/// A handler that several adopting backends advertise.
+/// A handler that several backends with `auto_register` advertise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disputed {
     /// The name that they all have for it.
@@ -23,8 +23,8 @@ pub struct Disputed {
     pub kept_by: Option<BackendId>,
 }
 
-/// A handler that a backend has adopted.
-pub(crate) struct AdoptedHandler {
+/// An automatically registered handler and its backend.
+pub(crate) struct AutoRegisteredHandler {
     /// Its name.
     pub name: String,
     /// The backend that has it.
@@ -33,13 +33,13 @@ pub(crate) struct AdoptedHandler {
     pub runs_pods: bool,
 }
 
-/// `table` with the handlers that its adopting backends advertise, and those that several of them advertise. A handler in
-/// the configuration wins. No backend gets a new handler before every adopting backend has reported or is absent: it
-/// might be another one's too.
-pub(crate) fn adopted(
+/// `table` with the handlers that its backends with `auto_register` advertise, and those that several of them advertise.
+/// A handler in the configuration wins. No backend gets a new handler before every such backend has reported or is
+/// absent: the handler might be another backend's too.
+pub(crate) fn extended(
     table: &Table,
     reports: &[(BackendId, Report)],
-    held: &[AdoptedHandler],
+    held: &[AutoRegisteredHandler],
 ) -> (Table, Vec<Disputed>) {
     let is_complete = !reports
         .iter()
@@ -70,12 +70,12 @@ pub(crate) fn adopted(
     (table, disputed)
 }
 
-/// The backends that advertise each handler which the table does not name. A backend without a report still has what it
-/// adopted before criswitch was restarted.
+/// The backends that advertise each handler which the table does not name. A backend without a report keeps the handlers
+/// that it had before criswitch was restarted.
 fn offers(
     table: &Table,
     reports: &[(BackendId, Report)],
-    held: &[AdoptedHandler],
+    held: &[AutoRegisteredHandler],
 ) -> BTreeMap<String, Vec<BackendId>> {
     let mut offers: BTreeMap<String, Vec<BackendId>> = BTreeMap::new();
     for (backend, report) in reports {

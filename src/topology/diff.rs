@@ -141,7 +141,7 @@ impl Changes {
         changes.removed = removed.cloned().collect();
         let (old, new) = (&before.table.default, &after.table.default);
         changes.default = (old.name != new.name).then(|| Moved {
-            name: "default".to_owned(),
+            name: "default_handler".to_owned(),
             from: old.name.clone(),
             to: new.name.clone(),
         });
@@ -164,7 +164,7 @@ impl Changes {
             "handlersAdded": self.added,
             "handlersRemoved": self.removed,
             "handlersMoved": self.moved.iter().map(moved).collect::<Vec<_>>(),
-            "default": self.default.as_ref().map(moved),
+            "defaultHandler": self.default.as_ref().map(moved),
             "backendsAdded": self.backends_added,
             "backendsDraining": self.backends_draining.iter().map(draining).collect::<Vec<_>>(),
             "backendsGone": self.backends_gone,
@@ -186,7 +186,7 @@ impl Changes {
             lines.push(format!("handler moved: {name} from {from} to {to}"));
         }
         if let Some(Moved { from, to, .. }) = &self.default {
-            lines.push(format!("default: {to} instead of {from}"));
+            lines.push(format!("default_handler: {to} instead of {from}"));
         }
         lines.extend(all("backend added:", &self.backends_added));
         lines.extend(self.backends_draining.iter().flat_map(Draining::lines));
@@ -229,7 +229,7 @@ fn is_left(before: &Live, after: &Live, backend: BackendId) -> bool {
 fn other_settings(before: &Config, after: &Config) -> Vec<String> {
     // Not `start_wait`: it means nothing before the next start.
     let keys = [
-        Key::Drain,
+        Key::ShutdownTimeout,
         Key::ListTimeout,
         Key::StatsTimeout,
         Key::StaleLists,
@@ -262,7 +262,7 @@ fn other_settings(before: &Config, after: &Config) -> Vec<String> {
                 ("list_timeout", list_timeout),
                 ("stats_timeout", stats_timeout),
                 ("stale_lists", stale_lists),
-                ("adopt", old.adopt != row.adopt),
+                ("auto_register", old.auto_register != row.auto_register),
                 ("user", old.user != row.user),
             ];
             let fields = fields.iter().filter(|(_, other)| *other);

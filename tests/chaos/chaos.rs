@@ -1,7 +1,7 @@
 //! The fault simulation: plays random schedules of calls, faults, reloads and ends of the switch, each of which follows
 //! from its seed.
 //!
-//! Lists are asked whole and narrowed: by id, short id, pod, state and labels. Backends adopt handlers, and runtimes
+//! Lists are asked whole and narrowed: by id, short id, pod, state and labels. Backends have `auto_register`, and runtimes
 //! come back with others. Image calls may name a handler or a pod. Runtimes may lack RPCs. Runtimes may be hostile: they
 //! list what others own, answer calls that create with the ids of others, have pods of the far future, and have pods of
 //! their own with the uid of another backend's pod. The switch is killed, or ends as on SIGTERM.

@@ -9,15 +9,15 @@ use crate::{main_file, run, text};
 
 const TABLE: &str = "
     listen = '/run/criswitch/other.sock'
-    default = 'runc'
-    drain = '90s'
+    default_handler = 'runc'
+    shutdown_timeout = '90s'
     [handlers]
     runc = '/run/containerd/containerd.sock'
     gvisor = { backend = 'crio', handler = 'runsc' }
     plain = { backend = 'crio', handler = '' }
     [backends]
     crio = '/run/crio/crio.sock'
-    old = { socket = '/run/old/containerd.sock', adopt = true }";
+    old = { socket = '/run/old/containerd.sock', auto_register = true }";
 
 #[test]
 fn check_shows_the_table_as_it_will_run() {
@@ -25,32 +25,32 @@ fn check_shows_the_table_as_it_will_run() {
     let outcome = run(&["check", "--config", text(&files.main())]);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
     expect![[r#"
-        KEY             VALUE
-        listen          /run/criswitch/other.sock
-        default         runc
-        drain           1m 30s
-        max_message     16MiB
-        start_wait      30s
-        list_timeout    2s
-        stats_timeout   2s
-        stale_lists     unlimited
-        runtime_dir     -
-        state_dir       -
-        allow_uids      [0]
-        watch           false
-        log.level       info
-        log.format      auto
-        metrics.listen  -
+        KEY               VALUE
+        listen            /run/criswitch/other.sock
+        default_handler   runc
+        shutdown_timeout  1m 30s
+        max_message       16MiB
+        start_wait        30s
+        list_timeout      2s
+        stats_timeout     2s
+        stale_lists       unlimited
+        runtime_dir       -
+        state_dir         -
+        allow_uids        [0]
+        watch             false
+        log.level         info
+        log.format        auto
+        metrics.listen    -
 
         HANDLER  BACKEND  CALLED THERE
         gvisor   crio     runsc
         plain    crio     (its own default)
         runc     runc     runc
 
-        BACKEND  HANDLERS  LIST TIMEOUT  STATS TIMEOUT  ADOPTS  SOCKET
-        runc     1         2s            2s             no      /run/containerd/containerd.sock
-        crio     2         2s            2s             no      /run/crio/crio.sock
-        old      0         2s            2s             yes     /run/old/containerd.sock
+        BACKEND  HANDLERS  LIST TIMEOUT  STATS TIMEOUT  AUTO-REGISTER  SOCKET
+        runc     1         2s            2s             no             /run/containerd/containerd.sock
+        crio     2         2s            2s             no             /run/crio/crio.sock
+        old      0         2s            2s             yes            /run/old/containerd.sock
 
         configuration is valid
     "#]]
@@ -72,20 +72,20 @@ fn check_warns_of_what_is_valid_and_hardly_meant() {
     let warnings = warnings(
         "max_message = '64KiB'
         stale_lists = '0s'
-        default = 'runc'
+        default_handler = 'runc'
         [handlers]
         runc = '/run/containerd/containerd.sock'
         listen = '/run/criswitch/other.sock'
         [backends]
         old = '/run/old/containerd.sock'
-        drain = { socket = '/run/drain.sock', adopt = true }
-        new = { socket = '/run/new.sock', adopt = true }",
+        watch = { socket = '/run/watch.sock', auto_register = true }
+        new = { socket = '/run/new.sock', auto_register = true }",
     );
     expect![[r#"
         criswitch.toml:1:15: max_message is 64KiB: larger lists fail, as those of a node with many pods; try "16MiB"
         criswitch.toml:2:23: stale_lists is 0s: while a backend is away, every list of the node fails; try "unlimited"
         criswitch.toml:6: handler "listen" has the name of a key; if the key is meant, move it above the first [table]
-        criswitch.toml:9: backend "drain" has the name of a key; if the key is meant, move it above the first [table]
+        criswitch.toml:9: backend "watch" has the name of a key; if the key is meant, move it above the first [table]
         criswitch.toml:8: backend "old" has no handler: it gets no new pods; add a row under [handlers], or remove the backend once its pods have ended
 
         configuration is valid, with 5 warnings
@@ -96,7 +96,7 @@ fn check_warns_of_what_is_valid_and_hardly_meant() {
 #[test]
 fn check_warns_of_a_backend_whose_own_lists_are_never_cached() {
     let warnings = warnings(
-        "default = 'runc'
+        "default_handler = 'runc'
         [handlers]
         runc = 'runc'
         [backends]
@@ -122,7 +122,7 @@ fn check_shows_it_to_programs_as_json() {
           ],
           "backends": [
             {
-              "adopt": false,
+              "auto_register": false,
               "list_timeout_ms": 2000,
               "name": "runc",
               "origin": "criswitch.toml:6",
@@ -134,7 +134,7 @@ fn check_shows_it_to_programs_as_json() {
               "user": null
             },
             {
-              "adopt": false,
+              "auto_register": false,
               "list_timeout_ms": 2000,
               "name": "crio",
               "origin": "criswitch.toml:10",
@@ -146,7 +146,7 @@ fn check_shows_it_to_programs_as_json() {
               "user": null
             },
             {
-              "adopt": true,
+              "auto_register": true,
               "list_timeout_ms": 2000,
               "name": "old",
               "origin": "criswitch.toml:11",
@@ -158,8 +158,7 @@ fn check_shows_it_to_programs_as_json() {
               "user": null
             }
           ],
-          "default": "runc",
-          "drain_ms": 90000,
+          "default_handler": "runc",
           "files": [
             "criswitch.toml"
           ],
@@ -186,7 +185,7 @@ fn check_shows_it_to_programs_as_json() {
               "origin": "criswitch.toml:6"
             }
           ],
-          "hash": "7a194fc9af81e8f2",
+          "hash": "fd19f2070bcbc047",
           "lacking_features": null,
           "list_timeout_ms": 2000,
           "listen": "/run/criswitch/other.sock",
@@ -199,6 +198,7 @@ fn check_shows_it_to_programs_as_json() {
           "notes": [],
           "problems": [],
           "runtime_dir": null,
+          "shutdown_timeout_ms": 90000,
           "stale_lists_ms": null,
           "start_wait_ms": 30000,
           "state_dir": null,
@@ -211,7 +211,9 @@ fn check_shows_it_to_programs_as_json() {
 
 #[test]
 fn every_problem_goes_to_standard_error_and_the_code_is_78() {
-    let files = main_file("default = 'runcc'\ndrain = '10'\n[handlers]\nrunc = '/run/a.sock'");
+    let files = main_file(
+        "default_handler = 'runcc'\nshutdown_timeout = '10'\n[handlers]\nrunc = '/run/a.sock'",
+    );
     let path = files.main();
     let mut told = Vec::new();
     for arguments in [
@@ -238,8 +240,8 @@ fn every_problem_goes_to_standard_error_and_the_code_is_78() {
     told.dedup();
     assert_eq!(told.len(), 1, "each tells the same");
     expect![[r#"
-        criswitch.toml:1:11: "default" is "runcc", which is not in [handlers]; try "runc"
-        criswitch.toml:2:9: "10" is not a duration: time unit needed, for example 10sec or 10ms; try "10s"
+        criswitch.toml:1:19: "default_handler" is "runcc", which is not in [handlers]; try "runc"
+        criswitch.toml:2:20: "10" is not a duration: time unit needed, for example 10sec or 10ms; try "10s"
     "#]]
     .assert_eq(&told[0]);
 }
@@ -257,7 +259,7 @@ fn a_missing_file_is_a_problem_of_the_configuration() {
 
 #[test]
 fn what_is_wrong_is_told_to_programs_too() {
-    let files = main_file("default = 'runc'\n[handlers]\nrunc = 'x.sock/'\n");
+    let files = main_file("default_handler = 'runc'\n[handlers]\nrunc = 'x.sock/'\n");
     let outcome = run(&["check", "--json", "--config", text(&files.main())]);
     assert_eq!(outcome.code, 78);
     expect![[r#"
@@ -284,11 +286,11 @@ fn what_is_wrong_is_told_to_programs_too() {
 fn check_warns_of_backends_whose_absence_would_make_lists_fail_after_a_restart() {
     let files = main_file(
         "listen = 'criswitch.sock'
-        default = 'runc'
+        default_handler = 'runc'
         [handlers]
         runc = '/run/criswitch-test/runc.sock'
         [backends]
-        new = { socket = '/run/criswitch-test/new.sock', adopt = true, required = false }",
+        new = { socket = '/run/criswitch-test/new.sock', auto_register = true, required = false }",
     );
     let directory = files.main().parent().unwrap().to_owned();
     let config = fs::read_to_string(files.main()).unwrap();

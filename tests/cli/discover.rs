@@ -32,7 +32,7 @@ async fn two_runtimes_become_a_commented_configuration() {
         #listen = "/run/criswitch/criswitch.sock"
 
         # The row for pods without a RuntimeClass: containerd's own default.
-        default = "runc"
+        default_handler = "runc"
 
         # Which backend runs the pods of which RuntimeClass handler.
         [handlers]
@@ -90,7 +90,7 @@ async fn every_problem_is_in_the_file_and_on_standard_error() {
         #listen = "/run/criswitch/criswitch.sock"
 
         # The row for pods without a RuntimeClass: containerd's own default.
-        default = "runc"
+        default_handler = "runc"
 
         # Which backend runs the pods of which RuntimeClass handler.
         [handlers]
@@ -231,7 +231,7 @@ async fn each_handler_gets_one_row_however_many_there_are() {
         #runc     = "crio"  # taken by kata, which comes first"#]]
     .assert_eq(handlers);
     let backends = &printed.config.table.backends;
-    assert!(backends.iter().all(|backend| !backend.adopt));
+    assert!(backends.iter().all(|backend| !backend.auto_register));
     expect![[r#"
         criswitch: Rows of containerd are commented out under [handlers]: runc (taken by kata, which comes first).
         criswitch: Rows of crio are commented out under [handlers]: kata, runc (taken by kata, which comes first).

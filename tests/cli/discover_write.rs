@@ -183,7 +183,7 @@ async fn programs_get_the_same_as_json() {
               "socket": "/node/run/crio/crio.sock"
             }
           ],
-          "default": "runc",
+          "default_handler": "runc",
           "handlers": [
             {
               "backend": "containerd",

@@ -59,7 +59,7 @@ async fn a_file_system_that_does_not_answer_holds_up_no_call_no_reload_and_not_t
     Sim::new("runc").version("1.2.3").serve_on(&runc);
     let other = hung.join("other");
     let config = format!(
-        "listen = {listen:?}\nstart_wait = '0s'\ndefault = 'runc'\n
+        "listen = {listen:?}\nstart_wait = '0s'\ndefault_handler = 'runc'\n
         [handlers]\nrunc = {runc:?}\nother = {other:?}"
     );
     std::fs::write(files.main(), &config).unwrap();

@@ -28,7 +28,7 @@ fn first_line(settings: &str, systemd: Systemd) -> String {
     let path = files.main();
     let at = |name| path.with_file_name(name);
     let (listen, runc) = (at("listen"), at("runc"));
-    let table = format!("default = 'runc'\n[handlers]\nrunc = {runc:?}");
+    let table = format!("default_handler = 'runc'\n[handlers]\nrunc = {runc:?}");
     std::fs::write(&path, format!("listen = {listen:?}\n{settings}\n{table}")).unwrap();
     let (reader, writer) = std::io::pipe().unwrap();
     let writer = File::from(OwnedFd::from(writer));

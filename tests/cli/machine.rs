@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::{Outcome, main_file, run, text};
 
 pub(crate) const TABLE: &str = "
-    default = 'runc'
+    default_handler = 'runc'
     [handlers]
     runc = '/run/containerd/containerd.sock'
     kata = '/run/kata/containerd.sock'";

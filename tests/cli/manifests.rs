@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::{main_file, run, text};
 
 const TABLE: &str = r#"
-    default = 'runc'
+    default_handler = 'runc'
     [handlers]
     runc = '/run/containerd/containerd.sock'
     gvisor = { socket = '/run/gvisor.sock', handler = 'runsc', overhead = { memory = '64Mi' } }
@@ -114,7 +114,7 @@ fn trapped() -> String {
     let rows = TRAPS.map(|name| {
         format!("{name} = {{ socket = '/run/a.sock', node_selector = {{ a = '{name}' }}, overhead = {{ cpu = '1e3' }} }}\n")
     });
-    format!("default = '1'\n[handlers]\n{}", rows.concat())
+    format!("default_handler = '1'\n[handlers]\n{}", rows.concat())
 }
 
 #[test]
@@ -164,23 +164,24 @@ fn kubectl_reads_the_same() {
 }
 
 #[test]
-fn an_adopting_backend_is_named_beside_the_manifests() {
+fn a_backend_with_auto_register_is_named_beside_the_manifests() {
     let files = main_file(
-        "default = 'a'\n[handlers]\na = 'vm'\n[backends]\nvm = { socket = '/run/vm.sock', adopt = true }",
+        "default_handler = 'a'\n[handlers]\na = 'vm'\n[backends]\nvm = { socket = '/run/vm.sock', auto_register = true }",
     );
     let outcome = run(&["manifests", "--config", text(&files.main())]);
     assert_eq!(outcome.code, 0);
     assert_eq!(outcome.stdout.matches("kind: RuntimeClass").count(), 1);
     expect![[r#"
-        criswitch: backend "vm" adopts: what it advertises and no row names is left out
+        criswitch: backend "vm" has auto_register = true: handlers that it advertises and no row names are omitted
     "#]]
     .assert_eq(&outcome.stderr);
 }
 
 #[test]
 fn a_wrong_configuration_makes_no_manifests() {
-    let files =
-        main_file("default = 'a'\n[handlers]\na = { socket = '/run/a', overhead = { cpu = 'x' } }");
+    let files = main_file(
+        "default_handler = 'a'\n[handlers]\na = { socket = '/run/a', overhead = { cpu = 'x' } }",
+    );
     let outcome = run(&["manifests", "--config", text(&files.main())]);
     assert_eq!((outcome.code, outcome.stdout.as_str()), (78, ""));
 }

@@ -12,7 +12,7 @@ use expect_test::expect;
 use crate::reload::{Files, Node};
 use crate::{command, run, run_beside, text};
 
-const ROWS: &str = "default = \"runc\"\n[handlers]\nrunc = \"/run/runc.sock\"\n";
+const ROWS: &str = "default_handler = \"runc\"\n[handlers]\nrunc = \"/run/runc.sock\"\n";
 
 /// A configuration that has nothing wrong with it.
 fn listens_on(files: &Files, socket: &Path) {
@@ -81,7 +81,7 @@ async fn who_finds_another_server_than_a_runtime_is_told_where() {
     );
     assert!(!told.contains("backend"), "{told}");
     let probed = files.path("probed.toml");
-    let rows = format!("default = \"a\"\n[handlers]\na = {socket:?}\n");
+    let rows = format!("default_handler = \"a\"\n[handlers]\na = {socket:?}\n");
     files.write("probed.toml", &rows);
     let outcome = run_beside(&["check", "--probe", "--config", text(&probed)]).await;
     let told = outcome.stdout.replace(text(&files.path("")), "DIR/");
@@ -128,12 +128,13 @@ async fn what_is_wrong_with_the_files_is_told_where_nobody_is() {
     let socket = files.path("socket");
     files.write(
         "criswitch.toml",
-        &format!("listen = {socket:?}\ndrian = \"1s\"\n{ROWS}"),
+        &format!("listen = {socket:?}\nshutdown_timout = \"1s\"\n{ROWS}"),
     );
     let told = refused(&files).await;
     let cause = "DIR/socket: cannot connect: No such file or directory";
     assert_eq!(told.matches(cause).count(), 3, "{told}");
-    let problem = "\nDIR/criswitch.toml:2:1: unknown key \"drian\"; try \"drain\"\n";
+    let problem =
+        "\nDIR/criswitch.toml:2:1: unknown key \"shutdown_timout\"; try \"shutdown_timeout\"\n";
     assert_eq!(told.matches(problem).count(), 3, "{told}");
     let asked = run(&[
         "status",
@@ -142,7 +143,11 @@ async fn what_is_wrong_with_the_files_is_told_where_nobody_is() {
         "--socket",
         text(&socket),
     ]);
-    assert!(!asked.stderr.contains("drian"), "{}", asked.stderr);
+    assert!(
+        !asked.stderr.contains("shutdown_timout"),
+        "{}",
+        asked.stderr
+    );
 }
 
 #[test]

@@ -326,7 +326,9 @@ async fn with_drivers(kubelet: &str, backend: CgroupDriver) -> Outcome {
     let machine = Machine::good()
         .with("/var/lib/kubelet/config.yaml", &kubelet)
         .with_socket(text(&socket));
-    let files = main_file(&format!("default = 'runc'\n[handlers]\nrunc = {socket:?}"));
+    let files = main_file(&format!(
+        "default_handler = 'runc'\n[handlers]\nrunc = {socket:?}"
+    ));
     let path = files.main();
     let check = [
         "check",

@@ -67,7 +67,7 @@ async fn the_service_manager_is_asked_for_as_much_time_as_the_drain_may_take() {
     let (files, _, _) = one_backend();
     let (socket, path) = manager(&files);
     let config = std::fs::read_to_string(files.main()).unwrap();
-    std::fs::write(files.main(), format!("drain = '2m'\n{config}")).unwrap();
+    std::fs::write(files.main(), format!("shutdown_timeout = '2m'\n{config}")).unwrap();
     let daemon = Daemon::start_as(serve(&files, &path, "0")).await;
     let end = tokio::spawn(daemon.ends_after("TERM"));
     let asked = told(&socket, "EXTEND_TIMEOUT_USEC=").await;

@@ -53,7 +53,7 @@ impl Node {
 }
 
 const TWO: &str = "
-    default = 'runc'
+    default_handler = 'runc'
     [handlers]
     runc = 'containerd'
     crun = 'containerd'
@@ -63,7 +63,7 @@ const TWO: &str = "
     containerd = 'SOCKETS/a'
     crio = 'SOCKETS/b'";
 
-const ONE: &str = "default = 'runc'\n[handlers]\nrunc = 'SOCKETS/a'";
+const ONE: &str = "default_handler = 'runc'\n[handlers]\nrunc = 'SOCKETS/a'";
 
 fn containerd() -> Sim {
     Sim::new("containerd")
@@ -393,7 +393,7 @@ async fn two_sockets_of_one_runtime_are_named_if_they_list_the_same_pods() {
         let client = crate::support::Client::new(&node.folder.path().join(socket));
         client.run_pod("", "web").await.unwrap();
     }
-    let config = "default = 'a'\n[handlers]\na = { socket = 'SOCKETS/a', handler = 'runc' }\nb = { socket = 'SOCKETS/b', handler = 'runc' }";
+    let config = "default_handler = 'a'\n[handlers]\na = { socket = 'SOCKETS/a', handler = 'runc' }\nb = { socket = 'SOCKETS/b', handler = 'runc' }";
     let outcome = node.probe(&[], config).await;
     assert_eq!(outcome.code, 1, "{}", outcome.stdout);
     let words = "backends \"a\" and \"b\" both list 1 of their pods";

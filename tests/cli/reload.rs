@@ -73,7 +73,7 @@ impl Node {
     fn table(files: &Files, head: &str, rows: &str) -> String {
         let (listen, old) = (files.path("criswitch.sock"), files.path("old.sock"));
         format!(
-            "listen = {listen:?}\ndefault = \"runc\"\nstart_wait = \"0s\"\n{head}\n[handlers]\nrunc = {old:?}\n{rows}\n"
+            "listen = {listen:?}\ndefault_handler = \"runc\"\nstart_wait = \"0s\"\n{head}\n[handlers]\nrunc = {old:?}\n{rows}\n"
         )
     }
 
@@ -144,15 +144,15 @@ impl Node {
 #[tokio::test]
 async fn the_command_prints_what_has_changed() {
     let node = Node::start("").await;
-    node.write("drain = \"3s\"", &node.kata());
+    node.write("shutdown_timeout = \"3s\"", &node.kata());
     let outcome = node.reload().await;
     assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
     assert_eq!(
         outcome.stdout,
-        "handler added: kata\nbackend added: kata\nsettings changed: drain\n"
+        "handler added: kata\nbackend added: kata\nsettings changed: shutdown_timeout\n"
     );
     node.until("kata", Code::Ok).await;
-    node.write("drain = \"3s\"", "");
+    node.write("shutdown_timeout = \"3s\"", "");
     let outcome = run_beside(&["reload", "--json", "--config", text(&node.files.main())]).await;
     assert_eq!(outcome.code, 0);
     let json: Json = serde_json::from_str(&outcome.stdout).unwrap();
@@ -172,8 +172,11 @@ async fn what_means_nothing_before_the_next_start_is_no_change() {
     let main = main.replace("start_wait = \"0s\"", "start_wait = \"1m\"");
     node.files.write("criswitch.toml", &main);
     assert_eq!(node.reload().await.stdout, "nothing changed\n");
-    node.write("drain = \"3s\"", "");
-    assert_eq!(node.reload().await.stdout, "settings changed: drain\n");
+    node.write("shutdown_timeout = \"3s\"", "");
+    assert_eq!(
+        node.reload().await.stdout,
+        "settings changed: shutdown_timeout\n"
+    );
     node.end().await;
 }
 
@@ -192,10 +195,17 @@ async fn settings_that_have_changed_are_named() {
         node.reload().await.stdout,
         "settings changed: list_timeout, stats_timeout, stale_lists, log.level\n"
     );
-    let fields = ", list_timeout = \"5s\", stats_timeout = \"6s\", adopt = true, user = \"1000\"";
+    let fields =
+        ", list_timeout = \"5s\", stats_timeout = \"6s\", auto_register = true, user = \"1000\"";
     node.write(head, &backend("other", fields));
     let told = node.reload().await.stdout;
-    let fields = ["name", "list_timeout", "stats_timeout", "adopt", "user"];
+    let fields = [
+        "name",
+        "list_timeout",
+        "stats_timeout",
+        "auto_register",
+        "user",
+    ];
     let names = fields
         .map(|field| format!("{field} of backend other"))
         .join(", ");
@@ -208,7 +218,7 @@ async fn a_wrong_configuration_is_told_with_78_and_changes_nothing() {
     let node = Node::start("").await;
     node.files.write(
         "criswitch.toml",
-        "default = \"runc\"\n[handlers]\nrunc = \"x\"\nkata = 1\n",
+        "default_handler = \"runc\"\n[handlers]\nrunc = \"x\"\nkata = 1\n",
     );
     // Where it listens is not to be read from what is there now.
     let outcome = node.reload().await;

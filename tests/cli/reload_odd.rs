@@ -40,9 +40,9 @@ const ODD: [(&str, Odd); 13] = [
         pipe(files, "criswitch.toml");
     }),
     ("not UTF-8", |files| {
-        fs::write(files.main(), b"default = \"\xff\"").unwrap();
+        fs::write(files.main(), b"default_handler = \"\xff\"").unwrap();
     }),
-    ("\"default\" is missing", |files| {
+    ("\"default_handler\" is missing", |files| {
         fs::write(files.main(), "").unwrap();
     }),
     ("Permission denied", |files| {
@@ -119,7 +119,7 @@ async fn whatever_stands_in_the_place_of_the_files_nothing_changes_and_the_next_
         let problems = refused(&node, count + 1).await;
         assert!(problems.contains(told), "{told}: {problems}");
         let now = node.info().await;
-        for key in ["default", "handlers", "configuration"] {
+        for key in ["defaultHandler", "handlers", "configuration"] {
             assert_eq!(now[key], before[key], "{told}");
         }
     }

@@ -101,7 +101,7 @@ async fn status(client: &Client) -> Vec<u8> {
 fn configure(directory: &Path, format: &str) -> String {
     let at = |name: &str| directory.join(name);
     format!(
-        "listen = {:?}\ndefault = 'runc'\nstart_wait = '0s'\nlog.level = 'trace'\n
+        "listen = {:?}\ndefault_handler = 'runc'\nstart_wait = '0s'\nlog.level = 'trace'\n
         log.format = '{format}'\n
         [handlers]\nrunc = {:?}\ndead = {:?}",
         at("listen"),

@@ -101,7 +101,8 @@ pub(crate) fn one_backend() -> (ConfigFiles, PathBuf, PathBuf) {
         path.with_file_name("listen"),
         path.with_file_name("backend"),
     );
-    let config = format!("listen = {listen:?}\ndefault = 'runc'\n[handlers]\nrunc = {backend:?}");
+    let config =
+        format!("listen = {listen:?}\ndefault_handler = 'runc'\n[handlers]\nrunc = {backend:?}");
     std::fs::write(path, config).unwrap();
     (files, listen, backend)
 }
@@ -157,7 +158,7 @@ async fn serve_whose_state_another_process_has_says_what_to_try_and_ends_with_1(
 
 #[test]
 fn serve_that_has_no_place_for_its_socket_says_what_to_try() {
-    let rest = "default = 'a'\n[handlers]\na = '/run/a.sock'";
+    let rest = "default_handler = 'a'\n[handlers]\na = '/run/a.sock'";
     let files = ConfigFiles::of(&[("file", b""), ("c.sock.lock/x", b"")]);
     for (name, told) in [
         (

@@ -102,7 +102,7 @@ async fn a_reload_that_found_nothing_to_change_hides_none_that_changed_something
     assert!(shown.contains(" ago: handler added: kata\n"), "{shown}");
     assert_eq!(node.info().await["reloads"]["count"], 2);
     // What was refused is over once the files are good again.
-    node.files.write("conf.d/a.toml", "drain = 1");
+    node.files.write("conf.d/a.toml", "shutdown_timeout = 1");
     assert_eq!(node.reload().await.code, 78);
     let shown = run(&node, &["status"]).await.stdout;
     assert!(
@@ -297,7 +297,7 @@ async fn pods_are_shown_where_they_are() {
     node.files.write(
         "criswitch.toml",
         &format!(
-            "listen = {:?}\ndefault = \"runc\"\n[handlers]\n{old}\n",
+            "listen = {:?}\ndefault_handler = \"runc\"\n[handlers]\n{old}\n",
             node.files.path("criswitch.sock")
         ),
     );

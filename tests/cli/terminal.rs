@@ -126,7 +126,7 @@ async fn what_is_wrong_is_told_in_whole_words_and_colours_on_a_terminal() {
 async fn a_path_or_a_name_that_has_no_room_in_its_row_is_below_it() {
     let socket = "/var/snap/microk8s/common/run/containerd.sock";
     let files = main_file(&format!(
-        "default = \"microk8s\"\n[handlers]\nmicrok8s = {socket:?}\n"
+        "default_handler = \"microk8s\"\n[handlers]\nmicrok8s = {socket:?}\n"
     ));
     let shown = on_a_terminal(&["check", "--config", text(&files.main())]);
     let row = format!(
@@ -161,7 +161,10 @@ fn a_wrong_command_line_is_told_in_lines_that_fit() {
 
 /// The headers of the tables in a text, as words.
 fn headers(text: &str) -> BTreeSet<Vec<&str>> {
-    let is_title = |word: &str| word.bytes().all(|byte| byte.is_ascii_uppercase());
+    let is_title = |word: &str| {
+        word.bytes()
+            .all(|byte| byte.is_ascii_uppercase() || byte == b'-')
+    };
     let lines = text.lines().map(|line| line.split_whitespace().collect());
     lines
         .filter(|words: &Vec<&str>| {

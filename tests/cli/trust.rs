@@ -19,7 +19,7 @@ fn configured() -> ConfigFiles {
         ("run/x", b""),
     ]);
     let listen = files.main().with_file_name("run/c.sock");
-    let main = format!("listen = {listen:?}\ndefault = 'a'\n[handlers]\na = '/run/a.sock'");
+    let main = format!("listen = {listen:?}\ndefault_handler = 'a'\n[handlers]\na = '/run/a.sock'");
     std::fs::write(files.main(), main).unwrap();
     for (name, mode) in [
         ("criswitch.toml", 0o644),
@@ -133,7 +133,7 @@ fn a_directory_above_is_reported_unless_it_is_sticky() {
     let inner = above.join("inner");
     std::fs::create_dir(&inner).unwrap();
     let listen = inner.join("c.sock");
-    let main = format!("listen = {listen:?}\ndefault = 'a'\n[handlers]\na = '/run/a.sock'");
+    let main = format!("listen = {listen:?}\ndefault_handler = 'a'\n[handlers]\na = '/run/a.sock'");
     let directory = above.join("run");
     std::fs::write(directory.join("c.toml"), main).unwrap();
     set_mode(&inner, 0o755);

@@ -10,7 +10,7 @@ use crate::{main_file, run_beside, text};
 async fn probed(row: &str) -> String {
     let node = Node::new().with(CRIO, Sim::new("crio").of_user(NOBODY));
     let row = row.replace("SOCKET", text(&node.path(CRIO)));
-    let table = format!("default = 'crio'\n[handlers]\ncrio = 'b'\n[backends]\nb = {row}");
+    let table = format!("default_handler = 'crio'\n[handlers]\ncrio = 'b'\n[backends]\nb = {row}");
     let files = main_file(&table);
     let outcome = run_beside(&["check", "--probe", "--config", text(&files.main())]).await;
     assert_eq!(outcome.code, 0, "{}", outcome.stderr);
@@ -59,7 +59,8 @@ async fn the_daemon_logs_each_process_once_and_warns_of_an_unexpected_user() {
     let listen = files.main().with_file_name("listen");
     let write = |user: &str| {
         let (containerd, crio) = (node.path(CONTAINERD), node.path(CRIO));
-        let table = format!("default = 'runc'\n[handlers]\nrunc = {containerd:?}\ncrun = 'crio'");
+        let table =
+            format!("default_handler = 'runc'\n[handlers]\nrunc = {containerd:?}\ncrun = 'crio'");
         let row = format!("[backends]\ncrio = {{ socket = {crio:?}, user = '{user}' }}");
         std::fs::write(files.main(), format!("listen = {listen:?}\n{table}\n{row}")).unwrap();
     };

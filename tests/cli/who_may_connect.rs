@@ -49,7 +49,7 @@ fn switch(allow_uids: &str) -> (ConfigFiles, PathBuf) {
     std::fs::set_permissions(directory, PermissionsExt::from_mode(0o711)).unwrap();
     let listen = directory.join("made/listen");
     let config = format!(
-        "{allow_uids}\nlisten = {listen:?}\ndefault = 'runc'\n[handlers]\nrunc = '/nonexistent'"
+        "{allow_uids}\nlisten = {listen:?}\ndefault_handler = 'runc'\n[handlers]\nrunc = '/nonexistent'"
     );
     std::fs::write(path, config).unwrap();
     (files, listen)

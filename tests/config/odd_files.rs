@@ -54,7 +54,7 @@ fn what_is_no_file_is_told_and_not_waited_for() {
 
 #[test]
 fn a_main_file_that_is_a_pipe_is_not_waited_for() {
-    let files = ConfigFiles::of(&[("conf.d/a.toml", b"drain = '1s'")]);
+    let files = ConfigFiles::of(&[("conf.d/a.toml", b"shutdown_timeout = '1s'")]);
     pipe(&files.main());
     let problems = load_in_time(&files.main()).unwrap_err();
     assert!(problems.to_string().contains("it is a pipe"), "{problems}");

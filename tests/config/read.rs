@@ -30,7 +30,7 @@ fn shown(table: &Table) -> String {
 fn what_is_not_written_has_its_default() {
     let config = load(RUNC);
     assert_eq!(config.listen.to_string(), "/run/criswitch/criswitch.sock");
-    assert_eq!(config.drain, Duration::from_secs(10));
+    assert_eq!(config.shutdown_timeout, Duration::from_secs(10));
     assert_eq!(config.max_message, 16 * 1024 * 1024);
     assert_eq!(config.start_wait, Duration::from_secs(30));
     assert_eq!(config.list_timeout, Duration::from_secs(2));
@@ -41,7 +41,7 @@ fn what_is_not_written_has_its_default() {
     assert_eq!(config.log.format, LogFormat::Auto);
     assert_eq!(config.metrics, None);
     assert!(!config.watch);
-    assert!(!config.table.backends[0].adopt);
+    assert!(!config.table.backends[0].auto_register);
     assert!(config.table.default.scheduling.is_empty());
     expect![[r#"
         runc -> runc:runc (default)
@@ -52,11 +52,10 @@ fn what_is_not_written_has_its_default() {
 
 #[test]
 fn what_is_written_is_taken() {
-    let head =
-        "listen = 'unix:///run/x.sock'\ndrain = '1m 30s'\nmax_message = '1GiB'\nlog.level = 'off'";
+    let head = "listen = 'unix:///run/x.sock'\nshutdown_timeout = '1m 30s'\nmax_message = '1GiB'\nlog.level = 'off'";
     let config = load(&format!("{head}\n{RUNC}"));
     assert_eq!(config.listen.to_string(), "/run/x.sock");
-    assert_eq!(config.drain, Duration::from_secs(90));
+    assert_eq!(config.shutdown_timeout, Duration::from_secs(90));
     assert_eq!(config.max_message, 1024 * 1024 * 1024);
     assert_eq!(config.log.levels.all, LevelFilter::OFF);
 }
@@ -79,7 +78,7 @@ fn waits_may_be_zero_and_anybody_or_nobody_else_may_be_allowed() {
 #[test]
 fn a_backends_user_is_a_name_or_a_number() {
     let config = load(
-        "default = 'a'
+        "default_handler = 'a'
         handlers.a = 'a'
         [backends]
         a = { socket = '/run/a.sock', user = 'root' }
@@ -94,7 +93,7 @@ fn a_backends_user_is_a_name_or_a_number() {
 #[test]
 fn a_backend_has_the_timeouts_of_its_row_else_those_of_all() {
     let config = load(
-        "default = 'a'
+        "default_handler = 'a'
         list_timeout = '3s'
         stats_timeout = '4s'
         [handlers]
@@ -129,7 +128,7 @@ fn a_backend_has_the_timeouts_of_its_row_else_those_of_all() {
 #[test]
 fn a_handler_has_its_own_name_at_the_backend_unless_its_row_says_another() {
     let config = load(
-        "default = 'plain'
+        "default_handler = 'plain'
         [handlers]
         plain = 'crio'
         gvisor = { backend = 'crio', handler = 'runsc' }
@@ -151,7 +150,8 @@ fn a_handler_has_its_own_name_at_the_backend_unless_its_row_says_another() {
 
 #[test]
 fn a_row_is_found_by_its_name_and_the_default_by_none() {
-    let table = load("default = 'b'\n[handlers]\nc = '/run/c'\na = '/run/a'\nb = '/run/b'").table;
+    let table =
+        load("default_handler = 'b'\n[handlers]\nc = '/run/c'\na = '/run/a'\nb = '/run/b'").table;
     for name in ["a", "b", "c"] {
         assert_eq!(table.handler(name).unwrap().name, name);
     }
@@ -163,7 +163,7 @@ fn a_row_is_found_by_its_name_and_the_default_by_none() {
 #[test]
 fn what_a_backend_calls_a_handler_leads_back_to_the_tables_name() {
     let table = load(
-        "default = 'gvisor'
+        "default_handler = 'gvisor'
         [handlers]
         sandboxed = { backend = 'b', handler = 'runsc' }
         gvisor = { backend = 'b', handler = 'runsc' }
@@ -184,7 +184,7 @@ fn what_a_backend_calls_a_handler_leads_back_to_the_tables_name() {
 #[test]
 fn the_same_socket_written_twice_is_one_backend() {
     let config = load(
-        "default = 'runc'
+        "default_handler = 'runc'
         [handlers]
         runc = '/run/containerd/containerd.sock'
         crun = 'unix:///run//containerd/./containerd.sock'",
@@ -200,7 +200,7 @@ fn the_same_socket_written_twice_is_one_backend() {
 #[test]
 fn a_socket_is_named_by_backends_else_by_the_first_handler_that_gives_it() {
     let config = load(
-        "default = 'z'
+        "default_handler = 'z'
         [handlers]
         z = '/run/one.sock'
         a = '/run/one.sock'
@@ -220,7 +220,7 @@ fn a_socket_is_named_by_backends_else_by_the_first_handler_that_gives_it() {
 
 #[test]
 fn a_handler_may_name_the_backend_that_another_handler_gave_its_name() {
-    let config = load("default = 'fc'\n[handlers]\nfc = 'kata'\nkata = '/run/kata.sock'");
+    let config = load("default_handler = 'fc'\n[handlers]\nfc = 'kata'\nkata = '/run/kata.sock'");
     expect![[r#"
         fc -> kata:fc (default)
         kata -> kata:kata
@@ -231,7 +231,7 @@ fn a_handler_may_name_the_backend_that_another_handler_gave_its_name() {
 
 #[test]
 fn backends_stand_default_first_then_as_the_files_mention_them() {
-    let main = "default = 'm'
+    let main = "default_handler = 'm'
         [backends]
         idle = '/run/idle.sock'
         used = '/run/used.sock'
@@ -265,14 +265,14 @@ fn a_drop_in_adds_rows_and_keys() {
         ),
         (
             "conf.d/head.toml",
-            "default = 'kata'\ndrain = '0s'\nlog.level = 'trace'",
+            "default_handler = 'kata'\nshutdown_timeout = '0s'\nlog.level = 'trace'",
         ),
         (
             "conf.d/rows.toml",
             "[handlers]\nkata = 'vm'\n[backends]\nvm = '/run/vm.sock'",
         ),
     ]);
-    assert_eq!(config.drain, Duration::ZERO);
+    assert_eq!(config.shutdown_timeout, Duration::ZERO);
     assert_eq!(config.log.levels.all, LevelFilter::TRACE);
     expect![[r#"
         kata -> vm:kata (default)
@@ -312,7 +312,7 @@ fn a_byte_order_mark_is_no_problem() {
 fn a_name_may_have_63_letters() {
     let name = "x".repeat(63);
     let table = load(&format!(
-        "default = '{name}'\n[handlers]\n{name} = '/run/x.sock'"
+        "default_handler = '{name}'\n[handlers]\n{name} = '/run/x.sock'"
     ))
     .table;
     assert_eq!(table.handlers[0].name, name);
@@ -321,16 +321,15 @@ fn a_name_may_have_63_letters() {
 #[test]
 fn a_handler_and_a_backend_may_be_called_like_a_key_of_the_head() {
     let table = load(
-        "default = 'default'
+        "default_handler = 'default'
         [handlers]
-        default = 'watch'
-        drain = { backend = 'watch', handler = 'x' }
+        default = { backend = 'watch', handler = 'x' }
         listen = '/run/l.sock'
         [backends]
         watch = '/run/w.sock'",
     )
     .table;
     let names = table.handlers.iter().map(|row| row.name.as_str());
-    assert_eq!(names.collect::<Vec<_>>(), ["default", "drain", "listen"]);
+    assert_eq!(names.collect::<Vec<_>>(), ["default", "listen"]);
     assert_eq!(table.backends[0].name, "watch");
 }

@@ -16,7 +16,7 @@ fn hash(files: &[(&str, &str)]) -> String {
 fn every_file_that_was_read_is_named_the_main_one_first() {
     let files = ConfigFiles::of(&[
         ("criswitch.toml", RUNC.as_bytes()),
-        ("conf.d/b.toml", b"drain = '1s'"),
+        ("conf.d/b.toml", b"shutdown_timeout = '1s'"),
         ("conf.d/a.toml", b""),
         ("conf.d/c.bak", b""),
     ]);
@@ -32,16 +32,25 @@ fn every_file_that_was_read_is_named_the_main_one_first() {
 
 #[test]
 fn the_hash_is_of_the_names_and_bytes_and_of_nothing_else() {
-    let files = [("criswitch.toml", RUNC), ("conf.d/a.toml", "drain = '1s'")];
+    let files = [
+        ("criswitch.toml", RUNC),
+        ("conf.d/a.toml", "shutdown_timeout = '1s'"),
+    ];
     let first = hash(&files);
     assert_eq!(first.len(), 16);
     assert_eq!(hash(&files), first, "another directory");
     for other in [
-        &[("criswitch.toml", RUNC), ("conf.d/b.toml", "drain = '1s'")][..],
-        &[("criswitch.toml", RUNC), ("conf.d/a.toml", "drain = '2s'")],
         &[
             ("criswitch.toml", RUNC),
-            ("conf.d/a.toml", "drain = '1s'\n"),
+            ("conf.d/b.toml", "shutdown_timeout = '1s'"),
+        ][..],
+        &[
+            ("criswitch.toml", RUNC),
+            ("conf.d/a.toml", "shutdown_timeout = '2s'"),
+        ],
+        &[
+            ("criswitch.toml", RUNC),
+            ("conf.d/a.toml", "shutdown_timeout = '1s'\n"),
         ],
         &[("criswitch.toml", RUNC)],
     ] {
@@ -91,8 +100,8 @@ fn the_socket_is_found_in_files_that_are_wrong_otherwise() {
     };
     for text in [
         "listen = '/run/x.sock'",
-        "listen = '/run/x.sock'\ndefault = 'nosuch'\ndrain = 7",
-        "listen = 'unix:///run/x.sock'\ndefault = \n[handlers",
+        "listen = '/run/x.sock'\ndefault_handler = 'nosuch'\nshutdown_timeout = 7",
+        "listen = 'unix:///run/x.sock'\ndefault_handler = \n[handlers",
     ] {
         assert_eq!(
             listen_of(&[("criswitch.toml", text.as_bytes())]),
@@ -131,7 +140,7 @@ fn a_socket_and_a_link_to_its_file_are_one_backend_also_before_the_socket_is_the
         main.with_file_name("link.sock"),
     );
     std::os::unix::fs::symlink("a.sock", &link).unwrap();
-    let rows = format!("default = 'a'\n[handlers]\na = {real:?}\nb = {link:?}\n");
+    let rows = format!("default_handler = 'a'\n[handlers]\na = {real:?}\nb = {link:?}\n");
     std::fs::write(&main, &rows).unwrap();
     assert_eq!(Config::load(&main).unwrap().table.backends.len(), 1);
     // As a bind mount does, a hard link shows one file at two paths.
@@ -152,7 +161,7 @@ fn one_socket_by_two_paths_is_one_backend() {
     std::fs::create_dir(&real).unwrap();
     std::os::unix::fs::symlink("run", &link).unwrap();
     let (real, link) = (real.join("a/a.sock"), link.join("a/a.sock"));
-    let rows = format!("default = 'a'\n[handlers]\na = {real:?}\nb = {link:?}\n");
+    let rows = format!("default_handler = 'a'\n[handlers]\na = {real:?}\nb = {link:?}\n");
     std::fs::write(&main, &rows).unwrap();
     let table = Config::load(&main).unwrap().table;
     assert_eq!(table.backends.len(), 1);
@@ -173,7 +182,7 @@ fn one_socket_by_two_paths_is_one_backend() {
 
     std::fs::write(
         &main,
-        format!("listen = {real:?}\ndefault = 'a'\n[handlers]\na = {link:?}\n"),
+        format!("listen = {real:?}\ndefault_handler = 'a'\n[handlers]\na = {link:?}\n"),
     )
     .unwrap();
     let problems = Config::load(&main).unwrap_err().to_string();

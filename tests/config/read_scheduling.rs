@@ -6,7 +6,7 @@ use crate::load;
 
 fn scheduling(fields: &str) -> Scheduling {
     let config = load(&format!(
-        "default = 'a'\n[handlers]\na = {{ socket = '/run/a.sock', {fields} }}"
+        "default_handler = 'a'\n[handlers]\na = {{ socket = '/run/a.sock', {fields} }}"
     ));
     config.table.default.scheduling
 }
@@ -74,7 +74,7 @@ fn a_toleration_is_equal_and_for_every_effect_unless_it_says_otherwise() {
 #[test]
 fn a_table_of_its_own_says_the_same() {
     let config = load(
-        "default = 'a'
+        "default_handler = 'a'
         [handlers.a]
         socket = '/run/a.sock'
         overhead.cpu = '1'

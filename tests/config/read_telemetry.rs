@@ -65,15 +65,15 @@ fn metrics_are_served_on_a_socket_or_a_loopback_address_or_nowhere() {
 }
 
 #[test]
-fn files_are_watched_and_handlers_adopted_where_it_is_said() {
+fn files_are_watched_and_handlers_registered_automatically_where_a_key_says_so() {
     let config = load(&format!(
         "watch = true\n{RUNC}[backends]
-        a = {{ socket = '/run/a.sock', adopt = true }}
-        b = {{ socket = '/run/b.sock', adopt = false }}"
+        a = {{ socket = '/run/a.sock', auto_register = true }}
+        b = {{ socket = '/run/b.sock', auto_register = false }}"
     ));
     assert!(config.watch);
     let backends = config.table.backends.iter();
-    let adopting: Vec<_> = backends.filter(|backend| backend.adopt).collect();
-    assert_eq!(adopting.len(), 1);
-    assert_eq!(adopting[0].name, "a");
+    let registering: Vec<_> = backends.filter(|backend| backend.auto_register).collect();
+    assert_eq!(registering.len(), 1);
+    assert_eq!(registering[0].name, "a");
 }

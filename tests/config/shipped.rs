@@ -99,7 +99,7 @@ fn the_main_files_commented_rows_are_right_and_show_every_key_of_a_row() {
         "handler",
         "list_timeout",
         "stats_timeout",
-        "adopt",
+        "auto_register",
         "user",
         "overhead",
         "cpu",

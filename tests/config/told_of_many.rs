@@ -47,9 +47,9 @@ fn one_problem_beyond_those_that_are_told_is_one_problem() {
 fn the_first_problems_are_those_that_stand_first_whenever_they_are_found() {
     // What a value has wrong is found after every unknown key.
     let keys = rows(200, |number| format!("key-{number} = 1"));
-    let told = problems(&format!("drain = 'soon'\n{keys}")).to_string();
+    let told = problems(&format!("shutdown_timeout = 'soon'\n{keys}")).to_string();
     let first = told.lines().next().unwrap();
-    assert!(first.contains("a.toml:1:9: \"soon\" is not"), "{first}");
+    assert!(first.contains("a.toml:1:20: \"soon\" is not"), "{first}");
     assert!(told.ends_with("\nand 101 more problems"), "{told}");
 }
 

@@ -8,7 +8,7 @@ use crate::told;
 #[track_caller]
 fn told_of_row(fields: &str, expected: Expect) {
     told(
-        &format!("default = 'a'\n[handlers]\na = {{ socket = '/run/a.sock',\n{fields} }}"),
+        &format!("default_handler = 'a'\n[handlers]\na = {{ socket = '/run/a.sock',\n{fields} }}"),
         expected,
     );
 }
@@ -31,7 +31,7 @@ fn a_text_that_is_no_quantity_is_told() {
         "1e99999999999",
     ] {
         let config = format!(
-            "default = 'a'\n[handlers]\na = {{ socket = '/a', overhead = {{ cpu = '{cpu}' }} }}"
+            "default_handler = 'a'\n[handlers]\na = {{ socket = '/a', overhead = {{ cpu = '{cpu}' }} }}"
         );
         let files = crate::config_files::ConfigFiles::of(&[("criswitch.toml", config.as_bytes())]);
         let problems = criswitch::config::Config::load(&files.main()).expect_err(cpu);
@@ -164,7 +164,7 @@ fn wrong_types_and_keys_are_told() {
 #[test]
 fn what_is_wrong_beside_a_missing_backend_is_told_too() {
     told(
-        "default = 'a'\n[handlers]\na = { overhead = { cpu = 'x' } }\nb = { backend = 'c', overhead = { cpu = 'x' } }",
+        "default_handler = 'a'\n[handlers]\na = { overhead = { cpu = 'x' } }\nb = { backend = 'c', overhead = { cpu = 'x' } }",
         expect![[r#"
             criswitch.toml:3:5: handler "a" has neither a backend nor a socket; try one of the two, such as socket = "/run/containerd/containerd.sock"
             criswitch.toml:3:26: "x" is not a quantity of Kubernetes; try "250m"

@@ -7,7 +7,7 @@ use crate::told;
 #[test]
 fn a_backend_that_no_row_defines_is_told_with_the_nearest_name() {
     told(
-        "default = 'a'
+        "default_handler = 'a'
         [handlers]
         a = 'cri-o'
         b = { backend = 'containerd' }
@@ -23,7 +23,7 @@ fn a_backend_that_no_row_defines_is_told_with_the_nearest_name() {
             criswitch.toml:6:25: no backend is named "/run/d.sock"; try socket = "/run/d.sock""#]],
     );
     told(
-        "default = 'a'\n[handlers]\na = 'crio'",
+        "default_handler = 'a'\n[handlers]\na = 'crio'",
         expect![[r#"criswitch.toml:3:5: no backend is named "crio"; try the path of its socket"#]],
     );
 }
@@ -31,7 +31,7 @@ fn a_backend_that_no_row_defines_is_told_with_the_nearest_name() {
 #[test]
 fn a_handler_needs_a_backend_or_a_socket_and_not_both() {
     told(
-        "default = 'a'
+        "default_handler = 'a'
         [handlers]
         a = { backend = 'c', socket = '/run/a.sock' }
         b = { handler = 'runsc' }
@@ -49,7 +49,7 @@ fn a_missing_default_is_told() {
     told(
         "[handlers]\nkata = '/run/a.sock'",
         expect![[
-            r#"criswitch.toml:1:1: "default" is missing: the handler of pods without a RuntimeClass; try default = "kata""#
+            r#"criswitch.toml:1:1: "default_handler" is missing: the handler of pods without a RuntimeClass; try default_handler = "kata""#
         ]],
     );
 }
@@ -58,15 +58,15 @@ fn a_missing_default_is_told() {
 fn a_default_outside_the_table_is_told_with_the_nearest_handler() {
     let handlers = "[handlers]\nrunc = '/run/a.sock'\nkata = '/run/b.sock'";
     told(
-        &format!("default = 'kta'\n{handlers}"),
+        &format!("default_handler = 'kta'\n{handlers}"),
         expect![[
-            r#"criswitch.toml:1:11: "default" is "kta", which is not in [handlers]; try "kata""#
+            r#"criswitch.toml:1:19: "default_handler" is "kta", which is not in [handlers]; try "kata""#
         ]],
     );
     told(
-        &format!("default = ''\n{handlers}"),
+        &format!("default_handler = ''\n{handlers}"),
         expect![[
-            r#"criswitch.toml:1:11: "default" is "", which is not in [handlers]; try one of "runc", "kata""#
+            r#"criswitch.toml:1:19: "default_handler" is "", which is not in [handlers]; try one of "runc", "kata""#
         ]],
     );
 }
@@ -76,11 +76,11 @@ fn an_empty_table_is_told() {
     told(
         "",
         expect![[r#"
-        criswitch.toml:1:1: "default" is missing: the handler of pods without a RuntimeClass; try default = "runc"
-        criswitch.toml:1:1: no handler is defined; try [handlers] with a row such as runc = "/run/containerd/containerd.sock""#]],
+            criswitch.toml:1:1: "default_handler" is missing: the handler of pods without a RuntimeClass; try default_handler = "runc"
+            criswitch.toml:1:1: no handler is defined; try [handlers] with a row such as runc = "/run/containerd/containerd.sock""#]],
     );
     told(
-        "default = 'runc'\n[backends]\na = '/run/a.sock'\n[handlers]",
+        "default_handler = 'runc'\n[backends]\na = '/run/a.sock'\n[handlers]",
         expect![[
             r#"criswitch.toml:4:2: no handler is defined; try [handlers] with a row such as runc = "/run/containerd/containerd.sock""#
         ]],
@@ -90,7 +90,7 @@ fn an_empty_table_is_told() {
 #[test]
 fn the_switchs_own_socket_is_no_backend() {
     told(
-        "default = 'a'
+        "default_handler = 'a'
         [handlers]
         a = '/run/criswitch//criswitch.sock'
         [backends]
@@ -100,7 +100,7 @@ fn the_switchs_own_socket_is_no_backend() {
             criswitch.toml:5:13: /run/criswitch/criswitch.sock is the switch's own socket ("listen"); try the socket of a container runtime"#]],
     );
     told(
-        "listen = '/run/a.sock'\ndefault = 'a'\n[handlers]\na = { socket = '/run/a.sock' }",
+        "listen = '/run/a.sock'\ndefault_handler = 'a'\n[handlers]\na = { socket = '/run/a.sock' }",
         expect![[
             r#"criswitch.toml:4:16: /run/a.sock is the switch's own socket ("listen"); try the socket of a container runtime"#
         ]],
@@ -110,7 +110,7 @@ fn the_switchs_own_socket_is_no_backend() {
 #[test]
 fn a_socket_for_metrics_that_is_somebody_elses_is_told() {
     told(
-        "default = 'a'
+        "default_handler = 'a'
         [handlers]
         a = '/run/a.sock'
         [backends]
@@ -121,7 +121,7 @@ fn a_socket_for_metrics_that_is_somebody_elses_is_told() {
             r#"criswitch.toml:7:18: /run/a.sock is the socket of the backend "a" at criswitch.toml:3:9; try "/run/criswitch/metrics.sock""#
         ]],
     );
-    let table = "default = 'a'\n[handlers]\na = 'b'\n[backends]\nb = '/run/b.sock'";
+    let table = "default_handler = 'a'\n[handlers]\na = 'b'\n[backends]\nb = '/run/b.sock'";
     let told_at =
         |path: &str, expected| told(&format!("{table}\n[metrics]\nlisten = '{path}'"), expected);
     told_at(
@@ -141,7 +141,7 @@ fn a_socket_for_metrics_that_is_somebody_elses_is_told() {
 #[test]
 fn two_names_for_one_socket_are_told() {
     told(
-        "default = 'a'
+        "default_handler = 'a'
         [handlers]
         a = 'b'
         [backends]
@@ -156,7 +156,7 @@ fn two_names_for_one_socket_are_told() {
 #[test]
 fn one_name_for_two_sockets_is_told() {
     told(
-        "default = 'kata'
+        "default_handler = 'kata'
         [handlers]
         kata = '/run/new.sock'
         x = 'kata'

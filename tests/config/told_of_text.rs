@@ -6,7 +6,7 @@ use crate::{RUNC, told, told_of};
 
 #[test]
 fn every_problem_of_every_file_is_told_at_once_by_place() {
-    let main = "drian = '10s'\ndefault = 'runcc'\n[handlers]\nrunc = 'run/a.sock'\nKata = 'vm'";
+    let main = "shutdown_timout = '10s'\ndefault_handler = 'runcc'\n[handlers]\nrunc = 'run/a.sock'\nKata = 'vm'";
     told_of(
         &[
             ("criswitch.toml", main.as_bytes()),
@@ -17,8 +17,8 @@ fn every_problem_of_every_file_is_told_at_once_by_place() {
             ("conf.d/b.toml", b"[handlers]\nx = 7"),
         ],
         expect![[r#"
-            criswitch.toml:1:1: unknown key "drian"; try "drain"
-            criswitch.toml:2:11: "default" is "runcc", which is not in [handlers]; try "runc"
+            criswitch.toml:1:1: unknown key "shutdown_timout"; try "shutdown_timeout"
+            criswitch.toml:2:19: "default_handler" is "runcc", which is not in [handlers]; try "runc"
             criswitch.toml:4:8: the socket path "run/a.sock" is relative; try an absolute path, such as "/run/name/name.sock"
             criswitch.toml:5:1: handler name "Kata" is not a DNS label (RFC 1123); try 1 to 63 of a-z, 0-9 and "-", with no "-" at either end
             criswitch.toml:5:8: no backend is named "vm"; try "vn"
@@ -36,32 +36,32 @@ fn an_unknown_key_is_told_with_the_nearest_known_one() {
         &format!("{head}\n{RUNC}\n{tables}"),
         expect![[r#"
             criswitch.toml:1:1: unknown key "lsten"; try "listen"
-            criswitch.toml:2:1: unknown key "reload"; try one of "listen", "default", "drain", "max_message", "start_wait", "list_timeout", "stats_timeout", "stale_lists", "runtime_dir", "state_dir", "allow_uids", "watch", "handlers", "backends", "log", "metrics"
+            criswitch.toml:2:1: unknown key "reload"; try one of "listen", "default_handler", "shutdown_timeout", "max_message", "start_wait", "list_timeout", "stats_timeout", "stale_lists", "runtime_dir", "state_dir", "allow_uids", "watch", "handlers", "backends", "log", "metrics"
             criswitch.toml:8:1: unknown key "levle"; try "level"
             criswitch.toml:9:1: unknown key "colour"; try one of "level", "format"
             criswitch.toml:11:1: unknown key "port"; try "listen"
-            criswitch.toml:12:2: unknown key "telemetry"; try one of "listen", "default", "drain", "max_message", "start_wait", "list_timeout", "stats_timeout", "stale_lists", "runtime_dir", "state_dir", "allow_uids", "watch", "handlers", "backends", "log", "metrics""#]],
+            criswitch.toml:12:2: unknown key "telemetry"; try one of "listen", "default_handler", "shutdown_timeout", "max_message", "start_wait", "list_timeout", "stats_timeout", "stale_lists", "runtime_dir", "state_dir", "allow_uids", "watch", "handlers", "backends", "log", "metrics""#]],
     );
 }
 
 #[test]
 fn an_unknown_key_in_a_row_is_told_and_what_it_may_have_meant_is_not_missed() {
     told(
-        "default = 'a'
+        "default_handler = 'a'
         [handlers]
         a = { sokcet = '/run/a.sock' }
         b = { backend = 'c', handler = 'x', weight = 1 }
         [backends]
         c = { socket = '/run/c.sock', weight = 1 }
         d = { socet = '/run/d.sock' }
-        e = { socket = '/run/e.sock', list_timout = '5s', adpt = true }",
+        e = { socket = '/run/e.sock', list_timout = '5s', auto_registr = true }",
         expect![[r#"
             criswitch.toml:3:15: unknown key "sokcet"; try "socket"
             criswitch.toml:4:45: unknown key "weight"; try one of "backend", "socket", "handler", "overhead", "node_selector", "tolerations"
-            criswitch.toml:6:39: unknown key "weight"; try one of "socket", "list_timeout", "stats_timeout", "stale_lists", "adopt", "required", "user"
+            criswitch.toml:6:39: unknown key "weight"; try one of "socket", "list_timeout", "stats_timeout", "stale_lists", "auto_register", "required", "user"
             criswitch.toml:7:15: unknown key "socet"; try "socket"
             criswitch.toml:8:39: unknown key "list_timout"; try "list_timeout"
-            criswitch.toml:8:59: unknown key "adpt"; try "adopt""#]],
+            criswitch.toml:8:59: unknown key "auto_registr"; try "auto_register""#]],
     );
 }
 
@@ -69,8 +69,8 @@ fn an_unknown_key_in_a_row_is_told_and_what_it_may_have_meant_is_not_missed() {
 fn a_wrong_type_is_told_with_what_is_right() {
     told(
         "listen = 1
-        default = 2.5
-        drain = 10
+        default_handler = 2.5
+        shutdown_timeout = 10
         max_message = true
         allow_uids = 1000
         log = 'info'
@@ -80,11 +80,11 @@ fn a_wrong_type_is_told_with_what_is_right() {
         [backends]
         c = 3
         d = { socket = { path = 'x' } }
-        e = { socket = '/run/e.sock', list_timeout = 5, adopt = 'yes' }",
+        e = { socket = '/run/e.sock', list_timeout = 5, auto_register = 'yes' }",
         expect![[r#"
             criswitch.toml:1:10: "listen" is an integer, not a string; try "/run/criswitch/criswitch.sock"
-            criswitch.toml:2:19: "default" is a float, not a string; try "runc"
-            criswitch.toml:3:17: "drain" is an integer, not a string; try "10s"
+            criswitch.toml:2:27: "default_handler" is a float, not a string; try "runc"
+            criswitch.toml:3:28: "shutdown_timeout" is an integer, not a string; try "10s"
             criswitch.toml:4:23: "max_message" is a boolean, not a string; try "16MiB"
             criswitch.toml:5:22: "allow_uids" is an integer, not an array of integers; try [0]
             criswitch.toml:6:15: "log" is a string, not a table; try [log]
@@ -93,10 +93,10 @@ fn a_wrong_type_is_told_with_what_is_right() {
             criswitch.toml:11:13: "c" is an integer, not a string; try "/run/containerd/containerd.sock"
             criswitch.toml:12:24: "socket" is a table, not a string; try text in quotes
             criswitch.toml:13:54: "list_timeout" is an integer, not a string; try "5s"
-            criswitch.toml:13:65: "adopt" is a string, not a boolean; try true or false"#]],
+            criswitch.toml:13:73: "auto_register" is a string, not a boolean; try true or false"#]],
     );
     told(
-        "default = 'a'\nhandlers = 'a'\n[[backends]]\nc = '/run/c.sock'",
+        "default_handler = 'a'\nhandlers = 'a'\n[[backends]]\nc = '/run/c.sock'",
         expect![[r#"
             criswitch.toml:2:12: "handlers" is a string, not a table; try [handlers]
             criswitch.toml:3:1: "backends" is an array, not a table; try [backends]"#]],
@@ -122,11 +122,11 @@ fn a_wrong_type_is_told_with_what_is_right() {
 #[test]
 fn a_key_of_the_head_below_a_table_is_told_as_that() {
     told(
-        "default = 'runc'
+        "default_handler = 'runc'
         [handlers]
         runc = '/run/runc.sock'
         watch = true
-        drain = '5s'
+        listen = 'x.sock'
         max_message = '2GiB'
         [backends]
         list_timeout = '2s'
@@ -134,28 +134,63 @@ fn a_key_of_the_head_below_a_table_is_told_as_that() {
         [log]
         start_wait = '1s'
         [metrics]
-        drain = '10s'",
+        shutdown_timeout = '10s'",
         expect![[r#"
             criswitch.toml:4:9: "watch" is a key of the head, not of [handlers]; try it above the first [table]
-            criswitch.toml:5:17: no backend is named "5s"; try the key "drain" above the first [table]
+            criswitch.toml:5:18: no backend is named "x.sock"; try the key "listen" above the first [table]
             criswitch.toml:6:9: "max_message" is a key of the head, not of [handlers]; try it above the first [table]
             criswitch.toml:6:23: "2GiB" is above the limit of 1GiB; try "1GiB" or less
             criswitch.toml:8:9: "list_timeout" is a key of the head, not of [backends]; try it above the first [table]
             criswitch.toml:9:9: "allow_uids" is a key of the head, not of [backends]; try it above the first [table]
             criswitch.toml:11:9: "start_wait" is a key of the head, not of [log]; try it above the first [table]
-            criswitch.toml:13:9: "drain" is a key of the head, not of [metrics]; try it above the first [table]"#]],
+            criswitch.toml:13:9: "shutdown_timeout" is a key of the head, not of [metrics]; try it above the first [table]"#]],
     );
     told(
-        "[handlers]\ndefault = 'runc'\nrunc = '/run/runc.sock'",
+        "[handlers]\ndefault_handler = 'runc'\nrunc = '/run/runc.sock'",
         expect![[
-            r#"criswitch.toml:1:1: "default" is missing: the handler of pods without a RuntimeClass; try default = "runc" above the first [table], not in [handlers]"#
+            r#"criswitch.toml:2:1: "default_handler" is a key of the head, not of [handlers]; try it above the first [table]"#
         ]],
     );
     told(
-        "[handlers]\nrunc = '/run/runc.sock'\n[log]\ndefault = 'runc'",
+        "[handlers]\nrunc = '/run/runc.sock'\n[log]\ndefault_handler = 'runc'",
         expect![[
-            r#"criswitch.toml:4:1: "default" is a key of the head, not of [log]; try it above the first [table]"#
+            r#"criswitch.toml:4:1: "default_handler" is a key of the head, not of [log]; try it above the first [table]"#
         ]],
+    );
+}
+
+#[test]
+fn an_old_name_of_a_key_is_rejected_with_the_new_name() {
+    told(
+        "default = 'runc'
+        drain = 'soon'
+        [handlers]
+        runc = '/run/runc.sock'
+        adopt = 'old'
+        [backends]
+        old = { socket = '/run/old.sock', adopt = 1 }
+        drain = '10s'
+        [log]
+        default = 'runc'",
+        expect![[r#"
+            criswitch.toml:1:1: the key "default" has a new name; try "default_handler"
+            criswitch.toml:2:9: the key "drain" has a new name; try "shutdown_timeout"
+            criswitch.toml:2:17: "soon" is not a duration: expected number at 0; try "10s"
+            criswitch.toml:7:43: the key "adopt" has a new name; try "auto_register"
+            criswitch.toml:7:51: "adopt" is an integer, not a boolean; try true or false
+            criswitch.toml:8:9: "drain" is a key of the head, not of [backends]; try it above the first [table]
+            criswitch.toml:8:9: "shutdown_timeout" is already defined at criswitch.toml:2:9; try removing one of the two
+            criswitch.toml:8:9: the key "drain" has a new name; try "shutdown_timeout"
+            criswitch.toml:10:9: "default" is a key of the head, not of [log]; try it above the first [table]
+            criswitch.toml:10:9: "default_handler" is already defined at criswitch.toml:1:1; try removing one of the two
+            criswitch.toml:10:9: the key "default" has a new name; try "default_handler""#]],
+    );
+    told(
+        "default = 'runc'\ndefault_handler = 'runc'\nadopt = true\n[handlers]\nrunc = '/run/runc.sock'",
+        expect![[r#"
+            criswitch.toml:1:1: the key "default" has a new name; try "default_handler"
+            criswitch.toml:2:1: "default_handler" is already defined at criswitch.toml:1:1; try removing one of the two
+            criswitch.toml:3:1: unknown key "adopt"; try one of "listen", "default_handler", "shutdown_timeout", "max_message", "start_wait", "list_timeout", "stats_timeout", "stale_lists", "runtime_dir", "state_dir", "allow_uids", "watch", "handlers", "backends", "log", "metrics""#]],
     );
 }
 
@@ -168,17 +203,17 @@ fn broken_toml_is_told_once_a_line() {
         ]],
     );
     told(
-        "default = runc\n[handlers\nrunc = '/run/a.sock\n= 3\nx y = 2\n",
+        "default_handler = runc\n[handlers\nrunc = '/run/a.sock\n= 3\nx y = 2\n",
         expect![[r#"
-            criswitch.toml:1:11: not valid TOML: string values must be quoted, expected literal string; try key = "value", each on one line
+            criswitch.toml:1:19: not valid TOML: string values must be quoted, expected literal string; try key = "value", each on one line
             criswitch.toml:2:10: not valid TOML: unclosed table, expected `]`; try key = "value", each on one line
             criswitch.toml:4:1: not valid TOML: unquoted keys cannot be empty, expected letters, numbers, `-`, `_`; try key = "value", each on one line
             criswitch.toml:5:3: not valid TOML: key with no value, expected `=`; try key = "value", each on one line"#]],
     );
     told(
-        "default = 'a'\ndefault = 'b'\n[backends]\na = '/run/a'\n[handlers]\na = '/run/a'\n'a' = '/run/b'\n[handlers]",
+        "default_handler = 'a'\ndefault_handler = 'b'\n[backends]\na = '/run/a'\n[handlers]\na = '/run/a'\n'a' = '/run/b'\n[handlers]",
         expect![[r#"
-            criswitch.toml:2:1: not valid TOML: duplicate key "default", which is already at criswitch.toml:1:1; try removing one of the two
+            criswitch.toml:2:1: not valid TOML: duplicate key "default_handler", which is already at criswitch.toml:1:1; try removing one of the two
             criswitch.toml:7:1: not valid TOML: duplicate key "a", which is already at criswitch.toml:6:1; try removing one of the two
             criswitch.toml:8:2: not valid TOML: duplicate key "handlers"; try removing one of the two"#]],
     );
@@ -190,22 +225,22 @@ fn broken_toml_hides_no_problem_of_another_file_and_makes_none_up() {
         &[
             (
                 "criswitch.toml",
-                b"default = runc\n[backends]\ncrio = '/run/crio.sock'",
+                b"default_handler = runc\n[backends]\ncrio = '/run/crio.sock'",
             ),
             (
                 "conf.d/a.toml",
-                b"drain = 'soon'\n[handlers]\nkata = 'crio'",
+                b"shutdown_timeout = 'soon'\n[handlers]\nkata = 'crio'",
             ),
         ],
         expect![[r#"
-            criswitch.toml:1:11: not valid TOML: string values must be quoted, expected literal string; try key = "value", each on one line
-            conf.d/a.toml:1:9: "soon" is not a duration: expected number at 0; try "10s""#]],
+            criswitch.toml:1:19: not valid TOML: string values must be quoted, expected literal string; try key = "value", each on one line
+            conf.d/a.toml:1:20: "soon" is not a duration: expected number at 0; try "10s""#]],
     );
     told_of(
         &[
             (
                 "criswitch.toml",
-                b"default = 'kata'\nmax_message = 1\n[handlers]\nrunc = 'crio'",
+                b"default_handler = 'kata'\nmax_message = 1\n[handlers]\nrunc = 'crio'",
             ),
             ("conf.d/a.toml", b"[handlers]\nkata = "),
         ],
@@ -227,9 +262,9 @@ fn a_column_counts_characters() {
 
 #[test]
 fn what_is_defined_in_two_files_is_told_with_both_places() {
-    let main = "default = 'runc'\nallow_uids = []\n[handlers]\nrunc = '/run/a.sock'\n[backends]\nb = '/run/b.sock'";
-    let first = "drain = '1s'\n[log]\nlevel = 'info'\n[handlers]\nrunc = '/run/a.sock'";
-    let second = "default = 'runc'\ndrain = '1s'\nallow_uids = [1]\nlog.level = 'warn'\n[backends]\nb = '/run/c.sock'";
+    let main = "default_handler = 'runc'\nallow_uids = []\n[handlers]\nrunc = '/run/a.sock'\n[backends]\nb = '/run/b.sock'";
+    let first = "shutdown_timeout = '1s'\n[log]\nlevel = 'info'\n[handlers]\nrunc = '/run/a.sock'";
+    let second = "default_handler = 'runc'\nshutdown_timeout = '1s'\nallow_uids = [1]\nlog.level = 'warn'\n[backends]\nb = '/run/c.sock'";
     told_of(
         &[
             ("criswitch.toml", main.as_bytes()),
@@ -238,8 +273,8 @@ fn what_is_defined_in_two_files_is_told_with_both_places() {
         ],
         expect![[r#"
             conf.d/a.toml:5:1: handler "runc" is already defined at criswitch.toml:4:1; try removing one of the two
-            conf.d/b.toml:1:1: "default" is already defined at criswitch.toml:1:1; try removing one of the two
-            conf.d/b.toml:2:1: "drain" is already defined at conf.d/a.toml:1:1; try removing one of the two
+            conf.d/b.toml:1:1: "default_handler" is already defined at criswitch.toml:1:1; try removing one of the two
+            conf.d/b.toml:2:1: "shutdown_timeout" is already defined at conf.d/a.toml:1:1; try removing one of the two
             conf.d/b.toml:3:1: "allow_uids" is already defined at criswitch.toml:2:1; try removing one of the two
             conf.d/b.toml:4:5: "log.level" is already defined at conf.d/a.toml:3:1; try removing one of the two
             conf.d/b.toml:6:1: backend "b" is already defined at criswitch.toml:6:1; try removing one of the two"#]],
@@ -249,10 +284,10 @@ fn what_is_defined_in_two_files_is_told_with_both_places() {
 #[test]
 fn a_missing_file_is_told() {
     told_of(
-        &[("conf.d/a.toml", b"drain = 'soon'")],
+        &[("conf.d/a.toml", b"shutdown_timeout = 'soon'")],
         expect![[r#"
-        criswitch.toml:1:1: cannot be read: No such file or directory (os error 2); try creating it, or another path after --config
-        conf.d/a.toml:1:9: "soon" is not a duration: expected number at 0; try "10s""#]],
+            criswitch.toml:1:1: cannot be read: No such file or directory (os error 2); try creating it, or another path after --config
+            conf.d/a.toml:1:20: "soon" is not a duration: expected number at 0; try "10s""#]],
     );
 }
 
@@ -263,7 +298,7 @@ fn an_unreadable_file_is_told() {
         &[
             (
                 "criswitch.toml",
-                b"default = 'kata'\n[handlers]\nrunc = '/run/a.sock'",
+                b"default_handler = 'kata'\n[handlers]\nrunc = '/run/a.sock'",
             ),
             ("conf.d/a.toml/x", b""),
         ],
@@ -282,7 +317,7 @@ fn an_unreadable_file_is_told() {
 #[test]
 fn a_file_that_is_not_utf_8_is_told_where_it_is_not() {
     told_of(
-        &[("criswitch.toml", b"default = 'r'\n# \xc3\xa4\xff\n")],
+        &[("criswitch.toml", b"default_handler = 'r'\n# \xc3\xa4\xff\n")],
         expect!["criswitch.toml:2:4: not UTF-8; try saving the file as UTF-8"],
     );
 }

@@ -26,7 +26,7 @@ fn a_bad_name_is_told() {
     let long = "x".repeat(64);
     told(
         &format!(
-            "default = 'Kata'
+            "default_handler = 'Kata'
             [handlers]
             Kata = '/run/1'
             -a = '/run/2'
@@ -54,7 +54,7 @@ fn a_text_that_is_no_socket_path_is_told() {
     told(
         &format!(
             "listen = 'run/x.sock'
-            default = 'a'
+            default_handler = 'a'
             [handlers]
             a = 'unix://run/a.sock'
             b = 'npipe:////./pipe/containerd'
@@ -79,7 +79,7 @@ fn a_text_that_is_no_socket_path_is_told() {
 
 #[test]
 fn a_socket_that_the_kubelet_gives_a_meaning_is_not_listened_on() {
-    let main = "default = 'a'\n[handlers]\na = '/run/a.sock'";
+    let main = "default_handler = 'a'\n[handlers]\na = '/run/a.sock'";
     let told_at = |listen: &str, expected| told(&format!("listen = '{listen}'\n{main}"), expected);
     told_at(
         "/run/crio/crio.sock",
@@ -105,16 +105,16 @@ fn a_socket_that_the_kubelet_gives_a_meaning_is_not_listened_on() {
 fn a_bad_duration_is_told() {
     let long = "99999999999999999999s";
     told_of_values(
-        "drain",
+        "shutdown_timeout",
         &["10", "ten seconds", "5 parsecs", "", "-1s", "1h 1ms", long],
         expect![[r#"
-            criswitch.toml:1:9: "10" is not a duration: time unit needed, for example 10sec or 10ms; try "10s"
-            criswitch.toml:1:9: "ten seconds" is not a duration: expected number at 0; try "10s"
-            criswitch.toml:1:9: "5 parsecs" is not a duration: unknown time unit "parsecs", supported units: ns, us/µs, ms, sec, min, hours, days, weeks, months, years (and few variations); try "10s"
-            criswitch.toml:1:9: "" is not a duration: value was empty; try "10s"
-            criswitch.toml:1:9: "-1s" is not a duration: expected number at 0; try "10s"
-            criswitch.toml:1:9: "1h 1ms" is longer than the limit of 1h; try "1h" or less
-            criswitch.toml:1:9: "99999999999999999999s" is not a duration: number is too large or cannot be represented without a lack of precision (values below 1ns are not supported); try "10s""#]],
+            criswitch.toml:1:20: "10" is not a duration: time unit needed, for example 10sec or 10ms; try "10s"
+            criswitch.toml:1:20: "ten seconds" is not a duration: expected number at 0; try "10s"
+            criswitch.toml:1:20: "5 parsecs" is not a duration: unknown time unit "parsecs", supported units: ns, us/µs, ms, sec, min, hours, days, weeks, months, years (and few variations); try "10s"
+            criswitch.toml:1:20: "" is not a duration: value was empty; try "10s"
+            criswitch.toml:1:20: "-1s" is not a duration: expected number at 0; try "10s"
+            criswitch.toml:1:20: "1h 1ms" is longer than the limit of 1h; try "1h" or less
+            criswitch.toml:1:20: "99999999999999999999s" is not a duration: number is too large or cannot be represented without a lack of precision (values below 1ns are not supported); try "10s""#]],
     );
 }
 

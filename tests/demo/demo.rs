@@ -97,8 +97,8 @@ async fn demo(once: bool) -> Result<()> {
 
 fn table(directory: &str) -> String {
     format!(
-        r#"default = "runc"
-drain = "1s"
+        r#"default_handler = "runc"
+shutdown_timeout = "1s"
 
 [handlers]
 runc   = "{directory}/runc.sock"

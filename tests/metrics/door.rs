@@ -92,7 +92,7 @@ fn switch(directory: &std::path::Path, listen: &str) -> Arc<Switch> {
     let path = directory.join("criswitch.toml");
     let at = directory.display();
     let table = format!(
-        "default = \"runc\"\nmetrics.listen = \"{listen}\"\n[handlers]\nrunc = \"{at}/runc.sock\"\n"
+        "default_handler = \"runc\"\nmetrics.listen = \"{listen}\"\n[handlers]\nrunc = \"{at}/runc.sock\"\n"
     );
     std::fs::write(&path, table).unwrap();
     Arc::new(Switch::new(Config::load(&path).unwrap(), &Dialer::Socket))

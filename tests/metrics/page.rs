@@ -19,7 +19,7 @@ pub fn text(keys: &str, sims: &[Sim], directory: &str) -> String {
     let rows: String = sims.iter().map(row).collect();
     let default = sims[0].name();
     format!(
-        "default = \"{default}\"\nstart_wait = \"0s\"\n{keys}\nmetrics.listen = \"{directory}/m.sock\"\n[handlers]\n{rows}"
+        "default_handler = \"{default}\"\nstart_wait = \"0s\"\n{keys}\nmetrics.listen = \"{directory}/m.sock\"\n[handlers]\n{rows}"
     )
 }
 

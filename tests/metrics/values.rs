@@ -458,7 +458,7 @@ async fn reloads_are_told_and_a_backend_that_is_gone_leaves_nothing_behind() {
         1.0
     );
 
-    rig.reload(|_| "default = \"nobody\"".to_owned());
+    rig.reload(|_| "default_handler = \"nobody\"".to_owned());
     let page = Page::of(&rig).await;
     let reloads =
         |page: &Page, result| page.value("criswitch_reloads_total", &[("result", result)]);

@@ -150,7 +150,7 @@ async fn an_upgrade_that_would_not_start_leaves_the_earlier_one_running() {
     let debian = Debian::boot().await;
     debian.install_and_serve(CONFIG).await;
     let before = debian.show("criswitch", "MainPID");
-    debian.configure("default = 'nothing'\n");
+    debian.configure("default_handler = 'nothing'\n");
     let said = debian.install(&debian.another("9")).await;
     assert!(said.contains("the earlier version runs on"), "{said}");
     assert_eq!(debian.show("criswitch", "MainPID"), before);

@@ -41,7 +41,7 @@ impl Holder {
         let socket = at("criswitch.sock");
         let (runc, kata) = (at("runc.sock"), at("kata.sock"));
         let text = format!(
-            "listen = {socket:?}\ndefault = \"runc\"\n[handlers]\nrunc = {runc:?}\nkata = {kata:?}\n"
+            "listen = {socket:?}\ndefault_handler = \"runc\"\n[handlers]\nrunc = {runc:?}\nkata = {kata:?}\n"
         );
         std::fs::write(at("criswitch.toml"), text).unwrap();
         let listener = UnixListener::bind(&socket).unwrap();

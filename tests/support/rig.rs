@@ -266,6 +266,6 @@ fn table_of(sims: &[Sim]) -> String {
     let handlers: String = sims.iter().map(rows).collect();
     let backends: String = sims.iter().map(backend).collect();
     format!(
-        "default = \"{default}\"\ndrain = \"1s\"\nstart_wait = \"0s\"\n[handlers]\n{handlers}[backends]\n{backends}"
+        "default_handler = \"{default}\"\nshutdown_timeout = \"1s\"\nstart_wait = \"0s\"\n[handlers]\n{handlers}[backends]\n{backends}"
     )
 }

@@ -28,7 +28,7 @@ impl Node {
         runc.serve_on(&at("runc.sock"));
         let client = Client::new(&at("run/criswitch.sock"));
         let text = format!(
-            "listen = {:?}\ndefault = \"runc\"\n[handlers]\nrunc = {:?}\n",
+            "listen = {:?}\ndefault_handler = \"runc\"\n[handlers]\nrunc = {:?}\n",
             client.socket,
             at("runc.sock")
         );

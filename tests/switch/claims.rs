@@ -218,7 +218,7 @@ async fn behind_a_proxy() -> Rig {
     let both = Sim::new("runc").handlers(["runc", "kata"]).image(IMAGE);
     let rig = Rig::with_config([both], |directory| {
         format!(
-            "default = 'runc'\nstart_wait = '0s'\n[handlers]\nrunc = '{directory}/runc.sock'\nkata = '{directory}/proxy.sock'"
+            "default_handler = 'runc'\nstart_wait = '0s'\n[handlers]\nrunc = '{directory}/runc.sock'\nkata = '{directory}/proxy.sock'"
         )
     })
     .await;
@@ -315,7 +315,9 @@ async fn a_symbolic_link_to_a_socket_is_the_same_backend() {
     let mut rig = Rig::with_config([both], |directory| {
         let link = format!("{directory}/link.sock");
         std::os::unix::fs::symlink(format!("{directory}/runc.sock"), &link).unwrap();
-        format!("default = 'runc'\n[handlers]\nrunc = '{directory}/runc.sock'\nkata = '{link}'")
+        format!(
+            "default_handler = 'runc'\n[handlers]\nrunc = '{directory}/runc.sock'\nkata = '{link}'"
+        )
     })
     .await;
     until_state(&rig, "runc", "ready").await;
@@ -338,7 +340,7 @@ async fn a_short_id_that_two_backends_may_mean_is_ambiguous() {
             "runc = '{directory}/runc.sock'\nbad = '{}'",
             socket.display()
         );
-        format!("default = 'runc'\n[handlers]\n{rows}")
+        format!("default_handler = 'runc'\n[handlers]\n{rows}")
     })
     .await;
     until_state(&rig, "bad", "ready").await;

@@ -16,7 +16,9 @@ pub fn text(keys: &str, sims: &[Sim], directory: &str) -> String {
     let row = |sim: &Sim| format!("{0} = \"{directory}/{0}.sock\"\n", sim.name());
     let rows: String = sims.iter().map(row).collect();
     let default = sims[0].name();
-    format!("default = \"{default}\"\ndrain = \"1s\"\n{keys}\n[handlers]\n{rows}")
+    format!(
+        "default_handler = \"{default}\"\nshutdown_timeout = \"1s\"\n{keys}\n[handlers]\n{rows}"
+    )
 }
 
 /// Two of them whose switch waits for nobody at its start.

@@ -94,7 +94,7 @@ async fn a_list_by_uid_asks_all_while_one_was_never_heard() {
             // Of runc nothing is known then.
             std::fs::remove_dir_all(format!("{directory}/criswitch.sock.state")).unwrap();
             format!(
-                "default = \"runc\"\nstart_wait = \"0s\"\n[handlers]\n\
+                "default_handler = \"runc\"\nstart_wait = \"0s\"\n[handlers]\n\
                  runc = \"{directory}/runc.sock\"\nkata = \"{directory}/kata.sock\"\n"
             )
         })

@@ -127,7 +127,9 @@ async fn a_backend_that_floods_is_disconnected_and_connected_again_while_others_
         let socket = format!("{directory}/proxy.sock");
         let runtime = format!("{directory}/kata.sock");
         proxy = Some(Proxy::serve_on(&socket, runtime.into()));
-        format!("default = 'runc'\n[handlers]\nrunc = '{directory}/runc.sock'\nkata = '{socket}'")
+        format!(
+            "default_handler = 'runc'\n[handlers]\nrunc = '{directory}/runc.sock'\nkata = '{socket}'"
+        )
     });
     let rig = rig.await;
     rig.run("runc", "web").await;

@@ -26,7 +26,9 @@ async fn a_backend_whose_queue_of_connections_is_full_is_down_with_that_cause() 
             }
         }
         full = Some(listener);
-        format!("default = 'runc'\n[handlers]\nrunc = '{directory}/runc.sock'\nfull = '{socket}'")
+        format!(
+            "default_handler = 'runc'\n[handlers]\nrunc = '{directory}/runc.sock'\nfull = '{socket}'"
+        )
     });
     let rig = rig.await;
     let refused = rig.try_run("full", "web").await.unwrap_err();

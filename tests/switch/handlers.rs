@@ -26,7 +26,7 @@ async fn beside_containerd(crio: Sim, rows: &'static str) -> Rig {
     Rig::with_config([Sim::new("runc"), crio], |directory| {
         let rows = rows.replace("CRIO", &format!("{directory}/crio.sock"));
         format!(
-            "default = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n{rows}"
+            "default_handler = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n{rows}"
         )
     })
     .await
@@ -90,7 +90,7 @@ async fn a_pod_has_the_row_that_it_was_created_by_and_its_backend_is_not_asked()
 #[tokio::test]
 async fn a_pod_that_names_no_handler_has_the_default_rows() {
     let rig = Rig::with_config([crio(&["crun"])], |directory| {
-        format!("default = \"own\"\n[handlers]\nown = {{ socket = \"{directory}/crio.sock\", handler = \"crun\" }}\n")
+        format!("default_handler = \"own\"\n[handlers]\nown = {{ socket = \"{directory}/crio.sock\", handler = \"crun\" }}\n")
     })
     .await;
     let pod = rig.run_pod("", "web").await;
@@ -237,7 +237,7 @@ async fn streamed(rig: &Rig) -> Vec<String> {
 #[tokio::test]
 async fn one_backend_alone_has_its_rows_in_streams() {
     let rig = Rig::with_config([crio(&["crun"])], |directory| {
-        format!("default = \"crun\"\nstart_wait = \"0s\"\n[handlers]\ncrun = \"{directory}/crio.sock\"\n")
+        format!("default_handler = \"crun\"\nstart_wait = \"0s\"\n[handlers]\ncrun = \"{directory}/crio.sock\"\n")
     })
     .await;
     rig.run_pod("crun", "one").await;
@@ -252,7 +252,7 @@ fn with_gold(directory: &str, gold: bool) -> String {
         false => "",
     };
     format!(
-        "default = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n\
+        "default_handler = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n\
          {gold}silver = {{ backend = \"kata\", handler = \"kata\" }}\n\
          [backends]\nkata = \"{directory}/kata.sock\"\n"
     )

@@ -35,7 +35,7 @@ async fn beside_with(list_timeout: &str, misbehaviour: Misbehaviour) -> Beside {
         let socket = Path::new(directory).join("bad.sock");
         bad = Some(Misbehaving::serve_on(&socket, misbehaviour));
         format!(
-            "default = 'runc'\nlist_timeout = '{list_timeout}'\n
+            "default_handler = 'runc'\nlist_timeout = '{list_timeout}'\n
             [handlers]\nrunc = '{directory}/runc.sock'\nbad = '{}'",
             socket.display()
         )

@@ -137,7 +137,7 @@ async fn a_filter_goes_to_every_backend() {
 async fn a_filter_with_a_handler_goes_to_its_backend_alone() {
     let text = |directory: &str| {
         format!(
-            "default = \"runc\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n\
+            "default_handler = \"runc\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n\
              gvisor = {{ socket = \"{directory}/boxes.sock\", handler = \"runsc\" }}\n"
         )
     };

@@ -224,7 +224,9 @@ async fn a_backend_does_not_give_the_user_of_another_backends_pod() {
             let socket = Path::new(directory).join("bad.sock");
             bad = Some(Misbehaving::serve_on(&socket, thief));
             let bad = socket.display();
-            format!("default = 'runc'\n[handlers]\nrunc = '{directory}/runc.sock'\nbad = '{bad}'")
+            format!(
+                "default_handler = 'runc'\n[handlers]\nrunc = '{directory}/runc.sock'\nbad = '{bad}'"
+            )
         },
     );
     let rig = rig.await;

@@ -15,7 +15,7 @@ async fn three() -> Rig {
 async fn renamed() -> Rig {
     let text = |directory: &str| {
         format!(
-            "default = \"runc\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n\
+            "default_handler = \"runc\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n\
              gvisor = {{ socket = \"{directory}/boxes.sock\", handler = \"runsc\" }}\n"
         )
     };
@@ -177,7 +177,7 @@ async fn the_reference_of_an_image_pulled_everywhere_is_the_defaults() {
     let kata = Sim::new("kata").image_ids(crate::support::ImageIds::Bare);
     let text = |directory: &str| {
         format!(
-            "default = \"runc\"\n[handlers]\nkata = \"{directory}/kata.sock\"\n\
+            "default_handler = \"runc\"\n[handlers]\nkata = \"{directory}/kata.sock\"\n\
              runc = \"{directory}/runc.sock\"\n"
         )
     };

@@ -24,7 +24,7 @@ async fn three_with(keys: &str, kind: fn(Sim) -> Sim) -> Rig {
     let rig = Rig::with_config(sims, |directory| {
         let row = |name| format!("{name} = \"{directory}/{name}.sock\"\n");
         let rows = ["runc", "kata", "gvisor"].map(row).concat();
-        format!("default = \"kata\"\n{keys}[handlers]\n{rows}")
+        format!("default_handler = \"kata\"\n{keys}[handlers]\n{rows}")
     })
     .await;
     for name in ["runc", "kata", "gvisor"] {
@@ -216,7 +216,7 @@ async fn a_merged_reply_above_the_limit_is_refused_with_every_backend_s_size() {
     let sims = [Sim::new("runc"), Sim::new("kata")];
     let rig = Rig::with_config(sims, |directory| {
         format!(
-            "default = \"runc\"\nmax_message = \"16KiB\"\n[handlers]\n\
+            "default_handler = \"runc\"\nmax_message = \"16KiB\"\n[handlers]\n\
              runc = \"{directory}/runc.sock\"\nkata = \"{directory}/kata.sock\"\n"
         )
     })
@@ -244,7 +244,7 @@ async fn a_merged_reply_of_exactly_the_limit_passes() {
     let sims = [Sim::new("runc"), Sim::new("kata")];
     let rig = Rig::with_config(sims, |directory| {
         format!(
-            "default = \"runc\"\nmax_message = \"1KiB\"\n[handlers]\n\
+            "default_handler = \"runc\"\nmax_message = \"1KiB\"\n[handlers]\n\
              runc = \"{directory}/runc.sock\"\nkata = \"{directory}/kata.sock\"\n"
         )
     })

@@ -31,7 +31,9 @@ async fn after_two_lost_probes() -> (Rig, Misbehaving) {
         let socket = Path::new(directory).join("bad.sock");
         bad = Some(Misbehaving::serve_on(&socket, lost_version));
         let socket = socket.display();
-        format!("default = 'runc'\n[handlers]\nrunc = '{directory}/runc.sock'\nbad = '{socket}'")
+        format!(
+            "default_handler = 'runc'\n[handlers]\nrunc = '{directory}/runc.sock'\nbad = '{socket}'"
+        )
     });
     let rig = rig.await;
     until_state(&rig, "bad", "ready").await;
@@ -97,7 +99,7 @@ async fn with_lost_lists(lost: bool) -> (Rig, Misbehaving) {
         }
         let socket = socket.display();
         format!(
-            "default = 'runc'\nstart_wait = '0s'\n[handlers]\nrunc = '{directory}/runc.sock'\nbad = '{socket}'"
+            "default_handler = 'runc'\nstart_wait = '0s'\n[handlers]\nrunc = '{directory}/runc.sock'\nbad = '{socket}'"
         )
     });
     (rig.await, bad.unwrap())

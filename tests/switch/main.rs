@@ -6,7 +6,7 @@
 #[path = "../support/support.rs"]
 mod support;
 
-mod adopts;
+mod auto_register;
 mod binary;
 mod by_id;
 mod call_ends;
@@ -18,7 +18,6 @@ mod concurrency;
 mod deadlines;
 mod deaths;
 mod disputed_ids;
-mod drain;
 mod errors;
 mod events;
 mod faults;
@@ -64,6 +63,7 @@ mod saved_node;
 mod saved_state;
 mod sharing;
 mod short_ids;
+mod shutdown;
 mod silent_default;
 mod silent_images;
 mod simulated_runtime;

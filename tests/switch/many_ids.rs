@@ -17,7 +17,7 @@ async fn beside(misbehaviour: Misbehaviour) -> (Rig, Misbehaving) {
         let socket = Path::new(directory).join("bad.sock");
         bad = Some(Misbehaving::serve_on(&socket, misbehaviour));
         format!(
-            "default = 'runc'\nmax_message = '1MiB'\n
+            "default_handler = 'runc'\nmax_message = '1MiB'\n
             [handlers]\nrunc = '{directory}/runc.sock'\nbad = '{}'",
             socket.display()
         )

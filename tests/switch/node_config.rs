@@ -299,7 +299,7 @@ async fn image_fs_info(rig: &Rig) -> cri::ImageFsInfoResponse {
 async fn the_defaults_file_system_comes_first_whatever_the_order_of_the_table() {
     let text = |directory: &str| {
         format!(
-            "default = \"runc\"\n[handlers]\nabc = \"{directory}/abc.sock\"\n\
+            "default_handler = \"runc\"\n[handlers]\nabc = \"{directory}/abc.sock\"\n\
              kata = \"{directory}/kata.sock\"\nrunc = \"{directory}/runc.sock\"\n"
         )
     };

@@ -267,7 +267,7 @@ async fn a_pod_stays_with_the_backend_that_runs_it_when_the_table_changes() {
     // The handler kata is runc's now; the old backend has no handler left.
     rig.restart_switch_with(|directory| {
         format!(
-            "default = \"runc\"\n[handlers]\nrunc = \"runc\"\nkata = \"runc\"\n\
+            "default_handler = \"runc\"\n[handlers]\nrunc = \"runc\"\nkata = \"runc\"\n\
              [backends]\nrunc = \"{directory}/runc.sock\"\nold = \"{directory}/kata.sock\"\n"
         )
     })

@@ -17,7 +17,11 @@ async fn a_panic_in_what_serves_a_backend_is_told_and_it_is_begun_anew() {
     let logged = Logged::here();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("criswitch.toml");
-    std::fs::write(&path, "default = 'a'\n[handlers]\na = '/nowhere/a.sock'").unwrap();
+    std::fs::write(
+        &path,
+        "default_handler = 'a'\n[handlers]\na = '/nowhere/a.sock'",
+    )
+    .unwrap();
     let dialled = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&dialled);
     let dial = move |_: &Address| {

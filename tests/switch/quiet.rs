@@ -63,7 +63,7 @@ pub(crate) fn backend_of<S: Future<Output = ()> + Send + 'static>(
         list_timeout: Duration::from_secs(2),
         stats_timeout: Duration::from_secs(2),
         stale_lists: Duration::MAX,
-        adopt: false,
+        auto_register: false,
         required: true,
         user: None,
         origin: None,

@@ -15,7 +15,7 @@ pub fn table(default: &str, handlers: &str, backends: &[&str], directory: &str) 
         .map(|name| format!("{name} = \"{directory}/{name}.sock\"\n"));
     let backends: String = backends.collect();
     format!(
-        "default = {default:?}\nstart_wait = \"0s\"\n[handlers]\n{handlers}\n[backends]\n{backends}"
+        "default_handler = {default:?}\nstart_wait = \"0s\"\n[handlers]\n{handlers}\n[backends]\n{backends}"
     )
 }
 
@@ -224,10 +224,11 @@ async fn a_call_under_way_at_a_backend_that_goes_is_not_disturbed() {
 #[tokio::test]
 async fn what_is_wrong_changes_nothing_and_is_told() {
     let rig = old_alone().await;
-    let outcome =
-        rig.reload(|_| "default = \"kata\"\n[handlers]\nrunc = \"/run/x.sock\"\nfoo = 1".into());
+    let outcome = rig.reload(|_| {
+        "default_handler = \"kata\"\n[handlers]\nrunc = \"/run/x.sock\"\nfoo = 1".into()
+    });
     let problems = outcome.result.unwrap_err();
-    assert!(problems.contains("criswitch.toml:2:11"), "{problems}");
+    assert!(problems.contains("criswitch.toml:2:19"), "{problems}");
     assert!(problems.lines().count() >= 2, "{problems}");
     rig.run_pod("runc", "web").await;
     let own = own_info(&rig).await;

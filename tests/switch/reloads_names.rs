@@ -36,7 +36,7 @@ async fn a_socket_under_another_name_is_the_same_backend() {
     let rig = old_alone().await;
     let pod = rig.run_pod("runc", "web").await;
     let outcome = rig.reload(|directory| {
-        format!("default = \"runc\"\n[handlers]\nrunc = \"stock\"\n[backends]\nstock = \"{directory}/old.sock\"\n")
+        format!("default_handler = \"runc\"\n[handlers]\nrunc = \"stock\"\n[backends]\nstock = \"{directory}/old.sock\"\n")
     });
     let changes = outcome.result.unwrap();
     assert_eq!(
@@ -57,7 +57,7 @@ async fn a_socket_by_another_path_is_the_same_backend() {
     rig.run_pod("runc", "web").await;
     let outcome = rig.reload(|directory| {
         std::os::unix::fs::symlink(directory, format!("{directory}/link")).unwrap();
-        format!("default = \"runc\"\n[handlers]\nrunc = \"old\"\n[backends]\nold = \"{directory}/link/old.sock\"\n")
+        format!("default_handler = \"runc\"\n[handlers]\nrunc = \"old\"\n[backends]\nold = \"{directory}/link/old.sock\"\n")
     });
     let changes = outcome.result.unwrap();
     assert_eq!(
@@ -73,7 +73,7 @@ async fn another_socket_under_the_same_name_is_another_backend() {
     let rig = old_alone().await;
     let before = rig.run_pod("runc", "before").await;
     let outcome = rig.reload(|directory| {
-        format!("default = \"runc\"\n[handlers]\nrunc = \"old\"\n[backends]\nold = \"{directory}/new.sock\"\n")
+        format!("default_handler = \"runc\"\n[handlers]\nrunc = \"old\"\n[backends]\nold = \"{directory}/new.sock\"\n")
     });
     assert_eq!(outcome.result.unwrap().backends_draining[0].name, "old-old");
     let after = run_when_ready(&rig, "runc", "after").await;
@@ -87,7 +87,7 @@ async fn a_backend_whose_name_another_takes_gets_one_that_a_row_may_have() {
     let sims = [Sim::new("old"), Sim::new("new")].map(|sim| sim.handlers(["runc"]));
     let text = |directory: &str, socket| {
         format!(
-            "default = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = {longest:?}\n[backends]\n{longest} = \"{directory}/{socket}.sock\"\n"
+            "default_handler = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = {longest:?}\n[backends]\n{longest} = \"{directory}/{socket}.sock\"\n"
         )
     };
     let rig = Rig::with_config(sims, |directory| text(directory, "old")).await;

@@ -17,7 +17,7 @@ async fn table(handlers: &[&'static str], rows: &'static str) -> Rig {
     ];
     Rig::with_config(sims, |directory| {
         let rows = rows.replace("KATA", &format!("{directory}/kata.sock"));
-        format!("default = \"runc\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n{rows}")
+        format!("default_handler = \"runc\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n{rows}")
     })
     .await
 }
@@ -167,7 +167,7 @@ async fn events_have_the_table_s_name() {
 async fn a_single_backend_s_replies_have_the_table_s_name_too() {
     let rig = Rig::with_config([Sim::new("kata")], |directory| {
         format!(
-            "default = \"sandboxed\"\n[handlers]\n\
+            "default_handler = \"sandboxed\"\n[handlers]\n\
              sandboxed = {{ socket = \"{directory}/kata.sock\", handler = \"kata\" }}\n"
         )
     })
@@ -238,7 +238,7 @@ async fn of_two_rows(rows: [&str; 2]) -> (Rig, [String; 2]) {
     let rig = Rig::with_config(sims, |directory| {
         let row = |row| format!("{row} = {{ socket = \"{directory}/kata.sock\", handler = \"kata\" }}\n");
         let rows = rows.map(row).concat();
-        format!("default = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n{rows}")
+        format!("default_handler = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n{rows}")
     })
     .await;
     let pods = [

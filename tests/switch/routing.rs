@@ -24,7 +24,7 @@ async fn a_pod_and_its_containers_go_to_the_backend_of_its_handler() {
 async fn a_pod_without_a_handler_goes_to_the_default_under_its_name() {
     let text = |directory: &str| {
         format!(
-            "default = \"strong\"\n[handlers]\nstrong = {{ socket = \"{directory}/kata.sock\", handler = \"kata-fc\" }}\n\
+            "default_handler = \"strong\"\n[handlers]\nstrong = {{ socket = \"{directory}/kata.sock\", handler = \"kata-fc\" }}\n\
              runc = \"{directory}/runc.sock\"\n"
         )
     };

@@ -535,7 +535,7 @@ async fn a_stale_list_is_served_until_the_backend_is_back_unless_a_limit_is_set(
         let sims = ["runc", "kata"].map(crate::support::Sim::new);
         let rig = Rig::with_config(sims, |directory| {
             format!(
-                "default = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\nkata = \"kata\"\n\
+                "default_handler = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\nkata = \"kata\"\n\
                  [backends]\nkata = {{ socket = \"{directory}/kata.sock\"{row} }}\n"
             )
         })
@@ -561,7 +561,7 @@ async fn a_stale_list_is_served_until_the_backend_is_back_unless_a_limit_is_set(
 async fn a_node_where_criswitch_never_ran_may_have_pods_on_every_backend() {
     let rig = Rig::with_config([crate::support::Sim::new("runc")], |directory| {
         format!(
-            "default = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n\
+            "default_handler = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n\
              kata = \"{directory}/no.sock\"\n"
         )
     })
@@ -576,7 +576,7 @@ async fn a_backend_that_is_not_required_and_whose_state_is_lost_makes_lists_erro
         let sims = ["runc", "kata"].map(crate::support::Sim::new);
         let mut rig = Rig::with_config(sims, |directory| {
             format!(
-                "default = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\nkata = \"kata\"\n\
+                "default_handler = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\nkata = \"kata\"\n\
                  [backends]\nkata = {{ socket = \"{directory}/kata.sock\", required = false }}\n"
             )
         })

@@ -17,7 +17,7 @@ const SMALL_LIMIT: usize = 64 << 10;
 async fn small() -> Rig {
     let text = |directory: &str| {
         format!(
-            "default = \"runc\"\nmax_message = \"64KiB\"\n[handlers]\n\
+            "default_handler = \"runc\"\nmax_message = \"64KiB\"\n[handlers]\n\
              runc = \"{directory}/runc.sock\"\nkata = \"{directory}/kata.sock\"\n"
         )
     };

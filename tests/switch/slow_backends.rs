@@ -257,7 +257,7 @@ async fn stats_that_hang_keep_no_others_out() {
 async fn a_list_timeout_of_its_own_counts_for_a_backend() {
     let text = |directory: &str| {
         format!(
-            "default = \"runc\"\nstart_wait = \"0s\"\nlist_timeout = \"1h\"\n[handlers]\n\
+            "default_handler = \"runc\"\nstart_wait = \"0s\"\nlist_timeout = \"1h\"\n[handlers]\n\
              runc = \"{directory}/runc.sock\"\nkata = \"kata\"\n[backends]\n\
              kata = {{ socket = \"{directory}/kata.sock\", list_timeout = \"50ms\" }}\n"
         )

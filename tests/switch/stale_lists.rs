@@ -256,7 +256,7 @@ async fn one_that_came_and_went_since_is_no_gap() {
 async fn pods_come_under_the_tables_names_for_their_handlers() {
     let text = |directory: &str| {
         format!(
-            "default = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n\
+            "default_handler = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n\
              gvisor = {{ socket = \"{directory}/crio.sock\", handler = \"runsc\" }}\n"
         )
     };

@@ -365,7 +365,7 @@ async fn stats_are_kept_up_to_the_size_of_one_message() {
 async fn a_stats_timeout_of_its_own_counts_for_a_backend() {
     let text = |directory: &str| {
         format!(
-            "default = \"runc\"\nstart_wait = \"0s\"\nlist_timeout = \"1h\"\nstats_timeout = \"1h\"\n[handlers]\n\
+            "default_handler = \"runc\"\nstart_wait = \"0s\"\nlist_timeout = \"1h\"\nstats_timeout = \"1h\"\n[handlers]\n\
              runc = \"{directory}/runc.sock\"\ncrio = \"crio\"\n[backends]\n\
              crio = {{ socket = \"{directory}/crio.sock\", stats_timeout = \"50ms\" }}\n"
         )

@@ -213,7 +213,7 @@ async fn a_backend_whose_socket_file_is_removed_goes_on_serving() {
 async fn the_switchs_own_socket_by_another_name_is_never_connected_to() {
     let text = |directory: &str| {
         format!(
-            "default = \"runc\"\nstart_wait = \"0s\"\n[handlers]\n\
+            "default_handler = \"runc\"\nstart_wait = \"0s\"\n[handlers]\n\
              runc = \"{directory}/runc.sock\"\nitself = \"{directory}/alias.sock\"\n"
         )
     };

@@ -224,7 +224,7 @@ async fn a_backend_that_was_never_up_has_its_handlers_without_features() {
 async fn every_row_is_a_handler_with_the_features_that_its_backend_states() {
     let text = |directory: &str| {
         format!(
-            "default = \"plain\"\n[handlers]\n\
+            "default_handler = \"plain\"\n[handlers]\n\
              plain = {{ backend = \"runc\", handler = \"runc\" }}\n\
              sandboxed = {{ backend = \"boxes\", handler = \"runsc\" }}\n\
              anything = {{ backend = \"boxes\", handler = \"\" }}\n\
@@ -305,7 +305,7 @@ async fn what_the_default_says_beyond_the_known_fields_stays_byte_for_byte() {
 async fn a_backend_alone_has_its_status_completed_too() {
     let text = |directory: &str| {
         format!(
-            "default = \"gvisor\"\n[handlers]\n\
+            "default_handler = \"gvisor\"\n[handlers]\n\
              gvisor = {{ socket = \"{directory}/runsc.sock\", handler = \"runsc\" }}\n"
         )
     };

@@ -116,13 +116,13 @@ async fn a_backend_that_fails_its_status_is_connected_all_the_same() {
 async fn it_holds_the_table() {
     let text = |directory: &str| {
         format!(
-            "default = \"runc\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n\
+            "default_handler = \"runc\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n\
              gvisor = {{ socket = \"{directory}/runc.sock\", handler = \"runsc\" }}\n"
         )
     };
     let rig = Rig::with_config([Sim::new("runc").handlers(["runc", "runsc"])], text).await;
     let own = own_info(&rig).await;
-    assert_eq!(own["default"], "runc");
+    assert_eq!(own["defaultHandler"], "runc");
     let handlers = own["handlers"].as_array().unwrap();
     assert_eq!(handlers.len(), 2);
     assert_eq!(handlers[0]["name"], "gvisor");

@@ -48,7 +48,9 @@ async fn a_pod_keeps_its_pulls_whatever_another_backend_lists_and_from_whatever_
         let socket = Path::new(directory).join("bad.sock");
         bad = Some(Misbehaving::serve_on(&socket, thief));
         let bad = socket.display();
-        format!("default = 'runc'\n[handlers]\nrunc = '{directory}/runc.sock'\nbad = '{bad}'")
+        format!(
+            "default_handler = 'runc'\n[handlers]\nrunc = '{directory}/runc.sock'\nbad = '{bad}'"
+        )
     });
     let rig = rig.await;
     until_state(&rig, "bad", "ready").await;
@@ -111,7 +113,7 @@ async fn a_pod_without_a_handler_is_not_outdone_by_one_with_a_handler() {
     let crio = Sim::new("runc").handlers([""]);
     let text = |directory: &str| {
         format!(
-            "default = \"runc\"\n[handlers]\nrunc = {{ socket = \"{directory}/runc.sock\", \
+            "default_handler = \"runc\"\n[handlers]\nrunc = {{ socket = \"{directory}/runc.sock\", \
              handler = \"\" }}\nkata = \"{directory}/kata.sock\"\n"
         )
     };

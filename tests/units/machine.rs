@@ -15,7 +15,7 @@ use crate::support::{Client, PATIENCE, Sim};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_criswitch");
 const BOOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/units/boot.sh");
-pub const CONFIG: &str = "default = \"runc\"\n\
+pub const CONFIG: &str = "default_handler = \"runc\"\n\
     [handlers]\n\
     runc = \"/run/backends/runc.sock\"\n\
     kata = \"/home/backends/kata.sock\"\n\

@@ -214,7 +214,7 @@ async fn one_that_serves_is_left_alone_by_the_watchdog() {
 #[ignore = "needs root and systemd: tests/units/run.sh"]
 async fn a_mistake_in_the_configuration_keeps_clients_waiting_until_it_is_mended() {
     let machine = Machine::boot().await;
-    let good = machine.configure("default = 'nothing'\n");
+    let good = machine.configure("default_handler = 'nothing'\n");
     machine.fails(&["restart", "criswitch.service"]);
     let client = machine.client();
     let call = client.pods();
@@ -229,7 +229,7 @@ async fn a_mistake_in_the_configuration_keeps_clients_waiting_until_it_is_mended
 
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/units/run.sh"]
-async fn a_drain_that_is_longer_than_the_units_limit_is_waited_for() {
+async fn a_shutdown_that_takes_longer_than_the_units_limit_is_waited_for() {
     const STOP_LIMIT: Duration = Duration::from_secs(1);
     let machine = Machine::boot_with("[Service]\nTimeoutStopSec=1s\n").await;
     let client = machine.client();

@@ -42,7 +42,7 @@ async fn a_reload_ends_with_its_outcome_and_says_it() {
     client.run_pod("crun", "db").await.unwrap();
     until(async || machine.show("criswitch", "StatusText") == "3/3 backends ready, 2 pods").await;
 
-    let log = refused(&machine, "default = 'nothing'\n").await;
+    let log = refused(&machine, "default_handler = 'nothing'\n").await;
     let place = "/etc/criswitch/criswitch.toml:1:1: no handler is defined";
     assert!(log.contains(place), "{log}");
     assert!(log.contains("not reloaded: nothing has changed"), "{log}");

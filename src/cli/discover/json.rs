@@ -21,7 +21,7 @@ pub(super) fn json(
     let own = discovered.own.iter().map(|place| place.socket.to_string());
     let value = json!({
         "listen": config.listen.to_string(),
-        "default": plan.default,
+        "default_handler": plan.default,
         "handlers": plan.rows.iter().map(|row| handler(plan, row)).collect::<Vec<_>>(),
         "backends": plan.backends.iter().map(backend).collect::<Vec<_>>(),
         "silent": silent.collect::<Vec<_>>(),

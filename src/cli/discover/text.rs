@@ -54,7 +54,11 @@ fn default(plan: &Plan) -> String {
     let name = first.map(|backend| backend.place.name.as_str());
     let name = name.unwrap_or_default();
     let about = format!("The row for pods without a RuntimeClass: {name}'s own default.");
-    format!("{}default = {}\n", comment(&about), quoted(&plan.default))
+    format!(
+        "{}default_handler = {}\n",
+        comment(&about),
+        quoted(&plan.default)
+    )
 }
 
 fn handlers(plan: &Plan) -> String {

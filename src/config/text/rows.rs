@@ -21,7 +21,7 @@ const BACKEND: [&str; 7] = [
     "list_timeout",
     "stats_timeout",
     "stale_lists",
-    "adopt",
+    "auto_register",
     "required",
     "user",
 ];
@@ -45,7 +45,7 @@ pub(in crate::config) struct Settings {
     pub(in crate::config) list_timeout: Option<At<String>>,
     pub(in crate::config) stats_timeout: Option<At<String>>,
     pub(in crate::config) stale_lists: Option<At<String>>,
-    pub(in crate::config) adopt: bool,
+    pub(in crate::config) auto_register: bool,
     pub(in crate::config) required: bool,
     pub(in crate::config) user: Option<At<String>>,
 }
@@ -108,7 +108,7 @@ impl Walk<'_> {
                 list_timeout: None,
                 stats_timeout: None,
                 stale_lists: None,
-                adopt: false,
+                auto_register: false,
                 required: true,
                 user: None,
             }),
@@ -125,7 +125,8 @@ impl Walk<'_> {
         let [list_timeout, stats_timeout, stale_lists] =
             ["list_timeout", "stats_timeout", "stale_lists"]
                 .map(|name| self.text_like(&fields, name, "\"5s\""));
-        let [adopt, required] = ["adopt", "required"].map(|name| self.boolean(fields.get(name)?));
+        let [auto_register, required] =
+            ["auto_register", "required"].map(|name| self.boolean(fields.get(name)?));
         let user = self.text_like(&fields, "user", "\"1000\"");
         if socket.is_none() && self.problems.len() == told {
             let what = format!("backend {:?} has no socket", row.key);
@@ -137,23 +138,25 @@ impl Walk<'_> {
             list_timeout,
             stats_timeout,
             stale_lists,
-            adopt: adopt.is_some_and(|adopt| adopt.value),
+            auto_register: auto_register.is_some_and(|on| on.value),
             required: required.is_none_or(|required| required.value),
             user,
         })
     }
 
     /// The fields that a table may have; any other is told.
-    pub(super) fn fields<'t>(&mut self, table: &'t DeTable<'t>, known: &[&str]) -> RowFields<'t> {
-        let (fields, others): (Vec<_>, Vec<_>) = self
-            .file
-            .entries(table)
-            .into_iter()
-            .partition(|entry| known.contains(&entry.key));
-        for other in others {
-            self.unknown(&other, known);
+    pub(super) fn fields<'t>(
+        &mut self,
+        table: &'t DeTable<'t>,
+        known: &[&'t str],
+    ) -> RowFields<'t> {
+        let mut fields = RowFields::new();
+        for entry in self.file.entries(table) {
+            if let Some(name) = self.known_name(&entry, known) {
+                fields.insert(name, entry);
+            }
         }
-        fields.into_iter().map(|entry| (entry.key, entry)).collect()
+        fields
     }
 
     fn text_in(&mut self, fields: &RowFields<'_>, name: &str) -> Option<At<String>> {

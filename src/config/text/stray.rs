@@ -3,13 +3,14 @@
 use toml::de::DeValue;
 
 use super::{KeyValue, Walk};
-use crate::config::key::Key;
+use crate::config::key::{self, Key};
 use crate::config::value;
 
 impl Walk<'_> {
-    /// Whether a row of `table` was such a key. One that can be a row is none: a handler may be called `drain`.
+    /// Whether a row of `table` was such a key. One that can be a row is none: a handler may be called `watch`.
     pub(super) fn stray(&mut self, table: &str, entry: &KeyValue<'_>) -> bool {
-        if !Key::is_of_head(entry.key) || can_be_row(table, entry) {
+        let name = key::renamed(entry.key).unwrap_or(entry.key);
+        if !Key::is_of_head(name) || can_be_row(table, entry) {
             return false;
         }
         let what = format!("{:?} is a key of the head, not of [{table}]", entry.key);

@@ -20,7 +20,7 @@ pub struct Files {
     default: &'static str,
     parts: [Part; FILES.len()],
     /// Which runtimes' rows say that their handlers need no rows.
-    adopting: [bool; RUNTIMES],
+    registering: [bool; RUNTIMES],
 }
 
 #[derive(Clone, Debug, Default)]
@@ -62,7 +62,7 @@ pub enum Edit {
     /// It has none.
     Unname(usize),
     /// Its handlers need no rows; or they do again.
-    Adopt(usize, bool),
+    AutoRegister(usize, bool),
     /// A drop-in vanishes.
     Vanish(usize),
 }
@@ -84,10 +84,10 @@ impl Mistake {
     fn text(self) -> &'static [u8] {
         match self {
             Mistake::NotToml => b"[handlers\n",
-            Mistake::NotText => b"default = \"\xff\"\n",
+            Mistake::NotText => b"default_handler = \"\xff\"\n",
             Mistake::UnknownKey => b"colour = \"red\"\n",
             Mistake::UnknownBackend => b"[handlers]\nlost = \"nowhere\"\n",
-            Mistake::Twice => b"default = \"runc\"\n",
+            Mistake::Twice => b"default_handler = \"runc\"\n",
             Mistake::Fixed => b"max_message = \"17MiB\"\n",
         }
     }
@@ -124,7 +124,7 @@ impl Edit {
                 file,
             },
             17 => Edit::Unname(runtime),
-            20..23 => Edit::Adopt(runtime, rng.u8(..4) > 0),
+            20..23 => Edit::AutoRegister(runtime, rng.u8(..4) > 0),
             _ => Edit::Vanish(rng.usize(1..FILES.len())),
         }
     }
@@ -156,8 +156,8 @@ impl Files {
             _ => {}
         }
         if topology == 4 {
-            files.adopt(1, true);
-            files.adopt(2, true);
+            files.auto_register(1, true);
+            files.auto_register(2, true);
         }
         files
     }
@@ -216,22 +216,22 @@ impl Files {
                     .insert(NAMES[name].to_owned(), runtime);
             }
             Edit::Unname(runtime) => self.unname(runtime),
-            Edit::Adopt(runtime, adopts) => self.adopt(runtime, adopts),
+            Edit::AutoRegister(runtime, on) => self.auto_register(runtime, on),
             Edit::Vanish(file) => self.parts[file] = Part::default(),
         }
     }
 
-    fn adopt(&mut self, runtime: usize, adopts: bool) {
-        self.adopting[runtime] = adopts;
-        if adopts && self.name_of(runtime).is_none() {
-            let name = format!("adopted-{runtime}");
+    fn auto_register(&mut self, runtime: usize, on: bool) {
+        self.registering[runtime] = on;
+        if on && self.name_of(runtime).is_none() {
+            let name = format!("registered-{runtime}");
             self.parts[0].backends.insert(name, runtime);
         }
     }
 
     /// A row for a runtime that the table must know after a restart; no new pod is to come.
     pub fn keep(&mut self, runtime: usize) {
-        self.adopting[runtime] = false;
+        self.registering[runtime] = false;
         self.parts[0]
             .backends
             .insert(format!("kept-{runtime}"), runtime);
@@ -253,7 +253,7 @@ impl Files {
         let part = &self.parts[file];
         let mut text = String::new();
         if file == 0 {
-            text += &format!("default = {:?}\n", self.default);
+            text += &format!("default_handler = {:?}\n", self.default);
         }
         if !part.handlers.is_empty() {
             text += "[handlers]\n";
@@ -269,8 +269,8 @@ impl Files {
             text += "[backends]\n";
         }
         for (name, runtime) in &part.backends {
-            let adopt = self.adopting[*runtime];
-            text += &format!("{name} = {{ socket = \"/{runtime}\", adopt = {adopt} }}\n");
+            let on = self.registering[*runtime];
+            text += &format!("{name} = {{ socket = \"/{runtime}\", auto_register = {on} }}\n");
         }
         text
     }

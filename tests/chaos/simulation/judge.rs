@@ -282,7 +282,7 @@ impl Case<'_> {
             }
             Code::InvalidArgument => {
                 self.unless(!self.may_be_unknown(), "nothing is wrong with it")?;
-                self.unless(self.may_be_adopted(), "a backend may have it yet")
+                self.unless(self.may_be_registered(), "a backend may have it yet")
             }
             Code::Unimplemented => {
                 self.unless(!self.may_be_unimplemented(), "somebody could answer it")

@@ -15,7 +15,7 @@ const POOL: [&str; 6] = ["gvisor", "kata", "old", "runc", "fc", "wasm"];
 /// What every runtime tells of too, and no table may have.
 const NEVER: [&str; 2] = ["", "Not_a_label"];
 
-/// How long the switch waits for the first report of an adopting backend, and a moment to act on it.
+/// How long the switch waits for the first report of a backend with `auto_register`, and a moment to act on it.
 const AWAITED: Duration = Duration::from_secs(31);
 
 /// A runtime's handlers, one bit for each of the pool.
@@ -33,8 +33,8 @@ pub struct Offers {
     since: usize,
     /// It may have heard of none yet, since it has had the runtime only since then.
     unheard: bool,
-    /// Those that any switch has ever adopted of it; the next one goes on with them until it has heard of others.
-    adopted: Offer,
+    /// Those that any switch has ever registered for it; the next one goes on with them until it has heard of others.
+    registered: Offer,
     had_since: Option<Instant>,
     /// It has asked, whatever became of the answer.
     asked: bool,
@@ -53,7 +53,7 @@ impl Offers {
             all,
             since: 0,
             unheard: true,
-            adopted: 0,
+            registered: 0,
             had_since: None,
             asked: false,
             on_its_way: None,
@@ -118,9 +118,9 @@ impl Offers {
         self.calm && self.had_since.is_some_and(had)
     }
 
-    /// A switch has adopted this of it.
-    pub fn be_adopted(&mut self, name: &str) {
-        self.adopted |= place(name).map_or(0, |at| 1 << at);
+    /// A switch has registered this for it.
+    pub fn be_registered(&mut self, name: &str) {
+        self.registered |= place(name).map_or(0, |at| 1 << at);
     }
 
     /// The switch has heard the last.
@@ -138,7 +138,7 @@ impl Offers {
         self.on_its_way = None;
     }
 
-    /// Whether the switch may still wait for its first report before other backends adopt handlers.
+    /// Whether the switch may still wait for its first report before handlers of other backends are registered.
     fn may_be_awaited(&self) -> bool {
         let lately = |since: Instant| since.elapsed() <= AWAITED;
         self.unheard && self.had_since.is_none_or(lately)
@@ -147,7 +147,7 @@ impl Offers {
     /// Whether the switch may go by that it has the handler.
     fn may_have(&self, name: &str) -> bool {
         let mut all = self.all[self.since..].iter();
-        let may = |at| all.any(|offer| has(*offer, at)) || self.unheard && has(self.adopted, at);
+        let may = |at| all.any(|offer| has(*offer, at)) || self.unheard && has(self.registered, at);
         place(name).is_some_and(may)
     }
 
@@ -180,20 +180,20 @@ pub fn wrong_table(
     if !by_hand.eq(&written.handlers) || live.default != written.default {
         return Err("the table has not the rows that are written".to_owned());
     }
-    let adopting = written.backends.iter().filter(|row| row.adopt);
-    let adopting: Vec<usize> = adopting.map(|row| row.id).collect();
-    let mut all = adopting.iter();
+    let registering = written.backends.iter().filter(|row| row.auto_register);
+    let registering: Vec<usize> = registering.map(|row| row.id).collect();
+    let mut all = registering.iter();
     let awaits = all.any(|at| is_new(*at) || offers[*at].may_be_awaited());
     for name in POOL.iter().chain(&NEVER) {
         let row = |row: &&Handler| row.name == *name && row.origin.is_none();
         let mut rows = live.handlers.iter().filter(row);
-        let (adopted, twice) = (rows.next(), rows.next().is_some());
+        let (registered, twice) = (rows.next(), rows.next().is_some());
         let written = !name.is_empty() && written.handler(name).is_some();
         let may = |at: &&usize| !written && offers[**at].may_have(name);
         let must = |at: &&usize| !written && offers[**at].must_have(name);
-        let may: Vec<usize> = adopting.iter().filter(may).copied().collect();
-        let must: Vec<usize> = adopting.iter().filter(must).copied().collect();
-        let right = match adopted {
+        let may: Vec<usize> = registering.iter().filter(may).copied().collect();
+        let must: Vec<usize> = registering.iter().filter(must).copied().collect();
+        let right = match registered {
             Some(row) => {
                 let others = must.iter().filter(|at| **at != row.backend);
                 let is_alone = others.count() == 0 || had_pods(row.backend);
@@ -203,7 +203,7 @@ pub fn wrong_table(
         };
         if !right || twice {
             return Err(format!(
-                "{name:?} is adopted as {adopted:?}; backends {may:?} may have told of it, {must:?} have"
+                "{name:?} is registered as {registered:?}; backends {may:?} may have told of it, {must:?} have"
             ));
         }
     }

@@ -35,8 +35,8 @@ const NEEDLESS: Duration = Duration::from_secs(3);
 /// How soon cached lists expire that must not.
 const EXPIRED: Duration = Duration::from_secs(10);
 
-/// What the switch says of a backend that adopts, as gRPC writes it in a header.
-const UNTOLD: &str = "has%20not%20told";
+/// What the switch says of a backend with `auto_register`, as gRPC writes it in a header.
+const UNTOLD: &str = "has%20not%20reported%20its%20handlers";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Sabotage {
@@ -97,9 +97,9 @@ pub enum Sabotage {
     /// A list of one pod or container asks all backends.
     AskAll,
     /// Handlers that no file names are no backend's.
-    AdoptNothing,
+    RegisterNothing,
     /// A handler that two backends advertise is the first one's.
-    AdoptOfFirst,
+    RegisterOfFirst,
     /// A handler that a backend has dropped takes pods.
     KeepDropped,
     /// A handler is unknown that a backend may have which has not told yet.
@@ -376,23 +376,29 @@ pub fn read(
 ) -> Result<Config, Problems> {
     match sabotage {
         Some(Sabotage::HalfApply) => read.or_else(|_| files.read(None)),
-        Some(Sabotage::AdoptNothing) => read.map(|config| adopting(config, 0)),
-        Some(Sabotage::AdoptOfFirst) => read.map(|config| adopting(config, 1)),
+        Some(Sabotage::RegisterNothing) => read.map(|config| registering(config, 0)),
+        Some(Sabotage::RegisterOfFirst) => read.map(|config| registering(config, 1)),
         _ => read,
     }
 }
 
-/// The same with no more adopting backends.
-fn adopting(mut config: Config, most: usize) -> Config {
-    let adopting = config.table.backends.iter_mut().filter(|row| row.adopt);
-    adopting.skip(most).for_each(|row| row.adopt = false);
+/// The same with no more backends with `auto_register`.
+fn registering(mut config: Config, most: usize) -> Config {
+    let registering = config
+        .table
+        .backends
+        .iter_mut()
+        .filter(|row| row.auto_register);
+    registering
+        .skip(most)
+        .for_each(|row| row.auto_register = false);
     config
 }
 
 /// What is wrong with the configuration that a switch starts with.
 pub fn configure(sabotage: Option<Sabotage>, config: &mut Config) {
     match sabotage {
-        Some(Sabotage::EndAtOnce) => config.drain = Duration::ZERO,
+        Some(Sabotage::EndAtOnce) => config.shutdown_timeout = Duration::ZERO,
         Some(Sabotage::ExpireCache) => {
             config.stale_lists = EXPIRED;
             let rows = config.table.backends.iter_mut();

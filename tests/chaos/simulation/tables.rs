@@ -92,7 +92,7 @@ impl Truth {
         self.tables.anew = true;
     }
 
-    /// Looks at the table that the switch goes by: what the files say, and what backends have told that may adopt.
+    /// Looks at the table that the switch goes by: what the files say, and what backends with `auto_register` report.
     fn look_at_table(&mut self, live: &Live) -> Result<(), String> {
         let table = numbered(&live.table);
         for runtime in 0..RUNTIMES {
@@ -112,7 +112,7 @@ impl Truth {
         let is_new = |runtime: usize| id(before[runtime]) != id(now[runtime]);
         offers::wrong_table(written, &table, &self.offers, had_pods, is_new)?;
         for row in table.handlers.iter().filter(|row| row.origin.is_none()) {
-            self.offers[row.backend].be_adopted(&row.name);
+            self.offers[row.backend].be_registered(&row.name);
         }
         let last = self.tables.eras.last();
         if self.tables.anew || last.is_none_or(|era| era.table != table) {

@@ -12,11 +12,11 @@ const PATHS: [&str; 2] = ["main", "drop-in"];
 
 /// What stands at the head of configurations, right and wrong.
 const HEAD: &[&str] = &[
-    "default = \"kata\"\n",
+    "default_handler = \"kata\"\n",
     "listen = \"/run/criswitch/criswitch.sock\"\n",
     "listen = \"/run/crio/crio.sock\"\n",
-    "drain = \"10s\"\n",
-    "drain = \"2h\"\n",
+    "shutdown_timeout = \"10s\"\n",
+    "shutdown_timeout = \"2h\"\n",
     "max_message = \"16MiB\"\n",
     "max_message = \"0\"\n",
     "start_wait = \"0s\"\n",
@@ -61,7 +61,7 @@ const BACKENDS: &[&str] = &[
     "twin = \"unix:/run/c.sock\"\n",
     "own = \"/run/criswitch/criswitch.sock\"\n",
     "old = 7\n",
-    "shy = { socket = \"/run/d.sock\", adopt = true }\n",
+    "shy = { socket = \"/run/d.sock\", auto_register = true }\n",
 ];
 
 pub fn check(data: &[u8]) {
@@ -99,7 +99,7 @@ fn text(u: &mut Unstructured<'_>, made: bool) -> arbitrary::Result<Vec<u8>> {
         return Ok(u.bytes(length)?.to_vec());
     }
     let mut text = Vec::new();
-    pieces(u, &mut text, "default = \"runc\"\n", HEAD)?;
+    pieces(u, &mut text, "default_handler = \"runc\"\n", HEAD)?;
     pieces(
         u,
         &mut text,
@@ -143,7 +143,7 @@ fn is_what_it_says(config: &Config, texts: &[Vec<u8>]) {
     let mut handlers = 0;
     for text in texts {
         let table: toml::Table = std::str::from_utf8(text).unwrap().parse().unwrap();
-        if let Some(default) = table.get("default") {
+        if let Some(default) = table.get("default_handler") {
             assert_eq!(default.as_str(), Some(config.table.default.name.as_str()));
         }
         if let Some(uids) = table.get("allow_uids") {
@@ -190,7 +190,7 @@ fn says_the_same_again(config: &Config) {
     let again = read(&[written(config).into_bytes()]);
     let again = again.unwrap_or_else(|problems| panic!("{problems}\n{}", written(config)));
     assert_eq!(again.listen, config.listen);
-    assert_eq!(again.drain, config.drain);
+    assert_eq!(again.shutdown_timeout, config.shutdown_timeout);
     assert_eq!(again.max_message, config.max_message);
     assert_eq!(again.start_wait, config.start_wait);
     assert_eq!(again.list_timeout, config.list_timeout);
@@ -209,8 +209,8 @@ fn written(config: &Config) -> String {
     let mut text = String::new();
     let mut line = |key: &str, value: String| writeln!(text, "{key} = {value}").unwrap();
     line("listen", quoted(&config.listen.to_string()));
-    line("default", quoted(&config.table.default.name));
-    line("drain", duration(config.drain));
+    line("default_handler", quoted(&config.table.default.name));
+    line("shutdown_timeout", duration(config.shutdown_timeout));
     line("max_message", format!("\"{}B\"", config.max_message));
     line("start_wait", duration(config.start_wait));
     line("list_timeout", duration(config.list_timeout));
@@ -226,11 +226,11 @@ fn written(config: &Config) -> String {
         let socket = quoted(&backend.socket.to_string());
         let lists = duration(backend.list_timeout);
         let stats = duration(backend.stats_timeout);
-        let adopt = backend.adopt;
+        let register = backend.auto_register;
         let timeouts = format!("list_timeout = {lists}, stats_timeout = {stats}");
         let user = backend.user.map(|user| format!(", user = \"{user}\""));
         let user = user.unwrap_or_default();
-        let row = format!("{{ socket = {socket}, {timeouts}, adopt = {adopt}{user} }}");
+        let row = format!("{{ socket = {socket}, {timeouts}, auto_register = {register}{user} }}");
         line(&format!("backends.{}", backend.name), row);
     }
     for (name, backend, theirs, scheduling) in rows(config) {
@@ -287,7 +287,7 @@ fn rows(config: &Config) -> Vec<(String, String, String, Scheduling)> {
     .collect()
 }
 
-/// A backend's name, socket, timeouts, whether it adopts, and its user.
+/// A backend's name, socket, timeouts, `auto_register`, and its user.
 type Backend = (String, String, [Duration; 2], bool, Option<u32>);
 
 fn backends(config: &Config) -> BTreeSet<Backend> {
@@ -297,7 +297,7 @@ fn backends(config: &Config) -> BTreeSet<Backend> {
             let socket = backend.socket.to_string();
             let name = backend.name.clone();
             let timeouts = [backend.list_timeout, backend.stats_timeout];
-            (name, socket, timeouts, backend.adopt, backend.user)
+            (name, socket, timeouts, backend.auto_register, backend.user)
         })
         .collect()
 }

@@ -15,7 +15,7 @@ use super::model::{ALL, BACKENDS, Model};
 use super::owners::owned;
 
 const TEXT: &str = r#"
-default = "runc"
+default_handler = "runc"
 [handlers]
 runc = "/run/runc.sock"
 kata = "/run/kata.sock"

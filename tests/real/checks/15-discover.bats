@@ -19,7 +19,7 @@ teardown() {
   table=$("$CRISWITCH" check --probe --json --config "$file")
   equal "handlers" '{"crun":"containerd-1","gvisor":"containerd-2","runc":"containerd-2","runsc":"containerd-2"}' \
     "$(jq -cS '[.handlers[] | {key: .name, value: .backend}] | from_entries' <<<"$table")"
-  equal "default" runc "$(jq -r .default <<<"$table")"
+  equal "default" runc "$(jq -r .default_handler <<<"$table")"
 
   render crictl.yaml "$DIR/crictl-discovered.yaml" "SOCKET=$DIR/discovered.sock"
   start_program discovered "$CRISWITCH" serve --config "$file"

@@ -145,19 +145,19 @@ backend old is removed when its last pod ends; if its runtime is gone for good: 
   done
 }
 
-@test "handlers that a containerd has are the table's if it may adopt, and one that it gets comes by itself" {
+@test "handlers that a containerd has are the table's with auto_register, also one that it gets later" {
   # Another node, as it were: the backends of before had pods, and would be kept.
   rm -r "$LIVE" "$DIR/live.sock.state"
   mkdir -p "$LIVE"
   write criswitch.toml <<<"listen = \"$DIR/live.sock\"
-default = \"runc\"
+default_handler = \"runc\"
 [handlers]
 runc = \"third\"
 [backends]
-third = { socket = \"$DIR/containerd-3.sock\", adopt = true }"
+third = { socket = \"$DIR/containerd-3.sock\", auto_register = true }"
   start_live
-  wait_for 20 "its handlers" has_handlers '["gvisor=third adopted","runc=third","runsc=third adopted"]'
-  live runp --runtime gvisor "$(pod_config adopted)"
+  wait_for 20 "its handlers" has_handlers '["gvisor=third auto-registered","runc=third","runsc=third auto-registered"]'
+  live runp --runtime gvisor "$(pod_config registered)"
 
   end_program TERM containerd-3
   cat >>"$DIR/containerd-3.toml" <<LATE
@@ -168,14 +168,14 @@ options = { BinaryName = "/usr/sbin/runc", Root = "$DIR/containerd-3/runc", Syst
 LATE
   launch_containerd 3
   wait_for 30 "the new handler" \
-    has_handlers '["gvisor=third adopted","late=third adopted","runc=third","runsc=third adopted"]'
+    has_handlers '["gvisor=third auto-registered","late=third auto-registered","runc=third","runsc=third auto-registered"]'
   pod=$(live runp --runtime late "$(pod_config late)")
   equal "handler of the pod" late "$(live inspectp "$pod" | jq -r .status.runtimeHandler)"
 
   end_program TERM containerd-3
   start_containerd 3
   wait_for 30 "the end of the handler" \
-    has_handlers '["gvisor=third adopted","runc=third","runsc=third adopted"]'
+    has_handlers '["gvisor=third auto-registered","runc=third","runsc=third auto-registered"]'
   has "a pod for a handler that is gone" 'no runtime for \"late\" is configured' \
     "$(refusal_at live runp --runtime late "$(pod_config late-again)")"
   equal "pods" 2 "$(live pods -q | wc -l)"

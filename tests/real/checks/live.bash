@@ -62,7 +62,7 @@ backend_has() {
 
 # handlers: all, each with its backend, and whether somebody wrote it.
 handlers() {
-  own_info | jq -c '[.handlers[] | "\(.name)=\(.backend)\(if .origin == "adopted" then " adopted" else "" end)"]'
+  own_info | jq -c '[.handlers[] | "\(.name)=\(.backend)\(if .origin == "auto-registered" then " auto-registered" else "" end)"]'
 }
 
 # expect_pods LINE...: from now on these are the load's.

@@ -46,19 +46,20 @@ impl Case<'_> {
         self.tables().any(unknown)
     }
 
-    /// Whether a backend adopts that has not been asked for its handlers yet: this may be one.
-    pub(super) fn may_be_adopted(&self) -> bool {
+    /// Whether a backend with `auto_register` has not been asked for its handlers yet: this may be one.
+    pub(super) fn may_be_registered(&self) -> bool {
         let same = |at: usize| match self.places(at) {
             [Some(then), Some(now)] => then.id == now.id,
             _ => false,
         };
-        let adopts = |table: &Table, at: usize| {
+        let registers = |table: &Table, at: usize| {
             let mut rows = table.backends.iter();
-            rows.any(|row| row.adopt && row.id == at)
+            rows.any(|row| row.auto_register && row.id == at)
         };
         let unknown = |at: usize| self.truth.offers[at].are_unknown() && same(at);
         self.truth.life == self.asked.life
-            && (0..RUNTIMES).any(|at| unknown(at) && self.tables().all(|table| adopts(table, at)))
+            && (0..RUNTIMES)
+                .any(|at| unknown(at) && self.tables().all(|table| registers(table, at)))
     }
 
     /// Whether the handler is a backend's that is in order.

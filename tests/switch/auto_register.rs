@@ -1,4 +1,4 @@
-//! Handlers that a backend advertises and no row names, where the configuration lets it adopt.
+//! Handlers that a backend advertises and no row names, of a backend with `auto_register`.
 
 use std::time::Duration;
 
@@ -11,16 +11,17 @@ use crate::silent_default::later;
 use crate::support::{PATIENCE, Rig, Sim};
 use crate::wait::until;
 
-const PLAIN: &str = "default = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"plain\"\n";
+const PLAIN: &str =
+    "default_handler = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"plain\"\n";
 
-/// An adopting backend that has not reported its handlers for longer is absent.
+/// A backend with `auto_register` that has not reported its handlers for longer is absent.
 const REPORT_WAIT: Duration = Duration::from_secs(31);
 
-/// `plain` has its row by hand, the others adopt.
-async fn node(adopting: impl IntoIterator<Item = Sim>, rows: &str) -> Rig {
+/// `plain` has a row, the others have `auto_register`.
+async fn node(registering: impl IntoIterator<Item = Sim>, rows: &str) -> Rig {
     let sims: Vec<_> = [Sim::new("plain").handlers(["runc"])]
         .into_iter()
-        .chain(adopting)
+        .chain(registering)
         .collect();
     let names: Vec<_> = sims.iter().map(|sim| sim.name().to_owned()).collect();
     let rig = Rig::with_config(sims, |directory| table(&names, rows, directory)).await;
@@ -33,7 +34,7 @@ async fn node(adopting: impl IntoIterator<Item = Sim>, rows: &str) -> Rig {
 fn table(names: &[String], rows: &str, directory: &str) -> String {
     let backend = |name: &String| match name.as_str() {
         "plain" => format!("plain = \"{directory}/plain.sock\"\n"),
-        _ => format!("{name} = {{ socket = \"{directory}/{name}.sock\", adopt = true }}\n"),
+        _ => format!("{name} = {{ socket = \"{directory}/{name}.sock\", auto_register = true }}\n"),
     };
     let backends: String = names.iter().map(backend).collect();
     format!("{PLAIN}{rows}\n[backends]\n{backends}")
@@ -67,7 +68,7 @@ async fn what_is_advertised_and_has_no_row_is_a_handler_and_status_tells_where_i
     assert_eq!(owner(&rig, &pod), "vm");
     let told = status(&rig).await;
     let own: Json = serde_json::from_str(&told.info["criswitch"]).unwrap();
-    assert_eq!(own["handlers"][0]["origin"], "adopted");
+    assert_eq!(own["handlers"][0]["origin"], "auto-registered");
     let by_hand = own["handlers"][2]["origin"].as_str().unwrap();
     assert!(by_hand.ends_with("criswitch.toml:5"), "{by_hand}");
     let names: Vec<_> = told
@@ -188,7 +189,7 @@ async fn as_long_as_it_was_never_there_an_unknown_handler_may_be_its_own() {
 }
 
 #[tokio::test]
-async fn a_backend_that_does_not_adopt_any_more_keeps_its_pods_only() {
+async fn a_backend_without_auto_register_any_more_keeps_its_pods_only() {
     let rig = node([Sim::new("vm").handlers(["kata"])], "").await;
     rig.run_pod("kata", "web").await;
     let outcome =
@@ -204,7 +205,7 @@ async fn a_backend_that_does_not_adopt_any_more_keeps_its_pods_only() {
     );
 }
 
-/// Two adopting backends that advertise `kata`, of which one does not answer yet.
+/// Two backends with `auto_register` that advertise `kata`, of which one does not answer yet.
 async fn one_of_two_is_away() -> Rig {
     let sims = ["plain", "weak", "strong"].map(|name| match name {
         "plain" => Sim::new(name).handlers(["runc"]),
@@ -218,7 +219,7 @@ async fn one_of_two_is_away() -> Rig {
 }
 
 #[tokio::test]
-async fn no_backend_adopts_a_handler_before_every_adopting_backend_has_reported() {
+async fn no_backend_gets_a_handler_before_every_backend_with_auto_register_has_reported() {
     let rig = one_of_two_is_away().await;
     let early = rig.try_run("kata", "web").await.unwrap_err();
     assert_eq!(early.code(), Code::Unavailable, "{early}");
@@ -230,7 +231,7 @@ async fn no_backend_adopts_a_handler_before_every_adopting_backend_has_reported(
 }
 
 #[tokio::test]
-async fn a_handler_is_adopted_without_an_absent_backend_and_kept_while_it_runs_pods() {
+async fn a_handler_is_registered_without_an_absent_backend_and_kept_while_it_runs_pods() {
     let log = Logged::here();
     let rig = one_of_two_is_away().await;
     later(REPORT_WAIT).await;
@@ -249,7 +250,7 @@ async fn a_handler_is_adopted_without_an_absent_backend_and_kept_while_it_runs_p
 }
 
 #[tokio::test]
-async fn a_handler_stays_with_the_backend_that_adopted_it_and_runs_pods_after_a_restart() {
+async fn a_handler_stays_with_the_backend_that_registered_it_and_runs_pods_after_a_restart() {
     let mut rig = one_of_two_is_away().await;
     later(REPORT_WAIT).await;
     until_handlers(&rig, json!([["kata", "weak"], ["runc", "plain"]])).await;

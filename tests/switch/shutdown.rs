@@ -1,4 +1,4 @@
-//! The switch's end: no new calls, those in flight finish, and none holds it up for longer than `drain`.
+//! The switch's end: no new calls, those in flight finish, and none holds it up for longer than `shutdown_timeout`.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -14,10 +14,10 @@ const VERSION: &str = "/runtime.v1.RuntimeService/Version";
 const LONG: &str = "10m";
 const SHORT: &str = "100ms";
 
-async fn draining(drain: &str) -> Rig {
+async fn ending(timeout: &str) -> Rig {
     let text = |directory: &str| {
         format!(
-            "default = \"runc\"\ndrain = \"{drain}\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n\
+            "default_handler = \"runc\"\nshutdown_timeout = \"{timeout}\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n\
              kata = \"{directory}/kata.sock\"\n"
         )
     };
@@ -40,7 +40,7 @@ async fn socket_is_gone(client: &Client) {
 
 #[tokio::test]
 async fn a_call_in_flight_finishes() {
-    let mut rig = draining(LONG).await;
+    let mut rig = ending(LONG).await;
     let (_, container) = rig.run("kata", "web").await;
     let (client, kata) = (Client::clone(&rig), rig.sim("kata").clone());
     kata.hold("StopContainer");
@@ -59,8 +59,8 @@ async fn a_call_in_flight_finishes() {
 }
 
 #[tokio::test]
-async fn a_call_that_takes_longer_than_the_drain_is_cut_at_the_backend_too() {
-    let mut rig = draining(SHORT).await;
+async fn a_call_that_takes_longer_than_the_shutdown_timeout_is_cut_at_the_backend_too() {
+    let mut rig = ending(SHORT).await;
     let (_, container) = rig.run("kata", "web").await;
     let (client, kata) = (Client::clone(&rig), rig.sim("kata").clone());
     kata.hold("StopContainer");
@@ -72,7 +72,11 @@ async fn a_call_that_takes_longer_than_the_drain_is_cut_at_the_backend_too() {
     let (stopped, ()) = tokio::join!(call, end);
     let end = stopped.unwrap_err();
     assert_eq!(end.code(), Code::Unavailable);
-    for part in ["shutting down", "StopContainer", "`drain` (100ms)"] {
+    for part in [
+        "shutting down",
+        "StopContainer",
+        "`shutdown_timeout` (100ms)",
+    ] {
         assert!(end.message().contains(part), "{end}");
     }
     kata.until(|journal| journal.cancelled == ["StopContainer"])
@@ -81,7 +85,7 @@ async fn a_call_that_takes_longer_than_the_drain_is_cut_at_the_backend_too() {
 
 #[tokio::test]
 async fn a_stream_without_end_does_not_hold_it_up() {
-    let mut rig = draining(SHORT).await;
+    let mut rig = ending(SHORT).await;
     let mut runtime = rig.runtime();
     let events = runtime.get_container_events(cri::GetEventsRequest {}).await;
     let mut events = events.unwrap().into_inner();
@@ -95,7 +99,7 @@ async fn a_stream_without_end_does_not_hold_it_up() {
 
 #[tokio::test]
 async fn a_reply_that_has_begun_is_ended_with_a_status_too() {
-    let mut rig = draining(SHORT).await;
+    let mut rig = ending(SHORT).await;
     // More than one message has.
     for name in ["one", "two", "three"] {
         rig.run_pod("kata", name).await;
@@ -136,7 +140,7 @@ async fn frames(stream: &mut UnixStream, wanted: u8) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_client_that_was_accepted_just_before_the_end_is_greeted_and_told_to_go() {
-    let mut rig = draining(LONG).await;
+    let mut rig = ending(LONG).await;
     let mut client = UnixStream::connect(&rig.socket).await.unwrap();
     // Accepted later, so the first one was.
     rig.run_pod("kata", "web").await;
@@ -154,7 +158,7 @@ async fn a_client_that_was_accepted_just_before_the_end_is_greeted_and_told_to_g
 
 #[tokio::test]
 async fn a_connection_without_calls_is_closed_at_once() {
-    let mut rig = draining(LONG).await;
+    let mut rig = ending(LONG).await;
     let idle = (*rig).raw().await;
     idle.call(VERSION, &[], frame_raw(b"")).await;
     stop(&mut rig).await;
@@ -163,7 +167,7 @@ async fn a_connection_without_calls_is_closed_at_once() {
 
 #[tokio::test]
 async fn new_calls_are_refused_while_others_finish() {
-    let mut rig = draining(LONG).await;
+    let mut rig = ending(LONG).await;
     let (_, container) = rig.run("kata", "web").await;
     let (client, kata) = (Client::clone(&rig), rig.sim("kata").clone());
     let raw = client.raw().await;
@@ -191,7 +195,7 @@ async fn new_calls_are_refused_while_others_finish() {
 
 #[tokio::test]
 async fn a_client_that_says_nothing_does_not_hold_up_the_end() {
-    let mut rig = draining(LONG).await;
+    let mut rig = ending(LONG).await;
     let client = UnixStream::connect(&rig.socket).await.unwrap();
     rig.runtime()
         .version(cri::VersionRequest::default())
@@ -203,7 +207,7 @@ async fn a_client_that_says_nothing_does_not_hold_up_the_end() {
 
 #[tokio::test]
 async fn events_end_with_a_status_at_once() {
-    let mut rig = draining(LONG).await;
+    let mut rig = ending(LONG).await;
     let request = cri::GetEventsRequest {};
     let events = rig.runtime().get_container_events(request).await.unwrap();
     let mut events = events.into_inner();
