@@ -159,6 +159,14 @@ impl Case<'_> {
             })
     }
 
+    /// Whether a list by uid may miss `thing`: a hostile runtime made the pod under the uid of another runtime's pod, which
+    /// was created through the switch, and the switch has not listed it.
+    fn is_posed_unknown(&self, thing: &Thing) -> bool {
+        let by_uid = self.asked.call.filter.uid().is_some();
+        let begun = self.asked.begun;
+        by_uid && thing.poses && thing.learned.is_none_or(|at| at >= begun)
+    }
+
     /// Only what nobody can know of may be missing.
     fn may_be_missing(&self, thing: &Thing, may_lack: bool) -> Result<(), String> {
         let begun = self.asked.begun;
@@ -179,7 +187,10 @@ impl Case<'_> {
         let left_out = name.contains("Metrics") && lacks(&rpc::LIST_POD_METRICS)
             // One that nobody knows to have pods may do without these.
             || name.contains("PodSandboxStats") && !known && lacks(&rpc::LIST_POD_STATS);
-        let must = if may_lack {
+        let unknown = !its_own && self.is_posed_unknown(thing);
+        let must = if unknown {
+            false
+        } else if may_lack {
             relied && sure && !left_out || self.is_cached(thing)
         } else {
             its_own || (known && self.must_know(thing)) || (relied && sure)
