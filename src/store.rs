@@ -440,9 +440,7 @@ impl LastKnown {
     /// Whether the backend may have pods or containers that are not in its saved lists.
     pub(crate) fn is_partial(&self) -> bool {
         match self {
-            LastKnown::Saved(saved, _) => {
-                saved.joined && (saved.pods.is_none() || saved.containers.is_none())
-            }
+            LastKnown::Saved(saved, _) => saved.is_partial(),
             LastKnown::Unknown | LastKnown::First => true,
             LastKnown::Empty | LastKnown::New => false,
         }

@@ -1,6 +1,7 @@
 //! Which changes of a backend's cached lists are on disk: replies that show a change wait for that.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::watch;
 use tonic::Status;
@@ -14,6 +15,8 @@ use crate::rpc::List;
 pub(super) struct Saving {
     made: watch::Sender<u64>,
     done: watch::Sender<Done>,
+    /// What was saved last, or is being saved, lacks pods or containers.
+    is_partial: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -39,6 +42,7 @@ impl Default for Saving {
                 cause: "".into(),
                 lost: None,
             }),
+            is_partial: AtomicBool::new(false),
         }
     }
 }
@@ -61,6 +65,16 @@ impl Backend {
             known.failed_lists.remove(&list);
             known.lists.keep(list, snapshot)
         });
+    }
+
+    /// The state that is saved now lacks pods or containers, or does not.
+    pub(crate) fn saves_part(&self, is_partial: bool) {
+        self.saving.is_partial.store(is_partial, Ordering::Relaxed);
+    }
+
+    /// Whether the state that was saved last lacks pods or containers.
+    pub(crate) fn is_saved_in_part(&self) -> bool {
+        self.saving.is_partial.load(Ordering::Relaxed)
     }
 
     /// Waits for a change after the one with this number; returns the number of the last one.

@@ -53,6 +53,13 @@ pub struct Saved {
     pub auto_registered: Vec<String>,
 }
 
+impl Saved {
+    /// Whether the backend may have pods or containers that are not in its saved lists.
+    pub(crate) fn is_partial(&self) -> bool {
+        self.joined && (self.pods.is_none() || self.containers.is_none())
+    }
+}
+
 /// All backends that criswitch has had since the boot.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub(super) struct Register {

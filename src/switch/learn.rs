@@ -30,6 +30,7 @@ use crate::switch::labels;
 use crate::switch::listed;
 use crate::switch::pod_requests;
 use crate::switch::reload;
+use crate::switch::saved;
 
 /// When something was asked.
 #[derive(Clone, Copy, Debug)]
@@ -162,6 +163,7 @@ pub(crate) fn settle(switch: &Switch, list: List, backend: &Backend, asked: Aske
         switch.owners().settle_creating(backend.id, asked.at);
         backend.is_listed();
     }
+    saved::complete(switch, backend);
     reload::let_go(switch);
 }
 

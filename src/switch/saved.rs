@@ -83,6 +83,7 @@ async fn save(
     store: &Arc<Store>,
 ) -> Result<Option<String>, String> {
     let (saved, answered) = (saved(switch, backend), backend.answered_at());
+    backend.saves_part(saved.is_partial());
     match work(store, move |store| store.save(saved, answered)).await {
         Some(Ok(lost)) => Ok(lost.map(|error| error.to_string())),
         Some(Err(error)) => Err(error.to_string()),
@@ -130,6 +131,14 @@ fn restore_all(switch: &Switch, known: Vec<LastKnown>) {
     // A kill between two saves may leave one handler with two backends.
     held.sort_by_key(|it| !it.runs_pods);
     switch.set_live(live.restored(&held));
+}
+
+/// A whole list of `backend` was cached. The list may complete the saved state although its items are the same as before,
+/// for example a list of containers after a new pod: the state is saved again then.
+pub(crate) fn complete(switch: &Switch, backend: &Backend) {
+    if backend.is_saved_in_part() && !saved(switch, backend).is_partial() {
+        backend.has_changed();
+    }
 }
 
 /// What would be served for `backend` if it were away now.

@@ -193,6 +193,26 @@ async fn no_list_of_containers_is_older_than_a_pod_that_others_made() {
 }
 
 #[tokio::test]
+async fn a_list_of_containers_that_is_as_before_completes_the_state_after_a_new_pod() {
+    let (mut rig, ..) = with_pods().await;
+    let kata = rig.sim("kata");
+    kata.stop().await;
+    kata.hold("ListPodSandbox");
+    kata.hold("ListContainers");
+    kata.start();
+    directly(kata).run_pod("kata", "others").await.unwrap();
+    kata.release("ListPodSandbox");
+    // The state is saved without containers: theirs are older than the pod.
+    wait::until(async || is_saved(&rig, "kata", "others")).await;
+    kata.release("ListContainers");
+    wait::until(async || told_of(&rig, "kata").await["state"] == "ready").await;
+    restarted_without_kata(&mut rig).await;
+    let (pods, containers, _) = all(&rig).await;
+    assert_eq!(names(&pods), ["boxed", "others", "plain"]);
+    assert_eq!(containers.len(), 2);
+}
+
+#[tokio::test]
 async fn a_container_that_others_made_and_a_client_saw_is_soon_in_the_cached_list() {
     let (mut rig, pod, _) = with_pods().await;
     let kata = directly(rig.sim("kata"));
