@@ -288,7 +288,7 @@ impl Case<'_> {
                 self.unless(!self.may_be_unimplemented(), "somebody could answer it")
             }
             Code::Unavailable | Code::DeadlineExceeded => Ok(()),
-            Code::FailedPrecondition if self.may_be_doubled() => Ok(()),
+            Code::FailedPrecondition if self.may_be_doubled() || self.may_be_in_use() => Ok(()),
             _ => self.unless(!spoilt, "no backend said so"),
         }
     }

@@ -1,10 +1,10 @@
 //! Images: what is absent by one store's word may be in another. A call that names a handler or a pod is for the store of
 //! that only.
 
-use criswitch::rpc::{ImageRule, Kind};
+use criswitch::rpc::{Goes, ImageRule, Kind};
 
 use super::Case;
-use crate::simulation::client::CONTAINER_IMAGE;
+use crate::simulation::client::{CONTAINER_IMAGE, Call};
 use crate::simulation::files::RUNTIMES;
 
 impl Case<'_> {
@@ -102,6 +102,14 @@ impl Case<'_> {
                 && it.gone.is_none()
                 && it.told.is_some_and(|told| told < self.asked.begun)
         })
+    }
+
+    /// Whether the call is to remove an image that a container may use, and no store has removed the image.
+    pub(super) fn may_be_in_use(&self) -> bool {
+        let Call { row, names, .. } = &self.asked.call;
+        let removes = matches!(row.goes, Goes::Image(_, ImageRule::Remove));
+        let is_used = |at| self.may_concern_store(at) && self.may_be_used(at, names);
+        removes && (0..RUNTIMES).any(is_used) && !self.got().any(|seen| seen.executed)
     }
 
     /// Whether a container may have used the image while the call was under way: then its store keeps the image.

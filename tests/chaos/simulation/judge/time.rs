@@ -157,7 +157,8 @@ impl Case<'_> {
         let lacking = code == Code::Unimplemented && self.may_be_unimplemented();
         // What a backend says to have made may be another's.
         let refused = creates(self.asked.call.row) && self.got().any(|seen| seen.spoilt);
-        let failed = code != Code::Ok && !lacking && !refused;
+        let in_use = code == Code::FailedPrecondition && self.may_be_in_use();
+        let failed = code != Code::Ok && !lacking && !refused && !in_use;
         self.unless(
             due && patient && !is_cut_off && (failed || took > bound),
             &format!("nothing is out of order that it depends on, and after {took:?}"),

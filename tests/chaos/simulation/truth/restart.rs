@@ -76,13 +76,14 @@ impl Truth {
             .listings
             .iter()
             .any(|it| it.backend == backend && it.delivered.is_some());
+        // What the switch has let go of may still be on disk, also if it has come back since.
+        let may_be_left = self.tables.has_left(backend, arrived);
         match (next, self.tables.places[backend]) {
             (Next::AfterReboot | Next::WithNothing, Some(_)) => Before::Joined,
-            // The switch may not have forgotten it yet.
-            (_, None) if self.tables.has_left(backend, arrived) => Before::Unsure,
+            (_, None) if may_be_left => Before::Unsure,
             (_, None) => Before::Absent,
             (_, Some(place)) if place.joined && listed => Before::Joined,
-            (Next::WithAll, Some(place)) if !place.joined => Before::Out,
+            (Next::WithAll, Some(place)) if !place.joined && !may_be_left => Before::Out,
             _ => Before::Unsure,
         }
     }
