@@ -12,8 +12,12 @@
 //! clients see the change. A start writes in the same order, and clients see nothing before its end. A kill leaves:
 //!
 //! - before the register is replaced: the old register, with files of the last run or of this one, which have the same
-//!   content. If the old register lacks the backend of a file, the backend is new, or an old one at a new path;
-//! - after that: the new register. Files of backends that it lacks are ignored.
+//!   content;
+//! - after that: the new register, with files of this run. A file of a backend that was just forgotten may be left.
+//!
+//! So no file is of a later run than the register, unless the start was killed or an old register was put back. Nobody
+//! knows which, so a backend without a file is unknown then. Files count in both cases, as does the file of a backend that
+//! the register lacks.
 
 mod file;
 pub(crate) mod file_work;
@@ -82,7 +86,7 @@ type SavedBackends = BTreeMap<String, (Saved, SystemTime)>;
 pub struct Found {
     saved: SavedBackends,
     before: LastRun,
-    /// What was set aside, and why; one sentence each.
+    /// What was set aside or is old, and why; one sentence each.
     pub problems: Vec<String>,
 }
 
@@ -94,7 +98,7 @@ enum LastRun {
     EarlierBoot,
     /// In this boot, with these backends.
     ThisBoot(BTreeSet<String>),
-    /// Nobody knows: the register is lost.
+    /// Nobody knows: the register is lost, or older than a file of a backend.
     Lost,
 }
 
@@ -173,20 +177,25 @@ impl Store {
             on_disk,
             is_written: false,
         };
-        let store = Store {
+        let mut store = Store {
             directories,
             boot,
-            run: register.run + 1,
+            run: register.run,
             registered: Mutex::new(registered),
             work: FileWork::default(),
         };
         let known = problems.len();
-        let mut saved = store.read_backends(register.run, &mut problems);
-        saved.retain(|socket, _| before.may_have(socket));
-        // It ran before all the same.
-        if matches!(before, LastRun::Never) && (!saved.is_empty() || problems.len() > known) {
+        let saved = store.read_backends(register.run, &mut problems);
+        let newest = newest_run(&register, &saved);
+        if newest > register.run && register.run > 0 {
+            problems.push(older_register(&store.register_path()));
+        }
+        // A file that is set aside shows that criswitch ran before.
+        let is_not_first = matches!(before, LastRun::Never) && problems.len() > known;
+        if newest > register.run || is_not_first {
             before = LastRun::Lost;
         }
+        store.run = newest + 1;
         let found = Found {
             saved,
             before,
@@ -373,7 +382,7 @@ impl Found {
         let paths = files.flatten().map(|file| file.path());
         let paths: Vec<_> = paths.filter(|path| is_of_backend(path)).collect();
         let path = directories.state.join(REGISTER);
-        let (register, before) = match register_at(&path, boot) {
+        let (register, mut before) = match register_at(&path, boot) {
             Ok(register) => {
                 let before = register.before(boot);
                 (register, before)
@@ -387,10 +396,13 @@ impl Found {
         let saved = paths
             .iter()
             .filter_map(|path| read_backend(path, boot, register.run).ok()?)
-            .filter(|(saved, _)| before.may_have(&saved.socket))
-            .map(|found| (found.0.socket.clone(), found));
+            .map(|found| (found.0.socket.clone(), found))
+            .collect();
+        if newest_run(&register, &saved) > register.run {
+            before = LastRun::Lost;
+        }
         Some(Found {
-            saved: saved.collect(),
+            saved,
             before,
             problems: Vec::new(),
         })
@@ -448,14 +460,6 @@ impl LastKnown {
 }
 
 impl LastRun {
-    /// Whether a file of this backend counts: in this boot, others were forgotten, or are new and shown to nobody.
-    fn may_have(&self, socket: &str) -> bool {
-        match self {
-            LastRun::ThisBoot(registered) => registered.contains(socket),
-            _ => true,
-        }
-    }
-
     /// Whether this backend was registered; it is not any more.
     fn remove(&mut self, socket: &str) -> bool {
         match self {
@@ -511,6 +515,19 @@ fn read_register(
         LastRun::Lost
     };
     (Register::default(), before, on_disk)
+}
+
+/// The last run that wrote the register or one of these files.
+fn newest_run(register: &Register, saved: &SavedBackends) -> u64 {
+    let runs = saved.values().map(|(saved, _)| saved.run);
+    runs.fold(register.run, u64::max)
+}
+
+fn older_register(path: &Path) -> String {
+    let path = path.display();
+    format!(
+        "{path} is of an earlier run of criswitch than the files of backends, so each backend without a file counts as unknown"
+    )
 }
 
 /// The backend in a file; none if the file is of an earlier boot.

@@ -114,6 +114,61 @@ fn a_register_that_cannot_be_written_makes_no_backend_new_or_empty() {
 }
 
 #[test]
+fn a_register_of_an_earlier_run_makes_no_backend_new_and_brings_none_back() {
+    let [_, gone, new] = SOCKETS;
+    for boot in ["first", "second"] {
+        let directory = tempfile::tempdir().unwrap();
+        let (store, _) = open(directory.path(), "first");
+        store.begin(all()[..2].to_vec());
+        let register = store.register_path();
+        let old = fs::read(&register).unwrap();
+        let (store, _) = open(directory.path(), boot);
+        store.begin(all()[..1].to_vec());
+        store.save(saved(new).0, saved(new).1).unwrap();
+        fs::write(&register, &old).unwrap();
+        let (_, mut found) = open(directory.path(), boot);
+        let problem = found.problems.join("");
+        assert!(problem.contains("earlier run"), "{boot}: {problem}");
+        assert!(!found.sockets().contains(gone), "{boot}");
+        assert_eq!(found.take(gone), LastKnown::Unknown, "{boot}");
+        assert_eq!(known(found), [SOCKETS[0], new], "{boot}");
+        store.remove(new).unwrap();
+        let (_, mut found) = open(directory.path(), boot);
+        assert_eq!(found.take(new), LastKnown::Unknown, "{boot}");
+    }
+}
+
+#[test]
+fn an_earlier_register_of_the_same_run_makes_no_backend_new() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _) = open(directory.path(), "boot");
+    store.begin(all()[..2].to_vec());
+    let old = fs::read(store.register_path()).unwrap();
+    store
+        .save(saved(SOCKETS[2]).0, saved(SOCKETS[2]).1)
+        .unwrap();
+    fs::write(store.register_path(), &old).unwrap();
+    let (_, found) = open(directory.path(), "boot");
+    assert_eq!(known(found), SOCKETS);
+}
+
+#[test]
+fn a_run_after_a_lost_register_is_later_than_all_files() {
+    let directory = tempfile::tempdir().unwrap();
+    for _ in 0..3 {
+        open(directory.path(), "boot").0.begin(all());
+    }
+    let (store, _) = open(directory.path(), "boot");
+    let file = store.path(SOCKETS[0]);
+    let old = fs::read(&file).unwrap();
+    fs::write(store.register_path(), "nonsense").unwrap();
+    open(directory.path(), "boot").0.begin(all());
+    fs::write(&file, &old).unwrap();
+    let (_, found) = open(directory.path(), "boot");
+    assert_eq!(known(found), SOCKETS[1..]);
+}
+
+#[test]
 fn nothing_is_saved_where_a_register_of_another_boot_can_be_neither_written_nor_set_aside() {
     let directory = tempfile::tempdir().unwrap();
     open(directory.path(), "first").0.begin(all());

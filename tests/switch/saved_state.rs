@@ -411,6 +411,31 @@ async fn state_of_another_machine_counts_as_none() {
 }
 
 #[tokio::test]
+async fn a_killed_start_with_another_path_of_a_socket_makes_no_second_backend() {
+    let (mut rig, ..) = with_pods().await;
+    rig.stop_switch().await;
+    let register = rig.state_directory().join("backends.register");
+    let old = [state_file(&rig, "kata"), register].map(|path| (fs::read(&path).unwrap(), path));
+    let link = rig.directory().join("link.sock");
+    std::os::unix::fs::symlink(rig.sim("kata").socket(), link).unwrap();
+    let sims = rig.sims.clone();
+    rig.restart_switch_with(|directory| {
+        text("start_wait = \"0s\"", &sims, directory).replace("kata.sock", "link.sock")
+    })
+    .await;
+    rig.stop_switch().await;
+    // What a kill before the register was written had left.
+    for (content, path) in old {
+        fs::write(path, content).unwrap();
+    }
+    restarted_without_kata(&mut rig).await;
+    assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "plain"]);
+    let info: serde_json::Value =
+        serde_json::from_str(&status(&rig).await.info["criswitch"]).unwrap();
+    assert_eq!(info["backends"].as_array().unwrap().len(), 2, "{info}");
+}
+
+#[tokio::test]
 async fn a_backend_that_a_reload_added_and_that_never_answered_stays_out_of_lists_across_restarts()
 {
     let (mut rig, ..) = with_pods().await;

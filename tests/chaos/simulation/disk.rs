@@ -20,6 +20,8 @@ use super::tables::number;
 /// A file begins with a line, and the hash of its content.
 const HASH: usize = 8;
 const REGISTER: &str = "backends.register";
+/// The field with the run that wrote the register.
+const REGISTER_RUN: u32 = 3;
 /// The directories below that of each switch.
 const RUNTIME: &str = "runtime";
 const STATE: &str = "state";
@@ -166,6 +168,21 @@ impl Disk {
                 change_saved(&path, |_| {});
             }
         }
+    }
+
+    /// Puts back the register of the switch before this one, if there was one; no file shows that it is old.
+    pub fn put_back_register(&self) {
+        let name = PathBuf::from(STATE).join(REGISTER);
+        let earlier = self
+            .life
+            .checked_sub(2)
+            .map(|life| self.of(life, "").join(&name));
+        let Some((_, register)) = earlier.and_then(|earlier| read(&earlier)) else {
+            return;
+        };
+        self.spoil(&name, Spoil::Earlier);
+        let run = protobuf::varint(&register, &[REGISTER_RUN]).unwrap();
+        self.change_all(|_, saved| saved.run = run);
     }
 
     /// Changes what is saved of every backend.

@@ -128,6 +128,8 @@ pub enum Sabotage {
     SkipWrite,
     /// A kill tears the files of all backends, and what can be read of them is used.
     TrustTorn,
+    /// An earlier register is put back, and what it says is used.
+    TrustOldRegister,
     /// A reboot is taken for a restart.
     IgnoreBoot,
     /// Cached lists are served for a short time only.

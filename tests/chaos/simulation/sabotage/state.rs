@@ -19,6 +19,7 @@ pub fn of_state_at_start(sabotage: Option<Sabotage>, disk: &Disk) {
 pub fn of_state_at_end(sabotage: Option<Sabotage>, disk: &Disk, truth: &Truth) {
     match sabotage {
         Some(Sabotage::TrustTorn) => disk.tear_all(),
+        Some(Sabotage::TrustOldRegister) => disk.put_back_register(),
         Some(Sabotage::ForgetCreated) => forget_created(disk, truth),
         _ => {}
     }
