@@ -26,6 +26,7 @@ use http_body_util::Full;
 use hyper::client::conn::http2::SendRequest;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use crate::backend::connect::{Dialer, Driver, FileId, Opened};
@@ -88,8 +89,8 @@ pub struct Backend {
     joined: AtomicBool,
     /// Until when the first lists wait for it; `None` once it was listed.
     awaited: Mutex<Option<Instant>>,
-    /// It is not to be connected to any more.
-    gone: watch::Sender<bool>,
+    /// Cancelled when the table has removed the backend.
+    removal: CancellationToken,
     /// Until when its first `Status` is waited for.
     report_by: Instant,
     saving: saving::Saving,
@@ -153,7 +154,7 @@ impl Backend {
             unanswered: AtomicUsize::new(0),
             joined: AtomicBool::new(false),
             awaited: Mutex::default(),
-            gone: watch::Sender::new(false),
+            removal: CancellationToken::new(),
             report_by: Instant::now() + REPORT_WAIT,
             saving: saving::Saving::default(),
             settings: Mutex::new(Settings::of(config)),
@@ -262,14 +263,12 @@ impl Backend {
 
     /// Ends its session once the calls in flight are done.
     pub(crate) fn close(&self) {
-        self.gone.send_replace(true);
-        // Who waits for a connection looks again.
-        self.link.send_modify(|_| {});
+        self.removal.cancel();
     }
 
-    /// Waits until the table does not have it any more.
+    /// Waits until the table has removed the backend.
     pub(crate) async fn closed(&self) {
-        self.gone.subscribe().wait_for(|gone| *gone).await.ok();
+        self.removal.cancelled().await;
     }
 
     /// The state of the connection now.
@@ -354,8 +353,8 @@ impl Backend {
     pub(crate) fn set(&self, state: State) {
         let changed = self.link().state.name() != state.name();
         if changed {
-            // Of one that is gone that was the last word.
-            if !*self.gone.borrow() {
+            // The removal of a backend was already logged.
+            if !self.removal.is_cancelled() {
                 log_change(self, &state);
             }
             self.unanswered.store(0, Ordering::Relaxed);
@@ -382,23 +381,24 @@ impl Backend {
                 return Err(self.unavailable(&cause));
             }
             State::Unresponsive(wire, cause) => return self.one_more(wire, &cause),
-            // Nobody is left who would try.
-            _ if *self.gone.borrow() => return Err(self.unavailable(CLOSED)),
             State::Connecting | State::Down(_) => {}
         }
         self.retry.notify_one();
         let mut link = self.link.subscribe();
         let changed = link.wait_for(|now| match now.state {
             State::Ready(_) | State::Unresponsive(..) => true,
-            State::Connecting | State::Down(_) => now.failures > failures || *self.gone.borrow(),
+            State::Connecting | State::Down(_) => now.failures > failures,
         });
-        match changed.await.map(|link| link.state.clone()) {
-            Ok(State::Unresponsive(_, cause)) if !self.has_joined() => {
-                Err(self.unavailable(&cause))
-            }
-            Ok(State::Ready(wire) | State::Unresponsive(wire, _)) => Ok(wire),
-            Ok(State::Down(cause)) => Err(self.unavailable(&cause)),
-            _ => Err(self.unavailable(CLOSED)),
+        // Nobody connects to a removed backend.
+        let changed = self.removal.run_until_cancelled(changed).await;
+        let Some(Ok(link)) = changed else {
+            return Err(self.unavailable(CLOSED));
+        };
+        match link.state.clone() {
+            State::Unresponsive(_, cause) if !self.has_joined() => Err(self.unavailable(&cause)),
+            State::Ready(wire) | State::Unresponsive(wire, _) => Ok(wire),
+            State::Down(cause) => Err(self.unavailable(&cause)),
+            State::Connecting => Err(self.unavailable(CLOSED)),
         }
     }
 
@@ -423,12 +423,11 @@ impl Backend {
         self.retry.notified().await;
     }
 
-    /// Waits until it has been ready, or is gone.
+    /// Waits until the backend is ready or removed.
     pub(crate) async fn ready(&self) {
         let mut link = self.link.subscribe();
-        link.wait_for(|now| matches!(now.state, State::Ready(_)) || *self.gone.borrow())
-            .await
-            .ok();
+        let ready = link.wait_for(|now| matches!(now.state, State::Ready(_)));
+        self.removal.run_until_cancelled(ready).await;
     }
 
     /// Waits until more than so many connections have failed or ended.
