@@ -101,7 +101,7 @@ const PANIC_PAUSE: Duration = Duration::from_secs(1);
 pub async fn serve(
     switch: Arc<Switch>,
     listener: server::Listener,
-    passed: Option<server::PassedMetrics>,
+    passed: Option<server::PassedSocket>,
     shutdown: impl Future<Output = ()>,
 ) {
     // Both end with this function, and the connections with them.

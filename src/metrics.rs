@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 
 use crate::config::MetricsListen;
 use crate::errors::error_chain;
-use crate::server::{AcceptFailures, BindError, Bound, PassedMetrics};
+use crate::server::{AcceptFailures, BindError, Bound, PassedSocket};
 use crate::store::file_work::{FileWork, NO_ANSWER};
 use crate::switch::Switch;
 
@@ -79,7 +79,7 @@ enum Reader {
 
 /// Serves metrics of `switch` on what was passed for them, else where its configuration says so, as long as the task
 /// lives.
-pub fn keep_serving(switch: &Arc<Switch>, passed: Option<PassedMetrics>) -> JoinSet<Infallible> {
+pub fn keep_serving(switch: &Arc<Switch>, passed: Option<PassedSocket>) -> JoinSet<Infallible> {
     let mut task = JoinSet::new();
     let place = switch.live().config.metrics.clone();
     if passed.is_some() || place.is_some() {
@@ -90,7 +90,7 @@ pub fn keep_serving(switch: &Arc<Switch>, passed: Option<PassedMetrics>) -> Join
 
 async fn serve_somewhere(
     switch: Arc<Switch>,
-    passed: Option<PassedMetrics>,
+    passed: Option<PassedSocket>,
     place: Option<MetricsListen>,
 ) -> Infallible {
     let passed = match passed {
@@ -106,14 +106,14 @@ async fn serve_somewhere(
 
 /// What was passed, unless `place` is another place: two paths may be one by links on the disk.
 async fn unless_elsewhere(
-    passed: PassedMetrics,
+    passed: PassedSocket,
     place: Option<MetricsListen>,
-) -> Option<PassedMetrics> {
-    let compared = tokio::task::spawn_blocking(move || passed.unless_elsewhere(place.as_ref()));
+) -> Option<PassedSocket> {
+    let compared = tokio::task::spawn_blocking(move || passed.for_metrics(place.as_ref()));
     compared.await.ok()?
 }
 
-async fn serve_passed(switch: Arc<Switch>, passed: PassedMetrics) -> Infallible {
+async fn serve_passed(switch: Arc<Switch>, passed: PassedSocket) -> Infallible {
     let listen = passed.place();
     match Door::passed(passed) {
         Ok(door) => {
@@ -165,13 +165,13 @@ impl Door {
         }
     }
 
-    fn passed(passed: PassedMetrics) -> io::Result<Door> {
+    fn passed(passed: PassedSocket) -> io::Result<Door> {
         match passed {
-            PassedMetrics::Socket(socket) => {
+            PassedSocket::Unix(socket) => {
                 socket.set_nonblocking(true)?;
                 UnixListener::from_std(socket).map(Door::Passed)
             }
-            PassedMetrics::Loopback(socket) => {
+            PassedSocket::Loopback(socket) => {
                 socket.set_nonblocking(true)?;
                 TcpListener::from_std(socket).map(Door::Loopback)
             }

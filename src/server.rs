@@ -1,10 +1,9 @@
 //! The socket that clients dial: bound or passed, served, drained.
 
 mod access;
+mod activation;
 pub mod admission;
 mod bound;
-mod passed;
-mod passed_metrics;
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -35,12 +34,10 @@ use crate::switch::subscribers;
 use crate::telemetry::counters::Reason;
 use crate::telemetry::log_limit::LogLimit;
 
+pub use activation::{Passed, PassedError, PassedSocket};
 pub use bound::BindError;
 pub(crate) use bound::Bound;
 use bound::SocketFile;
-pub use passed::{Passed, PassedError, PassedSocket};
-pub(crate) use passed::{listens, same, there};
-pub use passed_metrics::PassedMetrics;
 
 /// Calls at once on one connection; the kubelet has one for each service.
 const MAX_STREAMS: u32 = 2000;

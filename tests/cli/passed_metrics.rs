@@ -161,10 +161,7 @@ async fn where_the_configuration_says_another_place_that_one_counts_and_the_pass
     let stream = tokio::time::timeout(PATIENCE, connected).await.unwrap();
     assert!(page(stream).await.contains("criswitch_build_info"));
     let log = daemon.whole_log("TERM").await.join("\n");
-    let both = format!(
-        "is at {address}, but `[metrics] listen` says {}",
-        text(&path)
-    );
+    let both = format!("is {address}, but `[metrics] listen` says {}", text(&path));
     assert_eq!(log.matches(&both).count(), 1, "{log}");
     assert_eq!(log.matches("ERROR").count(), 1, "{log}");
 }
@@ -176,8 +173,8 @@ async fn what_cannot_show_metrics_is_told_once_and_calls_are_served() {
     let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
     let connection = UnixStream::pair().unwrap().0;
     for (passed, why) in [
-        (OwnedFd::from(everywhere), "no loopback address"),
-        (datagrams.into(), "no stream socket"),
+        (OwnedFd::from(everywhere), "not a loopback address"),
+        (datagrams.into(), "not a suitable stream socket"),
         (connection.into(), "does not listen"),
         (
             File::open("/dev/null").unwrap().into(),

@@ -1,0 +1,375 @@
+//! Listening sockets that the parent passes to the process, as systemd does (`sd_listen_fds(3)`): one for clients, and
+//! one for metrics with a name of its own.
+//!
+//! The parent owns them: nothing here binds, changes or removes one.
+
+use std::env;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use listenfd::ListenFd;
+
+use super::access::Access;
+use crate::config::MetricsListen;
+use crate::config::address::Address;
+use crate::errors::error_chain;
+use crate::server::admission::always_allowed;
+
+/// The name of the socket for metrics (`LISTEN_FDNAMES`). The socket for clients may have any other.
+const METRICS: &str = "metrics";
+
+/// What a socket is passed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// The CRI. Without the socket the process cannot start.
+    Clients,
+    /// The page of metrics, on a Unix socket or the loopback. An unusable socket is logged, and costs no call anything.
+    Metrics,
+}
+
+impl Purpose {
+    fn hint(self) -> &'static str {
+        match self {
+            Purpose::Clients => {
+                "a socket unit needs exactly one `ListenStream=` with the path of `listen`"
+            }
+            Purpose::Metrics => {
+                "its unit needs one `ListenStream=` with a loopback address such as 127.0.0.1:9199, or a path"
+            }
+        }
+    }
+
+    /// The key that may name the same place.
+    fn key(self) -> &'static str {
+        match self {
+            Purpose::Clients => "listen",
+            Purpose::Metrics => "[metrics] listen",
+        }
+    }
+}
+
+impl fmt::Display for Purpose {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Purpose::Clients => "clients",
+            Purpose::Metrics => METRICS,
+        })
+    }
+}
+
+/// A passed descriptor that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PassedError {
+    /// `LISTEN_FDS` cannot be read.
+    #[error("LISTEN_FDS is {0:?}, not a number of descriptors")]
+    Count(String),
+    /// A descriptor is missing, or the number of names is different.
+    #[error("cannot use the sockets that were passed (LISTEN_FDS, LISTEN_FDNAMES)")]
+    Names(#[source] io::Error),
+    /// Several for one purpose.
+    #[error(
+        "{} sockets were passed (LISTEN_FDS), named {}; {hint}, and one for metrics `FileDescriptorName={METRICS}`",
+        .0.len(), .0.join(", "), hint = Purpose::Clients.hint(),
+    )]
+    Several(Vec<String>),
+    /// None for clients.
+    #[error("only a socket for metrics was passed (LISTEN_FDS); start criswitch.socket too")]
+    MetricsAlone,
+    /// Another kind of file.
+    #[error("the descriptor passed for {0} (LISTEN_FDS) is not a suitable stream socket; {hint}", hint = .0.hint())]
+    Kind(Purpose, #[source] io::Error),
+    /// A connection, or a socket that was only bound.
+    #[error("the socket passed for {0} (LISTEN_FDS) does not listen; {hint}, and `Accept=no`", hint = .0.hint())]
+    NotListening(Purpose),
+    /// An address that other machines reach.
+    #[error(
+        "the socket passed for metrics is at {0}, not a loopback address, and metrics are for this node only; {hint}",
+        hint = Purpose::Metrics.hint(),
+    )]
+    NotLoopback(SocketAddr),
+    /// The configuration names another place.
+    #[error(
+        "the socket passed for {purpose} (LISTEN_FDS) is {passed}, but `{key}` says {configured}; {hint}",
+        key = .purpose.key(), hint = .purpose.hint(),
+    )]
+    Elsewhere {
+        /// What it was passed for.
+        purpose: Purpose,
+        /// Its place.
+        passed: String,
+        /// The configured place.
+        configured: String,
+    },
+    /// The system does not describe the socket.
+    #[error("cannot use the socket that was passed (LISTEN_FDS)")]
+    System(#[from] io::Error),
+}
+
+/// What was passed to this process.
+#[derive(Debug, Default)]
+pub struct Passed {
+    /// Where clients connect.
+    pub cri: Option<PassedSocket>,
+    /// Where metrics are read.
+    pub metrics: Option<PassedSocket>,
+}
+
+/// A stream socket that listens, passed to this process.
+#[derive(Debug)]
+pub enum PassedSocket {
+    /// A socket of the file system.
+    Unix(UnixListener),
+    /// An address that only this node reaches.
+    Loopback(TcpListener),
+}
+
+impl Passed {
+    /// Takes the sockets from the environment; none if nothing was passed to this process. Call it once, before a second
+    /// thread starts: it clears the variables.
+    ///
+    /// # Errors
+    /// [`PassedError`], unless exactly one Unix stream socket that listens was passed for clients.
+    pub fn take() -> Result<Passed, PassedError> {
+        let own = std::process::id().to_string();
+        let Some(count) = env::var_os("LISTEN_FDS") else {
+            return Ok(Passed::default());
+        };
+        if env::var_os("LISTEN_PID").is_none_or(|pid| pid != *own) {
+            // Inherited from the process that they were passed to.
+            return Ok(Passed::default());
+        }
+        let count = count.to_string_lossy();
+        match count.parse::<u32>() {
+            Ok(0) => Ok(Passed::default()),
+            Ok(_) => Passed::by_name(&names()?),
+            Err(_) => Err(PassedError::Count(count.into_owned())),
+        }
+    }
+
+    fn by_name(names: &[String]) -> Result<Passed, PassedError> {
+        let places = |metrics: bool| {
+            let all = names.iter().enumerate();
+            let those = all.filter(move |(_, name)| (*name == METRICS) == metrics);
+            those.map(|(place, _)| place).collect::<Vec<_>>()
+        };
+        let mut passed = ListenFd::from_env();
+        let cri = match *places(false) {
+            [place] => take(&mut passed, place, Purpose::Clients)?,
+            [] => return Err(PassedError::MetricsAlone),
+            _ => return Err(PassedError::Several(names.to_vec())),
+        };
+        let metrics = match *places(true) {
+            [] => None,
+            [place] => Some(take(&mut passed, place, Purpose::Metrics)),
+            _ => Some(Err(PassedError::Several(names.to_vec()))),
+        };
+        Ok(Passed {
+            cri: Some(cri),
+            metrics: metrics.and_then(or_log),
+        })
+    }
+}
+
+impl PassedSocket {
+    /// The socket for clients, if it is at `listen`. Warns if its file does not fit `others`, the users who may connect.
+    /// Looks at the disk.
+    pub(super) fn at(self, listen: &Path, others: &[u32]) -> Result<UnixListener, PassedError> {
+        match self {
+            PassedSocket::Unix(socket) if is_at(&socket, listen) => {
+                look_at_file(listen, others);
+                Ok(socket)
+            }
+            elsewhere => Err(elsewhere.instead_of(listen.display(), Purpose::Clients)),
+        }
+    }
+
+    /// The socket for metrics, unless another place is `configured`, which is logged. Looks at the disk.
+    pub(crate) fn for_metrics(self, configured: Option<&MetricsListen>) -> Option<PassedSocket> {
+        let is_there = match (&self, configured) {
+            (_, None) => true,
+            (PassedSocket::Unix(socket), Some(MetricsListen::Socket(Address::Unix(listen)))) => {
+                is_at(socket, listen)
+            }
+            (PassedSocket::Loopback(socket), Some(MetricsListen::Loopback(listen))) => {
+                socket.local_addr().is_ok_and(|address| address == *listen)
+            }
+            _ => false,
+        };
+        match configured {
+            Some(listen) if !is_there => or_log(Err(self.instead_of(listen, Purpose::Metrics))),
+            _ => Some(self),
+        }
+    }
+
+    fn instead_of(&self, configured: impl fmt::Display, purpose: Purpose) -> PassedError {
+        PassedError::Elsewhere {
+            purpose,
+            passed: self.place(),
+            configured: configured.to_string(),
+        }
+    }
+
+    /// Its path or address, for people.
+    pub(crate) fn place(&self) -> String {
+        let place = match self {
+            PassedSocket::Unix(socket) => path(socket).map(|path| path.display().to_string()),
+            PassedSocket::Loopback(socket) => {
+                let address = socket.local_addr().ok();
+                address.map(|address| address.to_string())
+            }
+        };
+        place.unwrap_or_else(|| "without a path".to_owned())
+    }
+}
+
+impl AsFd for PassedSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            PassedSocket::Unix(socket) => socket.as_fd(),
+            PassedSocket::Loopback(socket) => socket.as_fd(),
+        }
+    }
+}
+
+/// The names in their order; without any, all have the same.
+fn names() -> Result<Vec<String>, PassedError> {
+    let passed = sd_notify::listen_fds_with_names().map_err(PassedError::Names)?;
+    Ok(passed.map(|(_, name)| name).collect())
+}
+
+fn take(
+    passed: &mut ListenFd,
+    place: usize,
+    purpose: Purpose,
+) -> Result<PassedSocket, PassedError> {
+    // A socket of another kind stays where it is.
+    let unix = passed.take_unix_listener(place).and_then(there);
+    let socket = match (unix, purpose) {
+        (Err(_), Purpose::Metrics) => {
+            let tcp = passed.take_tcp_listener(place).and_then(there);
+            tcp.map(PassedSocket::Loopback)
+        }
+        (unix, _) => unix.map(PassedSocket::Unix),
+    };
+    let socket = socket.map_err(|error| PassedError::Kind(purpose, error))?;
+    if !rustix::net::sockopt::socket_acceptconn(&socket).map_err(io::Error::from)? {
+        return Err(PassedError::NotListening(purpose));
+    }
+    match &socket {
+        PassedSocket::Loopback(tcp) if !tcp.local_addr()?.ip().is_loopback() => {
+            Err(PassedError::NotLoopback(tcp.local_addr()?))
+        }
+        _ => Ok(socket),
+    }
+}
+
+fn there<T>(taken: Option<T>) -> io::Result<T> {
+    taken.ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+fn or_log(socket: Result<PassedSocket, PassedError>) -> Option<PassedSocket> {
+    let log = |error: &PassedError| {
+        tracing::error!(
+            cause = error_chain(error),
+            "metrics are not served on the socket that was passed for them"
+        );
+    };
+    socket.inspect_err(log).ok()
+}
+
+fn path(socket: &UnixListener) -> Option<PathBuf> {
+    let address = socket.local_addr().ok()?;
+    address.as_pathname().map(Path::to_owned)
+}
+
+/// Whether the socket is the file that `listen` leads to: `/var/run` is `/run`.
+fn is_at(socket: &UnixListener, listen: &Path) -> bool {
+    let real = |path: &Path| fs::canonicalize(path).ok();
+    let is_same =
+        |path: &Path| path == listen || real(path).is_some_and(|path| real(listen) == Some(path));
+    path(socket).as_deref().is_some_and(is_same)
+}
+
+/// Warns if the file of a passed socket does not fit `allow_uids`. criswitch does not change the file.
+fn look_at_file(path: &Path, others: &[u32]) {
+    let listen = path.display();
+    let access = match Access::of(path) {
+        Ok(access) => access,
+        Err(error) => {
+            return tracing::warn!(%listen, %error, "clients cannot find the socket that was passed; restart its unit");
+        }
+    };
+    if let Some(cause) = misfit(&access, others) {
+        let mode = fs::metadata(path).map_or(0, |found| found.permissions().mode() & 0o777);
+        tracing::warn!(%listen, mode = format_args!("{mode:04o}"), "{cause}");
+    }
+}
+
+/// What is wrong with who may connect to a socket that is for root, its owner and `others`.
+fn misfit(access: &Access, others: &[u32]) -> Option<&'static str> {
+    let expected = |uid: &u32| others.contains(uid) || always_allowed().contains(uid);
+    let shut_out = |uid: &u32| !access.users.contains(uid);
+    if access.everybody && !others.is_empty() {
+        return Some(
+            "every user can connect to the socket that was passed: connections of users outside `allow_uids` are closed, \
+             but they can fill the socket's queue, and then nobody can connect (EAGAIN); try an ACL, by ExecStartPost= of \
+             its unit",
+        );
+    }
+    if access.everybody || !access.users.iter().all(expected) || access.groups && others.is_empty()
+    {
+        return Some(
+            "the socket that was passed is open to others than `allow_uids` has; see its unit's SocketMode=",
+        );
+    }
+    others.iter().any(shut_out).then_some(
+        "the socket that was passed may be closed to some of `allow_uids`; try an ACL, by ExecStartPost= of its unit",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Access, misfit};
+
+    const OTHER: u32 = 1_000_000;
+
+    fn access(users: &[u32], groups: bool, everybody: bool) -> Access {
+        Access {
+            users: users.to_vec(),
+            groups,
+            everybody,
+        }
+    }
+
+    #[test]
+    fn a_socket_that_lets_in_those_who_may_connect_and_no_one_else_fits() {
+        assert_eq!(misfit(&access(&[0], false, false), &[]), None);
+        assert_eq!(misfit(&access(&[0, OTHER], false, false), &[OTHER]), None);
+    }
+
+    #[test]
+    fn a_socket_that_does_not_fit_those_who_may_connect_is_told() {
+        let told = |access, others: &[u32], words| {
+            let cause = misfit(&access, others).unwrap();
+            assert!(cause.contains(words), "{cause}");
+        };
+        told(access(&[0], true, true), &[], "open to others");
+        told(access(&[0], true, false), &[], "open to others");
+        told(access(&[0], false, true), &[], "open to others");
+        told(access(&[0, OTHER], false, false), &[], "open to others");
+        told(
+            access(&[0, OTHER, 7], false, false),
+            &[OTHER],
+            "open to others",
+        );
+        told(access(&[0], true, true), &[OTHER], "every user can connect");
+        told(access(&[0], true, false), &[OTHER], "may be closed");
+        told(access(&[0], false, false), &[OTHER], "may be closed");
+    }
+}
