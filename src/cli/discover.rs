@@ -1,6 +1,6 @@
-//! `criswitch discover`: asks the CRI sockets of this node what they are, and writes a configuration for them.
+//! `criswitch discover`: asks the CRI sockets of this node which runtimes they are, and writes a configuration for them.
 //!
-//! Changes nothing at a runtime, and never a file that is there.
+//! Changes nothing at a runtime, and never an existing file.
 
 mod json;
 mod notes;
@@ -24,13 +24,13 @@ use super::{Verdict, print, socket, terminal};
 use places::{PlaceState, SocketPlace};
 use plan::{Plan, Planned};
 
-/// What is read of a runtime's reply; the kubelet reads no more either.
+/// The largest reply of a runtime that is read. It is the kubelet's limit too.
 const MAX_MESSAGE: usize = 16 << 20;
-/// Of a configuration: everyone may read it, it has no secrets.
+/// The mode of the file: everyone may read it, it has no secrets.
 const MODE: u32 = 0o644;
 
 const RULES: &str = "\
-Sockets are looked for at these places, after those given:
+criswitch looks for sockets at these paths, after those that you name:
   /run/containerd/containerd.sock                containerd
   /run/crio/crio.sock                            CRI-O
   /run/cri-dockerd.sock                          cri-dockerd
@@ -39,12 +39,12 @@ Sockets are looked for at these places, after those given:
   /run/k0s/containerd.sock                       k0s
   /var/snap/microk8s/common/run/containerd.sock  MicroK8s
 
-All are asked at once, for 3 seconds at most. Paths that lead to one
-socket are one backend; a switch's own socket is none.
+It asks all of them at once, for 3 seconds at most. Several paths to one
+socket are one backend. The socket of a criswitch is no backend.
 
 Rules:
   Each handler gets one row. Where several backends have it, the first
-  one wins: the sockets that you name in their order, then the places
+  one wins: the sockets that you name in their order, then the paths
   above. The other rows are commented out, with the reason.
 
   The first backend also runs pods without a RuntimeClass: with the
@@ -52,53 +52,53 @@ Rules:
   If neither is known, a row with the backend's name and handler = \"\"
   leaves the choice to the backend.
 
-  A runtime that does not report its handlers gets a row for each in its
-  configuration, where it shows that (containerd does), else one row
-  with its own name and handler = \"\".
+  A runtime that does not report its handlers gets a row for each
+  handler in its configuration, where it shows that (containerd does),
+  else one row with its own name and handler = \"\".
 
   Problems are listed at the head of the file and on standard error:
   different cgroup drivers, sockets that do not respond, runtimes that
   are not ready.
 
 Examples:
-  criswitch discover            look and print
+  criswitch discover            print a configuration
   criswitch discover /run/kata/containerd.sock
                                 with another socket
   criswitch discover --write /etc/criswitch/found.toml
-                                and look at that first
+                                write to a new file
 
-Exit codes: 0 printed or written, 1 nothing answers or the file is
-there, 64 wrong usage.";
+Exit codes: 0 printed or written, 1 no runtime responds or the file
+exists, 64 wrong usage.";
 
 /// What the command line says.
 #[derive(Args)]
 #[command(after_long_help = RULES)]
 pub(super) struct Discover {
-    /// Sockets to ask beside those at the well-known places.
+    /// Further sockets to ask, before those at well-known paths.
     #[arg(value_name = "SOCKET", value_parser = socket)]
     sockets: Vec<Address>,
-    /// The switch's own socket, if not the default.
+    /// The socket of criswitch itself, if not the default.
     #[arg(long, value_name = "SOCKET", value_parser = socket)]
     listen: Option<Address>,
-    /// Write the configuration to a file that is not there yet.
+    /// Write the configuration to a new file.
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     write: Option<PathBuf>,
     /// Write JSON.
     #[arg(long)]
     json: bool,
-    /// Look for the well-known places below this directory.
+    /// Look for the well-known paths below this directory.
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
     root: PathBuf,
 }
 
 /// What was found.
 struct Discovered {
-    /// The switch's socket, where it is not the default.
+    /// The socket of criswitch itself, if not the default.
     listen: Option<Address>,
     plan: Plan,
-    /// Places that cannot be asked or do not answer, and why.
+    /// Paths that cannot be asked or do not respond, and why.
     silent: Vec<(SocketPlace, String)>,
-    /// The switch's own socket.
+    /// Sockets of criswitch.
     own: Vec<SocketPlace>,
 }
 
@@ -125,7 +125,7 @@ impl Discover {
         Ok(Verdict::Fine)
     }
 
-    /// Whether who reads standard error sees the notes in the file anyway.
+    /// Whether the reader of standard error sees the notes in the configuration anyway.
     fn shows_notes(&self) -> bool {
         self.write.is_none() && !self.json && io::stdout().is_terminal()
     }
@@ -151,7 +151,7 @@ fn backend((id, place): (usize, &SocketPlace)) -> BackendConfig {
         id,
         name: place.name.clone(),
         socket: place.socket.clone(),
-        // Nothing is merged here.
+        // This command merges nothing.
         list_timeout: Duration::MAX,
         stats_timeout: Duration::MAX,
         stale_lists: Duration::ZERO,
@@ -162,7 +162,7 @@ fn backend((id, place): (usize, &SocketPlace)) -> BackendConfig {
     }
 }
 
-/// Who is a backend, who is silent, and who is the switch itself.
+/// Sorts the places: backends, sockets that do not respond, and sockets of criswitch.
 fn sort(
     listen: Option<Address>,
     answers: impl Iterator<Item = (SocketPlace, Probe)>,
@@ -201,24 +201,23 @@ fn tell(notes: &[String]) {
 
 fn nothing(discovered: &Discovered) -> String {
     let found = if discovered.silent.is_empty() && discovered.own.is_empty() {
-        "no CRI socket is at a well-known place"
+        "no CRI socket is at a well-known path"
     } else {
-        "no CRI socket answers as a backend"
+        "no CRI socket responds as a backend"
     };
     let hint = if rustix::process::geteuid().is_root() {
-        "with the container runtime running, or the path of its socket as an argument"
+        "starting the container runtime, or name the path of its socket"
     } else {
-        "as root, or the path of the container runtime's socket as an argument"
+        "it as root, or name the path of the container runtime's socket"
     };
-    format!("{found}; try it {hint} (criswitch discover --help has the places)")
+    format!("{found}; try {hint} (criswitch discover --help lists the paths)")
 }
 
-/// What is printed must be a configuration that the switch takes.
+/// The result must be a configuration that criswitch loads.
 fn checked(text: &str) -> anyhow::Result<Config> {
     let loaded = Config::of_texts(&[(Path::new("discovered"), text.as_bytes())]);
-    loaded.map_err(|problems| {
-        anyhow::anyhow!("what would be written is no configuration: {problems}")
-    })
+    loaded
+        .map_err(|problems| anyhow::anyhow!("the result is not a valid configuration: {problems}"))
 }
 
 fn write(file: &Path, text: &str) -> anyhow::Result<()> {
@@ -230,23 +229,25 @@ fn write(file: &Path, text: &str) -> anyhow::Result<()> {
         .open(file);
     let mut opened = created.map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => anyhow::anyhow!(
-            "{shown} is there already and stays as it is; try another name and compare, or move it away"
+            "{shown} exists and was not changed; try another name, or move the file away"
         ),
         ErrorKind::NotFound => {
             let directory = file.parent().unwrap_or(file).display();
-            anyhow::anyhow!("{shown} cannot be written: {directory} is not there; try mkdir -p {directory}")
+            anyhow::anyhow!(
+                "cannot write {shown}: {directory} does not exist; try mkdir -p {directory}"
+            )
         }
-        _ => anyhow::anyhow!("{shown} cannot be written: {error}"),
+        _ => anyhow::anyhow!("cannot write {shown}: {error}"),
     })?;
     let written = opened
         .write_all(text.as_bytes())
         .and_then(|()| opened.sync_all());
     written
         .inspect_err(|_| {
-            // A part of it would load as something else.
+            // An incomplete file could load as a different configuration.
             fs::remove_file(file).ok();
         })
-        .with_context(|| format!("{shown} cannot be written"))
+        .with_context(|| format!("cannot write {shown}"))
 }
 
 fn next(file: &Path, config: &Config) -> String {
@@ -257,11 +258,11 @@ fn next(file: &Path, config: &Config) -> String {
         format!(" --config {shown}")
     };
     format!(
-        "{shown} is written. Read it, then:\n\
+        "criswitch wrote {shown}. Read it, then run:\n\
          \x20 criswitch check --probe{option}\n\
          \x20 criswitch serve{option}\n\
          \x20 crictl -r unix://{listen} pods\n\
-         and when these show what they should, for the kubelet:\n\
+         If these show what you expect, set for the kubelet:\n\
          \x20 --container-runtime-endpoint=unix://{listen}\n"
     )
 }

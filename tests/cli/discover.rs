@@ -24,9 +24,9 @@ async fn two_runtimes_become_a_commented_configuration() {
     let printed = node.configuration(&[]).await;
     assert_eq!(printed.told, "");
     expect![[r##"
-        # Made by criswitch discover. `criswitch check --probe` shows what it comes to;
-        # criswitch.toml in config of the sources, or in
-        # /usr/share/doc/criswitch/examples, has every other key.
+        # Written by criswitch discover. `criswitch check --probe` checks it and asks
+        # the backends. criswitch.toml in config of the sources, or in
+        # /usr/share/doc/criswitch/examples, describes every key.
 
         # The socket for the kubelet (--container-runtime-endpoint) and crictl.
         #listen = "/run/criswitch/criswitch.sock"
@@ -34,13 +34,14 @@ async fn two_runtimes_become_a_commented_configuration() {
         # The row for pods without a RuntimeClass: containerd's own default.
         default_handler = "runc"
 
-        # Which backend runs the pods of which RuntimeClass handler.
+        # The backend for the pods of each RuntimeClass handler.
         [handlers]
         gvisor = "containerd"
         runc   = "containerd"  # recursive_read_only_mounts, user_namespaces
         kata   = "crio"
 
-        # What answered, and where. The first that was found is the default's.
+        # The runtimes that responded. The first one also runs pods without a
+        # RuntimeClass.
         [backends]
         # containerd 2.4.2, cgroup driver systemd, supplemental_groups_policy
         containerd = "/node/run/containerd/containerd.sock"
@@ -70,20 +71,20 @@ async fn every_problem_is_in_the_file_and_on_standard_error() {
         .with("run/k0s/containerd.sock", broken);
     let printed = node.configuration(&["NODE/none.sock"]).await;
     expect![[r##"
-        # Made by criswitch discover. `criswitch check --probe` shows what it comes to;
-        # criswitch.toml in config of the sources, or in
-        # /usr/share/doc/criswitch/examples, has every other key.
+        # Written by criswitch discover. `criswitch check --probe` checks it and asks
+        # the backends. criswitch.toml in config of the sources, or in
+        # /usr/share/doc/criswitch/examples, describes every key.
         #
-        # To be looked at first:
-        # - The cgroup driver of crio is cgroupfs; that of containerd, the default, and
-        #   so the kubelet's, is systemd. Give all the same before the kubelet uses the
-        #   switch.
+        # Read this first:
+        # - crio uses the cgroup driver cgroupfs, but containerd, and so the kubelet,
+        #   uses systemd. Set all of them to the same driver before the kubelet uses
+        #   criswitch.
         # - Rows of crio are commented out under [handlers]: runc (taken by containerd,
         #   which comes first).
         # - No backend at /node/run/k0s/containerd.sock: no answer within 3s.
         # - No backend at /node/none.sock: No such file or directory (os
         #   error 2).
-        # - The node gets the features that all backends have. Not in crio:
+        # - The node only has features that all backends have. Missing in crio:
         #   supplemental_groups_policy.
 
         # The socket for the kubelet (--container-runtime-endpoint) and crictl.
@@ -92,28 +93,29 @@ async fn every_problem_is_in_the_file_and_on_standard_error() {
         # The row for pods without a RuntimeClass: containerd's own default.
         default_handler = "runc"
 
-        # Which backend runs the pods of which RuntimeClass handler.
+        # The backend for the pods of each RuntimeClass handler.
         [handlers]
         runc  = "containerd"
         crun  = "crio"
         #runc = "crio"  # taken by containerd, which comes first
 
-        # What answered, and where. The first that was found is the default's.
+        # The runtimes that responded. The first one also runs pods without a
+        # RuntimeClass.
         [backends]
         # containerd 2.4.2, cgroup driver systemd, supplemental_groups_policy
         containerd = "/node/run/containerd/containerd.sock"
         # cri-o 1.37.0, cgroup driver cgroupfs
         crio = "/node/run/crio/crio.sock"
-        # Did not answer.
+        # Does not respond.
         #k0s = "/node/run/k0s/containerd.sock"
     "##]]
     .assert_eq(&printed.text);
     expect![[r#"
-        criswitch: The cgroup driver of crio is cgroupfs; that of containerd, the default, and so the kubelet's, is systemd. Give all the same before the kubelet uses the switch.
+        criswitch: crio uses the cgroup driver cgroupfs, but containerd, and so the kubelet, uses systemd. Set all of them to the same driver before the kubelet uses criswitch.
         criswitch: Rows of crio are commented out under [handlers]: runc (taken by containerd, which comes first).
         criswitch: No backend at /node/run/k0s/containerd.sock: no answer within 3s.
         criswitch: No backend at /node/none.sock: No such file or directory (os error 2).
-        criswitch: The node gets the features that all backends have. Not in crio: supplemental_groups_policy.
+        criswitch: The node only has features that all backends have. Missing in crio: supplemental_groups_policy.
     "#]].assert_eq(&printed.told);
     assert_eq!(
         printed.rows(),
@@ -288,7 +290,7 @@ async fn a_runtime_that_is_not_ready_is_shown_with_its_reason() {
     let sim = containerd(["runc"]).set(|settings| settings.conditions[1] = not_ready);
     let node = Node::new().with(CONTAINERD, sim);
     expect![[r#"
-        criswitch: containerd is not ready, NetworkReady is false: cni plugin not initialized
+        criswitch: containerd is not ready (NetworkReady is false): cni plugin not initialized
     "#]]
     .assert_eq(&node.configuration(&[]).await.told);
 }

@@ -111,7 +111,7 @@ async fn the_switchs_own_socket_is_no_backend_by_its_path_nor_by_its_words() {
     let printed = node.configuration(&[]).await;
     assert_eq!(printed.backends().len(), 1);
     expect![[r#"
-        criswitch: /node/run/crio/crio.sock is a switch's own socket, so it is no backend.
+        criswitch: /node/run/crio/crio.sock is the socket of a criswitch, not of a backend.
     "#]]
     .assert_eq(&printed.told);
     // Named as the switch's own it is not asked at all, by whatever path.
@@ -139,7 +139,7 @@ async fn what_is_there_and_is_no_cri_socket_is_named_with_the_cause() {
     assert_eq!(printed.backends().len(), 1);
     expect![[r#"
         criswitch: No backend at /node/run/cri-dockerd.sock: cannot connect: Connection refused (os error 111).
-        criswitch: No backend at /node/run/k0s/containerd.sock: Version says Unimplemented: unknown service runtime.v1.RuntimeService. It is too old, or its CRI is off (disabled_plugins, as in Docker's packages).
+        criswitch: No backend at /node/run/k0s/containerd.sock: Version says Unimplemented: unknown service runtime.v1.RuntimeService. The runtime is too old, or its CRI plugin is disabled (disabled_plugins, as in Docker's packages).
         criswitch: No backend at /node/run/crio/crio.sock: not a socket.
     "#]].assert_eq(&printed.told);
     // A path stays whole, however long.
@@ -156,14 +156,14 @@ async fn nothing_found_ends_with_1_and_what_to_try() {
     assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
     let root = rustix::process::geteuid().is_root();
     let hint = if root {
-        "with the container runtime running"
+        "try starting the container runtime"
     } else {
         "as root"
     };
     assert!(
         outcome
             .stderr
-            .contains("no CRI socket is at a well-known place; try it"),
+            .contains("no CRI socket is at a well-known path; try "),
         "{}",
         outcome.stderr
     );
@@ -178,7 +178,7 @@ async fn nothing_found_ends_with_1_and_what_to_try() {
         "{lines:?}"
     );
     assert!(
-        lines[1].contains("no CRI socket answers as a backend; try it"),
+        lines[1].contains("no CRI socket responds as a backend; try "),
         "{lines:?}"
     );
 }

@@ -21,11 +21,11 @@ async fn a_written_file_is_what_is_printed_and_the_check_takes_it_as_it_is() {
     let outcome = node.discover(&["--write", text(&file)]).await;
     assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
     expect![[r#"
-        /node/etc/criswitch.toml is written. Read it, then:
+        criswitch wrote /node/etc/criswitch.toml. Read it, then run:
           criswitch check --probe --config /node/etc/criswitch.toml
           criswitch serve --config /node/etc/criswitch.toml
           crictl -r unix:///run/criswitch/criswitch.sock pods
-        and when these show what they should, for the kubelet:
+        If these show what you expect, set for the kubelet:
           --container-runtime-endpoint=unix:///run/criswitch/criswitch.sock
     "#]]
     .assert_eq(&outcome.stdout);
@@ -46,7 +46,7 @@ async fn a_file_that_is_there_stays_as_it_is() {
     let outcome = node.discover(&["--write", text(&file)]).await;
     assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
     expect![[r#"
-        criswitch: /node/etc/criswitch.toml is there already and stays as it is; try another name and compare, or move it away
+        criswitch: /node/etc/criswitch.toml exists and was not changed; try another name, or move the file away
     "#]].assert_eq(&outcome.stderr);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
     // A link that leads nowhere is there too.
@@ -64,7 +64,7 @@ async fn a_missing_directory_is_named_with_what_to_try() {
         .await;
     assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
     expect![[r#"
-        criswitch: /node/none/criswitch.toml cannot be written: /node/none is not there; try mkdir -p /node/none
+        criswitch: cannot write /node/none/criswitch.toml: /node/none does not exist; try mkdir -p /node/none
     "#]].assert_eq(&outcome.stderr);
 }
 
@@ -84,7 +84,7 @@ async fn a_listen_that_the_switch_would_refuse_is_refused_here() {
         .await;
     assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
     expect![[r#"
-        criswitch: what would be written is no configuration: discovered:6:10: "listen" ends in run/crio/crio.sock: the kubelet takes its stats another way from a socket named so; try "/run/criswitch/criswitch.sock"
+        criswitch: the result is not a valid configuration: discovered:6:10: "listen" ends in run/crio/crio.sock: the kubelet takes its stats another way from a socket named so; try "/run/criswitch/criswitch.sock"
     "#]].assert_eq(&outcome.stderr);
 }
 

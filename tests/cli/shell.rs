@@ -113,7 +113,7 @@ fn a_page_shows_the_lines_of_the_help_as_they_are() {
         .output();
     let shown = String::from_utf8(groff.unwrap().stdout).unwrap();
     let help = run(&["discover", "--help"]).stdout;
-    let (_, rules) = help.split_once("Sockets are looked for").unwrap();
+    let (_, rules) = help.split_once("criswitch looks for sockets").unwrap();
     let lines = rules.lines().filter(|line| line.starts_with("  "));
     assert!(lines.clone().count() > 20);
     for line in lines {

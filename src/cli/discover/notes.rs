@@ -1,4 +1,4 @@
-//! What a person has to know before the configuration is used: one sentence or two each, without line breaks.
+//! The problems that a person should know before the configuration is used: one or two sentences each, in one line.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub(super) fn notes(discovered: &Discovered) -> Vec<String> {
 
 fn other_drivers(plan: &Plan) -> Vec<String> {
     let driver = |backend: &Planned| backend.found.cgroup_driver;
-    // The default's counts; it may have no opinion.
+    // The default's driver is the kubelet's. A runtime may leave the choice to the kubelet.
     let Some(first) = plan
         .backends
         .first()
@@ -43,8 +43,8 @@ fn other_drivers(plan: &Plan) -> Vec<String> {
             let (name, first) = (&other.place.name, &first.place.name);
             let theirs = driver(other).map(driver_name).unwrap_or_default();
             format!(
-                "The cgroup driver of {name} is {theirs}; that of {first}, the default, and so the kubelet's, is {ours}. \
-                 Give all the same before the kubelet uses the switch."
+                "{name} uses the cgroup driver {theirs}, but {first}, and so the kubelet, uses {ours}. Set all of them to \
+                 the same driver before the kubelet uses criswitch."
             )
         })
         .collect()
@@ -62,7 +62,7 @@ fn not_ready(plan: &Plan) -> Vec<String> {
         .filter(|(_, condition)| !condition.status && NEEDED.contains(&condition.r#type.as_str()))
         .map(|(name, condition)| {
             let (kind, message) = (&condition.r#type, &condition.message);
-            format!("{name} is not ready, {kind} is false: {message}")
+            format!("{name} is not ready ({kind} is false): {message}")
         })
         .collect()
 }
@@ -103,10 +103,10 @@ fn silent(discovered: &Discovered) -> Vec<String> {
         .collect()
 }
 
-/// As a containerd says it that serves no CRI, or only that of before 1.6.
+/// The cause of a containerd without the CRI plugin, or before 1.6.
 fn hint(cause: &str) -> &'static str {
     if cause.contains("unknown service runtime.v1") {
-        " It is too old, or its CRI is off (disabled_plugins, as in Docker's packages)."
+        " The runtime is too old, or its CRI plugin is disabled (disabled_plugins, as in Docker's packages)."
     } else {
         ""
     }
@@ -116,14 +116,14 @@ fn own(discovered: &Discovered) -> Vec<String> {
     let own = discovered.own.iter();
     own.map(|place| {
         format!(
-            "{} is a switch's own socket, so it is no backend.",
+            "{} is the socket of a criswitch, not of a backend.",
             place.socket
         )
     })
     .collect()
 }
 
-/// The node has what every backend has.
+/// The node only has the features that every backend has.
 fn lost_features(plan: &Plan) -> Vec<String> {
     let Some(first) = plan.backends.first() else {
         return Vec::new();
@@ -144,7 +144,9 @@ fn lost_features(plan: &Plan) -> Vec<String> {
     let lost = lost.iter();
     lost.map(|(lacking, features)| {
         let features = features.join(", ");
-        format!("The node gets the features that all backends have. Not in {lacking}: {features}.")
+        format!(
+            "The node only has features that all backends have. Missing in {lacking}: {features}."
+        )
     })
     .collect()
 }

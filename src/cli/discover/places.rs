@@ -1,4 +1,4 @@
-//! Where CRI sockets may be, and which of these places lead to one. Looks at files only: nothing is dialled here.
+//! The paths where CRI sockets may be, and which of them lead to a socket. Looks at files only and connects to nothing.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -10,21 +10,21 @@ use criswitch::config::address::Address;
 /// The longest DNS label.
 const MAX_LABEL: usize = 63;
 
-/// The well-known places in the order in which they are looked at, and what the backends there are called.
+/// The well-known paths in the order of precedence, and the names of the backends there.
 pub(super) const WELL_KNOWN: [(&str, &str); 7] = [
     ("containerd", "/run/containerd/containerd.sock"),
     ("crio", "/run/crio/crio.sock"),
     ("cri-dockerd", "/run/cri-dockerd.sock"),
-    // RKE2 has its containerd at the same place.
+    // The containerd of RKE2 has the same path.
     ("k3s", "/run/k3s/containerd/containerd.sock"),
     ("k3s-docker", "/run/k3s/cri-dockerd/cri-dockerd.sock"),
     ("k0s", "/run/k0s/containerd.sock"),
     ("microk8s", "/var/snap/microk8s/common/run/containerd.sock"),
 ];
 
-/// A socket, or what stands where one was expected.
+/// A socket, or another file at a path where a socket was expected.
 pub(super) struct SocketPlace {
-    /// What its backend is to be called; each place has a name of its own.
+    /// The name of its backend; each place has a different name.
     pub(super) name: String,
     pub(super) socket: Address,
     /// Other paths that lead to it.
@@ -34,11 +34,11 @@ pub(super) struct SocketPlace {
     known_as: Option<&'static str>,
 }
 
-/// What is known of a place before anything is dialled.
+/// The state of a place before anything connects to it.
 pub(super) enum PlaceState {
     /// A socket to ask.
     Socket,
-    /// The socket that the switch itself is to have.
+    /// The socket of criswitch itself.
     Own,
     /// Why it cannot be a backend.
     Wrong(String),
@@ -47,14 +47,14 @@ pub(super) enum PlaceState {
 /// Device and inode: the same for every path that leads to a file.
 type Inode = (u64, u64);
 
-/// The places where something is: those given first, then the well-known ones below `root`.
+/// The paths where a file is: the `given` ones first, then the well-known ones below `root`.
 pub(super) fn look(given: &[Address], root: &Path, listen: &Address) -> Vec<SocketPlace> {
     let given = given.iter().map(|socket| (None, socket.clone()));
     let own = file(listen).ok();
     let mut places: Vec<SocketPlace> = Vec::new();
     for (known_as, socket) in given.chain(well_known(root)) {
         let found = file(&socket);
-        // Most nodes have one or two of them: those that are not there are not missed.
+        // Most nodes have one or two of them: an absent one is no problem.
         if known_as.is_some() && found.as_ref().is_err_and(is_absence) {
             continue;
         }

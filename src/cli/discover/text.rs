@@ -1,4 +1,4 @@
-//! The configuration as text: what is active loads, and comments fit into 80 columns. Pure.
+//! The configuration as text, with comments that fit into 80 columns. Pure.
 
 use std::fmt;
 
@@ -29,11 +29,11 @@ pub(super) fn text(discovered: &Discovered, notes: &[String]) -> String {
 
 fn head(notes: &[String]) -> String {
     let mut text = comment(concat!(
-        "Made by criswitch discover. `criswitch check --probe` shows what it comes to; criswitch.toml in config of ",
-        "the sources, or in /usr/share/doc/criswitch/examples, has every other key."
+        "Written by criswitch discover. `criswitch check --probe` checks it and asks the backends. ",
+        "criswitch.toml in config of the sources, or in /usr/share/doc/criswitch/examples, describes every key."
     ));
     if !notes.is_empty() {
-        text += "#\n# To be looked at first:\n";
+        text += "#\n# Read this first:\n";
     }
     for note in notes {
         text += &wrapped(note, "# - ", "#   ");
@@ -62,7 +62,7 @@ fn default(plan: &Plan) -> String {
 }
 
 fn handlers(plan: &Plan) -> String {
-    let mut text = comment("Which backend runs the pods of which RuntimeClass handler.");
+    let mut text = comment("The backend for the pods of each RuntimeClass handler.");
     text += "[handlers]\n";
     let width = plan.rows.iter().map(|row| key(row).len()).max();
     for (id, backend) in plan.backends.iter().enumerate() {
@@ -114,7 +114,9 @@ fn target(backend: &Planned, row: &PlannedRow) -> String {
 }
 
 fn backends(discovered: &Discovered) -> String {
-    let mut text = comment("What answered, and where. The first that was found is the default's.");
+    let mut text = comment(
+        "The runtimes that responded. The first one also runs pods without a RuntimeClass.",
+    );
     text += "[backends]\n";
     for backend in &discovered.plan.backends {
         let (place, socket) = (&backend.place, quoted(&backend.place.socket));
@@ -123,7 +125,7 @@ fn backends(discovered: &Discovered) -> String {
     }
     let silent = discovered.silent.iter().map(|(place, _)| place);
     for place in silent.filter(|place| place.is_writable()) {
-        text += "# Did not answer.\n";
+        text += "# Does not respond.\n";
         text += &format!("#{} = {}\n", place.name, quoted(&place.socket));
     }
     text
@@ -135,7 +137,7 @@ fn about_backend(backend: &Planned) -> String {
     let driver = found.cgroup_driver.map(driver_name);
     parts.push(format!(
         "cgroup driver {}",
-        driver.as_deref().unwrap_or("not told")
+        driver.as_deref().unwrap_or("unknown")
     ));
     parts.extend(found.feature_names().into_iter().map(str::to_owned));
     let also = backend.place.also.iter();
@@ -147,7 +149,7 @@ fn comment(text: &str) -> String {
     wrapped(text, "# ", "# ")
 }
 
-/// Words from a backend could hold line breaks: no line of a comment may begin without its sign.
+/// Every line of a comment begins with its sign, also if a backend's text has line breaks.
 fn wrapped(text: &str, first: &str, further: &str) -> String {
     let options = Options::new(WIDTH)
         .initial_indent(first)

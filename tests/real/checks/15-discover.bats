@@ -14,8 +14,8 @@ teardown() {
   file=$DIR/discovered.toml
   told=$("$CRISWITCH" discover --listen "$DIR/discovered.sock" --write "$file" \
     "$DIR/containerd-2.sock" "$DIR/containerd-1.sock" "$DIR/criswitch.sock" 2>&1)
-  has "discover" "$file is written" "$told"
-  has "discover" "$DIR/criswitch.sock is a switch's own socket" "$told"
+  has "discover" "wrote $file" "$told"
+  has "discover" "$DIR/criswitch.sock is the socket of a criswitch" "$told"
   table=$("$CRISWITCH" check --probe --json --config "$file")
   equal "handlers" '{"crun":"containerd-1","gvisor":"containerd-2","runc":"containerd-2","runsc":"containerd-2"}' \
     "$(jq -cS '[.handlers[] | {key: .name, value: .backend}] | from_entries' <<<"$table")"
@@ -36,6 +36,6 @@ teardown() {
 @test "discover never writes over a file" {
   echo mine >"$DIR/mine.toml"
   run -1 "$CRISWITCH" discover --write "$DIR/mine.toml" "$DIR/containerd-2.sock"
-  has "discover" "is there already" "$output"
+  has "discover" "exists and was not changed" "$output"
   equal "the file" mine "$(cat "$DIR/mine.toml")"
 }
