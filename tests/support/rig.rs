@@ -98,7 +98,11 @@ impl Rig {
     /// The same, but the new one finds no state, as where criswitch has never run.
     pub async fn restart_switch_without_state(&mut self) {
         self.stop_switch().await;
-        std::fs::remove_dir_all(self.state_directory()).unwrap();
+        // A save that was under way ends on its own thread.
+        let begun = std::time::Instant::now();
+        while let Err(error) = std::fs::remove_dir_all(self.state_directory()) {
+            assert!(begun.elapsed() < PATIENCE, "{error}");
+        }
         self.start_switch();
     }
 
