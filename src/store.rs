@@ -343,15 +343,17 @@ impl Store {
         }
     }
 
-    /// Removes a backend from the register too: if it is found later, it is new.
+    /// Removes a backend from the register too: if it is found later, it is new. Where the register cannot be written, the
+    /// backend is [`LastKnown::Unknown`] at the next start, and the reason is returned.
     ///
     /// # Errors
-    /// The files cannot be changed.
-    pub fn forget(&self, socket: &str) -> io::Result<()> {
+    /// Its file cannot be removed.
+    pub fn forget(&self, socket: &str) -> io::Result<Option<io::Error>> {
         let mut registered = self.registered();
         registered.wanted.remove(socket);
-        self.write_register(&mut registered)?;
-        self.remove(socket)
+        let lost = self.write_register(&mut registered).err();
+        self.remove(socket)?;
+        Ok(lost)
     }
 
     fn path(&self, socket: &str) -> PathBuf {

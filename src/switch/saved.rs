@@ -1,6 +1,7 @@
 //! What survives a restart: each backend's cached lists, saved before a client sees what is in them.
 
 use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -43,10 +44,19 @@ pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
         () = backend.closed() => {}
         never = save_changes(&switch, &backend, &store) => match never {},
     }
-    // Nothing of it is shown any more.
-    backend.was_saved(u64::MAX, Ok(None));
+    // The reply to the removal of its last pod waits for this: the file may show the pod until then.
     let socket = backend.socket.to_string();
-    work(&store, move |store| store.forget(&socket)).await;
+    let forgotten = work(&store, move |store| store.forget(&socket)).await;
+    backend.was_saved(u64::MAX, outcome(forgotten));
+}
+
+/// What came of work that saves: why something is lost, or why neither the old state could be replaced nor removed.
+fn outcome(saved: Option<io::Result<Option<io::Error>>>) -> Result<Option<String>, String> {
+    match saved {
+        Some(Ok(lost)) => Ok(lost.map(|error| error.to_string())),
+        Some(Err(error)) => Err(error.to_string()),
+        None => Err(NO_ANSWER.to_owned()),
+    }
 }
 
 /// Works on the files of `store` beside the calls; one thread is enough for all backends.
@@ -84,11 +94,7 @@ async fn save(
 ) -> Result<Option<String>, String> {
     let (saved, answered) = (saved(switch, backend), backend.answered_at());
     backend.saves_part(saved.is_partial());
-    match work(store, move |store| store.save(saved, answered)).await {
-        Some(Ok(lost)) => Ok(lost.map(|error| error.to_string())),
-        Some(Err(error)) => Err(error.to_string()),
-        None => Err(NO_ANSWER.to_owned()),
-    }
+    outcome(work(store, move |store| store.save(saved, answered)).await)
 }
 
 async fn touch(backend: &Backend, store: &Arc<Store>) {

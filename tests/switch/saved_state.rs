@@ -513,6 +513,25 @@ async fn a_backend_that_no_file_names_keeps_its_pods_across_restarts() {
 }
 
 #[tokio::test]
+async fn the_last_pod_of_a_backend_that_no_file_names_is_removed_from_disk_before_the_reply() {
+    // Whether the register can be written or not.
+    for can_write in [true, false] {
+        let rig = crate::reloads::old_alone().await;
+        let pod = rig.run_pod("runc", "web").await;
+        crate::reloads::reload(&rig, "runc", "runc = \"new\"", &["new"]);
+        wait::until(async || told_of(&rig, "new").await["state"] == "ready").await;
+        rig.pods().await.unwrap();
+        let file = state_file(&rig, "old");
+        if !can_write {
+            let register = rig.state_directory().join("backends.new");
+            fs::create_dir_all(register.join("in the way")).unwrap();
+        }
+        rig.remove_pod(&pod).await.unwrap();
+        assert!(!file.exists(), "the register can be written: {can_write}");
+    }
+}
+
+#[tokio::test]
 async fn a_backend_that_no_file_names_and_whose_file_is_damaged_makes_lists_errors_until_it_is_back()
  {
     let (mut rig, ..) = with_pods().await;
