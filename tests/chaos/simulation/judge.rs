@@ -383,10 +383,12 @@ fn note(asked: &Asked, reply: &Reply, truth: &mut Truth) {
             removed.for_each(|thing| thing.removal_told = thing.removal_told.or(Some(now)));
         }
         "PullImage" => {
-            let pulled = truth
-                .images
-                .iter_mut()
-                .filter(|it| it.image == *names && it.gone.is_none());
+            let got = truth.seen.iter().filter(|it| it.call == asked.call.id);
+            let pulled_at: Vec<_> = got.filter(|it| it.executed).map(|it| it.backend).collect();
+            let images = truth.images.iter_mut();
+            let pulled = images.filter(|it| {
+                it.image == *names && it.gone.is_none() && pulled_at.contains(&it.backend)
+            });
             pulled.for_each(|it| it.told = it.told.or(Some(now)));
         }
         _ => {}

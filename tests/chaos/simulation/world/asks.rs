@@ -50,7 +50,10 @@ impl World {
                 settled: None,
             });
         }
-        let pod = truth.thing(Kind::Pod, &names);
+        // The pod may be named by a short id.
+        let pods = truth.things.iter().filter(|it| it.kind == Kind::Pod);
+        let mut named = pods.filter(|pod| !names.is_empty() && pod.id.starts_with(&names));
+        let pod = named.next();
         let pod = pod.map_or_else(|| uid(&name), |pod| pod.uid.clone());
         let labels = labels(&pod, &name);
         let message = match filter.is_empty() {
