@@ -8,7 +8,7 @@ mod advice;
 mod check;
 pub(crate) mod disk;
 mod files;
-mod key;
+pub mod keys;
 mod kubernetes;
 mod lines;
 mod log;
@@ -30,7 +30,7 @@ use crate::ownership::BackendId;
 use crate::store::Directories;
 use text::Written;
 
-pub use key::Key;
+pub use keys::{Applies, KEYS, Key, Kind};
 pub use log::{LogConfig, LogFormat, LogLevels, MODULES};
 pub use metrics::MetricsListen;
 pub use problem::{Origin, Place, Problem, Problems};
@@ -75,8 +75,8 @@ pub struct Config {
     pub table: Table,
     /// What works, and the operator should know: one sentence each, with its place.
     pub notes: Vec<String>,
-    /// Where the keys are that are written, by their values.
-    pub places: BTreeMap<Key, Place>,
+    /// The places of the values that are written, by the names of their keys.
+    pub places: BTreeMap<&'static str, Place>,
     /// The main file.
     pub path: PathBuf,
     /// Every file that was read, the main one first.
@@ -206,32 +206,6 @@ impl Config {
         }
     }
 
-    /// What a key is set to, as a text for people.
-    pub fn setting(&self, key: Key) -> String {
-        let duration = duration_text;
-        match key {
-            Key::Listen => self.listen.to_string(),
-            Key::DefaultHandler => self.table.default.name.clone(),
-            Key::ShutdownTimeout => duration(self.shutdown_timeout),
-            Key::MaxMessage => value::size(self.max_message),
-            Key::StartWait => duration(self.start_wait),
-            Key::ListTimeout => duration(self.list_timeout),
-            Key::StatsTimeout => duration(self.stats_timeout),
-            Key::StaleLists => duration(self.stale_lists),
-            Key::RuntimeDir => path_text(self.runtime_dir.as_deref()),
-            Key::StateDir => path_text(self.state_dir.as_deref()),
-            Key::AllowUids => format!("{:?}", self.allow_uids),
-            Key::Watch => self.watch.to_string(),
-            Key::LogLevel => self.log.levels.to_string(),
-            Key::LogFormat => self.log.format.name().to_owned(),
-            Key::MetricsListen => self
-                .metrics
-                .as_ref()
-                .map(ToString::to_string)
-                .unwrap_or_default(),
-        }
-    }
-
     fn of_files(
         main: &Path,
         files: &[files::ConfigFile],
@@ -247,10 +221,6 @@ impl Config {
         let config = check::check(files, &written, &Place::start(0, main), &mut problems);
         config.filter(|_| problems.is_empty()).ok_or(problems)
     }
-}
-
-fn path_text(path: Option<&Path>) -> String {
-    path.map_or_else(String::new, |path| path.display().to_string())
 }
 
 impl Table {

@@ -78,8 +78,9 @@ fn unit_mib(name: &str) -> usize {
 
 #[test]
 fn the_units_limits_of_memory_are_what_all_limits_add_up_to_and_a_quarter_more() {
-    let default = criswitch::config::Key::MaxMessage.default_text().unwrap();
-    assert_eq!(default, "16MiB");
+    let mut keys = criswitch::config::KEYS.iter();
+    let key = keys.find(|key| key.name == "max_message").unwrap();
+    assert_eq!(key.default, Some("16MiB"));
     let most = criswitch::limits::budget::most(16 << 20, 4) >> 20;
     assert_eq!(unit_mib("MemoryHigh="), most);
     assert_eq!(unit_mib("MemoryMax="), most + most / 4);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use criswitch::codec::cri::CgroupDriver;
 use criswitch::config::wording::{self, counted};
-use criswitch::config::{Config, Handler, Key, Problems, Table};
+use criswitch::config::{Config, Handler, KEYS, Problems, Table};
 use criswitch::store::{self, Boot};
 use criswitch::switch::saved;
 use serde_json::{Value, json};
@@ -135,39 +135,22 @@ pub(super) fn json(
         .map(|row| handler_json(table, row, probes));
     let backends = table.backends.iter().enumerate().map(|(id, backend)| {
         let probe = probes.and_then(|probes| probes.get(id));
-        json!({
+        let keys = KEYS.iter();
+        let keys = keys.filter_map(|key| Some(key.json(key.value_of(backend)?)));
+        let rest = json!({
             "name": backend.name,
-            "socket": backend.socket.to_string(),
-            "list_timeout_ms": millis(backend.list_timeout),
-            "stats_timeout_ms": millis(backend.stats_timeout),
-            "stale_lists_ms": age(backend.stale_lists),
-            "auto_register": backend.auto_register,
-            "required": backend.required,
-            "user": backend.user,
             "origin": backend.origin.as_ref().map(ToString::to_string),
             "probe": probe.map(probe_json),
-        })
+        });
+        with_keys(rest, keys)
     });
     // Names need not be text, which JSON is.
     let files = config.files.iter().map(|file| file.display().to_string());
-    let value = json!({
+    let keys = KEYS.iter();
+    let keys = keys.filter_map(|key| Some(key.json(key.value(config)?)));
+    let rest = json!({
         "problems": [],
         "more_problems": 0,
-        "listen": config.listen.to_string(),
-        "default_handler": table.default.name,
-        "shutdown_timeout_ms": millis(config.shutdown_timeout),
-        "max_message_bytes": config.max_message,
-        "start_wait_ms": millis(config.start_wait),
-        "list_timeout_ms": millis(config.list_timeout),
-        "stats_timeout_ms": millis(config.stats_timeout),
-        "stale_lists_ms": age(config.stale_lists),
-        "runtime_dir": config.runtime_dir,
-        "state_dir": config.state_dir,
-        "allow_uids": config.allow_uids,
-        "watch": config.watch,
-        "log_level": config.log.levels.to_string(),
-        "log_format": config.log.format.name(),
-        "metrics_listen": config.metrics.as_ref().map(ToString::to_string),
         "notes": notes(config),
         "files": files.collect::<Vec<_>>(),
         "hash": config.hash,
@@ -176,7 +159,15 @@ pub(super) fn json(
         "lacking_features": probes.map(|probes| features::json(table, probes)),
         "node": node.map(Node::json),
     });
-    Ok(serde_json::to_string_pretty(&value)? + "\n")
+    Ok(serde_json::to_string_pretty(&with_keys(rest, keys))? + "\n")
+}
+
+/// An object with the values of keys.
+fn with_keys(mut object: Value, keys: impl Iterator<Item = (String, Value)>) -> Value {
+    if let Some(fields) = object.as_object_mut() {
+        fields.extend(keys);
+    }
+    object
 }
 
 fn lines(sentences: &[String]) -> String {
@@ -184,7 +175,8 @@ fn lines(sentences: &[String]) -> String {
 }
 
 fn settings(config: &Config) -> anyhow::Result<String> {
-    let rows = Key::ALL.map(|key| [key.name().to_owned(), config.setting(key)]);
+    let keys = KEYS.iter();
+    let rows = keys.filter_map(|key| Some([key.name.to_owned(), key.value(config)?.to_string()]));
     columns(&["KEY", "VALUE"], rows)
 }
 
@@ -376,16 +368,6 @@ pub(super) fn found_json(found: &Probed) -> Value {
 
 fn duration(duration: Duration) -> String {
     criswitch::config::duration_text(duration)
-}
-
-/// In milliseconds; `null` for no limit.
-fn age(limit: Duration) -> Option<u64> {
-    (limit != Duration::MAX).then(|| millis(limit))
-}
-
-/// Every duration of a configuration has a limit far below what fits.
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn backend_of(table: &Table, row: &Handler) -> String {

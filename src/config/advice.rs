@@ -1,7 +1,7 @@
 //! What is valid, and hardly meant: warnings of `criswitch check`.
 
 use super::value;
-use super::{BackendConfig, Config, Key, Origin};
+use super::{BackendConfig, Config, Origin, keys};
 
 /// Lists of a node with many pods are larger.
 const SMALL_MESSAGE: usize = 1 << 20;
@@ -21,13 +21,13 @@ impl Config {
         let what = format!(
             "max_message is {size}: larger lists fail, as those of a node with many pods; try \"16MiB\""
         );
-        (self.max_message < SMALL_MESSAGE).then(|| self.at_key(Key::MaxMessage, &what))
+        (self.max_message < SMALL_MESSAGE).then(|| self.at_key("max_message", &what))
     }
 
     fn no_stale_lists(&self) -> Vec<String> {
         let why = "while a backend is away, every list of the node fails; try \"unlimited\"";
         if self.stale_lists.is_zero() {
-            return vec![self.at_key(Key::StaleLists, &format!("stale_lists is 0s: {why}"))];
+            return vec![self.at_key("stale_lists", &format!("stale_lists is 0s: {why}"))];
         }
         let backends = self.table.backends.iter();
         let backends = backends.filter(|backend| backend.stale_lists.is_zero());
@@ -54,7 +54,7 @@ impl Config {
         let backends = backends.filter(|row| !is_of_handler(row));
         let backends = backends.map(|row| ("backend", &row.name, row.origin.as_ref()));
         let rows = handlers.clone().chain(backends);
-        let rows = rows.filter(|(_, name, _)| Key::is_of_head(name));
+        let rows = rows.filter(|(_, name, _)| keys::written("", name).is_some());
         rows.map(|(kind, name, origin)| {
             let what = format!("{kind} {name:?} has the name of a key; if the key is meant, move it above the first [table]");
             at(origin, &what)
@@ -74,8 +74,8 @@ impl Config {
             .collect()
     }
 
-    fn at_key(&self, key: Key, what: &str) -> String {
-        match self.places.get(&key) {
+    fn at_key(&self, key: &str, what: &str) -> String {
+        match self.places.get(key) {
             Some(place) => format!("{place}: {what}"),
             None => what.to_owned(),
         }

@@ -9,7 +9,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::files::{self, ConfigFile};
-use super::key::Key;
+use super::keys::{self, Limits};
 use super::log::{self, LogConfig};
 use super::problem::{Place, Problems, nearest};
 use super::text::{At, DefinedKey, Route, Settings, Target, Written};
@@ -34,20 +34,20 @@ pub(super) fn check(
         problems,
         notes: Vec::new(),
     };
-    let listen = check.value(Key::Listen, value::listen);
-    let shutdown_timeout = check.value(Key::ShutdownTimeout, value::duration);
-    let max_message = check.value(Key::MaxMessage, value::max_message);
-    let start_wait = check.value(Key::StartWait, value::duration);
-    let list_timeout = check.value(Key::ListTimeout, value::timeout);
-    let stats_timeout = check.value(Key::StatsTimeout, value::timeout);
-    let stale_lists = check.value(Key::StaleLists, value::age);
-    let runtime_dir = check.value(Key::RuntimeDir, value::directory);
-    let state_dir = check.value(Key::StateDir, value::directory);
+    let listen = check.value("listen", value::listen);
+    let shutdown_timeout = check.duration("shutdown_timeout");
+    let max_message = check.limited("max_message", value::bytes);
+    let start_wait = check.duration("start_wait");
+    let list_timeout = check.duration("list_timeout");
+    let stats_timeout = check.duration("stats_timeout");
+    let stale_lists = check.duration("stale_lists");
+    let runtime_dir = check.value("runtime_dir", value::directory);
+    let state_dir = check.value("state_dir", value::directory);
     let allow_uids = check.uids();
-    let watch = check.value(Key::Watch, value::boolean);
-    let levels = check.value(Key::LogLevel, log::levels);
-    let format = check.value(Key::LogFormat, log::format);
-    let metrics = check.value(Key::MetricsListen, super::metrics::listen);
+    let watch = check.value("watch", value::boolean);
+    let levels = check.value("log.level", log::levels);
+    let format = check.value("log.format", log::format);
+    let metrics = check.value("metrics.listen", super::metrics::listen);
     // In the place of a wrong one any will do: there is no configuration then.
     let timeouts = Timeouts {
         list: list_timeout.unwrap_or_default(),
@@ -125,20 +125,40 @@ struct FoundHandler {
 }
 
 impl Checker<'_> {
-    fn value<T>(&mut self, key: Key, parse: fn(&str) -> Result<T, Wrong>) -> Option<T> {
-        match self.written.key(key) {
-            Some(row) => self.parsed(row.value.as_ref()?, parse),
-            None => parse(key.default_text()?).ok(),
+    fn value<T>(&mut self, name: &str, parse: fn(&str) -> Result<T, Wrong>) -> Option<T> {
+        self.limited(name, |text, _| parse(text))
+    }
+
+    fn duration(&mut self, name: &str) -> Option<Duration> {
+        self.limited(name, value::duration)
+    }
+
+    fn limited<T>(
+        &mut self,
+        name: &str,
+        parse: impl Fn(&str, &Limits) -> Result<T, Wrong>,
+    ) -> Option<T> {
+        let key = keys::KEYS.iter().find(|key| key.name == name)?;
+        match self.written.key(name) {
+            Some(row) => {
+                let text = row.value.as_ref()?.first()?;
+                self.parsed(text, |text| parse(text, &key.limits))
+            }
+            None => parse(key.default?, &key.limits).ok(),
         }
     }
 
-    fn parsed<T>(&mut self, text: &At<String>, parse: fn(&str) -> Result<T, Wrong>) -> Option<T> {
+    fn parsed<T>(
+        &mut self,
+        text: &At<String>,
+        parse: impl Fn(&str) -> Result<T, Wrong>,
+    ) -> Option<T> {
         let value = parse(&text.value);
         value.map_err(|wrong| self.wrong(&text.place, &wrong)).ok()
     }
 
     fn uids(&mut self) -> Option<Vec<u32>> {
-        let Some(row) = self.written.allow_uids.first() else {
+        let Some(row) = self.written.key("allow_uids") else {
             return Some(vec![ROOT]);
         };
         let uids = row.value.as_ref()?.iter();
@@ -169,9 +189,6 @@ impl Checker<'_> {
             self.label("backend", &row.name);
             let settings = row.value.as_ref();
             let socket = settings.and_then(|settings| self.socket(&settings.socket, listen));
-            let own = settings.map(|settings| self.own_timeouts(settings, timeouts));
-            let user = settings.and_then(|settings| settings.user.as_ref());
-            let user = user.and_then(|user| self.parsed(user, trust::user));
             let identity = socket.as_ref().map(Address::identity);
             if let Some(first) = same_socket(&mut known, identity.as_ref()) {
                 if first.socket != socket {
@@ -182,29 +199,49 @@ impl Checker<'_> {
                 }
                 self.second_name(row, first);
             }
-            known.push(KnownBackend {
-                name: row.name.clone(),
-                identity,
-                aliases: Vec::new(),
-                socket,
-                timeouts: own.unwrap_or(timeouts),
-                auto_register: settings.is_some_and(|settings| settings.auto_register),
-                required: settings.is_none_or(|settings| settings.required),
-                user,
-            });
+            known.push(self.known(&row.name, socket, settings, timeouts));
         }
         known
     }
 
-    fn own_timeouts(&mut self, settings: &Settings, all: Timeouts) -> Timeouts {
-        let mut own = |text: &Option<At<String>>, parse: fn(&str) -> _, all| {
-            let own = text.as_ref().and_then(|text| self.parsed(text, parse));
-            own.unwrap_or(all)
+    fn known(
+        &mut self,
+        name: &At<String>,
+        socket: Option<Address>,
+        settings: Option<&Settings>,
+        all: Timeouts,
+    ) -> KnownBackend {
+        let mut own = |name| self.own(settings, name, value::duration);
+        let timeouts = Timeouts {
+            list: own("list_timeout").unwrap_or(all.list),
+            stats: own("stats_timeout").unwrap_or(all.stats),
+            stale_lists: own("stale_lists").unwrap_or(all.stale_lists),
         };
-        Timeouts {
-            list: own(&settings.list_timeout, value::timeout, all.list),
-            stats: own(&settings.stats_timeout, value::timeout, all.stats),
-            stale_lists: own(&settings.stale_lists, value::age, all.stale_lists),
+        let mut flag = |name| self.own(settings, name, |text, _| value::boolean(text));
+        let (auto_register, required) = (flag("auto_register"), flag("required"));
+        KnownBackend {
+            name: name.clone(),
+            identity: socket.as_ref().map(Address::identity),
+            aliases: Vec::new(),
+            socket,
+            timeouts,
+            auto_register: auto_register.unwrap_or_default(),
+            required: required.unwrap_or_default(),
+            user: self.own(settings, "user", |text, _| trust::user(text)),
+        }
+    }
+
+    /// The value of a backend's own field, or its default.
+    fn own<T>(
+        &mut self,
+        settings: Option<&Settings>,
+        name: &str,
+        parse: impl Fn(&str, &Limits) -> Result<T, Wrong>,
+    ) -> Option<T> {
+        let key = keys::written("backends", name)?;
+        match settings.and_then(|settings| settings.texts.get(name)) {
+            Some(text) => self.parsed(text, |text| parse(text, &key.limits)),
+            None => parse(key.default?, &key.limits).ok(),
         }
     }
 
@@ -226,16 +263,7 @@ impl Checker<'_> {
             if let Some(other) = with_name(known, &row.name.value) {
                 self.name_clash(&text, other);
             }
-            known.push(KnownBackend {
-                name: row.name.clone(),
-                identity: socket.as_ref().map(Address::identity),
-                aliases: Vec::new(),
-                socket,
-                timeouts,
-                auto_register: false,
-                required: true,
-                user: None,
-            });
+            known.push(self.known(&row.name, socket, None, timeouts));
         }
     }
 
@@ -292,7 +320,7 @@ impl Checker<'_> {
     }
 
     fn default(&mut self) -> Option<String> {
-        let Some(row) = self.written.key(Key::DefaultHandler) else {
+        let Some(row) = self.written.key("default_handler") else {
             if !self.written.partial {
                 let what =
                     "\"default_handler\" is missing: the handler of pods without a RuntimeClass";
@@ -300,7 +328,7 @@ impl Checker<'_> {
             }
             return None;
         };
-        let default = row.value.as_ref()?;
+        let default = row.value.as_ref()?.first()?;
         let handlers = &self.written.handlers;
         let names = handlers.iter().map(|row| row.name.value.as_str());
         let missing = !names.clone().any(|name| name == default.value);
@@ -356,7 +384,7 @@ impl Checker<'_> {
         let names = known.iter().map(|backend| backend.name.value.as_str());
         // Looked for only if it is told: there may be thousands of either.
         let hint = fmt::from_fn(|f| match nearest(name, names.clone()) {
-            _ if Key::is_of_head(handler) => {
+            _ if keys::written("", handler).is_some() => {
                 write!(f, "the key {handler:?} above the first [table]")
             }
             _ if name.contains('/') => write!(f, "socket = {name:?}"),

@@ -14,7 +14,7 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue, Error};
 
 use super::files::ConfigFile;
-use super::key::{self, Key};
+use super::keys::{self, Key, Kind};
 use super::problem::{Place, Problems, nearest};
 use super::value;
 use crate::config::address::Address;
@@ -38,12 +38,10 @@ pub(super) struct At<T> {
 /// Every file together, as written.
 #[derive(Debug, Default)]
 pub(super) struct Written {
-    /// Rows of the keys of [`Key`] whose value is a text.
-    pub(super) keys: Vec<DefinedKey<At<String>>>,
+    /// The keys that stand once in a configuration. Each has one text, or a text for each element of its array.
+    pub(super) keys: Vec<DefinedKey<Vec<At<String>>>>,
     pub(super) handlers: Vec<DefinedKey<Route>>,
     pub(super) backends: Vec<DefinedKey<Settings>>,
-    /// The row of the one key whose value is no text.
-    pub(super) allow_uids: Vec<DefinedKey<Vec<At<String>>>>,
     /// The first `[handlers]`, for what is wrong with the table as a whole.
     pub(super) handlers_at: Option<Place>,
     /// Some of it was not read: what seems to be missing may be there.
@@ -95,29 +93,32 @@ impl Written {
     pub(super) fn listen(files: &[ConfigFile]) -> Option<Address> {
         files.iter().find_map(|file| {
             let (table, _) = DeTable::parse_recoverable(&file.text);
-            let text = table
-                .get_ref()
-                .get(Key::Listen.name())?
-                .get_ref()
-                .as_str()?;
+            let text = table.get_ref().get("listen")?.get_ref().as_str()?;
             value::listen(text).ok()
         })
     }
 
     /// The row of a key, if a file has one.
-    pub(super) fn key(&self, key: Key) -> Option<&DefinedKey<At<String>>> {
-        self.keys.iter().find(|row| row.name.value == key.name())
+    pub(super) fn key(&self, name: &str) -> Option<&DefinedKey<Vec<At<String>>>> {
+        self.keys.iter().find(|row| row.name.value == name)
     }
 
-    /// Where each key's value is.
-    pub(super) fn places(&self) -> BTreeMap<Key, Place> {
-        let places = self.keys.iter().filter_map(|row| {
-            let place = row.value.as_ref()?.place.clone();
-            Some((Key::named(&row.name.value)?, place))
+    /// What a key is set to, if a file has it.
+    pub(super) fn text(&self, name: &str) -> Option<&At<String>> {
+        self.key(name)?.value.as_ref()?.first()
+    }
+
+    /// The place of each key's value.
+    pub(super) fn places(&self) -> BTreeMap<&'static str, Place> {
+        let keys = keys::KEYS.iter();
+        let places = keys.filter_map(|key| {
+            let place = match key.kind {
+                Kind::Users => &self.key(key.name)?.name.place,
+                _ => &self.text(key.name)?.place,
+            };
+            Some((key.name, place.clone()))
         });
-        let uids = self.allow_uids.iter();
-        let uids = uids.map(|row| (Key::AllowUids, row.name.place.clone()));
-        places.chain(uids).collect()
+        places.collect()
     }
 }
 
@@ -150,6 +151,13 @@ impl KeyValue<'_> {
             place: self.at.clone(),
         }
     }
+
+    fn at_value(&self, text: impl Display) -> At<String> {
+        At {
+            value: text.to_string(),
+            place: self.value_at.clone(),
+        }
+    }
 }
 
 impl Walk<'_> {
@@ -158,8 +166,8 @@ impl Walk<'_> {
             match entry.key {
                 "handlers" => self.handlers(&entry),
                 "backends" => self.rows(&entry, Walk::backend),
-                "log" => self.rows(&entry, |walk, entry| walk.key("log.", entry)),
-                "metrics" => self.rows(&entry, |walk, entry| walk.key("metrics.", entry)),
+                "log" => self.rows(&entry, |walk, entry| walk.key("log", entry)),
+                "metrics" => self.rows(&entry, |walk, entry| walk.key("metrics", entry)),
                 _ => self.key("", &entry),
             }
         }
@@ -193,32 +201,60 @@ impl Walk<'_> {
     }
 
     fn key(&mut self, table: &str, entry: &KeyValue<'_>) {
-        let name = self.known_name(entry, &keys_of(table));
-        let Some(key) = name.and_then(|name| Key::named(&format!("{table}{name}"))) else {
+        let Some(key) = self.known(table, entry) else {
             return;
         };
-        let value = match key {
-            Key::AllowUids => return self.allow_uids(entry),
-            Key::Watch => self.boolean(entry).map(|at| at.map(|on| on.to_string())),
-            _ => self.text(entry, &format!("{:?}", key.example())),
+        let value = self.value(key, entry);
+        let name = At {
+            value: key.name.to_owned(),
+            place: entry.at.clone(),
         };
-        let name = entry.name().map(|_| key.name().to_owned());
         if let Err(first) = add(&mut self.written.keys, name, value) {
-            self.twice(entry, format_args!("{:?}", key.name()), &first);
+            self.twice(entry, format_args!("{:?}", key.name), &first);
         }
     }
 
-    fn allow_uids(&mut self, entry: &KeyValue<'_>) {
-        let value = self.integers(entry);
-        if let Err(first) = add(&mut self.written.allow_uids, entry.name(), value) {
-            self.twice(entry, format_args!("{:?}", entry.key), &first);
+    /// The key of a table that an entry sets. An old or unknown name is a problem.
+    fn known(&mut self, table: &str, entry: &KeyValue<'_>) -> Option<&'static Key> {
+        if let Some(key) = keys::written(table, entry.key) {
+            return Some(key);
         }
+        let Some(key) = keys::renamed(table, entry.key) else {
+            self.unknown(table, entry);
+            return None;
+        };
+        let what = format!("the key {:?} has a new name", entry.key);
+        let hint = format_args!("{:?}", key.name);
+        self.problems.tell(&entry.at, what, hint);
+        Some(key)
+    }
+
+    /// The value of a key as text, or that of each element of its array.
+    fn value(&mut self, key: &Key, entry: &KeyValue<'_>) -> Option<Vec<At<String>>> {
+        let text = match key.kind {
+            Kind::Users => return self.integers(entry, &key.example()),
+            Kind::Boolean => self.boolean(entry),
+            Kind::Integer => self.integer(entry, &key.example()),
+            _ => self.text(entry, &text_like(key, entry)),
+        };
+        Some(vec![text?])
+    }
+
+    fn integer(&mut self, entry: &KeyValue<'_>, example: &str) -> Option<At<String>> {
+        let number = match entry.value {
+            DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).ok(),
+            _ => None,
+        };
+        if number.is_none() {
+            self.wrong_type(entry, "an integer of 64 bits", example);
+        }
+        Some(entry.at_value(number?))
     }
 
     /// Integers as they are written: whether one is too large is not judged here.
-    fn integers(&mut self, entry: &KeyValue<'_>) -> Option<Vec<At<String>>> {
+    fn integers(&mut self, entry: &KeyValue<'_>, example: &str) -> Option<Vec<At<String>>> {
         let DeValue::Array(values) = entry.value else {
-            self.wrong_type(entry, "an array of integers", Key::AllowUids.example());
+            self.wrong_type(entry, "an array of integers", example);
             return None;
         };
         let told = self.problems.len();
@@ -231,12 +267,9 @@ impl Walk<'_> {
                     place,
                 }),
                 other => {
-                    let what = format!(
-                        "{:?} has {} in it, not only integers",
-                        entry.key,
-                        type_of(other)
-                    );
-                    self.problems.tell(&place, what, Key::AllowUids.example());
+                    let (key, other) = (entry.key, type_of(other));
+                    let what = format!("{key:?} has {other} in it, not only integers");
+                    self.problems.tell(&place, what, example);
                 }
             }
         }
@@ -245,24 +278,18 @@ impl Walk<'_> {
 
     fn text(&mut self, entry: &KeyValue<'_>, example: &str) -> Option<At<String>> {
         let DeValue::String(text) = entry.value else {
-            self.wrong_type(entry, "a string", text_like(entry, example));
+            self.wrong_type(entry, "a string", example);
             return None;
         };
-        Some(At {
-            value: text.to_string(),
-            place: entry.value_at.clone(),
-        })
+        Some(entry.at_value(text))
     }
 
-    fn boolean(&mut self, entry: &KeyValue<'_>) -> Option<At<bool>> {
+    fn boolean(&mut self, entry: &KeyValue<'_>) -> Option<At<String>> {
         let DeValue::Boolean(on) = entry.value else {
             self.wrong_type(entry, "a boolean", "true or false");
             return None;
         };
-        Some(At {
-            value: *on,
-            place: entry.value_at.clone(),
-        })
+        Some(entry.at_value(on))
     }
 
     fn wrong_type(&mut self, entry: &KeyValue<'_>, wanted: &str, example: impl Display) {
@@ -270,31 +297,14 @@ impl Walk<'_> {
         self.problems.tell(&entry.value_at, what, example);
     }
 
-    /// Which of the `known` keys this is. An old or unknown name is a problem.
-    fn known_name<'k>(&mut self, entry: &KeyValue<'_>, known: &[&'k str]) -> Option<&'k str> {
-        let written = known.iter().find(|name| **name == entry.key);
-        let renamed = || {
-            known
-                .iter()
-                .find(|name| key::renamed(entry.key) == Some(name))
-        };
-        let name = written.or_else(renamed).copied();
-        match name {
-            Some(new) if new != entry.key => {
-                let what = format!("the key {:?} has a new name", entry.key);
-                self.problems.tell(&entry.at, what, format_args!("{new:?}"));
-            }
-            Some(_) => {}
-            None => self.unknown(entry, known),
-        }
-        name
-    }
-
-    fn unknown(&mut self, entry: &KeyValue<'_>, known: &[&str]) {
+    fn unknown(&mut self, table: &str, entry: &KeyValue<'_>) {
         let what = format!("unknown key {:?}", entry.key);
         // Looked for only if it is told.
         let hint = fmt::from_fn(|f| {
-            f.write_str(&nearest(entry.key, known.iter().copied()).unwrap_or_default())
+            let tables = if table.is_empty() { &TABLES[..] } else { &[] };
+            let keys = keys::of_table(table).map(Key::own_name);
+            let known = keys.chain(tables.iter().copied());
+            f.write_str(&nearest(entry.key, known).unwrap_or_default())
         });
         self.problems.tell(&entry.at, what, hint);
     }
@@ -326,30 +336,14 @@ fn add<T>(rows: &mut Vec<DefinedKey<T>>, name: At<String>, value: Option<T>) -> 
     }
 }
 
-/// The keys of a table, whose name ends in a dot, or of the head, whose name is empty.
-fn keys_of(table: &str) -> Vec<&'static str> {
-    let keys = Key::ALL
-        .iter()
-        .filter_map(|key| key.name().strip_prefix(table));
-    let keys = keys.filter(|key| !key.contains('.'));
-    match table {
-        "" => keys.chain(TABLES).collect(),
-        _ => keys.collect(),
-    }
-}
-
 /// What to write for a value that is no text: a number is the duration or size that it may mean.
-fn text_like(entry: &KeyValue<'_>, example: &str) -> String {
-    let number = match entry.value {
-        DeValue::Integer(number) => number.to_string(),
-        _ => return example.to_owned(),
-    };
-    match entry.key {
-        "max_message" => format!("{:?}", value::size_like(&number)),
-        "shutdown_timeout" | "start_wait" | "list_timeout" | "stats_timeout" | "stale_lists" => {
-            format!("{:?}", value::duration_like(&number))
+fn text_like(key: &Key, entry: &KeyValue<'_>) -> String {
+    match (key.kind, entry.value) {
+        (Kind::Size, DeValue::Integer(number)) => key.quoted(&value::size_like(number.as_str())),
+        (Kind::Duration, DeValue::Integer(number)) => {
+            key.quoted(&value::duration_like(number.as_str()))
         }
-        _ => example.to_owned(),
+        _ => key.example(),
     }
 }
 

@@ -5,15 +5,13 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 
+use super::keys::Limits;
 use crate::config::address::Address;
 
 /// The longest DNS label.
 const MAX_LABEL: usize = 63;
-/// Longer than any pod's grace period that a node's shutdown would wait for, than any start, and than any list that is
-/// better than none.
-const MAX_DURATION: Duration = Duration::from_secs(60 * 60);
-/// A reply is merged in memory; the kubelet itself takes 16 MiB.
-const MAX_MESSAGE: ByteSize = ByteSize::gib(1);
+/// A number without a unit is hardly meant as more seconds than this.
+const HOUR: Duration = Duration::from_secs(60 * 60);
 /// The value of a limit that is not there.
 pub(super) const UNLIMITED: &str = "unlimited";
 /// What cAdvisor, inside the kubelet, dials whatever the kubelet's own settings say.
@@ -82,17 +80,6 @@ pub(super) fn directory(text: &str) -> Result<Option<PathBuf>, Wrong> {
     }
 }
 
-/// How old a cached list may be: a duration, or [`UNLIMITED`].
-pub(super) fn age(text: &str) -> Result<Duration, Wrong> {
-    if text == UNLIMITED {
-        return Ok(Duration::MAX);
-    }
-    duration(text).map_err(|wrong| Wrong {
-        hint: format!("{} or {UNLIMITED:?}", wrong.hint),
-        ..wrong
-    })
-}
-
 /// A duration as it is written in a file.
 pub fn duration_text(duration: Duration) -> String {
     match duration {
@@ -101,23 +88,45 @@ pub fn duration_text(duration: Duration) -> String {
     }
 }
 
-pub(super) fn duration(text: &str) -> Result<Duration, Wrong> {
+/// A duration within `limits`; [`Duration::MAX`] for [`UNLIMITED`].
+pub(super) fn duration(text: &str, limits: &Limits) -> Result<Duration, Wrong> {
+    if limits.unlimited && text == UNLIMITED {
+        return Ok(Duration::MAX);
+    }
+    let checked = limited_duration(text, limits);
+    checked.map_err(|wrong| match limits.unlimited {
+        true => Wrong {
+            hint: format!("{} or {UNLIMITED:?}", wrong.hint),
+            ..wrong
+        },
+        false => wrong,
+    })
+}
+
+fn limited_duration(text: &str, limits: &Limits) -> Result<Duration, Wrong> {
     let hint = format!("{:?}", duration_like(text));
     let bad = |why: String| wrong(format!("{text:?} is not a duration: {why}"), &hint);
     let duration = humantime::parse_duration(text).map_err(|error| bad(error.to_string()))?;
-    if duration > MAX_DURATION {
-        return Err(wrong(
-            format!("{text:?} is longer than the limit of 1h"),
-            "\"1h\" or less",
-        ));
+    if humantime::parse_duration(limits.most).is_ok_and(|most| duration > most) {
+        return Err(too_large(text, "longer than", limits));
+    }
+    if duration.is_zero() && !limits.zero {
+        let what = "a timeout of zero would give no backend time to answer";
+        return Err(wrong(what.into(), "\"2s\""));
     }
     Ok(duration)
+}
+
+fn too_large(text: &str, is: &str, limits: &Limits) -> Wrong {
+    let most = limits.most;
+    let what = format!("{text:?} is {is} the limit of {most}");
+    wrong(what, &format!("{most:?} or less"))
 }
 
 /// A duration that a text may mean which is none: a number without a unit is one of seconds.
 pub(super) fn duration_like(text: &str) -> String {
     let meant = format!("{}s", text.trim());
-    let is_meant = humantime::parse_duration(&meant).is_ok_and(|duration| duration <= MAX_DURATION);
+    let is_meant = humantime::parse_duration(&meant).is_ok_and(|duration| duration <= HOUR);
     match is_meant {
         true => meant,
         false => "10s".to_owned(),
@@ -133,42 +142,23 @@ pub(super) fn size_like(number: &str) -> String {
     }
 }
 
-pub(super) fn timeout(text: &str) -> Result<Duration, Wrong> {
-    let timeout = duration(text)?;
-    if timeout.is_zero() {
-        let what = "a timeout of zero would give no backend time to answer";
-        return Err(wrong(what.into(), "\"2s\""));
-    }
-    Ok(timeout)
-}
-
 /// A user's number; the largest is nobody's (chown(2) takes it for "no change").
 pub(super) fn uid(text: &str) -> Result<u32, Wrong> {
     let uid = text.parse().ok().filter(|uid| *uid != u32::MAX);
     uid.ok_or_else(|| wrong(format!("{text} is not a user id"), "0 to 4294967294"))
 }
 
-pub(super) fn max_message(text: &str) -> Result<usize, Wrong> {
+pub(super) fn bytes(text: &str, limits: &Limits) -> Result<usize, Wrong> {
     let unlike = |_| wrong(format!("{text:?} is not a size"), "\"16MiB\"");
     let size: ByteSize = text.parse().map_err(unlike)?;
-    if size.as_u64() == 0 {
-        return Err(wrong(
-            "a limit of zero would refuse every message".into(),
-            "\"16MiB\"",
-        ));
+    if size.as_u64() == 0 && !limits.zero {
+        let what = "a limit of zero would refuse every message";
+        return Err(wrong(what.into(), "\"16MiB\""));
     }
-    let too_large = || {
-        wrong(
-            format!("{text:?} is above the limit of 1GiB"),
-            "\"1GiB\" or less",
-        )
-    };
-    let bytes = usize::try_from(size.as_u64()).map_err(|_| too_large())?;
-    if size > MAX_MESSAGE {
-        Err(too_large())
-    } else {
-        Ok(bytes)
-    }
+    let most = limits.most.parse().unwrap_or(ByteSize(u64::MAX));
+    let bytes = usize::try_from(size.as_u64()).ok();
+    let bytes = bytes.filter(|_| size <= most);
+    bytes.ok_or_else(|| too_large(text, "above", limits))
 }
 
 /// So many bytes exactly, as a file would have it.
@@ -205,7 +195,12 @@ mod tests {
             (1_000_000, "1000000B"),
         ] {
             assert_eq!(size(bytes), shown);
-            assert_eq!(max_message(shown).ok(), Some(bytes), "{shown}");
+            let key = super::super::keys::written("", "max_message").unwrap();
+            assert_eq!(
+                super::bytes(shown, &key.limits).ok(),
+                Some(bytes),
+                "{shown}"
+            );
         }
     }
 }

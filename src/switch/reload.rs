@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 
 use crate::backend::Backend;
 use crate::config::address::{Address, Identities};
-use crate::config::{Config, Key, Problems, Table};
+use crate::config::{Applies, Config, KEYS, Problems, Table};
 use crate::ownership::BackendId;
 use crate::switch::Switch;
 use crate::topology::Live;
@@ -315,37 +315,22 @@ fn warn_of_disputes(before: &Live, after: &Live) {
 
 /// What only a restart can change, one line for each.
 fn fixed_keys(before: &Config, after: &Config) -> Vec<String> {
-    let keys = [
-        (Key::Listen, before.listen != after.listen),
-        (Key::MaxMessage, before.max_message != after.max_message),
-        (Key::RuntimeDir, before.runtime_dir != after.runtime_dir),
-        (Key::StateDir, before.state_dir != after.state_dir),
-        (Key::AllowUids, before.allow_uids != after.allow_uids),
-        (Key::LogFormat, before.log.format != after.log.format),
-        (Key::MetricsListen, before.metrics != after.metrics),
-    ];
-    let changed = keys.into_iter().filter(|(_, changed)| *changed);
+    let keys = KEYS.iter().filter(|key| key.applies == Applies::Restart);
+    let values = keys.filter_map(|key| Some((key, key.value(before)?, key.value(after)?)));
+    let changed = values.filter(|(_, from, to)| from != to);
     changed
-        .map(|(key, _)| {
-            let (name, from, to) = (key.name(), quoted(before, key), quoted(after, key));
-            let place = after.places.get(&key);
+        .map(|(key, from, to)| {
+            let [from, to] = [from, to].map(|value| key.quoted(&value.to_string()));
+            let place = after.places.get(key.name);
             let place = place.map_or_else(String::new, |place| format!("{place}: "));
-            let also = match key {
-                Key::Listen => ", after ListenStream= of criswitch.socket if systemd holds it",
+            let also = match key.name {
+                "listen" => ", after ListenStream= of criswitch.socket if systemd holds it",
                 _ => "",
             };
             format!(
-                "{place}\"{name}\" cannot change from {from} to {to} without a restart; set it back, or restart criswitch{also}"
+                "{place}\"{}\" cannot change from {from} to {to} without a restart; set it back, or restart criswitch{also}",
+                key.name
             )
         })
         .collect()
-}
-
-/// As a file would have it.
-fn quoted(config: &Config, key: Key) -> String {
-    let value = config.setting(key);
-    match key {
-        Key::AllowUids => value,
-        _ => format!("{value:?}"),
-    }
 }

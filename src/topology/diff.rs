@@ -1,12 +1,11 @@
 //! What a reload changes: handlers and backends that come, go and move. Pure.
 
 use std::fmt;
-use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
 use crate::config::wording::{self, counted};
-use crate::config::{Config, Handler, Key};
+use crate::config::{Applies, Config, Handler, KEYS, Key};
 use crate::ownership::BackendId;
 use crate::topology::Live;
 
@@ -225,49 +224,29 @@ fn is_left(before: &Live, after: &Live, backend: BackendId) -> bool {
         || before.names(backend) && !after.names(backend)
 }
 
-/// What is set otherwise and has no line of its own.
+/// The changed keys that have no line of their own.
 fn other_settings(before: &Config, after: &Config) -> Vec<String> {
-    // Not `start_wait`: it means nothing before the next start.
-    let keys = [
-        Key::ShutdownTimeout,
-        Key::ListTimeout,
-        Key::StatsTimeout,
-        Key::StaleLists,
-        Key::Watch,
-        Key::LogLevel,
-    ];
-    let others = keys
-        .into_iter()
-        .filter(|key| before.setting(*key) != after.setting(*key));
-    let mut others: Vec<_> = others.map(|key| key.name().to_owned()).collect();
+    let reloaded = || KEYS.iter().filter(|key| key.applies == Applies::Reload);
+    let keys = reloaded().filter(|key| key.name != "default_handler");
+    let changed = keys.filter(|key| key.value(before) != key.value(after));
+    let mut others: Vec<_> = changed.map(|key| key.name.to_owned()).collect();
     for row in &after.table.backends {
-        if let Some(old) = before.table.backends.iter().find(|old| old.id == row.id) {
-            // A row without a timeout of its own has the head's, which has a line already.
-            let own =
-                |of_row: (Duration, Duration), of_head| of_row.0 != of_row.1 && of_row != of_head;
-            let list_timeout = own(
-                (old.list_timeout, row.list_timeout),
-                (before.list_timeout, after.list_timeout),
-            );
-            let stats_timeout = own(
-                (old.stats_timeout, row.stats_timeout),
-                (before.stats_timeout, after.stats_timeout),
-            );
-            let stale_lists = own(
-                (old.stale_lists, row.stale_lists),
-                (before.stale_lists, after.stale_lists),
-            );
-            let fields = [
-                ("name", old.name != row.name),
-                ("list_timeout", list_timeout),
-                ("stats_timeout", stats_timeout),
-                ("stale_lists", stale_lists),
-                ("auto_register", old.auto_register != row.auto_register),
-                ("user", old.user != row.user),
-            ];
-            let fields = fields.iter().filter(|(_, other)| *other);
-            others.extend(fields.map(|(field, _)| format!("{field} of backend {}", row.name)));
-        }
+        let Some(old) = before.table.backends.iter().find(|old| old.id == row.id) else {
+            continue;
+        };
+        let is_changed = |key: &&Key| {
+            let values = (key.value_of(old), key.value_of(row));
+            // A row without a timeout of its own has that of the head, which is in the list already.
+            let of_all = KEYS
+                .iter()
+                .find(|all| all.table.is_empty() && all.name == key.name);
+            let of_all = of_all.map(|all| (all.value(before), all.value(after)));
+            key.name != "socket" && values.0 != values.1 && of_all != Some(values)
+        };
+        let fields = reloaded().filter(is_changed).map(|key| key.name);
+        let name = (old.name != row.name).then_some("name");
+        let fields = name.into_iter().chain(fields);
+        others.extend(fields.map(|field| format!("{field} of backend {}", row.name)));
     }
     others
 }

@@ -89,9 +89,9 @@ fn a_wrong_type_is_told_with_what_is_right() {
             criswitch.toml:5:22: "allow_uids" is an integer, not an array of integers; try [0]
             criswitch.toml:6:15: "log" is a string, not a table; try [log]
             criswitch.toml:8:13: "a" is an array, not a string; try "/run/containerd/containerd.sock"
-            criswitch.toml:9:24: "socket" is a date, not a string; try text in quotes
+            criswitch.toml:9:24: "socket" is a date, not a string; try "/run/containerd/containerd.sock"
             criswitch.toml:11:13: "c" is an integer, not a string; try "/run/containerd/containerd.sock"
-            criswitch.toml:12:24: "socket" is a table, not a string; try text in quotes
+            criswitch.toml:12:24: "socket" is a table, not a string; try "/run/containerd/containerd.sock"
             criswitch.toml:13:54: "list_timeout" is an integer, not a string; try "5s"
             criswitch.toml:13:73: "auto_register" is a string, not a boolean; try true or false"#]],
     );

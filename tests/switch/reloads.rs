@@ -1,6 +1,9 @@
 //! A new table on a switch that runs: new pods go by it, those that run stay where they are.
 
+use std::path::Path;
+
 use criswitch::codec::cri;
+use criswitch::config::{Applies, Config, KEYS, Key, Kind};
 use criswitch::topology::diff::{Changes, Draining, Moved};
 use serde_json::Value as Json;
 use tonic::Code;
@@ -260,6 +263,51 @@ async fn what_only_a_restart_can_change_is_refused_by_name() {
     assert_eq!(named, ["max_message", "allow_uids"]);
     let refused = rig.try_run("kata", "web").await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
+}
+
+/// A value that is not the default, as a file has it; none for keys that each test has.
+fn other_value(key: &Key) -> Option<&'static str> {
+    match (key.name, key.kind) {
+        ("listen" | "default_handler", _) => None,
+        ("log.level", _) => Some("\"debug\""),
+        ("log.format", _) => Some("\"json\""),
+        (_, Kind::Text(_)) => Some("\"/run/other\""),
+        (_, Kind::Duration) => Some("\"7s\""),
+        (_, Kind::Size) => Some("\"17MiB\""),
+        (_, Kind::Boolean) => Some("true"),
+        (_, Kind::Users) => Some("[0, 7]"),
+        (_, Kind::Integer | Kind::Table) => None,
+    }
+}
+
+#[tokio::test]
+async fn a_changed_key_applies_or_is_rejected_as_the_table_of_keys_says() {
+    let rig = old_alone().await;
+    let with = |line: &str| {
+        let text = |directory: &str| {
+            let rest = table("runc", "runc = \"old\"", &["old"], directory);
+            let rest = rest.replacen("start_wait = \"0s\"\n", "", 1);
+            format!("{line}\n{rest}")
+        };
+        rig.reload(text).result
+    };
+    with("").unwrap();
+    let minimal = b"default_handler = 'a'\n[handlers]\na = '/run/a.sock'";
+    let config = Config::of_texts(&[(Path::new("a.toml"), minimal)]).unwrap();
+    let keys = KEYS.iter().filter(|key| key.value(&config).is_some());
+    for (key, value) in keys.filter_map(|key| Some((key, other_value(key)?))) {
+        let outcome = with(&format!("{} = {value}", key.name));
+        match key.applies {
+            Applies::Reload => assert_eq!(outcome.unwrap().settings, [key.name]),
+            Applies::NextStart => assert_eq!(outcome.unwrap(), Changes::default()),
+            Applies::Restart => {
+                let name = format!("\"{}\" cannot change from ", key.name);
+                assert!(outcome.unwrap_err().contains(&name), "{name}");
+            }
+            Applies::Manifests => panic!("{}", key.name),
+        }
+        with("").unwrap();
+    }
 }
 
 #[tokio::test]

@@ -2,7 +2,6 @@
 
 use super::{Checker, KnownBackend, with_socket};
 use crate::config::address::Address;
-use crate::config::key::Key;
 use crate::config::metrics::MetricsListen;
 
 impl Checker<'_> {
@@ -12,8 +11,7 @@ impl Checker<'_> {
         listen: Option<&Address>,
         known: &[KnownBackend],
     ) {
-        let row = self.written.key(Key::MetricsListen);
-        let text = row.and_then(|row| row.value.as_ref());
+        let text = self.written.text("metrics.listen");
         let (Some(MetricsListen::Socket(socket)), Some(text)) = (metrics, text) else {
             return;
         };

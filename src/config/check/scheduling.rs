@@ -47,16 +47,17 @@ impl Checker<'_> {
         before: &[Toleration],
     ) -> Option<Toleration> {
         // All of them: a further problem is not to be missed.
-        let key = self.taint_key(written.key.as_ref());
-        let operator = self.one_of("an operator", written.operator.as_ref(), OPERATORS);
-        let value = self.taint_value(written.value.as_ref());
-        let effect = self.one_of("an effect", written.effect.as_ref(), EFFECTS);
+        let text = |name| written.texts.get(name);
+        let key = self.taint_key(text("key"));
+        let operator = self.one_of("an operator", text("operator"), OPERATORS);
+        let value = self.taint_value(text("value"));
+        let effect = self.one_of("an effect", text("effect"), EFFECTS);
         let toleration = Toleration {
             key: key?,
             operator: operator?,
             value: value?,
             effect: effect?,
-            seconds: written.seconds.as_ref().map(|seconds| seconds.value),
+            seconds: text("toleration_seconds").and_then(|text| text.value.parse().ok()),
         };
         self.fits(&toleration, written);
         if before.iter().any(|other| other.same_taints(&toleration)) {
@@ -73,11 +74,13 @@ impl Checker<'_> {
             let what = "a toleration without a key is for every taint, with the operator Exists";
             self.tell(&written.place, what, "operator = \"Exists\", or a key");
         }
-        if let (true, false, Some(value)) = (exists, toleration.value.is_empty(), &written.value) {
+        let value = written.texts.get("value");
+        if let (true, false, Some(value)) = (exists, toleration.value.is_empty(), value) {
             let what = "the operator Exists takes no value";
             self.tell(&value.place, what, "operator = \"Equal\", or no value");
         }
-        if let (Some(seconds), false) = (&written.seconds, toleration.effect == Effect::NoExecute) {
+        let seconds = written.texts.get("toleration_seconds");
+        if let (Some(seconds), false) = (seconds, toleration.effect == Effect::NoExecute) {
             let what = "\"toleration_seconds\" is for the effect NoExecute only";
             self.tell(&seconds.place, what, "effect = \"NoExecute\"");
         }

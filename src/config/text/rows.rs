@@ -1,33 +1,21 @@
 //! Rows of `[handlers]` and `[backends]`: a text alone, or fields in braces.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 
 use toml::de::{DeTable, DeValue};
 
 use super::{At, KeyValue, Scheduling, Walk, add};
+use crate::config::keys::{Kind, SOCKET_EXAMPLE};
 
-const SOCKET: &str = "\"/run/containerd/containerd.sock\"";
-const HANDLER: [&str; 6] = [
-    "backend",
-    "socket",
-    "handler",
-    "overhead",
-    "node_selector",
-    "tolerations",
-];
-const BACKEND: [&str; 7] = [
-    "socket",
-    "list_timeout",
-    "stats_timeout",
-    "stale_lists",
-    "auto_register",
-    "required",
-    "user",
-];
+/// The values of a row's fields that are no tables, by the names of their keys.
+pub(in crate::config) type Texts = BTreeMap<&'static str, At<String>>;
 
-/// The fields of a row, or of a table within one.
-pub(super) type RowFields<'t> = BTreeMap<&'t str, KeyValue<'t>>;
+/// The fields of a row, or of a table within one, by the names of their keys.
+#[derive(Default)]
+pub(super) struct Fields<'t> {
+    pub(super) texts: Texts,
+    pub(super) tables: BTreeMap<&'static str, KeyValue<'t>>,
+}
 
 /// The value of a handler's row.
 #[derive(Debug)]
@@ -42,12 +30,7 @@ pub(in crate::config) struct Route {
 #[derive(Debug)]
 pub(in crate::config) struct Settings {
     pub(in crate::config) socket: At<String>,
-    pub(in crate::config) list_timeout: Option<At<String>>,
-    pub(in crate::config) stats_timeout: Option<At<String>>,
-    pub(in crate::config) stale_lists: Option<At<String>>,
-    pub(in crate::config) auto_register: bool,
-    pub(in crate::config) required: bool,
-    pub(in crate::config) user: Option<At<String>>,
+    pub(in crate::config) texts: Texts,
 }
 
 /// What a handler's row points to.
@@ -61,7 +44,7 @@ impl Walk<'_> {
     pub(super) fn handler(&mut self, entry: &KeyValue<'_>) {
         let value = match entry.value {
             DeValue::Table(fields) => Some(self.handler_fields(entry, fields)),
-            _ => self.text(entry, SOCKET).map(|text| Route {
+            _ => self.text(entry, SOCKET_EXAMPLE).map(|text| Route {
                 target: Some(text.map(Target::guess)),
                 backend_handler: None,
                 scheduling: Scheduling::default(),
@@ -74,10 +57,9 @@ impl Walk<'_> {
 
     fn handler_fields(&mut self, row: &KeyValue<'_>, fields: &DeTable<'_>) -> Route {
         let told = self.problems.len();
-        let fields = self.fields(fields, &HANDLER);
-        let backend = self.text_in(&fields, "backend");
-        let socket = self.text_in(&fields, "socket");
-        let backend_handler = self.text_in(&fields, "handler");
+        let mut fields = self.fields("handlers", fields);
+        let mut text = |name| fields.texts.remove(name);
+        let (backend, socket, backend_handler) = (text("backend"), text("socket"), text("handler"));
         let target = match (backend, socket) {
             (Some(backend), None) => Some(backend.map(Target::Backend)),
             (None, Some(socket)) => Some(socket.map(Target::Socket)),
@@ -95,7 +77,7 @@ impl Walk<'_> {
 
     fn no_one_target(&mut self, row: &KeyValue<'_>, has: &str) -> Option<At<Target>> {
         let what = format!("handler {:?} has {has}", row.key);
-        let hint = format!("one of the two, such as socket = {SOCKET}");
+        let hint = format!("one of the two, such as socket = {SOCKET_EXAMPLE}");
         self.problems.tell(&row.value_at, what, hint);
         None
     }
@@ -103,14 +85,9 @@ impl Walk<'_> {
     pub(super) fn backend(&mut self, entry: &KeyValue<'_>) {
         let value = match entry.value {
             DeValue::Table(fields) => self.backend_fields(entry, fields),
-            _ => self.text(entry, SOCKET).map(|socket| Settings {
+            _ => self.text(entry, SOCKET_EXAMPLE).map(|socket| Settings {
                 socket,
-                list_timeout: None,
-                stats_timeout: None,
-                stale_lists: None,
-                auto_register: false,
-                required: true,
-                user: None,
+                texts: Texts::new(),
             }),
         };
         if let Err(first) = add(&mut self.written.backends, entry.name(), value) {
@@ -120,58 +97,35 @@ impl Walk<'_> {
 
     fn backend_fields(&mut self, row: &KeyValue<'_>, fields: &DeTable<'_>) -> Option<Settings> {
         let told = self.problems.len();
-        let fields = self.fields(fields, &BACKEND);
-        let socket = self.text_in(&fields, "socket");
-        let [list_timeout, stats_timeout, stale_lists] =
-            ["list_timeout", "stats_timeout", "stale_lists"]
-                .map(|name| self.text_like(&fields, name, "\"5s\""));
-        let [auto_register, required] =
-            ["auto_register", "required"].map(|name| self.boolean(fields.get(name)?));
-        let user = self.text_like(&fields, "user", "\"1000\"");
+        let mut texts = self.fields("backends", fields).texts;
+        let socket = texts.remove("socket");
         if socket.is_none() && self.problems.len() == told {
             let what = format!("backend {:?} has no socket", row.key);
-            self.problems
-                .tell(&row.value_at, what, format_args!("socket = {SOCKET}"));
+            let hint = format_args!("socket = {SOCKET_EXAMPLE}");
+            self.problems.tell(&row.value_at, what, hint);
         }
         Some(Settings {
             socket: socket?,
-            list_timeout,
-            stats_timeout,
-            stale_lists,
-            auto_register: auto_register.is_some_and(|on| on.value),
-            required: required.is_none_or(|required| required.value),
-            user,
+            texts,
         })
     }
 
-    /// The fields that a table may have; any other is told.
-    pub(super) fn fields<'t>(
-        &mut self,
-        table: &'t DeTable<'t>,
-        known: &[&'t str],
-    ) -> RowFields<'t> {
-        let mut fields = RowFields::new();
+    /// The fields of a row, or of a table within one. Any that is no key of `name` is told.
+    pub(super) fn fields<'t>(&mut self, name: &str, table: &'t DeTable<'t>) -> Fields<'t> {
+        let mut fields = Fields::default();
         for entry in self.file.entries(table) {
-            if let Some(name) = self.known_name(&entry, known) {
-                fields.insert(name, entry);
+            match self.known(name, &entry) {
+                Some(key) if key.kind == Kind::Table => {
+                    fields.tables.insert(key.name, entry);
+                }
+                Some(key) => {
+                    let texts = self.value(key, &entry).into_iter().flatten();
+                    fields.texts.extend(texts.map(|text| (key.name, text)));
+                }
+                None => {}
             }
         }
         fields
-    }
-
-    fn text_in(&mut self, fields: &RowFields<'_>, name: &str) -> Option<At<String>> {
-        self.text_like(fields, name, "text in quotes")
-    }
-
-    /// As [`Walk::text`], of a field that may not be there.
-    pub(super) fn text_like(
-        &mut self,
-        fields: &RowFields<'_>,
-        name: &str,
-        example: impl Display,
-    ) -> Option<At<String>> {
-        let entry = fields.get(name)?;
-        self.text(entry, &example.to_string())
     }
 }
 

@@ -2,22 +2,16 @@
 
 use toml::de::{DeArray, DeTable, DeValue};
 
-use super::rows::RowFields;
+use super::rows::{Fields, Texts};
 use super::{At, KeyValue, Walk};
+use crate::config::keys::{self, Key};
 use crate::config::problem::Place;
-
-const TOLERATION: [&str; 5] = ["key", "operator", "value", "effect", "toleration_seconds"];
-/// The resources that an overhead may have, each with a value that could be written.
-const OVERHEAD: [(&str, &str); 2] = [("cpu", "\"250m\""), ("memory", "\"120Mi\"")];
-const OVERHEAD_EXAMPLE: &str = "{ cpu = \"250m\", memory = \"120Mi\" }";
-const SELECTOR_EXAMPLE: &str = "{ \"example.com/kata\" = \"true\" }";
-const TOLERATIONS_EXAMPLE: &str = "[{ key = \"example.com/kata\", operator = \"Exists\" }]";
 
 /// Nothing of it need be there.
 #[derive(Debug, Default)]
 pub(in crate::config) struct Scheduling {
     /// A resource's name and its quantity.
-    pub(in crate::config) overhead: Vec<(&'static str, At<String>)>,
+    pub(in crate::config) overhead: Texts,
     /// A label's key and value.
     pub(in crate::config) node_selector: Vec<(At<String>, At<String>)>,
     pub(in crate::config) tolerations: Vec<Toleration>,
@@ -27,40 +21,32 @@ pub(in crate::config) struct Scheduling {
 #[derive(Debug)]
 pub(in crate::config) struct Toleration {
     pub(in crate::config) place: Place,
-    pub(in crate::config) key: Option<At<String>>,
-    pub(in crate::config) operator: Option<At<String>>,
-    pub(in crate::config) value: Option<At<String>>,
-    pub(in crate::config) effect: Option<At<String>>,
-    pub(in crate::config) seconds: Option<At<i64>>,
+    pub(in crate::config) texts: Texts,
 }
 
 impl Walk<'_> {
-    pub(super) fn scheduling(&mut self, row: &RowFields<'_>) -> Scheduling {
-        let overhead = row.get("overhead").map(|entry| self.overhead(entry));
-        let selector = row.get("node_selector").map(|entry| self.selector(entry));
-        let tolerations = row.get("tolerations").map(|entry| self.tolerations(entry));
+    pub(super) fn scheduling(&mut self, row: &Fields<'_>) -> Scheduling {
+        let overhead = row.tables.get("overhead");
+        let selector = row.tables.get("node_selector");
+        let tolerations = row.tables.get("tolerations");
         Scheduling {
-            overhead: overhead.unwrap_or_default(),
-            node_selector: selector.unwrap_or_default(),
-            tolerations: tolerations.unwrap_or_default(),
+            overhead: overhead.map_or_else(Texts::new, |entry| self.overhead(entry)),
+            node_selector: selector.map_or_else(Vec::new, |entry| self.selector(entry)),
+            tolerations: tolerations.map_or_else(Vec::new, |entry| self.tolerations(entry)),
         }
     }
 
-    fn overhead(&mut self, entry: &KeyValue<'_>) -> Vec<(&'static str, At<String>)> {
+    fn overhead(&mut self, entry: &KeyValue<'_>) -> Texts {
         let DeValue::Table(table) = entry.value else {
-            self.wrong_type(entry, "a table", OVERHEAD_EXAMPLE);
-            return Vec::new();
+            self.wrong_type(entry, "a table", example(entry));
+            return Texts::new();
         };
-        let fields = self.fields(table, &OVERHEAD.map(|(name, _)| name));
-        let quantities = OVERHEAD
-            .iter()
-            .filter_map(|(name, example)| Some((*name, self.text_like(&fields, name, example)?)));
-        quantities.collect()
+        self.fields("overhead", table).texts
     }
 
     fn selector(&mut self, entry: &KeyValue<'_>) -> Vec<(At<String>, At<String>)> {
         let DeValue::Table(table) = entry.value else {
-            self.wrong_type(entry, "a table", SELECTOR_EXAMPLE);
+            self.wrong_type(entry, "a table", example(entry));
             return Vec::new();
         };
         let labels = self.file.entries(table);
@@ -73,7 +59,7 @@ impl Walk<'_> {
 
     fn tolerations(&mut self, entry: &KeyValue<'_>) -> Vec<Toleration> {
         let DeValue::Array(values) = entry.value else {
-            self.wrong_type(entry, "an array of tables", TOLERATIONS_EXAMPLE);
+            self.wrong_type(entry, "an array of tables", example(entry));
             return Vec::new();
         };
         let tables = self.tables(entry, values);
@@ -97,7 +83,7 @@ impl Walk<'_> {
                 other => {
                     let (key, other) = (entry.key, super::type_of(other));
                     let what = format!("{key:?} has {other} in it, not only tables");
-                    self.problems.tell(&place, what, TOLERATIONS_EXAMPLE);
+                    self.problems.tell(&place, what, example(entry));
                 }
             }
         }
@@ -107,31 +93,12 @@ impl Walk<'_> {
     /// None where something of it has been told: what it lacks may be what was misspelt.
     fn toleration(&mut self, table: &DeTable<'_>, place: Place) -> Option<Toleration> {
         let told = self.problems.len();
-        let fields = self.fields(table, &TOLERATION);
-        let mut text = |name, example| self.text_like(&fields, name, example);
-        let toleration = Toleration {
-            place,
-            key: text("key", "text in quotes"),
-            operator: text("operator", "\"Exists\""),
-            value: text("value", "text in quotes"),
-            effect: text("effect", "\"NoSchedule\""),
-            seconds: fields
-                .get("toleration_seconds")
-                .and_then(|entry| self.seconds(entry)),
-        };
-        (self.problems.len() == told).then_some(toleration)
+        let texts = self.fields("tolerations", table).texts;
+        (self.problems.len() == told).then_some(Toleration { place, texts })
     }
+}
 
-    fn seconds(&mut self, entry: &KeyValue<'_>) -> Option<At<i64>> {
-        let number = match entry.value {
-            DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).ok(),
-            _ => None,
-        };
-        let Some(value) = number else {
-            self.wrong_type(entry, "an integer of 64 bits", "300");
-            return None;
-        };
-        let place = entry.value_at.clone();
-        Some(At { value, place })
-    }
+/// What could be written for a field of a row that is a table.
+fn example(entry: &KeyValue<'_>) -> String {
+    keys::written("handlers", entry.key).map_or_else(String::new, Key::example)
 }

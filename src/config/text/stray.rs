@@ -3,14 +3,14 @@
 use toml::de::DeValue;
 
 use super::{KeyValue, Walk};
-use crate::config::key::{self, Key};
+use crate::config::keys;
 use crate::config::value;
 
 impl Walk<'_> {
     /// Whether a row of `table` was such a key. One that can be a row is none: a handler may be called `watch`.
     pub(super) fn stray(&mut self, table: &str, entry: &KeyValue<'_>) -> bool {
-        let name = key::renamed(entry.key).unwrap_or(entry.key);
-        if !Key::is_of_head(name) || can_be_row(table, entry) {
+        let key = keys::written("", entry.key).or_else(|| keys::renamed("", entry.key));
+        if key.is_none() || can_be_row(table, entry) {
             return false;
         }
         let what = format!("{:?} is a key of the head, not of [{table}]", entry.key);
@@ -28,7 +28,7 @@ fn can_be_row(table: &str, entry: &KeyValue<'_>) -> bool {
         ("handlers", DeValue::String(_)) => true,
         ("backends", DeValue::String(socket)) => socket.contains('/'),
         ("handlers" | "backends", _) => false,
-        _ => return Key::named(&format!("{table}.{}", entry.key)).is_some(),
+        _ => return keys::written(table, entry.key).is_some(),
     };
     is_row && value::label("", entry.key).is_ok()
 }
