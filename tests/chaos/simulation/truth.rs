@@ -246,6 +246,11 @@ impl Truth {
         thing.maker > self.first_call && thing.answered.is_some()
     }
 
+    /// Whether a client made the call through a switch that has ended, so nobody hears what it makes from now on.
+    pub fn is_of_earlier_switch(&self, call: CallId) -> bool {
+        call <= self.first_call
+    }
+
     /// What a backend says that it made for a call: something that another backend has, and that the switch knows of.
     pub fn imitated_by(&mut self, backend: usize, kind: Kind, call: CallId) -> Option<String> {
         if !self.health[backend].imitates {

@@ -78,6 +78,7 @@ fn run(truth: &mut Truth, asked: &Asked<'_>, handler: &str) -> Vec<Bytes> {
     truth.things.push(Thing {
         handler: handler.to_owned(),
         maker: asked.call,
+        unheard: truth.is_of_earlier_switch(asked.call),
         ..Thing::new(Kind::Pod, id.clone(), asked.backend, id.clone(), name, born)
     });
     one(&cri::RunPodSandboxResponse { pod_sandbox_id: id })
@@ -92,6 +93,7 @@ fn create(truth: &mut Truth, asked: &Asked<'_>, pod: &str) -> Answer {
     let (id, born) = (truth.new_id(), truth.tick());
     truth.things.push(Thing {
         maker: asked.call,
+        unheard: truth.is_of_earlier_switch(asked.call),
         uid,
         ..Thing::new(
             Kind::Container,

@@ -67,7 +67,7 @@ pub struct Thing {
     pub told: Option<Moment>,
     /// When the switch that runs now, or one whose state it has, first learned of it.
     pub learned: Option<Moment>,
-    /// A switch ended before it knew of it, and no client knew either.
+    /// A switch ended before it knew of it, and no client knew either. It may have been made only after that end.
     pub unheard: bool,
 }
 
