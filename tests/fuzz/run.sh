@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
 # Runs every fuzz target, two at a time: tests/fuzz/run.sh [SECONDS], 600 for each unless said otherwise.
-# tests/fuzz/run.sh minimise makes tests/fuzz/corpus anew: the fewest inputs that reach all code reached so far.
+# tests/fuzz/run.sh add TARGET FILE... adds inputs to a target's corpus, such as what a run left in tests/fuzz/artifacts.
+# tests/fuzz/run.sh minimise replaces all corpora: the fewest inputs that reach all code reached so far.
+#
+# The corpus of a target is tests/fuzz/corpus/TARGET.hex: one input a line, in hexadecimal, the lines sorted. Runs unpack
+# it to the cache; tests/corpora.rs reads it as it is.
 #
 # libFuzzer's instrumentation is not stable Rust's, so RUSTC_BOOTSTRAP lets the stable compiler do it. What is built and
 # what is found on the way is kept in ${CRISWITCH_CACHE:-~/.cache/criswitch}; findings go to tests/fuzz/artifacts.
@@ -18,11 +22,38 @@ LONGEST_INPUT=1024
 LONGEST_COMMITTED=256
 
 main() {
-  build
   case ${1:-600} in
-    minimise) each minimise_target ;;
-    *) each run_target "${1:-600}" ;;
+    add) add_inputs "${@:2}" ;;
+    minimise) build && each minimise_target ;;
+    *) build && each run_target "${1:-600}" ;;
   esac
+}
+
+# pack FILE...: prints one line for each.
+pack() {
+  local file
+  for file in "$@"; do
+    od -An -v -tx1 "$file" | tr -d ' \n'
+    echo
+  done
+}
+
+# unpack TARGET: writes a file for each line of the corpus to the cache and prints their folder.
+unpack() {
+  local folder=$CACHE/fuzz-committed/$1 number=0 input
+  rm -rf "$folder"
+  mkdir -p "$folder"
+  sed 's/../\\x&/g' "$TOP/corpus/$1.hex" | while IFS= read -r input; do
+    number=$((number + 1))
+    printf '%b' "$input" >"$folder/$number"
+  done
+  echo "$folder"
+}
+
+# add_inputs TARGET FILE...
+add_inputs() {
+  local corpus=$TOP/corpus/$1.hex
+  pack "${@:2}" | LC_ALL=C sort -u -o "$corpus" - "$corpus"
 }
 
 # each FUNCTION [ARGUMENT]: with every target's name, JOBS at a time; fails if one fails.
@@ -54,10 +85,11 @@ build() {
 
 # run_target TARGET SECONDS: starts with the committed corpus and what earlier runs found; prints libFuzzer's last line.
 run_target() {
-  local found=$CACHE/fuzz-corpus/$1 log=$CACHE/fuzz-$1.log binary=("$BUILT"/*/release/"$1")
+  local found=$CACHE/fuzz-corpus/$1 log=$CACHE/fuzz-$1.log binary=("$BUILT"/*/release/"$1") committed
+  committed=$(unpack "$1")
   mkdir -p "$found" "$TOP/artifacts/$1"
   if nice -n 19 "${binary[0]}" -max_total_time="$2" -max_len="$LONGEST_INPUT" \
-    -artifact_prefix="$TOP/artifacts/$1/" "$found" "$TOP/corpus/$1" >"$log" 2>&1; then
+    -artifact_prefix="$TOP/artifacts/$1/" "$found" "$committed" >"$log" 2>&1; then
     printf '%s: %s\n' "$1" "$(grep DONE "$log")"
   else
     printf '%s: FAILED\n' "$1"
@@ -67,14 +99,15 @@ run_target() {
 }
 
 minimise_target() {
-  local found=$CACHE/fuzz-corpus/$1 corpus=$TOP/corpus/$1 binary=("$BUILT"/*/release/"$1") fewest
-  mkdir -p "$found" "$corpus"
+  local found=$CACHE/fuzz-corpus/$1 corpus=$TOP/corpus/$1.hex binary=("$BUILT"/*/release/"$1") committed fewest
+  committed=$(unpack "$1")
+  mkdir -p "$found"
   fewest=$(mktemp -d)
-  "${binary[0]}" -set_cover_merge=1 -use_counters=0 -max_len="$LONGEST_COMMITTED" "$fewest" "$corpus" "$found" 2>/dev/null
-  rm -rf "$corpus"
-  mv "$fewest" "$corpus"
-  chmod 755 "$corpus"
-  printf '%s: %s inputs, %s\n' "$1" "$(find "$corpus" -type f | wc -l)" "$(du -sh --apparent-size "$corpus" | cut -f 1)"
+  "${binary[0]}" -set_cover_merge=1 -use_counters=0 -max_len="$LONGEST_COMMITTED" "$fewest" "$committed" "$found" \
+    2>/dev/null
+  pack "$fewest"/* | LC_ALL=C sort >"$corpus"
+  rm -rf "$fewest"
+  printf '%s: %s inputs, %s\n' "$1" "$(wc -l <"$corpus")" "$(du -h --apparent-size "$corpus" | cut -f 1)"
 }
 
 main "$@"
