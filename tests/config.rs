@@ -9,6 +9,8 @@
 
 #[path = "support/config_files.rs"]
 mod config_files;
+#[path = "config/generated.rs"]
+mod generated;
 #[path = "config/odd_files.rs"]
 mod odd_files;
 #[path = "config/read.rs"]

@@ -295,7 +295,9 @@ pub static KEYS: &[Key] = &[
         name: "watch",
         kind: Kind::Boolean,
         default: Some("false"),
-        help: "Whether the daemon watches this file and `conf.d`, and reloads when they have changed.",
+        help: "Whether criswitch reloads automatically when this file or a file in `conf.d` has changed. criswitch looks at \
+               the files every 2 s and waits until two looks in a row are equal. A symbolic link may lead to the files, as \
+               in a mounted ConfigMap.",
         value: Reader::Config(|config| Value::Boolean(config.watch)),
         ..KEY
     },

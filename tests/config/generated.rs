@@ -1,0 +1,155 @@
+//! The shipped file and docs/configuration.md say of each key what the table of keys says. With `UPDATE_EXPECT=1` they
+//! are rewritten instead.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use criswitch::config::keys::{Limits, of_table};
+use criswitch::config::{Applies, Key, Kind};
+
+const WIDTH: usize = 120;
+/// Of the shipped file, rows of handlers and backends are examples, which nobody generates.
+const ROWS: &str = "# A row for each RuntimeClass handler";
+const TABLES: [(&str, &str); 7] = [
+    ("", "Above the tables"),
+    ("log", "`[log]`"),
+    ("metrics", "`[metrics]`"),
+    ("handlers", "A row of `[handlers]`"),
+    ("overhead", "The `overhead` of a handler"),
+    ("tolerations", "Each of the `tolerations` of a handler"),
+    ("backends", "A row of `[backends]`"),
+];
+
+#[track_caller]
+fn assert_file(path: &str, make: impl Fn(&str) -> String) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let made = make(&text);
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        std::fs::write(path, made).unwrap();
+    } else {
+        assert_eq!(text, made);
+    }
+}
+
+fn limits(limits: &Limits) -> String {
+    let most = match limits.most {
+        "" => return String::new(),
+        most => format!("at most \"{most}\""),
+    };
+    let or = if limits.unlimited {
+        ", or \"unlimited\""
+    } else {
+        ""
+    };
+    let zero = if limits.zero { "" } else { "more than zero, " };
+    format!("{zero}{most}{or}")
+}
+
+/// The lines of a comment.
+fn commented(text: &str) -> String {
+    let options = textwrap::Options::new(WIDTH)
+        .initial_indent("# ")
+        .subsequent_indent("# ")
+        .word_splitter(textwrap::WordSplitter::NoHyphenation);
+    textwrap::fill(text, options) + "\n"
+}
+
+/// The comment and the line of a key in the shipped file.
+fn block(key: &Key) -> String {
+    let mut about = key.help.to_owned();
+    let limits = limits(&key.limits);
+    let mut letters = limits.chars();
+    if let Some(first) = letters.next() {
+        write!(about, " {}{}.", first.to_uppercase(), letters.as_str()).unwrap();
+    }
+    match key.applies {
+        Applies::Restart => about += " A change needs a restart.",
+        Applies::NextStart => about += " A change applies at the next start.",
+        Applies::Reload | Applies::Manifests => {}
+    }
+    let value = key.quoted(key.default.unwrap_or("runc"));
+    format!("{}{} = {value}\n", commented(&about), key.own_name())
+}
+
+fn blocks(table: &str, between: &str) -> String {
+    of_table(table).map(block).collect::<Vec<_>>().join(between)
+}
+
+#[test]
+fn the_shipped_file_has_every_key_as_the_table_has_it() {
+    assert_file("config/criswitch.toml", |text| {
+        let (about, _) = text.split_once("\n\n").unwrap();
+        let (_, rows) = text.split_once(ROWS).unwrap();
+        let (rows, _) = rows.split_once("\n[log]\n").unwrap();
+        let head = blocks("", "\n");
+        let [log, metrics] = ["log", "metrics"].map(|table| blocks(table, ""));
+        format!("{about}\n\n{head}\n{ROWS}{rows}\n[log]\n{log}\n[metrics]\n{metrics}")
+    });
+}
+
+#[test]
+fn the_readme_names_the_keys_that_need_a_restart() {
+    let keys = criswitch::config::KEYS.iter();
+    let keys = keys.filter(|key| key.applies == Applies::Restart);
+    let names: Vec<String> = keys.map(|key| format!("`{}`", key.name)).collect();
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+    let readme = std::fs::read_to_string(readme).unwrap();
+    assert!(
+        readme.contains(&format!("| {} |", names.join(", "))),
+        "{names:?}"
+    );
+}
+
+fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Text(what) => what,
+        Kind::Duration => "duration",
+        Kind::Size => "size",
+        Kind::Boolean => "boolean",
+        Kind::Integer => "integer",
+        Kind::Users => "array of user ids",
+        Kind::Table => "table",
+    }
+}
+
+fn applies(applies: Applies) -> &'static str {
+    match applies {
+        Applies::Reload => "reload",
+        Applies::Restart => "restart",
+        Applies::NextStart => "next start",
+        Applies::Manifests => "`criswitch manifests`",
+    }
+}
+
+fn row(key: &Key) -> String {
+    let default = key
+        .default
+        .map(|default| format!("`{}`", key.quoted(default)));
+    format!(
+        "| `{}` | {} | {} | {} | {} | {} |\n",
+        key.own_name(),
+        kind(key.kind),
+        default.unwrap_or_default(),
+        limits(&key.limits),
+        applies(key.applies),
+        key.help,
+    )
+}
+
+#[test]
+fn the_documentation_has_every_key_as_the_table_has_it() {
+    let mut keys = 0;
+    let sections = TABLES.map(|(table, title)| {
+        let rows: Vec<String> = of_table(table).map(row).collect();
+        keys += rows.len();
+        let head = "| Key | Type | Default | Limits | Applies after | Meaning |\n|---|---|---|---|---|---|\n";
+        format!("## {title}\n\n{head}{}", rows.concat())
+    });
+    assert_eq!(keys, criswitch::config::KEYS.len());
+    let made = sections.join("\n");
+    assert_file("docs/configuration.md", |text| {
+        let (before, _) = text.split_once("<!-- keys -->\n").unwrap();
+        format!("{before}<!-- keys -->\n\n{made}")
+    });
+}
