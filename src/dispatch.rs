@@ -12,28 +12,20 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::backend::Backend;
 use crate::call::log::CallLog;
+use crate::call::plan::{self, Plan};
 use crate::call::reply::{self, Reply};
-use crate::call::route::Target;
-use crate::call::watched;
-use crate::call::{Call, Failed};
+use crate::call::{Failed, Request, watched};
 use crate::codec::frames;
-use crate::codec::protobuf;
-use crate::config::Handler;
 use crate::errors;
-use crate::fanout::images::find;
-use crate::fanout::status;
-use crate::fanout::{self, images};
+use crate::fanout::images::{self, find, remove};
+use crate::fanout::{self, status};
 use crate::forward;
 use crate::limits::budget::{Budget, Unread};
 use crate::limits::{MAX_CALLS, REQUEST_LIMIT};
-use crate::ownership::BackendId;
-use crate::rpc::{self, Goes, ImageRule, Kind, Merge, Row, Silent, Unknown};
-use crate::switch::Switch;
-use crate::switch::handlers;
-use crate::switch::learn;
+use crate::rpc::{self, Row};
 use crate::switch::saved::BRIEF_WAIT;
+use crate::switch::{Switch, handlers, learn};
 use crate::telemetry::counters::Reason;
 
 /// The header of a call that is to be answered soon, also while backends are waited for at a start.
@@ -81,65 +73,44 @@ async fn answer(
     unread: &Budget,
     log: &CallLog,
 ) -> Result<Reply, Failed> {
-    let call = read(switch, row, request, unread).await?;
-    log.received(call.body.len());
-    log.is_for(&call.message());
-    started(switch, &call).await;
-    let live = Arc::clone(&call.live);
-    let target = resolve::target(switch, &call).await?;
-    log.goes_to(&target, &live);
-    handlers::note_handler(switch, &call, &target);
-    learn::learn_names(switch, &call, &target);
-    match target {
-        Target::Backend(backend) if matches!(row.goes, Goes::Default) => {
-            Box::pin(status::version_of(&call, live.backend(backend)?)).await
+    let request = read(switch, row, request, unread).await?;
+    log.received(request.body.len());
+    log.is_for(&request.message());
+    started(switch, &request).await;
+    let target = resolve::target(switch, &request).await?;
+    log.goes_to(&target, &request.live);
+    handlers::note_handler(switch, &request, &target);
+    learn::learn_names(switch, &request, &target);
+    let (call, plan) = plan::plan(request, target)?;
+    match plan {
+        Plan::One(backend) => forward::send(switch, &call, &backend).await,
+        Plan::CreatePod(backend, uid) => forward::create(switch, &call, &backend, uid).await,
+        Plan::CreateContainer(owner) => images::create_container(switch, &call, &owner).await,
+        Plan::Version(backend) => Box::pin(status::version_of(&call, &backend)).await,
+        Plan::Merge(backends, how) => Box::pin(fanout::merge(switch, call, how, backends)).await,
+        Plan::FindImage(stores) => Box::pin(find::find_image(switch, &call, &stores)).await,
+        Plan::FindImageForPod(stores) => {
+            Box::pin(find::find_for_some_pod(switch, &call, &stores)).await
         }
-        Target::Backend(backend) => {
-            forward::send(switch, &call, live.backend(backend)?, None).await
-        }
-        Target::Owner(backend, ..) if row.merge().is_some() => {
-            Box::pin(to_backends(switch, call, &[backend])).await
-        }
-        Target::Owner(backend, kind, id) => {
-            to_owner(switch, &call, live.backend(backend)?, (kind, &id)).await
-        }
-        Target::Handler(handler) => to_handler(switch, &call, &handler).await,
-        Target::Backends(backends) => Box::pin(to_backends(switch, call, &backends)).await,
-        Target::SomePod(stores) => Box::pin(find::find_for_some_pod(switch, &call, &stores)).await,
-        Target::Miss(kind, id) => Ok(of_unknown(row, kind, &id)?),
-        // `target` has turned it into a backend, all backends or an error.
-        Target::UnknownPod(_) => Err(errors::no_backend().into()),
+        Plan::PullImage(stores) => Box::pin(images::pull_everywhere(&call, &stores)).await,
+        Plan::RemoveImage(stores) => Box::pin(remove::remove_image(switch, &call, &stores)).await,
+        Plan::Nobody(reply) => Ok(reply),
     }
 }
 
-/// After a start the first lists wait for backends that have not been listed yet: for each as long as it may have
-/// pods that clients know and criswitch does not. The first calls that the default backend answers wait for that one,
+/// Waits, after a start, for backends that are still to be listed: for lists until [`Switch::start_by`], for other calls
 /// briefly.
-async fn started(switch: &Switch, call: &Call) {
+async fn started(switch: &Switch, request: &Request) {
     if Instant::now() >= switch.start_by {
         return;
     }
-    let speaker = call.live.speaker();
-    let waits: Vec<_> = match &call.row.goes {
-        // Subscribers hear of what backends have when these are there.
-        Goes::All(_, Merge::Events) => return,
-        Goes::All(_, merge) | Goes::Image(_, ImageRule::List(merge))
-            if rpc::silent(merge) == Some(Silent::LastKnown) =>
-        {
-            call.live.joined()
-        }
-        Goes::Default | Goes::All(..) => {
-            let speaker = call.live.backend(speaker).cloned();
-            speaker.into_iter().collect()
-        }
-        _ => return,
-    };
-    let lists = call.row.is_list() && !call.headers.contains_key(SOON);
-    let latest = match lists {
+    let is_patient = request.row.is_list() && !request.headers.contains_key(SOON);
+    let latest = match is_patient {
         true => switch.start_by,
         false => switch.start_by.min(Instant::now() + BRIEF_WAIT),
     };
-    join_all(waits.iter().map(|backend| backend.started(latest))).await;
+    let awaited = plan::awaited(request);
+    join_all(awaited.iter().map(|backend| backend.started(latest))).await;
 }
 
 async fn read(
@@ -147,7 +118,7 @@ async fn read(
     row: &'static Row,
     request: http::Request<Incoming>,
     unread: &Budget,
-) -> Result<Call, Status> {
+) -> Result<Request, Status> {
     let (head, body) = request.into_parts();
     let limit = switch.max_message.saturating_add(frames::FRAME_HEADER);
     let read = switch.memory.read(&head.headers, body, limit);
@@ -160,12 +131,11 @@ async fn read(
         }
     };
     frames::unframe(&body).map_err(|fault| errors::bad_frame(row.name, fault))?;
-    Ok(Call {
+    Ok(Request {
         row,
         headers: head.headers,
         body,
         live: switch.live(),
-        handler: None,
         unread: unread.clone(),
     })
 }
@@ -181,74 +151,6 @@ fn no_request(switch: &Switch, row: &Row, why: &Unread) -> Status {
             errors::no_memory_for_request(row.name, *limit)
         }
         Unread::Broken(cause) => errors::broken_request(row.name, cause),
-    }
-}
-
-async fn to_owner(
-    switch: &Switch,
-    call: &Call,
-    backend: &Arc<Backend>,
-    of: (Kind, &str),
-) -> Result<Reply, Failed> {
-    match call.row.goes {
-        Goes::OwnerWithImage(_) => {
-            forward::send(
-                switch,
-                &images::with_own_image(switch, call, backend).await,
-                backend,
-                Some(of),
-            )
-            .await
-        }
-        _ => forward::send(switch, call, backend, Some(of)).await,
-    }
-}
-
-async fn to_handler(switch: &Arc<Switch>, call: &Call, handler: &Handler) -> Result<Reply, Failed> {
-    let live = Arc::clone(&call.live);
-    let backend = live.backend(handler.backend)?;
-    let mut call = call.clone();
-    call.handler = Some(handler.name.as_str().into());
-    if let Goes::Handler(path) | Goes::Image(path, _) = call.row.goes
-        && protobuf::string(&call.message(), path).is_ok_and(|name| name != handler.backend_handler)
-    {
-        call = call.with_string(path, &handler.backend_handler);
-    }
-    match call.row.is_special_at_one_backend() {
-        // What makes up for an RPC that the backend lacks does so here too, and an image in use is not removed.
-        true => Box::pin(to_backends(switch, call, &[handler.backend])).await,
-        false => forward::send(switch, &call, backend, None).await,
-    }
-}
-
-/// Put aside by who calls it: it takes more memory than all else that a call may come to.
-async fn to_backends(
-    switch: &Arc<Switch>,
-    call: Call,
-    backends: &[BackendId],
-) -> Result<Reply, Failed> {
-    let backends: Vec<_> = backends
-        .iter()
-        // One that is not in the call's table must not look like one that has nothing.
-        .map(|id| call.live.backend(*id).cloned())
-        .collect::<Result<_, _>>()?;
-    match &call.row.goes {
-        Goes::All(_, merge) | Goes::Image(_, ImageRule::List(merge)) => {
-            fanout::merge(switch, call, merge, backends).await
-        }
-        Goes::Image(_, rule) => images::to_image_stores(switch, &call, rule, &backends).await,
-        _ => Err(errors::no_backend().into()),
-    }
-}
-
-/// The answer for an id that no backend has.
-fn of_unknown(row: &Row, kind: Kind, id: &str) -> Result<Reply, Status> {
-    match row.goes {
-        Goes::Owner(_, _, Unknown::NotFound) | Goes::OwnerWithImage(_) => {
-            Err(errors::not_found(kind, id))
-        }
-        _ if row.streams() => Ok(reply::of_status(&Status::ok(""))),
-        _ => Ok(reply::of_message(Vec::new())),
     }
 }
 

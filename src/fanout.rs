@@ -22,7 +22,7 @@ use crate::errors;
 use crate::forward;
 use crate::limits::STREAM_WINDOW;
 use crate::limits::budget::Reservation;
-use crate::rpc::{Lacking, List, Merge, Row, Then};
+use crate::rpc::{Lacking, List, Merge};
 use crate::switch::Switch;
 use crate::switch::handlers;
 use crate::switch::labels;
@@ -103,14 +103,17 @@ type Message = (Arc<Backend>, Bytes);
 pub(crate) async fn merge(
     switch: &Arc<Switch>,
     call: Call,
-    how: &Merge,
+    how: &'static Merge,
     backends: Vec<Arc<Backend>>,
 ) -> Result<Reply, Failed> {
     if backends.is_empty() && is_of_what_all_have(how) {
         return Err(errors::no_backend().into());
     }
     let alone = call.live.is_alone();
-    descriptors::know_descriptors(switch, call.row, &backends).await;
+    let list = call.listing().map(|listing| listing.list);
+    if list == Some(List::PodMetrics) {
+        descriptors::know_descriptors(switch, &backends).await;
+    }
     match (how, backends.as_slice()) {
         (Merge::Status, _) => status::status(switch, &call).await,
         (Merge::UpdateRuntimeConfig, _) => update_runtime_config(switch, &call, &backends).await,
@@ -118,35 +121,40 @@ pub(crate) async fn merge(
         (Merge::Interleave(instead), _) => {
             // What backends have sent and the client has not read yet waits in the streams' windows.
             let windows = windows(switch, &call, backends.len())?;
+            let must_rename =
+                |only: &Backend| list.is_some_and(|list| handlers::must_rename(switch, list, only));
             let reply = match backends.as_slice() {
-                [only] if alone && !handlers::must_rename(switch, &call, only) => {
-                    only.patiently(forward::send(switch, &call, only, None))
-                        .await?
+                [only] if alone && !must_rename(only) => {
+                    only.patiently(forward::send(switch, &call, only)).await?
                 }
-                _ => streams::interleave(switch, &call, backends, instead),
+                _ => streams::interleave(switch, &call, backends, how, instead),
             };
             Ok(reply::holding(reply, windows))
         }
         (_, [only]) if alone => {
-            let reply = only
-                .patiently(forward::send(switch, &call, only, None))
-                .await?;
-            labels::give_own_descriptors(switch, call.row, only);
+            let reply = only.patiently(forward::send(switch, &call, only)).await?;
+            if list == Some(List::MetricDescriptors) {
+                labels::give_own_descriptors(switch, only);
+            }
             Ok(reply)
         }
         (Merge::RuntimeConfig, _) => runtime_config(&call, &backends).await,
-        (Merge::Concat(..), _) => merged(switch, &call, &backends, |all| Ok(all.to_vec())).await,
+        (Merge::Concat(..), _) => {
+            merged(switch, &call, how, &backends, |all| Ok(all.to_vec())).await
+        }
         (Merge::Distinct(keys, ..), _) => {
             let distinct = |all: &[Bytes]| {
                 let merged = merge::distinct(all, keys)?;
-                labels::give_descriptors(switch, call.row, &merged);
+                if list == Some(List::MetricDescriptors) {
+                    labels::give_descriptors(switch, &merged);
+                }
                 Ok(vec![merged])
             };
-            merged(switch, &call, &backends, distinct).await
+            merged(switch, &call, how, &backends, distinct).await
         }
         (Merge::Images, _) => {
             let images = |all: &[Bytes]| Ok(vec![merge::images(all)?]);
-            merged(switch, &call, &backends, images).await
+            merged(switch, &call, how, &backends, images).await
         }
     }
 }
@@ -176,11 +184,13 @@ pub(crate) async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<Backen
 async fn merged(
     switch: &Switch,
     call: &Call,
+    how: &Merge,
     backends: &[Arc<Backend>],
     merge: impl FnOnce(&[Bytes]) -> Result<Vec<Bytes>, Malformed>,
 ) -> Result<Reply, Failed> {
     let shares = backends.iter().map(|backend| {
-        fallback::with_stand_in(switch, call, backend, own_share(switch, call, backend))
+        let own = own_share(switch, call, how, backend);
+        fallback::with_stand_in(switch, call, how, backend, own)
     });
     let mut messages = Vec::with_capacity(backends.len());
     let mut absent = None;
@@ -197,23 +207,29 @@ async fn merged(
 }
 
 /// A backend's own reply to a merged call, learned from.
-async fn own_share(switch: &Switch, call: &Call, backend: &Arc<Backend>) -> Result<Share, Failed> {
+async fn own_share(
+    switch: &Switch,
+    call: &Call,
+    how: &Merge,
+    backend: &Arc<Backend>,
+) -> Result<Share, Failed> {
     let asked = learn::asked(switch);
     let headers = call.reading_headers();
     let answer = backend.ask(call.row, &headers, call.body.clone()).await?;
     match answer.code() {
         Code::Ok => {
             let message = backend.message(&answer)?;
-            if matches!(
-                call.row.then,
-                Then::Nothing | Then::KeepDisks | Then::Learn(List::Images) | Then::Keep(_)
-            ) {
+            // Of a list of pods or containers each item is read.
+            if call
+                .listing()
+                .is_none_or(|listing| listing.list.kind().is_none())
+            {
                 backend.is_whole(&message)?;
             }
-            let changed = learn::learn(switch, call, backend, None, asked, &message)?;
+            let changed = learn::learn(switch, call, backend, asked, &message)?;
             Ok(Share::Message(changed.unwrap_or(message)))
         }
-        Code::Unimplemented if may_lack(switch, call.row, backend) => {
+        Code::Unimplemented if may_lack(switch, how, backend) => {
             Ok(Share::Nothing(Failed::Answer(Box::new(answer))))
         }
         _ => Err(named(backend, answer)),
@@ -221,14 +237,11 @@ async fn own_share(switch: &Switch, call: &Call, backend: &Arc<Backend>) -> Resu
 }
 
 /// Whether a merged reply may do without a backend that answers `Unimplemented`.
-pub(crate) fn may_lack(switch: &Switch, row: &Row, backend: &Backend) -> bool {
-    match row.merge() {
-        Some(Merge::Concat(Lacking::LeftOut, _) | Merge::Distinct(_, Lacking::LeftOut, _)) => true,
-        Some(Merge::Concat(Lacking::FailsForPods, _)) => {
-            switch.owners().count(backend.id) == (0, 0)
-        }
-        Some(Merge::Images) => true,
-        _ => false,
+pub(crate) fn may_lack(switch: &Switch, how: &Merge, backend: &Backend) -> bool {
+    match how.lacking() {
+        Lacking::LeftOut => true,
+        Lacking::FailsForPods => switch.owners().count(backend.id) == (0, 0),
+        Lacking::Fails => false,
     }
 }
 

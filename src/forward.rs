@@ -11,44 +11,41 @@ use crate::backend::answer::Answer;
 use crate::backend::{Backend, Wire};
 use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed};
-use crate::rpc::{Kind, Then};
 use crate::switch::Switch;
-use crate::switch::learn::{self, Asked, pod_names};
+use crate::switch::learn::{self, Asked};
 
-/// Sends `call` to one backend; `of` is the pod or container that it is for.
-pub(crate) async fn send(
+/// Sends `call`, which makes a pod, to one backend. Until the end of the call is heard, the backend may have a pod that
+/// nobody knows of.
+pub(crate) async fn create(
     switch: &Switch,
     call: &Call,
     backend: &Arc<Backend>,
-    of: Option<(Kind, &str)>,
+    uid: String,
 ) -> Result<Reply, Failed> {
-    let (Then::OwnPod(_, config) | Then::OwnRestored(.., config)) = call.row.then else {
-        return pass(switch, call, backend, of).await;
-    };
-    let mut creating = creating::creating(switch, backend.id, pod_names(call, config).uid);
+    let mut creating = creating::creating(switch, backend.id, uid);
     // What is not sent makes nothing.
     let wire = backend.wire().await?;
     creating.sent();
     let (asked, answer) = (learn::asked(switch), ask(call, backend, Some(wire)).await?);
     let made = answer.code() == Code::Ok;
-    let reply = learned(switch, call, backend, of, asked, answer).await?;
+    let reply = learned(switch, call, backend, asked, answer).await?;
     if made {
         creating.told();
     }
     Ok(reply)
 }
 
-async fn pass(
+/// Sends `call` to one backend.
+pub(crate) async fn send(
     switch: &Switch,
     call: &Call,
     backend: &Arc<Backend>,
-    of: Option<(Kind, &str)>,
 ) -> Result<Reply, Failed> {
-    if !learn::must_read(call.row) {
+    if !call.lesson.must_read() {
         return pass_as_it_is(call, backend).await;
     }
     let (asked, answer) = (learn::asked(switch), ask(call, backend, None).await?);
-    learned(switch, call, backend, of, asked, answer).await
+    learned(switch, call, backend, asked, answer).await
 }
 
 /// Sends a call whose reply nobody here looks into. One message is read whole, so that it counts; a stream may be
@@ -59,10 +56,8 @@ async fn pass_as_it_is(call: &Call, backend: &Arc<Backend>) -> Result<Reply, Fai
         return Ok(reply::of_answer(backend.ask(row, headers, body).await?));
     }
     let response = backend.call(row, headers, body).await?;
-    let list = match row.then {
-        Then::Learn(list) => Some(list),
-        _ => None,
-    };
+    let listing = call.listing().filter(|listing| !listing.list.is_stats());
+    let list = listing.map(|listing| listing.list);
     if let Some(list) = list {
         // What the client sees of it is in no list here.
         backend.outdate(list);
@@ -87,7 +82,6 @@ async fn learned(
     switch: &Switch,
     call: &Call,
     backend: &Arc<Backend>,
-    of: Option<(Kind, &str)>,
     asked: Asked,
     answer: Answer,
 ) -> Result<Reply, Failed> {
@@ -99,9 +93,12 @@ async fn learned(
         return Ok(failed.into_reply());
     }
     let message = backend.message(&answer)?;
-    let changed = learn::learn(switch, call, backend, of, asked, &message)?;
+    let changed = learn::learn(switch, call, backend, asked, &message)?;
     // Without the saved descriptors of metrics criswitch asks for them again.
-    if !call.row.is_stats() {
+    if !call
+        .listing()
+        .is_some_and(|listing| listing.list.is_stats())
+    {
         backend.saved().await?;
     }
     Ok(match changed {

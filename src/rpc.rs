@@ -59,35 +59,38 @@ impl Row {
         }
     }
 
-    /// Whether a call that names a handler is more than a call to the backend of that handler.
-    pub(crate) fn is_special_at_one_backend(&self) -> bool {
-        self.merge().is_some() || matches!(self.goes, Goes::Image(_, ImageRule::Remove))
+    /// What its reply lists, if it is a list.
+    pub fn list(&self) -> Option<List> {
+        match self.then {
+            Then::List(list) => Some(list),
+            _ => None,
+        }
     }
 
-    /// Whether it lists what is known of a backend: pods, containers or images.
+    /// Whether its reply lists pods, containers or images.
     pub fn is_list(&self) -> bool {
-        matches!(self.then, Then::Learn(_))
+        self.list().is_some_and(|list| !list.is_stats())
     }
 
     /// Whether its reply is stats: metrics and their descriptors too.
     pub fn is_stats(&self) -> bool {
-        matches!(self.then, Then::Keep(_))
+        self.list().is_some_and(List::is_stats)
     }
 
     /// Whether who is late with the one is taken to be late with the other: pods and containers have to agree.
     pub fn goes_with(&self, other: &Row) -> bool {
-        match (&self.then, &other.then) {
-            (Then::Learn(one), Then::Learn(another)) if one.kind().is_some() => {
-                another.kind().is_some() && self.streams() == other.streams()
-            }
-            _ => self.name == other.name,
+        let has_owners = |row: &Row| row.list().is_some_and(|list| list.kind().is_some());
+        match has_owners(self) && has_owners(other) {
+            true => self.streams() == other.streams(),
+            false => self.name == other.name,
         }
     }
 
-    /// Where a request for a pod that exists has the pod's configuration, if it has.
+    /// Where a request has the configuration of its pod, if it has one.
     pub fn pod_config(&self) -> Option<Path> {
-        match self.goes {
-            Goes::OwnerWithImage(_) | Goes::Image(_, ImageRule::Pull(_)) => {
+        match (&self.goes, &self.then) {
+            (_, Then::OwnPod(_, config) | Then::OwnRestored(.., config)) => Some(config),
+            (Goes::OwnerWithImage(_) | Goes::Image(_, ImageRule::Pull(_)), _) => {
                 Some(fields::POD_CONFIG)
             }
             _ => None,
@@ -115,19 +118,14 @@ impl Row {
         matches!(self.goes, Goes::Owner(_, _, Unknown::Ok)) || matches!(self.then, Then::LostImage)
     }
 
+    /// Whether it changes the image store of a backend.
+    pub(crate) fn changes_images(&self) -> bool {
+        matches!(self.then, Then::NewImage(_) | Then::LostImage)
+    }
+
     /// Whether its reply is a stream of messages.
     pub fn streams(&self) -> bool {
         matches!(self.merge(), Some(Merge::Interleave(_) | Merge::Events))
-    }
-}
-
-/// What stands in for a silent backend in a merge.
-pub fn silent(merge: &Merge) -> Option<Silent> {
-    match merge {
-        Merge::Concat(_, silent) | Merge::Distinct(_, _, silent) => Some(*silent),
-        Merge::Images => Some(Silent::LastKnown),
-        Merge::Interleave(list) => list.merge().and_then(silent),
-        _ => None,
     }
 }
 
@@ -185,6 +183,13 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// Narrows nothing.
+    pub(crate) const NONE: Filter = Filter {
+        id: None,
+        pod: None,
+        labels: None,
+    };
+
     /// Whether `request` names one pod or container, by its id or its pod's.
     pub fn names_one(&self, request: &[u8]) -> bool {
         let id = self.id.map(|(_, path)| path);
@@ -213,6 +218,28 @@ pub enum Merge {
     RuntimeConfig,
     /// OK when every reachable backend has taken it; kept for those that come back.
     UpdateRuntimeConfig,
+}
+
+impl Merge {
+    /// What stands in for a silent backend; `None` if something else decides.
+    pub fn silent(&self) -> Option<Silent> {
+        match self {
+            Merge::Concat(_, silent) | Merge::Distinct(_, _, silent) => Some(*silent),
+            Merge::Images => Some(Silent::LastKnown),
+            Merge::Interleave(list) => list.merge().and_then(Merge::silent),
+            _ => None,
+        }
+    }
+
+    /// What a backend means that answers `Unimplemented`.
+    pub(crate) fn lacking(&self) -> Lacking {
+        match self {
+            Merge::Concat(lacking, _) | Merge::Distinct(_, lacking, _) => *lacking,
+            Merge::Images => Lacking::LeftOut,
+            Merge::Interleave(list) => list.merge().map_or(Lacking::Fails, Merge::lacking),
+            _ => Lacking::Fails,
+        }
+    }
 }
 
 /// What a backend means that answers `Unimplemented` to a merged unary call.
@@ -317,10 +344,8 @@ pub enum Then {
     Forget,
     /// The pod or container of the request is in another state, and with a pod its containers.
     ChangeState(&'static [StateChange]),
-    /// What is listed is the backend's, and the list is kept to stand in for it.
-    Learn(List),
-    /// The stats are kept to be served while the backend is silent.
-    Keep(List),
+    /// The list is cached, to be served while the backend is silent. What pods and containers it lists is the backend's.
+    List(List),
     /// The file systems of the backend's images are kept for metrics.
     KeepDisks,
     /// The pod's handler at the path gets the name that clients know.

@@ -301,7 +301,7 @@ fn the_named_fields_are_those_of_the_interface() {
 fn every_list_has_its_items_and_their_ids_in_the_same_fields() {
     let interface = Interface::compiled();
     for row in ROWS {
-        let (Then::Learn(list) | Then::Keep(list)) = row.then else {
+        let Then::List(list) = row.then else {
             continue;
         };
         let items = interface.walk(interface.reply(row), &[fields::ITEMS]);
@@ -356,7 +356,7 @@ fn what_a_reply_teaches_is_where_the_interface_has_it() {
                     assert_eq!(field(change.field), "state");
                 }
             }
-            Then::Learn(list) | Then::Keep(list) => {
+            Then::List(list) => {
                 let item = interface.end(reply, &[1]);
                 let expected = match list {
                     List::Pods => ".runtime.v1.PodSandbox",

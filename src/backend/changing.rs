@@ -1,7 +1,7 @@
 //! A call that may change a backend's image store: a list from before its end does not count any more.
 
 use super::Backend;
-use crate::rpc::{List, Row, Then};
+use crate::rpc::{List, Row};
 
 /// Such a call from when it is sent until this is dropped; `None` for any other.
 #[derive(Debug)]
@@ -27,7 +27,6 @@ impl Drop for Changing<'_> {
 impl Backend {
     /// A call of `row` is sent now.
     pub(super) fn changing(&self, row: &Row) -> Changing<'_> {
-        let changes = matches!(row.then, Then::NewImage(_) | Then::LostImage);
-        Changing(changes.then_some(self))
+        Changing(row.changes_images().then_some(self))
     }
 }

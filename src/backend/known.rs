@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::backend::disks::Disks;
 use crate::backend::lists::{Lists, Snapshot};
-use crate::rpc::{List, Row, Then};
+use crate::rpc::{List, Row};
 
 /// What a backend last said of itself, as encoded.
 #[derive(Clone, Debug, Default)]
@@ -107,31 +107,24 @@ impl Known {
 
     /// How old the lists are that stand in for it, if they do.
     pub fn stale_age(&self) -> Option<Duration> {
-        self.oldest(|then| match then {
-            Then::Learn(list) => Some(*list),
-            _ => None,
-        })
+        self.oldest(|list| !list.is_stats())
     }
 
     /// How old the stats are that are served in the place of its own, if any are.
     pub fn stale_stats_age(&self) -> Option<Duration> {
-        self.oldest(|then| match then {
-            Then::Keep(list) => Some(*list),
-            _ => None,
-        })
+        self.oldest(List::is_stats)
     }
 
     /// Whether its cached list of this kind is served.
     pub(crate) fn is_from_cache(&self, list: List) -> bool {
-        let is_it = |then: &Then| matches!(then, Then::Learn(other) if *other == list);
         let mut absent = self.absent.iter();
-        absent.any(|absence| is_it(&absence.row.then) && !absence.omitted)
+        absent.any(|absence| absence.row.list() == Some(list) && !absence.omitted)
     }
 
     /// Whether it has missed a list of this kind, and has not answered since.
     pub(crate) fn misses(&self, list: List) -> bool {
         let mut late = self.late.iter();
-        late.any(|late| matches!(late.row.then, Then::Learn(other) if other == list))
+        late.any(|late| late.row.list() == Some(list))
     }
 
     /// How old its cached lists of pods and containers are, whether they are served or not; `None` if it has none.
@@ -141,10 +134,13 @@ impl Known {
         Some(pods.max(containers))
     }
 
-    fn oldest(&self, of: impl Fn(&Then) -> Option<List>) -> Option<Duration> {
+    fn oldest(&self, is_wanted: impl Fn(List) -> bool) -> Option<Duration> {
         let served = self.absent.iter().filter(|absence| !absence.omitted);
-        let lists = served.filter_map(|absence| self.lists.get(of(&absence.row.then)?));
-        lists.map(Snapshot::age).max()
+        let lists = served.filter_map(|absence| absence.row.list());
+        let cached = lists
+            .filter(|list| is_wanted(*list))
+            .filter_map(|list| self.lists.get(list));
+        cached.map(Snapshot::age).max()
     }
 
     /// For how long it has not given its own stats, if it does not.

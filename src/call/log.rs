@@ -25,7 +25,7 @@ use crate::codec::grpc::GRPC_STATUS;
 use crate::codec::protobuf;
 use crate::errors;
 use crate::ownership::BackendId;
-use crate::rpc::{Kind, LogRule, Row, Then};
+use crate::rpc::{self, Kind, LogRule, Row};
 use crate::telemetry::counters::{Counts, Rpc, code_name};
 use crate::telemetry::log_limit::Recovery;
 use crate::telemetry::redact;
@@ -266,7 +266,7 @@ impl CallLog {
             None => &self.counts.calls,
         };
         calls.add(self.row.name, code, elapsed);
-        if let Then::OwnPod(..) = self.row.then {
+        if self.row.name == rpc::RUN_POD_SANDBOX.name {
             let handler = self.handler.get().cloned().unwrap_or_default();
             self.counts.pods.add(handler, code, elapsed);
         }

@@ -4,56 +4,59 @@ use std::sync::Arc;
 
 use tonic::Status;
 
-use crate::call::Call;
-use crate::call::log;
 use crate::call::route::{Knowledge, Refusal, Target};
+use crate::call::{Request, log};
 use crate::errors;
 use crate::forward::own;
 use crate::ownership::BackendId;
-use crate::rpc::{Kind, Then};
+use crate::rpc::Kind;
 use crate::switch::Switch;
 use crate::telemetry::counters::Reason;
 use crate::topology::Live;
 
 /// Where a request goes, all backends asked if nobody is known to own its id.
-pub(crate) async fn target(switch: &Arc<Switch>, call: &Call) -> Result<Target, Status> {
-    let row = call.row;
-    let target = with_known(switch, &call.live, |known| {
-        known.route(row, &call.message())
+pub(crate) async fn target(switch: &Arc<Switch>, request: &Request) -> Result<Target, Status> {
+    let row = request.row;
+    let target = with_known(switch, &request.live, |known| {
+        known.route(row, &request.message())
     })
-    .map_err(|refusal| refuse(switch, call, refusal))?;
+    .map_err(|refusal| refuse(switch, request, refusal))?;
     match target {
-        Target::Miss(kind, id) => after_miss(switch, call, kind, id).await,
-        Target::UnknownPod(uid) => after_unknown_pod(switch, call, &uid).await,
+        Target::Miss(kind, id) => after_miss(switch, request, kind, id).await,
+        Target::UnknownPod(uid) => after_unknown_pod(switch, request, &uid).await,
         target => Ok(target),
     }
 }
 
 /// Asks all backends for the pod of a pull, and returns where the pull goes. A backend that does not answer may have
 /// the pod.
-async fn after_unknown_pod(switch: &Arc<Switch>, call: &Call, uid: &str) -> Result<Target, Status> {
+async fn after_unknown_pod(
+    switch: &Arc<Switch>,
+    request: &Request,
+    uid: &str,
+) -> Result<Target, Status> {
     let answered = ask_all(switch).await;
     answered.map_err(|unanswered| errors::pod_unknown(uid, &unanswered))?;
-    with_known(switch, &call.live, |known| known.after_unknown_pod(uid))
-        .map_err(|refusal| refuse(switch, call, refusal))
+    with_known(switch, &request.live, |known| known.after_unknown_pod(uid))
+        .map_err(|refusal| refuse(switch, request, refusal))
 }
 
 /// Asks all backends for an id that nobody is known to own, and returns where its call goes.
 async fn after_miss(
     switch: &Arc<Switch>,
-    call: &Call,
+    request: &Request,
     kind: Kind,
     id: String,
 ) -> Result<Target, Status> {
     let answered = ask_all(switch).await;
-    let target = with_known(switch, &call.live, |known| known.after_miss(kind, &id))
-        .map_err(|refusal| refuse(switch, call, refusal))?;
+    let target = with_known(switch, &request.live, |known| known.after_miss(kind, &id))
+        .map_err(|refusal| refuse(switch, request, refusal))?;
     match (&target, answered) {
         // The full id, so no other backend can have it.
         (Target::Owner(_, _, full), _) if *full == id => Ok(target),
         // All backends are asked for what begins so; a silent one gives its cached list.
-        (Target::Owner(..), Err(_)) if matches!(call.row.then, Then::Learn(_)) => {
-            Ok(Target::Backends(call.live.all()))
+        (Target::Owner(..), Err(_)) if request.row.is_list() => {
+            Ok(Target::Backends(request.live.all()))
         }
         (_, Err(unanswered)) => Err(errors::owner_unknown(kind, &id, &unanswered)),
         (_, Ok(())) => Ok(target),
@@ -66,19 +69,19 @@ async fn ask_all(switch: &Arc<Switch>) -> Result<(), Status> {
     switch.question.ask(query).await
 }
 
-fn refuse(switch: &Switch, call: &Call, refusal: Refusal) -> Status {
+fn refuse(switch: &Switch, request: &Request, refusal: Refusal) -> Status {
     let name = |id: BackendId| {
-        let backend = call.live.backend(id);
+        let backend = request.live.backend(id);
         backend.map_or_else(|_| "?".into(), |backend| backend.name())
     };
     match refusal {
-        Refusal::Malformed(fault) => errors::malformed(call.row.name, &fault),
+        Refusal::Malformed(fault) => errors::malformed(request.row.name, &fault),
         Refusal::UnknownHandler(handler) => {
             switch.counts.refuse(Reason::UnknownHandler);
             log::note_handler(&handler);
-            unknown_handler(&handler, &call.live)
+            unknown_handler(&handler, &request.live)
         }
-        Refusal::EmptyId(kind) => errors::empty_id(call.row.name, kind),
+        Refusal::EmptyId(kind) => errors::empty_id(request.row.name, kind),
         Refusal::Ambiguous(prefix) => errors::ambiguous(&prefix),
         Refusal::Disputed(kind, id, one, other) => {
             errors::disputed(kind, &id, &name(one), &name(other))

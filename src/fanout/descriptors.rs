@@ -7,18 +7,16 @@ use futures_util::future::join_all;
 use crate::backend::Backend;
 use crate::backend::state::State;
 use crate::forward::own;
-use crate::rpc::{self, List, Row, Then};
+use crate::rpc::{self, List};
 use crate::switch::Switch;
 
 /// Asks backends for their descriptors before their metrics are merged, where they are not known.
-pub(crate) async fn know_descriptors(switch: &Switch, row: &Row, backends: &[Arc<Backend>]) {
-    if matches!(row.then, Then::Keep(List::PodMetrics)) && backends.len() > 1 {
-        join_all(
-            backends
-                .iter()
-                .map(|backend| ask_descriptors(switch, backend)),
-        )
-        .await;
+pub(crate) async fn know_descriptors(switch: &Switch, backends: &[Arc<Backend>]) {
+    if backends.len() > 1 {
+        let asked = backends
+            .iter()
+            .map(|backend| ask_descriptors(switch, backend));
+        join_all(asked).await;
     }
 }
 

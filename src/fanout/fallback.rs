@@ -8,11 +8,11 @@ use tonic::{Code, Status};
 use crate::backend::Backend;
 use crate::backend::lists::Snapshot;
 use crate::backend::state::State;
-use crate::call::{Call, Failed};
+use crate::call::{Call, Failed, Listing};
 use crate::fanout::Share;
 use crate::ownership::BackendId;
 use crate::rpc::filter::{filter, without_inside};
-use crate::rpc::{self, Kind, List, Row, Silent, Then};
+use crate::rpc::{Kind, List, Merge, Row, Silent};
 use crate::switch::Switch;
 use crate::switch::cached;
 use crate::switch::learn;
@@ -32,15 +32,19 @@ pub(crate) const STALE_STATS: Duration = Duration::from_secs(120);
 pub(crate) async fn with_stand_in(
     switch: &Switch,
     call: &Call,
+    how: &Merge,
     backend: &Backend,
     own: impl Future<Output = Result<Share, Failed>>,
 ) -> Result<Share, Failed> {
-    let share = own_or_cached(switch, call, backend, own).await;
+    let share = own_or_cached(switch, call, how, backend, own).await;
     if let Some(list) = call.whole_list() {
         backend.note_list(list, share.as_ref().err().map(Failed::told).as_deref());
     }
     let share = share?;
-    if call.row.is_list() {
+    if call
+        .listing()
+        .is_some_and(|listing| !listing.list.is_stats())
+    {
         // The cache has what could not be saved: it must not be served instead.
         backend.saved().await?;
     }
@@ -50,11 +54,15 @@ pub(crate) async fn with_stand_in(
 async fn own_or_cached(
     switch: &Switch,
     call: &Call,
+    how: &Merge,
     backend: &Backend,
     own: impl Future<Output = Result<Share, Failed>>,
 ) -> Result<Share, Failed> {
+    let is_list = call
+        .listing()
+        .is_some_and(|listing| !listing.list.is_stats());
     if let Some(status) = backend.silence(call.contribution())
-        && let Some(share) = stand_in(switch, call, backend, &status)
+        && let Some(share) = stand_in(switch, call, how, backend, &status)
     {
         return Ok(share);
     }
@@ -63,9 +71,9 @@ async fn own_or_cached(
         Ok(answered) => answered,
         Err(_) => {
             let status = backend.unavailable("it is late");
-            let share = stand_in(switch, call, backend, &status);
+            let share = stand_in(switch, call, how, backend, &status);
             // A last list may be had by the next call.
-            match share.is_some() || call.row.is_list() {
+            match share.is_some() || is_list {
                 true => backend.is_late(call.contribution()),
                 false => backend.suspect(),
             }
@@ -77,7 +85,7 @@ async fn own_or_cached(
     };
     match answered {
         Err(Failed::Status(status)) if status.code() == Code::Unavailable => {
-            let Some(share) = stand_in(switch, call, backend, &status) else {
+            let Some(share) = stand_in(switch, call, how, backend, &status) else {
                 return Err(Failed::Status(status));
             };
             // Its connection may live on, and then nothing else would tell that it answers again.
@@ -91,16 +99,22 @@ async fn own_or_cached(
 }
 
 /// The cached items of `backend`, which does not answer; `status` says why. `None` if they cannot be served.
-fn stand_in(switch: &Switch, call: &Call, backend: &Backend, status: &Status) -> Option<Share> {
+fn stand_in(
+    switch: &Switch,
+    call: &Call,
+    how: &Merge,
+    backend: &Backend,
+    status: &Status,
+) -> Option<Share> {
     let is_default = backend.id == call.live.speaker();
-    match (call.row.merge().and_then(rpc::silent)?, &call.row.then) {
-        (Silent::LastKnown, Then::Learn(list)) => {
-            let message = last_known(switch, call, *list, backend)?;
+    match (how.silent()?, call.listing()) {
+        (Silent::LastKnown, Some(listing)) => {
+            let message = last_known(switch, call, listing.list, backend)?;
             backend.stands_in(call.row, status);
             Some(Share::Message(message))
         }
-        (Silent::LastKnownOrOmitted, Then::Keep(list)) => {
-            cached_stats(switch, call, *list, backend, status)
+        (Silent::LastKnownOrOmitted, Some(listing)) => {
+            cached_stats(switch, call, listing, backend, status)
         }
         (Silent::OmittedUnlessDefault, _) if !is_default => Some(omit(call, backend, status)),
         _ => None,
@@ -169,7 +183,7 @@ fn unserved(switch: &Switch, list: List, backend: &Backend) -> String {
 /// Whether the cached list of `row` lacks what clients may know of, and nobody has asked for the list again.
 pub(crate) fn lacks(switch: &Switch, backend: &Backend, row: &Row) -> bool {
     let known = backend.known();
-    let Then::Learn(list) = row.then else {
+    let Some(list) = row.list() else {
         return false;
     };
     if known.is_late_with(row) {
@@ -187,28 +201,29 @@ pub(crate) fn lacks(switch: &Switch, backend: &Backend, row: &Row) -> bool {
 fn cached_stats(
     switch: &Switch,
     call: &Call,
-    list: List,
+    listing: &Listing,
     backend: &Backend,
     status: &Status,
 ) -> Option<Share> {
-    if let Some(message) = last_stats(switch, call, list, backend) {
+    if let Some(message) = last_stats(switch, call, listing, backend) {
         backend.is_served_from_cache(call.contribution(), status);
         return Some(Share::Message(message));
     }
-    (!call.names_one()).then(|| omit(call, backend, status))
+    (!listing.names_one).then(|| omit(call, backend, status))
 }
 
 /// The last stats of `backend`, as the call filters them, of what it still owns; `None` if they are too old, or have
 /// nothing of what the call asks for: that may have come since.
-fn last_stats(switch: &Switch, call: &Call, list: List, backend: &Backend) -> Option<Bytes> {
+fn last_stats(switch: &Switch, call: &Call, listing: &Listing, backend: &Backend) -> Option<Bytes> {
+    let list = listing.list;
     let most = match list {
         // Samples come under the descriptors that clients were given, however long a backend has been away.
         List::MetricDescriptors => Duration::MAX,
         _ => backend.stale_lists().min(STALE_STATS),
     };
     let message = cached(list, backend, most)?;
-    let message = still_owned(switch, call, list, backend.id, &message)?;
-    if message.is_empty() && !call.asks_for_all() {
+    let message = still_owned(switch, call, listing, backend.id, &message)?;
+    if message.is_empty() && !listing.is_whole {
         return None;
     }
     let changed = learn::listed_as(switch, list, backend, &message).ok()?;
@@ -218,10 +233,11 @@ fn last_stats(switch: &Switch, call: &Call, list: List, backend: &Backend) -> Op
 fn still_owned(
     switch: &Switch,
     call: &Call,
-    list: List,
+    listing: &Listing,
     backend: BackendId,
     message: &Bytes,
 ) -> Option<Bytes> {
+    let Listing { list, pod, .. } = listing;
     let Some((kind, _)) = list.about() else {
         return Some(message.clone());
     };
@@ -230,14 +246,14 @@ fn still_owned(
         owners.of(kind, backend),
         owners.of(Kind::Container, backend),
     );
-    let request = call.message();
-    let pod = call.filters_pod(&request);
-    let wanted = |id: &str| {
-        let in_pod = |pod| owners.pod_of(id).is_some_and(|of| of.starts_with(pod));
-        items.contains(id) && pod.is_none_or(in_pod)
+    let is_in_pod = |id: &str| {
+        owners
+            .pod_of(id)
+            .is_some_and(|of| of.starts_with(pod.as_str()))
     };
-    let left = filter(list, message, &request, wanted).ok()?;
-    let inside = without_inside(list, &left, |id| containers.contains(id)).ok()?;
+    let wanted = |id: &str| items.contains(id) && (pod.is_empty() || is_in_pod(id));
+    let left = filter(*list, message, &call.message(), wanted).ok()?;
+    let inside = without_inside(*list, &left, |id| containers.contains(id)).ok()?;
     Some(inside.unwrap_or(left))
 }
 

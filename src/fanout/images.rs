@@ -1,7 +1,7 @@
 //! Image calls that name neither a handler nor a pod: every backend has an image store of its own.
 
 pub(crate) mod find;
-mod remove;
+pub(crate) mod remove;
 mod stores;
 
 use std::sync::Arc;
@@ -12,39 +12,17 @@ use tonic::{Code, Status};
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
 use crate::call::reply::{self, Reply};
-use crate::call::{Call, Failed, named};
+use crate::call::{Call, Failed, Lesson, named};
 use crate::codec::frames;
 use crate::codec::protobuf;
 use crate::errors;
 use crate::fanout::BackendResult;
 use crate::forward;
 use crate::ownership::BackendId;
+use crate::rpc;
 use crate::rpc::fields::{CONTAINER_IMAGE, CONTAINER_IMAGE_NAME, IMAGE_REFERENCE, STATUS_IMAGE_ID};
-use crate::rpc::{self, ImageRule};
 use crate::switch::Switch;
 use crate::switch::pod_requests;
-
-/// Sends an image call to `backends` as its rule says.
-pub(crate) async fn to_image_stores(
-    switch: &Switch,
-    call: &Call,
-    rule: &ImageRule,
-    backends: &[Arc<Backend>],
-) -> Result<Reply, Failed> {
-    match (rule, backends) {
-        (ImageRule::Remove, _) if !call.live.is_alone() => {
-            remove::remove_image(switch, call, backends).await
-        }
-        (_, [only]) if call.row.changes() => forward::send(switch, call, only, None).await,
-        (_, [only]) => {
-            only.patiently(forward::send(switch, call, only, None))
-                .await
-        }
-        (ImageRule::Find(_), _) => find::find_image(switch, call, backends).await,
-        (ImageRule::Pull(_), _) => pull_everywhere(call, backends).await,
-        _ => remove::remove_image(switch, call, backends).await,
-    }
-}
 
 /// An answer to `ImageStatus`, and whether it has the image.
 fn has_image(backend: &Backend, result: Result<Answer, Status>) -> Result<(Answer, bool), Failed> {
@@ -62,7 +40,10 @@ fn has_image(backend: &Backend, result: Result<Answer, Status>) -> Result<(Answe
 }
 
 /// Pulls into every image store at once; the reply is the first backend's, a failure names its own.
-async fn pull_everywhere(call: &Call, backends: &[Arc<Backend>]) -> Result<Reply, Failed> {
+pub(crate) async fn pull_everywhere(
+    call: &Call,
+    backends: &[Arc<Backend>],
+) -> Result<Reply, Failed> {
     let parts = change(call, backends).await;
     all_well(parts, &[Code::Unimplemented])
 }
@@ -111,11 +92,19 @@ fn all_well(parts: Vec<BackendResult>, fine: &[Code]) -> Result<Reply, Failed> {
     }
 }
 
-/// `call`, a `CreateContainer`, with the owner's own id of its image if it names one that the owner does not have.
-pub(crate) async fn with_own_image(switch: &Switch, call: &Call, owner: &Arc<Backend>) -> Call {
+/// Sends `call`, a `CreateContainer`, to the owner of its pod. The image gets the owner's own id if the request names one
+/// that the owner does not have.
+pub(crate) async fn create_container(
+    switch: &Switch,
+    call: &Call,
+    owner: &Arc<Backend>,
+) -> Result<Reply, Failed> {
     match own_image(switch, call, owner).await {
-        Some(id) => call.with_string(CONTAINER_IMAGE, &id),
-        None => call.clone(),
+        Some(id) => {
+            let call = call.with_string(CONTAINER_IMAGE, &id);
+            forward::send(switch, &call, owner).await
+        }
+        None => forward::send(switch, call, owner).await,
     }
 }
 
@@ -161,6 +150,7 @@ async fn image_at(call: &Call, backend: &Arc<Backend>, image: &str) -> Option<Op
 fn image_status(call: &Call, reference: &str) -> Call {
     Call {
         row: &rpc::IMAGE_STATUS,
+        lesson: Lesson::Nothing,
         body: frames::frame(&protobuf::with_string(&[], IMAGE_REFERENCE, reference)),
         ..call.clone()
     }

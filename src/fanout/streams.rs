@@ -16,7 +16,6 @@ use tonic::{Code, Status};
 
 use crate::backend::answer::Answer;
 use crate::backend::{Backend, own_headers};
-use crate::call::asks_for_all;
 use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed, named};
 use crate::codec::frames::{self, BadFrame};
@@ -27,7 +26,7 @@ use crate::fanout::{self, Share};
 use crate::limits::budget::{Budget, Reservation, Unread};
 use crate::ownership::MOST;
 use crate::rpc::filter::first_of_each;
-use crate::rpc::{List, Row, Then};
+use crate::rpc::{List, Merge, Row};
 use crate::switch::Switch;
 use crate::switch::learn::{self, Asked, keep_stats};
 
@@ -36,6 +35,7 @@ pub(crate) fn interleave(
     switch: &Arc<Switch>,
     call: &Call,
     backends: Vec<Arc<Backend>>,
+    how: &'static Merge,
     instead: &'static Row,
 ) -> Reply {
     let having = Arc::new(AtomicUsize::new(backends.len()));
@@ -46,6 +46,7 @@ pub(crate) fn interleave(
             switch: Arc::clone(switch),
             call: call.clone(),
             backend,
+            how,
             instead,
             asked: learn::asked(switch),
             having: Arc::clone(&having),
@@ -97,6 +98,7 @@ struct Feed {
     switch: Arc<Switch>,
     call: Call,
     backend: Arc<Backend>,
+    how: &'static Merge,
     instead: &'static Row,
     asked: Asked,
     /// How many backends take part, as far as is known.
@@ -152,7 +154,8 @@ impl Feed {
             opened = Some(messages);
             Ok(first)
         };
-        let share = fallback::with_stand_in(&self.switch, &self.call, &self.backend, own).await?;
+        let (switch, call, backend) = (&self.switch, &self.call, &self.backend);
+        let share = fallback::with_stand_in(switch, call, self.how, backend, own).await?;
         let is_its_own = opened.is_some();
         if !is_its_own {
             self.whole = StreamedList::NotItsOwn;
@@ -195,7 +198,7 @@ impl Feed {
             .await?;
         match answer.code() {
             Code::Ok => Ok(Share::Message(self.backend.message(&answer)?)),
-            Code::Unimplemented if fanout::may_lack(&self.switch, row, &self.backend) => {
+            Code::Unimplemented if fanout::may_lack(&self.switch, self.how, &self.backend) => {
                 Ok(Share::Nothing(Failed::Answer(Box::new(answer))))
             }
             _ => Err(named(&self.backend, answer)),
@@ -204,7 +207,7 @@ impl Feed {
 
     /// The message as the client gets it, learned from: an item comes once, also if it is in several messages.
     fn learn(&mut self, message: Bytes) -> Result<Bytes, Status> {
-        let (Then::Learn(list) | Then::Keep(list)) = self.call.row.then else {
+        let Some(list) = self.call.listing().map(|listing| listing.list) else {
             return Ok(message);
         };
         let message = self.listed_as(list, message)?;
@@ -214,7 +217,7 @@ impl Feed {
     }
 
     fn listed_as(&mut self, list: List, message: Bytes) -> Result<Bytes, Status> {
-        if let Then::Keep(list) = self.call.row.then {
+        if list.is_stats() {
             // The client gets the message in any case.
             self.whole.add(&message, self.backend.max_message);
             let changed = learn::listed_as(&self.switch, list, &self.backend, &message)?;
@@ -236,12 +239,10 @@ impl Feed {
 
     /// The stream has come to its end: if it was asked for all there is, that is what its messages were.
     fn settle(&mut self) {
-        let (Then::Learn(list) | Then::Keep(list)) = self.call.row.then else {
+        let listing = self.call.listing().filter(|listing| listing.is_whole);
+        let Some(list) = listing.map(|listing| listing.list) else {
             return;
         };
-        if !asks_for_all(list, &self.call.message()) {
-            return;
-        }
         match std::mem::replace(&mut self.whole, StreamedList::NotItsOwn) {
             StreamedList::Kept(message, _) => {
                 let mut held = self.backend.memory.held();

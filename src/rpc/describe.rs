@@ -2,7 +2,6 @@
 
 use super::{
     Filter, Goes, ImageRule, Kind, Lacking, List, Merge, Row, Service, Silent, Then, Unknown,
-    silent,
 };
 use crate::codec::protobuf::Path;
 
@@ -68,7 +67,7 @@ impl Row {
     fn reply(&self) -> String {
         let reply = match &self.goes {
             Goes::All(_, merge) | Goes::Image(_, ImageRule::List(merge)) => {
-                merged(merge) + silent(merge).map_or("", instead)
+                merged(merge) + merge.silent().map_or("", instead)
             }
             Goes::Image(_, ImageRule::Find(_)) => {
                 "as it is; of several, if they have the same image".into()
@@ -80,10 +79,10 @@ impl Row {
             _ => "as it is".into(),
         };
         match (&self.then, &self.goes) {
-            (Then::Rename(_) | Then::Learn(List::Pods), _) | (_, Goes::All(_, Merge::Events)) => {
+            (Then::Rename(_) | Then::List(List::Pods), _) | (_, Goes::All(_, Merge::Events)) => {
                 reply + "; handlers by the table's names"
             }
-            (Then::Keep(List::PodMetrics), _) => {
+            (Then::List(List::PodMetrics), _) => {
                 reply + "; label values by the keys of ListMetricDescriptors"
             }
             _ => reply,

@@ -19,11 +19,6 @@ const IMAGE_HANDLER: Path = &[image_status_request::IMAGE, image_spec::RUNTIME_H
 /// `runtime_handler` of the image spec in an image filter.
 const FILTER_HANDLER: Path = &[FILTER, image_filter::IMAGE, image_spec::RUNTIME_HANDLER];
 
-const NO_FILTER: Filter = Filter {
-    id: None,
-    pod: None,
-    labels: None,
-};
 const POD_FILTER: Filter = Filter {
     id: Some((Kind::Pod, &[FILTER, pod_sandbox_filter::ID])),
     pod: None,
@@ -81,46 +76,53 @@ use LogRule::{Change, Poll, Read};
 use Merge::{Concat, Distinct, Events, Interleave};
 use Silent::{LastKnown, LastKnownOrOmitted, OmittedUnlessDefault};
 use Then::{
-    ChangeState, Forget, HaveImage, Keep, KeepDisks, Learn, LostImage, NewImage, Nothing,
+    ChangeState, Forget, HaveImage, KeepDisks, List as Listed, LostImage, NewImage, Nothing,
     OwnContainer, OwnPod, OwnRestored, Rename,
 };
 use Unknown::{NotFound, Ok};
 
 /// `Version`.
 pub const VERSION: Row = runtime("Version", Poll, Default, Nothing);
+/// `RunPodSandbox`.
+pub const RUN_POD_SANDBOX: Row = runtime(
+    "RunPodSandbox",
+    Change,
+    Handler(RUN_HANDLER),
+    OwnPod(RUN_POD, RUN_CONFIG),
+);
 /// `ListPodSandbox`.
 pub const LIST_PODS: Row = runtime(
     "ListPodSandbox",
     Poll,
     All(POD_FILTER, Concat(Fails, LastKnown)),
-    Learn(List::Pods),
+    Listed(List::Pods),
 );
 /// `ListContainers`.
 pub const LIST_CONTAINERS: Row = runtime(
     "ListContainers",
     Poll,
     All(CONTAINER_FILTER, Concat(Fails, LastKnown)),
-    Learn(List::Containers),
+    Listed(List::Containers),
 );
 /// `ListContainerStats`.
 pub const LIST_CONTAINER_STATS: Row = runtime(
     "ListContainerStats",
     Poll,
     All(CONTAINER_STATS_FILTER, Concat(Fails, LastKnownOrOmitted)),
-    Keep(List::ContainerStats),
+    Listed(List::ContainerStats),
 );
 /// `ListPodSandboxStats`.
 pub const LIST_POD_STATS: Row = runtime(
     "ListPodSandboxStats",
     Poll,
     All(POD_STATS_FILTER, Concat(FailsForPods, LastKnownOrOmitted)),
-    Keep(List::PodStats),
+    Listed(List::PodStats),
 );
 /// `UpdateRuntimeConfig`.
 pub const UPDATE_RUNTIME_CONFIG: Row = runtime(
     "UpdateRuntimeConfig",
     Change,
-    All(NO_FILTER, Merge::UpdateRuntimeConfig),
+    All(Filter::NONE, Merge::UpdateRuntimeConfig),
     Nothing,
 );
 /// `PodSandboxStatus`.
@@ -138,43 +140,48 @@ pub const CONTAINER_STATUS: Row = runtime(
     Nothing,
 );
 /// `GetContainerEvents`.
-pub const EVENTS: Row = runtime("GetContainerEvents", Read, All(NO_FILTER, Events), Nothing);
+pub const EVENTS: Row = runtime(
+    "GetContainerEvents",
+    Read,
+    All(Filter::NONE, Events),
+    Nothing,
+);
 /// `RuntimeConfig`.
 pub const RUNTIME_CONFIG: Row = runtime(
     "RuntimeConfig",
     Poll,
-    All(NO_FILTER, Merge::RuntimeConfig),
+    All(Filter::NONE, Merge::RuntimeConfig),
     Nothing,
 );
 /// `Status`.
-pub const STATUS: Row = runtime("Status", Poll, All(NO_FILTER, Merge::Status), Nothing);
+pub const STATUS: Row = runtime("Status", Poll, All(Filter::NONE, Merge::Status), Nothing);
 /// `ListPodSandboxMetrics`.
 pub const LIST_POD_METRICS: Row = runtime(
     "ListPodSandboxMetrics",
     Poll,
-    All(NO_FILTER, Concat(LeftOut, LastKnownOrOmitted)),
-    Keep(List::PodMetrics),
+    All(Filter::NONE, Concat(LeftOut, LastKnownOrOmitted)),
+    Listed(List::PodMetrics),
 );
 /// `ListMetricDescriptors`.
 pub const LIST_METRIC_DESCRIPTORS: Row = runtime(
     "ListMetricDescriptors",
     Poll,
     All(
-        NO_FILTER,
+        Filter::NONE,
         Distinct(
             &[&[ITEMS, metric_descriptor::NAME]],
             LeftOut,
             LastKnownOrOmitted,
         ),
     ),
-    Keep(List::MetricDescriptors),
+    Listed(List::MetricDescriptors),
 );
 /// `ListImages`.
 pub const LIST_IMAGES: Row = image(
     "ListImages",
     Poll,
     Image(FILTER_HANDLER, ImageRule::List(Merge::Images)),
-    Learn(List::Images),
+    Listed(List::Images),
 );
 /// `ImageStatus`.
 pub const IMAGE_STATUS: Row = image(
@@ -188,18 +195,18 @@ pub const IMAGE_STATUS: Row = image(
 #[rustfmt::skip] // one line an RPC
 pub const ROWS: &[Row] = &[
     VERSION,
-    runtime("RunPodSandbox", Change, Handler(RUN_HANDLER), OwnPod(RUN_POD, RUN_CONFIG)),
+    RUN_POD_SANDBOX,
     runtime("StopPodSandbox", Change, Owner(Pod, REQUESTED_ID, Ok), ChangeState(&[STOPPED_POD, STOPPED_WITH_POD])),
     runtime("RemovePodSandbox", Change, Owner(Pod, REQUESTED_ID, Ok), Forget),
     POD_STATUS,
     LIST_PODS,
-    runtime("StreamPodSandboxes", Poll, All(POD_FILTER, Interleave(&LIST_PODS)), Learn(List::Pods)),
+    runtime("StreamPodSandboxes", Poll, All(POD_FILTER, Interleave(&LIST_PODS)), Listed(List::Pods)),
     runtime("CreateContainer", Change, OwnerWithImage(CONTAINER_POD), OwnContainer(NEW_CONTAINER)),
     runtime("StartContainer", Change, Owner(Container, REQUESTED_ID, NotFound), ChangeState(&[STARTED])),
     runtime("StopContainer", Change, Owner(Container, REQUESTED_ID, Ok), ChangeState(&[STOPPED])),
     runtime("RemoveContainer", Change, Owner(Container, REQUESTED_ID, Ok), Forget),
     LIST_CONTAINERS,
-    runtime("StreamContainers", Poll, All(CONTAINER_FILTER, Interleave(&LIST_CONTAINERS)), Learn(List::Containers)),
+    runtime("StreamContainers", Poll, All(CONTAINER_FILTER, Interleave(&LIST_CONTAINERS)), Listed(List::Containers)),
     CONTAINER_STATUS,
     runtime("UpdateContainerResources", Change, Owner(Container, REQUESTED_ID, NotFound), Nothing),
     runtime("ReopenContainerLog", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing),
@@ -209,27 +216,27 @@ pub const ROWS: &[Row] = &[
     runtime("PortForward", Read, Owner(Pod, REQUESTED_ID, NotFound), Nothing),
     runtime("ContainerStats", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing),
     LIST_CONTAINER_STATS,
-    runtime("StreamContainerStats", Poll, All(CONTAINER_STATS_FILTER, Interleave(&LIST_CONTAINER_STATS)), Keep(List::ContainerStats)),
+    runtime("StreamContainerStats", Poll, All(CONTAINER_STATS_FILTER, Interleave(&LIST_CONTAINER_STATS)), Listed(List::ContainerStats)),
     runtime("PodSandboxStats", Read, Owner(Pod, REQUESTED_ID, NotFound), Nothing),
     LIST_POD_STATS,
-    runtime("StreamPodSandboxStats", Poll, All(POD_STATS_FILTER, Interleave(&LIST_POD_STATS)), Keep(List::PodStats)),
+    runtime("StreamPodSandboxStats", Poll, All(POD_STATS_FILTER, Interleave(&LIST_POD_STATS)), Listed(List::PodStats)),
     UPDATE_RUNTIME_CONFIG,
     STATUS,
     runtime("CheckpointContainer", Change, Owner(Container, REQUESTED_ID, NotFound), Nothing),
     EVENTS,
     LIST_METRIC_DESCRIPTORS,
     LIST_POD_METRICS,
-    runtime("StreamPodSandboxMetrics", Poll, All(NO_FILTER, Interleave(&LIST_POD_METRICS)), Keep(List::PodMetrics)),
+    runtime("StreamPodSandboxMetrics", Poll, All(Filter::NONE, Interleave(&LIST_POD_METRICS)), Listed(List::PodMetrics)),
     RUNTIME_CONFIG,
     runtime("UpdatePodSandboxResources", Change, Owner(Pod, REQUESTED_ID, NotFound), Nothing),
     runtime("CheckpointPod", Change, Owner(Pod, REQUESTED_ID, NotFound), Nothing),
     runtime("RestorePod", Change, Handler(RESTORE_HANDLER), OwnRestored(RESTORED_POD, RESTORED_CONTAINERS, RESTORE_CONFIG)),
     LIST_IMAGES,
-    image("StreamImages", Poll, Image(FILTER_HANDLER, ImageRule::List(Interleave(&LIST_IMAGES))), Learn(List::Images)),
+    image("StreamImages", Poll, Image(FILTER_HANDLER, ImageRule::List(Interleave(&LIST_IMAGES))), Listed(List::Images)),
     IMAGE_STATUS,
     image("PullImage", Change, Image(IMAGE_HANDLER, Pull(PULL_UID)), NewImage(PULLED_IMAGE)),
     image("RemoveImage", Change, Image(IMAGE_HANDLER, ImageRule::Remove), LostImage),
-    image("ImageFsInfo", Poll, All(NO_FILTER, Distinct(&[IMAGE_MOUNTPOINT, CONTAINER_MOUNTPOINT], LeftOut, OmittedUnlessDefault)), KeepDisks),
+    image("ImageFsInfo", Poll, All(Filter::NONE, Distinct(&[IMAGE_MOUNTPOINT, CONTAINER_MOUNTPOINT], LeftOut, OmittedUnlessDefault)), KeepDisks),
 ];
 
 const fn runtime(name: &'static str, log: LogRule, goes: Goes, then: Then) -> Row {

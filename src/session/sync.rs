@@ -15,7 +15,7 @@ use crate::fanout::status;
 use crate::fanout::streams;
 use crate::forward::own::{self, unless_silent};
 use crate::rpc::fields::{linux_runtime_configuration, runtime_config_response};
-use crate::rpc::{self, List, Merge, Row, Then};
+use crate::rpc::{self, List, Merge, Row};
 use crate::switch::Switch;
 use crate::switch::learn;
 
@@ -103,16 +103,16 @@ pub(crate) async fn answers(
         },
         _ => row,
     };
-    match (&row.then, row.merge()) {
-        (Then::Learn(List::Images), _) => own::list_images(switch, backend, wire).await?,
-        (Then::Learn(list), _) => own::list_kind(switch, *list, row, backend, Some(wire)).await?,
-        (_, Some(Merge::Status)) => first_status(switch, backend, wire)
+    match row.list() {
+        Some(List::Images) => own::list_images(switch, backend, wire).await?,
+        Some(list) if list.is_stats() => {
+            unless_silent(own::ask_stats(switch, backend, wire, row, list).await)?
+        }
+        Some(list) => own::list_kind(switch, list, row, backend, Some(wire)).await?,
+        None if row.name == rpc::STATUS.name => first_status(switch, backend, wire)
             .await
             .unwrap_or_default(),
-        (Then::Keep(list), _) => {
-            unless_silent(own::ask_stats(switch, backend, wire, row, *list).await)?
-        }
-        _ => {
+        None => {
             let asked = backend.ask_own(Some(wire), row, frames::frame(&[])).await;
             unless_silent(asked.map(drop).map_err(Failed::from))?;
         }

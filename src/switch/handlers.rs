@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use crate::backend::{Backend, Wire};
-use crate::call::Call;
+use crate::call::Request;
 use crate::call::log;
 use crate::call::route::Target;
 use crate::codec::frames;
@@ -25,7 +25,7 @@ use crate::ownership::{BackendId, StartedWith, Unasked};
 use crate::rpc::fields::{
     LISTED_ID, REQUESTED_ID, pod_sandbox_status_request, pod_sandbox_status_response,
 };
-use crate::rpc::{self, Kind, List, Then};
+use crate::rpc::{self, Kind, List};
 use crate::switch::Switch;
 
 /// How many pods a backend is asked for at once.
@@ -72,15 +72,14 @@ pub(crate) fn renamed(
 
 /// Whether a stream of pods of the only backend has to be read, since clients may use another name for the handler of
 /// a pod in it.
-pub(crate) fn must_rename(switch: &Switch, call: &Call, backend: &Backend) -> bool {
-    let lists_pods = matches!(call.row.then, Then::Learn(List::Pods));
+pub(crate) fn must_rename(switch: &Switch, list: List, backend: &Backend) -> bool {
     let renames = || switch.live().renames(backend.id);
-    lists_pods && (renames() || switch.owners().has_started_otherwise(backend.id))
+    list == List::Pods && (renames() || switch.owners().has_started_otherwise(backend.id))
 }
 
 /// Adds the handler of the pod that a call changes to the call's log lines, by the name that clients use.
-pub(crate) fn note_handler(switch: &Switch, call: &Call, target: &Target) {
-    if let (true, Target::Owner(backend, kind, id)) = (call.row.changes(), target) {
+pub(crate) fn note_handler(switch: &Switch, request: &Request, target: &Target) {
+    if let (true, Target::Owner(backend, kind, id)) = (request.row.changes(), target) {
         let owners = switch.owners();
         let pod = match kind {
             Kind::Pod => Some(id.as_str()),
@@ -89,7 +88,7 @@ pub(crate) fn note_handler(switch: &Switch, call: &Call, target: &Target) {
         let Some(pod) = pod.and_then(|pod| owners.names(pod, *backend)) else {
             return;
         };
-        let table = &call.live.table;
+        let table = &request.live.table;
         match name(table, *backend, &pod.started_with, &pod.handler) {
             "" => {}
             name => log::note_handler(name),

@@ -10,7 +10,7 @@ use tonic::Status;
 
 use crate::backend::Backend;
 use crate::errors;
-use crate::rpc::{List, Row, Then};
+use crate::rpc::List;
 use crate::switch::Switch;
 
 pub use fit::{Fitted, Labels, Misfit, fitted};
@@ -19,17 +19,15 @@ pub use fit::{Fitted, Labels, Misfit, fitted};
 const MOST_GIVEN: usize = 1 << 20;
 
 /// Remembers the descriptors that a client gets.
-pub(crate) fn give_descriptors(switch: &Switch, row: &Row, descriptors: &Bytes) {
-    if matches!(row.then, Then::Keep(List::MetricDescriptors)) {
-        let given = Some(descriptors.clone()).filter(is_kept);
-        *switch.given.lock().unwrap_or_else(PoisonError::into_inner) = given;
-    }
+pub(crate) fn give_descriptors(switch: &Switch, descriptors: &Bytes) {
+    let given = Some(descriptors.clone()).filter(is_kept);
+    *switch.given.lock().unwrap_or_else(PoisonError::into_inner) = given;
 }
 
 /// Remembers the descriptors that a client got of `only`, the only backend: after a reload there may be others.
-pub(crate) fn give_own_descriptors(switch: &Switch, row: &Row, only: &Backend) {
+pub(crate) fn give_own_descriptors(switch: &Switch, only: &Backend) {
     if let Some(own) = descriptors(only) {
-        give_descriptors(switch, row, &own);
+        give_descriptors(switch, &own);
     }
 }
 

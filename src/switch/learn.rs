@@ -11,10 +11,8 @@ use tonic::Status;
 
 use crate::backend::Backend;
 use crate::backend::lists::Snapshot;
-use crate::call::Call;
-use crate::call::asks_for_all;
-use crate::call::log;
 use crate::call::route::Target;
+use crate::call::{Call, Lesson, Listing, Request, log, pod_names};
 use crate::codec::protobuf::{self, Path};
 use crate::errors;
 use crate::ownership::{BackendId, Claim, LONGEST_ID, Learned, MOST, Mark, PodNames, Unlearned};
@@ -23,7 +21,7 @@ use crate::rpc::fields::CONTAINER_LABELS;
 use crate::rpc::fields::CONTAINER_POD;
 use crate::rpc::fields::LISTED_HANDLER;
 use crate::rpc::filter::{first_of_each, without_inside};
-use crate::rpc::{Kind, List, Row, StateChange, Then, UID_LABEL};
+use crate::rpc::{Kind, List, StateChange, UID_LABEL};
 use crate::switch::Switch;
 use crate::switch::handlers;
 use crate::switch::labels;
@@ -41,18 +39,7 @@ pub(crate) struct Asked {
     pub at: Instant,
 }
 
-/// Whether a reply has to be read on its way, or passes unread.
-pub(crate) fn must_read(row: &Row) -> bool {
-    match row.then {
-        Then::Nothing => false,
-        Then::Keep(list) => list == List::MetricDescriptors,
-        Then::Learn(_) => !row.streams(),
-        _ => true,
-    }
-}
-
-/// Learns from the reply to `call`, which went well and is for the pod or container `of`; the message as the
-/// client is to have it, if that is another one.
+/// Learns from the reply to `call`, which went well; the message as the client is to have it, if that is another one.
 ///
 /// # Errors
 /// `Internal` if the reply is not what the CRI says.
@@ -60,69 +47,94 @@ pub(crate) fn learn(
     switch: &Switch,
     call: &Call,
     backend: &Backend,
-    of: Option<(Kind, &str)>,
     asked: Asked,
     reply: &Bytes,
 ) -> Result<Option<Bytes>, Status> {
-    match call.row.then {
-        Then::Nothing | Then::LostImage => {}
-        Then::KeepDisks => backend.report_disks(reply),
-        Then::HaveImage(_) | Then::NewImage(_) => {
-            pod_requests::learn_image(switch, call, backend.id, reply)
+    match &call.lesson {
+        Lesson::Nothing | Lesson::ChangedImages => {}
+        Lesson::Disks => backend.report_disks(reply),
+        Lesson::Image(path) => {
+            let id = protobuf::string(reply, path).unwrap_or_default();
+            pod_requests::note_asking(switch, call, vec![backend.id], id);
         }
-        Then::OwnPod(id, config) => {
-            let id = own_pod(switch, call, backend, reply, (id, config), asked)?;
+        Lesson::Pod(path, names) => {
+            let id = own_pod(switch, names, backend, reply, path, asked)?;
             add_created(backend, List::Pods, id, call);
         }
-        Then::OwnContainer(path) => {
-            let id = created(backend, reply, path)?;
-            log::note_id(Kind::Container, id);
-            let pod = of.map_or("", |(_, pod)| pod);
-            let message = call.message();
-            let label = protobuf::entry(&message, CONTAINER_LABELS, UID_LABEL);
-            if has(switch, backend) {
-                own_container(switch, backend, id, (pod, label.ok().flatten()), asked)?;
-                // The request may name the pod by a short id, which no list has.
-                let call = call.with_string(CONTAINER_POD, pod);
-                add_created(backend, List::Containers, id, &call);
-            }
+        Lesson::Container(path, pod) => {
+            learn_container(
+                switch,
+                call,
+                backend,
+                created(backend, reply, path)?,
+                pod,
+                asked,
+            )?;
         }
-        Then::OwnRestored(id, containers, config) => {
-            let pod = own_pod(switch, call, backend, reply, (id, config), asked)?;
+        Lesson::Restored(path, containers, names) => {
+            let pod = own_pod(switch, names, backend, reply, path, asked)?;
             for container in all_created(backend, reply, containers)? {
                 own_container(switch, backend, container, (pod, None), asked)?;
             }
             backend.has_changed();
         }
-        Then::Forget => {
-            if let Some((kind, id)) = of {
-                switch.owners().forget(kind, id);
-                backend.has_changed();
-                reload::let_go(switch);
-            }
+        Lesson::Gone(kind, id) => {
+            switch.owners().forget(*kind, id);
+            backend.has_changed();
+            reload::let_go(switch);
         }
-        Then::ChangeState(changes) => {
-            if let Some((_, id)) = of {
-                change_states(backend, changes, id);
-            }
-        }
-        Then::Learn(list) => {
-            if !asks_for_all(list, &call.message()) {
-                return learn_part(switch, list, backend, reply, asked);
-            }
-            let message = learn_list(switch, list, backend, reply, asked)?;
-            keep_whole(switch, list, backend, reply, asked);
-            return Ok(message);
-        }
-        Then::Keep(list) => {
-            if call.asks_for_all() {
-                keep_stats(list, backend, reply, asked);
-            }
-            return listed_as(switch, list, backend, reply);
-        }
-        Then::Rename(path) => return handlers::renamed(switch, backend, reply, path),
+        Lesson::ChangedState(changes, id) => change_states(backend, changes, id),
+        Lesson::List(listing) => return learn_listing(switch, listing, backend, reply, asked),
+        Lesson::Handler(path) => return handlers::renamed(switch, backend, reply, path),
     }
     Ok(None)
+}
+
+/// Learns from the reply to a call for a list. Stats tell nothing of owners: they are cached alone.
+fn learn_listing(
+    switch: &Switch,
+    listing: &Listing,
+    backend: &Backend,
+    reply: &Bytes,
+    asked: Asked,
+) -> Result<Option<Bytes>, Status> {
+    let list = listing.list;
+    match (list.is_stats(), listing.is_whole) {
+        (true, is_whole) => {
+            if is_whole {
+                keep_stats(list, backend, reply, asked);
+            }
+            listed_as(switch, list, backend, reply)
+        }
+        (false, false) => learn_part(switch, list, backend, reply, asked),
+        (false, true) => {
+            let message = learn_list(switch, list, backend, reply, asked)?;
+            keep_whole(switch, list, backend, reply, asked);
+            Ok(message)
+        }
+    }
+}
+
+/// A backend has made the container `id` in `pod`.
+fn learn_container(
+    switch: &Switch,
+    call: &Call,
+    backend: &Backend,
+    id: &str,
+    pod: &str,
+    asked: Asked,
+) -> Result<(), Status> {
+    log::note_id(Kind::Container, id);
+    if !has(switch, backend) {
+        return Ok(());
+    }
+    let message = call.message();
+    let label = protobuf::entry(&message, CONTAINER_LABELS, UID_LABEL);
+    own_container(switch, backend, id, (pod, label.ok().flatten()), asked)?;
+    // The request may name the pod by a short id, which no list has.
+    let call = call.with_string(CONTAINER_POD, pod);
+    add_created(backend, List::Containers, id, &call);
+    Ok(())
 }
 
 /// The moment now, to be given back with the list that is asked for now.
@@ -169,16 +181,17 @@ pub(crate) fn settle(switch: &Switch, list: List, backend: &Backend, asked: Aske
 
 fn own_pod<'a>(
     switch: &Switch,
-    call: &Call,
+    names: &PodNames,
     backend: &Backend,
     reply: &'a [u8],
-    (id, config): (Path, Path),
+    path: Path,
     asked: Asked,
 ) -> Result<&'a str, Status> {
-    let id = created(backend, reply, id)?;
+    let id = created(backend, reply, path)?;
     log::note_id(Kind::Pod, id);
-    let names = pod_names(call, config);
-    let claim = switch.owners().own_pod(id, backend.id, names, asked.mark);
+    let mut owners = switch.owners();
+    let claim = owners.own_pod(id, backend.id, names.clone(), asked.mark);
+    drop(owners);
     refuse_claim(switch, claim, backend)?;
     Ok(id)
 }
@@ -272,9 +285,9 @@ pub(crate) fn learn_list(
 }
 
 /// Learns the names of the request's pod, if the request has the pod's configuration.
-pub(crate) fn learn_names(switch: &Switch, call: &Call, target: &Target) {
-    if let (Target::Owner(_, Kind::Pod, id), Some(config)) = (target, call.row.pod_config()) {
-        switch.owners().rename(id, pod_names(call, config));
+pub(crate) fn learn_names(switch: &Switch, request: &Request, target: &Target) {
+    if let (Target::Owner(_, Kind::Pod, id), Some(config)) = (target, request.row.pod_config()) {
+        switch.owners().rename(id, pod_names(request, config));
     }
 }
 
@@ -390,15 +403,6 @@ pub(crate) fn keep_stats(list: List, backend: &Backend, message: &Bytes, asked: 
     if is_new && list == List::MetricDescriptors {
         backend.has_changed();
     }
-}
-
-/// What a pod is called that `call` makes. A configuration that cannot be read names none, and a backend may take it all
-/// the same.
-pub(crate) fn pod_names(call: &Call, config: Path) -> PodNames {
-    let request = call.message();
-    let config = protobuf::submessage(&request, config);
-    let names = config.and_then(|config| PodNames::of_config(&config));
-    names.unwrap_or_default().by_row(call.handler.as_deref())
 }
 
 /// The id of what a backend created.

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use crate::call::Call;
 use crate::codec::protobuf;
 use crate::ownership::BackendId;
+use crate::rpc::SEEN_ANNOTATION;
 use crate::rpc::fields::IMAGE_REFERENCE;
-use crate::rpc::{SEEN_ANNOTATION, Then};
 use crate::switch::Switch;
 use crate::switch::image_names::with_tag;
 
@@ -128,14 +128,6 @@ impl PodRequests {
 
     fn forget_old(&mut self) {
         self.asking.retain(|pod| pod.since.elapsed() < ASKING);
-    }
-}
-
-/// Learns from the answer of `backend` to a pod that its image is present or was pulled.
-pub(crate) fn learn_image(switch: &Switch, call: &Call, backend: BackendId, reply: &[u8]) {
-    if let Then::HaveImage(path) | Then::NewImage(path) = call.row.then {
-        let id = protobuf::string(reply, path).unwrap_or_default();
-        note_asking(switch, call, vec![backend], id);
     }
 }
 

@@ -8,7 +8,7 @@ use crate::errors;
 use crate::rpc::fields::{
     ITEMS, LISTED_ID, container, pod_sandbox, pod_sandbox_config, pod_sandbox_metadata,
 };
-use crate::rpc::{Kind, List, Row, Then};
+use crate::rpc::{Kind, List, Row};
 
 /// The names of a pod. Each is cut, since a client may send names of any length.
 #[derive(Debug, Default)]
@@ -21,11 +21,7 @@ pub(super) struct PodName {
 impl PodName {
     /// The pod whose configuration `request` has.
     pub(super) fn requested(row: &Row, request: &[u8]) -> Option<PodName> {
-        let config = match row.then {
-            Then::OwnPod(_, config) | Then::OwnRestored(.., config) => config,
-            _ => row.pod_config()?,
-        };
-        let metadata = [config, &[pod_sandbox_config::METADATA]].concat();
+        let metadata = [row.pod_config()?, &[pod_sandbox_config::METADATA]].concat();
         PodName::of_metadata(&protobuf::submessage(request, &metadata).ok()?)
     }
 

@@ -10,6 +10,7 @@ use crate::call::{Call, Failed};
 use crate::codec::protobuf;
 use crate::errors;
 use crate::fanout::images::stores;
+use crate::forward;
 use crate::rpc::fields::{IMAGE_REFERENCE, LISTED_ID};
 use crate::switch::Switch;
 use crate::switch::image_names;
@@ -19,11 +20,14 @@ use crate::switch::pod_requests;
 ///
 /// The stores of the pods that ask for this image answer, otherwise all stores. Those that have the image must have
 /// the same one: a wrong user, or a wrong "absent", makes the container run as another user.
-pub(super) async fn find_image(
+pub(crate) async fn find_image(
     switch: &Switch,
     call: &Call,
     backends: &[Arc<Backend>],
 ) -> Result<Reply, Failed> {
+    if let [only] = backends {
+        return only.patiently(forward::send(switch, call, only)).await;
+    }
     let message = call.message();
     let reference = protobuf::string(&message, IMAGE_REFERENCE).unwrap_or_default();
     let of_pods = switch.pod_requests().stores_of(reference);

@@ -51,7 +51,7 @@ enum Removal {
 }
 
 /// Removes an image from the stores whose image the request names, if no container there uses it.
-pub(super) async fn remove_image(
+pub(crate) async fn remove_image(
     switch: &Switch,
     call: &Call,
     backends: &[Arc<Backend>],

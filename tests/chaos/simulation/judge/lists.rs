@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use criswitch::codec::protobuf;
-use criswitch::rpc::{self, Kind, Merge, Then};
+use criswitch::rpc::{self, Kind, Merge};
 
 use super::Case;
 use crate::simulation::files::RUNTIMES;
@@ -133,7 +133,7 @@ impl Case<'_> {
     /// Whether the switch has had stats of `thing` lately, which are served whatever has become of its backend.
     fn is_cached(&self, thing: &Thing) -> bool {
         let (row, begun) = (self.asked.call.row, self.asked.begun);
-        let Then::Keep(list) = row.then else {
+        let Some(list) = row.list().filter(|list| list.is_stats()) else {
             return false;
         };
         // What one backend alone says passes as it comes.

@@ -52,8 +52,8 @@ impl Asked<'_> {
     /// Whose whole list it asks for.
     pub fn lists_whole(&self) -> Option<List> {
         let list = match self.row.then {
-            Then::Learn(List::Images) => return None,
-            Then::Learn(list) | Then::Keep(list) => list,
+            Then::List(List::Images) => return None,
+            Then::List(list) => list,
             _ => return None,
         };
         protobuf::bytes(self.message, &[1])

@@ -1,0 +1,211 @@
+//! What the reply to a call teaches: decided once, from the row of the RPC and the request.
+
+use crate::call::Request;
+use crate::call::route::Target;
+use crate::codec::protobuf::{self, Field, Path};
+use crate::ownership::PodNames;
+use crate::rpc::fields::{FILTER, IMAGE_TEXTS, image_filter};
+use crate::rpc::{Filter, Goes, Kind, List, StateChange, Then};
+
+/// What a successful reply teaches.
+#[derive(Clone, Debug)]
+pub(crate) enum Lesson {
+    /// Nothing: the reply passes unread.
+    Nothing,
+    /// The backend has made the pod with the id at the path.
+    Pod(Path, PodNames),
+    /// The backend has restored the pod with the id at the first path, and the containers with the ids at the second.
+    Restored(Path, Path, PodNames),
+    /// The backend has made the container with the id at the path in the pod with this id.
+    Container(Path, String),
+    /// The pod or container is gone.
+    Gone(Kind, String),
+    /// The pod or container with this id is in another state, and with a pod its containers.
+    ChangedState(&'static [StateChange], String),
+    /// What a backend lists.
+    List(Listing),
+    /// The file systems of the backend's images.
+    Disks,
+    /// The backend has the image of the request; its id is at the path.
+    Image(Path),
+    /// The image store of the backend has changed.
+    ChangedImages,
+    /// Clients know the handler at the path by another name.
+    Handler(Path),
+}
+
+/// What a call for a list asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct Listing {
+    /// Items of this kind.
+    pub list: List,
+    /// Whether it asks for all of them.
+    pub is_whole: bool,
+    /// Whether it asks for one pod or container, or for those of one pod, so that only the owner may answer.
+    pub names_one: bool,
+    /// The id of the pod whose containers it asks for; empty if it names no pod.
+    pub pod: String,
+    /// Whether the items come in a stream of messages.
+    pub is_streamed: bool,
+}
+
+impl Lesson {
+    /// What the reply to `request` teaches, which goes to `target`.
+    pub(super) fn of(request: &Request, target: &Target) -> Lesson {
+        let names = |config| names(request, config, target);
+        match (&request.row.then, target) {
+            (Then::OwnPod(id, config), _) => Lesson::Pod(id, names(config)),
+            (Then::OwnRestored(pod, containers, config), _) => {
+                Lesson::Restored(pod, containers, names(config))
+            }
+            (Then::OwnContainer(path), Target::Owner(_, _, pod)) => {
+                Lesson::Container(path, pod.clone())
+            }
+            (Then::Forget, Target::Owner(_, kind, id)) => Lesson::Gone(*kind, id.clone()),
+            (Then::ChangeState(changes), Target::Owner(_, _, id)) => {
+                Lesson::ChangedState(changes, id.clone())
+            }
+            (Then::List(list), _) => Lesson::List(Listing::of(*list, request)),
+            (Then::KeepDisks, _) => Lesson::Disks,
+            (Then::HaveImage(id) | Then::NewImage(id), _) => Lesson::Image(id),
+            (Then::LostImage, _) => Lesson::ChangedImages,
+            (Then::Rename(path), _) => Lesson::Handler(path),
+            (Then::Nothing | Then::OwnContainer(_) | Then::Forget | Then::ChangeState(_), _) => {
+                Lesson::Nothing
+            }
+        }
+    }
+
+    /// Whether a reply has to be read on its way, or passes unread.
+    pub(crate) fn must_read(&self) -> bool {
+        match self {
+            Lesson::Nothing => false,
+            Lesson::List(Listing {
+                list, is_streamed, ..
+            }) => match list.is_stats() {
+                true => *list == List::MetricDescriptors,
+                false => !is_streamed,
+            },
+            _ => true,
+        }
+    }
+}
+
+impl Listing {
+    fn of(list: List, request: &Request) -> Listing {
+        let (row, message) = (request.row, request.message());
+        let filter = match &row.goes {
+            Goes::All(filter, _) => filter,
+            _ => &Filter::NONE,
+        };
+        let pod = filter
+            .pod
+            .map(|pod| protobuf::string(&message, pod).unwrap_or_default());
+        Listing {
+            list,
+            is_whole: asks_for_all(list, &message),
+            names_one: filter.names_one(&message),
+            pod: pod.unwrap_or_default().to_owned(),
+            is_streamed: row.streams(),
+        }
+    }
+}
+
+/// The names of the pod that `request` makes.
+fn names(request: &Request, config: Path, target: &Target) -> PodNames {
+    let row = match target {
+        Target::Handler(handler) => Some(handler.name.as_str()),
+        _ => None,
+    };
+    pod_names(request, config).by_row(row)
+}
+
+/// The names of the pod whose configuration is at the path. A configuration that cannot be read names none, and a backend
+/// may take it all the same.
+pub(crate) fn pod_names(request: &Request, config: Path) -> PodNames {
+    let message = request.message();
+    let config = protobuf::submessage(&message, config);
+    let names = config.and_then(|config| PodNames::of_config(&config));
+    names.unwrap_or_default()
+}
+
+/// Whether a list's request narrows nothing: it has no fields but empty filters. Of a filter that comes in parts each
+/// counts, and nobody knows what fields of a later CRI leave out.
+fn asks_for_all(list: List, request: &[u8]) -> bool {
+    all_fields(request, |field| {
+        let filter = field.bytes().ok();
+        let is_empty = |filter: &[u8]| match list {
+            // An empty state in the filter of a pod or container is a state: the one with the number 0.
+            List::Images => names_no_image(filter),
+            _ => filter.is_empty(),
+        };
+        field.number == FILTER && filter.is_some_and(is_empty)
+    })
+}
+
+/// Whether an image filter has nothing but image specs without a name: `crictl images` sends an empty spec.
+fn names_no_image(filter: &[u8]) -> bool {
+    all_fields(filter, |image| {
+        let spec = image.bytes().ok();
+        image.number == image_filter::IMAGE
+            && spec.is_some_and(|spec| all_fields(spec, is_empty_text))
+    })
+}
+
+fn is_empty_text(field: &Field<'_>) -> bool {
+    IMAGE_TEXTS.contains(&field.number) && field.bytes().is_ok_and(<[u8]>::is_empty)
+}
+
+fn all_fields(message: &[u8], is: impl Fn(&Field<'_>) -> bool) -> bool {
+    protobuf::fields(message).all(|field| field.is_ok_and(|field| is(&field)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_is_asked_for_by_nothing_but_empty_filters() {
+        let (empty, filter) = (&[0x0a, 0][..], &[0x0a, 2, 0x12, 0][..]);
+        let unknown = &[0x48, 1][..];
+        for (parts, all) in [
+            (vec![], true),
+            (vec![empty], true),
+            (vec![empty, empty], true),
+            (vec![filter], false),
+            (vec![filter, empty], false),
+            (vec![empty, filter], false),
+            (vec![unknown], false),
+            (vec![empty, unknown], false),
+            (vec![&[0x0a]], false),
+        ] {
+            for list in [List::Pods, List::Containers, List::Images] {
+                let request = parts.concat();
+                assert_eq!(asks_for_all(list, &request), all, "{list:?} {parts:x?}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_images_are_asked_for_by_an_image_spec_without_texts() {
+        let in_filter = |image: &[u8]| {
+            let filter = [&[0x0a, image.len() as u8], image].concat();
+            [&[0x0a, filter.len() as u8], &*filter].concat()
+        };
+        // An empty spec, an empty name, an empty handler; a name, a handler, an annotation, a field of a later CRI.
+        for (image, all) in [
+            (&[][..], true),
+            (&[0x0a, 0], true),
+            (&[0x9a, 1, 0], true),
+            (&[0x0a, 1, b'a'], false),
+            (&[0x9a, 1, 1, b'a'], false),
+            (&[0x12, 0], false),
+            (&[0xaa, 1, 0], false),
+        ] {
+            let request = in_filter(image);
+            assert_eq!(asks_for_all(List::Images, &request), all, "{image:x?}");
+            // Field 1 of the other filters is an id.
+            assert!(!asks_for_all(List::Pods, &request));
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What becomes of a call: decided once. Nothing after that looks at the row of its RPC.
+
+use std::sync::Arc;
+
+use tonic::Status;
+
+use crate::backend::Backend;
+use crate::call::reply::{self, Reply};
+use crate::call::route::{Stores, Target};
+use crate::call::{Call, Lesson, Request};
+use crate::codec::frames;
+use crate::codec::protobuf;
+use crate::config::Handler;
+use crate::errors;
+use crate::ownership::BackendId;
+use crate::rpc::{Goes, ImageRule, Kind, Merge, Silent, Unknown};
+
+/// What becomes of a call.
+pub(crate) enum Plan {
+    /// One backend gets it.
+    One(Arc<Backend>),
+    /// One backend gets it, and a pod of this uid may come to exist there.
+    CreatePod(Arc<Backend>, String),
+    /// The owner of the pod gets it, once the request names the image as the owner does.
+    CreateContainer(Arc<Backend>),
+    /// The default backend's version, or its last one.
+    Version(Arc<Backend>),
+    /// Several backends get it; their replies become one.
+    Merge(Vec<Arc<Backend>>, &'static Merge),
+    /// An image is looked for in the stores of these backends, which all pods may use.
+    FindImage(Vec<Arc<Backend>>),
+    /// An image is looked for in the stores that the pod which asks may use.
+    FindImageForPod(Stores),
+    /// An image is pulled into several stores.
+    PullImage(Vec<Arc<Backend>>),
+    /// An image is removed from the stores that have it.
+    RemoveImage(Vec<Arc<Backend>>),
+    /// No backend has the pod or container: this answers it.
+    Nobody(Reply),
+}
+
+/// What becomes of `request`, which goes to `target`.
+///
+/// # Errors
+/// `NotFound` if nobody has the pod or container and the RPC needs one; `Unavailable` if a backend is gone.
+pub(crate) fn plan(mut request: Request, target: Target) -> Result<(Call, Plan), Status> {
+    if let Target::Handler(handler) = &target {
+        with_backends_name(&mut request, handler);
+    }
+    let lesson = Lesson::of(&request, &target);
+    let call = Call::new(request, lesson);
+    let plan = match target {
+        Target::Miss(kind, id) => Plan::Nobody(of_nobody(&call, kind, &id)?),
+        Target::SomePod(stores) => Plan::FindImageForPod(stores),
+        Target::Backend(id) | Target::Owner(id, ..) => to_one(&call, id)?,
+        Target::Handler(handler) => to_handler(&call, handler.backend)?,
+        Target::Backends(ids) => to_several(&call, &ids)?,
+        // All backends were asked for the pod: no target is this one.
+        Target::UnknownPod(_) => return Err(errors::no_backend()),
+    };
+    Ok((call, plan))
+}
+
+/// The backends that `request` waits for after a start. The first lists wait for those that have not been listed yet: each
+/// may have pods that clients know and criswitch does not. The first calls that the default backend answers wait for that
+/// one. Subscribers hear of what backends have when these are there.
+pub(crate) fn awaited(request: &Request) -> Vec<Arc<Backend>> {
+    let live = &request.live;
+    match &request.row.goes {
+        Goes::All(_, Merge::Events) => Vec::new(),
+        Goes::All(_, merge) | Goes::Image(_, ImageRule::List(merge))
+            if merge.silent() == Some(Silent::LastKnown) =>
+        {
+            live.joined()
+        }
+        Goes::Default | Goes::All(..) => {
+            live.backend(live.speaker()).cloned().into_iter().collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn to_one(call: &Call, id: BackendId) -> Result<Plan, Status> {
+    let backend = Arc::clone(call.live.backend(id)?);
+    Ok(match &call.row.goes {
+        Goes::Default => Plan::Version(backend),
+        Goes::OwnerWithImage(_) => Plan::CreateContainer(backend),
+        Goes::All(_, merge) => Plan::Merge(vec![backend], merge),
+        _ => Plan::One(backend),
+    })
+}
+
+/// What makes up for an RPC that a backend lacks does so for one backend, too.
+fn to_handler(call: &Call, id: BackendId) -> Result<Plan, Status> {
+    match (&call.row.goes, &call.lesson) {
+        (Goes::Image(_, ImageRule::List(_) | ImageRule::Remove), _) => to_several(call, &[id]),
+        (_, Lesson::Pod(_, names) | Lesson::Restored(.., names)) => {
+            let backend = Arc::clone(call.live.backend(id)?);
+            Ok(Plan::CreatePod(backend, names.uid.clone()))
+        }
+        _ => Ok(Plan::One(Arc::clone(call.live.backend(id)?))),
+    }
+}
+
+fn to_several(call: &Call, ids: &[BackendId]) -> Result<Plan, Status> {
+    // One that is not in the call's table must not look like one that has nothing.
+    let backends = ids.iter().map(|id| call.live.backend(*id).cloned());
+    let backends: Vec<_> = backends.collect::<Result<_, _>>()?;
+    match (&call.row.goes, backends.as_slice()) {
+        (Goes::All(_, merge) | Goes::Image(_, ImageRule::List(merge)), _) => {
+            Ok(Plan::Merge(backends, merge))
+        }
+        (Goes::Image(_, ImageRule::Find(_)), _) => Ok(Plan::FindImage(backends)),
+        (Goes::Image(_, ImageRule::Pull(_)), [only]) => Ok(Plan::One(Arc::clone(only))),
+        (Goes::Image(_, ImageRule::Pull(_)), _) => Ok(Plan::PullImage(backends)),
+        (Goes::Image(_, ImageRule::Remove), [only]) if call.live.is_alone() => {
+            Ok(Plan::One(Arc::clone(only)))
+        }
+        (Goes::Image(_, ImageRule::Remove), _) => Ok(Plan::RemoveImage(backends)),
+        _ => Err(errors::no_backend()),
+    }
+}
+
+/// The request names the handler as its backend does.
+fn with_backends_name(request: &mut Request, handler: &Handler) {
+    let (Goes::Handler(path) | Goes::Image(path, _)) = request.row.goes else {
+        return;
+    };
+    let message = request.message();
+    if protobuf::string(&message, path).is_ok_and(|name| name != handler.backend_handler) {
+        let message = protobuf::with_string(&message, path, &handler.backend_handler);
+        request.body = frames::frame(&message);
+    }
+}
+
+/// The answer for an id that no backend has.
+fn of_nobody(call: &Call, kind: Kind, id: &str) -> Result<Reply, Status> {
+    match call.row.goes {
+        Goes::Owner(_, _, Unknown::NotFound) | Goes::OwnerWithImage(_) => {
+            Err(errors::not_found(kind, id))
+        }
+        _ if call.row.streams() => Ok(reply::of_status(&Status::ok(""))),
+        _ => Ok(reply::of_message(Vec::new())),
+    }
+}
