@@ -8,7 +8,6 @@ pub mod log;
 pub(crate) mod plan;
 pub mod reply;
 pub mod route;
-mod watched;
 
 use std::sync::Arc;
 
@@ -18,7 +17,6 @@ use tonic::{Code, Status};
 
 use crate::backend::{Backend, Contribution};
 pub(crate) use lesson::{Lesson, Listing, pod_names};
-pub(crate) use watched::watched;
 
 use crate::backend::answer::Answer;
 use crate::call::reply::Reply;

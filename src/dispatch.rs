@@ -4,7 +4,6 @@
 
 mod resolve;
 
-use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
@@ -14,16 +13,16 @@ use tonic::Status;
 
 use crate::call::log::CallLog;
 use crate::call::plan::{self, Plan};
-use crate::call::reply::{self, Reply};
-use crate::call::{Failed, Request, watched};
+use crate::call::reply::Reply;
+use crate::call::{Failed, Request};
 use crate::codec::frames;
 use crate::errors;
 use crate::fanout::images::{self, find, remove};
 use crate::fanout::{self, status};
 use crate::forward;
+use crate::limits::REQUEST_LIMIT;
 use crate::limits::budget::{Budget, Unread};
-use crate::limits::{MAX_CALLS, REQUEST_LIMIT};
-use crate::rpc::{self, Row};
+use crate::rpc::Row;
 use crate::switch::saved::BRIEF_WAIT;
 use crate::switch::{Switch, handlers, learn};
 use crate::telemetry::counters::Reason;
@@ -31,39 +30,17 @@ use crate::telemetry::counters::Reason;
 /// The header of a call that is to be answered soon, also while backends are waited for at a start.
 pub const SOON: &str = "criswitch-soon";
 
-/// Answers one request of a connection whose replies count in `unread`; every failure is a reply.
-pub async fn serve(switch: Arc<Switch>, request: http::Request<Incoming>, unread: Budget) -> Reply {
-    if !is_grpc(&request) {
-        switch.counts.refuse(Reason::NotGrpc);
-        return reply::not_grpc();
-    }
-    let Some(row) = rpc::find(request.uri().path()) else {
-        switch.counts.refuse(Reason::UnknownRpc);
-        return reply::of_status(&errors::no_such_rpc(request.uri().path()));
-    };
-    let Ok(place) = Arc::clone(&switch.calls).try_acquire_owned() else {
-        switch.counts.refuse(Reason::Calls);
-        return reply::of_status(&errors::too_many_calls(row.name, MAX_CALLS));
-    };
-    let log = CallLog::begin(row, request.headers(), &switch.counts);
-    let deadline = log
-        .timeout()
-        .map(|timeout| (log.started() + timeout, errors::deadline(row.name, timeout)));
-    let mut cut = switch.ending.cut(row.name, deadline);
-    let answered = {
-        let mut answer = pin!(answer(&switch, row, request, &unread, &log));
-        tokio::select! {
-            biased;
-            answered = log.doing(answer.as_mut()) => answered.unwrap_or_else(Failed::into_reply),
-            status = &mut cut => reply::of_status(&status),
-        }
-    };
-    let (answered, place) = reply::counted(answered, place, row, &unread, &switch.counts);
-    let reply = watched(answered, log, cut);
-    match place {
-        Some(place) => reply::holding(reply, place),
-        None => reply,
-    }
+/// Answers a request of the RPC of `row`; every failure is a reply. The reply counts in `unread` until its client has read
+/// it.
+pub(crate) async fn serve(
+    switch: Arc<Switch>,
+    row: &'static Row,
+    request: http::Request<Incoming>,
+    unread: Budget,
+    log: Arc<CallLog>,
+) -> Reply {
+    let answered = answer(&switch, row, request, &unread, &log).await;
+    answered.unwrap_or_else(Failed::into_reply)
 }
 
 async fn answer(
@@ -152,9 +129,4 @@ fn no_request(switch: &Switch, row: &Row, why: &Unread) -> Status {
         }
         Unread::Broken(cause) => errors::broken_request(row.name, cause),
     }
-}
-
-fn is_grpc(request: &http::Request<Incoming>) -> bool {
-    let kind = request.headers().get(http::header::CONTENT_TYPE);
-    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }

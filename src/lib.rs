@@ -7,9 +7,12 @@
 //!         | Unix socket
 //!     server        who may connect, HTTP/2, shutdown
 //!         | a request, nothing of it decoded
-//!     dispatch      the path of a call: read it, find its target, run it, reply
+//!     server::layers             a row of the table, a place, a log line, unread replies, the deadline
+//!         |
+//!     dispatch      the path of a call: read it, find its target, plan it, run the plan
 //!         |-- dispatch::resolve    call::route: row, key, table and owners to a target
 //!         |                        nobody is known to own the id: all backends are asked once
+//!         |-- call::plan           row and target to a plan; nothing after that looks at the row
 //!         |-- forward              one backend: its reply passes, and switch::learn learns from it
 //!         `-- fanout               several: ask them all, merge; a cached list for one that is silent
 //!         |
@@ -39,13 +42,13 @@
 //! | [`limits`] | what clients and backends may take: calls, bytes, frames |
 //! | [`backend`] | a backend: dialled, called, its states, its cached lists |
 //! | [`topology`] | the handler table of now and its backends; another one in its place; handlers that backends report |
-//! | [`call`] | a call that was read, its target, its log line, its reply |
+//! | [`call`] | a call that was read: its target, its plan, what it teaches, its log line, its reply |
 //! | [`switch`] | the state that all calls share; what is learned, saved, reloaded and forgotten of it |
 //! | `forward` | a call to one backend; criswitch's own questions to one |
 //! | [`fanout`] | a call to several backends: merged lists, streams, images, status, and the cached lists of a silent one |
 //! | `session` | the tasks of a backend: connect, sync, probe, connect again; its events |
 //! | [`dispatch`] | the path of a call |
-//! | [`server`] | the socket, who may connect to it, shutdown |
+//! | [`server`] | the socket, who may connect to it, the layers around each call, shutdown |
 //! | [`metrics`] | the page that Prometheus reads |
 //!
 //! # What always holds

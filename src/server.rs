@@ -4,22 +4,27 @@ mod access;
 mod activation;
 pub mod admission;
 mod bound;
+mod layers;
 
+use std::convert::Infallible;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use hyper::body::Incoming;
 use hyper::server::conn::http2;
-use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use hyper_util::service::TowerToHyperService;
 use rustix::net::RecvFlags;
 use tokio::io::{AsyncRead, AsyncWrite, Interest};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tower::{Service, ServiceBuilder};
 
+use crate::call::reply::Reply;
 use crate::config::address::Address;
 use crate::dispatch;
 use crate::errors::error_chain;
@@ -29,6 +34,7 @@ use crate::limits::STREAM_WINDOW;
 use crate::limits::budget::Budget;
 use crate::limits::flood::{self, CountedIo, PREFACE};
 use crate::server::admission::{Admission, ROOT};
+use crate::server::layers::{CallLimit, Deadline, Logged, LoggedRequest, Routed, UnreadReply};
 use crate::switch::Switch;
 use crate::switch::subscribers;
 use crate::telemetry::counters::Reason;
@@ -286,16 +292,12 @@ pub fn connection<I: AsyncRead + AsyncWrite + Unpin>(
 ) -> Connection<
     I,
     impl hyper::service::Service<
-        http::Request<hyper::body::Incoming>,
-        Response = crate::call::reply::Reply,
-        Error = std::convert::Infallible,
+        http::Request<Incoming>,
+        Response = Reply,
+        Error = Infallible,
         Future: Send,
     >,
 > {
-    let service = service_fn(move |request| {
-        // Moved into another future it would be there twice, once for each call in flight.
-        dispatch::serve(Arc::clone(&switch), request, unread.clone()).map(Ok)
-    });
     http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         // A reply goes on with the headers that it came with.
@@ -306,7 +308,29 @@ pub fn connection<I: AsyncRead + AsyncWrite + Unpin>(
         .max_header_list_size(MAX_HEADERS)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .serve_connection(TokioIo::new(stream), service)
+        .serve_connection(
+            TokioIo::new(stream),
+            TowerToHyperService::new(service(switch, unread)),
+        )
+}
+
+/// The path of a call and what surrounds it, the outermost layer first.
+fn service(
+    switch: Arc<Switch>,
+    unread: Budget,
+) -> impl Service<http::Request<Incoming>, Response = Reply, Error = Infallible, Future: Send> + Clone
+{
+    let (of_call, of_reply) = (Arc::clone(&switch), unread.clone());
+    ServiceBuilder::new()
+        .layer_fn(|inner| Routed::new(inner, &switch))
+        .layer_fn(|inner| CallLimit::new(inner, &switch))
+        .layer_fn(|inner| Logged::new(inner, &switch))
+        .layer_fn(|inner| UnreadReply::new(inner, &switch, &unread))
+        .layer_fn(|inner| Deadline::new(inner, &switch))
+        .service_fn(move |(rpc, log): LoggedRequest| {
+            let (switch, unread) = (Arc::clone(&of_call), of_reply.clone());
+            Box::pin(dispatch::serve(switch, rpc.row, rpc.request, unread, log).map(Ok))
+        })
 }
 
 #[cfg(test)]

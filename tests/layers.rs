@@ -74,6 +74,26 @@ fn each_module_uses_those_above_it_alone() {
     }
 }
 
+/// Where a row's columns may be read: in the table, and where a call's target, lesson and plan come from.
+const READS_ROWS: [&str; 4] = ["rpc", "call/route.rs", "call/lesson.rs", "call/plan.rs"];
+
+#[test]
+fn nothing_below_the_plan_of_a_call_looks_at_a_row() {
+    for module in layers() {
+        for file in files(&module) {
+            let path = file.strip_prefix(source()).unwrap();
+            if READS_ROWS.iter().any(|reads| path.starts_with(reads)) || path == Path::new("rpc.rs")
+            {
+                continue;
+            }
+            let text = fs::read_to_string(&file).unwrap();
+            for column in ["Goes::", "Then::"] {
+                assert!(!text.contains(column), "{}: `{column}`", path.display());
+            }
+        }
+    }
+}
+
 #[test]
 fn a_path_names_its_module() {
     let text = "use crate::rpc::{self, Row};\nlet status = crate::errors::no_backend();";

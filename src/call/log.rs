@@ -7,7 +7,7 @@ mod subject;
 use std::borrow::Cow;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub struct CallLog {
     /// The client's deadline, counted from the start.
     timeout: Option<Duration>,
     span: Span,
-    ended: bool,
+    ended: AtomicBool,
     counts: Arc<Counts>,
     rpc: Arc<Rpc>,
     /// The one that it goes to, if it is one.
@@ -80,7 +80,7 @@ impl CallLog {
             started: Instant::now(),
             timeout: timeout(headers),
             span: span(row, id, headers),
-            ended: false,
+            ended: AtomicBool::new(false),
             counts: Arc::clone(counts),
             rpc,
             backend: OnceLock::new(),
@@ -170,7 +170,7 @@ impl CallLog {
     }
 
     /// The call has ended with the status that these headers or trailers have.
-    pub fn end(&mut self, headers: &HeaderMap) {
+    pub fn end(&self, headers: &HeaderMap) {
         let of = |name| headers.get(name).map(http::HeaderValue::as_bytes);
         let error = of(GRPC_MESSAGE).map(|text| percent_decode(text).decode_utf8_lossy());
         self.end_once(&CallEnd {
@@ -181,7 +181,7 @@ impl CallLog {
     }
 
     /// The client has ended the call.
-    fn is_given_up(&mut self) {
+    fn is_given_up(&self) {
         let left = self
             .timeout
             .map(|timeout| timeout.saturating_sub(self.started.elapsed()));
@@ -198,8 +198,8 @@ impl CallLog {
         });
     }
 
-    fn end_once(&mut self, end: &CallEnd<'_>) {
-        if std::mem::replace(&mut self.ended, true) {
+    fn end_once(&self, end: &CallEnd<'_>) {
+        if self.ended.swap(true, Ordering::Relaxed) {
             return;
         }
         let elapsed = self.started.elapsed();

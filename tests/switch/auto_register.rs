@@ -47,6 +47,18 @@ async fn handlers(rig: &Rig) -> Json {
         .collect()
 }
 
+/// Whether a file of the state has this text.
+fn is_saved(rig: &Rig, text: &str) -> bool {
+    let files = std::fs::read_dir(rig.state_directory()).unwrap();
+    let mut paths = files.map(|file| file.unwrap().path());
+    paths.any(|path| {
+        let content = std::fs::read(path).unwrap_or_default();
+        content
+            .windows(text.len())
+            .any(|part| part == text.as_bytes())
+    })
+}
+
 async fn until_handlers(rig: &Rig, wanted: Json) {
     let reached = async { while handlers(rig).await != wanted {} };
     let reached = tokio::time::timeout(PATIENCE, reached).await;
@@ -290,6 +302,7 @@ async fn handlers_that_a_backend_lost_or_that_are_in_the_configuration_do_not_re
         ["runc", "plain"]
     ]);
     until_handlers(&rig, both.clone()).await;
+    until(async || is_saved(&rig, "kata-qemu") && is_saved(&rig, "kata-fc")).await;
     for name in ["vm", "late"] {
         rig.sim(name).stop().await;
     }

@@ -153,9 +153,10 @@ async fn two_cgroup_drivers_are_reported_and_the_defaults_is_given() {
     let logged = Logged::here();
     let rig = Rig::start([Sim::new("runc"), on_cgroupfs("kata")]).await;
     assert_eq!(driver(&rig).await.unwrap(), cri::CgroupDriver::Systemd);
+    wait::until(async || logged.text().contains("cgroup driver")).await;
     let text = logged.text();
-    let mut lines = text.lines().filter(|line| line.contains("cgroup driver"));
-    let line = lines.next().unwrap_or_else(|| panic!("{text}"));
+    let line = text.lines().find(|line| line.contains("cgroup driver"));
+    let line = line.unwrap();
     assert!(line.contains("ERROR") && line.contains("kata"), "{line}");
 }
 

@@ -1,0 +1,155 @@
+//! Ends calls that do not end by themselves.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body as _, Frame, SizeHint};
+use http_body_util::BodyExt;
+use tower::Service;
+
+use super::{LoggedRequest, ReplyFuture};
+use crate::call::ending::Cut;
+use crate::call::reply::{self, Body, Reply};
+use crate::codec::grpc::trailers;
+use crate::errors;
+use crate::switch::Switch;
+
+/// Ends a call with a status at its client's deadline, or when the time that a shutdown gives it is over.
+#[derive(Clone, Debug)]
+pub(in crate::server) struct Deadline<S> {
+    inner: S,
+    switch: Arc<Switch>,
+}
+
+impl<S> Deadline<S> {
+    pub(in crate::server) fn new(inner: S, switch: &Arc<Switch>) -> Deadline<S> {
+        let switch = Arc::clone(switch);
+        Deadline { inner, switch }
+    }
+}
+
+impl<S> Service<LoggedRequest> for Deadline<S>
+where
+    S: Service<LoggedRequest, Response = Reply, Error = Infallible>,
+    S::Future: Send + Unpin + 'static,
+{
+    type Response = Reply;
+    type Error = Infallible;
+    type Future = ReplyFuture;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, (rpc, log): LoggedRequest) -> ReplyFuture {
+        let name = rpc.row.name;
+        let timeout = log.timeout();
+        let deadline =
+            timeout.map(|timeout| (log.started() + timeout, errors::deadline(name, timeout)));
+        let mut cut = self.switch.ending.cut(name, deadline);
+        let reply = self.inner.call((rpc, log));
+        Box::pin(async move {
+            tokio::select! {
+                biased;
+                reply = reply => Ok(cut_short(reply?, cut)),
+                status = &mut cut => Ok(reply::of_status(&status)),
+            }
+        })
+    }
+}
+
+/// `reply`, which ends with the status of `cut` if it still goes on then.
+fn cut_short(reply: Reply, cut: Cut) -> Reply {
+    if reply.body().is_end_stream() {
+        return reply;
+    }
+    let cut = Some(cut);
+    reply.map(|inner| CutBody { inner, cut }.boxed_unsync())
+}
+
+/// A body that ends at the latest with its [`Cut`].
+struct CutBody {
+    inner: Body,
+    /// None once it has ended the body.
+    cut: Option<Cut>,
+}
+
+impl http_body::Body for CutBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let CutBody { inner, cut } = &mut *self;
+        match Pin::new(&mut *inner).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => {
+                // A body that never waits is to end too.
+                if frame.is_data()
+                    && let Some(ends) = cut
+                    && let Poll::Ready(status) = ends.as_mut().poll(cx)
+                {
+                    *cut = None;
+                    *inner = reply::end(trailers(&status));
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Pending => {
+                let Some(ends) = cut else {
+                    return Poll::Pending;
+                };
+                let status = ready!(ends.as_mut().poll(cx));
+                *cut = None;
+                // Nothing more is wanted of the backend.
+                *inner = Body::default();
+                Poll::Ready(Some(Ok(Frame::trailers(trailers(&status)))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+    use std::time::Duration;
+
+    use futures_util::stream;
+
+    use super::*;
+    use crate::call::ending::Ending;
+    use crate::call::reply::of_frames;
+    use crate::codec::grpc::GRPC_STATUS;
+
+    #[tokio::test]
+    async fn a_body_that_never_waits_ends_when_it_is_cut() {
+        let data = || Some((Ok(Frame::data(Bytes::from_static(b"more"))), ()));
+        let endless = of_frames(stream::unfold((), move |()| ready(data())));
+        let ending = Ending::default();
+        let cut = ending.cut("ListPodSandbox", None);
+        ending.cut_off(Duration::ZERO);
+        let mut body = cut_short(endless, cut).into_body();
+        let mut frames = 0;
+        let end = loop {
+            match body.frame().await.unwrap().unwrap().into_trailers() {
+                Ok(end) => break end,
+                Err(_) => frames += 1,
+            }
+            assert!(frames < 1000, "it goes on");
+        };
+        assert_eq!(end.get(GRPC_STATUS).unwrap(), "14");
+        assert!(body.frame().await.is_none());
+    }
+}

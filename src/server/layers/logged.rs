@@ -1,0 +1,100 @@
+//! Logs and counts calls.
+
+use std::convert::Infallible;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body as _, Frame};
+use http_body_util::BodyExt;
+use tower::Service;
+
+use super::{Place, ReplyFuture, RpcRequest};
+use crate::call::log::CallLog;
+use crate::call::reply::{Body, Reply};
+use crate::codec::grpc::GRPC_STATUS;
+use crate::switch::Switch;
+use crate::telemetry::counters::Counts;
+
+/// Gives a call its log line and counters, which hear of the reply until it ends.
+#[derive(Clone, Debug)]
+pub(in crate::server) struct Logged<S> {
+    inner: S,
+    counts: Arc<Counts>,
+}
+
+impl<S> Logged<S> {
+    pub(in crate::server) fn new(inner: S, switch: &Arc<Switch>) -> Logged<S> {
+        let counts = Arc::clone(&switch.counts);
+        Logged { inner, counts }
+    }
+}
+
+impl<S> Service<(RpcRequest, Place)> for Logged<S>
+where
+    S: Service<(RpcRequest, Place, Arc<CallLog>), Response = Reply, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = Reply;
+    type Error = Infallible;
+    type Future = ReplyFuture;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, (rpc, place): (RpcRequest, Place)) -> ReplyFuture {
+        let log = CallLog::begin(rpc.row, rpc.request.headers(), &self.counts);
+        let log = Arc::new(log);
+        let reply = self.inner.call((rpc, place, Arc::clone(&log)));
+        Box::pin(async move {
+            let reply = log.doing(pin!(reply)).await?;
+            Ok(logged(reply, log))
+        })
+    }
+}
+
+fn logged(reply: Reply, log: Arc<CallLog>) -> Reply {
+    if reply.headers().contains_key(GRPC_STATUS) {
+        log.end(reply.headers());
+    }
+    if reply.body().is_end_stream() {
+        return reply;
+    }
+    reply.map(|inner| LoggedBody { inner, log }.boxed_unsync())
+}
+
+/// A body whose length and end are logged.
+struct LoggedBody {
+    inner: Body,
+    log: Arc<CallLog>,
+}
+
+impl http_body::Body for LoggedBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let LoggedBody { inner, log } = &mut *self;
+        let polled = log.step(|| Pin::new(&mut *inner).poll_frame(cx));
+        let Some(Ok(frame)) = ready!(polled) else {
+            return Poll::Ready(None);
+        };
+        if let Some(data) = frame.data_ref() {
+            log.sent(data.len());
+        }
+        let trailers = frame.trailers_ref();
+        if let Some(trailers) = trailers.filter(|trailers| trailers.contains_key(GRPC_STATUS)) {
+            log.end(trailers);
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+}

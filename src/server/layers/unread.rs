@@ -1,0 +1,61 @@
+//! Limits the replies that clients leave unread.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tower::Service;
+
+use super::{LoggedRequest, Place, ReplyFuture, RpcRequest};
+use crate::call::log::CallLog;
+use crate::call::reply::{self, Reply};
+use crate::limits::budget::Budget;
+use crate::switch::Switch;
+use crate::telemetry::counters::Counts;
+
+/// Counts a reply in the memory of its client's connection until it is sent, and rejects it if there is no room. A reply
+/// that is not all there also keeps the place of its call.
+#[derive(Clone, Debug)]
+pub(in crate::server) struct UnreadReply<S> {
+    inner: S,
+    unread: Budget,
+    counts: Arc<Counts>,
+}
+
+impl<S> UnreadReply<S> {
+    pub(in crate::server) fn new(inner: S, switch: &Switch, unread: &Budget) -> UnreadReply<S> {
+        let (unread, counts) = (unread.clone(), Arc::clone(&switch.counts));
+        UnreadReply {
+            inner,
+            unread,
+            counts,
+        }
+    }
+}
+
+impl<S> Service<(RpcRequest, Place, Arc<CallLog>)> for UnreadReply<S>
+where
+    S: Service<LoggedRequest, Response = Reply, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = Reply;
+    type Error = Infallible;
+    type Future = ReplyFuture;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, (rpc, place, log): (RpcRequest, Place, Arc<CallLog>)) -> ReplyFuture {
+        let (unread, counts) = (self.unread.clone(), Arc::clone(&self.counts));
+        let row = rpc.row;
+        let reply = self.inner.call((rpc, log));
+        Box::pin(async move {
+            let (reply, place) = reply::counted(reply.await?, place, row, &unread, &counts);
+            Ok(match place {
+                Some(place) => reply::holding(reply, place),
+                None => reply,
+            })
+        })
+    }
+}
