@@ -1,4 +1,6 @@
-//! What a user of the switch would notice, against simulated runtimes.
+//! What a user of the switch would notice, against simulated runtimes. A folder has the tests of the module of the same
+//! name in `src/lib.rs`'s code map; `images` has the image calls, from their targets to their merged replies. The files
+//! beside this one are shared by the folders, and `simulated_runtime` tests the simulated runtime itself.
 // No crate could reach it, and what panics is a failed test.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 #![allow(clippy::panic, clippy::indexing_slicing)]
@@ -6,86 +8,119 @@
 #[path = "../support/support.rs"]
 mod support;
 
-mod auto_register;
-mod binary;
-mod by_id;
-mod call_ends;
-mod call_lines;
 mod calls;
-mod cgroup_drivers;
-mod claims;
-mod concurrency;
-mod deadlines;
-mod deaths;
-mod disputed_ids;
-mod errors;
-mod events;
 mod faults;
-mod filters;
-mod floods;
-mod forget;
-mod full_backlog;
-mod given_up;
-mod handlers;
-mod hostile_backends;
-mod hostile_clients;
 mod http2;
-mod image_ids;
-mod image_merge;
-mod image_removal;
-mod image_status;
-mod images;
 mod kubelet;
-mod lacking;
-mod lists;
 mod logged;
-mod long_pulls;
-mod long_texts;
-mod lost_events;
-mod lost_probes;
-mod many_ids;
-mod metric_labels;
-mod node_config;
-mod owners;
-mod panics;
 mod questions;
-mod quiet;
-mod reloads;
-mod reloads_midway;
-mod reloads_names;
-mod renames;
-mod requests;
-mod restart;
-mod resumed_events;
-mod returns;
-mod routing;
-mod saved_node;
-mod saved_state;
-mod sharing;
-mod short_ids;
-mod shutdown;
-mod silent_default;
-mod silent_images;
 mod simulated_runtime;
-mod sizes;
-mod slow_backends;
-mod slow_clients;
-mod socket;
-mod stale_images;
-mod stale_lists;
-mod stale_stats;
-mod stalled_streams;
-mod start;
-mod states;
-mod statistics;
-mod status;
-mod status_info;
-mod streams;
-mod unknown_ids;
-mod unknown_pods;
-mod unreachable;
-mod unread_events;
 mod wait;
-mod waits;
-mod whose_pull;
-mod written_state;
+
+mod backend {
+    mod full_backlog;
+    mod hostile_backends;
+    pub mod quiet;
+}
+
+mod call {
+    mod call_ends;
+    mod call_lines;
+}
+
+mod dispatch {
+    mod by_id;
+    mod deadlines;
+    mod errors;
+    mod requests;
+    mod routing;
+    mod start;
+    mod unreachable;
+    mod waits;
+}
+
+mod fanout {
+    mod cgroup_drivers;
+    mod filters;
+    mod lacking;
+    mod lists;
+    mod metric_labels;
+    mod node_config;
+    pub mod silent_default;
+    mod slow_backends;
+    mod stale_lists;
+    mod stale_stats;
+    mod stalled_streams;
+    mod statistics;
+    pub mod status;
+    mod status_info;
+    mod streams;
+}
+
+mod forward {
+    mod deaths;
+    mod long_texts;
+    mod renames;
+}
+
+mod images {
+    mod image_ids;
+    mod image_merge;
+    mod image_removal;
+    mod image_routing;
+    mod image_status;
+    mod long_pulls;
+    mod silent_images;
+    mod stale_images;
+    mod unknown_pods;
+    mod whose_pull;
+}
+
+mod ownership {
+    mod claims;
+    mod disputed_ids;
+    mod many_ids;
+    mod owners;
+    mod sharing;
+    mod short_ids;
+    mod unknown_ids;
+}
+
+mod server {
+    pub mod binary;
+    mod concurrency;
+    mod floods;
+    mod given_up;
+    pub mod hostile_clients;
+    mod shutdown;
+    mod sizes;
+    mod slow_clients;
+    mod socket;
+}
+
+mod session {
+    pub mod events;
+    mod lost_events;
+    mod lost_probes;
+    mod panics;
+    mod resumed_events;
+    mod returns;
+    mod states;
+    mod unread_events;
+}
+
+mod switch {
+    mod forget;
+    mod handlers;
+    mod restart;
+    mod saved_node;
+    pub mod saved_state;
+    mod written_state;
+}
+
+mod topology {
+    mod auto_register;
+    pub mod reloads;
+    mod reloads_midway;
+    mod reloads_names;
+}

@@ -10,9 +10,9 @@ use tokio::task::JoinSet;
 use tonic::Code;
 
 use crate::calls::{narrowed_to, path, send, text_of};
-use crate::events::{events, next};
 use crate::faults::{told_of, until_state};
 use crate::logged::Logged;
+use crate::session::events::{events, next};
 use crate::support::misbehaving::*;
 use crate::support::{PATIENCE, RawReply, Rig, Sim, frame};
 use crate::wait::until;

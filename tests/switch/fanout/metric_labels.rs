@@ -8,8 +8,8 @@ use criswitch::codec::cri;
 use crate::calls::{send, stopped};
 use crate::faults::{node, told_of, until_state};
 use crate::logged::Logged;
-use crate::reloads::{reload, table};
 use crate::support::{Rig, Sim, frame_raw};
+use crate::topology::reloads::{reload, table};
 use crate::wait;
 
 const CPU: &str = "container_cpu_usage_seconds_total";

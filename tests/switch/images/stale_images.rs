@@ -10,8 +10,8 @@ use tonic::{Code, Status};
 
 use crate::calls::stopped;
 use crate::faults::{hung, node, until_state};
-use crate::saved_state::is_saved;
 use crate::support::{Rig, Sim, image_spec};
+use crate::switch::saved_state::is_saved;
 use crate::wait;
 
 async fn with_images() -> Rig {

@@ -7,12 +7,12 @@ use criswitch::codec::cri;
 use tonic::Code;
 
 use crate::calls::{part, send, text_of};
-use crate::events::{listening, next};
 use crate::faults::{backends_ready, status, told_of, until_state};
 use crate::questions::settled;
-use crate::reloads::reload;
+use crate::session::events::{listening, next};
 use crate::support::misbehaving::{Misbehaving, POD};
 use crate::support::{Client, IMAGE, Rig, Sim, frame, frame_raw};
+use crate::topology::reloads::reload;
 use crate::wait::until;
 
 /// Two runtimes that give the same ids, beside a third.

@@ -5,8 +5,8 @@ use criswitch::telemetry::counters::Reason;
 use tonic::{Code, Streaming};
 
 use crate::calls::stopped;
-use crate::events::{listening, next};
 use crate::faults::runc_and_kata;
+use crate::session::events::{listening, next};
 use crate::support::{Client, IMAGE, Rig, container_in};
 use crate::wait;
 

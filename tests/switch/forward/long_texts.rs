@@ -5,8 +5,8 @@ use criswitch::errors::LONGEST_TEXT;
 use tonic::{Code, Status};
 
 use crate::calls::{send, text_of};
+use crate::fanout::status::{condition, status};
 use crate::logged::Logged;
-use crate::status::{condition, status};
 use crate::support::{Rig, Sim, frame};
 use crate::wait;
 

@@ -6,9 +6,9 @@ use hyper::body::Incoming;
 use tonic::{Code, Status};
 
 use crate::calls::{path, stopped};
-use crate::events::{events, listening, next, refusal};
 use crate::faults::{runc_and_kata, text};
-use crate::hostile_clients::sipping;
+use crate::server::hostile_clients::sipping;
+use crate::session::events::{events, listening, next, refusal};
 use crate::support::{Rig, frame_raw};
 use crate::wait::until;
 

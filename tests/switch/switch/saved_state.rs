@@ -455,11 +455,11 @@ async fn a_backend_that_a_reload_added_and_that_never_answered_stays_out_of_list
 async fn a_backend_that_a_reload_added_is_saved_before_its_pods_are_listed() {
     // Without images too: their list is no longer what saves the rest.
     for lacks in [&[][..], &["ListImages"]].repeat(5) {
-        let mut rig = crate::reloads::old_alone().await;
+        let mut rig = crate::topology::reloads::old_alone().await;
         let new = rig.sim("new").clone().lacks(lacks.iter().copied());
         directly(&new).run_pod("runc", "web").await.unwrap();
         let rows = "runc = \"old\"\nkata = \"new\"";
-        crate::reloads::reload(&rig, "runc", rows, &["old", "new"]);
+        crate::topology::reloads::reload(&rig, "runc", rows, &["old", "new"]);
         wait::until(async || !rig.pods().await.unwrap().is_empty()).await;
         // Nothing more is written.
         rig.stop_switch().await;
@@ -516,9 +516,9 @@ async fn a_backend_that_no_file_names_keeps_its_pods_across_restarts() {
 async fn the_last_pod_of_a_backend_that_no_file_names_is_removed_from_disk_before_the_reply() {
     // Whether the register can be written or not.
     for can_write in [true, false] {
-        let rig = crate::reloads::old_alone().await;
+        let rig = crate::topology::reloads::old_alone().await;
         let pod = rig.run_pod("runc", "web").await;
-        crate::reloads::reload(&rig, "runc", "runc = \"new\"", &["new"]);
+        crate::topology::reloads::reload(&rig, "runc", "runc = \"new\"", &["new"]);
         wait::until(async || told_of(&rig, "new").await["state"] == "ready").await;
         rig.pods().await.unwrap();
         let file = state_file(&rig, "old");

@@ -4,8 +4,8 @@ use tonic::Code;
 
 use crate::calls::{path, stopped, text_of};
 use crate::faults::{names, runc_and_kata, told_of};
-use crate::reloads::{old_alone, reload};
 use crate::support::{RawReply, Rig, frame_raw};
+use crate::topology::reloads::{old_alone, reload};
 use crate::wait;
 
 async fn forget(rig: &Rig, name: &str) -> RawReply {

@@ -2,8 +2,8 @@
 
 use criswitch::codec::cri::GetEventsRequest;
 
-use crate::binary::Node;
 use crate::faults::{names, runc_and_kata};
+use crate::server::binary::Node;
 use crate::wait::until;
 
 #[tokio::test]

@@ -7,8 +7,8 @@ use prost::Message;
 use tokio::time::Instant;
 use tonic::Status;
 
+use crate::fanout::status::{STATUS, both, condition, status};
 use crate::faults::{self, hang, hung, told_of, until_state, wake};
-use crate::status::{STATUS, both, condition, status};
 use crate::support::{Rig, Sim, frame};
 use crate::wait;
 

@@ -6,7 +6,7 @@ use criswitch::codec::protobuf;
 use tokio_stream::StreamExt;
 
 use crate::calls::{part, send};
-use crate::events::{listening, next};
+use crate::session::events::{listening, next};
 use crate::support::{RawReply, Rig, Sim, frame_raw, pod_config};
 
 /// A backend with handlers of these names, and what the table makes of them.

@@ -1,8 +1,8 @@
 //! What handlers and backends are called before and after another table.
 
 use crate::faults::told_of;
-use crate::reloads::{old_alone, owner, reload, run_when_ready};
 use crate::support::{Rig, Sim};
+use crate::topology::reloads::{old_alone, owner, reload, run_when_ready};
 
 #[tokio::test]
 async fn a_handler_that_moves_within_its_backend_is_told_with_its_names_there() {

@@ -5,8 +5,8 @@ use tonic::{Code, Status};
 
 use crate::faults;
 use crate::logged::Logged;
-use crate::reloads::{reload, table};
 use crate::support::{PATIENCE, Rig, Sim};
+use crate::topology::reloads::{reload, table};
 use crate::wait;
 
 async fn driver(rig: &Rig) -> Result<cri::CgroupDriver, Status> {

@@ -14,8 +14,8 @@ use tonic::{Code, Status};
 
 use crate::calls::{part, path, send};
 use crate::faults::{node, until_state};
-use crate::hostile_clients::sipping;
 use crate::http2::{PREFACE, SETTINGS, call_of, encoded};
+use crate::server::hostile_clients::sipping;
 use crate::support::{Rig, Sim, frame_raw};
 use crate::wait::until;
 

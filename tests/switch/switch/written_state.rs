@@ -6,8 +6,8 @@ use tonic::Code;
 
 use crate::calls::{send, stopped, text_of};
 use crate::faults::{directly, names, told_of};
-use crate::saved_state::{all, lists_fail, restarted_without_kata, state_file, with_pods};
 use crate::support::frame_raw;
+use crate::switch::saved_state::{all, lists_fail, restarted_without_kata, state_file, with_pods};
 use crate::wait;
 
 /// Nothing can be written to a file.

@@ -12,11 +12,11 @@ use tokio::net::UnixStream;
 use tokio::sync::Notify;
 use tonic::Code;
 
+use crate::backend::quiet::backend_of;
 use crate::http2::{
     self, CANCEL, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM, SETTINGS,
     header, next,
 };
-use crate::quiet::backend_of;
 use crate::support::{PATIENCE, Rig, Sim, frame_raw};
 
 /// An HTTP/2 client's first words: the preface, and settings that change nothing.

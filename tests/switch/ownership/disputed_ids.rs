@@ -7,8 +7,8 @@ use crate::calls::{ID_CALLS, calls_anywhere, narrowed_to_ids, send, text_of};
 use crate::faults::names;
 use crate::logged::Logged;
 use crate::questions::settled;
-use crate::reloads::reload;
 use crate::support::{Client, Rig, Sim};
+use crate::topology::reloads::reload;
 
 /// Two runtimes that give the same ids.
 fn twins() -> [Sim; 3] {

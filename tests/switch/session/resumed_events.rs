@@ -6,8 +6,8 @@ use criswitch::codec::cri::{self, ContainerEventType, PodSandboxState};
 use tonic::{Status, Streaming};
 
 use crate::calls::stopped;
-use crate::events::{listening, next};
 use crate::faults::{hung, runc_and_kata, wake};
+use crate::session::events::{listening, next};
 use crate::support::{Client, Rig};
 use crate::wait;
 

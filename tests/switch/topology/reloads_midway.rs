@@ -4,10 +4,10 @@ use criswitch::codec::cri;
 use serde_json::Value as Json;
 use tonic::{Code, Status};
 
-use crate::events::{listening, next};
 use crate::faults::{hang, names, status, told_of, until_state};
-use crate::reloads::{old_alone, reload, run_when_ready, table};
+use crate::session::events::{listening, next};
 use crate::support::{Client, PATIENCE, Rig, Sim};
+use crate::topology::reloads::{old_alone, reload, run_when_ready, table};
 use crate::wait::until;
 
 const BOTH: &str = "runc = \"old\"\nkata = \"new\"";

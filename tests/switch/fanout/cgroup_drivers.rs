@@ -5,8 +5,8 @@ use criswitch::codec::cri::CgroupDriver::{Cgroupfs, Systemd};
 use crate::calls::stopped;
 use crate::faults::{backends_ready, runc_and_kata, status, told_of, until_state};
 use crate::logged::Logged;
-use crate::reloads::reload;
 use crate::support::{Rig, Sim};
+use crate::topology::reloads::reload;
 
 async fn both(
     runc: criswitch::codec::cri::CgroupDriver,

@@ -6,8 +6,8 @@ use std::time::Duration;
 use criswitch::codec::cri;
 use tonic::Status;
 
-use crate::events::{listening, next};
 use crate::faults::directly;
+use crate::session::events::{listening, next};
 use crate::support::{Rig, ShowsHandlers, Sim};
 use crate::wait;
 
