@@ -272,6 +272,11 @@ pub fn unmergeable(rpc: &str, fault: &Malformed) -> Status {
     Status::internal(format!("{rpc}: a backend's reply is malformed: {fault}"))
 }
 
+/// A backend that must not be forgotten, or cannot be.
+pub(crate) fn not_forgotten(cause: &str) -> Status {
+    Status::failed_precondition(cause)
+}
+
 /// Nobody to ask: none of the backends that the table has since a reload has been there yet.
 pub fn no_backend() -> Status {
     Status::unavailable("none of the table's backends has been there yet")

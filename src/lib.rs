@@ -53,17 +53,30 @@
 //!
 //! # What always holds
 //!
-//! 1. One backend's reply passes as it came; the only edit is the name of a pod's handler.
-//! 2. A list of pods, containers or images is whole, last-known whole, or an error.
-//! 3. A call that creates is sent once, to one backend; a call for an id goes to its owner or to nobody.
-//! 4. What is not found was denied by every backend.
-//! 5. A slow, dead or hostile backend costs the calls to others nothing, nor does a slow client other clients.
-//! 6. Every buffer, queue, wait and fan-out has a limit with a name.
-//! 7. Nothing is spawned for a call, so it ends at the backend when its client goes.
-//! 8. Only `backend::connect` connects, only `errors` words statuses, only `rpc` names RPCs; `codec`, `rpc`, `ownership`,
-//!    `call::route` and `fanout::merge` do no I/O.
-//! 9. No unsafe code, and no log has what calls carry: lines have names and ids alone, and the texts of errors without
+//! Behind each sentence are tests that fail without it; `tests/layers.rs` checks that they exist.
+//!
+//! 1. The reply of one backend passes byte for byte, but for the names of handlers, the label keys of metrics, and items
+//!    that the backend repeats or another backend owns.
+//!    Tests: `a_reply_comes_back_byte_for_byte_whatever_is_in_it`, `an_id_is_in_every_list_and_stream_once_and_as_its_owner_lists_it`
+//! 2. A list of pods, containers or images has the items of every backend that takes part, cached ones for a backend that
+//!    is silent. Otherwise it is an error.
+//!    Tests: `a_list_is_an_error_while_a_backend_is_down_and_whole_when_it_is_back`, `a_list_that_is_missed_is_the_last_known_one_and_then_at_once`
+//! 3. A call that creates is sent once, to one backend. A call for an id goes to the owner of the id or to nobody.
+//!    Tests: `a_pod_is_never_asked_for_twice_when_its_backend_dies_meanwhile`, `a_pod_and_its_containers_go_to_the_backend_of_its_handler`
+//! 4. An unknown handler is rejected. `NotFound` needs the denial of every backend.
+//!    Tests: `an_unknown_handler_is_refused_by_name_and_creates_nothing`, `nothing_is_said_to_be_gone_while_a_backend_is_down`
+//! 5. A call for an id with a known owner waits for no other backend. A call waits for no other client.
+//!    Tests: `calls_of_other_backends_do_not_wait_for_one_that_hangs`, `many_unread_streams_hold_up_no_other_call_to_their_backend`
+//! 6. Every buffer, queue, wait and fan-out has a limit with a name, and the limits of memory add up to those of the unit.
+//!    Tests: `the_units_limits_of_memory_are_what_all_limits_add_up_to_and_a_quarter_more`
+//! 7. criswitch spawns no task for a call. When its client goes, the call ends at the backend too.
+//!    Tests: `the_path_of_a_call_spawns_no_task`, `a_client_that_gives_up_takes_the_call_at_the_backend_with_it`
+//! 8. Only `backend::connect` connects, only `errors` words a status, and only `rpc` and the plan of a call read the table.
+//!    `codec`, `rpc`, `ownership`, `call::route`, `call::plan` and `fanout::merge` do no I/O.
+//!    Tests: `one_module_connects_and_one_words_statuses`, `nothing_below_the_plan_of_a_call_looks_at_a_row`, `what_decides_does_no_io`
+//! 9. There is no unsafe code. A log line has the names and ids of what a call carries, and texts of errors without
 //!    credentials.
+//!    Tests: `unsafe_code_is_forbidden`, `secrets_of_calls_are_in_no_log_and_in_no_status`
 
 use std::collections::HashSet;
 use std::convert::Infallible;

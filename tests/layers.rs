@@ -94,6 +94,107 @@ fn nothing_below_the_plan_of_a_call_looks_at_a_row() {
     }
 }
 
+/// The files of the library below `source()`, as their paths there and their texts without unit tests.
+fn library() -> Vec<(String, String)> {
+    let files = layers().into_iter().flat_map(|module| files(&module));
+    let files = files.filter(|file| !file.ends_with("tests.rs"));
+    let read = |file: PathBuf| {
+        let text = fs::read_to_string(&file).unwrap();
+        let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+        let path = file.strip_prefix(source()).unwrap();
+        (path.display().to_string(), text.to_owned())
+    };
+    files.map(read).collect()
+}
+
+/// The files that have one of these texts.
+fn having(texts: &[&str]) -> Vec<String> {
+    let files = library().into_iter();
+    let having = files.filter(|(_, code)| texts.iter().any(|text| code.contains(text)));
+    having.map(|(path, _)| path).collect()
+}
+
+#[test]
+fn the_path_of_a_call_spawns_no_task() {
+    let path = ["dispatch", "forward", "fanout", "call", "server/layers"];
+    let spawning = having(&["spawn(", "JoinSet"]);
+    let on_path = |file: &&String| path.iter().any(|module| file.starts_with(module));
+    assert_eq!(spawning.iter().find(on_path), None);
+    assert!(spawning.contains(&"server.rs".to_owned()));
+}
+
+#[test]
+fn one_module_connects_and_one_words_statuses() {
+    let connects = ["net::connect(", "UnixStream::connect", "TcpStream::connect"];
+    assert_eq!(having(&connects), ["backend/connect.rs"]);
+    let words = [
+        "Status::new(",
+        "Status::internal",
+        "Status::unavailable",
+        "Status::not_found",
+        "Status::invalid_argument",
+        "Status::failed_precondition",
+        "Status::resource_exhausted",
+        "Status::unimplemented",
+        "Status::deadline_exceeded",
+    ];
+    assert_eq!(having(&words), ["errors.rs"]);
+}
+
+#[test]
+fn what_decides_does_no_io() {
+    let decides = [
+        "codec",
+        "rpc",
+        "ownership",
+        "call/route.rs",
+        "call/plan.rs",
+        "call/lesson.rs",
+        "fanout/merge.rs",
+    ];
+    let files = having(&["std::fs", "std::net", "tokio::net", "tokio::fs", "rustix::"]);
+    let deciding = |file: &&String| decides.iter().any(|module| file.starts_with(module));
+    assert_eq!(files.iter().find(deciding), None);
+    assert!(files.contains(&"backend/connect.rs".to_owned()));
+}
+
+#[test]
+fn unsafe_code_is_forbidden() {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    let manifest = fs::read_to_string(manifest).unwrap();
+    assert!(manifest.contains("unsafe_code = \"forbid\""));
+}
+
+#[test]
+fn the_tests_of_each_invariant_exist() {
+    let library = fs::read_to_string(source().join("lib.rs")).unwrap();
+    let (_, invariants) = library.split_once("//! # What always holds").unwrap();
+    let lines = invariants
+        .lines()
+        .filter_map(|line| line.strip_prefix("//!    Tests: "));
+    let lines: Vec<&str> = lines.collect();
+    let is_numbered = |line: &&str| {
+        line.split_once(". ")
+            .is_some_and(|(head, _)| head.starts_with("//! ") && head.ends_with(char::is_numeric))
+    };
+    assert_eq!(lines.len(), invariants.lines().filter(is_numbered).count());
+    let tests: String = files("../tests/switch")
+        .into_iter()
+        .chain(files("../tests/cli"))
+        .chain(["layers", "readme"].map(|test| source().join(format!("../tests/{test}.rs"))))
+        .filter_map(|file| fs::read_to_string(file).ok())
+        .collect();
+    for name in lines
+        .iter()
+        .flat_map(|line| line.split('`').skip(1).step_by(2))
+    {
+        assert!(
+            tests.contains(&format!("fn {name}()")),
+            "no test is called {name}"
+        );
+    }
+}
+
 #[test]
 fn a_path_names_its_module() {
     let text = "use crate::rpc::{self, Row};\nlet status = crate::errors::no_backend();";

@@ -22,6 +22,7 @@ use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed};
 use crate::codec::frames;
 use crate::codec::protobuf::{self, Malformed};
+use crate::errors;
 use crate::fanout::fallback;
 use crate::rpc::fields::status_request;
 use crate::rpc::{self, Kind, List};
@@ -74,7 +75,7 @@ pub(crate) async fn status(switch: &Switch, call: &Call) -> Result<Reply, Failed
     let live = &match call.headers.get(FORGET) {
         Some(name) => {
             let forgotten = forget::forget(switch, name.to_str().unwrap_or_default()).await;
-            forgotten.map_err(Status::failed_precondition)?;
+            forgotten.map_err(|cause| errors::not_forgotten(&cause))?;
             switch.live()
         }
         None => Arc::clone(&call.live),
