@@ -21,12 +21,12 @@ main() {
   step "tests" cargo test --quiet --locked
   step "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --locked
   step "fault simulation" cargo run --quiet --release --locked --example chaos -- --count 2000
-  step "restarts" "$TOP/tests/restarts/run.sh"
-  step "systemd units" "$TOP/tests/units/run.sh"
-  step "package" "$TOP/tests/package/run.sh"
-  step "metrics" "$TOP/tests/metrics/run.sh"
+  step "restarts" "$TOP/tests/system/restart/run.sh"
+  step "systemd units" "$TOP/tests/system/systemd/run.sh"
+  step "package" "$TOP/tests/system/package/run.sh"
+  step "metrics" "$TOP/tests/system/prometheus/run.sh"
   step "demo" cargo run --quiet --release --locked --example demo -- --once
-  step "real runtimes" "$TOP/tests/real/run.sh"
+  step "real runtimes" "$TOP/tests/system/runtimes/run.sh"
   summary
 }
 
@@ -74,8 +74,8 @@ check_scripts() {
   [ -x /usr/bin/shellcheck ] || {
     apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends shellcheck
   } >"$CACHE/apt-shellcheck.log" 2>&1 || return
-  shellcheck -x .ci/run tests/run.sh tests/fuzz/run.sh tests/restarts/run.sh tests/units/*.sh tests/metrics/run.sh \
-    tests/package/run.sh package/build.sh package/scripts/* tests/real/*.sh tests/real/checks/*
+  shellcheck -x .ci/run tests/run.sh tests/fuzz/run.sh tests/system/*/*.sh tests/system/runtimes/checks/* \
+    package/build.sh package/scripts/*
 }
 
 main

@@ -120,7 +120,7 @@ fn panels_have_numbers_places_and_words_of_their_own() {
 #[test]
 fn the_alerts_use_metrics_that_exist_and_each_has_a_test_and_a_section_of_the_runbook() {
     let text = shipped("config/alerts.yaml");
-    let tried = shipped("tests/metrics/alerts_test.yaml");
+    let tried = shipped("tests/system/prometheus/alerts_test.yaml");
     assert_all_there(&names(&text));
     assert_all_there(&names(&tried));
     let alerts: Vec<_> = text
@@ -137,10 +137,10 @@ fn the_alerts_use_metrics_that_exist_and_each_has_a_test_and_a_section_of_the_ru
     }
 }
 
-/// What Debian's package has, unpacked where tests/metrics/run.sh says.
+/// What Debian's package has, unpacked where tests/system/prometheus/run.sh says.
 fn tool(name: &str, arguments: &[&str]) -> Command {
-    let directory =
-        std::env::var_os("PROMETHEUS_TOOLS").expect("tests/metrics/run.sh sets PROMETHEUS_TOOLS");
+    let directory = std::env::var_os("PROMETHEUS_TOOLS")
+        .expect("tests/system/prometheus/run.sh sets PROMETHEUS_TOOLS");
     let mut command = Command::new(PathBuf::from(directory).join(name));
     command
         .args(arguments)
@@ -165,7 +165,7 @@ fn runs(mut command: Command, input: &str) -> String {
 }
 
 #[test]
-#[ignore = "needs promtool: tests/metrics/run.sh"]
+#[ignore = "needs promtool: tests/system/prometheus/run.sh"]
 fn promtool_takes_the_alerts_and_each_fires_when_it_has_to() {
     let said = runs(
         tool("promtool", &["check", "rules", "config/alerts.yaml"]),
@@ -175,7 +175,7 @@ fn promtool_takes_the_alerts_and_each_fires_when_it_has_to() {
     let said = runs(
         tool(
             "promtool",
-            &["test", "rules", "tests/metrics/alerts_test.yaml"],
+            &["test", "rules", "tests/system/prometheus/alerts_test.yaml"],
         ),
         "",
     );
@@ -216,7 +216,7 @@ async fn load(rig: &Rig) {
 }
 
 #[tokio::test]
-#[ignore = "needs promtool: tests/metrics/run.sh"]
+#[ignore = "needs promtool: tests/system/prometheus/run.sh"]
 async fn promtool_takes_the_page_of_a_switch_under_load() {
     let rig = rig("", [Sim::new("runc"), Sim::new("kata")]).await;
     load(&rig).await;
@@ -228,7 +228,7 @@ async fn promtool_takes_the_page_of_a_switch_under_load() {
 
 /// Prometheus itself reads the page and evaluates each query of the dashboard.
 #[tokio::test]
-#[ignore = "needs Prometheus: tests/metrics/run.sh"]
+#[ignore = "needs Prometheus: tests/system/prometheus/run.sh"]
 async fn prometheus_reads_the_page_and_answers_every_query_of_the_dashboard() {
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()

@@ -3,7 +3,7 @@
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 #![allow(clippy::panic, clippy::indexing_slicing, clippy::print_stderr)]
 
-#[path = "../support/support.rs"]
+#[path = "../../support/support.rs"]
 mod support;
 
 mod holder;
@@ -51,9 +51,9 @@ async fn a_call_that_is_made_while_no_switch_runs_waits_for_the_next_one() {
     assert_eq!(pods.len(), holder.pods.len());
 }
 
-/// Needs the client that tests/restarts/run.sh builds.
+/// Needs the client that tests/system/restart/run.sh builds.
 #[tokio::test]
-#[ignore = "tests/restarts/run.sh builds the other client and runs it"]
+#[ignore = "tests/system/restart/run.sh builds the other client and runs it"]
 async fn no_call_of_two_kinds_of_clients_fails_in_two_hundred_restarts() {
     let mut holder = Holder::new().await;
     let (other_goes_on, other) = other_client(&holder);

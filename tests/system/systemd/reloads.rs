@@ -27,7 +27,7 @@ async fn refused(machine: &Machine, config: &str) -> String {
 }
 
 #[tokio::test]
-#[ignore = "needs root and systemd: tests/units/run.sh"]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn a_reload_ends_with_its_outcome_and_says_it() {
     let machine = Machine::boot().await;
     let client = machine.client();
@@ -54,7 +54,7 @@ async fn a_reload_ends_with_its_outcome_and_says_it() {
 }
 
 #[tokio::test]
-#[ignore = "needs root and systemd: tests/units/run.sh"]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn another_listen_fails_a_reload_with_the_reason_until_it_is_set_back() {
     let machine = Machine::boot().await;
     let other = format!("listen = \"/run/criswitch/other.sock\"\n{CONFIG}");
@@ -85,7 +85,7 @@ async fn another_listen_fails_a_reload_with_the_reason_until_it_is_set_back() {
 }
 
 #[tokio::test]
-#[ignore = "needs root and systemd: tests/units/run.sh"]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn a_reload_that_hangs_is_told_to_the_manager_and_holds_up_neither_calls_nor_the_end() {
     let machine = Machine::boot().await;
     std::fs::create_dir(machine.at("etc/criswitch/conf.d")).unwrap();

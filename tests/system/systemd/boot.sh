@@ -9,7 +9,7 @@
 #   DIR/pid       written when it boots: the id of its process 1
 set -eu
 
-TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 SYSTEM=/usr/lib/systemd
 
 main() {

@@ -1,12 +1,13 @@
-//! The Debian package, installed, upgraded, removed and purged by dpkg on a machine of its own (tests/units/boot.sh).
+//! The Debian package, installed, upgraded, removed and purged by dpkg on a machine of its own
+//! (tests/system/systemd/boot.sh).
 // No crate could reach it, and what panics is a failed test.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 #![allow(clippy::panic, clippy::indexing_slicing, clippy::print_stderr)]
 
-#[path = "../support/support.rs"]
+#[path = "../../support/support.rs"]
 mod support;
 
-#[path = "../units/machine.rs"]
+#[path = "../systemd/machine.rs"]
 mod machine;
 
 mod debian;
@@ -24,7 +25,7 @@ const UPGRADES: u32 = 5;
 const METRICS: &str = "0100007F:23EF 00000000:0000 0A";
 
 #[tokio::test]
-#[ignore = "needs root, systemd and the package: tests/package/run.sh"]
+#[ignore = "needs root, systemd and the package: tests/system/package/run.sh"]
 async fn what_is_installed_starts_nothing_and_leaves_the_kubelet_alone() {
     let debian = Debian::boot().await;
     let kubelet = debian.show("kubelet", "InvocationID");
@@ -48,7 +49,7 @@ async fn what_is_installed_starts_nothing_and_leaves_the_kubelet_alone() {
 }
 
 #[tokio::test]
-#[ignore = "needs root, systemd and the package: tests/package/run.sh"]
+#[ignore = "needs root, systemd and the package: tests/system/package/run.sh"]
 async fn the_configuration_that_comes_with_it_is_right_and_serves() {
     let debian = Debian::boot().await;
     debian.install(FIRST).await;
@@ -60,7 +61,7 @@ async fn the_configuration_that_comes_with_it_is_right_and_serves() {
 }
 
 #[tokio::test]
-#[ignore = "needs root, systemd and the package: tests/package/run.sh"]
+#[ignore = "needs root, systemd and the package: tests/system/package/run.sh"]
 async fn it_brings_pages_completions_licences_and_an_example_for_the_kubelet() {
     let debian = Debian::boot().await;
     debian.install(FIRST).await;
@@ -85,7 +86,7 @@ async fn it_brings_pages_completions_licences_and_an_example_for_the_kubelet() {
 }
 
 #[tokio::test]
-#[ignore = "needs root, systemd and the package: tests/package/run.sh"]
+#[ignore = "needs root, systemd and the package: tests/system/package/run.sh"]
 async fn upgrades_under_load_fail_no_call_and_keep_the_configuration() {
     let debian = Debian::boot().await;
     debian.install_and_serve(CONFIG).await;
@@ -109,7 +110,7 @@ async fn upgrades_under_load_fail_no_call_and_keep_the_configuration() {
 }
 
 #[tokio::test]
-#[ignore = "needs root, systemd and the package: tests/package/run.sh"]
+#[ignore = "needs root, systemd and the package: tests/system/package/run.sh"]
 async fn an_upgrade_while_a_backend_is_down_loses_no_pod() {
     let debian = Debian::boot().await;
     debian.install_and_serve(CONFIG).await;
@@ -135,7 +136,7 @@ async fn an_upgrade_while_a_backend_is_down_loses_no_pod() {
 }
 
 #[tokio::test]
-#[ignore = "needs root, systemd and the package: tests/package/run.sh"]
+#[ignore = "needs root, systemd and the package: tests/system/package/run.sh"]
 async fn an_upgrade_leaves_alone_what_does_not_run() {
     let debian = Debian::boot().await;
     debian.install(FIRST).await;
@@ -145,7 +146,7 @@ async fn an_upgrade_leaves_alone_what_does_not_run() {
 }
 
 #[tokio::test]
-#[ignore = "needs root, systemd and the package: tests/package/run.sh"]
+#[ignore = "needs root, systemd and the package: tests/system/package/run.sh"]
 async fn an_upgrade_that_would_not_start_leaves_the_earlier_one_running() {
     let debian = Debian::boot().await;
     debian.install_and_serve(CONFIG).await;
@@ -161,7 +162,7 @@ async fn an_upgrade_that_would_not_start_leaves_the_earlier_one_running() {
 }
 
 #[tokio::test]
-#[ignore = "needs root, systemd and the package: tests/package/run.sh"]
+#[ignore = "needs root, systemd and the package: tests/system/package/run.sh"]
 async fn an_upgrade_whose_socket_is_not_the_one_that_is_held_leaves_the_earlier_one_running() {
     let debian = Debian::boot().await;
     debian.install_and_serve(CONFIG).await;
@@ -177,7 +178,7 @@ async fn an_upgrade_whose_socket_is_not_the_one_that_is_held_leaves_the_earlier_
 }
 
 #[tokio::test]
-#[ignore = "needs root, systemd and the package: tests/package/run.sh"]
+#[ignore = "needs root, systemd and the package: tests/system/package/run.sh"]
 async fn a_removal_stops_it_and_keeps_the_configuration_and_a_purge_leaves_nothing() {
     let debian = Debian::boot().await;
     debian.install_and_serve(CONFIG).await;

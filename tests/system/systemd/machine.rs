@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::support::{Client, PATIENCE, Sim};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_criswitch");
-const BOOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/units/boot.sh");
+const BOOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/system/systemd/boot.sh");
 pub const CONFIG: &str = "default_handler = \"runc\"\n\
     [handlers]\n\
     runc = \"/run/backends/runc.sock\"\n\

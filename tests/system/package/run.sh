@@ -4,7 +4,7 @@
 # kept in ${CRISWITCH_CACHE:-~/.cache/criswitch}, so that a second run is quick.
 set -eu
 
-TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 CACHE=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}
 HERE=$CACHE/package
 CARGO=${CARGO_HOME:-$HOME/.cargo}
@@ -16,7 +16,7 @@ main() {
   install_what_is_missing
   build_twice
   build_static
-  (cd "$TOP/tests/restarts/client" && go build -trimpath -mod=readonly -o "$CACHE/restarts-client" .)
+  (cd "$TOP/tests/system/restart/client" && go build -trimpath -mod=readonly -o "$CACHE/restarts-client" .)
   cd "$TOP"
   CRISWITCH_PACKAGE=$(echo "$HERE"/one/*.deb) RESTARTS_CLIENT=$CACHE/restarts-client \
     cargo test --quiet --locked --test package -- --ignored --nocapture

@@ -3,22 +3,22 @@
 # the real switch. As root, on Debian 12 with Rust and Go; what else it needs it installs or builds, and keeps in
 # ${CRISWITCH_CACHE:-~/.cache/criswitch}.
 #
-#   tests/real/run.sh [BATS-ARGUMENT...]   run the checks; the last line is `N passed, N failed`
-#                                          CRISWITCH_KILLS, CRISWITCH_SEED and CRISWITCH_AWAY_S: see 80-faults.bats
-#                                          and 96-cluster.bats
-#   tests/real/run.sh --keep               set everything up, print the crictl commands to play with, stay until Ctrl-C
+#   tests/system/runtimes/run.sh [BATS-ARGUMENT...]   run the checks; the last line is `N passed, N failed`
+#                                                    CRISWITCH_KILLS, CRISWITCH_SEED and CRISWITCH_AWAY_S: see
+#                                                    80-faults.bats and 96-cluster.bats
+#   tests/system/runtimes/run.sh --keep               set everything up, print the crictl commands, stay until Ctrl-C
 #
 # Processes and mounts live in a pid and a mount namespace of their own, so they end with the run, however it ends;
 # the bridges, the cgroups and the temporary folder are removed by clean_up.
 set -u
 
 REAL=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-TOP=$(cd "$REAL/../.." && pwd)
+TOP=$(cd "$REAL/../../.." && pwd)
 CACHE=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}
 
-# shellcheck source=tests/real/partners.sh
+# shellcheck source=tests/system/runtimes/partners.sh
 . "$REAL/partners.sh"
-# shellcheck source=tests/real/images.sh
+# shellcheck source=tests/system/runtimes/images.sh
 . "$REAL/images.sh"
 
 main() {

@@ -4,10 +4,12 @@
 # ${CRISWITCH_CACHE:-~/.cache/criswitch}.
 set -eu
 
-TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 CACHE=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}
 
 mkdir -p "$CACHE"
-(cd "$TOP/tests/restarts/client" && go vet ./... && go build -trimpath -mod=readonly -o "$CACHE/restarts-client" .)
+cd "$TOP/tests/system/restart/client"
+go vet ./...
+go build -trimpath -mod=readonly -o "$CACHE/restarts-client" .
 cd "$TOP"
-RESTARTS_CLIENT=$CACHE/restarts-client cargo test --quiet --locked --test restarts -- --ignored --nocapture
+RESTARTS_CLIENT=$CACHE/restarts-client cargo test --quiet --locked --test restart -- --ignored --nocapture

@@ -3,7 +3,7 @@
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 #![allow(clippy::panic, clippy::indexing_slicing)]
 
-#[path = "../support/support.rs"]
+#[path = "../../support/support.rs"]
 mod support;
 
 mod machine;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use machine::{Machine, until};
 
 #[tokio::test]
-#[ignore = "needs root and systemd: tests/units/run.sh"]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn the_units_are_sound_and_hardened() {
     let machine = Machine::boot().await;
     let at = |unit: &str| format!("/etc/systemd/system/{unit}");
@@ -34,7 +34,7 @@ async fn the_units_are_sound_and_hardened() {
 }
 
 #[tokio::test]
-#[ignore = "needs root and systemd: tests/units/run.sh"]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn the_kubelet_starts_after_it_serves_and_nothing_else_is_needed() {
     let machine = Machine::boot().await;
     // It asks whether the switch is active, when it starts.
@@ -47,7 +47,7 @@ async fn the_kubelet_starts_after_it_serves_and_nothing_else_is_needed() {
 }
 
 #[tokio::test]
-#[ignore = "needs root and systemd: tests/units/run.sh"]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn backends_are_found_wherever_their_sockets_are_and_the_status_line_counts() {
     let machine = Machine::boot().await;
     let client = machine.client();
@@ -58,7 +58,7 @@ async fn backends_are_found_wherever_their_sockets_are_and_the_status_line_count
 }
 
 #[tokio::test]
-#[ignore = "needs root and systemd: tests/units/run.sh"]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn a_socket_that_root_does_not_own_needs_the_drop_in_of_the_readme() {
     let drop_in = "[Service]\nCapabilityBoundingSet=CAP_DAC_OVERRIDE\n";
     for (drop_in, ready) in [("", "2/3"), (drop_in, "3/3")] {
@@ -73,7 +73,7 @@ async fn a_socket_that_root_does_not_own_needs_the_drop_in_of_the_readme() {
 }
 
 #[tokio::test]
-#[ignore = "needs root and systemd: tests/units/run.sh"]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn metrics_are_read_over_the_loopback_once_their_socket_is_enabled_and_it_is_restarted() {
     let machine = Machine::boot().await;
     assert_eq!(
@@ -108,7 +108,7 @@ async fn metrics_are_read_over_the_loopback_once_their_socket_is_enabled_and_it_
 }
 
 #[tokio::test]
-#[ignore = "needs root and systemd: tests/units/run.sh"]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn restarts_are_not_seen_by_clients() {
     let machine = Machine::boot().await;
     let client = machine.client();
@@ -124,7 +124,7 @@ async fn restarts_are_not_seen_by_clients() {
 }
 
 #[tokio::test]
-#[ignore = "needs root and systemd: tests/units/run.sh"]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn one_that_is_killed_is_started_again() {
     let machine = Machine::boot().await;
     let client = machine.client();
@@ -138,7 +138,7 @@ async fn one_that_is_killed_is_started_again() {
 }
 
 #[tokio::test]
-#[ignore = "needs root and systemd: tests/units/run.sh"]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn however_it_ends_while_a_backend_is_away_no_pod_is_missing_afterwards() {
     let machine = Machine::boot().await;
     let client = machine.client();
@@ -189,7 +189,7 @@ async fn however_it_ends_while_a_backend_is_away_no_pod_is_missing_afterwards() 
 }
 
 #[tokio::test]
-#[ignore = "needs root and systemd: tests/units/run.sh"]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn one_that_hangs_is_ended_by_the_watchdog_and_started_again() {
     let machine = Machine::boot_with("[Service]\nWatchdogSec=1s\n").await;
     machine.systemctl(&["kill", "--signal=STOP", "criswitch.service"]);
@@ -198,7 +198,7 @@ async fn one_that_hangs_is_ended_by_the_watchdog_and_started_again() {
 }
 
 #[tokio::test]
-#[ignore = "needs root and systemd: tests/units/run.sh"]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn one_that_serves_is_left_alone_by_the_watchdog() {
     const PERIOD: Duration = Duration::from_secs(2);
     let machine = Machine::boot_with("[Service]\nWatchdogSec=2s\n").await;
@@ -211,7 +211,7 @@ async fn one_that_serves_is_left_alone_by_the_watchdog() {
 }
 
 #[tokio::test]
-#[ignore = "needs root and systemd: tests/units/run.sh"]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn a_mistake_in_the_configuration_keeps_clients_waiting_until_it_is_mended() {
     let machine = Machine::boot().await;
     let good = machine.configure("default_handler = 'nothing'\n");
@@ -228,7 +228,7 @@ async fn a_mistake_in_the_configuration_keeps_clients_waiting_until_it_is_mended
 }
 
 #[tokio::test]
-#[ignore = "needs root and systemd: tests/units/run.sh"]
+#[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
 async fn a_shutdown_that_takes_longer_than_the_units_limit_is_waited_for() {
     const STOP_LIMIT: Duration = Duration::from_secs(1);
     let machine = Machine::boot_with("[Service]\nTimeoutStopSec=1s\n").await;

@@ -112,7 +112,7 @@ impl Debian {
     }
 }
 
-/// The package that tests/package/run.sh built.
+/// The package that tests/system/package/run.sh built.
 fn built() -> PathBuf {
     let path = std::env::var_os("CRISWITCH_PACKAGE");
     PathBuf::from(path.expect("CRISWITCH_PACKAGE names the package"))

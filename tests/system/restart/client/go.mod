@@ -1,4 +1,4 @@
-module criswitch/tests/restarts/client
+module criswitch/tests/system/restart/client
 
 go 1.26.0
 

@@ -5,7 +5,7 @@
 # ${CRISWITCH_CACHE:-~/.cache/criswitch}, not installed.
 set -eu
 
-TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 CACHE=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}
 TOOLS=$CACHE/prometheus
 
@@ -19,16 +19,16 @@ if ! [ -x "$TOOLS/usr/bin/promtool" ]; then
 fi
 cd "$TOP"
 
-GRAFANA=$CACHE/grafana-types-$(sha256sum <tests/metrics/requirements.txt | cut -c1-16)
+GRAFANA=$CACHE/grafana-types-$(sha256sum <tests/system/prometheus/requirements.txt | cut -c1-16)
 if ! [ -e "$GRAFANA/.done" ]; then
   rm -rf "$GRAFANA"
   python3 -m venv "$GRAFANA" 2>/dev/null || {
     { apt-get update -qq && apt-get install -yqq --no-install-recommends python3-venv; } >/dev/null
     python3 -m venv --clear "$GRAFANA"
   }
-  "$GRAFANA/bin/pip" install -q --disable-pip-version-check --require-hashes -r tests/metrics/requirements.txt
+  "$GRAFANA/bin/pip" install -q --disable-pip-version-check --require-hashes -r tests/system/prometheus/requirements.txt
   touch "$GRAFANA/.done"
 fi
-"$GRAFANA/bin/python" tests/metrics/dashboard.py config/grafana-dashboard.json
+"$GRAFANA/bin/python" tests/system/prometheus/dashboard.py config/grafana-dashboard.json
 
 PROMETHEUS_TOOLS=$TOOLS/usr/bin cargo test --quiet --locked --test metrics -- --ignored

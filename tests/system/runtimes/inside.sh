@@ -2,7 +2,7 @@
 # The suite inside its namespaces: set up, then the checks or, with --keep, wait. Started by run.sh only.
 set -u
 
-# shellcheck source=tests/real/setup.sh
+# shellcheck source=tests/system/runtimes/setup.sh
 . "$REAL/setup.sh"
 
 main() {

@@ -3,7 +3,7 @@
 
 bats_require_minimum_version 1.5.0
 
-# shellcheck source=tests/real/setup.sh
+# shellcheck source=tests/system/runtimes/setup.sh
 . "$REAL/setup.sh"
 
 # shellcheck disable=SC2034 # The checks use these.

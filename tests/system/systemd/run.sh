@@ -3,10 +3,10 @@
 # systemd and what boots it, if they are missing.
 set -eu
 
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 [ "$(id -u)" = 0 ] || { echo "these tests must be root"; exit 1; }
 if ! { [ -x /lib/systemd/systemd ] && command -v nsenter pgrep findmnt; } >/dev/null; then
   apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends systemd util-linux procps
 fi
-cargo test --quiet --locked --test units -- --ignored
+cargo test --quiet --locked --test systemd -- --ignored
