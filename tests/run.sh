@@ -25,7 +25,7 @@ main() {
   step "systemd units" "$TOP/tests/system/systemd/run.sh"
   step "package" "$TOP/tests/system/package/run.sh"
   step "metrics" "$TOP/tests/system/prometheus/run.sh"
-  step "demo" cargo run --quiet --release --locked --example demo -- --once
+  step "demo" cargo run --quiet --profile demo --locked --example demo -- --once
   step "real runtimes" "$TOP/tests/system/runtimes/run.sh"
   summary
 }

@@ -1,6 +1,6 @@
 //! The demo: the real switch in front of three simulated runtimes, shown at work and left to play with.
 //!
-//! `cargo run --release --example demo`, with `-- --once` to end instead of staying. It checks what it
+//! `cargo run --profile demo --example demo`, with `-- --once` to end instead of staying. It checks what it
 //! shows: where something is not as it must be, it says so and ends with 1.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -60,7 +60,7 @@ async fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let once = arguments == ["--once"];
     if !once && !arguments.is_empty() {
-        eprintln!("usage: cargo run --release --example demo [-- --once]");
+        eprintln!("usage: cargo run --profile demo --example demo [-- --once]");
         return ExitCode::from(64);
     }
     match demo(once).await {

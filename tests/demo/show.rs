@@ -92,7 +92,7 @@ pub(super) fn commands(rig: &Rig) {
     }
     println!();
     for command in ["status", "pods --handler runc"] {
-        println!("  cargo run --release -q -- {command} --config $D/criswitch.toml");
+        println!("  cargo run --profile demo -q -- {command} --config $D/criswitch.toml");
     }
     println!();
     println!("  A simulated runtime runs nothing: exec only says what it was told to run.");
