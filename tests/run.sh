@@ -59,11 +59,12 @@ check_toolchain() {
   { cargo fmt --version && cargo clippy --version; } 2>/dev/null || rustup component add rustfmt clippy
 }
 
+# cargo-deny runs for a few seconds: an optimized build would take longer than it saves.
 check_dependencies() {
   local root=$CACHE/cargo-deny-$CARGO_DENY_VERSION
   [ -x "$root/bin/cargo-deny" ] ||
-    CARGO_TARGET_DIR=$CACHE/cargo-deny-target cargo install --quiet --locked cargo-deny \
-      --version "$CARGO_DENY_VERSION" --root "$root" || return
+    CARGO_TARGET_DIR=$CACHE/cargo-deny-target CARGO_PROFILE_DEV_DEBUG=false cargo install --quiet --locked --debug \
+      cargo-deny --version "$CARGO_DENY_VERSION" --root "$root" || return
   rm -rf "$CACHE/cargo-deny-target"
   "$root/bin/cargo-deny" --locked check bans licenses sources || return
   # The fuzz targets are not built here, and their lock file is to fit all the same.
