@@ -53,7 +53,9 @@ impl World {
         // The pod may be named by a short id.
         let pods = truth.things.iter().filter(|it| it.kind == Kind::Pod);
         let mut named = pods.filter(|pod| !names.is_empty() && pod.id.starts_with(&names));
-        let pod = named.next();
+        // A handler may have the name that an id begins with.
+        let names_pod = matches!(op.row.goes, Goes::OwnerWithImage(_));
+        let pod = named.next().filter(|_| names_pod);
         let pod = pod.map_or_else(|| uid(&name), |pod| pod.uid.clone());
         let labels = labels(&pod, &name);
         let message = match filter.is_empty() {
