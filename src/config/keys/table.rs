@@ -1,0 +1,396 @@
+//! THE TABLE of configuration keys: one entry a key, plain data.
+
+use super::{Applies, Key, Kind, Limits, Reader, Value};
+use crate::config::DEFAULT_LISTEN;
+use crate::config::value::UNLIMITED;
+
+const NO_LIMITS: Limits = Limits {
+    zero: true,
+    most: "",
+    unlimited: false,
+};
+/// Longer than any pod's grace period that a node's shutdown would wait for, than any start, and than any list that is
+/// better than none.
+const WAIT: Limits = Limits {
+    most: "1h",
+    ..NO_LIMITS
+};
+/// A timeout of zero would give no backend time to answer.
+const TIMEOUT: Limits = Limits {
+    zero: false,
+    ..WAIT
+};
+const AGE: Limits = Limits {
+    unlimited: true,
+    ..WAIT
+};
+/// A reply is merged in memory; the kubelet itself accepts 16 MiB.
+const MESSAGE: Limits = Limits {
+    zero: false,
+    most: "1GiB",
+    unlimited: false,
+};
+
+const KEY: Key = Key {
+    table: "",
+    name: "",
+    old_name: "",
+    kind: Kind::Text("string"),
+    default: None,
+    example: "",
+    limits: NO_LIMITS,
+    applies: Applies::Reload,
+    help: "",
+    value: Reader::Nowhere,
+};
+const HANDLER: Key = Key {
+    table: "handlers",
+    ..KEY
+};
+const BACKEND: Key = Key {
+    table: "backends",
+    ..KEY
+};
+const OVERHEAD: Key = Key {
+    table: "overhead",
+    kind: Kind::Text("quantity"),
+    applies: Applies::Manifests,
+    ..KEY
+};
+const TOLERATION: Key = Key {
+    table: "tolerations",
+    applies: Applies::Manifests,
+    ..KEY
+};
+const SOCKET: Kind = Kind::Text("socket path");
+/// A socket that could be a backend's.
+pub(in crate::config) const SOCKET_EXAMPLE: &str = "\"/run/containerd/containerd.sock\"";
+
+/// Every key, in the order of `config/criswitch.toml`.
+pub static KEYS: &[Key] = &[
+    Key {
+        name: "listen",
+        kind: SOCKET,
+        default: Some(DEFAULT_LISTEN),
+        applies: Applies::Restart,
+        help: "The socket that the kubelet (`--container-runtime-endpoint`) and crictl connect to: a path, or `unix://` and \
+               a path, of at most 107 bytes. Not `/run/containerd/containerd.sock` and no path that ends in \
+               `run/crio/crio.sock`: the kubelet gives these a meaning of their own. If systemd holds the socket, change \
+               `ListenStream=` of `criswitch.socket` too.",
+        value: Reader::Config(|config| Value::text(&config.listen)),
+        ..KEY
+    },
+    Key {
+        name: "default_handler",
+        old_name: "default",
+        kind: Kind::Text("handler"),
+        example: "\"runc\"",
+        help: "The row of `[handlers]` for pods without a RuntimeClass. Required. Its backend also answers for the node: its \
+               version, and whether the runtime and the network are ready.",
+        value: Reader::Config(|config| Value::text(&config.table.default.name)),
+        ..KEY
+    },
+    Key {
+        name: "shutdown_timeout",
+        old_name: "drain",
+        kind: Kind::Duration,
+        default: Some("10s"),
+        limits: WAIT,
+        help: "How long calls in flight may go on after SIGTERM. A call that takes longer ends with `Unavailable`.",
+        value: Reader::Config(|config| Value::Duration(config.shutdown_timeout)),
+        ..KEY
+    },
+    Key {
+        name: "max_message",
+        kind: Kind::Size,
+        default: Some("16MiB"),
+        limits: MESSAGE,
+        applies: Applies::Restart,
+        help: "The largest message that is read, and the largest list that is merged. The kubelet itself accepts 16 MiB, so \
+               a larger limit is for other clients only.",
+        value: Reader::Config(|config| Value::Size(config.max_message)),
+        ..KEY
+    },
+    Key {
+        name: "start_wait",
+        kind: Kind::Duration,
+        default: Some("30s"),
+        limits: WAIT,
+        applies: Applies::NextStart,
+        help: "How long the first lists after a start wait for backends that are not there yet, so that criswitch may start \
+               before them. A backend whose lists are known from before a restart is waited for 1 s only. Version, Status, \
+               ImageFsInfo and RuntimeConfig wait 1 s for the default backend.",
+        value: Reader::Config(|config| Value::Duration(config.start_wait)),
+        ..KEY
+    },
+    Key {
+        name: "list_timeout",
+        kind: Kind::Duration,
+        default: Some("2s"),
+        limits: TIMEOUT,
+        help: "How long a merged call waits for a backend, if the cached list of the backend can be served or the backend may \
+               be omitted. A backend's row may have its own.",
+        value: Reader::Config(|config| Value::Duration(config.list_timeout)),
+        ..KEY
+    },
+    Key {
+        name: "stats_timeout",
+        kind: Kind::Duration,
+        default: Some("2s"),
+        limits: TIMEOUT,
+        help: "How long a merged call for stats, metrics or metric descriptors waits for a backend. After that its last stats \
+               are served, for 2 minutes at most and with their own timestamps, and then the backend is omitted. A \
+               backend's row may have its own. CRI-O does not answer calls for all stats while it stops a container, so its \
+               stats are late for that long; calls for one pod or container are not affected.",
+        value: Reader::Config(|config| Value::Duration(config.stats_timeout)),
+        ..KEY
+    },
+    Key {
+        name: "stale_lists",
+        kind: Kind::Duration,
+        default: Some(UNLIMITED),
+        limits: AGE,
+        help: "How old the cached lists of a backend may be. While a backend does not answer, its last complete lists of \
+               pods, containers and images are served from cache. With \"unlimited\" they are served until the backend \
+               answers again, so the node loses nothing but that backend's own pods. With a duration (\"0s\" for never) \
+               every list of the node fails after that, and in the end the node's pods are evicted. Stats are never cached \
+               longer than 2 minutes. A backend's row may have its own.",
+        value: Reader::Config(|config| Value::Duration(config.stale_lists)),
+        ..KEY
+    },
+    Key {
+        name: "runtime_dir",
+        kind: Kind::Text("directory"),
+        default: Some(""),
+        example: "\"/run/criswitch/state\"",
+        applies: Applies::Restart,
+        help: "Where the state of this boot is saved: what each backend had last, so that lists are complete after a restart \
+               while a backend is away. Only root can read it, and a tmpfs is best. \"\": the directory of systemd's unit, \
+               `/run/criswitch/state`; without systemd the path of the socket with `.state` behind it.",
+        value: Reader::Config(|config| Value::path(config.runtime_dir.as_deref())),
+        ..KEY
+    },
+    Key {
+        name: "state_dir",
+        kind: Kind::Text("directory"),
+        default: Some(""),
+        example: "\"/var/lib/criswitch\"",
+        applies: Applies::Restart,
+        help: "Where the state is saved that outlives the boot, and by which a restart is known from a reboot. \"\": the \
+               directory of systemd's unit, `/var/lib/criswitch`; without systemd the path of the socket with `.state` \
+               behind it.",
+        value: Reader::Config(|config| Value::path(config.state_dir.as_deref())),
+        ..KEY
+    },
+    Key {
+        name: "allow_uids",
+        kind: Kind::Users,
+        default: Some("[0]"),
+        applies: Applies::Restart,
+        help: "The users, by number, whose processes may connect besides root's and those of the user that criswitch runs as. \
+               An ACL on the socket lets them in and nobody else. If its file system has no ACLs, the mode is 0666: \
+               connections of other users are closed, but they can fill the socket's queue. A socket of systemd needs a \
+               drop-in (README, \"Under systemd\"). A user who may connect has the power of root on this node: pods can be \
+               privileged. Each of these users may have 64 connections at once.",
+        value: Reader::Config(|config| Value::Users(config.allow_uids.clone())),
+        ..KEY
+    },
+    Key {
+        name: "watch",
+        kind: Kind::Boolean,
+        default: Some("false"),
+        help: "Whether criswitch reloads automatically when this file or a file in `conf.d` has changed. criswitch looks at \
+               the files every 2 s and waits until two looks in a row are equal. A symbolic link may lead to the files, as \
+               in a mounted ConfigMap.",
+        value: Reader::Config(|config| Value::Boolean(config.watch)),
+        ..KEY
+    },
+    Key {
+        name: "backend",
+        kind: Kind::Text("backend"),
+        help: "The name of the backend that runs the handler's pods. A row has a backend or a socket, not both.",
+        ..HANDLER
+    },
+    Key {
+        name: "socket",
+        kind: SOCKET,
+        example: SOCKET_EXAMPLE,
+        help: "The path of the backend's socket. A backend without a name is named after the first handler with its socket.",
+        ..HANDLER
+    },
+    Key {
+        name: "handler",
+        help: "The backend's name for the handler, if it differs; \"\" for the backend's own default.",
+        ..HANDLER
+    },
+    Key {
+        name: "overhead",
+        kind: Kind::Table,
+        example: "{ cpu = \"250m\", memory = \"120Mi\" }",
+        applies: Applies::Manifests,
+        help: "What each pod of the RuntimeClass costs besides its containers.",
+        ..HANDLER
+    },
+    Key {
+        name: "node_selector",
+        kind: Kind::Table,
+        example: "{ \"example.com/kata\" = \"true\" }",
+        applies: Applies::Manifests,
+        help: "The labels that a node must have to run pods of the RuntimeClass.",
+        ..HANDLER
+    },
+    Key {
+        name: "tolerations",
+        kind: Kind::Table,
+        example: "[{ key = \"example.com/kata\", operator = \"Exists\" }]",
+        applies: Applies::Manifests,
+        help: "The taints that pods of the RuntimeClass tolerate: an array of tables.",
+        ..HANDLER
+    },
+    Key {
+        name: "cpu",
+        example: "\"250m\"",
+        help: "Processor time.",
+        ..OVERHEAD
+    },
+    Key {
+        name: "memory",
+        example: "\"120Mi\"",
+        help: "Memory.",
+        ..OVERHEAD
+    },
+    Key {
+        name: "key",
+        help: "The key of the taint; without it, with the operator \"Exists\", every taint.",
+        ..TOLERATION
+    },
+    Key {
+        name: "operator",
+        default: Some("Equal"),
+        example: "\"Exists\"",
+        help: "\"Equal\" if the taint must have the value, \"Exists\" if any value is tolerated.",
+        ..TOLERATION
+    },
+    Key {
+        name: "value",
+        help: "The value of the taint.",
+        ..TOLERATION
+    },
+    Key {
+        name: "effect",
+        example: "\"NoSchedule\"",
+        help: "\"NoSchedule\", \"PreferNoSchedule\" or \"NoExecute\"; without it, all of them.",
+        ..TOLERATION
+    },
+    Key {
+        name: "toleration_seconds",
+        kind: Kind::Integer,
+        example: "300",
+        help: "How long the taint is tolerated, with the effect \"NoExecute\" only; without it, forever.",
+        ..TOLERATION
+    },
+    Key {
+        name: "socket",
+        kind: SOCKET,
+        example: SOCKET_EXAMPLE,
+        help: "The path of the socket. Required; a row may also be the path alone, without braces.",
+        value: Reader::Backend(|backend| Value::text(&backend.socket)),
+        ..BACKEND
+    },
+    Key {
+        name: "list_timeout",
+        kind: Kind::Duration,
+        example: "\"5s\"",
+        limits: TIMEOUT,
+        help: "As `list_timeout` above the tables, for this backend.",
+        value: Reader::Backend(|backend| Value::Duration(backend.list_timeout)),
+        ..BACKEND
+    },
+    Key {
+        name: "stats_timeout",
+        kind: Kind::Duration,
+        example: "\"5s\"",
+        limits: TIMEOUT,
+        help: "As `stats_timeout` above the tables, for this backend.",
+        value: Reader::Backend(|backend| Value::Duration(backend.stats_timeout)),
+        ..BACKEND
+    },
+    Key {
+        name: "stale_lists",
+        kind: Kind::Duration,
+        example: "\"5s\"",
+        limits: AGE,
+        help: "As `stale_lists` above the tables, for this backend.",
+        value: Reader::Backend(|backend| Value::Duration(backend.stale_lists)),
+        ..BACKEND
+    },
+    Key {
+        name: "auto_register",
+        old_name: "adopt",
+        kind: Kind::Boolean,
+        default: Some("false"),
+        help: "Whether each handler that the backend advertises and that no row of any file names is registered \
+               automatically, as a handler of that name.",
+        value: Reader::Backend(|backend| Value::Boolean(backend.auto_register)),
+        ..BACKEND
+    },
+    Key {
+        name: "required",
+        kind: Kind::Boolean,
+        default: Some("true"),
+        applies: Applies::NextStart,
+        help: "Whether the backend may have pods that the kubelet knows where criswitch has never run. If true, lists wait \
+               for it (`start_wait`) and fail until it has been listed. If false, lists omit it until it answers.",
+        value: Reader::Backend(|backend| Value::Boolean(backend.required)),
+        ..BACKEND
+    },
+    Key {
+        name: "user",
+        kind: Kind::Text("user"),
+        example: "\"1000\"",
+        help: "The user, a name of `/etc/passwd` or a number, whose process serves the socket. criswitch warns of users other \
+               than this one, root and its own.",
+        value: Reader::Backend(|backend| Value::User(backend.user)),
+        ..BACKEND
+    },
+    Key {
+        table: "log",
+        name: "log.level",
+        kind: Kind::Text("levels"),
+        default: Some("info"),
+        help: "The most verbose lines that are written: off, error, warn, info, debug or trace. warn shows changes that fail, \
+               with pod and cause. info shows changes (pods and containers that start and end, backends up and down), debug \
+               also calls that read, trace also the kubelet's polling. Modules of criswitch may have levels of their own: \
+               \"info,session=debug,backend=trace\".",
+        value: Reader::Config(|config| Value::text(&config.log.levels)),
+        ..KEY
+    },
+    Key {
+        table: "log",
+        name: "log.format",
+        kind: Kind::Text("format"),
+        default: Some("auto"),
+        applies: Applies::Restart,
+        help: "The format of log lines. text: for people, with the time, coloured on a terminal. json: an object each, with \
+               `message`, `trace_id` and so on. journald: each begins with its priority, which systemd's journal takes from \
+               it. auto: journald if systemd has connected standard error to the journal, else text.",
+        value: Reader::Config(|config| Value::text(config.log.format.name())),
+        ..KEY
+    },
+    Key {
+        table: "metrics",
+        name: "metrics.listen",
+        kind: Kind::Text("socket path or address"),
+        default: Some(""),
+        example: "\"127.0.0.1:9199\"",
+        applies: Applies::Restart,
+        help: "Where metrics are served (GET /metrics, Prometheus' text format): the path of a Unix socket, for root alone and \
+               neither `listen` nor a backend's, or a loopback address such as \"127.0.0.1:9199\" or \"[::1]:9199\", which \
+               every user of the node can read; \"\" for nowhere. Under systemd `criswitch-metrics.socket` has the loopback \
+               address: enable that instead, and restart criswitch.service.",
+        value: Reader::Config(|config| {
+            Value::Text(config.metrics.as_ref().map(ToString::to_string))
+        }),
+        ..KEY
+    },
+];
