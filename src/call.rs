@@ -54,7 +54,7 @@ impl Request {
 /// A call that has a plan: its request as the backends get it, and what their replies teach.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
-    /// The RPC that it is logged as.
+    /// The row of the RPC that backends get.
     pub row: &'static Row,
     /// The client's headers.
     pub headers: HeaderMap,

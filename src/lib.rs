@@ -71,8 +71,8 @@
 //!    Tests: `the_units_limits_of_memory_are_what_all_limits_add_up_to_and_a_quarter_more`
 //! 7. criswitch spawns no task for a call. When its client goes, the call ends at the backend too.
 //!    Tests: `the_path_of_a_call_spawns_no_task`, `a_client_that_gives_up_takes_the_call_at_the_backend_with_it`
-//! 8. Only `backend::connect` connects, only `errors` words a status, and only `rpc` and the plan of a call read the table.
-//!    `codec`, `rpc`, `ownership`, `call::route`, `call::plan` and `fanout::merge` do no I/O.
+//! 8. Only `backend::connect` connects, and only `errors` words a status. Only `rpc`, `call::route`, `call::lesson` and
+//!    `call::plan` match on the columns of a row. `codec`, `rpc`, `ownership`, these three and `fanout::merge` do no I/O.
 //!    Tests: `one_module_connects_and_one_words_statuses`, `nothing_below_the_plan_of_a_call_looks_at_a_row`, `what_decides_does_no_io`
 //! 9. There is no unsafe code. A log line has the names and ids of what a call carries, and texts of errors without
 //!    credentials.

@@ -221,7 +221,8 @@ pub enum Merge {
 }
 
 impl Merge {
-    /// What stands in for a silent backend; `None` if something else decides.
+    /// What is served for a silent backend; `None` for the status, the configuration and the events of the node, which have
+    /// rules of their own.
     pub fn silent(&self) -> Option<Silent> {
         match self {
             Merge::Concat(_, silent) | Merge::Distinct(_, _, silent) => Some(*silent),
@@ -231,7 +232,7 @@ impl Merge {
         }
     }
 
-    /// What a backend means that answers `Unimplemented`.
+    /// What a backend counts for that answers `Unimplemented`.
     pub(crate) fn lacking(&self) -> Lacking {
         match self {
             Merge::Concat(lacking, _) | Merge::Distinct(_, lacking, _) => *lacking,

@@ -30,7 +30,7 @@ pub(crate) enum Lesson {
     Image(Path),
     /// The image store of the backend has changed.
     ChangedImages,
-    /// Clients know the handler at the path by another name.
+    /// The handler at the path gets the name that clients use for it.
     Handler(Path),
 }
 

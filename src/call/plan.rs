@@ -27,9 +27,9 @@ pub(crate) enum Plan {
     Version(Arc<Backend>),
     /// Several backends get it; their replies become one.
     Merge(Vec<Arc<Backend>>, &'static Merge),
-    /// An image is looked for in the stores of these backends, which all pods may use.
+    /// An image is looked for in the stores of these backends, for a client that names no pod.
     FindImage(Vec<Arc<Backend>>),
-    /// An image is looked for in the stores that the pod which asks may use.
+    /// An image is looked for in the stores that a pod may use which criswitch does not know.
     FindImageForPod(Stores),
     /// An image is pulled into several stores.
     PullImage(Vec<Arc<Backend>>),
@@ -55,7 +55,7 @@ pub(crate) fn plan(mut request: Request, target: Target) -> Result<(Call, Plan),
         Target::Backend(id) | Target::Owner(id, ..) => to_one(&call, id)?,
         Target::Handler(handler) => to_handler(&call, handler.backend)?,
         Target::Backends(ids) => to_several(&call, &ids)?,
-        // All backends were asked for the pod: no target is this one.
+        // Never here: `dispatch::resolve` asks all backends for the pod, and returns another target.
         Target::UnknownPod(_) => return Err(errors::no_backend()),
     };
     Ok((call, plan))
@@ -63,7 +63,7 @@ pub(crate) fn plan(mut request: Request, target: Target) -> Result<(Call, Plan),
 
 /// The backends that `request` waits for after a start. The first lists wait for those that have not been listed yet: each
 /// may have pods that clients know and criswitch does not. The first calls that the default backend answers wait for that
-/// one. Subscribers hear of what backends have when these are there.
+/// one. Events wait for none: subscribers get those of a backend as soon as it is ready.
 pub(crate) fn awaited(request: &Request) -> Vec<Arc<Backend>> {
     let live = &request.live;
     match &request.row.goes {
@@ -90,7 +90,7 @@ fn to_one(call: &Call, id: BackendId) -> Result<Plan, Status> {
     })
 }
 
-/// What makes up for an RPC that a backend lacks does so for one backend, too.
+/// A merged call stays one for a single backend: the merge serves cached lists and replaces an RPC that is missing.
 fn to_handler(call: &Call, id: BackendId) -> Result<Plan, Status> {
     match (&call.row.goes, &call.lesson) {
         (Goes::Image(_, ImageRule::List(_) | ImageRule::Remove), _) => to_several(call, &[id]),

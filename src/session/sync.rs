@@ -50,7 +50,7 @@ pub(crate) async fn greet(
             Ok(()) => Ok(()),
         }
     };
-    // The pods of the backend do not wait for this: it is told again when it is ready.
+    // Pods do not wait for this. A backend that has not taken the configuration in time gets it again when it is ready.
     let (told, _) = tokio::join!(
         tokio::time::timeout(backend.list_timeout(), aside),
         tokio::time::timeout(backend.list_timeout(), first_status(switch, backend, wire)),

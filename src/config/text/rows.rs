@@ -110,7 +110,7 @@ impl Walk<'_> {
         })
     }
 
-    /// The fields of a row, or of a table within one. Any that is no key of `name` is told.
+    /// The fields of a row, or of a table within one. A field that is not a key of `name` is a problem.
     pub(super) fn fields<'t>(&mut self, name: &str, table: &'t DeTable<'t>) -> Fields<'t> {
         let mut fields = Fields::default();
         for entry in self.file.entries(table) {

@@ -203,7 +203,7 @@ pub fn wrong_table(
         };
         if !right || twice {
             return Err(format!(
-                "{name:?} is registered as {registered:?}; backends {may:?} may have told of it, {must:?} have"
+                "{name:?} is registered as {registered:?}; backends {must:?} have reported it, and backends {may:?} may have"
             ));
         }
     }
