@@ -1,6 +1,6 @@
 //! What a row of the table of RPCs can say; [`ROWS`] is the table.
 //!
-//! From it come the dispatcher, `criswitch routes`, the README's table and the tests that walk the interface.
+//! From it come the dispatcher, `criswitch routes`, docs/rpcs.md and the tests that walk the interface.
 
 mod describe;
 pub mod fields;

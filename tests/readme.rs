@@ -1,18 +1,46 @@
-//! The README says what is true.
+//! README.md and docs/ say what is true, and their links lead somewhere. With `UPDATE_EXPECT=1` the generated tables are
+//! rewritten instead.
 #![allow(
     clippy::unwrap_used,
     reason = "clippy allows it in test functions only"
 )]
 
+use std::collections::HashMap;
 use std::fmt::Write;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use criswitch::metrics::{FAMILIES, MetricKind};
 use criswitch::rpc::ROWS;
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-fn readme() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
-    std::fs::read_to_string(path).unwrap()
+/// The most bytes that README.md may have: more than that is not read.
+const README_BYTES: usize = 10_240;
+
+fn at(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn shipped(path: &str) -> String {
+    fs::read_to_string(at(path)).unwrap()
+}
+
+/// The chapters in docs/, by path.
+fn chapters() -> Vec<String> {
+    let files = fs::read_dir(at("docs")).unwrap();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    let chapters = names.filter(|name| name.ends_with(".md"));
+    chapters.map(|name| format!("docs/{name}")).collect()
+}
+
+fn documents() -> Vec<String> {
+    let around = [
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+    ];
+    [around.map(str::to_owned).to_vec(), chapters()].concat()
 }
 
 fn table() -> String {
@@ -31,7 +59,6 @@ fn table() -> String {
     table
 }
 
-/// The same of metrics.
 fn families() -> String {
     let mut table = String::from("| Metric | Labels | What |\n|---|---|---|\n");
     for family in FAMILIES {
@@ -45,25 +72,24 @@ fn families() -> String {
     table
 }
 
-/// What stands between two marks is `own`; with `UPDATE_EXPECT=1` the README is rewritten instead.
+/// The text of a document between two marks is `own`.
 #[track_caller]
-fn assert_between(mark: &str, own: &str) {
-    let readme = readme();
+fn assert_between(document: &str, mark: &str, own: &str) {
+    let text = shipped(document);
     let (begin, end) = (format!("<!-- {mark} -->\n"), format!("<!-- /{mark} -->"));
-    let (before, rest) = readme.split_once(&begin).unwrap();
+    let (before, rest) = text.split_once(&begin).unwrap();
     let (shown, after) = rest.split_once(&end).unwrap();
     if std::env::var_os("UPDATE_EXPECT").is_some() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
-        std::fs::write(path, format!("{before}{begin}{own}{end}{after}")).unwrap();
+        fs::write(at(document), format!("{before}{begin}{own}{end}{after}")).unwrap();
         return;
     }
     assert_eq!(shown, own);
 }
 
 #[test]
-fn the_tables_of_rpcs_and_metrics_in_the_readme_are_the_switchs_own() {
-    assert_between("routes", &table());
-    assert_between("metrics", &families());
+fn the_documented_rpcs_and_metrics_are_those_of_the_tables() {
+    assert_between("docs/rpcs.md", "routes", &table());
+    assert_between("docs/metrics.md", "metrics", &families());
 }
 
 /// The unit's `name` in MiB.
@@ -85,30 +111,108 @@ fn the_units_limits_of_memory_are_what_all_limits_add_up_to_and_a_quarter_more()
     assert_eq!(unit_mib("MemoryHigh="), most);
     assert_eq!(unit_mib("MemoryMax="), most + most / 4);
     let said = format!("add up to {most} MiB for four backends");
-    assert!(readme().contains(&said), "{said}");
+    assert!(shipped("docs/limits.md").contains(&said), "{said}");
 }
 
 #[test]
-fn every_file_that_the_readme_links_to_exists() {
-    let readme = readme();
-    let links = readme
-        .split("](")
-        .skip(1)
-        .map(|rest| rest.split(')').next().unwrap());
-    let mut count = 0;
-    for link in links {
-        assert!(
-            Path::new(env!("CARGO_MANIFEST_DIR")).join(link).exists(),
-            "{link}"
-        );
-        count += 1;
+fn the_documented_modules_are_those_that_a_log_level_takes() {
+    let chapter = shipped("docs/architecture.md");
+    for module in criswitch::config::MODULES {
+        assert!(chapter.contains(&format!("`{module}`")), "{module}");
     }
-    assert!(count > 10);
+}
+
+#[test]
+fn the_readme_is_short_enough_to_be_read() {
+    let size = shipped("README.md").len();
+    assert!(size <= README_BYTES, "{size} bytes");
+}
+
+/// The anchor that GitHub and mdbook give a heading.
+fn anchor(heading: &str) -> String {
+    let kept = heading
+        .chars()
+        .filter(|char| char.is_alphanumeric() || " -_".contains(*char));
+    kept.collect::<String>().to_lowercase().replace(' ', "-")
+}
+
+/// The links of a document, and the anchors that it has.
+fn links_and_anchors(text: &str) -> (Vec<String>, Vec<String>) {
+    let (mut links, mut anchors) = (Vec::new(), Vec::new());
+    let mut heading = None;
+    for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
+        match event {
+            Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                links.push(dest_url.into_string());
+            }
+            Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
+            Event::End(TagEnd::Heading(_)) => anchors.extend(heading.take().map(|it| anchor(&it))),
+            Event::Text(text) | Event::Code(text) => {
+                if let Some(heading) = &mut heading {
+                    heading.push_str(&text);
+                }
+            }
+            _ => {}
+        }
+    }
+    (links, anchors)
+}
+
+/// Why a link of a document leads nowhere, if so.
+fn broken(document: &str, link: &str, anchors: &HashMap<PathBuf, Vec<String>>) -> Option<String> {
+    let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+    let target = match path {
+        "" => at(document),
+        path => at(document).parent()?.join(path),
+    };
+    let Ok(target) = target.canonicalize() else {
+        return Some(format!("{document}: no file {path}"));
+    };
+    let has_anchor = anchor.is_empty() || anchors.get(&target)?.iter().any(|it| it == anchor);
+    (!has_anchor).then(|| format!("{document}: no section {link}"))
+}
+
+#[test]
+fn every_link_in_the_documentation_leads_somewhere() {
+    let documents = documents();
+    let read = documents
+        .iter()
+        .map(|document| (document, links_and_anchors(&shipped(document))));
+    let read: Vec<_> = read.collect();
+    let anchors = read
+        .iter()
+        .map(|(document, (_, anchors))| (at(document).canonicalize().unwrap(), anchors.clone()));
+    let anchors = anchors.collect();
+    let links = read
+        .iter()
+        .flat_map(|(document, (links, _))| links.iter().map(move |link| (document, link)));
+    let own: Vec<_> = links.filter(|(_, link)| !link.contains("://")).collect();
+    assert!(own.len() > 50, "{}", own.len());
+    let broken: Vec<_> = own
+        .iter()
+        .filter_map(|(document, link)| broken(document, link, &anchors))
+        .collect();
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+#[test]
+fn the_index_and_the_books_contents_have_every_chapter() {
+    for contents in ["docs/README.md", "docs/SUMMARY.md"] {
+        let (links, _) = links_and_anchors(&shipped(contents));
+        for chapter in chapters() {
+            let name = chapter.trim_start_matches("docs/");
+            let listed = links.iter().any(|link| link == name);
+            assert!(
+                listed || ["README.md", "SUMMARY.md"].contains(&name),
+                "{contents}: {name}"
+            );
+        }
+    }
 }
 
 #[test]
 fn the_readmes_configuration_loads() {
-    let readme = readme();
+    let readme = shipped("README.md");
     let (_, rest) = readme.split_once("## Configuration\n\n").unwrap();
     let lines = rest
         .lines()
@@ -118,7 +222,7 @@ fn the_readmes_configuration_loads() {
         .collect();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("criswitch.toml");
-    std::fs::write(&path, text).unwrap();
+    fs::write(&path, text).unwrap();
     let config = criswitch::config::Config::load(&path).unwrap();
     assert_eq!(config.table.handlers.len(), 3);
     assert_eq!(

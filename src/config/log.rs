@@ -106,7 +106,7 @@ fn module(name: &str) -> Result<String, Wrong> {
     }
     let what = format!("{name:?} is not a module of the switch");
     let hint = near(first, &MODULES).map(|name| format!("{name:?}"));
-    let other = || "one of the README's code map, such as \"session\"".to_owned();
+    let other = || "a module of docs/architecture.md, such as \"session\"".to_owned();
     Err(wrong(what, &hint.unwrap_or_else(other)))
 }
 

@@ -1,4 +1,4 @@
-//! The table of families: a row each, the only place that names them. From it come the page, the README's table, and
+//! The table of families: a row each, the only place that names them. From it come the page, docs/metrics.md, and
 //! the tests of both.
 
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! The table in words, for people: `criswitch routes` and the README. Decides nothing.
+//! The table in words, for people: `criswitch routes` and docs/rpcs.md. Decides nothing.
 
 use super::{
     Filter, Goes, ImageRule, Kind, Lacking, List, Merge, Row, Service, Silent, Then, Unknown,

@@ -297,7 +297,7 @@ async fn a_runtime_that_is_not_ready_is_shown_with_its_reason() {
 
 /// As the containerds of the real suite answer.
 #[tokio::test]
-async fn the_readme_shows_what_is_printed_for_a_containerd_of_today_and_an_old_one() {
+async fn the_documentation_shows_what_is_printed_for_a_containerd_of_today_and_an_old_one() {
     let features = |user_namespaces: bool| RuntimeHandlerFeatures {
         recursive_read_only_mounts: !user_namespaces,
         user_namespaces,
@@ -329,6 +329,6 @@ async fn the_readme_shows_what_is_printed_for_a_containerd_of_today_and_an_old_o
         .lines()
         .map(|line| format!("    {line}\n").replace("    \n", "\n"))
         .collect();
-    let readme = include_str!("../../README.md");
-    assert!(readme.contains(&shown), "{shown}");
+    let documented = include_str!("../../docs/commands.md");
+    assert!(documented.contains(&shown), "{shown}");
 }

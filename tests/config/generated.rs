@@ -89,14 +89,14 @@ fn the_shipped_file_has_every_key_as_the_table_has_it() {
 }
 
 #[test]
-fn the_readme_names_the_keys_that_need_a_restart() {
+fn the_documentation_names_the_keys_that_need_a_restart() {
     let keys = criswitch::config::KEYS.iter();
     let keys = keys.filter(|key| key.applies == Applies::Restart);
     let names: Vec<String> = keys.map(|key| format!("`{}`", key.name)).collect();
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
-    let readme = std::fs::read_to_string(readme).unwrap();
+    let chapter = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/live-change.md");
+    let chapter = std::fs::read_to_string(chapter).unwrap();
     assert!(
-        readme.contains(&format!("| {} |", names.join(", "))),
+        chapter.contains(&format!("| {} |", names.join(", "))),
         "{names:?}"
     );
 }

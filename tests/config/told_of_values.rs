@@ -244,9 +244,9 @@ fn a_bad_log_level_is_told() {
             criswitch.toml:1:13: "session=off" sets a level that is already set before it; try removing one of the two
             criswitch.toml:1:13: "loud" is not a log level; try one of "off", "error", "warn", "info", "debug", "trace"
             criswitch.toml:1:13: "sesion" is not a module of the switch; try "session"
-            criswitch.toml:1:13: "h2" is not a module of the switch; try one of the README's code map, such as "session"
-            criswitch.toml:1:13: "criswitch::nosuch" is not a module of the switch; try one of the README's code map, such as "session"
-            criswitch.toml:1:13: "" is not a module of the switch; try one of the README's code map, such as "session""#]],
+            criswitch.toml:1:13: "h2" is not a module of the switch; try a module of docs/architecture.md, such as "session"
+            criswitch.toml:1:13: "criswitch::nosuch" is not a module of the switch; try a module of docs/architecture.md, such as "session"
+            criswitch.toml:1:13: "" is not a module of the switch; try a module of docs/architecture.md, such as "session""#]],
     );
 }
 
