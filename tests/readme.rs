@@ -210,23 +210,28 @@ fn the_index_and_the_books_contents_have_every_chapter() {
     }
 }
 
-#[test]
-fn the_readmes_configuration_loads() {
-    let readme = shipped("README.md");
-    let (_, rest) = readme.split_once("## Configuration\n\n").unwrap();
-    let lines = rest
-        .lines()
-        .take_while(|line| line.is_empty() || line.starts_with("    "));
-    let text: String = lines
+/// The indented lines after a heading or a sentence, without the indent.
+fn block_after(document: &str, words: &str) -> String {
+    let text = shipped(document);
+    let (_, rest) = text.split_once(words).unwrap();
+    let lines = rest.trim_start_matches('\n').lines();
+    let lines = lines.take_while(|line| line.is_empty() || line.starts_with("    "));
+    lines
         .map(|line| format!("{}\n", line.trim_start()))
-        .collect();
+        .collect()
+}
+
+#[test]
+fn the_documented_configurations_load() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("criswitch.toml");
-    fs::write(&path, text).unwrap();
-    let config = criswitch::config::Config::load(&path).unwrap();
-    assert_eq!(config.table.handlers.len(), 3);
-    assert_eq!(
-        config.table.handler("gvisor").unwrap().backend_handler,
-        "runsc"
-    );
+    for (document, words, handlers) in [
+        ("README.md", "## Configuration\n", 3),
+        ("docs/configuration.md", "# Configuration\n", 3),
+        ("docs/getting-started.md", "the example needs:\n", 2),
+    ] {
+        fs::write(&path, block_after(document, words)).unwrap();
+        let config = criswitch::config::Config::load(&path).unwrap();
+        assert_eq!(config.table.handlers.len(), handlers, "{document}");
+    }
 }
