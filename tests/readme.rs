@@ -210,6 +210,39 @@ fn the_index_and_the_books_contents_have_every_chapter() {
     }
 }
 
+/// All sources as one text, with the string literals as they are printed.
+fn sources(folder: &Path) -> String {
+    let entries = fs::read_dir(folder).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let texts = paths.map(|path| match path.is_dir() {
+        true => sources(&path),
+        false => fs::read_to_string(&path).unwrap(),
+    });
+    let text = texts.collect::<String>().replace("\\\"", "\"");
+    let mut lines = text.split("\\\n");
+    let first = lines.next().unwrap_or_default().to_owned();
+    lines.fold(first, |text, line| text + line.trim_start())
+}
+
+/// A heading `...` of a text that criswitch prints; parts that differ are "...".
+#[test]
+fn the_texts_that_troubleshooting_explains_are_printed() {
+    let sources = sources(&at("src"));
+    let chapter = shipped("docs/troubleshooting.md");
+    let headings = chapter
+        .lines()
+        .filter_map(|line| line.strip_prefix("### `"));
+    let own = headings.filter_map(|heading| heading.strip_suffix('`'));
+    let parts: Vec<_> = own.flat_map(|text| text.split("...")).collect();
+    assert!(parts.len() > 10, "{parts:?}");
+    for part in parts {
+        assert!(
+            sources.contains(part.trim()),
+            "{part:?} is in no source file"
+        );
+    }
+}
+
 /// The indented lines after a heading or a sentence, without the indent.
 fn block_after(document: &str, words: &str) -> String {
     let text = shipped(document);
