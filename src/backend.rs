@@ -17,21 +17,21 @@ pub mod state;
 pub(crate) use absence::Contribution;
 pub use calls::own_headers;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::client::conn::http2::SendRequest;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use crate::backend::connect::{Dialer, Driver, FileId, Opened};
-use crate::backend::known::Known;
-use crate::backend::known::Report;
+use crate::backend::known::{Known, Report};
 use crate::backend::lists::Lists;
 use crate::backend::state::{Link, State};
 use crate::codec::protobuf::{self, Malformed};
@@ -164,7 +164,7 @@ impl Backend {
 
     /// Takes over what the configuration says of it now.
     pub(crate) fn configure(&self, config: &BackendConfig) {
-        let last = std::mem::replace(&mut *self.settings(), Settings::of(config));
+        let last = std::mem::replace(&mut *self.settings.lock(), Settings::of(config));
         if last.user != config.user {
             self.warn_of_unexpected_user();
         }
@@ -172,36 +172,32 @@ impl Backend {
 
     /// Goes by another name, where a new backend has taken its own.
     pub(crate) fn rename(&self, name: &str) {
-        self.settings().name = name.into();
-    }
-
-    fn settings(&self) -> MutexGuard<'_, Settings> {
-        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+        self.settings.lock().name = name.into();
     }
 
     /// Its name in the configuration.
     pub fn name(&self) -> Arc<str> {
-        Arc::clone(&self.settings().name)
+        Arc::clone(&self.settings.lock().name)
     }
 
     /// How long a merged call waits for it where something can stand in.
     pub fn list_timeout(&self) -> Duration {
-        self.settings().list_timeout
+        self.settings.lock().list_timeout
     }
 
     /// How long a merged call for stats waits for it.
     pub fn stats_timeout(&self) -> Duration {
-        self.settings().stats_timeout
+        self.settings.lock().stats_timeout
     }
 
     /// The user whom the configuration lets serve its socket.
     pub(crate) fn user(&self) -> Option<u32> {
-        self.settings().user
+        self.settings.lock().user
     }
 
     /// How old its cached lists may be that are served while it does not answer.
     pub(crate) fn stale_lists(&self) -> Duration {
-        self.settings().stale_lists
+        self.settings.lock().stale_lists
     }
 
     /// How long a merged call of `row` waits for it.
@@ -222,7 +218,7 @@ impl Backend {
     /// From now on it is not, until it is listed again; and nothing is known of what it has.
     pub(crate) fn leave(&self) {
         self.joined.store(false, Ordering::Relaxed);
-        let mut known = self.locked();
+        let mut known = self.known.lock();
         known.lists = Lists::default();
         known.absent.clear();
     }
@@ -234,17 +230,17 @@ impl Backend {
 
     /// After a start the first lists wait for it, no longer than until then.
     pub(crate) fn await_until(&self, by: Instant) {
-        *self.awaited() = Some(by);
+        *self.awaited.lock() = Some(by);
     }
 
     /// It was listed: it is not waited for any more.
     pub(crate) fn was_listed(&self) {
-        *self.awaited() = None;
+        *self.awaited.lock() = None;
     }
 
     /// Waits until it was listed after the start, as long as lists wait for that, and not longer than until `latest`.
     pub(crate) async fn started(&self, latest: Instant) {
-        let by = *self.awaited();
+        let by = *self.awaited.lock();
         if let Some(by) = by {
             tokio::time::timeout_at(by.min(latest), self.ready())
                 .await
@@ -254,11 +250,7 @@ impl Backend {
 
     /// Whether the first lists after a start still wait for it.
     pub(crate) fn is_awaited(&self) -> bool {
-        self.awaited().is_some_and(|by| Instant::now() < by)
-    }
-
-    fn awaited(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+        self.awaited.lock().is_some_and(|by| Instant::now() < by)
     }
 
     /// Ends its session once the calls in flight are done.
@@ -278,7 +270,7 @@ impl Backend {
 
     /// What it last said of itself.
     pub fn known(&self) -> Known {
-        self.locked().clone()
+        self.known.lock().clone()
     }
 
     /// What it reports of its handlers.
@@ -293,13 +285,13 @@ impl Backend {
 
     /// Until when its first `Status` is waited for; `None` if that has come, or is not waited for any more.
     pub(crate) fn awaited_until(&self) -> Option<Instant> {
-        let is_awaited = !self.locked().has_said_status() && Instant::now() < self.report_by;
+        let is_awaited = !self.known.lock().has_said_status() && Instant::now() < self.report_by;
         is_awaited.then_some(self.report_by)
     }
 
     /// Changes what is known of it.
     pub fn learn<T>(&self, change: impl FnOnce(&mut Known) -> T) -> T {
-        change(&mut self.locked())
+        change(&mut self.known.lock())
     }
 
     /// The same for what is saved: `change` returns whether it is different now.
@@ -312,12 +304,8 @@ impl Backend {
     /// Counts items that were dropped because they are about another backend's pods or containers.
     pub(crate) fn drops(&self, items: usize) {
         if items > 0 {
-            self.locked().dropped += items as u64;
+            self.known.lock().dropped += items as u64;
         }
-    }
-
-    fn locked(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens a connection; the future is what drives it, and ends with it.
@@ -490,7 +478,7 @@ impl Backend {
 
     /// When it last answered anything.
     pub(crate) fn answered(&self) -> Option<Instant> {
-        self.locked().answered
+        self.known.lock().answered
     }
 
     /// Runs what was asked of it to its end, or until a probe has proven that it hangs. Something that takes long is

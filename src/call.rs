@@ -20,9 +20,7 @@ pub(crate) use lesson::{Lesson, Listing, pod_names};
 
 use crate::backend::answer::Answer;
 use crate::call::reply::Reply;
-use crate::codec::frames;
-use crate::codec::grpc;
-use crate::codec::protobuf;
+use crate::codec::{frames, grpc, protobuf};
 use crate::errors;
 use crate::limits::budget::Budget;
 use crate::rpc::{List, Row};

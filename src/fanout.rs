@@ -7,7 +7,7 @@ pub mod merge;
 pub mod status;
 pub(crate) mod streams;
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -23,11 +23,7 @@ use crate::forward;
 use crate::limits::STREAM_WINDOW;
 use crate::limits::budget::Reservation;
 use crate::rpc::{Lacking, List, Merge};
-use crate::switch::Switch;
-use crate::switch::handlers;
-use crate::switch::labels;
-use crate::switch::learn;
-use crate::switch::subscribers;
+use crate::switch::{Switch, handlers, labels, learn, subscribers};
 use crate::telemetry::counters::Reason;
 
 /// What came of asking one of several backends.
@@ -272,10 +268,7 @@ async fn update_runtime_config(
     call: &Call,
     backends: &[Arc<Backend>],
 ) -> Result<Reply, Failed> {
-    *switch
-        .runtime_config
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner) = Some(call.body.clone());
+    *switch.runtime_config.lock() = Some(call.body.clone());
     // One that a reload has just added may have been greeted with what was said before.
     let live = switch.live();
     let asked = |new: &Backend| backends.iter().any(|backend| backend.id == new.id);

@@ -28,15 +28,12 @@ use crate::call::reply::Reply;
 use crate::config::address::Address;
 use crate::dispatch;
 use crate::errors::error_chain;
-use crate::limits::CONNECTION_WINDOW;
-use crate::limits::MAX_HEADERS;
-use crate::limits::STREAM_WINDOW;
 use crate::limits::budget::Budget;
 use crate::limits::flood::{self, CountedIo, PREFACE};
+use crate::limits::{CONNECTION_WINDOW, MAX_HEADERS, STREAM_WINDOW};
 use crate::server::admission::{Admission, ROOT};
 use crate::server::layers::{CallLimit, Deadline, Logged, LoggedRequest, Routed, UnreadReply};
-use crate::switch::Switch;
-use crate::switch::subscribers;
+use crate::switch::{Switch, subscribers};
 use crate::telemetry::counters::Reason;
 use crate::telemetry::log_limit::LogLimit;
 

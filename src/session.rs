@@ -23,8 +23,7 @@ use crate::fanout::fallback;
 use crate::forward::own;
 use crate::limits::flood;
 use crate::rpc::{self, Row};
-use crate::switch::Switch;
-use crate::switch::handlers;
+use crate::switch::{Switch, handlers};
 use crate::telemetry::counters::Reason;
 
 /// The least wait after a failed connection; doubled by each further one.

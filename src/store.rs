@@ -31,9 +31,9 @@ use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use parking_lot::Mutex;
 use prost::Message;
 
 use crate::store::file_work::FileWork;
@@ -242,7 +242,7 @@ impl Store {
             sockets.insert(saved.socket.clone());
             self.write_or_remove(saved, answered).ok();
         }
-        let mut registered = self.registered();
+        let mut registered = self.registered.lock();
         registered.wanted.clone_from(&sockets);
         if self.write_register(&mut registered).is_ok() {
             let paths: BTreeSet<_> = sockets.iter().map(|socket| self.path(socket)).collect();
@@ -271,7 +271,7 @@ impl Store {
 
     /// Registers a backend. Where that fails, the register on disk is set aside unless it will do. Returns what is lost.
     fn register(&self, socket: String) -> io::Result<Option<io::Error>> {
-        let mut registered = self.registered();
+        let mut registered = self.registered.lock();
         let is_new = registered.wanted.insert(socket.clone());
         if registered.is_written && !is_new {
             return Ok(None);
@@ -349,7 +349,7 @@ impl Store {
     /// # Errors
     /// Its file cannot be removed.
     pub fn forget(&self, socket: &str) -> io::Result<Option<io::Error>> {
-        let mut registered = self.registered();
+        let mut registered = self.registered.lock();
         registered.wanted.remove(socket);
         let lost = self.write_register(&mut registered).err();
         self.remove(socket)?;
@@ -363,12 +363,6 @@ impl Store {
 
     fn register_path(&self) -> PathBuf {
         self.directories.state.join(REGISTER)
-    }
-
-    fn registered(&self) -> MutexGuard<'_, Registered> {
-        self.registered
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -12,9 +12,10 @@ pub mod reload;
 pub mod saved;
 pub(crate) mod subscribers;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
@@ -134,19 +135,13 @@ impl Switch {
         self.live.subscribe()
     }
 
-    /// What pods have asked of the image stores, locked.
-    pub(crate) fn pod_requests(&self) -> MutexGuard<'_, PodRequests> {
-        let requests = self.pod_requests.lock();
-        requests.unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What reloads have come to, locked.
     pub fn reloads(&self) -> MutexGuard<'_, Reloads> {
-        self.reloads.lock().unwrap_or_else(PoisonError::into_inner)
+        self.reloads.lock()
     }
 
     /// The owners, locked.
     pub fn owners(&self) -> MutexGuard<'_, Owners> {
-        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
+        self.owners.lock()
     }
 }

@@ -28,7 +28,7 @@ impl Backend {
             return;
         }
         let row = contribution.row;
-        if row.is_list() && !self.locked().is_late_with(row) {
+        if row.is_list() && !self.known.lock().is_late_with(row) {
             let (rpc, timeout) = (row.name, self.list_timeout());
             tracing::warn!(backend = %self.name(), rpc, ?timeout, "backend is late with a list; it is asked in the background");
         }
@@ -51,7 +51,7 @@ impl Backend {
 
     /// It has missed its part of a merged reply: it is asked in the background until it answers.
     pub(crate) fn miss(&self, row: &'static Row) {
-        if note(&mut self.locked().late, row, false) {
+        if note(&mut self.known.lock().late, row, false) {
             self.missed.notify_one();
         }
     }
@@ -71,7 +71,7 @@ impl Backend {
     }
 
     fn is_back(&self, change: impl FnOnce(&mut Known)) {
-        let mut known = self.locked();
+        let mut known = self.known.lock();
         let missed = |known: &Known| {
             let late = known.late.iter().any(|late| late.row.is_list());
             (late || known.is_stale(), known.lacks_more_than_lists())
@@ -90,7 +90,7 @@ impl Backend {
 
     /// Notes whether a list of everything is an error because of it, and why.
     pub(crate) fn note_list(&self, list: List, failed: Option<&str>) {
-        let failed_lists = &mut self.locked().failed_lists;
+        let failed_lists = &mut self.known.lock().failed_lists;
         match failed {
             Some(cause) => failed_lists.insert(list, errors::cut(cause).into_owned()),
             None => failed_lists.remove(&list),
@@ -104,7 +104,7 @@ impl Backend {
 
     /// Its last known list has stood in for it; told once until it is back.
     pub(crate) fn stands_in(&self, row: &'static Row, status: &Status) {
-        let mut known = self.locked();
+        let mut known = self.known.lock();
         known.stood_in += 1;
         if !known.is_stale() {
             let cause = status.message();
@@ -115,7 +115,7 @@ impl Backend {
 
     /// A reply had its cached stats; logged once until it is back.
     pub(crate) fn is_served_from_cache(&self, contribution: Contribution, status: &Status) {
-        let mut known = self.locked();
+        let mut known = self.known.lock();
         known.stats_from_cache += 1;
         if !contribution.is_of_all {
             return;
@@ -130,7 +130,7 @@ impl Backend {
 
     /// A merged reply did without it; logged once until it is back.
     pub(crate) fn is_omitted(&self, contribution: Contribution, status: &Status) {
-        let mut known = self.locked();
+        let mut known = self.known.lock();
         known.left_out += 1;
         if !contribution.is_of_all {
             return;
@@ -145,7 +145,7 @@ impl Backend {
 
     /// Whether this is the first sample of this metric that is omitted; never beyond [`MOST_UNFIT`].
     pub(crate) fn is_first_unfit(&self, metric: &str) -> bool {
-        let unfit = &mut self.locked().unfit;
+        let unfit = &mut self.known.lock().unfit;
         unfit.len() < MOST_UNFIT && unfit.insert(metric.to_owned())
     }
 
@@ -154,7 +154,7 @@ impl Backend {
         if let Some(cause) = self.link().state.cause() {
             return Some(self.unavailable(cause));
         }
-        let is_late = contribution.is_of_all && self.locked().is_late_with(contribution.row);
+        let is_late = contribution.is_of_all && self.known.lock().is_late_with(contribution.row);
         is_late.then(|| self.unavailable("it is late"))
     }
 }

@@ -8,9 +8,7 @@ use percent_encoding::percent_decode;
 use tonic::Code;
 
 use crate::codec::frames;
-use crate::codec::grpc::GRPC_MESSAGE;
-use crate::codec::grpc::GRPC_STATUS;
-use crate::codec::grpc::ok_trailers;
+use crate::codec::grpc::{GRPC_MESSAGE, GRPC_STATUS, ok_trailers};
 use crate::errors;
 
 /// A unary reply, read whole.

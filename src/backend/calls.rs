@@ -131,7 +131,7 @@ impl Backend {
             .read(&head.headers, body, limit)
             .await
             .map_err(|unread| self.unread(&unread))?;
-        self.locked().answered = Some(Instant::now());
+        self.known.lock().answered = Some(Instant::now());
         let answer = Answer {
             head,
             body,

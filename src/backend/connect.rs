@@ -21,11 +21,8 @@ use tokio::net::unix::UCred;
 use crate::backend::Wire;
 use crate::config::address::Address;
 use crate::errors::error_chain;
-use crate::limits::CONNECTION_WINDOW;
-use crate::limits::MAX_CALLS;
-use crate::limits::MAX_HEADERS;
-use crate::limits::STREAM_WINDOW;
 use crate::limits::flood::{CountedIo, Flooded};
+use crate::limits::{CONNECTION_WINDOW, MAX_CALLS, MAX_HEADERS, STREAM_WINDOW};
 use crate::store::file_work::{FileWork, NO_ANSWER};
 
 /// How long a call that was given up is remembered: its answer may be under way, as long as a backend that is overloaded

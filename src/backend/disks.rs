@@ -135,7 +135,7 @@ impl FreeSpace {
 impl Backend {
     /// Keeps what a reply to `ImageFsInfo` reports, if it can be read.
     pub(crate) fn report_disks(&self, reply: &[u8]) {
-        if self.locked().disks.report(reply).is_ok() {
+        if self.known.lock().disks.report(reply).is_ok() {
             self.disks_reported.notify_one();
         }
     }
@@ -145,10 +145,10 @@ impl Backend {
         self.disks_reported.notified().await;
         // What is simulated in memory has no disk.
         if matches!(self.dialer, Dialer::Socket) {
-            let mountpoints = self.locked().disks.mountpoints();
+            let mountpoints = self.known.lock().disks.mountpoints();
             let measured = self.disk_work.run(|| measure(mountpoints)).await;
             let measured = measured.unwrap_or_default();
-            self.locked().disks.measured(&measured);
+            self.known.lock().disks.measured(&measured);
         }
     }
 }

@@ -11,7 +11,7 @@ impl Backend {
     /// The user whose process listened at the socket when it was last connected to, unless that is root, criswitch's own
     /// user or the configured one.
     pub fn unexpected_user(&self) -> Option<u32> {
-        let uid = self.locked().peer?.uid();
+        let uid = self.known.lock().peer?.uid();
         let own = rustix::process::geteuid().as_raw();
         let expected = [Some(ROOT), Some(own), self.user()];
         (!expected.contains(&Some(uid))).then_some(uid)
@@ -19,7 +19,7 @@ impl Backend {
 
     /// Logs the process that serves the socket, once for each process.
     pub(super) fn meet(&self, peer: Option<UCred>) {
-        let last = std::mem::replace(&mut self.locked().peer, peer);
+        let last = std::mem::replace(&mut self.known.lock().peer, peer);
         if let Some(peer) = peer
             && last != Some(peer)
         {

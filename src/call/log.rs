@@ -20,8 +20,7 @@ use tracing::field::{Empty, display};
 
 use crate::backend::Backend;
 use crate::call::route::Target;
-use crate::codec::grpc::GRPC_MESSAGE;
-use crate::codec::grpc::GRPC_STATUS;
+use crate::codec::grpc::{GRPC_MESSAGE, GRPC_STATUS};
 use crate::codec::protobuf;
 use crate::errors;
 use crate::ownership::BackendId;

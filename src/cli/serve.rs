@@ -12,8 +12,7 @@ use criswitch::config::watch::{Fingerprint, Watch};
 use criswitch::config::{Config, Problems};
 use criswitch::server::{Listener, Passed, PassedSocket};
 use criswitch::store::{Boot, InUse, Lock, Store};
-use criswitch::switch::Switch;
-use criswitch::switch::reload;
+use criswitch::switch::{Switch, reload};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 

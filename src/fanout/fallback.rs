@@ -13,9 +13,7 @@ use crate::fanout::Share;
 use crate::ownership::BackendId;
 use crate::rpc::filter::{filter, without_inside};
 use crate::rpc::{Kind, List, Merge, Row, Silent};
-use crate::switch::Switch;
-use crate::switch::cached;
-use crate::switch::learn;
+use crate::switch::{Switch, cached, learn};
 
 /// How old cached stats may be. Without stats a pod is the first to be evicted, so those of a backend that is late for as
 /// long as a pod takes to end are better than none; older ones would hide a pod that uses up the node's memory.

@@ -13,16 +13,14 @@ use crate::backend::Backend;
 use crate::backend::answer::Answer;
 use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed, Lesson, named};
-use crate::codec::frames;
-use crate::codec::protobuf;
+use crate::codec::{frames, protobuf};
 use crate::errors;
 use crate::fanout::BackendResult;
 use crate::forward;
 use crate::ownership::BackendId;
 use crate::rpc;
 use crate::rpc::fields::{CONTAINER_IMAGE, CONTAINER_IMAGE_NAME, IMAGE_REFERENCE, STATUS_IMAGE_ID};
-use crate::switch::Switch;
-use crate::switch::pod_requests;
+use crate::switch::{Switch, pod_requests};
 
 /// An answer to `ImageStatus`, and whether it has the image.
 fn has_image(backend: &Backend, result: Result<Answer, Status>) -> Result<(Answer, bool), Failed> {
@@ -126,7 +124,7 @@ async fn own_image(switch: &Switch, call: &Call, owner: &Arc<Backend>) -> Option
 fn has_answered(switch: &Switch, call: &Call, owner: BackendId, image: &str, name: &str) -> bool {
     let message = call.message();
     let answered = pod_requests::seen_by(call, &message)
-        .and_then(|seen| switch.pod_requests().creates(seen, image, name));
+        .and_then(|seen| switch.pod_requests.lock().creates(seen, image, name));
     answered.is_some_and(|answered| answered.id == image && answered.stores == [owner])
 }
 

@@ -11,8 +11,7 @@ use crate::backend::state::Link;
 use crate::fanout::fallback;
 use crate::ownership::BackendId;
 use crate::rpc::List;
-use crate::switch::Switch;
-use crate::switch::handlers;
+use crate::switch::{Switch, handlers};
 use crate::telemetry::counters::{Calls, Rpc};
 use crate::topology::Live;
 

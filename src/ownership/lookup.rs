@@ -4,11 +4,12 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
+use parking_lot::Mutex;
 use tonic::Status;
 
 use crate::ownership::BackendId;
@@ -48,7 +49,7 @@ impl Question {
         &self,
         query: impl Future<Output = Result<(), Status>> + Send + 'static,
     ) -> Shared<Query> {
-        let mut slots = self.slots();
+        let mut slots = self.slots.lock();
         if let Some(next) = slots.next.as_ref().and_then(WeakShared::upgrade) {
             return next;
         }
@@ -59,7 +60,7 @@ impl Question {
                 // Its own askers want its outcome, this one only its end; an answer may be lost.
                 drop(tokio::time::timeout(LONGEST, running).await);
             }
-            locked(&shared).begin();
+            shared.lock().begin();
             query.await
         };
         let next = next.boxed().shared();
@@ -69,27 +70,23 @@ impl Question {
 
     /// A backend's pods and containers have been learned at least once.
     pub(crate) fn listed(&self, backend: BackendId) {
-        self.slots().listed.insert(backend);
+        self.slots.lock().listed.insert(backend);
     }
 
     /// Whether they have.
     pub(crate) fn has_listed(&self, backend: BackendId) -> bool {
-        self.slots().listed.contains(&backend)
+        self.slots.lock().listed.contains(&backend)
     }
 
     /// The backend is gone.
     pub(crate) fn forget(&self, backend: BackendId) {
-        self.slots().listed.remove(&backend);
+        self.slots.lock().listed.remove(&backend);
     }
 
     /// Whether all of these have been.
     pub(crate) fn have_listed(&self, mut backends: impl Iterator<Item = BackendId>) -> bool {
-        let slots = self.slots();
+        let slots = self.slots.lock();
         backends.all(|backend| slots.listed.contains(&backend))
-    }
-
-    fn slots(&self) -> MutexGuard<'_, Slots> {
-        locked(&self.slots)
     }
 }
 
@@ -97,10 +94,6 @@ impl Slots {
     fn begin(&mut self) {
         self.running = self.next.take();
     }
-}
-
-fn locked(slots: &Mutex<Slots>) -> MutexGuard<'_, Slots> {
-    slots.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for Question {

@@ -1,6 +1,6 @@
 //! The switch's own questions: a backend's pods and containers, when it connects and when nobody knows an id.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use tokio::time::Instant;
 use tonic::{Code, Status};
@@ -8,16 +8,13 @@ use tonic::{Code, Status};
 use crate::backend::answer::Answer;
 use crate::backend::{Backend, Wire};
 use crate::call::Failed;
-use crate::codec::frames;
-use crate::codec::protobuf;
+use crate::codec::{frames, protobuf};
 use crate::errors::WRONG_CGROUP_DRIVER;
-use crate::fanout::status;
-use crate::fanout::streams;
+use crate::fanout::{status, streams};
 use crate::forward::own::{self, unless_silent};
 use crate::rpc::fields::{linux_runtime_configuration, runtime_config_response};
 use crate::rpc::{self, List, Merge, Row};
-use crate::switch::Switch;
-use crate::switch::learn;
+use crate::switch::{Switch, learn};
 
 /// The largest `Version` of a backend, in bytes.
 const LONGEST_VERSION: usize = 64 << 10;
@@ -161,8 +158,7 @@ pub(crate) async fn replay_runtime_config(
     backend: &Backend,
     wire: &Wire,
 ) -> Result<(), Failed> {
-    let config = switch.runtime_config.lock();
-    let config = config.unwrap_or_else(PoisonError::into_inner).clone();
+    let config = switch.runtime_config.lock().clone();
     let Some(config) = config else { return Ok(()) };
     let row = &rpc::UPDATE_RUNTIME_CONFIG;
     let answer = backend.ask_own(Some(wire), row, config).await?;

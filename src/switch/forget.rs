@@ -2,8 +2,7 @@
 
 use crate::backend::Backend;
 use crate::backend::state::State;
-use crate::switch::Switch;
-use crate::switch::reload;
+use crate::switch::{Switch, reload};
 use crate::topology::Live;
 
 /// The header of a `Status` call that makes criswitch forget the backend it names first.

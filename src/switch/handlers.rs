@@ -15,9 +15,8 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use crate::backend::{Backend, Wire};
-use crate::call::Request;
-use crate::call::log;
 use crate::call::route::Target;
+use crate::call::{Request, log};
 use crate::codec::frames;
 use crate::codec::protobuf::{self, Edit, Malformed};
 use crate::config::Table;

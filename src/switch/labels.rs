@@ -3,8 +3,6 @@
 
 mod fit;
 
-use std::sync::PoisonError;
-
 use bytes::Bytes;
 use tonic::Status;
 
@@ -21,7 +19,7 @@ const MOST_GIVEN: usize = 1 << 20;
 /// Remembers the descriptors that a client gets.
 pub(crate) fn give_descriptors(switch: &Switch, descriptors: &Bytes) {
     let given = Some(descriptors.clone()).filter(is_kept);
-    *switch.given.lock().unwrap_or_else(PoisonError::into_inner) = given;
+    *switch.given.lock() = given;
 }
 
 /// Remembers the descriptors that a client got of `only`, the only backend: after a reload there may be others.
@@ -44,8 +42,7 @@ pub(crate) fn under_given_labels(
     if live.is_alone() {
         return Ok(None);
     }
-    let given = switch.given.lock();
-    let given = given.unwrap_or_else(PoisonError::into_inner).clone();
+    let given = switch.given.lock().clone();
     let others = live.joined();
     let others = others.iter().filter_map(|other| descriptors(other));
     let given: Vec<_> = given.into_iter().chain(others).collect();

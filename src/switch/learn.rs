@@ -16,16 +16,10 @@ use crate::call::{Call, Lesson, Listing, Request, log, pod_names};
 use crate::codec::protobuf::{self, Path};
 use crate::errors;
 use crate::ownership::{BackendId, Claim, LONGEST_ID, Learned, MOST, Mark, PodNames, Unlearned};
-use crate::rpc::fields::{self, CONTAINER_LABELS, CONTAINER_POD, LISTED_HANDLER};
+use crate::rpc::fields::{CONTAINER_LABELS, CONTAINER_POD, LISTED_HANDLER};
 use crate::rpc::filter::{first_of_each, without_inside};
-use crate::rpc::{Kind, List, StateChange, UID_LABEL};
-use crate::switch::Switch;
-use crate::switch::handlers;
-use crate::switch::labels;
-use crate::switch::listed;
-use crate::switch::pod_requests;
-use crate::switch::reload;
-use crate::switch::saved;
+use crate::rpc::{Kind, List, StateChange, UID_LABEL, fields};
+use crate::switch::{Switch, handlers, labels, listed, pod_requests, reload, saved};
 
 /// When something was asked.
 #[derive(Clone, Copy, Debug)]

@@ -137,7 +137,7 @@ pub(crate) fn note_asking(switch: &Switch, call: &Call, stores: Vec<BackendId>, 
     let reference = protobuf::string(&message, IMAGE_REFERENCE).unwrap_or_default();
     if let Some(seen) = seen_by(call, &message).filter(|_| !id.is_empty()) {
         let pod = Asking::new(seen, reference, id, stores);
-        switch.pod_requests().asks(pod);
+        switch.pod_requests.lock().asks(pod);
     }
 }
 

@@ -16,11 +16,8 @@ use crate::config::address::Address;
 use crate::config::{BackendConfig, Config};
 use crate::rpc::List;
 use crate::store::{Found, LastKnown, Saved, Store};
-use crate::switch::Switch;
-use crate::switch::cached;
-use crate::switch::labels;
 use crate::switch::learn::{self, Asked};
-use crate::switch::reload;
+use crate::switch::{Switch, cached, labels, reload};
 use crate::topology::auto_register::AutoRegisteredHandler;
 
 /// How often the time of a backend's last answer is saved.

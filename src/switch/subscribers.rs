@@ -2,18 +2,18 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{Stream, stream};
 use http::HeaderMap;
 use http_body::Frame;
+use parking_lot::Mutex;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 
 use crate::call::reply::{self, Reply};
-use crate::codec::frames;
-use crate::codec::grpc;
+use crate::codec::{frames, grpc};
 use crate::errors;
 use crate::ownership::BackendId;
 use crate::switch::Switch;
@@ -45,13 +45,9 @@ impl Default for Subscribers {
 }
 
 impl Subscribers {
-    fn lacking(&self) -> MutexGuard<'_, HashMap<BackendId, HeaderMap>> {
-        self.lacking.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Nobody can listen as long as this is kept, and who does is told `end`.
     pub(crate) fn lacks(&self, backend: BackendId, end: HeaderMap) -> Lacks<'_> {
-        self.lacking().insert(backend, end.clone());
+        self.lacking.lock().insert(backend, end.clone());
         self.tell(Err(end));
         Lacks {
             subscribers: self,
@@ -92,7 +88,7 @@ pub(crate) struct Lacks<'a> {
 
 impl Drop for Lacks<'_> {
     fn drop(&mut self) {
-        self.subscribers.lacking().remove(&self.backend);
+        self.subscribers.lacking.lock().remove(&self.backend);
     }
 }
 
@@ -167,7 +163,7 @@ pub(crate) fn events(switch: &Arc<Switch>) -> Reply {
     if switch.ending.has_begun() {
         return reply::of_status(&errors::shutting_down());
     }
-    let lacking = switch.subscribers.lacking().values().next().cloned();
+    let lacking = switch.subscribers.lacking.lock().values().next().cloned();
     if let Some(end) = lacking {
         return reply::of_frames(stream::iter([Ok(Frame::trailers(end))]));
     }

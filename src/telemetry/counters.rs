@@ -4,11 +4,12 @@
 //! Counting is a few additions behind a lock that nobody holds for longer; the page of metrics reads it.
 
 use std::hash::Hash;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fnv::FnvHashMap;
+use parking_lot::Mutex;
 use tonic::Code;
 
 use crate::telemetry::log_limit::RepeatedFailures;
@@ -180,7 +181,7 @@ impl Counts {
     /// A call of this RPC of the table begins: which one of all it is, and what is counted of its RPC.
     pub(crate) fn begin(&self, name: &'static str) -> (u64, Arc<Rpc>) {
         let before = self.begun.fetch_add(1, Ordering::Relaxed);
-        let mut rpcs = self.rpcs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rpcs = self.rpcs.lock();
         let rpc = Arc::clone(rpcs.entry(name).or_default());
         rpc.in_flight.fetch_add(1, Ordering::Relaxed);
         (before + 1, rpc)
@@ -188,7 +189,7 @@ impl Counts {
 
     /// The RPCs that were called.
     pub fn rpcs(&self) -> Vec<(&'static str, Arc<Rpc>)> {
-        let rpcs = self.rpcs.lock().unwrap_or_else(PoisonError::into_inner);
+        let rpcs = self.rpcs.lock();
         rpcs.iter()
             .map(|(name, rpc)| (*name, Arc::clone(rpc)))
             .collect()
@@ -237,20 +238,20 @@ impl Drop for Connected {
 impl Rpc {
     /// A call took so much of the switch's own time.
     pub(crate) fn took(&self, own: Duration) {
-        let mut times = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut times = self.own.lock();
         times.add(own, &OWN_BOUNDS);
     }
 
     /// How much of the switch's own time calls took.
     pub fn own(&self) -> Times<{ OWN_BOUNDS.len() }> {
-        *self.own.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.own.lock()
     }
 }
 
 impl<K: Clone + Default + Eq + Hash> Ended<K> {
     /// A call has ended.
     pub(crate) fn add(&self, key: K, code: Code, time: Duration) {
-        let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut calls = self.0.lock();
         let is_one_too_many = calls.len() >= MOST_HANDLERS && !calls.contains_key(&key);
         let key = if is_one_too_many { K::default() } else { key };
         let calls = calls.entry(key).or_default();
@@ -262,7 +263,7 @@ impl<K: Clone + Default + Eq + Hash> Ended<K> {
 
     /// Those of each RPC or handler that was called.
     pub fn all(&self) -> Vec<(K, Calls)> {
-        let calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let calls = self.0.lock();
         calls
             .iter()
             .map(|(key, calls)| (key.clone(), calls.clone()))

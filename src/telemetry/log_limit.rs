@@ -1,8 +1,8 @@
 //! Log lines about what others can cause as often as they like: a limited number, with a count of the omitted ones.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// The least time between two such lines.
@@ -21,7 +21,7 @@ struct Recent {
 impl LogLimit {
     /// Whether a line may be logged now, and how many were omitted before it.
     pub(crate) fn line(&self) -> Option<u64> {
-        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = self.0.lock();
         if recent.last.is_some_and(|last| last.elapsed() < LOG_PAUSE) {
             recent.omitted += 1;
             return None;
@@ -63,7 +63,7 @@ pub(crate) struct Recovery {
 impl RepeatedFailures {
     /// A call has failed. Returns the number of failures since the last line if a line may be logged now.
     pub(crate) fn failed(&self) -> Option<u64> {
-        let mut failures = self.failures();
+        let mut failures = self.0.lock();
         failures.since.get_or_insert_with(Instant::now);
         failures.failed += 1;
         let is_due = |last: Instant| last.elapsed() >= FAILING_PAUSE;
@@ -77,17 +77,13 @@ impl RepeatedFailures {
 
     /// A call has succeeded. Returns the recovery if that is to be logged.
     pub(crate) fn succeeded(&self) -> Option<Recovery> {
-        let mut failures = self.failures();
+        let mut failures = self.0.lock();
         let after = failures.since.take()?.elapsed();
         if !std::mem::take(&mut failures.is_reported) {
             return None;
         }
         let failed = std::mem::take(&mut failures.failed);
         Some(Recovery { after, failed })
-    }
-
-    fn failures(&self) -> MutexGuard<'_, Failures> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

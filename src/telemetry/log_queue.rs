@@ -7,10 +7,11 @@ use std::borrow::Cow;
 use std::convert::Infallible;
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use tracing_subscriber::fmt::MakeWriter;
 
 /// The most bytes of log lines that wait to be written; as many again are being written meanwhile. A line that is larger
@@ -54,7 +55,7 @@ pub struct LogWriter {
 impl LogQueue {
     /// Adds a line, or drops it if the queue is full. Never waits for the output.
     pub fn add(&self, line: &[u8]) {
-        let mut waiting = self.lock();
+        let mut waiting = self.0.waiting.lock();
         if self.0.writer.get() == Some(&thread::current().id()) {
             // A report of dropped lines stands where these are missing, however full the queue is by now.
             waiting.lines.splice(0..0, line.iter().copied());
@@ -69,7 +70,7 @@ impl LogQueue {
 
     /// How many lines were dropped since the start of the process.
     pub fn dropped(&self) -> u64 {
-        self.lock().dropped
+        self.0.waiting.lock().dropped
     }
 
     /// Starts the thread that writes the lines to `out`. After lines were dropped and there is room again, `report`
@@ -99,7 +100,7 @@ impl LogQueue {
         while let Some((lines, dropped)) = self.next() {
             if out.write_all(&lines).is_err() {
                 let lost = lines.iter().filter(|byte| **byte == b'\n').count();
-                self.lock().dropped += lost as u64;
+                self.0.waiting.lock().dropped += lost as u64;
             } else if dropped > reported {
                 report(dropped - reported);
                 reported = dropped;
@@ -109,24 +110,17 @@ impl LogQueue {
 
     /// Waits for lines; all that there are, and how many were dropped before they were taken. None at the end.
     fn next(&self) -> Option<(Vec<u8>, u64)> {
+        let mut waiting = self.0.waiting.lock();
         let nothing = |waiting: &mut Waiting| waiting.lines.is_empty() && !waiting.ended;
-        let waiting = self.0.changed.wait_while(self.lock(), nothing);
-        let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
+        self.0.changed.wait_while(&mut waiting, nothing);
         let lines = std::mem::take(&mut waiting.lines);
         (!lines.is_empty()).then_some((lines, waiting.dropped))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.0
-            .waiting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for LogWriter {
     fn drop(&mut self) {
-        self.queue.lock().ended = true;
+        self.queue.0.waiting.lock().ended = true;
         self.queue.0.changed.notify_one();
         self.ended.recv_timeout(LAST_LINES).ok();
     }
@@ -182,7 +176,7 @@ mod tests {
     impl Write for Turns {
         fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
             self.turns.recv().map_err(io::Error::other)?;
-            self.written.lock().unwrap().extend_from_slice(lines);
+            self.written.lock().extend_from_slice(lines);
             Ok(lines.len())
         }
 
@@ -214,12 +208,12 @@ mod tests {
     }
 
     fn text(written: &Mutex<Vec<u8>>) -> String {
-        String::from_utf8(written.lock().unwrap().clone()).unwrap()
+        String::from_utf8(written.lock().clone()).unwrap()
     }
 
     /// Waits until the thread has taken all lines.
     fn taken(queue: &LogQueue) {
-        while !queue.lock().lines.is_empty() {
+        while !queue.0.waiting.lock().lines.is_empty() {
             thread::yield_now();
         }
     }

@@ -3,8 +3,7 @@
 use toml::de::DeValue;
 
 use super::{KeyValue, Walk};
-use crate::config::keys;
-use crate::config::value;
+use crate::config::{keys, value};
 
 impl Walk<'_> {
     /// Whether a row of `table` was such a key. One that can be a row is none: a handler may be called `watch`.

@@ -12,9 +12,7 @@ use crate::errors;
 use crate::fanout::images::stores;
 use crate::forward;
 use crate::rpc::fields::{IMAGE_REFERENCE, LISTED_ID};
-use crate::switch::Switch;
-use crate::switch::image_names;
-use crate::switch::pod_requests;
+use crate::switch::{Switch, image_names, pod_requests};
 
 /// Answers a client that names no pod. The kubelet does so to read the user of a container from the image.
 ///
@@ -30,7 +28,7 @@ pub(crate) async fn find_image(
     }
     let message = call.message();
     let reference = protobuf::string(&message, IMAGE_REFERENCE).unwrap_or_default();
-    let of_pods = switch.pod_requests().stores_of(reference);
+    let of_pods = switch.pod_requests.lock().stores_of(reference);
     let theirs = backends.iter().filter(|it| of_pods.contains(&it.id));
     let theirs: Vec<_> = theirs.cloned().collect();
     let mut said = ask_in_any_form(call, &theirs, Wait::ListTimeout).await;
@@ -44,7 +42,7 @@ pub(crate) async fn find_image(
     let answered = one_image(reference, said);
     if answered.is_err() {
         // The next pod that starts over does not fail because of the others.
-        switch.pod_requests().forget(reference);
+        switch.pod_requests.lock().forget(reference);
     }
     answered
 }
@@ -146,7 +144,7 @@ fn asks_again(switch: &Switch, call: &Call) -> bool {
     let message = call.message();
     let reference = protobuf::string(&message, IMAGE_REFERENCE).unwrap_or_default();
     let seen = pod_requests::seen_by(call, &message);
-    seen.is_some_and(|seen| switch.pod_requests().is_absent_again(seen, reference))
+    seen.is_some_and(|seen| switch.pod_requests.lock().is_absent_again(seen, reference))
 }
 
 fn has_any(said: &[StoreAnswer]) -> bool {

@@ -19,8 +19,7 @@ use crate::fanout::images::{self, find};
 use crate::forward::own;
 use crate::rpc::fields::{IMAGE_REFERENCE, ITEMS, LISTED_ID, container, image_spec};
 use crate::rpc::{self, List};
-use crate::switch::Switch;
-use crate::switch::image_names;
+use crate::switch::{Switch, image_names};
 
 /// How a request names an image of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

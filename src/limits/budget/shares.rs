@@ -4,8 +4,9 @@
 //! takes memory from itself alone.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::{Budget, Pool, Unread};
@@ -57,7 +58,7 @@ impl Shares {
             loses: Notify::new(),
         };
         let memory = Budget::new(self.0.one, Some(share));
-        let mut shares = self.0.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shares = self.0.shares.lock();
         shares.retain(|room| room.strong_count() > 0);
         shares.push(Arc::downgrade(&memory.0));
         memory
@@ -76,7 +77,7 @@ impl Shares {
     /// Takes the largest share away, if it is another one than `mine` and holds more than `than`. Its connection is closed
     /// for that; what it holds is given back then, and counts as given back already.
     fn take_away(&self, mine: &Budget, than: usize) -> bool {
-        let shares = self.0.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        let shares = self.0.shares.lock();
         let rooms = shares.iter().filter_map(Weak::upgrade).map(Budget);
         let others = rooms.filter(|one| !Arc::ptr_eq(&one.0, &mine.0) && !one.is_lost());
         let larger = others.filter(|one| one.used() > than);

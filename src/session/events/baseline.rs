@@ -10,8 +10,7 @@ use crate::codec::protobuf;
 use crate::ownership::Mark;
 use crate::rpc::fields::LISTED_ID;
 use crate::rpc::{Kind, List};
-use crate::switch::Switch;
-use crate::switch::learn;
+use crate::switch::{Switch, learn};
 
 /// What was known of a backend's pods when its events were last heard.
 pub(super) struct Baseline {

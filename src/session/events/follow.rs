@@ -1,11 +1,12 @@
 //! Following one backend's events: its stream opened again and again, and what was missed between told from its state.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tonic::{Code, Status};
 
 use super::baseline::{Baseline, known_pods};
@@ -19,17 +20,12 @@ use crate::codec::protobuf::{self, Malformed};
 use crate::fanout::streams::Messages;
 use crate::forward::own;
 use crate::limits::budget::Unread;
-use crate::rpc::fields::EVENT_CONTAINERS;
-use crate::rpc::fields::EVENT_HANDLER;
-use crate::rpc::fields::EVENT_ID;
-use crate::rpc::fields::EVENT_POD;
-use crate::rpc::fields::EVENT_POD_UID;
 use crate::rpc::fields::{
-    REQUESTED_ID, container_status_response, pod_sandbox_status, pod_sandbox_status_response,
+    EVENT_CONTAINERS, EVENT_HANDLER, EVENT_ID, EVENT_POD, EVENT_POD_UID, REQUESTED_ID,
+    container_status_response, pod_sandbox_status, pod_sandbox_status_response,
 };
 use crate::rpc::{self, Kind};
-use crate::switch::Switch;
-use crate::switch::handlers;
+use crate::switch::{Switch, handlers};
 use crate::telemetry::counters::code_name;
 
 /// The wait before a list that was refused is asked for again.
@@ -134,14 +130,14 @@ struct Inquiry {
 
 impl Inquiry {
     fn begin(&self, pod: &str) {
-        *self.locked() = Some((pod.to_owned(), false));
+        *self.pod.lock() = Some((pod.to_owned(), false));
     }
 
     fn heard(&self, event: &[u8]) {
         self.heard.store(true, Ordering::Relaxed);
         // What cannot be read is of no pod.
         let pod = protobuf::string(event, EVENT_POD).unwrap_or_default();
-        if let Some((_, heard)) = self.locked().as_mut().filter(|(asked, _)| asked == pod) {
+        if let Some((_, heard)) = self.pod.lock().as_mut().filter(|(asked, _)| asked == pod) {
             *heard = true;
         }
     }
@@ -151,11 +147,7 @@ impl Inquiry {
     }
 
     fn is_overtaken(&self) -> bool {
-        self.locked().take().is_some_and(|(_, heard)| heard)
-    }
-
-    fn locked(&self) -> MutexGuard<'_, Option<(String, bool)>> {
-        self.pod.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pod.lock().take().is_some_and(|(_, heard)| heard)
     }
 }
 
