@@ -339,7 +339,7 @@ impl Backend {
 
     /// Changes the state; one log line for each change, none for another cause of the same state.
     pub(crate) fn set(&self, state: State) {
-        let changed = self.link().state.name() != state.name();
+        let changed = self.link().state.as_ref() != state.as_ref();
         if changed {
             // The removal of a backend was already logged.
             if !self.removal.is_cancelled() {
@@ -538,7 +538,7 @@ fn log_change(backend: &Backend, state: &State) {
     let (name, socket, state, cause) = (
         &backend.name(),
         &backend.socket,
-        state.name(),
+        state.as_ref(),
         state.cause().map(AsRef::as_ref),
     );
     match state {

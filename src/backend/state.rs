@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use strum::{AsRefStr, VariantNames};
+
 use crate::backend::Wire;
 
 /// The state of the connection.
@@ -18,8 +20,9 @@ pub struct Link {
     pub(crate) failures: u64,
 }
 
-/// What the connection is now.
-#[derive(Clone, Debug)]
+/// What the connection is now; `Status`, logs and metrics have its name.
+#[derive(Clone, Debug, AsRefStr, VariantNames)]
+#[strum(serialize_all = "lowercase")]
 pub enum State {
     /// The first connection is being made, or its pods are being listed for the first time, and no probe has gone
     /// without an answer.
@@ -34,16 +37,6 @@ pub enum State {
 }
 
 impl State {
-    /// Its name, as `Status` and logs have it.
-    pub fn name(&self) -> &'static str {
-        match self {
-            State::Connecting => "connecting",
-            State::Ready(_) => "ready",
-            State::Unresponsive(..) => "unresponsive",
-            State::Down(_) => "down",
-        }
-    }
-
     /// Why it is not ready, where that is known.
     pub fn cause(&self) -> Option<&Arc<str>> {
         match self {

@@ -66,9 +66,9 @@ fn toleration(toleration: &Toleration) -> Value {
     let text = |text: &str| (!text.is_empty()).then(|| json!(text));
     object([
         ("key", text(&toleration.key)),
-        ("operator", text(toleration.operator.name())),
+        ("operator", text(toleration.operator.as_ref())),
         ("value", text(&toleration.value)),
-        ("effect", text(toleration.effect.name())),
+        ("effect", text(toleration.effect.as_ref())),
         ("tolerationSeconds", toleration.seconds.map(Value::from)),
     ])
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use strum::{AsRefStr, EnumString, VariantNames};
 use tracing::level_filters::LevelFilter;
 
 use super::problem::{near, nearest};
@@ -50,7 +51,8 @@ pub struct LogLevels {
 }
 
 /// What log lines look like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, AsRefStr, VariantNames)]
+#[strum(serialize_all = "lowercase")]
 pub enum LogFormat {
     /// [`LogFormat::Journald`] where standard error is the journal, else [`LogFormat::Text`].
     Auto,
@@ -72,12 +74,6 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 ];
 /// Of modules where only others are named.
 const DEFAULT_LEVEL: LevelFilter = LevelFilter::INFO;
-const FORMATS: [LogFormat; 4] = [
-    LogFormat::Auto,
-    LogFormat::Text,
-    LogFormat::Json,
-    LogFormat::Journald,
-];
 
 /// Reads "info", or "info,session=debug".
 pub(super) fn levels(text: &str) -> Result<LogLevels, Wrong> {
@@ -124,23 +120,10 @@ fn level(text: &str) -> Result<LevelFilter, Wrong> {
 }
 
 pub(super) fn format(text: &str) -> Result<LogFormat, Wrong> {
-    let format = FORMATS.into_iter().find(|format| format.name() == text);
-    format.ok_or_else(|| {
-        let hint = nearest(text, FORMATS.map(LogFormat::name)).unwrap_or_default();
+    text.parse().map_err(|_| {
+        let hint = nearest(text, LogFormat::VARIANTS.iter().copied()).unwrap_or_default();
         wrong(format!("{text:?} is not a format of the log"), &hint)
     })
-}
-
-impl LogFormat {
-    /// As it is written.
-    pub fn name(self) -> &'static str {
-        match self {
-            LogFormat::Auto => "auto",
-            LogFormat::Text => "text",
-            LogFormat::Json => "json",
-            LogFormat::Journald => "journald",
-        }
-    }
 }
 
 impl fmt::Display for LogLevels {

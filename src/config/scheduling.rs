@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use strum::{AsRefStr, EnumString, VariantNames};
+
 /// Where the pods of a RuntimeClass may run, and what each costs beside its containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scheduling {
@@ -29,20 +31,21 @@ pub struct Toleration {
 }
 
 /// How a toleration's value counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, EnumString, AsRefStr, VariantNames)]
 pub enum Operator {
+    /// Any value will do.
+    Exists,
     /// The taint's value must be the same.
     #[default]
     Equal,
-    /// Any value will do.
-    Exists,
 }
 
 /// What a taint does to a pod that does not tolerate it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, EnumString, AsRefStr, VariantNames)]
 pub enum Effect {
     /// Any of these.
     #[default]
+    #[strum(serialize = "")]
     Any,
     /// The pod is not put on the node.
     NoSchedule,
@@ -64,27 +67,5 @@ impl Toleration {
     pub fn same_taints(&self, other: &Toleration) -> bool {
         (&self.key, self.operator, &self.value, self.effect)
             == (&other.key, other.operator, &other.value, other.effect)
-    }
-}
-
-impl Operator {
-    /// As the API writes it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Operator::Equal => "Equal",
-            Operator::Exists => "Exists",
-        }
-    }
-}
-
-impl Effect {
-    /// As the API writes it: nothing for [`Effect::Any`].
-    pub const fn name(self) -> &'static str {
-        match self {
-            Effect::Any => "",
-            Effect::NoSchedule => "NoSchedule",
-            Effect::PreferNoSchedule => "PreferNoSchedule",
-            Effect::NoExecute => "NoExecute",
-        }
     }
 }

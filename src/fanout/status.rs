@@ -283,7 +283,7 @@ fn backend_info(switch: &Switch, live: &Live, said: &StatusAnswer) -> Result<Jso
     Ok(json!({
         "name": *backend.name(),
         "socket": backend.socket.to_string(),
-        "state": link.state.name(),
+        "state": link.state.as_ref(),
         "joined": backend.has_joined(),
         "draining": live.drains(backend.id),
         "autoRegister": live.auto_registering().any(|row| row.id == backend.id),

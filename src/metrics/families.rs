@@ -4,9 +4,12 @@
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use strum::{AsRefStr, VariantArray, VariantNames};
+
 use super::samples::Samples;
 use super::seen::{Seen, SeenBackend};
 use crate::backend::disks::Disk;
+use crate::backend::state::State;
 use crate::fanout::status;
 use crate::telemetry::counters::{OWN_BOUNDS, Reason, WHOLE_BOUNDS, code_name};
 
@@ -26,7 +29,8 @@ pub struct Family {
 }
 
 /// What a family's values are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum MetricKind {
     /// What only grows, as long as the process lives or the backend is there.
     Counter,
@@ -36,18 +40,6 @@ pub enum MetricKind {
     Histogram,
 }
 
-impl MetricKind {
-    /// As the page has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            MetricKind::Counter => "counter",
-            MetricKind::Gauge => "gauge",
-            MetricKind::Histogram => "histogram",
-        }
-    }
-}
-
-const STATES: [&str; 4] = ["connecting", "ready", "unresponsive", "down"];
 const RPC: &[&str] = &["rpc"];
 const BACKEND: &[&str] = &["backend"];
 const HANDLER: &[&str] = &["handler"];
@@ -116,8 +108,8 @@ pub const FAMILIES: &[Family] = &[
         }),
     counter("criswitch_refusals_total", &["reason"],
         "Connections, requests, calls and replies that criswitch rejected itself, by reason.", |seen, out| {
-            for reason in Reason::ALL {
-                out.add(&[reason.name()], seen.switch.counts.refused(reason) as f64);
+            for reason in Reason::VARIANTS {
+                out.add(&[reason.as_ref()], seen.switch.counts.refused(*reason) as f64);
             }
         }),
     gauge("criswitch_connections", &[], "Clients that are connected.", |seen, out| {
@@ -127,13 +119,13 @@ pub const FAMILIES: &[Family] = &[
         out.add(&[], seen.switch.counts.connections().0 as f64);
     }),
     gauge("criswitch_backend_up", BACKEND, "Whether the backend is ready.", |seen, out| {
-        each(seen, out, |backend| truth(backend.link.state.name() == "ready"));
+        each(seen, out, |backend| truth(backend.link.state.as_ref() == "ready"));
     }),
     gauge("criswitch_backend_state", &["backend", "state"],
         "1 at the state that the backend is in, 0 at the others.", |seen, out| {
             for backend in &seen.backends {
-                for state in STATES {
-                    out.add(&[&backend.name, state], truth(backend.link.state.name() == state));
+                for state in State::VARIANTS {
+                    out.add(&[&backend.name, state], truth(backend.link.state.as_ref() == *state));
                 }
             }
         }),

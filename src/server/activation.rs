@@ -25,7 +25,8 @@ use crate::server::admission::always_allowed;
 const METRICS: &str = "metrics";
 
 /// What a socket is passed for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub enum Purpose {
     /// The CRI. Without the socket the process cannot start.
     Clients,
@@ -51,15 +52,6 @@ impl Purpose {
             Purpose::Clients => "listen",
             Purpose::Metrics => "[metrics] listen",
         }
-    }
-}
-
-impl fmt::Display for Purpose {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            Purpose::Clients => "clients",
-            Purpose::Metrics => METRICS,
-        })
     }
 }
 

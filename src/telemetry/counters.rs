@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use fnv::FnvHashMap;
 use parking_lot::Mutex;
+use strum::{AsRefStr, VariantArray};
 use tonic::Code;
 
 use crate::telemetry::log_limit::RepeatedFailures;
@@ -27,8 +28,9 @@ pub const OWN_BOUNDS: [f64; 10] = [
     0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.001, 0.002_5, 0.01, 0.05, 0.25,
 ];
 
-/// Why a client, a request or a call was refused by the switch itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why a client, a request or a call was refused by the switch itself; the metric's label has its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Reason {
     /// Its user may not connect.
     User,
@@ -58,44 +60,6 @@ pub enum Reason {
     Flood,
 }
 
-impl Reason {
-    /// All of them.
-    pub const ALL: [Reason; 13] = [
-        Reason::User,
-        Reason::Connections,
-        Reason::Calls,
-        Reason::NotGrpc,
-        Reason::UnknownRpc,
-        Reason::UnknownHandler,
-        Reason::Size,
-        Reason::Memory,
-        Reason::Unfinished,
-        Reason::Unread,
-        Reason::Slow,
-        Reason::Silent,
-        Reason::Flood,
-    ];
-
-    /// As the metric's label has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Reason::User => "user",
-            Reason::Connections => "connections",
-            Reason::Calls => "calls",
-            Reason::NotGrpc => "not_grpc",
-            Reason::UnknownRpc => "unknown_rpc",
-            Reason::UnknownHandler => "unknown_handler",
-            Reason::Size => "size",
-            Reason::Memory => "memory",
-            Reason::Unfinished => "unfinished",
-            Reason::Unread => "unread",
-            Reason::Slow => "slow",
-            Reason::Silent => "silent",
-            Reason::Flood => "flood",
-        }
-    }
-}
-
 /// What is counted of the switch as a whole.
 #[derive(Debug, Default)]
 pub struct Counts {
@@ -106,7 +70,7 @@ pub struct Counts {
     /// Calls that have begun.
     begun: AtomicU64,
     rpcs: Mutex<FnvHashMap<&'static str, Arc<Rpc>>>,
-    refused: [AtomicU64; Reason::ALL.len()],
+    refused: [AtomicU64; Reason::VARIANTS.len()],
     accepted: AtomicU64,
     open: AtomicU64,
 }
@@ -304,12 +268,11 @@ mod tests {
     }
 
     #[test]
-    fn reasons_have_places_and_names_of_their_own() {
+    fn reasons_have_places_of_their_own() {
         let counts = Counts::default();
-        for (at, reason) in Reason::ALL.into_iter().enumerate() {
-            assert_eq!(reason as usize, at);
+        for reason in Reason::VARIANTS.iter().copied() {
             counts.refuse(reason);
-            assert_eq!(counts.refused(reason), 1, "{}", reason.name());
+            assert_eq!(counts.refused(reason), 1, "{}", reason.as_ref());
         }
     }
 

@@ -502,7 +502,7 @@ async fn the_page_has_every_family_of_the_table_in_its_order_and_the_process() {
     .await;
     let table = FAMILIES
         .iter()
-        .map(|family| (family.name, family.kind.name()));
+        .map(|family| (family.name, family.kind.as_ref()));
     assert_eq!(page.types(), table.collect::<Vec<_>>());
     let resident = page.value("process_resident_memory_bytes", &[]);
     assert!((1e6..1e10).contains(&resident), "{resident}");

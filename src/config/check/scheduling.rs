@@ -1,20 +1,14 @@
 //! Whether a RuntimeClass with a row's scheduling and overhead would be taken by the API server.
 
+use std::str::FromStr;
+
+use strum::VariantNames;
+
 use super::Checker;
 use crate::config::kubernetes;
 use crate::config::problem::{Place, nearest};
 use crate::config::scheduling::{Effect, Operator, Scheduling, Toleration};
 use crate::config::text::{self, At};
-
-const OPERATORS: [(&str, Operator); 2] = [
-    (Operator::Exists.name(), Operator::Exists),
-    (Operator::Equal.name(), Operator::Equal),
-];
-const EFFECTS: [(&str, Effect); 3] = [
-    (Effect::NoSchedule.name(), Effect::NoSchedule),
-    (Effect::PreferNoSchedule.name(), Effect::PreferNoSchedule),
-    (Effect::NoExecute.name(), Effect::NoExecute),
-];
 
 impl Checker<'_> {
     /// What of it is right: where something is not, there is no configuration.
@@ -49,9 +43,9 @@ impl Checker<'_> {
         // All of them: a further problem is not to be missed.
         let text = |name| written.texts.get(name);
         let key = self.taint_key(text("key"));
-        let operator = self.one_of("an operator", text("operator"), OPERATORS);
+        let operator = self.one_of("an operator", text("operator"));
         let value = self.taint_value(text("value"));
-        let effect = self.one_of("an effect", text("effect"), EFFECTS);
+        let effect = self.one_of("an effect", text("effect"));
         let toleration = Toleration {
             key: key?,
             operator: operator?,
@@ -101,22 +95,21 @@ impl Checker<'_> {
     }
 
     /// What has the name that is written, else the default.
-    fn one_of<T: Copy + Default, const N: usize>(
-        &mut self,
-        kind: &str,
-        written: Option<&At<String>>,
-        all: [(&str, T); N],
-    ) -> Option<T> {
+    fn one_of<T>(&mut self, kind: &str, written: Option<&At<String>>) -> Option<T>
+    where
+        T: Default + FromStr + VariantNames,
+    {
         let Some(text) = written.filter(|text| !text.value.is_empty()) else {
             return Some(T::default());
         };
-        let found = all.iter().find(|(name, _)| *name == text.value);
+        let found = text.value.parse().ok();
         if found.is_none() {
             let what = format!("{:?} is not {kind} of tolerations", text.value);
-            let hint = nearest(&text.value, all.iter().map(|(name, _)| *name));
+            let names = T::VARIANTS.iter().copied();
+            let hint = nearest(&text.value, names.filter(|name| !name.is_empty()));
             self.tell(&text.place, &what, &hint.unwrap_or_default());
         }
-        found.map(|(_, value)| *value)
+        found
     }
 
     fn tell(&mut self, place: &Place, what: &str, hint: &str) {

@@ -374,7 +374,7 @@ pub static KEYS: &[Key] = &[
         help: "The format of log lines. text: for people, with the time, coloured on a terminal. json: an object each, with \
                `message`, `trace_id` and so on. journald: each begins with its priority, which systemd's journal takes from \
                it. auto: journald if systemd has connected standard error to the journal, else text.",
-        value: Reader::Config(|config| Value::text(config.log.format.name())),
+        value: Reader::Config(|config| Value::text(config.log.format.as_ref())),
         ..KEY
     },
     Key {

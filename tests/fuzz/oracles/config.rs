@@ -219,7 +219,7 @@ fn written(config: &Config) -> String {
     line("allow_uids", format!("{:?}", config.allow_uids));
     line("watch", config.watch.to_string());
     line("log.level", quoted(&config.log.levels.to_string()));
-    line("log.format", quoted(config.log.format.name()));
+    line("log.format", quoted(config.log.format.as_ref()));
     let metrics = config.metrics.as_ref().map(ToString::to_string);
     line("metrics.listen", quoted(&metrics.unwrap_or_default()));
     for backend in &config.table.backends {
@@ -250,9 +250,9 @@ fn fields(scheduling: &Scheduling) -> String {
             "{{ {}key = {}, operator = {}, value = {}, effect = {} }}",
             seconds.collect::<String>(),
             quoted(&toleration.key),
-            quoted(toleration.operator.name()),
+            quoted(toleration.operator.as_ref()),
             quoted(&toleration.value),
-            quoted(toleration.effect.name())
+            quoted(toleration.effect.as_ref())
         )
     });
     format!(
