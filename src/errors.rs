@@ -102,8 +102,8 @@ pub fn unread_replies(rpc: &str, limit: usize) -> Status {
 }
 
 /// A call beyond those that may be in flight.
-pub fn too_many_calls(rpc: &str, limit: usize) -> Status {
-    Status::resource_exhausted(format!("{rpc}: {limit} calls are in flight already"))
+pub fn too_many_calls(rpc: &str, limit: usize, calls: &str) -> Status {
+    Status::resource_exhausted(format!("{rpc}: {limit} {calls} are in flight already"))
 }
 
 /// A request whose end does not come.

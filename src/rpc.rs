@@ -24,6 +24,8 @@ pub struct Row {
     pub then: Then,
     /// How loudly a call is logged.
     pub log: LogRule,
+    /// Whether a call may last as long as its client likes: a stream of events, a command, a pull.
+    pub is_long: bool,
 }
 
 /// A service of `runtime.v1`.

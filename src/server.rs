@@ -30,7 +30,8 @@ use crate::dispatch;
 use crate::errors::error_chain;
 use crate::limits::budget::Budget;
 use crate::limits::flood::{self, CountedIo, PREFACE};
-use crate::limits::{CONNECTION_WINDOW, MAX_HEADERS, STREAM_WINDOW};
+use crate::limits::places::User;
+use crate::limits::{CONNECTION_WINDOW, REQUEST_HEADERS, STREAM_WINDOW};
 use crate::server::admission::{Admission, ROOT};
 use crate::server::layers::{CallLimit, Deadline, Logged, LoggedRequest, Routed, UnreadReply};
 use crate::switch::{Switch, subscribers};
@@ -134,7 +135,7 @@ impl Listener {
                     let (switch, admission) = (Arc::clone(&switch), Arc::clone(&self.admission));
                     connections.spawn(async move {
                         let counts = Arc::clone(&switch.counts);
-                        if let Err((reason, cause)) = converse(stream, switch, watcher, serving).await {
+                        if let Err((reason, cause)) = converse(stream, switch, place.0.user, watcher, serving).await {
                             counts.refuse(reason);
                             admission.cut_off(&place.0, cause);
                         }
@@ -222,6 +223,7 @@ async fn accept(socket: &UnixListener, failing: &mut AcceptFailures) -> UnixStre
 async fn converse(
     stream: UnixStream,
     switch: Arc<Switch>,
+    user: User,
     watcher: Watcher,
     serving: watch::Receiver<()>,
 ) -> Result<(), Closed> {
@@ -237,7 +239,7 @@ async fn converse(
     let unread = switch.unread.share();
     let (stream, flooded) = CountedIo::of_client(stream);
     let ended = tokio::select! {
-        ended = watcher.watch(connection(stream, switch, unread.clone())) => ended,
+        ended = watcher.watch(connection(stream, switch, user, unread.clone())) => ended,
         () = unread.lost() => return Err(SLOW),
     };
     if flooded.is_true() {
@@ -281,10 +283,11 @@ async fn preface(stream: &UnixStream) -> io::Result<()> {
 /// A client's connection; it has to be polled to its end.
 pub type Connection<I, S> = http2::Connection<TokioIo<I>, S, TokioExecutor>;
 
-/// Serves `switch` to one client, over a socket or, in tests, a pipe in memory; its replies count in `unread`.
+/// Serves `switch` to one client of `user`, over a socket or, in tests, a pipe in memory; its replies count in `unread`.
 pub fn connection<I: AsyncRead + AsyncWrite + Unpin>(
     stream: I,
     switch: Arc<Switch>,
+    user: User,
     unread: Budget,
 ) -> Connection<
     I,
@@ -302,25 +305,26 @@ pub fn connection<I: AsyncRead + AsyncWrite + Unpin>(
         .max_concurrent_streams(MAX_STREAMS)
         // Calls that were given up before they were read: after a moment without processor time, all may have been.
         .max_pending_accept_reset_streams(MAX_STREAMS as usize)
-        .max_header_list_size(MAX_HEADERS)
+        .max_header_list_size(REQUEST_HEADERS)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .serve_connection(
             TokioIo::new(stream),
-            TowerToHyperService::new(service(switch, unread)),
+            TowerToHyperService::new(service(switch, user, unread)),
         )
 }
 
 /// The path of a call and what surrounds it, the outermost layer first.
 fn service(
     switch: Arc<Switch>,
+    user: User,
     unread: Budget,
 ) -> impl Service<http::Request<Incoming>, Response = Reply, Error = Infallible, Future: Send> + Clone
 {
     let (of_call, of_reply) = (Arc::clone(&switch), unread.clone());
     ServiceBuilder::new()
         .layer_fn(|inner| Routed::new(inner, &switch))
-        .layer_fn(|inner| CallLimit::new(inner, &switch))
+        .layer_fn(|inner| CallLimit::new(inner, &switch, user))
         .layer_fn(|inner| Logged::new(inner, &switch))
         .layer_fn(|inner| UnreadReply::new(inner, &switch, &unread))
         .layer_fn(|inner| Deadline::new(inner, &switch))

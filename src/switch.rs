@@ -16,15 +16,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::backend::Backend;
 use crate::backend::connect::Dialer;
 use crate::call::ending::Ending;
 use crate::config::{BackendConfig, Config};
-use crate::limits::MAX_CALLS;
 use crate::limits::budget::{Budget, Shares};
+use crate::limits::places::CallLimits;
 use crate::ownership::Owners;
 use crate::ownership::lookup::Question;
 use crate::store::{LastKnown, Store};
@@ -67,8 +67,8 @@ pub struct Switch {
     /// Where the state is saved, if it is.
     pub(crate) store: Option<Arc<Store>>,
     owners: Mutex<Owners>,
-    /// A place for each call in flight.
-    pub(crate) calls: Arc<Semaphore>,
+    /// The places of calls in flight.
+    pub(crate) calls: CallLimits,
     /// What the requests in flight take.
     pub memory: Budget,
     /// What the replies take that clients have not read yet.
@@ -101,7 +101,7 @@ impl Switch {
             question: Question::default(),
             store: None,
             owners: Mutex::default(),
-            calls: Arc::new(Semaphore::new(MAX_CALLS)),
+            calls: CallLimits::default(),
             memory: Budget::for_messages(max_message),
             unread: Shares::for_unread(max_message),
             reloads: Mutex::new(Reloads::new(config.table.backends.len() + kept.len())),

@@ -22,7 +22,7 @@ use crate::backend::Wire;
 use crate::config::address::Address;
 use crate::errors::error_chain;
 use crate::limits::flood::{CountedIo, Flooded};
-use crate::limits::{CONNECTION_WINDOW, MAX_CALLS, MAX_HEADERS, STREAM_WINDOW};
+use crate::limits::{CONNECTION_WINDOW, MAX_CALLS, REPLY_HEADERS, STREAM_WINDOW};
 use crate::store::file_work::{FileWork, NO_ANSWER};
 
 /// How long a call that was given up is remembered: its answer may be under way, as long as a backend that is overloaded
@@ -160,7 +160,7 @@ async fn handshake(
 ) -> Result<Opened, String> {
     let shaken = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
-        .max_header_list_size(MAX_HEADERS)
+        .max_header_list_size(REPLY_HEADERS)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         // All calls in flight may be given up at once.

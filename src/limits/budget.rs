@@ -29,8 +29,8 @@ const MESSAGES: usize = 8;
 const EVENTS_PART: usize = 4;
 /// How much room is made at once for a message of which the first piece has come: longer ones may never come whole.
 const MOST_RESERVED: usize = 1 << 20;
-/// What a header takes beside its text, about.
-const PER_HEADER: usize = 64;
+/// What a header takes beside its text, as measured with short names of which no two are equal.
+const PER_HEADER: usize = 160;
 
 /// The most bytes that all memories together hold for so many backends: of requests, of replies that clients have not
 /// read, and of each backend replies, answers to criswitch's own questions, and events. The unit's limits follow from it.

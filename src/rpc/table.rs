@@ -140,12 +140,12 @@ pub const CONTAINER_STATUS: Row = runtime(
     Nothing,
 );
 /// `GetContainerEvents`.
-pub const EVENTS: Row = runtime(
+pub const EVENTS: Row = long(runtime(
     "GetContainerEvents",
     Read,
     All(Filter::NONE, Events),
     Nothing,
-);
+));
 /// `RuntimeConfig`.
 pub const RUNTIME_CONFIG: Row = runtime(
     "RuntimeConfig",
@@ -210,7 +210,7 @@ pub const ROWS: &[Row] = &[
     CONTAINER_STATUS,
     runtime("UpdateContainerResources", Change, Owner(Container, REQUESTED_ID, NotFound), Nothing),
     runtime("ReopenContainerLog", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing),
-    runtime("ExecSync", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing),
+    long(runtime("ExecSync", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing)),
     runtime("Exec", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing),
     runtime("Attach", Read, Owner(Container, REQUESTED_ID, NotFound), Nothing),
     runtime("PortForward", Read, Owner(Pod, REQUESTED_ID, NotFound), Nothing),
@@ -234,7 +234,7 @@ pub const ROWS: &[Row] = &[
     LIST_IMAGES,
     image("StreamImages", Poll, Image(FILTER_HANDLER, ImageRule::List(Interleave(&LIST_IMAGES))), Listed(List::Images)),
     IMAGE_STATUS,
-    image("PullImage", Change, Image(IMAGE_HANDLER, Pull(PULL_UID)), NewImage(PULLED_IMAGE)),
+    long(image("PullImage", Change, Image(IMAGE_HANDLER, Pull(PULL_UID)), NewImage(PULLED_IMAGE))),
     image("RemoveImage", Change, Image(IMAGE_HANDLER, ImageRule::Remove), LostImage),
     image("ImageFsInfo", Poll, All(Filter::NONE, Distinct(&[IMAGE_MOUNTPOINT, CONTAINER_MOUNTPOINT], LeftOut, OmittedUnlessDefault)), KeepDisks),
 ];
@@ -246,6 +246,7 @@ const fn runtime(name: &'static str, log: LogRule, goes: Goes, then: Then) -> Ro
         goes,
         then,
         log,
+        is_long: false,
     }
 }
 
@@ -256,5 +257,13 @@ const fn image(name: &'static str, log: LogRule, goes: Goes, then: Then) -> Row 
         goes,
         then,
         log,
+        is_long: false,
+    }
+}
+
+const fn long(row: Row) -> Row {
+    Row {
+        is_long: true,
+        ..row
     }
 }

@@ -1,13 +1,12 @@
 //! Which clients may connect, and how many: told by the kernel, before a byte that they sent is read.
 
 use std::io;
-use std::sync::Arc;
 
 use fnv::FnvHashMap;
 use tokio::net::UnixStream;
 use tokio::net::unix::UCred;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::limits::places::{self, Limit, Places, User};
 use crate::telemetry::counters::Reason;
 use crate::telemetry::log_limit::LogLimit;
 
@@ -38,30 +37,6 @@ pub(crate) struct Admission {
     closed: LogLimit,
 }
 
-/// A limit on connections at once.
-#[derive(Debug)]
-struct Limit {
-    most: usize,
-    reached: &'static str,
-    free: Arc<Semaphore>,
-}
-
-impl Limit {
-    fn new(most: usize, reached: &'static str) -> Limit {
-        Limit {
-            most,
-            reached,
-            free: Arc::new(Semaphore::new(most)),
-        }
-    }
-
-    /// Room for one more connection; the limit itself if there is none.
-    fn take(&self) -> Result<OwnedSemaphorePermit, &Limit> {
-        let free = Arc::clone(&self.free);
-        free.try_acquire_owned().map_err(|_| self)
-    }
-}
-
 /// Root and the user that criswitch runs as.
 pub(crate) fn always_allowed() -> [u32; 2] {
     [ROOT, rustix::process::geteuid().as_raw()]
@@ -71,7 +46,9 @@ pub(crate) fn always_allowed() -> [u32; 2] {
 #[derive(Debug)]
 pub(crate) struct ConnectionPlace {
     peer: Peer,
-    _permits: Vec<OwnedSemaphorePermit>,
+    /// The user at its other end.
+    pub(crate) user: User,
+    _places: Places,
 }
 
 /// Who is at the other end of a connection, if the kernel knows.
@@ -114,26 +91,29 @@ impl Admission {
     }
 
     fn place(&self, peer: Peer) -> Result<ConnectionPlace, Reason> {
-        let Some(limits) = peer.uid.and_then(|uid| self.limits(uid)) else {
+        let Some((user, limits)) = peer.uid.and_then(|uid| self.limits(uid)) else {
             let cause = "its user may not connect; see `allow_uids`";
             self.turn_away(peer, None, cause);
             return Err(Reason::User);
         };
-        let permits: Result<_, &Limit> = limits.into_iter().map(Limit::take).collect();
-        let _permits = permits.map_err(|limit| {
-            self.turn_away(peer, Some(limit.most), limit.reached);
+        let _places = places::take(limits).map_err(|limit| {
+            self.turn_away(peer, Some(limit.most), limit.what);
             Reason::Connections
         })?;
-        Ok(ConnectionPlace { peer, _permits })
+        Ok(ConnectionPlace {
+            peer,
+            user,
+            _places,
+        })
     }
 
     /// The limits on a user's connections; `None` if the user may not connect.
-    fn limits(&self, uid: u32) -> Option<Vec<&Limit>> {
+    fn limits(&self, uid: u32) -> Option<(User, Vec<&Limit>)> {
         if self.reserved_for.contains(&uid) {
-            return Some(vec![&self.all]);
+            return Some((User::Own, vec![&self.all]));
         }
         let user = self.users.get(&uid)?;
-        Some(vec![user, &self.others, &self.all])
+        Some((User::Other, vec![user, &self.others, &self.all]))
     }
 
     fn turn_away(&self, Peer { uid, pid }: Peer, limit: Option<usize>, cause: &str) {

@@ -14,7 +14,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::call::log::CallLog;
 use crate::call::reply::Reply;
@@ -32,8 +31,6 @@ pub(super) struct RpcRequest {
     pub(super) request: http::Request<Incoming>,
 }
 
-/// The place of a call among all calls in flight.
-type Place = OwnedSemaphorePermit;
 /// A request with its log line.
 pub(super) type LoggedRequest = (RpcRequest, Arc<CallLog>);
 /// A reply to come. No call fails: each failure is a reply.

@@ -8,30 +8,35 @@ use std::task::{Context, Poll};
 use futures_util::future::Either;
 use tower::Service;
 
-use super::{Place, RpcRequest};
+use super::RpcRequest;
 use crate::call::reply::{self, Reply};
 use crate::errors;
-use crate::limits::MAX_CALLS;
+use crate::limits::places::{Places, User};
 use crate::switch::Switch;
 use crate::telemetry::counters::Reason;
 
-/// Gives a call a place among the [`MAX_CALLS`] of all clients, or rejects it.
+/// Gives a call of a client of `user` a place among the calls in flight, or rejects it.
 #[derive(Clone, Debug)]
 pub(in crate::server) struct CallLimit<S> {
     inner: S,
     switch: Arc<Switch>,
+    user: User,
 }
 
 impl<S> CallLimit<S> {
-    pub(in crate::server) fn new(inner: S, switch: &Arc<Switch>) -> CallLimit<S> {
+    pub(in crate::server) fn new(inner: S, switch: &Arc<Switch>, user: User) -> CallLimit<S> {
         let switch = Arc::clone(switch);
-        CallLimit { inner, switch }
+        CallLimit {
+            inner,
+            switch,
+            user,
+        }
     }
 }
 
 impl<S> Service<RpcRequest> for CallLimit<S>
 where
-    S: Service<(RpcRequest, Place), Response = Reply, Error = Infallible>,
+    S: Service<(RpcRequest, Places), Response = Reply, Error = Infallible>,
 {
     type Response = Reply;
     type Error = Infallible;
@@ -42,11 +47,11 @@ where
     }
 
     fn call(&mut self, rpc: RpcRequest) -> Self::Future {
-        match Arc::clone(&self.switch.calls).try_acquire_owned() {
+        match self.switch.calls.place(rpc.row, self.user) {
             Ok(place) => Either::Left(self.inner.call((rpc, place))),
-            Err(_) => {
+            Err(limit) => {
                 self.switch.counts.refuse(Reason::Calls);
-                let status = errors::too_many_calls(rpc.row.name, MAX_CALLS);
+                let status = errors::too_many_calls(rpc.row.name, limit.most, limit.what);
                 Either::Right(ready(Ok(reply::of_status(&status))))
             }
         }

@@ -10,10 +10,11 @@ use http_body::{Body as _, Frame};
 use http_body_util::BodyExt;
 use tower::Service;
 
-use super::{Place, ReplyFuture, RpcRequest};
+use super::{ReplyFuture, RpcRequest};
 use crate::call::log::CallLog;
 use crate::call::reply::{Body, Reply};
 use crate::codec::grpc::GRPC_STATUS;
+use crate::limits::places::Places;
 use crate::switch::Switch;
 use crate::telemetry::counters::Counts;
 
@@ -31,9 +32,9 @@ impl<S> Logged<S> {
     }
 }
 
-impl<S> Service<(RpcRequest, Place)> for Logged<S>
+impl<S> Service<(RpcRequest, Places)> for Logged<S>
 where
-    S: Service<(RpcRequest, Place, Arc<CallLog>), Response = Reply, Error = Infallible>,
+    S: Service<(RpcRequest, Places, Arc<CallLog>), Response = Reply, Error = Infallible>,
     S::Future: Send + 'static,
 {
     type Response = Reply;
@@ -44,7 +45,7 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, (rpc, place): (RpcRequest, Place)) -> ReplyFuture {
+    fn call(&mut self, (rpc, place): (RpcRequest, Places)) -> ReplyFuture {
         let log = CallLog::begin(rpc.row, rpc.request.headers(), &self.counts);
         let log = Arc::new(log);
         let reply = self.inner.call((rpc, place, Arc::clone(&log)));

@@ -6,10 +6,11 @@ use std::task::{Context, Poll};
 
 use tower::Service;
 
-use super::{LoggedRequest, Place, ReplyFuture, RpcRequest};
+use super::{LoggedRequest, ReplyFuture, RpcRequest};
 use crate::call::log::CallLog;
 use crate::call::reply::{self, Reply};
 use crate::limits::budget::Budget;
+use crate::limits::places::Places;
 use crate::switch::Switch;
 use crate::telemetry::counters::Counts;
 
@@ -33,7 +34,7 @@ impl<S> UnreadReply<S> {
     }
 }
 
-impl<S> Service<(RpcRequest, Place, Arc<CallLog>)> for UnreadReply<S>
+impl<S> Service<(RpcRequest, Places, Arc<CallLog>)> for UnreadReply<S>
 where
     S: Service<LoggedRequest, Response = Reply, Error = Infallible>,
     S::Future: Send + 'static,
@@ -46,7 +47,7 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, (rpc, place, log): (RpcRequest, Place, Arc<CallLog>)) -> ReplyFuture {
+    fn call(&mut self, (rpc, place, log): (RpcRequest, Places, Arc<CallLog>)) -> ReplyFuture {
         let (unread, counts) = (self.unread.clone(), Arc::clone(&self.counts));
         let row = rpc.row;
         let reply = self.inner.call((rpc, log));

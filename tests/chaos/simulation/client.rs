@@ -10,6 +10,7 @@ use criswitch::codec::frames;
 use criswitch::codec::grpc::GRPC_MESSAGE;
 use criswitch::codec::grpc::GRPC_STATUS;
 use criswitch::codec::protobuf;
+use criswitch::limits::places::User;
 use criswitch::rpc::{Goes, ImageRule, Merge, Row};
 use criswitch::server;
 use criswitch::switch::Switch;
@@ -77,6 +78,7 @@ impl Client {
         let served = graceful.watch(server::connection(
             theirs,
             Arc::clone(switch),
+            User::Own,
             switch.unread.share(),
         ));
         tasks.spawn(async move {

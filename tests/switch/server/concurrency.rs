@@ -7,11 +7,14 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tonic::Code;
 
+use crate::calls::{path, send, text_of};
 use crate::http2::{
     self, CANCEL, DATA, END_HEADERS, END_STREAM, HEADERS, REFUSED_STREAM, RST_STREAM, SETTINGS,
 };
 use crate::support::{PATIENCE, Rig, Sim, frame, frame_raw};
+use crate::wait::until;
 use criswitch::codec::cri;
+use criswitch::limits::{MAX_CALLS, RESERVED_CALLS};
 
 /// More than any default of HTTP/2 servers, and than a kubelet has pods.
 const CALLS: usize = 1500;
@@ -41,6 +44,36 @@ async fn fifteen_hundred_calls_are_in_flight_on_one_connection() {
     for reply in replies {
         assert_eq!(reply.code(), Code::Ok, "{}", reply.text());
     }
+}
+
+/// Clients that subscribe again and again and read nothing, each with as many streams as a connection may have.
+#[tokio::test]
+async fn streams_of_events_leave_places_for_short_calls() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    let (_, container) = rig.run("kata", "web").await;
+    let events = path("GetContainerEvents");
+    let mut streams = Vec::new();
+    for _ in 0..2 {
+        let client = (*rig).raw().await;
+        let subscribe = || client.begin(&events, &[], frame_raw(b""));
+        let begun = join_all((0..CALLS + 36).map(|_| subscribe())).await;
+        streams.extend(begun.into_iter().map(|reply| reply.unwrap()));
+    }
+    assert_eq!(streams.len(), MAX_CALLS - RESERVED_CALLS);
+    let exec = cri::ExecSyncRequest {
+        container_id: container,
+        cmd: vec!["true".to_owned()],
+        timeout: 60,
+    };
+    let refused = send(&rig, "ExecSync", frame(&exec)).await;
+    let text = "ExecSync: 3072 streams of events, ExecSync and PullImage are in flight already";
+    assert_eq!(
+        (refused.code(), &*text_of(&refused)),
+        (Code::ResourceExhausted, text)
+    );
+    rig.run("runc", "other").await;
+    drop(streams);
+    until(async || send(&rig, "ExecSync", frame(&exec)).await.code() == Code::Ok).await;
 }
 
 /// What a backend without pods has to say is nothing, and nothing is sent for it: clients that follow HTTP/2's advice

@@ -222,7 +222,7 @@ async fn a_client_that_goes_within_its_preface_makes_room_at_once() {
 async fn headers_beyond_the_limit_are_refused() {
     let rig = start().await;
     let client = crate::support::Client::raw(&rig).await;
-    let large = "x".repeat(2 << 20);
+    let large = "x".repeat(64 << 10);
     let request = frame(&cri::ListContainersRequest::default());
     let headers = [("large", large.as_str())];
     let reply = client

@@ -1,0 +1,134 @@
+//! Limits on connections and calls at once.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::{MAX_CALLS, OTHERS_CALLS, RESERVED_CALLS};
+use crate::rpc::Row;
+
+/// A limit on how many there are at once.
+#[derive(Debug)]
+pub(crate) struct Limit {
+    /// The limit itself.
+    pub(crate) most: usize,
+    /// What it limits, in words.
+    pub(crate) what: &'static str,
+    free: Arc<Semaphore>,
+}
+
+/// A place within each of some limits, for as long as this is kept.
+#[derive(Debug)]
+pub(crate) struct Places {
+    _permits: Vec<OwnedSemaphorePermit>,
+}
+
+impl Limit {
+    pub(crate) fn new(most: usize, what: &'static str) -> Limit {
+        let free = Arc::new(Semaphore::new(most));
+        Limit { most, what, free }
+    }
+}
+
+/// A place within each of `limits`.
+///
+/// # Errors
+/// The first limit that is reached; no place is taken then.
+pub(crate) fn take<'l>(limits: impl IntoIterator<Item = &'l Limit>) -> Result<Places, &'l Limit> {
+    let place = |limit: &'l Limit| {
+        let free = Arc::clone(&limit.free);
+        free.try_acquire_owned().map_err(|_| limit)
+    };
+    let _permits = limits.into_iter().map(place).collect::<Result<_, _>>()?;
+    Ok(Places { _permits })
+}
+
+/// The user of a client, as the limits distinguish users.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum User {
+    /// Root, or the user that criswitch runs as: the kubelet.
+    Own,
+    /// Any other user.
+    Other,
+}
+
+/// The limits on calls in flight, of all clients.
+#[derive(Debug)]
+pub(crate) struct CallLimits {
+    all: Limit,
+    long: Limit,
+    others: Limit,
+}
+
+impl Default for CallLimits {
+    fn default() -> CallLimits {
+        let long = "streams of events, ExecSync and PullImage";
+        let others = "calls of users other than root and criswitch's own";
+        CallLimits {
+            all: Limit::new(MAX_CALLS, "calls"),
+            long: Limit::new(MAX_CALLS - RESERVED_CALLS, long),
+            others: Limit::new(OTHERS_CALLS, others),
+        }
+    }
+}
+
+impl CallLimits {
+    /// A place for a call of a user.
+    ///
+    /// # Errors
+    /// The limit that is reached.
+    pub(crate) fn place(&self, row: &Row, user: User) -> Result<Places, &Limit> {
+        let long = row.is_long.then_some(&self.long);
+        let others = (user == User::Other).then_some(&self.others);
+        take([Some(&self.all), long, others].into_iter().flatten())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rpc::{EVENTS, LIST_PODS};
+
+    /// As many places as there are, and the limit that is reached then.
+    fn fill(limits: &CallLimits, row: &Row, user: User) -> (Vec<Places>, usize) {
+        let mut places = Vec::new();
+        loop {
+            match limits.place(row, user) {
+                Ok(place) => places.push(place),
+                Err(limit) => return (places, limit.most),
+            }
+        }
+    }
+
+    #[test]
+    fn long_calls_leave_places_for_short_ones() {
+        let limits = CallLimits::default();
+        let (long, reached) = fill(&limits, &EVENTS, User::Own);
+        assert_eq!((long.len(), reached), (3072, 3072));
+        let (short, reached) = fill(&limits, &LIST_PODS, User::Own);
+        assert_eq!((short.len(), reached), (RESERVED_CALLS, MAX_CALLS));
+    }
+
+    #[test]
+    fn calls_of_other_users_leave_places_for_all_calls_of_the_kubelet() {
+        let limits = CallLimits::default();
+        for row in [&LIST_PODS, &EVENTS] {
+            let (others, reached) = fill(&limits, row, User::Other);
+            assert_eq!((others.len(), reached), (OTHERS_CALLS, OTHERS_CALLS));
+            let (long, _) = fill(&limits, &EVENTS, User::Own);
+            assert!(long.len() >= RESERVED_CALLS, "{}", long.len());
+        }
+    }
+
+    /// A rejected call leaves nothing taken, whichever of the limits was reached.
+    #[test]
+    fn a_rejected_call_takes_no_part_of_any_limit() {
+        let limits = CallLimits::default();
+        let (long, _) = fill(&limits, &EVENTS, User::Own);
+        for _ in 0..MAX_CALLS {
+            assert!(limits.place(&EVENTS, User::Other).is_err());
+        }
+        drop(long);
+        assert_eq!(fill(&limits, &LIST_PODS, User::Own).0.len(), MAX_CALLS);
+    }
+}
