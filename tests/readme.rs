@@ -112,6 +112,8 @@ fn the_units_limits_of_memory_are_what_all_limits_add_up_to_and_a_quarter_more()
     assert_eq!(unit_mib("MemoryMax="), most + most / 4);
     let said = format!("add up to {most} MiB for four backends");
     assert!(shipped("docs/limits.md").contains(&said), "{said}");
+    let said = format!("add up to {most} MiB");
+    assert!(shipped("README.md").contains(&said), "{said}");
 }
 
 #[test]
@@ -208,6 +210,63 @@ fn the_index_and_the_books_contents_have_every_chapter() {
             );
         }
     }
+}
+
+/// Words that a reader has to decode, and the plain ones.
+const UNPLAIN: [(&str, &str); 16] = [
+    ("tell", "report, show"),
+    ("tells", "reports, shows"),
+    ("told", "reported, shown"),
+    ("anew", "again"),
+    ("mend", "fix"),
+    ("whoever", "clients that"),
+    ("nobody", "no client, no backend"),
+    ("statistics", "stats"),
+    ("refusal", "rejection"),
+    ("by hand", "manually"),
+    ("by itself", "automatically"),
+    ("stand in", "serve from cache"),
+    ("stands in", "is served from cache"),
+    ("stood in", "served from cache"),
+    ("takes up", "applies"),
+    ("the switch", "criswitch"),
+];
+
+/// The sentences of a document: no code, and in lower case.
+fn prose(text: &str) -> String {
+    let (mut prose, mut in_code) = (String::new(), false);
+    for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
+        match event {
+            Event::Start(Tag::CodeBlock(_)) => in_code = true,
+            Event::End(TagEnd::CodeBlock) => in_code = false,
+            Event::Text(text) if !in_code => prose += &text.to_lowercase(),
+            Event::Text(_) => {}
+            _ => prose.push(' '),
+        }
+    }
+    prose
+}
+
+#[test]
+fn the_documentation_uses_plain_words() {
+    let mut found = Vec::new();
+    for document in documents() {
+        // The tables of these are generated, and the changelog quotes what was.
+        if ["metrics.md", "CHANGELOG.md"]
+            .iter()
+            .any(|name| document.ends_with(name))
+        {
+            continue;
+        }
+        let prose = prose(&shipped(&document));
+        let words: Vec<_> = prose.split(|char: char| !char.is_alphanumeric()).collect();
+        let prose = format!(" {} ", words.join(" "));
+        let unplain = UNPLAIN
+            .iter()
+            .filter(|(word, _)| prose.contains(&format!(" {word} ")));
+        found.extend(unplain.map(|(word, plain)| format!("{document}: {word}; try {plain}")));
+    }
+    assert!(found.is_empty(), "{found:#?}");
 }
 
 /// All sources as one text, with the string literals as they are printed.

@@ -188,7 +188,7 @@ pub static KEYS: &[Key] = &[
         default: Some("[0]"),
         applies: Applies::Restart,
         help: "The users, by number, whose processes may connect besides root's and those of the user that criswitch runs as. \
-               An ACL on the socket lets them in and nobody else. If its file system has no ACLs, the mode is 0666: \
+               An ACL on the socket lets in these users only. If its file system has no ACLs, the mode is 0666: \
                connections of other users are closed, but they can fill the socket's queue. A socket of systemd needs a \
                drop-in (docs/operations.md). A user who may connect has the power of root on this node: pods can be \
                privileged. Each of these users may have 64 connections at once.",
