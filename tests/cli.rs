@@ -22,6 +22,8 @@ mod discover;
 mod discover_places;
 #[path = "cli/discover_write.rs"]
 mod discover_write;
+#[path = "cli/documented.rs"]
+mod documented;
 #[path = "cli/hung_files.rs"]
 mod hung_files;
 #[path = "cli/log.rs"]

@@ -1,0 +1,58 @@
+//! The commands in the documentation are commands that there are.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
+
+use crate::run;
+
+/// The words after "criswitch" in its own messages, which the documents quote.
+const MESSAGES: [&str; 2] = ["does", "is"];
+
+/// The texts of a document that are code, line by line.
+fn code(text: &str) -> Vec<String> {
+    let (mut code, mut in_block) = (Vec::new(), false);
+    for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
+        match event {
+            Event::Start(Tag::CodeBlock(_)) => in_block = true,
+            Event::End(TagEnd::CodeBlock) => in_block = false,
+            Event::Code(text) => code.push(text.into_string()),
+            Event::Text(text) if in_block => code.extend(text.lines().map(str::to_owned)),
+            _ => {}
+        }
+    }
+    code
+}
+
+/// The command of a line, and its options: `criswitch pods --backend old # ...` to `pods` and `--backend`.
+fn used(line: &str) -> Option<(String, Vec<String>)> {
+    let line = line.trim().trim_start_matches("$ ");
+    let words = line.strip_prefix("criswitch ")?.split_whitespace();
+    let own = words.take_while(|word| !word.starts_with(['#', '|', '>', '&']));
+    let mut own = own.map(str::to_owned);
+    let command = own.next()?;
+    let is_word = command.bytes().all(|byte| byte.is_ascii_lowercase());
+    (is_word && !MESSAGES.contains(&&*command))
+        .then(|| (command, own.filter(|word| word.starts_with("--")).collect()))
+}
+
+#[test]
+fn the_documents_use_commands_and_options_that_exist() {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let chapters = fs::read_dir(sources.join("docs")).unwrap();
+    let chapters = chapters.map(|file| file.unwrap().path());
+    let documents = chapters.chain([sources.join("README.md"), sources.join("CONTRIBUTING.md")]);
+    let lines = documents.flat_map(|path| code(&fs::read_to_string(path).unwrap()));
+    let used: BTreeSet<_> = lines.filter_map(|line| used(&line)).collect();
+    assert!(used.len() > 15, "{used:?}");
+    for (command, options) in used {
+        let help = run(&[&command, "--help"]);
+        assert_eq!(help.code, 0, "criswitch {command}");
+        for option in options {
+            let option = option.split('=').next().unwrap();
+            assert!(help.stdout.contains(option), "criswitch {command} {option}");
+        }
+    }
+}
