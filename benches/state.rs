@@ -122,7 +122,7 @@ fn serve(config: Config, is_saved: bool, listens: &std::sync::mpsc::Sender<()>) 
             true => {
                 let directories = config.directories([None, None]);
                 let (store, found) = Store::open(directories, Boot::current().unwrap());
-                Switch::with_state(config, &Dialer::Socket, store, found)
+                criswitch::switch::saved::resume(config, &Dialer::Socket, store, found)
             }
             false => Switch::new(config, &Dialer::Socket),
         };

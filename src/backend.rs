@@ -5,7 +5,6 @@
 mod absence;
 pub mod answer;
 mod calls;
-mod changing;
 pub mod connect;
 pub(crate) mod disks;
 pub mod known;
@@ -75,14 +74,8 @@ pub struct Backend {
     files: FileWork,
     /// Looks at the file systems of its images, which may be others than that of its socket.
     disk_work: FileWork,
-    disks_reported: Notify,
     link: watch::Sender<Link>,
-    retry: Notify,
-    suspected: Notify,
-    heard: Notify,
-    missed: Notify,
-    owed: Notify,
-    listed: Notify,
+    pub(crate) nudges: Nudges,
     /// Calls sent since it hangs, or since it last answered one.
     unanswered: AtomicUsize,
     /// It takes part in what all backends are asked.
@@ -96,6 +89,25 @@ pub struct Backend {
     saving: saving::Saving,
     settings: Mutex<Settings>,
     known: Mutex<Known>,
+}
+
+/// Wakes the tasks of a backend. A nudge that comes while its task does something else is kept, except for `heard`.
+#[derive(Debug, Default)]
+pub(crate) struct Nudges {
+    /// A call wants a connection that there is not.
+    pub(crate) wanted: Notify,
+    /// A call has taken so long that the backend may hang: a probe will tell.
+    pub(crate) suspected: Notify,
+    /// The backend answers a client's call.
+    pub(crate) heard: Notify,
+    /// The backend has missed its part of a merged reply.
+    pub(crate) missed: Notify,
+    /// The backend has missed the runtime's configuration and may be there all the same: it is told as soon as it can be.
+    pub(crate) owed: Notify,
+    /// The pods of the backend have been listed.
+    pub(crate) listed: Notify,
+    /// The backend has reported the file systems of its images.
+    pub(crate) disks: Notify,
 }
 
 /// What a reload may change.
@@ -143,14 +155,8 @@ impl Backend {
             dialer,
             files: FileWork::default(),
             disk_work: FileWork::default(),
-            disks_reported: Notify::new(),
             link: watch::Sender::new(link),
-            retry: Notify::new(),
-            suspected: Notify::new(),
-            heard: Notify::new(),
-            missed: Notify::new(),
-            owed: Notify::new(),
-            listed: Notify::new(),
+            nudges: Nudges::default(),
             unanswered: AtomicUsize::new(0),
             joined: AtomicBool::new(false),
             awaited: Mutex::default(),
@@ -371,7 +377,7 @@ impl Backend {
             State::Unresponsive(wire, cause) => return self.one_more(wire, &cause),
             State::Connecting | State::Down(_) => {}
         }
-        self.retry.notify_one();
+        self.nudges.wanted.notify_one();
         let mut link = self.link.subscribe();
         let changed = link.wait_for(|now| match now.state {
             State::Ready(_) | State::Unresponsive(..) => true,
@@ -406,11 +412,6 @@ impl Backend {
         Err(self.unavailable(cause))
     }
 
-    /// Waits until a call wants a connection that there is not.
-    pub(crate) async fn wanted(&self) {
-        self.retry.notified().await;
-    }
-
     /// Waits until the backend is ready or removed.
     pub(crate) async fn ready(&self) {
         let mut link = self.link.subscribe();
@@ -422,46 +423,6 @@ impl Backend {
     pub(crate) async fn lost(&self, failures: u64) {
         let mut link = self.link.subscribe();
         link.wait_for(|now| now.failures > failures).await.ok();
-    }
-
-    /// Waits until a call has taken so long that it may hang.
-    pub(crate) async fn suspected(&self) {
-        self.suspected.notified().await;
-    }
-
-    /// It answers a client's call, for who waits for that just now.
-    pub(crate) fn is_heard(&self) {
-        self.heard.notify_waiters();
-    }
-
-    /// Waits until it answers a client's call.
-    pub(crate) async fn heard(&self) {
-        self.heard.notified().await;
-    }
-
-    /// Waits until it has missed its part of a merged reply.
-    pub(crate) async fn missed(&self) {
-        self.missed.notified().await;
-    }
-
-    /// Its pods have been listed.
-    pub(crate) fn is_listed(&self) {
-        self.listed.notify_one();
-    }
-
-    /// Waits until its pods are listed.
-    pub(crate) async fn listed(&self) {
-        self.listed.notified().await;
-    }
-
-    /// Waits until it has missed the runtime's configuration.
-    pub(crate) async fn owed(&self) {
-        self.owed.notified().await;
-    }
-
-    /// It has missed the runtime's configuration and may be there all the same: it is told as soon as it can be.
-    pub(crate) fn owe(&self) {
-        self.owed.notify_one();
     }
 
     /// There may be more by now than the cached list has.
@@ -501,7 +462,7 @@ impl Backend {
                     let cause = link.ok().and_then(|link| link.state.cause().cloned());
                     return Err(self.unavailable(&cause.unwrap_or_default()).into());
                 }
-                () = tokio::time::sleep(self.list_timeout()) => self.suspect(),
+                () = tokio::time::sleep(self.list_timeout()) => self.nudges.suspected.notify_one(),
             }
         }
     }

@@ -9,6 +9,7 @@ pub(crate) mod plan;
 pub mod reply;
 pub mod route;
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -52,45 +53,20 @@ impl Request {
 /// A call that has a plan: its request as the backends get it, and what their replies teach.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
-    /// The row of the RPC that backends get.
-    pub row: &'static Row,
-    /// The client's headers.
-    pub headers: HeaderMap,
-    /// One framed message.
-    pub body: Bytes,
-    /// The table that it began with, and ends with.
-    pub live: Arc<Live>,
-    /// Where its reply counts until its client has read it.
-    pub unread: Budget,
+    pub request: Request,
     /// What a reply teaches.
     pub lesson: Lesson,
 }
 
+impl Deref for Call {
+    type Target = Request;
+
+    fn deref(&self) -> &Request {
+        &self.request
+    }
+}
+
 impl Call {
-    /// The call of `request` whose replies teach `lesson`.
-    pub(crate) fn new(request: Request, lesson: Lesson) -> Call {
-        let Request {
-            row,
-            headers,
-            body,
-            live,
-            unread,
-        } = request;
-        Call {
-            row,
-            headers,
-            body,
-            live,
-            unread,
-            lesson,
-        }
-    }
-
-    /// Its message.
-    pub(crate) fn message(&self) -> Bytes {
-        self.body.slice(frames::FRAME_HEADER..)
-    }
-
     /// What it asks for, if its reply is a list.
     pub(crate) fn listing(&self) -> Option<&Listing> {
         match &self.lesson {
@@ -122,10 +98,9 @@ impl Call {
 
     /// The same call with the string at `path` set.
     pub(crate) fn with_string(&self, path: &[u32], value: &str) -> Call {
-        Call {
-            body: frames::frame(&protobuf::with_string(&self.message(), path, value)),
-            ..self.clone()
-        }
+        let mut call = self.clone();
+        call.request.body = frames::frame(&protobuf::with_string(&self.message(), path, value));
+        call
     }
 
     /// Its headers, less what would let the reply come compressed.

@@ -1,6 +1,5 @@
 //! Calls that go to several backends: ask all at once, refuse what is not whole, merge.
 
-mod descriptors;
 pub(crate) mod fallback;
 pub(crate) mod images;
 pub mod merge;
@@ -15,14 +14,15 @@ use tonic::{Code, Status};
 
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
+use crate::backend::state::State;
 use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed, named};
 use crate::codec::protobuf::Malformed;
 use crate::errors;
-use crate::forward;
+use crate::forward::{self, own};
 use crate::limits::STREAM_WINDOW;
 use crate::limits::budget::Reservation;
-use crate::rpc::{Lacking, List, Merge};
+use crate::rpc::{self, Lacking, List, Merge};
 use crate::switch::{Switch, handlers, labels, learn, subscribers};
 use crate::telemetry::counters::Reason;
 
@@ -56,7 +56,9 @@ struct Unheard<'a>(&'a [Arc<Backend>]);
 
 impl Drop for Unheard<'_> {
     fn drop(&mut self) {
-        self.0.iter().for_each(|backend| backend.owe());
+        self.0
+            .iter()
+            .for_each(|backend| backend.nudges.owed.notify_one());
     }
 }
 
@@ -72,11 +74,11 @@ fn taken(parts: Vec<BackendResult>) -> Result<Reply, Failed> {
                 taken = taken.or_else(|| Some(reply::of_message(Vec::new())));
             }
             Ok(answer) => {
-                backend.owe();
+                backend.nudges.owed.notify_one();
                 refused.push(named(&backend, answer));
             }
             Err(status) => {
-                backend.owe();
+                backend.nudges.owed.notify_one();
                 let backend = backend.name();
                 tracing::warn!(%backend, "runtime configuration is kept until it is back");
                 missed.push(status.into());
@@ -108,7 +110,7 @@ pub(crate) async fn merge(
     let alone = call.live.is_alone();
     let list = call.listing().map(|listing| listing.list);
     if list == Some(List::PodMetrics) {
-        descriptors::know_descriptors(switch, &backends).await;
+        know_descriptors(switch, &backends).await;
     }
     match (how, backends.as_slice()) {
         (Merge::Status, _) => status::status(switch, &call).await,
@@ -155,6 +157,35 @@ pub(crate) async fn merge(
     }
 }
 
+/// Asks backends for their descriptors before their metrics are merged, where they are not known.
+async fn know_descriptors(switch: &Switch, backends: &[Arc<Backend>]) {
+    if backends.len() > 1 {
+        let asked = backends
+            .iter()
+            .map(|backend| ask_descriptors(switch, backend));
+        join_all(asked).await;
+    }
+}
+
+/// Asks once for each connection; for as long as a client would wait, and then in the background.
+async fn ask_descriptors(switch: &Switch, backend: &Arc<Backend>) {
+    let row = &rpc::LIST_METRIC_DESCRIPTORS;
+    let known = backend.known();
+    let State::Ready(wire) = backend.link().state else {
+        return;
+    };
+    if known.has_described() || known.is_late_with(row) {
+        return;
+    }
+    let asked = own::ask_stats(switch, backend, &wire, row, List::MetricDescriptors);
+    let asked = async { own::unless_silent(asked.await) };
+    match tokio::time::timeout(backend.stats_timeout(), asked).await {
+        Ok(Ok(())) => backend.learn(|known| known.describe()),
+        Ok(Err(_)) => {}
+        Err(_) => backend.miss(row),
+    }
+}
+
 /// Room for what so many streams hold that are not read.
 fn windows(switch: &Switch, call: &Call, streams: usize) -> Result<Reservation, Status> {
     let mut held = call.unread.held();
@@ -167,10 +198,8 @@ fn windows(switch: &Switch, call: &Call, streams: usize) -> Result<Reservation, 
 
 /// Sends `call` to `backends` at once and reads every reply, however long that takes one that does not hang.
 pub(crate) async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
-    let headers = &call.reading_headers();
     let asked = backends.iter().cloned().map(|backend| async move {
-        let asked = backend.ask(call.row, headers, call.body.clone());
-        let result = backend.patiently(asked).await;
+        let result = backend.patiently(forward::ask(call, &backend)).await;
         BackendResult { backend, result }
     });
     join_all(asked).await
@@ -210,8 +239,7 @@ async fn own_share(
     backend: &Arc<Backend>,
 ) -> Result<Share, Failed> {
     let asked = learn::asked(switch);
-    let headers = call.reading_headers();
-    let answer = backend.ask(call.row, &headers, call.body.clone()).await?;
+    let answer = forward::ask(call, backend).await?;
     match answer.code() {
         Code::Ok => {
             let message = backend.message(&answer)?;
@@ -273,7 +301,7 @@ async fn update_runtime_config(
     let live = switch.live();
     let asked = |new: &Backend| backends.iter().any(|backend| backend.id == new.id);
     let new = live.backends.iter().filter(|backend| !asked(backend));
-    new.for_each(|backend| backend.owe());
+    new.for_each(|backend| backend.nudges.owed.notify_one());
     let mut unheard = Unheard(backends);
     let parts = gather(call, backends).await;
     unheard.0 = &[];
@@ -286,22 +314,18 @@ async fn runtime_config(call: &Call, backends: &[Arc<Backend>]) -> Result<Reply,
     // Another may speak by the time that the default has answered: nobody is asked twice.
     let speaker = call.live.speaker();
     let speaks = |backend: &&Arc<Backend>| backend.id == speaker;
-    let headers = &call.reading_headers();
     let mut own = None;
     // After a reload it may not have been there yet.
     if let Some(default) = backends.iter().find(speaks) {
-        let asked = default.ask(call.row, headers, call.body.clone());
-        let answer = default.patiently(asked).await?;
+        let answer = default.patiently(forward::ask(call, default)).await?;
         if answer.code() != Code::Unimplemented {
             return Ok(reply::of_answer(answer));
         }
         own = Some(answer);
     }
     let others = backends.iter().filter(|backend| !speaks(backend));
-    let asked = others.map(|backend| {
-        let asked = backend.ask(call.row, headers, call.body.clone());
-        tokio::time::timeout(backend.list_timeout(), asked)
-    });
+    let asked = others
+        .map(|backend| tokio::time::timeout(backend.list_timeout(), forward::ask(call, backend)));
     let answers = join_all(asked).await.into_iter().flatten().flatten();
     let told = answers.into_iter().find(|answer| answer.code() == Code::Ok);
     let answer = told.or(own).ok_or_else(errors::no_backend)?;

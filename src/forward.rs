@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use tonic::{Code, Status};
 
+use crate::backend::Backend;
 use crate::backend::answer::Answer;
-use crate::backend::{Backend, Wire};
 use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed};
 use crate::switch::Switch;
@@ -26,7 +26,10 @@ pub(crate) async fn create(
     // What is not sent makes nothing.
     let wire = backend.wire().await?;
     creating.sent();
-    let (asked, answer) = (learn::asked(switch), ask(call, backend, Some(wire)).await?);
+    let (asked, headers) = (learn::asked(switch), call.reading_headers());
+    let sent = backend.ask_over(wire, call.row, &headers, call.body.clone());
+    let answer = sent.await?;
+    backend.nudges.heard.notify_waiters();
     let made = answer.code() == Code::Ok;
     let reply = learned(switch, call, backend, asked, answer).await?;
     if made {
@@ -44,7 +47,7 @@ pub(crate) async fn send(
     if !call.lesson.must_read() {
         return pass_as_it_is(call, backend).await;
     }
-    let (asked, answer) = (learn::asked(switch), ask(call, backend, None).await?);
+    let (asked, answer) = (learn::asked(switch), ask(call, backend).await?);
     learned(switch, call, backend, asked, answer).await
 }
 
@@ -66,15 +69,10 @@ async fn pass_as_it_is(call: &Call, backend: &Arc<Backend>) -> Result<Reply, Fai
     Ok(reply::passed(response, Arc::clone(backend), list))
 }
 
-/// Sends a call whose reply is learned from, over `wire` if there is one already.
-async fn ask(call: &Call, backend: &Backend, wire: Option<Wire>) -> Result<Answer, Status> {
+/// Sends a call whose reply is read here.
+pub(crate) async fn ask(call: &Call, backend: &Backend) -> Result<Answer, Status> {
     let (headers, body) = (call.reading_headers(), call.body.clone());
-    let Some(wire) = wire else {
-        return backend.ask(call.row, &headers, body).await;
-    };
-    let answer = backend.ask_over(wire, call.row, &headers, body).await?;
-    backend.is_heard();
-    Ok(answer)
+    backend.ask(call.row, &headers, body).await
 }
 
 /// The reply to a call that was made then, learned from. A client sees nothing that a restart could forget.

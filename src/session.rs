@@ -61,7 +61,7 @@ pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
             biased;
             () = backend.closed() => break,
             () = tokio::time::sleep(pause(&backend.name(), failures)) => {}
-            () = backend.wanted() => {}
+            () = backend.nudges.wanted.notified() => {}
         }
     }
     // Whoever still waits for a connection hears that there will be none.
@@ -182,7 +182,7 @@ async fn life(
 async fn sign_of_life(backend: &Backend, wire: &Wire) {
     tokio::select! {
         biased;
-        () = backend.heard() => {}
+        () = backend.nudges.heard.notified() => {}
         _ = until_answered(|| probe(backend, wire)) => {}
     }
 }
@@ -205,7 +205,7 @@ async fn hang(backend: &Backend, wire: &Wire) {
         let quiet_since = backend.answered().map_or(begun, |at| at.max(begun));
         tokio::select! {
             biased;
-            () = backend.suspected() => {}
+            () = backend.nudges.suspected.notified() => {}
             () = tokio::time::sleep_until(quiet_since + LOOK_EVERY) => {
                 if backend.answered().is_some_and(|at| at > quiet_since) {
                     continue;
@@ -273,7 +273,7 @@ async fn ask_on(switch: &Arc<Switch>, backend: &Arc<Backend>, wire: &Wire) -> In
                 under_way.retain(|name| *name != row.name);
                 backend.has_answered(row);
             }
-            () = backend.missed() => {}
+            () = backend.nudges.missed.notified() => {}
         }
     }
 }
@@ -299,7 +299,7 @@ async fn answered(
 /// Sends the runtime's configuration to a backend that is owed it, until the backend has taken it.
 async fn repay(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallible {
     loop {
-        backend.owed().await;
+        backend.nudges.owed.notified().await;
         let mut failures = 0;
         let replay = || sync::replay_runtime_config(switch, backend, wire);
         while let Err(failed) = until_answered(replay).await {

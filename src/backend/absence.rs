@@ -23,7 +23,7 @@ pub(crate) struct Contribution {
 impl Backend {
     /// It has not given its part of a merged reply in time: it is probed too.
     pub(crate) fn is_late(&self, contribution: Contribution) {
-        self.suspect();
+        self.nudges.suspected.notify_one();
         if !contribution.is_of_all {
             return;
         }
@@ -52,7 +52,7 @@ impl Backend {
     /// It has missed its part of a merged reply: it is asked in the background until it answers.
     pub(crate) fn miss(&self, row: &'static Row) {
         if note(&mut self.known.lock().late, row, false) {
-            self.missed.notify_one();
+            self.nudges.missed.notify_one();
         }
     }
 
@@ -95,11 +95,6 @@ impl Backend {
             Some(cause) => failed_lists.insert(list, errors::cut(cause).into_owned()),
             None => failed_lists.remove(&list),
         };
-    }
-
-    /// It may hang, which a probe will tell.
-    pub(crate) fn suspect(&self) {
-        self.suspected.notify_one();
     }
 
     /// Its last known list has stood in for it; told once until it is back.

@@ -14,8 +14,30 @@ use crate::backend::answer::Answer;
 use crate::codec::frames;
 use crate::errors::{self, error_chain};
 use crate::limits::budget::{Budget, ReadBody, Unread};
-use crate::rpc::Row;
+use crate::rpc::{List, Row};
 use crate::telemetry::counters::code_name;
+
+/// A call that may change a backend's image store, from when it is sent until this is dropped: a list from before its
+/// end does not count any more. `None` for any other call.
+#[derive(Debug)]
+struct Changing<'a>(Option<&'a Backend>);
+
+impl Changing<'_> {
+    /// It was refused. Whatever else ends it, the store may be another one.
+    fn refused(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        if let Some(backend) = self.0 {
+            backend.outdate(List::Images);
+            // A list that is under way does not count either.
+            backend.has_changed();
+        }
+    }
+}
 
 impl Backend {
     /// Sends one call and gives the response as soon as its headers are there; dropped, it cancels the call.
@@ -30,7 +52,7 @@ impl Backend {
     ) -> Result<http::Response<Incoming>, Status> {
         let wire = self.wire().await?;
         let response = self.call_over(wire, row, headers, body).await?;
-        self.is_heard();
+        self.nudges.heard.notify_waiters();
         Ok(response)
     }
 
@@ -76,7 +98,7 @@ impl Backend {
     pub async fn ask(&self, row: &Row, headers: &HeaderMap, body: Bytes) -> Result<Answer, Status> {
         let wire = self.wire().await?;
         let answer = self.ask_over(wire, row, headers, body).await?;
-        self.is_heard();
+        self.nudges.heard.notify_waiters();
         Ok(answer)
     }
 
@@ -112,7 +134,7 @@ impl Backend {
         }
         let wire = self.wire().await?;
         let answer = self.read_over(wire, row, &headers, body, &self.own).await?;
-        self.is_heard();
+        self.nudges.heard.notify_waiters();
         Ok(answer)
     }
 
@@ -124,7 +146,7 @@ impl Backend {
         body: Bytes,
         memory: &Budget,
     ) -> Result<Answer, Status> {
-        let changing = self.changing(row);
+        let changing = Changing(row.changes_images().then_some(self));
         let (head, body) = self.call_over(wire, row, headers, body).await?.into_parts();
         let limit = self.max_message.saturating_add(frames::FRAME_HEADER);
         let ReadBody { body, trailers } = memory

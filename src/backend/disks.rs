@@ -136,13 +136,13 @@ impl Backend {
     /// Keeps what a reply to `ImageFsInfo` reports, if it can be read.
     pub(crate) fn report_disks(&self, reply: &[u8]) {
         if self.known.lock().disks.report(reply).is_ok() {
-            self.disks_reported.notify_one();
+            self.nudges.disks.notify_one();
         }
     }
 
     /// Waits until they are reported, and measures them.
     pub(crate) async fn measure_disks(&self) {
-        self.disks_reported.notified().await;
+        self.nudges.disks.notified().await;
         // What is simulated in memory has no disk.
         if matches!(self.dialer, Dialer::Socket) {
             let mountpoints = self.known.lock().disks.mountpoints();

@@ -47,7 +47,7 @@ pub(crate) fn plan(mut request: Request, target: Target) -> Result<(Call, Plan),
         with_backends_name(&mut request, handler);
     }
     let lesson = Lesson::of(&request, &target);
-    let call = Call::new(request, lesson);
+    let call = Call { request, lesson };
     let plan = match target {
         Target::Miss(kind, id) => Plan::Nobody(of_nobody(&call, kind, &id)?),
         Target::SomePod(stores) => Plan::FindImageForPod(stores),

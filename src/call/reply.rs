@@ -5,6 +5,7 @@ mod bodies;
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::Bytes;
 use futures_util::Stream;
@@ -22,12 +23,14 @@ use crate::errors;
 use crate::limits::budget::{self, Budget};
 use crate::rpc::{List, LogRule, Row};
 use crate::telemetry::counters::{Counts, Reason};
-use bodies::{CountedBody, Holding, PassedBody, WholeBody, hold_until_sent};
+use bodies::{CountedBody, PassedBody, WholeBody, hold_until_sent};
 
 /// A reply on its way to the client.
 pub type Reply = http::Response<Body>;
 /// Its body.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+/// A step of it.
+pub(crate) type FramePoll = Poll<Option<Result<Frame<Bytes>, Infallible>>>;
 
 /// How long a reply to a call that changes something may be, in bytes, so that it is never rejected for want of room.
 const SMALL_CHANGE: usize = 4096;
@@ -166,15 +169,19 @@ pub(crate) fn counted<P>(
 }
 
 /// `reply`, with something that is let go when its end is sent.
-pub fn holding(mut reply: Reply, held: impl Send + Unpin + 'static) -> Reply {
+pub fn holding(mut reply: Reply, held: impl Send + 'static) -> Reply {
     if reply.body().is_end_stream() {
         hold_until_sent(reply.headers_mut(), held);
         return reply;
     }
-    reply.map(|inner| {
-        let held = Some(held);
-        Holding { inner, held }.boxed_unsync()
-    })
+    let mut held = Some(held);
+    let held_by_end = move |mut frame: Frame<Bytes>| {
+        if let Some(trailers) = frame.trailers_mut() {
+            hold_until_sent(trailers, held.take());
+        }
+        frame
+    };
+    reply.map(|body| body.map_frame(held_by_end).boxed_unsync())
 }
 
 #[cfg(test)]

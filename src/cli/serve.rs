@@ -12,7 +12,7 @@ use criswitch::config::watch::{Fingerprint, Watch};
 use criswitch::config::{Config, Problems};
 use criswitch::server::{Listener, Passed, PassedSocket};
 use criswitch::store::{Boot, InUse, Lock, Store};
-use criswitch::switch::{Switch, reload};
+use criswitch::switch::{Switch, reload, saved};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -134,7 +134,7 @@ fn with_state(config: Config) -> Result<(Switch, Lock), InUse> {
     for problem in &found.problems {
         tracing::error!("{problem}");
     }
-    let switch = Switch::with_state(config, &Dialer::Socket, store, found);
+    let switch = saved::resume(config, &Dialer::Socket, store, found);
     Ok((switch, lock))
 }
 

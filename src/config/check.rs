@@ -2,7 +2,6 @@
 //!
 //! Goes on after a problem, and tells none that only follows from another.
 
-mod metrics;
 mod scheduling;
 
 use std::fmt;
@@ -17,6 +16,7 @@ use super::trust;
 use super::value::{self, Wrong};
 use super::{BackendConfig, Config, Handler, Scheduling, Table};
 use crate::config::address::{Address, Identity};
+use crate::config::metrics::MetricsListen;
 
 /// Who may connect where no file says.
 const ROOT: u32 = 0;
@@ -317,6 +317,29 @@ impl Checker<'_> {
                 backend
             }
         }
+    }
+
+    /// Metrics have a socket of their own: serving there replaces what has that path.
+    fn metrics_apart(
+        &mut self,
+        metrics: Option<&MetricsListen>,
+        listen: Option<&Address>,
+        known: &[KnownBackend],
+    ) {
+        let text = self.written.text("metrics.listen");
+        let (Some(MetricsListen::Socket(socket)), Some(text)) = (metrics, text) else {
+            return;
+        };
+        let what = if listen.is_some_and(|listen| listen.identity().is(&socket.identity())) {
+            format!("{socket} is the socket for the CRI (\"listen\")")
+        } else if let Some(backend) = with_socket(known, Some(socket)) {
+            let (name, place) = (&backend.name.value, &backend.name.place);
+            format!("{socket} is the socket of the backend {name:?} at {place}")
+        } else {
+            return;
+        };
+        self.problems
+            .tell(&text.place, what, "\"/run/criswitch/metrics.sock\"");
     }
 
     fn default(&mut self) -> Option<String> {

@@ -4,7 +4,6 @@
 
 mod rows;
 mod scheduling;
-mod stray;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -194,6 +193,21 @@ impl Walk<'_> {
         }
     }
 
+    /// Whether a row of `table` was a key of the head, the commonest slip in TOML: told as that, and read all the same.
+    /// One that can be a row is none: a handler may be called `watch`.
+    fn stray(&mut self, table: &str, entry: &KeyValue<'_>) -> bool {
+        let key = keys::written("", entry.key).or_else(|| keys::renamed("", entry.key));
+        if key.is_none() || can_be_row(table, entry) {
+            return false;
+        }
+        let what = format!("{:?} is a key of the head, not of [{table}]", entry.key);
+        self.problems
+            .tell(&entry.at, what, "it above the first [table]");
+        // What it says is judged too, and it is not missed.
+        self.key("", entry);
+        true
+    }
+
     fn too_many(&mut self, entry: &KeyValue<'_>) {
         self.written.partial = true;
         let what = format!("the tables have more than {MOST_ROWS} rows");
@@ -314,6 +328,17 @@ impl Walk<'_> {
         self.problems
             .tell(&entry.at, what, "removing one of the two");
     }
+}
+
+fn can_be_row(table: &str, entry: &KeyValue<'_>) -> bool {
+    let is_row = match (table, entry.value) {
+        ("handlers" | "backends", DeValue::Table(_)) => true,
+        ("handlers", DeValue::String(_)) => true,
+        ("backends", DeValue::String(socket)) => socket.contains('/'),
+        ("handlers" | "backends", _) => false,
+        _ => return keys::written(table, entry.key).is_some(),
+    };
+    is_row && value::label("", entry.key).is_ok()
 }
 
 impl<T> At<T> {

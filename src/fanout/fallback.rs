@@ -73,7 +73,7 @@ async fn own_or_cached(
             // A last list may be had by the next call.
             match share.is_some() || is_list {
                 true => backend.is_late(call.contribution()),
-                false => backend.suspect(),
+                false => backend.nudges.suspected.notify_one(),
             }
             match share {
                 Some(share) => return Ok(share),

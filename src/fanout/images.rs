@@ -19,23 +19,9 @@ use crate::fanout::BackendResult;
 use crate::forward;
 use crate::ownership::BackendId;
 use crate::rpc;
-use crate::rpc::fields::{CONTAINER_IMAGE, CONTAINER_IMAGE_NAME, IMAGE_REFERENCE, STATUS_IMAGE_ID};
+use crate::rpc::fields::{CONTAINER_IMAGE, CONTAINER_IMAGE_NAME, IMAGE_REFERENCE, LISTED_ID};
 use crate::switch::{Switch, pod_requests};
-
-/// An answer to `ImageStatus`, and whether it has the image.
-fn has_image(backend: &Backend, result: Result<Answer, Status>) -> Result<(Answer, bool), Failed> {
-    let answer = result?;
-    match answer.code() {
-        Code::Ok => {
-            let message = backend.message(&answer)?;
-            let has = protobuf::has(&message, 1).map_err(|fault| backend.malformed(&fault))?;
-            Ok((answer, has))
-        }
-        // A backend without images has none.
-        Code::Unimplemented => Ok((answer, false)),
-        _ => Err(named(backend, answer)),
-    }
-}
+use stores::Stored;
 
 /// Pulls into every image store at once; the reply is the first backend's, a failure names its own.
 pub(crate) async fn pull_everywhere(
@@ -61,8 +47,7 @@ async fn change_at(call: &Call, backend: &Backend) -> Result<Answer, Status> {
     match backend.hangs() {
         Some(status) => Err(status),
         None => {
-            let headers = call.reading_headers();
-            let answer = backend.ask(call.row, &headers, call.body.clone()).await?;
+            let answer = forward::ask(call, backend).await?;
             backend.saved().await?;
             Ok(answer)
         }
@@ -130,26 +115,22 @@ fn has_answered(switch: &Switch, call: &Call, owner: BackendId, image: &str, nam
 
 /// The id of an image at a backend; `Some(None)` if it has none, `None` if it does not say.
 async fn image_at(call: &Call, backend: &Arc<Backend>, image: &str) -> Option<Option<String>> {
-    let ask = image_status(call, image);
-    let result = backend
-        .ask(ask.row, &ask.reading_headers(), ask.body.clone())
-        .await;
-    let (answer, has) = has_image(backend, result).ok()?;
-    if !has {
-        return Some(None);
+    let answer = forward::ask(&image_status(call, image), backend).await;
+    let answer = answer.ok()?;
+    if !matches!(answer.code(), Code::Ok | Code::Unimplemented) {
+        return None;
     }
-    let message = backend.message(&answer).ok()?;
-    protobuf::string(&message, STATUS_IMAGE_ID)
-        .ok()
-        .map(|id| Some(id.to_owned()))
+    match stores::image_of(backend, &answer).ok()? {
+        Stored::Image(image) => Some(Some(protobuf::string(&image, LISTED_ID).ok()?.to_owned())),
+        Stored::Nothing | Stored::Unknown => Some(None),
+    }
 }
 
 /// An `ImageStatus` for a reference or id, asked for the sake of `call`.
 fn image_status(call: &Call, reference: &str) -> Call {
-    Call {
-        row: &rpc::IMAGE_STATUS,
-        lesson: Lesson::Nothing,
-        body: frames::frame(&protobuf::with_string(&[], IMAGE_REFERENCE, reference)),
-        ..call.clone()
-    }
+    let mut request = call.request.clone();
+    request.row = &rpc::IMAGE_STATUS;
+    request.body = frames::frame(&protobuf::with_string(&[], IMAGE_REFERENCE, reference));
+    let lesson = Lesson::Nothing;
+    Call { request, lesson }
 }

@@ -22,6 +22,7 @@ use crate::codec::frames::{self, BadFrame};
 use crate::codec::grpc;
 use crate::errors::{self, error_chain};
 use crate::fanout::{self, Share, fallback};
+use crate::forward;
 use crate::limits::budget::{Budget, Reservation, Unread};
 use crate::ownership::MOST;
 use crate::rpc::filter::first_of_each;
@@ -190,11 +191,9 @@ impl Feed {
     }
 
     async fn list_instead(&self) -> Result<Share, Failed> {
-        let (row, headers) = (self.instead, self.call.reading_headers());
-        let answer = self
-            .backend
-            .ask(row, &headers, self.call.body.clone())
-            .await?;
+        let mut call = self.call.clone();
+        call.request.row = self.instead;
+        let answer = forward::ask(&call, &self.backend).await?;
         match answer.code() {
             Code::Ok => Ok(Share::Message(self.backend.message(&answer)?)),
             Code::Unimplemented if fanout::may_lack(&self.switch, self.how, &self.backend) => {

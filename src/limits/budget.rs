@@ -197,9 +197,9 @@ impl Reservation {
         Ok(())
     }
 
-    /// `body`, for which this is held until the last slice of it is dropped.
-    pub fn with(self, body: Bytes) -> Bytes {
-        Bytes::from_owner(CountedBytes { body, _held: self })
+    /// `bytes`, for which this is held until the last slice of it is dropped.
+    pub fn with(self, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(HeldBytes { bytes, _held: self })
     }
 
     /// `bytes` of what is held, as many as there are, apart from the rest.
@@ -226,15 +226,15 @@ impl Drop for Reservation {
     }
 }
 
-/// Bytes that are counted as long as anybody has a slice of them.
-struct CountedBytes {
-    body: Bytes,
-    _held: Reservation,
+/// Bytes, and what is held as long as anybody has a slice of them.
+pub(crate) struct HeldBytes<B, T> {
+    pub(crate) bytes: B,
+    pub(crate) _held: T,
 }
 
-impl AsRef<[u8]> for CountedBytes {
+impl<B: AsRef<[u8]>, T> AsRef<[u8]> for HeldBytes<B, T> {
     fn as_ref(&self) -> &[u8] {
-        &self.body
+        self.bytes.as_ref()
     }
 }
 

@@ -5,7 +5,318 @@
 
 mod baseline;
 mod ends;
-mod follow;
 mod synthesized;
 
-pub(crate) use follow::follow;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tonic::{Code, Status};
+
+use crate::backend::Backend;
+use crate::backend::state::State;
+use crate::call::Failed;
+use crate::codec::frames;
+use crate::codec::protobuf::{self, Malformed};
+use crate::fanout::streams::Messages;
+use crate::forward::own;
+use crate::limits::budget::Unread;
+use crate::rpc::fields::{
+    EVENT_CONTAINERS, EVENT_HANDLER, EVENT_ID, EVENT_POD, EVENT_POD_UID, REQUESTED_ID,
+    container_status_response, pod_sandbox_status, pod_sandbox_status_response,
+};
+use crate::rpc::{self, Kind};
+use crate::switch::{Switch, handlers};
+use crate::telemetry::counters::code_name;
+use baseline::{Baseline, known_pods};
+use ends::{Ends, StreamStart};
+use synthesized::{DELETED, NOT_READY, STARTED, STOPPED, event};
+
+/// The wait before a list that was refused is asked for again.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long a backend that is gone is still listened to: its last pod's deletion may follow the answer that ended it.
+const LAST_EVENTS: Duration = Duration::from_secs(1);
+
+/// Follows a backend's events until it is gone, while anybody listens.
+pub(crate) async fn follow(switch: Arc<Switch>, backend: Arc<Backend>) {
+    loop {
+        tokio::select! {
+            biased;
+            () = backend.closed() => return,
+            () = switch.subscribers.listened(true) => {}
+        }
+        tokio::select! {
+            biased;
+            () = switch.subscribers.listened(false) => {}
+            () = follow_streams(&switch, &backend) => return,
+        }
+    }
+}
+
+/// Opens the backend's stream again and again; its pods' states are told first if that is later than somebody listens,
+/// and the end of its last ones when it is gone.
+async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) {
+    let away = !matches!(backend.link().state, State::Ready(_));
+    let mut before = away.then(|| Baseline::now(switch, backend));
+    let mut ends = Ends::default();
+    loop {
+        tokio::select! {
+            biased;
+            () = backend.closed() => break,
+            () = backend.ready() => {}
+        }
+        let (opened, asked) = (StreamStart::now(backend), Inquiry::default());
+        let ended = tokio::select! {
+            biased;
+            () = closed_for_a_while(backend) => break,
+            ended = follow_stream(switch, backend, &mut before, &asked) => ended,
+        };
+        let now = Baseline::now(switch, backend);
+        before = Some(match before.take() {
+            Some(untold) => untold.and(now, switch, backend),
+            None => now,
+        });
+        if let Some(end) = ends.note(backend, &opened, ended, asked.has_heard()) {
+            let _lacks = switch.subscribers.lacks(backend.id, end);
+            // The process that says so will not have them; the next one may.
+            tokio::select! {
+                () = backend.closed() => {}
+                () = backend.lost(opened.failures) => {}
+            }
+        }
+        tokio::select! {
+            () = backend.closed() => {}
+            () = tokio::time::sleep(ends.pause()) => {}
+        }
+    }
+    if let Some(before) = before {
+        tell_gone(switch, backend, &before, &BTreeSet::new()).await;
+    }
+}
+
+/// Waits until it is gone, and what it had to say of its last pod has come.
+async fn closed_for_a_while(backend: &Backend) {
+    backend.closed().await;
+    tokio::time::sleep(LAST_EVENTS).await;
+}
+
+/// Tells one stream's events to its end, and at its beginning what has become of the pods of `before`, which is `None`
+/// when that is done.
+async fn follow_stream(
+    switch: &Arc<Switch>,
+    backend: &Arc<Backend>,
+    before: &mut Option<Baseline>,
+    asked: &Inquiry,
+) -> Result<(), Failed> {
+    let told = async {
+        if let Some(before) = before {
+            tell_state(switch, backend, before, asked).await;
+        }
+        *before = None;
+    };
+    let mut streamed = std::pin::pin!(tell_events(switch, backend, asked));
+    tokio::select! {
+        biased;
+        result = &mut streamed => result,
+        // The stream has been asked for by now, so what changes from here on comes in it.
+        () = told => streamed.await,
+    }
+}
+
+/// What is asked for while a stream lasts, and what is heard of it.
+#[derive(Default)]
+struct Inquiry {
+    /// The pod whose state is asked for just now, and whether an event of its own came meanwhile, which is newer.
+    pod: Mutex<Option<(String, bool)>>,
+    /// An event has come at all.
+    heard: AtomicBool,
+}
+
+impl Inquiry {
+    fn begin(&self, pod: &str) {
+        *self.pod.lock() = Some((pod.to_owned(), false));
+    }
+
+    fn heard(&self, event: &[u8]) {
+        self.heard.store(true, Ordering::Relaxed);
+        // What cannot be read is of no pod.
+        let pod = protobuf::string(event, EVENT_POD).unwrap_or_default();
+        if let Some((_, heard)) = self.pod.lock().as_mut().filter(|(asked, _)| asked == pod) {
+            *heard = true;
+        }
+    }
+
+    fn has_heard(&self) -> bool {
+        self.heard.load(Ordering::Relaxed)
+    }
+
+    fn is_overtaken(&self) -> bool {
+        self.pod.lock().take().is_some_and(|(_, heard)| heard)
+    }
+}
+
+/// Tells the backend's events as they come.
+async fn tell_events(
+    switch: &Arc<Switch>,
+    backend: &Arc<Backend>,
+    asked: &Inquiry,
+) -> Result<(), Failed> {
+    let mut messages = Messages::open_own(backend, &rpc::EVENTS).await?;
+    while let Some(message) = messages.next(backend).await? {
+        if is_about_another(switch, backend, &message) {
+            backend.drops(1);
+            continue;
+        }
+        let renamed = handlers::renamed(switch, backend, &message, EVENT_HANDLER)?;
+        let event = renamed.unwrap_or(message);
+        asked.heard(&event);
+        tell(switch, backend, event).await?;
+    }
+    Ok(())
+}
+
+/// Whether an event of `backend` is about a pod or container that another backend owns or is creating. What cannot be
+/// read is about no other backend.
+fn is_about_another(switch: &Switch, backend: &Backend, event: &[u8]) -> bool {
+    let owners = switch.owners();
+    let pod = protobuf::string(event, EVENT_POD).unwrap_or_default();
+    let uid = protobuf::string(event, EVENT_POD_UID).unwrap_or_default();
+    let containers = protobuf::strings(event, EVENT_CONTAINERS).unwrap_or_default();
+    let mut containers = containers
+        .into_iter()
+        .chain(protobuf::string(event, EVENT_ID).ok());
+    owners.is_of_another(Kind::Pod, pod, backend.id)
+        || owners.is_created_elsewhere(pod, uid, backend.id)
+        || containers.any(|id| owners.is_of_another(Kind::Container, id, backend.id))
+}
+
+/// Tells an event of the backend's, and lets those who listen take it: many that come at once must not fill their queue.
+async fn tell(switch: &Switch, backend: &Backend, event: Bytes) -> Result<(), Status> {
+    let event = hold(switch, backend, event).await?;
+    switch.subscribers.tell(Ok(event));
+    tokio::task::yield_now().await;
+    Ok(())
+}
+
+/// The event, counted as the backend's as long as a listener has not read it.
+async fn hold(switch: &Switch, backend: &Backend, event: Bytes) -> Result<Bytes, Status> {
+    let mut held = backend.events.held();
+    if held.grow(event.len()).is_err() {
+        switch.subscribers.cut_off_unread().await;
+        let grown = held.grow(event.len());
+        grown.map_err(|unread| backend.unread(&unread))?;
+    }
+    Ok(held.with(event))
+}
+
+/// Tells an event that the switch made; the others come also if this one is too large.
+async fn tell_made(switch: &Switch, backend: &Backend, event: Bytes) {
+    let told = if event.len() > backend.max_message {
+        Err(backend.unread(&Unread::TooLarge))
+    } else {
+        tell(switch, backend, event).await
+    };
+    if let Err(status) = told {
+        log_untold(backend, status.code());
+    }
+}
+
+fn log_untold(backend: &Backend, code: Code) {
+    let (backend, code) = (backend.name(), code_name(code));
+    tracing::debug!(%backend, %code, "cannot tell the state of its pods");
+}
+
+/// Tells the deletion of those of `before` that are not among `now`.
+async fn tell_gone(switch: &Switch, backend: &Backend, before: &Baseline, now: &BTreeSet<String>) {
+    for (id, status) in before.gone(switch, backend, now) {
+        tell_made(switch, backend, event(&id, DELETED, &status, &[])).await;
+    }
+}
+
+/// Tells the state of each of the backend's pods, and the deletion of those that it no longer has.
+async fn tell_state(
+    switch: &Arc<Switch>,
+    backend: &Arc<Backend>,
+    before: &Baseline,
+    asked: &Inquiry,
+) {
+    // A pod that came just before the stream was asked for is in no event, and perhaps not known yet.
+    while steadily(backend, || own::list(switch, backend, None))
+        .await
+        .is_none()
+    {
+        tokio::time::sleep(RETRY).await;
+    }
+    let now: BTreeSet<String> = known_pods(switch, backend).into_keys().collect();
+    tell_gone(switch, backend, before, &now).await;
+    for id in now {
+        asked.begin(&id);
+        let event = steadily(backend, || state_of(switch, backend, &id)).await;
+        if let Some(event) = event.filter(|_| !asked.is_overtaken()) {
+            tell_made(switch, backend, event).await;
+        }
+    }
+}
+
+/// Asks until the backend has answered: a stream that is open lasts while its backend hangs for a while, and nobody
+/// else tells what has been missed. `None` if it answers with an error.
+async fn steadily<T, E, A>(backend: &Backend, ask: impl Fn() -> A) -> Option<T>
+where
+    E: Into<Failed> + From<Status>,
+    A: Future<Output = Result<T, E>>,
+{
+    loop {
+        backend.ready().await;
+        let before = backend.link().transitions;
+        match backend.patiently(ask()).await {
+            Ok(answer) => return Some(answer),
+            Err(_) if backend.link().transitions != before => {}
+            Err(error) => {
+                log_untold(backend, error.into().code());
+                return None;
+            }
+        }
+    }
+}
+
+/// The event that tells a pod's state, made from its `PodSandboxStatus`.
+async fn state_of(switch: &Switch, backend: &Backend, id: &str) -> Result<Bytes, Failed> {
+    let reply = ask_id(backend, &rpc::POD_STATUS, id).await?;
+    let read = |fault: Malformed| backend.malformed(&fault);
+    let status =
+        &*protobuf::submessage(&reply, &[pod_sandbox_status_response::STATUS]).map_err(read)?;
+    let state = protobuf::varint(status, &[pod_sandbox_status::STATE]).map_err(read)?;
+    let mut containers: Vec<Bytes> = Vec::new();
+    for container in
+        protobuf::all_bytes(&reply, &[pod_sandbox_status_response::CONTAINERS_STATUSES])
+            .map_err(read)?
+    {
+        containers.push(Bytes::copy_from_slice(container));
+    }
+    if containers.is_empty() {
+        let ids = switch.owners().containers_of(id);
+        let mut left = backend.max_message;
+        for id in ids {
+            let reply = ask_id(backend, &rpc::CONTAINER_STATUS, &id).await?;
+            let container =
+                protobuf::submessage(&reply, &[container_status_response::STATUS]).map_err(read)?;
+            // More than one event may have is not even gathered.
+            left = left
+                .checked_sub(container.len())
+                .ok_or_else(|| backend.unread(&Unread::TooLarge))?;
+            containers.push(Bytes::copy_from_slice(&container));
+        }
+    }
+    let kind = if state == NOT_READY { STOPPED } else { STARTED };
+    let event = event(id, kind, status, &containers);
+    Ok(handlers::renamed(switch, backend, &event, EVENT_HANDLER)?.unwrap_or(event))
+}
+
+async fn ask_id(backend: &Backend, row: &'static rpc::Row, id: &str) -> Result<Bytes, Status> {
+    let body = frames::frame(&protobuf::with_string(&[], REQUESTED_ID, id));
+    let answer = backend.ask_own(None, row, body).await?;
+    backend.message(&answer)
+}

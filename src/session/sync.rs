@@ -41,7 +41,7 @@ pub(crate) async fn greet(
             Err(Failed::Status(status)) => Err(status),
             // A refusal keeps no pod waiting.
             Err(Failed::Answer(_)) => {
-                backend.owe();
+                backend.nudges.owed.notify_one();
                 Ok(())
             }
             Ok(()) => Ok(()),
@@ -53,7 +53,7 @@ pub(crate) async fn greet(
         tokio::time::timeout(backend.list_timeout(), first_status(switch, backend, wire)),
     );
     told.unwrap_or_else(|_| {
-        backend.owe();
+        backend.nudges.owed.notify_one();
         Ok(())
     })?;
     // Until now criswitch served its cached lists.

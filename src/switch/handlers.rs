@@ -125,7 +125,7 @@ pub(crate) async fn know_handlers(switch: &Switch, backend: &Backend, wire: &Wir
         tokio::select! {
             biased;
             Some(pod) = asked.next() => under_way.retain(|id| *id != pod),
-            () = backend.listed(), if waiting.is_empty() => {
+            () = backend.nudges.listed.notified(), if waiting.is_empty() => {
                 waiting = switch.owners().without_handler(backend.id, Instant::now(), MOST_WAITING);
                 waiting.retain(|pod| !under_way.contains(&pod.id));
             }

@@ -164,7 +164,7 @@ pub(crate) fn settle(switch: &Switch, list: List, backend: &Backend, asked: Aske
     }
     if list == List::Pods {
         switch.owners().settle_creating(backend.id, asked.at);
-        backend.is_listed();
+        backend.nudges.listed.notify_one();
     }
     saved::complete(switch, backend);
     reload::let_go(switch);

@@ -99,23 +99,18 @@ async fn touch(backend: &Backend, store: &Arc<Store>) {
     work(store, move |store| store.touch(&socket, answered)).await;
 }
 
-impl Switch {
-    /// A switch that goes on where the last run of criswitch ended, as `found` says, and saves its state in `store`. A
-    /// backend that no file names any more is kept for the pods that it has.
-    pub fn with_state(config: Config, dialer: &Dialer, store: Store, mut found: Found) -> Switch {
-        let rows = config.table.backends.iter();
-        let mut known: Vec<_> = rows.map(|row| take_known(&mut found, row)).collect();
-        let (kept, of_kept) = kept(&config, &mut found);
-        known.extend(of_kept);
-        let mut switch = Switch::not_started(config, kept, dialer);
-        restore_all(&switch, known);
-        let live = switch.live();
-        live.backends.iter().for_each(|it| it.begin_saving());
-        let state = |backend: &Arc<Backend>| (saved(&switch, backend), backend.answered_at());
-        store.begin(live.backends.iter().map(state));
-        switch.store = Some(Arc::new(store));
-        switch
-    }
+/// A switch that goes on where the last run of criswitch ended, as `found` says, and saves its state in `store`. A
+/// backend that no file names any more is kept for the pods that it has.
+pub fn resume(config: Config, dialer: &Dialer, store: Store, mut found: Found) -> Switch {
+    let (kept, known) = known_and_kept(&config, &mut found);
+    let mut switch = Switch::not_started(config, kept, dialer);
+    restore_all(&switch, known);
+    let live = switch.live();
+    live.backends.iter().for_each(|it| it.begin_saving());
+    let state = |backend: &Arc<Backend>| (saved(&switch, backend), backend.answered_at());
+    store.begin(live.backends.iter().map(state));
+    switch.store = Some(Arc::new(store));
+    switch
 }
 
 /// Takes over what the last run of criswitch knew of each backend, and the handlers that were registered automatically.
@@ -268,10 +263,7 @@ fn restore_list(switch: &Switch, backend: &Backend, list: List, message: Bytes, 
 
 /// What a restart would cost with this configuration after the state that was `found`, a sentence each.
 pub fn restart_problems(config: &Config, mut found: Found) -> Vec<String> {
-    let rows = config.table.backends.iter();
-    let mut known: Vec<_> = rows.map(|row| take_known(&mut found, row)).collect();
-    let (kept, of_kept) = kept(config, &mut found);
-    known.extend(of_kept);
+    let (kept, known) = known_and_kept(config, &mut found);
     let rows = config.table.backends.iter().chain(&kept);
     let unknown = rows.zip(known).filter(|(_, known)| known.is_partial());
     let sentences = unknown.map(|(row, _)| {
@@ -282,6 +274,15 @@ pub fn restart_problems(config: &Config, mut found: Found) -> Vec<String> {
         )
     });
     sentences.collect()
+}
+
+/// The backends that are kept, and what is known of each backend: first of those of `config`, then of the kept ones.
+fn known_and_kept(config: &Config, found: &mut Found) -> (Vec<BackendConfig>, Vec<LastKnown>) {
+    let rows = config.table.backends.iter();
+    let mut known: Vec<_> = rows.map(|row| take_known(found, row)).collect();
+    let (kept, of_kept) = kept(config, found);
+    known.extend(of_kept);
+    (kept, known)
 }
 
 /// What is known of the backend of `row`, which may have been saved under another path of its socket.

@@ -165,7 +165,7 @@ impl Rig {
         let shutdown = async { stopped.await.unwrap_or_default() };
         let (store, found) = Store::open(config.directories([None, None]), self.boot.clone());
         self.state_problems.clone_from(&found.problems);
-        let switch = Switch::with_state(config, &Dialer::Socket, store, found);
+        let switch = criswitch::switch::saved::resume(config, &Dialer::Socket, store, found);
         let switch = Arc::new(switch);
         let task = tokio::spawn(criswitch::serve(
             Arc::clone(&switch),

@@ -11,11 +11,11 @@ use http::{HeaderMap, HeaderValue};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 
-use super::Body;
+use super::{Body, FramePoll};
 use crate::backend::Backend;
 use crate::codec::grpc::{GRPC_STATUS, trailers};
 use crate::errors::{self, error_chain};
-use crate::limits::budget::{self, Reservation, Unread};
+use crate::limits::budget::{self, HeldBytes, Reservation, Unread};
 use crate::rpc::List;
 use crate::telemetry::counters::{Counts, Reason};
 
@@ -32,10 +32,7 @@ impl http_body::Body for PassedBody {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> FramePoll {
         let cause = match ready!(Pin::new(&mut self.inner).poll_frame(cx)) {
             Some(Ok(frame)) => {
                 self.ended |= frame
@@ -67,10 +64,7 @@ impl http_body::Body for WholeBody {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> FramePoll {
         Poll::Ready(self.0.pop_front().map(Ok))
     }
 
@@ -91,26 +85,12 @@ fn size(frame: &Frame<Bytes>) -> usize {
     data + frame.trailers_ref().map_or(0, budget::size)
 }
 
-/// The status that ends a reply, and what is held until it is sent.
-struct HeldStatus<T> {
-    status: HeaderValue,
-    _held: T,
-}
-
-impl<T> AsRef<[u8]> for HeldStatus<T> {
-    fn as_ref(&self) -> &[u8] {
-        self.status.as_bytes()
-    }
-}
-
 /// Keeps `held` until `end`, the headers or trailers that end a reply, is sent. Until then h2 has them in a queue of its
 /// own, and the reply's body is dropped already.
 pub(super) fn hold_until_sent(end: &mut HeaderMap, held: impl Send + 'static) {
     if let Some(status) = end.get_mut(GRPC_STATUS) {
-        let held = HeldStatus {
-            status: status.clone(),
-            _held: held,
-        };
+        let (bytes, _held) = (status.clone(), held);
+        let held = HeldBytes { bytes, _held };
         if let Ok(mut held) = HeaderValue::from_maybe_shared(Bytes::from_owner(held)) {
             // A value that is sensitive has no place in HPACK's table, where it would stay.
             held.set_sensitive(true);
@@ -169,10 +149,7 @@ impl http_body::Body for CountedBody {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> FramePoll {
         let Some(inner) = &mut self.inner else {
             return Poll::Ready(None);
         };
@@ -187,34 +164,5 @@ impl http_body::Body for CountedBody {
         self.inner
             .as_ref()
             .is_none_or(http_body::Body::is_end_stream)
-    }
-}
-
-/// A body, and what is held until its end is sent.
-pub(super) struct Holding<T> {
-    pub(super) inner: Body,
-    /// None once that is the end's.
-    pub(super) held: Option<T>,
-}
-
-impl<T: Send + Unpin + 'static> http_body::Body for Holding<T> {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let mut polled = ready!(Pin::new(&mut self.inner).poll_frame(cx));
-        if let Some(Ok(frame)) = &mut polled
-            && let Some(trailers) = frame.trailers_mut()
-        {
-            hold_until_sent(trailers, self.held.take());
-        }
-        Poll::Ready(polled)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
     }
 }

@@ -13,6 +13,7 @@ use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed, named};
 use crate::codec::protobuf::{self, Malformed};
 use crate::errors;
+use crate::forward;
 use crate::rpc::List;
 use crate::rpc::fields::{
     IMAGE_REFERENCE, ITEMS, LISTED_ID, image, image_status_response, int64_value,
@@ -159,9 +160,7 @@ pub(super) async fn ask_stores(
 }
 
 async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnswer {
-    let headers = call.reading_headers();
-    let ask = backend.ask(call.row, &headers, call.body.clone());
-    let mut ask = std::pin::pin!(backend.patiently(ask));
+    let mut ask = std::pin::pin!(backend.patiently(forward::ask(call, backend)));
     let cached = || cached_image(call, backend);
     let in_time = tokio::time::timeout(backend.list_timeout(), &mut ask).await;
     let is_late = in_time.is_err() && wait == Wait::ListTimeout && cached().is_some();
@@ -206,7 +205,7 @@ fn cached_image(call: &Call, backend: &Backend) -> Option<Stored> {
 }
 
 /// The image in an answer to `ImageStatus`. A backend without images has none.
-fn image_of(backend: &Backend, answer: &Answer) -> Result<Stored, Status> {
+pub(super) fn image_of(backend: &Backend, answer: &Answer) -> Result<Stored, Status> {
     if answer.code() != Code::Ok {
         return Ok(Stored::Nothing);
     }

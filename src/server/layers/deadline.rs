@@ -12,7 +12,7 @@ use tower::Service;
 
 use super::{LoggedRequest, ReplyFuture};
 use crate::call::ending::Cut;
-use crate::call::reply::{self, Body, Reply};
+use crate::call::reply::{self, Body, FramePoll, Reply};
 use crate::codec::grpc::trailers;
 use crate::errors;
 use crate::switch::Switch;
@@ -81,10 +81,7 @@ impl http_body::Body for CutBody {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> FramePoll {
         let CutBody { inner, cut } = &mut *self;
         match Pin::new(&mut *inner).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {

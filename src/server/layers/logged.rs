@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http_body::{Body as _, Frame};
+use http_body::Body as _;
 use http_body_util::BodyExt;
 use tower::Service;
 
 use super::{ReplyFuture, RpcRequest};
 use crate::call::log::CallLog;
-use crate::call::reply::{Body, Reply};
+use crate::call::reply::{Body, FramePoll, Reply};
 use crate::codec::grpc::GRPC_STATUS;
 use crate::limits::places::Places;
 use crate::switch::Switch;
@@ -76,10 +76,7 @@ impl http_body::Body for LoggedBody {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> FramePoll {
         let LoggedBody { inner, log } = &mut *self;
         let polled = log.step(|| Pin::new(&mut *inner).poll_frame(cx));
         let Some(Ok(frame)) = ready!(polled) else {

@@ -388,7 +388,12 @@ fn new_switch(config: &Config, runtimes: &Arc<Vec<Arc<Runtime>>>, disk: &Disk) -
     let dial = move |address: &Address| runtimes[number(address)].dial();
     let dialer = Dialer::Memory(Arc::new(dial));
     let (store, found) = disk.open();
-    Arc::new(Switch::with_state(config.clone(), &dialer, store, found))
+    Arc::new(criswitch::switch::saved::resume(
+        config.clone(),
+        &dialer,
+        store,
+        found,
+    ))
 }
 
 /// Edits that make a mistake are taken back, so there is none.
