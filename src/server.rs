@@ -20,7 +20,6 @@ use hyper_util::service::TowerToHyperService;
 use rustix::net::RecvFlags;
 use tokio::io::{AsyncRead, AsyncWrite, Interest};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tower::{Service, ServiceBuilder};
 
@@ -116,7 +115,6 @@ impl Listener {
     /// take longer end with a status. Who waits to be accepted on a socket that was passed waits for the next process.
     pub async fn serve(self, switch: Arc<Switch>, shutdown: impl Future<Output = ()>) {
         let graceful = GracefulShutdown::new();
-        let (serving, _) = watch::channel(());
         let mut connections = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);
         let mut failing = AcceptFailures::default();
@@ -131,11 +129,11 @@ impl Listener {
                             continue;
                         }
                     };
-                    let (watcher, serving) = (graceful.watcher(), serving.subscribe());
+                    let watcher = graceful.watcher();
                     let (switch, admission) = (Arc::clone(&switch), Arc::clone(&self.admission));
                     connections.spawn(async move {
                         let counts = Arc::clone(&switch.counts);
-                        if let Err((reason, cause)) = converse(stream, switch, place.0.user, watcher, serving).await {
+                        if let Err((reason, cause)) = converse(stream, switch, place.0.user, watcher).await {
                             counts.refuse(reason);
                             admission.cut_off(&place.0, cause);
                         }
@@ -149,7 +147,6 @@ impl Listener {
         tracing::info!(connections = connections.len(), shutdown_timeout = ?timeout, "shutting down");
         let Listener { socket, file, .. } = self;
         drop(socket);
-        drop(serving);
         // Its file system may not answer, and calls are still in flight.
         let removed = tokio::task::spawn_blocking(move || drop(file));
         finish(&switch, graceful).await;
@@ -165,7 +162,7 @@ pub async fn finish(switch: &Switch, graceful: GracefulShutdown) {
     let mut finished = std::pin::pin!(graceful.shutdown());
     if tokio::time::timeout(timeout, &mut finished).await.is_err() {
         tracing::warn!("calls were still in flight at the end of shutdown_timeout");
-        switch.ending.cut_off(timeout);
+        switch.ending.over.set(timeout).ok();
         tokio::time::timeout(LAST_WORDS, finished).await.ok();
     }
 }
@@ -225,7 +222,6 @@ async fn converse(
     switch: Arc<Switch>,
     user: User,
     watcher: Watcher,
-    serving: watch::Receiver<()>,
 ) -> Result<(), Closed> {
     tokio::select! {
         sent = tokio::time::timeout(PREFACE_LIMIT, preface(&stream)) => match sent {
@@ -234,7 +230,7 @@ async fn converse(
             Err(_) => return Err(SILENT),
         },
         // hyper's shutdown waits for the handshake, which a client that says nothing never makes.
-        () = last_chance(serving) => return Ok(()),
+        () = last_chance(&switch) => return Ok(()),
     }
     let unread = switch.unread.share();
     let (stream, flooded) = CountedIo::of_client(stream);
@@ -254,8 +250,8 @@ async fn converse(
 
 /// Ends a while after the end has begun. One that was accepted just before and finds its connection closed, rather than
 /// greeted and told to go, would fail its calls (grpc-go does) instead of sending them to the next process.
-async fn last_chance(mut serving: watch::Receiver<()>) {
-    serving.changed().await.ok();
+async fn last_chance(switch: &Switch) {
+    switch.ending.begun.cancelled().await;
     tokio::time::sleep(LAST_WORDS).await;
 }
 

@@ -152,7 +152,7 @@ impl Drop for Subscriber {
 
 /// Lets calls only finish from now on, and ends every client's events: they would go on for ever.
 pub(crate) fn begin_end(switch: &Switch) {
-    switch.ending.begin();
+    switch.ending.begun.cancel();
     switch
         .subscribers
         .tell(Err(grpc::trailers(&errors::shutting_down())));
@@ -160,7 +160,7 @@ pub(crate) fn begin_end(switch: &Switch) {
 
 /// The events of all backends from now on; `Unimplemented` if one of them has none.
 pub(crate) fn events(switch: &Arc<Switch>) -> Reply {
-    if switch.ending.has_begun() {
+    if switch.ending.begun.is_cancelled() {
         return reply::of_status(&errors::shutting_down());
     }
     let lacking = switch.subscribers.lacking.lock().values().next().cloned();

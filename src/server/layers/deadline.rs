@@ -136,7 +136,7 @@ mod tests {
         let endless = of_frames(stream::unfold((), move |()| ready(data())));
         let ending = Ending::default();
         let cut = ending.cut("ListPodSandbox", None);
-        ending.cut_off(Duration::ZERO);
+        ending.over.set(Duration::ZERO).unwrap();
         let mut body = cut_short(endless, cut).into_body();
         let mut frames = 0;
         let end = loop {
