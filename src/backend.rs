@@ -353,14 +353,24 @@ impl Backend {
             }
             self.unanswered.store(0, Ordering::Relaxed);
         }
+        let since = self.begins(&state);
         self.link.send_modify(|link| {
             if changed {
-                link.since = SystemTime::now();
+                link.since = since;
                 link.transitions += 1;
             }
             link.failures += u64::from(matches!(state, State::Down(_)));
             link.state = state;
         });
+    }
+
+    /// When `state` began: a backend that is away at the start has been so since it last answered an earlier run of
+    /// criswitch.
+    fn begins(&self, state: &State) -> SystemTime {
+        match (self.link().state, state) {
+            (State::Connecting, State::Down(_) | State::Unresponsive(..)) => self.answered_at(),
+            _ => SystemTime::now(),
+        }
     }
 
     /// The open connection; if there is none, what the next attempt to make one comes to.

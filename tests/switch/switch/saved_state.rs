@@ -575,8 +575,8 @@ async fn version_and_status_wait_for_the_default_backend_alone_and_lists_briefly
     );
 }
 
-#[tokio::test]
-async fn the_age_of_a_cached_list_counts_from_the_last_answer() {
+/// A restart while kata has been away for an hour.
+async fn away_for_an_hour() -> Rig {
     let (mut rig, ..) = with_pods().await;
     rig.sim("kata").stop().await;
     rig.stop_switch().await;
@@ -587,10 +587,31 @@ async fn the_age_of_a_cached_list_counts_from_the_last_answer() {
         .unwrap();
     rig.restart_switch().await;
     rig.pods().await.unwrap();
+    rig
+}
+
+#[tokio::test]
+async fn the_age_of_a_cached_list_counts_from_the_last_answer() {
+    let rig = away_for_an_hour().await;
     let age = told_of(&rig, "kata").await["staleListAgeSeconds"]
         .as_u64()
         .unwrap();
     assert!((3600..3700).contains(&age), "{age}");
+}
+
+#[tokio::test]
+async fn a_backend_that_is_away_at_the_start_has_been_so_since_its_last_answer() {
+    let rig = away_for_an_hour().await;
+    let kata = told_of(&rig, "kata").await;
+    assert_eq!(kata["state"], "down");
+    let since = humantime::parse_rfc3339(kata["since"].as_str().unwrap()).unwrap();
+    let age = since.elapsed().unwrap().as_secs();
+    assert!((3600..3700).contains(&age), "{kata}");
+    rig.sim("kata").start();
+    wait::until(async || told_of(&rig, "kata").await["state"] == "ready").await;
+    let kata = told_of(&rig, "kata").await;
+    let since = humantime::parse_rfc3339(kata["since"].as_str().unwrap()).unwrap();
+    assert!(since.elapsed().unwrap().as_secs() < 100, "{kata}");
 }
 
 #[tokio::test]
