@@ -66,7 +66,8 @@ async fn pass_as_it_is(call: &Call, backend: &Arc<Backend>) -> Result<Reply, Fai
         backend.outdate(list);
         backend.saved().await?;
     }
-    Ok(reply::passed(response, Arc::clone(backend), list))
+    let whole = call.whole_list();
+    Ok(reply::passed(response, Arc::clone(backend), list, whole))
 }
 
 /// Sends a call whose reply is read here.

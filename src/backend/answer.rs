@@ -37,6 +37,17 @@ impl Answer {
         }
     }
 
+    /// An answer of which nothing is kept but the trailers at its end.
+    pub(crate) fn of_end(end: HeaderMap) -> Answer {
+        let (head, ()) = http::Response::new(()).into_parts();
+        let (body, trailers) = (Bytes::new(), Some(end));
+        Answer {
+            head,
+            body,
+            trailers,
+        }
+    }
+
     fn status_header(&self, name: &str) -> Option<&HeaderValue> {
         self.trailers
             .as_ref()

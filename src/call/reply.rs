@@ -18,7 +18,7 @@ use tonic::Status;
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
 use crate::codec::frames;
-use crate::codec::grpc::{GRPC_STATUS, ok_trailers};
+use crate::codec::grpc::ok_trailers;
 use crate::errors;
 use crate::limits::budget::{self, Budget};
 use crate::rpc::{List, LogRule, Row};
@@ -103,22 +103,24 @@ pub(crate) fn end(trailers: HeaderMap) -> Body {
     WholeBody([Frame::trailers(trailers)].into()).boxed_unsync()
 }
 
-/// A backend's response, unread; at its end its client knows more of `list` than was last kept of it.
+/// A backend's response, unread; at its end its client knows more of `list` than was last kept of it. If it lists all
+/// items of `whole`, the backend notes how it ends.
 pub fn passed(
     response: http::Response<Incoming>,
     backend: Arc<Backend>,
     list: Option<List>,
+    whole: Option<List>,
 ) -> Reply {
-    let ended = response.headers().contains_key(GRPC_STATUS);
-    response.map(|inner| {
-        PassedBody {
-            inner,
-            backend,
-            list,
-            ended,
-        }
-        .boxed_unsync()
-    })
+    let (head, inner) = response.into_parts();
+    let mut body = PassedBody {
+        inner,
+        backend,
+        list,
+        whole,
+        ended: false,
+    };
+    body.ends(&head.headers);
+    Reply::from_parts(head, body.boxed_unsync())
 }
 
 /// `reply`, which counts in `unread`, the share of its client's connection, until it is sent. If there is no room for
@@ -191,7 +193,7 @@ mod tests {
     use http_body_util::BodyExt;
 
     use super::*;
-    use crate::codec::grpc::trailers;
+    use crate::codec::grpc::{GRPC_STATUS, trailers};
     use crate::rpc;
 
     /// How many bytes `reply` has taken of what may be unread.

@@ -35,8 +35,12 @@ pub(crate) async fn with_stand_in(
     own: impl Future<Output = Result<Share, Failed>>,
 ) -> Result<Share, Failed> {
     let share = own_or_cached(switch, call, how, backend, own).await;
-    if let Some(list) = call.whole_list() {
-        backend.note_list(list, share.as_ref().err().map(Failed::told).as_deref());
+    let failed = share.as_ref().err().map(Failed::told);
+    // Whether a stream succeeds is known at its end.
+    if let Some(list) = call.whole_list()
+        && (failed.is_some() || !call.row.streams())
+    {
+        backend.note_list(list, failed.as_deref());
     }
     let share = share?;
     if call

@@ -129,7 +129,7 @@ impl Feed {
             Some(messages) => {
                 let next = self.backend.patiently(messages.next(&self.backend));
                 let next = self.backend.next_of(self.call.contribution(), next).await;
-                next.map_err(|failed| failed.named(&self.backend))?
+                next.map_err(|failed| self.failed(failed.named(&self.backend)))?
             }
         };
         match message {
@@ -139,11 +139,25 @@ impl Feed {
                 Ok(Some((message, self)))
             }
             None => {
+                self.note(None);
                 self.settle();
                 self.backend.saved().await?;
                 Ok(None)
             }
         }
+    }
+
+    /// Notes whether a list of everything fails because of the backend, and why.
+    fn note(&self, failed: Option<&str>) {
+        if let Some(list) = self.call.whole_list() {
+            self.backend.note_list(list, failed);
+        }
+    }
+
+    /// The stream fails in the middle.
+    fn failed(&self, failed: Failed) -> Failed {
+        self.note(Some(&failed.told()));
+        failed
     }
 
     /// The first message, or what stands in for them all.
@@ -204,7 +218,12 @@ impl Feed {
     }
 
     /// The message as the client gets it, learned from: an item comes once, also if it is in several messages.
-    fn learn(&mut self, message: Bytes) -> Result<Bytes, Status> {
+    fn learn(&mut self, message: Bytes) -> Result<Bytes, Failed> {
+        let learned = self.learned(message);
+        learned.map_err(|status| self.failed(status.into()))
+    }
+
+    fn learned(&mut self, message: Bytes) -> Result<Bytes, Status> {
         let Some(list) = self.call.listing().map(|listing| listing.list) else {
             return Ok(message);
         };

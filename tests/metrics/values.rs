@@ -8,7 +8,7 @@ use criswitch::rpc::ROWS;
 use tonic::{Code, Status};
 
 use crate::page::{Page, REAL, ask_for_disks, rig, text, until};
-use crate::support::{Client, PATIENCE, Rig, Sim, frame};
+use crate::support::{Client, PATIENCE, Rig, Sim, frame, frame_raw};
 
 async fn two() -> Rig {
     rig("", [Sim::new("runc"), Sim::new("kata")]).await
@@ -310,6 +310,30 @@ async fn lists_fail_because_of_a_ready_backend_that_answers_them_with_errors() {
         assert_eq!(failing(&page, "kata"), ["pods"]);
         rig.sim("kata").heal("ListPodSandbox");
         rig.pods().await.unwrap();
+        assert_eq!(failing(&Page::of(&rig).await, "kata"), [""; 0]);
+    }
+}
+
+/// A stream that passes unread, and a merged one.
+#[tokio::test]
+async fn lists_fail_because_of_a_stream_that_ends_with_an_error_after_its_first_message() {
+    let kata = || Sim::new("kata");
+    for rig in [rig("", [kata()]).await, two().await] {
+        for name in ["web", "db", "cache", "queue"] {
+            rig.run_pod("kata", name).await;
+        }
+        let stream = async || {
+            let path = "/runtime.v1.RuntimeService/StreamPodSandboxes";
+            let reply = rig.raw(path, &[], frame_raw(b"")).await;
+            (!reply.messages().is_empty(), reply.code())
+        };
+        assert_eq!(stream().await, (true, Code::Ok));
+        assert_eq!(failing(&Page::of(&rig).await, "kata"), [""; 0]);
+        rig.sim("kata").end_streams(Status::data_loss("gone"));
+        assert_eq!(stream().await, (true, Code::DataLoss));
+        assert_eq!(failing(&Page::of(&rig).await, "kata"), ["pods"]);
+        rig.sim("kata").resume_streams();
+        assert_eq!(stream().await, (true, Code::Ok));
         assert_eq!(failing(&Page::of(&rig).await, "kata"), [""; 0]);
     }
 }

@@ -13,6 +13,8 @@ use hyper::body::Incoming;
 
 use super::{Body, FramePoll};
 use crate::backend::Backend;
+use crate::backend::answer::Answer;
+use crate::call::Failed;
 use crate::codec::grpc::{GRPC_STATUS, trailers};
 use crate::errors::{self, error_chain};
 use crate::limits::budget::{self, HeldBytes, Reservation, Unread};
@@ -24,8 +26,25 @@ pub(super) struct PassedBody {
     pub(super) inner: Incoming,
     pub(super) backend: Arc<Backend>,
     pub(super) list: Option<List>,
+    /// What it lists all items of.
+    pub(super) whole: Option<List>,
     /// A status has been seen, so the end is one.
     pub(super) ended: bool,
+}
+
+impl PassedBody {
+    /// Notes the status in `end`, if there is one.
+    pub(super) fn ends(&mut self, end: &HeaderMap) {
+        let Some(code) = end.get(GRPC_STATUS) else {
+            return;
+        };
+        self.ended = true;
+        if let Some(list) = self.whole {
+            let failed = (code != "0").then(|| Failed::Answer(Answer::of_end(end.clone()).into()));
+            let failed = failed.as_ref().map(Failed::told);
+            self.backend.note_list(list, failed.as_deref());
+        }
+    }
 }
 
 impl http_body::Body for PassedBody {
@@ -35,9 +54,9 @@ impl http_body::Body for PassedBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> FramePoll {
         let cause = match ready!(Pin::new(&mut self.inner).poll_frame(cx)) {
             Some(Ok(frame)) => {
-                self.ended |= frame
-                    .trailers_ref()
-                    .is_some_and(|trailers| trailers.contains_key(GRPC_STATUS));
+                if let Some(trailers) = frame.trailers_ref() {
+                    self.ends(trailers);
+                }
                 if let (true, Some(list)) = (self.ended, self.list) {
                     self.backend.outdate(list);
                 }
@@ -47,9 +66,10 @@ impl http_body::Body for PassedBody {
             Some(Err(error)) => error_chain(&error),
             None => "its reply ended without a status".to_owned(),
         };
-        self.ended = true;
         let status = errors::unavailable(&self.backend.name(), &self.backend.socket, &cause);
-        Poll::Ready(Some(Ok(Frame::trailers(trailers(&status)))))
+        let end = trailers(&status);
+        self.ends(&end);
+        Poll::Ready(Some(Ok(Frame::trailers(end))))
     }
 
     fn is_end_stream(&self) -> bool {
