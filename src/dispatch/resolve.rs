@@ -7,6 +7,7 @@ use tonic::Status;
 use crate::call::route::{Knowledge, Refusal, Target};
 use crate::call::{Request, log};
 use crate::errors;
+use crate::fanout::fallback;
 use crate::forward::own;
 use crate::ownership::BackendId;
 use crate::rpc::Kind;
@@ -58,6 +59,8 @@ async fn after_miss(
         (Target::Owner(..), Err(_)) if request.row.is_list() => {
             Ok(Target::Backends(request.live.all()))
         }
+        // The only id that begins so in the lists that clients get.
+        (Target::Owner(..), Err(_)) if fallback::lists_are_whole(switch) => Ok(target),
         (_, Err(unanswered)) => Err(errors::owner_unknown(kind, &id, &unanswered)),
         (_, Ok(())) => Ok(target),
     }

@@ -169,6 +169,15 @@ pub(crate) fn lists_problem(switch: &Switch, backend: &Backend) -> Option<String
     lists.find_map(|(list, _)| list_problem(switch, list, backend))
 }
 
+/// Whether merged lists of all pods and containers are answers now, with the cached lists of silent backends.
+pub(crate) fn lists_are_whole(switch: &Switch) -> bool {
+    let lists = [List::Pods, List::Containers];
+    switch.live().joined().iter().all(|backend| {
+        let is_whole = |list| list_problem(switch, list, backend).is_none();
+        switch.question.has_listed(backend.id) && lists.into_iter().all(is_whole)
+    })
+}
+
 /// Why the cached list of `backend` cannot be served.
 fn unserved(switch: &Switch, list: List, backend: &Backend) -> String {
     let age = backend.known().lists.get(list).map(Snapshot::age);

@@ -59,6 +59,20 @@ pub(crate) async fn list_kind(
     backend: &Backend,
     wire: Option<&Wire>,
 ) -> Result<(), Status> {
+    let listed = ask_for_list(switch, list, row, backend, wire).await;
+    if let Err(status) = &listed {
+        backend.note_list(list, Some(&Failed::from(status.clone()).told()));
+    }
+    listed
+}
+
+async fn ask_for_list(
+    switch: &Switch,
+    list: List,
+    row: &'static Row,
+    backend: &Backend,
+    wire: Option<&Wire>,
+) -> Result<(), Status> {
     let asked = learn::asked(switch);
     let answer = backend.ask_own(wire, row, frames::frame(&[])).await?;
     let message = backend.message(&answer)?;

@@ -113,16 +113,73 @@ async fn a_pod_s_short_id_is_not_mixed_up_with_a_container_s() {
 }
 
 #[tokio::test]
-async fn a_short_id_may_be_another_backend_s_too_while_that_is_down() {
+async fn a_short_id_finds_the_owner_while_another_backend_is_in_lists_from_cache() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
-    let (pod, container) = rig.run("kata", "web").await;
+    rig.run("runc", "other").await;
+    rig.pods().await.unwrap();
+    rig.containers().await.unwrap();
     stopped(&rig, "runc").await;
+    for call in ID_CALLS {
+        let (pod, container) = rig.run("kata", call.rpc).await;
+        let before = rig.sim("kata").calls(call.rpc).len();
+        let reply = call.send(&rig, short(call.pick(&pod, &container))).await;
+        assert_ne!(reply.code(), Code::Unavailable, "{}", call.rpc);
+        let arrived = rig.sim("kata").calls(call.rpc).len() - before;
+        assert_eq!(arrived, 1, "{}", call.rpc);
+    }
+    // Nobody is known to have these: the one that is down may.
+    let nobodys = rig.stop_pod("5ca1ab1e").await.unwrap_err();
+    assert_eq!(nobodys.code(), Code::Unavailable);
+}
+
+/// Its cached lists are known whole after a restart, too.
+#[tokio::test]
+async fn a_short_id_of_a_backend_that_is_down_is_known_to_be_its_own() {
+    let mut rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    let (pod, container) = rig.run("kata", "web").await;
+    rig.pods().await.unwrap();
+    rig.containers().await.unwrap();
+    rig.sim("kata").stop().await;
+    for _ in 0..2 {
+        for call in ID_CALLS {
+            let reply = call.send(&rig, short(call.pick(&pod, &container))).await;
+            assert_names_the_dead(&reply, rig.sim("kata"), call.rpc);
+        }
+        rig.restart_switch().await;
+    }
+}
+
+#[tokio::test]
+async fn a_short_id_may_be_another_backend_s_too_while_that_is_down_and_lists_fail() {
+    let mut rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    let (pod, container) = rig.run("kata", "web").await;
+    rig.sim("runc").stop().await;
+    rig.restart_switch_without_state().await;
+    rig.pods().await.unwrap_err();
     for call in ID_CALLS {
         let before = calls_anywhere(&rig, call.rpc);
         let reply = call.send(&rig, short(call.pick(&pod, &container))).await;
         assert_names_the_dead(&reply, rig.sim("runc"), call.rpc);
         assert_eq!(calls_anywhere(&rig, call.rpc), before, "{}", call.rpc);
     }
+}
+
+#[tokio::test]
+async fn a_short_id_may_be_another_backend_s_too_while_that_refuses_to_list() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    let (pod, _) = rig.run("kata", "web").await;
+    rig.pods().await.unwrap();
+    rig.containers().await.unwrap();
+    let broken = tonic::Status::internal("metadata.db is locked");
+    rig.sim("runc").fail("ListContainers", broken);
+    let refused = rig.stop_pod(short(&pod)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    assert!(
+        refused.message().contains("metadata.db is locked"),
+        "{refused}"
+    );
+    rig.sim("runc").heal("ListContainers");
+    rig.stop_pod(short(&pod)).await.unwrap();
 }
 
 #[tokio::test]
