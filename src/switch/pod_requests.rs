@@ -19,6 +19,10 @@ const ABSENT: usize = 4096;
 /// How long a pod that has its image may take until it asks for the image's user. Each device plugin of the pod may take
 /// 30 s in between. A pod that is forgotten too early may get the user of the image in the store of another pod.
 const ASKING: Duration = Duration::from_secs(600);
+/// How long a pod counts after a question for the user of its image has failed. The kubelet starts the pod over 10 s
+/// later. Until then another pod that started at the same time may still ask, and must not get the user of a pod that
+/// came since.
+const FAILED: Duration = Duration::from_secs(5);
 /// How many pods may do so at once; a node starts a few containers a second.
 const MOST_ASKING: usize = 1024;
 /// The longest name of an image or pod that is remembered, in bytes; an image's name has 255 at most, its tag 128, its
@@ -46,7 +50,8 @@ pub(crate) struct Asking {
     pub id: String,
     /// The stores that it may use.
     pub stores: Vec<BackendId>,
-    since: Instant,
+    /// Until when it counts.
+    until: Instant,
 }
 
 impl Asking {
@@ -56,7 +61,7 @@ impl Asking {
             reference: with_tag(reference),
             id: id.to_owned(),
             stores,
-            since: Instant::now(),
+            until: Instant::now() + ASKING,
         }
     }
 
@@ -121,13 +126,16 @@ impl PodRequests {
         stores
     }
 
-    /// The pods that ask for this image get no answer. They start over one by one.
-    pub(crate) fn forget(&mut self, image: &str) {
-        self.asking.retain(|pod| !pod.asks_for(image));
+    /// A question for the user of this image has failed. The pods that ask for the image start over one by one.
+    pub(crate) fn fail(&mut self, image: &str) {
+        let until = Instant::now() + FAILED;
+        let theirs = self.asking.iter_mut().filter(|pod| pod.asks_for(image));
+        theirs.for_each(|pod| pod.until = pod.until.min(until));
     }
 
     fn forget_old(&mut self) {
-        self.asking.retain(|pod| pod.since.elapsed() < ASKING);
+        let now = Instant::now();
+        self.asking.retain(|pod| pod.until > now);
     }
 }
 
@@ -176,6 +184,19 @@ mod tests {
         tokio::time::advance(ASKING).await;
         assert!(requests.stores_of("app").is_empty());
         assert!(requests.asking.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_got_no_answer_counts_until_it_may_start_over() {
+        let mut requests = PodRequests::default();
+        requests.asks(asking("a", "app", 1));
+        requests.asks(asking("b", "app", 2));
+        requests.fail("app");
+        // The first one has started over before the second one has asked.
+        requests.asks(asking("a", "app", 1));
+        assert_eq!(requests.stores_of("app"), [1, 2]);
+        tokio::time::advance(FAILED).await;
+        assert_eq!(requests.stores_of("app"), [1]);
     }
 
     #[test]

@@ -41,8 +41,8 @@ pub(crate) async fn find_image(
     }
     let answered = one_image(reference, said);
     if answered.is_err() {
-        // The next pod that starts over does not fail because of the others.
-        switch.pod_requests.lock().forget(reference);
+        // A pod that starts over later does not fail because of the others.
+        switch.pod_requests.lock().fail(reference);
     }
     answered
 }

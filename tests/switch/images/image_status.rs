@@ -33,6 +33,15 @@ fn of_user(id: &str, username: &str) -> cri::Image {
     }
 }
 
+/// How long after a failure the kubelet starts a pod over.
+const STARTS_OVER: Duration = Duration::from_secs(10);
+
+async fn passes(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
 /// Two stores with these images of one name.
 async fn stores(runc: cri::Image, kata: cri::Image) -> Rig {
     let sims = [Sim::new("runc").stores(runc), Sim::new("kata").stores(kata)];
@@ -100,11 +109,26 @@ async fn two_pods_that_start_at_once_with_different_images_fail_and_then_start_o
         kubelet.find(pod, APP).await.unwrap().unwrap();
     }
     differs(find(&rig, APP).await);
+    passes(STARTS_OVER).await;
     for (pod, id, user) in [("web", web, 1000), ("vm", vm, 0)] {
         let found = kubelet.find(pod, APP).await.unwrap().unwrap();
         assert_eq!(uid(&rig, APP).await, user);
         kubelet.create((&id, pod), &found.id, APP).await.unwrap();
     }
+}
+
+/// The first two have failed. A third one comes before the second one has asked, too.
+#[tokio::test]
+async fn a_pod_that_asks_just_after_another_one_failed_does_not_get_the_user_of_a_third_one() {
+    let (rig, _, _) = moved_tag().await;
+    rig.run_pod("runc", "third").await;
+    let kubelet = Kubelet::new(&rig);
+    for pod in ["web", "vm"] {
+        kubelet.find(pod, APP).await.unwrap().unwrap();
+    }
+    differs(find(&rig, APP).await);
+    kubelet.find("third", APP).await.unwrap().unwrap();
+    differs(find(&rig, APP).await);
 }
 
 #[tokio::test]
@@ -124,9 +148,7 @@ async fn a_pod_that_starts_no_container_is_forgotten_after_a_while() {
     let (rig, _, _) = moved_tag().await;
     let kubelet = Kubelet::new(&rig);
     kubelet.find("web", APP).await.unwrap().unwrap();
-    tokio::time::pause();
-    tokio::time::advance(ASKING).await;
-    tokio::time::resume();
+    passes(ASKING).await;
     kubelet.find("vm", APP).await.unwrap().unwrap();
     assert_eq!(uid(&rig, APP).await, 0);
 }
@@ -138,11 +160,10 @@ async fn a_pod_that_asks_late_does_not_get_the_user_of_a_pod_that_came_since() {
     let kubelet = Kubelet::new(&rig);
     for waited in [11, 300] {
         kubelet.find("web", APP).await.unwrap().unwrap();
-        tokio::time::pause();
-        tokio::time::advance(Duration::from_secs(waited)).await;
-        tokio::time::resume();
+        passes(Duration::from_secs(waited)).await;
         kubelet.find("vm", APP).await.unwrap().unwrap();
         differs(find(&rig, APP).await);
+        passes(STARTS_OVER).await;
     }
     for (pod, id, user) in [("vm", vm, 0), ("web", web, 1000)] {
         let found = kubelet.find(pod, APP).await.unwrap().unwrap();
@@ -155,13 +176,9 @@ async fn a_pod_that_asks_late_does_not_get_the_user_of_a_pod_that_came_since() {
 async fn a_pod_that_asks_late_and_alone_gets_the_user_of_its_own_image() {
     let (rig, _, _) = moved_tag().await;
     Kubelet::new(&rig).find("web", APP).await.unwrap().unwrap();
-    tokio::time::pause();
-    tokio::time::advance(Duration::from_secs(11)).await;
-    tokio::time::resume();
+    passes(Duration::from_secs(11)).await;
     assert_eq!(uid(&rig, APP).await, 1000);
-    tokio::time::pause();
-    tokio::time::advance(ASKING).await;
-    tokio::time::resume();
+    passes(ASKING).await;
     differs(find(&rig, APP).await);
 }
 
@@ -177,6 +194,7 @@ async fn a_pod_that_starts_over_does_not_fail_because_of_a_pod_whose_backend_is_
     kubelet.find("web", APP).await.unwrap().unwrap();
     let failed = find(&rig, APP).await.unwrap_err();
     assert!(failed.message().contains("\"kata\""), "{failed}");
+    passes(STARTS_OVER).await;
     kubelet.find("web", APP).await.unwrap().unwrap();
     assert_eq!(uid(&rig, APP).await, 1000);
 }
