@@ -7,11 +7,13 @@ pub mod answer;
 mod calls;
 pub mod connect;
 pub(crate) mod disks;
+pub(crate) mod failed;
 pub mod known;
 pub mod lists;
 mod peer;
 mod saving;
 pub mod state;
+pub(crate) mod stream;
 
 pub(crate) use absence::Contribution;
 pub use calls::own_headers;

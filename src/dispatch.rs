@@ -13,7 +13,7 @@ use tonic::Status;
 
 use crate::call::log::CallLog;
 use crate::call::plan::{self, Plan};
-use crate::call::reply::Reply;
+use crate::call::reply::{self, Reply};
 use crate::call::{Failed, Request};
 use crate::codec::frames;
 use crate::errors;
@@ -40,7 +40,7 @@ pub(crate) async fn serve(
     log: Arc<CallLog>,
 ) -> Reply {
     let answered = answer(&switch, row, request, &unread, &log).await;
-    answered.unwrap_or_else(Failed::into_reply)
+    answered.unwrap_or_else(reply::of_failed)
 }
 
 async fn answer(

@@ -89,7 +89,7 @@ async fn learned(
         if let Some(list) = call.whole_list() {
             backend.note_list(list, Some(&failed.told()));
         }
-        return Ok(failed.into_reply());
+        return Ok(reply::of_failed(failed));
     }
     let message = backend.message(&answer)?;
     let changed = learn::learn(switch, call, backend, asked, &message)?;

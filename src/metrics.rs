@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::Either;
 use http::{HeaderValue, Method, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -20,12 +19,12 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus::{TEXT_FORMAT, TextEncoder};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinSet;
 
 use crate::config::MetricsListen;
 use crate::errors::error_chain;
+use crate::limits::flood::Io;
 use crate::server::{AcceptFailures, BindError, Bound, PassedSocket};
 use crate::store::file_work::{FileWork, NO_ANSWER};
 use crate::switch::Switch;
@@ -69,12 +68,6 @@ enum Door {
     /// A Unix socket too, whose file is another's.
     Passed(UnixListener),
     Loopback(TcpListener),
-}
-
-/// Somebody who reads.
-enum Reader {
-    Socket(UnixStream),
-    Loopback(TcpStream),
 }
 
 /// Serves metrics of `switch` on what was passed for them, else where its configuration says so, as long as the task
@@ -187,7 +180,7 @@ impl Door {
                     match reader {
                         Ok(reader) => {
                             failing.succeeded();
-                            let told = tell(reader, Arc::clone(&switch));
+                            let told = answer(reader, Arc::clone(&switch));
                             readers.spawn(tokio::time::timeout(READER_LIMIT, told));
                         }
                         Err(error) => if let Some(omitted) = failing.failed() {
@@ -201,25 +194,18 @@ impl Door {
         }
     }
 
-    async fn accept(&self) -> io::Result<Reader> {
+    /// The next reader.
+    async fn accept(&self) -> io::Result<Box<dyn Io>> {
         Ok(match self {
-            Door::Socket(bound) => Reader::Socket(bound.socket.accept().await?.0),
-            Door::Passed(socket) => Reader::Socket(socket.accept().await?.0),
-            Door::Loopback(socket) => Reader::Loopback(socket.accept().await?.0),
+            Door::Socket(bound) => Box::new(bound.socket.accept().await?.0),
+            Door::Passed(socket) => Box::new(socket.accept().await?.0),
+            Door::Loopback(socket) => Box::new(socket.accept().await?.0),
         })
     }
 }
 
-async fn tell(reader: Reader, switch: Arc<Switch>) {
-    match reader {
-        Reader::Socket(stream) => Either::Left(answer(stream, switch)),
-        Reader::Loopback(stream) => Either::Right(answer(stream, switch)),
-    }
-    .await;
-}
-
 /// One request and its answer: a reader connects again for the next, so that none takes a place for long.
-async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, switch: Arc<Switch>) {
+async fn answer(stream: Box<dyn Io>, switch: Arc<Switch>) {
     let service = service_fn(move |request: http::Request<Incoming>| {
         let reply = reply(request.method(), request.uri().path(), &switch);
         async move { Ok::<_, Infallible>(reply) }

@@ -17,6 +17,7 @@ use tonic::Status;
 
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
+use crate::backend::failed::Failed;
 use crate::codec::frames;
 use crate::codec::grpc::ok_trailers;
 use crate::errors;
@@ -71,6 +72,14 @@ pub fn of_answer(answer: Answer) -> Reply {
     let trailers = answer.trailers.map(Frame::trailers);
     let frames = data.into_iter().chain(trailers).collect();
     http::Response::from_parts(answer.head, WholeBody(frames).boxed_unsync())
+}
+
+/// A call that did not go well.
+pub(crate) fn of_failed(failed: Failed) -> Reply {
+    match failed {
+        Failed::Status(status) => of_status(&status),
+        Failed::Answer(answer) => of_answer(*answer),
+    }
 }
 
 /// An answer whose message was changed on the way.

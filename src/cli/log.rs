@@ -88,13 +88,16 @@ where
         LogFormat::Json => {
             let json = tracing_subscriber::fmt::format().json();
             let json = json.flatten_event(true).with_span_list(false);
-            lines.json().event_format(Flat(json)).boxed()
+            lines.json().event_format(Remade(json, flat)).boxed()
         }
         LogFormat::Journald => {
             let text = tracing_subscriber::fmt::format()
                 .without_time()
                 .with_level(false);
-            lines.with_ansi(false).event_format(Prefixed(text)).boxed()
+            lines
+                .with_ansi(false)
+                .event_format(Remade(text, prefixed))
+                .boxed()
         }
     }
 }
@@ -107,10 +110,10 @@ fn stderr_is_journal() -> bool {
     stat.is_ok_and(|stat| *journal == *format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
-/// Lines that begin with their syslog priority, as `sd-daemon(3)` has it.
-struct Prefixed<F>(F);
+/// Lines of the inner format, made into others.
+struct Remade<F>(F, fn(Level, &str) -> Option<String>);
 
-impl<S, N, F> FormatEvent<S, N> for Prefixed<F>
+impl<S, N, F> FormatEvent<S, N> for Remade<F>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -122,41 +125,28 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        write!(writer, "<{}>", priority(*event.metadata().level()))?;
-        self.0.format_event(context, writer, event)
+        let Remade(inner, remade) = self;
+        let mut text = String::new();
+        inner.format_event(context, Writer::new(&mut text), event)?;
+        writer.write_str(&remade(*event.metadata().level(), &text).ok_or(fmt::Error)?)
     }
 }
 
-/// Lines of JSON with the fields of the call beside those of the line, where collectors look for `trace_id` and `span_id`.
-struct Flat<F>(F);
+/// A line that begins with its syslog priority, as `sd-daemon(3)` has it.
+fn prefixed(level: Level, text: &str) -> Option<String> {
+    Some(format!("<{}>{text}", priority(level)))
+}
 
-/// Where the inner format has the fields of the call, and the name of what it is.
-const SPAN: &str = "span";
-const SPAN_NAME: &str = "name";
-
-impl<S, N, F> FormatEvent<S, N> for Flat<F>
-where
-    S: Subscriber + for<'a> LookupSpan<'a>,
-    N: for<'a> FormatFields<'a> + 'static,
-    F: FormatEvent<S, N>,
-{
-    fn format_event(
-        &self,
-        context: &FmtContext<'_, S, N>,
-        mut writer: Writer<'_>,
-        event: &Event<'_>,
-    ) -> fmt::Result {
-        let mut text = String::new();
-        self.0
-            .format_event(context, Writer::new(&mut text), event)?;
-        let mut line: Map<String, Value> = serde_json::from_str(&text).map_err(|_| fmt::Error)?;
-        if let Some(Value::Object(mut span)) = line.remove(SPAN) {
-            span.remove(SPAN_NAME);
-            span.append(&mut line);
-            line = span;
-        }
-        writeln!(writer, "{}", Value::Object(line))
+/// A line of JSON with the fields of the call beside those of the line, where collectors look for `trace_id` and
+/// `span_id`. The inner format has the fields of the call, and its name, as `span`.
+fn flat(_: Level, text: &str) -> Option<String> {
+    let mut line: Map<String, Value> = serde_json::from_str(text).ok()?;
+    if let Some(Value::Object(mut span)) = line.remove("span") {
+        span.remove("name");
+        span.append(&mut line);
+        line = span;
     }
+    Some(format!("{}\n", Value::Object(line)))
 }
 
 fn priority(level: Level) -> u8 {

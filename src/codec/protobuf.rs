@@ -175,12 +175,7 @@ fn number_at(rest: &mut &[u8]) -> Result<u64, Malformed> {
 /// # Errors
 /// If `message`, or a submessage on the way, is not protobuf, or the field is no UTF-8 string.
 pub fn string<'a>(message: &'a [u8], path: &[u32]) -> Result<&'a str, Malformed> {
-    let mut found = "";
-    each(message, path, &mut |field| {
-        found = field.str()?;
-        Ok(())
-    })?;
-    Ok(found)
+    Ok(last(message, path, Field::str)?.unwrap_or_default())
 }
 
 /// The integer at `path`, 0 if it is absent, as in proto3.
@@ -188,12 +183,7 @@ pub fn string<'a>(message: &'a [u8], path: &[u32]) -> Result<&'a str, Malformed>
 /// # Errors
 /// As [`string`].
 pub fn varint(message: &[u8], path: &[u32]) -> Result<u64, Malformed> {
-    let mut found = 0;
-    each(message, path, &mut |field| {
-        found = field.varint()?;
-        Ok(())
-    })?;
-    Ok(found)
+    Ok(last(message, path, Field::varint)?.unwrap_or_default())
 }
 
 /// The value under `key` in the `map<string, string>` at `path`.
@@ -217,12 +207,7 @@ pub fn entry<'a>(message: &'a [u8], path: &[u32], key: &str) -> Result<Option<&'
 /// # Errors
 /// As [`string`].
 pub fn bytes<'a>(message: &'a [u8], path: &[u32]) -> Result<&'a [u8], Malformed> {
-    let mut found: &[u8] = &[];
-    each(message, path, &mut |field| {
-        found = field.bytes()?;
-        Ok(())
-    })?;
-    Ok(found)
+    Ok(last(message, path, Field::bytes)?.unwrap_or_default())
 }
 
 /// The submessage at `path`, empty if absent; of several parts all, one after the other, which is how protobuf merges
@@ -244,12 +229,7 @@ pub fn submessage<'a>(message: &'a [u8], path: &[u32]) -> Result<Cow<'a, [u8]>, 
 /// # Errors
 /// As [`string`].
 pub fn strings<'a>(message: &'a [u8], path: &[u32]) -> Result<Vec<&'a str>, Malformed> {
-    let mut found = Vec::new();
-    each(message, path, &mut |field| {
-        found.push(field.str()?);
-        Ok(())
-    })?;
-    Ok(found)
+    all(message, path, Field::str)
 }
 
 /// Every submessage at `path`.
@@ -257,12 +237,7 @@ pub fn strings<'a>(message: &'a [u8], path: &[u32]) -> Result<Vec<&'a str>, Malf
 /// # Errors
 /// As [`string`].
 pub fn all_bytes<'a>(message: &'a [u8], path: &[u32]) -> Result<Vec<&'a [u8]>, Malformed> {
-    let mut found = Vec::new();
-    each(message, path, &mut |field| {
-        found.push(field.bytes()?);
-        Ok(())
-    })?;
-    Ok(found)
+    all(message, path, Field::bytes)
 }
 
 /// Whether the submessage in field `number` occurs.
@@ -270,9 +245,32 @@ pub fn all_bytes<'a>(message: &'a [u8], path: &[u32]) -> Result<Vec<&'a [u8]>, M
 /// # Errors
 /// As [`string`].
 pub fn has(message: &[u8], number: u32) -> Result<bool, Malformed> {
-    let mut found = false;
-    each(message, &[number], &mut |_| {
-        found = true;
+    Ok(last(message, &[number], |_| Ok(()))?.is_some())
+}
+
+/// What `read` makes of the last field at `path`.
+fn last<'a, T>(
+    message: &'a [u8],
+    path: &[u32],
+    read: impl Fn(&Field<'a>) -> Result<T, Malformed>,
+) -> Result<Option<T>, Malformed> {
+    let mut found = None;
+    each(message, path, &mut |field| {
+        found = Some(read(&field)?);
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// What `read` makes of each field at `path`.
+fn all<'a, T>(
+    message: &'a [u8],
+    path: &[u32],
+    read: impl Fn(&Field<'a>) -> Result<T, Malformed>,
+) -> Result<Vec<T>, Malformed> {
+    let mut found = Vec::new();
+    each(message, path, &mut |field| {
+        found.push(read(&field)?);
         Ok(())
     })?;
     Ok(found)

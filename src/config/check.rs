@@ -34,53 +34,40 @@ pub(super) fn check(
         problems,
         notes: Vec::new(),
     };
-    let listen = check.value("listen", value::listen);
-    let shutdown_timeout = check.duration("shutdown_timeout");
-    let max_message = check.limited("max_message", value::bytes);
-    let start_wait = check.duration("start_wait");
-    let list_timeout = check.duration("list_timeout");
-    let stats_timeout = check.duration("stats_timeout");
-    let stale_lists = check.duration("stale_lists");
-    let runtime_dir = check.value("runtime_dir", value::directory);
-    let state_dir = check.value("state_dir", value::directory);
-    let allow_uids = check.uids();
-    let watch = check.value("watch", value::boolean);
-    let levels = check.value("log.level", log::levels);
-    let format = check.value("log.format", log::format);
+    let listen = check.checked("listen", |text, _| value::listen(text));
+    let levels = check.checked("log.level", |text, _| log::levels(text));
+    let format = check.checked("log.format", |text, _| log::format(text));
     let metrics = check.value("metrics.listen", super::metrics::listen);
-    // In the place of a wrong one any will do: there is no configuration then.
     let timeouts = Timeouts {
-        list: list_timeout.unwrap_or_default(),
-        stats: stats_timeout.unwrap_or_default(),
-        stale_lists: stale_lists.unwrap_or_default(),
+        list: check.duration("list_timeout"),
+        stats: check.duration("stats_timeout"),
+        stale_lists: check.duration("stale_lists"),
     };
     let known = check.backends(listen.as_ref(), timeouts);
-    check.metrics_apart(
-        metrics.as_ref().and_then(Option::as_ref),
-        listen.as_ref(),
-        &known,
-    );
+    check.metrics_apart(metrics.as_ref(), listen.as_ref(), &known);
     let table = check.table(&known);
-    let notes = check.notes;
+    // Every check comes before the first `?`: a further problem is not to be missed.
     Some(Config {
+        shutdown_timeout: check.duration("shutdown_timeout"),
+        max_message: check
+            .checked("max_message", value::bytes)
+            .unwrap_or_default(),
+        start_wait: check.duration("start_wait"),
+        list_timeout: timeouts.list,
+        stats_timeout: timeouts.stats,
+        stale_lists: timeouts.stale_lists,
+        runtime_dir: check.value("runtime_dir", value::directory),
+        state_dir: check.value("state_dir", value::directory),
+        allow_uids: check.uids(),
+        watch: check.value("watch", value::boolean),
         listen: listen?,
-        shutdown_timeout: shutdown_timeout?,
-        max_message: max_message?,
-        start_wait: start_wait?,
-        list_timeout: list_timeout?,
-        stats_timeout: stats_timeout?,
-        stale_lists: stale_lists?,
-        runtime_dir: runtime_dir?,
-        state_dir: state_dir?,
-        allow_uids: allow_uids?,
-        watch: watch?,
         log: LogConfig {
             levels: levels?,
             format: format?,
         },
-        metrics: metrics?,
+        metrics,
         table: table?,
-        notes,
+        notes: check.notes,
         places: written.places(),
         path: main.path.to_path_buf(),
         files: files.iter().map(ConfigFile::path).collect(),
@@ -125,15 +112,17 @@ struct FoundHandler {
 }
 
 impl Checker<'_> {
-    fn value<T>(&mut self, name: &str, parse: fn(&str) -> Result<T, Wrong>) -> Option<T> {
-        self.limited(name, |text, _| parse(text))
+    /// The value of a key. In the place of a wrong one any will do: there is no configuration then.
+    fn value<T: Default>(&mut self, name: &str, parse: fn(&str) -> Result<T, Wrong>) -> T {
+        let value = self.checked(name, |text, _| parse(text));
+        value.unwrap_or_default()
     }
 
-    fn duration(&mut self, name: &str) -> Option<Duration> {
-        self.limited(name, value::duration)
+    fn duration(&mut self, name: &str) -> Duration {
+        self.checked(name, value::duration).unwrap_or_default()
     }
 
-    fn limited<T>(
+    fn checked<T>(
         &mut self,
         name: &str,
         parse: impl Fn(&str, &Limits) -> Result<T, Wrong>,
@@ -157,14 +146,13 @@ impl Checker<'_> {
         value.map_err(|wrong| self.wrong(&text.place, &wrong)).ok()
     }
 
-    fn uids(&mut self) -> Option<Vec<u32>> {
+    fn uids(&mut self) -> Vec<u32> {
         let Some(row) = self.written.key("allow_uids") else {
-            return Some(vec![ROOT]);
+            return vec![ROOT];
         };
-        let uids = row.value.as_ref()?.iter();
-        // All of them: a further problem is not to be missed.
-        let uids: Vec<_> = uids.map(|uid| self.parsed(uid, value::uid)).collect();
-        uids.into_iter().collect()
+        let uids = row.value.iter().flatten();
+        uids.filter_map(|uid| self.parsed(uid, value::uid))
+            .collect()
     }
 
     fn backends(&mut self, listen: Option<&Address>, timeouts: Timeouts) -> Vec<KnownBackend> {

@@ -242,17 +242,16 @@ pub const FAMILIES: &[Family] = &[
     }),
     counter("criswitch_reloads_total", &["result"],
         "Reloads that came to an end: ok, or refused because something was wrong.", |seen, out| {
-            out.add(&["ok"], seen.reloads.count.saturating_sub(seen.reloads.refused) as f64);
-            out.add(&["refused"], seen.reloads.refused as f64);
+            let reloads = seen.switch.reloads();
+            out.add(&["ok"], reloads.count.saturating_sub(reloads.refused) as f64);
+            out.add(&["refused"], reloads.refused as f64);
         }),
     gauge("criswitch_config_last_reload_successful", &[], "Whether the last reload was applied; 1 if there was none.", |seen, out| {
-        out.add(&[], truth(seen.reloads.last.as_ref().is_none_or(|(_, taken)| *taken)));
+        out.add(&[], truth(seen.switch.reloads().recent.back().is_none_or(|last| last.result.is_ok())));
     }),
     gauge("criswitch_config_last_reload_timestamp_seconds", &[],
         "When the last reload ended, whether it was applied or not; nothing if there was none.", |seen, out| {
-            if let Some((at, _)) = seen.reloads.last {
-                out.add(&[], timestamp(at));
-            }
+            one(out, seen.switch.reloads().recent.back().map(|last| timestamp(last.at)));
         }),
     counter("criswitch_log_lines_dropped_total", &[],
         "Log lines that were dropped because standard error was not read, or could not be written to.", |seen, out| {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use procfs::process::{LimitValue, Process as Proc};
 
@@ -27,7 +26,6 @@ pub(super) struct Seen<'a> {
     pub(super) runs: Vec<(Arc<str>, Calls)>,
     /// Pods by handler.
     pub(super) pods: BTreeMap<String, usize>,
-    pub(super) reloads: SeenReloads,
     pub(super) process: ProcessStats,
 }
 
@@ -47,14 +45,6 @@ pub(super) struct SeenBackend {
     /// Bytes.
     pub(super) held: usize,
     calls: Vec<(&'static str, Calls)>,
-}
-
-/// What reloads have come to.
-pub(super) struct SeenReloads {
-    pub(super) count: u64,
-    pub(super) refused: u64,
-    /// When the last one was, and whether it was taken.
-    pub(super) last: Option<(SystemTime, bool)>,
 }
 
 /// What Linux counts of the process; `None` is what it does not tell.
@@ -109,7 +99,6 @@ impl Seen<'_> {
             calls: sorted(switch.counts.calls.all()),
             runs,
             pods: handlers::pods_by_handler(switch),
-            reloads: SeenReloads::of(switch),
             process: ProcessStats::own(),
         }
     }
@@ -129,18 +118,6 @@ impl Seen<'_> {
             let backend = self.backends.iter().find(|known| known.id == row.backend)?;
             Some((row.name.as_str(), &*backend.name))
         })
-    }
-}
-
-impl SeenReloads {
-    fn of(switch: &Switch) -> SeenReloads {
-        let reloads = switch.reloads();
-        let last = reloads.recent.back();
-        SeenReloads {
-            count: reloads.count,
-            refused: reloads.refused,
-            last: last.map(|last| (last.at, last.result.is_ok())),
-        }
     }
 }
 

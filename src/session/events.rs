@@ -18,10 +18,10 @@ use tonic::{Code, Status};
 
 use crate::backend::Backend;
 use crate::backend::state::State;
+use crate::backend::stream::Messages;
 use crate::call::Failed;
 use crate::codec::frames;
 use crate::codec::protobuf::{self, Malformed};
-use crate::fanout::streams::Messages;
 use crate::forward::own;
 use crate::limits::budget::Unread;
 use crate::rpc::fields::{

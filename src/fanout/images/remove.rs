@@ -41,13 +41,8 @@ struct Meant {
     by: By,
 }
 
-/// What came of a removal at one store.
-enum Removal {
-    /// It was sent; the answer.
-    Sent(Box<BackendResult>),
-    /// This container uses the image.
-    InUse(Status),
-}
+/// What came of a removal at one store; the error says which container uses the image.
+type Removal = Result<BackendResult, Status>;
 
 /// Removes an image from the stores whose image the request names, if no container there uses it.
 pub(crate) async fn remove_image(
@@ -84,7 +79,7 @@ async fn remove_at(switch: &Switch, call: &Call, reference: &str, image: &Meant)
     let result = match container_of(switch, image).await {
         Ok(Some(container)) => {
             let name = backend.name();
-            return Removal::InUse(errors::image_in_use(reference, &name, &container));
+            return Err(errors::image_in_use(reference, &name, &container));
         }
         Ok(None) if image.by == By::Form => {
             let call = call.with_string(IMAGE_REFERENCE, &image.id);
@@ -94,7 +89,7 @@ async fn remove_at(switch: &Switch, call: &Call, reference: &str, image: &Meant)
         Err(status) => Err(status),
     };
     let backend = Arc::clone(backend);
-    Removal::Sent(Box::new(BackendResult { backend, result }))
+    Ok(BackendResult { backend, result })
 }
 
 /// The id of a container that uses the image, by a list of its store's containers that is asked for now.
@@ -127,8 +122,8 @@ fn removed(mut failed: Vec<Failed>, removals: Vec<Removal>) -> Result<Reply, Fai
     let (mut parts, mut in_use) = (Vec::new(), Vec::new());
     for removal in removals {
         match removal {
-            Removal::Sent(part) => parts.push(*part),
-            Removal::InUse(status) => in_use.push(status.into()),
+            Ok(part) => parts.push(part),
+            Err(status) => in_use.push(status.into()),
         }
     }
     let mut reply = reply::of_message(Vec::new());

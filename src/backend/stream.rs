@@ -1,0 +1,134 @@
+//! A backend's stream, cut into messages.
+
+use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tonic::{Code, Status};
+
+use crate::backend::answer::Answer;
+use crate::backend::failed::Failed;
+use crate::backend::{Backend, own_headers};
+use crate::codec::frames::{self, BadFrame};
+use crate::codec::grpc;
+use crate::errors::{self, error_chain};
+use crate::limits::budget::{Budget, Reservation};
+use crate::rpc::Row;
+
+/// A backend's stream, cut into messages: a data frame may end anywhere in one.
+pub(crate) struct Messages {
+    head: http::response::Parts,
+    body: Option<Incoming>,
+    buffer: BytesMut,
+    /// What is in the buffer.
+    held: Reservation,
+    trailers: Option<HeaderMap>,
+}
+
+impl Messages {
+    /// The messages that answer a client's call.
+    pub(crate) async fn open(
+        backend: &Backend,
+        row: &Row,
+        headers: &HeaderMap,
+        body: Bytes,
+    ) -> Result<Messages, Status> {
+        let response = backend.call(row, headers, body).await?;
+        Ok(Messages::of(response, &backend.memory))
+    }
+
+    /// The messages that answer a call of criswitch's own.
+    pub(crate) async fn open_own(backend: &Backend, row: &Row) -> Result<Messages, Status> {
+        let response = backend
+            .call(row, &own_headers(), frames::frame(&[]))
+            .await?;
+        Ok(Messages::of(response, &backend.own))
+    }
+
+    /// A message of which only a part is there counts in `memory`.
+    fn of(response: http::Response<Incoming>, memory: &Budget) -> Messages {
+        let (head, body) = response.into_parts();
+        Messages {
+            head,
+            body: Some(body),
+            buffer: BytesMut::new(),
+            held: memory.held(),
+            trailers: None,
+        }
+    }
+
+    /// A stream that has come to a good end.
+    pub(crate) fn ended(backend: &Backend) -> Messages {
+        let (head, ()) = http::Response::new(()).into_parts();
+        let trailers = Some(grpc::ok_trailers());
+        Messages {
+            head,
+            body: None,
+            buffer: BytesMut::new(),
+            held: backend.memory.held(),
+            trailers,
+        }
+    }
+
+    pub(crate) async fn next(&mut self, backend: &Backend) -> Result<Option<Bytes>, Failed> {
+        loop {
+            if let Some(message) = self.take(backend)? {
+                return Ok(Some(message));
+            }
+            let frame = match &mut self.body {
+                Some(body) => body.frame().await,
+                None => None,
+            };
+            match frame
+                .transpose()
+                .map_err(|error| backend.unavailable(&error_chain(&error)))?
+            {
+                None => return self.end(backend),
+                Some(frame) => match frame.into_data() {
+                    Ok(data) => self.add(backend, &data)?,
+                    Err(frame) => self.trailers = frame.into_trailers().ok(),
+                },
+            }
+        }
+    }
+
+    fn add(&mut self, backend: &Backend, data: &[u8]) -> Result<(), Status> {
+        let held = self.held.grow(data.len());
+        held.map_err(|unread| backend.unread(&unread))?;
+        self.buffer.extend_from_slice(data);
+        Ok(())
+    }
+
+    /// The next whole message in the buffer.
+    fn take(&mut self, backend: &Backend) -> Result<Option<Bytes>, Status> {
+        let message = frames::cut(&mut self.buffer, backend.max_message);
+        let message = message.map_err(|fault| match fault {
+            BadFrame::TooLong(limit) => {
+                errors::backend_reply_too_large(&backend.name(), &backend.socket, limit)
+            }
+            _ => backend.bad_reply(&format!("it sent {fault}")),
+        })?;
+        self.held.keep(self.buffer.len());
+        Ok(message)
+    }
+
+    fn end(&mut self, backend: &Backend) -> Result<Option<Bytes>, Failed> {
+        if !self.buffer.is_empty() {
+            return Err(backend
+                .bad_reply("its stream ended within a message")
+                .into());
+        }
+        let answer = Answer {
+            head: self.head.clone(),
+            body: Bytes::new(),
+            trailers: self.trailers.take(),
+        };
+        match answer.status() {
+            None => Err(backend
+                .unavailable("its stream ended without a status")
+                .into()),
+            Some(Code::Ok) => Ok(None),
+            Some(_) => Err(Failed::Answer(Box::new(answer))),
+        }
+    }
+}
