@@ -113,13 +113,10 @@ pub(crate) struct Nudges {
 }
 
 /// What a reload may change.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Settings {
     name: Arc<str>,
-    list_timeout: Duration,
-    stats_timeout: Duration,
-    user: Option<u32>,
-    stale_lists: Duration,
+    config: BackendConfig,
 }
 
 /// An open connection.
@@ -129,10 +126,7 @@ impl Settings {
     fn of(config: &BackendConfig) -> Settings {
         Settings {
             name: config.name.as_str().into(),
-            list_timeout: config.list_timeout,
-            stats_timeout: config.stats_timeout,
-            user: config.user,
-            stale_lists: config.stale_lists,
+            config: config.clone(),
         }
     }
 }
@@ -173,7 +167,7 @@ impl Backend {
     /// Takes over what the configuration says of it now.
     pub(crate) fn configure(&self, config: &BackendConfig) {
         let last = std::mem::replace(&mut *self.settings.lock(), Settings::of(config));
-        if last.user != config.user {
+        if last.config.user != config.user {
             self.warn_of_unexpected_user();
         }
     }
@@ -190,22 +184,22 @@ impl Backend {
 
     /// How long a merged call waits for it where something can stand in.
     pub fn list_timeout(&self) -> Duration {
-        self.settings.lock().list_timeout
+        self.settings.lock().config.list_timeout
     }
 
     /// How long a merged call for stats waits for it.
     pub fn stats_timeout(&self) -> Duration {
-        self.settings.lock().stats_timeout
+        self.settings.lock().config.stats_timeout
     }
 
     /// The user whom the configuration lets serve its socket.
     pub(crate) fn user(&self) -> Option<u32> {
-        self.settings.lock().user
+        self.settings.lock().config.user
     }
 
     /// How old its cached lists may be that are served while it does not answer.
     pub(crate) fn stale_lists(&self) -> Duration {
-        self.settings.lock().stale_lists
+        self.settings.lock().config.stale_lists
     }
 
     /// How long a merged call of `row` waits for it.

@@ -131,8 +131,11 @@ pub(crate) async fn merge(
         }
         (_, [only]) if alone => {
             let reply = only.patiently(forward::send(switch, &call, only)).await?;
-            if list == Some(List::MetricDescriptors) {
-                labels::give_own_descriptors(switch, only);
+            if list == Some(List::MetricDescriptors)
+                && let Some(own) = labels::descriptors(only)
+            {
+                // After a reload there may be other backends.
+                labels::give_descriptors(switch, &own);
             }
             Ok(reply)
         }

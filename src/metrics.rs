@@ -145,7 +145,7 @@ impl Door {
         match place {
             MetricsListen::Socket(socket) => {
                 let socket = socket.clone();
-                let bound = files.run(move || Bound::for_root(&socket)).await;
+                let bound = files.run(move || Bound::at(&socket, &[])).await;
                 Ok(Door::Socket(bound.ok_or(OpenError::NoAnswer)??))
             }
             MetricsListen::Loopback(address) => {

@@ -111,9 +111,10 @@ fn stand_in(
     let is_default = backend.id == call.live.speaker();
     match (how.silent()?, call.listing()) {
         (Silent::LastKnown, Some(listing)) => {
-            let message = last_known(switch, call, listing.list, backend)?;
+            let message = whole_list(switch, listing.list, backend, &call.message())?;
+            let renamed = learn::listed_as(switch, listing.list, backend, &message).ok()?;
             backend.stands_in(call.row, status);
-            Some(Share::Message(message))
+            Some(Share::Message(renamed.unwrap_or(message)))
         }
         (Silent::LastKnownOrOmitted, Some(listing)) => {
             cached_stats(switch, call, listing, backend, status)
@@ -123,15 +124,8 @@ fn stand_in(
     }
 }
 
-/// The last whole list of `backend`, as the call filters it; `None` if it is too old, or lacks what the backend
-/// is known to own.
-fn last_known(switch: &Switch, call: &Call, list: List, backend: &Backend) -> Option<Bytes> {
-    let message = whole_list(switch, list, backend, &call.message())?;
-    let renamed = learn::listed_as(switch, list, backend, &message).ok()?;
-    Some(renamed.unwrap_or(message))
-}
-
-/// The same under the names that the backend has for handlers.
+/// The last whole list of `backend`, as `request` filters it, under the names that the backend has for handlers; `None`
+/// if it is too old, or lacks what the backend is known to own.
 fn whole_list(switch: &Switch, list: List, backend: &Backend, request: &[u8]) -> Option<Bytes> {
     let message = cached(list, backend, backend.stale_lists())?;
     cached::own_items(switch, list, backend, &message, request)

@@ -86,13 +86,8 @@ pub(crate) struct SocketFile {
 }
 
 impl Bound {
-    /// Listens on `address` for root alone, as `Listener::bind` does.
-    pub(crate) fn for_root(address: &Address) -> Result<Bound, BindError> {
-        Bound::at(address, &[])
-    }
-
-    /// The same for root and `others`.
-    pub(super) fn at(address: &Address, others: &[u32]) -> Result<Bound, BindError> {
+    /// Listens on `address` for root and `others`, as `Listener::bind` does.
+    pub(crate) fn at(address: &Address, others: &[u32]) -> Result<Bound, BindError> {
         let Address::Unix(path) = address;
         let path = path.clone();
         let directory_mode = match others {

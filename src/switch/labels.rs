@@ -22,13 +22,6 @@ pub(crate) fn give_descriptors(switch: &Switch, descriptors: &Bytes) {
     *switch.given.lock() = given;
 }
 
-/// Remembers the descriptors that a client got of `only`, the only backend: after a reload there may be others.
-pub(crate) fn give_own_descriptors(switch: &Switch, only: &Backend) {
-    if let Some(own) = descriptors(only) {
-        give_descriptors(switch, &own);
-    }
-}
-
 /// A backend's metrics under the label keys that clients were given, if these are different.
 ///
 /// # Errors
