@@ -76,7 +76,9 @@ async fn save_changes(switch: &Switch, backend: &Backend, store: &Arc<Store>) ->
                 let is_whole = saved == Ok(None);
                 backend.was_saved(change, saved);
                 if !is_whole {
-                    tokio::time::sleep(RETRY).await;
+                    // The reply to the next call that changes something does not wait for that long.
+                    let next = backend.changed_after(change);
+                    tokio::time::timeout(RETRY, next).await.ok();
                 }
             }
             () = tokio::time::sleep(TOUCH_EVERY) => touch(backend, store).await,

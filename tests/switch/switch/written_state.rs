@@ -1,6 +1,7 @@
 //! When the state is written, and what clients see where it cannot be.
 
 use std::fs;
+use std::time::Duration;
 
 use tonic::Code;
 
@@ -72,6 +73,19 @@ async fn a_state_that_cannot_be_written_is_removed_and_status_says_what_a_restar
     let told = told_of(&rig, "kata").await["restartProblem"].to_string();
     assert!(told.contains("never answered"), "{told}");
     lists_fail(&rig).await;
+}
+
+/// criswitch tries again every second, and the next change does not wait for that.
+#[tokio::test]
+async fn calls_are_answered_at_once_while_the_state_cannot_be_written() {
+    let (rig, ..) = with_pods().await;
+    fs::create_dir(state_file(&rig, "kata").with_extension("new")).unwrap();
+    let begun = std::time::Instant::now();
+    for number in 0..20 {
+        rig.run_pod("kata", &format!("since-{number}")).await;
+    }
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
 }
 
 #[tokio::test]
