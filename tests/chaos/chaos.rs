@@ -7,8 +7,8 @@
 //! their own with the uid of another backend's pod. The switch is killed, or ends as on SIGTERM.
 //!
 //! Each switch saves its state in a directory of its own. The next switch starts with a copy of the files as they were at
-//! the kill. Between two switches a file may be damaged, lost or old, the machine may be rebooted, and the disk may be
-//! moved to another machine. The judge knows what clients saw of all switches.
+//! the kill. The file of a backend may be one that cannot be written. Between two switches a file may be damaged, lost or
+//! old, a start may be killed, the machine may be rebooted, and the disk may be moved to another machine. The judge knows what clients saw of all switches.
 //!
 //! A run of 2,000 schedules reloads the switch some 2,800 times, about 800 of them with a mistake in the files, so that
 //! nothing may change; the last line tells how many it was.

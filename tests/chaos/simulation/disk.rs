@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use criswitch::codec::protobuf;
@@ -13,6 +14,7 @@ use criswitch::store::{Boot, Directories, Found, Saved, Store};
 use fastrand::Rng;
 use prost::Message;
 use prost::encoding::decode_varint;
+use tokio::time::Instant;
 
 use super::files::RUNTIMES;
 use super::tables::number;
@@ -27,6 +29,13 @@ const RUNTIME: &str = "runtime";
 const STATE: &str = "state";
 /// Where the files are that a switch wrote at its start.
 const FIRST: &str = "first";
+
+/// Where the files are that a start found which was killed.
+const FOUND: &str = "found";
+/// How long after a failure the switch has saved a backend again, if nothing keeps it from doing so.
+const SAVED_AGAIN: Duration = Duration::from_secs(2);
+/// Longer than any schedule.
+const FULL: Duration = Duration::from_secs(1 << 30);
 
 /// How a file is spoilt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +73,8 @@ pub struct Disk {
     life: u32,
     boots: u32,
     machine: u32,
+    /// Until when the file of a backend may lack something because it could not be written.
+    unsaved: [Option<Instant>; RUNTIMES],
 }
 
 impl Disk {
@@ -73,6 +84,7 @@ impl Disk {
             life: 0,
             boots: 0,
             machine: 0,
+            unsaved: [None; RUNTIMES],
         }
     }
 
@@ -92,6 +104,60 @@ impl Disk {
     /// Keeps the files of now as those that the switch wrote at its start.
     pub fn keep_first(&self) {
         copy(&self.of(self.life, RUNTIME), &self.of(self.life, FIRST));
+    }
+
+    /// The file of a backend cannot be written, or it can be again.
+    pub fn fill(&mut self, backend: usize, is_full: bool) {
+        // A file that is to replace another one has this name at first.
+        let new = self.path_of(backend).with_extension("new");
+        if is_full {
+            fs::create_dir(new).ok();
+            self.unsaved[backend] = Some(Instant::now() + FULL);
+        } else if self.unsaved[backend].is_some() {
+            fs::remove_dir(new).ok();
+            self.unsaved[backend] = Some(Instant::now() + SAVED_AGAIN);
+        }
+    }
+
+    /// Every file can be written.
+    pub fn make_room(&mut self) {
+        (0..RUNTIMES).for_each(|backend| self.fill(backend, false));
+    }
+
+    /// The backends whose files could not be written by the last switch. The next switch finds no such file.
+    pub fn lose_unsaved(&mut self) -> [bool; RUNTIMES] {
+        let unsaved = std::mem::take(&mut self.unsaved);
+        let unsaved = unsaved.map(|until| until.is_some_and(|until| until > Instant::now()));
+        let backends = (0..RUNTIMES).filter(|backend| unsaved[*backend]);
+        backends.for_each(|backend| drop(fs::remove_file(self.path_of(backend))));
+        unsaved
+    }
+
+    /// `start` is killed before it has written the register, and after it has written the files of these backends.
+    pub fn kill_start(&self, written: u8, start: impl FnOnce()) {
+        let (now, found) = (
+            |directory| self.of(self.life, directory),
+            |directory: &str| self.of(self.life, FOUND).join(directory),
+        );
+        for directory in [STATE, RUNTIME] {
+            copy(&now(directory), &found(directory));
+        }
+        start();
+        let files = (0..RUNTIMES).filter(|backend| written & (1 << backend) == 0);
+        let files = files.map(|backend| (RUNTIME, self.name_of(backend)));
+        for (directory, name) in files.chain([(STATE, REGISTER.to_owned())]) {
+            let path = now(directory).join(&name);
+            fs::remove_file(&path).ok();
+            fs::copy(found(directory).join(&name), path).ok();
+        }
+    }
+
+    fn path_of(&self, backend: usize) -> PathBuf {
+        self.of(self.life, RUNTIME).join(self.name_of(backend))
+    }
+
+    fn name_of(&self, backend: usize) -> String {
+        format!("{:016x}.backend", hash(format!("/{backend}").as_bytes()))
     }
 
     /// The switch is gone; the next one finds its files, or those that it wrote at its start.
@@ -218,10 +284,14 @@ pub fn change_saved(path: &Path, change: impl FnOnce(&mut Saved)) {
     };
     change(&mut saved);
     let content = saved.encode_to_vec();
-    let mut hasher = fnv::FnvHasher::default();
-    std::hash::Hasher::write(&mut hasher, &content);
-    let hash = std::hash::Hasher::finish(&hasher).to_le_bytes();
+    let hash = hash(&content).to_le_bytes();
     fs::write(path, [&line[..], &hash, &content].concat()).unwrap();
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    let mut hasher = fnv::FnvHasher::default();
+    std::hash::Hasher::write(&mut hasher, bytes);
+    std::hash::Hasher::finish(&hasher)
 }
 
 /// What is whole of a content that may be cut off: the fields before the end, and the items of a list before it.

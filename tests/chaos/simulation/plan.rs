@@ -39,6 +39,8 @@ pub enum Step {
     RestartSwitch(Meanwhile),
     /// The switch ends as it does on SIGTERM, and the next one takes over its socket.
     HandOver(Meanwhile),
+    /// The file of a backend cannot be written, as on a full disk; it can be written again.
+    FullDisk(usize, bool),
     /// The paused clock moves on.
     Wait(u64),
 }
@@ -55,6 +57,9 @@ pub enum Meanwhile {
     Reboot([bool; RUNTIMES]),
     /// The state is found by another machine.
     OtherMachine,
+    /// The next switch is killed within its start, and another one starts. The killed one has written the files of these
+    /// backends, one bit each, and not the register, which may be an old copy then.
+    KilledStart(u8),
 }
 
 /// A call, before ids are known.
@@ -193,7 +198,8 @@ fn step(rng: &mut Rng, steps: &mut Vec<Step>) {
             }
         }
         57..61 => steps.push(Step::Cancel(rng.u32(..))),
-        61..77 => steps.push(Step::Fault(rng.usize(..60), fault(rng))),
+        61..76 => steps.push(Step::Fault(rng.usize(..60), fault(rng))),
+        76 => steps.push(Step::FullDisk(rng.usize(..60), rng.u8(..3) > 0)),
         77..84 => steps.push(reload(rng)),
         84..87 => steps.push(Step::RestartSwitch(meanwhile(rng))),
         87..89 => steps.push(Step::HandOver(meanwhile(rng))),
@@ -224,12 +230,13 @@ fn poll(rng: &mut Rng, steps: &mut Vec<Step>) {
 }
 
 fn meanwhile(rng: &mut Rng) -> Meanwhile {
-    match rng.u32(..20) {
+    match rng.u32(..22) {
         0..12 => Meanwhile::Nothing,
         12..16 => Meanwhile::Spoilt(rng.usize(..60), Spoil::any(rng)),
         16 => Meanwhile::RegisterSpoilt(Spoil::any(rng)),
         17..19 => Meanwhile::Reboot([(); RUNTIMES].map(|()| rng.bool())),
-        _ => Meanwhile::OtherMachine,
+        19 => Meanwhile::OtherMachine,
+        _ => Meanwhile::KilledStart(rng.u8(..)),
     }
 }
 

@@ -136,6 +136,8 @@ pub enum Sabotage {
     ExpireCache,
     /// What was created since the last list is not saved.
     ForgetCreated,
+    /// Automatically registered handlers are not saved.
+    ForgetRegistered,
 }
 
 /// A call, and the reply as the sabotaged switch would give it.

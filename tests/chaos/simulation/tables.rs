@@ -3,6 +3,8 @@
 //!
 //! What the switch says of itself is held against what is so before anything is judged by it.
 
+use std::time::Duration;
+
 use criswitch::config::address::Address;
 use criswitch::config::{Config, Table};
 use criswitch::ownership::BackendId;
@@ -15,6 +17,9 @@ use tokio::time::Instant;
 use super::files::RUNTIMES;
 use super::offers::{self, Offers};
 use super::truth::{Before, Moment, Truth};
+
+/// A handler that was registered automatically is saved after so long.
+const SAVED: Duration = Duration::from_secs(3);
 
 /// A table and since when it is the one; its backends' ids are the numbers of their runtimes.
 #[derive(Debug)]
@@ -49,6 +54,8 @@ pub struct Tables {
     left: Vec<(Moment, usize)>,
     /// Who has spoken for the node since when.
     speakers: Vec<(Moment, usize)>,
+    /// Handlers that are registered automatically, for which backends, and since when.
+    registered: Vec<(String, usize, Instant)>,
 }
 
 impl Tables {
@@ -114,6 +121,20 @@ impl Truth {
         for row in table.handlers.iter().filter(|row| row.origin.is_none()) {
             self.offers[row.backend].be_registered(&row.name);
         }
+        let before = std::mem::take(&mut self.tables.registered);
+        let registered = table.handlers.iter().filter(|row| row.origin.is_none());
+        let registered = registered.map(|row| {
+            let is_it = |(name, backend, _): &&(String, usize, Instant)| {
+                (name, backend) == (&row.name, &row.backend)
+            };
+            let since = before.iter().find(is_it).map(|(.., since)| *since);
+            (
+                row.name.clone(),
+                row.backend,
+                since.unwrap_or_else(Instant::now),
+            )
+        });
+        self.tables.registered = registered.collect();
         let last = self.tables.eras.last();
         if self.tables.anew || last.is_none_or(|era| era.table != table) {
             let from = self.tick();
@@ -135,7 +156,9 @@ impl Truth {
         self.offers.iter_mut().for_each(Offers::forget);
         let live = switch.live();
         let before = self.before;
+        let registered = self.tables.registered.clone();
         self.look_at_table(&live)?;
+        self.are_kept(&registered)?;
         let now = self.tick();
         self.tables.places = places(&live);
         self.tables.ids = live.backends.iter().map(|backend| backend.id).collect();
@@ -154,6 +177,22 @@ impl Truth {
                 let before = before[runtime];
                 return Err(format!(
                     "backend {runtime} was {before:?} and is {place:?} at the start"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a switch has, at its start, the automatically registered handlers of the last one.
+    fn are_kept(&self, registered: &[(String, usize, Instant)]) -> Result<(), String> {
+        let table = self.tables.now();
+        for (name, backend, since) in registered {
+            let mut rows = table.backends.iter();
+            let registers = rows.any(|row| row.id == *backend && row.auto_register);
+            let is_due = self.saved[*backend] && registers && since.elapsed() > SAVED;
+            if is_due && table.handler(name).is_none() {
+                return Err(format!(
+                    "handler {name:?} of backend {backend} was forgotten"
                 ));
             }
         }

@@ -147,6 +147,8 @@ pub struct Truth {
     pub start_wait: Duration,
     /// What each backend was to the switch before this one, as far as this one must know.
     pub before: [Before; RUNTIMES],
+    /// Which of them are known to this one by a file.
+    pub saved: [bool; RUNTIMES],
     /// Which of them were told to end, and when.
     ended: Vec<(u64, Instant)>,
     /// Whether this one has been connected to every backend.

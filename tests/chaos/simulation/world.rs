@@ -132,6 +132,10 @@ impl World {
             Step::Reload(edits, mistake) => self.reload(edits, *mistake)?,
             Step::RestartSwitch(meanwhile) => self.restart(*meanwhile).await?,
             Step::HandOver(meanwhile) => self.hand_over(*meanwhile).await?,
+            Step::FullDisk(backend, is_full) => {
+                let at = self.runtime(*backend);
+                self.disk.fill(at, *is_full);
+            }
             Step::Wait(ms) => self.wait(Duration::from_millis(*ms)).await,
         }
         self.check()
@@ -178,8 +182,9 @@ impl World {
         self.disk
             .hand_on(self.sabotage == Some(Sabotage::SkipWrite));
         sabotage::of_state_at_end(self.sabotage, &self.disk, &self.truth());
+        let unsaved = self.disk.lose_unsaved();
         let next = self.happens(meanwhile);
-        self.truth().switch_restarted(next);
+        self.truth().switch_restarted(next, unsaved);
         self.start().await
     }
 
@@ -205,6 +210,13 @@ impl World {
                     runtime.reboot(!away);
                 }
                 Next::AfterReboot
+            }
+            Meanwhile::KilledStart(written) => {
+                let config = config(&self.files);
+                let start = || drop(new_switch(&config, &self.runtimes, &self.disk));
+                self.disk.kill_start(written, start);
+                self.keep_unnamed();
+                Next::WithoutRegister
             }
             Meanwhile::OtherMachine => {
                 self.disk.move_to_another();
@@ -307,6 +319,7 @@ impl World {
     /// Ends all faults and waits until everything must have recovered.
     async fn heal(&mut self) -> Result<(), String> {
         self.runtimes.iter().for_each(|runtime| runtime.heal());
+        self.disk.make_room();
         self.wait(RECOVERY).await;
         self.check()?;
         let endless = |row: &Row| row.name == "GetContainerEvents";

@@ -20,6 +20,9 @@ pub fn of_state_at_end(sabotage: Option<Sabotage>, disk: &Disk, truth: &Truth) {
     match sabotage {
         Some(Sabotage::TrustTorn) => disk.tear_all(),
         Some(Sabotage::TrustOldRegister) => disk.put_back_register(),
+        Some(Sabotage::ForgetRegistered) => {
+            disk.change_all(|_, saved| saved.auto_registered.clear());
+        }
         Some(Sabotage::ForgetCreated) => forget_created(disk, truth),
         _ => {}
     }

@@ -39,13 +39,19 @@ pub enum Before {
 }
 
 impl Truth {
-    /// Another switch starts, and knows no more than `next`.
-    pub fn switch_restarted(&mut self, next: Next) {
+    /// Another switch starts, and knows no more than `next`, and nothing of what these backends have.
+    pub fn switch_restarted(&mut self, next: Next, unsaved: [bool; RUNTIMES]) {
         let mut known = [false; RUNTIMES];
         for (backend, known) in known.iter_mut().enumerate() {
+            let next = match next {
+                Next::WithAll | Next::Without(_) if unsaved[backend] => Next::Without(backend),
+                Next::WithoutRegister if unsaved[backend] => Next::WithNothing,
+                next => next,
+            };
             self.before[backend] = self.before(backend, next);
             *known = self.is_saved(backend, next);
         }
+        self.saved = known;
         let all_known = (0..RUNTIMES).all(|at| known[at] || self.before[at] == Before::Absent);
         self.start_wait = if all_known { BRIEF_WAIT } else { START_WAIT };
         self.life += 1;
