@@ -132,7 +132,10 @@ impl Case<'_> {
             Goes::All(_, Merge::Events) => false,
             // The first of these wait for every backend.
             Goes::All(_, Merge::Status) if self.truth.started => true,
-            Goes::Default if self.truth.started => self.speakers().all(relied),
+            // A backend that takes no part may speak for the node.
+            Goes::Default if self.truth.started || !self.speakers().all(relied) => {
+                self.speakers().all(relied)
+            }
             Goes::Default | Goes::All(..) | Goes::Image(..) => {
                 let mut taking_part = (0..RUNTIMES).filter(|at| self.may(*at));
                 // Where nobody takes part, there is nobody to answer.
