@@ -10,9 +10,14 @@ const COMMIT: &str = "CRISWITCH_COMMIT";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     tell_commit();
-    let proto = "proto/runtime/v1/api.proto";
-    println!("cargo:rerun-if-changed={proto}");
-    let set = protox::compile([proto], ["proto"])?;
+    let (cri, admin) = (
+        "proto/runtime/v1/api.proto",
+        "proto/criswitch/admin/v1/admin.proto",
+    );
+    for proto in [cri, admin] {
+        println!("cargo:rerun-if-changed={proto}");
+    }
+    let set = protox::compile([cri], ["proto"])?;
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     // The tests compare this set with the facts of the interface.
     std::fs::write(out.join("cri.bin"), set.encode_to_vec())?;
@@ -21,6 +26,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .build_transport(false)
         .generate_default_stubs(true)
         .compile_fds(set)?;
+    // The commands print the messages as JSON.
+    tonic_prost_build::configure()
+        .message_attribute(
+            ".",
+            "#[derive(serde::Serialize)] #[serde(rename_all = \"camelCase\")]",
+        )
+        .enum_attribute(
+            ".",
+            "#[derive(serde::Serialize)] #[serde(rename_all = \"camelCase\")]",
+        )
+        .field_attribute("Reload.result", "#[serde(flatten)]")
+        .build_transport(false)
+        .compile_fds(protox::compile([admin], ["proto"])?)?;
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 //!
 //! The only place that writes to standard output. What a command does is the library's.
 
+mod channel;
 mod check;
 mod columns;
 mod discover;

@@ -1,5 +1,6 @@
 //! Bytes alone: protobuf, gRPC's frames and headers. Knows nothing of pods.
 
+pub mod admin;
 pub mod cri;
 pub mod frames;
 pub mod grpc;

@@ -27,9 +27,6 @@ use crate::switch::saved::BRIEF_WAIT;
 use crate::switch::{Switch, handlers, learn};
 use crate::telemetry::counters::Reason;
 
-/// The header of a call that is to be answered soon, also while backends are waited for at a start.
-pub const SOON: &str = "criswitch-soon";
-
 /// Answers a request of the RPC of `row`; every failure is a reply. The reply counts in `unread` until its client has read
 /// it.
 pub(crate) async fn serve(
@@ -81,8 +78,7 @@ async fn started(switch: &Switch, request: &Request) {
     if Instant::now() >= switch.start_by {
         return;
     }
-    let is_patient = request.row.is_list() && !request.headers.contains_key(SOON);
-    let latest = match is_patient {
+    let latest = match request.row.is_list() {
         true => switch.start_by,
         false => switch.start_by.min(Instant::now() + BRIEF_WAIT),
     };

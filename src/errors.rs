@@ -277,6 +277,18 @@ pub(crate) fn not_forgotten(cause: &str) -> Status {
     Status::failed_precondition(cause)
 }
 
+/// A reload whose outcome is forgotten.
+pub(crate) fn too_many_reloads() -> Status {
+    Status::aborted("too many reloads since; see criswitch's log")
+}
+
+/// More calls of the admin service in flight than it serves.
+pub(crate) fn too_many_admin_calls(limit: usize) -> Status {
+    Status::resource_exhausted(format!(
+        "{limit} calls of criswitch's admin service are in flight; try again"
+    ))
+}
+
 /// Nobody to ask: none of the backends that the table has since a reload has been there yet.
 pub fn no_backend() -> Status {
     Status::unavailable("none of the table's backends has been there yet")

@@ -48,6 +48,7 @@
 //! | [`fanout`] | a call to several backends: merged lists, streams, images, status, and the cached lists of a silent one |
 //! | `session` | the tasks of a backend: connect, sync, probe, connect again; its events |
 //! | [`dispatch`] | the path of a call |
+//! | `admin` | `criswitch.admin.v1`: the state of the daemon, reload, forget |
 //! | [`server`] | the socket, who may connect to it, the layers around each call, shutdown |
 //! | [`metrics`] | the page that Prometheus reads |
 //!
@@ -87,6 +88,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::task::JoinSet;
 
+mod admin;
 pub mod backend;
 pub mod call;
 pub mod codec;

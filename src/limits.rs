@@ -14,6 +14,12 @@ pub const MAX_CALLS: usize = 4096;
 pub const RESERVED_CALLS: usize = 1024;
 /// Calls in flight at once of all users other than root and criswitch's own: they never keep the kubelet out.
 pub const OTHERS_CALLS: usize = 2048;
+/// Calls of the admin service in flight at once, of all clients: each watched state is one.
+pub const MAX_ADMIN_CALLS: usize = 64;
+/// The bytes of a request of the admin service.
+pub const MAX_ADMIN_REQUEST: usize = 64 << 10;
+/// How long a call of the admin service may take until the first message of its reply.
+pub const ADMIN_LIMIT: Duration = Duration::from_secs(30);
 /// How long a client may take to send a request, which is one message: clients that stop in the middle must not add up.
 pub const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 

@@ -16,13 +16,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::watch;
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::backend::Backend;
 use crate::backend::connect::Dialer;
 use crate::call::ending::Ending;
 use crate::config::{BackendConfig, Config};
+use crate::limits::MAX_ADMIN_CALLS;
 use crate::limits::budget::{Budget, Shares};
 use crate::limits::places::CallLimits;
 use crate::ownership::Owners;
@@ -64,11 +65,17 @@ pub struct Switch {
     pub(crate) question: Question,
     /// What reloads have come to.
     pub(crate) reloads: Mutex<Reloads>,
+    /// Wakes who reads the configuration, for each reload that a client asks for.
+    pub(crate) reload_wanted: Notify,
+    /// Wakes clients when a reload has ended.
+    pub(crate) reload_ended: Notify,
     /// Where the state is saved, if it is.
     pub(crate) store: Option<Arc<Store>>,
     owners: Mutex<Owners>,
     /// The places of calls in flight.
     pub(crate) calls: CallLimits,
+    /// A place for each call of the admin service in flight.
+    pub(crate) admin_calls: Arc<Semaphore>,
     /// What the requests in flight take.
     pub memory: Budget,
     /// What the replies take that clients have not read yet.
@@ -102,6 +109,7 @@ impl Switch {
             store: None,
             owners: Mutex::default(),
             calls: CallLimits::default(),
+            admin_calls: Arc::new(Semaphore::new(MAX_ADMIN_CALLS)),
             memory: Budget::for_messages(max_message),
             unread: Shares::for_unread(max_message),
             reloads: Mutex::new(Reloads::new(config.table.backends.len() + kept.len())),
@@ -109,6 +117,8 @@ impl Switch {
                 Backend::new(row, max_message, dialer.clone())
             }))),
             dialer: dialer.clone(),
+            reload_wanted: Notify::new(),
+            reload_ended: Notify::new(),
         }
     }
 

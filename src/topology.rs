@@ -191,6 +191,12 @@ impl Live {
         found.ok_or_else(errors::gone_backend)
     }
 
+    /// The name of a backend; "" if it is not there any more.
+    pub(crate) fn name_of(&self, id: BackendId) -> String {
+        let backend = self.backend(id);
+        backend.map_or_else(|_| String::new(), |backend| backend.name().to_string())
+    }
+
     /// The backend that speaks for the node: the default row's, or the one before while that was never there.
     pub fn speaker(&self) -> BackendId {
         let default = self.table.default.backend;

@@ -3,8 +3,9 @@
 use std::io::{self, BufRead, IsTerminal};
 
 use anyhow::{bail, ensure};
+use criswitch::codec::admin::{Backend, State};
 
-use super::running::{BackendInfo, DaemonInfo, Running};
+use super::running::{self, Running};
 use super::{Forget, Verdict, pods, print, terminal};
 
 impl Forget {
@@ -17,8 +18,8 @@ impl Forget {
 
     async fn forget(&self) -> anyhow::Result<Verdict> {
         let daemon = self.daemon.connect().await?;
-        let info: DaemonInfo = serde_json::from_value(daemon.info_with_pods().await?)?;
-        let backend = info.backend(&self.backend)?;
+        let state = daemon.state().await?;
+        let backend = running::backend(&state, &self.backend)?;
         ensure!(
             backend.state != "ready",
             "backend {:?} ({}) answers, so its pods can be removed; nothing is forgotten",
@@ -26,23 +27,19 @@ impl Forget {
             backend.socket
         );
         if !self.yes {
-            print(shown(&daemon, &info, backend).await?)?;
+            print(shown(&daemon, &state, backend).await?)?;
             if !confirmed(&format!("Forget backend {}? [y/N] ", backend.name))? {
                 bail!("nothing is forgotten");
             }
         }
-        daemon.forget(&backend.name).await?;
+        daemon.forget(backend.name.clone()).await?;
         print(format!("forgotten: {}\n", backend.name))
     }
 }
 
 /// The pods that are lost, and what that means.
-async fn shown(
-    daemon: &Running,
-    info: &DaemonInfo,
-    backend: &BackendInfo,
-) -> anyhow::Result<String> {
-    let table = pods::of_backend(daemon, info, &backend.name).await;
+async fn shown(daemon: &Running, state: &State, backend: &Backend) -> anyhow::Result<String> {
+    let table = pods::of_backend(daemon, state, &backend.name).await;
     let table = table.unwrap_or_else(|cause| {
         let cause = format!(
             "The pods of backend {} cannot be listed: {cause:#}",

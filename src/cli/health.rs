@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use criswitch::codec::admin::{Backend, State};
 use serde_json::{Value as Json, json};
 
 use super::columns::{Paint, coloured};
-use super::running::{BackendInfo, DaemonInfo};
 use super::status::{ago, span};
 use super::terminal::{self, Shown, plain};
 
@@ -41,22 +41,17 @@ impl Level {
 }
 
 impl Health {
-    /// The health that `info` tells of, with the problems that conditions report and why pods cannot be listed.
-    pub(super) fn of(
-        info: &DaemonInfo,
-        conditions: Vec<String>,
-        unlisted: Option<String>,
-    ) -> Health {
-        let failing = info.backends.iter().filter_map(failing).collect();
-        if let Some(reasons) = first([failing, Vec::from_iter(unlisted)]) {
+    /// The health that `state` tells of, with the problems that conditions report and why pods cannot be listed.
+    pub(super) fn of(state: &State, conditions: Vec<String>, unlisted: Option<String>) -> Health {
+        if let Some(reasons) = first([list_problems(state), Vec::from_iter(unlisted)]) {
             return Health::new(Level::ListsFailing, &reasons);
         }
-        let backends = info.backends.iter();
-        let degraded = backends.filter_map(|backend| degraded(info, backend));
+        let backends = state.backends.iter();
+        let degraded = backends.filter_map(|backend| degraded(state, backend));
         if let Some(reasons) = first([degraded.collect(), conditions]) {
             return Health::new(Level::Degraded, &reasons);
         }
-        let ready = match info.backends.len() {
+        let ready = match state.backends.len() {
             1 => "the backend is ready".to_owned(),
             count => format!("{count} backends are ready"),
         };
@@ -86,10 +81,15 @@ fn first(reasons: [Vec<String>; 2]) -> Option<Vec<String>> {
     reasons.into_iter().find(|reasons| !reasons.is_empty())
 }
 
+/// Why lists fail, and what to do, a sentence for each backend.
+pub(super) fn list_problems(state: &State) -> Vec<String> {
+    state.backends.iter().filter_map(failing).collect()
+}
+
 /// Why lists fail because of `backend`, and what to do.
-fn failing(backend: &BackendInfo) -> Option<String> {
+fn failing(backend: &Backend) -> Option<String> {
     let problem = backend.list_problem.as_ref()?;
-    let BackendInfo { name, socket, .. } = backend;
+    let Backend { name, socket, .. } = backend;
     Some(match backend.state.as_str() {
         "ready" => format!("backend {name} ({socket}): {problem}"),
         _ => format!(
@@ -101,13 +101,14 @@ fn failing(backend: &BackendInfo) -> Option<String> {
 }
 
 /// What `backend` costs now, and since when; `None` if it costs nothing.
-fn degraded(info: &DaemonInfo, backend: &BackendInfo) -> Option<String> {
-    let BackendInfo { name, state, .. } = backend;
-    if state != "ready" {
+fn degraded(state: &State, backend: &Backend) -> Option<String> {
+    let name = &backend.name;
+    if backend.state != "ready" {
         let cause = backend.cause.as_deref().unwrap_or("no answer yet");
-        let (since, effect) = (ago(&backend.since), effect(info, backend));
+        let (since, effect) = (ago(&backend.since), effect(state, backend));
         return Some(format!(
-            "backend {name} has been {state} for {since}: {effect} ({cause})"
+            "backend {name} has been {} for {since}: {effect} ({cause})",
+            backend.state
         ));
     }
     let late = Duration::from_secs(backend.stats_late_seconds?);
@@ -117,12 +118,10 @@ fn degraded(info: &DaemonInfo, backend: &BackendInfo) -> Option<String> {
     ))
 }
 
-fn effect(info: &DaemonInfo, backend: &BackendInfo) -> String {
-    let default = info
-        .handlers
-        .iter()
-        .find(|row| row.name == info.default_handler);
-    let is_default = default.and_then(|row| row.backend.as_ref()) == Some(&backend.name);
+fn effect(state: &State, backend: &Backend) -> String {
+    let mut handlers = state.handlers.iter();
+    let default = handlers.find(|row| row.name == state.default_handler);
+    let is_default = default.is_some_and(|row| row.backend == backend.name);
     match (is_default, backend.joined) {
         (true, _) => "the node becomes not ready after 30s, and calls for its pods fail".to_owned(),
         (false, true) => {

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use anyhow::bail;
+use criswitch::codec::admin::State;
 use criswitch::codec::cri::{PodSandbox, PodSandboxState};
 use serde_json::{Value as Json, json};
 
 use super::columns::columns;
-use super::running::{DaemonInfo, Running};
-use super::status::list_pods;
+use super::running::{Running, owners};
 use super::{Pods, Verdict, print};
 
 /// Of an id, in a table: as many as crictl shows.
@@ -37,21 +37,19 @@ impl Pods {
     }
 
     async fn find(&self) -> anyhow::Result<Vec<OwnedPod>> {
-        let switch = self.daemon.connect().await?;
-        // The list first: criswitch learns from it whose the pods are that it did not create.
-        let listed = list_pods(&switch).await;
-        let info: DaemonInfo = serde_json::from_value(switch.info_with_pods().await?)?;
-        let listed = listed?;
-        self.must_be_known(&info, &listed)?;
-        Ok(found(&info, listed, |found| self.wants(found)))
+        let daemon = self.daemon.connect().await?;
+        let listed = daemon.pods(&daemon.state().await?).await?;
+        let state = daemon.state().await?;
+        self.must_be_known(&state, &listed)?;
+        Ok(found(&state, listed, |found| self.wants(found)))
     }
 
     /// A slip in a filter must not look like a node without pods.
-    fn must_be_known(&self, info: &DaemonInfo, pods: &[PodSandbox]) -> anyhow::Result<()> {
-        let backends = info.backends.iter().map(|backend| backend.name.as_str());
+    fn must_be_known(&self, state: &State, pods: &[PodSandbox]) -> anyhow::Result<()> {
+        let backends = state.backends.iter().map(|backend| backend.name.as_str());
         one_of("backend", self.backend.as_deref(), backends.collect())?;
         // A handler that is gone may still have pods.
-        let handlers = info.handlers.iter().map(|row| row.name.as_str());
+        let handlers = state.handlers.iter().map(|row| row.name.as_str());
         let handlers = handlers.chain(pods.iter().map(|pod| pod.runtime_handler.as_str()));
         one_of("handler", self.handler.as_deref(), handlers.collect())
     }
@@ -69,11 +67,11 @@ impl Pods {
 /// The pods of one backend, as a table.
 pub(super) async fn of_backend(
     daemon: &Running,
-    info: &DaemonInfo,
+    state: &State,
     backend: &str,
 ) -> anyhow::Result<String> {
-    let listed = list_pods(daemon).await?;
-    text(&found(info, listed, |found| found.backend == backend))
+    let listed = daemon.pods(state).await?;
+    text(&found(state, listed, |found| found.backend == backend))
 }
 
 fn text(found: &[OwnedPod]) -> anyhow::Result<String> {
@@ -83,13 +81,13 @@ fn text(found: &[OwnedPod]) -> anyhow::Result<String> {
 
 /// The listed pods that are wanted, with their owners, by name.
 fn found(
-    info: &DaemonInfo,
+    state: &State,
     listed: Vec<PodSandbox>,
     wants: impl Fn(&OwnedPod) -> bool,
 ) -> Vec<OwnedPod> {
-    let owners = info.owners();
+    let owners = owners(state);
     let is_cached = |backend: &str| {
-        let mut backends = info.backends.iter();
+        let mut backends = state.backends.iter();
         backends.any(|row| row.name == backend && row.pods_from_cache)
     };
     let pods = listed.into_iter().map(|pod| {

@@ -18,7 +18,6 @@ use criswitch::codec::frames;
 use criswitch::config::{BackendConfig, Config, Handler, Table};
 use criswitch::rpc::{self, Row};
 use futures_util::future::join_all;
-use http::HeaderMap;
 use prost::Message;
 use serde_json::Value;
 use tonic::{Code, Status};
@@ -215,7 +214,7 @@ async fn connect_and_ask(backend: &Backend) -> Probe {
 }
 
 /// Why a call got no good answer, without the backend's name; `answered` if there was one over this connection before.
-pub(super) fn words(backend: &Backend, error: &anyhow::Error, answered: bool) -> String {
+fn words(backend: &Backend, error: &anyhow::Error, answered: bool) -> String {
     match error.downcast_ref::<Status>() {
         None => format!("{error:#}"),
         Some(status) if !answered && status.code() == Code::Unavailable => {
@@ -226,7 +225,7 @@ pub(super) fn words(backend: &Backend, error: &anyhow::Error, answered: bool) ->
 }
 
 /// What a first call without an answer means: which words a server of HTTP/1 breaks it off with is chance.
-fn no_grpc(cause: &str) -> String {
+pub(super) fn no_grpc(cause: &str) -> String {
     format!("what listens there does not speak gRPC, or has just ended: {cause}")
 }
 
@@ -282,7 +281,7 @@ fn configured(status: &StatusResponse) -> Option<Configured> {
 async fn ask_cgroup_driver(backend: &Backend, wire: &Wire) -> anyhow::Result<Option<CgroupDriver>> {
     let row = &rpc::RUNTIME_CONFIG;
     let request = RuntimeConfigRequest::default();
-    let answer = send(backend, wire, row, &own_headers(), &request).await?;
+    let answer = send(backend, wire, row, &request).await?;
     if answer.code() == Code::Unimplemented {
         return Ok(None);
     }
@@ -297,18 +296,7 @@ async fn call(
     row: &Row,
     request: &impl Message,
 ) -> anyhow::Result<Bytes> {
-    call_with(backend, wire, row, &own_headers(), request).await
-}
-
-/// The message of a reply to `request`, sent with these headers.
-pub(super) async fn call_with(
-    backend: &Backend,
-    wire: &Wire,
-    row: &Row,
-    headers: &HeaderMap,
-    request: &impl Message,
-) -> anyhow::Result<Bytes> {
-    let answer = send(backend, wire, row, headers, request).await?;
+    let answer = send(backend, wire, row, request).await?;
     message(backend, row, &answer)
 }
 
@@ -316,11 +304,11 @@ async fn send(
     backend: &Backend,
     wire: &Wire,
     row: &Row,
-    headers: &HeaderMap,
     request: &impl Message,
 ) -> anyhow::Result<Answer> {
     let body = frames::frame(&request.encode_to_vec());
-    Ok(backend.ask_over(wire.clone(), row, headers, body).await?)
+    let headers = own_headers();
+    Ok(backend.ask_over(wire.clone(), row, &headers, body).await?)
 }
 
 fn message(backend: &Backend, row: &Row, answer: &Answer) -> anyhow::Result<Bytes> {

@@ -1,26 +1,28 @@
-//! The switch that serves on a socket, as it tells of itself there: what `reload`, `status` and `pods` ask.
+//! The daemon that serves on a socket, as `status`, `pods`, `reload` and `forget` ask it.
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::error::Error;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use bytes::Bytes;
 use criswitch::backend::connect::{Dialer, Driver};
-use criswitch::backend::{self, Wire, own_headers};
-use criswitch::codec::cri::{StatusRequest, StatusResponse, VersionRequest, VersionResponse};
+use criswitch::codec::admin::admin_client::AdminClient;
+use criswitch::codec::admin::{
+    Backend, ForgetRequest, GetStateRequest, ReloadRequest, ReloadResponse, State,
+};
+use criswitch::codec::cri::runtime_service_client::RuntimeServiceClient;
+use criswitch::codec::cri::{
+    ListPodSandboxRequest, PodSandbox, StatusRequest, StatusResponse, VersionRequest,
+    VersionResponse,
+};
 use criswitch::config::BackendConfig;
 use criswitch::config::address::Address;
-use criswitch::dispatch::SOON;
-use criswitch::fanout::status::WITH_PODS;
-use criswitch::rpc::{self, Row};
-use criswitch::switch::forget::FORGET;
-use http::{HeaderMap, HeaderValue};
-use prost::Message;
-use serde::Deserialize;
-use serde_json::Value as Json;
-use tonic::Status;
+use http::Uri;
+use tonic::{Code, Response, Status};
 
+use super::channel::Channel;
+use super::health::list_problems;
 use super::probe;
 
 /// How long it may take for an answer.
@@ -29,123 +31,12 @@ const LIMIT: Duration = Duration::from_secs(35);
 const MAX_MESSAGE: usize = 1 << 30;
 /// What the system says to those who may not connect.
 const REFUSED: &str = "Permission denied";
-/// The key of the verbose Status' `info` that a switch adds.
-const OWN: &str = "criswitch";
 
-/// What a switch tells of itself.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct DaemonInfo {
-    pub(super) version: String,
-    pub(super) pid: u32,
-    pub(super) default_handler: String,
-    pub(super) handlers: Vec<HandlerInfo>,
-    pub(super) backends: Vec<BackendInfo>,
-    pub(super) configuration: Configuration,
-    pub(super) reloads: ReloadsInfo,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct HandlerInfo {
-    pub(super) name: String,
-    pub(super) backend: Option<String>,
-    pub(super) backend_handler: String,
-    pub(super) origin: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct BackendInfo {
-    pub(super) name: String,
-    pub(super) socket: String,
-    pub(super) state: String,
-    pub(super) cause: Option<String>,
-    pub(super) since: String,
-    pub(super) joined: bool,
-    pub(super) draining: bool,
-    pub(super) unnamed: bool,
-    /// Why lists would fail after a restart now.
-    pub(super) restart_problem: Option<String>,
-    /// Why lists fail now.
-    pub(super) list_problem: Option<String>,
-    /// Its cached pods are served.
-    pub(super) pods_from_cache: bool,
-    pub(super) runtime: String,
-    pub(super) version: String,
-    pub(super) stale_list_age_seconds: Option<u64>,
-    pub(super) stats_late_seconds: Option<u64>,
-    /// Not known before it has been listed.
-    pub(super) pods: Option<usize>,
-    pub(super) containers: Option<usize>,
-    /// Only where they were asked for.
-    #[serde(default)]
-    pub(super) pod_ids: Vec<String>,
-}
-
-#[derive(Deserialize)]
-pub(super) struct Configuration {
-    pub(super) files: Vec<String>,
-    pub(super) hash: String,
-}
-
-#[derive(Deserialize)]
-pub(super) struct ReloadsInfo {
-    pub(super) last: Option<ReloadInfo>,
-}
-
-#[derive(Deserialize)]
-pub(super) struct ReloadInfo {
-    pub(super) at: String,
-    pub(super) changes: Option<ChangesInfo>,
-    pub(super) problems: Option<String>,
-}
-
-#[derive(Deserialize)]
-pub(super) struct ChangesInfo {
-    pub(super) lines: Vec<String>,
-}
-
-impl DaemonInfo {
-    /// What a restart now would cost, a sentence each.
-    pub(super) fn restart_problems(&self) -> impl Iterator<Item = String> {
-        self.backends.iter().filter_map(|backend| {
-            let problem = backend.restart_problem.as_ref()?;
-            let BackendInfo { name, socket, .. } = backend;
-            Some(format!(
-                "a restart now would make lists fail: backend {name} ({socket}) is away, and {problem}"
-            ))
-        })
-    }
-
-    /// The backend of this name.
-    ///
-    /// # Errors
-    /// There is none.
-    pub(super) fn backend(&self, name: &str) -> anyhow::Result<&BackendInfo> {
-        let found = self.backends.iter().find(|backend| backend.name == name);
-        found.with_context(|| {
-            let names = self.backends.iter().map(|backend| backend.name.as_str());
-            let names = names.collect::<Vec<_>>().join(", ");
-            format!("no backend is named {name:?}; there are: {names}")
-        })
-    }
-
-    /// The backend of each pod by its id, where they were asked for.
-    pub(super) fn owners(&self) -> HashMap<&str, &str> {
-        let owned = self.backends.iter().flat_map(|backend| {
-            let ids = backend.pod_ids.iter();
-            ids.map(|id| (id.as_str(), backend.name.as_str()))
-        });
-        owned.collect()
-    }
-}
-
-/// A connection to a switch.
+/// A connection to whoever serves on a socket.
 pub(super) struct Running {
     pub(super) socket: Address,
-    switch: backend::Backend,
-    wire: Wire,
+    admin: AdminClient<Channel>,
+    runtime: RuntimeServiceClient<Channel>,
     /// Whether there was a good reply over this connection.
     answered: Cell<bool>,
     /// What drives the connection.
@@ -155,10 +46,10 @@ pub(super) struct Running {
 impl Running {
     /// Connects to whoever serves on `socket`; within a tokio runtime.
     pub(super) async fn connect(socket: &Address) -> anyhow::Result<Running> {
-        let switch = backend::Backend::new(
+        let served = criswitch::backend::Backend::new(
             &BackendConfig {
                 id: 0,
-                name: OWN.to_owned(),
+                name: String::new(),
                 socket: socket.clone(),
                 list_timeout: LIMIT,
                 stats_timeout: LIMIT,
@@ -171,59 +62,54 @@ impl Running {
             MAX_MESSAGE,
             Dialer::Socket,
         );
-        let connected = tokio::time::timeout(LIMIT, switch.connect()).await;
+        let connected = tokio::time::timeout(LIMIT, served.connect()).await;
         let connected = connected.unwrap_or_else(|_| Err(format!("no answer within {LIMIT:?}")));
         let (wire, connection) = connected.map_err(|cause| not_there(socket, &cause))?;
+        let (channel, origin) = (Channel(wire), Uri::from_static("http://localhost"));
+        let runtime = RuntimeServiceClient::with_origin(channel.clone(), origin.clone());
         Ok(Running {
             socket: socket.clone(),
-            switch,
-            wire,
+            admin: AdminClient::with_origin(channel, origin).max_decoding_message_size(MAX_MESSAGE),
+            runtime: runtime.max_decoding_message_size(MAX_MESSAGE),
             answered: Cell::new(false),
             _connection: tokio::spawn(drive(connection)),
         })
     }
 
-    /// What its verbose Status says, whoever it is.
-    async fn status(&self) -> anyhow::Result<StatusResponse> {
-        let status = self.call(&rpc::STATUS, &StatusRequest { verbose: true });
-        StatusResponse::decode(status.await?).context("its Status cannot be read")
+    /// The status of whoever serves there.
+    pub(super) async fn status(&self) -> anyhow::Result<StatusResponse> {
+        let mut runtime = self.runtime.clone();
+        let status = runtime.status(StatusRequest::default());
+        self.answer("Status", status).await
     }
 
-    /// The same; a switch adds the ids of each backend's pods.
-    pub(super) async fn status_with_pods(&self) -> anyhow::Result<StatusResponse> {
-        let mut headers = own_headers();
-        headers.insert(WITH_PODS, HeaderValue::from_static("1"));
-        let request = StatusRequest { verbose: true };
-        let status = self.call_with(&rpc::STATUS, &headers, &request).await?;
-        StatusResponse::decode(status).context("its Status cannot be read")
-    }
-
-    /// Makes it forget a backend.
-    pub(super) async fn forget(&self, backend: &str) -> anyhow::Result<()> {
-        let mut headers = own_headers();
-        headers.insert(FORGET, HeaderValue::from_str(backend)?);
-        let request = StatusRequest::default();
-        let status = self.call_with(&rpc::STATUS, &headers, &request);
-        status.await.map(drop)
-    }
-
-    /// Who it says that it is, whoever it is.
+    /// The version of whoever serves there.
     pub(super) async fn version(&self) -> anyhow::Result<VersionResponse> {
-        let request = VersionRequest::default();
-        let version = self.call(&rpc::VERSION, &request).await?;
-        VersionResponse::decode(version).context("its Version cannot be read")
+        let mut runtime = self.runtime.clone();
+        let version = runtime.version(VersionRequest::default());
+        self.answer("Version", version).await
     }
 
-    /// What it tells of itself.
+    /// The state of the daemon; `None` if another runtime serves there.
+    pub(super) async fn state_if_own(&self) -> anyhow::Result<Option<State>> {
+        let mut admin = self.admin.clone();
+        match self
+            .reply("GetState", admin.get_state(GetStateRequest {}))
+            .await?
+        {
+            Err(status) if status.code() == Code::Unimplemented => Ok(None),
+            state => Ok(Some(
+                state.map_err(|status| self.failed("GetState", &status))?,
+            )),
+        }
+    }
+
+    /// The state of the daemon.
     ///
     /// # Errors
-    /// Also if it is not a switch.
-    pub(super) async fn info(&self) -> anyhow::Result<Json> {
-        self.own(&self.status().await?)
-    }
-
-    fn own(&self, status: &StatusResponse) -> anyhow::Result<Json> {
-        own_info(status).with_context(|| {
+    /// Also if another runtime serves there.
+    pub(super) async fn state(&self) -> anyhow::Result<State> {
+        self.state_if_own().await?.with_context(|| {
             format!(
                 "{} is served, but not by criswitch; try --config, or --socket with the path that it serves",
                 self.socket
@@ -231,51 +117,94 @@ impl Running {
         })
     }
 
-    /// As [`Running::info`], with the ids of each backend's pods.
-    pub(super) async fn info_with_pods(&self) -> anyhow::Result<Json> {
-        self.own(&self.status_with_pods().await?)
-    }
-
-    /// The message of its reply to `request`.
-    pub(super) async fn call(&self, row: &Row, request: &impl Message) -> anyhow::Result<Bytes> {
-        self.call_with(row, &own_headers(), request).await
-    }
-
-    async fn call_with(
-        &self,
-        row: &Row,
-        headers: &HeaderMap,
-        request: &impl Message,
-    ) -> anyhow::Result<Bytes> {
-        let mut headers = headers.clone();
-        // A person wants to see which backend is waited for.
-        headers.insert(SOON, HeaderValue::from_static("1"));
-        let call = probe::call_with(&self.switch, &self.wire, row, &headers, request);
-        let Ok(reply) = tokio::time::timeout(LIMIT, call).await else {
-            bail!(
-                "{}: no answer to {} within {LIMIT:?}",
-                self.socket,
-                row.name
-            );
-        };
-        let reply = reply.map_err(|error| self.failed(&error))?;
-        self.answered.set(true);
-        Ok(reply)
-    }
-
-    /// What a call came to, without the name that only this process has for it.
-    fn failed(&self, error: &anyhow::Error) -> anyhow::Error {
-        let words = probe::words(&self.switch, error, self.answered.get());
-        match error.is::<Status>() {
-            true => not_there(&self.socket, &words),
-            false => anyhow::anyhow!("{}: {words}", self.socket),
+    /// Every pod that the daemon lists. It learns from the list whose the pods are that it did not create.
+    ///
+    /// # Errors
+    /// At once if `state` says that lists fail or wait: a person wants to see why.
+    pub(super) async fn pods(&self, state: &State) -> anyhow::Result<Vec<PodSandbox>> {
+        let awaited = state.backends.iter().filter(|backend| backend.awaited);
+        let awaited = awaited.map(|backend| {
+            let Backend { name, socket, .. } = backend;
+            format!("lists wait for backend {name} ({socket}), which has not been listed since the start")
+        });
+        let problems: Vec<_> = list_problems(state).into_iter().chain(awaited).collect();
+        if !problems.is_empty() {
+            bail!("{}", problems.join("; "));
         }
+        let mut runtime = self.runtime.clone();
+        let pods = runtime.list_pod_sandbox(ListPodSandboxRequest::default());
+        Ok(self.answer("ListPodSandbox", pods).await?.items)
+    }
+
+    /// Makes the daemon read its configuration again.
+    pub(super) async fn reload(&self) -> anyhow::Result<ReloadResponse> {
+        let mut admin = self.admin.clone();
+        let reload = admin.reload(ReloadRequest {});
+        self.answer("Reload", reload).await
+    }
+
+    /// Makes the daemon forget a backend.
+    pub(super) async fn forget(&self, backend: String) -> anyhow::Result<()> {
+        let mut admin = self.admin.clone();
+        let forget = admin.forget(ForgetRequest { backend });
+        self.answer("Forget", forget).await.map(drop)
+    }
+
+    async fn answer<T>(
+        &self,
+        rpc: &str,
+        reply: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> anyhow::Result<T> {
+        let reply = self.reply(rpc, reply).await?;
+        reply.map_err(|status| self.failed(rpc, &status))
+    }
+
+    /// What was answered in time.
+    async fn reply<T>(
+        &self,
+        rpc: &str,
+        reply: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> anyhow::Result<Result<T, Status>> {
+        let Ok(reply) = tokio::time::timeout(LIMIT, reply).await else {
+            bail!("{}: no answer to {rpc} within {LIMIT:?}", self.socket);
+        };
+        if let Some(lost) = reply.as_ref().err().and_then(Error::source) {
+            let cause = match self.answered.get() {
+                true => lost.to_string(),
+                false => probe::no_grpc(&lost.to_string()),
+            };
+            return Err(not_there(&self.socket, &cause));
+        }
+        self.answered.set(true);
+        Ok(reply.map(Response::into_inner))
+    }
+
+    fn failed(&self, rpc: &str, status: &Status) -> anyhow::Error {
+        let (code, text) = (status.code(), status.message());
+        anyhow::anyhow!("{}: {rpc} says {code:?}: {text}", self.socket)
     }
 }
 
-/// What a switch says of itself in its verbose Status; none from any other runtime.
-pub(super) fn own_info(status: &StatusResponse) -> Option<Json> {
-    serde_json::from_str(status.info.get(OWN)?).ok()
+/// The backend of this name.
+///
+/// # Errors
+/// There is none.
+pub(super) fn backend<'a>(state: &'a State, name: &str) -> anyhow::Result<&'a Backend> {
+    let found = state.backends.iter().find(|backend| backend.name == name);
+    found.with_context(|| {
+        let names = state.backends.iter().map(|backend| backend.name.as_str());
+        let names = names.collect::<Vec<_>>().join(", ");
+        format!("no backend is named {name:?}; there are: {names}")
+    })
+}
+
+/// The backend of each pod, by the pod's id.
+pub(super) fn owners(state: &State) -> HashMap<&str, &str> {
+    let owned = state.backends.iter().flat_map(|backend| {
+        let ids = backend.pod_ids.iter();
+        ids.map(|id| (id.as_str(), backend.name.as_str()))
+    });
+    owned.collect()
 }
 
 async fn drive(connection: Driver) {

@@ -152,6 +152,7 @@ async fn reloads(
         let config = switch.live().config.clone();
         tokio::select! {
             _ = hangup.recv() => {}
+            () = reload::wanted(switch) => {}
             () = watch.changed(&config.path, loaded), if config.watch => {}
         }
         reload::begin_reload(switch);

@@ -3,41 +3,42 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
-use criswitch::codec::cri::{
-    ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox, StatusResponse, VersionResponse,
-};
+use criswitch::codec::admin::{Backend, Configuration, Handler, Reload, State, reload};
+use criswitch::codec::cri::{PodSandbox, RuntimeCondition, StatusResponse, VersionResponse};
 use criswitch::config::Problems;
 use criswitch::config::address::Address;
 use criswitch::config::wording::{counted, place, removal};
 use criswitch::fanout::status::{BACKENDS_READY, NEEDED};
-use criswitch::rpc;
-use prost::Message;
 use serde_json::{Map, Value as Json, json};
 
 use super::columns::{Paint, columns, painted};
 use super::health::{Health, Level};
 use super::probe::features_of;
-use super::running::{BackendInfo, DaemonInfo, HandlerInfo, ReloadInfo, Running, own_info};
+use super::running::owners;
 use super::terminal::{self, Shown, plain};
 use super::{Status, Verdict, is_read, print};
 
 /// Between two looks with `--watch`.
 const PERIOD: Duration = Duration::from_secs(2);
-/// What was asked for.
-struct DaemonStatus {
-    socket: Address,
-    status: StatusResponse,
-    told: Told,
-    /// Or why they cannot be listed.
-    pods: anyhow::Result<Vec<PodSandbox>>,
+/// What the one on the socket says.
+enum Answer {
+    Daemon(Box<DaemonStatus>),
+    Foreign(Box<Foreign>),
 }
 
-/// What the one on the socket is.
-enum Told {
-    /// A switch, which says so of itself.
-    Own(Json),
-    /// Another runtime.
-    Foreign(VersionResponse),
+/// What another runtime says.
+struct Foreign {
+    socket: Address,
+    status: StatusResponse,
+    version: VersionResponse,
+}
+
+/// What the daemon says.
+struct DaemonStatus {
+    status: StatusResponse,
+    state: State,
+    /// Or why they cannot be listed.
+    pods: anyhow::Result<Vec<PodSandbox>>,
 }
 
 impl Status {
@@ -58,7 +59,7 @@ impl Status {
                 }
             };
             print(self.text(&answer)?)?;
-            verdict(&answer)
+            Ok(verdict(&answer))
         })
     }
 
@@ -86,49 +87,50 @@ impl Status {
         }
     }
 
-    async fn ask(&self) -> anyhow::Result<DaemonStatus> {
-        let switch = self.daemon.connect().await?;
-        let status = switch.status_with_pods().await?;
-        let told = match own_info(&status) {
-            Some(info) => Told::Own(info),
-            None => Told::Foreign(switch.version().await.unwrap_or_default()),
+    async fn ask(&self) -> anyhow::Result<Answer> {
+        let daemon = self.daemon.connect().await?;
+        let status = daemon.status().await?;
+        let Some(state) = daemon.state_if_own().await? else {
+            return Ok(Answer::Foreign(Box::new(Foreign {
+                version: daemon.version().await.unwrap_or_default(),
+                socket: daemon.socket,
+                status,
+            })));
         };
-        Ok(DaemonStatus {
-            pods: list_pods(&switch).await,
-            socket: switch.socket.clone(),
+        let pods = daemon.pods(&state).await;
+        let state = daemon.state().await?;
+        Ok(Answer::Daemon(Box::new(DaemonStatus {
             status,
-            told,
-        })
+            state,
+            pods,
+        })))
     }
 
-    fn text(&self, answer: &DaemonStatus) -> anyhow::Result<Shown> {
-        Ok(match &answer.told {
-            Told::Own(info) if self.json => format!("{:#}\n", with_pods(info, answer)?).into(),
-            Told::Own(info) => text(&serde_json::from_value(info.clone())?, answer)?,
-            Told::Foreign(who) if self.json => format!("{:#}\n", foreign_json(who, answer)).into(),
-            Told::Foreign(who) => foreign(who, answer)?.into(),
+    fn text(&self, answer: &Answer) -> anyhow::Result<Shown> {
+        Ok(match answer {
+            Answer::Daemon(daemon) if self.json => format!("{:#}\n", json(daemon)?).into(),
+            Answer::Daemon(daemon) => text(daemon)?,
+            Answer::Foreign(other) if self.json => format!("{:#}\n", foreign_json(other)).into(),
+            Answer::Foreign(other) => foreign(other)?.into(),
         })
     }
 }
 
 /// Another runtime on the socket is not criswitch.
-fn verdict(answer: &DaemonStatus) -> anyhow::Result<Verdict> {
-    let Told::Own(info) = &answer.told else {
-        return Ok(Verdict::NotRunning);
-    };
-    let health = health(&serde_json::from_value(info.clone())?, answer);
-    Ok(match health.level {
-        Level::Serving => Verdict::Fine,
-        Level::Degraded | Level::ListsFailing => Verdict::NotFine,
-    })
+fn verdict(answer: &Answer) -> Verdict {
+    match answer {
+        Answer::Daemon(daemon) if health(daemon).level == Level::Serving => Verdict::Fine,
+        Answer::Daemon(_) => Verdict::NotFine,
+        Answer::Foreign(_) => Verdict::NotRunning,
+    }
 }
 
-fn health(info: &DaemonInfo, answer: &DaemonStatus) -> Health {
-    let unmet = unmet(answer).filter(|(kind, _)| is_problem(kind));
+fn health(daemon: &DaemonStatus) -> Health {
+    let unmet = unmet(&daemon.status).filter(|(kind, _)| is_problem(kind));
     let unmet = unmet.map(|(kind, message)| format!("{kind} is false: {message}"));
-    let unlisted = answer.pods.as_ref().err();
+    let unlisted = daemon.pods.as_ref().err();
     Health::of(
-        info,
+        &daemon.state,
         unmet.collect(),
         unlisted.map(|error| format!("{error:#}")),
     )
@@ -139,73 +141,56 @@ fn is_problem(kind: &str) -> bool {
     NEEDED.contains(&kind) || kind == BACKENDS_READY
 }
 
-fn unmet(answer: &DaemonStatus) -> impl Iterator<Item = (&str, &str)> {
-    let unmet = conditions(answer).filter(|(_, status, _)| !status);
-    unmet.map(|(kind, _, message)| (kind, message))
+fn unmet(status: &StatusResponse) -> impl Iterator<Item = (&str, &str)> {
+    let unmet = conditions(status).filter(|condition| !condition.status);
+    unmet.map(|condition| (condition.r#type.as_str(), condition.message.as_str()))
 }
 
-/// Every pod that the switch lists.
-pub(super) async fn list_pods(switch: &Running) -> anyhow::Result<Vec<PodSandbox>> {
-    let reply = switch
-        .call(&rpc::LIST_PODS, &ListPodSandboxRequest::default())
-        .await?;
-    Ok(ListPodSandboxResponse::decode(reply)?.items)
+fn conditions(status: &StatusResponse) -> impl Iterator<Item = &RuntimeCondition> {
+    status.status.iter().flat_map(|status| &status.conditions)
 }
 
-fn conditions(answer: &DaemonStatus) -> impl Iterator<Item = (&str, bool, &str)> {
-    let conditions = answer
-        .status
-        .status
-        .iter()
-        .flat_map(|status| &status.conditions);
-    conditions.map(|condition| {
-        (
-            condition.r#type.as_str(),
-            condition.status,
-            condition.message.as_str(),
-        )
-    })
-}
-
-fn text(info: &DaemonInfo, answer: &DaemonStatus) -> anyhow::Result<Shown> {
+fn text(daemon: &DaemonStatus) -> anyhow::Result<Shown> {
+    let state = &daemon.state;
     Ok(Shown::parts([
-        health(info, answer).line(),
-        format!("criswitch {}, process {}\n", info.version, info.pid).into(),
-        configuration(info).into(),
-        backends(info)?,
-        places(info)?.into(),
-        handlers(info, answer)?.into(),
-        faults(answer).into(),
-        outlook(info).into(),
+        health(daemon).line(),
+        format!("criswitch {}, process {}\n", state.version, state.pid).into(),
+        configuration(state).into(),
+        backends(state)?,
+        places(state)?.into(),
+        handlers(daemon)?.into(),
+        faults(daemon).into(),
+        outlook(state).into(),
     ]))
 }
 
 /// The files and the last reload.
-fn configuration(info: &DaemonInfo) -> String {
-    let mut text = format!(
-        "configuration {}, {}\n",
-        info.configuration.hash,
-        counted(info.configuration.files.len(), "file")
-    );
-    for file in &info.configuration.files {
+fn configuration(state: &State) -> String {
+    let Configuration { hash, files, .. } = state.configuration.clone().unwrap_or_default();
+    let mut text = format!("configuration {hash}, {}\n", counted(files.len(), "file"));
+    for file in &files {
         text += &format!("  {file}\n");
     }
-    let last = match &info.reloads.last {
+    let last = match state
+        .reloads
+        .as_ref()
+        .and_then(|reloads| reloads.last.as_ref())
+    {
         Some(last) => last_reload(last),
         None => "not reloaded since the start\n".to_owned(),
     };
     terminal::wrapped(&text) + &last
 }
 
-fn last_reload(last: &ReloadInfo) -> String {
+fn last_reload(last: &Reload) -> String {
     let mut before = format!("last reload {} ago: ", ago(&last.at));
-    let lines = match (&last.changes, &last.problems) {
-        (_, Some(problems)) => {
+    let lines = match &last.result {
+        Some(reload::Result::Problems(problems)) => {
             let refused = ["refused, nothing has changed"].into_iter();
             refused.chain(problems.lines()).map(str::to_owned).collect()
         }
-        (Some(changes), None) => changes.lines.clone(),
-        (None, None) => vec!["no outcome".to_owned()],
+        Some(reload::Result::Changes(changes)) => changes.lines.clone(),
+        None => vec!["no outcome".to_owned()],
     };
     let mut text = String::new();
     for line in lines {
@@ -216,15 +201,15 @@ fn last_reload(last: &ReloadInfo) -> String {
     text
 }
 
-fn backends(info: &DaemonInfo) -> anyhow::Result<Shown> {
-    let rows = info.backends.iter().map(|backend| {
+fn backends(state: &State) -> anyhow::Result<Shown> {
+    let rows = state.backends.iter().map(|backend| {
         let seconds = |seconds: Option<u64>| {
             let time = seconds.map(Duration::from_secs);
             time.map(span).unwrap_or_default()
         };
         [
             backend.name.clone(),
-            state(backend),
+            state_of(backend),
             ago(&backend.since),
             number(backend.pods),
             number(backend.containers),
@@ -252,11 +237,11 @@ fn backends(info: &DaemonInfo) -> anyhow::Result<Shown> {
 }
 
 /// Nothing if nobody knows.
-fn number(number: Option<usize>) -> String {
+fn number(number: Option<u64>) -> String {
     number.map(|number| number.to_string()).unwrap_or_default()
 }
 
-fn state(backend: &BackendInfo) -> String {
+fn state_of(backend: &Backend) -> String {
     let mut state = backend.state.clone();
     if backend.draining {
         state += ", draining";
@@ -268,8 +253,8 @@ fn state(backend: &BackendInfo) -> String {
 }
 
 /// Where backends are, and what.
-fn places(info: &DaemonInfo) -> anyhow::Result<String> {
-    let rows = info.backends.iter().map(|backend| {
+fn places(state: &State) -> anyhow::Result<String> {
+    let rows = state.backends.iter().map(|backend| {
         let runtime = format!("{} {}", backend.runtime, backend.version);
         [
             backend.name.clone(),
@@ -280,22 +265,19 @@ fn places(info: &DaemonInfo) -> anyhow::Result<String> {
     columns(&["BACKEND", "RUNTIME", "SOCKET"], rows)
 }
 
-fn handlers(info: &DaemonInfo, answer: &DaemonStatus) -> anyhow::Result<String> {
-    let owners = info.owners();
-    let rows = info.handlers.iter().map(|row| {
-        let name = match row.name == info.default_handler {
+fn handlers(daemon: &DaemonStatus) -> anyhow::Result<String> {
+    let state = &daemon.state;
+    let owners = owners(state);
+    let rows = state.handlers.iter().map(|row| {
+        let name = match row.name == state.default_handler {
             true => format!("{} (default)", row.name),
             false => row.name.clone(),
         };
         [
             name,
-            place(
-                row.backend.as_deref().unwrap_or_default(),
-                &row.name,
-                &row.backend_handler,
-            ),
-            number(pods_of(row, &owners, answer)),
-            short_features(&answer.status, &row.name),
+            place(&row.backend, &row.name, &row.backend_handler),
+            number(pods_of(row, &owners, daemon)),
+            short_features(&daemon.status, &row.name),
             origin(&row.origin),
         ]
     });
@@ -303,17 +285,13 @@ fn handlers(info: &DaemonInfo, answer: &DaemonStatus) -> anyhow::Result<String> 
 }
 
 /// How many pods of a handler its backend of now has; others may have more, from when the handler led there.
-fn pods_of(
-    row: &HandlerInfo,
-    owners: &HashMap<&str, &str>,
-    answer: &DaemonStatus,
-) -> Option<usize> {
-    let pods = answer.pods.as_ref().ok()?.iter();
+fn pods_of(row: &Handler, owners: &HashMap<&str, &str>, daemon: &DaemonStatus) -> Option<u64> {
+    let pods = daemon.pods.as_ref().ok()?.iter();
     let own = pods.filter(|pod| {
         pod.runtime_handler == row.name
-            && owners.get(pod.id.as_str()).copied() == row.backend.as_deref()
+            && owners.get(pod.id.as_str()) == Some(&row.backend.as_str())
     });
-    Some(own.count())
+    Some(own.count() as u64)
 }
 
 /// A file's name and line say enough in a table.
@@ -336,79 +314,98 @@ fn short_features(status: &StatusResponse, handler: &str) -> String {
 }
 
 /// What is not well, in criswitch's words, and notes.
-fn faults(answer: &DaemonStatus) -> String {
-    let lines = unmet(answer).map(|(kind, message)| {
+fn faults(daemon: &DaemonStatus) -> String {
+    let lines = unmet(&daemon.status).map(|(kind, message)| {
         let note = if is_problem(kind) { "" } else { "note: " };
         plain(&format!("{note}{kind} is false: {message}")) + "\n"
     });
     let mut text: String = lines.collect();
-    if let Err(error) = &answer.pods {
+    if let Err(error) = &daemon.pods {
         text += &(plain(&format!("pods cannot be listed: {error:#}")) + "\n");
     }
     terminal::wrapped(&text)
 }
 
 /// What becomes of backends that no file names, and what a restart would cost.
-fn outlook(info: &DaemonInfo) -> String {
-    let unnamed = info.backends.iter().filter(|backend| backend.unnamed);
+fn outlook(state: &State) -> String {
+    let unnamed = state.backends.iter().filter(|backend| backend.unnamed);
     let removals = unnamed.map(|backend| removal(&backend.name));
-    let lines = removals.chain(info.restart_problems());
+    let costs = state
+        .backends
+        .iter()
+        .filter_map(|backend| backend.restart_problem.clone());
+    let lines = removals.chain(costs);
     lines.map(|line| terminal::wrapped_first(&line)).collect()
 }
 
 /// Of another runtime.
-fn foreign(who: &VersionResponse, answer: &DaemonStatus) -> anyhow::Result<String> {
-    let rows = conditions(answer)
-        .map(|(kind, status, message)| [kind.to_owned(), status.to_string(), message.to_owned()]);
+fn foreign(other: &Foreign) -> anyhow::Result<String> {
+    let Foreign {
+        socket,
+        status,
+        version,
+    } = other;
+    let rows = conditions(status).map(|condition| {
+        let RuntimeCondition {
+            r#type, message, ..
+        } = condition.clone();
+        [r#type, condition.status.to_string(), message]
+    });
     let conditions = columns(&["CONDITION", "STATUS", "MESSAGE"], rows)?;
-    let name = plain(&format!("{} {}", who.runtime_name, who.runtime_version));
+    let name = plain(&format!(
+        "{} {}",
+        version.runtime_name, version.runtime_version
+    ));
     let who = match name.trim() {
         "" => "another runtime",
         name => name,
     };
     let head = format!(
-        "{} is not criswitch's socket, but that of {who}; try --config, or --socket with the path that it serves\n",
-        answer.socket
+        "{socket} is not criswitch's socket, but that of {who}; try --config, or --socket with the path that it serves\n"
     );
     Ok(format!("{}\n{conditions}", terminal::wrapped(&head)))
 }
 
-fn foreign_json(who: &VersionResponse, answer: &DaemonStatus) -> Json {
-    let conditions = conditions(answer).map(
-        |(kind, status, message)| json!({ "type": kind, "status": status, "message": message }),
-    );
+fn foreign_json(other: &Foreign) -> Json {
+    let version = &other.version;
+    let conditions = conditions(&other.status).map(|condition| {
+        json!({
+            "type": condition.r#type,
+            "status": condition.status,
+            "message": condition.message,
+        })
+    });
     json!({
         "criswitch": false,
-        "runtime": who.runtime_name,
-        "version": who.runtime_version,
+        "runtime": version.runtime_name,
+        "version": version.runtime_version,
         "conditions": conditions.collect::<Vec<_>>(),
     })
 }
 
-/// The switch's own words, with each handler's pods and features.
-fn with_pods(info: &Json, answer: &DaemonStatus) -> anyhow::Result<Json> {
-    let told: DaemonInfo = serde_json::from_value(info.clone())?;
-    let owners = told.owners();
-    let mut info = info.clone();
+/// The state of the daemon, with its health and with each handler's pods and features.
+fn json(daemon: &DaemonStatus) -> anyhow::Result<Json> {
+    let owners = owners(&daemon.state);
+    let mut json = serde_json::to_value(&daemon.state)?;
     // As any other runtime's says false.
-    if let Some(info) = info.as_object_mut() {
-        info.insert("criswitch".to_owned(), json!(true));
-        info.insert("health".to_owned(), health(&told, answer).json());
+    if let Some(json) = json.as_object_mut() {
+        json.insert("criswitch".to_owned(), json!(true));
+        json.insert("health".to_owned(), health(daemon).json());
     }
-    for row in objects(&mut info, "backends") {
+    for row in objects(&mut json, "backends") {
         row.remove("podIds");
     }
-    for (row, handler) in objects(&mut info, "handlers").zip(&told.handlers) {
-        let pods = pods_of(handler, &owners, answer);
+    for (row, handler) in objects(&mut json, "handlers").zip(&daemon.state.handlers) {
+        let pods = pods_of(handler, &owners, daemon);
         row.insert("pods".to_owned(), json!(pods));
-        let features = features_of(&answer.status.runtime_handlers, &handler.name);
+        let features = features_of(&daemon.status.runtime_handlers, &handler.name);
         row.insert("features".to_owned(), json!(features));
     }
-    Ok(info)
+    Ok(json)
 }
 
-fn objects<'a>(info: &'a mut Json, list: &str) -> impl Iterator<Item = &'a mut Map<String, Json>> {
-    let rows = info.get_mut(list).and_then(Json::as_array_mut);
+fn objects<'a>(json: &'a mut Json, list: &str) -> impl Iterator<Item = &'a mut Map<String, Json>> {
+    let rows = json.get_mut(list).and_then(Json::as_array_mut);
     rows.into_iter().flatten().filter_map(Json::as_object_mut)
 }
 

@@ -10,7 +10,8 @@ use super::problem::{near, nearest};
 use super::value::{Wrong, wrong};
 
 /// The switch's modules, whose level can be set alone.
-pub const MODULES: [&str; 19] = [
+pub const MODULES: [&str; 20] = [
+    "admin",
     "backend",
     "call",
     "cli",

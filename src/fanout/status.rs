@@ -21,22 +21,16 @@ use crate::backend::{Backend, own_headers};
 use crate::call::reply::{self, Reply};
 use crate::call::{Call, Failed};
 use crate::codec::frames;
-use crate::codec::protobuf::{self, Malformed};
-use crate::errors;
-use crate::fanout::fallback;
+use crate::codec::protobuf;
+use crate::rpc;
 use crate::rpc::fields::status_request;
-use crate::rpc::{self, Kind, List};
 use crate::switch::Switch;
-use crate::switch::forget::{self, FORGET};
 use crate::switch::reload;
-use crate::switch::saved;
 use crate::topology::Live;
 
 pub use merged::merged;
-use merged::{Condition, conditions, text, unready};
-
-/// The header of a verbose `Status` that asks for the ids of each backend's pods.
-pub const WITH_PODS: &str = "criswitch-pods";
+pub(crate) use merged::{Condition, conditions};
+use merged::{text, unready};
 
 /// The conditions that a kubelet needs of a runtime (cri-api: `RuntimeReady`, `NetworkReady`). Others are warnings, such as
 /// containerd's of deprecations.
@@ -51,14 +45,6 @@ const STATUS_WAIT: Duration = Duration::from_secs(1);
 /// How old the default backend's last `Status` may be to stand for it; the kubelet calls a node not ready after as long.
 const STATUS_TRUST: Duration = Duration::from_secs(30);
 
-/// How much a `Status` tells of the switch itself.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Detail {
-    None,
-    Info,
-    Pods,
-}
-
 /// What one backend says of itself.
 #[derive(Debug)]
 pub struct StatusAnswer {
@@ -72,14 +58,7 @@ pub struct StatusAnswer {
 
 /// The default backend's status with the table's handlers, common features and the state of all backends.
 pub(crate) async fn status(switch: &Switch, call: &Call) -> Result<Reply, Failed> {
-    let live = &match call.headers.get(FORGET) {
-        Some(name) => {
-            let forgotten = forget::forget(switch, name.to_str().unwrap_or_default()).await;
-            forgotten.map_err(|cause| errors::not_forgotten(&cause))?;
-            switch.live()
-        }
-        None => Arc::clone(&call.live),
-    };
+    let live = &call.live;
     let default = live.backend(live.speaker())?;
     let others = live.backends.iter().filter(|other| other.id != default.id);
     let ((said, answer), others) = join(
@@ -90,12 +69,8 @@ pub(crate) async fn status(switch: &Switch, call: &Call) -> Result<Reply, Failed
     let said: Vec<_> = std::iter::once(said).chain(others).collect();
     let verbose = protobuf::varint(&call.message(), &[status_request::VERBOSE])
         .is_ok_and(|verbose| verbose != 0);
-    let detail = match verbose {
-        true if call.headers.contains_key(WITH_PODS) => Detail::Pods,
-        true => Detail::Info,
-        false => Detail::None,
-    };
-    let message = node_status(switch, live, &said, detail);
+    let summary = verbose.then(|| summary(live));
+    let message = merged(&live.table, &said, summary.as_ref());
     // All that they say has been read before.
     let message = message.map_err(|fault| default.malformed(&fault))?;
     Ok(match answer {
@@ -197,118 +172,28 @@ pub(crate) fn keep_status(
     Ok(said)
 }
 
-fn node_status(
-    switch: &Switch,
-    live: &Live,
-    said: &[StatusAnswer],
-    detail: Detail,
-) -> Result<Bytes, Malformed> {
-    let info = (detail != Detail::None).then(|| info(switch, live, said, detail));
-    merged(&live.table, said, info.transpose()?.as_ref())
-}
-
-/// The switch's own key of `info`.
-fn info(
-    switch: &Switch,
-    live: &Live,
-    said: &[StatusAnswer],
-    detail: Detail,
-) -> Result<Json, Malformed> {
-    let handlers: Vec<Json> = live
-        .table
-        .handlers
-        .iter()
-        .map(|row| {
-            let backend = live
-                .backend(row.backend)
-                .map(|backend| backend.name().to_string())
-                .ok();
-            let origin = row
-                .origin
-                .as_ref()
-                .map_or("auto-registered".to_owned(), ToString::to_string);
-            json!({
-                "name": row.name,
-                "backend": backend,
-                "backendHandler": row.backend_handler,
-                "origin": origin,
-            })
+/// What `crictl info` shows of criswitch itself, under a key of its own.
+fn summary(live: &Live) -> Json {
+    let handlers = live.table.handlers.iter();
+    let handlers =
+        handlers.map(|row| json!({ "name": row.name, "backend": live.name_of(row.backend) }));
+    let backends = live.backends.iter().map(|backend| {
+        let [runtime, version, _] = identity(&backend.known());
+        json!({
+            "name": *backend.name(),
+            "socket": backend.socket.to_string(),
+            "state": backend.link().state.as_ref(),
+            "runtime": runtime,
+            "version": version,
         })
-        .collect();
-    let mut backends = Vec::with_capacity(said.len());
-    for said in said {
-        let mut info = backend_info(switch, live, said)?;
-        if let (Detail::Pods, Some(info)) = (detail, info.as_object_mut()) {
-            let pods: Json = switch
-                .owners()
-                .of(Kind::Pod, said.backend.id)
-                .into_iter()
-                .collect();
-            info.insert("podIds".to_owned(), pods);
-        }
-        backends.push(info);
-    }
-    // Names need not be text, which JSON is.
-    let files = live.config.files.iter();
-    let files: Vec<_> = files.map(|file| file.display().to_string()).collect();
-    Ok(json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "pid": std::process::id(),
-        "defaultHandler": live.table.default.name,
-        "handlers": handlers,
-        "backends": backends,
-        "configuration": {
-            "path": live.config.path.display().to_string(),
-            "files": files,
-            "hash": live.config.hash,
-        },
-        "reloads": switch.reloads().json(),
-    }))
-}
-
-fn backend_info(switch: &Switch, live: &Live, said: &StatusAnswer) -> Result<Json, Malformed> {
-    let backend = &said.backend;
-    let link = backend.link();
-    let known = backend.known();
-    let (pods, containers) = reload::owned_by(switch, backend.id).unzip();
-    let conditions = conditions(&said.status)?.into_iter().map(|condition| {
-        let Condition {
-            kind,
-            status,
-            reason,
-            message,
-        } = condition;
-        json!({ "type": kind, "status": status, "reason": reason, "message": message })
     });
-    Ok(json!({
-        "name": *backend.name(),
-        "socket": backend.socket.to_string(),
-        "state": link.state.as_ref(),
-        "joined": backend.has_joined(),
-        "draining": live.drains(backend.id),
-        "autoRegister": live.auto_registering().any(|row| row.id == backend.id),
-        "unnamed": !live.names(backend.id),
-        "listProblem": fallback::lists_problem(switch, backend),
-        "podsFromCache": known.is_from_cache(List::Pods),
-        "restartProblem": saved::restart_problem(switch, backend),
-        "cause": link.state.cause().map(ToString::to_string),
-        "since": humantime::format_rfc3339_seconds(link.since).to_string(),
-        "transitions": link.transitions,
-        "runtime": text(&known.version, 2).unwrap_or_default(),
-        "version": text(&known.version, 3).unwrap_or_default(),
-        "cgroupDriver": known.cgroup_driver.map(cgroup_driver_name),
-        "staleListAgeSeconds": known.stale_age().map(|age| age.as_secs()),
-        "statsLateSeconds": known.stats_late_for().map(|late| late.as_secs()),
-        "staleStatsAgeSeconds": known.stale_stats_age().map(|age| age.as_secs()),
-        "listsStoodInFor": known.stood_in,
-        "statsFromCache": known.stats_from_cache,
-        "listsLeftOutOf": known.left_out,
-        "claimedItems": known.claims,
-        "droppedItems": known.dropped,
-        "conditions": conditions.collect::<Vec<Json>>(),
-        "pods": pods,
-        "containers": containers,
-    }))
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "configuration": live.config.hash,
+        "defaultHandler": live.table.default.name,
+        "handlers": handlers.collect::<Vec<_>>(),
+        "backends": backends.collect::<Vec<_>>(),
+    })
 }
 
 /// What a backend said last, and why it does not say anything now.

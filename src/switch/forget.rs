@@ -5,9 +5,6 @@ use crate::backend::state::State;
 use crate::switch::{Switch, reload};
 use crate::topology::Live;
 
-/// The header of a `Status` call that makes criswitch forget the backend it names first.
-pub const FORGET: &str = "criswitch-forget";
-
 /// Forgets the pods, containers and images of a backend that is away. A backend that no file names is removed; any
 /// other is out of lists until it answers.
 ///

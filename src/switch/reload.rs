@@ -6,16 +6,14 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use serde_json::{Value as Json, json};
-
 use crate::backend::Backend;
+use crate::codec::admin::Changes;
 use crate::config::address::{Address, Identities};
 use crate::config::{Applies, Config, KEYS, Problems, Table};
 use crate::ownership::BackendId;
 use crate::switch::Switch;
 use crate::topology::Live;
 use crate::topology::auto_register::Disputed;
-use crate::topology::diff::Changes;
 
 /// How many outcomes are remembered.
 const RECENT: usize = 8;
@@ -71,28 +69,6 @@ impl Reloads {
         }
         self.recent.push_back(outcome.clone());
     }
-
-    /// As `Status` tells them.
-    pub(crate) fn json(&self) -> Json {
-        json!({
-            "begun": self.begun,
-            "count": self.count,
-            "refused": self.refused,
-            "last": self.last.as_ref().map(Outcome::json),
-            "recent": self.recent.iter().map(Outcome::json).collect::<Vec<_>>(),
-        })
-    }
-}
-
-impl Outcome {
-    fn json(&self) -> Json {
-        json!({
-            "number": self.number,
-            "at": humantime::format_rfc3339_millis(self.at).to_string(),
-            "changes": self.result.as_ref().ok().map(Changes::json),
-            "problems": self.result.as_ref().err(),
-        })
-    }
 }
 
 /// Serves by `loaded` from now on, if there is nothing wrong with it. Calls under way end by the table that they
@@ -140,7 +116,31 @@ fn reload_with(
         result,
     };
     reloads.remember(&outcome);
+    drop(reloads);
+    switch.reload_ended.notify_waiters();
     outcome
+}
+
+/// Asks for a reload that begins after this, and waits for its outcome; `None` if too many have ended since.
+pub(crate) async fn requested(switch: &Switch) -> Option<Outcome> {
+    let wanted = switch.reloads().begun + 1;
+    switch.reload_wanted.notify_one();
+    loop {
+        let ended = switch.reload_ended.notified();
+        {
+            let reloads = switch.reloads();
+            if reloads.count >= wanted {
+                let mut recent = reloads.recent.iter();
+                return recent.find(|outcome| outcome.number == wanted).cloned();
+            }
+        }
+        ended.await;
+    }
+}
+
+/// Waits until a client asks for a reload.
+pub async fn wanted(switch: &Switch) {
+    switch.reload_wanted.notified().await;
 }
 
 /// A reload begins: what it is to find is read after this.
@@ -271,9 +271,10 @@ fn is_needed(switch: &Switch, backend: &Backend, others: &[Arc<Backend>]) -> boo
 }
 
 /// How many pods and containers a backend owns; nobody knows before it has been listed.
-pub(crate) fn owned_by(switch: &Switch, backend: BackendId) -> Option<(usize, usize)> {
+pub(crate) fn owned_by(switch: &Switch, backend: BackendId) -> Option<(u64, u64)> {
     let listed = switch.question.has_listed(backend);
-    listed.then(|| switch.owners().count(backend))
+    let (pods, containers) = switch.owners().count(backend);
+    listed.then_some((pods as u64, containers as u64))
 }
 
 fn forget_backend(switch: &Switch, backend: &Backend) {

@@ -172,18 +172,20 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
     }
 }
 
-/// Why lists would fail after a restart as long as `backend` is away; `None` if they would not.
+/// Why lists would fail after a restart as long as `backend` is away, as a sentence; `None` if they would not.
 pub(crate) fn restart_problem(switch: &Switch, backend: &Backend) -> Option<String> {
     if !backend.has_joined() || matches!(backend.link().state, State::Ready(_)) {
         return None;
     }
-    if !switch.question.has_listed(backend.id) {
-        return Some("it has never answered".to_owned());
-    }
-    match &switch.store {
-        Some(_) => backend.unsaved(),
-        None => Some("its state is not saved".to_owned()),
-    }
+    let why = match &switch.store {
+        _ if !switch.question.has_listed(backend.id) => "it has never answered".to_owned(),
+        Some(_) => backend.unsaved()?,
+        None => "its state is not saved".to_owned(),
+    };
+    let (name, socket) = (backend.name(), &backend.socket);
+    Some(format!(
+        "a restart now would make lists fail: backend {name} ({socket}) is away, and {why}"
+    ))
 }
 
 /// Takes over what the last run of criswitch knew of `backend`. The first lists wait for the backend until `start_by`

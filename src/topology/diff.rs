@@ -2,70 +2,27 @@
 
 use std::fmt;
 
-use serde_json::{Value as Json, json};
-
+use crate::codec::admin::{Changes, Draining, Moved};
 use crate::config::wording::{self, counted};
 use crate::config::{Applies, Config, Handler, KEYS, Key};
 use crate::ownership::BackendId;
 use crate::topology::Live;
 
-/// The difference between two tables.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
-    /// Handlers that take pods from now on.
-    pub added: Vec<String>,
-    /// Handlers that refuse new pods from now on.
-    pub removed: Vec<String>,
-    /// Handlers whose new pods go elsewhere.
-    pub moved: Vec<Moved>,
-    /// The default row, if it is another one.
-    pub default: Option<Moved>,
-    /// Backends that are new.
-    pub backends_added: Vec<String>,
-    /// Backends that no new pod goes to any more, and that own some.
-    pub backends_draining: Vec<Draining>,
-    /// Backends that are not called any more.
-    pub backends_gone: Vec<String>,
-    /// What else is set otherwise: limits, the log, names and limits of backends.
-    pub settings: Vec<String>,
-    /// What will go wrong with it.
-    pub warnings: Vec<String>,
-}
-
-/// Something that leads elsewhere.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Moved {
-    /// What.
-    pub name: String,
-    /// Where it led.
-    pub from: String,
-    /// Where it leads.
-    pub to: String,
-}
-
-/// A backend that is kept for its pods.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Draining {
-    /// Which one.
-    pub name: String,
-    /// How many pods and containers it owns; nobody knows if it has not been listed since the start.
-    pub owns: Option<(usize, usize)>,
-    /// No file names it, so it is removed when its last pod ends.
-    pub is_unnamed: bool,
-}
+/// The line of a reload that changes nothing.
+const NOTHING: &str = "nothing changed";
 
 impl Draining {
     fn lines(&self) -> Vec<String> {
         let name = &self.name;
-        let owns = match self.owns {
-            Some((pods, containers)) => {
+        let owns = match (self.pods, self.containers) {
+            (Some(pods), Some(containers)) => {
                 let (pods, containers) = (counted(pods, "pod"), counted(containers, "container"));
                 format!("which owns {pods} and {containers}")
             }
-            None => "whose pods are not known before it has been listed".to_owned(),
+            _ => "whose pods are not known before it has been listed".to_owned(),
         };
         let line = format!("backend draining: {name}, {owns}");
-        let removal = self.is_unnamed.then(|| wording::removal(name));
+        let removal = self.unnamed.then(|| wording::removal(name));
         [line].into_iter().chain(removal).collect()
     }
 }
@@ -73,14 +30,14 @@ impl Draining {
 impl Changes {
     /// Whether nothing is other, nor wrong.
     pub(crate) fn is_empty(&self) -> bool {
-        *self == Changes::default()
+        self.lines == [NOTHING]
     }
 
-    /// What is other in `after`; `owns` as in [`Draining`].
+    /// What is other in `after`. `owns` counts the pods and containers of a backend, once it has been listed.
     pub(crate) fn between(
         before: &Live,
         after: &Live,
-        owns: impl Fn(BackendId) -> Option<(usize, usize)>,
+        owns: impl Fn(BackendId) -> Option<(u64, u64)>,
     ) -> Changes {
         let mut changes = Changes::of_handlers(before, after);
         for backend in &after.backends {
@@ -88,10 +45,12 @@ impl Changes {
             match before.backend(backend.id) {
                 Err(_) => changes.backends_added.push(name),
                 Ok(_) if is_left(before, after, backend.id) => {
+                    let (pods, containers) = owns(backend.id).unzip();
                     changes.backends_draining.push(Draining {
                         name,
-                        owns: owns(backend.id),
-                        is_unnamed: !after.names(backend.id),
+                        pods,
+                        containers,
+                        unnamed: !after.names(backend.id),
                     });
                 }
                 Ok(_) => {}
@@ -109,6 +68,7 @@ impl Changes {
             .into_iter()
             .chain(new_notes.cloned())
             .collect();
+        changes.lines = changes.in_words();
         changes
     }
 
@@ -121,12 +81,12 @@ impl Changes {
                 .iter()
                 .find(|old| old.name == row.name)
             {
-                None => changes.added.push(row.name.clone()),
+                None => changes.handlers_added.push(row.name.clone()),
                 Some(old)
                     if (old.backend, &old.backend_handler)
                         != (row.backend, &row.backend_handler) =>
                 {
-                    changes.moved.push(Moved {
+                    changes.handlers_moved.push(Moved {
                         name: row.name.clone(),
                         from: place(before, old),
                         to: place(after, row),
@@ -137,9 +97,9 @@ impl Changes {
         }
         let removed = before.table.handlers.iter().map(|row| &row.name);
         let removed = removed.filter(|name| after.table.handler(name).is_none());
-        changes.removed = removed.cloned().collect();
+        changes.handlers_removed = removed.cloned().collect();
         let (old, new) = (&before.table.default, &after.table.default);
-        changes.default = (old.name != new.name).then(|| Moved {
+        changes.default_handler = (old.name != new.name).then(|| Moved {
             name: "default_handler".to_owned(),
             from: old.name.clone(),
             to: new.name.clone(),
@@ -147,44 +107,18 @@ impl Changes {
         changes
     }
 
-    /// As `Status` tells them.
-    pub(crate) fn json(&self) -> Json {
-        let moved =
-            |moved: &Moved| json!({ "name": moved.name, "from": moved.from, "to": moved.to });
-        let draining = |backend: &Draining| {
-            json!({
-                "name": backend.name,
-                "pods": backend.owns.map(|(pods, _)| pods),
-                "containers": backend.owns.map(|(_, containers)| containers),
-                "unnamed": backend.is_unnamed,
-            })
-        };
-        json!({
-            "handlersAdded": self.added,
-            "handlersRemoved": self.removed,
-            "handlersMoved": self.moved.iter().map(moved).collect::<Vec<_>>(),
-            "defaultHandler": self.default.as_ref().map(moved),
-            "backendsAdded": self.backends_added,
-            "backendsDraining": self.backends_draining.iter().map(draining).collect::<Vec<_>>(),
-            "backendsGone": self.backends_gone,
-            "settings": self.settings,
-            "warnings": self.warnings,
-            "lines": self.lines(),
-        })
-    }
-
     /// A line for each.
-    pub fn lines(&self) -> Vec<String> {
+    fn in_words(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let all = |what: &str, names: &[String]| -> Vec<String> {
             names.iter().map(|name| format!("{what} {name}")).collect()
         };
-        lines.extend(all("handler added:", &self.added));
-        lines.extend(all("handler removed:", &self.removed));
-        for Moved { name, from, to } in &self.moved {
+        lines.extend(all("handler added:", &self.handlers_added));
+        lines.extend(all("handler removed:", &self.handlers_removed));
+        for Moved { name, from, to } in &self.handlers_moved {
             lines.push(format!("handler moved: {name} from {from} to {to}"));
         }
-        if let Some(Moved { from, to, .. }) = &self.default {
+        if let Some(Moved { from, to, .. }) = &self.default_handler {
             lines.push(format!("default_handler: {to} instead of {from}"));
         }
         lines.extend(all("backend added:", &self.backends_added));
@@ -195,7 +129,7 @@ impl Changes {
         }
         lines.extend(self.warnings.iter().cloned());
         if lines.is_empty() {
-            lines.push("nothing changed".to_owned());
+            lines.push(NOTHING.to_owned());
         }
         lines
     }
@@ -203,7 +137,7 @@ impl Changes {
 
 impl fmt::Display for Changes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.lines().join("; "))
+        f.write_str(&self.lines.join("; "))
     }
 }
 

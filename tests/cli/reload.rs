@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use criswitch::codec::cri::StatusRequest;
 use expect_test::expect;
 use serde_json::Value as Json;
 use tempfile::TempDir;
@@ -102,12 +101,7 @@ impl Node {
     }
 
     pub(crate) async fn info(&self) -> Json {
-        let status = self
-            .client()
-            .runtime()
-            .status(StatusRequest { verbose: true })
-            .await;
-        serde_json::from_str(&status.unwrap().into_inner().info["criswitch"]).unwrap()
+        self.client().state().await
     }
 
     /// Waits until a pod of this handler gets this code.

@@ -149,33 +149,6 @@ async fn reloads_at_once_come_to_what_the_files_say() {
     node.end().await;
 }
 
-/// A daemon whose binary has this name.
-async fn called(name: &str) -> Node {
-    let folder = tempfile::tempdir().unwrap();
-    let binary = folder.path().join(name);
-    symlink(env!("CARGO_BIN_EXE_criswitch"), &binary).unwrap();
-    Node::start_as("", |serve| {
-        let mut named = Command::new(&binary);
-        named.args(serve.get_args());
-        named
-    })
-    .await
-}
-
-#[tokio::test]
-async fn a_binary_may_have_its_targets_name_after_its_own_and_no_other_is_signalled() {
-    let node = called("criswitch-x86_64-unknown-linux-musl").await;
-    let outcome = node.reload().await;
-    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
-    node.end().await;
-    let node = called("runtime").await;
-    let outcome = node.reload().await;
-    assert_eq!(outcome.code, 1);
-    let told = "is \"runtime\" here; try this command where criswitch runs";
-    assert!(outcome.stderr.contains(told), "{}", outcome.stderr);
-    node.end().await;
-}
-
 #[tokio::test]
 async fn a_drop_in_whose_name_is_no_text_is_shown_all_the_same() {
     let node = Node::start("").await;

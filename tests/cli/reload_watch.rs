@@ -4,7 +4,6 @@ use std::io::{Read, Write, pipe};
 use std::process::Stdio;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use serde_json::Value as Json;
 
 use crate::serve::{Daemon, one_backend};
 use crate::support::{Client, PATIENCE, Sim};
@@ -41,19 +40,13 @@ async fn files_that_break_before_the_first_look_are_reported() {
     let daemon = Daemon::of(process, log).await;
     let refused = async {
         loop {
-            let info = info(&Client::new(&listen)).await;
-            if info["reloads"]["refused"] == 1 {
-                return info;
+            let state = Client::new(&listen).state().await;
+            if state["reloads"]["refused"] == 1 {
+                return state;
             }
         }
     };
-    let info = tokio::time::timeout(PATIENCE, refused).await.unwrap();
-    assert_eq!(info["reloads"]["count"], 1);
+    let state = tokio::time::timeout(PATIENCE, refused).await.unwrap();
+    assert_eq!(state["reloads"]["count"], 1);
     assert_eq!(daemon.ends_after("TERM").await, Some(0));
-}
-
-async fn info(client: &Client) -> Json {
-    let request = criswitch::codec::cri::StatusRequest { verbose: true };
-    let status = client.runtime().status(request).await.unwrap();
-    serde_json::from_str(&status.into_inner().info["criswitch"]).unwrap()
 }

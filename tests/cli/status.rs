@@ -156,7 +156,7 @@ async fn a_backend_that_is_down_is_shown_with_the_cause_and_the_code_is_1() {
 
         BACKEND  STATE  SINCE  PODS  CONTAINERS  STALE  STATS LATE
         runc     ready  0s     1     0           -      -
-        kata     down   0s     1     0           -      -
+        kata     down   0s     1     0           0s     -
 
         BACKEND  RUNTIME    SOCKET
         runc     old 1.0.0  /DIR/old.sock

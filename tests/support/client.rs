@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use bytes::{BufMut, Bytes, BytesMut};
+use criswitch::codec::admin;
+use criswitch::codec::admin::admin_client::AdminClient;
 use criswitch::codec::cri;
 use criswitch::codec::cri::image_service_client::ImageServiceClient;
 use criswitch::codec::cri::runtime_service_client::RuntimeServiceClient;
@@ -12,6 +14,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
+use serde_json::Value as Json;
 use tokio::net::UnixStream;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
@@ -19,6 +22,7 @@ use tonic::transport::{Channel, Endpoint};
 use super::{PATIENCE, container_config, pod_config};
 
 pub type Runtime = RuntimeServiceClient<Channel>;
+pub type Admin = AdminClient<Channel>;
 pub type Images = ImageServiceClient<Channel>;
 
 /// The image that [`Client::create`] makes containers from.
@@ -29,6 +33,7 @@ pub const IMAGE: &str = "busybox:1.36";
 pub struct Client {
     runtime: Runtime,
     images: Images,
+    admin: Admin,
     pub socket: PathBuf,
 }
 
@@ -38,6 +43,7 @@ impl Client {
         let channel = dial(socket);
         Client {
             runtime: Runtime::new(channel.clone()).max_decoding_message_size(usize::MAX),
+            admin: Admin::new(channel.clone()).max_decoding_message_size(usize::MAX),
             images: Images::new(channel).max_decoding_message_size(usize::MAX),
             socket: socket.to_owned(),
         }
@@ -49,6 +55,19 @@ impl Client {
 
     pub fn images(&self) -> Images {
         self.images.clone()
+    }
+
+    pub fn admin(&self) -> Admin {
+        self.admin.clone()
+    }
+
+    /// The state of the switch, after it has asked each backend for its status.
+    pub async fn state(&self) -> Json {
+        let status = cri::StatusRequest::default();
+        self.runtime().status(status).await.unwrap();
+        let request = admin::GetStateRequest {};
+        let state = self.admin().get_state(request).await.unwrap();
+        serde_json::to_value(state.into_inner()).unwrap()
     }
 
     pub async fn raw(&self) -> RawClient {

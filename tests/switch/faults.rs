@@ -57,9 +57,9 @@ pub fn backends_ready(status: &cri::StatusResponse) -> &str {
     &found.message
 }
 
-/// What `Status` says of a backend.
+/// What the switch says of a backend.
 pub async fn told_of(rig: &Rig, name: &str) -> Json {
-    let own: Json = serde_json::from_str(&status(rig).await.info["criswitch"]).unwrap();
+    let own = rig.state().await;
     let backends = own["backends"].as_array().unwrap();
     let found = backends.iter().find(|backend| backend["name"] == name);
     found
@@ -67,7 +67,7 @@ pub async fn told_of(rig: &Rig, name: &str) -> Json {
         .clone()
 }
 
-/// Waits until a backend is in a state; what `Status` says of it then.
+/// Waits until a backend is in a state; what the switch says of it then.
 pub async fn until_state(rig: &Rig, name: &str, state: &str) -> Json {
     let mut last = Json::Null;
     let reached = async {

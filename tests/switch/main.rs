@@ -8,6 +8,7 @@
 #[path = "../support/support.rs"]
 mod support;
 
+mod admin;
 mod calls;
 mod faults;
 mod http2;

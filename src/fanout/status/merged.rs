@@ -81,15 +81,15 @@ pub fn merged(
 }
 
 /// `RuntimeCondition`.
-pub(super) struct Condition<'a> {
-    pub(super) kind: Cow<'a, str>,
-    pub(super) status: bool,
-    pub(super) reason: Cow<'a, str>,
-    pub(super) message: Cow<'a, str>,
+pub(crate) struct Condition<'a> {
+    pub(crate) kind: Cow<'a, str>,
+    pub(crate) status: bool,
+    pub(crate) reason: Cow<'a, str>,
+    pub(crate) message: Cow<'a, str>,
 }
 
 /// What a backend says of its state.
-pub(super) fn conditions(status: &[u8]) -> Result<Vec<Condition<'_>>, Malformed> {
+pub(crate) fn conditions(status: &[u8]) -> Result<Vec<Condition<'_>>, Malformed> {
     protobuf::all_bytes(
         status,
         &[status_response::STATUS, runtime_status::CONDITIONS],

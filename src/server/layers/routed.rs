@@ -1,7 +1,7 @@
-//! Rejects what is not a call of the CRI.
+//! Tells the services of the socket apart: the CRI, and criswitch's own.
 
 use std::convert::Infallible;
-use std::future::{Ready, ready};
+use std::future::ready;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -10,24 +10,30 @@ use http::header::CONTENT_TYPE;
 use hyper::body::Incoming;
 use tower::Service;
 
-use super::RpcRequest;
+use super::{ReplyFuture, RpcRequest};
+use crate::admin::AdminCalls;
 use crate::call::reply::{self, Reply};
 use crate::errors;
 use crate::rpc;
 use crate::switch::Switch;
 use crate::telemetry::counters::{Counts, Reason};
 
-/// Gives a request the row of its RPC. Rejects a request that is not gRPC, or whose RPC is not in the table.
+/// Gives a request of the CRI the row of its RPC, and a request of the admin service to that. Rejects a request that is
+/// not gRPC, or whose RPC neither has.
 #[derive(Clone, Debug)]
 pub(in crate::server) struct Routed<S> {
     inner: S,
     counts: Arc<Counts>,
+    admin: AdminCalls,
 }
 
 impl<S> Routed<S> {
     pub(in crate::server) fn new(inner: S, switch: &Arc<Switch>) -> Routed<S> {
-        let counts = Arc::clone(&switch.counts);
-        Routed { inner, counts }
+        Routed {
+            inner,
+            counts: Arc::clone(&switch.counts),
+            admin: AdminCalls::new(switch),
+        }
     }
 }
 
@@ -37,25 +43,27 @@ where
 {
     type Response = Reply;
     type Error = Infallible;
-    type Future = Either<S::Future, Ready<Result<Reply, Infallible>>>;
+    type Future = Either<S::Future, ReplyFuture>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, request: http::Request<Incoming>) -> Self::Future {
-        if !is_grpc(&request) {
+        let path = request.uri().path();
+        let rejected = if !is_grpc(&request) {
             self.counts.refuse(Reason::NotGrpc);
-            return Either::Right(ready(Ok(reply::not_grpc())));
-        }
-        match rpc::find(request.uri().path()) {
-            Some(row) => Either::Left(self.inner.call(RpcRequest { row, request })),
-            None => {
-                self.counts.refuse(Reason::UnknownRpc);
-                let status = errors::no_such_rpc(request.uri().path());
-                Either::Right(ready(Ok(reply::of_status(&status))))
-            }
-        }
+            reply::not_grpc()
+        } else if let Some(row) = rpc::find(path) {
+            return Either::Left(self.inner.call(RpcRequest { row, request }));
+        } else if AdminCalls::has(path) {
+            let reply = self.admin.answer(request);
+            return Either::Right(Box::pin(async { Ok(reply.await) }));
+        } else {
+            self.counts.refuse(Reason::UnknownRpc);
+            reply::of_status(&errors::no_such_rpc(path))
+        };
+        Either::Right(Box::pin(ready(Ok(rejected))))
     }
 }
 

@@ -5,13 +5,13 @@
 
 use std::time::Duration;
 
+use criswitch::codec::admin::Changes;
 use criswitch::config::address::Address;
 use criswitch::config::{Config, Table};
 use criswitch::ownership::BackendId;
 use criswitch::rpc::Kind;
 use criswitch::switch::Switch;
 use criswitch::topology::Live;
-use criswitch::topology::diff::Changes;
 use tokio::time::Instant;
 
 use super::files::RUNTIMES;
@@ -312,12 +312,12 @@ impl Truth {
         });
         let moved: Vec<_> = moved.map(|row| row.name.as_str()).collect();
         let told: Vec<_> = changes
-            .moved
+            .handlers_moved
             .iter()
             .map(|moved| moved.name.as_str())
             .collect();
-        let right = changes.added == less(after, before)
-            && changes.removed == less(before, after)
+        let right = changes.handlers_added == less(after, before)
+            && changes.handlers_removed == less(before, after)
             && told == moved;
         if right {
             return Ok(());

@@ -84,5 +84,5 @@ async fn a_default_that_moves_to_another_driver_is_told_of_by_the_reload() {
     let told = logged.lines(&["ERROR", "reloaded", "kata has another cgroup driver"]);
     assert_eq!(told.len(), 1);
     let changes = reload(&rig, "kata", table, &["runc", "kata"]);
-    assert_eq!(changes.lines(), ["nothing changed"]);
+    assert_eq!(changes.lines, ["nothing changed"]);
 }

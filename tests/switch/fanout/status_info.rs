@@ -1,9 +1,9 @@
-//! What a verbose Status tells of the switch itself: the key `criswitch` of its `info`.
+//! What the switch tells of itself: its state, and the key `criswitch` of a verbose Status' `info`.
 
 use std::collections::HashMap;
 
 use criswitch::codec::cri;
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use tonic::Status;
 
 use crate::support::{Rig, Sim};
@@ -11,11 +11,6 @@ use crate::support::{Rig, Sim};
 async fn info(rig: &Rig, verbose: bool) -> HashMap<String, String> {
     let status = rig.runtime().status(cri::StatusRequest { verbose }).await;
     status.unwrap().into_inner().info
-}
-
-async fn own_info(rig: &Rig) -> Json {
-    let info = info(rig, true).await;
-    serde_json::from_str(&info["criswitch"]).unwrap()
 }
 
 fn of_backend<'a>(own: &'a Json, name: &str) -> &'a Json {
@@ -53,7 +48,7 @@ async fn it_tells_of_every_backend_what_an_operator_asks_first() {
     .await;
     rig.run("kata", "one").await;
     rig.run_pod("kata", "two").await;
-    let own = own_info(&rig).await;
+    let own = rig.state().await;
     assert_eq!(own["backends"].as_array().unwrap().len(), 2);
     let kata = of_backend(&own, "kata");
     assert_eq!(
@@ -77,7 +72,7 @@ async fn it_has_the_conditions_of_every_backend() {
         settings.conditions[1].reason = "NoNetwork".to_owned();
         settings.conditions[1].message = "a \"quoted\"\nmessage".to_owned();
     });
-    let own = own_info(&Rig::start([Sim::new("runc"), kata]).await).await;
+    let own = Rig::start([Sim::new("runc"), kata]).await.state().await;
     let conditions = of_backend(&own, "kata")["conditions"].as_array().unwrap();
     assert_eq!(conditions.len(), 2);
     assert_eq!(conditions[0]["type"], "RuntimeReady");
@@ -95,7 +90,7 @@ async fn a_backend_that_is_down_says_so_and_why() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     rig.run("kata", "web").await;
     rig.sim("kata").stop().await;
-    let own = own_info(&rig).await;
+    let own = rig.state().await;
     let kata = of_backend(&own, "kata");
     assert_eq!(kata["state"], "down");
     assert!(kata["cause"].as_str().unwrap().contains("refused"));
@@ -108,8 +103,44 @@ async fn a_backend_that_is_down_says_so_and_why() {
 async fn a_backend_that_fails_its_status_is_connected_all_the_same() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     rig.sim("kata").fail("Status", Status::internal("shim"));
-    let own = own_info(&rig).await;
+    let own = rig.state().await;
     assert_eq!(of_backend(&own, "kata")["state"], "ready");
+}
+
+#[tokio::test]
+async fn a_verbose_status_has_a_short_summary() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    rig.run_pod("kata", "web").await;
+    rig.sim("kata").stop().await;
+    rig.state().await;
+    let summary: Json = serde_json::from_str(&info(&rig, true).await["criswitch"]).unwrap();
+    let socket = |name| rig.sim(name).socket();
+    let wanted = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "configuration": summary["configuration"],
+        "defaultHandler": "runc",
+        "handlers": [
+            { "name": "kata", "backend": "kata" },
+            { "name": "runc", "backend": "runc" },
+        ],
+        "backends": [
+            {
+                "name": "runc",
+                "socket": socket("runc"),
+                "state": "ready",
+                "runtime": "runc",
+                "version": "1.0.0",
+            },
+            {
+                "name": "kata",
+                "socket": socket("kata"),
+                "state": "down",
+                "runtime": "kata",
+                "version": "1.0.0",
+            },
+        ],
+    });
+    assert_eq!(summary, wanted);
 }
 
 #[tokio::test]
@@ -121,7 +152,7 @@ async fn it_holds_the_table() {
         )
     };
     let rig = Rig::with_config([Sim::new("runc").handlers(["runc", "runsc"])], text).await;
-    let own = own_info(&rig).await;
+    let own = rig.state().await;
     assert_eq!(own["defaultHandler"], "runc");
     let handlers = own["handlers"].as_array().unwrap();
     assert_eq!(handlers.len(), 2);
@@ -140,6 +171,6 @@ async fn a_backend_whose_version_cannot_be_read_has_none() {
     rig.restart_switch().await;
     let kata = rig.run_pod("kata", "greeted").await;
     assert!(!kata.is_empty());
-    let own = own_info(&rig).await;
+    let own = rig.state().await;
     assert_eq!(of_backend(&own, "kata")["runtime"], "");
 }

@@ -75,13 +75,11 @@ async fn status_and_the_log_repeat_the_beginning_of_a_long_error_only() {
     assert!(count(&ready.message, 'Y') > 1000, "{}", ready.message);
     let longest = logged.text().lines().map(str::len).max().unwrap();
     assert!(longest < LONGEST_TEXT + OWN_WORDS, "{longest}");
-    let mut runtime = rig.runtime();
-    let verbose = runtime.status(cri::StatusRequest { verbose: true }).await;
-    let info = &verbose.unwrap().into_inner().info["criswitch"];
+    let state = rig.state().await.to_string();
     assert!(
-        info.len() < 2 * LONGEST_TEXT + 10 * OWN_WORDS,
+        state.len() < 2 * LONGEST_TEXT + 10 * OWN_WORDS,
         "{}",
-        info.len()
+        state.len()
     );
 }
 

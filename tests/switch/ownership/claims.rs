@@ -321,8 +321,7 @@ async fn a_symbolic_link_to_a_socket_is_the_same_backend() {
     })
     .await;
     until_state(&rig, "runc", "ready").await;
-    let own: serde_json::Value =
-        serde_json::from_str(&status(&rig).await.info["criswitch"]).unwrap();
+    let own = rig.state().await;
     assert_eq!(own["backends"].as_array().unwrap().len(), 1, "{own}");
     let pod = rig.run_pod("kata", "web").await;
     assert_eq!(rig.pods().await.unwrap().len(), 1);

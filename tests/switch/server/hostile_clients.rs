@@ -5,8 +5,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use criswitch::codec::cri;
-use criswitch::limits::MAX_CALLS;
-use criswitch::limits::REQUEST_LIMIT;
+use criswitch::limits::{ADMIN_LIMIT, MAX_CALLS, REQUEST_LIMIT};
 use criswitch::server::PREFACE_LIMIT;
 use criswitch::server::admission::MAX_CONNECTIONS;
 use criswitch::telemetry::counters::Reason;
@@ -55,8 +54,12 @@ impl Unfinished {
 
     /// Begins a call: headers and these bytes, and then nothing.
     fn begin(&mut self, begun: Bytes) {
+        self.begin_at(&path("ListContainers"), begun);
+    }
+
+    fn begin_at(&mut self, path: &str, begun: Bytes) {
         let frames = stream::iter([Ok(Frame::data(begun))]).chain(stream::pending());
-        let request = Request::post(format!("http://localhost{}", path("ListContainers")))
+        let request = Request::post(format!("http://localhost{path}"))
             .header("content-type", "application/grpc")
             .body(StreamBody::new(frames).boxed_unsync());
         let answered = self.client.send_request(request.unwrap());
@@ -100,6 +103,19 @@ async fn a_request_that_is_never_finished_is_ended() {
     assert_eq!(client.code().await, "4", "DeadlineExceeded");
     assert_eq!(rig.refused(Reason::Unfinished), 1);
     assert_eq!(list(&rig).await.code(), Code::Ok);
+}
+
+#[tokio::test]
+async fn a_request_to_the_admin_service_that_is_never_finished_is_ended() {
+    let rig = start().await;
+    let mut client = Unfinished::connect(&rig.socket).await;
+    let path = "/criswitch.admin.v1.Admin/GetState";
+    client.begin_at(path, Bytes::from_static(&[0, 0]));
+    assert_eq!(list(&rig).await.code(), Code::Ok);
+    tokio::time::pause();
+    tokio::time::advance(ADMIN_LIMIT).await;
+    tokio::time::resume();
+    assert_eq!(client.code().await, "4", "DeadlineExceeded");
 }
 
 #[tokio::test]

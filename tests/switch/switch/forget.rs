@@ -1,16 +1,18 @@
 //! A backend that is forgotten on request: out of lists until it answers, and only if it does not.
 
-use tonic::Code;
+use criswitch::codec::admin::ForgetRequest;
+use tonic::{Code, Status};
 
-use crate::calls::{path, stopped, text_of};
+use crate::calls::stopped;
 use crate::faults::{names, runc_and_kata, told_of};
-use crate::support::{RawReply, Rig, frame_raw};
+use crate::support::Rig;
 use crate::topology::reloads::{old_alone, reload};
 use crate::wait;
 
-async fn forget(rig: &Rig, name: &str) -> RawReply {
-    let headers = [("criswitch-forget", name)];
-    rig.raw(&path("Status"), &headers, frame_raw(b"")).await
+async fn forget(rig: &Rig, name: &str) -> Result<(), Status> {
+    let backend = name.to_owned();
+    let forgotten = rig.admin().forget(ForgetRequest { backend }).await;
+    forgotten.map(drop)
 }
 
 #[tokio::test]
@@ -19,7 +21,7 @@ async fn a_forgotten_backend_is_out_of_lists_until_it_answers_across_restarts_to
     rig.run("runc", "plain").await;
     let (pod, _) = rig.run("kata", "boxed").await;
     stopped(&rig, "kata").await;
-    assert_eq!(forget(&rig, "kata").await.code(), Code::Ok);
+    forget(&rig, "kata").await.unwrap();
     for _ in 0..2 {
         assert_eq!(names(&rig.pods().await.unwrap()), ["plain"]);
         assert_eq!(rig.containers().await.unwrap().len(), 1);
@@ -38,16 +40,11 @@ async fn a_forgotten_backend_that_no_file_names_is_removed() {
     reload(&rig, "runc", "runc = \"new\"", &["new"]);
     wait::until(async || told_of(&rig, "new").await["state"] == "ready").await;
     stopped(&rig, "old").await;
-    let reply = forget(&rig, "old").await;
-    assert_eq!(reply.code(), Code::Ok, "{}", text_of(&reply));
+    forget(&rig, "old").await.unwrap();
     assert!(rig.pods().await.unwrap().is_empty());
-    let reply = forget(&rig, "old").await;
-    assert_eq!(reply.code(), Code::FailedPrecondition);
-    assert!(
-        text_of(&reply).contains("there are: new"),
-        "{}",
-        text_of(&reply)
-    );
+    let refused = forget(&rig, "old").await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("there are: new"), "{refused}");
 }
 
 #[tokio::test]
@@ -56,10 +53,12 @@ async fn a_backend_that_is_being_connected_to_is_not_forgotten() {
     rig.run("kata", "boxed").await;
     rig.sim("kata").hold_all("ListPodSandbox");
     rig.restart_switch().await;
-    let reply = forget(&rig, "kata").await;
-    assert_eq!(reply.code(), Code::FailedPrecondition);
-    let text = text_of(&reply);
-    assert!(text.contains("is being connected to"), "{text}");
+    let refused = forget(&rig, "kata").await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(
+        refused.message().contains("is being connected to"),
+        "{refused}"
+    );
     rig.sim("kata").release("ListPodSandbox");
     assert_eq!(names(&rig.pods().await.unwrap()), ["boxed"]);
 }
@@ -68,8 +67,8 @@ async fn a_backend_that_is_being_connected_to_is_not_forgotten() {
 async fn a_backend_that_answers_is_not_forgotten() {
     let rig = runc_and_kata().await;
     rig.run("kata", "boxed").await;
-    let reply = forget(&rig, "kata").await;
-    assert_eq!(reply.code(), Code::FailedPrecondition);
-    assert!(text_of(&reply).contains("answers"), "{}", text_of(&reply));
+    let refused = forget(&rig, "kata").await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("answers"), "{refused}");
     assert_eq!(names(&rig.pods().await.unwrap()), ["boxed"]);
 }

@@ -430,9 +430,8 @@ async fn a_killed_start_with_another_path_of_a_socket_makes_no_second_backend() 
     }
     restarted_without_kata(&mut rig).await;
     assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "plain"]);
-    let info: serde_json::Value =
-        serde_json::from_str(&status(&rig).await.info["criswitch"]).unwrap();
-    assert_eq!(info["backends"].as_array().unwrap().len(), 2, "{info}");
+    let state = rig.state().await;
+    assert_eq!(state["backends"].as_array().unwrap().len(), 2, "{state}");
 }
 
 #[tokio::test]

@@ -41,7 +41,7 @@ fn table(names: &[String], rows: &str, directory: &str) -> String {
 }
 
 async fn handlers(rig: &Rig) -> Json {
-    let own: Json = serde_json::from_str(&status(rig).await.info["criswitch"]).unwrap();
+    let own = rig.state().await;
     let rows = own["handlers"].as_array().unwrap().iter();
     rows.map(|row| json!([row["name"], row["backend"]]))
         .collect()
@@ -79,7 +79,7 @@ async fn what_is_advertised_and_has_no_row_is_a_handler_and_status_tells_where_i
     let pod = rig.run_pod("kata-qemu", "web").await;
     assert_eq!(owner(&rig, &pod), "vm");
     let told = status(&rig).await;
-    let own: Json = serde_json::from_str(&told.info["criswitch"]).unwrap();
+    let own = rig.state().await;
     assert_eq!(own["handlers"][0]["origin"], "auto-registered");
     let by_hand = own["handlers"][2]["origin"].as_str().unwrap();
     assert!(by_hand.ends_with("criswitch.toml:5"), "{by_hand}");
@@ -208,8 +208,8 @@ async fn a_backend_without_auto_register_any_more_keeps_its_pods_only() {
         rig.reload(|directory| format!("{PLAIN}[backends]\nplain = \"{directory}/plain.sock\"\n"));
     let changes = outcome.result.unwrap();
     assert_eq!(
-        (changes.removed, changes.backends_draining[0].owns),
-        (vec!["kata".to_owned()], Some((1, 0)))
+        (changes.handlers_removed, changes.backends_draining[0].pods),
+        (vec!["kata".to_owned()], Some(1))
     );
     assert_eq!(
         rig.try_run("kata", "late").await.unwrap_err().code(),

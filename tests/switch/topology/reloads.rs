@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
+use criswitch::codec::admin::{Changes, Draining, Moved};
 use criswitch::codec::cri;
 use criswitch::config::{Applies, Config, KEYS, Key, Kind};
-use criswitch::topology::diff::{Changes, Draining, Moved};
 use serde_json::Value as Json;
 use tonic::Code;
 
-use crate::faults::{hang, names, status, told_of, until_state, wake};
+use crate::faults::{hang, names, told_of, until_state, wake};
 use crate::support::{Rig, Sim};
 
 /// A table: the default row, all rows as `name = backend`, and what each backend's line is if it is named.
@@ -49,12 +49,8 @@ pub async fn run_when_ready(rig: &Rig, handler: &str, name: &str) -> String {
     }
 }
 
-async fn own_info(rig: &Rig) -> Json {
-    serde_json::from_str(&status(rig).await.info["criswitch"]).unwrap()
-}
-
 async fn backends_told(rig: &Rig) -> Vec<String> {
-    let own = own_info(rig).await;
+    let own = rig.state().await;
     let backends = own["backends"].as_array().unwrap().iter();
     backends
         .map(|backend| backend["name"].as_str().unwrap().to_owned())
@@ -76,7 +72,7 @@ async fn a_new_handler_takes_pods_and_the_others_go_on() {
         "runc = \"old\"\nkata = \"new\"",
         &["old", "new"],
     );
-    assert_eq!(changes.added, ["kata"]);
+    assert_eq!(changes.handlers_added, ["kata"]);
     assert_eq!(changes.backends_added, ["new"]);
     let after = run_when_ready(&rig, "kata", "after").await;
     assert_eq!((owner(&rig, &before), owner(&rig, &after)), ("old", "new"));
@@ -95,13 +91,14 @@ async fn a_handler_that_is_gone_refuses_new_pods_and_its_pods_live_on() {
     );
     let pod = run_when_ready(&rig, "kata", "web").await;
     let changes = reload(&rig, "runc", "runc = \"old\"", &["old"]);
-    assert_eq!(changes.removed, ["kata"]);
+    assert_eq!(changes.handlers_removed, ["kata"]);
     assert_eq!(
         changes.backends_draining,
         [Draining {
             name: "new".into(),
-            owns: Some((1, 0)),
-            is_unnamed: true,
+            pods: Some(1),
+            containers: Some(0),
+            unnamed: true,
         }]
     );
     let refused = rig.try_run("kata", "late").await.unwrap_err();
@@ -127,7 +124,7 @@ async fn a_handler_that_moves_takes_its_new_pods_along_and_no_others() {
         from: "old".into(),
         to: "new".into(),
     };
-    assert_eq!(changes.moved, [moved]);
+    assert_eq!(changes.handlers_moved, [moved]);
     let after = run_when_ready(&rig, "runc", "after").await;
     // One that names no handler moves with the default row.
     let unnamed = rig.run_pod("", "unnamed").await;
@@ -234,7 +231,7 @@ async fn what_is_wrong_changes_nothing_and_is_told() {
     assert!(problems.contains("criswitch.toml:2:19"), "{problems}");
     assert!(problems.lines().count() >= 2, "{problems}");
     rig.run_pod("runc", "web").await;
-    let own = own_info(&rig).await;
+    let own = rig.state().await;
     assert_eq!(own["reloads"]["last"]["problems"], problems);
     assert_eq!(own["reloads"]["last"]["changes"], Json::Null);
     assert_eq!(
@@ -299,7 +296,7 @@ async fn a_changed_key_applies_or_is_rejected_as_the_table_of_keys_says() {
         let outcome = with(&format!("{} = {value}", key.name));
         match key.applies {
             Applies::Reload => assert_eq!(outcome.unwrap().settings, [key.name]),
-            Applies::NextStart => assert_eq!(outcome.unwrap(), Changes::default()),
+            Applies::NextStart => assert_eq!(outcome.unwrap().lines, ["nothing changed"]),
             Applies::Restart => {
                 let name = format!("\"{}\" cannot change from ", key.name);
                 assert!(outcome.unwrap_err().contains(&name), "{name}");
@@ -345,7 +342,7 @@ async fn a_default_that_was_never_there_does_not_speak_for_the_node_yet() {
         "runc = \"old\"\nkata = \"new\"",
         &["old", "new"],
     );
-    assert_eq!(changes.default.unwrap().to, "kata");
+    assert_eq!(changes.default_handler.unwrap().to, "kata");
     let version = rig
         .runtime()
         .version(cri::VersionRequest::default())
@@ -370,8 +367,11 @@ async fn a_default_that_was_never_there_does_not_speak_for_the_node_yet() {
 async fn a_reload_of_the_same_changes_nothing() {
     let rig = old_alone().await;
     let changes = rig.reload_file().result.unwrap();
-    assert_eq!(changes, Changes::default());
-    assert_eq!(changes.lines(), ["nothing changed"]);
+    let nothing = Changes {
+        lines: vec!["nothing changed".to_owned()],
+        ..Changes::default()
+    };
+    assert_eq!(changes, nothing);
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use criswitch::codec::cri;
 use serde_json::Value as Json;
 use tonic::{Code, Status};
 
-use crate::faults::{hang, names, status, told_of, until_state};
+use crate::faults::{hang, names, told_of, until_state};
 use crate::session::events::{listening, next};
 use crate::support::{Client, PATIENCE, Rig, Sim};
 use crate::topology::reloads::{old_alone, reload, run_when_ready, table};
@@ -32,7 +32,7 @@ async fn a_backend_that_was_not_listed_since_the_start_is_kept_until_it_is() {
     let changes = reload(&rig, "runc", "runc = \"new\"", &["new"]);
     assert_eq!(changes.backends_gone, Vec::<String>::new());
     // A number would be a guess.
-    assert_eq!(changes.backends_draining[0].owns, None);
+    assert_eq!(changes.backends_draining[0].pods, None);
     let line =
         "backend draining: old, whose pods are not known before it has been listed; backend old is";
     assert!(changes.to_string().contains(line), "{changes}");
@@ -206,7 +206,7 @@ async fn a_removal_that_ends_a_backend_is_told_by_its_event() {
 }
 
 async fn switch_has(rig: &Rig, name: &str) -> Option<bool> {
-    let own: serde_json::Value = serde_json::from_str(&status(rig).await.info["criswitch"]).ok()?;
+    let own = rig.state().await;
     let mut backends = own["backends"].as_array()?.iter();
     Some(backends.any(|backend| backend["name"] == name))
 }

@@ -134,11 +134,11 @@ runs_as_before() {
   diff <(kept before) <(echo "$seen")
 }
 
-# backend_at SWITCH NAME: what verbose Status says of a backend.
+# backend_at SWITCH NAME: what the switch says of a backend. `status` also fails where something is wrong.
 backend_at() {
-  local info
-  info=$(crictl_at "$1" info) || { echo "$info"; return 1; }
-  jq -c --arg name "$2" '.criswitch.backends[] | select(.name == $name)' <<<"$info"
+  local state
+  state=$("$CRISWITCH" status --json --socket "$DIR/$1.sock") || [ $? = 1 ] || { echo "$state"; return 1; }
+  jq -c --arg name "$2" '.backends[] | select(.name == $name)' <<<"$state"
 }
 
 # is_backend NAME STATE: for wait_for.

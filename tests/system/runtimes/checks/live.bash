@@ -48,14 +48,14 @@ what_changed() {
   own_info | jq -r '.reloads.recent[-1] | .problems // .changes.lines[]'
 }
 
-# own_info: what the switch tells of itself.
+# own_info: what the switch tells of itself. `status` also fails where something is wrong.
 own_info() {
-  local info
-  info=$(live info) || { echo "$info"; return 1; }
-  jq -c .criswitch <<<"$info"
+  local state
+  state=$("$CRISWITCH" status --json --socket "$DIR/live.sock") || [ $? = 1 ] || { echo "$state"; return 1; }
+  jq -c . <<<"$state"
 }
 
-# backend_has NAME JQ-FILTER: what Status says of a backend.
+# backend_has NAME JQ-FILTER: what the switch says of a backend.
 backend_has() {
   own_info | jq -c --arg name "$1" ".backends[] | select(.name == \$name) | $2"
 }

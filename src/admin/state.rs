@@ -1,0 +1,157 @@
+//! The state of the daemon as a message.
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+use tonic::Status;
+
+use crate::backend::Backend;
+use crate::codec::admin;
+use crate::fanout::fallback;
+use crate::fanout::status::{self, Condition};
+use crate::rpc::{Kind, List};
+use crate::switch::Switch;
+use crate::switch::reload::{self, Outcome};
+use crate::switch::saved::{self, BRIEF_WAIT};
+use crate::topology::Live;
+
+/// The state of `switch`. Just after a start it waits briefly for backends that are still to be listed.
+///
+/// # Errors
+/// `Internal` if a backend's last `Status` cannot be read.
+pub(super) async fn settled(switch: &Switch) -> Result<admin::State, Status> {
+    let live = switch.live();
+    let latest = switch.start_by.min(Instant::now() + BRIEF_WAIT);
+    join_all(live.backends.iter().map(|backend| backend.started(latest))).await;
+    let (default, others): (Vec<_>, Vec<_>) = live
+        .backends
+        .iter()
+        .partition(|backend| backend.id == live.speaker());
+    let backends = default.into_iter().chain(others);
+    let backends = backends.map(|row| backend(switch, &live, row));
+    Ok(admin::State {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        default_handler: live.table.default.name.clone(),
+        handlers: handlers(&live),
+        backends: backends.collect::<Result<_, _>>()?,
+        configuration: Some(configuration(&live)),
+        reloads: Some(reloads(switch)),
+    })
+}
+
+fn handlers(live: &Live) -> Vec<admin::Handler> {
+    let rows = live.table.handlers.iter();
+    let handlers = rows.map(|row| admin::Handler {
+        name: row.name.clone(),
+        backend: live.name_of(row.backend),
+        backend_handler: row.backend_handler.clone(),
+        origin: match &row.origin {
+            Some(origin) => origin.to_string(),
+            None => "auto-registered".to_owned(),
+        },
+    });
+    handlers.collect()
+}
+
+/// The paths of files need not be text, but a message's strings are.
+fn configuration(live: &Live) -> admin::Configuration {
+    let files = live.config.files.iter();
+    admin::Configuration {
+        path: live.config.path.display().to_string(),
+        files: files.map(|file| file.display().to_string()).collect(),
+        hash: live.config.hash.to_string(),
+    }
+}
+
+fn backend(switch: &Switch, live: &Live, backend: &Backend) -> Result<admin::Backend, Status> {
+    let (link, known) = (backend.link(), backend.known());
+    let (pods, containers) = reload::owned_by(switch, backend.id).unzip();
+    let [runtime, version, cgroup_driver] = status::identity(&known);
+    let conditions =
+        status::conditions(&known.status).map_err(|fault| backend.malformed(&fault))?;
+    Ok(admin::Backend {
+        name: backend.name().to_string(),
+        socket: backend.socket.to_string(),
+        state: link.state.as_ref().to_owned(),
+        cause: link.state.cause().map(ToString::to_string),
+        since: humantime::format_rfc3339_seconds(link.since).to_string(),
+        transitions: link.transitions,
+        joined: backend.has_joined(),
+        draining: live.drains(backend.id),
+        auto_register: live.auto_registering().any(|row| row.id == backend.id),
+        unnamed: !live.names(backend.id),
+        awaited: backend.is_awaited(),
+        list_problem: fallback::lists_problem(switch, backend),
+        restart_problem: saved::restart_problem(switch, backend),
+        pods_from_cache: known.is_from_cache(List::Pods),
+        runtime,
+        version,
+        cgroup_driver: Some(cgroup_driver).filter(|driver| !driver.is_empty()),
+        stale_list_age_seconds: known.stale_age().map(|age| age.as_secs()),
+        stats_late_seconds: known.stats_late_for().map(|late| late.as_secs()),
+        stale_stats_age_seconds: known.stale_stats_age().map(|age| age.as_secs()),
+        lists_stood_in_for: known.stood_in,
+        stats_from_cache: known.stats_from_cache,
+        lists_left_out_of: known.left_out,
+        claimed_items: known.claims as u64,
+        dropped_items: known.dropped,
+        conditions: conditions.into_iter().map(condition).collect(),
+        pods,
+        containers,
+        pod_ids: pod_ids(switch, backend),
+    })
+}
+
+/// In order, so that an equal state is an equal message.
+fn pod_ids(switch: &Switch, backend: &Backend) -> Vec<String> {
+    let owners = switch.owners();
+    let mut ids = Vec::from_iter(
+        owners
+            .of(Kind::Pod, backend.id)
+            .into_iter()
+            .map(str::to_owned),
+    );
+    ids.sort_unstable();
+    ids
+}
+
+fn condition(condition: Condition<'_>) -> admin::Condition {
+    admin::Condition {
+        r#type: condition.kind.into_owned(),
+        status: condition.status,
+        reason: condition.reason.into_owned(),
+        message: condition.message.into_owned(),
+    }
+}
+
+/// What a restart now would cost, a sentence for each backend.
+pub(super) fn restart_problems(switch: &Switch) -> Vec<String> {
+    let live = switch.live();
+    let backends = live.backends.iter();
+    let problems = backends.filter_map(|backend| saved::restart_problem(switch, backend));
+    problems.collect()
+}
+
+fn reloads(switch: &Switch) -> admin::Reloads {
+    let reloads = switch.reloads();
+    admin::Reloads {
+        begun: reloads.begun,
+        count: reloads.count,
+        refused: reloads.refused,
+        last: reloads.last.as_ref().map(reload),
+        recent: reloads.recent.iter().map(reload).collect(),
+    }
+}
+
+/// What a reload has come to.
+pub(super) fn reload(outcome: &Outcome) -> admin::Reload {
+    let result = match outcome.result.clone() {
+        Ok(changes) => admin::reload::Result::Changes(changes),
+        Err(problems) => admin::reload::Result::Problems(problems),
+    };
+    admin::Reload {
+        number: outcome.number,
+        at: humantime::format_rfc3339_millis(outcome.at).to_string(),
+        result: Some(result),
+    }
+}

@@ -1,0 +1,45 @@
+//! A connection as the generated clients want it.
+
+use std::task::{Context, Poll};
+
+use criswitch::backend::Wire;
+use criswitch::errors::error_chain;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use tonic::body::Body;
+use tower::Service;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Sends the calls of a generated client over one connection.
+#[derive(Clone)]
+pub(super) struct Channel(pub(super) Wire);
+
+impl Service<http::Request<Body>> for Channel {
+    type Response = http::Response<Incoming>;
+    type Error = Failure;
+    type Future = BoxFuture<'static, Result<Self::Response, Failure>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        self.0.poll_ready(cx).map_err(|error| lost(&error))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let mut wire = self.0.clone();
+        async move {
+            let (head, body) = request.into_parts();
+            // Requests of commands are small.
+            let body = Full::new(body.collect().await?.to_bytes());
+            let sent = wire.send_request(http::Request::from_parts(head, body));
+            sent.await.map_err(|error| lost(&error))
+        }
+        .boxed()
+    }
+}
+
+/// Becomes the source of a client's status, which a status that the server sent does not have.
+fn lost(error: &hyper::Error) -> Failure {
+    anyhow::anyhow!(error_chain(error)).into()
+}
