@@ -20,7 +20,7 @@ main() {
   step "scripts" check_scripts
   step "tests" cargo test --quiet --locked
   step "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --locked
-  step "fault simulation" cargo run --quiet --release --locked --example chaos -- --count 2000
+  step "fault simulation" cargo run --quiet --profile suite --locked --example chaos -- --count 2000
   step "restarts" "$TOP/tests/system/restart/run.sh"
   step "systemd units" "$TOP/tests/system/systemd/run.sh"
   step "package" "$TOP/tests/system/package/run.sh"

@@ -46,14 +46,14 @@ prepare() {
 build_switch() {
   [ -z "${CRISWITCH:-}" ] || return 0
   echo "building the switch"
-  CRISWITCH=${CARGO_TARGET_DIR:-$TOP/target}/release/criswitch
-  (cd "$TOP" && cargo build --quiet --release --locked)
+  CRISWITCH=${CARGO_TARGET_DIR:-$TOP/target}/suite/criswitch
+  (cd "$TOP" && cargo build --quiet --profile suite --locked)
 }
 
 # The client of the checks of faults.
 build_load() {
-  LOAD=${CARGO_TARGET_DIR:-$TOP/target}/release/examples/load
-  (cd "$TOP" && cargo build --quiet --release --locked --example load)
+  LOAD=${CARGO_TARGET_DIR:-$TOP/target}/suite/examples/load
+  (cd "$TOP" && cargo build --quiet --profile suite --locked --example load)
 }
 
 # give_up WHY: a set-up that fails counts as a failed check.
