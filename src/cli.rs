@@ -78,7 +78,7 @@ Exit codes: 0 printed, 78 the configuration is wrong.";
 
 const RELOAD_CODES: &str = "\
 Exit codes: 0 taken up, 1 criswitch is not there or does not say,
-78 refused: the configuration is wrong, and nothing has changed.";
+78 rejected: the configuration is wrong, and nothing has changed.";
 
 const FORGET_CODES: &str = "\
 Exit codes: 0 forgotten, 1 not forgotten: no such backend, it answers, or

@@ -1,4 +1,4 @@
-//! The socket that clients dial: bound or passed, served, drained.
+//! The socket that clients dial: bound or passed, served, shut down.
 
 mod access;
 mod activation;

@@ -231,7 +231,7 @@ impl Live {
     }
 
     /// Whether it is kept for its pods only.
-    pub fn drains(&self, id: BackendId) -> bool {
+    pub fn retires(&self, id: BackendId) -> bool {
         !self.takes_pods(id) && !self.auto_registering().any(|row| row.id == id)
     }
 

@@ -91,5 +91,5 @@ fn changes_nothing(files: &ConfigFiles) {
     let outcome = criswitch::switch::reload::reload(&switch, Config::load(&files.main()));
     assert!(outcome.result.is_err_and(|problems| !problems.is_empty()));
     assert!(Arc::ptr_eq(&before, &switch.live()));
-    assert_eq!(switch.reloads().refused, 1);
+    assert_eq!(switch.reloads().rejected, 1);
 }

@@ -100,7 +100,7 @@ impl Backend {
     /// Its last known list has stood in for it; told once until it is back.
     pub(crate) fn stands_in(&self, row: &'static Row, status: &Status) {
         let mut known = self.known.lock();
-        known.stood_in += 1;
+        known.lists_from_cache += 1;
         if !known.is_stale() {
             let cause = status.message();
             tracing::warn!(backend = %self.name(), rpc = row.name, cause, "the last known lists stand in for a silent backend");
@@ -126,7 +126,7 @@ impl Backend {
     /// A merged reply did without it; logged once until it is back.
     pub(crate) fn is_omitted(&self, contribution: Contribution, status: &Status) {
         let mut known = self.known.lock();
-        known.left_out += 1;
+        known.lists_omitted += 1;
         if !contribution.is_of_all {
             return;
         }

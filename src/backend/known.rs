@@ -35,11 +35,11 @@ pub struct Known {
     /// When it last answered anything.
     pub(crate) answered: Option<Instant>,
     /// How many lists its last known ones have stood in for it in.
-    pub stood_in: u64,
+    pub lists_from_cache: u64,
     /// How many replies to calls for stats had its cached stats.
     pub stats_from_cache: u64,
     /// How many lists it was left out of.
-    pub left_out: u64,
+    pub lists_omitted: u64,
     /// How many pods and containers of other backends it lists.
     pub claims: usize,
     /// How many list items, stats and events were dropped because they are about another backend's pods or containers.

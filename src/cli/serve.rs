@@ -51,7 +51,7 @@ fn serve_on(
         .thread_keep_alive(Duration::from_secs(1))
         .build()?;
     let served = runtime.block_on(async {
-        // Before the socket has a name: from then on a signal must drain.
+        // Before the socket has a name: from then on a signal must let calls finish.
         let mut shutdown = std::pin::pin!(shutdown()?);
         let hangup = signal(SignalKind::hangup())?;
         let socket_activated = passed.cri.is_some();

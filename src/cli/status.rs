@@ -186,8 +186,11 @@ fn last_reload(last: &Reload) -> String {
     let mut before = format!("last reload {} ago: ", ago(&last.at));
     let lines = match &last.result {
         Some(reload::Result::Problems(problems)) => {
-            let refused = ["refused, nothing has changed"].into_iter();
-            refused.chain(problems.lines()).map(str::to_owned).collect()
+            let rejected = ["rejected, nothing has changed"].into_iter();
+            rejected
+                .chain(problems.lines())
+                .map(str::to_owned)
+                .collect()
         }
         Some(reload::Result::Changes(changes)) => changes.lines.clone(),
         None => vec!["no outcome".to_owned()],
@@ -243,8 +246,8 @@ fn number(number: Option<u64>) -> String {
 
 fn state_of(backend: &Backend) -> String {
     let mut state = backend.state.clone();
-    if backend.draining {
-        state += ", draining";
+    if backend.retiring {
+        state += ", retiring";
     }
     if !backend.joined {
         state += ", new";

@@ -57,7 +57,7 @@ pub(crate) fn interleave(
 ///
 /// # Errors
 /// How it ends otherwise.
-pub(crate) async fn drain(backend: &Backend, row: &'static Row) -> Result<(), Failed> {
+pub(crate) async fn read_to_end(backend: &Backend, row: &'static Row) -> Result<(), Failed> {
     let mut messages = Messages::open_own(backend, row).await?;
     let limit = backend.own.limit();
     let mut left = limit;

@@ -138,7 +138,7 @@ pub const FAMILIES: &[Family] = &[
     }),
     gauge("criswitch_backend_retiring", BACKEND,
         "Whether no handler routes to the backend any more: the backend is removed when its last pod ends.",
-        |seen, out| each(seen, out, |backend| truth(seen.live.drains(backend.id)))),
+        |seen, out| each(seen, out, |backend| truth(seen.live.retires(backend.id)))),
     gauge("criswitch_backend_info", &["backend", "socket", "runtime", "version", "cgroup_driver"],
         "1: where the backend serves, and what it last reported of itself; a label is empty where it has not.", |seen, out| {
         for backend in &seen.backends {
@@ -202,13 +202,13 @@ pub const FAMILIES: &[Family] = &[
         "Merged replies to calls for stats that had cached stats of the backend.", |seen, out| {
             each(seen, out, |backend| backend.known.stats_from_cache as f64);
         }),
-    counter("criswitch_lists_stood_in_total", BACKEND,
+    counter("criswitch_lists_from_cache_total", BACKEND,
         "Merged lists in which a last known list stood in for the backend.", |seen, out| {
-            each(seen, out, |backend| backend.known.stood_in as f64);
+            each(seen, out, |backend| backend.known.lists_from_cache as f64);
         }),
-    counter("criswitch_lists_left_out_total", BACKEND,
+    counter("criswitch_lists_omitted_total", BACKEND,
         "Merged lists and stats that the backend was omitted from.", |seen, out| {
-            each(seen, out, |backend| backend.known.left_out as f64);
+            each(seen, out, |backend| backend.known.lists_omitted as f64);
         }),
     gauge("criswitch_backend_claimed_items", BACKEND,
         "Pods and containers of other backends that the backend lists.", |seen, out| {
@@ -241,10 +241,10 @@ pub const FAMILIES: &[Family] = &[
         }
     }),
     counter("criswitch_reloads_total", &["result"],
-        "Reloads that came to an end: ok, or refused because something was wrong.", |seen, out| {
+        "Reloads that came to an end: ok, or rejected because something was wrong.", |seen, out| {
             let reloads = seen.switch.reloads();
-            out.add(&["ok"], reloads.count.saturating_sub(reloads.refused) as f64);
-            out.add(&["refused"], reloads.refused as f64);
+            out.add(&["ok"], reloads.count.saturating_sub(reloads.rejected) as f64);
+            out.add(&["rejected"], reloads.rejected as f64);
         }),
     gauge("criswitch_config_last_reload_successful", &[], "Whether the last reload was applied; 1 if there was none.", |seen, out| {
         out.add(&[], truth(seen.switch.reloads().recent.back().is_none_or(|last| last.result.is_ok())));

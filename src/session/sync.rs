@@ -94,7 +94,7 @@ pub(crate) async fn answers(
     row: &'static Row,
 ) -> Result<(), Failed> {
     let row = match row.merge() {
-        Some(Merge::Interleave(list)) => match streams::drain(backend, row).await {
+        Some(Merge::Interleave(list)) => match streams::read_to_end(backend, row).await {
             Err(failed) if failed.code() == Code::Unimplemented => list,
             ended => return unless_silent(ended),
         },

@@ -27,7 +27,7 @@ pub struct Reloads {
     /// How many of them have come to an end.
     pub count: u64,
     /// How many of them changed nothing because something was wrong.
-    pub refused: u64,
+    pub rejected: u64,
     /// What the last ones have come to, the newest at the end: each who asked for one finds its own.
     pub recent: VecDeque<Outcome>,
     /// The last one that people want to see: where one has changed something, not another that found nothing to change.
@@ -52,7 +52,7 @@ impl Reloads {
             next_id,
             begun: 0,
             count: 0,
-            refused: 0,
+            rejected: 0,
             recent: VecDeque::new(),
             last: None,
         }
@@ -106,7 +106,7 @@ fn reload_with(
         Ok(changes) if changes.warnings.is_empty() => tracing::info!(%changes, "reloaded"),
         Ok(changes) => tracing::error!(%changes, "reloaded, and something is wrong"),
         Err(problems) => {
-            reloads.refused += 1;
+            reloads.rejected += 1;
             tracing::error!(problems, "not reloaded: nothing has changed");
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::codec::admin::{Changes, Draining, Moved};
+use crate::codec::admin::{Changes, Moved, Retiring};
 use crate::config::wording::{self, counted};
 use crate::config::{Applies, Config, Handler, KEYS, Key};
 use crate::ownership::BackendId;
@@ -11,7 +11,7 @@ use crate::topology::Live;
 /// The line of a reload that changes nothing.
 const NOTHING: &str = "nothing changed";
 
-impl Draining {
+impl Retiring {
     fn lines(&self) -> Vec<String> {
         let name = &self.name;
         let owns = match (self.pods, self.containers) {
@@ -21,7 +21,7 @@ impl Draining {
             }
             _ => "whose pods are not known before it has been listed".to_owned(),
         };
-        let line = format!("backend draining: {name}, {owns}");
+        let line = format!("backend retiring: {name}, {owns}");
         let removal = self.unnamed.then(|| wording::removal(name));
         [line].into_iter().chain(removal).collect()
     }
@@ -46,7 +46,7 @@ impl Changes {
                 Err(_) => changes.backends_added.push(name),
                 Ok(_) if is_left(before, after, backend.id) => {
                     let (pods, containers) = owns(backend.id).unzip();
-                    changes.backends_draining.push(Draining {
+                    changes.backends_retiring.push(Retiring {
                         name,
                         pods,
                         containers,
@@ -122,7 +122,7 @@ impl Changes {
             lines.push(format!("default_handler: {to} instead of {from}"));
         }
         lines.extend(all("backend added:", &self.backends_added));
-        lines.extend(self.backends_draining.iter().flat_map(Draining::lines));
+        lines.extend(self.backends_retiring.iter().flat_map(Retiring::lines));
         lines.extend(all("backend gone:", &self.backends_gone));
         if !self.settings.is_empty() {
             lines.push(format!("settings changed: {}", self.settings.join(", ")));
@@ -154,7 +154,7 @@ fn other_cgroup_driver(before: &Live, after: &Live) -> Option<String> {
 
 /// Whether it is kept for its pods from now on, or from now on without a row of its own.
 fn is_left(before: &Live, after: &Live, backend: BackendId) -> bool {
-    !before.drains(backend) && after.drains(backend)
+    !before.retires(backend) && after.retires(backend)
         || before.names(backend) && !after.names(backend)
 }
 

@@ -154,7 +154,7 @@ async fn the_command_prints_what_has_changed() {
         json["changes"]["handlersRemoved"],
         serde_json::json!(["kata"])
     );
-    assert_eq!(json["changes"]["backendsDraining"][0]["name"], "kata");
+    assert_eq!(json["changes"]["backendsRetiring"][0]["name"], "kata");
     assert_eq!(node.reload().await.stdout, "nothing changed\n");
     node.end().await;
 }
@@ -235,7 +235,7 @@ async fn a_wrong_configuration_is_told_with_78_and_changes_nothing() {
         outcome.stderr
     );
     node.until("runc", Code::Ok).await;
-    assert_eq!(node.info().await["reloads"]["refused"], 1);
+    assert_eq!(node.info().await["reloads"]["rejected"], 1);
     node.end().await;
 }
 

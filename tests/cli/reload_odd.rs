@@ -99,7 +99,7 @@ pub(crate) async fn refused(node: &Node, count: usize) -> String {
     let reached = async {
         loop {
             let reloads = &node.info().await["reloads"];
-            if reloads["refused"] == count {
+            if reloads["rejected"] == count {
                 return reloads["last"]["problems"].as_str().unwrap().to_owned();
             }
         }
@@ -145,7 +145,7 @@ async fn reloads_at_once_come_to_what_the_files_say() {
     }
     let reloads = &node.info().await["reloads"];
     assert_eq!(reloads["begun"], reloads["count"]);
-    assert_eq!(reloads["refused"], 0);
+    assert_eq!(reloads["rejected"], 0);
     node.end().await;
 }
 

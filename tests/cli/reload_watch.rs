@@ -41,7 +41,7 @@ async fn files_that_break_before_the_first_look_are_reported() {
     let refused = async {
         loop {
             let state = Client::new(&listen).state().await;
-            if state["reloads"]["refused"] == 1 {
+            if state["reloads"]["rejected"] == 1 {
                 return state;
             }
         }

@@ -106,7 +106,7 @@ async fn a_reload_that_found_nothing_to_change_hides_none_that_changed_something
     assert_eq!(node.reload().await.code, 78);
     let shown = run(&node, &["status"]).await.stdout;
     assert!(
-        shown.contains(" ago: refused, nothing has changed\n"),
+        shown.contains(" ago: rejected, nothing has changed\n"),
         "{shown}"
     );
     node.files.write("conf.d/a.toml", "");

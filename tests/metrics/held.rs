@@ -54,7 +54,10 @@ async fn the_bytes_held_of_a_backend_have_its_last_lists_once_and_no_more() {
         until_one_of_each_is_held(&rig, false).await;
     }
     let page = Page::of(&rig).await;
-    assert_eq!(page.backend("criswitch_lists_stood_in_total", "kata"), 30.0);
+    assert_eq!(
+        page.backend("criswitch_lists_from_cache_total", "kata"),
+        30.0
+    );
 }
 
 #[tokio::test]

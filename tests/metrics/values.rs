@@ -258,8 +258,11 @@ async fn lists_that_stand_in_are_told_with_their_age_until_they_do_not() {
     let page = Page::of(&rig).await;
     assert_eq!(page.backend("criswitch_stale_lists", "kata"), 1.0);
     assert!(page.backend("criswitch_stale_list_age_seconds", "kata") > 0.0);
-    assert_eq!(page.backend("criswitch_lists_stood_in_total", "kata"), 1.0);
-    assert_eq!(page.backend("criswitch_lists_left_out_total", "kata"), 1.0);
+    assert_eq!(
+        page.backend("criswitch_lists_from_cache_total", "kata"),
+        1.0
+    );
+    assert_eq!(page.backend("criswitch_lists_omitted_total", "kata"), 1.0);
     assert_eq!(page.backend("criswitch_stale_lists", "runc"), 0.0);
     rig.sim("kata").start();
     until(&rig, |page| {
@@ -406,7 +409,7 @@ async fn stats_that_are_late_are_counted_with_their_age_until_they_come() {
         page.backend("criswitch_stats_from_cache_total", "crio"),
         1.0
     );
-    assert_eq!(page.backend("criswitch_lists_left_out_total", "crio"), 0.0);
+    assert_eq!(page.backend("criswitch_lists_omitted_total", "crio"), 0.0);
     rig.sim("crio").release("ListContainerStats");
     until(&rig, |page| {
         names.iter().all(|name| page.backend(name, "crio") == 0.0)
@@ -487,7 +490,7 @@ async fn reloads_are_told_and_a_backend_that_is_gone_leaves_nothing_behind() {
     let reloads =
         |page: &Page, result| page.value("criswitch_reloads_total", &[("result", result)]);
     assert_eq!(
-        (reloads(&page, "ok"), reloads(&page, "refused")),
+        (reloads(&page, "ok"), reloads(&page, "rejected")),
         (0.0, 1.0)
     );
     assert_eq!(
@@ -501,7 +504,7 @@ async fn reloads_are_told_and_a_backend_that_is_gone_leaves_nothing_behind() {
     rig.reload(|directory| text("", &sims[..1], directory));
     let page = until(&rig, |page| !page.values_of("backend").contains("kata")).await;
     assert_eq!(
-        (reloads(&page, "ok"), reloads(&page, "refused")),
+        (reloads(&page, "ok"), reloads(&page, "rejected")),
         (1.0, 1.0)
     );
     assert_eq!(

@@ -210,7 +210,7 @@ async fn stats_that_are_missed_are_omitted_at_once_until_they_come() {
     kata.until(|journal| held(journal, "ListPodSandboxStats") == 1)
         .await;
     // Its lists are its own all the while.
-    assert_eq!(told_of(&rig, "kata").await["listsStoodInFor"], 0);
+    assert_eq!(told_of(&rig, "kata").await["listsFromCache"], 0);
     kata.release("ListPodSandboxStats");
     wait::until(async || stats().await == 2).await;
     for (words, lines) in [

@@ -354,7 +354,7 @@ async fn status_and_one_line_say_that_a_list_is_stale_and_how_old() {
     }
     let told = told_of(&rig, "kata").await;
     assert!(told["staleListAgeSeconds"].is_u64(), "{told}");
-    assert_eq!(told["listsStoodInFor"], 6);
+    assert_eq!(told["listsFromCache"], 6);
     let status = status(&rig).await;
     let message = backends_ready(&status);
     assert!(message.contains(" s ago stand in for it"), "{message}");

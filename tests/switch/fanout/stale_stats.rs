@@ -400,7 +400,7 @@ async fn status_and_one_line_say_whose_stats_are_late_and_for_how_long() {
         "{told}"
     );
     assert_eq!(told["statsFromCache"], 3);
-    assert_eq!(told["listsLeftOutOf"], 0);
+    assert_eq!(told["listsOmitted"], 0);
     assert!(told["staleListAgeSeconds"].is_null());
     let status = status(&rig).await;
     let message = backends_ready(&status);

@@ -42,7 +42,7 @@ async fn a_hung_backend_is_left_out_at_once_and_is_back_when_it_answers() {
             "{rpc}: not runc's alone"
         );
     }
-    assert_eq!(told_of(&rig, "kata").await["listsLeftOutOf"], 6);
+    assert_eq!(told_of(&rig, "kata").await["listsOmitted"], 6);
     assert_eq!(logged.lines(&["omitted from stats", "kata"]).len(), 1);
     wake(rig.sim("kata"));
     until_state(&rig, "kata", "ready").await;

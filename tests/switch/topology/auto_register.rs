@@ -208,7 +208,7 @@ async fn a_backend_without_auto_register_any_more_keeps_its_pods_only() {
         rig.reload(|directory| format!("{PLAIN}[backends]\nplain = \"{directory}/plain.sock\"\n"));
     let changes = outcome.result.unwrap();
     assert_eq!(
-        (changes.handlers_removed, changes.backends_draining[0].pods),
+        (changes.handlers_removed, changes.backends_retiring[0].pods),
         (vec!["kata".to_owned()], Some(1))
     );
     assert_eq!(

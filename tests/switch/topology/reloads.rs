@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use criswitch::codec::admin::{Changes, Draining, Moved};
+use criswitch::codec::admin::{Changes, Moved, Retiring};
 use criswitch::codec::cri;
 use criswitch::config::{Applies, Config, KEYS, Key, Kind};
 use serde_json::Value as Json;
@@ -93,8 +93,8 @@ async fn a_handler_that_is_gone_refuses_new_pods_and_its_pods_live_on() {
     let changes = reload(&rig, "runc", "runc = \"old\"", &["old"]);
     assert_eq!(changes.handlers_removed, ["kata"]);
     assert_eq!(
-        changes.backends_draining,
-        [Draining {
+        changes.backends_retiring,
+        [Retiring {
             name: "new".into(),
             pods: Some(1),
             containers: Some(0),
@@ -131,8 +131,8 @@ async fn a_handler_that_moves_takes_its_new_pods_along_and_no_others() {
     assert_eq!((owner(&rig, &before), owner(&rig, &after)), ("old", "new"));
     assert_eq!(owner(&rig, &unnamed), "new");
     let old = told_of(&rig, "old").await;
-    assert_eq!((&old["draining"], &old["pods"]), (&true.into(), &1.into()));
-    assert_eq!(told_of(&rig, "new").await["draining"], false);
+    assert_eq!((&old["retiring"], &old["pods"]), (&true.into(), &1.into()));
+    assert_eq!(told_of(&rig, "new").await["retiring"], false);
 }
 
 #[tokio::test]
@@ -235,7 +235,7 @@ async fn what_is_wrong_changes_nothing_and_is_told() {
     assert_eq!(own["reloads"]["last"]["problems"], problems);
     assert_eq!(own["reloads"]["last"]["changes"], Json::Null);
     assert_eq!(
-        (&own["reloads"]["count"], &own["reloads"]["refused"]),
+        (&own["reloads"]["count"], &own["reloads"]["rejected"]),
         (&1.into(), &1.into())
     );
 }

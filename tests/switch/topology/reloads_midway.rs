@@ -32,9 +32,9 @@ async fn a_backend_that_was_not_listed_since_the_start_is_kept_until_it_is() {
     let changes = reload(&rig, "runc", "runc = \"new\"", &["new"]);
     assert_eq!(changes.backends_gone, Vec::<String>::new());
     // A number would be a guess.
-    assert_eq!(changes.backends_draining[0].pods, None);
+    assert_eq!(changes.backends_retiring[0].pods, None);
     let line =
-        "backend draining: old, whose pods are not known before it has been listed; backend old is";
+        "backend retiring: old, whose pods are not known before it has been listed; backend old is";
     assert!(changes.to_string().contains(line), "{changes}");
     let old = told_of(&rig, "old").await;
     assert_eq!(

@@ -75,7 +75,7 @@ async fn another_socket_under_the_same_name_is_another_backend() {
     let outcome = rig.reload(|directory| {
         format!("default_handler = \"runc\"\n[handlers]\nrunc = \"old\"\n[backends]\nold = \"{directory}/new.sock\"\n")
     });
-    assert_eq!(outcome.result.unwrap().backends_draining[0].name, "old-old");
+    assert_eq!(outcome.result.unwrap().backends_retiring[0].name, "old-old");
     let after = run_when_ready(&rig, "runc", "after").await;
     assert_eq!((owner(&rig, &before), owner(&rig, &after)), ("old", "new"));
     assert_eq!(told_of(&rig, "old-old").await["pods"], 1);
@@ -94,6 +94,6 @@ async fn a_backend_whose_name_another_takes_gets_one_that_a_row_may_have() {
     rig.run_pod("runc", "before").await;
     let outcome = rig.reload(|directory| text(directory, "new"));
     let changes = outcome.result.unwrap();
-    let name = &changes.backends_draining[0].name;
+    let name = &changes.backends_retiring[0].name;
     assert_eq!(*name, format!("{}-old", &longest[..50]));
 }

@@ -79,7 +79,7 @@ new = \"$DIR/containerd-2.sock\""
 @test "the default moves by SIGHUP: new pods go to the new containerd, the others stay where they are" {
   sed -e 's/^runc = "old"/runc = "new"/' -e '1i watch = true' "$LIVE/criswitch.toml" | write criswitch.toml
   equal "what has changed" "$(printf '%s\n' 'handler moved: runc from old to new' \
-    'backend draining: old, which owns 2 pods and 2 containers' 'settings changed: watch')" \
+    'backend retiring: old, which owns 2 pods and 2 containers' 'settings changed: watch')" \
     "$(what_changed kill -HUP "$(cat "$DIR/live.pid")")"
   equal "version" "$(crictl_at 2 version)" "$(live version)"
   new_service fourth ""
@@ -87,15 +87,15 @@ new = \"$DIR/containerd-2.sock\""
   the_pods first second third fourth
   equal "the pod's containerd" new "$(owner_name fourth)"
   equal "its handler" runc "$(live inspectp "$(kept pod.fourth)" | jq -r .status.runtimeHandler)"
-  equal "old" '[true,2,2,false]' "$(backend_has old '[.draining, .pods, .containers, .unnamed]')"
-  equal "new" '[false,2,2,false]' "$(backend_has new '[.draining, .pods, .containers, .unnamed]')"
+  equal "old" '[true,2,2,false]' "$(backend_has old '[.retiring, .pods, .containers, .unnamed]')"
+  equal "new" '[false,2,2,false]' "$(backend_has new '[.retiring, .pods, .containers, .unnamed]')"
   nobody_noticed first second third fourth
 }
 
 @test "a pod of the old containerd ends when it is stopped and removed, and is counted no more" {
   end_service first
   the_pods second third fourth
-  equal "old" '[true,1,1]' "$(backend_has old '[.draining, .pods, .containers]')"
+  equal "old" '[true,1,1]' "$(backend_has old '[.retiring, .pods, .containers]')"
   nobody_noticed second third fourth
 }
 
@@ -109,18 +109,18 @@ with_old() {
 }
 
 @test "a containerd that no file names any more is kept for its pod" {
-  equal "what has changed" "backend draining: old, which owns 1 pod and 1 container
+  equal "what has changed" "backend retiring: old, which owns 1 pod and 1 container
 backend old is removed when its last pod ends; if its runtime is gone for good: criswitch forget old" "$(what_changed without_old)"
-  equal "old" "[true,1,true]" "$(backend_has old '[.draining, .pods, .unnamed]')"
+  equal "old" "[true,1,true]" "$(backend_has old '[.retiring, .pods, .unnamed]')"
   the_pods second third fourth
   nobody_noticed second third fourth
   equal "what has changed" "nothing changed" "$(what_changed with_old)"
-  equal "old" '[true,1,false]' "$(backend_has old '[.draining, .pods, .unnamed]')"
+  equal "old" '[true,1,false]' "$(backend_has old '[.retiring, .pods, .unnamed]')"
 }
 
 @test "the old containerd is empty, and is gone with its line" {
   end_service second
-  equal "old" '[true,0,0]' "$(backend_has old '[.draining, .pods, .containers]')"
+  equal "old" '[true,0,0]' "$(backend_has old '[.retiring, .pods, .containers]')"
   equal "pods of the old containerd" "" "$(pods_at 1)"
   equal "what has changed" "backend gone: old" "$(what_changed without_old)"
   equal "old" "" "$(backend_has old .)"
