@@ -11,9 +11,9 @@ pub(crate) mod failed;
 pub mod known;
 pub mod lists;
 mod peer;
-mod saving;
 pub mod state;
 pub(crate) mod stream;
+mod unsaved;
 
 pub(crate) use absence::Contribution;
 pub use calls::own_headers;
@@ -88,7 +88,7 @@ pub struct Backend {
     removal: CancellationToken,
     /// Until when its first `Status` is waited for.
     report_by: Instant,
-    saving: saving::Saving,
+    saving: unsaved::Saving,
     settings: Mutex<Settings>,
     known: Mutex<Known>,
 }
@@ -158,7 +158,7 @@ impl Backend {
             awaited: Mutex::default(),
             removal: CancellationToken::new(),
             report_by: Instant::now() + REPORT_WAIT,
-            saving: saving::Saving::default(),
+            saving: unsaved::Saving::default(),
             settings: Mutex::new(Settings::of(config)),
             known: Mutex::default(),
         }

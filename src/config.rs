@@ -140,6 +140,24 @@ pub struct BackendConfig {
     pub origin: Option<Origin>,
 }
 
+impl BackendConfig {
+    /// A backend without a row: nothing limits how long criswitch waits for it, and its cached lists are not served.
+    pub fn without_row(id: BackendId, name: &str, socket: &Address) -> BackendConfig {
+        BackendConfig {
+            id,
+            name: name.to_owned(),
+            socket: socket.clone(),
+            list_timeout: Duration::MAX,
+            stats_timeout: Duration::MAX,
+            stale_lists: Duration::ZERO,
+            auto_register: false,
+            required: true,
+            user: None,
+            origin: None,
+        }
+    }
+}
+
 /// Whether a handler or backend may be called so.
 pub fn is_label(name: &str) -> bool {
     value::label("", name).is_ok()

@@ -14,6 +14,12 @@ pub const MAX_CALLS: usize = 4096;
 pub const RESERVED_CALLS: usize = 1024;
 /// Calls in flight at once of all users other than root and criswitch's own: they never keep the kubelet out.
 pub const OTHERS_CALLS: usize = 2048;
+/// Connections of clients at once; the kubelet has two, crictl two for each command.
+pub const MAX_CONNECTIONS: usize = 256;
+/// How many of them are reserved for root and the user that criswitch runs as: other users never keep the kubelet out.
+pub const RESERVED_CONNECTIONS: usize = 64;
+/// Connections at once of each other user.
+pub const USER_CONNECTIONS: usize = 64;
 /// Calls of the admin service in flight at once, of all clients: each watched state is one.
 pub const MAX_ADMIN_CALLS: usize = 64;
 /// The bytes of a request of the admin service.

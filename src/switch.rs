@@ -3,7 +3,7 @@
 pub(crate) mod cached;
 pub mod forget;
 pub(crate) mod handlers;
-pub(crate) mod image_names;
+pub(crate) mod image_references;
 pub mod labels;
 pub(crate) mod learn;
 pub(crate) mod listed;

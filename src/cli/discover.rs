@@ -12,7 +12,6 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -139,26 +138,13 @@ impl Discover {
         let (asked, rest): (Vec<SocketPlace>, Vec<SocketPlace>) = places
             .into_iter()
             .partition(|place| matches!(place.state, PlaceState::Socket));
-        let backends: Vec<BackendConfig> = asked.iter().enumerate().map(backend).collect();
+        let backends = asked.iter().enumerate();
+        let backends: Vec<_> = backends
+            .map(|(id, place)| BackendConfig::without_row(id, &place.name, &place.socket))
+            .collect();
         let answers = probe_all(&backends, MAX_MESSAGE)?;
         let answers = asked.into_iter().zip(answers);
         Ok(sort(self.listen.clone(), answers, rest))
-    }
-}
-
-fn backend((id, place): (usize, &SocketPlace)) -> BackendConfig {
-    BackendConfig {
-        id,
-        name: place.name.clone(),
-        socket: place.socket.clone(),
-        // This command merges nothing.
-        list_timeout: Duration::MAX,
-        stats_timeout: Duration::MAX,
-        stale_lists: Duration::ZERO,
-        auto_register: false,
-        required: true,
-        user: None,
-        origin: None,
     }
 }
 

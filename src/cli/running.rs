@@ -47,18 +47,7 @@ impl Running {
     /// Connects to whoever serves on `socket`; within a tokio runtime.
     pub(super) async fn connect(socket: &Address) -> anyhow::Result<Running> {
         let served = criswitch::backend::Backend::new(
-            &BackendConfig {
-                id: 0,
-                name: String::new(),
-                socket: socket.clone(),
-                list_timeout: LIMIT,
-                stats_timeout: LIMIT,
-                stale_lists: Duration::ZERO,
-                auto_register: false,
-                required: true,
-                user: None,
-                origin: None,
-            },
+            &BackendConfig::without_row(0, "", socket),
             MAX_MESSAGE,
             Dialer::Socket,
         );

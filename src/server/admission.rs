@@ -7,15 +7,10 @@ use tokio::net::UnixStream;
 use tokio::net::unix::UCred;
 
 use crate::limits::places::{self, Limit, Places, User};
+use crate::limits::{MAX_CONNECTIONS, RESERVED_CONNECTIONS, USER_CONNECTIONS};
 use crate::telemetry::counters::Reason;
 use crate::telemetry::log_limit::LogLimit;
 
-/// Connections at once; the kubelet has two, crictl two for each command.
-pub const MAX_CONNECTIONS: usize = 256;
-/// How many of them are reserved for root and the user that criswitch runs as: other users never keep the kubelet out.
-pub const RESERVED_CONNECTIONS: usize = 64;
-/// Connections at once of each other user.
-pub const USER_CONNECTIONS: usize = 64;
 pub(crate) const ROOT: u32 = 0;
 
 const ALL_HAVE_ENOUGH: &str = "all clients together have reached the limit on connections";

@@ -12,7 +12,7 @@ use crate::ownership::BackendId;
 use crate::rpc::SEEN_ANNOTATION;
 use crate::rpc::fields::IMAGE_REFERENCE;
 use crate::switch::Switch;
-use crate::switch::image_names::with_tag;
+use crate::switch::image_references::with_tag;
 
 /// How many "absent" answers to pods are remembered; a node has a few hundred containers.
 const ABSENT: usize = 4096;

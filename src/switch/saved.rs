@@ -312,17 +312,12 @@ fn kept(config: &Config, found: &mut Found) -> (Vec<BackendConfig>, Vec<LastKnow
         if let Some(name) = kept_name(&known)
             && let Ok(socket) = Address::parse(&socket)
         {
+            let id = config.table.backends.len() + kept.0.len();
             kept.0.push(BackendConfig {
-                id: config.table.backends.len() + kept.0.len(),
-                name: name.to_owned(),
-                socket,
                 list_timeout: config.list_timeout,
                 stats_timeout: config.stats_timeout,
                 stale_lists: config.stale_lists,
-                auto_register: false,
-                required: true,
-                user: None,
-                origin: None,
+                ..BackendConfig::without_row(id, name, &socket)
             });
             kept.1.push(known);
         }

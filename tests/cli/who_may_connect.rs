@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use criswitch::server::admission::USER_CONNECTIONS;
+use criswitch::limits::USER_CONNECTIONS;
 
 use crate::config_files::ConfigFiles;
 use crate::told::Told;

@@ -191,7 +191,7 @@ pub static KEYS: &[Key] = &[
                An ACL on the socket lets in these users only. If its file system has no ACLs, the mode is 0666: \
                connections of other users are closed, but they can fill the socket's queue. A socket of systemd needs a \
                drop-in (docs/operations.md). A user who may connect has the power of root on this node: pods can be \
-               privileged. Each of these users may have 64 connections at once.",
+               privileged. docs/limits.md has the limit on the connections of each user.",
         value: Reader::Config(|config| Value::Users(config.allow_uids.clone())),
         ..KEY
     },

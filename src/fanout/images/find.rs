@@ -12,7 +12,7 @@ use crate::errors;
 use crate::fanout::images::stores;
 use crate::forward;
 use crate::rpc::fields::{IMAGE_REFERENCE, LISTED_ID};
-use crate::switch::{Switch, image_names, pod_requests};
+use crate::switch::{Switch, image_references, pod_requests};
 
 /// Answers a client that names no pod. The kubelet does so to read the user of a container from the image.
 ///
@@ -121,7 +121,7 @@ pub(super) async fn ask_in_any_form(
 ) -> Vec<StoreAnswer> {
     let said = stores::ask_stores(call, backends, wait).await;
     let message = call.message();
-    let other = protobuf::string(&message, IMAGE_REFERENCE).map(image_names::other_form);
+    let other = protobuf::string(&message, IMAGE_REFERENCE).map(image_references::other_form);
     let Ok(Some(other)) = other else {
         return said;
     };

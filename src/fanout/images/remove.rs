@@ -19,7 +19,7 @@ use crate::fanout::images::{self, find};
 use crate::forward::own;
 use crate::rpc::fields::{IMAGE_REFERENCE, ITEMS, LISTED_ID, container, image_spec};
 use crate::rpc::{self, List};
-use crate::switch::{Switch, image_names};
+use crate::switch::{Switch, image_references};
 
 /// How a request names an image of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -165,8 +165,8 @@ fn meant(said: &[StoreAnswer], reference: &str) -> Result<Vec<Meant>, Failed> {
     all.retain(|image| Some(image.by) == by);
     let first = all
         .first()
-        .map(|image| image_names::bare_id(&image.id).to_owned());
-    let is_other = |image: &Meant| Some(image_names::bare_id(&image.id)) != first.as_deref();
+        .map(|image| image_references::bare_id(&image.id).to_owned());
+    let is_other = |image: &Meant| Some(image_references::bare_id(&image.id)) != first.as_deref();
     if by == Some(By::Form) && all.iter().any(is_other) {
         return Err(errors::ambiguous(reference).into());
     }
@@ -174,10 +174,11 @@ fn meant(said: &[StoreAnswer], reference: &str) -> Result<Vec<Meant>, Failed> {
 }
 
 fn by(image: &[u8], id: &str, reference: &str) -> Result<By, Malformed> {
-    let is_form = || image_names::bare_id(id).starts_with(image_names::bare_id(reference));
+    let is_form =
+        || image_references::bare_id(id).starts_with(image_references::bare_id(reference));
     Ok(match id == reference {
         true => By::Id,
-        false if !image_names::has_name(image, reference)? && is_form() => By::Form,
+        false if !image_references::has_name(image, reference)? && is_form() => By::Form,
         false => By::Name,
     })
 }
@@ -195,7 +196,7 @@ fn uses(container: &[u8], image: &Meant) -> Result<bool, Malformed> {
     let has_id = ids.iter().any(|id| !id.is_empty());
     let its = if has_id { &ids[..] } else { &name[..] };
     for name in its.iter().filter(|name| !name.is_empty()) {
-        if image_names::is_called(&image.image, name)? {
+        if image_references::is_called(&image.image, name)? {
             return Ok(true);
         }
     }

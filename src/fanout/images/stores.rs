@@ -18,7 +18,7 @@ use crate::rpc::List;
 use crate::rpc::fields::{
     IMAGE_REFERENCE, ITEMS, LISTED_ID, image, image_status_response, int64_value,
 };
-use crate::switch::image_names;
+use crate::switch::image_references;
 
 /// What one store says of a reference.
 #[derive(Debug)]
@@ -118,7 +118,7 @@ impl Content {
     }
 
     pub(super) fn is_same(&self, other: &Content) -> bool {
-        image_names::bare_id(&self.id) == image_names::bare_id(&other.id)
+        image_references::bare_id(&self.id) == image_references::bare_id(&other.id)
             && (self.uid, &self.username) == (other.uid, &other.username)
     }
 }
@@ -197,7 +197,7 @@ fn cached_image(call: &Call, backend: &Backend) -> Option<Stored> {
     let message = call.message();
     let reference = protobuf::string(&message, IMAGE_REFERENCE).ok()?;
     for image in protobuf::all_bytes(&snapshot.message, &[ITEMS]).ok()? {
-        if image_names::is_called(image, reference).ok()? {
+        if image_references::is_called(image, reference).ok()? {
             return Some(Stored::Image(snapshot.message.slice_ref(image)));
         }
     }

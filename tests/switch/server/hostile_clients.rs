@@ -5,9 +5,8 @@ use std::path::Path;
 
 use bytes::Bytes;
 use criswitch::codec::cri;
-use criswitch::limits::{ADMIN_LIMIT, MAX_CALLS, REQUEST_LIMIT};
+use criswitch::limits::{ADMIN_LIMIT, MAX_CALLS, MAX_CONNECTIONS, REQUEST_LIMIT};
 use criswitch::server::PREFACE_LIMIT;
-use criswitch::server::admission::MAX_CONNECTIONS;
 use criswitch::telemetry::counters::Reason;
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
