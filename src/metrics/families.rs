@@ -49,7 +49,7 @@ const DISK: &[&str] = &["backend", "mountpoint"];
 #[rustfmt::skip] // a name and what it is, each in a line
 pub const FAMILIES: &[Family] = &[
     counter("criswitch_rpcs_total", &["rpc", "backend", "code"],
-        "Calls of clients that have ended; the backend is empty where it was not one alone.", |seen, out| {
+        "Calls of clients that have ended, by RPC, backend and gRPC code; the backend is empty if criswitch called several or none.", |seen, out| {
             for (backend, rpc, calls) in seen.calls() {
                 for (code, count) in calls.codes() {
                     out.add(&[rpc, backend, &code_name(code)], count as f64);
@@ -57,13 +57,13 @@ pub const FAMILIES: &[Family] = &[
             }
         }),
     histogram("criswitch_rpc_duration_seconds", &["rpc", "backend"],
-        "Time from a call's headers to its last trailer.", |seen, out| {
+        "Time from the headers of a call to its trailers.", |seen, out| {
             for (backend, rpc, calls) in seen.calls() {
                 out.add_times(&[rpc, backend], &WHOLE_BOUNDS, &calls.times);
             }
         }),
     counter("criswitch_run_podsandbox_total", &["handler", "code"],
-        "Calls of RunPodSandbox that have ended; the handler is empty where the table does not have it.", |seen, out| {
+        "Calls of RunPodSandbox that have ended, by handler and gRPC code; the handler is empty if the routing table does not have it.", |seen, out| {
             for (handler, calls) in &seen.runs {
                 for (code, count) in calls.codes() {
                     out.add(&[handler, &code_name(code)], count as f64);
@@ -71,58 +71,58 @@ pub const FAMILIES: &[Family] = &[
             }
         }),
     histogram("criswitch_run_podsandbox_duration_seconds", HANDLER,
-        "Time from the headers of a RunPodSandbox to its last trailer; the handler is empty where the table does not have it.", |seen, out| {
+        "Time from the headers of a RunPodSandbox call to its trailers; the handler is empty if the routing table does not have it.", |seen, out| {
             for (handler, calls) in &seen.runs {
                 out.add_times(&[handler], &WHOLE_BOUNDS, &calls.times);
             }
         }),
     histogram("criswitch_rpc_own_seconds", RPC,
-        "The switch's own share of it: the time that it worked on the call, not that in which the call waited.",
+        "Time that criswitch itself spends on a call (proxy overhead), without the time in which the call waits.",
         |seen, out| {
             for (name, rpc) in &seen.rpcs {
                 out.add_times(&[name], &OWN_BOUNDS, &rpc.own());
             }
         }),
     gauge("criswitch_rpcs_in_flight", RPC,
-        "Calls that have begun and not ended, open streams among them.", |seen, out| {
+        "Calls in flight, including open streams.", |seen, out| {
             for (name, rpc) in &seen.rpcs {
                 out.add(&[name], rpc.in_flight.load(Ordering::Relaxed) as f64);
             }
         }),
-    counter("criswitch_request_bytes_total", RPC, "Bytes of requests that were read.", |seen, out| {
+    counter("criswitch_request_bytes_total", RPC, "Bytes of requests that criswitch has read.", |seen, out| {
         for (name, rpc) in &seen.rpcs {
             out.add(&[name], rpc.received.load(Ordering::Relaxed) as f64);
         }
     }),
-    counter("criswitch_reply_bytes_total", RPC, "Bytes of replies to clients.", |seen, out| {
+    counter("criswitch_reply_bytes_total", RPC, "Bytes of replies that criswitch has sent to clients.", |seen, out| {
         for (name, rpc) in &seen.rpcs {
             out.add(&[name], rpc.sent.load(Ordering::Relaxed) as f64);
         }
     }),
-    gauge("criswitch_request_held_bytes", &[], "Bytes of requests that are held now.", |seen, out| {
+    gauge("criswitch_request_held_bytes", &[], "Bytes of requests that criswitch holds in memory.", |seen, out| {
         out.add(&[], seen.switch.memory.used() as f64);
     }),
     gauge("criswitch_unread_reply_bytes", &[],
-        "Bytes of replies that clients have not read yet, and that streams may hold unread.", |seen, out| {
+        "Bytes of replies that clients have not read yet, including the room that is reserved for open streams.", |seen, out| {
             out.add(&[], seen.switch.unread.used() as f64);
         }),
-    counter("criswitch_refusals_total", &["reason"],
-        "Connections, requests, calls and replies that criswitch rejected itself, by reason.", |seen, out| {
+    counter("criswitch_rejections_total", &["reason"],
+        "Connections, requests, calls and replies that criswitch itself rejected, by reason.", |seen, out| {
             for reason in Reason::VARIANTS {
                 out.add(&[reason.as_ref()], seen.switch.counts.refused(*reason) as f64);
             }
         }),
-    gauge("criswitch_connections", &[], "Clients that are connected.", |seen, out| {
+    gauge("criswitch_connections", &[], "Open connections of clients.", |seen, out| {
         out.add(&[], seen.switch.counts.connections().1 as f64);
     }),
-    counter("criswitch_connections_total", &[], "Clients that were let in.", |seen, out| {
+    counter("criswitch_connections_total", &[], "Connections of clients that criswitch has accepted.", |seen, out| {
         out.add(&[], seen.switch.counts.connections().0 as f64);
     }),
-    gauge("criswitch_backend_up", BACKEND, "Whether the backend is ready.", |seen, out| {
+    gauge("criswitch_backend_up", BACKEND, "1 if the backend is ready, else 0.", |seen, out| {
         each(seen, out, |backend| truth(backend.link.state.as_ref() == "ready"));
     }),
     gauge("criswitch_backend_state", &["backend", "state"],
-        "1 at the state that the backend is in, 0 at the others.", |seen, out| {
+        "1 for the current state of the backend, 0 for every other state.", |seen, out| {
             for backend in &seen.backends {
                 for state in State::VARIANTS {
                     out.add(&[&backend.name, state], truth(backend.link.state.as_ref() == *state));
@@ -130,24 +130,24 @@ pub const FAMILIES: &[Family] = &[
             }
         }),
     gauge("criswitch_backend_state_since_timestamp_seconds", BACKEND,
-        "When the backend came into the state that it is in.", |seen, out| {
+        "When the backend entered its current state, as a Unix timestamp.", |seen, out| {
             each(seen, out, |backend| timestamp(backend.link.since));
         }),
     counter("criswitch_backend_transitions_total", BACKEND, "Changes of the backend's state.", |seen, out| {
         each(seen, out, |backend| backend.link.transitions as f64);
     }),
     gauge("criswitch_backend_retiring", BACKEND,
-        "Whether no handler routes to the backend any more: the backend is removed when its last pod ends.",
+        "1 if no handler routes to the backend any more, else 0; the backend is removed when its last pod ends.",
         |seen, out| each(seen, out, |backend| truth(seen.live.retires(backend.id)))),
     gauge("criswitch_backend_info", &["backend", "socket", "runtime", "version", "cgroup_driver"],
-        "1: where the backend serves, and what it last reported of itself; a label is empty where it has not.", |seen, out| {
+        "A constant 1, labeled by the socket of the backend and by what the backend last reported; a label is empty if the backend has not reported it.", |seen, out| {
         for backend in &seen.backends {
             let [runtime, version, driver] = status::identity(&backend.known);
             out.add(&[&backend.name, &backend.socket, &runtime, &version, &driver], 1.0);
         }
     }),
     gauge("criswitch_backend_held_bytes", BACKEND,
-        "Bytes of the backend's replies, cached lists and unread events that are held now.", |seen, out| {
+        "Bytes of the backend's replies, cached lists and unread events that criswitch holds in memory.", |seen, out| {
             each(seen, out, |backend| backend.held as f64);
         }),
     gauge("criswitch_owned", &["backend", "kind"], "Pods and containers that the backend owns.", |seen, out| {
@@ -157,13 +157,13 @@ pub const FAMILIES: &[Family] = &[
         }
     }),
     gauge("criswitch_pods", HANDLER,
-        "Pods by the handler that clients see; empty where that is unknown or not in the table.", |seen, out| {
+        "Pods by the handler that clients see; the handler is empty if it is unknown or not in the routing table.", |seen, out| {
             for (handler, pods) in &seen.pods {
                 out.add(&[handler], *pods as f64);
             }
         }),
     gauge("criswitch_lists_failing", &["backend", "list"],
-        "Whether lists of pods, containers or images fail now because of the backend.", |seen, out| {
+        "1 if lists of pods, containers or images currently fail because of the backend, else 0.", |seen, out| {
             for backend in &seen.backends {
                 for (list, fails) in backend.failing {
                     out.add(&[&backend.name, list], truth(fails));
@@ -171,10 +171,10 @@ pub const FAMILIES: &[Family] = &[
             }
         }),
     gauge("criswitch_backend_listed", BACKEND,
-        "Whether criswitch knows the pods of the backend: the backend has answered once, or the machine was rebooted since.",
+        "1 if criswitch knows the pods of the backend, else 0; it knows them if the backend has answered once, or if the machine has rebooted since.",
         |seen, out| each(seen, out, |backend| truth(backend.listed))),
     gauge("criswitch_cached_list_age_seconds", BACKEND,
-        "The age of the backend's cached lists of pods and containers, whether they are served or not; nothing if there are none.",
+        "Age of the backend's cached lists of pods and containers, whether they are served or not; no sample if there are none.",
         |seen, out| {
             for backend in &seen.backends {
                 if let Some(age) = backend.known.cached_list_age() {
@@ -183,98 +183,98 @@ pub const FAMILIES: &[Family] = &[
             }
         }),
     gauge("criswitch_stale_lists", BACKEND,
-        "Whether the backend's last known lists stand in for it.", |seen, out| {
+        "1 if criswitch serves the cached lists of the backend because the backend does not answer, else 0.", |seen, out| {
             each(seen, out, |backend| truth(backend.known.stale_age().is_some()));
         }),
     gauge("criswitch_stale_list_age_seconds", BACKEND,
-        "How old the lists are that stand in for the backend, 0 if none do.", |seen, out| {
+        "Age of the cached lists that criswitch serves for the backend; 0 if it serves none.", |seen, out| {
             each(seen, out, |backend| backend.known.stale_age().unwrap_or_default().as_secs_f64());
         }),
     gauge("criswitch_stats_late_seconds", BACKEND,
-        "For how long the backend has not answered calls for stats, 0 if it answers them.", |seen, out| {
+        "Time since the backend stopped answering calls for stats; 0 if it answers them.", |seen, out| {
             each(seen, out, |backend| backend.known.stats_late_for().unwrap_or_default().as_secs_f64());
         }),
     gauge("criswitch_stale_stats_age_seconds", BACKEND,
-        "How old the cached stats are that are served for the backend, 0 if none are.", |seen, out| {
+        "Age of the cached stats that criswitch serves for the backend; 0 if it serves none.", |seen, out| {
             each(seen, out, |backend| backend.known.stale_stats_age().unwrap_or_default().as_secs_f64());
         }),
     counter("criswitch_stats_from_cache_total", BACKEND,
-        "Merged replies to calls for stats that had cached stats of the backend.", |seen, out| {
+        "Merged replies to calls for stats that contained cached stats of the backend.", |seen, out| {
             each(seen, out, |backend| backend.known.stats_from_cache as f64);
         }),
     counter("criswitch_lists_from_cache_total", BACKEND,
-        "Merged lists in which a last known list stood in for the backend.", |seen, out| {
+        "Merged lists that contained a cached list of the backend.", |seen, out| {
             each(seen, out, |backend| backend.known.lists_from_cache as f64);
         }),
     counter("criswitch_lists_omitted_total", BACKEND,
-        "Merged lists and stats that the backend was omitted from.", |seen, out| {
+        "Merged lists and stats from which the backend was omitted.", |seen, out| {
             each(seen, out, |backend| backend.known.lists_omitted as f64);
         }),
     gauge("criswitch_backend_claimed_items", BACKEND,
-        "Pods and containers of other backends that the backend lists.", |seen, out| {
+        "Pods and containers that the backend lists although another backend owns them.", |seen, out| {
             each(seen, out, |backend| backend.known.claims as f64);
         }),
     counter("criswitch_backend_dropped_items_total", BACKEND,
         "List items, stats and events of the backend that criswitch dropped because another backend owns the pod or container.",
         |seen, out| each(seen, out, |backend| backend.known.dropped as f64)),
     gauge("criswitch_image_fs_used_bytes", DISK,
-        "Bytes that the backend's images take on a file system, as the backend last reported to the kubelet.",
+        "Bytes that the backend's images use on a file system, as the backend last reported to the kubelet.",
         |seen, out| each_disk(seen, out, |disk| Some(disk.used_bytes))),
     gauge("criswitch_image_fs_used_inodes", DISK,
-        "Inodes that the backend's images take on a file system, likewise.",
+        "Inodes that the backend's images use on a file system, as the backend last reported to the kubelet.",
         |seen, out| each_disk(seen, out, |disk| Some(disk.used_inodes))),
     gauge("criswitch_image_fs_size_bytes", DISK,
-        "The size of the file system that the backend's images are on.",
+        "Size of the file system with the backend's images.",
         |seen, out| each_disk(seen, out, |disk| Some(disk.room?.bytes))),
     gauge("criswitch_image_fs_available_bytes", DISK,
-        "What is left of that file system for users other than root.",
+        "Bytes of the file system with the backend's images that are available to users other than root.",
         |seen, out| each_disk(seen, out, |disk| Some(disk.room?.available_bytes))),
     gauge("criswitch_image_fs_inodes", DISK,
-        "The inodes of that file system; 0 if it has no limit.",
+        "Inodes of the file system with the backend's images; 0 if it has no limit.",
         |seen, out| each_disk(seen, out, |disk| Some(disk.room?.inodes))),
     gauge("criswitch_image_fs_free_inodes", DISK,
-        "The inodes that are left of that file system.",
+        "Free inodes of the file system with the backend's images.",
         |seen, out| each_disk(seen, out, |disk| Some(disk.room?.free_inodes))),
-    gauge("criswitch_handler_info", &["handler", "backend"], "1: which backend a handler leads to.", |seen, out| {
+    gauge("criswitch_handler_info", &["handler", "backend"], "A constant 1, labeled by a handler and the backend that it routes to.", |seen, out| {
         for (handler, backend) in seen.handlers() {
             out.add(&[handler, backend], 1.0);
         }
     }),
     counter("criswitch_reloads_total", &["result"],
-        "Reloads that came to an end: ok, or rejected because something was wrong.", |seen, out| {
+        "Reloads that have ended, by result: ok, or rejected because the configuration was wrong or needs a restart.", |seen, out| {
             let reloads = seen.switch.reloads();
             out.add(&["ok"], reloads.count.saturating_sub(reloads.rejected) as f64);
             out.add(&["rejected"], reloads.rejected as f64);
         }),
-    gauge("criswitch_config_last_reload_successful", &[], "Whether the last reload was applied; 1 if there was none.", |seen, out| {
+    gauge("criswitch_config_last_reload_successful", &[], "1 if the last reload was applied or there was none, 0 if it was rejected.", |seen, out| {
         out.add(&[], truth(seen.switch.reloads().recent.back().is_none_or(|last| last.result.is_ok())));
     }),
     gauge("criswitch_config_last_reload_timestamp_seconds", &[],
-        "When the last reload ended, whether it was applied or not; nothing if there was none.", |seen, out| {
+        "When the last reload ended, applied or rejected, as a Unix timestamp; no sample if there was none.", |seen, out| {
             one(out, seen.switch.reloads().recent.back().map(|last| timestamp(last.at)));
         }),
     counter("criswitch_log_lines_dropped_total", &[],
-        "Log lines that were dropped because standard error was not read, or could not be written to.", |seen, out| {
+        "Log lines that criswitch dropped because standard error was not read or not writable.", |seen, out| {
             out.add(&[], seen.switch.log.dropped() as f64);
         }),
-    gauge("criswitch_config_info", &["hash"], "1: the hash of what the configuration's files say.", |seen, out| {
+    gauge("criswitch_config_info", &["hash"], "A constant 1, labeled by the hash of the configuration in use.", |seen, out| {
         out.add(&[&seen.live.config.hash], 1.0);
     }),
-    gauge("criswitch_build_info", &["version"], "1: what this is.", |_, out| {
+    gauge("criswitch_build_info", &["version"], "A constant 1, labeled by the version of criswitch.", |_, out| {
         out.add(&[env!("CARGO_PKG_VERSION")], 1.0);
     }),
-    counter("process_cpu_seconds_total", &[], "Processor time, the system's for it included.", |seen, out| {
+    counter("process_cpu_seconds_total", &[], "Total user and system CPU time.", |seen, out| {
         one(out, seen.process.cpu_seconds);
     }),
-    gauge("process_resident_memory_bytes", &[], "Memory that is resident.", |seen, out| {
+    gauge("process_resident_memory_bytes", &[], "Resident memory size.", |seen, out| {
         one(out, seen.process.resident_bytes);
     }),
-    gauge("process_virtual_memory_bytes", &[], "Memory that is mapped.", |seen, out| {
+    gauge("process_virtual_memory_bytes", &[], "Virtual memory size.", |seen, out| {
         one(out, seen.process.virtual_bytes);
     }),
-    gauge("process_open_fds", &[], "File descriptors that are open.", |seen, out| one(out, seen.process.open_fds)),
-    gauge("process_max_fds", &[], "File descriptors that may be open.", |seen, out| one(out, seen.process.max_fds)),
-    gauge("process_start_time_seconds", &[], "When the process began.", |seen, out| {
+    gauge("process_open_fds", &[], "Number of open file descriptors.", |seen, out| one(out, seen.process.open_fds)),
+    gauge("process_max_fds", &[], "Maximum number of open file descriptors.", |seen, out| one(out, seen.process.max_fds)),
+    gauge("process_start_time_seconds", &[], "Start time of the process, as a Unix timestamp.", |seen, out| {
         one(out, seen.process.start_seconds);
     }),
 ];

@@ -179,7 +179,7 @@ async fn what_the_switch_refuses_is_counted_and_no_name_of_a_clients_is_shown() 
     rig.pods().await.unwrap();
     let before = Page::of(&rig).await;
     let refused =
-        |page: &Page, reason: &str| page.value("criswitch_refusals_total", &[("reason", reason)]);
+        |page: &Page, reason: &str| page.value("criswitch_rejections_total", &[("reason", reason)]);
     for name in ["secret-1", "secret-2"] {
         rig.try_run(name, name).await.unwrap_err();
         rig.raw(&format!("/runtime.v1.RuntimeService/{name}"), &[], "")
