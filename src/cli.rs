@@ -49,44 +49,44 @@ const WIDTH: usize = 80;
 // At most 70 columns: the manual shows these lines as they are, indented.
 const EXAMPLES: &str = "\
 Examples:
-  criswitch discover        a configuration for this node's runtimes
-  criswitch check           every mistake, or the table as it will run
-  criswitch check --probe   the same, and what each backend says
-  criswitch check --node    the same, and what kubelet and crictl lack
-  criswitch check --json    the same for programs
+  criswitch discover        print a configuration for this node
+  criswitch check           report every mistake, or show the table
+  criswitch check --probe   also ask each backend
+  criswitch check --node    also check kubelet, crictl and sockets
+  criswitch check --json    the same as JSON
   criswitch serve           serve until SIGTERM, then finish calls
-  criswitch reload          take up a changed configuration
-  criswitch status --watch  how it is, again and again
+  criswitch reload          apply a changed configuration
+  criswitch status --watch  show the status every 2 seconds
   criswitch pods --backend old
   criswitch manifests | kubectl apply -f -
   criswitch man | man -l -
   crictl -r unix:///run/criswitch/criswitch.sock pods
 
-Exit codes: 0 fine, 1 failed at run time, 64 wrong usage,
+Exit codes: 0 success, 1 failure at run time, 64 wrong usage,
 78 wrong configuration.";
 
 const STATUS_CODES: &str = "\
-Exit codes: 0 serving, 1 degraded or lists failing, 69 criswitch does not
-run or cannot be asked, 78 the file after --config cannot be read.";
+Exit codes: 0 serving, 1 degraded or lists failing, 69 criswitch is not
+running or not reachable, 78 the file after --config cannot be read.";
 
 const PODS_CODES: &str = "\
-Exit codes: 0 shown, 1 criswitch is not there or does not know such a
-backend or handler, 78 the file after --config cannot be read.";
+Exit codes: 0 shown, 1 criswitch is not reachable or has no such backend
+or handler, 78 the file after --config cannot be read.";
 
 const MANIFESTS_CODES: &str = "\
 Exit codes: 0 printed, 78 the configuration is wrong.";
 
 const RELOAD_CODES: &str = "\
-Exit codes: 0 taken up, 1 criswitch is not there or does not say,
-78 rejected: the configuration is wrong, and nothing has changed.";
+Exit codes: 0 applied, 1 criswitch is not reachable or did not report the
+outcome, 78 rejected: the previous configuration stays in use.";
 
 const FORGET_CODES: &str = "\
 Exit codes: 0 forgotten, 1 not forgotten: no such backend, it answers, or
-nobody agreed, 78 the file after --config cannot be read.";
+you did not confirm, 78 the file after --config cannot be read.";
 
 const CHECK_CODES: &str = "\
-Exit codes: 0 fine, 78 the configuration is wrong; with --probe or --node
-1 if a backend or the machine is not as it should be.";
+Exit codes: 0 no problem, 78 the configuration is wrong; with --probe or
+--node 1 if a backend or the machine has a problem.";
 
 /// One CRI socket in front of several container runtimes: each pod runs where its RuntimeClass says.
 #[derive(Parser)]
@@ -100,36 +100,36 @@ struct Cli {
 enum Command {
     /// Serve the CRI on the configuration's socket until SIGTERM or SIGINT.
     Serve(File),
-    /// Show how the daemon is: its backends, its table, its last reload.
+    /// Show the status of the daemon, its backends and handlers, and the last reload.
     #[command(after_help = STATUS_CODES)]
     Status(Status),
-    /// Show which pod is where.
+    /// List pods with their handler and backend.
     #[command(after_help = PODS_CODES)]
     Pods(Pods),
-    /// Make the daemon read its configuration again, and show what came of it.
+    /// Make the daemon reload its configuration, and show what has changed.
     #[command(after_help = RELOAD_CODES)]
     Reload(Reload),
-    /// Forget a backend whose runtime is gone for good, and the pods that it had.
+    /// Forget a backend whose runtime is gone for good, and its pods.
     #[command(after_help = FORGET_CODES)]
     Forget(Forget),
-    /// Tell every problem of the configuration, or show the table as it will run.
+    /// Report every problem of the configuration, or show the routing table.
     #[command(after_help = CHECK_CODES)]
     Check(Check),
-    /// Print the RuntimeClass of each handler of the table, for kubectl apply -f -.
+    /// Print a RuntimeClass for each handler, for kubectl apply -f -.
     #[command(after_help = MANIFESTS_CODES)]
     Manifests(Manifests),
-    /// Print a configuration for the runtimes that are on this node.
+    /// Print a configuration for the runtimes of this node.
     Discover(discover::Discover),
-    /// Show what becomes of each RPC of the CRI.
+    /// Show how criswitch routes each RPC of the CRI.
     Routes,
-    /// Print the script that completes the command line in a shell.
+    /// Print the completion script for a shell.
     Completions {
-        /// The shell that loads it.
+        /// The shell that loads the script.
         shell: Shell,
     },
-    /// Print this command's manual page, or write the pages of all commands to a directory.
+    /// Print the manual page of criswitch, or write the pages of all commands to a directory.
     Man {
-        /// Where the pages are written; it is made if need be.
+        /// The directory for the pages; criswitch creates it if it is missing.
         #[arg(value_name = "DIR")]
         folder: Option<PathBuf>,
     },
@@ -137,7 +137,7 @@ enum Command {
 
 #[derive(Args)]
 struct File {
-    /// The configuration; conf.d/*.toml beside it are read too.
+    /// The configuration file; criswitch also reads conf.d/*.toml beside it.
     #[arg(long = "config", value_name = "FILE", default_value = DEFAULT_PATH)]
     path: PathBuf,
 }
@@ -147,7 +147,7 @@ struct File {
 struct Daemon {
     #[command(flatten)]
     file: File,
-    /// The socket that it serves, where the configuration says another one by now.
+    /// The socket of the running daemon, if it differs from `listen` in the configuration.
     #[arg(long, value_name = "PATH", value_parser = socket)]
     socket: Option<Address>,
 }
@@ -159,14 +159,14 @@ struct Check {
     /// Write JSON.
     #[arg(long)]
     json: bool,
-    /// Also ask each backend for its version, its conditions and its handlers.
+    /// Also ask each backend for its version, conditions and handlers.
     #[arg(long)]
     probe: bool,
-    /// Also look at this machine: the kubelet's and crictl's settings, the sockets; with --probe cgroup drivers too.
+    /// Also check this machine: the settings of the kubelet and crictl, and the sockets; with --probe also cgroup
+    /// drivers.
     #[arg(long)]
     node: bool,
-    /// Look at the machine below this directory, such as an image that is mounted there. The configuration is that of
-    /// --config all the same.
+    /// Check the machine whose root is this directory, for example a mounted image. --config is not relative to it.
     #[arg(long, value_name = "DIR", default_value = "/", requires = "node", value_parser = directory)]
     root: PathBuf,
 }
@@ -178,7 +178,7 @@ struct Status {
     /// Write JSON.
     #[arg(long)]
     json: bool,
-    /// Show it again every 2 seconds, until Ctrl-C.
+    /// Show the status every 2 seconds, until Ctrl-C.
     #[arg(long)]
     watch: bool,
 }
@@ -190,13 +190,13 @@ struct Pods {
     /// Write JSON.
     #[arg(long)]
     json: bool,
-    /// Only those of this handler, by the table's name.
+    /// Only pods of this handler.
     #[arg(long, value_name = "NAME")]
     handler: Option<String>,
-    /// Only those of this backend.
+    /// Only pods of this backend.
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
-    /// Only those of this Kubernetes namespace.
+    /// Only pods of this Kubernetes namespace.
     #[arg(long, short, value_name = "NAME")]
     namespace: Option<String>,
 }
@@ -214,9 +214,9 @@ struct Reload {
 struct Forget {
     #[command(flatten)]
     daemon: Daemon,
-    /// The backend, by its name in `criswitch status`.
+    /// The name of the backend in `criswitch status`.
     backend: String,
-    /// Do not show the pods and ask first.
+    /// Forget the backend without a confirmation.
     #[arg(long)]
     yes: bool,
 }
@@ -398,8 +398,9 @@ fn directory(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     match path.is_dir() {
         true => Ok(path),
-        false => {
-            Err("there is no such directory; try that which a machine's / is mounted at".to_owned())
-        }
+        false => Err(
+            "no such directory; try the directory where the root of a machine is mounted"
+                .to_owned(),
+        ),
     }
 }

@@ -14,8 +14,8 @@ use crate::config::{Handler, Table};
 use crate::rpc::Kind;
 
 /// What is wrong if a backend has another cgroup driver than the default one.
-pub(crate) const WRONG_CGROUP_DRIVER: &str = "its cgroup driver is not the default backend's, and the kubelet uses one for \
-    all: pods are limited in the wrong place; give all backends the same";
+pub(crate) const WRONG_CGROUP_DRIVER: &str = "its cgroup driver differs from the default backend's, and the kubelet uses one \
+    driver for all pods: the limits of its pods are set in the wrong cgroups; set the same driver for all backends";
 
 /// What gRPC wants encoded in a `grpc-message`, apart from all that is not ASCII.
 const MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
@@ -51,7 +51,7 @@ pub(crate) fn cut<'a>(text: impl Into<Cow<'a, str>>) -> Cow<'a, str> {
 /// A path that is no RPC of the table.
 pub fn no_such_rpc(path: &str) -> Status {
     Status::unimplemented(format!(
-        "criswitch does not know {}: it serves the CRI of runtime.v1 only",
+        "criswitch does not implement {}: it serves runtime.v1 of the CRI only",
         shown(path)
     ))
 }
@@ -83,21 +83,21 @@ pub fn request_too_large(rpc: &str, limit: usize) -> Status {
 /// A request for which there is no memory beside the others.
 pub fn no_memory_for_request(rpc: &str, limit: usize) -> Status {
     Status::resource_exhausted(format!(
-        "{rpc}: the requests in flight take all the memory that there is for them ({limit} bytes)"
+        "{rpc}: the requests in flight use all memory for requests ({limit} bytes); try again later"
     ))
 }
 
 /// A backend's reply for which there is no memory beside its others.
 pub fn no_memory_for_reply(backend: &str, socket: &Address, limit: usize) -> Status {
     Status::resource_exhausted(format!(
-        "backend {backend:?} ({socket}): its replies take all the memory that there is for them ({limit} bytes)"
+        "backend {backend:?} ({socket}): its replies use all memory for replies of one backend ({limit} bytes); try again later"
     ))
 }
 
 /// A reply for which there is no memory beside those that the same connection leaves unread.
 pub fn unread_replies(rpc: &str, limit: usize) -> Status {
     Status::resource_exhausted(format!(
-        "{rpc}: the unread replies of this connection take all its memory ({limit} bytes); read them first"
+        "{rpc}: unread replies use all memory of this connection ({limit} bytes); read them first"
     ))
 }
 
@@ -175,7 +175,7 @@ pub fn unavailable(backend: &str, socket: &Address, cause: &str) -> Status {
 /// An id that nobody is known to own, while not every backend could be asked.
 pub fn owner_unknown(kind: Kind, id: &str, unanswered: &Status) -> Status {
     Status::unavailable(format!(
-        "{} {:?}: its backend cannot be told while one does not answer: {}",
+        "{} {:?} is on no reachable backend; it may be on {}",
         noun(kind),
         shown(id),
         unanswered.message()
@@ -185,7 +185,7 @@ pub fn owner_unknown(kind: Kind, id: &str, unanswered: &Status) -> Status {
 /// An id that every backend says it does not have.
 pub fn not_found(kind: Kind, id: &str) -> Status {
     Status::not_found(format!(
-        "{} {:?}: not found at any backend",
+        "{} {:?}: not found on any backend",
         noun(kind),
         shown(id)
     ))
@@ -200,7 +200,7 @@ pub fn ambiguous(prefix: &str) -> Status {
 /// An id that two backends list, and that neither got through the switch.
 pub fn disputed(kind: Kind, id: &str, one: &str, other: &str) -> Status {
     Status::failed_precondition(format!(
-        "{} {id:?}: backends {one:?} and {other:?} both list it; criswitch does not guess (are they one runtime under two sockets?)",
+        "{} {id:?}: backends {one:?} and {other:?} both list it, and criswitch does not guess which one owns it; if both sockets lead to one runtime, configure one backend for both",
         noun(kind)
     ))
 }
@@ -208,7 +208,7 @@ pub fn disputed(kind: Kind, id: &str, one: &str, other: &str) -> Status {
 /// A pull for a pod that no backend is known to have, while not every backend could be asked. Its credentials go nowhere.
 pub fn pod_unknown(uid: &str, unanswered: &Status) -> Status {
     Status::unavailable(format!(
-        "pod with uid {:?}: no reachable backend has it, and criswitch pulls no image for a pod whose backend is unknown: {}",
+        "pod with uid {:?} is on no reachable backend, so criswitch does not pull its image; it may be on {}",
         shown(uid),
         unanswered.message()
     ))
@@ -258,7 +258,7 @@ pub fn lacking(rpc: &str, backend: &str) -> Status {
 pub(crate) fn no_events(backend: &str, socket: &Address, failure: Option<&str>) -> Status {
     let end = cut(failure.unwrap_or("without an error"));
     Status::unimplemented(format!(
-        "backend {backend:?} ({socket}): it has no events, each stream of them ends at once: {end}"
+        "backend {backend:?} ({socket}): it sends no container events, each event stream ends immediately: {end}"
     ))
 }
 
@@ -279,7 +279,9 @@ pub(crate) fn not_forgotten(cause: &str) -> Status {
 
 /// A reload whose outcome is forgotten.
 pub(crate) fn too_many_reloads() -> Status {
-    Status::aborted("too many reloads since; see criswitch's log")
+    Status::aborted(
+        "the outcome of this reload is not known any more, because many reloads followed; see the log of criswitch",
+    )
 }
 
 /// More calls of the admin service in flight than it serves.
@@ -291,18 +293,20 @@ pub(crate) fn too_many_admin_calls(limit: usize) -> Status {
 
 /// Nobody to ask: none of the backends that the table has since a reload has been there yet.
 pub fn no_backend() -> Status {
-    Status::unavailable("none of the table's backends has been there yet")
+    Status::unavailable(
+        "no backend of the routing table has been reachable yet; start the runtime of a backend",
+    )
 }
 
 /// A backend that a reload has taken out of the table, while a call was on its way there.
 pub fn gone_backend() -> Status {
-    Status::unavailable("the backend is not in the table any more; call again")
+    Status::unavailable("a reload removed the backend during the call; call again")
 }
 
 /// A client that subscribed to events and does not read them.
 pub fn does_not_read(queue: usize) -> Status {
     Status::resource_exhausted(format!(
-        "more than {queue} events, or more bytes of them than there is memory for, were left unread; subscribe again"
+        "the client left more than {queue} events unread, or more bytes of events than fit in memory; subscribe again"
     ))
 }
 

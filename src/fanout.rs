@@ -80,7 +80,7 @@ fn taken(parts: Vec<BackendResult>) -> Result<Reply, Failed> {
             Err(status) => {
                 backend.nudges.owed.notify_one();
                 let backend = backend.name();
-                tracing::warn!(%backend, "runtime configuration is kept until it is back");
+                tracing::warn!(%backend, "runtime configuration is kept until the backend answers again");
                 missed.push(status.into());
             }
         }

@@ -54,7 +54,7 @@ enum OpenError {
     #[error("{NO_ANSWER}")]
     NoAnswer,
     #[error(
-        "cannot listen on {address}; stop who listens there, or set another `[metrics] listen`"
+        "cannot listen on {address}; stop the process that listens there, or change `[metrics] listen`"
     )]
     Loopback {
         address: SocketAddr,
@@ -129,7 +129,7 @@ async fn serve(switch: Arc<Switch>, place: MetricsListen) -> Infallible {
             Ok(door) => break door,
             Err(error) if !told => {
                 let cause = error_chain(&error);
-                tracing::error!(listen = %place, cause, "metrics are not served; tried again every {RETRY:?}");
+                tracing::error!(listen = %place, cause, "metrics are not served; criswitch tries again every {RETRY:?}");
                 told = true;
             }
             Err(_) => {}
@@ -184,7 +184,7 @@ impl Door {
                             readers.spawn(tokio::time::timeout(READER_LIMIT, told));
                         }
                         Err(error) => if let Some(omitted) = failing.failed() {
-                            tracing::warn!(%error, omitted, "cannot accept a reader of metrics");
+                            tracing::warn!(%error, omitted, "cannot accept a metrics connection");
                         },
                     }
                     tokio::time::sleep(READERS_APART).await;
@@ -217,7 +217,7 @@ async fn answer(stream: Box<dyn Io>, switch: Arc<Switch>) {
         .serve_connection(TokioIo::new(stream), service)
         .await;
     if let Err(error) = served {
-        tracing::debug!(cause = error_chain(&error), "who reads metrics broke off");
+        tracing::debug!(cause = error_chain(&error), "a metrics connection broke");
     }
 }
 

@@ -56,12 +56,12 @@ type Closed = (Reason, &'static str);
 
 const SLOW: Closed = (
     Reason::Slow,
-    "it leaves more replies unread than any other, and there is no room left for theirs",
+    "it has more unread replies than any other connection, and the memory for unread replies is full",
 );
 
 const SILENT: Closed = (
     Reason::Silent,
-    "it has not sent the preface of HTTP/2 within 10 s",
+    "it has not sent the HTTP/2 preface within 10 s",
 );
 
 const FLOOD: Closed = (Reason::Flood, flood::CAUSE);

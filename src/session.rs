@@ -134,7 +134,7 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<Conn
             return None;
         }
         cause = life(switch, backend, &wire, &mut ready) => cause,
-        () = replaced(backend, file) => "its socket is another file now".to_owned(),
+        () = replaced(backend, file) => "its socket was replaced by a new file".to_owned(),
     };
     let lasted = ready.is_some_and(|since: Instant| since.elapsed() > LONGEST_PAUSE);
     Some(ConnectionEnd { lasted, cause })
@@ -172,7 +172,8 @@ async fn life(
             },
             () = hang(backend, wire) => {}
         }
-        let cause = format!("it accepts, but did not answer a probe within {PROBE_LIMIT:?}");
+        let cause =
+            format!("it accepts connections, but did not answer a probe within {PROBE_LIMIT:?}");
         backend.set(State::Unresponsive(wire.clone(), cause.into()));
         sign_of_life(backend, wire).await;
     }
@@ -305,7 +306,7 @@ async fn repay(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallib
         while let Err(failed) = until_answered(replay).await {
             if failures == 0 {
                 let (name, cause) = (backend.name(), failed.told());
-                tracing::warn!(backend = %name, cause, "backend has not taken the runtime configuration; criswitch tries again");
+                tracing::warn!(backend = %name, cause, "backend did not accept the runtime configuration; criswitch tries again");
             }
             failures += 1;
             tokio::time::sleep(pause(&backend.name(), failures)).await;

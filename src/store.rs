@@ -164,7 +164,7 @@ impl Store {
     pub fn open(directories: Directories, boot: Boot) -> (Store, Found) {
         let mut problems = Vec::new();
         if let Err(error) = directories.make() {
-            problems.push(format!("a directory for the state cannot be made: {error}"));
+            problems.push(format!("cannot create a directory for the state: {error}"));
         }
         let (register, mut before, on_disk) =
             read_register(&directories.state, &boot, &mut problems);
@@ -522,7 +522,7 @@ fn newest_run(register: &Register, saved: &SavedBackends) -> u64 {
 fn older_register(path: &Path) -> String {
     let path = path.display();
     format!(
-        "{path} is of an earlier run of criswitch than the files of backends, so each backend without a file counts as unknown"
+        "{path} was written by an earlier run of criswitch than the files of the backends, so a backend without a file counts as unknown"
     )
 }
 
@@ -542,7 +542,7 @@ fn set_aside(path: &Path, fault: &Fault) -> String {
     let aside = aside(path);
     let (from, to) = (path.display(), aside.display());
     match fs::rename(path, &aside) {
-        Ok(()) => format!("{from} is not used, because {fault}; it is {to} now"),
+        Ok(()) => format!("{from} is not used, because {fault}; criswitch has renamed it to {to}"),
         Err(error) => format!("{from} is not used, because {fault}; it cannot be renamed: {error}"),
     }
 }

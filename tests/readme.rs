@@ -45,7 +45,7 @@ fn documents() -> Vec<String> {
 
 fn table() -> String {
     let mut table =
-        String::from("| RPC | Goes to | Key | Unknown id | The reply |\n|---|---|---|---|---|\n");
+        String::from("| RPC | Goes to | Key | Unknown id | Reply |\n|---|---|---|---|---|\n");
     for words in ROWS.iter().map(criswitch::rpc::Row::words) {
         let (_, name) = words.rpc.split_once('/').unwrap();
         let (goes_to, key, reply) = (words.goes_to, words.key, words.reply);

@@ -30,7 +30,7 @@ impl Backend {
         let row = contribution.row;
         if row.is_list() && !self.known.lock().is_late_with(row) {
             let (rpc, timeout) = (row.name, self.list_timeout());
-            tracing::warn!(backend = %self.name(), rpc, ?timeout, "backend is late with a list; it is asked in the background");
+            tracing::warn!(backend = %self.name(), rpc, ?timeout, "backend is late with a list; criswitch asks again in the background");
         }
         self.miss(row);
     }
@@ -81,7 +81,7 @@ impl Backend {
         known.is_back();
         let now = missed(&known);
         if before.0 && !now.0 {
-            tracing::info!(backend = %self.name(), "backend is in lists again");
+            tracing::info!(backend = %self.name(), "backend answers lists again");
         }
         if before.1 && !now.1 {
             tracing::info!(backend = %self.name(), "backend answers calls for stats again");
@@ -103,7 +103,7 @@ impl Backend {
         known.lists_from_cache += 1;
         if !known.is_stale() {
             let cause = status.message();
-            tracing::warn!(backend = %self.name(), rpc = row.name, cause, "the last known lists stand in for a silent backend");
+            tracing::warn!(backend = %self.name(), rpc = row.name, cause, "backend does not answer; serving its cached lists");
         }
         note(&mut known.absent, row, false);
     }
@@ -118,7 +118,7 @@ impl Backend {
         let row = contribution.row;
         if !known.lacks_more_than_lists() {
             let cause = status.message();
-            tracing::warn!(backend = %self.name(), rpc = row.name, cause, "the cached stats of a silent backend are served");
+            tracing::warn!(backend = %self.name(), rpc = row.name, cause, "backend does not answer; serving its cached stats");
         }
         note(&mut known.absent, row, false);
     }
@@ -133,7 +133,7 @@ impl Backend {
         let row = contribution.row;
         if !known.absent.iter().any(|absence| absence.omitted) {
             let cause = status.message();
-            tracing::warn!(backend = %self.name(), rpc = row.name, cause, "a silent backend is omitted from stats");
+            tracing::warn!(backend = %self.name(), rpc = row.name, cause, "backend does not answer; omitting it from stats");
         }
         note(&mut known.absent, row, true);
     }
@@ -150,7 +150,7 @@ impl Backend {
             return Some(self.unavailable(cause));
         }
         let is_late = contribution.is_of_all && self.known.lock().is_late_with(contribution.row);
-        is_late.then(|| self.unavailable("it is late"))
+        is_late.then(|| self.unavailable("it has not answered an earlier call of this kind yet"))
     }
 }
 

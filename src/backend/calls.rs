@@ -76,7 +76,10 @@ impl Backend {
             .map_err(|error| self.unavailable(&error_chain(&error)))?;
         self.unanswered.store(0, Ordering::Relaxed);
         if response.status() != http::StatusCode::OK {
-            let cause = format!("it answers {}, which is not gRPC", response.status());
+            let cause = format!(
+                "its HTTP status is {}, so it does not speak gRPC",
+                response.status()
+            );
             return Err(errors::bad_reply(&self.name(), &self.socket, &cause));
         }
         Ok(response)
@@ -175,7 +178,7 @@ impl Backend {
     pub fn message(&self, answer: &Answer) -> Result<Bytes, Status> {
         if answer.code() != Code::Ok {
             let cause = format!(
-                "it answers {}: {}",
+                "it returned {}: {}",
                 code_name(answer.code()),
                 answer.plain_text()
             );

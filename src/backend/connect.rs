@@ -119,7 +119,7 @@ fn file_at(address: &Address) -> Option<FileId> {
 pub(crate) fn circle(backend: &Address, listen: &Address) -> Option<String> {
     let file = file_at(backend)?;
     (Some(file) == file_at(listen))
-        .then(|| format!("its socket leads to criswitch's own, {listen}: set that of a runtime"))
+        .then(|| format!("its socket leads to the socket of criswitch itself, {listen}; set the socket of a runtime"))
 }
 
 /// Connects a socket, which may block on its file system only.
@@ -132,7 +132,7 @@ fn dial(address: &Address, own: Option<&Address>) -> Result<(Option<FileId>, Own
     match connect_at_once(path) {
         Ok(stream) => Ok((file, stream)),
         Err(Errno::AGAIN) => {
-            Err("cannot connect: too many connections wait there to be accepted".into())
+            Err("cannot connect: the socket's queue of waiting connections is full".into())
         }
         Err(error) => Err(refused(error.into())),
     }

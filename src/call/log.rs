@@ -186,7 +186,7 @@ impl CallLog {
             .map(|timeout| timeout.saturating_sub(self.started.elapsed()));
         let is_late = left.is_some_and(|left| left <= DEADLINE_SLACK);
         let why = if is_late {
-            "the client's deadline is over"
+            "the client's deadline has passed"
         } else {
             "the client cancelled the call"
         };

@@ -94,7 +94,7 @@ fn verdict(warnings: usize, is_fine: bool) -> String {
     };
     let but = match is_fine {
         true => "",
-        false => "; a backend or this machine is not as it should be",
+        false => "; a backend or this machine has a problem",
     };
     format!("configuration is valid{with}{but}\n")
 }
@@ -188,7 +188,7 @@ fn handlers(table: &Table) -> anyhow::Result<String> {
         };
         [row.name.clone(), backend_of(table, row), called.to_owned()]
     });
-    columns(&["HANDLER", "BACKEND", "CALLED THERE"], rows)
+    columns(&["HANDLER", "BACKEND", "BACKEND HANDLER"], rows)
 }
 
 fn backends(table: &Table) -> anyhow::Result<String> {
@@ -235,12 +235,12 @@ fn answers(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
             // The cause has a line below.
             Err(_) => [
                 backend.name.clone(),
-                "failed".to_owned(),
+                "probe failed".to_owned(),
                 String::new(),
                 String::new(),
             ],
         });
-    columns(&["BACKEND", "ANSWER", "CGROUPS", "ITS HANDLERS"], rows)
+    columns(&["BACKEND", "RUNTIME", "CGROUPS", "HANDLERS"], rows)
 }
 
 fn conditions(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
@@ -262,7 +262,7 @@ fn conditions(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
     if rows.peek().is_none() {
         return Ok(String::new());
     }
-    columns(&["BACKEND", "CONDITION", "STATUS", "WHY"], rows)
+    columns(&["BACKEND", "CONDITION", "STATUS", "REASON"], rows)
 }
 
 fn failures(table: &Table, probes: &[Probe]) -> String {
@@ -297,7 +297,7 @@ fn other_drivers(table: &Table, probes: &[Probe]) -> String {
     wrong
         .map(|(name, theirs)| {
             let theirs = driver_name(theirs);
-            format!("backend {name:?}: its cgroup driver is {theirs}, the default backend's and so the kubelet's is {ours}\n")
+            format!("backend {name:?}: its cgroup driver is {theirs}, but the default backend and so the kubelet use {ours}\n")
         })
         .collect()
 }
@@ -305,7 +305,7 @@ fn other_drivers(table: &Table, probes: &[Probe]) -> String {
 fn common_pods(table: &Table, probes: &[Probe]) -> String {
     let both = with_common_pods(table, probes).into_iter();
     both.map(|(one, other, pods)| {
-        format!("backends {one:?} and {other:?} both list {pods} of their pods: if both sockets lead to one runtime, configure one backend for both\n")
+        format!("backends {one:?} and {other:?} both list the same {}; if both sockets lead to one runtime, configure one backend for both\n", counted(pods, "pod"))
     })
     .collect()
 }

@@ -187,9 +187,9 @@ fn tell(notes: &[String]) {
 
 fn nothing(discovered: &Discovered) -> String {
     let found = if discovered.silent.is_empty() && discovered.own.is_empty() {
-        "no CRI socket is at a well-known path"
+        "found no CRI socket at the well-known paths"
     } else {
-        "no CRI socket responds as a backend"
+        "no CRI socket answers as a backend"
     };
     let hint = if rustix::process::geteuid().is_root() {
         "starting the container runtime, or name the path of its socket"
@@ -215,7 +215,7 @@ fn write(file: &Path, text: &str) -> anyhow::Result<()> {
         .open(file);
     let mut opened = created.map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => anyhow::anyhow!(
-            "{shown} exists and was not changed; try another name, or move the file away"
+            "{shown} exists and was not changed; try a different name, or move the file"
         ),
         ErrorKind::NotFound => {
             let directory = file.parent().unwrap_or(file).display();

@@ -22,14 +22,14 @@ impl Forget {
         let backend = running::backend(&state, &self.backend)?;
         ensure!(
             backend.state != "ready",
-            "backend {:?} ({}) answers, so its pods can be removed; nothing is forgotten",
+            "backend {:?} ({}) answers, so it is not forgotten; remove its pods instead",
             backend.name,
             backend.socket
         );
         if !self.yes {
             print(shown(&daemon, &state, backend).await?)?;
             if !confirmed(&format!("Forget backend {}? [y/N] ", backend.name))? {
-                bail!("nothing is forgotten");
+                bail!("not confirmed: nothing is forgotten");
             }
         }
         daemon.forget(backend.name.clone()).await?;
@@ -48,8 +48,8 @@ async fn shown(daemon: &Running, state: &State, backend: &Backend) -> anyhow::Re
         terminal::wrapped_first(&cause)
     });
     let warning = format!(
-        "The kubelet takes these pods of backend {} ({}) for dead and starts new ones. Processes of theirs that still run \
-         are nobody's then. Only go on if the runtime is gone for good.",
+        "The kubelet will treat these pods of backend {} ({}) as dead and start new ones. Processes of these pods that still \
+         run become unmanaged. Continue only if the runtime is gone for good.",
         backend.name, backend.socket
     );
     Ok(table + &terminal::wrapped_first(&warning))
@@ -58,7 +58,7 @@ async fn shown(daemon: &Running, state: &State, backend: &Backend) -> anyhow::Re
 fn confirmed(question: &str) -> anyhow::Result<bool> {
     ensure!(
         io::stdin().is_terminal(),
-        "standard input is no terminal; to go on without a question, add --yes"
+        "standard input is not a terminal, so nothing is forgotten; add --yes to skip the confirmation"
     );
     print(question.to_owned())?;
     let mut answer = String::new();

@@ -93,7 +93,7 @@ fn failing(backend: &Backend) -> Option<String> {
     Some(match backend.state.as_str() {
         "ready" => format!("backend {name} ({socket}): {problem}"),
         _ => format!(
-            "backend {name} ({socket}) has been away for {}, and {problem}; start its runtime or fix the path of its socket; if \
+            "backend {name} ({socket}) has been unreachable for {}, and {problem}; start its runtime or fix the path of its socket; if \
              the runtime is gone for good: criswitch forget {name}",
             ago(&backend.since)
         ),
@@ -113,7 +113,7 @@ fn degraded(state: &State, backend: &Backend) -> Option<String> {
     }
     let late = Duration::from_secs(backend.stats_late_seconds?);
     Some(format!(
-        "backend {name} has not answered calls for stats for {}: its pods have old stats, or none",
+        "backend {name} has not answered calls for stats for {}: the stats of its pods are old or missing",
         span(late)
     ))
 }
@@ -123,11 +123,11 @@ fn effect(state: &State, backend: &Backend) -> String {
     let default = handlers.find(|row| row.name == state.default_handler);
     let is_default = default.is_some_and(|row| row.backend == backend.name);
     match (is_default, backend.joined) {
-        (true, _) => "the node becomes not ready after 30s, and calls for its pods fail".to_owned(),
+        (true, _) => "the node becomes NotReady after 30 s, and calls for its pods fail".to_owned(),
         (false, true) => {
             "its pods are listed from cache, and calls for them fail; other pods are not affected"
                 .to_owned()
         }
-        (false, false) => "no pods start there; other pods are not affected".to_owned(),
+        (false, false) => "no pods start on this backend; other pods are not affected".to_owned(),
     }
 }

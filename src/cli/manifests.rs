@@ -25,7 +25,7 @@ pub(super) fn left_out(table: &Table) -> String {
     rows
         .map(|backend| {
             let name = &backend.name;
-            format!("criswitch: backend {name:?} has auto_register = true: handlers that it advertises and no row names are omitted\n")
+            format!("criswitch: backend {name:?} has auto_register = true: manifests omits handlers that the backend advertises and that have no row\n")
         })
         .collect()
 }

@@ -101,17 +101,20 @@ fn crictl(
     }
     match &runtime {
         Some(runtime) if !same(&runtime.value, switch) => {
-            let what = format!("crictl asks {}, not the switch", runtime.value);
+            let what = format!(
+                "crictl's runtime-endpoint is {}, not criswitch",
+                runtime.value
+            );
             tell(findings, &place, what, hint);
         }
         None if readable && (installed || file.is_some()) => {
-            tell(findings, &place, "crictl is not told whom to ask", hint);
+            tell(findings, &place, "crictl has no runtime-endpoint", hint);
         }
         _ => {}
     }
     if let Some(images) = images.filter(|images| !same(&images.value, switch)) {
-        let what = format!("crictl asks {} for images, not the switch", images.value);
-        tell(findings, &place, what, "leaving image-endpoint out");
+        let what = format!("crictl's image-endpoint is {}, not criswitch", images.value);
+        tell(findings, &place, what, "removing image-endpoint");
     }
     runtime
 }
@@ -278,7 +281,7 @@ impl Root<'_> {
             let what = format!("cannot be read: {error}");
             tell(findings, path.display(), what, hint);
         };
-        let instead = "a file of YAML in its place";
+        let instead = "a YAML file";
         let text = self.text(path).map_err(|error| match error.kind() {
             ErrorKind::PermissionDenied => cannot(&error, "it as root"),
             _ => cannot(&error, instead),

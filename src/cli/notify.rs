@@ -98,7 +98,7 @@ impl Notify {
         let most = (timeout + END_MARGIN).as_micros();
         self.send(&[
             NotifyState::Stopping,
-            NotifyState::Status("finishing the calls in flight"),
+            NotifyState::Status("waiting for calls in flight"),
             NotifyState::ExtendTimeoutUsec(most.try_into().unwrap_or(u32::MAX)),
         ]);
     }
@@ -118,7 +118,7 @@ fn deliver(messages: &Receiver<String>) {
         match sd_notify::notify(&[NotifyState::Custom(&message)]) {
             Ok(()) => failed = false,
             Err(error) if !failed => {
-                tracing::warn!(cause = %error, "the service manager cannot be told (NOTIFY_SOCKET); serving goes on");
+                tracing::warn!(cause = %error, "cannot notify the service manager (NOTIFY_SOCKET); calls are not affected");
                 failed = true;
             }
             Err(_) => {}

@@ -108,7 +108,7 @@ fn one_of(kind: &str, wanted: Option<&str>, known: BTreeSet<&str>) -> anyhow::Re
         Some(wanted) if !known.contains(wanted) => {
             let known: Vec<&str> = known.into_iter().filter(|name| !name.is_empty()).collect();
             bail!(
-                "no {kind} is named {wanted:?}; there are: {}",
+                "no {kind} is named {wanted:?}; the {kind}s are: {}",
                 known.join(", ")
             )
         }

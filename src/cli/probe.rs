@@ -226,7 +226,7 @@ fn words(backend: &Backend, error: &anyhow::Error, answered: bool) -> String {
 
 /// What a first call without an answer means: which words a server of HTTP/1 breaks it off with is chance.
 pub(super) fn no_grpc(cause: &str) -> String {
-    format!("what listens there does not speak gRPC, or has just ended: {cause}")
+    format!("the process at this socket does not speak gRPC, or has just ended: {cause}")
 }
 
 async fn ask(backend: &Backend, wire: &Wire, answered: &Cell<bool>) -> anyhow::Result<Probed> {
@@ -314,7 +314,7 @@ async fn send(
 fn message(backend: &Backend, row: &Row, answer: &Answer) -> anyhow::Result<Bytes> {
     if answer.code() != Code::Ok {
         bail!(
-            "{} says {:?}: {}",
+            "{} returned {:?}: {}",
             row.name,
             answer.code(),
             answer.plain_text()

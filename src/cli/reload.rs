@@ -34,7 +34,7 @@ async fn ask(daemon: &Daemon) -> anyhow::Result<ReloadResponse> {
         // They stand for themselves.
         _ if error.is::<Problems>() => error,
         Some(_) => error.context("not reloaded"),
-        None => error.context("not reloaded (if `listen` was changed: that needs a restart, so set it back or restart criswitch)"),
+        None => error.context("not reloaded (a changed `listen` needs a restart: restart criswitch, or set `listen` back)"),
     })?;
     same_file(&daemon.file.path, &running.state().await?)?;
     running.reload().await
@@ -50,7 +50,7 @@ fn same_file(path: &Path, state: &State) -> anyhow::Result<()> {
         return Ok(());
     }
     bail!(
-        "criswitch on that socket runs with {its}, not with {}; try --config {its}",
+        "the configuration file of the running criswitch is {its}, not {}; try --config {its}",
         path.display()
     )
 }

@@ -100,7 +100,7 @@ impl Running {
     pub(super) async fn state(&self) -> anyhow::Result<State> {
         self.state_if_own().await?.with_context(|| {
             format!(
-                "{} is served, but not by criswitch; try --config, or --socket with the path that it serves",
+                "{} is the socket of a different runtime, not of criswitch; try --config, or --socket with the path of criswitch's socket",
                 self.socket
             )
         })
@@ -114,7 +114,7 @@ impl Running {
         let awaited = state.backends.iter().filter(|backend| backend.awaited);
         let awaited = awaited.map(|backend| {
             let Backend { name, socket, .. } = backend;
-            format!("lists wait for backend {name} ({socket}), which has not been listed since the start")
+            format!("lists wait for backend {name} ({socket}), which has not answered a list since criswitch started")
         });
         let problems: Vec<_> = list_problems(state).into_iter().chain(awaited).collect();
         if !problems.is_empty() {
@@ -170,7 +170,7 @@ impl Running {
 
     fn failed(&self, rpc: &str, status: &Status) -> anyhow::Error {
         let (code, text) = (status.code(), status.message());
-        anyhow::anyhow!("{}: {rpc} says {code:?}: {text}", self.socket)
+        anyhow::anyhow!("{}: {rpc} returned {code:?}: {text}", self.socket)
     }
 }
 
@@ -183,7 +183,7 @@ pub(super) fn backend<'a>(state: &'a State, name: &str) -> anyhow::Result<&'a Ba
     found.with_context(|| {
         let names = state.backends.iter().map(|backend| backend.name.as_str());
         let names = names.collect::<Vec<_>>().join(", ");
-        format!("no backend is named {name:?}; there are: {names}")
+        format!("no backend is named {name:?}; the backends are: {names}")
     })
 }
 
@@ -203,10 +203,12 @@ async fn drive(connection: Driver) {
 
 fn not_there(socket: &Address, cause: &str) -> anyhow::Error {
     if cause.contains(REFUSED) {
-        return anyhow::anyhow!("{socket}: {cause}; try it as root, or as a user of `allow_uids`");
+        return anyhow::anyhow!(
+            "{socket}: {cause}; run the command as root, or as a user of `allow_uids`"
+        );
     }
     anyhow::anyhow!(
-        "{socket}: {cause}; does criswitch run (systemctl status criswitch), is this its socket (`listen`, or \
-        --socket PATH), and may this user ask (`allow_uids`)?"
+        "{socket}: {cause}; check that criswitch is running (systemctl status criswitch.socket criswitch.service), that \
+         this is its socket (`listen`, or --socket PATH), and that your user may connect (`allow_uids`)"
     )
 }

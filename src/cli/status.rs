@@ -177,7 +177,7 @@ fn configuration(state: &State) -> String {
         .and_then(|reloads| reloads.last.as_ref())
     {
         Some(last) => last_reload(last),
-        None => "not reloaded since the start\n".to_owned(),
+        None => "no reload since the start\n".to_owned(),
     };
     terminal::wrapped(&text) + &last
 }
@@ -186,7 +186,7 @@ fn last_reload(last: &Reload) -> String {
     let mut before = format!("last reload {} ago: ", ago(&last.at));
     let lines = match &last.result {
         Some(reload::Result::Problems(problems)) => {
-            let rejected = ["rejected, nothing has changed"].into_iter();
+            let rejected = ["rejected, the previous configuration stays in use"].into_iter();
             rejected
                 .chain(problems.lines())
                 .map(str::to_owned)
@@ -233,7 +233,7 @@ fn backends(state: &State) -> anyhow::Result<Shown> {
         "SINCE",
         "PODS",
         "CONTAINERS",
-        "STALE",
+        "LIST AGE",
         "STATS LATE",
     ];
     painted(&header, rows, paint)
@@ -364,7 +364,7 @@ fn foreign(other: &Foreign) -> anyhow::Result<String> {
         name => name,
     };
     let head = format!(
-        "{socket} is not criswitch's socket, but that of {who}; try --config, or --socket with the path that it serves\n"
+        "{socket} is the socket of {who}, not of criswitch; try --config, or --socket with the path of criswitch's socket\n"
     );
     Ok(format!("{}\n{conditions}", terminal::wrapped(&head)))
 }

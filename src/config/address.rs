@@ -36,7 +36,7 @@ pub enum AddressError {
     #[error("the socket path is {0} bytes long, and the kernel takes at most {MAX_PATH_BYTES}")]
     TooLong(usize),
     /// A scheme other than `unix`.
-    #[error("{0:?} is not a Unix socket, and no other kind is served on this platform")]
+    #[error("{0:?} is not a Unix socket; criswitch supports only Unix sockets on this platform")]
     Scheme(String),
     /// The kernel would end the path at the zero.
     #[error("the socket path {0:?} contains a NUL byte")]

@@ -19,13 +19,14 @@ impl Config {
     fn small_message(&self) -> Option<String> {
         let size = value::size(self.max_message);
         let what = format!(
-            "max_message is {size}: larger lists fail, as those of a node with many pods; try \"16MiB\""
+            "max_message is {size}: larger lists fail, for example on a node with many pods; try \"16MiB\""
         );
         (self.max_message < SMALL_MESSAGE).then(|| self.at_key("max_message", &what))
     }
 
     fn no_stale_lists(&self) -> Vec<String> {
-        let why = "while a backend is away, every list of the node fails; try \"unlimited\"";
+        let why =
+            "while a backend does not answer, every list of the node fails; try \"unlimited\"";
         if self.stale_lists.is_zero() {
             return vec![self.at_key("stale_lists", &format!("stale_lists is 0s: {why}"))];
         }

@@ -258,7 +258,7 @@ impl Checker<'_> {
     fn socket(&mut self, text: &At<String>, listen: Option<&Address>) -> Option<Address> {
         let socket = self.parsed(text, value::address)?;
         if listen.is_some_and(|listen| listen.identity().is(&socket.identity())) {
-            let what = format!("{socket} is the switch's own socket (\"listen\")");
+            let what = format!("{socket} is criswitch's own socket (\"listen\")");
             self.problems
                 .tell(&text.place, what, "the socket of a container runtime");
         }
@@ -382,7 +382,7 @@ impl Checker<'_> {
     fn name_clash(&mut self, socket: &At<String>, other: &KnownBackend) {
         let (name, place) = (&other.name.value, &other.name.place);
         let what = format!(
-            "this socket's backend takes its handler's name, but {name:?} is another backend at {place}"
+            "this socket has no name of its own and would be named after the handler, but {name:?} is a different backend at {place}"
         );
         let hint = format!(
             "a name of its own under [backends], such as {name}-2 = {:?}",

@@ -90,12 +90,12 @@ pub(super) fn hash(files: &[ConfigFile]) -> String {
 fn unreadable(place: &Place, error: &io::Error, problems: &mut Problems) {
     let hint = match error.kind() {
         ErrorKind::NotFound if disk::is_there(&place.path) => {
-            "removing the symbolic link, or making what it leads to"
+            "removing the symbolic link, or creating its target"
         }
-        ErrorKind::NotFound => "creating it, or another path after --config",
+        ErrorKind::NotFound => "creating it, or a different path after --config",
         ErrorKind::FileTooLarge => "a smaller file in its place",
-        ErrorKind::QuotaExceeded => "fewer of them, with more rows in each",
-        ErrorKind::PermissionDenied => "a user who may read it",
+        ErrorKind::QuotaExceeded => "fewer files, with more rows in each",
+        ErrorKind::PermissionDenied => "as a user that may read it",
         _ => "a readable file in its place",
     };
     problems.tell(place, format_args!("cannot be read: {error}"), hint);

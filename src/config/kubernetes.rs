@@ -40,7 +40,7 @@ fn quantity(text: &str, example: &str) -> Result<String, Wrong> {
         return Ok(text.to_owned());
     }
     Err(wrong(
-        format!("{text:?} is not a quantity of Kubernetes"),
+        format!("{text:?} is not a Kubernetes quantity"),
         example,
     ))
 }
@@ -60,7 +60,7 @@ pub(super) fn label_key(text: &str) -> Result<String, Wrong> {
     if is_name(name) && domain.is_none_or(is_domain) {
         return Ok(text.to_owned());
     }
-    let what = format!("{text:?} is not the key of a label");
+    let what = format!("{text:?} is not a label key");
     let rule =
         "up to 63 letters, digits, \"-\", \"_\" and \".\", as in \"kata\" or \"example.com/kata\"";
     Err(wrong(what, rule))
@@ -71,7 +71,7 @@ pub(super) fn label_value(text: &str) -> Result<String, Wrong> {
     if text.is_empty() || is_name(text) {
         return Ok(text.to_owned());
     }
-    let what = format!("{text:?} is not the value of a label");
+    let what = format!("{text:?} is not a label value");
     let rule =
         "up to 63 letters, digits, \"-\", \"_\" and \".\", with a letter or digit at either end";
     Err(wrong(what, rule))

@@ -86,7 +86,7 @@ pub(super) fn levels(text: &str) -> Result<LogLevels, Wrong> {
             None => all.replace(level(part)?).is_some(),
         };
         if twice {
-            let what = format!("{part:?} sets a level that is already set before it");
+            let what = format!("{part:?} sets a level that is already set earlier in this text");
             return Err(wrong(what, "removing one of the two"));
         }
     }
@@ -101,7 +101,7 @@ fn module(name: &str) -> Result<String, Wrong> {
     if MODULES.contains(&first) {
         return Ok(path.to_owned());
     }
-    let what = format!("{name:?} is not a module of the switch");
+    let what = format!("{name:?} is not a module of criswitch");
     let hint = near(first, &MODULES).map(|name| format!("{name:?}"));
     let other = || "a module of docs/architecture.md, such as \"session\"".to_owned();
     Err(wrong(what, &hint.unwrap_or_else(other)))
@@ -123,7 +123,7 @@ fn level(text: &str) -> Result<LevelFilter, Wrong> {
 pub(super) fn format(text: &str) -> Result<LogFormat, Wrong> {
     text.parse().map_err(|_| {
         let hint = nearest(text, LogFormat::VARIANTS.iter().copied()).unwrap_or_default();
-        wrong(format!("{text:?} is not a format of the log"), &hint)
+        wrong(format!("{text:?} is not a log format"), &hint)
     })
 }
 

@@ -31,11 +31,12 @@ pub(super) fn listen(text: &str) -> Result<Option<MetricsListen>, Wrong> {
     };
     let address: SocketAddr = text.parse().map_err(unlike)?;
     if !address.ip().is_loopback() {
-        let what = format!("{address} is no loopback address, and metrics are for this node only");
+        let what =
+            format!("{address} is not a loopback address, and metrics are for this node only");
         return Err(wrong(what, EXAMPLE));
     }
     if address.port() == 0 {
-        let what = format!("{address} has no port: another one at each start would not be found");
+        let what = format!("{address} has no fixed port: the port would change at each start");
         return Err(wrong(what, EXAMPLE));
     }
     Ok(Some(MetricsListen::Loopback(address)))

@@ -94,7 +94,7 @@ impl Problems {
         problems.tell(
             &Place::start(0, main),
             what,
-            "`criswitch check`, and tell criswitch's developers",
+            "`criswitch check`, and report this to the developers of criswitch",
         );
         problems
     }

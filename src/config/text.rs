@@ -200,9 +200,9 @@ impl Walk<'_> {
         if key.is_none() || can_be_row(table, entry) {
             return false;
         }
-        let what = format!("{:?} is a key of the head, not of [{table}]", entry.key);
+        let what = format!("{:?} is a top-level key, not a key of [{table}]", entry.key);
         self.problems
-            .tell(&entry.at, what, "it above the first [table]");
+            .tell(&entry.at, what, "moving it above the first [table]");
         // What it says is judged too, and it is not missed.
         self.key("", entry);
         true
@@ -211,7 +211,7 @@ impl Walk<'_> {
     fn too_many(&mut self, entry: &KeyValue<'_>) {
         self.written.partial = true;
         let what = format!("the tables have more than {MOST_ROWS} rows");
-        self.problems.tell(&entry.at, what, "fewer of them");
+        self.problems.tell(&entry.at, what, "fewer rows");
     }
 
     fn key(&mut self, table: &str, entry: &KeyValue<'_>) {
@@ -282,7 +282,7 @@ impl Walk<'_> {
                 }),
                 other => {
                     let (key, other) = (entry.key, type_of(other));
-                    let what = format!("{key:?} has {other} in it, not only integers");
+                    let what = format!("{key:?} contains {other}; only integers are allowed");
                     self.problems.tell(&place, what, example);
                 }
             }

@@ -37,7 +37,7 @@ pub(super) fn listen(text: &str) -> Result<Address, Wrong> {
     let path = address.to_string();
     let hint = "\"/run/criswitch/criswitch.sock\"";
     if path.ends_with(CRIO_SUFFIX) {
-        let why = "the kubelet takes its stats another way from a socket named so";
+        let why = "the kubelet collects stats differently from a socket with this name";
         return Err(wrong(
             format!("\"listen\" ends in {CRIO_SUFFIX}: {why}"),
             hint,
@@ -152,7 +152,7 @@ pub(super) fn bytes(text: &str, limits: &Limits) -> Result<usize, Wrong> {
     let unlike = |_| wrong(format!("{text:?} is not a size"), "\"16MiB\"");
     let size: ByteSize = text.parse().map_err(unlike)?;
     if size.as_u64() == 0 && !limits.zero {
-        let what = "a limit of zero would refuse every message";
+        let what = "a limit of zero would reject every message";
         return Err(wrong(what.into(), "\"16MiB\""));
     }
     let most = limits.most.parse().unwrap_or(ByteSize(u64::MAX));

@@ -11,7 +11,7 @@ pub fn counted(count: impl ToString, what: &str) -> String {
 /// The user `uid`, who is neither root nor configured, serves a backend's socket.
 pub fn unexpected_user(uid: u32) -> String {
     format!(
-        "user {uid} serves the backend's socket and gets all that is sent there, credentials of pulls included; if that \
+        "user {uid} serves the backend's socket and receives all requests, including credentials of pulls; if that \
          is intended, set user = \"{uid}\" in the backend's row under [backends]"
     )
 }

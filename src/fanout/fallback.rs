@@ -72,7 +72,8 @@ async fn own_or_cached(
     let answered = match tokio::time::timeout(backend.timeout(call.row), &mut own).await {
         Ok(answered) => answered,
         Err(_) => {
-            let status = backend.unavailable("it is late");
+            let limit = backend.timeout(call.row);
+            let status = backend.unavailable(&format!("it did not answer within {limit:?}"));
             let share = stand_in(switch, call, how, backend, &status);
             // A last list may be had by the next call.
             match share.is_some() || is_list {
@@ -148,12 +149,12 @@ pub(crate) fn list_problem(switch: &Switch, list: List, backend: &Backend) -> Op
     }
     if let (false, Some(cause)) = (is_away, known.failed_lists.get(&list)) {
         return Some(format!(
-            "a list of it failed with {cause}; see the log of its runtime"
+            "its list failed: {cause}; see the log of its runtime"
         ));
     }
     let cause = backend.save_failure()?;
     Some(format!(
-        "{cause}; make room in the directories of the state, or fix their permissions"
+        "{cause}; free space in the directories of the state, or fix their permissions"
     ))
 }
 

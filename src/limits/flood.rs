@@ -40,7 +40,7 @@ pub const SMALL_DATA: u32 = 64;
 const FOR_CONTENT: u32 = 4;
 /// What a peer did that sends too many.
 pub(crate) const CAUSE: &str =
-    "it floods: more than 1000 HTTP/2 frames a second without content, such as PING";
+    "it floods the connection: more than 1000 HTTP/2 frames a second without content, such as PING";
 
 /// The length of a frame's header: length, kind, flags, stream.
 const HEADER: u32 = 9;

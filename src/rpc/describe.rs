@@ -44,7 +44,7 @@ impl Row {
                 "the handler's backend, the pod's, or all"
             }
             Goes::Image(_, ImageRule::Remove) => {
-                "the handler's backend or all; of these, those that have it"
+                "the handler's backend, or all that have the image"
             }
             Goes::Image(_, ImageRule::List(_)) => "the handler's backend, or all",
         }
@@ -70,20 +70,20 @@ impl Row {
                 merged(merge) + merge.silent().map_or("", instead)
             }
             Goes::Image(_, ImageRule::Find(_)) => {
-                "as it is; of several, if they have the same image".into()
+                "unchanged; of several backends, only if they have the same image".into()
             }
             Goes::Image(_, ImageRule::Pull(_)) => {
-                "as it is; of several, the default backend's".into()
+                "unchanged; of several backends, the default backend's".into()
             }
-            Goes::Image(_, ImageRule::Remove) => "OK if all say OK".into(),
-            _ => "as it is".into(),
+            Goes::Image(_, ImageRule::Remove) => "OK if every backend returns OK".into(),
+            _ => "unchanged".into(),
         };
         match (&self.then, &self.goes) {
             (Then::Rename(_) | Then::List(List::Pods), _) | (_, Goes::All(_, Merge::Events)) => {
-                reply + "; handlers by the table's names"
+                reply + "; handlers are renamed to the routing table's names"
             }
             (Then::List(List::PodMetrics), _) => {
-                reply + "; label values by the keys of ListMetricDescriptors"
+                reply + "; label values in the order of the keys of ListMetricDescriptors"
             }
             _ => reply,
         }
@@ -103,30 +103,40 @@ fn merged(merge: &Merge) -> String {
     match merge {
         Merge::Concat(lacking, _) => format!("concatenated{}", without(*lacking)),
         Merge::Distinct(_, lacking, _) => {
-            format!("concatenated, the first of each name{}", without(*lacking))
+            format!(
+                "concatenated; of entries with one name, the first{}",
+                without(*lacking)
+            )
         }
-        Merge::Images => "one entry an image id".into(),
-        Merge::Interleave(list) => format!("interleaved; {} where a backend lacks it", list.name),
-        Merge::Events => "interleaved, if every backend has it".into(),
-        Merge::Status => "the default backend's, with the table's handlers".into(),
+        Merge::Images => "one entry per image id".into(),
+        Merge::Interleave(list) => format!(
+            "interleaved; {} for a backend that does not implement it",
+            list.name
+        ),
+        Merge::Events => "interleaved, if every backend implements it".into(),
+        Merge::Status => "the default backend's, with the handlers of the routing table".into(),
         Merge::RuntimeConfig => "the default backend's".into(),
-        Merge::UpdateRuntimeConfig => "OK when every reachable backend has taken it".into(),
+        Merge::UpdateRuntimeConfig => "OK if every reachable backend accepts it".into(),
     }
 }
 
 fn instead(silent: Silent) -> &'static str {
     match silent {
-        Silent::LastKnown => "; the last known list of a silent backend",
-        Silent::LastKnownOrOmitted => "; the cached stats of a silent backend, or without it",
-        Silent::OmittedUnlessDefault => "; without a silent backend, unless it is the default",
+        Silent::LastKnown => "; the cached list of a backend that does not answer",
+        Silent::LastKnownOrOmitted => {
+            "; the cached stats of a backend that does not answer, or without that backend"
+        }
+        Silent::OmittedUnlessDefault => {
+            "; without a backend that does not answer, unless it is the default backend"
+        }
     }
 }
 
 fn without(lacking: Lacking) -> &'static str {
     match lacking {
         Lacking::Fails => "",
-        Lacking::FailsForPods => "; Unimplemented if a backend with pods lacks it",
-        Lacking::LeftOut => "; without a backend that lacks it",
+        Lacking::FailsForPods => "; Unimplemented if a backend with pods does not implement it",
+        Lacking::LeftOut => "; without a backend that does not implement it",
     }
 }
 

@@ -63,7 +63,7 @@ impl Handle {
         let handle = Handle { file };
         match fs::metadata(handle.path())?.file_type().is_socket() {
             true => Ok(handle),
-            false => Err(io::Error::other("another file has taken its place")),
+            false => Err(io::Error::other("a different file has replaced it")),
         }
     }
 
@@ -82,7 +82,7 @@ impl Handle {
         tracing::warn!(
             %error,
             "cannot set an ACL on the socket, so its mode is 0666: connections of users outside `allow_uids` are closed, \
-             but they can fill the socket's queue, and then nobody can connect (EAGAIN); try a `listen` on a file system \
+             but they can fill the socket's queue, and then no client can connect (EAGAIN); try a `listen` on a file system \
              with ACLs, such as a tmpfs"
         );
         self.set_mode(EVERYBODY)

@@ -310,18 +310,18 @@ fn misfit(access: &Access, others: &[u32]) -> Option<&'static str> {
     if access.everybody && !others.is_empty() {
         return Some(
             "every user can connect to the socket that was passed: connections of users outside `allow_uids` are closed, \
-             but they can fill the socket's queue, and then nobody can connect (EAGAIN); try an ACL, by ExecStartPost= of \
+             but they can fill the socket's queue, and then no client can connect (EAGAIN); try an ACL, set by ExecStartPost= of \
              its unit",
         );
     }
     if access.everybody || !access.users.iter().all(expected) || access.groups && others.is_empty()
     {
         return Some(
-            "the socket that was passed is open to others than `allow_uids` has; see its unit's SocketMode=",
+            "the socket that was passed is open to users outside `allow_uids`; see SocketMode= of its unit",
         );
     }
     others.iter().any(shut_out).then_some(
-        "the socket that was passed may be closed to some of `allow_uids`; try an ACL, by ExecStartPost= of its unit",
+        "the socket that was passed may reject users of `allow_uids`; try an ACL, set by ExecStartPost= of its unit",
     )
 }
 
@@ -351,17 +351,21 @@ mod tests {
             let cause = misfit(&access, others).unwrap();
             assert!(cause.contains(words), "{cause}");
         };
-        told(access(&[0], true, true), &[], "open to others");
-        told(access(&[0], true, false), &[], "open to others");
-        told(access(&[0], false, true), &[], "open to others");
-        told(access(&[0, OTHER], false, false), &[], "open to others");
+        told(access(&[0], true, true), &[], "open to users outside");
+        told(access(&[0], true, false), &[], "open to users outside");
+        told(access(&[0], false, true), &[], "open to users outside");
+        told(
+            access(&[0, OTHER], false, false),
+            &[],
+            "open to users outside",
+        );
         told(
             access(&[0, OTHER, 7], false, false),
             &[OTHER],
-            "open to others",
+            "open to users outside",
         );
         told(access(&[0], true, true), &[OTHER], "every user can connect");
-        told(access(&[0], true, false), &[OTHER], "may be closed");
-        told(access(&[0], false, false), &[OTHER], "may be closed");
+        told(access(&[0], true, false), &[OTHER], "may reject users");
+        told(access(&[0], false, false), &[OTHER], "may reject users");
     }
 }

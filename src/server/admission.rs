@@ -115,7 +115,7 @@ impl Admission {
         let Some(omitted) = self.turned_away.line() else {
             return;
         };
-        tracing::warn!(uid, pid, limit, omitted, "a client is turned away: {cause}");
+        tracing::warn!(uid, pid, limit, omitted, "a client is rejected: {cause}");
     }
 
     /// Logs that the connection of a client that had been let in is closed.

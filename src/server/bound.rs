@@ -29,7 +29,7 @@ const REMOVAL_LIMIT: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// Its directory cannot be made.
-    #[error("cannot make the directory {path} for the socket; make it, or set another `listen`")]
+    #[error("cannot create the directory {path} for the socket; create it, or change `listen`")]
     Directory {
         /// The directory.
         path: PathBuf,
@@ -38,7 +38,7 @@ pub enum BindError {
     },
     /// Its lock file cannot be opened.
     #[error(
-        "cannot lock {path}; if it is a link, remove it; try it as root, or set another `listen`"
+        "cannot lock {path}; if it is a link, remove it; otherwise run criswitch as root, or change `listen`"
     )]
     Lock {
         /// The lock file.
@@ -47,13 +47,13 @@ pub enum BindError {
         source: io::Error,
     },
     /// Another process serves it.
-    #[error("{path} is served by another process; stop that one, or set another `listen`")]
+    #[error("another process serves {path}; stop that process, or change `listen`")]
     Live {
         /// The socket.
         path: PathBuf,
     },
     /// Something else has its name.
-    #[error("{path} exists and is not a socket; move it away, or set another `listen`")]
+    #[error("{path} exists and is not a socket; move it, or change `listen`")]
     NotASocket {
         /// The file.
         path: PathBuf,

@@ -226,7 +226,7 @@ async fn tell_made(switch: &Switch, backend: &Backend, event: Bytes) {
 
 fn log_untold(backend: &Backend, code: Code) {
     let (backend, code) = (backend.name(), code_name(code));
-    tracing::debug!(%backend, %code, "cannot tell the state of its pods");
+    tracing::debug!(%backend, %code, "cannot send events with the states of its pods");
 }
 
 /// Tells the deletion of those of `before` that are not among `now`.

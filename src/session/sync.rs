@@ -199,7 +199,7 @@ async fn told_cgroup_driver(backend: &Backend, wire: &Wire) -> Option<u64> {
         && status.code() != Code::Unavailable
     {
         let cause = status.message();
-        tracing::warn!(backend = %backend.name(), cause, "its cgroup driver cannot be read");
+        tracing::warn!(backend = %backend.name(), cause, "cannot read the cgroup driver of the backend");
     }
     driver.ok()
 }

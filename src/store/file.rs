@@ -23,15 +23,15 @@ const LARGEST: u64 = 256 << 20;
 pub(super) enum Fault {
     #[error("it cannot be read: {0}")]
     Unreadable(#[from] io::Error),
-    #[error("it has another format than this version of criswitch writes")]
+    #[error("its format is not that of this version of criswitch")]
     OtherFormat,
     #[error("its content is damaged")]
     Damaged,
-    #[error("another user may write it")]
+    #[error("users other than root and criswitch's own may write it")]
     OtherUser,
-    #[error("it is of an earlier run of criswitch")]
+    #[error("it was written by an earlier run of criswitch")]
     Old,
-    #[error("it is of another machine")]
+    #[error("it was written on a different machine")]
     OtherMachine,
 }
 

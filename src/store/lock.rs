@@ -15,7 +15,7 @@ pub struct Lock {
 /// Another process has its state in this directory.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "another criswitch saves its state in {0}; stop it, or set another `runtime_dir` and `state_dir`"
+    "another criswitch saves its state in {0}; stop it, or change `runtime_dir` and `state_dir`"
 )]
 pub struct InUse(PathBuf);
 

@@ -19,11 +19,9 @@ pub(crate) async fn forget(switch: &Switch, name: &str) -> Result<(), String> {
     let backend = backend.ok_or_else(|| unknown(name, &live))?;
     let advice = match backend.link().state {
         State::Ready(_) => Some(
-            "answers; remove its pods, or its rows from the configuration and reload: it is kept until its pods end",
+            "answers, so it is not forgotten; remove its pods, or remove its rows from the configuration and reload: criswitch keeps the backend until its pods end",
         ),
-        State::Connecting => {
-            Some("is being connected to; wait until `criswitch status` shows that it is away")
-        }
+        State::Connecting => Some("is connecting; wait until `criswitch status` shows it as down"),
         State::Unresponsive(..) | State::Down(_) => None,
     };
     if let Some(advice) = advice {
@@ -51,5 +49,5 @@ fn unknown(name: &str, live: &Live) -> String {
         .iter()
         .map(|backend: &std::sync::Arc<Backend>| backend.name());
     let names = names.collect::<Vec<_>>().join(", ");
-    format!("no backend is named {name:?}; there are: {names}")
+    format!("no backend is named {name:?}; the backends are: {names}")
 }

@@ -68,7 +68,7 @@ fn log_omitted(backend: &Backend, metric: &str, misfit: &Misfit) {
         let cause = errors::cut(misfit.to_string());
         tracing::warn!(
             backend = %backend.name(), metric = &*metric, cause = &*cause,
-            "samples of a metric are omitted: they do not fit the labels that clients were given for it"
+            "samples of a metric are omitted: their labels do not match the metric descriptor that clients have received"
         );
     }
 }

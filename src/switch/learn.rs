@@ -207,7 +207,9 @@ fn refuse_claim(switch: &Switch, claim: Option<Claim>, backend: &Backend) -> Res
     };
     warn_of(switch, slice::from_ref(&claim), backend);
     let (id, owner) = (errors::shown(&claim.id), name_of(switch, claim.owner));
-    let cause = format!("it created something with the id {id:?}, which is backend {owner:?}'s");
+    let cause = format!(
+        "it returned the id {id:?} for a new pod or container, but backend {owner:?} owns that id"
+    );
     Err(backend.bad_reply(&cause))
 }
 
@@ -296,8 +298,8 @@ fn warn_of(switch: &Switch, claims: &[Claim], backend: &Backend) {
     let (name, owner, ids) = (backend.name(), name_of(switch, *owner), claims.len());
     tracing::warn!(
         backend = %name, %owner, ids, first = errors::shown(id),
-        "backend lists or gives ids that another backend owns; the owner keeps them, and criswitch drops what this \
-         backend says about them. If both sockets lead to one runtime, configure one backend for both"
+        "backend lists or returns ids that another backend owns; the owner keeps these ids, and criswitch drops what \
+         this backend reports about them. If both sockets lead to one runtime, configure one backend for both"
     );
 }
 
@@ -399,9 +401,11 @@ pub(crate) fn keep_stats(list: List, backend: &Backend, message: &Bytes, asked: 
 /// The id of what a backend created.
 fn created<'a>(backend: &Backend, reply: &'a [u8], path: &[u32]) -> Result<&'a str, Status> {
     match protobuf::string(reply, path) {
-        Ok("") => Err(backend.bad_reply("it created something without an id")),
+        Ok("") => Err(backend.bad_reply("it returned no id for a new pod or container")),
         Ok(id) if id.len() > LONGEST_ID => {
-            let cause = format!("it created something with an id of more than {LONGEST_ID} bytes");
+            let cause = format!(
+                "it returned an id of more than {LONGEST_ID} bytes for a new pod or container"
+            );
             Err(backend.bad_reply(&cause))
         }
         Ok(id) => Ok(id),

@@ -104,7 +104,7 @@ fn reload_with(
     reloads.count += 1;
     match &result {
         Ok(changes) if changes.warnings.is_empty() => tracing::info!(%changes, "reloaded"),
-        Ok(changes) => tracing::error!(%changes, "reloaded, and something is wrong"),
+        Ok(changes) => tracing::error!(%changes, "reloaded, with problems"),
         Err(problems) => {
             reloads.rejected += 1;
             tracing::error!(problems, "not reloaded: nothing has changed");
@@ -249,7 +249,7 @@ pub(crate) fn let_go(switch: &Switch) {
     let gone = live.backends.iter();
     for backend in gone.filter(|backend| !left.contains(&backend.id)) {
         let name = backend.name();
-        tracing::info!(backend = %name, socket = %backend.socket, "backend is gone: it owns nothing any more");
+        tracing::info!(backend = %name, socket = %backend.socket, "backend is removed: it has no pods and containers any more");
         forget_backend(switch, backend);
     }
     let left = live.with_only(&left, |id| runs_pods(switch, id));
@@ -303,12 +303,12 @@ fn warn_of_disputes(before: &Live, after: &Live) {
                 handler,
                 backends,
                 %keeper,
-                "several backends with auto_register have a handler; the first keeps it while it runs pods. Add a row under [handlers]"
+                "several backends with auto_register advertise this handler; the first one keeps it while it runs pods. Add a row under [handlers]"
             ),
             None => tracing::warn!(
                 handler,
                 backends,
-                "several backends with auto_register have a handler, so none gets it. Add a row under [handlers]"
+                "several backends with auto_register advertise this handler, so none of them gets it. Add a row under [handlers]"
             ),
         }
     }
@@ -325,7 +325,7 @@ fn fixed_keys(before: &Config, after: &Config) -> Vec<String> {
             let place = after.places.get(key.name);
             let place = place.map_or_else(String::new, |place| format!("{place}: "));
             let also = match key.name {
-                "listen" => ", after ListenStream= of criswitch.socket if systemd holds it",
+                "listen" => ", after you have changed ListenStream= of criswitch.socket if systemd holds the socket",
                 _ => "",
             };
             format!(

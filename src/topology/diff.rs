@@ -19,7 +19,7 @@ impl Retiring {
                 let (pods, containers) = (counted(pods, "pod"), counted(containers, "container"));
                 format!("which owns {pods} and {containers}")
             }
-            _ => "whose pods are not known before it has been listed".to_owned(),
+            _ => "whose pods are unknown until it answers a list".to_owned(),
         };
         let line = format!("backend retiring: {name}, {owns}");
         let removal = self.unnamed.then(|| wording::removal(name));
@@ -119,11 +119,11 @@ impl Changes {
             lines.push(format!("handler moved: {name} from {from} to {to}"));
         }
         if let Some(Moved { from, to, .. }) = &self.default_handler {
-            lines.push(format!("default_handler: {to} instead of {from}"));
+            lines.push(format!("default_handler changed: from {from} to {to}"));
         }
         lines.extend(all("backend added:", &self.backends_added));
         lines.extend(self.backends_retiring.iter().flat_map(Retiring::lines));
-        lines.extend(all("backend gone:", &self.backends_gone));
+        lines.extend(all("backend removed:", &self.backends_gone));
         if !self.settings.is_empty() {
             lines.push(format!("settings changed: {}", self.settings.join(", ")));
         }
@@ -148,7 +148,7 @@ fn other_cgroup_driver(before: &Live, after: &Live) -> Option<String> {
     let (ours, theirs) = (old.known().cgroup_driver?, new.known().cgroup_driver?);
     let (old, new) = (old.name(), new.name());
     (ours != theirs).then(|| {
-        format!("wrong: {new} has another cgroup driver than {old}, whose the kubelet took when it started; give both the same")
+        format!("wrong: the cgroup driver of {new} differs from that of {old}, which the kubelet uses since it started; set the same driver for both")
     })
 }
 

@@ -42,7 +42,7 @@ fn check_shows_the_table_as_it_will_run() {
         log.format        auto
         metrics.listen    -
 
-        HANDLER  BACKEND  CALLED THERE
+        HANDLER  BACKEND  BACKEND HANDLER
         gvisor   crio     runsc
         plain    crio     (its own default)
         runc     runc     runc
@@ -82,8 +82,8 @@ fn check_warns_of_what_is_valid_and_hardly_meant() {
         new = { socket = '/run/new.sock', auto_register = true }",
     );
     expect![[r#"
-        criswitch.toml:1:15: max_message is 64KiB: larger lists fail, as those of a node with many pods; try "16MiB"
-        criswitch.toml:2:23: stale_lists is 0s: while a backend is away, every list of the node fails; try "unlimited"
+        criswitch.toml:1:15: max_message is 64KiB: larger lists fail, for example on a node with many pods; try "16MiB"
+        criswitch.toml:2:23: stale_lists is 0s: while a backend does not answer, every list of the node fails; try "unlimited"
         criswitch.toml:6: handler "listen" has the name of a key; if the key is meant, move it above the first [table]
         criswitch.toml:9: backend "watch" has the name of a key; if the key is meant, move it above the first [table]
         criswitch.toml:8: backend "old" has no handler: it gets no new pods; add a row under [handlers], or remove the backend once its pods have ended
@@ -103,7 +103,7 @@ fn check_warns_of_a_backend_whose_own_lists_are_never_cached() {
         runc = { socket = '/run/runc.sock', stale_lists = '0s' }",
     );
     expect![[r#"
-        criswitch.toml:5: backend "runc" has stale_lists = "0s": while a backend is away, every list of the node fails; try "unlimited"
+        criswitch.toml:5: backend "runc" has stale_lists = "0s": while a backend does not answer, every list of the node fails; try "unlimited"
 
         configuration is valid, with 1 warning
     "#]]
@@ -251,7 +251,7 @@ fn a_missing_file_is_a_problem_of_the_configuration() {
     let outcome = run(&["check", "--config", "/nonexistent/criswitch.toml"]);
     assert_eq!(outcome.code, 78);
     expect![[r#"
-        /nonexistent/criswitch.toml:1:1: cannot be read: No such file or directory (os error 2); try creating it, or another path after --config
+        /nonexistent/criswitch.toml:1:1: cannot be read: No such file or directory (os error 2); try creating it, or a different path after --config
         configuration is not valid: 1 problem
     "#]]
     .assert_eq(&outcome.stderr);

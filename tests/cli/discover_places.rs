@@ -139,7 +139,7 @@ async fn what_is_there_and_is_no_cri_socket_is_named_with_the_cause() {
     assert_eq!(printed.backends().len(), 1);
     expect![[r#"
         criswitch: No backend at /node/run/cri-dockerd.sock: cannot connect: Connection refused (os error 111).
-        criswitch: No backend at /node/run/k0s/containerd.sock: Version says Unimplemented: unknown service runtime.v1.RuntimeService. The runtime is too old, or its CRI plugin is disabled (disabled_plugins, as in Docker's packages).
+        criswitch: No backend at /node/run/k0s/containerd.sock: Version returned Unimplemented: unknown service runtime.v1.RuntimeService. The runtime is too old, or its CRI plugin is disabled (disabled_plugins, as in Docker's packages).
         criswitch: No backend at /node/run/crio/crio.sock: not a socket.
     "#]].assert_eq(&printed.told);
     // A path stays whole, however long.
@@ -163,7 +163,7 @@ async fn nothing_found_ends_with_1_and_what_to_try() {
     assert!(
         outcome
             .stderr
-            .contains("no CRI socket is at a well-known path; try "),
+            .contains("found no CRI socket at the well-known paths; try "),
         "{}",
         outcome.stderr
     );
@@ -178,7 +178,7 @@ async fn nothing_found_ends_with_1_and_what_to_try() {
         "{lines:?}"
     );
     assert!(
-        lines[1].contains("no CRI socket responds as a backend; try "),
+        lines[1].contains("no CRI socket answers as a backend; try "),
         "{lines:?}"
     );
 }

@@ -46,7 +46,7 @@ async fn a_file_that_is_there_stays_as_it_is() {
     let outcome = node.discover(&["--write", text(&file)]).await;
     assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
     expect![[r#"
-        criswitch: /node/etc/criswitch.toml exists and was not changed; try another name, or move the file away
+        criswitch: /node/etc/criswitch.toml exists and was not changed; try a different name, or move the file
     "#]].assert_eq(&outcome.stderr);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
     // A link that leads nowhere is there too.
@@ -84,7 +84,7 @@ async fn a_listen_that_the_switch_would_refuse_is_refused_here() {
         .await;
     assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
     expect![[r#"
-        criswitch: the result is not a valid configuration: discovered:6:10: "listen" ends in run/crio/crio.sock: the kubelet takes its stats another way from a socket named so; try "/run/criswitch/criswitch.sock"
+        criswitch: the result is not a valid configuration: discovered:6:10: "listen" ends in run/crio/crio.sock: the kubelet collects stats differently from a socket with this name; try "/run/criswitch/criswitch.sock"
     "#]].assert_eq(&outcome.stderr);
 }
 

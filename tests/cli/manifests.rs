@@ -172,7 +172,7 @@ fn a_backend_with_auto_register_is_named_beside_the_manifests() {
     assert_eq!(outcome.code, 0);
     assert_eq!(outcome.stdout.matches("kind: RuntimeClass").count(), 1);
     expect![[r#"
-        criswitch: backend "vm" has auto_register = true: handlers that it advertises and no row names are omitted
+        criswitch: backend "vm" has auto_register = true: manifests omits handlers that the backend advertises and that have no row
     "#]]
     .assert_eq(&outcome.stderr);
 }

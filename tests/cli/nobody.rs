@@ -45,13 +45,13 @@ async fn who_finds_no_switch_is_told_what_to_look_at() {
     let socket = files.path("socket");
     listens_on(&files, &socket);
     expect![[r#"
-        criswitch: DIR/socket: cannot connect: No such file or directory (os error 2); does criswitch run (systemctl status criswitch), is this its socket (`listen`, or --socket PATH), and may this user ask (`allow_uids`)?
-        criswitch: DIR/socket: cannot connect: No such file or directory (os error 2); does criswitch run (systemctl status criswitch), is this its socket (`listen`, or --socket PATH), and may this user ask (`allow_uids`)?
-        criswitch: not reloaded (if `listen` was changed: that needs a restart, so set it back or restart criswitch): DIR/socket: cannot connect: No such file or directory (os error 2); does criswitch run (systemctl status criswitch), is this its socket (`listen`, or --socket PATH), and may this user ask (`allow_uids`)?
+        criswitch: DIR/socket: cannot connect: No such file or directory (os error 2); check that criswitch is running (systemctl status criswitch.socket criswitch.service), that this is its socket (`listen`, or --socket PATH), and that your user may connect (`allow_uids`)
+        criswitch: DIR/socket: cannot connect: No such file or directory (os error 2); check that criswitch is running (systemctl status criswitch.socket criswitch.service), that this is its socket (`listen`, or --socket PATH), and that your user may connect (`allow_uids`)
+        criswitch: not reloaded (a changed `listen` needs a restart: restart criswitch, or set `listen` back): DIR/socket: cannot connect: No such file or directory (os error 2); check that criswitch is running (systemctl status criswitch.socket criswitch.service), that this is its socket (`listen`, or --socket PATH), and that your user may connect (`allow_uids`)
     "#]].assert_eq(&refused(&files).await);
     files.write("socket", "");
     let told = refused(&files).await;
-    let cause = "DIR/socket: cannot connect: Connection refused (os error 111); does criswitch run";
+    let cause = "DIR/socket: cannot connect: Connection refused (os error 111); check that criswitch is running";
     assert_eq!(told.matches(cause).count(), 3, "{told}");
 }
 
@@ -68,13 +68,13 @@ async fn who_finds_another_server_than_a_runtime_is_told_where() {
         }
     });
     // What breaks first is not always the same.
-    let other = "DIR/socket: what listens there does not speak gRPC, or has just ended: ";
+    let other = "DIR/socket: the process at this socket does not speak gRPC, or has just ended: ";
     let told = refused(&files).await;
     assert_eq!(told.matches(other).count(), 3, "{told}");
     assert_eq!(told.lines().count(), 3, "{told}");
     assert_eq!(told.matches("DIR/socket: ").count(), 3, "{told}");
     assert_eq!(
-        told.matches("is this its socket (`listen`, or --socket PATH)")
+        told.matches("this is its socket (`listen`, or --socket PATH)")
             .count(),
         3,
         "{told}"
@@ -85,8 +85,7 @@ async fn who_finds_another_server_than_a_runtime_is_told_where() {
     files.write("probed.toml", &rows);
     let outcome = run_beside(&["check", "--probe", "--config", text(&probed)]).await;
     let told = outcome.stdout.replace(text(&files.path("")), "DIR/");
-    let other =
-        "\nbackend \"a\" (DIR/socket): what listens there does not speak gRPC, or has just ended: ";
+    let other = "\nbackend \"a\" (DIR/socket): the process at this socket does not speak gRPC, or has just ended: ";
     assert_eq!(told.matches(other).count(), 1, "{told}");
     assert_eq!(told.matches("DIR/socket").count(), 2, "{told}");
 }
@@ -114,10 +113,10 @@ async fn a_user_who_may_not_ask_is_told_who_may() {
         told.replace(text(&node.files.path("")), "DIR/")
     };
     expect![[r#"
-        criswitch: DIR/criswitch.sock: cannot connect: Permission denied (os error 13); try it as root, or as a user of `allow_uids`
+        criswitch: DIR/criswitch.sock: cannot connect: Permission denied (os error 13); run the command as root, or as a user of `allow_uids`
     "#]].assert_eq(&ask("status"));
     expect![[r#"
-        criswitch: not reloaded (if `listen` was changed: that needs a restart, so set it back or restart criswitch): DIR/criswitch.sock: cannot connect: Permission denied (os error 13); try it as root, or as a user of `allow_uids`
+        criswitch: not reloaded (a changed `listen` needs a restart: restart criswitch, or set `listen` back): DIR/criswitch.sock: cannot connect: Permission denied (os error 13); run the command as root, or as a user of `allow_uids`
     "#]].assert_eq(&ask("reload"));
     node.end().await;
 }
@@ -158,7 +157,7 @@ fn a_file_that_cannot_be_read_is_told_and_nobody_is_asked() {
         let outcome = run(&[command, "--config", text(&missing)]);
         assert_eq!((outcome.code, outcome.stdout.as_str()), (78, ""));
         expect![[r#"
-            DIR/criswitch.toml:1:1: cannot be read: No such file or directory (os error 2); try creating it, or another path after --config
+            DIR/criswitch.toml:1:1: cannot be read: No such file or directory (os error 2); try creating it, or a different path after --config
         "#]].assert_eq(&outcome.stderr.replace(text(&files.path("")), "DIR/"));
         let socket = files.path("socket");
         let outcome = run(&[

@@ -42,7 +42,7 @@ fn programs_get_the_same() {
         "crictl": { "runtime_endpoint": { "value": switch, "from": "/etc/crictl.yaml" } },
         "findings": [{
             "place": "/run/kata/containerd.sock",
-            "what": "backend \"kata\": there is no such socket",
+            "what": "backend \"kata\": this socket does not exist",
             "try": "starting the runtime",
         }],
     });
@@ -67,9 +67,9 @@ fn a_machine_without_anything_is_told_what_it_lacks() {
         cgroups  -      -
         crictl   -      -
 
-        /var/lib/kubelet/config.yaml: no kubelet runs here, and it has no configuration; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+        /var/lib/kubelet/config.yaml: no kubelet found: no process and no configuration file; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine is not as it should be
+        configuration is valid; a backend or this machine has a problem
     "#]]);
 }
 
@@ -78,23 +78,23 @@ fn a_kubelet_that_asks_another_runtime_is_told_where_it_is_told_to() {
     let old = KUBELET.replace("criswitch/criswitch.sock", "containerd/containerd.sock");
     let machine = Machine::good().with("/var/lib/kubelet/config.yaml", &old);
     machine.lacks(TABLE, expect![[r#"
-        /var/lib/kubelet/config.yaml: the kubelet asks unix:///run/containerd/containerd.sock, not the switch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+        /var/lib/kubelet/config.yaml: the kubelet's container runtime endpoint is unix:///run/containerd/containerd.sock, not criswitch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine is not as it should be
+        configuration is valid; a backend or this machine has a problem
     "#]]);
     let flag = "--container-runtime-endpoint=unix:///run/containerd/containerd.sock";
     let machine = Machine::good().running("812", &["kubelet", flag]);
     machine.lacks(TABLE, expect![[r#"
-        process 812: the kubelet asks unix:///run/containerd/containerd.sock, not the switch; try --container-runtime-endpoint=unix:///run/criswitch/criswitch.sock
+        process 812: the kubelet's container runtime endpoint is unix:///run/containerd/containerd.sock, not criswitch; try --container-runtime-endpoint=unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine is not as it should be
+        configuration is valid; a backend or this machine has a problem
     "#]]);
     let machine =
         Machine::good().with("/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration");
     machine.lacks(TABLE, expect![[r#"
-        /var/lib/kubelet/config.yaml: the kubelet asks its default, unix:///run/containerd/containerd.sock; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+        /var/lib/kubelet/config.yaml: the kubelet uses its default runtime endpoint, unix:///run/containerd/containerd.sock; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine is not as it should be
+        configuration is valid; a backend or this machine has a problem
     "#]]);
 }
 
@@ -132,9 +132,9 @@ fn flags_of_a_kubelet_that_does_not_run_are_those_that_would_start_it() {
         .without("/proc")
         .with("/var/lib/kubelet/kubeadm-flags.env", kubeadm);
     machine.lacks(TABLE, expect![[r#"
-        /var/lib/kubelet/kubeadm-flags.env: the kubelet asks unix:///run/containerd/containerd.sock, not the switch; try --container-runtime-endpoint=unix:///run/criswitch/criswitch.sock
+        /var/lib/kubelet/kubeadm-flags.env: the kubelet's container runtime endpoint is unix:///run/containerd/containerd.sock, not criswitch; try --container-runtime-endpoint=unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine is not as it should be
+        configuration is valid; a backend or this machine has a problem
     "#]]);
     let own = "# --container-runtime-endpoint=unix:///run/no.sock\nKUBELET_EXTRA_ARGS=--container-runtime-endpoint=unix:///run/criswitch/criswitch.sock";
     machine.with("/etc/default/kubelet", own).shows(
@@ -200,17 +200,17 @@ fn images_go_the_same_way() {
         .with("/var/lib/kubelet/config.yaml", &images)
         .with("/etc/crictl.yaml", crictl);
     machine.lacks(TABLE, expect![[r#"
-        /var/lib/kubelet/config.yaml: the kubelet asks unix:///run/containerd/containerd.sock for images, not the switch; try leaving imageServiceEndpoint out
-        /etc/crictl.yaml: crictl asks unix:///run/containerd/containerd.sock for images, not the switch; try leaving image-endpoint out
+        /var/lib/kubelet/config.yaml: the kubelet's image service endpoint is unix:///run/containerd/containerd.sock, not criswitch; try removing imageServiceEndpoint
+        /etc/crictl.yaml: crictl's image-endpoint is unix:///run/containerd/containerd.sock, not criswitch; try removing image-endpoint
 
-        configuration is valid; a backend or this machine is not as it should be
+        configuration is valid; a backend or this machine has a problem
     "#]]);
     let machine =
         Machine::good().running("812", &["kubelet", "--image-service-endpoint=/run/x.sock"]);
     machine.lacks(TABLE, expect![[r#"
-        process 812: the kubelet asks /run/x.sock for images, not the switch; try leaving --image-service-endpoint out
+        process 812: the kubelet's image service endpoint is /run/x.sock, not criswitch; try removing --image-service-endpoint
 
-        configuration is valid; a backend or this machine is not as it should be
+        configuration is valid; a backend or this machine has a problem
     "#]]);
     let images = format!("{KUBELET}imageServiceEndpoint: unix:///run/criswitch/criswitch.sock\n");
     let machine = Machine::good().with("/var/lib/kubelet/config.yaml", &images);
@@ -224,23 +224,23 @@ fn crictl_asks_the_switch_where_it_is_installed() {
         "runtime-endpoint: unix:///run/kata/containerd.sock",
     );
     machine.lacks(TABLE, expect![[r#"
-        /etc/crictl.yaml: crictl asks unix:///run/kata/containerd.sock, not the switch; try runtime-endpoint: unix:///run/criswitch/criswitch.sock
+        /etc/crictl.yaml: crictl's runtime-endpoint is unix:///run/kata/containerd.sock, not criswitch; try runtime-endpoint: unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine is not as it should be
+        configuration is valid; a backend or this machine has a problem
     "#]]);
     let machine = Machine::good().with("/etc/crictl.yaml", "timeout: 10");
     machine.lacks(TABLE, expect![[r#"
-        /etc/crictl.yaml: crictl is not told whom to ask; try runtime-endpoint: unix:///run/criswitch/criswitch.sock
+        /etc/crictl.yaml: crictl has no runtime-endpoint; try runtime-endpoint: unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine is not as it should be
+        configuration is valid; a backend or this machine has a problem
     "#]]);
     let machine = Machine::good().without("/etc/crictl.yaml");
     assert_eq!(machine.check(TABLE, &[]).code, 0, "it is not installed");
     let machine = machine.with("/usr/local/bin/crictl", "");
     machine.lacks(TABLE, expect![[r#"
-        /etc/crictl.yaml: crictl is not told whom to ask; try runtime-endpoint: unix:///run/criswitch/criswitch.sock
+        /etc/crictl.yaml: crictl has no runtime-endpoint; try runtime-endpoint: unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine is not as it should be
+        configuration is valid; a backend or this machine has a problem
     "#]]);
 }
 
@@ -252,10 +252,10 @@ fn files_that_cannot_be_read_are_told() {
         .with_directory("/etc/crictl.yaml", 0o755)
         .with("/usr/bin/crictl", "");
     machine.lacks(TABLE, expect![[r#"
-        /var/lib/kubelet/config.yaml: cannot be read: error: line 2 column 2: illegal placement of ':' indicator; try a file of YAML in its place
-        /etc/crictl.yaml: cannot be read: Is a directory (os error 21); try a file of YAML in its place
+        /var/lib/kubelet/config.yaml: cannot be read: error: line 2 column 2: illegal placement of ':' indicator; try a YAML file
+        /etc/crictl.yaml: cannot be read: Is a directory (os error 21); try a YAML file
 
-        configuration is valid; a backend or this machine is not as it should be
+        configuration is valid; a backend or this machine has a problem
     "#]]);
 }
 
@@ -268,11 +268,11 @@ fn sockets_are_sockets() {
         .with("/run/kata/containerd.sock", "")
         .with("/run/criswitch/criswitch.sock", "");
     machine.lacks(TABLE, expect![[r#"
-        /run/criswitch/criswitch.sock: is a file, where the switch's socket goes; try moving it away
+        /run/criswitch/criswitch.sock: is a file; criswitch needs this path for its socket; try moving it
         /run/containerd/containerd.sock: backend "runc": this is a directory, not a socket; try the path of its socket
         /run/kata/containerd.sock: backend "kata": this is a file, not a socket; try the path of its socket
 
-        configuration is valid; a backend or this machine is not as it should be
+        configuration is valid; a backend or this machine has a problem
     "#]]);
     let machine = Machine::good().with_socket("/run/criswitch/criswitch.sock");
     assert_eq!(machine.check(TABLE, &[]).code, 0, "it is running");
@@ -285,10 +285,10 @@ fn a_path_through_a_file_is_told() {
         .with("/run/kata", "")
         .with("/run/criswitch", "");
     machine.lacks(TABLE, expect![[r#"
-        /run/criswitch/criswitch.sock: cannot be looked at: Not a directory (os error 20); try another "listen"
-        /run/kata/containerd.sock: backend "kata": cannot be looked at: Not a directory (os error 20); try the path of its socket
+        /run/criswitch/criswitch.sock: cannot be examined: Not a directory (os error 20); try a different "listen"
+        /run/kata/containerd.sock: backend "kata": cannot be examined: Not a directory (os error 20); try the path of its socket
 
-        configuration is valid; a backend or this machine is not as it should be
+        configuration is valid; a backend or this machine has a problem
     "#]]);
 }
 
@@ -296,9 +296,9 @@ fn a_path_through_a_file_is_told() {
 fn the_directory_of_the_socket_is_its_owners_and_reachable() {
     let machine = Machine::good().with_directory("/run/criswitch", 0o775);
     machine.lacks(TABLE, expect![[r#"
-        /run/criswitch: others than its owner can replace the switch's socket; try chmod go-w /run/criswitch
+        /run/criswitch: users other than the owner of this directory can replace criswitch's socket; try chmod go-w /run/criswitch
 
-        configuration is valid; a backend or this machine is not as it should be
+        configuration is valid; a backend or this machine has a problem
     "#]]);
     let machine = Machine::good().with_directory("/run/criswitch", 0o1777);
     assert_eq!(machine.check(TABLE, &[]).code, 0, "sticky");
@@ -307,9 +307,9 @@ fn the_directory_of_the_socket_is_its_owners_and_reachable() {
     machine.lacks(
         &format!("allow_uids = [0, 1000]\n{TABLE}"),
         expect![[r#"
-            /run/criswitch: the users of "allow_uids" cannot reach the socket in it; try chmod o+x /run/criswitch
+            /run/criswitch: the users of "allow_uids" cannot reach the socket in this directory; try chmod o+x /run/criswitch
 
-            configuration is valid; a backend or this machine is not as it should be
+            configuration is valid; a backend or this machine has a problem
         "#]],
     );
 }
@@ -363,7 +363,7 @@ fn another_machine_is_looked_at_only_where_a_machine_is() {
     assert!(outcome.stderr.contains("--node"), "{}", outcome.stderr);
     let outcome = run(&["check", "--node", "--root", "/nowhere"]);
     assert_eq!(outcome.code, 64);
-    let words = "no such directory; try that which a machine's / is mounted at";
+    let words = "no such directory; try the directory where the root of a machine is mounted";
     assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
 }
 
@@ -381,9 +381,9 @@ fn what_kubeadm_would_write_at_its_next_upgrade_is_told() {
     Machine::good()
         .with("/var/lib/kubelet/instance-config.yaml", kept)
         .lacks(TABLE, expect![[r#"
-            /var/lib/kubelet/instance-config.yaml: kubeadm makes the kubelet ask unix:///run/containerd/containerd.sock at its next upgrade; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+            /var/lib/kubelet/instance-config.yaml: kubeadm will set the kubelet's container runtime endpoint to unix:///run/containerd/containerd.sock at its next upgrade; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 
-            configuration is valid; a backend or this machine is not as it should be
+            configuration is valid; a backend or this machine has a problem
         "#]]);
     let kept = "containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock\n";
     Machine::good()
@@ -404,8 +404,8 @@ fn the_socket_that_systemd_holds_is_the_switchs() {
     let drop_in = "/etc/systemd/system/criswitch.socket.d/10-other.conf";
     held().with(drop_in, other).lacks_nothing(TABLE);
     enabled().with(drop_in, other).lacks(TABLE, expect![[r#"
-        criswitch.socket: systemd listens at /run/other.sock, "listen" is /run/criswitch/criswitch.sock; try systemctl edit criswitch.socket: ListenStream= and then ListenStream=/run/criswitch/criswitch.sock
+        criswitch.socket: systemd listens at /run/other.sock, but "listen" is /run/criswitch/criswitch.sock; try systemctl edit criswitch.socket: ListenStream= and then ListenStream=/run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine is not as it should be
+        configuration is valid; a backend or this machine has a problem
     "#]]);
 }

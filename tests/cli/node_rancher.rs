@@ -76,14 +76,14 @@ fn a_drop_in_makes_rke2_ask_the_switch() {
 #[test]
 fn what_is_written_anew_at_each_start_is_not_where_to_change_it() {
     k3s().lacks(TABLE, expect![[r#"
-        /var/lib/rancher/k3s/agent/etc/kubelet.conf.d/90-criswitch.conf: the kubelet asks unix:///run/k3s/containerd/containerd.sock, not the switch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+        /var/lib/rancher/k3s/agent/etc/kubelet.conf.d/90-criswitch.conf: the kubelet's container runtime endpoint is unix:///run/k3s/containerd/containerd.sock, not criswitch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine is not as it should be
+        configuration is valid; a backend or this machine has a problem
     "#]]);
     rke2().lacks(TABLE, expect![[r#"
-        /var/lib/rancher/rke2/agent/etc/kubelet.conf.d/90-criswitch.conf: the kubelet asks unix:///run/k3s/containerd/containerd.sock, not the switch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+        /var/lib/rancher/rke2/agent/etc/kubelet.conf.d/90-criswitch.conf: the kubelet's container runtime endpoint is unix:///run/k3s/containerd/containerd.sock, not criswitch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine is not as it should be
+        configuration is valid; a backend or this machine has a problem
     "#]]);
 }
 
@@ -110,18 +110,18 @@ fn its_own_configuration_counts_more_than_what_it_wrote_and_its_drop_ins_more_th
     let images = "container-runtime-endpoint: /run/x.sock\nimage-service-endpoint: /run/y.sock\n";
     let k3s = k3s.with("/etc/rancher/k3s/config.yaml.d/30-other.yaml", images);
     k3s.lacks(TABLE, expect![[r#"
-        /etc/rancher/k3s/config.yaml.d/30-other.yaml: the kubelet asks /run/x.sock, not the switch; try container-runtime-endpoint: unix:///run/criswitch/criswitch.sock
-        /etc/rancher/k3s/config.yaml.d/30-other.yaml: the kubelet asks /run/y.sock for images, not the switch; try leaving image-service-endpoint out
+        /etc/rancher/k3s/config.yaml.d/30-other.yaml: the kubelet's container runtime endpoint is /run/x.sock, not criswitch; try container-runtime-endpoint: unix:///run/criswitch/criswitch.sock
+        /etc/rancher/k3s/config.yaml.d/30-other.yaml: the kubelet's image service endpoint is /run/y.sock, not criswitch; try removing image-service-endpoint
 
-        configuration is valid; a backend or this machine is not as it should be
+        configuration is valid; a backend or this machine has a problem
     "#]]);
     let own = drop_in("/run/z.sock");
     let k3s = k3s.with(&format!("{K3S}/kubelet.conf.d/95-z.conf"), &own);
     k3s.lacks(TABLE, expect![[r#"
-        /var/lib/rancher/k3s/agent/etc/kubelet.conf.d/95-z.conf: the kubelet asks /run/z.sock, not the switch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
-        /etc/rancher/k3s/config.yaml.d/30-other.yaml: the kubelet asks /run/y.sock for images, not the switch; try leaving image-service-endpoint out
+        /var/lib/rancher/k3s/agent/etc/kubelet.conf.d/95-z.conf: the kubelet's container runtime endpoint is /run/z.sock, not criswitch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+        /etc/rancher/k3s/config.yaml.d/30-other.yaml: the kubelet's image service endpoint is /run/y.sock, not criswitch; try removing image-service-endpoint
 
-        configuration is valid; a backend or this machine is not as it should be
+        configuration is valid; a backend or this machine has a problem
     "#]]);
 }
 
@@ -129,9 +129,9 @@ fn its_own_configuration_counts_more_than_what_it_wrote_and_its_drop_ins_more_th
 fn one_that_was_never_started_is_found_by_its_configuration_or_its_data() {
     let machine = machine().with("/etc/rancher/rke2/config.yaml", "token: x\n");
     machine.lacks(TABLE, expect![[r#"
-        /var/lib/rancher/rke2/agent/etc/kubelet.conf.d/90-criswitch.conf: the kubelet asks its default, unix:///run/k3s/containerd/containerd.sock; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+        /var/lib/rancher/rke2/agent/etc/kubelet.conf.d/90-criswitch.conf: the kubelet uses its default runtime endpoint, unix:///run/k3s/containerd/containerd.sock; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine is not as it should be
+        configuration is valid; a backend or this machine has a problem
     "#]]);
     let machine = self::machine()
         .with("/etc/rancher/k3s/config.yaml", "data-dir: /data\n")
@@ -140,9 +140,9 @@ fn one_that_was_never_started_is_found_by_its_configuration_or_its_data() {
             &drop_in("/run/x.sock"),
         );
     machine.lacks(TABLE, expect![[r#"
-        /data/agent/etc/kubelet.conf.d/90-x.conf: the kubelet asks /run/x.sock, not the switch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+        /data/agent/etc/kubelet.conf.d/90-x.conf: the kubelet's container runtime endpoint is /run/x.sock, not criswitch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine is not as it should be
+        configuration is valid; a backend or this machine has a problem
     "#]]);
 }
 
@@ -159,9 +159,9 @@ fn crictl_of_its_own_counts_where_there_is_no_other() {
     machine
         .without("/etc/crictl.yaml")
         .lacks(TABLE, expect![[r#"
-            /var/lib/rancher/k3s/agent/etc/crictl.yaml: crictl asks unix:///run/k3s/containerd/containerd.sock, not the switch; try runtime-endpoint: unix:///run/criswitch/criswitch.sock in /etc/crictl.yaml, and CRI_CONFIG_FILE=/etc/crictl.yaml
+            /var/lib/rancher/k3s/agent/etc/crictl.yaml: crictl's runtime-endpoint is unix:///run/k3s/containerd/containerd.sock, not criswitch; try runtime-endpoint: unix:///run/criswitch/criswitch.sock in /etc/crictl.yaml, and CRI_CONFIG_FILE=/etc/crictl.yaml
 
-            configuration is valid; a backend or this machine is not as it should be
+            configuration is valid; a backend or this machine has a problem
         "#]]);
 }
 
@@ -184,8 +184,8 @@ fn a_kubelet_beside_one_in_a_container_is_the_nodes() {
 fn its_other_commands_are_no_kubelet() {
     let machine = machine().with("/proc/812/cmdline", "/usr/local/bin/k3s\0kubectl\0get\0");
     machine.lacks(TABLE, expect![[r#"
-        /var/lib/kubelet/config.yaml: no kubelet runs here, and it has no configuration; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+        /var/lib/kubelet/config.yaml: no kubelet found: no process and no configuration file; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 
-        configuration is valid; a backend or this machine is not as it should be
+        configuration is valid; a backend or this machine has a problem
     "#]]);
 }

@@ -44,7 +44,7 @@ async fn a_socket_that_was_passed_is_served_and_left_as_it_is() {
         let daemon = Daemon::start_as(serve_with(&files, passed, (1, "1"))).await;
         let version = client.version(VersionRequest::default()).await.unwrap();
         assert_eq!(version.into_inner().runtime_version, "1.2.3");
-        let warned = daemon.said("open to others than `allow_uids` has");
+        let warned = daemon.said("open to users outside `allow_uids`");
         assert_eq!(warned, 1, "{:?}", daemon.before_serving);
         assert_eq!(daemon.ends_after("TERM").await, Some(0));
         assert_eq!(mode(&listen), 0o660);
@@ -72,10 +72,10 @@ const ACL: &[u8] =
 async fn a_passed_sockets_acl_is_compared_with_those_who_may_connect() {
     for (allow_uids, warning) in [
         ("allow_uids = [1]", None),
-        ("", Some("open to others than `allow_uids` has")),
+        ("", Some("open to users outside `allow_uids`")),
         (
             "allow_uids = [1, 2]",
-            Some("may be closed to some of `allow_uids`"),
+            Some("may reject users of `allow_uids`"),
         ),
     ] {
         let (files, listen, _) = one_backend();

@@ -218,5 +218,5 @@ async fn a_metrics_address_in_use_is_told_and_calls_are_served() {
     let daemon = Daemon::start_as(serve).await;
     let log = node.log_of(daemon).await;
     assert_eq!(log.matches("ERROR").count(), 1, "{log}");
-    assert!(log.contains("stop who listens there"), "{log}");
+    assert!(log.contains("stop the process that listens there"), "{log}");
 }

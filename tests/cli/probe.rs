@@ -84,11 +84,11 @@ async fn a_probe_shows_what_each_backend_says_of_itself() {
         TWO,
         0,
         expect![[r#"
-            BACKEND     ANSWER            CGROUPS  ITS HANDLERS
+            BACKEND     RUNTIME           CGROUPS  HANDLERS
             containerd  containerd 2.4.2  systemd  runc crun
             crio        cri-o 1.37.0      systemd  crun runsc
 
-            BACKEND     CONDITION     STATUS  WHY
+            BACKEND     CONDITION     STATUS  REASON
             containerd  RuntimeReady  true    -
             containerd  NetworkReady  true    -
             crio        RuntimeReady  true    -
@@ -209,11 +209,11 @@ async fn a_row_whose_backend_lacks_the_handler_is_shown_and_the_code_is_1() {
         TWO,
         1,
         expect![[r#"
-            BACKEND     ANSWER            CGROUPS  ITS HANDLERS
+            BACKEND     RUNTIME           CGROUPS  HANDLERS
             containerd  containerd 2.4.2  systemd  runc
             crio        cri-o 1.37.0      systemd  gvisor
 
-            BACKEND     CONDITION     STATUS  WHY
+            BACKEND     CONDITION     STATUS  REASON
             containerd  RuntimeReady  true    -
             containerd  NetworkReady  true    -
             crio        RuntimeReady  true    -
@@ -222,7 +222,7 @@ async fn a_row_whose_backend_lacks_the_handler_is_shown_and_the_code_is_1() {
             handler "crun": backend "containerd" has no handler "crun"
             handler "gvisor": backend "crio" has no handler "runsc"
 
-            configuration is valid; a backend or this machine is not as it should be
+            configuration is valid; a backend or this machine has a problem
         "#]],
     )
     .await;
@@ -248,19 +248,19 @@ async fn a_backend_with_another_cgroup_driver_than_the_defaults_is_shown_and_the
     let crio = crio().cgroup_driver(CgroupDriver::Cgroupfs);
     let node = Node::new().with("a", containerd()).with("b", crio);
     node.shows(TWO, 1, expect![[r#"
-        BACKEND     ANSWER            CGROUPS   ITS HANDLERS
+        BACKEND     RUNTIME           CGROUPS   HANDLERS
         containerd  containerd 2.4.2  systemd   runc crun
         crio        cri-o 1.37.0      cgroupfs  crun runsc
 
-        BACKEND     CONDITION     STATUS  WHY
+        BACKEND     CONDITION     STATUS  REASON
         containerd  RuntimeReady  true    -
         containerd  NetworkReady  true    -
         crio        RuntimeReady  true    -
         crio        NetworkReady  true    -
 
-        backend "crio": its cgroup driver is cgroupfs, the default backend's and so the kubelet's is systemd
+        backend "crio": its cgroup driver is cgroupfs, but the default backend and so the kubelet use systemd
 
-        configuration is valid; a backend or this machine is not as it should be
+        configuration is valid; a backend or this machine has a problem
     "#]]).await;
     let json = node.json(TWO, 1).await;
     let drivers = [0, 1].map(|at| &json["backends"][at]["probe"]["cgroup_driver"]);
@@ -276,11 +276,11 @@ async fn a_backend_without_an_opinion_on_the_cgroup_driver_agrees_with_any() {
         TWO,
         0,
         expect![[r#"
-            BACKEND     ANSWER            CGROUPS   ITS HANDLERS
+            BACKEND     RUNTIME           CGROUPS   HANDLERS
             containerd  containerd 2.4.2  cgroupfs  runc crun
             crio        cri-o 1.37.0      -         crun runsc
 
-            BACKEND     CONDITION     STATUS  WHY
+            BACKEND     CONDITION     STATUS  REASON
             containerd  RuntimeReady  true    -
             containerd  NetworkReady  true    -
             crio        RuntimeReady  true    -
@@ -306,10 +306,10 @@ async fn a_backend_that_lists_no_handlers_may_have_any() {
         ONE,
         0,
         expect![[r#"
-            BACKEND  ANSWER            CGROUPS  ITS HANDLERS
+            BACKEND  RUNTIME           CGROUPS  HANDLERS
             runc     containerd 2.4.2  systemd  -
 
-            BACKEND  CONDITION     STATUS  WHY
+            BACKEND  CONDITION     STATUS  REASON
             runc     RuntimeReady  true    -
             runc     NetworkReady  true    -
 
@@ -327,17 +327,17 @@ async fn a_backend_that_cannot_be_reached_is_shown_with_the_cause_and_the_code_i
         TWO,
         1,
         expect![[r#"
-            BACKEND     ANSWER            CGROUPS  ITS HANDLERS
+            BACKEND     RUNTIME           CGROUPS  HANDLERS
             containerd  containerd 2.4.2  systemd  runc crun
-            crio        failed            -        -
+            crio        probe failed      -        -
 
-            BACKEND     CONDITION     STATUS  WHY
+            BACKEND     CONDITION     STATUS  REASON
             containerd  RuntimeReady  true    -
             containerd  NetworkReady  true    -
 
             backend "crio" (SOCKETS/b): cannot connect: No such file or directory (os error 2)
 
-            configuration is valid; a backend or this machine is not as it should be
+            configuration is valid; a backend or this machine has a problem
         "#]],
     )
     .await;
@@ -361,12 +361,12 @@ async fn a_backend_that_answers_with_an_error_has_failed() {
         ONE,
         1,
         expect![[r#"
-            BACKEND  ANSWER  CGROUPS  ITS HANDLERS
-            runc     failed  -        -
+            BACKEND  RUNTIME       CGROUPS  HANDLERS
+            runc     probe failed  -        -
 
-            backend "runc" (SOCKETS/a): Status says Internal: the CRI plugin is 100% broken
+            backend "runc" (SOCKETS/a): Status returned Internal: the CRI plugin is 100% broken
 
-            configuration is valid; a backend or this machine is not as it should be
+            configuration is valid; a backend or this machine has a problem
         "#]],
     )
     .await;
@@ -381,7 +381,7 @@ async fn criswitchs_own_socket_by_another_path_is_a_problem_of_the_configuration
     let files = main_file(&config.replace("SOCKETS", text(node.folder.path())));
     let outcome = run_beside(&["check", "--probe", "--config", text(&files.main())]).await;
     assert_eq!(outcome.code, 78, "{}", outcome.stdout);
-    let words = "is the switch's own socket (\"listen\")";
+    let words = "is criswitch's own socket (\"listen\")";
     assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
 }
 
@@ -396,7 +396,7 @@ async fn two_sockets_of_one_runtime_are_named_if_they_list_the_same_pods() {
     let config = "default_handler = 'a'\n[handlers]\na = { socket = 'SOCKETS/a', handler = 'runc' }\nb = { socket = 'SOCKETS/b', handler = 'runc' }";
     let outcome = node.probe(&[], config).await;
     assert_eq!(outcome.code, 1, "{}", outcome.stdout);
-    let words = "backends \"a\" and \"b\" both list 1 of their pods";
+    let words = "backends \"a\" and \"b\" both list the same 1 pod";
     let shown = outcome.stdout.replace('\n', " ");
     assert!(shown.contains(words), "{shown}");
 }
@@ -410,12 +410,12 @@ async fn a_backend_that_does_not_answer_is_given_up() {
         ONE,
         1,
         expect![[r#"
-            BACKEND  ANSWER  CGROUPS  ITS HANDLERS
-            runc     failed  -        -
+            BACKEND  RUNTIME       CGROUPS  HANDLERS
+            runc     probe failed  -        -
 
             backend "runc" (SOCKETS/a): no answer within 3s
 
-            configuration is valid; a backend or this machine is not as it should be
+            configuration is valid; a backend or this machine has a problem
         "#]],
     )
     .await;
@@ -435,10 +435,10 @@ async fn what_is_not_ready_is_shown_with_its_reason_on_one_line() {
         ONE,
         0,
         expect![[r#"
-            BACKEND  ANSWER            CGROUPS  ITS HANDLERS
+            BACKEND  RUNTIME           CGROUPS  HANDLERS
             runc     containerd 2.4.2  systemd  runc crun
 
-            BACKEND  CONDITION     STATUS  WHY
+            BACKEND  CONDITION     STATUS  REASON
             runc     RuntimeReady  true    -
             runc     NetworkReady  false   NetworkPluginNotReady cni plugin \u001b[31mnot initialized
 

@@ -292,7 +292,9 @@ async fn a_daemon_is_not_reloaded_with_another_file_than_its_own() {
     let outcome = run_beside(&["reload", "--config", text(&other)]).await;
     assert_eq!(outcome.code, 1);
     assert!(
-        outcome.stderr.contains("criswitch.toml, not with"),
+        outcome
+            .stderr
+            .contains("the configuration file of the running criswitch is "),
         "{}",
         outcome.stderr
     );
@@ -307,7 +309,7 @@ async fn nobody_and_another_runtime_are_told_apart_from_a_switch() {
     let outcome = run_beside(&["reload", "--config", text(&files.main())]).await;
     assert_eq!(outcome.code, 1);
     assert!(
-        outcome.stderr.contains("does criswitch run"),
+        outcome.stderr.contains("check that criswitch is running"),
         "{}",
         outcome.stderr
     );
@@ -316,7 +318,7 @@ async fn nobody_and_another_runtime_are_told_apart_from_a_switch() {
     let outcome = run_beside(&["reload", "--config", text(&files.main())]).await;
     assert_eq!(outcome.code, 1);
     assert!(
-        outcome.stderr.contains("not by criswitch"),
+        outcome.stderr.contains("not of criswitch"),
         "{}",
         outcome.stderr
     );

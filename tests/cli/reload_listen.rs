@@ -28,7 +28,7 @@ async fn the_daemon_is_asked_on_its_own_socket_and_refuses_by_name() {
     assert_eq!(outcome.code, 78, "{}", outcome.stderr);
     let told = outcome.stderr.replace(text(&node.files.path("")), "DIR/");
     expect![[r#"
-        DIR/criswitch.toml:1:10: "listen" cannot change from "DIR/criswitch.sock" to "DIR/other.sock" without a restart; set it back, or restart criswitch, after ListenStream= of criswitch.socket if systemd holds it
+        DIR/criswitch.toml:1:10: "listen" cannot change from "DIR/criswitch.sock" to "DIR/other.sock" without a restart; set it back, or restart criswitch, after you have changed ListenStream= of criswitch.socket if systemd holds the socket
         criswitch: not reloaded: nothing has changed
     "#]].assert_eq(&told);
     node.client().run_pod("runc", "web").await.unwrap();
@@ -48,7 +48,7 @@ async fn who_asks_where_nobody_is_yet_is_told_of_the_restart_and_no_reload_begin
     let outcome = node.reload().await;
     assert_eq!(outcome.code, 1);
     for part in [
-        "not reloaded (if `listen` was changed: that needs a restart, so set it back or restart criswitch)",
+        "not reloaded (a changed `listen` needs a restart: restart criswitch, or set `listen` back)",
         "other.sock: cannot connect",
         "--socket PATH",
     ] {
@@ -82,7 +82,7 @@ async fn another_runtimes_socket_is_told_from_a_daemons() {
     let outcome = at(&node, "reload", text(&other)).await;
     assert_eq!(outcome.code, 1);
     assert!(
-        outcome.stderr.contains("not by criswitch"),
+        outcome.stderr.contains("not of criswitch"),
         "{}",
         outcome.stderr
     );

@@ -131,10 +131,7 @@ async fn serve_that_cannot_listen_says_why_and_ends_with_1() {
     let _first = Daemon::start(&files).await;
     let second = run_beside(&["serve", "--config", text(&files.main())]).await;
     assert_eq!(second.code, 1);
-    let why = format!(
-        "criswitch: {} is served by another process",
-        listen.display()
-    );
+    let why = format!("criswitch: another process serves {};", listen.display());
     assert!(second.stderr.starts_with(&why), "{}", second.stderr);
 }
 
@@ -163,11 +160,11 @@ fn serve_that_has_no_place_for_its_socket_says_what_to_try() {
     for (name, told) in [
         (
             "file/c.sock",
-            "file for the socket; make it, or set another `listen`: ",
+            "file for the socket; create it, or change `listen`: ",
         ),
         (
             "c.sock",
-            "c.sock.lock; if it is a link, remove it; try it as root, or set another `listen`: ",
+            "c.sock.lock; if it is a link, remove it; otherwise run criswitch as root, or change `listen`: ",
         ),
     ] {
         let listen = files.main().with_file_name(name);

@@ -77,9 +77,9 @@ async fn it_shows_backends_handlers_and_the_last_reload() {
             last reload 0s ago: handler added: kata
               backend added: kata
 
-            BACKEND  STATE  SINCE  PODS  CONTAINERS  STALE  STATS LATE
-            runc     ready  0s     1     0           -      -
-            kata     ready  0s     1     0           -      -
+            BACKEND  STATE  SINCE  PODS  CONTAINERS  LIST AGE  STATS LATE
+            runc     ready  0s     1     0           -         -
+            kata     ready  0s     1     0           -         -
 
             BACKEND  RUNTIME    SOCKET
             runc     old 1.0.0  /DIR/old.sock
@@ -106,7 +106,7 @@ async fn a_reload_that_found_nothing_to_change_hides_none_that_changed_something
     assert_eq!(node.reload().await.code, 78);
     let shown = run(&node, &["status"]).await.stdout;
     assert!(
-        shown.contains(" ago: rejected, nothing has changed\n"),
+        shown.contains(" ago: rejected, the previous configuration stays in use\n"),
         "{shown}"
     );
     node.files.write("conf.d/a.toml", "");
@@ -154,9 +154,9 @@ async fn a_backend_that_is_down_is_shown_with_the_cause_and_the_code_is_1() {
         last reload 0s ago: handler added: kata
           backend added: kata
 
-        BACKEND  STATE  SINCE  PODS  CONTAINERS  STALE  STATS LATE
-        runc     ready  0s     1     0           -      -
-        kata     down   0s     1     0           0s     -
+        BACKEND  STATE  SINCE  PODS  CONTAINERS  LIST AGE  STATS LATE
+        runc     ready  0s     1     0           -         -
+        kata     down   0s     1     0           0s        -
 
         BACKEND  RUNTIME    SOCKET
         runc     old 1.0.0  /DIR/old.sock
@@ -209,7 +209,7 @@ async fn the_verdict_says_why_lists_fail_and_what_to_do() {
     let directory = path.parent().unwrap();
     let verdict = without_ids(&verdict.replace(text(directory), "/DIR"));
     expect![[r#"
-        lists failing: backend runc (/DIR/backend) has been away for 0s, and it has never answered; start its runtime or fix the path of its socket; if the runtime is gone for good: criswitch forget runc
+        lists failing: backend runc (/DIR/backend) has been unreachable for 0s, and it has never answered; start its runtime or fix the path of its socket; if the runtime is gone for good: criswitch forget runc
     "#]].assert_eq(&verdict);
     let outcome = run_beside(&["status", "--json", "--config", text(&path)]).await;
     let shown: Json = serde_json::from_str(&outcome.stdout).unwrap();
@@ -356,13 +356,13 @@ async fn pods_can_be_asked_for_by_handler_backend_and_namespace() {
     let outcome = run(&node, &["pods", "--backend", "kat"]).await;
     assert_eq!(outcome.code, 1);
     expect![[r#"
-        criswitch: no backend is named "kat"; there are: kata, runc
+        criswitch: no backend is named "kat"; the backends are: kata, runc
     "#]]
     .assert_eq(&outcome.stderr);
     let outcome = run(&node, &["pods", "--handler", "kat"]).await;
     assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
     expect![[r#"
-        criswitch: no handler is named "kat"; there are: kata, runc
+        criswitch: no handler is named "kat"; the handlers are: kata, runc
     "#]]
     .assert_eq(&outcome.stderr);
     // One that is gone, with its pod.
@@ -380,7 +380,7 @@ async fn another_runtime_is_shown_as_far_as_it_goes() {
     let nobody = run_beside(&["status", "--config", text(&files.main())]).await;
     assert_eq!(nobody.code, 69);
     assert!(
-        nobody.stderr.contains("does criswitch run"),
+        nobody.stderr.contains("check that criswitch is running"),
         "{}",
         nobody.stderr
     );
@@ -389,7 +389,7 @@ async fn another_runtime_is_shown_as_far_as_it_goes() {
     let outcome = run_beside(&["status", "--config", text(&files.main())]).await;
     assert_eq!((outcome.code, outcome.stderr.as_str()), (69, ""));
     expect![[r#"
-        SOCKET is not criswitch's socket, but that of runc 1.0.0; try --config, or --socket with the path that it serves
+        SOCKET is the socket of runc 1.0.0, not of criswitch; try --config, or --socket with the path of criswitch's socket
 
         CONDITION     STATUS  MESSAGE
         RuntimeReady  true    -

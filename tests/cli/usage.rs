@@ -23,20 +23,19 @@ fn help_and_version_are_answers() {
         Commands:
           serve        Serve the CRI on the configuration's socket until SIGTERM or
                        SIGINT
-          status       Show how the daemon is: its backends, its table, its last reload
-          pods         Show which pod is where
-          reload       Make the daemon read its configuration again, and show what came
-                       of it
-          forget       Forget a backend whose runtime is gone for good, and the pods
-                       that it had
-          check        Tell every problem of the configuration, or show the table as it
-                       will run
-          manifests    Print the RuntimeClass of each handler of the table, for kubectl
-                       apply -f -
-          discover     Print a configuration for the runtimes that are on this node
-          routes       Show what becomes of each RPC of the CRI
-          completions  Print the script that completes the command line in a shell
-          man          Print this command's manual page, or write the pages of all
+          status       Show the status of the daemon, its backends and handlers, and the
+                       last reload
+          pods         List pods with their handler and backend
+          reload       Make the daemon reload its configuration, and show what has
+                       changed
+          forget       Forget a backend whose runtime is gone for good, and its pods
+          check        Report every problem of the configuration, or show the routing
+                       table
+          manifests    Print a RuntimeClass for each handler, for kubectl apply -f -
+          discover     Print a configuration for the runtimes of this node
+          routes       Show how criswitch routes each RPC of the CRI
+          completions  Print the completion script for a shell
+          man          Print the manual page of criswitch, or write the pages of all
                        commands to a directory
           help         Print this message or the help of the given subcommand(s)
 
@@ -45,20 +44,20 @@ fn help_and_version_are_answers() {
           -V, --version  Print version
 
         Examples:
-          criswitch discover        a configuration for this node's runtimes
-          criswitch check           every mistake, or the table as it will run
-          criswitch check --probe   the same, and what each backend says
-          criswitch check --node    the same, and what kubelet and crictl lack
-          criswitch check --json    the same for programs
+          criswitch discover        print a configuration for this node
+          criswitch check           report every mistake, or show the table
+          criswitch check --probe   also ask each backend
+          criswitch check --node    also check kubelet, crictl and sockets
+          criswitch check --json    the same as JSON
           criswitch serve           serve until SIGTERM, then finish calls
-          criswitch reload          take up a changed configuration
-          criswitch status --watch  how it is, again and again
+          criswitch reload          apply a changed configuration
+          criswitch status --watch  show the status every 2 seconds
           criswitch pods --backend old
           criswitch manifests | kubectl apply -f -
           criswitch man | man -l -
           crictl -r unix:///run/criswitch/criswitch.sock pods
 
-        Exit codes: 0 fine, 1 failed at run time, 64 wrong usage,
+        Exit codes: 0 success, 1 failure at run time, 64 wrong usage,
         78 wrong configuration.
     "#]]
     .assert_eq(&help.stdout);
@@ -105,50 +104,50 @@ fn routes_shows_every_rpc_once_and_what_becomes_of_it() {
         1 + criswitch::rpc::ROWS.len()
     );
     expect![[r#"
-        RPC                                       GOES TO                                                     KEY            UNKNOWN ID     REPLY
-        RuntimeService/Version                    the default backend                                         -              -              as it is
-        RuntimeService/RunPodSandbox              the handler's backend                                       2              -              as it is
-        RuntimeService/StopPodSandbox             the pod's owner                                             1              OK             as it is
-        RuntimeService/RemovePodSandbox           the pod's owner                                             1              OK             as it is
-        RuntimeService/PodSandboxStatus           the pod's owner                                             1              NotFound       as it is; handlers by the table's names
-        RuntimeService/ListPodSandbox             all, or the filter's owner                                  1.1, 1.3       an empty list  concatenated; the last known list of a silent backend; handlers by the table's names
-        RuntimeService/StreamPodSandboxes         all, or the filter's owner                                  1.1, 1.3       an empty list  interleaved; ListPodSandbox where a backend lacks it; the last known list of a silent backend; handlers by the table's names
-        RuntimeService/CreateContainer            the pod's owner                                             1              NotFound       as it is
-        RuntimeService/StartContainer             the container's owner                                       1              NotFound       as it is
-        RuntimeService/StopContainer              the container's owner                                       1              OK             as it is
-        RuntimeService/RemoveContainer            the container's owner                                       1              OK             as it is
-        RuntimeService/ListContainers             all, or the filter's owner                                  1.1, 1.3, 1.4  an empty list  concatenated; the last known list of a silent backend
-        RuntimeService/StreamContainers           all, or the filter's owner                                  1.1, 1.3, 1.4  an empty list  interleaved; ListContainers where a backend lacks it; the last known list of a silent backend
-        RuntimeService/ContainerStatus            the container's owner                                       1              NotFound       as it is
-        RuntimeService/UpdateContainerResources   the container's owner                                       1              NotFound       as it is
-        RuntimeService/ReopenContainerLog         the container's owner                                       1              NotFound       as it is
-        RuntimeService/ExecSync                   the container's owner                                       1              NotFound       as it is
-        RuntimeService/Exec                       the container's owner                                       1              NotFound       as it is
-        RuntimeService/Attach                     the container's owner                                       1              NotFound       as it is
-        RuntimeService/PortForward                the pod's owner                                             1              NotFound       as it is
-        RuntimeService/ContainerStats             the container's owner                                       1              NotFound       as it is
-        RuntimeService/ListContainerStats         all, or the filter's owner                                  1.1, 1.2, 1.3  an empty list  concatenated; the cached stats of a silent backend, or without it
-        RuntimeService/StreamContainerStats       all, or the filter's owner                                  1.1, 1.2, 1.3  an empty list  interleaved; ListContainerStats where a backend lacks it; the cached stats of a silent backend, or without it
-        RuntimeService/PodSandboxStats            the pod's owner                                             1              NotFound       as it is
-        RuntimeService/ListPodSandboxStats        all, or the filter's owner                                  1.1, 1.2       an empty list  concatenated; Unimplemented if a backend with pods lacks it; the cached stats of a silent backend, or without it
-        RuntimeService/StreamPodSandboxStats      all, or the filter's owner                                  1.1, 1.2       an empty list  interleaved; ListPodSandboxStats where a backend lacks it; the cached stats of a silent backend, or without it
-        RuntimeService/UpdateRuntimeConfig        all                                                         -              -              OK when every reachable backend has taken it
-        RuntimeService/Status                     all                                                         -              -              the default backend's, with the table's handlers
-        RuntimeService/CheckpointContainer        the container's owner                                       1              NotFound       as it is
-        RuntimeService/GetContainerEvents         all                                                         -              -              interleaved, if every backend has it; handlers by the table's names
-        RuntimeService/ListMetricDescriptors      all                                                         -              -              concatenated, the first of each name; without a backend that lacks it; the cached stats of a silent backend, or without it
-        RuntimeService/ListPodSandboxMetrics      all                                                         -              -              concatenated; without a backend that lacks it; the cached stats of a silent backend, or without it; label values by the keys of ListMetricDescriptors
-        RuntimeService/StreamPodSandboxMetrics    all                                                         -              -              interleaved; ListPodSandboxMetrics where a backend lacks it; the cached stats of a silent backend, or without it; label values by the keys of ListMetricDescriptors
-        RuntimeService/RuntimeConfig              all                                                         -              -              the default backend's
-        RuntimeService/UpdatePodSandboxResources  the pod's owner                                             1              NotFound       as it is
-        RuntimeService/CheckpointPod              the pod's owner                                             1              NotFound       as it is
-        RuntimeService/RestorePod                 the handler's backend                                       3              -              as it is
-        ImageService/ListImages                   the handler's backend, or all                               1.1.19         -              one entry an image id; the last known list of a silent backend
-        ImageService/StreamImages                 the handler's backend, or all                               1.1.19         -              interleaved; ListImages where a backend lacks it; the last known list of a silent backend
-        ImageService/ImageStatus                  the handler's backend, the pod's, or all                    1.19, 1.2      -              as it is; of several, if they have the same image
-        ImageService/PullImage                    the handler's backend, the pod's, or all                    1.19, 3.1.2    -              as it is; of several, the default backend's
-        ImageService/RemoveImage                  the handler's backend or all; of these, those that have it  1.19           -              OK if all say OK
-        ImageService/ImageFsInfo                  all                                                         -              -              concatenated, the first of each name; without a backend that lacks it; without a silent backend, unless it is the default
+        RPC                                       GOES TO                                            KEY            UNKNOWN ID     REPLY
+        RuntimeService/Version                    the default backend                                -              -              unchanged
+        RuntimeService/RunPodSandbox              the handler's backend                              2              -              unchanged
+        RuntimeService/StopPodSandbox             the pod's owner                                    1              OK             unchanged
+        RuntimeService/RemovePodSandbox           the pod's owner                                    1              OK             unchanged
+        RuntimeService/PodSandboxStatus           the pod's owner                                    1              NotFound       unchanged; handlers are renamed to the routing table's names
+        RuntimeService/ListPodSandbox             all, or the filter's owner                         1.1, 1.3       an empty list  concatenated; the cached list of a backend that does not answer; handlers are renamed to the routing table's names
+        RuntimeService/StreamPodSandboxes         all, or the filter's owner                         1.1, 1.3       an empty list  interleaved; ListPodSandbox for a backend that does not implement it; the cached list of a backend that does not answer; handlers are renamed to the routing table's names
+        RuntimeService/CreateContainer            the pod's owner                                    1              NotFound       unchanged
+        RuntimeService/StartContainer             the container's owner                              1              NotFound       unchanged
+        RuntimeService/StopContainer              the container's owner                              1              OK             unchanged
+        RuntimeService/RemoveContainer            the container's owner                              1              OK             unchanged
+        RuntimeService/ListContainers             all, or the filter's owner                         1.1, 1.3, 1.4  an empty list  concatenated; the cached list of a backend that does not answer
+        RuntimeService/StreamContainers           all, or the filter's owner                         1.1, 1.3, 1.4  an empty list  interleaved; ListContainers for a backend that does not implement it; the cached list of a backend that does not answer
+        RuntimeService/ContainerStatus            the container's owner                              1              NotFound       unchanged
+        RuntimeService/UpdateContainerResources   the container's owner                              1              NotFound       unchanged
+        RuntimeService/ReopenContainerLog         the container's owner                              1              NotFound       unchanged
+        RuntimeService/ExecSync                   the container's owner                              1              NotFound       unchanged
+        RuntimeService/Exec                       the container's owner                              1              NotFound       unchanged
+        RuntimeService/Attach                     the container's owner                              1              NotFound       unchanged
+        RuntimeService/PortForward                the pod's owner                                    1              NotFound       unchanged
+        RuntimeService/ContainerStats             the container's owner                              1              NotFound       unchanged
+        RuntimeService/ListContainerStats         all, or the filter's owner                         1.1, 1.2, 1.3  an empty list  concatenated; the cached stats of a backend that does not answer, or without that backend
+        RuntimeService/StreamContainerStats       all, or the filter's owner                         1.1, 1.2, 1.3  an empty list  interleaved; ListContainerStats for a backend that does not implement it; the cached stats of a backend that does not answer, or without that backend
+        RuntimeService/PodSandboxStats            the pod's owner                                    1              NotFound       unchanged
+        RuntimeService/ListPodSandboxStats        all, or the filter's owner                         1.1, 1.2       an empty list  concatenated; Unimplemented if a backend with pods does not implement it; the cached stats of a backend that does not answer, or without that backend
+        RuntimeService/StreamPodSandboxStats      all, or the filter's owner                         1.1, 1.2       an empty list  interleaved; ListPodSandboxStats for a backend that does not implement it; the cached stats of a backend that does not answer, or without that backend
+        RuntimeService/UpdateRuntimeConfig        all                                                -              -              OK if every reachable backend accepts it
+        RuntimeService/Status                     all                                                -              -              the default backend's, with the handlers of the routing table
+        RuntimeService/CheckpointContainer        the container's owner                              1              NotFound       unchanged
+        RuntimeService/GetContainerEvents         all                                                -              -              interleaved, if every backend implements it; handlers are renamed to the routing table's names
+        RuntimeService/ListMetricDescriptors      all                                                -              -              concatenated; of entries with one name, the first; without a backend that does not implement it; the cached stats of a backend that does not answer, or without that backend
+        RuntimeService/ListPodSandboxMetrics      all                                                -              -              concatenated; without a backend that does not implement it; the cached stats of a backend that does not answer, or without that backend; label values in the order of the keys of ListMetricDescriptors
+        RuntimeService/StreamPodSandboxMetrics    all                                                -              -              interleaved; ListPodSandboxMetrics for a backend that does not implement it; the cached stats of a backend that does not answer, or without that backend; label values in the order of the keys of ListMetricDescriptors
+        RuntimeService/RuntimeConfig              all                                                -              -              the default backend's
+        RuntimeService/UpdatePodSandboxResources  the pod's owner                                    1              NotFound       unchanged
+        RuntimeService/CheckpointPod              the pod's owner                                    1              NotFound       unchanged
+        RuntimeService/RestorePod                 the handler's backend                              3              -              unchanged
+        ImageService/ListImages                   the handler's backend, or all                      1.1.19         -              one entry per image id; the cached list of a backend that does not answer
+        ImageService/StreamImages                 the handler's backend, or all                      1.1.19         -              interleaved; ListImages for a backend that does not implement it; the cached list of a backend that does not answer
+        ImageService/ImageStatus                  the handler's backend, the pod's, or all           1.19, 1.2      -              unchanged; of several backends, only if they have the same image
+        ImageService/PullImage                    the handler's backend, the pod's, or all           1.19, 3.1.2    -              unchanged; of several backends, the default backend's
+        ImageService/RemoveImage                  the handler's backend, or all that have the image  1.19           -              OK if every backend returns OK
+        ImageService/ImageFsInfo                  all                                                -              -              concatenated; of entries with one name, the first; without a backend that does not implement it; without a backend that does not answer, unless it is the default backend
     "#]]
     .assert_eq(&outcome.stdout);
 }

@@ -123,7 +123,7 @@ fn the_kernel_lets_an_allowed_user_connect_and_no_other() {
     assert_eq!(connect(NOBODY, &listen, PREFACE), None);
     let log = told.end();
     assert!(
-        !log.contains("turned away") && !log.contains("ACL"),
+        !log.contains("a client is rejected") && !log.contains("ACL"),
         "{log}"
     );
 }
@@ -167,7 +167,7 @@ fn a_user_whom_the_file_lets_in_is_turned_away_before_a_word() {
     // It says nothing: a switch that reads before it looks would wait for that.
     let (pid, served) = connect(NOBODY, &listen, "").unwrap();
     assert!(!served);
-    let line = told.until("turned away");
+    let line = told.until("a client is rejected");
     for word in [
         &format!("uid={NOBODY}"),
         &format!("pid={pid}"),
@@ -187,7 +187,7 @@ fn silent_connections_of_another_user_keep_neither_root_nor_a_third_user_out() {
     let mut crowd = crowd(DAEMON, &listen, USER_CONNECTIONS);
     let (pid, served) = connect(DAEMON, &listen, PREFACE).unwrap();
     assert!(!served);
-    let line = told.until("turned away");
+    let line = told.until("a client is rejected");
     for word in [
         &format!("uid={DAEMON} pid={pid} limit={USER_CONNECTIONS}"),
         "its user has reached the limit",

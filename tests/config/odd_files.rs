@@ -47,7 +47,7 @@ fn what_is_no_file_is_told_and_not_waited_for() {
         conf.d/pipe.toml:1:1: cannot be read: it is a pipe, a device or a socket; try a readable file in its place
         conf.d/socket.toml:1:1: cannot be read: No such device or address (os error 6); try a readable file in its place
         conf.d/to-itself.toml:1:1: cannot be read: Too many levels of symbolic links (os error 40); try a readable file in its place
-        conf.d/to-nowhere.toml:1:1: cannot be read: No such file or directory (os error 2); try removing the symbolic link, or making what it leads to
+        conf.d/to-nowhere.toml:1:1: cannot be read: No such file or directory (os error 2); try removing the symbolic link, or creating its target
         conf.d/to-pipe.toml:1:1: cannot be read: it is a pipe, a device or a socket; try a readable file in its place
         conf.d/to-zero.toml:1:1: cannot be read: it is a pipe, a device or a socket; try a readable file in its place"#]].assert_eq(&files.stable(&problems.to_string()));
 }
@@ -89,14 +89,14 @@ fn more_drop_ins_than_anybody_means_are_told_with_their_directory() {
     assert_eq!(Config::load(&files.main()).unwrap().files.len(), 257);
     fs::write(folder.join("one-more.toml"), "").unwrap();
     let problems = Config::load(&files.main()).unwrap_err();
-    expect!["conf.d:1:1: cannot be read: it has more than 256 files *.toml; try fewer of them, with more rows in each"]
+    expect!["conf.d:1:1: cannot be read: it has more than 256 files *.toml; try fewer files, with more rows in each"]
         .assert_eq(&files.stable(&problems.to_string()));
 }
 
 #[test]
 fn a_reading_that_breaks_off_is_a_problem_with_a_reason() {
     let problems = Problems::of_reading(Path::new("/c.toml"), "task 7 panicked");
-    expect!["/c.toml:1:1: reading the configuration broke off: task 7 panicked; try `criswitch check`, and tell criswitch's developers"]
+    expect!["/c.toml:1:1: reading the configuration broke off: task 7 panicked; try `criswitch check`, and report this to the developers of criswitch"]
         .assert_eq(&problems.to_string());
 }
 

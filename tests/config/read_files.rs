@@ -126,7 +126,7 @@ fn the_socket_is_found_in_files_that_are_wrong_otherwise() {
             "{text}"
         );
     }
-    expect!["criswitch.toml:1:1: cannot be read: No such file or directory (os error 2); try creating it, or another path after --config"]
+    expect!["criswitch.toml:1:1: cannot be read: No such file or directory (os error 2); try creating it, or a different path after --config"]
         .assert_eq(&listen_of(&[]));
     assert_eq!(load(RUNC).listen.to_string(), DEFAULT_LISTEN);
 }
@@ -186,8 +186,5 @@ fn one_socket_by_two_paths_is_one_backend() {
     )
     .unwrap();
     let problems = Config::load(&main).unwrap_err().to_string();
-    assert!(
-        problems.contains("is the switch's own socket"),
-        "{problems}"
-    );
+    assert!(problems.contains("is criswitch's own socket"), "{problems}");
 }

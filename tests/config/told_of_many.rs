@@ -90,7 +90,7 @@ fn more_rows_than_any_node_has_are_told_at_the_first_that_is_too_many() {
     let config = load_files(&[("criswitch.toml", RUNC), ("conf.d/a.toml", &handlers(2047))]);
     assert_eq!(config.table.handlers.len(), 2048);
     let told = problems(&handlers(20_000)).to_string();
-    let expected = "a.toml:2049:1: the tables have more than 2048 rows; try fewer of them";
+    let expected = "a.toml:2049:1: the tables have more than 2048 rows; try fewer rows";
     assert!(told.ends_with(expected), "{told}");
     assert_eq!(told.lines().count(), 1);
 }

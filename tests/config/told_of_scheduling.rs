@@ -41,12 +41,12 @@ fn a_text_that_is_no_quantity_is_told() {
         "overhead = { cpu = '-250m', memory = '120MB' }",
         expect![[r#"
             criswitch.toml:4:20: "-250m" is negative; try "250m"
-            criswitch.toml:4:38: "120MB" is not a quantity of Kubernetes; try "120Mi""#]],
+            criswitch.toml:4:38: "120MB" is not a Kubernetes quantity; try "120Mi""#]],
     );
     told_of_row(
         "overhead = { cpu = 'some', memory = '120m' }",
         expect![[r#"
-            criswitch.toml:4:20: "some" is not a quantity of Kubernetes; try "250m"
+            criswitch.toml:4:20: "some" is not a Kubernetes quantity; try "250m"
             criswitch.toml:4:37: "120m" is a fraction of a byte; try "120Mi""#]],
     );
 }
@@ -71,17 +71,17 @@ fn a_label_that_no_node_can_have_is_told() {
             }}"
         ),
         expect![[r#"
-            criswitch.toml:5:13: "" is not the key of a label; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
-            criswitch.toml:6:13: "-a" is not the key of a label; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
-            criswitch.toml:7:13: "a/" is not the key of a label; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
-            criswitch.toml:8:13: "/a" is not the key of a label; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
-            criswitch.toml:9:13: "a/b/c" is not the key of a label; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
-            criswitch.toml:10:13: "A.b/c" is not the key of a label; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
-            criswitch.toml:11:13: "a..b/c" is not the key of a label; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
-            criswitch.toml:12:13: "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx" is not the key of a label; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
-            criswitch.toml:13:17: "b c" is not the value of a label; try up to 63 letters, digits, "-", "_" and ".", with a letter or digit at either end
-            criswitch.toml:14:17: "b-" is not the value of a label; try up to 63 letters, digits, "-", "_" and ".", with a letter or digit at either end
-            criswitch.toml:15:17: "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx" is not the value of a label; try up to 63 letters, digits, "-", "_" and ".", with a letter or digit at either end"#]],
+            criswitch.toml:5:13: "" is not a label key; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
+            criswitch.toml:6:13: "-a" is not a label key; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
+            criswitch.toml:7:13: "a/" is not a label key; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
+            criswitch.toml:8:13: "/a" is not a label key; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
+            criswitch.toml:9:13: "a/b/c" is not a label key; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
+            criswitch.toml:10:13: "A.b/c" is not a label key; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
+            criswitch.toml:11:13: "a..b/c" is not a label key; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
+            criswitch.toml:12:13: "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx" is not a label key; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
+            criswitch.toml:13:17: "b c" is not a label value; try up to 63 letters, digits, "-", "_" and ".", with a letter or digit at either end
+            criswitch.toml:14:17: "b-" is not a label value; try up to 63 letters, digits, "-", "_" and ".", with a letter or digit at either end
+            criswitch.toml:15:17: "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx" is not a label value; try up to 63 letters, digits, "-", "_" and ".", with a letter or digit at either end"#]],
     );
 }
 
@@ -102,13 +102,13 @@ fn a_toleration_that_the_api_server_refuses_is_told() {
             { key = 'a', effect = 'NoSchedule', toleration_seconds = 1 },
         ]",
         expect![[r#"
-            criswitch.toml:5:13: a toleration without a key is for every taint, with the operator Exists; try operator = "Exists", or a key
-            criswitch.toml:6:13: a toleration without a key is for every taint, with the operator Exists; try operator = "Exists", or a key
+            criswitch.toml:5:13: a toleration without a key matches every taint and needs the operator Exists; try operator = "Exists", or a key
+            criswitch.toml:6:13: a toleration without a key matches every taint and needs the operator Exists; try operator = "Exists", or a key
             criswitch.toml:7:37: "exists" is not an operator of tolerations; try "Exists"
             criswitch.toml:8:37: "Gt" is not an operator of tolerations; try one of "Exists", "Equal"
             criswitch.toml:9:55: the operator Exists takes no value; try operator = "Equal", or no value
-            criswitch.toml:10:21: "a b" is not the key of a label; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
-            criswitch.toml:11:34: "x y" is not the value of a label; try up to 63 letters, digits, "-", "_" and ".", with a letter or digit at either end
+            criswitch.toml:10:21: "a b" is not a label key; try up to 63 letters, digits, "-", "_" and ".", as in "kata" or "example.com/kata"
+            criswitch.toml:11:34: "x y" is not a label value; try up to 63 letters, digits, "-", "_" and ".", with a letter or digit at either end
             criswitch.toml:12:35: "Noschedule" is not an effect of tolerations; try "NoSchedule"
             criswitch.toml:13:35: "Evict" is not an effect of tolerations; try one of "NoSchedule", "PreferNoSchedule", "NoExecute"
             criswitch.toml:14:47: "toleration_seconds" is for the effect NoExecute only; try effect = "NoExecute"
@@ -153,7 +153,7 @@ fn wrong_types_and_keys_are_told() {
             criswitch.toml:4:23: unknown key "memroy"; try "memory"
             criswitch.toml:4:39: unknown key "storage"; try one of "cpu", "memory"
             criswitch.toml:5:31: "a" is a boolean, not a string; try text in quotes
-            criswitch.toml:7:13: "tolerations" has a string in it, not only tables; try [{ key = "example.com/kata", operator = "Exists" }]
+            criswitch.toml:7:13: "tolerations" contains a string; only tables are allowed; try [{ key = "example.com/kata", operator = "Exists" }]
             criswitch.toml:8:15: unknown key "kye"; try "key"
             criswitch.toml:9:69: "toleration_seconds" is a string, not an integer of 64 bits; try 300
             criswitch.toml:10:69: "toleration_seconds" is an integer, not an integer of 64 bits; try 300"#]],
@@ -167,8 +167,8 @@ fn what_is_wrong_beside_a_missing_backend_is_told_too() {
         "default_handler = 'a'\n[handlers]\na = { overhead = { cpu = 'x' } }\nb = { backend = 'c', overhead = { cpu = 'x' } }",
         expect![[r#"
             criswitch.toml:3:5: handler "a" has neither a backend nor a socket; try one of the two, such as socket = "/run/containerd/containerd.sock"
-            criswitch.toml:3:26: "x" is not a quantity of Kubernetes; try "250m"
+            criswitch.toml:3:26: "x" is not a Kubernetes quantity; try "250m"
             criswitch.toml:4:17: no backend is named "c"; try the path of its socket
-            criswitch.toml:4:41: "x" is not a quantity of Kubernetes; try "250m""#]],
+            criswitch.toml:4:41: "x" is not a Kubernetes quantity; try "250m""#]],
     );
 }

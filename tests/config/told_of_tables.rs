@@ -96,13 +96,13 @@ fn the_switchs_own_socket_is_no_backend() {
         [backends]
         b = 'unix:///run/criswitch/criswitch.sock'",
         expect![[r#"
-            criswitch.toml:3:13: /run/criswitch/criswitch.sock is the switch's own socket ("listen"); try the socket of a container runtime
-            criswitch.toml:5:13: /run/criswitch/criswitch.sock is the switch's own socket ("listen"); try the socket of a container runtime"#]],
+            criswitch.toml:3:13: /run/criswitch/criswitch.sock is criswitch's own socket ("listen"); try the socket of a container runtime
+            criswitch.toml:5:13: /run/criswitch/criswitch.sock is criswitch's own socket ("listen"); try the socket of a container runtime"#]],
     );
     told(
         "listen = '/run/a.sock'\ndefault_handler = 'a'\n[handlers]\na = { socket = '/run/a.sock' }",
         expect![[
-            r#"criswitch.toml:4:16: /run/a.sock is the switch's own socket ("listen"); try the socket of a container runtime"#
+            r#"criswitch.toml:4:16: /run/a.sock is criswitch's own socket ("listen"); try the socket of a container runtime"#
         ]],
     );
 }
@@ -163,7 +163,7 @@ fn one_name_for_two_sockets_is_told() {
         [backends]
         kata = '/run/old.sock'",
         expect![[
-            r#"criswitch.toml:3:16: this socket's backend takes its handler's name, but "kata" is another backend at criswitch.toml:6:9; try a name of its own under [backends], such as kata-2 = "/run/new.sock""#
+            r#"criswitch.toml:3:16: this socket has no name of its own and would be named after the handler, but "kata" is a different backend at criswitch.toml:6:9; try a name of its own under [backends], such as kata-2 = "/run/new.sock""#
         ]],
     );
 }

@@ -22,7 +22,7 @@ fn every_problem_of_every_file_is_told_at_once_by_place() {
             criswitch.toml:4:8: the socket path "run/a.sock" is relative; try an absolute path, such as "/run/name/name.sock"
             criswitch.toml:5:1: handler name "Kata" is not a DNS label (RFC 1123); try 1 to 63 of a-z, 0-9 and "-", with no "-" at either end
             criswitch.toml:5:8: no backend is named "vm"; try "vn"
-            conf.d/a.toml:1:15: a limit of zero would refuse every message; try "16MiB"
+            conf.d/a.toml:1:15: a limit of zero would reject every message; try "16MiB"
             conf.d/b.toml:2:5: "x" is an integer, not a string; try "/run/containerd/containerd.sock""#]],
     );
 }
@@ -104,8 +104,8 @@ fn a_wrong_type_is_told_with_what_is_right() {
     told(
         &format!("allow_uids = [0, 'root', 1000, [1]]\n{RUNC}"),
         expect![[r#"
-            criswitch.toml:1:18: "allow_uids" has a string in it, not only integers; try [0]
-            criswitch.toml:1:32: "allow_uids" has an array in it, not only integers; try [0]"#]],
+            criswitch.toml:1:18: "allow_uids" contains a string; only integers are allowed; try [0]
+            criswitch.toml:1:32: "allow_uids" contains an array; only integers are allowed; try [0]"#]],
     );
     told(
         &format!(
@@ -136,25 +136,25 @@ fn a_key_of_the_head_below_a_table_is_told_as_that() {
         [metrics]
         shutdown_timeout = '10s'",
         expect![[r#"
-            criswitch.toml:4:9: "watch" is a key of the head, not of [handlers]; try it above the first [table]
+            criswitch.toml:4:9: "watch" is a top-level key, not a key of [handlers]; try moving it above the first [table]
             criswitch.toml:5:18: no backend is named "x.sock"; try the key "listen" above the first [table]
-            criswitch.toml:6:9: "max_message" is a key of the head, not of [handlers]; try it above the first [table]
+            criswitch.toml:6:9: "max_message" is a top-level key, not a key of [handlers]; try moving it above the first [table]
             criswitch.toml:6:23: "2GiB" is above the limit of 1GiB; try "1GiB" or less
-            criswitch.toml:8:9: "list_timeout" is a key of the head, not of [backends]; try it above the first [table]
-            criswitch.toml:9:9: "allow_uids" is a key of the head, not of [backends]; try it above the first [table]
-            criswitch.toml:11:9: "start_wait" is a key of the head, not of [log]; try it above the first [table]
-            criswitch.toml:13:9: "shutdown_timeout" is a key of the head, not of [metrics]; try it above the first [table]"#]],
+            criswitch.toml:8:9: "list_timeout" is a top-level key, not a key of [backends]; try moving it above the first [table]
+            criswitch.toml:9:9: "allow_uids" is a top-level key, not a key of [backends]; try moving it above the first [table]
+            criswitch.toml:11:9: "start_wait" is a top-level key, not a key of [log]; try moving it above the first [table]
+            criswitch.toml:13:9: "shutdown_timeout" is a top-level key, not a key of [metrics]; try moving it above the first [table]"#]],
     );
     told(
         "[handlers]\ndefault_handler = 'runc'\nrunc = '/run/runc.sock'",
         expect![[
-            r#"criswitch.toml:2:1: "default_handler" is a key of the head, not of [handlers]; try it above the first [table]"#
+            r#"criswitch.toml:2:1: "default_handler" is a top-level key, not a key of [handlers]; try moving it above the first [table]"#
         ]],
     );
     told(
         "[handlers]\nrunc = '/run/runc.sock'\n[log]\ndefault_handler = 'runc'",
         expect![[
-            r#"criswitch.toml:4:1: "default_handler" is a key of the head, not of [log]; try it above the first [table]"#
+            r#"criswitch.toml:4:1: "default_handler" is a top-level key, not a key of [log]; try moving it above the first [table]"#
         ]],
     );
 }
@@ -178,10 +178,10 @@ fn an_old_name_of_a_key_is_rejected_with_the_new_name() {
             criswitch.toml:2:17: "soon" is not a duration: expected number at 0; try "10s"
             criswitch.toml:7:43: the key "adopt" has a new name; try "auto_register"
             criswitch.toml:7:51: "adopt" is an integer, not a boolean; try true or false
-            criswitch.toml:8:9: "drain" is a key of the head, not of [backends]; try it above the first [table]
+            criswitch.toml:8:9: "drain" is a top-level key, not a key of [backends]; try moving it above the first [table]
             criswitch.toml:8:9: "shutdown_timeout" is already defined at criswitch.toml:2:9; try removing one of the two
             criswitch.toml:8:9: the key "drain" has a new name; try "shutdown_timeout"
-            criswitch.toml:10:9: "default" is a key of the head, not of [log]; try it above the first [table]
+            criswitch.toml:10:9: "default" is a top-level key, not a key of [log]; try moving it above the first [table]
             criswitch.toml:10:9: "default_handler" is already defined at criswitch.toml:1:1; try removing one of the two
             criswitch.toml:10:9: the key "default" has a new name; try "default_handler""#]],
     );
@@ -286,7 +286,7 @@ fn a_missing_file_is_told() {
     told_of(
         &[("conf.d/a.toml", b"shutdown_timeout = 'soon'")],
         expect![[r#"
-            criswitch.toml:1:1: cannot be read: No such file or directory (os error 2); try creating it, or another path after --config
+            criswitch.toml:1:1: cannot be read: No such file or directory (os error 2); try creating it, or a different path after --config
             conf.d/a.toml:1:20: "soon" is not a duration: expected number at 0; try "10s""#]],
     );
 }

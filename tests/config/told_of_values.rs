@@ -68,12 +68,12 @@ fn a_text_that_is_no_socket_path_is_told() {
         expect![[r#"
             criswitch.toml:1:10: the socket path "run/x.sock" is relative; try an absolute path, such as "/run/name/name.sock"
             criswitch.toml:4:17: the socket path "run/a.sock" is relative; try an absolute path, such as "/run/name/name.sock"
-            criswitch.toml:5:17: "npipe:////./pipe/containerd" is not a Unix socket, and no other kind is served on this platform; try the path of a Unix socket, plain or after "unix://"
+            criswitch.toml:5:17: "npipe:////./pipe/containerd" is not a Unix socket; criswitch supports only Unix sockets on this platform; try the path of a Unix socket, plain or after "unix://"
             criswitch.toml:6:28: the socket path is empty; try an absolute path, such as "/run/name/name.sock"
             criswitch.toml:7:17: the socket path is 108 bytes long, and the kernel takes at most 107; try a shorter path, or a symbolic link to its directory
             criswitch.toml:8:17: the socket path "/run/a\0b\n.sock" contains a NUL byte; try the path without it
             criswitch.toml:10:17: the socket path "containerd.sock" is relative; try an absolute path, such as "/run/name/name.sock"
-            criswitch.toml:11:17: "tcp://127.0.0.1:1234" is not a Unix socket, and no other kind is served on this platform; try the path of a Unix socket, plain or after "unix://""#]],
+            criswitch.toml:11:17: "tcp://127.0.0.1:1234" is not a Unix socket; criswitch supports only Unix sockets on this platform; try the path of a Unix socket, plain or after "unix://""#]],
     );
 }
 
@@ -84,13 +84,13 @@ fn a_socket_that_the_kubelet_gives_a_meaning_is_not_listened_on() {
     told_at(
         "/run/crio/crio.sock",
         expect![[
-            r#"criswitch.toml:1:10: "listen" ends in run/crio/crio.sock: the kubelet takes its stats another way from a socket named so; try "/run/criswitch/criswitch.sock""#
+            r#"criswitch.toml:1:10: "listen" ends in run/crio/crio.sock: the kubelet collects stats differently from a socket with this name; try "/run/criswitch/criswitch.sock""#
         ]],
     );
     told_at(
         "/var/run/crio/crio.sock",
         expect![[
-            r#"criswitch.toml:1:10: "listen" ends in run/crio/crio.sock: the kubelet takes its stats another way from a socket named so; try "/run/criswitch/criswitch.sock""#
+            r#"criswitch.toml:1:10: "listen" ends in run/crio/crio.sock: the kubelet collects stats differently from a socket with this name; try "/run/criswitch/criswitch.sock""#
         ]],
     );
     told_at(
@@ -204,8 +204,8 @@ fn a_bad_size_is_told() {
         "max_message",
         &["0", "0MiB", "1025MiB", long, "lots", "-1MiB", ""],
         expect![[r#"
-            criswitch.toml:1:15: a limit of zero would refuse every message; try "16MiB"
-            criswitch.toml:1:15: a limit of zero would refuse every message; try "16MiB"
+            criswitch.toml:1:15: a limit of zero would reject every message; try "16MiB"
+            criswitch.toml:1:15: a limit of zero would reject every message; try "16MiB"
             criswitch.toml:1:15: "1025MiB" is above the limit of 1GiB; try "1GiB" or less
             criswitch.toml:1:15: "99999999999EiB" is above the limit of 1GiB; try "1GiB" or less
             criswitch.toml:1:15: "lots" is not a size; try "16MiB"
@@ -240,13 +240,13 @@ fn a_bad_log_level_is_told() {
             criswitch.toml:1:13: "inf" is not a log level; try "info"
             criswitch.toml:1:13: "" is not a log level; try one of "off", "error", "warn", "info", "debug", "trace"
             criswitch.toml:1:13: "session" is not a log level; try "info,session=debug"
-            criswitch.toml:1:13: "warn" sets a level that is already set before it; try removing one of the two
-            criswitch.toml:1:13: "session=off" sets a level that is already set before it; try removing one of the two
+            criswitch.toml:1:13: "warn" sets a level that is already set earlier in this text; try removing one of the two
+            criswitch.toml:1:13: "session=off" sets a level that is already set earlier in this text; try removing one of the two
             criswitch.toml:1:13: "loud" is not a log level; try one of "off", "error", "warn", "info", "debug", "trace"
-            criswitch.toml:1:13: "sesion" is not a module of the switch; try "session"
-            criswitch.toml:1:13: "h2" is not a module of the switch; try a module of docs/architecture.md, such as "session"
-            criswitch.toml:1:13: "criswitch::nosuch" is not a module of the switch; try a module of docs/architecture.md, such as "session"
-            criswitch.toml:1:13: "" is not a module of the switch; try a module of docs/architecture.md, such as "session""#]],
+            criswitch.toml:1:13: "sesion" is not a module of criswitch; try "session"
+            criswitch.toml:1:13: "h2" is not a module of criswitch; try a module of docs/architecture.md, such as "session"
+            criswitch.toml:1:13: "criswitch::nosuch" is not a module of criswitch; try a module of docs/architecture.md, such as "session"
+            criswitch.toml:1:13: "" is not a module of criswitch; try a module of docs/architecture.md, such as "session""#]],
     );
 }
 
@@ -256,9 +256,9 @@ fn a_bad_log_format_is_told() {
         "log.format",
         &["JSON", "xml", ""],
         expect![[r#"
-        criswitch.toml:1:14: "JSON" is not a format of the log; try "json"
-        criswitch.toml:1:14: "xml" is not a format of the log; try one of "auto", "text", "json", "journald"
-        criswitch.toml:1:14: "" is not a format of the log; try one of "auto", "text", "json", "journald""#]],
+        criswitch.toml:1:14: "JSON" is not a log format; try "json"
+        criswitch.toml:1:14: "xml" is not a log format; try one of "auto", "text", "json", "journald"
+        criswitch.toml:1:14: "" is not a log format; try one of "auto", "text", "json", "journald""#]],
     );
 }
 
@@ -281,17 +281,17 @@ fn metrics_are_for_this_node_only() {
             "/run/criswitch/criswitch.sock",
         ],
         expect![[r#"
-            criswitch.toml:1:18: 0.0.0.0:9199 is no loopback address, and metrics are for this node only; try "127.0.0.1:9199", "[::1]:9199" or the path of a Unix socket
-            criswitch.toml:1:18: 10.1.2.3:9199 is no loopback address, and metrics are for this node only; try "127.0.0.1:9199", "[::1]:9199" or the path of a Unix socket
-            criswitch.toml:1:18: [::]:9199 is no loopback address, and metrics are for this node only; try "127.0.0.1:9199", "[::1]:9199" or the path of a Unix socket
+            criswitch.toml:1:18: 0.0.0.0:9199 is not a loopback address, and metrics are for this node only; try "127.0.0.1:9199", "[::1]:9199" or the path of a Unix socket
+            criswitch.toml:1:18: 10.1.2.3:9199 is not a loopback address, and metrics are for this node only; try "127.0.0.1:9199", "[::1]:9199" or the path of a Unix socket
+            criswitch.toml:1:18: [::]:9199 is not a loopback address, and metrics are for this node only; try "127.0.0.1:9199", "[::1]:9199" or the path of a Unix socket
             criswitch.toml:1:18: "9199" is neither an address with a port nor a socket's path; try "127.0.0.1:9199", "[::1]:9199" or the path of a Unix socket
             criswitch.toml:1:18: ":9199" is neither an address with a port nor a socket's path; try "127.0.0.1:9199", "[::1]:9199" or the path of a Unix socket
             criswitch.toml:1:18: "127.0.0.1" is neither an address with a port nor a socket's path; try "127.0.0.1:9199", "[::1]:9199" or the path of a Unix socket
             criswitch.toml:1:18: "localhost:9199" is neither an address with a port nor a socket's path; try "127.0.0.1:9199", "[::1]:9199" or the path of a Unix socket
             criswitch.toml:1:18: "127.0.0.1:99999" is neither an address with a port nor a socket's path; try "127.0.0.1:9199", "[::1]:9199" or the path of a Unix socket
-            criswitch.toml:1:18: 127.0.0.1:0 has no port: another one at each start would not be found; try "127.0.0.1:9199", "[::1]:9199" or the path of a Unix socket
+            criswitch.toml:1:18: 127.0.0.1:0 has no fixed port: the port would change at each start; try "127.0.0.1:9199", "[::1]:9199" or the path of a Unix socket
             criswitch.toml:1:18: the socket path "run/metrics.sock" is relative; try an absolute path, such as "/run/name/name.sock"
-            criswitch.toml:1:18: "http://127.0.0.1:9199" is not a Unix socket, and no other kind is served on this platform; try the path of a Unix socket, plain or after "unix://"
+            criswitch.toml:1:18: "http://127.0.0.1:9199" is not a Unix socket; criswitch supports only Unix sockets on this platform; try the path of a Unix socket, plain or after "unix://"
             criswitch.toml:1:18: /run/criswitch/criswitch.sock is the socket for the CRI ("listen"); try "/run/criswitch/metrics.sock""#]],
     );
 }

@@ -121,7 +121,10 @@ async fn an_address_in_use_is_told_once_and_tried_again_until_it_is_free() {
     let address = format!("127.0.0.1:{port}");
     let told = logged.lines(&["metrics are not served", &address]);
     assert!(told.len() == 1 && told[0].contains("ERROR"), "{told:#?}");
-    assert!(told[0].contains("stop who listens there"), "{told:?}");
+    assert!(
+        told[0].contains("stop the process that listens there"),
+        "{told:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

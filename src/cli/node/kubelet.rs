@@ -109,7 +109,7 @@ impl Kubelet {
     pub(super) fn judge(&self, switch: &str, findings: &mut Vec<Finding>) {
         let hint = format!("containerRuntimeEndpoint: {switch}");
         if !self.exists && !self.partial {
-            let what = "no kubelet runs here, and it has no configuration";
+            let what = "no kubelet found: no process and no configuration file";
             return tell(findings, CONFIG, what, hint);
         }
         match &self.runtime {
@@ -119,11 +119,14 @@ impl Kubelet {
                     Some(_) => rancher::CONTAINERD,
                     None => DEFAULT_RUNTIME,
                 };
-                let what = format!("the kubelet asks its default, {default}");
+                let what = format!("the kubelet uses its default runtime endpoint, {default}");
                 tell(findings, self.place(CONFIG), what, hint);
             }
             Some(runtime) if !same(&runtime.value, switch) => {
-                let what = format!("the kubelet asks {}, not the switch", runtime.value);
+                let what = format!(
+                    "the kubelet's container runtime endpoint is {}, not criswitch",
+                    runtime.value
+                );
                 let place = self.place(&runtime.from);
                 tell(findings, place, what, runtime.instead(switch));
             }
@@ -133,10 +136,10 @@ impl Kubelet {
             && !same(&images.value, switch)
         {
             let what = format!(
-                "the kubelet asks {} for images, not the switch",
+                "the kubelet's image service endpoint is {}, not criswitch",
                 images.value
             );
-            let hint = format!("leaving {} out", images.name);
+            let hint = format!("removing {}", images.name);
             tell(findings, &images.from, what, hint);
         }
     }
@@ -147,7 +150,9 @@ impl Kubelet {
         let runtime = kept.and_then(|kept| kept.setting(RUNTIME));
         if let Some(runtime) = runtime.filter(|runtime| !same(&runtime.value, switch)) {
             let value = &runtime.value;
-            let what = format!("kubeadm makes the kubelet ask {value} at its next upgrade");
+            let what = format!(
+                "kubeadm will set the kubelet's container runtime endpoint to {value} at its next upgrade"
+            );
             tell(findings, KUBEADM_CONFIG, what, runtime.instead(switch));
         }
     }

@@ -77,7 +77,7 @@ fn judge_unit(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
         .any(|held| same(held, &listen.to_string_lossy()))
     {
         let what = format!(
-            "systemd listens at {}, \"listen\" is {}",
+            "systemd listens at {}, but \"listen\" is {}",
             held.join(", "),
             listen.display()
         );
@@ -93,12 +93,15 @@ fn judge_unit(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
 fn judge_listen(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
     match fs::symlink_metadata(root.at(listen)) {
         Ok(file) if !file.file_type().is_socket() => {
-            let what = format!("is {}, where the switch's socket goes", kind(&file));
-            tell(findings, listen.display(), what, "moving it away");
+            let what = format!(
+                "is {}; criswitch needs this path for its socket",
+                kind(&file)
+            );
+            tell(findings, listen.display(), what, "moving it");
         }
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            let what = format!("cannot be looked at: {error}");
-            tell(findings, listen.display(), what, "another \"listen\"");
+            let what = format!("cannot be examined: {error}");
+            tell(findings, listen.display(), what, "a different \"listen\"");
         }
         _ => {}
     }
@@ -112,11 +115,11 @@ fn judge_directory(path: &Path, others: bool, root: &Root<'_>, findings: &mut Ve
     let mode = directory.permissions().mode();
     let shown = path.display();
     if directory.is_dir() && mode & WRITABLE != 0 && mode & STICKY == 0 {
-        let what = "others than its owner can replace the switch's socket";
+        let what = "users other than the owner of this directory can replace criswitch's socket";
         tell(findings, &shown, what, format_args!("chmod go-w {shown}"));
     }
     if directory.is_dir() && others && mode & REACHABLE == 0 {
-        let what = "the users of \"allow_uids\" cannot reach the socket in it";
+        let what = "the users of \"allow_uids\" cannot reach the socket in this directory";
         tell(findings, &shown, what, format_args!("chmod o+x {shown}"));
     }
 }
@@ -131,11 +134,11 @@ fn judge_backend(backend: &BackendConfig, root: &Root<'_>, findings: &mut Vec<Fi
             "the path of its socket",
         ),
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            let what = format!("backend {name:?}: there is no such socket");
+            let what = format!("backend {name:?}: this socket does not exist");
             (what, "starting the runtime")
         }
         Err(error) => (
-            format!("backend {name:?}: cannot be looked at: {error}"),
+            format!("backend {name:?}: cannot be examined: {error}"),
             "the path of its socket",
         ),
     };

@@ -65,7 +65,8 @@ impl Checker<'_> {
     fn fits(&mut self, toleration: &Toleration, written: &text::Toleration) {
         let exists = toleration.operator == Operator::Exists;
         if toleration.key.is_empty() && !exists {
-            let what = "a toleration without a key is for every taint, with the operator Exists";
+            let what =
+                "a toleration without a key matches every taint and needs the operator Exists";
             self.tell(&written.place, what, "operator = \"Exists\", or a key");
         }
         let value = written.texts.get("value");

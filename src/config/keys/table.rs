@@ -75,7 +75,7 @@ pub static KEYS: &[Key] = &[
         applies: Applies::Restart,
         help: "The socket that the kubelet (`--container-runtime-endpoint`) and crictl connect to: a path, or `unix://` and \
                a path, of at most 107 bytes. Not `/run/containerd/containerd.sock` and no path that ends in \
-               `run/crio/crio.sock`: the kubelet gives these a meaning of their own. If systemd holds the socket, change \
+               `run/crio/crio.sock`: the kubelet treats these paths specially. If systemd holds the socket, change \
                `ListenStream=` of `criswitch.socket` too.",
         value: Reader::Config(|config| Value::text(&config.listen)),
         ..KEY
@@ -164,9 +164,10 @@ pub static KEYS: &[Key] = &[
         default: Some(""),
         example: "\"/run/criswitch/state\"",
         applies: Applies::Restart,
-        help: "Where the state of this boot is saved: what each backend had last, so that lists are complete after a restart \
-               while a backend is away. Only root can read it, and a tmpfs is best. \"\": the directory of systemd's unit, \
-               `/run/criswitch/state`; without systemd the path of the socket with `.state` behind it.",
+        help: "The directory for the state of this boot: the last lists of each backend, so that lists are complete after a \
+               restart while a backend does not answer. Only root can read the directory, and a tmpfs is best. \"\": the \
+               directory of systemd's unit, `/run/criswitch/state`; without systemd the path of the socket with `.state` \
+               appended.",
         value: Reader::Config(|config| Value::path(config.runtime_dir.as_deref())),
         ..KEY
     },
@@ -176,9 +177,9 @@ pub static KEYS: &[Key] = &[
         default: Some(""),
         example: "\"/var/lib/criswitch\"",
         applies: Applies::Restart,
-        help: "Where the state is saved that outlives the boot, and by which a restart is known from a reboot. \"\": the \
-               directory of systemd's unit, `/var/lib/criswitch`; without systemd the path of the socket with `.state` \
-               behind it.",
+        help: "The directory for the state that must survive a reboot. criswitch also uses it to distinguish a restart from a \
+               reboot. \"\": the directory of systemd's unit, `/var/lib/criswitch`; without systemd the path of the socket \
+               with `.state` appended.",
         value: Reader::Config(|config| Value::path(config.state_dir.as_deref())),
         ..KEY
     },
@@ -187,11 +188,11 @@ pub static KEYS: &[Key] = &[
         kind: Kind::Users,
         default: Some("[0]"),
         applies: Applies::Restart,
-        help: "The users, by number, whose processes may connect besides root's and those of the user that criswitch runs as. \
-               An ACL on the socket lets in these users only. If its file system has no ACLs, the mode is 0666: \
-               connections of other users are closed, but they can fill the socket's queue. A socket of systemd needs a \
-               drop-in (docs/operations.md). A user who may connect has the power of root on this node: pods can be \
-               privileged. docs/limits.md has the limit on the connections of each user.",
+        help: "The numeric ids of users that may connect, in addition to root and the user of criswitch. An ACL on the socket \
+               admits only these users. If its file system has no ACLs, the mode is 0666: criswitch closes connections of \
+               other users, but they can fill the socket's queue. If systemd holds the socket, add a drop-in \
+               (docs/operations.md). A user that may connect has the power of root on this node: pods can be privileged. \
+               docs/limits.md has the limit on the connections of each user.",
         value: Reader::Config(|config| Value::Users(config.allow_uids.clone())),
         ..KEY
     },
@@ -199,8 +200,8 @@ pub static KEYS: &[Key] = &[
         name: "watch",
         kind: Kind::Boolean,
         default: Some("false"),
-        help: "Whether criswitch reloads automatically when this file or a file in `conf.d` has changed. criswitch looks at \
-               the files every 2 s and waits until two looks in a row are equal. A symbolic link may lead to the files, as \
+        help: "Whether criswitch reloads automatically when this file or a file in `conf.d` has changed. criswitch checks \
+               the files every 2 s and waits until two checks in a row find the same. The files may be symbolic links, as \
                in a mounted ConfigMap.",
         value: Reader::Config(|config| Value::Boolean(config.watch)),
         ..KEY
@@ -339,8 +340,9 @@ pub static KEYS: &[Key] = &[
         kind: Kind::Boolean,
         default: Some("true"),
         applies: Applies::NextStart,
-        help: "Whether the backend may have pods that the kubelet knows where criswitch has never run. If true, lists wait \
-               for it (`start_wait`) and fail until it has been listed. If false, lists omit it until it answers.",
+        help: "Whether the backend may already have pods of the kubelet when criswitch runs for the first time. If true, lists \
+               wait for the backend (`start_wait`) and fail until it has been listed. If false, lists omit the backend \
+               until it answers.",
         value: Reader::Backend(|backend| Value::Boolean(backend.required)),
         ..BACKEND
     },
@@ -348,7 +350,7 @@ pub static KEYS: &[Key] = &[
         name: "user",
         kind: Kind::Text("user"),
         example: "\"1000\"",
-        help: "The user, a name of `/etc/passwd` or a number, whose process serves the socket. criswitch warns of users other \
+        help: "The user (a name of `/etc/passwd` or a number) whose process serves the socket. criswitch warns about a user other \
                than this one, root and its own.",
         value: Reader::Backend(|backend| Value::User(backend.user)),
         ..BACKEND
@@ -360,7 +362,7 @@ pub static KEYS: &[Key] = &[
         default: Some("info"),
         help: "The most verbose lines that are written: off, error, warn, info, debug or trace. warn shows changes that fail, \
                with pod and cause. info shows changes (pods and containers that start and end, backends up and down), debug \
-               also calls that read, trace also the kubelet's polling. Modules of criswitch may have levels of their own: \
+               also shows calls that only read, trace also shows the kubelet's polling. Modules of criswitch may have levels of their own: \
                \"info,session=debug,backend=trace\".",
         value: Reader::Config(|config| Value::text(&config.log.levels)),
         ..KEY
@@ -384,10 +386,10 @@ pub static KEYS: &[Key] = &[
         default: Some(""),
         example: "\"127.0.0.1:9199\"",
         applies: Applies::Restart,
-        help: "Where metrics are served (GET /metrics, Prometheus' text format): the path of a Unix socket, for root alone and \
-               neither `listen` nor a backend's, or a loopback address such as \"127.0.0.1:9199\" or \"[::1]:9199\", which \
-               every user of the node can read; \"\" for nowhere. Under systemd `criswitch-metrics.socket` has the loopback \
-               address: enable that instead, and restart criswitch.service.",
+        help: "The address for metrics (GET /metrics, Prometheus' text format): the path of a Unix socket, which only root can \
+               read and which is neither `listen` nor the socket of a backend, or a loopback address such as \
+               \"127.0.0.1:9199\" or \"[::1]:9199\", which every user of the node can read. \"\": no metrics. Under systemd, \
+               enable `criswitch-metrics.socket` instead and restart criswitch.service.",
         value: Reader::Config(|config| {
             Value::Text(config.metrics.as_ref().map(ToString::to_string))
         }),

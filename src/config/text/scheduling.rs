@@ -82,7 +82,7 @@ impl Walk<'_> {
                 DeValue::Table(table) => tables.push((table, place)),
                 other => {
                     let (key, other) = (entry.key, super::type_of(other));
-                    let what = format!("{key:?} has {other} in it, not only tables");
+                    let what = format!("{key:?} contains {other}; only tables are allowed");
                     self.problems.tell(&place, what, example(entry));
                 }
             }

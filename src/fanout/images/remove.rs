@@ -105,7 +105,7 @@ async fn container_of(switch: &Switch, image: &Meant) -> Result<Option<String>, 
     backend.patiently(listed).await?;
     let known = backend.known();
     let list = known.lists.message(List::Containers);
-    let list = list.ok_or_else(|| backend.unavailable("its containers are not known"))?;
+    let list = list.ok_or_else(|| backend.unavailable("its containers are unknown"))?;
     let malformed = |fault| backend.malformed(&fault);
     for container in protobuf::all_bytes(&list, &[ITEMS]).map_err(malformed)? {
         if uses(container, image).map_err(malformed)? {

@@ -162,11 +162,14 @@ pub(super) async fn ask_stores(
 async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnswer {
     let mut ask = std::pin::pin!(backend.patiently(forward::ask(call, backend)));
     let cached = || cached_image(call, backend);
-    let in_time = tokio::time::timeout(backend.list_timeout(), &mut ask).await;
+    let limit = backend.list_timeout();
+    let in_time = tokio::time::timeout(limit, &mut ask).await;
     let is_late = in_time.is_err() && wait == Wait::ListTimeout && cached().is_some();
     let answer = match in_time {
         Ok(answer) => answer,
-        Err(_) if is_late => Err(backend.unavailable("it is late")),
+        Err(_) if is_late => {
+            Err(backend.unavailable(&format!("it did not answer within {limit:?}")))
+        }
         Err(_) => ask.await,
     };
     let read = answer.map_err(Failed::from).and_then(|answer| {

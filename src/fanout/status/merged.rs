@@ -124,7 +124,9 @@ fn faults(said: &StatusAnswer, default: &StatusAnswer) -> Result<Vec<String>, Ma
     }
     if let Some(age) = known.stale_age() {
         let seconds = age.as_secs();
-        faults.push(format!("{place}: lists of {seconds} s ago stand in for it"));
+        faults.push(format!(
+            "{place}: criswitch serves its cached lists, {seconds} s old"
+        ));
     }
     if known.claims > 0 {
         let claims = known.claims;
@@ -146,9 +148,12 @@ fn faults(said: &StatusAnswer, default: &StatusAnswer) -> Result<Vec<String>, Ma
 
 /// How long a backend's stats are late, and what is served in their place.
 fn late_stats(known: &Known, late: Duration) -> String {
-    let late = format!("its stats are late for {} s", late.as_secs());
+    let late = format!(
+        "it has not answered calls for stats for {} s",
+        late.as_secs()
+    );
     let cached = known.stale_stats_age();
-    let cached = cached.map(|age| format!("; stats of {} s ago are served", age.as_secs()));
+    let cached = cached.map(|age| format!("; its cached stats are {} s old", age.as_secs()));
     let omitted = match known.is_without_stats() {
         true => "; it is omitted from stats",
         false => "",

@@ -61,9 +61,9 @@ impl fmt::Display for Misfit {
                 f,
                 "a sample has {values} label values, and its descriptor has {keys} label keys"
             ),
-            Misfit::Same => {
-                f.write_str("without labels that clients do not know, several samples are the same")
-            }
+            Misfit::Same => f.write_str(
+                "several samples differ only in labels that are not in the metric descriptor",
+            ),
         }
     }
 }

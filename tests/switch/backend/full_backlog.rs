@@ -34,7 +34,9 @@ async fn a_backend_whose_queue_of_connections_is_full_is_down_with_that_cause() 
     let refused = rig.try_run("full", "web").await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
     assert!(
-        refused.message().contains("too many connections wait"),
+        refused
+            .message()
+            .contains("queue of waiting connections is full"),
         "{refused}"
     );
     rig.run_pod("runc", "web").await;

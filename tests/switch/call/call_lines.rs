@@ -41,7 +41,7 @@ async fn every_line_of_a_call_has_its_id_and_no_other_call_has_it() {
     let [kept, end] = tells.as_slice() else {
         panic!("{}", logged.text());
     };
-    assert!(kept.contains("is kept until it is back") && end.contains("code=OK"));
+    assert!(kept.contains("is kept until the backend answers again") && end.contains("code=OK"));
     assert_eq!(id(kept), id(end));
     assert!(
         id(one) != id(two) && id(two) != id(end),

@@ -78,10 +78,10 @@ async fn a_default_that_moves_to_another_driver_is_told_of_by_the_reload() {
     let changes = reload(&rig, "kata", table, &["runc", "kata"]);
     let warning = &changes.warnings[0];
     assert!(
-        warning.starts_with("wrong: kata has another cgroup driver than runc"),
+        warning.starts_with("wrong: the cgroup driver of kata differs from that of runc"),
         "{warning}"
     );
-    let told = logged.lines(&["ERROR", "reloaded", "kata has another cgroup driver"]);
+    let told = logged.lines(&["ERROR", "reloaded", "the cgroup driver of kata differs"]);
     assert_eq!(told.len(), 1);
     let changes = reload(&rig, "kata", table, &["runc", "kata"]);
     assert_eq!(changes.lines, ["nothing changed"]);

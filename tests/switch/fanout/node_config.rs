@@ -270,7 +270,7 @@ async fn a_backend_that_refuses_the_runtime_configuration_when_it_is_back_takes_
     kata.until(|journal| journal.calls_of("UpdateRuntimeConfig").count() > 2)
         .await;
     assert_eq!(kata.network(), None);
-    assert_eq!(logged.lines(&["kata", "has not taken"]).len(), 1);
+    assert_eq!(logged.lines(&["kata", "did not accept"]).len(), 1);
     kata.heal("UpdateRuntimeConfig");
     wait::until(async || kata.network() == Some(network("10.1.0.0/16"))).await;
 }

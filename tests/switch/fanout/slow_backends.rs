@@ -214,7 +214,7 @@ async fn stats_that_are_missed_are_omitted_at_once_until_they_come() {
     kata.release("ListPodSandboxStats");
     wait::until(async || stats().await == 2).await;
     for (words, lines) in [
-        ("omitted from stats", 1),
+        ("omitting it from stats", 1),
         ("answers calls for stats again", 1),
         ("late with a list", 0),
     ] {

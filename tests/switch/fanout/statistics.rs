@@ -43,7 +43,7 @@ async fn a_hung_backend_is_left_out_at_once_and_is_back_when_it_answers() {
         );
     }
     assert_eq!(told_of(&rig, "kata").await["listsOmitted"], 6);
-    assert_eq!(logged.lines(&["omitted from stats", "kata"]).len(), 1);
+    assert_eq!(logged.lines(&["omitting it from stats", "kata"]).len(), 1);
     wake(rig.sim("kata"));
     until_state(&rig, "kata", "ready").await;
     let reply = send(&rig, "ListPodSandboxStats", frame_raw(b"")).await;

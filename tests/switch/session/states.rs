@@ -225,7 +225,7 @@ async fn the_switchs_own_socket_by_another_name_is_never_connected_to() {
     until(async || {
         let told = until_state(&rig, "itself", "down").await;
         cause = told["cause"].as_str().unwrap().to_owned();
-        cause.contains("leads to criswitch's own")
+        cause.contains("leads to the socket of criswitch itself")
     })
     .await;
     let failed = rig.try_run("itself", "web").await.unwrap_err();

@@ -34,7 +34,7 @@ async fn a_backend_that_was_not_listed_since_the_start_is_kept_until_it_is() {
     // A number would be a guess.
     assert_eq!(changes.backends_retiring[0].pods, None);
     let line =
-        "backend retiring: old, whose pods are not known before it has been listed; backend old is";
+        "backend retiring: old, whose pods are unknown until it answers a list; backend old is";
     assert!(changes.to_string().contains(line), "{changes}");
     let old = told_of(&rig, "old").await;
     assert_eq!(

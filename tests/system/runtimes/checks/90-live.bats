@@ -122,7 +122,7 @@ backend old is removed when its last pod ends; if its runtime is gone for good: 
   end_service second
   equal "old" '[true,0,0]' "$(backend_has old '[.retiring, .pods, .containers]')"
   equal "pods of the old containerd" "" "$(pods_at 1)"
-  equal "what has changed" "backend gone: old" "$(what_changed without_old)"
+  equal "what has changed" "backend removed: old" "$(what_changed without_old)"
   equal "old" "" "$(backend_has old .)"
   equal "handlers" '["gvisor=new","runc=new"]' "$(handlers)"
   the_pods third fourth

@@ -151,7 +151,7 @@ stands_in_for_long() {
   wait_for 150 "the old containerd to be empty" is_empty old
   equal "pods of the old containerd" "" "$(pods_at 1)"
   sed '/^old = /d' "$LIVE/criswitch.toml" | write criswitch.toml
-  equal "what reload prints" "backend gone: old" "$(reload)"
+  equal "what reload prints" "backend removed: old" "$(reload)"
   unchanged fourth third
 }
 
