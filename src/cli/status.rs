@@ -12,7 +12,7 @@ use criswitch::fanout::status::{BACKENDS_READY, NEEDED};
 use serde_json::{Map, Value as Json, json};
 
 use super::columns::{Paint, columns, painted};
-use super::health::{Health, Level};
+use super::health::{Health, Level, list_problems};
 use super::probe::features_of;
 use super::running::owners;
 use super::terminal::{self, Shown, plain};
@@ -20,6 +20,7 @@ use super::{Status, Verdict, is_read, print};
 
 /// Between two looks with `--watch`.
 const PERIOD: Duration = Duration::from_secs(2);
+
 /// What the one on the socket says.
 enum Answer {
     Daemon(Box<DaemonStatus>),
@@ -323,7 +324,10 @@ fn faults(daemon: &DaemonStatus) -> String {
         plain(&format!("{note}{kind} is false: {message}")) + "\n"
     });
     let mut text: String = lines.collect();
-    if let Err(error) = &daemon.pods {
+    // The first line has the problems of lists.
+    if let Err(error) = &daemon.pods
+        && list_problems(&daemon.state).is_empty()
+    {
         text += &(plain(&format!("pods cannot be listed: {error:#}")) + "\n");
     }
     terminal::wrapped(&text)
