@@ -30,7 +30,7 @@ use crate::ownership::BackendId;
 use crate::store::Directories;
 use text::Written;
 
-pub use keys::{Applies, KEYS, Key, Kind};
+pub use keys::{Applies, KEYS, Key, KeyKind};
 pub use log::{LogConfig, LogFormat, LogLevels, MODULES};
 pub use metrics::MetricsListen;
 pub use problem::{Origin, Place, Problem, Problems};

@@ -21,7 +21,7 @@ use criswitch::config::{BackendConfig, Config, DEFAULT_LISTEN, DEFAULT_PATH};
 use super::probe::{Probe, probe_all};
 use super::{Verdict, print, socket, terminal};
 use places::{PlaceState, SocketPlace};
-use plan::{Plan, Planned};
+use plan::{ConfigPlan, Planned};
 
 /// The largest reply of a runtime that is read. It is the kubelet's limit too.
 const MAX_MESSAGE: usize = 16 << 20;
@@ -94,7 +94,7 @@ pub(super) struct Discover {
 struct Discovered {
     /// The socket of criswitch itself, if not the default.
     listen: Option<Address>,
-    plan: Plan,
+    plan: ConfigPlan,
     /// Paths that cannot be asked or do not respond, and why.
     silent: Vec<(SocketPlace, String)>,
     /// Sockets of criswitch.

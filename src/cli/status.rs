@@ -22,7 +22,7 @@ use super::{Status, Verdict, is_read, print};
 const PERIOD: Duration = Duration::from_secs(2);
 
 /// What the one on the socket says.
-enum Answer {
+enum Served {
     Daemon(Box<DaemonStatus>),
     Foreign(Box<Foreign>),
 }
@@ -88,11 +88,11 @@ impl Status {
         }
     }
 
-    async fn ask(&self) -> anyhow::Result<Answer> {
+    async fn ask(&self) -> anyhow::Result<Served> {
         let daemon = self.daemon.connect().await?;
         let status = daemon.status().await?;
         let Some(state) = daemon.state_if_own().await? else {
-            return Ok(Answer::Foreign(Box::new(Foreign {
+            return Ok(Served::Foreign(Box::new(Foreign {
                 version: daemon.version().await.unwrap_or_default(),
                 socket: daemon.socket,
                 status,
@@ -100,29 +100,29 @@ impl Status {
         };
         let pods = daemon.pods(&state).await;
         let state = daemon.state().await?;
-        Ok(Answer::Daemon(Box::new(DaemonStatus {
+        Ok(Served::Daemon(Box::new(DaemonStatus {
             status,
             state,
             pods,
         })))
     }
 
-    fn text(&self, answer: &Answer) -> anyhow::Result<Shown> {
+    fn text(&self, answer: &Served) -> anyhow::Result<Shown> {
         Ok(match answer {
-            Answer::Daemon(daemon) if self.json => format!("{:#}\n", json(daemon)?).into(),
-            Answer::Daemon(daemon) => text(daemon)?,
-            Answer::Foreign(other) if self.json => format!("{:#}\n", foreign_json(other)).into(),
-            Answer::Foreign(other) => foreign(other)?.into(),
+            Served::Daemon(daemon) if self.json => format!("{:#}\n", json(daemon)?).into(),
+            Served::Daemon(daemon) => text(daemon)?,
+            Served::Foreign(other) if self.json => format!("{:#}\n", foreign_json(other)).into(),
+            Served::Foreign(other) => foreign(other)?.into(),
         })
     }
 }
 
 /// Another runtime on the socket is not criswitch.
-fn verdict(answer: &Answer) -> Verdict {
+fn verdict(answer: &Served) -> Verdict {
     match answer {
-        Answer::Daemon(daemon) if health(daemon).level == Level::Serving => Verdict::Fine,
-        Answer::Daemon(_) => Verdict::NotFine,
-        Answer::Foreign(_) => Verdict::NotRunning,
+        Served::Daemon(daemon) if health(daemon).level == Level::Serving => Verdict::Fine,
+        Served::Daemon(_) => Verdict::NotFine,
+        Served::Foreign(_) => Verdict::NotRunning,
     }
 }
 

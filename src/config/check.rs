@@ -11,7 +11,7 @@ use super::files::{self, ConfigFile};
 use super::keys::{self, Limits};
 use super::log::{self, LogConfig};
 use super::problem::{Place, Problems, nearest};
-use super::text::{At, DefinedKey, Route, Settings, Target, Written};
+use super::text::{At, BackendRow, DefinedKey, Route, RowTarget, Written};
 use super::trust;
 use super::value::{self, Wrong};
 use super::{BackendConfig, Config, Handler, Scheduling, Table};
@@ -196,7 +196,7 @@ impl Checker<'_> {
         &mut self,
         name: &At<String>,
         socket: Option<Address>,
-        settings: Option<&Settings>,
+        settings: Option<&BackendRow>,
         all: Timeouts,
     ) -> KnownBackend {
         let mut own = |name| self.own(settings, name, value::duration);
@@ -222,7 +222,7 @@ impl Checker<'_> {
     /// The value of a backend's own field, or its default.
     fn own<T>(
         &mut self,
-        settings: Option<&Settings>,
+        settings: Option<&BackendRow>,
         name: &str,
         parse: impl Fn(&str, &Limits) -> Result<T, Wrong>,
     ) -> Option<T> {
@@ -292,12 +292,12 @@ impl Checker<'_> {
     fn target<'k>(
         &mut self,
         handler: &str,
-        target: &At<Target>,
+        target: &At<RowTarget>,
         known: &'k [KnownBackend],
     ) -> Option<&'k KnownBackend> {
         match &target.value {
-            Target::Socket(text) => with_socket(known, Address::parse(text).ok().as_ref()),
-            Target::Backend(name) => {
+            RowTarget::Socket(text) => with_socket(known, Address::parse(text).ok().as_ref()),
+            RowTarget::Backend(name) => {
                 let backend = with_name(known, name);
                 if backend.is_none() && !self.written.partial {
                     self.no_backend(handler, name, &target.place, known);
@@ -372,7 +372,7 @@ impl Checker<'_> {
         }
     }
 
-    fn second_name(&mut self, row: &DefinedKey<Settings>, first: &KnownBackend) {
+    fn second_name(&mut self, row: &DefinedKey<BackendRow>, first: &KnownBackend) {
         let (name, first, place) = (&row.name.value, &first.name.value, &first.name.place);
         let what = format!("backend {name:?} has the same socket as {first:?} at {place}");
         self.problems
@@ -474,7 +474,7 @@ fn with_name<'k>(known: &'k [KnownBackend], name: &str) -> Option<&'k KnownBacke
 }
 
 /// What the operator should know of a backend with a second name.
-fn alias_note(row: &DefinedKey<Settings>, first: &KnownBackend) -> String {
+fn alias_note(row: &DefinedKey<BackendRow>, first: &KnownBackend) -> String {
     let (name, place) = (&row.name.value, &row.name.place);
     let (first, first_place) = (&first.name.value, &first.name.place);
     format!(
@@ -507,8 +507,8 @@ fn with_socket<'k>(
 fn written_socket(route: &Route) -> Option<At<String>> {
     let target = route.target.as_ref()?;
     match &target.value {
-        Target::Backend(_) => None,
-        Target::Socket(text) => Some(At {
+        RowTarget::Backend(_) => None,
+        RowTarget::Socket(text) => Some(At {
             value: text.clone(),
             place: target.place.clone(),
         }),

@@ -25,7 +25,7 @@ pub struct Key {
     /// An earlier name, which is rejected with an error that has the new one.
     old_name: &'static str,
     /// What the value is.
-    pub kind: Kind,
+    pub kind: KeyKind,
     /// The value of a configuration without the key, without the quotes of a string.
     pub default: Option<&'static str>,
     /// A value, as a file has it, where the default is none.
@@ -41,7 +41,7 @@ pub struct Key {
 
 /// What a value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum KeyKind {
     /// A string, and what it says.
     Text(&'static str),
     /// A string: a number and a unit of time.
@@ -84,7 +84,7 @@ pub enum Applies {
 
 /// The value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value {
+pub enum ConfigValue {
     /// A string; none if it is not set.
     Text(Option<String>),
     /// [`Duration::MAX`] for "unlimited".
@@ -101,8 +101,8 @@ pub enum Value {
 
 /// Where the value of a key is.
 enum Reader {
-    Config(fn(&Config) -> Value),
-    Backend(fn(&BackendConfig) -> Value),
+    Config(fn(&Config) -> ConfigValue),
+    Backend(fn(&BackendConfig) -> ConfigValue),
     Nowhere,
 }
 
@@ -128,7 +128,7 @@ impl Key {
     }
 
     /// The value in a configuration, if the key stands once in it.
-    pub fn value(&self, config: &Config) -> Option<Value> {
+    pub fn value(&self, config: &Config) -> Option<ConfigValue> {
         match self.value {
             Reader::Config(value) => Some(value(config)),
             _ => None,
@@ -136,7 +136,7 @@ impl Key {
     }
 
     /// The value of a backend, if the key is one of a backend.
-    pub fn value_of(&self, backend: &BackendConfig) -> Option<Value> {
+    pub fn value_of(&self, backend: &BackendConfig) -> Option<ConfigValue> {
         match self.value {
             Reader::Backend(value) => Some(value(backend)),
             _ => None,
@@ -144,23 +144,23 @@ impl Key {
     }
 
     /// The name and the value for programs: a unit ends the name.
-    pub fn json(&self, value: Value) -> (String, Json) {
+    pub fn json(&self, value: ConfigValue) -> (String, Json) {
         let name = self.name.replace('.', "_");
         match value {
-            Value::Duration(Duration::MAX) => (name + "_ms", Json::Null),
-            Value::Duration(duration) => (name + "_ms", json!(millis(duration))),
-            Value::Size(bytes) => (name + "_bytes", json!(bytes)),
-            Value::Text(text) => (name, json!(text)),
-            Value::Boolean(on) => (name, json!(on)),
-            Value::User(user) => (name, json!(user)),
-            Value::Users(users) => (name, json!(users)),
+            ConfigValue::Duration(Duration::MAX) => (name + "_ms", Json::Null),
+            ConfigValue::Duration(duration) => (name + "_ms", json!(millis(duration))),
+            ConfigValue::Size(bytes) => (name + "_bytes", json!(bytes)),
+            ConfigValue::Text(text) => (name, json!(text)),
+            ConfigValue::Boolean(on) => (name, json!(on)),
+            ConfigValue::User(user) => (name, json!(user)),
+            ConfigValue::Users(users) => (name, json!(users)),
         }
     }
 
     /// A text as a file has it.
     pub fn quoted(&self, text: &str) -> String {
         match self.kind {
-            Kind::Text(_) | Kind::Duration | Kind::Size => format!("{text:?}"),
+            KeyKind::Text(_) | KeyKind::Duration | KeyKind::Size => format!("{text:?}"),
             _ => text.to_owned(),
         }
     }
@@ -180,25 +180,25 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-impl Value {
-    fn text(value: impl Display) -> Value {
-        Value::Text(Some(value.to_string()))
+impl ConfigValue {
+    fn text(value: impl Display) -> ConfigValue {
+        ConfigValue::Text(Some(value.to_string()))
     }
 
-    fn path(path: Option<&Path>) -> Value {
-        Value::Text(path.map(|path| path.display().to_string()))
+    fn path(path: Option<&Path>) -> ConfigValue {
+        ConfigValue::Text(path.map(|path| path.display().to_string()))
     }
 }
 
-impl Display for Value {
+impl Display for ConfigValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Value::Text(text) => f.write_str(text.as_deref().unwrap_or_default()),
-            Value::Duration(duration) => f.write_str(&duration_text(*duration)),
-            Value::Size(bytes) => f.write_str(&size(*bytes)),
-            Value::Boolean(on) => on.fmt(f),
-            Value::User(user) => user.map_or(Ok(()), |user| user.fmt(f)),
-            Value::Users(users) => write!(f, "{users:?}"),
+            ConfigValue::Text(text) => f.write_str(text.as_deref().unwrap_or_default()),
+            ConfigValue::Duration(duration) => f.write_str(&duration_text(*duration)),
+            ConfigValue::Size(bytes) => f.write_str(&size(*bytes)),
+            ConfigValue::Boolean(on) => on.fmt(f),
+            ConfigValue::User(user) => user.map_or(Ok(()), |user| user.fmt(f)),
+            ConfigValue::Users(users) => write!(f, "{users:?}"),
         }
     }
 }
@@ -235,10 +235,10 @@ mod tests {
         for key in KEYS {
             let default = key.default.unwrap_or("10s");
             match key.kind {
-                Kind::Duration => {
+                KeyKind::Duration => {
                     assert!(super::super::value::duration(default, &key.limits).is_ok())
                 }
-                Kind::Size => assert!(super::super::value::bytes(default, &key.limits).is_ok()),
+                KeyKind::Size => assert!(super::super::value::bytes(default, &key.limits).is_ok()),
                 _ => assert_eq!(key.limits.most, "", "{}", key.name),
             }
         }

@@ -13,12 +13,12 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue, Error};
 
 use super::files::ConfigFile;
-use super::keys::{self, Key, Kind};
+use super::keys::{self, Key, KeyKind};
 use super::problem::{Place, Problems, nearest};
 use super::value;
 use crate::config::address::Address;
 
-pub(super) use rows::{Route, Settings, Target};
+pub(super) use rows::{BackendRow, Route, RowTarget};
 pub(super) use scheduling::{Scheduling, Toleration};
 
 /// The most rows of all tables: a node has tens, and each is compared with every other.
@@ -40,7 +40,7 @@ pub(super) struct Written {
     /// The keys that stand once in a configuration. Each has one text, or a text for each element of its array.
     pub(super) keys: Vec<DefinedKey<Vec<At<String>>>>,
     pub(super) handlers: Vec<DefinedKey<Route>>,
-    pub(super) backends: Vec<DefinedKey<Settings>>,
+    pub(super) backends: Vec<DefinedKey<BackendRow>>,
     /// The first `[handlers]`, for what is wrong with the table as a whole.
     pub(super) handlers_at: Option<Place>,
     /// Some of it was not read: what seems to be missing may be there.
@@ -112,7 +112,7 @@ impl Written {
         let keys = keys::KEYS.iter();
         let places = keys.filter_map(|key| {
             let place = match key.kind {
-                Kind::Users => &self.key(key.name)?.name.place,
+                KeyKind::Users => &self.key(key.name)?.name.place,
                 _ => &self.text(key.name)?.place,
             };
             Some((key.name, place.clone()))
@@ -246,9 +246,9 @@ impl Walk<'_> {
     /// The value of a key as text, or that of each element of its array.
     fn value(&mut self, key: &Key, entry: &KeyValue<'_>) -> Option<Vec<At<String>>> {
         let text = match key.kind {
-            Kind::Users => return self.integers(entry, &key.example()),
-            Kind::Boolean => self.boolean(entry),
-            Kind::Integer => self.integer(entry, &key.example()),
+            KeyKind::Users => return self.integers(entry, &key.example()),
+            KeyKind::Boolean => self.boolean(entry),
+            KeyKind::Integer => self.integer(entry, &key.example()),
             _ => self.text(entry, &text_like(key, entry)),
         };
         Some(vec![text?])
@@ -364,8 +364,8 @@ fn add<T>(rows: &mut Vec<DefinedKey<T>>, name: At<String>, value: Option<T>) -> 
 /// What to write for a value that is no text: a number is the duration or size that it may mean.
 fn text_like(key: &Key, entry: &KeyValue<'_>) -> String {
     match (key.kind, entry.value) {
-        (Kind::Size, DeValue::Integer(number)) => key.quoted(&value::size_like(number.as_str())),
-        (Kind::Duration, DeValue::Integer(number)) => {
+        (KeyKind::Size, DeValue::Integer(number)) => key.quoted(&value::size_like(number.as_str())),
+        (KeyKind::Duration, DeValue::Integer(number)) => {
             key.quoted(&value::duration_like(number.as_str()))
         }
         _ => key.example(),

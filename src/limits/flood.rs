@@ -60,7 +60,7 @@ pub struct CountedIo {
     io: Box<dyn Io>,
     read: Frames,
     written: Frames,
-    budget: Budget,
+    budget: FrameBudget,
     flooded: Flooded,
 }
 
@@ -91,7 +91,7 @@ impl CountedIo {
             io,
             read,
             written,
-            budget: Budget::default(),
+            budget: FrameBudget::default(),
             flooded: flooded.clone(),
         };
         (counted, flooded)
@@ -193,21 +193,21 @@ impl Frames {
 
 /// How many cheap frames a peer may send now.
 #[derive(Debug)]
-struct Budget {
+struct FrameBudget {
     left: f64,
     at: Instant,
 }
 
-impl Default for Budget {
-    fn default() -> Budget {
-        Budget {
+impl Default for FrameBudget {
+    fn default() -> FrameBudget {
+        FrameBudget {
             left: CHEAP_FRAMES.into(),
             at: Instant::now(),
         }
     }
 }
 
-impl Budget {
+impl FrameBudget {
     /// Whether the peer may send these.
     fn allows(&mut self, begun: Begun) -> bool {
         let now = Instant::now();
@@ -344,7 +344,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_peer_has_so_many_cheap_frames_a_second_and_saves_no_more_than_a_burst() {
-        let mut budget = Budget::default();
+        let mut budget = FrameBudget::default();
         assert!(budget.allows(rest(CHEAP_FRAMES)));
         for _ in 0..100 {
             tokio::time::advance(Duration::from_secs(1)).await;
@@ -365,7 +365,7 @@ mod tests {
             },
         ];
         for begun in within {
-            let mut budget = Budget::default();
+            let mut budget = FrameBudget::default();
             let allowed = (0..2 * CHEAP_FRAMES).take_while(|_| budget.allows(begun));
             assert_eq!(allowed.count(), CHEAP_FRAMES as usize, "{begun:?}");
         }
@@ -374,7 +374,7 @@ mod tests {
     /// What grpc-go sends at most for each call that it makes and gives up, without a moment between two.
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_answers_content_with_cheap_frames_never_reaches_the_limit() {
-        let mut budget = Budget::default();
+        let mut budget = FrameBudget::default();
         for call in 0..10 * CHEAP_BURST {
             let begun = Begun {
                 headers: 1,
@@ -396,7 +396,7 @@ mod tests {
     /// A backend whose replies are small, and one that streams events.
     #[tokio::test(start_paused = true)]
     async fn a_busy_backend_never_reaches_the_limit() {
-        let mut budget = Budget::default();
+        let mut budget = FrameBudget::default();
         for call in 0..10 * CHEAP_BURST {
             // The request: headers and a message.
             budget.earn(2);

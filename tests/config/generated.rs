@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use criswitch::config::keys::{Limits, of_table};
-use criswitch::config::{Applies, Key, Kind};
+use criswitch::config::{Applies, Key, KeyKind};
 
 const WIDTH: usize = 120;
 /// Of the shipped file, rows of handlers and backends are examples, which nobody generates.
@@ -101,15 +101,15 @@ fn the_documentation_names_the_keys_that_need_a_restart() {
     );
 }
 
-fn kind(kind: Kind) -> &'static str {
+fn kind(kind: KeyKind) -> &'static str {
     match kind {
-        Kind::Text(what) => what,
-        Kind::Duration => "duration",
-        Kind::Size => "size",
-        Kind::Boolean => "boolean",
-        Kind::Integer => "integer",
-        Kind::Users => "array of user ids",
-        Kind::Table => "table",
+        KeyKind::Text(what) => what,
+        KeyKind::Duration => "duration",
+        KeyKind::Size => "size",
+        KeyKind::Boolean => "boolean",
+        KeyKind::Integer => "integer",
+        KeyKind::Users => "array of user ids",
+        KeyKind::Table => "table",
     }
 }
 

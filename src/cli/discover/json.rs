@@ -4,7 +4,7 @@ use criswitch::config::Config;
 use serde_json::{Value, json};
 
 use super::Discovered;
-use super::plan::{Plan, Planned, PlannedRow};
+use super::plan::{ConfigPlan, Planned, PlannedRow};
 use crate::cli::check::found_json;
 
 /// One object, with the configuration as text in it.
@@ -32,7 +32,7 @@ pub(super) fn json(
     Ok(serde_json::to_string_pretty(&value)? + "\n")
 }
 
-fn handler(plan: &Plan, row: &PlannedRow) -> Value {
+fn handler(plan: &ConfigPlan, row: &PlannedRow) -> Value {
     let backend = plan.backends.get(row.backend);
     json!({
         "name": row.name,

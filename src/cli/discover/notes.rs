@@ -6,7 +6,7 @@ use criswitch::config::wording;
 use criswitch::fanout::status::NEEDED;
 
 use super::Discovered;
-use super::plan::{Plan, Planned};
+use super::plan::{ConfigPlan, Planned};
 use crate::cli::check::driver_name;
 use crate::cli::terminal;
 
@@ -23,7 +23,7 @@ pub(super) fn notes(discovered: &Discovered) -> Vec<String> {
     notes.iter().map(|note| terminal::plain(note)).collect()
 }
 
-fn other_drivers(plan: &Plan) -> Vec<String> {
+fn other_drivers(plan: &ConfigPlan) -> Vec<String> {
     let driver = |backend: &Planned| backend.found.cgroup_driver;
     // The default's driver is the kubelet's. A runtime may leave the choice to the kubelet.
     let Some(first) = plan
@@ -50,7 +50,7 @@ fn other_drivers(plan: &Plan) -> Vec<String> {
         .collect()
 }
 
-fn not_ready(plan: &Plan) -> Vec<String> {
+fn not_ready(plan: &ConfigPlan) -> Vec<String> {
     let conditions = plan.backends.iter().flat_map(|backend| {
         backend
             .found
@@ -67,7 +67,7 @@ fn not_ready(plan: &Plan) -> Vec<String> {
         .collect()
 }
 
-fn unexpected_users(plan: &Plan) -> Vec<String> {
+fn unexpected_users(plan: &ConfigPlan) -> Vec<String> {
     let unexpected_users = plan.backends.iter();
     let unexpected_users = unexpected_users
         .filter_map(|backend| Some((&backend.place.name, backend.found.unexpected_user?)));
@@ -77,7 +77,7 @@ fn unexpected_users(plan: &Plan) -> Vec<String> {
 }
 
 /// One note for each backend and reason.
-fn conflicts(plan: &Plan) -> Vec<String> {
+fn conflicts(plan: &ConfigPlan) -> Vec<String> {
     let mut rows: BTreeMap<(usize, &str), Vec<String>> = BTreeMap::new();
     for row in &plan.rows {
         if let Some(reason) = &row.conflict {
@@ -124,7 +124,7 @@ fn own(discovered: &Discovered) -> Vec<String> {
 }
 
 /// The node only has the features that every backend has.
-fn lost_features(plan: &Plan) -> Vec<String> {
+fn lost_features(plan: &ConfigPlan) -> Vec<String> {
     let Some(first) = plan.backends.first() else {
         return Vec::new();
     };

@@ -6,7 +6,7 @@ use super::places::SocketPlace;
 use crate::cli::probe::Probed;
 
 /// What is to be written. The first backend is the default's.
-pub(super) struct Plan {
+pub(super) struct ConfigPlan {
     pub(super) backends: Vec<Planned>,
     /// By backend, then by name.
     pub(super) rows: Vec<PlannedRow>,
@@ -23,7 +23,7 @@ pub(super) struct Planned {
 /// A handler of a backend.
 pub(super) struct PlannedRow {
     pub(super) name: String,
-    /// Index into [`Plan::backends`].
+    /// Index into [`ConfigPlan::backends`].
     pub(super) backend: usize,
     /// What the backend calls it: its name, or empty for the backend's own default.
     pub(super) handler: String,
@@ -32,7 +32,7 @@ pub(super) struct PlannedRow {
 }
 
 /// The table for these backends.
-pub(super) fn plan(backends: Vec<Planned>) -> Plan {
+pub(super) fn plan(backends: Vec<Planned>) -> ConfigPlan {
     let default = backends.first().map(default).unwrap_or_default();
     let mut rows: Vec<PlannedRow> = Vec::new();
     for (id, backend) in backends.iter().enumerate() {
@@ -50,7 +50,7 @@ pub(super) fn plan(backends: Vec<Planned>) -> Plan {
         }
     }
     rows.sort_by(|a, b| (a.backend, &a.name).cmp(&(b.backend, &b.name)));
-    Plan {
+    ConfigPlan {
         backends,
         rows,
         default,

@@ -8,7 +8,7 @@ use textwrap::{Options, WordSplitter};
 use toml::Value;
 
 use super::Discovered;
-use super::plan::{Plan, Planned, PlannedRow};
+use super::plan::{ConfigPlan, Planned, PlannedRow};
 use crate::cli::check::driver_name;
 use crate::cli::terminal;
 
@@ -49,7 +49,7 @@ fn listen(listen: Option<&Address>) -> String {
     }
 }
 
-fn default(plan: &Plan) -> String {
+fn default(plan: &ConfigPlan) -> String {
     let first = plan.backends.first();
     let name = first.map(|backend| backend.place.name.as_str());
     let name = name.unwrap_or_default();
@@ -61,7 +61,7 @@ fn default(plan: &Plan) -> String {
     )
 }
 
-fn handlers(plan: &Plan) -> String {
+fn handlers(plan: &ConfigPlan) -> String {
     let mut text = comment("The backend for the pods of each RuntimeClass handler.");
     text += "[handlers]\n";
     let width = plan.rows.iter().map(|row| key(row).len()).max();

@@ -1,6 +1,6 @@
 //! THE TABLE of configuration keys: one entry a key, plain data.
 
-use super::{Applies, Key, Kind, Limits, Reader, Value};
+use super::{Applies, ConfigValue, Key, KeyKind, Limits, Reader};
 use crate::config::DEFAULT_LISTEN;
 use crate::config::value::UNLIMITED;
 
@@ -35,7 +35,7 @@ const KEY: Key = Key {
     table: "",
     name: "",
     old_name: "",
-    kind: Kind::Text("string"),
+    kind: KeyKind::Text("string"),
     default: None,
     example: "",
     limits: NO_LIMITS,
@@ -53,7 +53,7 @@ const BACKEND: Key = Key {
 };
 const OVERHEAD: Key = Key {
     table: "overhead",
-    kind: Kind::Text("quantity"),
+    kind: KeyKind::Text("quantity"),
     applies: Applies::Manifests,
     ..KEY
 };
@@ -62,7 +62,7 @@ const TOLERATION: Key = Key {
     applies: Applies::Manifests,
     ..KEY
 };
-const SOCKET: Kind = Kind::Text("socket path");
+const SOCKET: KeyKind = KeyKind::Text("socket path");
 /// A socket that could be a backend's.
 pub(in crate::config) const SOCKET_EXAMPLE: &str = "\"/run/containerd/containerd.sock\"";
 
@@ -77,77 +77,77 @@ pub static KEYS: &[Key] = &[
                a path, of at most 107 bytes. Not `/run/containerd/containerd.sock` and no path that ends in \
                `run/crio/crio.sock`: the kubelet treats these paths specially. If systemd holds the socket, change \
                `ListenStream=` of `criswitch.socket` too.",
-        value: Reader::Config(|config| Value::text(&config.listen)),
+        value: Reader::Config(|config| ConfigValue::text(&config.listen)),
         ..KEY
     },
     Key {
         name: "default_handler",
         old_name: "default",
-        kind: Kind::Text("handler"),
+        kind: KeyKind::Text("handler"),
         example: "\"runc\"",
         help: "The row of `[handlers]` for pods without a RuntimeClass. Required. Its backend also answers for the node: its \
                version, and whether the runtime and the network are ready.",
-        value: Reader::Config(|config| Value::text(&config.table.default.name)),
+        value: Reader::Config(|config| ConfigValue::text(&config.table.default.name)),
         ..KEY
     },
     Key {
         name: "shutdown_timeout",
         old_name: "drain",
-        kind: Kind::Duration,
+        kind: KeyKind::Duration,
         default: Some("10s"),
         limits: WAIT,
         help: "How long calls in flight may go on after SIGTERM. A call that takes longer ends with `Unavailable`.",
-        value: Reader::Config(|config| Value::Duration(config.shutdown_timeout)),
+        value: Reader::Config(|config| ConfigValue::Duration(config.shutdown_timeout)),
         ..KEY
     },
     Key {
         name: "max_message",
-        kind: Kind::Size,
+        kind: KeyKind::Size,
         default: Some("16MiB"),
         limits: MESSAGE,
         applies: Applies::Restart,
         help: "The largest message that is read, and the largest list that is merged. The kubelet itself accepts 16 MiB, so \
                a larger limit is for other clients only.",
-        value: Reader::Config(|config| Value::Size(config.max_message)),
+        value: Reader::Config(|config| ConfigValue::Size(config.max_message)),
         ..KEY
     },
     Key {
         name: "start_wait",
-        kind: Kind::Duration,
+        kind: KeyKind::Duration,
         default: Some("30s"),
         limits: WAIT,
         applies: Applies::NextStart,
         help: "How long the first lists after a start wait for backends that are not there yet, so that criswitch may start \
                before them. A backend whose lists are known from before a restart is waited for 1 s only. Version, Status, \
                ImageFsInfo and RuntimeConfig wait 1 s for the default backend.",
-        value: Reader::Config(|config| Value::Duration(config.start_wait)),
+        value: Reader::Config(|config| ConfigValue::Duration(config.start_wait)),
         ..KEY
     },
     Key {
         name: "list_timeout",
-        kind: Kind::Duration,
+        kind: KeyKind::Duration,
         default: Some("2s"),
         limits: TIMEOUT,
         help: "How long a merged call waits for a backend, if the cached list of the backend can be served or the backend may \
                be omitted. A backend's row may have its own.",
-        value: Reader::Config(|config| Value::Duration(config.list_timeout)),
+        value: Reader::Config(|config| ConfigValue::Duration(config.list_timeout)),
         ..KEY
     },
     Key {
         name: "stats_timeout",
-        kind: Kind::Duration,
+        kind: KeyKind::Duration,
         default: Some("2s"),
         limits: TIMEOUT,
         help: "How long a merged call for stats, metrics or metric descriptors waits for a backend. After that its last stats \
                are served, for 2 minutes at most and with their own timestamps, and then the backend is omitted. A \
                backend's row may have its own. CRI-O does not answer calls for all stats while it stops a container, so its \
                stats are late for that long; calls for one pod or container are not affected.",
-        value: Reader::Config(|config| Value::Duration(config.stats_timeout)),
+        value: Reader::Config(|config| ConfigValue::Duration(config.stats_timeout)),
         ..KEY
     },
     Key {
         name: "stale_lists",
-        kind: Kind::Duration,
+        kind: KeyKind::Duration,
         default: Some(UNLIMITED),
         limits: AGE,
         help: "How old the cached lists of a backend may be. While a backend does not answer, its last complete lists of \
@@ -155,12 +155,12 @@ pub static KEYS: &[Key] = &[
                answers again, so the node loses nothing but that backend's own pods. With a duration (\"0s\" for never) \
                every list of the node fails after that, and in the end the node's pods are evicted. Stats are never cached \
                longer than 2 minutes. A backend's row may have its own.",
-        value: Reader::Config(|config| Value::Duration(config.stale_lists)),
+        value: Reader::Config(|config| ConfigValue::Duration(config.stale_lists)),
         ..KEY
     },
     Key {
         name: "runtime_dir",
-        kind: Kind::Text("directory"),
+        kind: KeyKind::Text("directory"),
         default: Some(""),
         example: "\"/run/criswitch/state\"",
         applies: Applies::Restart,
@@ -168,24 +168,24 @@ pub static KEYS: &[Key] = &[
                restart while a backend does not answer. Only root can read the directory, and a tmpfs is best. \"\": the \
                directory of systemd's unit, `/run/criswitch/state`; without systemd the path of the socket with `.state` \
                appended.",
-        value: Reader::Config(|config| Value::path(config.runtime_dir.as_deref())),
+        value: Reader::Config(|config| ConfigValue::path(config.runtime_dir.as_deref())),
         ..KEY
     },
     Key {
         name: "state_dir",
-        kind: Kind::Text("directory"),
+        kind: KeyKind::Text("directory"),
         default: Some(""),
         example: "\"/var/lib/criswitch\"",
         applies: Applies::Restart,
         help: "The directory for the state that must survive a reboot. criswitch also uses it to distinguish a restart from a \
                reboot. \"\": the directory of systemd's unit, `/var/lib/criswitch`; without systemd the path of the socket \
                with `.state` appended.",
-        value: Reader::Config(|config| Value::path(config.state_dir.as_deref())),
+        value: Reader::Config(|config| ConfigValue::path(config.state_dir.as_deref())),
         ..KEY
     },
     Key {
         name: "allow_uids",
-        kind: Kind::Users,
+        kind: KeyKind::Users,
         default: Some("[0]"),
         applies: Applies::Restart,
         help: "The numeric ids of users that may connect, in addition to root and the user of criswitch. An ACL on the socket \
@@ -193,22 +193,22 @@ pub static KEYS: &[Key] = &[
                other users, but they can fill the socket's queue. If systemd holds the socket, add a drop-in \
                (docs/operations.md). A user that may connect has the power of root on this node: pods can be privileged. \
                docs/limits.md has the limit on the connections of each user.",
-        value: Reader::Config(|config| Value::Users(config.allow_uids.clone())),
+        value: Reader::Config(|config| ConfigValue::Users(config.allow_uids.clone())),
         ..KEY
     },
     Key {
         name: "watch",
-        kind: Kind::Boolean,
+        kind: KeyKind::Boolean,
         default: Some("false"),
         help: "Whether criswitch reloads automatically when this file or a file in `conf.d` has changed. criswitch checks \
                the files every 2 s and waits until two checks in a row find the same. The files may be symbolic links, as \
                in a mounted ConfigMap.",
-        value: Reader::Config(|config| Value::Boolean(config.watch)),
+        value: Reader::Config(|config| ConfigValue::Boolean(config.watch)),
         ..KEY
     },
     Key {
         name: "backend",
-        kind: Kind::Text("backend"),
+        kind: KeyKind::Text("backend"),
         help: "The name of the backend that runs the handler's pods. A row has a backend or a socket, not both.",
         ..HANDLER
     },
@@ -226,7 +226,7 @@ pub static KEYS: &[Key] = &[
     },
     Key {
         name: "overhead",
-        kind: Kind::Table,
+        kind: KeyKind::Table,
         example: "{ cpu = \"250m\", memory = \"120Mi\" }",
         applies: Applies::Manifests,
         help: "What each pod of the RuntimeClass costs besides its containers.",
@@ -234,7 +234,7 @@ pub static KEYS: &[Key] = &[
     },
     Key {
         name: "node_selector",
-        kind: Kind::Table,
+        kind: KeyKind::Table,
         example: "{ \"example.com/kata\" = \"true\" }",
         applies: Applies::Manifests,
         help: "The labels that a node must have to run pods of the RuntimeClass.",
@@ -242,7 +242,7 @@ pub static KEYS: &[Key] = &[
     },
     Key {
         name: "tolerations",
-        kind: Kind::Table,
+        kind: KeyKind::Table,
         example: "[{ key = \"example.com/kata\", operator = \"Exists\" }]",
         applies: Applies::Manifests,
         help: "The taints that pods of the RuntimeClass tolerate: an array of tables.",
@@ -285,7 +285,7 @@ pub static KEYS: &[Key] = &[
     },
     Key {
         name: "toleration_seconds",
-        kind: Kind::Integer,
+        kind: KeyKind::Integer,
         example: "300",
         help: "How long the taint is tolerated, with the effect \"NoExecute\" only; without it, forever.",
         ..TOLERATION
@@ -295,94 +295,94 @@ pub static KEYS: &[Key] = &[
         kind: SOCKET,
         example: SOCKET_EXAMPLE,
         help: "The path of the socket. Required; a row may also be the path alone, without braces.",
-        value: Reader::Backend(|backend| Value::text(&backend.socket)),
+        value: Reader::Backend(|backend| ConfigValue::text(&backend.socket)),
         ..BACKEND
     },
     Key {
         name: "list_timeout",
-        kind: Kind::Duration,
+        kind: KeyKind::Duration,
         example: "\"5s\"",
         limits: TIMEOUT,
         help: "As `list_timeout` above the tables, for this backend.",
-        value: Reader::Backend(|backend| Value::Duration(backend.list_timeout)),
+        value: Reader::Backend(|backend| ConfigValue::Duration(backend.list_timeout)),
         ..BACKEND
     },
     Key {
         name: "stats_timeout",
-        kind: Kind::Duration,
+        kind: KeyKind::Duration,
         example: "\"5s\"",
         limits: TIMEOUT,
         help: "As `stats_timeout` above the tables, for this backend.",
-        value: Reader::Backend(|backend| Value::Duration(backend.stats_timeout)),
+        value: Reader::Backend(|backend| ConfigValue::Duration(backend.stats_timeout)),
         ..BACKEND
     },
     Key {
         name: "stale_lists",
-        kind: Kind::Duration,
+        kind: KeyKind::Duration,
         example: "\"5s\"",
         limits: AGE,
         help: "As `stale_lists` above the tables, for this backend.",
-        value: Reader::Backend(|backend| Value::Duration(backend.stale_lists)),
+        value: Reader::Backend(|backend| ConfigValue::Duration(backend.stale_lists)),
         ..BACKEND
     },
     Key {
         name: "auto_register",
         old_name: "adopt",
-        kind: Kind::Boolean,
+        kind: KeyKind::Boolean,
         default: Some("false"),
         help: "Whether each handler that the backend advertises and that no row of any file names is registered \
                automatically, as a handler of that name.",
-        value: Reader::Backend(|backend| Value::Boolean(backend.auto_register)),
+        value: Reader::Backend(|backend| ConfigValue::Boolean(backend.auto_register)),
         ..BACKEND
     },
     Key {
         name: "required",
-        kind: Kind::Boolean,
+        kind: KeyKind::Boolean,
         default: Some("true"),
         applies: Applies::NextStart,
         help: "Whether the backend may already have pods of the kubelet when criswitch runs for the first time. If true, lists \
                wait for the backend (`start_wait`) and fail until it has been listed. If false, lists omit the backend \
                until it answers.",
-        value: Reader::Backend(|backend| Value::Boolean(backend.required)),
+        value: Reader::Backend(|backend| ConfigValue::Boolean(backend.required)),
         ..BACKEND
     },
     Key {
         name: "user",
-        kind: Kind::Text("user"),
+        kind: KeyKind::Text("user"),
         example: "\"1000\"",
         help: "The user (a name of `/etc/passwd` or a number) whose process serves the socket. criswitch warns about a user other \
                than this one, root and its own.",
-        value: Reader::Backend(|backend| Value::User(backend.user)),
+        value: Reader::Backend(|backend| ConfigValue::User(backend.user)),
         ..BACKEND
     },
     Key {
         table: "log",
         name: "log.level",
-        kind: Kind::Text("levels"),
+        kind: KeyKind::Text("levels"),
         default: Some("info"),
         help: "The most verbose lines that are written: off, error, warn, info, debug or trace. warn shows changes that fail, \
                with pod and cause. info shows changes (pods and containers that start and end, backends up and down), debug \
                also shows calls that only read, trace also shows the kubelet's polling. Modules of criswitch may have levels of their own: \
                \"info,session=debug,backend=trace\".",
-        value: Reader::Config(|config| Value::text(&config.log.levels)),
+        value: Reader::Config(|config| ConfigValue::text(&config.log.levels)),
         ..KEY
     },
     Key {
         table: "log",
         name: "log.format",
-        kind: Kind::Text("format"),
+        kind: KeyKind::Text("format"),
         default: Some("auto"),
         applies: Applies::Restart,
         help: "The format of log lines. text: for people, with the time, coloured on a terminal. json: an object each, with \
                `message`, `trace_id` and so on. journald: each begins with its priority, which systemd's journal takes from \
                it. auto: journald if systemd has connected standard error to the journal, else text.",
-        value: Reader::Config(|config| Value::text(config.log.format.as_ref())),
+        value: Reader::Config(|config| ConfigValue::text(config.log.format.as_ref())),
         ..KEY
     },
     Key {
         table: "metrics",
         name: "metrics.listen",
-        kind: Kind::Text("socket path or address"),
+        kind: KeyKind::Text("socket path or address"),
         default: Some(""),
         example: "\"127.0.0.1:9199\"",
         applies: Applies::Restart,
@@ -391,7 +391,7 @@ pub static KEYS: &[Key] = &[
                \"127.0.0.1:9199\" or \"[::1]:9199\", which every user of the node can read. \"\": no metrics. Under systemd, \
                enable `criswitch-metrics.socket` instead and restart criswitch.service.",
         value: Reader::Config(|config| {
-            Value::Text(config.metrics.as_ref().map(ToString::to_string))
+            ConfigValue::Text(config.metrics.as_ref().map(ToString::to_string))
         }),
         ..KEY
     },

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use toml::de::{DeTable, DeValue};
 
 use super::{At, KeyValue, Scheduling, Walk, add};
-use crate::config::keys::{Kind, SOCKET_EXAMPLE};
+use crate::config::keys::{KeyKind, SOCKET_EXAMPLE};
 
 /// The values of a row's fields that are no tables, by the names of their keys.
 pub(in crate::config) type Texts = BTreeMap<&'static str, At<String>>;
 
 /// The fields of a row, or of a table within one, by the names of their keys.
 #[derive(Default)]
-pub(super) struct Fields<'t> {
+pub(super) struct RowFields<'t> {
     pub(super) texts: Texts,
     pub(super) tables: BTreeMap<&'static str, KeyValue<'t>>,
 }
@@ -21,21 +21,21 @@ pub(super) struct Fields<'t> {
 #[derive(Debug)]
 pub(in crate::config) struct Route {
     /// None where its problem has been told.
-    pub(in crate::config) target: Option<At<Target>>,
+    pub(in crate::config) target: Option<At<RowTarget>>,
     pub(in crate::config) backend_handler: Option<String>,
     pub(in crate::config) scheduling: Scheduling,
 }
 
 /// The value of a backend's row.
 #[derive(Debug)]
-pub(in crate::config) struct Settings {
+pub(in crate::config) struct BackendRow {
     pub(in crate::config) socket: At<String>,
     pub(in crate::config) texts: Texts,
 }
 
 /// What a handler's row points to.
 #[derive(Debug)]
-pub(in crate::config) enum Target {
+pub(in crate::config) enum RowTarget {
     Backend(String),
     Socket(String),
 }
@@ -45,7 +45,7 @@ impl Walk<'_> {
         let value = match entry.value {
             DeValue::Table(fields) => Some(self.handler_fields(entry, fields)),
             _ => self.text(entry, SOCKET_EXAMPLE).map(|text| Route {
-                target: Some(text.map(Target::guess)),
+                target: Some(text.map(RowTarget::guess)),
                 backend_handler: None,
                 scheduling: Scheduling::default(),
             }),
@@ -61,8 +61,8 @@ impl Walk<'_> {
         let mut text = |name| fields.texts.remove(name);
         let (backend, socket, backend_handler) = (text("backend"), text("socket"), text("handler"));
         let target = match (backend, socket) {
-            (Some(backend), None) => Some(backend.map(Target::Backend)),
-            (None, Some(socket)) => Some(socket.map(Target::Socket)),
+            (Some(backend), None) => Some(backend.map(RowTarget::Backend)),
+            (None, Some(socket)) => Some(socket.map(RowTarget::Socket)),
             (Some(_), Some(_)) => self.no_one_target(row, "both a backend and a socket"),
             // What is missing may be what was misspelt.
             (None, None) if self.problems.len() > told => None,
@@ -75,7 +75,7 @@ impl Walk<'_> {
         }
     }
 
-    fn no_one_target(&mut self, row: &KeyValue<'_>, has: &str) -> Option<At<Target>> {
+    fn no_one_target(&mut self, row: &KeyValue<'_>, has: &str) -> Option<At<RowTarget>> {
         let what = format!("handler {:?} has {has}", row.key);
         let hint = format!("one of the two, such as socket = {SOCKET_EXAMPLE}");
         self.problems.tell(&row.value_at, what, hint);
@@ -85,7 +85,7 @@ impl Walk<'_> {
     pub(super) fn backend(&mut self, entry: &KeyValue<'_>) {
         let value = match entry.value {
             DeValue::Table(fields) => self.backend_fields(entry, fields),
-            _ => self.text(entry, SOCKET_EXAMPLE).map(|socket| Settings {
+            _ => self.text(entry, SOCKET_EXAMPLE).map(|socket| BackendRow {
                 socket,
                 texts: Texts::new(),
             }),
@@ -95,7 +95,7 @@ impl Walk<'_> {
         }
     }
 
-    fn backend_fields(&mut self, row: &KeyValue<'_>, fields: &DeTable<'_>) -> Option<Settings> {
+    fn backend_fields(&mut self, row: &KeyValue<'_>, fields: &DeTable<'_>) -> Option<BackendRow> {
         let told = self.problems.len();
         let mut texts = self.fields("backends", fields).texts;
         let socket = texts.remove("socket");
@@ -104,18 +104,18 @@ impl Walk<'_> {
             let hint = format_args!("socket = {SOCKET_EXAMPLE}");
             self.problems.tell(&row.value_at, what, hint);
         }
-        Some(Settings {
+        Some(BackendRow {
             socket: socket?,
             texts,
         })
     }
 
     /// The fields of a row, or of a table within one. A field that is not a key of `name` is a problem.
-    pub(super) fn fields<'t>(&mut self, name: &str, table: &'t DeTable<'t>) -> Fields<'t> {
-        let mut fields = Fields::default();
+    pub(super) fn fields<'t>(&mut self, name: &str, table: &'t DeTable<'t>) -> RowFields<'t> {
+        let mut fields = RowFields::default();
         for entry in self.file.entries(table) {
             match self.known(name, &entry) {
-                Some(key) if key.kind == Kind::Table => {
+                Some(key) if key.kind == KeyKind::Table => {
                     fields.tables.insert(key.name, entry);
                 }
                 Some(key) => {
@@ -129,13 +129,13 @@ impl Walk<'_> {
     }
 }
 
-impl Target {
+impl RowTarget {
     /// A socket has a slash in it, a backend's name has none.
-    fn guess(text: String) -> Target {
+    fn guess(text: String) -> RowTarget {
         if text.contains('/') {
-            Target::Socket(text)
+            RowTarget::Socket(text)
         } else {
-            Target::Backend(text)
+            RowTarget::Backend(text)
         }
     }
 }

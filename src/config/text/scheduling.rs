@@ -2,7 +2,7 @@
 
 use toml::de::{DeArray, DeTable, DeValue};
 
-use super::rows::{Fields, Texts};
+use super::rows::{RowFields, Texts};
 use super::{At, KeyValue, Walk};
 use crate::config::keys::{self, Key};
 use crate::config::problem::Place;
@@ -25,7 +25,7 @@ pub(in crate::config) struct Toleration {
 }
 
 impl Walk<'_> {
-    pub(super) fn scheduling(&mut self, row: &Fields<'_>) -> Scheduling {
+    pub(super) fn scheduling(&mut self, row: &RowFields<'_>) -> Scheduling {
         let overhead = row.tables.get("overhead");
         let selector = row.tables.get("node_selector");
         let tolerations = row.tables.get("tolerations");

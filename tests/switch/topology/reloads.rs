@@ -4,7 +4,7 @@ use std::path::Path;
 
 use criswitch::codec::admin::{Changes, Moved, Retiring};
 use criswitch::codec::cri;
-use criswitch::config::{Applies, Config, KEYS, Key, Kind};
+use criswitch::config::{Applies, Config, KEYS, Key, KeyKind};
 use serde_json::Value as Json;
 use tonic::Code;
 
@@ -268,12 +268,12 @@ fn other_value(key: &Key) -> Option<&'static str> {
         ("listen" | "default_handler", _) => None,
         ("log.level", _) => Some("\"debug\""),
         ("log.format", _) => Some("\"json\""),
-        (_, Kind::Text(_)) => Some("\"/run/other\""),
-        (_, Kind::Duration) => Some("\"7s\""),
-        (_, Kind::Size) => Some("\"17MiB\""),
-        (_, Kind::Boolean) => Some("true"),
-        (_, Kind::Users) => Some("[0, 7]"),
-        (_, Kind::Integer | Kind::Table) => None,
+        (_, KeyKind::Text(_)) => Some("\"/run/other\""),
+        (_, KeyKind::Duration) => Some("\"7s\""),
+        (_, KeyKind::Size) => Some("\"17MiB\""),
+        (_, KeyKind::Boolean) => Some("true"),
+        (_, KeyKind::Users) => Some("[0, 7]"),
+        (_, KeyKind::Integer | KeyKind::Table) => None,
     }
 }
 
