@@ -14,7 +14,7 @@
 //!         |                        nobody is known to own the id: all backends are asked once
 //!         |-- call::plan           row and target to a plan; nothing after that looks at the row
 //!         |-- forward              one backend: its reply passes, and switch::learn learns from it
-//!         `-- fanout               several: ask them all, merge; a cached list for one that is silent
+//!         `-- fanout               several: ask them all, merge; fanout::fallback for one that is silent
 //!         |
 //!     backend       one connection each; session keeps it, backend::connect makes it
 //!         |
@@ -36,20 +36,20 @@
 //! | [`rpc`] | `table`: a row for each RPC; `describe`: the same in words, for `criswitch routes` and docs/rpcs.md; the CRI's field numbers by name |
 //! | [`telemetry`] | log lines on their way out, lines that others can cause, counters, trace ids |
 //! | [`store`] | the files that a restart goes on with; work on files beside the thread that serves calls |
-//! | [`ownership`] | which backend owns a pod or container; the question to all that misses share |
+//! | [`ownership`] | which backend owns a pod or container; the pod that a request means by uid or names (`pod_names`); the question to all that misses share |
 //! | [`config`] | `keys::table` has every key, `text` reads files, `check` makes the fields of [`config::Config`] and lists every problem; `watch` looks whether files have changed |
 //! | [`errors`] | every status that criswitch makes itself |
-//! | [`limits`] | what clients and backends may take: connections, calls, bytes, frames |
-//! | [`backend`] | a backend: dialled, called, its states; what is known of it; its cached lists and when they are served (`absence`); which changes are not on disk (`unsaved`) |
+//! | [`limits`] | what clients and backends may take: the numbers; `budget` counts bytes, `places` connections and calls, `flood` frames |
+//! | [`backend`] | a backend: dialled, called, its states; what is known of it; its cached lists (`lists`), what it is late with (`absence`), which changes are not on disk (`unsaved`) |
 //! | [`topology`] | the handler table of now and its backends; another one in its place; handlers that backends report |
 //! | [`call`] | a call that was read: its target, its plan, what it teaches, its log line, its reply |
 //! | [`switch`] | the state that all calls share; what is learned, saved (`saved` makes and reads what `store::saved` has), reloaded and forgotten of it |
 //! | `forward` | a call to one backend; criswitch's own questions to one |
-//! | [`fanout`] | a call to several backends: merged lists, streams, images, status, and the cached lists of a silent one |
-//! | `session` | the tasks of a backend: connect, sync, probe, connect again after a pause; its events |
+//! | [`fanout`] | a call to several backends: merged lists, streams, images, status; what is served for a silent backend, and why a list fails (`fallback`) |
+//! | `session` | the tasks of a backend: connect, ask what it is and list it (`sync`), probe, connect again after a pause; its events |
 //! | [`dispatch`] | the path of a call |
 //! | `admin` | `criswitch.admin.v1`: the state of the daemon as commands show it, reload, forget |
-//! | [`server`] | the socket, who may connect to it and how often (`admission`), the layers around each call, shutdown |
+//! | [`server`] | the socket, who may connect to it (`admission`, by the numbers of `limits`), the layers around each call, shutdown |
 //! | [`metrics`] | the page that Prometheus reads: `families` has every metric, `seen` what they are read from |
 //!
 //! docs/architecture.md has the steps to add an RPC, a configuration key, a metric, a fact in `criswitch status` or a

@@ -156,6 +156,9 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
         .map(str::to_owned)
         .collect();
     Saved {
+        // The store knows both.
+        boot: String::new(),
+        run: 0,
         socket: backend.socket.to_string(),
         name: backend.name().to_string(),
         joined: backend.has_joined(),
@@ -168,7 +171,6 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
         version: known.version,
         status: known.status,
         auto_registered,
-        ..Saved::default()
     }
 }
 
