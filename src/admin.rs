@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
-use http_body_util::{BodyExt, BodyStream, StreamBody};
+use http_body::Body as _;
+use http_body_util::{BodyExt, BodyStream, Empty, StreamBody};
 use hyper::body::Incoming;
+use tokio::time::Instant;
 use tonic::server::NamedService;
 use tonic::{Request, Response, Status};
 use tower::Service;
@@ -21,7 +23,8 @@ use crate::codec::admin::{
     WatchStateRequest,
 };
 use crate::errors;
-use crate::limits::{ADMIN_LIMIT, MAX_ADMIN_CALLS, MAX_ADMIN_REQUEST};
+use crate::limits::places::User;
+use crate::limits::{ADMIN_LIMIT, MAX_ADMIN_REQUEST};
 use crate::switch::Switch;
 use crate::switch::forget;
 use crate::switch::reload;
@@ -30,25 +33,31 @@ use crate::telemetry::counters::Reason;
 /// How often a watched state is compared with the one that was last sent.
 const LOOKS_APART: Duration = Duration::from_secs(1);
 
+/// The service's name, which the paths of its calls begin with.
+const NAME: &str = AdminServer::<AdminService>::NAME;
+
 /// The calls of the admin service, within its limits.
 #[derive(Clone, Debug)]
 pub(crate) struct AdminCalls {
     switch: Arc<Switch>,
+    user: User,
     server: AdminServer<AdminService>,
 }
 
 impl AdminCalls {
-    pub(crate) fn new(switch: &Arc<Switch>) -> AdminCalls {
+    /// The calls of a client of `user`.
+    pub(crate) fn new(switch: &Arc<Switch>, user: User) -> AdminCalls {
         let server = AdminServer::new(AdminService(Arc::clone(switch)));
         AdminCalls {
             switch: Arc::clone(switch),
+            user,
             server: server.max_decoding_message_size(MAX_ADMIN_REQUEST),
         }
     }
 
     /// Whether the path of a request is one of the service.
     pub(crate) fn has(path: &str) -> bool {
-        path.split('/').nth(1) == Some(AdminServer::<AdminService>::NAME)
+        path.split('/').nth(1) == Some(NAME)
     }
 
     /// The reply. It keeps the place of the call until it is sent.
@@ -56,25 +65,34 @@ impl AdminCalls {
         &self,
         request: http::Request<Incoming>,
     ) -> impl Future<Output = Reply> + use<> {
-        let place = Arc::clone(&self.switch.admin_calls).try_acquire_owned();
-        let (counts, mut server) = (Arc::clone(&self.switch.counts), self.server.clone());
+        let (switch, user, mut server) = (Arc::clone(&self.switch), self.user, self.server.clone());
         async move {
-            let Ok(place) = place else {
-                counts.refuse(Reason::Calls);
-                return reply::of_status(&errors::too_many_admin_calls(MAX_ADMIN_CALLS));
+            let place = match switch.admin_calls.place(user) {
+                Ok(place) => place,
+                Err(limit) => {
+                    switch.counts.refuse(Reason::Calls);
+                    let (path, most, what) = (request.uri().path(), limit.most, limit.what);
+                    return reply::of_status(&errors::too_many_calls(path, most, what));
+                }
             };
-            let path = request.uri().path().to_owned();
-            match tokio::time::timeout(ADMIN_LIMIT, server.call(request)).await {
-                Ok(Ok(answer)) => reply::holding(answer.map(without_errors), place),
-                Ok(Err(never)) => match never {},
-                Err(_) => reply::of_status(&errors::deadline(&path, ADMIN_LIMIT)),
+            let late = Instant::now() + ADMIN_LIMIT;
+            let cut = switch
+                .ending
+                .cut(NAME, Some((late, errors::deadline(NAME, ADMIN_LIMIT))));
+            tokio::select! {
+                Ok(answer) = server.call(request) => reply::holding(answer.map(without_errors), place),
+                status = cut => reply::of_status(&status),
             }
         }
     }
 }
 
-/// A body of tonic's server ends with a status in any case, so it has no errors.
+/// A body of tonic's server ends with a status in any case, so it has no errors. An error's status is in the headers of a
+/// reply without a body, which must stay one.
 fn without_errors(body: tonic::body::Body) -> Body {
+    if body.is_end_stream() {
+        return Empty::new().map_err(|never| match never {}).boxed_unsync();
+    }
     let frames = BodyStream::new(body).filter_map(|frame| ready(frame.ok().map(Ok)));
     StreamBody::new(frames).boxed_unsync()
 }

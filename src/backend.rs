@@ -53,7 +53,7 @@ const MOST_UNANSWERED: usize = 256;
 const REPORT_WAIT: Duration = Duration::from_secs(30);
 
 /// What a backend is down with that is gone.
-pub(crate) const CLOSED: &str = "a reload removed it from the routing table";
+pub(crate) const CLOSED: &str = "it was removed from the routing table";
 
 /// A CRI socket that is called.
 #[derive(Debug)]

@@ -182,6 +182,16 @@ pub fn owner_unknown(kind: Kind, id: &str, unanswered: &Status) -> Status {
     ))
 }
 
+/// The beginning of an id that one backend has, while another one that cannot be asked may have a second one.
+pub fn short_id_unknown(kind: Kind, id: &str, unanswered: &Status) -> Status {
+    Status::unavailable(format!(
+        "{} {:?}: the beginning of an id may fit several while a backend does not answer; use the whole id; {}",
+        noun(kind),
+        shown(id),
+        unanswered.message()
+    ))
+}
+
 /// An id that every backend says it does not have.
 pub fn not_found(kind: Kind, id: &str) -> Status {
     Status::not_found(format!(
@@ -284,13 +294,6 @@ pub(crate) fn too_many_reloads() -> Status {
     )
 }
 
-/// More calls of the admin service in flight than it serves.
-pub(crate) fn too_many_admin_calls(limit: usize) -> Status {
-    Status::resource_exhausted(format!(
-        "{limit} calls of criswitch's admin service are in flight; try again"
-    ))
-}
-
 /// Nobody to ask: none of the backends that the table has since a reload has been there yet.
 pub fn no_backend() -> Status {
     Status::unavailable(
@@ -300,7 +303,7 @@ pub fn no_backend() -> Status {
 
 /// A backend that a reload has taken out of the table, while a call was on its way there.
 pub fn gone_backend() -> Status {
-    Status::unavailable("a reload removed the backend during the call; call again")
+    Status::unavailable("the backend was removed during the call; call again")
 }
 
 /// A client that subscribed to events and does not read them.

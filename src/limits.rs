@@ -22,6 +22,8 @@ pub const RESERVED_CONNECTIONS: usize = 64;
 pub const USER_CONNECTIONS: usize = 64;
 /// Calls of the admin service in flight at once, of all clients: each watched state is one.
 pub const MAX_ADMIN_CALLS: usize = 64;
+/// Those of all users other than root and criswitch's own: they never keep root's commands out.
+pub const OTHERS_ADMIN_CALLS: usize = 32;
 /// The bytes of a request of the admin service.
 pub const MAX_ADMIN_REQUEST: usize = 64 << 10;
 /// How long a call of the admin service may take until the first message of its reply.

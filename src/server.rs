@@ -319,7 +319,7 @@ fn service(
 {
     let (of_call, of_reply) = (Arc::clone(&switch), unread.clone());
     ServiceBuilder::new()
-        .layer_fn(|inner| Routed::new(inner, &switch))
+        .layer_fn(|inner| Routed::new(inner, &switch, user))
         .layer_fn(|inner| CallLimit::new(inner, &switch, user))
         .layer_fn(|inner| Logged::new(inner, &switch))
         .layer_fn(|inner| UnreadReply::new(inner, &switch, &unread))

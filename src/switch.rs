@@ -16,16 +16,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::backend::Backend;
 use crate::backend::connect::Dialer;
 use crate::call::ending::Ending;
 use crate::config::{BackendConfig, Config};
-use crate::limits::MAX_ADMIN_CALLS;
 use crate::limits::budget::{Budget, Shares};
-use crate::limits::places::CallLimits;
+use crate::limits::places::{AdminLimits, CallLimits};
 use crate::ownership::Owners;
 use crate::ownership::lookup::Question;
 use crate::store::{LastKnown, Store};
@@ -74,8 +73,8 @@ pub struct Switch {
     owners: Mutex<Owners>,
     /// The places of calls in flight.
     pub(crate) calls: CallLimits,
-    /// A place for each call of the admin service in flight.
-    pub(crate) admin_calls: Arc<Semaphore>,
+    /// The places of calls of the admin service in flight.
+    pub(crate) admin_calls: AdminLimits,
     /// What the requests in flight take.
     pub memory: Budget,
     /// What the replies take that clients have not read yet.
@@ -109,7 +108,7 @@ impl Switch {
             store: None,
             owners: Mutex::default(),
             calls: CallLimits::default(),
-            admin_calls: Arc::new(Semaphore::new(MAX_ADMIN_CALLS)),
+            admin_calls: AdminLimits::default(),
             memory: Budget::for_messages(max_message),
             unread: Shares::for_unread(max_message),
             reloads: Mutex::new(Reloads::new(config.table.backends.len() + kept.len())),

@@ -22,7 +22,6 @@ use http::Uri;
 use tonic::{Code, Response, Status};
 
 use super::channel::Channel;
-use super::health::list_problems;
 use super::probe;
 
 /// How long it may take for an answer.
@@ -109,16 +108,12 @@ impl Running {
     /// Every pod that the daemon lists. It learns from the list whose the pods are that it did not create.
     ///
     /// # Errors
-    /// At once if `state` says that lists fail or wait: a person wants to see why.
+    /// At once if `state` says that lists wait for a backend: a person wants to see which one.
     pub(super) async fn pods(&self, state: &State) -> anyhow::Result<Vec<PodSandbox>> {
-        let awaited = state.backends.iter().filter(|backend| backend.awaited);
-        let awaited = awaited.map(|backend| {
-            let Backend { name, socket, .. } = backend;
-            format!("lists wait for backend {name} ({socket}), which has not answered a list since criswitch started")
-        });
-        let problems: Vec<_> = list_problems(state).into_iter().chain(awaited).collect();
-        if !problems.is_empty() {
-            bail!("{}", problems.join("; "));
+        if let Some(Backend { name, socket, .. }) = state.backends.iter().find(|it| it.awaited) {
+            bail!(
+                "lists wait for backend {name} ({socket}), which has not answered a list since criswitch started"
+            );
         }
         let mut runtime = self.runtime.clone();
         let pods = runtime.list_pod_sandbox(ListPodSandboxRequest::default());

@@ -61,6 +61,9 @@ async fn after_miss(
         }
         // The only id that begins so in the lists that clients get.
         (Target::Owner(..), Err(_)) if fallback::lists_are_whole(switch) => Ok(target),
+        (Target::Owner(..), Err(unanswered)) => {
+            Err(errors::short_id_unknown(kind, &id, &unanswered))
+        }
         (_, Err(unanswered)) => Err(errors::owner_unknown(kind, &id, &unanswered)),
         (_, Ok(())) => Ok(target),
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::{MAX_CALLS, OTHERS_CALLS, RESERVED_CALLS};
+use super::{MAX_ADMIN_CALLS, MAX_CALLS, OTHERS_ADMIN_CALLS, OTHERS_CALLS, RESERVED_CALLS};
 use crate::rpc::Row;
 
 /// A limit on how many there are at once.
@@ -84,6 +84,34 @@ impl CallLimits {
     }
 }
 
+/// The limits on calls of the admin service in flight, of all clients.
+#[derive(Debug)]
+pub(crate) struct AdminLimits {
+    all: Limit,
+    others: Limit,
+}
+
+impl Default for AdminLimits {
+    fn default() -> AdminLimits {
+        let others = "calls of criswitch's admin service of users other than root and its own";
+        AdminLimits {
+            all: Limit::new(MAX_ADMIN_CALLS, "calls of criswitch's admin service"),
+            others: Limit::new(OTHERS_ADMIN_CALLS, others),
+        }
+    }
+}
+
+impl AdminLimits {
+    /// A place for a call of a user.
+    ///
+    /// # Errors
+    /// The limit that is reached.
+    pub(crate) fn place(&self, user: User) -> Result<Places, &Limit> {
+        let others = (user == User::Other).then_some(&self.others);
+        take([Some(&self.all), others].into_iter().flatten())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,6 +146,15 @@ mod tests {
             let (long, _) = fill(&limits, &EVENTS, User::Own);
             assert!(long.len() >= RESERVED_CALLS, "{}", long.len());
         }
+    }
+
+    #[test]
+    fn admin_calls_of_other_users_leave_places_for_root() {
+        let limits = AdminLimits::default();
+        let others: Vec<_> = std::iter::from_fn(|| limits.place(User::Other).ok()).collect();
+        assert_eq!(others.len(), OTHERS_ADMIN_CALLS);
+        let own: Vec<_> = std::iter::from_fn(|| limits.place(User::Own).ok()).collect();
+        assert_eq!(own.len(), MAX_ADMIN_CALLS - OTHERS_ADMIN_CALLS);
     }
 
     /// A rejected call leaves nothing taken, whichever of the limits was reached.

@@ -14,6 +14,7 @@ use super::{ReplyFuture, RpcRequest};
 use crate::admin::AdminCalls;
 use crate::call::reply::{self, Reply};
 use crate::errors;
+use crate::limits::places::User;
 use crate::rpc;
 use crate::switch::Switch;
 use crate::telemetry::counters::{Counts, Reason};
@@ -28,11 +29,11 @@ pub(in crate::server) struct Routed<S> {
 }
 
 impl<S> Routed<S> {
-    pub(in crate::server) fn new(inner: S, switch: &Arc<Switch>) -> Routed<S> {
+    pub(in crate::server) fn new(inner: S, switch: &Arc<Switch>, user: User) -> Routed<S> {
         Routed {
             inner,
             counts: Arc::clone(&switch.counts),
-            admin: AdminCalls::new(switch),
+            admin: AdminCalls::new(switch, user),
         }
     }
 }

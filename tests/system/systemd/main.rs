@@ -242,7 +242,7 @@ async fn a_shutdown_that_takes_longer_than_the_units_limit_is_waited_for() {
         until(async || {
             machine
                 .show("criswitch", "StatusText")
-                .starts_with("finishing")
+                .starts_with("waiting")
         })
         .await;
         // systemd's clock, which nothing here can turn.
