@@ -46,8 +46,8 @@ prepare() {
 build_switch() {
   [ -z "${CRISWITCH:-}" ] || return 0
   echo "building the switch"
-  CRISWITCH=${CARGO_TARGET_DIR:-$TOP/target}/suite/criswitch
-  (cd "$TOP" && cargo build --quiet --profile suite --locked)
+  CRISWITCH=${CARGO_TARGET_DIR:-$TOP/target}/release/criswitch
+  (cd "$TOP" && cargo build --quiet --release --locked)
 }
 
 # The client of the checks of faults.
