@@ -104,7 +104,7 @@ pub(crate) struct Nudges {
     pub(crate) heard: Notify,
     /// The backend has missed its part of a merged reply.
     pub(crate) missed: Notify,
-    /// The backend has missed the runtime's configuration and may be there all the same: it is told as soon as it can be.
+    /// The backend has missed the kubelet's runtime configuration. criswitch sends it again when the backend answers.
     pub(crate) owed: Notify,
     /// The pods of the backend have been listed.
     pub(crate) listed: Notify,

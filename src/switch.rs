@@ -64,7 +64,7 @@ pub struct Switch {
     pub(crate) question: Question,
     /// What reloads have come to.
     pub(crate) reloads: Mutex<Reloads>,
-    /// Wakes who reads the configuration, for each reload that a client asks for.
+    /// Wakes the task that reloads the configuration, once for each request for a reload.
     pub(crate) reload_wanted: Notify,
     /// Wakes clients when a reload has ended.
     pub(crate) reload_ended: Notify,

@@ -31,7 +31,7 @@ const MAX_MESSAGE: usize = 1 << 30;
 /// What the system says to those who may not connect.
 const REFUSED: &str = "Permission denied";
 
-/// A connection to whoever serves on a socket.
+/// A connection to the daemon, or to another runtime that serves on its socket.
 pub(super) struct Running {
     pub(super) socket: Address,
     admin: AdminClient<Channel>,
@@ -43,7 +43,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Connects to whoever serves on `socket`; within a tokio runtime.
+    /// Connects to the daemon or runtime that serves on `socket`. Needs a tokio runtime.
     pub(super) async fn connect(socket: &Address) -> anyhow::Result<Running> {
         let served = criswitch::backend::Backend::new(
             &BackendConfig::without_row(0, "", socket),
@@ -64,14 +64,14 @@ impl Running {
         })
     }
 
-    /// The status of whoever serves there.
+    /// The `Status` of the daemon or runtime.
     pub(super) async fn status(&self) -> anyhow::Result<StatusResponse> {
         let mut runtime = self.runtime.clone();
         let status = runtime.status(StatusRequest::default());
         self.answer("Status", status).await
     }
 
-    /// The version of whoever serves there.
+    /// The `Version` of the daemon or runtime.
     pub(super) async fn version(&self) -> anyhow::Result<VersionResponse> {
         let mut runtime = self.runtime.clone();
         let version = runtime.version(VersionRequest::default());

@@ -56,8 +56,8 @@ pub(crate) async fn follow(switch: Arc<Switch>, backend: Arc<Backend>) {
     }
 }
 
-/// Opens the backend's stream again and again; its pods' states are told first if that is later than somebody listens,
-/// and the end of its last ones when it is gone.
+/// Opens the backend's stream, and opens it again whenever it ends. If clients have subscribed before the stream opens,
+/// they first get the state of each pod. When the backend is removed, they get a deletion for each pod that is left.
 async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) {
     let away = !matches!(backend.link().state, State::Ready(_));
     let mut before = away.then(|| Baseline::now(switch, backend));
@@ -103,8 +103,8 @@ async fn closed_for_a_while(backend: &Backend) {
     tokio::time::sleep(LAST_EVENTS).await;
 }
 
-/// Tells one stream's events to its end, and at its beginning what has become of the pods of `before`, which is `None`
-/// when that is done.
+/// Sends the events of one stream to subscribers until it ends. At its beginning sends what has changed for the pods of
+/// `before`, and then sets `before` to `None`.
 async fn follow_stream(
     switch: &Arc<Switch>,
     backend: &Arc<Backend>,
@@ -158,7 +158,7 @@ impl Inquiry {
     }
 }
 
-/// Tells the backend's events as they come.
+/// Sends the events of the backend to subscribers as they arrive.
 async fn tell_events(
     switch: &Arc<Switch>,
     backend: &Arc<Backend>,
@@ -193,7 +193,7 @@ fn is_about_another(switch: &Switch, backend: &Backend, event: &[u8]) -> bool {
         || containers.any(|id| owners.is_of_another(Kind::Container, id, backend.id))
 }
 
-/// Tells an event of the backend's, and lets those who listen take it: many that come at once must not fill their queue.
+/// Sends one event of the backend to subscribers, and lets them take it: many events at once must not fill their queue.
 async fn tell(switch: &Switch, backend: &Backend, event: Bytes) -> Result<(), Status> {
     let event = hold(switch, backend, event).await?;
     switch.subscribers.tell(Ok(event));
@@ -212,7 +212,7 @@ async fn hold(switch: &Switch, backend: &Backend, event: Bytes) -> Result<Bytes,
     Ok(held.with(event))
 }
 
-/// Tells an event that the switch made; the others come also if this one is too large.
+/// Sends an event that criswitch made. An event that is too large is dropped, and later events still arrive.
 async fn tell_made(switch: &Switch, backend: &Backend, event: Bytes) {
     let told = if event.len() > backend.max_message {
         Err(backend.unread(&Unread::TooLarge))
@@ -229,14 +229,14 @@ fn log_untold(backend: &Backend, code: Code) {
     tracing::debug!(%backend, %code, "cannot send events with the states of its pods");
 }
 
-/// Tells the deletion of those of `before` that are not among `now`.
+/// Sends a deletion for each pod of `before` that is not in `now`.
 async fn tell_gone(switch: &Switch, backend: &Backend, before: &Baseline, now: &BTreeSet<String>) {
     for (id, status) in before.gone(switch, backend, now) {
         tell_made(switch, backend, event(&id, DELETED, &status, &[])).await;
     }
 }
 
-/// Tells the state of each of the backend's pods, and the deletion of those that it no longer has.
+/// Sends the state of each pod of the backend, and a deletion for each pod that it no longer has.
 async fn tell_state(
     switch: &Arc<Switch>,
     backend: &Arc<Backend>,
@@ -261,8 +261,8 @@ async fn tell_state(
     }
 }
 
-/// Asks until the backend has answered: a stream that is open lasts while its backend hangs for a while, and nobody
-/// else tells what has been missed. `None` if it answers with an error.
+/// Asks until the backend has answered. An open stream outlasts a backend that hangs for a while, and subscribers learn
+/// what they have missed only here. `None` if the backend answers with an error.
 async fn steadily<T, E, A>(backend: &Backend, ask: impl Fn() -> A) -> Option<T>
 where
     E: Into<Failed> + From<Status>,
