@@ -1,11 +1,11 @@
-//! Compiles the CRI's .proto with protox, so that no protoc is needed, and finds the commit that is built.
+//! Compiles the .proto files with protox, so that the build needs no protoc, and finds the commit that is built.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use prost::Message;
 
-/// The commit for the log's start line. Set it to build from an archive of the sources.
+/// The variable with the commit for the log's start line. Set it to build from a source archive.
 const COMMIT: &str = "CRISWITCH_COMMIT";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let set = protox::compile([cri], ["proto"])?;
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
-    // The tests compare this set with the facts of the interface.
+    // The tests read the interface from this descriptor set.
     std::fs::write(out.join("cri.bin"), set.encode_to_vec())?;
     tonic_prost_build::configure()
         .bytes(".runtime.v1.KeyValue.value")
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Passes the commit of a release build on, if there is one: other builds would compile again after each commit.
+/// Passes the commit to a release build. Other builds omit it: they would recompile after each commit.
 fn tell_commit() {
     println!("cargo:rerun-if-env-changed={COMMIT}");
     let is_release = std::env::var("PROFILE").is_ok_and(|profile| profile == "release");
@@ -54,12 +54,12 @@ fn tell_commit() {
     }
 }
 
-/// The commit of these sources; `None` for an archive of them, which may lie within another repository.
+/// The commit of these sources. `None` for a source archive, which may lie within another repository.
 fn commit() -> Option<String> {
     if !Path::new(".git").exists() {
         return None;
     }
-    // Each commit and checkout adds to it.
+    // Each commit and checkout appends to this log.
     println!(
         "cargo:rerun-if-changed={}",
         git(&["rev-parse", "--git-path", "logs/HEAD"])?

@@ -1,9 +1,10 @@
-//! What the state on disk costs: `cargo bench --bench state -- --seconds 120`.
+//! The cost of the state on disk: `cargo bench --bench state -- --seconds 120`.
 //!
-//! A node has 110 pods with two containers each, and starts one pod a second; the oldest one ends then, and all lists are
-//! asked for, as the kubelet does. Shows how many bytes are written for each pod, and how long the replies to
-//! `RunPodSandbox` and `CreateContainer` take: without a state, with the state on a tmpfs (/dev/shm), and on a disk. The
-//! backend answers at once, so the difference is what a reply waits for the state.
+//! A node has 110 pods with two containers each. Each second it starts one pod and removes the oldest one, and lists
+//! pods and containers after each of the two, as the kubelet does. The benchmark prints how many bytes are written for
+//! each pod, and how long the replies to `RunPodSandbox` and `CreateContainer` take: without a state, with the state on
+//! a tmpfs (/dev/shm), and with the state on a disk. The backend answers at once, so the difference is the time that a
+//! reply waits for the state.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -40,13 +41,13 @@ use rustix::fs::inotify;
 use support::{Client, IMAGE, Sim, container_in, pod_config};
 use tokio::time::{MissedTickBehavior, interval};
 
-/// The kubelet's limit for a node, by default.
+/// The kubelet's default limit of pods on a node.
 const PODS: usize = 110;
 const CONTAINERS_EACH: usize = 2;
 const IMAGES: usize = 60;
 #[derive(Parser)]
 struct Arguments {
-    /// How many pods each run starts, one a second.
+    /// The number of pods that each run starts, one per second.
     #[arg(long, default_value_t = 10)]
     seconds: usize,
     /// A directory on a disk.
@@ -74,7 +75,7 @@ fn main() {
     }
 }
 
-/// The switch has a thread of its own, as it has a process of its own.
+/// criswitch runs on a separate thread here, and in a separate process on a node.
 fn measure(name: &str, place: Option<&Path>, seconds: usize) {
     let sockets = tempfile::tempdir().unwrap();
     let state = tempfile::tempdir_in(place.unwrap_or(sockets.path())).unwrap();
@@ -137,7 +138,7 @@ struct Node {
     started: usize,
 }
 
-/// How long replies took.
+/// The times of replies.
 #[derive(Default)]
 struct Waits {
     run_pod: Vec<Duration>,
@@ -206,7 +207,7 @@ impl Node {
     }
 }
 
-/// With the labels and annotations that a Deployment's pods have.
+/// A pod with the labels and annotations of a Deployment's pods.
 fn pod(number: usize) -> cri::PodSandboxConfig {
     let mut config = pod_config(&format!("service-{number}-6d4cf56db6-x7k2p"));
     config.labels.extend(texts([
@@ -246,11 +247,12 @@ fn texts<const N: usize>(entries: [(&str, &str); N]) -> HashMap<String, String> 
         .into()
 }
 
-/// The files of a directory that were replaced.
+/// Watches the files of a directory that are replaced.
 struct Written(OwnedFd);
 
 impl Written {
-    /// The kernel makes one event of equal ones in a row, so that of the new file's creation is needed between two.
+    /// inotify merges identical consecutive events. CREATE of the temporary file separates two renames, so each
+    /// replacement is counted.
     fn watch(directory: &Path) -> Written {
         let watching = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
         let flags = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
@@ -258,7 +260,7 @@ impl Written {
         Written(watching)
     }
 
-    /// How many files, and how many bytes if each had the length that it has now.
+    /// The number of files written so far, and of their bytes if each file always had its current length.
     fn so_far(&self, directory: &Path) -> (usize, u64) {
         let mut buffer = [MaybeUninit::uninit(); 65536];
         let mut events = inotify::Reader::new(&self.0, &mut buffer);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# build.sh deb|static FOLDER: builds the Debian package, or a binary that needs no library of the machine, into FOLDER.
-# The same sources with the same toolchain give the same bytes, wherever they lie. Needs cargo-deb and cargo-about, the
-# binary the toolchain's target $STATIC. Builds in ${CARGO_TARGET_DIR:-target/package}.
+# build.sh deb|static FOLDER: builds the Debian package, or a static binary, into FOLDER. The same sources with the same
+# toolchain give the same bytes in any place. The package needs cargo-deb and cargo-about. The static binary needs the
+# toolchain's target $STATIC. Builds in ${CARGO_TARGET_DIR:-target/package}.
 set -eu
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -18,7 +18,7 @@ main() {
   "$what" "$folder"
 }
 
-# Of the machine, the paths and the time are taken out. What a panic would show begins with /criswitch or /crates.
+# Removes the machine's paths and the time from the build. Paths in a panic begin with /criswitch or /crates.
 forget_the_place() {
   local home=${CARGO_HOME:-$HOME/.cargo} registry flags
   umask 022
@@ -36,7 +36,7 @@ forget_the_place() {
 deb() {
   rm -rf "$PARTS"
   mkdir -p "$PARTS/completions"
-  # It reads every file of every library: one processor is busy with that as long as the build is with the last crate.
+  # In the background: `licences` needs one processor for about as long as the build needs for the last crate.
   licences &
   cargo build --quiet --release --locked --offline
   tell "$CARGO_TARGET_DIR/release/criswitch"
@@ -49,7 +49,7 @@ licences() {
     package/licences.hbs
 }
 
-# What the program itself tells.
+# Writes the manual pages and completions, which the program itself generates.
 tell() {
   local criswitch=$1 shell
   "$criswitch" man "$PARTS/man"

@@ -1,4 +1,4 @@
-//! `criswitch.admin.v1`: what the daemon says about itself, reload and forget. Served on the socket of the CRI.
+//! `criswitch.admin.v1`: the state of the daemon, reload and forget. Served on the CRI socket.
 
 mod state;
 
@@ -6,9 +6,10 @@ use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
-use http_body::Body as _;
+use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, BodyStream, Empty, StreamBody};
 use hyper::body::Incoming;
 use tokio::time::Instant;
@@ -22,7 +23,9 @@ use crate::codec::admin::{
     ForgetRequest, ForgetResponse, GetStateRequest, ReloadRequest, ReloadResponse, State,
     WatchStateRequest,
 };
+use crate::codec::grpc;
 use crate::errors;
+use crate::limits::budget::Budget;
 use crate::limits::places::User;
 use crate::limits::{ADMIN_LIMIT, MAX_ADMIN_REQUEST};
 use crate::switch::Switch;
@@ -30,44 +33,46 @@ use crate::switch::forget;
 use crate::switch::reload;
 use crate::telemetry::counters::Reason;
 
-/// How often a watched state is compared with the one that was last sent.
+/// The time between two comparisons of the state with the last state that a watch has sent.
 const LOOKS_APART: Duration = Duration::from_secs(1);
 
-/// The service's name, which the paths of its calls begin with.
+/// The service's name, which is the first part of a call's path.
 const NAME: &str = AdminServer::<AdminService>::NAME;
 
-/// The calls of the admin service, within its limits.
+/// Serves calls of the admin service within their limits.
 #[derive(Clone, Debug)]
 pub(crate) struct AdminCalls {
     switch: Arc<Switch>,
     user: User,
+    /// The memory of the connection for unread replies.
+    unread: Budget,
     server: AdminServer<AdminService>,
 }
 
 impl AdminCalls {
-    /// The calls of a client of `user`.
-    pub(crate) fn new(switch: &Arc<Switch>, user: User) -> AdminCalls {
+    pub(crate) fn new(switch: &Arc<Switch>, user: User, unread: &Budget) -> AdminCalls {
         let server = AdminServer::new(AdminService(Arc::clone(switch)));
         AdminCalls {
             switch: Arc::clone(switch),
             user,
+            unread: unread.clone(),
             server: server.max_decoding_message_size(MAX_ADMIN_REQUEST),
         }
     }
 
-    /// Whether the path of a request is one of the service.
     pub(crate) fn has(path: &str) -> bool {
         path.split('/').nth(1) == Some(NAME)
     }
 
-    /// The reply. It keeps the place of the call until it is sent.
+    /// Answers a call. The call counts towards the limit on calls until its reply is sent.
     pub(crate) fn answer(
         &self,
         request: http::Request<Incoming>,
     ) -> impl Future<Output = Reply> + use<> {
-        let (switch, user, mut server) = (Arc::clone(&self.switch), self.user, self.server.clone());
+        let mut calls = self.clone();
         async move {
-            let place = match switch.admin_calls.place(user) {
+            let switch = &calls.switch;
+            let place = match switch.admin_calls.place(calls.user) {
                 Ok(place) => place,
                 Err(limit) => {
                     switch.counts.refuse(Reason::Calls);
@@ -80,24 +85,42 @@ impl AdminCalls {
                 .ending
                 .cut(NAME, Some((late, errors::deadline(NAME, ADMIN_LIMIT))));
             tokio::select! {
-                Ok(answer) = server.call(request) => reply::holding(answer.map(without_errors), place),
+                Ok(answer) = calls.server.call(request) => {
+                    reply::holding(answer.map(|body| counted(body, calls.unread)), place)
+                }
                 status = cut => reply::of_status(&status),
             }
         }
     }
 }
 
-/// A body of tonic's server ends with a status in any case, so it has no errors. An error's status is in the headers of a
-/// reply without a body, which must stay one.
-fn without_errors(body: tonic::body::Body) -> Body {
+/// The body, counted in `unread` until it is sent. tonic's server ends each body with a status, so the body has no errors.
+/// A failed call has its status in the headers and no body, and must stay without a body.
+fn counted(body: tonic::body::Body, unread: Budget) -> Body {
     if body.is_end_stream() {
         return Empty::new().map_err(|never| match never {}).boxed_unsync();
     }
-    let frames = BodyStream::new(body).filter_map(|frame| ready(frame.ok().map(Ok)));
+    let frames = BodyStream::new(body).filter_map(|frame| ready(frame.ok()));
+    let frames = frames.map(move |frame| Ok(held(frame, &unread)));
     StreamBody::new(frames).boxed_unsync()
 }
 
-/// The admin service of a switch.
+/// The frame, counted in `unread` until it is sent; trailers with a status if there is no memory for it.
+fn held(frame: Frame<Bytes>, unread: &Budget) -> Frame<Bytes> {
+    let data = match frame.into_data() {
+        Ok(data) => data,
+        Err(trailers) => return trailers,
+    };
+    let mut held = unread.held();
+    match held.grow(data.len()) {
+        Ok(()) => Frame::data(held.with(data)),
+        Err(_) => {
+            let status = errors::unread_replies(NAME, unread.limit());
+            Frame::trailers(grpc::trailers(&status))
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 struct AdminService(Arc<Switch>);
 
@@ -145,7 +168,7 @@ impl Admin for AdminService {
     }
 }
 
-/// The state as soon as it differs from the last one.
+/// The next state of a watch: waits until the state differs from `last`.
 async fn next(
     switch: Arc<Switch>,
     last: Option<State>,
@@ -159,5 +182,24 @@ async fn next(
             return Some((Ok(state.clone()), Some(state)));
         }
         tokio::time::sleep(LOOKS_APART).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_without_memory_ends_with_a_status() {
+        let unread = Budget::for_messages(1);
+        let mut all = unread.held();
+        all.grow(unread.limit()).unwrap();
+        let frame = held(Frame::data(Bytes::from_static(b"state")), &unread);
+        assert!(frame.is_trailers());
+        drop(all);
+        let frame = held(Frame::data(Bytes::from_static(b"state")), &unread);
+        assert_eq!(unread.used(), 5);
+        drop(frame);
+        assert_eq!(unread.used(), 0);
     }
 }

@@ -1,6 +1,6 @@
-//! One backend: its connection, kept alive by a task of its own, and the calls that go to it.
+//! One backend: its connection, which a session task keeps open, and the calls that go to it.
 //!
-//! A call is sent once; nothing here sends it again.
+//! A call is sent once and never sent again here.
 
 mod absence;
 pub mod answer;
@@ -45,62 +45,62 @@ use crate::rpc::{List, Row};
 use crate::store::file_work::FileWork;
 use crate::telemetry::counters::Ended;
 
-/// Calls that are sent to a backend that is proven to hang, without an answer to any. One that its client has given up
-/// takes 4 kB until the backend reads again: HTTP/2 has to tell it of the call and of its end.
+/// The most unanswered calls that criswitch sends to a backend that is proven to hang. A cancelled call takes 4 kB
+/// until the backend reads again: HTTP/2 must still send the call and then its cancellation.
 const MOST_UNANSWERED: usize = 256;
 
-/// How long automatically registered handlers wait for a backend with `auto_register` that has never reported its own.
+/// How long automatically registered handlers wait for a backend with `auto_register` that never reported handlers.
 const REPORT_WAIT: Duration = Duration::from_secs(30);
 
-/// What a backend is down with that is gone.
+/// The cause of failed calls to a removed backend.
 pub(crate) const CLOSED: &str = "it was removed from the routing table";
 
-/// A CRI socket that is called.
+/// A CRI socket that criswitch calls.
 #[derive(Debug)]
 pub struct Backend {
-    /// Nobody else's, also after it is gone.
+    /// Unique for the life of the process; never reused.
     pub id: BackendId,
-    /// Where it serves.
+    /// The address of the socket.
     pub socket: Address,
-    /// The largest reply, in bytes, that is read.
+    /// The largest reply that criswitch reads, in bytes.
     pub max_message: usize,
-    /// What its replies to clients take.
+    /// Memory for replies to clients.
     pub memory: Budget,
-    /// What its answers to criswitch's own questions take: clients have no part in it.
+    /// Memory for answers to criswitch's own questions; clients use none of it.
     pub own: Budget,
-    /// What its events take that somebody who listens has not read yet.
+    /// Memory for events that a subscriber has not read yet.
     pub events: Budget,
-    /// Calls of clients that went to it alone and have ended.
+    /// Clients' calls that went to this backend alone and have ended.
     pub calls: Ended,
     dialer: Dialer,
     files: FileWork,
-    /// Looks at the file systems of its images, which may be others than that of its socket.
+    /// Looks at the file systems of the backend's images, which may differ from that of its socket.
     disk_work: FileWork,
     link: watch::Sender<Link>,
     pub(crate) nudges: Nudges,
-    /// Calls sent since it hangs, or since it last answered one.
+    /// Calls sent since the backend began to hang, or since it last answered a call.
     unanswered: AtomicUsize,
-    /// It takes part in what all backends are asked.
+    /// Whether merged calls include the backend.
     joined: AtomicBool,
-    /// Until when the first lists wait for it; `None` once it was listed.
+    /// Until when the first lists wait for the backend; `None` once it was listed.
     awaited: Mutex<Option<Instant>>,
     /// Cancelled when the table has removed the backend.
     removal: CancellationToken,
-    /// Until when its first `Status` is waited for.
+    /// Until when criswitch waits for the first `Status`.
     report_by: Instant,
     saving: unsaved::Saving,
     settings: Mutex<Settings>,
     known: Mutex<Known>,
 }
 
-/// Wakes the tasks of a backend. A nudge that comes while its task does something else is kept, except for `heard`.
+/// Wakes the tasks of a backend. A nudge is kept while its task is busy, except for `heard`.
 #[derive(Debug, Default)]
 pub(crate) struct Nudges {
-    /// A call wants a connection that there is not.
+    /// A call needs a connection, and none is open.
     pub(crate) wanted: Notify,
-    /// A call has taken so long that the backend may hang: a probe will tell.
+    /// A call takes so long that the backend may hang. The session probes it.
     pub(crate) suspected: Notify,
-    /// The backend answers a client's call.
+    /// The backend has answered a client's call.
     pub(crate) heard: Notify,
     /// The backend has missed its part of a merged reply.
     pub(crate) missed: Notify,
@@ -112,7 +112,7 @@ pub(crate) struct Nudges {
     pub(crate) disks: Notify,
 }
 
-/// What a reload may change.
+/// Settings that a reload may change.
 #[derive(Debug)]
 struct Settings {
     name: Arc<str>,
@@ -164,7 +164,7 @@ impl Backend {
         }
     }
 
-    /// Takes over what the configuration says of it now.
+    /// Applies a changed configuration of the backend.
     pub(crate) fn configure(&self, config: &BackendConfig) {
         let last = std::mem::replace(&mut *self.settings.lock(), Settings::of(config));
         if last.config.user != config.user {
@@ -172,37 +172,37 @@ impl Backend {
         }
     }
 
-    /// Goes by another name, where a new backend has taken its own.
+    /// Renames the backend, if a new backend takes its name.
     pub(crate) fn rename(&self, name: &str) {
         self.settings.lock().name = name.into();
     }
 
-    /// Its name in the configuration.
+    /// The name in the configuration.
     pub fn name(&self) -> Arc<str> {
         Arc::clone(&self.settings.lock().name)
     }
 
-    /// How long a merged call waits for it where something can stand in.
+    /// How long a merged call waits for the backend if cached items can be served.
     pub fn list_timeout(&self) -> Duration {
         self.settings.lock().config.list_timeout
     }
 
-    /// How long a merged call for stats waits for it.
+    /// How long a merged call for stats waits for the backend.
     pub fn stats_timeout(&self) -> Duration {
         self.settings.lock().config.stats_timeout
     }
 
-    /// The user whom the configuration lets serve its socket.
+    /// The user that may serve the socket, by the configuration.
     pub(crate) fn user(&self) -> Option<u32> {
         self.settings.lock().config.user
     }
 
-    /// How old its cached lists may be that are served while it does not answer.
+    /// The largest age of cached lists that are served while the backend does not answer.
     pub(crate) fn stale_lists(&self) -> Duration {
         self.settings.lock().config.stale_lists
     }
 
-    /// How long a merged call of `row` waits for it.
+    /// How long a merged call of `row` waits for the backend.
     pub(crate) fn timeout(&self, row: &Row) -> Duration {
         match row.is_stats() {
             true => self.stats_timeout(),
@@ -210,14 +210,14 @@ impl Backend {
         }
     }
 
-    /// From now on it is part of what all backends are asked.
+    /// From now on merged calls include the backend.
     pub fn join(&self) {
         if !self.joined.swap(true, Ordering::Relaxed) {
             self.has_changed();
         }
     }
 
-    /// From now on it is not, until it is listed again; and nothing is known of what it has.
+    /// From now on merged calls omit the backend until it is listed again. Its cached lists are dropped.
     pub(crate) fn leave(&self) {
         self.joined.store(false, Ordering::Relaxed);
         let mut known = self.known.lock();
@@ -225,22 +225,22 @@ impl Backend {
         known.absent.clear();
     }
 
-    /// Whether it is. One that a reload adds is not before it has been listed: until then nobody knows of its pods.
+    /// Whether merged calls include the backend. A backend from a reload is omitted until listed: its pods are unknown.
     pub fn has_joined(&self) -> bool {
         self.joined.load(Ordering::Relaxed)
     }
 
-    /// After a start the first lists wait for it, no longer than until then.
+    /// After a start the first lists wait for the backend, but not after `by`.
     pub(crate) fn await_until(&self, by: Instant) {
         *self.awaited.lock() = Some(by);
     }
 
-    /// It was listed: it is not waited for any more.
+    /// The backend was listed: lists do not wait for it any more.
     pub(crate) fn was_listed(&self) {
         *self.awaited.lock() = None;
     }
 
-    /// Waits until it was listed after the start, as long as lists wait for that, and not longer than until `latest`.
+    /// Waits until the backend was listed after the start, as long as lists wait for that, and at most until `latest`.
     pub(crate) async fn started(&self, latest: Instant) {
         let by = *self.awaited.lock();
         if let Some(by) = by {
@@ -250,12 +250,12 @@ impl Backend {
         }
     }
 
-    /// Whether the first lists after a start still wait for it.
+    /// Whether the first lists after a start still wait for the backend.
     pub(crate) fn is_awaited(&self) -> bool {
         self.awaited.lock().is_some_and(|by| Instant::now() < by)
     }
 
-    /// Ends its session once the calls in flight are done.
+    /// Ends the session once the calls in flight are done.
     pub(crate) fn close(&self) {
         self.removal.cancel();
     }
@@ -265,17 +265,17 @@ impl Backend {
         self.removal.cancelled().await;
     }
 
-    /// The state of the connection now.
+    /// The current state of the connection.
     pub fn link(&self) -> Link {
         self.link.borrow().clone()
     }
 
-    /// What it last said of itself.
+    /// The facts that the backend last reported.
     pub fn known(&self) -> Known {
         self.known.lock().clone()
     }
 
-    /// What it reports of its handlers.
+    /// The report of the backend's handlers.
     pub(crate) fn report(&self) -> Report {
         let known = self.known();
         match self.awaited_until() {
@@ -285,18 +285,18 @@ impl Backend {
         }
     }
 
-    /// Until when its first `Status` is waited for; `None` if that has come, or is not waited for any more.
+    /// Until when criswitch waits for the first `Status`; `None` if that has come, or the wait is over.
     pub(crate) fn awaited_until(&self) -> Option<Instant> {
         let is_awaited = !self.known.lock().has_said_status() && Instant::now() < self.report_by;
         is_awaited.then_some(self.report_by)
     }
 
-    /// Changes what is known of it.
+    /// Changes the known facts of the backend.
     pub fn learn<T>(&self, change: impl FnOnce(&mut Known) -> T) -> T {
         change(&mut self.known.lock())
     }
 
-    /// The same for what is saved: `change` returns whether it is different now.
+    /// Like [`Backend::learn`], for facts that are saved. `change` returns whether it changed a fact.
     pub(crate) fn learn_saved(&self, change: impl FnOnce(&mut Known) -> bool) {
         if self.learn(change) {
             self.has_changed();
@@ -310,28 +310,28 @@ impl Backend {
         }
     }
 
-    /// Opens a connection; the future is what drives it, and ends with it.
+    /// Opens a connection. The future drives the connection, and ends with it.
     ///
     /// # Errors
-    /// Why it cannot be opened.
+    /// If no connection opens: the cause.
     pub async fn connect(&self) -> Result<(Wire, Driver), String> {
         let opened = self.open(None).await?;
         Ok((opened.wire, opened.connection))
     }
 
-    /// The same, unless it would be one to `own`, the socket that criswitch itself listens on.
+    /// Like [`Backend::connect`], but fails if the backend's socket is `own`, the socket that criswitch listens on.
     pub(crate) async fn open(&self, own: Option<&Address>) -> Result<Opened, String> {
         let opened = self.dialer.open(&self.socket, own, &self.files).await?;
         self.meet(opened.peer);
         Ok(opened)
     }
 
-    /// Which file its socket is now; `None` if there is none, or if its file system does not answer.
+    /// The file at the socket's path now; `None` if absent, or if its file system does not answer.
     pub(crate) async fn socket_file(&self) -> Option<FileId> {
         self.dialer.file_at(&self.socket, &self.files).await
     }
 
-    /// What a status of this backend says without its name, which goes before every cause.
+    /// The cause in a status of this backend: the status message without the backend's name at the start.
     pub fn cause(&self, status: &Status) -> String {
         let named = self.unavailable("");
         let message = status.message();
@@ -339,7 +339,7 @@ impl Backend {
         cause.to_owned()
     }
 
-    /// Changes the state; one log line for each change, none for another cause of the same state.
+    /// Changes the state. Logs each new state, but not a new cause of the same state.
     pub(crate) fn set(&self, state: State) {
         let changed = self.link().state.as_ref() != state.as_ref();
         if changed {
@@ -360,8 +360,8 @@ impl Backend {
         });
     }
 
-    /// When `state` began: a backend that is away at the start has been so since it last answered an earlier run of
-    /// criswitch.
+    /// When `state` began. If the backend was already away when criswitch started, this is the time of the backend's
+    /// last answer to an earlier run of criswitch.
     fn begins(&self, state: &State) -> SystemTime {
         match (self.link().state, state) {
             (State::Connecting, State::Down(_) | State::Unresponsive(..)) => self.answered_at(),
@@ -369,14 +369,14 @@ impl Backend {
         }
     }
 
-    /// The open connection; if there is none, what the next attempt to make one comes to.
+    /// The open connection; without one, the result of the next attempt to connect.
     pub(crate) async fn wire(&self) -> Result<Wire, Status> {
         let Link {
             state, failures, ..
         } = self.link();
         match state {
             State::Ready(wire) => return Ok(wire),
-            // One that was never listed takes no call yet.
+            // A backend that was never listed takes no call yet.
             State::Unresponsive(_, cause) if !self.has_joined() => {
                 return Err(self.unavailable(&cause));
             }
@@ -389,7 +389,7 @@ impl Backend {
             State::Ready(_) | State::Unresponsive(..) => true,
             State::Connecting | State::Down(_) => now.failures > failures,
         });
-        // Nobody connects to a removed backend.
+        // No task connects to a removed backend.
         let changed = self.removal.run_until_cancelled(changed).await;
         let Some(Ok(link)) = changed else {
             return Err(self.unavailable(CLOSED));
@@ -402,7 +402,7 @@ impl Backend {
         }
     }
 
-    /// `Unavailable` if a probe has proven that it hangs.
+    /// `Unavailable` if a probe has proven that the backend hangs.
     pub(crate) fn hangs(&self) -> Option<Status> {
         match self.link().state {
             State::Unresponsive(_, cause) => Some(self.unavailable(&cause)),
@@ -410,7 +410,7 @@ impl Backend {
         }
     }
 
-    /// The connection to a backend that hangs, unless enough calls have been sent there already.
+    /// The connection to a backend that hangs, unless [`MOST_UNANSWERED`] calls were sent there without an answer.
     fn one_more(&self, wire: Wire, cause: &str) -> Result<Wire, Status> {
         if self.unanswered.fetch_add(1, Ordering::Relaxed) < MOST_UNANSWERED {
             return Ok(wire);
@@ -425,34 +425,34 @@ impl Backend {
         self.removal.run_until_cancelled(ready).await;
     }
 
-    /// Waits until more than so many connections have failed or ended.
+    /// Waits until more than `failures` connections have failed or ended.
     pub(crate) async fn lost(&self, failures: u64) {
         let mut link = self.link.subscribe();
         link.wait_for(|now| now.failures > failures).await.ok();
     }
 
-    /// There may be more by now than the cached list has.
+    /// Drops the cached list, which may lack items by now.
     pub(crate) fn outdate(&self, list: List) {
         self.learn_saved(|known| known.lists.outdate(list));
     }
 
-    /// When it last answered anything, by the wall clock; now if it never has.
+    /// When the backend last answered anything, by the wall clock; now if it never has.
     pub(crate) fn answered_at(&self) -> SystemTime {
         let age = self.answered().map_or(Duration::ZERO, |at| at.elapsed());
         let now = SystemTime::now();
         now.checked_sub(age).unwrap_or(now)
     }
 
-    /// When it last answered anything.
+    /// When the backend last answered anything.
     pub(crate) fn answered(&self) -> Option<Instant> {
         self.known.lock().answered
     }
 
-    /// Runs what was asked of it to its end, or until a probe has proven that it hangs. Something that takes long is
-    /// no proof, but a reason to probe.
+    /// Runs `asked` to its end, or until a probe has proven that the backend hangs. A slow answer is no proof, but a
+    /// reason to probe.
     ///
     /// # Errors
-    /// `Unavailable` if it hangs, else what `asked` says.
+    /// `Unavailable` if the backend hangs, else the error of `asked`.
     pub(crate) async fn patiently<T, E: From<Status>>(
         &self,
         asked: impl Future<Output = Result<T, E>>,
@@ -478,16 +478,16 @@ impl Backend {
         errors::unavailable(&self.name(), &self.socket, cause)
     }
 
-    /// `Internal`, for a reply that is not protobuf where it is read.
+    /// `Internal`, for a reply that is not valid protobuf where criswitch reads it.
     pub fn malformed(&self, fault: &Malformed) -> Status {
         self.bad_reply(&format!("its reply is malformed: {fault}"))
     }
 
-    /// Rejects a message that nothing else reads before it is merged, if it breaks off: its last field would take the
-    /// next backend's for its own.
+    /// Rejects a truncated message that is merged without decoding: its last field would swallow the start of the next
+    /// backend's message.
     ///
     /// # Errors
-    /// `Internal` if it breaks off.
+    /// `Internal` if the message is truncated.
     pub(crate) fn is_whole(&self, message: &[u8]) -> Result<(), Status> {
         match protobuf::fields(message).find_map(Result::err) {
             Some(fault) => Err(self.malformed(&fault)),

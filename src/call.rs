@@ -1,6 +1,6 @@
-//! A call that was read, and how it fails: what the path of a call hands from step to step.
+//! A call after its request was read, and the type of its failures. Each step on the path of a call passes the call on.
 //!
-//! Does no I/O, and sends a call nowhere.
+//! Does no I/O, and sends no call.
 
 pub(crate) mod ending;
 mod lesson;
@@ -27,30 +27,28 @@ use crate::topology::Live;
 /// A request that was read.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
-    /// The row of its RPC.
     pub row: &'static Row,
-    /// Its headers, as they came.
+    /// The headers as the client sent them.
     pub headers: HeaderMap,
-    /// Its body: one framed message.
+    /// The body: one framed message.
     pub body: Bytes,
-    /// The table that the call begins with, and ends with.
+    /// The routing table for the whole call, also after a reload.
     pub live: Arc<Live>,
-    /// Where the reply counts until the client has read it.
+    /// The memory that the reply uses until the client has read it.
     pub unread: Budget,
 }
 
 impl Request {
-    /// Its message.
     pub(crate) fn message(&self) -> Bytes {
         self.body.slice(frames::FRAME_HEADER..)
     }
 }
 
-/// A call that has a plan: its request as the backends get it, and what their replies teach.
+/// A call with a plan: its request as the backends get it, and how criswitch learns from their replies.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub request: Request,
-    /// What a reply teaches.
+    /// How criswitch learns from a reply.
     pub lesson: Lesson,
 }
 
@@ -63,7 +61,7 @@ impl Deref for Call {
 }
 
 impl Call {
-    /// What it asks for, if its reply is a list.
+    /// The scope of the list, if the reply is one.
     pub(crate) fn listing(&self) -> Option<&Listing> {
         match &self.lesson {
             Lesson::List(listing) => Some(listing),
@@ -71,20 +69,20 @@ impl Call {
         }
     }
 
-    /// The list of what there is, if it asks for all items.
+    /// The list of pods, containers or images, if the call asks for all items.
     pub(crate) fn whole_list(&self) -> Option<List> {
         let listing = self.listing()?;
         (listing.is_whole && !listing.list.is_stats()).then_some(listing.list)
     }
 
-    /// Whether it may be taken for all calls of its RPC. One for the stats of some may not: CRI-O keeps a call for all
-    /// waiting for one container that stops, and answers for each of the others at once.
+    /// Whether the call counts for all calls of its RPC. A call for some stats does not: CRI-O lets a call for all
+    /// stats wait for one container that stops, and answers calls for the other containers at once.
     pub(crate) fn speaks_for_all(&self) -> bool {
         let listing = self.listing();
         listing.is_none_or(|listing| listing.is_whole || !listing.list.is_stats())
     }
 
-    /// What a backend contributes to the reply.
+    /// A backend's part of the reply.
     pub(crate) fn contribution(&self) -> Contribution {
         Contribution {
             row: self.row,
@@ -99,7 +97,7 @@ impl Call {
         call
     }
 
-    /// Its headers, less what would let the reply come compressed.
+    /// The headers without the headers that permit a compressed reply.
     pub(crate) fn reading_headers(&self) -> HeaderMap {
         let mut headers = self.headers.clone();
         headers.remove("grpc-accept-encoding");

@@ -1,69 +1,77 @@
 //! The commands: what is typed, what is printed and the exit code.
 //!
-//! The only place that writes to standard output. What a command does is the library's.
+//! Only this module writes to standard output. The library does the work of a command.
 
 mod channel;
 mod check;
 mod columns;
+mod complete;
 mod discover;
 mod features;
 mod forget;
 mod health;
 mod log;
+mod man;
 mod manifests;
 mod node;
 mod notify;
+mod output;
 mod pods;
 mod probe;
 mod reload;
 mod routes;
 mod running;
 mod serve;
-mod shell;
 mod status;
 mod terminal;
+mod watch;
 
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use clap_complete::Shell;
+use clap_complete::{ArgValueCandidates, Shell};
 use criswitch::config::address::Address;
 use criswitch::config::{Config, DEFAULT_LISTEN, DEFAULT_PATH, Problems};
+use output::{Encoding, ListOutput, Output};
 use running::Running;
 use terminal::Shown;
 
-/// Something failed while it ran.
+/// The command failed at run time.
 const FAILED: u8 = 1;
-/// As sysexits' EX_USAGE: the command line is wrong.
+/// The command line is wrong (sysexits' EX_USAGE).
 const USAGE: u8 = 64;
-/// As sysexits' EX_UNAVAILABLE: criswitch does not run, or cannot be asked.
+/// criswitch is not running or not reachable (sysexits' EX_UNAVAILABLE).
 const NOT_RUNNING: u8 = 69;
-/// As sysexits' EX_CONFIG: the configuration is wrong.
+/// The configuration is wrong (sysexits' EX_CONFIG).
 const CONFIGURATION: u8 = 78;
 
-/// Of help, also where a terminal has more or there is none.
+/// The largest width of help in columns, also without a terminal.
 const WIDTH: usize = 80;
 
-// At most 70 columns: the manual shows these lines as they are, indented.
+// The manual indents these lines and does not wrap them, so they have at most 70 columns.
 const EXAMPLES: &str = "\
 Examples:
   criswitch discover        print a configuration for this node
-  criswitch check           report every mistake, or show the table
+  criswitch check           report every mistake, or show the handlers
   criswitch check --probe   also ask each backend
   criswitch check --node    also check kubelet, crictl and sockets
-  criswitch check --json    the same as JSON
+  criswitch check -o json   print the result as JSON
   criswitch serve           serve until SIGTERM, then finish calls
   criswitch reload          apply a changed configuration
   criswitch status --watch  show the status every 2 seconds
-  criswitch pods --backend old
+  criswitch pods -o wide --backend old
   criswitch manifests | kubectl apply -f -
   criswitch man | man -l -
   crictl -r unix:///run/criswitch/criswitch.sock pods
 
 Exit codes: 0 success, 1 failure at run time, 64 wrong usage,
-78 wrong configuration.";
+69 criswitch is not running (status), 78 wrong configuration.";
+
+const SERVE_CODES: &str = "\
+Exit codes: 0 ended by SIGTERM or SIGINT, 1 failure at run time,
+78 the configuration is wrong.";
 
 const STATUS_CODES: &str = "\
 Exit codes: 0 serving, 1 degraded or lists failing, 69 criswitch is not
@@ -85,10 +93,10 @@ Exit codes: 0 forgotten, 1 not forgotten: no such backend, it answers, or
 you did not confirm, 78 the file after --config cannot be read.";
 
 const CHECK_CODES: &str = "\
-Exit codes: 0 no problem, 78 the configuration is wrong; with --probe or
---node 1 if a backend or the machine has a problem.";
+Exit codes: 0 no problem, 1 a backend or the machine has a problem
+(--probe, --node), 78 the configuration is wrong.";
 
-/// One CRI socket in front of several container runtimes: each pod runs where its RuntimeClass says.
+/// One CRI socket in front of several container runtimes: each pod runs in the runtime of its RuntimeClass.
 #[derive(Parser)]
 #[command(version, after_help = EXAMPLES, max_term_width = WIDTH)]
 struct Cli {
@@ -99,6 +107,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Serve the CRI on the configuration's socket until SIGTERM or SIGINT.
+    #[command(after_help = SERVE_CODES)]
     Serve(File),
     /// Show the status of the daemon, its backends and handlers, and the last reload.
     #[command(after_help = STATUS_CODES)]
@@ -121,7 +130,7 @@ enum Command {
     /// Print a configuration for the runtimes of this node.
     Discover(discover::Discover),
     /// Show how criswitch routes each RPC of the CRI.
-    Routes,
+    Routes(ListOutput),
     /// Print the completion script for a shell.
     Completions {
         /// The shell that loads the script.
@@ -156,9 +165,8 @@ struct Daemon {
 struct Check {
     #[command(flatten)]
     file: File,
-    /// Write JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: ListOutput,
     /// Also ask each backend for its version, conditions and handlers.
     #[arg(long)]
     probe: bool,
@@ -175,11 +183,10 @@ struct Check {
 struct Status {
     #[command(flatten)]
     daemon: Daemon,
-    /// Write JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: ListOutput,
     /// Show the status every 2 seconds, until Ctrl-C.
-    #[arg(long)]
+    #[arg(long, short)]
     watch: bool,
 }
 
@@ -187,14 +194,19 @@ struct Status {
 struct Pods {
     #[command(flatten)]
     daemon: Daemon,
-    /// Write JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: ListOutput,
+    /// Print only the ids, one in each line.
+    #[arg(long, short, conflicts_with_all = ["output", "json"])]
+    quiet: bool,
+    /// Show the pods every 2 seconds, until Ctrl-C.
+    #[arg(long, short)]
+    watch: bool,
     /// Only pods of this handler.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = ArgValueCandidates::new(complete::handlers))]
     handler: Option<String>,
     /// Only pods of this backend.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = ArgValueCandidates::new(complete::backends))]
     backend: Option<String>,
     /// Only pods of this Kubernetes namespace.
     #[arg(long, short, value_name = "NAME")]
@@ -205,9 +217,8 @@ struct Pods {
 struct Reload {
     #[command(flatten)]
     daemon: Daemon,
-    /// Write JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[derive(Args)]
@@ -215,6 +226,7 @@ struct Forget {
     #[command(flatten)]
     daemon: Daemon,
     /// The name of the backend in `criswitch status`.
+    #[arg(add = ArgValueCandidates::new(complete::backends))]
     backend: String,
     /// Forget the backend without a confirmation.
     #[arg(long)]
@@ -225,43 +237,70 @@ struct Forget {
 struct Manifests {
     #[command(flatten)]
     file: File,
-    /// Write JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
-/// Whether a command that ran to its end found everything well.
+/// The result of a command that ran to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Fine,
-    /// It has said what is not.
+    /// The command printed the problems.
     NotFine,
-    /// It has said why criswitch cannot be asked.
+    /// A different runtime serves on the socket.
     NotRunning,
-    /// It has told every problem of the configuration.
+    /// The command printed every problem of the configuration.
     WrongConfiguration,
 }
 
 /// Runs the command that the process was started with.
 pub(crate) fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    match complete::answer(Cli::command) {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => return usage(&error),
+    }
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
         Err(error) => return usage(&error),
     };
-    match cli.command.run() {
+    let (encoding, status) = (command.encoding(), command.failure());
+    match command.run() {
         Ok(Verdict::Fine) => ExitCode::SUCCESS,
         Ok(Verdict::NotFine) => ExitCode::from(FAILED),
         Ok(Verdict::NotRunning) => ExitCode::from(NOT_RUNNING),
         Ok(Verdict::WrongConfiguration) => ExitCode::from(CONFIGURATION),
-        Err(error) => failed(&error),
+        Err(error) => failed(&error, encoding, status),
     }
 }
 
 impl Command {
+    /// The format of the command's output, if programs read the output.
+    fn encoding(&self) -> Option<Encoding> {
+        match self {
+            Command::Status(status) => status.output.encoding(),
+            Command::Pods(pods) => pods.output.encoding(),
+            Command::Check(check) => check.output.encoding(),
+            Command::Routes(output) => output.encoding(),
+            Command::Reload(reload) => reload.output.encoding(),
+            Command::Discover(discover) => discover.output.encoding(),
+            Command::Manifests(manifests) => manifests.output.encoding(),
+            _ => None,
+        }
+    }
+
+    /// The exit status of the command if it fails.
+    fn failure(&self) -> u8 {
+        match self {
+            Command::Status(_) => NOT_RUNNING,
+            _ => FAILED,
+        }
+    }
+
     fn run(self) -> anyhow::Result<Verdict> {
         match self {
             Command::Serve(file) => {
-                // Status tells it to those who stand elsewhere.
+                // `criswitch status` shows this path to users in other directories.
                 let path = std::path::absolute(&file.path).unwrap_or(file.path);
                 serve::serve(&path)
             }
@@ -272,18 +311,18 @@ impl Command {
             Command::Check(check) => check.run(),
             Command::Discover(discover) => discover.run(),
             Command::Manifests(manifests) => manifests.run(),
-            Command::Routes => print(routes::text()?),
-            Command::Completions { shell } => print(shell::completions(shell, Cli::command())?),
-            Command::Man { folder: None } => print(shell::page(Cli::command())?),
+            Command::Routes(output) => print(routes::shown(&output)?),
+            Command::Completions { shell } => print(complete::script(shell)?),
+            Command::Man { folder: None } => print(man::page(Cli::command())?),
             Command::Man {
                 folder: Some(folder),
-            } => shell::pages(Cli::command(), &folder).map(|()| Verdict::Fine),
+            } => man::pages(Cli::command(), &folder).map(|()| Verdict::Fine),
         }
     }
 }
 
 impl Daemon {
-    /// Where it serves. Only a file that nobody asked for may be missing.
+    /// The socket of `--socket`, else of the file; the default socket if the file at the default path is unreadable.
     fn socket(&self) -> Result<Address, Problems> {
         if let Some(socket) = &self.socket {
             return Ok(socket.clone());
@@ -296,7 +335,7 @@ impl Daemon {
         }
     }
 
-    /// Connects to it; where nobody is, the file may tell why, or that it says another socket.
+    /// Connects to the daemon. A failure also lists the problems of the file, which may be the reason.
     async fn connect(&self) -> anyhow::Result<Running> {
         let connected = Running::connect(&self.socket()?).await;
         connected.map_err(|error| match Config::load(&self.file.path) {
@@ -309,25 +348,28 @@ impl Daemon {
 impl Check {
     fn run(self) -> anyhow::Result<Verdict> {
         let config = match Config::load(&self.file.path) {
-            Err(problems) if self.json => {
-                print(check::problems_json(&problems)?)?;
-                return Err(problems.into());
-            }
-            Err(problems) => {
+            Err(problems) if self.output.encoding().is_none() => {
                 terminal::complain(&check::problems_text(&problems));
                 return Ok(Verdict::WrongConfiguration);
             }
+            Err(problems) => return Err(problems.into()),
             Ok(config) => config,
         };
         let probes = self.probe.then(|| probe::probe(&config)).transpose()?;
         let probes = probes.as_deref();
         let node = self.node.then(|| node::look(&config, probes, &self.root));
-        let text = if self.json {
-            check::json(&config, probes, node.as_ref())
-        } else {
-            check::text(&config, probes, node.as_ref())
-        };
-        print(text?)?;
+        print(match self.output.encoding() {
+            Some(encoding) => encoding.document(check::json(&config, probes, node.as_ref()))?,
+            None if self.output.is_names() => {
+                let problems = check::problems(&config, probes, node.as_ref());
+                let lines = problems
+                    .iter()
+                    .filter_map(|problem| problem["what"].as_str());
+                terminal::complain(&output::names(lines));
+                check::names(&config).into()
+            }
+            None => check::text(&config, probes, node.as_ref(), self.output.is_wide())?.into(),
+        })?;
         match check::is_fine(&config, probes, node.as_ref()) {
             true => Ok(Verdict::Fine),
             false => Ok(Verdict::NotFine),
@@ -338,38 +380,41 @@ impl Check {
 impl Manifests {
     fn run(self) -> anyhow::Result<Verdict> {
         let table = Config::load(&self.file.path)?.table;
-        let text = if self.json {
-            manifests::json(&table)
-        } else {
-            manifests::yaml(&table)
-        };
-        print(text?)?;
-        // Whoever reads the manifests does not read this.
+        print(match self.output.encoding() {
+            Some(Encoding::Json) => manifests::json(&table),
+            _ => manifests::yaml(&table)?,
+        })?;
+        // To standard error, so that it does not end up in `kubectl apply -f -`.
         terminal::complain(&manifests::left_out(&table));
         Ok(Verdict::Fine)
     }
 }
 
-/// An argument that is a socket's path.
+/// Parses an argument that is a socket's path.
 fn socket(text: &str) -> Result<Address, String> {
     Address::parse(text).map_err(|error| format!("{error}; try {}", error.hint()))
 }
 
-/// Writes to standard output; a reader that has seen enough, such as `head`, is no failure.
+/// Writes to standard output. A reader that closes the pipe early, such as `head`, is not a failure.
 fn print(text: impl Into<Shown>) -> anyhow::Result<Verdict> {
     is_read(&text.into()).map(|_| Verdict::Fine)
 }
 
-/// Writes to standard output; false if nobody reads there any more.
+/// Writes to standard output; false if the reader has closed it.
 fn is_read(text: &Shown) -> anyhow::Result<bool> {
-    match io::stdout().lock().write_all(text.as_bytes()) {
+    let mut stdout = io::stdout().lock();
+    // A question has no line end, so without a flush the buffer would keep the question until the answer.
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Help and version are answers, all else is a mistake.
+/// Prints clap's message and returns the exit code: success for help and version, else [`USAGE`].
 fn usage(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
         terminal::complain(&error.to_string());
@@ -379,17 +424,21 @@ fn usage(error: &clap::Error) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Problems name their places and stand for themselves; any other error says who tells it.
-fn failed(error: &anyhow::Error) -> ExitCode {
+/// Prints the error that ended a command. Programs that read standard output get an object too.
+fn failed(error: &anyhow::Error, encoding: Option<Encoding>, status: u8) -> ExitCode {
+    if let Some(encoding) = encoding {
+        encoding.item(output::failure(error)).and_then(print).ok();
+    }
+    // Each problem begins with its file and line, so no prefix is needed.
     if error.is::<Problems>() {
         terminal::complain(&format!("{error}\n"));
         return ExitCode::from(CONFIGURATION);
     }
     terminal::complain(&failure(error));
-    ExitCode::from(FAILED)
+    ExitCode::from(status)
 }
 
-/// The line of an error that ends a command.
+/// The line that reports an error that ended a command.
 fn failure(error: &anyhow::Error) -> String {
     format!("criswitch: {error:#}\n")
 }

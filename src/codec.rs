@@ -1,4 +1,4 @@
-//! Bytes alone: protobuf, gRPC's frames and headers. Knows nothing of pods.
+//! Works on bytes only: protobuf, gRPC frames and headers. Knows nothing of pods.
 
 pub mod admin;
 pub mod cri;

@@ -1,7 +1,7 @@
-//! Configuration: text to a checked [`Config`] that cannot be wrong.
+//! Configuration: from the text of the files to a checked, valid [`Config`].
 //!
-//! `files` are read from the `disk`, `text` is what they say, `value` and `check` judge it. Every problem is told at
-//! once, each with its place. Nothing here dials a backend or binds a socket. `watch` reports changes of the files.
+//! `disk` and `files` read the files, `text` parses them, `value` and `check` validate. All problems are reported at
+//! once, each with its place. Nothing here connects to a backend or binds a socket. `watch` reports changed files.
 
 pub mod address;
 mod advice;
@@ -37,9 +37,9 @@ pub use problem::{Origin, Place, Problem, Problems};
 pub use scheduling::{Effect, Operator, Scheduling, Toleration};
 pub use value::duration_text;
 
-/// Where the configuration is unless the command line says otherwise.
+/// The main file, unless the command line names another.
 pub const DEFAULT_PATH: &str = "/etc/criswitch/criswitch.toml";
-/// Where the switch listens unless the configuration says otherwise.
+/// The socket that criswitch listens on, unless the configuration names another.
 pub const DEFAULT_LISTEN: &str = "/run/criswitch/criswitch.sock";
 
 /// A configuration that has passed every check.
@@ -47,54 +47,54 @@ pub const DEFAULT_LISTEN: &str = "/run/criswitch/criswitch.sock";
 pub struct Config {
     /// The socket that the kubelet and crictl dial.
     pub listen: Address,
-    /// How long calls in flight may go on after SIGTERM.
+    /// How long calls in flight may continue after SIGTERM.
     pub shutdown_timeout: Duration,
-    /// The largest gRPC message, in bytes, that is read or merged.
+    /// The largest gRPC message that criswitch reads or merges, in bytes.
     pub max_message: usize,
-    /// How long the first calls wait for backends that are not there yet; may be zero.
+    /// How long the first calls wait for backends that are not ready yet; may be zero.
     pub start_wait: Duration,
-    /// How long a merged call waits for a backend that has no [`BackendConfig::list_timeout`] of its own.
+    /// How long a merged call waits for a backend whose row has no `list_timeout`.
     pub list_timeout: Duration,
-    /// How long a merged call for stats waits for a backend that has no [`BackendConfig::stats_timeout`] of its own.
+    /// How long a merged call for stats waits for a backend whose row has no `stats_timeout`.
     pub stats_timeout: Duration,
-    /// How old cached lists may be of a backend that has no [`BackendConfig::stale_lists`] of its own.
+    /// The largest age of cached lists of a backend whose row has no `stale_lists`.
     pub stale_lists: Duration,
-    /// Where the state of this boot is saved; see [`Config::directories`].
+    /// The directory for state that ends with this boot; see [`Config::directories`].
     pub runtime_dir: Option<PathBuf>,
-    /// Where the state is saved that outlives the boot.
+    /// The directory for state that outlives the boot.
     pub state_dir: Option<PathBuf>,
-    /// The users that may connect, besides root and the switch's own.
+    /// The users that may connect, besides root and criswitch's own.
     pub allow_uids: Vec<u32>,
-    /// Whether changes of the files are taken up by themselves.
+    /// Whether criswitch reloads automatically when the files change.
     pub watch: bool,
-    /// What is logged, and how.
+    /// Log levels and format.
     pub log: LogConfig,
-    /// Where metrics are served; none for nowhere.
+    /// The address that serves metrics; `None` serves none.
     pub metrics: Option<MetricsListen>,
     /// Handlers and backends.
     pub table: Table,
-    /// What works, and the operator should know: one sentence each, with its place.
+    /// Valid settings that the operator should know of: one sentence each, with its place.
     pub notes: Vec<String>,
-    /// The places of the values that are written, by the names of their keys.
+    /// The places of the written values, by the names of their keys.
     pub places: BTreeMap<&'static str, Place>,
     /// The main file.
     pub path: PathBuf,
     /// Every file that was read, the main one first.
     pub files: Vec<PathBuf>,
-    /// 16 hex digits that change with any name or byte of the files.
+    /// 16 hex digits that change with any file name or byte.
     pub hash: String,
 }
 
-/// The handler table: which backend runs the pods of a handler.
+/// The routing table: which backend runs the pods of a handler.
 ///
-/// Backends stand in the order of every merged reply: the default handler's first, then as the files name them.
+/// Every merged reply has this order of backends: the default handler's first, then the order of the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Backends; their ids are their places here, until a reload.
+    /// Backends. Until a reload, a backend's id is its index here.
     pub backends: Vec<BackendConfig>,
     /// Rows, sorted by name.
     pub handlers: Vec<Handler>,
-    /// The row among them for pods that name no handler.
+    /// The row for pods that name no handler; it is also in `handlers`.
     pub default: Handler,
 }
 
@@ -105,43 +105,43 @@ pub struct Handler {
     pub name: String,
     /// The id of one of [`Table::backends`].
     pub backend: BackendId,
-    /// What the backend calls it; empty for the backend's own default.
+    /// The backend's name for the handler; empty for the backend's own default.
     pub backend_handler: String,
-    /// Where the row is written; none where its backend has told of it.
+    /// Where the row is written; `None` if the backend reported the handler.
     pub origin: Option<Origin>,
-    /// For its RuntimeClass only.
+    /// Settings for the handler's RuntimeClass only.
     pub scheduling: Scheduling,
 }
 
-/// A CRI socket that is called.
+/// A CRI socket that criswitch calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendConfig {
-    /// Its place in the table, until a reload gives it the id that its socket has already.
+    /// The backend's index in the table. A reload keeps the id that its socket already has.
     pub id: BackendId,
-    /// The name under `[backends]`, or that of the first handler whose row gave the socket.
+    /// The name under `[backends]`, or the name of the first handler whose row has the socket.
     pub name: String,
-    /// Where it serves.
+    /// The socket that the backend serves.
     pub socket: Address,
-    /// How long a merged call waits for it where something can stand in for it; not zero.
+    /// How long a merged call waits for the backend if its cached list can be served; not zero.
     pub list_timeout: Duration,
-    /// How long a merged call for stats waits for it; not zero.
+    /// How long a merged call for stats waits for the backend; not zero.
     pub stats_timeout: Duration,
-    /// How old its cached lists may be that are served while it does not answer: zero for never, [`Duration::MAX`] for no
-    /// limit.
+    /// The largest age of cached lists that are served while the backend does not answer: zero serves none,
+    /// [`Duration::MAX`] has no limit.
     pub stale_lists: Duration,
-    /// Whether handlers that it advertises and no row names are registered automatically.
+    /// Whether handlers that the backend reports and no row names are registered automatically.
     pub auto_register: bool,
-    /// Whether it may have pods that clients know where criswitch has never run. If not, it is part of lists from when it
-    /// answers.
+    /// Whether the backend may have pods that clients know of although criswitch has never run. If not, the backend
+    /// joins lists when it first answers.
     pub required: bool,
-    /// The user, beside root, whose process may serve its socket without a warning.
+    /// The user, besides root, whose process may serve the socket without a warning.
     pub user: Option<u32>,
-    /// Where its row, or that of the first handler that gives its socket, is written; none where no file names it.
+    /// Where the backend's row, or the first handler's row with the socket, is written; `None` if no file names it.
     pub origin: Option<Origin>,
 }
 
 impl BackendConfig {
-    /// A backend without a row: nothing limits how long criswitch waits for it, and its cached lists are not served.
+    /// A backend without a row: criswitch waits for it without limit and never serves its cached lists.
     pub fn without_row(id: BackendId, name: &str, socket: &Address) -> BackendConfig {
         BackendConfig {
             id,
@@ -158,13 +158,13 @@ impl BackendConfig {
     }
 }
 
-/// Whether a handler or backend may be called so.
+/// Whether `name` is valid for a handler or backend.
 pub fn is_label(name: &str) -> bool {
     value::label("", name).is_ok()
 }
 
 impl Config {
-    /// Reads and checks `path` and the drop-ins `conf.d/*.toml` beside it, in the order of their names.
+    /// Reads and checks `path` and the drop-ins `conf.d/*.toml` beside it, sorted by name.
     ///
     /// # Errors
     /// Every problem of every file, by place.
@@ -177,11 +177,10 @@ impl Config {
         Ok(config)
     }
 
-    /// The socket that `path` and its drop-ins say to listen on, whatever else is wrong with them; the default where
-    /// they do not say it.
+    /// The `listen` socket in `path` and its drop-ins, whatever else is wrong with them; the default without the key.
     ///
     /// # Errors
-    /// Nothing says it, and `path` cannot be read.
+    /// If no file has `listen`, and `path` cannot be read.
     pub fn listen_of(path: &Path) -> Result<Address, Problems> {
         let mut problems = Problems::default();
         let files = files::read(path, &mut problems);
@@ -194,10 +193,10 @@ impl Config {
         }
     }
 
-    /// Checks what files contain, the main one first; their paths only name them in problems.
+    /// Checks the contents of files, the main one first. The paths only name the files in problems.
     ///
     /// # Errors
-    /// As [`Config::load`].
+    /// Every problem of every text, by place.
     pub fn of_texts(texts: &[(&Path, &[u8])]) -> Result<Config, Problems> {
         let mut problems = Problems::default();
         let main = texts.first().map_or(Path::new(""), |(path, _)| path);
@@ -209,7 +208,7 @@ impl Config {
         Config::of_files(main, &files, problems)
     }
 
-    /// Where the state is saved: where the keys say, else where systemd says, else beside the socket.
+    /// The directories for the state: the keys' values, else systemd's directories, else a path beside the socket.
     pub fn directories(&self, systemd: [Option<PathBuf>; 2]) -> Directories {
         let Address::Unix(socket) = &self.listen;
         let beside = || {
@@ -242,7 +241,7 @@ impl Config {
 }
 
 impl Table {
-    /// The row of a pod that asks for the handler `name`; empty for one that names none.
+    /// The row of a pod that asks for the handler `name`; empty for a pod that names none.
     pub fn handler(&self, name: &str) -> Option<&Handler> {
         if name.is_empty() {
             return Some(&self.default);
@@ -253,9 +252,9 @@ impl Table {
         self.handlers.get(at.ok()?)
     }
 
-    /// The table's name for what `backend` calls `name`, `None` if no row routes to it.
+    /// The table's name for `backend`'s handler `name`; `None` if no row routes to it.
     ///
-    /// Where several rows route to it, nobody knows which one a pod was started by: that is the backend's own name.
+    /// If several rows route to it, the row that started a pod is unknown, so the backend's own name is returned.
     pub fn name_for<'n>(&'n self, backend: BackendId, name: &'n str) -> Option<&'n str> {
         let rows = self.handlers.iter();
         let mut rows = rows.filter(|row| row.backend == backend && row.backend_handler == name);

@@ -1,6 +1,6 @@
-//! The path of a call: read it, find its target, run it, reply.
+//! The path of a call: reads it, finds its target, runs its plan, replies.
 //!
-//! Nothing is spawned for a call, so a client that goes away takes its calls at the backends with it.
+//! criswitch spawns no task for a call, so a client that disconnects ends its calls at the backends too.
 
 mod resolve;
 
@@ -27,8 +27,8 @@ use crate::switch::saved::BRIEF_WAIT;
 use crate::switch::{Switch, handlers, learn};
 use crate::telemetry::counters::Reason;
 
-/// Answers a request of the RPC of `row`; every failure is a reply. The reply counts in `unread` until its client has read
-/// it.
+/// Answers a request of the RPC of `row`; every failure is a reply. The reply counts in `unread` until the client has
+/// read it.
 pub(crate) async fn serve(
     switch: Arc<Switch>,
     row: &'static Row,
@@ -58,7 +58,13 @@ async fn answer(
     let (call, plan) = plan::plan(request, target)?;
     match plan {
         Plan::One(backend) => forward::send(switch, &call, &backend).await,
-        Plan::CreatePod(backend, uid) => forward::create(switch, &call, &backend, uid).await,
+        Plan::CreatePod {
+            backend,
+            handler,
+            uid,
+        } => forward::create(switch, &call, &backend, uid)
+            .await
+            .map_err(|failed| failed.of_handler(&handler)),
         Plan::CreateContainer(owner) => images::create_container(switch, &call, &owner).await,
         Plan::Version(backend) => Box::pin(status::version_of(&call, &backend)).await,
         Plan::Merge(backends, how) => Box::pin(fanout::merge(switch, call, how, backends)).await,
@@ -72,7 +78,7 @@ async fn answer(
     }
 }
 
-/// Waits, after a start, for backends that are still to be listed: for lists until [`Switch::start_by`], for other calls
+/// Waits, after a start, for backends that are not listed yet: for lists until [`Switch::start_by`], for other calls
 /// briefly.
 async fn started(switch: &Switch, request: &Request) {
     if Instant::now() >= switch.start_by {

@@ -1,4 +1,4 @@
-//! Every gRPC status that the switch itself makes, and nothing else: a backend's own status is never touched here.
+//! Every gRPC status that criswitch makes itself. A backend's own status is never changed here.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,17 +13,18 @@ use crate::config::address::Address;
 use crate::config::{Handler, Table};
 use crate::rpc::Kind;
 
-/// What is wrong if a backend has another cgroup driver than the default one.
-pub(crate) const WRONG_CGROUP_DRIVER: &str = "its cgroup driver differs from the default backend's, and the kubelet uses one \
-    driver for all pods: the limits of its pods are set in the wrong cgroups; set the same driver for all backends";
+/// The warning if a backend's cgroup driver differs from the default backend's.
+pub(crate) const WRONG_CGROUP_DRIVER: &str = "its cgroup driver differs from the default backend's: the kubelet uses one \
+    driver for all pods, so it sets the limits of this backend's pods in the wrong cgroups; set the same driver for all \
+    backends";
 
-/// What gRPC wants encoded in a `grpc-message`, apart from all that is not ASCII.
+/// The ASCII characters that gRPC encodes in a `grpc-message`.
 const MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
 
-/// What is shown of a text that a client sent, in characters; ids have 64.
+/// The most characters shown of a text from a client; ids have 64.
 const SHOWN: usize = 128;
 
-/// The beginning of a text that a client sent: it may be as long as a message.
+/// The beginning of a text from a client, which may be as long as a message.
 pub(crate) fn shown(text: &str) -> &str {
     let end = text
         .char_indices()
@@ -32,12 +33,12 @@ pub(crate) fn shown(text: &str) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// The longest text of a backend, in bytes, that criswitch repeats in words of its own: errors, the log, `Status`.
+/// The longest text of a backend, in bytes, in criswitch's own texts: errors, the log, `Status`.
 pub const LONGEST_TEXT: usize = 4 << 10;
-/// Ends a text that was cut.
+/// The end of a text that was cut.
 const CUT: &str = "... (cut)";
 
-/// The beginning of a text that a backend sent, marked if it is not the whole: it may be as long as a message.
+/// The beginning of a text from a backend, which may be as long as a message. Marked if it was cut.
 pub(crate) fn cut<'a>(text: impl Into<Cow<'a, str>>) -> Cow<'a, str> {
     let text = text.into();
     if text.len() <= LONGEST_TEXT {
@@ -48,7 +49,7 @@ pub(crate) fn cut<'a>(text: impl Into<Cow<'a, str>>) -> Cow<'a, str> {
     format!("{begin}{CUT}").into()
 }
 
-/// A path that is no RPC of the table.
+/// The path is not an RPC of the table.
 pub fn no_such_rpc(path: &str) -> Status {
     Status::unimplemented(format!(
         "criswitch does not implement {}: it serves runtime.v1 of the CRI only",
@@ -56,12 +57,12 @@ pub fn no_such_rpc(path: &str) -> Status {
     ))
 }
 
-/// A request whose routing key cannot be read.
+/// The routing key of the request cannot be decoded.
 pub fn malformed(rpc: &str, fault: &Malformed) -> Status {
     Status::invalid_argument(format!("{rpc}: the request cannot be routed: {fault}"))
 }
 
-/// A request that is not one plain gRPC message.
+/// The request is not one plain gRPC message.
 pub fn bad_frame(rpc: &str, fault: BadFrame) -> Status {
     match fault {
         BadFrame::Length | BadFrame::TooLong(_) => {
@@ -73,47 +74,47 @@ pub fn bad_frame(rpc: &str, fault: BadFrame) -> Status {
     }
 }
 
-/// A request above `max_message`.
+/// The request is larger than `max_message`.
 pub fn request_too_large(rpc: &str, limit: usize) -> Status {
     Status::resource_exhausted(format!(
         "{rpc}: the request is larger than max_message ({limit} bytes)"
     ))
 }
 
-/// A request for which there is no memory beside the others.
+/// The requests in flight leave no memory for this request.
 pub fn no_memory_for_request(rpc: &str, limit: usize) -> Status {
     Status::resource_exhausted(format!(
         "{rpc}: the requests in flight use all memory for requests ({limit} bytes); try again later"
     ))
 }
 
-/// A backend's reply for which there is no memory beside its others.
+/// The backend's other replies leave no memory for this reply.
 pub fn no_memory_for_reply(backend: &str, socket: &Address, limit: usize) -> Status {
     Status::resource_exhausted(format!(
         "backend {backend:?} ({socket}): its replies use all memory for replies of one backend ({limit} bytes); try again later"
     ))
 }
 
-/// A reply for which there is no memory beside those that the same connection leaves unread.
+/// The unread replies of the connection leave no memory for this reply.
 pub fn unread_replies(rpc: &str, limit: usize) -> Status {
     Status::resource_exhausted(format!(
         "{rpc}: unread replies use all memory of this connection ({limit} bytes); read them first"
     ))
 }
 
-/// A call beyond those that may be in flight.
+/// A limit on calls in flight is reached.
 pub fn too_many_calls(rpc: &str, limit: usize, calls: &str) -> Status {
     Status::resource_exhausted(format!("{rpc}: {limit} {calls} are in flight already"))
 }
 
-/// A request whose end does not come.
+/// The client did not complete its request in time.
 pub fn unfinished_request(rpc: &str, limit: Duration) -> Status {
     Status::deadline_exceeded(format!(
         "{rpc}: the request was not complete within {limit:?}"
     ))
 }
 
-/// A merged reply above `max_message`; the kubelet would refuse it.
+/// The merged reply is larger than `max_message`, and the kubelet would reject it.
 pub fn reply_too_large(rpc: &str, limit: usize, sizes: &[(Arc<str>, usize)]) -> Status {
     let total: usize = sizes.iter().map(|(_, size)| size).sum();
     let parts: Vec<_> = sizes
@@ -126,26 +127,26 @@ pub fn reply_too_large(rpc: &str, limit: usize, sizes: &[(Arc<str>, usize)]) -> 
     ))
 }
 
-/// One backend's reply above `max_message` where it has to be read.
+/// A backend's reply that criswitch must decode is larger than `max_message`.
 pub fn backend_reply_too_large(backend: &str, socket: &Address, limit: usize) -> Status {
     Status::resource_exhausted(format!(
         "backend {backend:?} ({socket}): its reply is larger than max_message ({limit} bytes)"
     ))
 }
 
-/// The client's own deadline.
+/// The client's own deadline has passed.
 pub fn deadline(rpc: &str, timeout: Duration) -> Status {
     Status::deadline_exceeded(format!(
         "{rpc}: no answer within the deadline of {timeout:?}"
     ))
 }
 
-/// A request that the client did not finish.
+/// The client broke off its request.
 pub fn broken_request(rpc: &str, cause: &str) -> Status {
     Status::cancelled(format!("{rpc}: the request ended early: {cause}"))
 }
 
-/// A handler that the table does not have, in containerd's words.
+/// The table does not have the handler. The text begins like containerd's.
 pub fn unknown_handler(handler: &str, table: &Table) -> Status {
     let known: Vec<_> = table
         .handlers
@@ -159,7 +160,7 @@ pub fn unknown_handler(handler: &str, table: &Table) -> Status {
     ))
 }
 
-/// A handler that the table does not have, while a backend with `auto_register` has not reported its own.
+/// The table does not have the handler, and a backend with `auto_register` has not reported its handlers yet.
 pub fn untold_handler(handler: &str, backend: &str, socket: &Address) -> Status {
     Status::unavailable(format!(
         "runtime handler {:?} is not known yet: backend {backend:?} ({socket}, auto_register = true) has not reported its handlers",
@@ -167,12 +168,21 @@ pub fn untold_handler(handler: &str, backend: &str, socket: &Address) -> Status 
     ))
 }
 
-/// A backend that cannot be reached, or that went away in the middle of a call.
+/// The backend cannot be reached, or was lost during a call.
 pub fn unavailable(backend: &str, socket: &Address, cause: &str) -> Status {
     Status::unavailable(format!("backend {backend:?} ({socket}): {}", cut(cause)))
 }
 
-/// An id that nobody is known to own, while not every backend could be asked.
+/// A pod with this handler was not created. The text has the handler, then the backend and the cause.
+pub(crate) fn of_handler(handler: &str, failure: &Status) -> Status {
+    let handler = shown(handler);
+    Status::new(
+        failure.code(),
+        format!("runtime handler {handler:?}: {}", failure.message()),
+    )
+}
+
+/// The id has no known owner, and some backends did not answer.
 pub fn owner_unknown(kind: Kind, id: &str, unanswered: &Status) -> Status {
     Status::unavailable(format!(
         "{} {:?} is on no reachable backend; it may be on {}",
@@ -182,17 +192,17 @@ pub fn owner_unknown(kind: Kind, id: &str, unanswered: &Status) -> Status {
     ))
 }
 
-/// The beginning of an id that one backend has, while another one that cannot be asked may have a second one.
+/// One backend has an id with this prefix, and a backend that does not answer may have another.
 pub fn short_id_unknown(kind: Kind, id: &str, unanswered: &Status) -> Status {
     Status::unavailable(format!(
-        "{} {:?}: the beginning of an id may fit several while a backend does not answer; use the whole id; {}",
+        "{} {:?}: this short id may match several ids, because a backend does not answer; use the whole id; {}",
         noun(kind),
         shown(id),
         unanswered.message()
     ))
 }
 
-/// An id that every backend says it does not have.
+/// Every backend answered that it does not have the id.
 pub fn not_found(kind: Kind, id: &str) -> Status {
     Status::not_found(format!(
         "{} {:?}: not found on any backend",
@@ -201,13 +211,13 @@ pub fn not_found(kind: Kind, id: &str) -> Status {
     ))
 }
 
-/// A prefix of several ids, in containerd's words.
+/// Several ids have this prefix. The text is containerd's.
 pub fn ambiguous(prefix: &str) -> Status {
     let prefix = shown(prefix);
     Status::unknown(format!("Multiple IDs found with provided prefix: {prefix}"))
 }
 
-/// An id that two backends list, and that neither got through the switch.
+/// Two backends list the id, and neither created it through criswitch.
 pub fn disputed(kind: Kind, id: &str, one: &str, other: &str) -> Status {
     Status::failed_precondition(format!(
         "{} {id:?}: backends {one:?} and {other:?} both list it, and criswitch does not guess which one owns it; if both sockets lead to one runtime, configure one backend for both",
@@ -215,7 +225,7 @@ pub fn disputed(kind: Kind, id: &str, one: &str, other: &str) -> Status {
     ))
 }
 
-/// A pull for a pod that no backend is known to have, while not every backend could be asked. Its credentials go nowhere.
+/// No backend is known to have the pod of a pull, and some did not answer. The credentials are sent to no backend.
 pub fn pod_unknown(uid: &str, unanswered: &Status) -> Status {
     Status::unavailable(format!(
         "pod with uid {:?} is on no reachable backend, so criswitch does not pull its image; it may be on {}",
@@ -224,7 +234,7 @@ pub fn pod_unknown(uid: &str, unanswered: &Status) -> Status {
     ))
 }
 
-/// A pull for a pod that several backends list, and that was not created through criswitch.
+/// Several backends list the pod of a pull, and the pod was not created through criswitch.
 pub fn doubled_pod(uid: &str, backends: &[Arc<str>]) -> Status {
     Status::failed_precondition(format!(
         "pod with uid {:?}: backends {backends:?} list a pod with this uid; criswitch does not guess which one gets the \
@@ -233,16 +243,16 @@ pub fn doubled_pod(uid: &str, backends: &[Arc<str>]) -> Status {
     ))
 }
 
-/// An image that a container uses, which is not removed.
+/// A container uses the image, so it is not removed.
 pub fn image_in_use(reference: &str, backend: &str, container: &str) -> Status {
     Status::failed_precondition(format!(
-        "image {:?}: not removed, backend {backend:?} has container {:?} that uses it; remove the container first",
+        "image {:?} is not removed: container {:?} on backend {backend:?} uses it; remove the container first",
         shown(reference),
         shown(container)
     ))
 }
 
-/// A name that stands for different images in the stores that an unknown pod may use; each with its id and user.
+/// The backends that an unknown pod may be on have different images with this name; each with its id and user.
 pub fn images_differ(reference: &str, images: &[(Arc<str>, String)]) -> Status {
     let has = |(backend, image): &(Arc<str>, String)| format!("backend {backend:?} has {image}");
     let images: Vec<_> = images.iter().map(has).collect();
@@ -254,71 +264,71 @@ pub fn images_differ(reference: &str, images: &[(Arc<str>, String)]) -> Status {
     ))
 }
 
-/// No id where one is needed.
+/// The request lacks an id.
 pub fn empty_id(rpc: &str, kind: Kind) -> Status {
     Status::invalid_argument(format!("{rpc}: the {} id is empty", noun(kind)))
 }
 
-/// An RPC that the backends lack.
+/// The backends do not implement the RPC.
 pub fn lacking(rpc: &str, backend: &str) -> Status {
     Status::unimplemented(format!("{rpc}: backend {backend:?} does not implement it"))
 }
 
-/// A backend that has no events, as each stream of them ends at once: with this failure, or well.
+/// The backend has no events: each event stream ends at once, with this failure or without an error.
 pub(crate) fn no_events(backend: &str, socket: &Address, failure: Option<&str>) -> Status {
-    let end = cut(failure.unwrap_or("without an error"));
+    let end = cut(failure.unwrap_or("no error"));
     Status::unimplemented(format!(
-        "backend {backend:?} ({socket}): it sends no container events, each event stream ends immediately: {end}"
+        "backend {backend:?} ({socket}): it sends no container events: each event stream ends immediately ({end})"
     ))
 }
 
-/// A backend's reply that breaks gRPC's or protobuf's rules.
+/// The backend's reply breaks the rules of gRPC or protobuf.
 pub fn bad_reply(backend: &str, socket: &Address, cause: &str) -> Status {
     Status::internal(format!("backend {backend:?} ({socket}): {}", cut(cause)))
 }
 
-/// Replies of backends that cannot be merged.
+/// The backends' replies cannot be merged.
 pub fn unmergeable(rpc: &str, fault: &Malformed) -> Status {
     Status::internal(format!("{rpc}: a backend's reply is malformed: {fault}"))
 }
 
-/// A backend that must not be forgotten, or cannot be.
+/// The backend must not or cannot be forgotten.
 pub(crate) fn not_forgotten(cause: &str) -> Status {
     Status::failed_precondition(cause)
 }
 
-/// A reload whose outcome is forgotten.
+/// The outcome of the reload is no longer stored.
 pub(crate) fn too_many_reloads() -> Status {
     Status::aborted(
         "the outcome of this reload is not known any more, because many reloads followed; see the log of criswitch",
     )
 }
 
-/// Nobody to ask: none of the backends that the table has since a reload has been there yet.
+/// No backend of the table has been reachable since the reload that added them.
 pub fn no_backend() -> Status {
     Status::unavailable(
         "no backend of the routing table has been reachable yet; start the runtime of a backend",
     )
 }
 
-/// A backend that a reload has taken out of the table, while a call was on its way there.
+/// A reload removed the backend while a call was on its way there.
 pub fn gone_backend() -> Status {
-    Status::unavailable("the backend was removed during the call; call again")
+    Status::unavailable("the backend was removed during the call; repeat the call")
 }
 
-/// A client that subscribed to events and does not read them.
+/// A client subscribed to events and does not read them.
 pub fn does_not_read(queue: usize) -> Status {
     Status::resource_exhausted(format!(
         "the client left more than {queue} events unread, or more bytes of events than fit in memory; subscribe again"
     ))
 }
 
-/// The switch is ending.
+/// criswitch is shutting down.
 pub fn shutting_down() -> Status {
     Status::new(Code::Unavailable, "criswitch is shutting down")
 }
 
-/// A call that the end of the switch did not wait for any longer.
+/// The call outlasted `shutdown_timeout`.
 pub fn past_shutdown_timeout(rpc: &str, timeout: Duration) -> Status {
     Status::unavailable(format!(
         "criswitch is shutting down, and {rpc} has taken longer than `shutdown_timeout` ({timeout:?})"
@@ -332,17 +342,17 @@ fn noun(kind: Kind) -> &'static str {
     }
 }
 
-/// A status of the switch's own with the texts of other failures behind its own.
+/// A status of criswitch, followed by the texts of other failures.
 pub fn with_others(status: &Status, others: &str) -> Status {
     Status::new(status.code(), format!("{}; {others}", status.message()))
 }
 
-/// A backend's text with those of other failures behind it; percent-encoded like `message`.
+/// A backend's text, followed by the texts of other failures; percent-encoded like `message`.
 pub fn appended(message: &[u8], others: &str) -> http::HeaderValue {
     behind(message, &format!("; {others}"))
 }
 
-/// Names the backend where several were asked, behind its own text: clients match the beginning.
+/// A backend's text, followed by the backend's name. Clients match the beginning, so the name is at the end.
 ///
 /// `message` is the percent-encoded `grpc-message`.
 pub fn named(message: &[u8], backend: &str, socket: &Address) -> http::HeaderValue {
@@ -355,7 +365,7 @@ fn behind(message: &[u8], text: &str) -> http::HeaderValue {
     http::HeaderValue::from_bytes(&text).unwrap_or_else(|_| http::HeaderValue::from_static(""))
 }
 
-/// An error and its causes, outermost first; cut, since what HTTP/2 reports may have the peer's own words.
+/// An error and its causes, outermost first. Cut, because HTTP/2 errors may contain the peer's text.
 pub fn error_chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     let causes: Vec<_> = causes.map(ToString::to_string).collect();

@@ -1,4 +1,4 @@
-//! Calls that go to several backends: ask all at once, refuse what is not whole, merge.
+//! Calls that go to several backends: asks all at once and merges the replies. A list that lacks items is an error.
 
 pub(crate) mod fallback;
 pub(crate) mod images;
@@ -26,24 +26,24 @@ use crate::rpc::{self, Lacking, List, Merge};
 use crate::switch::{Switch, handlers, labels, learn, subscribers};
 use crate::telemetry::counters::Reason;
 
-/// What came of asking one of several backends.
+/// One backend's result of a call to several.
 #[derive(Debug)]
 pub(crate) struct BackendResult {
-    /// Which one.
     pub backend: Arc<Backend>,
-    /// Its answer, or why there is none.
+    /// The reply, or why the backend gave none.
     pub result: Result<Answer, Status>,
 }
 
 /// A backend's part of a merged list.
 pub(crate) enum Share {
-    /// Its message, or the last known one.
+    /// The backend's message, or its cached list.
     Message(Bytes),
-    /// It is left out, and this is why: the call's own end if all are.
+    /// The backend is omitted for this reason. If all backends are omitted, the call fails: a unary call with the
+    /// reason of the first of the call's backends, a stream with the reason of the backend that was omitted last.
     Nothing(Failed),
 }
 
-/// Whether nobody to ask means that nobody knows.
+/// Whether an empty set of backends is an error rather than an empty reply.
 fn is_of_what_all_have(how: &Merge) -> bool {
     !matches!(
         how,
@@ -51,7 +51,7 @@ fn is_of_what_all_have(how: &Merge) -> bool {
     )
 }
 
-/// Backends that are to be told again, if the client gives up before they have answered.
+/// Backends that get the runtime configuration again if the client cancels the call before all of them have answered.
 struct Unheard<'a>(&'a [Arc<Backend>]);
 
 impl Drop for Unheard<'_> {
@@ -62,7 +62,7 @@ impl Drop for Unheard<'_> {
     }
 }
 
-/// What came of `UpdateRuntimeConfig`: the error names each backend that has not taken it.
+/// The reply to `UpdateRuntimeConfig`. The error names each backend that has not applied the configuration.
 fn taken(parts: Vec<BackendResult>) -> Result<Reply, Failed> {
     let (mut taken, mut refused, mut missed) = (None, Vec::new(), Vec::new());
     for BackendResult { backend, result } in parts {
@@ -80,7 +80,7 @@ fn taken(parts: Vec<BackendResult>) -> Result<Reply, Failed> {
             Err(status) => {
                 backend.nudges.owed.notify_one();
                 let backend = backend.name();
-                tracing::warn!(%backend, "runtime configuration is kept until the backend answers again");
+                tracing::warn!(%backend, "backend gets the runtime configuration when it answers again");
                 missed.push(status.into());
             }
         }
@@ -94,10 +94,10 @@ fn taken(parts: Vec<BackendResult>) -> Result<Reply, Failed> {
     }
 }
 
-/// The message of a backend's part.
+/// A backend and its message.
 type Message = (Arc<Backend>, Bytes);
 
-/// Sends `call` to all of `backends` and makes one reply of theirs.
+/// Sends `call` to all of `backends` and merges their replies into one.
 pub(crate) async fn merge(
     switch: &Arc<Switch>,
     call: Call,
@@ -117,7 +117,7 @@ pub(crate) async fn merge(
         (Merge::UpdateRuntimeConfig, _) => update_runtime_config(switch, &call, &backends).await,
         (Merge::Events, _) => Ok(subscribers::events(switch)),
         (Merge::Interleave(instead), _) => {
-            // What backends have sent and the client has not read yet waits in the streams' windows.
+            // Data that the client has not read yet waits in the windows of the backends' streams.
             let windows = windows(switch, &call, backends.len())?;
             let must_rename =
                 |only: &Backend| list.is_some_and(|list| handlers::must_rename(switch, list, only));
@@ -134,7 +134,7 @@ pub(crate) async fn merge(
             if list == Some(List::MetricDescriptors)
                 && let Some(own) = labels::descriptors(only)
             {
-                // After a reload there may be other backends.
+                // A reload may add backends, whose samples must fit the descriptors that the client has.
                 labels::give_descriptors(switch, &own);
             }
             Ok(reply)
@@ -160,7 +160,7 @@ pub(crate) async fn merge(
     }
 }
 
-/// Asks backends for their descriptors before their metrics are merged, where they are not known.
+/// Asks the backends for unknown metric descriptors before their metrics are merged.
 async fn know_descriptors(switch: &Switch, backends: &[Arc<Backend>]) {
     if backends.len() > 1 {
         let asked = backends
@@ -170,7 +170,8 @@ async fn know_descriptors(switch: &Switch, backends: &[Arc<Backend>]) {
     }
 }
 
-/// Asks once for each connection; for as long as a client would wait, and then in the background.
+/// Asks the backend for its metric descriptors, once per connection. If the reply takes longer than `stats_timeout`,
+/// the call continues without it and criswitch asks in the background.
 async fn ask_descriptors(switch: &Switch, backend: &Arc<Backend>) {
     let row = &rpc::LIST_METRIC_DESCRIPTORS;
     let known = backend.known();
@@ -189,7 +190,7 @@ async fn ask_descriptors(switch: &Switch, backend: &Arc<Backend>) {
     }
 }
 
-/// Room for what so many streams hold that are not read.
+/// Reserves memory for the windows of `streams` streams that the client may leave unread.
 fn windows(switch: &Switch, call: &Call, streams: usize) -> Result<Reservation, Status> {
     let mut held = call.unread.held();
     if held.grow(streams * STREAM_WINDOW as usize).is_err() {
@@ -199,7 +200,7 @@ fn windows(switch: &Switch, call: &Call, streams: usize) -> Result<Reservation, 
     Ok(held)
 }
 
-/// Sends `call` to `backends` at once and reads every reply, however long that takes one that does not hang.
+/// Sends `call` to `backends` at once and reads every reply. Waits for a slow backend, but not for one that hangs.
 pub(crate) async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
     let asked = backends.iter().cloned().map(|backend| async move {
         let result = backend.patiently(forward::ask(call, &backend)).await;
@@ -208,7 +209,7 @@ pub(crate) async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<Backen
     join_all(asked).await
 }
 
-/// One reply of what all `backends` have to say; one that fails, fails the call: nothing is left out silently.
+/// Merges the parts of all `backends` into one reply. A failed part fails the call; nothing is omitted silently.
 async fn merged(
     switch: &Switch,
     call: &Call,
@@ -234,7 +235,7 @@ async fn merged(
     }
 }
 
-/// A backend's own reply to a merged call, learned from.
+/// A backend's own part of a merged reply. criswitch learns from it.
 async fn own_share(
     switch: &Switch,
     call: &Call,
@@ -246,7 +247,7 @@ async fn own_share(
     match answer.code() {
         Code::Ok => {
             let message = backend.message(&answer)?;
-            // Of a list of pods or containers each item is read.
+            // `learn` reads each item of a list of pods or containers, so only other replies need this check.
             if call
                 .listing()
                 .is_none_or(|listing| listing.list.kind().is_none())
@@ -263,7 +264,7 @@ async fn own_share(
     }
 }
 
-/// Whether a merged reply may do without a backend that answers `Unimplemented`.
+/// Whether a merged reply may omit a backend that answers `Unimplemented`.
 pub(crate) fn may_lack(switch: &Switch, how: &Merge, backend: &Backend) -> bool {
     match how.lacking() {
         Lacking::LeftOut => true,
@@ -293,32 +294,37 @@ fn one_message(
     Ok(reply::of_message(merged))
 }
 
-/// OK when every backend that can be reached has taken it. A backend that has not taken it is owed it.
+/// Succeeds if each reachable backend has applied the configuration. The other backends get it when they answer again,
+/// also after a restart: before the reply each backend's file has it, or is removed.
 async fn update_runtime_config(
     switch: &Switch,
     call: &Call,
     backends: &[Arc<Backend>],
 ) -> Result<Reply, Failed> {
     *switch.runtime_config.lock() = Some(call.body.clone());
-    // One that a reload has just added may have been greeted with what was said before.
+    // A backend that a reload has just added may have received the previous configuration.
     let live = switch.live();
     let asked = |new: &Backend| backends.iter().any(|backend| backend.id == new.id);
     let new = live.backends.iter().filter(|backend| !asked(backend));
     new.for_each(|backend| backend.nudges.owed.notify_one());
+    live.backends.iter().for_each(|it| it.has_changed());
     let mut unheard = Unheard(backends);
     let parts = gather(call, backends).await;
+    let saved = join_all(live.backends.iter().map(|backend| backend.saved())).await;
     unheard.0 = &[];
-    taken(parts)
+    let reply = taken(parts)?;
+    saved.into_iter().collect::<Result<(), _>>()?;
+    Ok(reply)
 }
 
-/// The default backend's reply, or if it has no opinion on the cgroup driver, that of the first one which has and
-/// tells it in time.
+/// The default backend's reply. If the default backend lacks the RPC: the first reply, in the table's order, of the
+/// backends that answer within `list_timeout`.
 async fn runtime_config(call: &Call, backends: &[Arc<Backend>]) -> Result<Reply, Failed> {
-    // Another may speak by the time that the default has answered: nobody is asked twice.
+    // A reload may change the default backend during the call. Read its id once, so that no backend is asked twice.
     let speaker = call.live.speaker();
     let speaks = |backend: &&Arc<Backend>| backend.id == speaker;
     let mut own = None;
-    // After a reload it may not have been there yet.
+    // After a reload, `backends` may lack the default backend.
     if let Some(default) = backends.iter().find(speaks) {
         let answer = default.patiently(forward::ask(call, default)).await?;
         if answer.code() != Code::Unimplemented {

@@ -1,4 +1,4 @@
-//! A call to one backend: send it, learn from its reply, reply.
+//! A call to one backend: sends it, learns from the reply, and replies.
 
 mod creating;
 pub(crate) mod own;
@@ -14,8 +14,7 @@ use crate::call::{Call, Failed};
 use crate::switch::Switch;
 use crate::switch::learn::{self, Asked};
 
-/// Sends `call`, which makes a pod, to one backend. Until the end of the call is heard, the backend may have a pod that
-/// nobody knows of.
+/// Sends `call`, which creates a pod, to one backend. Until its reply is read, the backend may have an unknown pod.
 pub(crate) async fn create(
     switch: &Switch,
     call: &Call,
@@ -23,7 +22,7 @@ pub(crate) async fn create(
     uid: String,
 ) -> Result<Reply, Failed> {
     let mut creating = creating::creating(switch, backend.id, uid);
-    // What is not sent makes nothing.
+    // A call that is not sent creates nothing.
     let wire = backend.wire().await?;
     creating.sent();
     let (asked, headers) = (learn::asked(switch), call.reading_headers());
@@ -51,8 +50,8 @@ pub(crate) async fn send(
     learned(switch, call, backend, asked, answer).await
 }
 
-/// Sends a call whose reply nobody here looks into. One message is read whole, so that it counts; a stream may be
-/// longer than anybody may hold.
+/// Sends a call whose reply criswitch does not read. A single message is received whole, so that it counts in memory; a
+/// stream may be longer than any memory.
 async fn pass_as_it_is(call: &Call, backend: &Arc<Backend>) -> Result<Reply, Failed> {
     let (row, headers, body) = (call.row, &call.headers, call.body.clone());
     if !row.streams() {
@@ -62,7 +61,7 @@ async fn pass_as_it_is(call: &Call, backend: &Arc<Backend>) -> Result<Reply, Fai
     let listing = call.listing().filter(|listing| !listing.list.is_stats());
     let list = listing.map(|listing| listing.list);
     if let Some(list) = list {
-        // What the client sees of it is in no list here.
+        // The client sees items that no cached list has.
         backend.outdate(list);
         backend.saved().await?;
     }
@@ -70,13 +69,13 @@ async fn pass_as_it_is(call: &Call, backend: &Arc<Backend>) -> Result<Reply, Fai
     Ok(reply::passed(response, Arc::clone(backend), list, whole))
 }
 
-/// Sends a call whose reply is read here.
+/// Sends a call whose reply criswitch reads.
 pub(crate) async fn ask(call: &Call, backend: &Backend) -> Result<Answer, Status> {
     let (headers, body) = (call.reading_headers(), call.body.clone());
     backend.ask(call.row, &headers, body).await
 }
 
-/// The reply to a call that was made then, learned from. A client sees nothing that a restart could forget.
+/// Learns from the reply to a call sent at `asked`. Clients get the reply only after the learned facts are saved.
 async fn learned(
     switch: &Switch,
     call: &Call,
@@ -93,7 +92,7 @@ async fn learned(
     }
     let message = backend.message(&answer)?;
     let changed = learn::learn(switch, call, backend, asked, &message)?;
-    // Without the saved descriptors of metrics criswitch asks for them again.
+    // Metric descriptors need not be saved before the reply: criswitch can ask for them again.
     if !call
         .listing()
         .is_some_and(|listing| listing.list.is_stats())

@@ -5,81 +5,82 @@
 //! ```text
 //!   kubelet, crictl
 //!         | Unix socket
-//!     server        who may connect, HTTP/2, shutdown
+//!     server        which clients may connect, HTTP/2, shutdown
 //!         | a request, nothing of it decoded
-//!     server::layers             a row of the table, a place, a log line, unread replies, the deadline
+//!     server::layers             RPC table row, limit on calls, log line, unread replies, deadline
 //!         |
-//!     dispatch      the path of a call: read it, find its target, plan it, run the plan
-//!         |-- dispatch::resolve    call::route: row, key, table and owners to a target, of image calls too
-//!         |                        nobody is known to own the id: all backends are asked once
-//!         |-- call::plan           row and target to a plan; nothing after that looks at the row
-//!         |-- forward              one backend: its reply passes, and switch::learn learns from it
-//!         `-- fanout               several: ask them all, merge; fanout::fallback for one that is silent
+//!     dispatch      the path of a call: decode the request, find the target, make the plan, run the plan
+//!         |-- dispatch::resolve    call::route: from row, key, routing table and owners to a target
+//!         |                        an id without a known owner: all backends are asked once
+//!         |-- call::plan           from row and target to a plan; later steps do not read the row
+//!         |-- forward              one backend: the reply passes unchanged, switch::learn learns from it
+//!         `-- fanout               several backends: call all, merge; fanout::fallback for a silent backend
 //!         |
-//!     backend       one connection each; session keeps it, backend::connect makes it
+//!     backend       one connection each; session keeps it up, backend::connect makes it
 //!         |
-//!     call::reply   as it came, or what fanout::merge made of several
+//!     call::reply   the backend's reply unchanged, or the merged reply of fanout::merge
 //! ```
 //!
-//! All of it runs on one thread, a call within the task of its connection, and no lock is held over an await. Beside
-//! that three tasks run for each backend: its session (connect, greet, probe, connect again), its events and its saved
-//! state; and one for metrics, which are read off the switch when somebody asks. Work that may block, such as a look at
-//! a file, runs on other threads: docs/architecture.md lists it.
+//! All of this runs on one thread. A call runs within the task of its connection, and no lock is held over an await.
+//! Three more tasks run for each backend: its session (connect, identify, probe, reconnect), its events and its saved
+//! state. One task serves metrics, which are read from the switch on request. Work that may block, such as reading a
+//! file, runs on other threads: docs/architecture.md lists it.
 //!
 //! # Code map
 //!
-//! Each module uses those above it alone; `tests/layers.rs` keeps it that way.
+//! A module uses only modules above it; `tests/layers.rs` checks this.
 //!
-//! | Module | What |
+//! | Module | Contents |
 //! |---|---|
-//! | [`codec`] | bytes alone: protobuf fields, gRPC's frames and headers; generated types for the probe and tests |
-//! | [`rpc`] | `table`: a row for each RPC; `describe`: the same in words, for `criswitch routes` and docs/rpcs.md; the CRI's field numbers by name |
-//! | [`telemetry`] | log lines on their way out, lines that others can cause, counters, trace ids |
-//! | [`store`] | the files that a restart goes on with; work on files beside the thread that serves calls |
-//! | [`ownership`] | which backend owns a pod or container; the pod that a request means by uid or names (`pod_names`); the question to all that misses share |
-//! | [`config`] | `keys::table` has every key, `text` reads files, `check` makes the fields of [`config::Config`] and lists every problem; `watch` looks whether files have changed |
+//! | [`codec`] | bytes only: protobuf fields, gRPC's frames and headers; generated types for the probe and tests |
+//! | [`rpc`] | `table`: a row for each RPC; `describe`: the rows in words, for `criswitch routes` and docs/rpcs.md; the CRI's field numbers by name |
+//! | [`telemetry`] | the log's queue, limits on repeated log lines, counters, trace ids |
+//! | [`store`] | the state files for the next start; file work off the thread that serves calls |
+//! | [`ownership`] | which backend owns a pod or container; the pod of a request by uid or names (`pod_names`); the query to all backends that cache misses share |
+//! | [`config`] | `keys::table` has every key, `text` parses files, `check` makes a [`config::Config`] and reports every problem; `watch` reports changed files |
 //! | [`errors`] | every status that criswitch makes itself |
-//! | [`limits`] | what clients and backends may take: the numbers; `budget` counts bytes, `places` connections and calls, `flood` frames |
-//! | [`backend`] | a backend: dialled, called, its states; what is known of it; its cached lists (`lists`), what it is late with (`absence`), which changes are not on disk (`unsaved`) |
-//! | [`topology`] | the handler table of now and its backends; another one in its place; handlers that backends report |
-//! | [`call`] | a call that was read: its target, its plan, what it teaches, its log line, its reply |
-//! | [`switch`] | the state that all calls share; what is learned, saved (`saved` makes and reads what `store::saved` has), reloaded and forgotten of it |
-//! | `forward` | a call to one backend; criswitch's own questions to one |
-//! | [`fanout`] | a call to several backends: merged lists, streams, images, status; what is served for a silent backend, and why a list fails (`fallback`) |
-//! | `session` | the tasks of a backend: connect, ask what it is and list it (`sync`), probe, connect again after a pause; its events |
+//! | [`limits`] | the limits on clients and backends: the numbers; `budget` counts bytes, `places` connections and calls, `flood` frames |
+//! | [`backend`] | a backend: connections, calls, states; the facts known of it; its cached lists (`lists`), late replies (`absence`), unsaved changes (`unsaved`) |
+//! | [`topology`] | the current routing table and its backends; the next table after a reload; automatically registered handlers |
+//! | [`call`] | a decoded call: its target, its plan, the facts to learn from it, its log line, its reply |
+//! | [`switch`] | the state that all calls share, and how it is learned, saved (`saved` makes and reads the contents of `store::saved`), reloaded and forgotten |
+//! | `forward` | a call to one backend; criswitch's own questions to a backend |
+//! | [`fanout`] | a call to several backends: merged lists, streams, images, status; the replacement for a silent backend, and why a list fails (`fallback`) |
+//! | `session` | the tasks of a backend: connect, identify and list it (`sync`), probe, reconnect after a pause; its events |
 //! | [`dispatch`] | the path of a call |
-//! | `admin` | `criswitch.admin.v1`: the state of the daemon as commands show it, reload, forget |
-//! | [`server`] | the socket, who may connect to it (`admission`, by the numbers of `limits`), the layers around each call, shutdown |
-//! | [`metrics`] | the page that Prometheus reads: `families` has every metric, `seen` what they are read from |
+//! | `admin` | `criswitch.admin.v1`: the state of the daemon for commands, reload, forget |
+//! | [`server`] | the socket, the clients that may connect (`admission`, within `limits`), the layers around each call, shutdown |
+//! | [`metrics`] | the metrics page for Prometheus: `families` has every metric, `seen` the state that they are read from |
 //!
 //! docs/architecture.md has the steps to add an RPC, a configuration key, a metric, a fact in `criswitch status` or a
 //! fact that survives a restart.
 //!
 //! # What always holds
 //!
-//! Behind each sentence are tests that fail without it; `tests/layers.rs` checks that they exist.
+//! Each rule has tests that fail if the rule is broken; `tests/layers.rs` checks that these tests exist.
 //!
-//! 1. The reply of one backend passes byte for byte, but for the names of handlers, the label keys of metrics, and items
-//!    that the backend repeats or another backend owns.
-//!    Tests: `a_reply_comes_back_byte_for_byte_whatever_is_in_it`, `an_id_is_in_every_list_and_stream_once_and_as_its_owner_lists_it`
-//! 2. A list of pods, containers or images has the items of every backend that takes part, cached ones for a backend that
-//!    is silent. Otherwise it is an error.
-//!    Tests: `a_list_is_an_error_while_a_backend_is_down_and_whole_when_it_is_back`, `a_list_that_is_missed_is_the_last_known_one_and_then_at_once`
-//! 3. A call that creates is sent once, to one backend. A call for an id goes to the owner of the id or to nobody.
-//!    Tests: `a_pod_is_never_asked_for_twice_when_its_backend_dies_meanwhile`, `a_pod_and_its_containers_go_to_the_backend_of_its_handler`
-//! 4. An unknown handler is rejected. `NotFound` needs the denial of every backend.
-//!    Tests: `an_unknown_handler_is_refused_by_name_and_creates_nothing`, `nothing_is_said_to_be_gone_while_a_backend_is_down`
+//! 1. The reply of one backend passes byte for byte, except for handler names, label keys of metrics, and items that
+//!    the backend repeats or another backend owns.
+//!    Tests: `a_reply_passes_byte_for_byte_whatever_it_contains`, `an_id_is_in_every_list_and_stream_once_and_as_its_owner_lists_it`
+//! 2. A list of pods, containers or images has the items of every backend that takes part; for a silent backend, its
+//!    cached items. Otherwise the list is an error.
+//!    Tests: `a_list_is_an_error_while_a_backend_is_down_and_whole_when_it_is_back`, `a_late_list_is_served_from_cache_and_the_next_one_at_once`
+//! 3. A call that creates is sent once, to one backend. A call for an id goes only to the owner of the id.
+//!    Tests: `a_creation_is_not_sent_again_when_its_backend_dies_during_the_call`, `a_pod_and_its_containers_go_to_the_backend_of_its_handler`
+//! 4. An unknown handler is rejected. `NotFound` is returned only if every backend has denied the id, or if a
+//!    client removed the id through criswitch and the id's backend denies it.
+//!    Tests: `an_unknown_handler_is_rejected_by_name_and_creates_nothing`, `no_id_is_reported_absent_while_a_backend_is_down`
 //! 5. A call for an id with a known owner waits for no other backend. A call waits for no other client.
-//!    Tests: `calls_of_other_backends_do_not_wait_for_one_that_hangs`, `many_unread_streams_hold_up_no_other_call_to_their_backend`
-//! 6. Every buffer, queue, wait and fan-out has a limit with a name, and the limits of memory add up to those of the unit.
+//!    Tests: `calls_of_other_backends_do_not_wait_for_one_that_hangs`, `many_unread_streams_delay_no_other_call_to_their_backend`
+//! 6. Every buffer, queue, wait and fan-out has a named limit. The systemd unit's memory limits follow from their sum.
 //!    Tests: `the_units_limits_of_memory_are_what_all_limits_add_up_to_and_a_quarter_more`
-//! 7. criswitch spawns no task for a call. When its client goes, the call ends at the backend too.
-//!    Tests: `the_path_of_a_call_spawns_no_task`, `a_client_that_gives_up_takes_the_call_at_the_backend_with_it`
+//! 7. criswitch spawns no task for a call. When the client disconnects or cancels, the backend's call is cancelled too.
+//!    Tests: `the_path_of_a_call_spawns_no_task`, `a_call_cancelled_by_its_client_ends_at_the_backend_too`
 //! 8. Only `backend::connect` connects, and only `errors` words a status. Only `rpc`, `call::route`, `call::lesson` and
-//!    `call::plan` match on the columns of a row. `codec`, `rpc`, `ownership`, these three and `fanout::merge` do no I/O.
-//!    Tests: `one_module_connects_and_one_words_statuses`, `nothing_below_the_plan_of_a_call_looks_at_a_row`, `what_decides_does_no_io`
-//! 9. There is no unsafe code. A log line has the names and ids of what a call carries, and texts of errors without
-//!    credentials.
+//!    `call::plan` match on the columns of a row. `codec`, `rpc`, `ownership`, `call::route`, `call::lesson`, `call::plan`
+//!    and `fanout::merge` do no I/O.
+//!    Tests: `one_module_connects_and_one_words_statuses`, `nothing_below_the_plan_of_a_call_looks_at_a_row`, `modules_that_decide_do_no_io`
+//! 9. There is no unsafe code. Log lines contain only names and ids from calls, and error texts without credentials.
 //!    Tests: `unsafe_code_is_forbidden`, `secrets_of_calls_are_in_no_log_and_in_no_status`
 
 use std::collections::HashSet;
@@ -114,24 +115,24 @@ pub mod topology;
 use backend::Backend;
 use switch::Switch;
 
-/// The wait after a panic.
+/// The wait before a task is restarted after a panic.
 const PANIC_PAUSE: Duration = Duration::from_secs(1);
 
-/// Serves `switch` on `listener` until `shutdown`, and for at most `shutdown_timeout` longer what is in flight then; meanwhile its
-/// metrics, on what was `passed` for them or where its configuration says.
+/// Serves `switch` on `listener` until `shutdown`, then lets calls in flight end within `shutdown_timeout`. Serves
+/// metrics meanwhile, on the `passed` socket or at the configured address.
 pub async fn serve(
     switch: Arc<Switch>,
     listener: server::Listener,
     passed: Option<server::PassedSocket>,
     shutdown: impl Future<Output = ()>,
 ) {
-    // Both end with this function, and the connections with them.
+    // Dropping these at the end of the function stops metrics and the connections to backends.
     let _connected = keep_connected(&switch);
     let _metrics = metrics::keep_serving(&switch, passed);
     listener.serve(switch, shutdown).await;
 }
 
-/// Keeps `switch` connected to its backends, those that reloads add too, as long as the task lives.
+/// Keeps `switch` connected to its backends, including those that reloads add, as long as the returned task lives.
 pub fn keep_connected(switch: &Arc<Switch>) -> JoinSet<Infallible> {
     let mut task = JoinSet::new();
     task.spawn(connect_all(Arc::clone(switch)));
@@ -151,7 +152,7 @@ async fn connect_all(switch: Arc<Switch>) -> Infallible {
                 sessions.spawn(again(&switch, backend, switch::saved::keep));
             }
         }
-        // Those of a backend that is gone end by themselves.
+        // The tasks of a removed backend end on their own.
         connected.retain(|id| live.backend(*id).is_ok());
         drop(live);
         tokio::select! {
@@ -162,7 +163,7 @@ async fn connect_all(switch: Arc<Switch>) -> Infallible {
     }
 }
 
-/// Runs a backend's task to its end, and restarts it after a panic: what a backend sends must not cost its pods for good.
+/// Runs a backend's task to its end, and restarts it after a panic: no data from a backend may disable it for good.
 fn again<F: Future<Output = ()> + Send + 'static>(
     switch: &Arc<Switch>,
     backend: &Arc<Backend>,

@@ -1,4 +1,4 @@
-//! The criswitch binary: the command line in, an exit code out.
+//! The criswitch binary: runs the command line and returns its exit code.
 
 mod cli;
 

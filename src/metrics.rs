@@ -1,5 +1,5 @@
-//! What Prometheus reads: a page of text, made of the switch as it is when somebody asks, over a Unix socket or on the
-//! loopback. Nothing that goes wrong here may end or hold up a call.
+//! The metrics page for Prometheus, made for each request, over a Unix socket or a loopback address. No failure here
+//! may end or delay a call.
 
 mod families;
 mod samples;
@@ -33,20 +33,20 @@ pub use families::{FAMILIES, Family, MetricKind};
 use samples::Samples;
 use seen::Seen;
 
-/// Where the page is.
+/// The path of the page.
 const PATH: &str = "/metrics";
-/// Readers at once.
+/// The most readers at once.
 const MAX_READERS: usize = 8;
-/// The least time between two of them, so that one that asks without end takes no call's time.
+/// The least time between two readers, so that a reader in a loop takes no time from calls.
 const READERS_APART: Duration = Duration::from_millis(20);
-/// How long one may take, from its first byte to the last that it reads.
+/// How long a reader may take, from its first byte to the last byte of the page.
 const READER_LIMIT: Duration = Duration::from_secs(5);
-/// The head of a request, in bytes; hyper wants no less.
+/// The largest head of a request, in bytes; hyper's minimum.
 const MAX_REQUEST: usize = 8 << 10;
-/// How long until the address is tried again when it cannot be had.
+/// The time between two attempts to bind the address.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// A place that metrics cannot be served at.
+/// Why metrics cannot be served at an address.
 #[derive(Debug, thiserror::Error)]
 enum OpenError {
     #[error(transparent)]
@@ -62,16 +62,15 @@ enum OpenError {
     },
 }
 
-/// An open place.
+/// An open listener.
 enum Door {
     Socket(Bound),
-    /// A Unix socket too, whose file is another's.
+    /// A Unix socket from systemd, which owns its file.
     Passed(UnixListener),
     Loopback(TcpListener),
 }
 
-/// Serves metrics of `switch` on what was passed for them, else where its configuration says so, as long as the task
-/// lives.
+/// Serves metrics of `switch` on the passed socket, else at the configured address, as long as the task lives.
 pub fn keep_serving(switch: &Arc<Switch>, passed: Option<PassedSocket>) -> JoinSet<Infallible> {
     let mut task = JoinSet::new();
     let place = switch.live().config.metrics.clone();
@@ -97,7 +96,7 @@ async fn serve_somewhere(
     }
 }
 
-/// What was passed, unless `place` is another place: two paths may be one by links on the disk.
+/// The passed socket, unless it differs from `place`. Reads the disk, because two paths may be one socket by links.
 async fn unless_elsewhere(
     passed: PassedSocket,
     place: Option<MetricsListen>,
@@ -120,7 +119,7 @@ async fn serve_passed(switch: Arc<Switch>, passed: PassedSocket) -> Infallible {
     }
 }
 
-/// Pods matter more than metrics: the switch goes on without a place that cannot be had, until it can.
+/// Serves at the configured address, and retries until it can. Pods matter more than metrics, so criswitch runs on.
 async fn serve(switch: Arc<Switch>, place: MetricsListen) -> Infallible {
     let mut told = false;
     let files = FileWork::default();
@@ -194,7 +193,7 @@ impl Door {
         }
     }
 
-    /// The next reader.
+    /// Accepts the next reader.
     async fn accept(&self) -> io::Result<Box<dyn Io>> {
         Ok(match self {
             Door::Socket(bound) => Box::new(bound.socket.accept().await?.0),
@@ -204,7 +203,7 @@ impl Door {
     }
 }
 
-/// One request and its answer: a reader connects again for the next, so that none takes a place for long.
+/// Answers one request and closes the connection, so that no reader occupies a place for long.
 async fn answer(stream: Box<dyn Io>, switch: Arc<Switch>) {
     let service = service_fn(move |request: http::Request<Incoming>| {
         let reply = reply(request.method(), request.uri().path(), &switch);
@@ -243,10 +242,10 @@ fn reply(method: &Method, path: &str, switch: &Switch) -> http::Response<Full<By
     reply
 }
 
-/// All metrics of `switch` now, in Prometheus' text format.
+/// All metrics of `switch`, in Prometheus' text format.
 ///
 /// # Errors
-/// If the library cannot write them.
+/// The library cannot encode them.
 pub fn page(switch: &Switch) -> prometheus::Result<String> {
     let seen = Seen::now(switch);
     let families = FAMILIES.iter().filter_map(|family| {

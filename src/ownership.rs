@@ -1,7 +1,7 @@
-//! Which backend owns a pod or container: learned, forgotten, looked up. In memory only; does no I/O.
+//! Which backend owns a pod or container: learn, forget and look up. In memory only; does no I/O.
 //!
-//! A whole list shows one moment, and pods may have come since: [`Owners::mark`] names that moment, and
-//! [`Owners::settle`] forgets only what was not learned after it.
+//! A complete list shows one moment, and pods may be created while it is under way. [`Owners::mark`] names the moment
+//! before the list, and [`Owners::settle`] forgets only entries that were not learned after it.
 
 mod creations;
 mod entries;
@@ -33,65 +33,67 @@ pub use names::{PodNames, hash_of_annotations};
 pub use pod_names::Named;
 pub use started::{StartedWith, Unasked};
 
-/// How many removals are remembered; only those matter that happen while a list is under way.
+/// How many removals are remembered; only removals during a list that is under way matter.
 const REMOVALS: usize = 4096;
 
-/// The most pods, and the most containers, that are learned of one backend; a node has hundreds.
+/// The most pods, and the most containers, that are learned from one backend; a node has hundreds.
 pub const MOST: usize = 1 << 17;
-/// The longest id of one, in bytes; runtimes' have 64.
+/// The longest id of a pod or container, in bytes; runtimes' ids have 64.
 pub const LONGEST_ID: usize = 1024;
 
-/// Runtimes' ids have this many bytes. Only a shorter text may be the short form of an id, as crictl shows and sends it.
+/// The length of runtimes' ids, in bytes. Only a shorter text may be the short form of an id, which crictl sends.
 const WHOLE_ID: usize = 64;
 
-/// A backend's number, never another one's.
+/// A backend's number: unique for the life of the process, never reused.
 pub type BackendId = usize;
 
-/// A moment in the order of what was learned.
+/// A moment in the order in which entries were learned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark(u64);
 
-/// Who owns an id.
+/// The owner of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// This backend.
+    /// One backend.
     One(BackendId),
-    /// Both backends list an id that nobody created through the switch: neither is guessed.
+    /// Both backends list the id, and neither created it through criswitch. criswitch does not guess.
     Disputed(BackendId, BackendId),
 }
 
-/// An id that a backend lists or gives us and that another one gave us before, who keeps it.
+/// A backend listed or returned an id that another backend owns. The owner keeps the id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The id.
     pub id: String,
-    /// Who keeps it.
+    /// The backend that keeps it.
     pub owner: BackendId,
 }
 
-/// What a list has taught.
+/// The result of learning from a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Learned {
-    /// Ids in it that another backend owns; each is reported once.
+    /// Ids in the list that another backend owns; each is reported once.
     pub claims: Vec<Claim>,
-    /// The list without the items of other backends and without repeated ones; `None` if it has no such items.
+    /// The list without repeated items and the items of other backends; `None` if the list has no such items.
     pub own: Option<Bytes>,
-    /// How many items those are.
+    /// The number of items that `own` lacks.
     pub dropped: usize,
-    /// How many ids in it nobody was known to own.
+    /// The number of ids in the list that had no owner before.
     pub new: usize,
+    /// Whether the list changed what is known, or has items that the backend does not own.
+    pub changes: bool,
 }
 
-/// A list that nothing is learned from.
+/// Why nothing is learned from a list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unlearned {
-    /// It is not a list.
+    /// The list cannot be decoded.
     #[error("its reply is malformed: {0}")]
     Malformed(Malformed),
-    /// It has an id that none can have.
+    /// An id is longer than any valid id.
     #[error("it lists an id of more than {LONGEST_ID} bytes")]
     LongId,
-    /// It has more than any backend can.
+    /// The list has more items than any backend can have.
     #[error("it lists more than {MOST} pods or containers")]
     TooMany,
 }
@@ -102,11 +104,13 @@ impl From<Malformed> for Unlearned {
     }
 }
 
-/// The owners of all pods and containers that are known.
+/// The owners of all known pods and containers.
 #[derive(Debug, Default)]
 pub struct Owners {
     clock: u64,
-    /// What was removed or vanished last: a list that was asked for before shows it still.
+    /// Counts the changes of facts that a list may show or depend on.
+    changes: u64,
+    /// The latest removals: a list that was requested before a removal may still show the item.
     removed: VecDeque<Removed>,
     pods: Entries<PodNames>,
     containers: Entries<InPod>,
@@ -114,17 +118,17 @@ pub struct Owners {
     creations: Creations,
 }
 
-/// Which pod a container is in.
+/// The pod of a container.
 #[derive(Debug)]
 struct InPod {
-    /// Its id.
+    /// The pod's id.
     pod: String,
-    /// The container's label names another pod uid than the pod has.
+    /// Whether the container's label names a pod uid other than its pod's.
     odd_label: bool,
 }
 
 impl InPod {
-    /// A container of `pod` with this uid as its label.
+    /// A container of `pod`, with the uid `label` as its label.
     fn of(pod: &str, label: Option<&str>, pods: &Entries<PodNames>) -> InPod {
         let uid = pods.get(pod).map(|pod| pod.more.uid.as_str());
         InPod {
@@ -134,28 +138,42 @@ impl InPod {
     }
 }
 
-/// Something that was removed.
+/// A removed pod or container.
 #[derive(Debug)]
 struct Removed {
     id: String,
     at: u64,
-    /// Its owner, if that was known.
+    /// The owner, if known.
     backend: Option<BackendId>,
-    /// Of a pod: its uid.
+    /// The uid of a pod; `None` for a container.
     uid: Option<String>,
-    /// Through the switch, by id; else a whole list lacked it.
+    /// Whether a client removed it through criswitch; otherwise a complete list lacked it.
     by_us: bool,
+    /// Whether another backend listed it too.
+    had_rival: bool,
 }
 
 impl Owners {
-    /// The moment now; taken before a whole list is asked for, given to [`Owners::settle`] after it.
+    /// Grows with each change of a fact that a list may show or depend on.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// A complete list of `backend`, requested at `asked`, was the same as the last one and would change nothing.
+    pub fn listed_again(&mut self, kind: Kind, backend: BackendId, Mark(asked): Mark) {
+        if let Some(whole) = self.whole.get_mut(&(kind, backend)) {
+            whole.last = whole.last.max(asked);
+        }
+    }
+
+    /// The current moment. Take it before requesting a complete list, and pass it to [`Owners::settle`] afterwards.
     pub fn mark(&self) -> Mark {
         Mark(self.clock)
     }
 
-    /// `backend` answered a call that creates, sent at `asked`, with this pod, which it owns from now on unless the pod
-    /// was removed since. If another backend created the pod or listed it before `asked`, that backend keeps it, and
-    /// the claim is returned.
+    /// `backend` returned this pod from a call that creates, sent at `asked`, and now owns it unless the pod was
+    /// removed since. If another backend created the pod, or listed it before `asked`, that backend keeps it and the
+    /// claim is returned.
     pub fn own_pod(
         &mut self,
         id: &str,
@@ -171,8 +189,8 @@ impl Owners {
         claim
     }
 
-    /// The same for this container of `pod`, whose label has the uid `label`. If the pod was removed since `asked`, so was
-    /// the container.
+    /// Like [`Owners::own_pod`] for a container of `pod`, whose label has the uid `label`. A container of a pod that
+    /// was removed since `asked` counts as removed.
     pub fn own_container(
         &mut self,
         id: &str,
@@ -197,6 +215,7 @@ impl Owners {
 
     fn created<T>(&mut self, backend: BackendId, more: T) -> Entry<T> {
         self.clock += 1;
+        self.changes += 1;
         Entry {
             backend,
             source: Source::Created,
@@ -209,56 +228,63 @@ impl Owners {
         }
     }
 
-    /// A call that is to make a pod of `uid` at `backend` begins: to be ended by [`Owners::end_creating`].
+    /// criswitch starts at `now` with what its last run knew of `backend`. A call of that run may still create a pod.
+    pub fn begin_run(&mut self, backend: BackendId, now: Instant) {
+        self.creations.begin_run(backend, now);
+    }
+
+    /// A call begins that creates a pod of `uid` at `backend`. End it with [`Owners::end_creating`].
     pub fn begin_creating(&mut self, backend: BackendId, uid: String) -> Creation {
         self.creations.begin(backend, uid)
     }
 
-    /// It is sent now.
+    /// The call is sent now.
     pub fn sent_creating(&mut self, creation: Creation) {
         self.creations.sent(creation);
     }
 
-    /// It has ended: at the time `unheard`, if that left it open what it made.
+    /// The call has ended. `unheard` is the end of a call whose result is unknown.
     pub fn end_creating(&mut self, creation: Creation, unheard: Option<Instant>) {
         self.creations.end(creation, unheard);
     }
 
-    /// A whole list of the pods of `backend`, asked for then, has been learned: it tells what calls made whose end
-    /// nobody heard, if they ended long enough before.
+    /// A complete list of the pods of `backend`, requested at `asked`, was learned. It settles the calls with an
+    /// unknown result that ended long enough before.
     pub fn settle_creating(&mut self, backend: BackendId, asked: Instant) {
         self.creations.listed(backend, asked);
     }
 
-    /// The pod or container was removed; a pod takes its containers with it.
+    /// A pod or container was removed; a pod's containers are removed with it.
     pub fn forget(&mut self, kind: Kind, id: &str) {
         self.clock += 1;
+        self.changes += 1;
         match kind {
             Kind::Pod => {
-                let (owner, uid) = self
-                    .pods
-                    .remove(id)
-                    .map(|pod| (pod.backend, pod.more.uid))
-                    .unzip();
-                self.keep_in_mind(id.to_owned(), owner, uid, true);
+                let pod = self.pods.remove(id);
+                let had_rival = pod.as_ref().is_some_and(|pod| pod.rival.is_some());
+                let (owner, uid) = pod.map(|pod| (pod.backend, pod.more.uid)).unzip();
+                self.keep_in_mind(id.to_owned(), owner, uid, true, had_rival);
                 let its = |_: &String, container: &mut Entry<InPod>| container.more.pod == id;
                 let containers: Vec<_> = self.containers.extract_if(its).collect();
                 for (id, container) in containers {
-                    self.keep_in_mind(id, Some(container.backend), None, true);
+                    let had_rival = container.rival.is_some();
+                    self.keep_in_mind(id, Some(container.backend), None, true, had_rival);
                 }
             }
             Kind::Container => {
-                let owner = self.containers.remove(id).map(|it| it.backend);
-                self.keep_in_mind(id.to_owned(), owner, None, true);
+                let container = self.containers.remove(id);
+                let had_rival = container.as_ref().is_some_and(|it| it.rival.is_some());
+                let owner = container.map(|it| it.backend);
+                self.keep_in_mind(id.to_owned(), owner, None, true, had_rival);
             }
         }
     }
 
-    /// Learns from an encoded list reply of `backend`, asked for at `asked`. The backend owns every item of the repeated
-    /// field 1 that no other backend owns, that is in no pod of another backend, and that was not removed since.
+    /// Learns from an encoded list reply of `backend`, requested at `asked`. The backend owns every item of the
+    /// repeated field 1, unless another backend owns the item or its pod, or the item was removed since.
     ///
     /// # Errors
-    /// [`Unlearned`]; of such a list nothing is learned.
+    /// If the list is malformed or too large; then nothing is learned from it.
     pub fn learn(
         &mut self,
         kind: Kind,
@@ -270,17 +296,19 @@ impl Owners {
         let now = self.clock;
         let removed = removed_since(&self.removed, asked);
         let of = (backend, self.whole.get(&(kind, backend)).copied());
-        match kind {
+        let learned = match kind {
             Kind::Pod => learn(&mut self.pods, of, now, list, &removed, &PodShape),
             Kind::Container => {
                 let shape = ContainerShape(&self.pods);
                 learn(&mut self.containers, of, now, list, &removed, &shape)
             }
-        }
+        }?;
+        self.changes += u64::from(learned.changes);
+        Ok(learned)
     }
 
-    /// A whole list of `backend`, asked for at `asked`, has been learned: what it lacked is forgotten, with a pod its
-    /// containers that were not seen later.
+    /// A complete list of `backend`, requested at `asked`, was learned. Forgets the items that it lacked. A pod takes
+    /// its containers with it, except containers seen later.
     pub fn settle(&mut self, kind: Kind, backend: BackendId, asked: Mark) {
         self.clock += 1;
         let first = WholeLists {
@@ -289,20 +317,21 @@ impl Owners {
         };
         let whole = self.whole.entry((kind, backend)).or_insert(first);
         whole.last = whole.last.max(asked.0);
+        let changes = &mut self.changes;
         match kind {
             Kind::Pod => {
-                let gone = settle(&mut self.pods, backend, asked, |_| true);
+                let gone = settle(&mut self.pods, backend, asked, changes, |_| true);
                 if !gone.is_empty() {
                     let pods: HashSet<&str> = gone.iter().map(|(id, _)| id.as_str()).collect();
                     let of_them = |container: &InPod| pods.contains(container.pod.as_str());
-                    settle(&mut self.containers, backend, asked, of_them);
+                    settle(&mut self.containers, backend, asked, changes, of_them);
                 }
                 for (id, pod) in gone {
-                    self.keep_in_mind(id, Some(pod.backend), Some(pod.more.uid), false);
+                    self.keep_in_mind(id, Some(pod.backend), Some(pod.more.uid), false, false);
                 }
             }
             Kind::Container => {
-                settle(&mut self.containers, backend, asked, |_| true);
+                settle(&mut self.containers, backend, asked, changes, |_| true);
             }
         }
     }
@@ -313,6 +342,7 @@ impl Owners {
         backend: Option<BackendId>,
         uid: Option<String>,
         by_us: bool,
+        had_rival: bool,
     ) {
         if self.removed.len() == REMOVALS {
             self.removed.pop_front();
@@ -323,10 +353,11 @@ impl Owners {
             backend,
             uid,
             by_us,
+            had_rival,
         });
     }
 
-    /// The owner of exactly this id.
+    /// The owner of exactly this id; prefixes do not match.
     pub fn find(&self, kind: Kind, id: &str) -> Option<Owner> {
         match kind {
             Kind::Pod => self.pods.get(id).map(Entry::owner),
@@ -343,7 +374,7 @@ impl Owners {
         owner.is_some_and(|owner| owner != backend)
     }
 
-    /// Whether a call that creates a pod of `uid` is under way at other backends only, and the pod is not known yet.
+    /// Whether calls that create a pod of `uid` are under way, all at other backends, and the pod is not known yet.
     pub fn is_created_elsewhere(&self, pod: &str, uid: &str, backend: BackendId) -> bool {
         let mut creating = self.creations.sent_with_uid(uid).peekable();
         !self.pods.contains_key(pod)
@@ -351,8 +382,8 @@ impl Owners {
             && creating.all(|creator| creator != backend)
     }
 
-    /// Whether `id` of `backend` is so short that it may be meant as the beginning of a longer id, and another backend
-    /// has such an id.
+    /// Whether `id` of `backend` is so short that it may be the prefix of a longer id, and another backend has such an
+    /// id.
     pub fn is_short_for_another(&self, kind: Kind, id: &str, backend: BackendId) -> bool {
         let is_longer = |full: &&str| full.len() > id.len();
         id.len() < WHOLE_ID
@@ -375,9 +406,9 @@ impl Owners {
         }
     }
 
-    /// The backends that a list by the label of this uid must ask, in ascending order; none if no pod of this uid is
-    /// known. They are the owners of its pods, the backends that may have a pod that is not known yet, and the owners of
-    /// pods and containers whose label names another uid than their pod has.
+    /// The backends that a list by the label of this uid must query, in ascending order; none if no pod of this uid is
+    /// known. These are the owners of its pods, the backends that may have a pod that is not known yet, and the owners
+    /// of pods and containers whose label names a uid other than their pod's.
     pub fn with_uid(&self, uid: &str) -> Vec<BackendId> {
         let known = self.pods.values().filter(|pod| pod.more.uid == uid);
         let mut backends: Vec<_> = known.map(|pod| pod.backend).collect();
@@ -398,7 +429,7 @@ impl Owners {
         pods.chain(containers.map(|container| container.backend))
     }
 
-    /// The pods of `backend` that were removed or vanished after `since`, and their uids.
+    /// The pods of `backend` that were removed, or absent from a complete list, after `since`, and their uids.
     pub fn pods_removed(&self, backend: BackendId, since: Mark) -> Vec<(String, String)> {
         let later = self.removed.iter().rev();
         let later = later.take_while(|removed| removed.at > since.0);
@@ -407,7 +438,15 @@ impl Owners {
         its.collect()
     }
 
-    /// The backend of the last pod with this uid that was removed or vanished.
+    /// The backend that had this pod or container, if a client removed it through criswitch and no other backend listed
+    /// it.
+    pub fn removed_from(&self, id: &str) -> Option<BackendId> {
+        let mut removed = self.removed.iter().rev();
+        let last = removed.find(|it| it.id == id && it.by_us && it.backend.is_some())?;
+        last.backend.filter(|_| !last.had_rival)
+    }
+
+    /// The backend of the last removed pod with this uid.
     pub fn last_with_uid(&self, uid: &str) -> Option<BackendId> {
         let mut removed = self.removed.iter().rev();
         removed.find(|it| it.uid.as_deref() == Some(uid))?.backend
@@ -428,14 +467,14 @@ impl Owners {
         Some(&container.more.pod)
     }
 
-    /// Whether `backend` owns a container whose pod it does not own, as far as is known.
+    /// Whether `backend` owns a container of a pod that is not known to be on `backend`.
     pub fn has_stray(&self, backend: BackendId) -> bool {
         let pods = of(&self.pods, backend);
         let mut its = self.containers.values().filter(|it| is_of(it, backend));
         its.any(|container| !pods.contains(container.more.pod.as_str()))
     }
 
-    /// Whether `backend` first listed a pod after `mark` that no call through criswitch created.
+    /// Whether `backend` first listed a pod after `mark` that was not created through criswitch.
     pub fn has_pod_since(&self, backend: BackendId, Mark(mark): Mark) -> bool {
         let mut its = self.pods.values().filter(|pod| is_of(pod, backend));
         its.any(|pod| pod.source != Source::Created && pod.first > mark)
@@ -449,38 +488,59 @@ impl Owners {
         }
     }
 
-    /// Whether something that `backend` has or may have would be nobody's without it, if of the others those remain of
-    /// which `remains` is true.
+    /// Whether something that `backend` has or may have would lose its last owner without `backend`. `remains` says
+    /// which other backends stay.
     pub fn would_lose(&self, backend: BackendId, remains: &impl Fn(BackendId) -> bool) -> bool {
         would_lose(&self.pods, backend, remains)
             || would_lose(&self.containers, backend, remains)
             || self.creations.is_at(backend)
     }
 
-    /// `backend` is gone: what another lists too is that one's.
+    /// `backend` was removed. If another backend also lists an item, that backend becomes the owner of the item.
     pub fn forget_backend(&mut self, backend: BackendId) {
+        self.changes += 1;
         let now = self.mark();
-        // Its last word on everything is that it has nothing.
+        // The removal counts as a last, empty list.
         self.settle(Kind::Pod, backend, now);
         self.settle(Kind::Container, backend, now);
         self.whole.retain(|(_, of), _| *of != backend);
+        self.creations.forget(backend);
     }
 
-    /// The ids of `backend` that another backend lists too, and nobody knows whose they are.
+    /// The ids of `backend` that another backend lists too, without a known owner.
     pub fn disputed(&self, backend: BackendId) -> Vec<String> {
         let mut ids = disputed(&self.pods, backend);
         ids.extend(disputed(&self.containers, backend));
         ids
     }
 
-    /// What was learned of `backend` is what the last run knew, with these ids in dispute.
+    /// The entries of `backend` were learned from the saved state, in which these ids were disputed.
     pub fn restore(&mut self, backend: BackendId, disputed: &[String]) {
+        self.changes += 1;
         let disputed = disputed.iter().map(String::as_str).collect();
         restore(&mut self.pods, backend, &disputed);
         restore(&mut self.containers, backend, &disputed);
     }
 
-    /// Whether no more of `backend` may be learned but by a whole list, after which what it lacks is forgotten.
+    /// The pods of `backend` that were created through criswitch.
+    pub fn created_at(&self, backend: BackendId) -> Vec<String> {
+        let mut pods: Vec<_> = self.pods.iter().collect();
+        pods.retain(|(_, pod)| is_of(pod, backend) && pod.source == Source::Created);
+        pods.into_iter().map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Restores the result of [`Owners::created_at`] from an earlier run of criswitch, whose order is not known any more.
+    pub fn restore_created(&mut self, backend: BackendId, ids: &[String]) {
+        self.changes += 1;
+        for id in ids {
+            if let Some(pod) = self.pods.get_mut(id).filter(|pod| is_of(pod, backend)) {
+                pod.source = Source::Created;
+                pod.more.created = Some(Mark(0));
+            }
+        }
+    }
+
+    /// Whether `backend` is at the entry limit, so that only a complete list (which also evicts) may add more.
     pub fn is_full(&self, kind: Kind, backend: BackendId) -> bool {
         match kind {
             Kind::Pod => is_full(&self.pods, backend),
@@ -488,13 +548,13 @@ impl Owners {
         }
     }
 
-    /// How many pods and containers `backend` owns.
+    /// The number of pods and containers that `backend` owns.
     pub fn count(&self, backend: BackendId) -> (usize, usize) {
         let count = |kind| self.count_of(kind, backend);
         (count(Kind::Pod), count(Kind::Container))
     }
 
-    /// How many of this kind it owns.
+    /// The number of items of this kind that `backend` owns.
     pub fn count_of(&self, kind: Kind, backend: BackendId) -> usize {
         match kind {
             Kind::Pod => count(&self.pods, backend),
@@ -503,7 +563,7 @@ impl Owners {
     }
 }
 
-/// How a listed `PodSandbox` is read. What cannot be read has no names.
+/// Reads a listed `PodSandbox`. A malformed pod has no names.
 struct PodShape;
 
 impl Shape<PodNames> for PodShape {
@@ -511,8 +571,8 @@ impl Shape<PodNames> for PodShape {
         PodNames::of_listed(pod).unwrap_or_default()
     }
 
-    fn again(&self, names: &mut PodNames, pod: &[u8]) {
-        names.listed_again(pod);
+    fn again(&self, names: &mut PodNames, pod: &[u8]) -> bool {
+        names.listed_again(pod)
     }
 
     /// `metadata` and `created_at`.
@@ -525,7 +585,7 @@ impl Shape<PodNames> for PodShape {
     }
 }
 
-/// How a listed `Container` is read, with the pods that are known.
+/// Reads a listed `Container`, with the known pods.
 struct ContainerShape<'a>(&'a Entries<PodNames>);
 
 impl Shape<InPod> for ContainerShape<'_> {
@@ -553,7 +613,7 @@ impl Shape<InPod> for ContainerShape<'_> {
     }
 }
 
-/// The id of the pod that a listed `Container` is in.
+/// The id of a listed `Container`'s pod.
 fn pod_of(container: &[u8]) -> &str {
     protobuf::string(container, &[container::POD_SANDBOX_ID]).unwrap_or("")
 }
@@ -569,12 +629,12 @@ fn hash_of(message: &[u8], numbers: &[u32]) -> u64 {
     hasher.finish()
 }
 
-/// A name that is remembered; none if it is longer than any that matters.
+/// The name, or an empty string if it is longer than a valid name.
 fn short(name: &str) -> String {
     if name.len() > LONGEST_ID { "" } else { name }.to_owned()
 }
 
-/// What was removed through the switch after `asked`, and who owned it.
+/// The items that clients removed through criswitch after `asked`, and their owners.
 fn removed_since(removed: &VecDeque<Removed>, asked: Mark) -> HashMap<&str, Option<BackendId>> {
     let since = removed.iter().rev();
     let since = since.take_while(|removed| removed.at > asked.0);

@@ -1,6 +1,6 @@
-//! What a row of the table of RPCs can say; [`ROWS`] is the table.
+//! The columns of the RPC table; [`ROWS`] is the table.
 //!
-//! From it come the dispatcher, `criswitch routes`, docs/rpcs.md and the tests that walk the interface.
+//! The dispatcher, `criswitch routes`, docs/rpcs.md and the tests that walk the interface all derive from it.
 
 mod describe;
 pub mod fields;
@@ -11,20 +11,20 @@ use crate::codec::protobuf::{self, Path};
 pub use describe::Words;
 pub use table::*;
 
-/// One RPC of the CRI and what becomes of it.
+/// A row of the RPC table: one RPC of the CRI, its route, its merge and its effects.
 #[derive(Debug)]
 pub struct Row {
-    /// Its service.
+    /// The RPC's service.
     pub service: Service,
-    /// Its name within the service.
+    /// The RPC's name within the service.
     pub name: &'static str,
-    /// Which backends get it.
+    /// The backends that receive the call.
     pub goes: Goes,
-    /// What its reply teaches.
+    /// The facts to learn from the reply.
     pub then: Then,
-    /// How loudly a call is logged.
+    /// The level of the call's log line.
     pub log: LogRule,
-    /// Whether a call may last as long as its client likes: a stream of events, a command, a pull.
+    /// Whether a call may last as long as its client likes: an event stream, a command, a pull.
     pub is_long: bool,
 }
 
@@ -38,7 +38,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// Its full name.
+    /// The full name of the service.
     pub const fn name(self) -> &'static str {
         match self {
             Service::Runtime => "runtime.v1.RuntimeService",
@@ -48,12 +48,12 @@ impl Service {
 }
 
 impl Row {
-    /// The path of its requests.
+    /// The path of requests.
     pub fn path(&self) -> String {
         format!("/{}/{}", self.service.name(), self.name)
     }
 
-    /// How its replies are merged, if it goes to several backends for that.
+    /// The merge of replies; `None` if the call does not go to several backends for a merged reply.
     pub fn merge(&self) -> Option<&Merge> {
         match &self.goes {
             Goes::All(_, merge) | Goes::Image(_, ImageRule::List(merge)) => Some(merge),
@@ -61,7 +61,7 @@ impl Row {
         }
     }
 
-    /// What its reply lists, if it is a list.
+    /// The kind of list that the reply is, if any.
     pub fn list(&self) -> Option<List> {
         match self.then {
             Then::List(list) => Some(list),
@@ -69,17 +69,17 @@ impl Row {
         }
     }
 
-    /// Whether its reply lists pods, containers or images.
+    /// Whether the reply lists pods, containers or images.
     pub fn is_list(&self) -> bool {
         self.list().is_some_and(|list| !list.is_stats())
     }
 
-    /// Whether its reply is stats: metrics and their descriptors too.
+    /// Whether the reply is stats, metrics or metric descriptors.
     pub fn is_stats(&self) -> bool {
         self.list().is_some_and(List::is_stats)
     }
 
-    /// Whether who is late with the one is taken to be late with the other: pods and containers have to agree.
+    /// Whether a backend late with this RPC counts as late with `other`: lists of pods and containers must agree.
     pub fn goes_with(&self, other: &Row) -> bool {
         let has_owners = |row: &Row| row.list().is_some_and(|list| list.kind().is_some());
         match has_owners(self) && has_owners(other) {
@@ -88,7 +88,7 @@ impl Row {
         }
     }
 
-    /// Where a request has the configuration of its pod, if it has one.
+    /// The path to the pod's configuration in a request, if it has one.
     pub fn pod_config(&self) -> Option<Path> {
         match (&self.goes, &self.then) {
             (_, Then::OwnPod(_, config) | Then::OwnRestored(.., config)) => Some(config),
@@ -99,7 +99,7 @@ impl Row {
         }
     }
 
-    /// Where an image call or a request for a pod that exists has the pod's annotations, if it has.
+    /// The path to the pod's annotations in a request for an image or an existing pod, if it has one.
     pub fn pod_annotations(&self) -> Option<Path> {
         match self.goes {
             Goes::OwnerWithImage(_) | Goes::Image(_, ImageRule::Pull(_)) => {
@@ -110,35 +110,35 @@ impl Row {
         }
     }
 
-    /// Whether it changes something on the node.
+    /// Whether the call changes something on the node.
     pub fn changes(&self) -> bool {
         self.log == LogRule::Change
     }
 
-    /// Whether it stops or removes something, so that `NotFound` means that there is nothing left to do.
+    /// Whether the call stops or removes something, so that `NotFound` means that nothing is left to do.
     pub fn removes(&self) -> bool {
         matches!(self.goes, Goes::Owner(_, _, Unknown::Ok)) || matches!(self.then, Then::LostImage)
     }
 
-    /// Whether it changes the image store of a backend.
+    /// Whether the call changes the image store of a backend.
     pub(crate) fn changes_images(&self) -> bool {
         matches!(self.then, Then::NewImage(_) | Then::LostImage)
     }
 
-    /// Whether its reply is a stream of messages.
+    /// Whether the reply is a stream of messages.
     pub fn streams(&self) -> bool {
         matches!(self.merge(), Some(Merge::Interleave(_) | Merge::Events))
     }
 }
 
-/// The row of a request path, `None` for any other path.
+/// The row for a request path; `None` for any other path.
 pub fn find(path: &str) -> Option<&'static Row> {
     let (service, name) = path.strip_prefix('/')?.rsplit_once('/')?;
     ROWS.iter()
         .find(|row| row.name == name && row.service.name() == service)
 }
 
-/// Where a call goes.
+/// The route of a call.
 #[derive(Debug)]
 pub enum Goes {
     /// The default handler's backend.
@@ -147,15 +147,15 @@ pub enum Goes {
     Handler(Path),
     /// The backend that owns the pod or container named at the path.
     Owner(Kind, Path, Unknown),
-    /// As `Owner`, after the image has been made the owner's: `CreateContainer`.
+    /// Like `Owner`, after the owner's id of the image has replaced the id in the request: `CreateContainer`.
     OwnerWithImage(Path),
-    /// All backends, or the owner that the filter names.
+    /// All backends, or the owner of the id in the filter.
     All(Filter, Merge),
-    /// The handler's backend if the image names one, else the pod's owner, else as `ImageRule` says.
+    /// The handler's backend if the image spec names a handler, else the pod's owner, else by the `ImageRule`.
     Image(Path, ImageRule),
 }
 
-/// What an id means.
+/// The kind of thing that an id names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A pod sandbox.
@@ -164,35 +164,35 @@ pub enum Kind {
     Container,
 }
 
-/// The answer for an id that no backend knows.
+/// The reply for an id that no backend knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unknown {
-    /// An empty reply: what is gone needs no stop and no removal.
+    /// An empty reply: a removed pod or container needs no stop and no removal.
     Ok,
     /// `NotFound`.
     NotFound,
 }
 
-/// Where a list's request narrows it to one pod; `None` where it cannot.
+/// The fields of a list request that narrow it to one pod or container; `None` if the request lacks the field.
 #[derive(Debug, Default)]
 pub struct Filter {
-    /// An id, and of what.
+    /// The path to an id, and its kind.
     pub id: Option<(Kind, Path)>,
-    /// A pod's id.
+    /// The path to a pod's id.
     pub pod: Option<Path>,
-    /// A label selector.
+    /// The path to a label selector.
     pub labels: Option<Path>,
 }
 
 impl Filter {
-    /// Narrows nothing.
+    /// The filter of requests that cannot be narrowed to one pod or container.
     pub(crate) const NONE: Filter = Filter {
         id: None,
         pod: None,
         labels: None,
     };
 
-    /// Whether `request` names one pod or container, by its id or its pod's.
+    /// Whether `request` names one pod or container, by its id or its pod's id.
     pub fn names_one(&self, request: &[u8]) -> bool {
         let id = self.id.map(|(_, path)| path);
         let mut paths = id.into_iter().chain(self.pod);
@@ -200,31 +200,32 @@ impl Filter {
     }
 }
 
-/// How the replies of several backends become one.
+/// How the replies of several backends are merged.
 #[derive(Debug)]
 pub enum Merge {
-    /// The encoded replies one after the other: every field is repeated.
+    /// Concatenates the encoded replies: every field is repeated.
     Concat(Lacking, Silent),
-    /// As `Concat`, but of items with the same string at the path (the first number names the repeated field) the
-    /// first backend's stands.
+    /// Like `Concat`, but if items have the same string at the path, only the first backend's item stays. The first
+    /// number of the path is the repeated field.
     Distinct(&'static [Path], Lacking, Silent),
-    /// Images of one id are one image.
+    /// Merges images with the same id.
     Images,
-    /// Messages as they come; the named unary list where a backend lacks the stream.
+    /// Messages in the order of arrival. A backend without the stream is called with the named unary list.
     Interleave(&'static Row),
-    /// Messages as they come, without end, only where every backend has them.
+    /// Messages in the order of arrival, without end; only if every backend has the stream.
     Events,
-    /// The default backend's reply, with the handlers and features of the table.
+    /// The default backend's reply, with the routing table's handlers, the features that all its backends share, and a
+    /// condition for all backends.
     Status,
-    /// The default backend's reply; a disagreement over the cgroup driver is reported.
+    /// The default backend's reply. Backends with another cgroup driver are reported.
     RuntimeConfig,
-    /// OK when every reachable backend has taken it; kept for those that come back.
+    /// OK if every reachable backend accepts the call; repeated on backends that come back later.
     UpdateRuntimeConfig,
 }
 
 impl Merge {
-    /// What is served for a silent backend; `None` for the status, the configuration and the events of the node, which have
-    /// rules of their own.
+    /// The replacement for a silent backend; `None` for the node's status, configuration and events, which have other
+    /// rules.
     pub fn silent(&self) -> Option<Silent> {
         match self {
             Merge::Concat(_, silent) | Merge::Distinct(_, _, silent) => Some(*silent),
@@ -234,7 +235,7 @@ impl Merge {
         }
     }
 
-    /// What a backend counts for that answers `Unimplemented`.
+    /// The meaning of `Unimplemented` from a backend.
     pub(crate) fn lacking(&self) -> Lacking {
         match self {
             Merge::Concat(lacking, _) | Merge::Distinct(_, lacking, _) => *lacking,
@@ -245,29 +246,29 @@ impl Merge {
     }
 }
 
-/// What a backend means that answers `Unimplemented` to a merged unary call.
+/// The effect of a backend that answers a merged unary call with `Unimplemented`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lacking {
     /// The whole call is `Unimplemented`.
     Fails,
-    /// The whole call is `Unimplemented` if that backend owns pods: left out, they would look gone.
+    /// The whole call is `Unimplemented` if that backend owns pods: without it they would seem to be removed.
     FailsForPods,
-    /// It is left out; `Unimplemented` only if all lack it.
+    /// The backend is omitted. The call is `Unimplemented` only if all backends lack the RPC.
     LeftOut,
 }
 
-/// What stands in for a backend that does not answer a merged call in time.
+/// The replacement for a backend that does not answer a merged call in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Silent {
-    /// The last whole list that it gave; without one the call fails.
+    /// The backend's last complete list; without one the call fails.
     LastKnown,
-    /// The last reply to a call for all stats, unless it is too old; then the backend is omitted.
+    /// The backend's last reply to a call for all stats; if that is too old, the backend is omitted.
     LastKnownOrOmitted,
-    /// Nothing, except for the default backend, which is waited for.
+    /// The backend is omitted. The default backend is waited for.
     OmittedUnlessDefault,
 }
 
-/// What a merged reply lists: of a silent backend its cached list is served.
+/// The content of a list reply. For a silent backend its cached list is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum List {
     /// Pod sandboxes.
@@ -278,23 +279,23 @@ pub enum List {
     Images,
     /// Stats of containers.
     ContainerStats,
-    /// Stats of pods, with those of their containers inside.
+    /// Stats of pods, including their containers.
     PodStats,
-    /// Metrics of pods, with those of their containers inside.
+    /// Metrics of pods, including their containers.
     PodMetrics,
-    /// What the metrics are called, and their labels.
+    /// The names and labels of metrics.
     MetricDescriptors,
 }
 
 impl List {
-    /// The lists of what a backend has, as metrics name them. A backend without these makes a merged list fail.
+    /// The lists of items, as metrics name them. If a list is missing for a backend, the merged list fails.
     pub(crate) const OF_ITEMS: [(List, &str); 3] = [
         (List::Pods, "pods"),
         (List::Containers, "containers"),
         (List::Images, "images"),
     ];
 
-    /// What its items are to the owners, if the list tells what there is.
+    /// The kind of the listed items, if the list shows which pods or containers exist.
     pub fn kind(self) -> Option<Kind> {
         match self {
             List::Pods => Some(Kind::Pod),
@@ -303,12 +304,12 @@ impl List {
         }
     }
 
-    /// Whether it lists stats, or what describes them.
+    /// Whether the list has stats, metrics or metric descriptors.
     pub fn is_stats(self) -> bool {
         !matches!(self, List::Pods | List::Containers | List::Images)
     }
 
-    /// What its stats are about, and where an item has the id of that.
+    /// The kind of pod or container that an item of stats describes, and the path to its id.
     pub fn about(self) -> Option<(Kind, Path)> {
         match self {
             List::PodStats => Some((Kind::Pod, fields::STATS_ID)),
@@ -319,68 +320,68 @@ impl List {
     }
 }
 
-/// Where an image call goes that names no handler.
+/// The route of an image call without a handler.
 #[derive(Debug)]
 pub enum ImageRule {
-    /// The owner of the pod whose annotations are at the path; else every backend that a pod may use which asks.
+    /// The owner of the pod whose annotations are at the path; else every backend that may have that pod.
     Find(Path),
-    /// The owner of the pod whose uid is at the path; else every backend.
+    /// The owner of the pod whose uid is at the path; else every backend that takes new pods.
     Pull(Path),
-    /// The backends whose stores have the image that the request names.
+    /// The backends whose stores have the image in the request.
     Remove,
-    /// Every backend, merged.
+    /// All backends, merged.
     List(Merge),
 }
 
-/// What a successful reply teaches about owners.
+/// The facts to learn from a successful reply.
 #[derive(Debug)]
 pub enum Then {
     /// Nothing.
     Nothing,
-    /// The pod at the path is the backend's; its configuration stands at the second path of the request.
+    /// The backend owns the pod at the path. The second path is the pod's configuration in the request.
     OwnPod(Path, Path),
-    /// The container at the path is the backend's.
+    /// The backend owns the container at the path.
     OwnContainer(Path),
-    /// The pod at the first path and the containers at the second are the backend's; configuration as in `OwnPod`.
+    /// The backend owns the pod and the containers at the first two paths. The third has the pod's configuration.
     OwnRestored(Path, Path, Path),
-    /// The pod or container of the request is gone.
+    /// The pod or container of the request was removed.
     Forget,
-    /// The pod or container of the request is in another state, and with a pod its containers.
+    /// The pod or container of the request changes its state; with a pod its containers.
     ChangeState(&'static [StateChange]),
-    /// The list is cached, to be served while the backend is silent. What pods and containers it lists is the backend's.
+    /// The list is cached, and served while the backend is silent. The backend owns the listed pods and containers.
     List(List),
-    /// The file systems of the backend's images are kept for metrics.
+    /// The file systems of the backend's images are stored for metrics.
     KeepDisks,
-    /// The pod's handler at the path gets the name that clients know.
+    /// The pod's handler at the path is translated to the table's name.
     Rename(Path),
     /// The backend has the image of the request, and of the id at the path.
     HaveImage(Path),
-    /// The same, and its store has changed.
+    /// Like `HaveImage`, and the backend's image store has changed.
     NewImage(Path),
     /// The backend's image store has changed.
     LostImage,
 }
 
-/// The state of listed items from a call on.
+/// A change of state of listed items, caused by a call.
 #[derive(Debug)]
 pub struct StateChange {
-    /// Which list they are in.
+    /// The list with the items.
     pub list: List,
-    /// Where an item has the id that the call's request has.
+    /// The field of an item that is compared with the id in the request.
     pub id: u32,
-    /// Where an item has its state.
+    /// The field of an item with its state.
     pub field: u32,
-    /// Only items in this state change it.
+    /// Only items in this state change.
     pub from: u64,
-    /// Their state from then on.
+    /// The new state.
     pub now: u64,
 }
 
 impl StateChange {
-    /// The ids of the items in `message` that change their state with the pod or container `id`.
+    /// The ids of the items in `message` whose state changes with the pod or container `id`.
     ///
     /// # Errors
-    /// If `message` is not a list.
+    /// `message` is not a list.
     pub(crate) fn items<'a>(
         &self,
         message: &'a [u8],
@@ -398,18 +399,18 @@ impl StateChange {
     }
 }
 
-/// The level of a call's log line, as far as the outcome does not decide it.
+/// The level of a call's log line, unless the outcome raises it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogRule {
-    /// INFO: something changes on the node. WARN if it fails.
+    /// INFO: the call changes the node. WARN if it fails.
     Change,
-    /// DEBUG: something is read.
+    /// DEBUG: the call reads.
     Read,
-    /// TRACE: something is asked again and again. Of failures the first one and then one a minute is WARN, others DEBUG.
+    /// TRACE: clients repeat the call. The first failure and then one a minute are WARN, other failures DEBUG.
     Poll,
 }
 
-/// The label that carries a pod's uid.
+/// The label with a pod's uid.
 pub const UID_LABEL: &str = "io.kubernetes.pod.uid";
-/// The annotation that names a pod exactly: when the kubelet first saw it, in nanoseconds.
+/// The annotation that identifies a pod: when the kubelet first saw it, in nanoseconds.
 pub const SEEN_ANNOTATION: &str = "kubernetes.io/config.seen";

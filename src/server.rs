@@ -1,4 +1,4 @@
-//! The socket that clients dial: bound or passed, served, shut down.
+//! The socket for clients: bind it or take a passed one, serve it, shut down.
 
 mod access;
 mod activation;
@@ -42,16 +42,16 @@ pub use bound::BindError;
 pub(crate) use bound::Bound;
 use bound::SocketFile;
 
-/// Calls at once on one connection; the kubelet has one for each service.
+/// The most calls at once on one connection; the kubelet has one connection for each service.
 const MAX_STREAMS: u32 = 2000;
-/// The wait after a failed accept: out of file descriptors, most likely.
+/// The wait after a failed accept. Most likely file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a client may take to send HTTP/2's preface, the first bytes of every connection.
 pub const PREFACE_LIMIT: Duration = Duration::from_secs(10);
-/// How long a client that was accepted has at the end for its preface, and for reading how its calls ended.
+/// How long, at shutdown, an accepted client may take to send its preface and to read the ends of its calls.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Why a connection is closed: as it is counted, and as it is logged.
+/// Why a connection is closed: the reason to count and the text to log.
 type Closed = (Reason, &'static str);
 
 const SLOW: Closed = (
@@ -66,22 +66,22 @@ const SILENT: Closed = (
 
 const FLOOD: Closed = (Reason::Flood, flood::CAUSE);
 
-/// A socket that is listened on.
+/// A listening socket and the rules for its clients.
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
     admission: Arc<Admission>,
-    /// None of a socket that was passed.
+    /// `None` for a passed socket.
     file: Option<SocketFile>,
 }
 
 impl Listener {
-    /// Listens on `address` for root and `allow_uids`: mode 0600 from the start, a missing directory made with 0700, a
-    /// stale socket removed. Users other than root are let in by an ACL, or by mode 0666 where the file system has no ACLs,
-    /// and a missing directory is made with 0711. Looks at the disk; needs a tokio runtime.
+    /// Listens on `address` for root and `allow_uids`. The mode is 0600 from the start, a missing directory is created
+    /// with 0700, a stale socket is removed. Users other than root get access by an ACL, or by mode 0666 if the file
+    /// system has no ACLs; a missing directory is then created with 0711. Reads the disk; needs a tokio runtime.
     ///
     /// # Errors
-    /// [`BindError`]; a socket that another process serves is never taken.
+    /// If criswitch cannot listen there. A socket that another process serves is never replaced.
     pub fn bind(address: &Address, allow_uids: &[u32]) -> Result<Listener, BindError> {
         let Bound { socket, file } = Bound::at(address, &others(allow_uids))?;
         Ok(Listener {
@@ -91,11 +91,11 @@ impl Listener {
         })
     }
 
-    /// Listens on a socket that was passed: its file, its mode and its end are the business of who passed it. Looks at
-    /// the disk; needs a tokio runtime.
+    /// Listens on a passed socket. The parent that passed it owns its file, mode and removal. Reads the disk; needs a
+    /// tokio runtime.
     ///
     /// # Errors
-    /// [`PassedError::Elsewhere`] if it is not at `address`.
+    /// [`PassedError::Elsewhere`] if the socket is not at `address`.
     pub fn on(
         passed: PassedSocket,
         address: &Address,
@@ -111,8 +111,8 @@ impl Listener {
         })
     }
 
-    /// Serves `switch` until `shutdown`; then accepts nobody, and gives the calls in flight at most its `shutdown_timeout`. Those that
-    /// take longer end with a status. Who waits to be accepted on a socket that was passed waits for the next process.
+    /// Serves `switch` until `shutdown`. Then accepts no more clients and gives calls in flight `shutdown_timeout`;
+    /// longer calls end with a status. Clients in the queue of a passed socket wait for the next process.
     pub async fn serve(self, switch: Arc<Switch>, shutdown: impl Future<Output = ()>) {
         let graceful = GracefulShutdown::new();
         let mut connections = JoinSet::new();
@@ -147,15 +147,15 @@ impl Listener {
         tracing::info!(connections = connections.len(), shutdown_timeout = ?timeout, "shutting down");
         let Listener { socket, file, .. } = self;
         drop(socket);
-        // Its file system may not answer, and calls are still in flight.
+        // Off this thread: the file system may not answer, and calls are still in flight.
         let removed = tokio::task::spawn_blocking(move || drop(file));
         finish(&switch, graceful).await;
         removed.await.ok();
     }
 }
 
-/// Ends `switch` for the clients whose connections `graceful` watches: calls in flight get at most its
-/// `shutdown_timeout`, and those that take longer end with a status.
+/// Ends `switch` for the clients whose connections `graceful` watches. Calls in flight get `shutdown_timeout`; longer
+/// calls end with a status.
 pub async fn finish(switch: &Switch, graceful: GracefulShutdown) {
     let timeout = switch.live().config.shutdown_timeout;
     subscribers::begin_end(switch);
@@ -167,14 +167,14 @@ pub async fn finish(switch: &Switch, graceful: GracefulShutdown) {
     }
 }
 
-/// Users other than root who may connect.
+/// The allowed users other than root.
 fn others(allow_uids: &[u32]) -> Vec<u32> {
     let uids = allow_uids.iter().copied();
     uids.filter(|uid| *uid != ROOT).collect()
 }
 
-/// Accepts that fail: reported once until one succeeds, and at most once a second, since at a limit of file descriptors
-/// every connection that ends lets another one in.
+/// Limits reports of failed accepts: once until an accept succeeds, and at most once a second. At a limit of file
+/// descriptors, each connection that ends lets one accept succeed.
 #[derive(Debug, Default)]
 pub(crate) struct AcceptFailures {
     reported: bool,
@@ -182,20 +182,20 @@ pub(crate) struct AcceptFailures {
 }
 
 impl AcceptFailures {
-    /// An accept failed: whether that is reported, and how many reports were omitted before.
+    /// Counts a failure. Returns the number of omitted reports if this failure must be logged.
     pub(crate) fn failed(&mut self) -> Option<u64> {
         let line = (!self.reported).then(|| self.limit.line()).flatten();
         self.reported |= line.is_some();
         line
     }
 
-    /// An accept succeeded.
+    /// Notes that an accept succeeded.
     pub(crate) fn succeeded(&mut self) {
         self.reported = false;
     }
 }
 
-/// The next connection.
+/// Accepts the next connection, and retries failures.
 async fn accept(socket: &UnixListener, failing: &mut AcceptFailures) -> UnixStream {
     loop {
         match socket.accept().await {
@@ -213,10 +213,10 @@ async fn accept(socket: &UnixListener, failing: &mut AcceptFailures) -> UnixStre
     }
 }
 
-/// Serves one client until it goes, or until what it has in flight at the end is done.
+/// Serves one client until it disconnects, or until its calls in flight at shutdown have ended.
 ///
 /// # Errors
-/// Why its connection has to be closed.
+/// If the connection must be closed: the reason.
 async fn converse(
     stream: UnixStream,
     switch: Arc<Switch>,
@@ -229,7 +229,7 @@ async fn converse(
             Ok(Err(_)) => return Ok(()),
             Err(_) => return Err(SILENT),
         },
-        // hyper's shutdown waits for the handshake, which a client that says nothing never makes.
+        // hyper's shutdown waits for the handshake, which a silent client never makes.
         () = last_chance(&switch) => return Ok(()),
     }
     let unread = switch.unread.share();
@@ -248,17 +248,17 @@ async fn converse(
     Ok(())
 }
 
-/// Ends a while after the end has begun. One that was accepted just before and finds its connection closed, rather than
-/// greeted and told to go, would fail its calls (grpc-go does) instead of sending them to the next process.
+/// Returns `LAST_WORDS` after shutdown began. A client that was accepted just before must get its handshake and a
+/// GOAWAY: if its connection only closed, its calls would fail (grpc-go) instead of going to the next process.
 async fn last_chance(switch: &Switch) {
     switch.ending.begun.cancelled().await;
     tokio::time::sleep(LAST_WORDS).await;
 }
 
-/// Waits until the client has sent as many bytes as the preface has, and leaves them to be read.
+/// Waits until the client has sent as many bytes as the preface has, without consuming them.
 ///
 /// # Errors
-/// The client is gone.
+/// The client disconnected.
 async fn preface(stream: &UnixStream) -> io::Result<()> {
     loop {
         let ended = stream.ready(Interest::READABLE).await?.is_read_closed();
@@ -266,7 +266,7 @@ async fn preface(stream: &UnixStream) -> io::Result<()> {
             (PREFACE, _) => Ok(()),
             (0, _) => Err(ErrorKind::UnexpectedEof.into()),
             _ if ended => Err(ErrorKind::UnexpectedEof.into()),
-            // The rest of it wakes this up.
+            // The rest of the preface wakes this task.
             _ => Err(ErrorKind::WouldBlock.into()),
         };
         match stream.try_io(Interest::READABLE, peek) {
@@ -276,10 +276,10 @@ async fn preface(stream: &UnixStream) -> io::Result<()> {
     }
 }
 
-/// A client's connection; it has to be polled to its end.
+/// A client's connection. Poll it to its end.
 pub type Connection<I, S> = http2::Connection<TokioIo<I>, S, TokioExecutor>;
 
-/// Serves `switch` to one client of `user`, over a socket or, in tests, a pipe in memory; its replies count in `unread`.
+/// Serves `switch` to a client of `user`, over a socket or, in tests, a pipe in memory. Replies count in `unread`.
 pub fn connection<I: AsyncRead + AsyncWrite + Unpin>(
     stream: I,
     switch: Arc<Switch>,
@@ -296,10 +296,10 @@ pub fn connection<I: AsyncRead + AsyncWrite + Unpin>(
 > {
     http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
-        // A reply goes on with the headers that it came with.
+        // A reply keeps the backend's headers.
         .auto_date_header(false)
         .max_concurrent_streams(MAX_STREAMS)
-        // Calls that were given up before they were read: after a moment without processor time, all may have been.
+        // After a pause of this process, all calls may have been cancelled before they were read.
         .max_pending_accept_reset_streams(MAX_STREAMS as usize)
         .max_header_list_size(REQUEST_HEADERS)
         .initial_stream_window_size(STREAM_WINDOW)
@@ -310,7 +310,7 @@ pub fn connection<I: AsyncRead + AsyncWrite + Unpin>(
         )
 }
 
-/// The path of a call and what surrounds it, the outermost layer first.
+/// The service for a connection's calls, with its layers, the outermost first.
 fn service(
     switch: Arc<Switch>,
     user: User,
@@ -319,7 +319,7 @@ fn service(
 {
     let (of_call, of_reply) = (Arc::clone(&switch), unread.clone());
     ServiceBuilder::new()
-        .layer_fn(|inner| Routed::new(inner, &switch, user))
+        .layer_fn(|inner| Routed::new(inner, &switch, user, &unread))
         .layer_fn(|inner| CallLimit::new(inner, &switch, user))
         .layer_fn(|inner| Logged::new(inner, &switch))
         .layer_fn(|inner| UnreadReply::new(inner, &switch, &unread))

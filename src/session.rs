@@ -1,4 +1,5 @@
-//! The life of a backend's connection: made, greeted, watched, made again. One task for each backend.
+//! Keeps a backend connected: opens the connection, makes it ready, watches it and opens it again. One task for each
+//! backend.
 
 pub(crate) mod events;
 pub(crate) mod sync;
@@ -26,32 +27,32 @@ use crate::rpc::{self, Row};
 use crate::switch::{Switch, handlers};
 use crate::telemetry::counters::Reason;
 
-/// The least wait after a failed connection; doubled by each further one.
+/// The least wait after a failed connection; each further failure doubles the wait.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest wait between two connections; also grpc-go's in the kubelet.
+/// The longest wait between two connections, as in the kubelet's grpc-go.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
-/// How often an idle backend is looked at: its socket's file, and a probe if it has not answered anything meanwhile.
+/// How often the session checks the socket's file, and probes a backend that has answered nothing meanwhile.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// The least time between two looks at a cached list that may lack something, each of which may ask for the list.
+/// The least time between two checks of a cached list that may lack items; each check may ask for the list.
 const LISTS_APART: Duration = Duration::from_secs(1);
-/// The least time between two looks at the file systems of a backend's images; the kubelet asks as often.
+/// The least time between two measurements of the images' file systems; the kubelet asks as often.
 const DISKS_APART: Duration = Duration::from_secs(10);
-/// How long a backend that is gone still takes calls.
+/// How long a removed backend still takes calls.
 const LAST_CALLS: Duration = Duration::from_secs(3);
-/// How long a backend may take for a probe (`Version`) before it counts as hung; a busy one answers that at once.
+/// How long a backend may take for a probe (`Version`) before it counts as hung; a busy backend answers that at once.
 const PROBE_LIMIT: Duration = Duration::from_secs(3);
-/// How long a backend may take for a question of the switch's own until it is asked anew, at first: a single one may be
-/// lost. Then twice as long each time, since what it does not read stays with the switch.
+/// How long criswitch waits for an answer before it repeats its own question: a single question may be lost. Each
+/// further wait is twice as long, since criswitch holds what the backend does not read.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
-/// How a connection came to its end.
+/// How a connection ended.
 struct ConnectionEnd {
-    /// It was ready, and not only for a moment.
+    /// The connection was ready, and for longer than [`LONGEST_PAUSE`].
     lasted: bool,
     cause: String,
 }
 
-/// Keeps `backend` connected until it is closed, and then until its calls in flight are done.
+/// Keeps `backend` connected until it is removed, and then until its calls in flight are done.
 pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
     let mut failures = 0;
     while let Some(end) = connection(&switch, &backend).await {
@@ -64,11 +65,11 @@ pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
             () = backend.nudges.wanted.notified() => {}
         }
     }
-    // Whoever still waits for a connection hears that there will be none.
+    // Calls that wait for a connection fail.
     backend.set(State::Down(CLOSED.into()));
 }
 
-/// The wait after so many failures in a row, up to a half shorter, so that backends are not all tried at once.
+/// The wait after this many failures in a row, up to a half shorter by name, so that backends do not all retry at once.
 fn pause(name: &str, failures: u32) -> Duration {
     let doubled = FIRST_PAUSE.saturating_mul(2 << failures.min(10));
     let longest = LONGEST_PAUSE.min(doubled);
@@ -77,7 +78,7 @@ fn pause(name: &str, failures: u32) -> Duration {
     longest - longest.mul_f64((hasher.finish() % 1000) as f64 / 2000.0)
 }
 
-/// Makes one connection and keeps it to its end; `None` if that is because the backend was closed.
+/// Opens one connection and keeps it to its end; `None` if it ended because the backend was removed.
 async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<ConnectionEnd> {
     let own = switch.live().config.listen.clone();
     let opened = tokio::select! {
@@ -112,7 +113,7 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<Conn
             Err(error) => error_chain(&error),
         },
         () = backend.closed() => {
-            // Calls that began by an older table may have something to ask still.
+            // Calls that began with an older table may still go to the backend.
             tokio::select! {
                 _ = &mut connection => return None,
                 () = tokio::time::sleep(LAST_CALLS) => {}
@@ -122,14 +123,14 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<Conn
                 probed = tokio::time::timeout(PROBE_LIMIT, probe(backend, &wire)) => probed.is_ok(),
             };
             if !answers {
-                // Who waits for it ends with that; its calls do not end with the connection's task.
+                // This ends the calls that wait for the backend; the end of the connection's task does not.
                 backend.set(State::Unresponsive(wire.clone(), CLOSED.into()));
                 tokio::time::sleep(FIRST_PAUSE).await;
                 return None;
             }
             backend.set(State::Down(CLOSED.into()));
             drop(wire);
-            // It ends with the last call that is under way.
+            // The connection ends with its last call in flight.
             connection.await.ok();
             return None;
         }
@@ -140,7 +141,8 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<Conn
     Some(ConnectionEnd { lasted, cause })
 }
 
-/// Greets the backend and watches it; whenever it has hung and answers again, it is greeted anew.
+/// Makes the connection ready and watches the backend. If the backend hung and answers again, makes the connection
+/// ready again.
 async fn life(
     switch: &Arc<Switch>,
     backend: &Arc<Backend>,
@@ -179,7 +181,7 @@ async fn life(
     }
 }
 
-/// Ends when a backend that hung has answered a probe, whatever it says, or a client's call.
+/// Ends when a backend that hung has answered a client's call, or a probe, even with an error.
 async fn sign_of_life(backend: &Backend, wire: &Wire) {
     tokio::select! {
         biased;
@@ -188,7 +190,7 @@ async fn sign_of_life(backend: &Backend, wire: &Wire) {
     }
 }
 
-/// Asks until there is an answer, by one question at a time.
+/// Asks until there is an answer, one question at a time.
 async fn until_answered<A: Future>(ask: impl Fn() -> A) -> A::Output {
     let mut patience = ASK_AGAIN;
     loop {
@@ -199,7 +201,7 @@ async fn until_answered<A: Future>(ask: impl Fn() -> A) -> A::Output {
     }
 }
 
-/// Ends when a probe got no answer. Probes when a call takes long, or when the backend has said nothing for a while.
+/// Ends when a probe gets no answer. Probes when a call takes long, or after a while without an answer to anything.
 async fn hang(backend: &Backend, wire: &Wire) {
     let begun = Instant::now();
     loop {
@@ -226,10 +228,10 @@ async fn probe(backend: &Backend, wire: &Wire) -> Result<(), Status> {
     sync::version(backend, wire).await
 }
 
-/// Lists a new connection's images. They may be many, and pods do not wait for them: without them only what stands in
-/// for them is missing.
+/// Lists the images of a backend that has connected. The list may be long, so pods do not wait for it: until it comes,
+/// only the cached list is missing.
 async fn know_images(switch: &Arc<Switch>, backend: &Arc<Backend>, wire: &Wire) -> Infallible {
-    // Those that were late are asked for again anyway.
+    // A late list is asked for again anyway.
     if !backend.known().is_late_with(&rpc::LIST_IMAGES) {
         until_answered(|| own::list_images(switch, backend, wire))
             .await
@@ -238,8 +240,8 @@ async fn know_images(switch: &Arc<Switch>, backend: &Arc<Backend>, wire: &Wire) 
     keep_whole(switch, backend, wire, &rpc::LIST_IMAGES).await
 }
 
-/// Asks for a list again as soon as the cached one lacks what clients may know of: an image that was pulled, or a pod or
-/// container that others have made.
+/// Asks for a list again as soon as the cached list lacks items that clients may know: an image that was pulled, or a
+/// pod or container that another client created.
 async fn keep_whole(
     switch: &Arc<Switch>,
     backend: &Arc<Backend>,
@@ -256,8 +258,8 @@ async fn keep_whole(
     }
 }
 
-/// Asks a backend for all that it has missed, by one call at a time for each RPC, until it has answered: what hangs
-/// holds up nothing else.
+/// Asks a backend for each call that it has missed, one question at a time for each RPC, until it answers. A question
+/// that hangs delays no other.
 async fn ask_on(switch: &Arc<Switch>, backend: &Arc<Backend>, wire: &Wire) -> Infallible {
     let mut asked = FuturesUnordered::new();
     let mut under_way: Vec<&str> = Vec::new();
@@ -279,7 +281,7 @@ async fn ask_on(switch: &Arc<Switch>, backend: &Arc<Backend>, wire: &Wire) -> In
     }
 }
 
-/// Asks a backend again and again, until it has answered and nothing was wrong with that.
+/// Asks a backend again and again, until it has answered without an error.
 async fn answered(
     switch: &Arc<Switch>,
     backend: &Arc<Backend>,
@@ -297,7 +299,7 @@ async fn answered(
     row
 }
 
-/// Sends the runtime's configuration to a backend that is owed it, until the backend has taken it.
+/// Sends the runtime configuration to a backend that has missed it, until the backend applies it.
 async fn repay(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallible {
     loop {
         backend.nudges.owed.notified().await;
@@ -322,7 +324,7 @@ async fn measure_disks(backend: &Backend) -> Infallible {
     }
 }
 
-/// Ends when the socket's path leads to another file than the connection does.
+/// Ends when the file at the socket's path is not the file that the session connected to.
 async fn replaced(backend: &Backend, file: Option<FileId>) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
@@ -333,7 +335,7 @@ async fn replaced(backend: &Backend, file: Option<FileId>) {
     }
 }
 
-/// Lists a backend that is kept for its pods only, now and then: it is gone when there are none.
+/// Lists a retiring backend from time to time: it is removed when it has no pods.
 async fn look_for_the_end(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallible {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;

@@ -1,26 +1,25 @@
-//! The state on disk, for the next start: a backend's cached lists, one file each, and which backends there are.
+//! The state on disk for the next start: one file for each backend's cached lists, and a register of the backends.
 //!
-//! Reads and writes files, and blocks. It decides nothing.
+//! Reads and writes files, and blocks. Makes no decisions.
 //!
 //! The files of backends are in the runtime directory, and belong to one boot. The register, in the state directory,
-//! outlives the boot: it tells a restart from a reboot, and a backend whose file was lost from a new one. Both are
-//! replaced as a whole, so a kill leaves the old file or the new one. A file that is damaged, old, of another machine or
-//! of another user is set aside.
+//! outlives the boot: it distinguishes a restart from a reboot, and a backend whose file was lost from a new backend.
+//! Files are replaced as a whole, so a kill leaves the old file or the new one. A damaged or old file, or a file of a
+//! different machine or user, is set aside.
 //!
-//! If a client has seen pods of a backend, the next start must not take that backend for new or empty. So criswitch first
-//! writes the backend's file, or removes it; then it writes the register, if the one on disk lacks the backend; then
-//! clients see the change. A start writes in the same order, and clients see nothing before its end. A kill leaves:
+//! If a client has seen pods of a backend, the next start must not treat it as new or empty. So criswitch first writes
+//! the backend's file, or removes it; then it writes the register, if the one on disk lacks the backend; then clients
+//! see the change. A start writes in the same order, and clients see nothing before its end. A kill leaves:
 //!
-//! - before the register is replaced: the old register, with files of the last run or of this one, which have the same
-//!   content;
-//! - after that: the new register, with files of this run. A file of a backend that was just forgotten may be left.
+//! - before the register is replaced: the old register, and files of the last run or this run, with equal content;
+//! - after that: the new register, and files of this run. A file of a backend that was just forgotten may remain.
 //!
-//! So no file is of a later run than the register, unless the start was killed or an old register was put back. Nobody
-//! knows which, so a backend without a file is unknown then. Files count in both cases, as does the file of a backend that
-//! the register lacks.
+//! So a file is of a later run than the register only if a start was killed or an old register was restored. criswitch
+//! cannot distinguish the two, so a backend without a file is then unknown. Files are used in both cases, including the
+//! file of a backend that the register lacks.
 
 mod file;
-pub(crate) mod file_work;
+pub mod file_work;
 mod lock;
 mod saved;
 #[cfg(test)]
@@ -45,92 +44,89 @@ pub use saved::Saved;
 const REGISTER: &str = "backends.register";
 const SUFFIX: &str = "backend";
 
-/// Where the files are.
+/// The directories of the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directories {
-    /// For what one boot needs: files of backends.
+    /// The directory for state of one boot: the files of backends.
     pub runtime: PathBuf,
-    /// For what outlives the boot: the register.
+    /// The directory for state that outlives the boot: the register.
     pub state: PathBuf,
 }
 
-/// What tells this boot of this machine from any other.
+/// Identifies this boot of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Boot {
     /// The kernel's random id of the boot.
     pub id: String,
-    /// The id of the machine (machine-id(5)); empty where it has none.
+    /// The id of the machine (machine-id(5)); empty if there is none.
     pub machine: String,
 }
 
-/// What is known of a backend at the start.
+/// The state of a backend at the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LastKnown {
-    /// Its lists, and when it last answered.
+    /// The saved lists, and when the backend last answered.
     Saved(Box<Saved>, SystemTime),
-    /// It has not answered since the machine was started, so none of its pods runs.
+    /// The backend has not answered since the boot, so none of its pods runs.
     Empty,
-    /// criswitch did not have it when it ran last in this boot: no client has seen its pods.
+    /// The last run of criswitch in this boot did not have the backend, so no client has seen its pods.
     New,
-    /// criswitch never ran on this machine: only clients of the backend's own socket have seen its pods.
+    /// criswitch never ran on this machine. Only clients of the backend's own socket have seen its pods.
     First,
-    /// It may have pods that clients have seen.
+    /// The backend may have pods that clients have seen.
     Unknown,
 }
 
-/// What is saved of backends, and when each last answered, by their sockets.
+/// Saved backends, and when each last answered, by socket.
 type SavedBackends = BTreeMap<String, (Saved, SystemTime)>;
 
-/// What a start finds.
+/// The state that a start finds on disk.
 #[derive(Debug)]
 pub struct Found {
     saved: SavedBackends,
     before: LastRun,
-    /// What was set aside or is old, and why; one sentence each.
+    /// The files that were set aside or are old, and why; one sentence each.
     pub problems: Vec<String>,
 }
 
-/// When criswitch ran last.
 #[derive(Debug)]
 enum LastRun {
     /// Never on this machine.
     Never,
     EarlierBoot,
-    /// In this boot, with these backends.
+    /// criswitch ran in this boot, with these backends.
     ThisBoot(BTreeSet<String>),
-    /// Nobody knows: the register is lost, or older than a file of a backend.
+    /// Unknown: the register is lost, or older than a backend's file.
     Lost,
 }
 
-/// The files.
+/// The state on disk.
 #[derive(Debug)]
 pub struct Store {
     directories: Directories,
     boot: Boot,
     run: u64,
     registered: Mutex<Registered>,
-    /// What keeps the work on the files in turn.
-    pub(crate) work: FileWork,
+    /// Serializes the work on the files.
+    pub work: FileWork,
 }
 
-/// Which backends are registered.
 #[derive(Debug)]
 struct Registered {
-    /// All that criswitch has.
+    /// All backends that criswitch has.
     wanted: BTreeSet<String>,
     on_disk: OnDisk,
-    /// The register on disk is of this run, and has those that are wanted.
+    /// Whether the register on disk is of this run and has all wanted backends.
     is_written: bool,
 }
 
-/// The register on disk.
 #[derive(Debug)]
 enum OnDisk {
-    /// There is none that is used: any backend without a file is unknown at the next start.
+    /// There is no usable register: a backend without a file is unknown at the next start.
     Nothing,
-    /// It is of this boot, with these backends; any other is new at the next start.
+    /// The register is of this boot and has these backends; any other backend is new at the next start.
     ThisBoot(BTreeSet<String>),
-    /// Any backend without a file is new or empty at the next start.
+    /// Another register is there: a backend without a file may be new or empty at the next start.
     Other,
 }
 
@@ -144,10 +140,10 @@ impl Directories {
 }
 
 impl Boot {
-    /// This boot of this machine.
+    /// Reads the ids of this boot and this machine.
     ///
     /// # Errors
-    /// The kernel does not say.
+    /// The kernel's boot id cannot be read.
     pub fn current() -> io::Result<Boot> {
         let id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
         let machine = fs::read_to_string("/etc/machine-id").unwrap_or_default();
@@ -159,8 +155,8 @@ impl Boot {
 }
 
 impl Store {
-    /// Reads what is in the directories, which are made if they are missing. Whatever is wrong with them is one of the
-    /// problems that were found: what cannot be saved then, clients do not see.
+    /// Creates missing directories and reads the files in them. Faults become [`Found::problems`]. While the state
+    /// cannot be saved, clients do not see it.
     pub fn open(directories: Directories, boot: Boot) -> (Store, Found) {
         let mut problems = Vec::new();
         if let Err(error) = directories.make() {
@@ -190,7 +186,7 @@ impl Store {
         if newest > register.run && register.run > 0 {
             problems.push(older_register(&store.register_path()));
         }
-        // A file that is set aside shows that criswitch ran before.
+        // A file that was set aside shows that criswitch ran before.
         let is_not_first = matches!(before, LastRun::Never) && problems.len() > known;
         if newest > register.run || is_not_first {
             before = LastRun::Lost;
@@ -209,7 +205,7 @@ impl Store {
         for path in self.files(problems) {
             match read_backend(&path, &self.boot, run) {
                 Ok(Some(found)) => drop(saved.insert(found.0.socket.clone(), found)),
-                // No start trusts it.
+                // The file is of an earlier boot: no start uses it.
                 Ok(None) => drop(fs::remove_file(&path)),
                 Err(fault) => problems.push(set_aside(&path, &fault)),
             }
@@ -217,7 +213,7 @@ impl Store {
         saved
     }
 
-    /// The files of backends.
+    /// The paths of the backends' files.
     fn files(&self, problems: &mut Vec<String>) -> Vec<PathBuf> {
         let directory = &self.directories.runtime;
         let files = fs::read_dir(directory).and_then(|files| {
@@ -232,8 +228,8 @@ impl Store {
         files
     }
 
-    /// Saves and registers the backends of a start, and no others. Whatever fails is tried again by the next [`save`] of
-    /// each of them.
+    /// Saves and registers the backends of a start, and removes all others. The next [`save`] of a backend retries what
+    /// failed.
     ///
     /// [`save`]: Store::save
     pub fn begin(&self, backends: impl IntoIterator<Item = (Saved, SystemTime)>) {
@@ -252,7 +248,7 @@ impl Store {
         }
     }
 
-    /// Registers those that are wanted, and no others. If it fails, the register on disk stays as it is.
+    /// Registers the wanted backends, and no others. On an error the register on disk is unchanged.
     fn write_register(&self, registered: &mut Registered) -> io::Result<()> {
         registered.is_written = false;
         let register = Register {
@@ -262,14 +258,15 @@ impl Store {
             sockets: registered.wanted.iter().cloned().collect(),
         };
         let (content, now) = (register.encode_to_vec(), SystemTime::now());
-        // Else a loss of power could turn a reboot into a first start.
+        // Without a sync, a loss of power could turn a reboot into a first start.
         self.replace(&self.register_path(), &content, now, Lasts::Always)?;
         registered.on_disk = OnDisk::ThisBoot(registered.wanted.clone());
         registered.is_written = true;
         Ok(())
     }
 
-    /// Registers a backend. Where that fails, the register on disk is set aside unless it will do. Returns what is lost.
+    /// Registers a backend. If writing fails and the register on disk would mislead the next start, sets it aside and
+    /// returns the error.
     fn register(&self, socket: String) -> io::Result<Option<io::Error>> {
         let mut registered = self.registered.lock();
         let is_new = registered.wanted.insert(socket.clone());
@@ -291,7 +288,7 @@ impl Store {
         Ok(Some(error))
     }
 
-    /// Replaces a file; its directory may have been removed.
+    /// Replaces a file. Creates its directory again if that was removed.
     fn replace(&self, path: &Path, content: &[u8], at: SystemTime, lasts: Lasts) -> io::Result<()> {
         let replace = || file::replace(path, content, at, lasts);
         replace().or_else(|error| match error.kind() {
@@ -300,11 +297,11 @@ impl Store {
         })
     }
 
-    /// Saves a backend that last answered at `answered`, and registers it. What cannot be written is removed: then the
-    /// backend is [`LastKnown::Unknown`] at the next start, and the reason is returned.
+    /// Saves a backend that last answered at `answered`, and registers it. If its file cannot be written, the file is
+    /// removed and the error returned: the backend is then [`LastKnown::Unknown`] at the next start.
     ///
     /// # Errors
-    /// It can be neither written nor removed.
+    /// The file can be neither written nor removed.
     pub fn save(&self, saved: Saved, answered: SystemTime) -> io::Result<Option<io::Error>> {
         let socket = saved.socket.clone();
         let lost = self.write_or_remove(saved, answered)?;
@@ -326,16 +323,16 @@ impl Store {
         Ok(written.err())
     }
 
-    /// Notes that a backend whose file is unchanged answered at `answered`. The time is lost if it cannot be written.
+    /// Notes that a backend with an unchanged file answered at `answered`. Ignores errors: only the time is lost.
     pub fn touch(&self, socket: &str, answered: SystemTime) {
         let file = fs::File::options().write(true).open(self.path(socket));
         drop(file.and_then(|file| file.set_modified(answered)));
     }
 
-    /// Removes what is saved of a backend.
+    /// Removes a backend's file.
     ///
     /// # Errors
-    /// It cannot be removed.
+    /// The file cannot be removed.
     pub fn remove(&self, socket: &str) -> io::Result<()> {
         match fs::remove_file(self.path(socket)) {
             Err(error) if !is_absence(&error) => Err(error),
@@ -343,11 +340,11 @@ impl Store {
         }
     }
 
-    /// Removes a backend from the register too: if it is found later, it is new. Where the register cannot be written, the
-    /// backend is [`LastKnown::Unknown`] at the next start, and the reason is returned.
+    /// Removes a backend's file, and the backend from the register: if found later, it is new. If the register cannot
+    /// be written, the backend is [`LastKnown::Unknown`] at the next start, and the error is returned.
     ///
     /// # Errors
-    /// Its file cannot be removed.
+    /// The backend's file cannot be removed.
     pub fn forget(&self, socket: &str) -> io::Result<Option<io::Error>> {
         let mut registered = self.registered.lock();
         registered.wanted.remove(socket);
@@ -367,8 +364,8 @@ impl Store {
 }
 
 impl Found {
-    /// What a start would find in `directories` now; `None` where criswitch has never run, or as another user. Changes
-    /// nothing, so the files may be those of a daemon that runs.
+    /// The state that a start would find in `directories` now; `None` if criswitch never ran, or ran as another user.
+    /// Changes nothing, so a daemon may use the directories.
     pub fn look(directories: &Directories, boot: &Boot) -> Option<Found> {
         let own = rustix::process::geteuid().as_raw();
         if fs::metadata(&directories.state).ok()?.uid() != own {
@@ -404,7 +401,7 @@ impl Found {
         })
     }
 
-    /// What is known of the backend of this socket; it is not asked for again.
+    /// Takes the state of the backend with this socket. Call it once for each backend.
     pub fn take(&mut self, socket: &str) -> LastKnown {
         let was_registered = self.before.remove(socket);
         match (self.saved.remove(socket), &self.before) {
@@ -417,7 +414,7 @@ impl Found {
         }
     }
 
-    /// The sockets of backends that were saved or registered, and not taken yet.
+    /// The sockets of saved or registered backends that were not taken yet.
     pub fn sockets(&self) -> BTreeSet<String> {
         let mut sockets: BTreeSet<_> = self.saved.keys().cloned().collect();
         if let LastRun::ThisBoot(registered) = &self.before {
@@ -456,7 +453,7 @@ impl LastKnown {
 }
 
 impl LastRun {
-    /// Whether this backend was registered; it is not any more.
+    /// Whether the backend was registered. Removes it.
     fn remove(&mut self, socket: &str) -> bool {
         match self {
             LastRun::ThisBoot(registered) => registered.remove(socket),
@@ -493,7 +490,7 @@ fn read_register(
         Ok(register) => return (register, LastRun::EarlierBoot, OnDisk::Other),
         Err(fault) => fault,
     };
-    // One that was set aside is no first start.
+    // A register that was set aside shows that criswitch ran before.
     let is_first = match &fault {
         Fault::OtherMachine => true,
         fault => fault.is_absence() && !aside(&path).exists(),
@@ -513,7 +510,7 @@ fn read_register(
     (Register::default(), before, on_disk)
 }
 
-/// The last run that wrote the register or one of these files.
+/// The last run that wrote the register or one of the files.
 fn newest_run(register: &Register, saved: &SavedBackends) -> u64 {
     let runs = saved.values().map(|(saved, _)| saved.run);
     runs.fold(register.run, u64::max)
@@ -522,11 +519,11 @@ fn newest_run(register: &Register, saved: &SavedBackends) -> u64 {
 fn older_register(path: &Path) -> String {
     let path = path.display();
     format!(
-        "{path} was written by an earlier run of criswitch than the files of the backends, so a backend without a file counts as unknown"
+        "{path} is older than the files of the backends: an earlier run of criswitch wrote it. A backend without a file counts as unknown"
     )
 }
 
-/// The backend in a file; none if the file is of an earlier boot.
+/// The backend in a file; `None` if the file is of an earlier boot.
 fn read_backend(path: &Path, boot: &Boot, run: u64) -> Result<Option<(Saved, SystemTime)>, Fault> {
     let (content, answered) = file::read(path)?;
     let saved = Saved::decode(content).map_err(|_| Fault::Damaged)?;
@@ -537,7 +534,7 @@ fn read_backend(path: &Path, boot: &Boot, run: u64) -> Result<Option<(Saved, Sys
     }
 }
 
-/// Renames a file, so that a person can look at it and no start reads it again.
+/// Renames a file, so that no start reads it and an administrator can.
 fn set_aside(path: &Path, fault: &Fault) -> String {
     let aside = aside(path);
     let (from, to) = (path.display(), aside.display());
@@ -554,7 +551,7 @@ fn aside(path: &Path) -> PathBuf {
     aside.into()
 }
 
-/// Whether there is no such file.
+/// Whether the file does not exist.
 fn is_absence(error: &io::Error) -> bool {
     use io::ErrorKind::{NotADirectory, NotFound};
     matches!(error.kind(), NotFound | NotADirectory)

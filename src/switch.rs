@@ -1,4 +1,4 @@
-//! The state that all calls share, and its accessors. What changes this state is in the modules inside.
+//! The state that all calls share, and its accessors. The modules inside change this state.
 
 pub(crate) mod cached;
 pub mod forget;
@@ -35,54 +35,54 @@ use crate::telemetry::counters::Counts;
 use crate::telemetry::log_queue::LogQueue;
 use crate::topology::Live;
 
-/// The table, its backends, and what is known of them.
+/// The routing table, its backends, and the facts that are known of them.
 #[derive(Debug)]
 pub struct Switch {
-    /// The table of now.
+    /// The current table.
     pub(crate) live: watch::Sender<Arc<Live>>,
-    /// How backends are connected to.
+    /// How criswitch connects to backends.
     pub(crate) dialer: Dialer,
-    /// The largest message, in bytes, that is read or made.
+    /// The largest message that criswitch reads or makes, in bytes.
     pub max_message: usize,
-    /// Until when the first calls to all backends wait for these to be there.
+    /// After a start, the first calls to all backends wait until this time for backends that are not listed yet.
     pub start_by: Instant,
-    /// The end, once it has begun.
+    /// The shutdown.
     pub(crate) ending: Ending,
     /// The subscribers to the events of pods and containers.
     pub(crate) subscribers: Subscribers,
-    /// What pods have asked of the image stores.
+    /// The remembered image calls for pods.
     pub(crate) pod_requests: Mutex<PodRequests>,
     /// The last `UpdateRuntimeConfig`, framed, for backends that come back.
     pub runtime_config: Mutex<Option<Bytes>>,
-    /// The metric descriptors that a client was last given.
+    /// The metric descriptors that a client last received.
     pub(crate) given: Mutex<Option<Bytes>>,
-    /// What is counted.
+    /// Counters for metrics.
     pub counts: Arc<Counts>,
-    /// The log lines that wait to be written, where the process has such a queue.
+    /// The queue of log lines, if the process has one.
     pub log: LogQueue,
-    /// The question to all backends that misses share.
+    /// The question to all backends that calls for unknown ids share.
     pub(crate) question: Question,
-    /// What reloads have come to.
+    /// The outcomes of reloads.
     pub(crate) reloads: Mutex<Reloads>,
     /// Wakes the task that reloads the configuration, once for each request for a reload.
     pub(crate) reload_wanted: Notify,
     /// Wakes clients when a reload has ended.
     pub(crate) reload_ended: Notify,
-    /// Where the state is saved, if it is.
+    /// The store of saved state, if there is one.
     pub(crate) store: Option<Arc<Store>>,
     owners: Mutex<Owners>,
     /// The places of calls in flight.
     pub(crate) calls: CallLimits,
     /// The places of calls of the admin service in flight.
     pub(crate) admin_calls: AdminLimits,
-    /// What the requests in flight take.
+    /// Memory for requests in flight.
     pub memory: Budget,
-    /// What the replies take that clients have not read yet.
+    /// Memory for replies that clients have not read yet.
     pub unread: Shares,
 }
 
 impl Switch {
-    /// A switch without a state on disk: each of its backends may have pods that clients know.
+    /// A `Switch` without a state on disk: each of its backends may have pods that clients know.
     pub fn new(config: Config, dialer: &Dialer) -> Switch {
         let switch = Switch::not_started(config, Vec::new(), dialer);
         for backend in &switch.live().backends {
@@ -91,7 +91,7 @@ impl Switch {
         switch
     }
 
-    /// A switch with backends that are `kept` for their pods; none of its backends is part of lists yet.
+    /// A `Switch` with backends that are `kept` for their pods; none of its backends is part of lists yet.
     pub(crate) fn not_started(config: Config, kept: Vec<BackendConfig>, dialer: &Dialer) -> Switch {
         let max_message = config.max_message;
         Switch {
@@ -121,12 +121,12 @@ impl Switch {
         }
     }
 
-    /// The table of now.
+    /// The current table.
     pub fn live(&self) -> Arc<Live> {
         Arc::clone(&self.live.borrow())
     }
 
-    /// Replaces the table of now. Automatically registered handlers are saved.
+    /// Replaces the current table, and saves automatically registered handlers.
     pub(crate) fn set_live(&self, live: Live) {
         let before = self.live.send_replace(live.into());
         let live = self.live();
@@ -139,12 +139,12 @@ impl Switch {
         changed.for_each(|backend| backend.has_changed());
     }
 
-    /// Tells when there is another one.
+    /// Receives each new table.
     pub(crate) fn tables(&self) -> watch::Receiver<Arc<Live>> {
         self.live.subscribe()
     }
 
-    /// What reloads have come to, locked.
+    /// The outcomes of reloads, locked.
     pub fn reloads(&self) -> MutexGuard<'_, Reloads> {
         self.reloads.lock()
     }

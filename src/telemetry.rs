@@ -1,4 +1,4 @@
-//! What criswitch tells its operators, apart from the page of metrics: log lines, counters, trace ids.
+//! Log lines, counters and trace ids for operators; the metrics page is in `metrics`.
 
 pub mod counters;
 pub(crate) mod log_limit;

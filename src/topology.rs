@@ -1,5 +1,4 @@
-//! The table of now and its backends: what a reload replaces as a whole. Never changes: a call goes by the one that it
-//! began with.
+//! The routing table and its backends, immutable: a reload replaces both, and a call keeps those that it began with.
 
 pub mod auto_register;
 pub mod diff;
@@ -17,26 +16,26 @@ use crate::errors;
 use crate::ownership::BackendId;
 use auto_register::{AutoRegisteredHandler, Disputed};
 
-/// What is kept of a backend's name, in bytes, when "-old" and a number are put behind it: names have 63 at most.
+/// How many bytes of a backend's name are kept before "-old" and a number: a name has at most 63.
 const LONGEST_KEPT: usize = 50;
 
-/// A table and its backends.
+/// A routing table and its backends.
 #[derive(Debug)]
 pub struct Live {
-    /// The configuration, its backends under their ids.
+    /// The configuration, in which each backend has its id.
     pub config: Config,
-    /// The table that calls are routed by: that of the configuration, and what backends have told of themselves.
+    /// The table that calls are routed by: the configuration's, and the handlers that backends have reported.
     pub table: Table,
     /// Handlers that several backends with `auto_register` have reported.
     pub disputed: Vec<Disputed>,
-    /// The table's backends in its order, then those that are kept for the pods that they own.
+    /// The table's backends in its order, then the backends that are kept for the pods that they own.
     pub backends: Vec<Arc<Backend>>,
-    /// The backend that speaks for the node until that of the default row has been there.
+    /// The backend that answers for the node until the default handler's backend has joined.
     before: Option<BackendId>,
 }
 
 impl Live {
-    /// The table of a start, with the backends that are `kept` for their pods.
+    /// The table at the start, with the backends that are `kept` for their pods.
     pub(crate) fn first(
         config: Config,
         kept: &[BackendConfig],
@@ -73,18 +72,17 @@ impl Live {
         }
     }
 
-    /// The same with what its backends report of themselves now; `runs_pods` says whether a backend runs any.
+    /// The same table with the handlers that its backends report now. `runs_pods` says whether a backend runs any pods.
     pub(crate) fn told_anew(&self, runs_pods: impl Fn(BackendId) -> bool) -> Live {
         let (config, backends) = (self.config.clone(), self.backends.clone());
         Live::of(config, backends, self.before, &self.held(runs_pods))
     }
 
-    /// The table of a start, with the handlers that were registered automatically before criswitch was restarted.
+    /// The table at the start, with the handlers that were registered automatically before a restart of criswitch.
     pub(crate) fn restored(&self, held: &[AutoRegisteredHandler]) -> Live {
         Live::of(self.config.clone(), self.backends.clone(), None, held)
     }
 
-    /// The automatically registered handlers.
     fn held(&self, runs_pods: impl Fn(BackendId) -> bool) -> Vec<AutoRegisteredHandler> {
         let held = self.auto_registered().map(|row| AutoRegisteredHandler {
             name: row.name.clone(),
@@ -105,7 +103,7 @@ impl Live {
         rows.map(|row| row.name.as_str())
     }
 
-    /// When the next backend with `auto_register` that has not reported its handlers counts as absent.
+    /// When the next silent backend with `auto_register` counts as absent.
     pub(crate) fn next_absence(&self) -> Option<Instant> {
         let rows = self
             .auto_registering()
@@ -113,8 +111,8 @@ impl Live {
         rows.filter_map(|backend| backend.awaited_until()).min()
     }
 
-    /// The table after a reload. A socket that is there already stays the same backend; `keep` says whether one that no
-    /// file names any more stays for its pods beside those that stay anyway.
+    /// The table after a reload. A backend whose socket is already known keeps its id. A backend that is no longer in
+    /// any file stays if `keep` returns true; `keep` also gets the backends that already stay.
     pub(crate) fn next(
         &self,
         mut config: Config,
@@ -147,11 +145,11 @@ impl Live {
         Live::of(config, backends, before, &self.held(runs_pods))
     }
 
-    /// Gives `table`'s backends their ids: those that their sockets have here, by whatever path, else new ones.
+    /// Gives `table`'s backends the ids that their sockets have here, under any path, else new ids.
     fn identify(&self, table: &mut Table, identities: &Identities, next_id: &mut BackendId) {
         let mut ids = Vec::with_capacity(table.backends.len());
         for row in &mut table.backends {
-            // If links have changed and two backends are one by now, the first of them keeps its id.
+            // If two backends now resolve to one path because a link changed, the first keeps the id.
             let mut here = self.backends.iter();
             let known = here.find(|known| identities.are_one(&known.socket, &row.socket));
             let known = known.filter(|known| !ids.contains(&known.id));
@@ -162,12 +160,12 @@ impl Live {
         }
         let handlers = table.handlers.iter_mut();
         for handler in handlers.chain([&mut table.default]) {
-            // Places until now, all of them in the table.
+            // Until here `handler.backend` is an index into `table.backends`, always in range.
             handler.backend = ids.get(handler.backend).copied().unwrap_or(BackendId::MAX);
         }
     }
 
-    /// The same with no other backends than these.
+    /// The same table with only the backends in `left`.
     pub(crate) fn with_only(
         &self,
         left: &HashSet<BackendId>,
@@ -182,22 +180,23 @@ impl Live {
         )
     }
 
-    /// The backend of this id.
+    /// The backend with this id.
     ///
     /// # Errors
-    /// `Unavailable` if it is not there any more.
+    /// `Unavailable` if the backend was removed.
     pub fn backend(&self, id: BackendId) -> Result<&Arc<Backend>, Status> {
         let found = self.backends.iter().find(|backend| backend.id == id);
         found.ok_or_else(errors::gone_backend)
     }
 
-    /// The name of a backend; "" if it is not there any more.
+    /// The name of a backend; "" if it was removed.
     pub(crate) fn name_of(&self, id: BackendId) -> String {
         let backend = self.backend(id);
         backend.map_or_else(|_| String::new(), |backend| backend.name().to_string())
     }
 
-    /// The backend that speaks for the node: the default row's, or the one before while that was never there.
+    /// The speaker is the backend that answers for the node: the default handler's backend. Until that backend has
+    /// joined, the previous speaker continues.
     pub fn speaker(&self) -> BackendId {
         let default = self.table.default.backend;
         match self.before {
@@ -206,7 +205,7 @@ impl Live {
         }
     }
 
-    /// The backends that are part of what all are asked, the speaker first.
+    /// The backends that take part in merged calls, the speaker first.
     pub fn joined(&self) -> Vec<Arc<Backend>> {
         let speaker = self.speaker();
         let joined = self.backends.iter().filter(|backend| backend.has_joined());
@@ -215,27 +214,26 @@ impl Live {
         joined
     }
 
-    /// Their ids.
+    /// The ids of the backends that take part in merged calls.
     pub(crate) fn all(&self) -> Vec<BackendId> {
         self.joined().iter().map(|backend| backend.id).collect()
     }
 
-    /// Whether there is one backend, whose replies can pass as they come.
+    /// Whether only one backend takes part in merged calls: its replies need no merge.
     pub(crate) fn is_alone(&self) -> bool {
         self.joined().len() == 1
     }
 
-    /// Whether a row leads to it, so that new pods may come.
+    /// Whether a row routes to the backend, so that it may get new pods.
     pub fn takes_pods(&self, id: BackendId) -> bool {
         self.table.handlers.iter().any(|row| row.backend == id)
     }
 
-    /// Whether it is kept for its pods only.
+    /// Whether the backend is kept only for its pods.
     pub fn retires(&self, id: BackendId) -> bool {
         !self.takes_pods(id) && !self.auto_registering().any(|row| row.id == id)
     }
 
-    /// The backends whose handlers are the table's without being written there.
     pub(crate) fn auto_registering(&self) -> impl Iterator<Item = &BackendConfig> {
         self.config
             .table
@@ -244,7 +242,7 @@ impl Live {
             .filter(|row| row.auto_register)
     }
 
-    /// One of them that has not told of its handlers yet.
+    /// A backend with `auto_register` that has not reported its handlers yet.
     pub(crate) fn untold(&self) -> Option<&Arc<Backend>> {
         let mut backends = self
             .auto_registering()
@@ -252,29 +250,29 @@ impl Live {
         backends.find(|backend| !backend.known().has_said_status())
     }
 
-    /// Whether a file names it: else it goes when it owns nothing any more.
+    /// Whether a file names the backend. A backend that is named in no file is removed when its last pod ends.
     pub fn names(&self, id: BackendId) -> bool {
         self.config.table.backends.iter().any(|row| row.id == id)
     }
 
-    /// Those that no file names any more.
+    /// The backends that are named in no file.
     pub(crate) fn unnamed(&self) -> impl Iterator<Item = &Arc<Backend>> {
         let unnamed = |backend: &&Arc<Backend>| !self.names(backend.id);
         self.backends.iter().filter(unnamed)
     }
 
-    /// Whether the table has another name than the backend for one of its handlers.
+    /// Whether the table has another name for a handler of the backend than the backend has.
     pub(crate) fn renames(&self, id: BackendId) -> bool {
         let renamed = |row: &Handler| row.backend == id && row.backend_handler != row.name;
         self.table.handlers.iter().any(renamed)
     }
 }
 
-/// A backend that the table does not name any more leaves its name to one that it does.
+/// Renames a backend that the table no longer names if a backend of the table has its name.
 fn take_another_name(backend: &Backend, named: &[Arc<Backend>]) {
     let taken = |name: &str| named.iter().any(|other| *other.name() == *name);
     let name = backend.name();
-    // A row for it is to be valid.
+    // Leave room for the suffix: the result must still be a valid DNS label.
     let short = name.get(..LONGEST_KEPT).unwrap_or(&name);
     let mut names = (1..).map(|count| match count {
         1 => name.to_string(),

@@ -1,4 +1,4 @@
-//! The commands as they are typed: what they print and the code that they end with.
+//! The commands as a user types them: their output and their exit status.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -14,6 +14,8 @@ mod support;
 
 #[path = "cli/accept.rs"]
 mod accept;
+#[path = "cli/away.rs"]
+mod away;
 #[path = "cli/check.rs"]
 mod check;
 #[path = "cli/discover.rs"]
@@ -24,12 +26,16 @@ mod discover_places;
 mod discover_write;
 #[path = "cli/documented.rs"]
 mod documented;
+#[path = "cli/forget.rs"]
+mod forget;
 #[path = "cli/hung_files.rs"]
 mod hung_files;
 #[path = "cli/log.rs"]
 mod log;
 #[path = "cli/machine.rs"]
 mod machine;
+#[path = "cli/man.rs"]
+mod man;
 #[path = "cli/manifests.rs"]
 mod manifests;
 #[path = "cli/nobody.rs"]
@@ -40,6 +46,8 @@ mod node;
 mod node_rancher;
 #[path = "cli/notify.rs"]
 mod notify;
+#[path = "cli/output.rs"]
+mod output;
 #[path = "cli/passed.rs"]
 mod passed;
 #[path = "cli/passed_metrics.rs"]
@@ -86,7 +94,7 @@ use std::process::Command;
 
 use config_files::ConfigFiles;
 
-/// What a command came to.
+/// The result of a command.
 struct Outcome {
     code: i32,
     stdout: String,
@@ -109,7 +117,7 @@ fn run(arguments: &[&str]) -> Outcome {
     }
 }
 
-/// Runs it beside the test's own tasks, such as a simulated runtime.
+/// Runs it in parallel with the test's own tasks, such as a simulated runtime.
 async fn run_beside(arguments: &[&str]) -> Outcome {
     let arguments: Vec<String> = arguments.iter().map(|&text| text.to_owned()).collect();
     let run = move || run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! Configuration: what is read, what is refused with which words, and the files that are shipped.
+//! Configuration: the values that are read, the text of each problem, and the shipped files.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -42,7 +42,7 @@ use criswitch::config::Config;
 use criswitch::switch::Switch;
 use expect_test::Expect;
 
-/// The smallest good configuration.
+/// The smallest valid configuration.
 const RUNC: &str =
     "default_handler = 'runc'\n[handlers]\nrunc = '/run/containerd/containerd.sock'\n";
 
@@ -83,7 +83,7 @@ fn told_of(files: &[(&str, &[u8])], expected: Expect) {
     changes_nothing(&files);
 }
 
-/// A switch that runs and comes to read these files goes on as it was.
+/// Asserts that a running criswitch keeps its configuration when it rereads these files.
 #[track_caller]
 fn changes_nothing(files: &ConfigFiles) {
     let switch = Switch::new(load(RUNC), &Dialer::Socket);

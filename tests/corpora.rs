@@ -1,4 +1,4 @@
-//! The fuzz targets' oracles, for every input of their corpora and for random bytes.
+//! Runs the oracles of the fuzz targets for every input of their corpora, and for random bytes.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -9,13 +9,13 @@ mod oracles;
 const RANDOM_INPUTS: usize = 500;
 const LONGEST_INPUT: usize = 400;
 
-/// Runs a target's check and names the input that it fails for.
+/// Runs a target's check, and names the input if the check fails.
 fn run(name: &str, check: fn(&[u8]), input: &str, data: &[u8]) {
     let outcome = std::panic::catch_unwind(|| check(data));
     assert!(outcome.is_ok(), "target {name}, input {input}: {data:?}");
 }
 
-/// The input that a line of a corpus has in hexadecimal.
+/// The input of one line of a corpus, which is hexadecimal.
 fn unpacked(line: &str) -> Vec<u8> {
     let byte = |start| u8::from_str_radix(&line[start..start + 2], 16).unwrap();
     (0..line.len()).step_by(2).map(byte).collect()

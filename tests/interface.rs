@@ -1,6 +1,6 @@
-//! The compiled interface says what the facts of `runtime.v1` say: nothing missing, nothing more.
+//! The compiled interface has exactly the facts of `runtime.v1`.
 //!
-//! Both become the same flat list of facts, one line for each, so that a difference reads as a line.
+//! The interface and the facts become the same flat list, one fact per line, so that each difference is a line.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -21,7 +21,7 @@ use changes::{CHANGES, enumeration, message};
 use compiled::{compiled_file, read_file};
 use facts::{FACTS, facts, read_facts};
 
-/// What is declared ("field Mount.image") and how ("ImageSpec = 9").
+/// A declaration ("field Mount.image") and its definition ("ImageSpec = 9").
 type Interface = BTreeMap<String, String>;
 
 #[test]
@@ -70,7 +70,7 @@ fn several_changes_are_reported_together() {
 
 #[test]
 #[should_panic(expected = "unknown key \"deprecated\" in the facts")]
-fn a_fact_of_an_unknown_kind_is_not_passed_over() {
+fn a_fact_of_an_unknown_kind_is_an_error() {
     read_facts(&FACTS.replacen("\"number\": 1,", "\"deprecated\": true, \"number\": 1,", 1));
 }
 
@@ -95,7 +95,7 @@ fn difference(what: &str, fact: &str, compiled: Option<&String>) -> Option<Strin
     }
 }
 
-/// A message or an enum has nothing but its name to tell.
+/// A message or an enum has a name only, so `how` is empty.
 fn told(problem: &str, link: &str, how: &str) -> String {
     match how {
         "" => problem.to_owned(),

@@ -1,4 +1,4 @@
-//! The layers of `src/lib.rs`'s code map: each module uses those above it alone.
+//! The layers of the code map in `src/lib.rs`: each module uses only modules above it.
 
 #![allow(
     clippy::unwrap_used,
@@ -31,7 +31,7 @@ fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// The files of a module: its own, and those of the modules inside of it.
+/// The files of a module and of its submodules.
 fn files(module: &str) -> Vec<PathBuf> {
     let mut files = vec![source().join(format!("{module}.rs"))];
     let mut directories = vec![source().join(module)];
@@ -55,12 +55,12 @@ fn used(text: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn each_module_uses_those_above_it_alone() {
+fn each_module_uses_only_modules_above_it() {
     let layers = layers();
     for (layer, module) in layers.iter().enumerate() {
         for file in files(module) {
             let text = fs::read_to_string(&file).unwrap();
-            // What a unit test sets up may come from anywhere.
+            // A unit test may use any module.
             let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
             if file.ends_with("tests.rs") {
                 continue;
@@ -74,7 +74,7 @@ fn each_module_uses_those_above_it_alone() {
     }
 }
 
-/// Where a row's columns may be read: in the table, and where a call's target, lesson and plan come from.
+/// The files that may read a row's columns: the table itself, and the code that makes a call's target, lesson and plan.
 const READS_ROWS: [&str; 4] = ["rpc", "call/route.rs", "call/lesson.rs", "call/plan.rs"];
 
 #[test]
@@ -94,7 +94,7 @@ fn nothing_below_the_plan_of_a_call_looks_at_a_row() {
     }
 }
 
-/// The files of the library below `source()`, as their paths there and their texts without unit tests.
+/// The files of the library as paths below `source()`, with their texts without unit tests.
 fn library() -> Vec<(String, String)> {
     let files = layers().into_iter().flat_map(|module| files(&module));
     let files = files.filter(|file| !file.ends_with("tests.rs"));
@@ -107,7 +107,7 @@ fn library() -> Vec<(String, String)> {
     files.map(read).collect()
 }
 
-/// The files that have one of these texts.
+/// The files that contain any of these texts.
 fn having(texts: &[&str]) -> Vec<String> {
     let files = library().into_iter();
     let having = files.filter(|(_, code)| texts.iter().any(|text| code.contains(text)));
@@ -142,7 +142,7 @@ fn one_module_connects_and_one_words_statuses() {
 }
 
 #[test]
-fn what_decides_does_no_io() {
+fn modules_that_decide_do_no_io() {
     let decides = [
         "codec",
         "rpc",

@@ -1,4 +1,4 @@
-//! Replies to one, where they are encoded as no known runtime would.
+//! Merged replies whose encoding is valid protobuf, but unlike that of any known runtime.
 
 use bytes::Bytes;
 use criswitch::codec::cri;

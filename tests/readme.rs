@@ -1,5 +1,4 @@
-//! README.md and docs/ say what is true, and their links lead somewhere. With `UPDATE_EXPECT=1` the generated tables are
-//! rewritten instead.
+//! README.md and docs/ are correct, and their links have targets. `UPDATE_EXPECT=1` rewrites the generated tables.
 #![allow(
     clippy::unwrap_used,
     reason = "clippy allows it in test functions only"
@@ -10,11 +9,14 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+#[path = "readme/comments.rs"]
+mod comments;
+
 use criswitch::metrics::{FAMILIES, MetricKind};
 use criswitch::rpc::ROWS;
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-/// The most bytes that README.md may have: more than that is not read.
+/// The size limit of README.md, in bytes, so that it stays readable.
 const README_BYTES: usize = 10_240;
 
 fn at(path: &str) -> PathBuf {
@@ -72,7 +74,7 @@ fn families() -> String {
     table
 }
 
-/// The text of a document between two marks is `own`.
+/// Checks that the text of a document between two marks is `own`.
 #[track_caller]
 fn assert_between(document: &str, mark: &str, own: &str) {
     let text = shipped(document);
@@ -92,7 +94,7 @@ fn the_documented_rpcs_and_metrics_are_those_of_the_tables() {
     assert_between("docs/metrics.md", "metrics", &families());
 }
 
-/// The unit's `name` in MiB.
+/// The value of the unit's key `name`, in MiB.
 fn unit_mib(name: &str) -> usize {
     let unit = include_str!("../systemd/criswitch.service");
     let value = unit
@@ -117,11 +119,96 @@ fn the_units_limits_of_memory_are_what_all_limits_add_up_to_and_a_quarter_more()
 }
 
 #[test]
-fn the_documented_modules_are_those_that_a_log_level_takes() {
+fn every_module_with_a_log_level_is_documented() {
     let chapter = shipped("docs/architecture.md");
     for module in criswitch::config::MODULES {
         assert!(chapter.contains(&format!("`{module}`")), "{module}");
     }
+}
+
+#[test]
+fn the_keys_that_need_a_restart_are_in_the_table_of_reloads() {
+    let chapter = shipped("docs/live-change.md");
+    let row = chapter
+        .lines()
+        .find(|line| line.ends_with("these keys need a restart |"));
+    let row = row.unwrap();
+    for key in criswitch::config::KEYS {
+        let needs_restart = key.applies == criswitch::config::Applies::Restart;
+        let listed = row.contains(&format!("`{}`", key.name));
+        assert_eq!(listed, needs_restart, "{}", key.name);
+    }
+}
+
+#[test]
+fn the_documented_limits_are_those_of_the_constants() {
+    use criswitch::limits::{self, flood};
+    let chapter = shipped("docs/limits.md");
+    for (what, limit) in [
+        ("Connections of clients at once", limits::MAX_CONNECTIONS),
+        ("Of these, reserved for root", limits::RESERVED_CONNECTIONS),
+        ("Connections of each other user", limits::USER_CONNECTIONS),
+        ("Cheap frames a second", flood::CHEAP_FRAMES as usize),
+        ("Calls in flight in all", limits::MAX_CALLS),
+        ("so that", limits::RESERVED_CALLS),
+        ("Of these, calls of users other", limits::OTHERS_CALLS),
+        ("Calls of the [admin service]", limits::MAX_ADMIN_CALLS),
+        (
+            "The path of a socket",
+            criswitch::config::address::MAX_PATH_BYTES,
+        ),
+    ] {
+        let is_listed = |row: &str| row.contains(what) && row.contains(&limit.to_string());
+        assert!(chapter.lines().any(is_listed), "{what}: {limit}");
+    }
+}
+
+/// The version of a module that a `go.mod` requires, or of a key in `Cargo.toml`.
+fn pinned(file: &str, before: &str) -> String {
+    let text = shipped(file);
+    let (_, version) = text.split_once(before).unwrap();
+    let is_version = |char: char| char.is_ascii_digit() || char == '.';
+    version
+        .chars()
+        .take_while(|char| is_version(*char))
+        .collect()
+}
+
+#[test]
+fn the_support_matrix_has_the_versions_that_the_tests_pin() {
+    let matrix = shipped("docs/support.md");
+    let partners = "tests/system/runtimes/partners";
+    for (name, file, module) in [
+        (
+            "kubelet",
+            format!("{partners}/kubernetes/go.mod"),
+            "k8s.io/kubernetes v",
+        ),
+        (
+            "crictl",
+            format!("{partners}/crictl/go.mod"),
+            "sigs.k8s.io/cri-tools v",
+        ),
+        (
+            "containerd",
+            format!("{partners}/containerd/go.mod"),
+            "containerd/v2 v",
+        ),
+        (
+            "`cri-client`",
+            "tests/system/restart/client/go.mod".to_owned(),
+            "k8s.io/cri-client v",
+        ),
+    ] {
+        let version = pinned(&file, module);
+        let is_listed = |row: &str| row.contains(name) && row.contains(&version);
+        assert!(matrix.lines().any(is_listed), "{name} {version}");
+    }
+    let rust = pinned("Cargo.toml", "rust-version = \"");
+    assert!(
+        shipped("README.md").contains(&format!("Rust {rust}")),
+        "{rust}"
+    );
 }
 
 #[test]
@@ -138,7 +225,7 @@ fn anchor(heading: &str) -> String {
     kept.collect::<String>().to_lowercase().replace(' ', "-")
 }
 
-/// The links of a document, and the anchors that it has.
+/// The links of a document, and its anchors.
 fn links_and_anchors(text: &str) -> (Vec<String>, Vec<String>) {
     let (mut links, mut anchors) = (Vec::new(), Vec::new());
     let mut heading = None;
@@ -160,7 +247,7 @@ fn links_and_anchors(text: &str) -> (Vec<String>, Vec<String>) {
     (links, anchors)
 }
 
-/// Why a link of a document leads nowhere, if so.
+/// The reason why a link of a document has no target; `None` if it has one.
 fn broken(document: &str, link: &str, anchors: &HashMap<PathBuf, Vec<String>>) -> Option<String> {
     let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
     let target = match path {
@@ -175,7 +262,7 @@ fn broken(document: &str, link: &str, anchors: &HashMap<PathBuf, Vec<String>>) -
 }
 
 #[test]
-fn every_link_in_the_documentation_leads_somewhere() {
+fn every_link_in_the_documentation_has_a_target() {
     let documents = documents();
     let read = documents
         .iter()
@@ -212,8 +299,31 @@ fn the_index_and_the_books_contents_have_every_chapter() {
     }
 }
 
-/// Words that a reader has to decode, and the plain ones.
-const UNPLAIN: [(&str, &str); 19] = [
+/// The files in docs/pictures with this extension, without it.
+fn pictures(extension: &str) -> Vec<String> {
+    let files = fs::read_dir(at("docs/pictures")).unwrap();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    let names = names.filter_map(|name| Some(name.strip_suffix(extension)?.to_owned()));
+    names.collect()
+}
+
+#[test]
+fn a_chapter_shows_each_picture_and_each_graph_is_drawn() {
+    let chapters: String = chapters().iter().map(|path| shipped(path)).collect();
+    let drawn = pictures(".svg");
+    assert!(!drawn.is_empty());
+    for name in &drawn {
+        // The alternative text is a sentence.
+        let shown = format!(".](pictures/{name}.svg)");
+        assert!(chapters.contains(&shown), "{name}");
+    }
+    for name in pictures(".dot") {
+        assert!(drawn.contains(&name), "{name}");
+    }
+}
+
+/// Words that a reader has to decode, and their plain replacements.
+const UNPLAIN: [(&str, &str); 34] = [
     ("tell", "report, show"),
     ("tells", "reports, shows"),
     ("told", "reported, shown"),
@@ -233,9 +343,24 @@ const UNPLAIN: [(&str, &str); 19] = [
     ("left out", "omitted"),
     ("turned away", "rejected"),
     ("otherwise than", "differently from"),
+    ("goes without", "is omitted"),
+    ("go without", "are omitted"),
+    ("comment signs", "commented out"),
+    ("ends with 78", "exits with status 78"),
+    ("everybody", "every client, every user"),
+    ("what becomes of", "how it is routed, what happens to"),
+    ("all the same", "anyway, in any case"),
+    ("telling", "reporting, showing"),
+    ("mends", "fixes"),
+    ("mended", "fixed"),
+    ("stand ins", "cached lists"),
+    ("standing in for", "served from cache"),
+    ("take up", "apply"),
+    ("took up", "applied"),
+    ("taken up", "applied"),
 ];
 
-/// The sentences of a document: no code, and in lower case.
+/// The sentences of a document, without code and in lower case.
 fn prose(text: &str) -> String {
     let (mut prose, mut in_code) = (String::new(), false);
     for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
@@ -254,19 +379,58 @@ fn prose(text: &str) -> String {
 fn the_documentation_uses_plain_words() {
     let mut found = Vec::new();
     for document in documents() {
-        // The changelog quotes earlier texts.
-        if document != "CHANGELOG.md" {
-            found.extend(unplain(&document, &prose(&shipped(&document))));
-        }
+        found.extend(unplain(&document, &prose(&shipped(&document))));
     }
     assert!(found.is_empty(), "{found:#?}");
 }
 
+/// The files of the package outside of docs/, with their names.
+fn shipped_files() -> Vec<(String, String)> {
+    let folders = ["config", "config/examples", "systemd", "package/scripts"];
+    let entries = folders
+        .into_iter()
+        .flat_map(|folder| fs::read_dir(at(folder)).unwrap());
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let files = paths.filter(|path| path.is_file());
+    let read = |path: PathBuf| {
+        (
+            path.display().to_string(),
+            fs::read_to_string(path).unwrap(),
+        )
+    };
+    files.map(read).collect()
+}
+
+#[test]
+fn the_shipped_files_use_plain_words() {
+    let files = shipped_files().into_iter();
+    let found: Vec<_> = files
+        .flat_map(|(name, text)| unplain(&name, &text.to_lowercase()))
+        .collect();
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn no_document_or_shipped_file_has_a_merge_conflict() {
+    let documents = documents().into_iter();
+    let documents = documents.map(|name| (name.clone(), shipped(&name)));
+    for (name, text) in documents.chain(shipped_files()) {
+        for mark in ["<<<<<<<", ">>>>>>>"] {
+            assert!(!text.contains(mark), "{name}: {mark}");
+        }
+    }
+}
+
 /// The words of [`UNPLAIN`] in a text in lower case, with the name of the text.
 fn unplain(name: &str, text: &str) -> Vec<String> {
+    found(&UNPLAIN, name, text)
+}
+
+/// The words of `unplain` in a text in lower case, with the name of the text.
+fn found(unplain: &[(&str, &str)], name: &str, text: &str) -> Vec<String> {
     let words: Vec<_> = text.split(|char: char| !char.is_alphanumeric()).collect();
     let text = format!(" {} ", words.join(" "));
-    let unplain = UNPLAIN
+    let unplain = unplain
         .iter()
         .filter(|(word, _)| text.contains(&format!(" {word} ")));
     unplain
@@ -274,7 +438,7 @@ fn unplain(name: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The string literals of a source file outside of its tests. A comment line has no literals.
+/// The string literals of a source file outside of its unit tests. A comment line has no literals.
 fn literals(source: &str) -> Vec<String> {
     let source = source.split("#[cfg(test)]").next().unwrap_or_default();
     let lines = source
@@ -357,7 +521,7 @@ fn sources(folder: &Path) -> String {
     lines.fold(first, |text, line| text + line.trim_start())
 }
 
-/// A heading `...` of a text that criswitch prints; parts that differ are "...".
+/// Each heading `...` quotes a text that criswitch prints; "..." is for variable parts.
 #[test]
 fn the_texts_that_troubleshooting_explains_are_printed() {
     let sources = sources(&at("src"));

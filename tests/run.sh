@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Everything that must hold, on Debian 12 as root with Rust and Go: formatting, lints, dependencies, the tests, the
-# fault simulation, the units, the package, the demo, and the real suite. Installs what is missing; what it builds for
-# itself is kept in ${CRISWITCH_CACHE:-~/.cache/criswitch}, outside the tree, so that a second run is quick.
-# All steps run even if one fails; the exit code is 0 only if none did.
+# All checks, on Debian 12 as root with Rust and Go: formatting, lints, dependencies, the tests, the fault simulation,
+# the book, the units, the package, the demo, and the real suite. Installs missing tools. This script's build results
+# are kept in ${CRISWITCH_CACHE:-~/.cache/criswitch}, outside the tree, so that a second run is quick. All steps run
+# even if one fails. The exit code is 0 only if no step failed.
 set -u
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -18,19 +18,21 @@ main() {
   step "lints" cargo clippy --quiet --all-targets --locked -- -D warnings
   step "dependencies" check_dependencies
   step "scripts" check_scripts
-  step "tests" cargo test --quiet --locked
+  step "tests" run_tests
   step "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --locked
   step "fault simulation" cargo run --quiet --profile suite --locked --example chaos -- --count 2000
   step "restarts" "$TOP/tests/system/restart/run.sh"
+  step "book" "$TOP/tests/system/book/run.sh"
   step "systemd units" "$TOP/tests/system/systemd/run.sh"
   step "package" "$TOP/tests/system/package/run.sh"
   step "metrics" "$TOP/tests/system/prometheus/run.sh"
+  step "comparison" "$TOP/benches/compare/run.sh" --smoke
   step "demo" cargo run --quiet --profile demo --locked --example demo -- --once
   step "real runtimes" "$TOP/tests/system/runtimes/run.sh"
   summary
 }
 
-# step NAME COMMAND...
+# step NAME COMMAND...: runs the command, and prints and records its outcome.
 step() {
   local name=$1 start=$SECONDS
   shift
@@ -53,13 +55,13 @@ summary() {
   printf '\nall steps passed in %s s\n' "$SECONDS"
 }
 
-# A minimal toolchain comes without the two.
+# A minimal toolchain lacks rustfmt and clippy.
 check_toolchain() {
   cargo --version && go version || return
   { cargo fmt --version && cargo clippy --version; } 2>/dev/null || rustup component add rustfmt clippy
 }
 
-# cargo-deny runs for a few seconds: an optimized build would take longer than it saves.
+# cargo-deny runs for a few seconds only, so an optimized build would take longer than it saves.
 check_dependencies() {
   local root=$CACHE/cargo-deny-$CARGO_DENY_VERSION
   [ -x "$root/bin/cargo-deny" ] ||
@@ -67,16 +69,28 @@ check_dependencies() {
       cargo-deny --version "$CARGO_DENY_VERSION" --root "$root" || return
   rm -rf "$CACHE/cargo-deny-target"
   "$root/bin/cargo-deny" --locked check bans licenses sources || return
-  # The fuzz targets are not built here, and their lock file is to fit all the same.
+  # The fuzz targets are not built here, but their lock file must be up to date.
   cargo metadata --quiet --locked --format-version 1 --manifest-path tests/fuzz/Cargo.toml >/dev/null
 }
 
+# install PROGRAM: installs the Debian package with the program's name, unless the program exists.
+install() {
+  [ -x "/usr/bin/$1" ] || {
+    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends "$1"
+  } >"$CACHE/apt-$1.log" 2>&1
+}
+
+# A test checks the manual pages with mandoc if it is installed.
+run_tests() {
+  install mandoc || return
+  # The log line of a start has the commit, which only a release build finds out.
+  CRISWITCH_COMMIT=0123456789ab cargo test --quiet --locked
+}
+
 check_scripts() {
-  [ -x /usr/bin/shellcheck ] || {
-    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends shellcheck
-  } >"$CACHE/apt-shellcheck.log" 2>&1 || return
+  install shellcheck || return
   shellcheck -x .ci/run tests/run.sh tests/fuzz/run.sh tests/system/*/*.sh tests/system/runtimes/checks/* \
-    package/build.sh package/scripts/*
+    package/build.sh package/scripts/* docs/pictures/draw.sh
 }
 
 main

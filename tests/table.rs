@@ -1,4 +1,4 @@
-//! The table of RPCs against the interface: a new version of the CRI fails here until someone has decided.
+//! Compares the table of RPCs with the interface. A new version of the CRI fails here until its RPCs have rows.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -57,7 +57,7 @@ impl Interface {
         &self.messages[self.method(row).output_type()]
     }
 
-    /// The fields on a path, the outermost first.
+    /// The fields on a path, outermost first.
     fn walk(&self, message: &DescriptorProto, path: &[u32]) -> Vec<FieldDescriptorProto> {
         let mut message = message.clone();
         let mut fields = Vec::new();
@@ -93,7 +93,7 @@ fn filter_keys(filter: &Filter) -> Vec<&'static [u32]> {
     id.into_iter().chain(filter.pod).collect()
 }
 
-/// A map field as such is repeated too, but its concatenation may repeat a key.
+/// A map field is repeated too, but concatenated maps may repeat a key.
 fn is_list(field: &FieldDescriptorProto) -> bool {
     field.label() == Label::Repeated && !field.type_name().ends_with("Entry")
 }
@@ -156,7 +156,7 @@ fn every_key_is_a_string_outside_of_any_list() {
 }
 
 #[test]
-fn a_key_has_the_name_of_what_it_means() {
+fn each_key_has_the_expected_field_name() {
     let interface = Interface::compiled();
     let name = |row: &Row, path| {
         interface
@@ -196,7 +196,7 @@ fn a_key_has_the_name_of_what_it_means() {
 }
 
 #[test]
-fn a_filter_that_the_interface_has_is_looked_at() {
+fn every_filter_of_the_interface_is_read() {
     let interface = Interface::compiled();
     for row in ROWS {
         let Goes::All(filter, _) = &row.goes else {
@@ -255,7 +255,7 @@ fn messages_are_interleaved_exactly_where_the_rpc_is_a_stream() {
     }
 }
 
-/// Their replies must have the same fields by number and type, so that a list can be sent as a stream's message.
+/// The replies must have the same fields by number and type, so that a list can be sent as a stream's message.
 #[test]
 fn the_list_instead_of_a_stream_has_the_same_bytes() {
     let interface = Interface::compiled();
@@ -315,7 +315,7 @@ fn every_list_has_its_items_and_their_ids_in_the_same_fields() {
 }
 
 #[test]
-fn what_a_reply_teaches_is_where_the_interface_has_it() {
+fn the_fields_that_criswitch_learns_from_are_in_the_interface() {
     let interface = Interface::compiled();
     let name = |message: &DescriptorProto, path| interface.end(message, path).name().to_owned();
     for row in ROWS {

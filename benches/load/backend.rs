@@ -1,4 +1,4 @@
-//! A backend that costs little itself: replies are encoded once, and nothing is written down.
+//! A backend that needs little processor time: it encodes each reply once and records nothing.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -21,17 +21,18 @@ use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use crate::support::{container_in, frame, pod_config};
+use crate::items::{self, container, pod};
+use crate::support::frame;
 
-pub const PODS: usize = 250;
+pub const PODS: usize = CONTAINERS / items::CONTAINERS_OF_A_POD;
 pub const CONTAINERS: usize = 500;
 
 type Reply = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
-/// A runtime on a thread of its own, as it would be a process of its own; ends when it is dropped.
+/// A runtime on a separate thread, like the separate process on a node. Dropping this value ends the runtime.
 pub struct Backend {
     faults: Arc<Faults>,
-    /// Dropped to end it.
+    /// Dropping this sender ends the runtime.
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -68,13 +69,13 @@ impl Backend {
         }
     }
 
-    /// From its next call on it does nothing at all, like a stopped process: the kernel accepts connections for it,
-    /// and nobody reads them.
+    /// From the next call on the backend does nothing, like a stopped process: the kernel accepts connections for the
+    /// backend, which never reads them.
     pub fn hang(&self) {
         self.faults.hung.store(true, Ordering::Relaxed);
     }
 
-    /// Lists are not answered from now on, everything else is.
+    /// From now on the backend answers every call except lists.
     pub fn hang_lists(&self) {
         self.faults.lists_hang.store(true, Ordering::Relaxed);
     }
@@ -93,7 +94,7 @@ impl Drop for Backend {
 
 struct Runtime {
     number: usize,
-    /// By RPC.
+    /// Replies by RPC.
     replies: HashMap<&'static str, Bytes>,
     faults: Arc<Faults>,
 }
@@ -131,22 +132,12 @@ impl Runtime {
         }
     }
 
-    /// A call for one id must come to the backend whose number the id begins with.
+    /// Whether the backend has the id of the call. The id begins with the backend's number.
     fn has(&self, rpc: &str, request: &[u8]) -> bool {
         let by_id = matches!(rpc, "ContainerStatus" | "PodSandboxStatus" | "ExecSync");
-        // gRPC's five bytes, the field's tag and its length; then the id.
+        // gRPC's five bytes and the field's tag and length come before the id.
         !by_id || request.get(7..9) == Some(format!("{:02x}", self.number).as_bytes())
     }
-}
-
-/// The id of a backend's pod.
-pub fn pod_id(backend: usize, at: usize) -> String {
-    format!("{backend:02x}{:062x}", 0x1000_0000 + at)
-}
-
-/// The id of a backend's container.
-pub fn container_id(backend: usize, at: usize) -> String {
-    format!("{backend:02x}{at:062x}")
 }
 
 fn replies(backend: usize) -> HashMap<&'static str, Bytes> {
@@ -170,62 +161,6 @@ fn replies(backend: usize) -> HashMap<&'static str, Bytes> {
         ("ContainerStatus", frame(&container_status(backend))),
         ("ExecSync", frame(&exec_sync())),
     ])
-}
-
-fn pod(backend: usize, at: usize) -> cri::PodSandbox {
-    let config = pod_config(&format!("web-6d4cf56db6-{backend}-{at}"));
-    cri::PodSandbox {
-        id: pod_id(backend, at),
-        metadata: config.metadata,
-        created_at: 1_700_000_000_000_000_000,
-        labels: config.labels,
-        annotations: config.annotations,
-        runtime_handler: format!("h{backend}"),
-        ..Default::default()
-    }
-}
-
-/// A container as containerd lists one of the kubelet's: about 1 kB.
-fn container(backend: usize, at: usize) -> cri::Container {
-    let pod = at * PODS / CONTAINERS;
-    let name = format!("web-6d4cf56db6-{backend}-{pod}");
-    let config = container_in(&pod_config(&name).labels, "server", "web:1.2.3");
-    let image = format!("sha256:{}", container_id(backend, 7));
-    cri::Container {
-        id: container_id(backend, at),
-        pod_sandbox_id: pod_id(backend, pod),
-        metadata: config.metadata,
-        image: config.image,
-        image_ref: image.clone(),
-        image_id: image,
-        state: cri::ContainerState::ContainerRunning.into(),
-        created_at: 1_700_000_000_000_000_000,
-        labels: config.labels,
-        annotations: annotations(),
-    }
-}
-
-fn annotations() -> HashMap<String, String> {
-    let annotations = [
-        ("io.kubernetes.container.hash", "5f2c8a1b"),
-        (
-            "io.kubernetes.container.ports",
-            r#"[{"name":"http","containerPort":8080,"protocol":"TCP"}]"#,
-        ),
-        ("io.kubernetes.container.restartCount", "0"),
-        (
-            "io.kubernetes.container.terminationMessagePath",
-            "/dev/termination-log",
-        ),
-        (
-            "io.kubernetes.container.terminationMessagePolicy",
-            "FallbackToLogsOnError",
-        ),
-        ("io.kubernetes.pod.terminationGracePeriod", "30"),
-    ];
-    annotations
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .into()
 }
 
 fn pod_status(backend: usize) -> cri::PodSandboxStatusResponse {

@@ -1,4 +1,4 @@
-//! The clients: many that call without a pause, one that lists as a kubelet does, a few for the fourth backend.
+//! The clients: many clients that call without a pause, one that lists like a kubelet, and some for the fourth backend.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,28 +10,29 @@ use prost::Message;
 use tokio::task::JoinSet;
 use tokio::time::{interval, interval_at, timeout};
 
-use crate::backend::{CONTAINERS, PODS, container_id, pod_id};
+use crate::backend::{CONTAINERS, PODS};
+use crate::items::{container_id, pod_id};
 use crate::run::{BACKENDS, FOURTH};
 use crate::support::{RawClient, frame, frame_raw};
 
-/// Clients that call for pods and containers of the three backends that stay well.
+/// Clients that call for pods and containers of the three healthy backends.
 const BUSY: usize = 180;
-/// Clients that call for those of the fourth, once a second each, so that they are no load that a hang would end.
+/// Clients that call for containers of the fourth backend, once a second each, so that a hang hardly reduces the load.
 const PATIENT: usize = 20;
 const CONNECTIONS: usize = 10;
 const SECOND: Duration = Duration::from_secs(1);
 /// A call that takes longer counts as failed.
 const LONGEST: Duration = Duration::from_secs(10);
-/// What clients of the fourth give it.
+/// The deadline of calls to the fourth backend.
 const DEADLINE: (&str, &str) = ("grpc-timeout", "1S");
 
-/// What became of the calls of some clients.
+/// The outcomes of some clients' calls.
 #[derive(Default)]
 pub struct Tally {
-    /// Of each call that was answered with OK, in µs, in order once [`Tally::sort`] ran.
+    /// The time of each call that was answered with OK, in µs; sorted by [`Tally::sort`].
     pub took_us: Vec<u32>,
     pub failed: usize,
-    /// The first failure, for a person to read.
+    /// The text of the first failure.
     pub failure: Option<String>,
 }
 
@@ -40,7 +41,7 @@ impl Tally {
         self.took_us.len() + self.failed
     }
 
-    /// The time within which so many of 100 calls were answered.
+    /// The time within which `percent` of the calls were answered.
     pub fn percentile_us(&self, percent: usize) -> u32 {
         let last = self.took_us.len().saturating_sub(1);
         let at = self.took_us.len() * percent / 100;
@@ -71,22 +72,22 @@ impl Tally {
     }
 }
 
-/// What all clients saw.
+/// The outcomes of all clients.
 pub struct Seen {
     pub busy: Tally,
     pub lists: Tally,
     pub fourth: Tally,
 }
 
-/// Connections to the switch that all clients share.
+/// Connections to criswitch that all clients share.
 pub struct Clients {
     connections: Vec<RawClient>,
-    /// How long the replies with all pods and all containers are.
+    /// The lengths of the replies with all pods and all containers.
     whole: Vec<(&'static str, usize)>,
 }
 
 impl Clients {
-    /// Connects, and waits until the switch lists what all backends have.
+    /// Connects, and waits until criswitch lists the pods and containers of all backends.
     pub async fn connect(socket: &Path) -> Clients {
         let mut connections = Vec::new();
         for _ in 0..CONNECTIONS {
@@ -105,7 +106,7 @@ impl Clients {
         Clients { connections, whole }
     }
 
-    /// All clients at once for so long.
+    /// Runs all clients at once for this time.
     pub async fn call_for(&self, length: Duration) -> Seen {
         let end = Instant::now() + length;
         let mut busy = JoinSet::new();
@@ -137,7 +138,7 @@ async fn sum(mut clients: JoinSet<Tally>) -> Tally {
     all.sort()
 }
 
-/// One call after another, spread over the pods and containers of the backends that stay well.
+/// Makes one call after another, spread over the pods and containers of the healthy backends.
 async fn call_on(connection: RawClient, client: usize, end: Instant) -> Tally {
     let mut tally = Tally::default();
     let mut at = client;
@@ -150,7 +151,7 @@ async fn call_on(connection: RawClient, client: usize, end: Instant) -> Tally {
     tally
 }
 
-/// What kubelets ask most, in about their proportions.
+/// The most frequent calls of kubelets, in about their proportions.
 fn call_for_one(backend: usize, at: usize) -> (&'static str, Bytes) {
     match at % 8 {
         0..4 => container_status(backend, at),
@@ -182,7 +183,7 @@ fn container_status(backend: usize, at: usize) -> (&'static str, Bytes) {
 
 async fn call_the_fourth(connection: RawClient, client: usize, end: Instant) -> Tally {
     let mut tally = Tally::default();
-    // Not all in the same moment.
+    // The clients start at different moments.
     let first = Instant::now() + SECOND * client.try_into().unwrap() / PATIENT.try_into().unwrap();
     let mut every_second = interval_at(first.into(), SECOND);
     while every_second.tick().await.into_std() < end {
@@ -193,7 +194,7 @@ async fn call_the_fourth(connection: RawClient, client: usize, end: Instant) -> 
     tally
 }
 
-/// Both lists each second, as a kubelet's own poll; they must be whole.
+/// Lists pods and containers once a second, as a kubelet does. The lists must be complete.
 async fn poll(connection: RawClient, whole: Vec<(&'static str, usize)>, end: Instant) -> Tally {
     let mut tally = Tally::default();
     let mut every_second = interval(SECOND);
@@ -215,7 +216,7 @@ async fn list(connection: &RawClient, rpc: &'static str) -> Result<Bytes, String
     call(connection, rpc, &[], frame_raw(&[])).await
 }
 
-/// The body of a reply that is OK.
+/// The body of a reply with status 0.
 async fn call(
     connection: &RawClient,
     rpc: &'static str,

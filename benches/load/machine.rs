@@ -1,17 +1,19 @@
-//! The processors of this machine, and the switch's own process on one of them.
+//! The processors of this machine, and criswitch's own process on one of them.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// What this machine lets the benchmark do.
+use crate::unit;
+
+/// The processors that the benchmark may use.
 pub struct Machine {
-    /// Are the switch and the benchmark each on a processor of their own?
+    /// Whether criswitch and the benchmark each have a processor of their own.
     pub pinned: bool,
 }
 
 impl Machine {
-    /// Moves the benchmark to the first processor, so that the switch can have the second.
+    /// Moves the benchmark to the first processor, so that criswitch can have the second.
     pub fn prepare() -> Machine {
         let several = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
         let pid = std::process::id().to_string();
@@ -27,13 +29,13 @@ impl Machine {
         }
     }
 
-    /// Processes that ran or wanted to in the last minute, on average.
+    /// The load average of the last minute.
     pub fn load(&self) -> String {
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         load.split(' ').next().unwrap_or("?").to_owned()
     }
 
-    /// Starts the switch in the environment that its unit gives it; its log goes to a file beside its configuration.
+    /// Starts criswitch with the environment of its unit. The log goes to a file beside the configuration.
     pub fn start_switch(&self, directory: &Path) -> Switch {
         let binary = env!("CARGO_BIN_EXE_criswitch");
         let mut command = Command::new(if self.pinned { "taskset" } else { binary });
@@ -44,7 +46,7 @@ impl Machine {
         let child = command
             .args(["serve", "--config"])
             .arg(directory.join("criswitch.toml"))
-            .envs(environment())
+            .envs(unit::environment())
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
@@ -53,29 +55,20 @@ impl Machine {
     }
 }
 
-/// What the unit says of the environment.
-fn environment() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let unit = include_str!("../../systemd/criswitch.service");
-    let lines = unit
-        .lines()
-        .filter_map(|line| line.strip_prefix("Environment="));
-    lines.flat_map(|line| line.split(' ').filter_map(|one| one.split_once('=')))
-}
-
-/// The switch's process; killed when it is dropped.
+/// criswitch's process, killed when it is dropped.
 pub struct Switch(Child);
 
-/// What the kernel has counted for a process of one thread.
+/// The kernel's counters for a process with one thread.
 #[derive(Clone, Copy)]
 pub struct Times {
-    /// It ran.
+    /// How long the process ran.
     pub ran: Duration,
-    /// It could have run, and others did.
+    /// How long the process was ready to run, and waited.
     pub waited: Duration,
 }
 
 impl Times {
-    /// What came to it since `before`.
+    /// The difference to an earlier value.
     pub fn since(self, before: Times) -> Times {
         Times {
             ran: self.ran - before.ran,
@@ -85,7 +78,6 @@ impl Times {
 }
 
 impl Switch {
-    /// Its resident memory in KiB.
     pub fn resident_kib(&self) -> u64 {
         let status = self.proc("status");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -110,7 +102,7 @@ impl Switch {
 
 impl Drop for Switch {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         self.0.kill().ok();
         self.0.wait().ok();
     }

@@ -1,9 +1,9 @@
-//! The switch under load while one of its backends hangs: `cargo bench --bench load -- --seconds 60 --runs 3`.
+//! criswitch under load while one of its backends hangs: `cargo bench --bench load -- --seconds 60 --runs 3`.
 //!
-//! 200 clients, four backends with 500 containers each, the real binary in a process of its own. Runs in which nothing
-//! goes wrong alternate with runs in which the fourth backend hangs, wholly or only its lists: nobody else may notice.
-//! A busy machine shows as time that the switch waited for its processor; then only the median of several runs says
-//! something about latency. Calls that fail and memory that grows are faults on any machine.
+//! 200 clients, four backends with 500 containers each, and the real binary in a separate process. Runs without trouble
+//! alternate with runs in which the fourth backend hangs, or only its lists hang. No call to another backend may be
+//! affected. On a busy machine criswitch waits for its processor; then only the median of several runs is a valid
+//! latency. Failed calls and growing memory are faults on any machine.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,11 +19,15 @@ mod backend;
 #[path = "../support/cargo_bench.rs"]
 mod cargo_bench;
 mod clients;
+#[path = "../support/items.rs"]
+mod items;
 mod machine;
 mod report;
 mod run;
 #[path = "../../tests/support/support.rs"]
 mod support;
+#[path = "../support/unit.rs"]
+mod unit;
 
 use std::time::Duration;
 
@@ -33,13 +37,13 @@ use clap::Parser;
 use machine::Machine;
 use run::{Run, Trouble};
 
-/// What a backend that hangs costs the calls to the others, and the switch's memory.
+/// Measures the cost of a hanging backend for calls to the others, and criswitch's memory.
 #[derive(Parser)]
 struct Arguments {
-    /// How long each run is measured, after it has warmed up.
+    /// How long each run is measured, in seconds, after it has warmed up.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// How many times each kind of run is done, in turn.
+    /// How many rounds of all kinds of runs are made.
     #[arg(long, default_value_t = 1)]
     runs: usize,
     #[command(flatten)]
@@ -65,7 +69,7 @@ fn main() {
     report::print(&runs);
 }
 
-/// One thread, so that clients and backends keep to the processor that they were given.
+/// Uses one thread, so that clients and backends stay on their processor.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,4 +1,4 @@
-//! The figures, ratios and verdicts, for a person to read.
+//! Prints the figures, the ratios and the verdicts.
 
 use std::io::Write;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use tabwriter::TabWriter;
 use crate::machine::Machine;
 use crate::run::{Run, Trouble};
 
-/// What the switch may hold in the end.
+/// The limit of the resident memory at the end of a run.
 const MOST_RESIDENT_KIB: u64 = 16 << 10;
-/// Growth of the resident memory, in parts of 100, that is none: the allocator's own ups and downs.
+/// The largest growth of the resident memory, in percent, that the allocator's variation explains.
 const NO_GROWTH_PERCENT: u64 = 5;
-/// How much more the 99th percentile may be with a backend that hangs.
+/// The largest ratio of the 99th percentiles with and without a hanging backend that passes.
 const NO_COST: f64 = 1.05;
 
 pub fn head(machine: &Machine, length: Duration) {
@@ -27,7 +27,6 @@ pub fn head(machine: &Machine, length: Duration) {
     );
 }
 
-/// So that a person sees that it goes on.
 pub fn progress(run: &Run) {
     println!("  {}: done", run.trouble.name());
 }
@@ -75,7 +74,7 @@ fn row(run: &Run) -> String {
     cells.join("\t") + "\n"
 }
 
-/// Each run in which the fourth backend hangs, by the one before it in which it does not.
+/// The figures of each run with a hanging fourth backend, relative to the last run without trouble.
 fn ratios(runs: &[Run]) -> String {
     let mut text = "against the run before without trouble\tp50\tp99\tCPU/call\n".to_owned();
     for (run, base) in pairs(runs) {
@@ -127,7 +126,7 @@ fn verdicts(runs: &[Run]) {
     );
 }
 
-/// The median over all rounds of what a run with this trouble shows, against its base.
+/// The median over all rounds of a figure of runs with this trouble, relative to the run without trouble.
 fn median(runs: &[Run], trouble: Trouble, of: fn(&Run) -> f64) -> f64 {
     let of_trouble = pairs(runs).filter(|(run, _)| run.trouble == trouble);
     let mut ratios: Vec<f64> = of_trouble.map(|(run, base)| of(run) / of(base)).collect();
@@ -139,7 +138,7 @@ fn p99(run: &Run) -> f64 {
     run.seen.busy.percentile_us(99).into()
 }
 
-/// The switch's processor time for each call of the busy clients: other load on the machine hardly changes it.
+/// criswitch's processor time for each call of the busy clients. Other load on the machine hardly affects it.
 fn cpu_us(run: &Run) -> f64 {
     run.took.ran.as_secs_f64() * 1e6 / run.seen.busy.calls() as f64
 }

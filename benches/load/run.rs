@@ -1,4 +1,4 @@
-//! One run: four backends, a switch, clients, and what may go wrong with the fourth backend.
+//! One run: four backends, criswitch, clients, and the trouble of the fourth backend.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ use crate::machine::{Machine, Switch, Times};
 use crate::support::PATIENCE;
 
 pub const BACKENDS: usize = 4;
-/// The backend that may hang; the ones before it stay well.
+/// The backend that may hang. The backends before it stay healthy.
 pub const FOURTH: usize = 3;
 const WARM_UP: Duration = Duration::from_secs(2);
 
-/// What becomes of the fourth backend once the run has warmed up.
+/// The trouble of the fourth backend once the run has warmed up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
     None,
@@ -44,14 +44,14 @@ impl Trouble {
     }
 }
 
-/// What one run showed.
+/// The results of one run.
 pub struct Run {
     pub trouble: Trouble,
     pub seen: Seen,
-    /// The switch's resident memory, once a second.
+    /// criswitch's resident memory, once a second.
     pub resident_kib: Vec<u64>,
     pub took: Times,
-    /// The machine's load average at its end.
+    /// The machine's load average at the end of the run.
     pub load: String,
 }
 
@@ -79,8 +79,8 @@ impl Run {
         }
     }
 
-    /// The median of the resident memory from one part of 100 of the run to another: what a single list takes while
-    /// it passes is not what stays.
+    /// The median of the resident memory between two percentages of the run. The median omits the short-lived
+    /// memory of single lists.
     pub fn resident_kib(&self, from: usize, to: usize) -> u64 {
         let at = |percent: usize| self.resident_kib.len() * percent / 100;
         let mut part = self.resident_kib[at(from)..at(to)].to_vec();

@@ -1,15 +1,15 @@
-//! What `cargo bench` says to each benchmark.
+//! The arguments that `cargo bench` passes to each benchmark.
 
-/// Which benchmarks are wanted.
+/// The selection of benchmarks.
 #[derive(clap::Args)]
 pub struct Wanted {
-    /// Given by `cargo bench`; without it (`cargo test --benches`) nothing is measured.
+    /// `cargo bench` passes this option. Without it (`cargo test --benches`) nothing is measured.
     #[arg(long, hide = true)]
     bench: bool,
-    /// Given by `cargo test --benches`.
+    /// `cargo test --benches` passes this option.
     #[arg(long, hide = true)]
     test: bool,
-    /// Only benchmarks whose names contain this text.
+    /// A text that the names of the selected benchmarks contain.
     filter: Option<String>,
 }
 

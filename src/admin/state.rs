@@ -1,4 +1,4 @@
-//! The state of the daemon as a message.
+//! Makes the messages with the state of the daemon.
 
 use futures_util::future::join_all;
 use tokio::time::Instant;
@@ -14,10 +14,10 @@ use crate::switch::reload::{self, Outcome};
 use crate::switch::saved::{self, BRIEF_WAIT};
 use crate::topology::Live;
 
-/// The state of `switch`. Just after a start it waits briefly for backends that are still to be listed.
+/// The state of the daemon. Just after a start, waits briefly for backends that are not listed yet.
 ///
 /// # Errors
-/// `Internal` if a backend's last `Status` cannot be read.
+/// `Internal` if a backend's last `Status` cannot be decoded.
 pub(super) async fn settled(switch: &Switch) -> Result<admin::State, Status> {
     let live = switch.live();
     let latest = switch.start_by.min(Instant::now() + BRIEF_WAIT);
@@ -53,7 +53,7 @@ fn handlers(live: &Live) -> Vec<admin::Handler> {
     handlers.collect()
 }
 
-/// The paths of files need not be text, but a message's strings are.
+/// Replaces invalid UTF-8 in paths, because protobuf strings are UTF-8.
 fn configuration(live: &Live) -> admin::Configuration {
     let files = live.config.files.iter();
     admin::Configuration {
@@ -102,7 +102,7 @@ fn backend(switch: &Switch, live: &Live, backend: &Backend) -> Result<admin::Bac
     })
 }
 
-/// In order, so that an equal state is an equal message.
+/// The ids of the backend's pods, sorted so that equal states are equal messages.
 fn pod_ids(switch: &Switch, backend: &Backend) -> Vec<String> {
     let owners = switch.owners();
     let mut ids = Vec::from_iter(
@@ -124,7 +124,7 @@ fn condition(condition: Condition<'_>) -> admin::Condition {
     }
 }
 
-/// What a restart now would cost, a sentence for each backend.
+/// The problems that a restart now would cause, a sentence for each backend.
 pub(super) fn restart_problems(switch: &Switch) -> Vec<String> {
     let live = switch.live();
     let backends = live.backends.iter();
@@ -143,7 +143,6 @@ fn reloads(switch: &Switch) -> admin::Reloads {
     }
 }
 
-/// What a reload has come to.
 pub(super) fn reload(outcome: &Outcome) -> admin::Reload {
     let result = match outcome.result.clone() {
         Ok(changes) => admin::reload::Result::Changes(changes),

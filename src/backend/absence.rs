@@ -1,4 +1,4 @@
-//! How merged replies do without a backend that is late or silent: noted, and told once until it is back.
+//! Records that a backend is late or silent in merged replies, and logs it once until the backend is back.
 
 use tokio::time::Instant;
 use tonic::Status;
@@ -8,20 +8,19 @@ use crate::backend::known::{Absence, Known};
 use crate::errors;
 use crate::rpc::{self, List, Row};
 
-/// The metrics of a backend that are logged because samples of theirs are omitted.
+/// The most metrics of a backend that are logged because their samples are omitted.
 const MOST_UNFIT: usize = 256;
 
 /// A backend's part of a merged reply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contribution {
-    /// The row of the call.
     pub(crate) row: &'static Row,
-    /// Whether the call may be taken for all calls of its row.
+    /// Whether the outcome of the call counts for all calls of its row.
     pub(crate) is_of_all: bool,
 }
 
 impl Backend {
-    /// It has not given its part of a merged reply in time: it is probed too.
+    /// The backend has not given its part of a merged reply in time. The session probes it.
     pub(crate) fn is_late(&self, contribution: Contribution) {
         self.nudges.suspected.notify_one();
         if !contribution.is_of_all {
@@ -35,7 +34,7 @@ impl Backend {
         self.miss(row);
     }
 
-    /// What comes next of its part of a merged reply, however long that takes; it may be found late meanwhile.
+    /// Awaits the next piece of a backend's part, however long it takes. Marks the backend late after the timeout.
     pub(crate) async fn next_of<T>(
         &self,
         contribution: Contribution,
@@ -49,19 +48,19 @@ impl Backend {
         next.await
     }
 
-    /// It has missed its part of a merged reply: it is asked in the background until it answers.
+    /// The backend has missed its part of a merged reply. criswitch asks in the background until it answers.
     pub(crate) fn miss(&self, row: &'static Row) {
         if note(&mut self.known.lock().late, row, false) {
             self.nudges.missed.notify_one();
         }
     }
 
-    /// It has answered what it had missed.
+    /// The backend has answered a call that it had missed.
     pub(crate) fn has_answered(&self, row: &Row) {
         self.is_back(|known| known.late.retain(|late| late.row.name != row.name));
     }
 
-    /// It has been listed whole.
+    /// The backend has answered with complete lists.
     pub(crate) fn caught_up(&self) {
         self.is_back(|known| {
             known
@@ -88,7 +87,7 @@ impl Backend {
         }
     }
 
-    /// Notes whether a list of everything is an error because of it, and why.
+    /// Records whether a list of everything fails because of the backend, and why.
     pub(crate) fn note_list(&self, list: List, failed: Option<&str>) {
         let failed_lists = &mut self.known.lock().failed_lists;
         match failed {
@@ -97,7 +96,7 @@ impl Backend {
         };
     }
 
-    /// Its last known list has stood in for it; told once until it is back.
+    /// A reply had the backend's cached list; logged once until the backend is back.
     pub(crate) fn stands_in(&self, row: &'static Row, status: &Status) {
         let mut known = self.known.lock();
         known.lists_from_cache += 1;
@@ -108,7 +107,7 @@ impl Backend {
         note(&mut known.absent, row, false);
     }
 
-    /// A reply had its cached stats; logged once until it is back.
+    /// A reply had the backend's cached stats; logged once until the backend is back.
     pub(crate) fn is_served_from_cache(&self, contribution: Contribution, status: &Status) {
         let mut known = self.known.lock();
         known.stats_from_cache += 1;
@@ -123,7 +122,7 @@ impl Backend {
         note(&mut known.absent, row, false);
     }
 
-    /// A merged reply did without it; logged once until it is back.
+    /// A merged reply omitted the backend; logged once until the backend is back.
     pub(crate) fn is_omitted(&self, contribution: Contribution, status: &Status) {
         let mut known = self.known.lock();
         known.lists_omitted += 1;
@@ -138,13 +137,13 @@ impl Backend {
         note(&mut known.absent, row, true);
     }
 
-    /// Whether this is the first sample of this metric that is omitted; never beyond [`MOST_UNFIT`].
+    /// Whether this is the first omitted sample of this metric; always `false` after [`MOST_UNFIT`] metrics.
     pub(crate) fn is_first_unfit(&self, metric: &str) -> bool {
         let unfit = &mut self.known.lock().unfit;
         unfit.len() < MOST_UNFIT && unfit.insert(metric.to_owned())
     }
 
-    /// Why there is no use in asking it for this now.
+    /// Why criswitch does not send this call to the backend now.
     pub(crate) fn silence(&self, contribution: Contribution) -> Option<Status> {
         if let Some(cause) = self.link().state.cause() {
             return Some(self.unavailable(cause));
@@ -154,7 +153,7 @@ impl Backend {
     }
 }
 
-/// Adds a row that is not there yet; whether it was not.
+/// Adds a row unless it is in the list; returns whether it was added.
 fn note(absences: &mut Vec<Absence>, row: &'static Row, omitted: bool) -> bool {
     let noted = absences.iter_mut().find(|noted| noted.row.name == row.name);
     if let Some(noted) = noted {

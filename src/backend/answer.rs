@@ -1,4 +1,4 @@
-//! A backend's unary reply, read whole and otherwise untouched.
+//! A backend's unary reply, read whole and not changed.
 
 use std::borrow::Cow;
 
@@ -37,7 +37,7 @@ impl Answer {
         }
     }
 
-    /// An answer of which nothing is kept but the trailers at its end.
+    /// An answer of which only the trailers are kept.
     pub(crate) fn of_end(end: HeaderMap) -> Answer {
         let (head, ()) = http::Response::new(()).into_parts();
         let (body, trailers) = (Bytes::new(), Some(end));
@@ -55,18 +55,18 @@ impl Answer {
             .or_else(|| self.head.headers.get(name))
     }
 
-    /// Its gRPC code, `Unknown` for one that gRPC doesn't know; `None` if the reply ended without one.
+    /// The gRPC code; `Unknown` for a number that gRPC does not define; `None` if the reply ended without a code.
     pub fn status(&self) -> Option<Code> {
         self.status_header(GRPC_STATUS)
             .map(|code| Code::from_bytes(code.as_bytes()))
     }
 
-    /// Its gRPC code; `Unknown` without one.
+    /// The gRPC code; `Unknown` if the reply ended without a code.
     pub fn code(&self) -> Code {
         self.status().unwrap_or(Code::Unknown)
     }
 
-    /// What ends it: its trailers, or the headers of a reply that has nothing else.
+    /// The trailers; the headers, if the reply has nothing else.
     pub fn into_trailers(self) -> HeaderMap {
         match self.trailers {
             Some(trailers) if trailers.contains_key(GRPC_STATUS) => trailers,
@@ -78,18 +78,18 @@ impl Answer {
         }
     }
 
-    /// Its `grpc-message` as sent, percent-encoded.
+    /// The `grpc-message` as sent, percent-encoded.
     pub fn text(&self) -> &[u8] {
         self.status_header(GRPC_MESSAGE)
             .map_or(&[], HeaderValue::as_bytes)
     }
 
-    /// Its `grpc-message` as it was meant, cut, to be part of another text.
+    /// The decoded `grpc-message`, cut, for use within another text.
     pub fn plain_text(&self) -> Cow<'_, str> {
         errors::cut(percent_decode(self.text()).decode_utf8_lossy())
     }
 
-    /// Puts another `grpc-message` in the place of its own.
+    /// Replaces the `grpc-message`.
     pub fn set_text(&mut self, text: HeaderValue) {
         match &mut self.trailers {
             Some(trailers) if trailers.contains_key(GRPC_STATUS) => {

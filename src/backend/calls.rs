@@ -1,4 +1,4 @@
-//! The calls that go to a backend: each is sent once, and dropped it is cancelled.
+//! The calls that go to a backend. Each is sent once; dropping its future cancels it.
 
 use std::sync::atomic::Ordering;
 
@@ -17,13 +17,13 @@ use crate::limits::budget::{Budget, ReadBody, Unread};
 use crate::rpc::{List, Row};
 use crate::telemetry::counters::code_name;
 
-/// A call that may change a backend's image store, from when it is sent until this is dropped: a list from before its
-/// end does not count any more. `None` for any other call.
+/// A call that may change a backend's image store; `None` for any other call. When it is dropped, image lists from
+/// before its end become outdated.
 #[derive(Debug)]
 struct Changing<'a>(Option<&'a Backend>);
 
 impl Changing<'_> {
-    /// It was refused. Whatever else ends it, the store may be another one.
+    /// The backend rejected the call, so its image store is unchanged. Any other outcome may have changed it.
     fn refused(mut self) {
         self.0 = None;
     }
@@ -33,14 +33,14 @@ impl Drop for Changing<'_> {
     fn drop(&mut self) {
         if let Some(backend) = self.0 {
             backend.outdate(List::Images);
-            // A list that is under way does not count either.
+            // A list that is under way is outdated too.
             backend.has_changed();
         }
     }
 }
 
 impl Backend {
-    /// Sends one call and gives the response as soon as its headers are there; dropped, it cancels the call.
+    /// Sends one call and returns the response once its headers have come. Dropping the future cancels the call.
     ///
     /// # Errors
     /// `Unavailable` if the backend cannot be reached or dies before it answers.
@@ -68,7 +68,7 @@ impl Backend {
         *request.version_mut() = http::Version::HTTP_2;
         *request.uri_mut() = self.uri(row)?;
         request.headers_mut().clone_from(headers);
-        // The body may be another one than the client's.
+        // criswitch may have replaced the client's body.
         request.headers_mut().remove(header::CONTENT_LENGTH);
         let response = wire
             .send_request(request)
@@ -97,7 +97,7 @@ impl Backend {
     /// Sends one call and reads the whole reply.
     ///
     /// # Errors
-    /// As [`Backend::call`]; `ResourceExhausted` if the reply is larger than `max_message`.
+    /// The errors of [`Backend::call`], and `ResourceExhausted` if the reply is larger than `max_message`.
     pub async fn ask(&self, row: &Row, headers: &HeaderMap, body: Bytes) -> Result<Answer, Status> {
         let wire = self.wire().await?;
         let answer = self.ask_over(wire, row, headers, body).await?;
@@ -105,10 +105,10 @@ impl Backend {
         Ok(answer)
     }
 
-    /// As [`Backend::ask`], over a connection that there is already.
+    /// Like [`Backend::ask`], but over an open connection.
     ///
     /// # Errors
-    /// As [`Backend::ask`].
+    /// The errors of [`Backend::ask`].
     pub async fn ask_over(
         &self,
         wire: Wire,
@@ -119,11 +119,11 @@ impl Backend {
         self.read_over(wire, row, headers, body, &self.memory).await
     }
 
-    /// Asks a question of criswitch's own, over `wire` while the backend is not ready. The answer takes none of the memory
-    /// that replies to clients take.
+    /// Sends a question of criswitch, over `wire` while the backend is not ready. The answer uses no memory for replies
+    /// to clients.
     ///
     /// # Errors
-    /// As [`Backend::ask`].
+    /// The errors of [`Backend::ask`].
     pub async fn ask_own(
         &self,
         wire: Option<&Wire>,
@@ -171,10 +171,10 @@ impl Backend {
         Ok(answer)
     }
 
-    /// The message of a reply that went well.
+    /// The message of a successful reply.
     ///
     /// # Errors
-    /// `Unavailable` with its text if it did not go well, `Internal` if it is not one plain gRPC message.
+    /// `Unavailable` with the reply's text if the reply failed, `Internal` if it is not one plain gRPC message.
     pub fn message(&self, answer: &Answer) -> Result<Bytes, Status> {
         if answer.code() != Code::Ok {
             let cause = format!(
@@ -188,7 +188,7 @@ impl Backend {
             .map_err(|fault| self.bad_reply(&format!("its reply is {fault}")))
     }
 
-    /// Why a reply of its could not be read.
+    /// The status for a reply that could not be read.
     pub(crate) fn unread(&self, unread: &Unread) -> Status {
         match unread {
             Unread::TooLarge => {
@@ -202,7 +202,7 @@ impl Backend {
     }
 }
 
-/// The headers of a call that the switch itself makes.
+/// The headers of criswitch's own calls.
 pub fn own_headers() -> HeaderMap {
     HeaderMap::from_iter([
         (

@@ -25,16 +25,16 @@ use crate::limits::flood::{CountedIo, Flooded};
 use crate::limits::{CONNECTION_WINDOW, MAX_CALLS, REPLY_HEADERS, STREAM_WINDOW};
 use crate::store::file_work::{FileWork, NO_ANSWER};
 
-/// How long a call that was given up is remembered: its answer may be under way, as long as a backend that is overloaded
-/// needs to hear of it. Answers to calls that are forgotten count as faults, and h2 ends a connection with 1024 of them.
+/// How long criswitch remembers a cancelled call: an overloaded backend may still send the answer. h2 counts answers to
+/// forgotten calls as faults, and ends a connection after 1024 of them.
 const GIVEN_UP: Duration = Duration::from_secs(10);
 
-/// What drives an open connection; it ends with it.
+/// Drives an open connection, and ends with it.
 pub type Driver = BoxFuture<'static, hyper::Result<()>>;
-/// Gives a connection to the backend at an address, or refuses it.
+/// Connects to the backend at an address, or fails.
 pub type DialInMemory = dyn Fn(&Address) -> io::Result<DuplexStream> + Send + Sync;
 
-/// How backends are connected to.
+/// How criswitch connects to backends.
 #[derive(Clone)]
 pub enum Dialer {
     /// Over the sockets that the configuration names.
@@ -52,24 +52,23 @@ impl fmt::Debug for Dialer {
     }
 }
 
-/// A connection that was opened.
+/// An open connection.
 pub(crate) struct Opened {
     pub(crate) wire: Wire,
-    /// What drives the connection.
     pub(crate) connection: Driver,
-    /// Whether the backend has ended it with a flood.
+    /// Whether a flood from the backend has ended the connection.
     pub(crate) flooded: Flooded,
-    /// Which file the socket was before.
+    /// The file at the socket's path, as of before the connect.
     pub(crate) file: Option<FileId>,
     /// The process that listens at the socket.
     pub(crate) peer: Option<UCred>,
 }
 
 impl Dialer {
-    /// Opens a connection; none to `own`, the socket that criswitch itself listens on.
+    /// Opens a connection, but never to `own`, the socket that criswitch listens on.
     ///
     /// # Errors
-    /// Why it cannot be opened.
+    /// If no connection opens: the cause.
     pub(crate) async fn open(
         &self,
         address: &Address,
@@ -92,7 +91,7 @@ impl Dialer {
         }
     }
 
-    /// Which file an address leads to now; `None` if to none, or if the file system does not answer.
+    /// The file at an address now; `None` if absent, or if its file system does not answer.
     pub(crate) async fn file_at(&self, address: &Address, files: &FileWork) -> Option<FileId> {
         match self {
             Dialer::Socket => {
@@ -104,25 +103,25 @@ impl Dialer {
     }
 }
 
-/// Which file it is: device and number, and when it was made, as a number may be given again.
+/// Identifies a file: device, inode number and creation time, since a number may be reused.
 pub(crate) type FileId = (u64, u64, (i64, i64));
 
 fn file_at(address: &Address) -> Option<FileId> {
     let Address::Unix(path) = address;
     let file = std::fs::metadata(path).ok()?;
-    // A socket's is never modified.
+    // A socket is never modified, so its modification time is its creation time.
     let made = (file.mtime(), file.mtime_nsec());
     Some((file.dev(), file.ino(), made))
 }
 
-/// Why nothing connects to a backend that is the switch itself by another name, if it is: calls would go round for ever.
+/// The error if `backend` is the file of `listen`, because calls would circle; `None` if it is a different file.
 pub(crate) fn circle(backend: &Address, listen: &Address) -> Option<String> {
     let file = file_at(backend)?;
     (Some(file) == file_at(listen))
         .then(|| format!("its socket leads to the socket of criswitch itself, {listen}; set the socket of a runtime"))
 }
 
-/// Connects a socket, which may block on its file system only.
+/// Connects a socket. Only the socket's file system can block.
 fn dial(address: &Address, own: Option<&Address>) -> Result<(Option<FileId>, OwnedFd), String> {
     if let Some(cause) = own.and_then(|own| circle(address, own)) {
         return Err(cause);
@@ -138,7 +137,7 @@ fn dial(address: &Address, own: Option<&Address>) -> Result<(Option<FileId>, Own
     }
 }
 
-/// Connects without waiting for an owner that does not accept; the socket does not block.
+/// Connects without waiting for a listener that does not accept. The socket does not block.
 pub(crate) fn connect_at_once(path: &Path) -> Result<OwnedFd, Errno> {
     let (kind, flags) = (
         SocketType::STREAM,
@@ -163,7 +162,7 @@ async fn handshake(
         .max_header_list_size(REPLY_HEADERS)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        // All calls in flight may be given up at once.
+        // All calls in flight may be cancelled at once.
         .max_concurrent_reset_streams(MAX_CALLS)
         .reset_stream_duration(GIVEN_UP)
         .handshake(TokioIo::new(io))

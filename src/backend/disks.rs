@@ -1,5 +1,5 @@
-//! The file systems of backends' images, for metrics. The kubelet watches the first one of `ImageFsInfo` only, which is
-//! the default backend's; but its questions bring the others' answers too, so criswitch asks nothing itself.
+//! The file systems of backends' images, for metrics. The kubelet watches only the first one of `ImageFsInfo`, the
+//! default backend's. criswitch learns all of them from the replies to the kubelet's calls and asks nothing itself.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,11 +18,11 @@ const MOUNTPOINT: Fields = &[filesystem_usage::FS_ID, filesystem_identifier::MOU
 const USED_BYTES: Fields = &[filesystem_usage::USED_BYTES, uint64_value::VALUE];
 const USED_INODES: Fields = &[filesystem_usage::INODES_USED, uint64_value::VALUE];
 
-/// File systems of one backend's images that are kept; runtimes have one.
+/// The most file systems that are kept of one backend's images; runtimes have one.
 const MOST_DISKS: usize = 4;
 /// The longest mount point that is kept, in bytes: Linux opens no longer path.
 const LONGEST_MOUNTPOINT: usize = 4096;
-/// How long they are shown after they were asked for: twice as long as between two collections of images' garbage.
+/// How long a report is shown: twice the time between two garbage collections of images.
 const TRUST: Duration = Duration::from_secs(10 * 60);
 
 /// The file systems of a backend's images, as it last reported them.
@@ -35,17 +35,17 @@ pub(crate) struct Disks {
 /// One file system.
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
-    /// Where it is mounted, or a directory in it.
+    /// The mount point, or a directory below it.
     pub(crate) mountpoint: String,
-    /// What the backend's images take.
+    /// The bytes that the backend's images use.
     pub(crate) used_bytes: u64,
-    /// The same in inodes.
+    /// The inodes that the backend's images use.
     pub(crate) used_inodes: u64,
-    /// `None` where it is not measured, or not on this node.
+    /// `None` if it was not measured, or if the mount point is not on this node.
     pub(crate) room: Option<FreeSpace>,
 }
 
-/// The size of a file system and its free bytes. The bytes in use may be those of any program.
+/// The size and the free space of a file system, which other programs may use, too.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FreeSpace {
     pub(crate) bytes: u64,
@@ -55,7 +55,7 @@ pub(crate) struct FreeSpace {
 }
 
 impl Disks {
-    /// Takes what an `ImageFsInfoResponse` reports, with the room that was measured before.
+    /// Keeps the file systems of an `ImageFsInfoResponse`; free space that was measured before stays.
     ///
     /// # Errors
     /// If the reply cannot be read; nothing changes then.
@@ -80,7 +80,7 @@ impl Disks {
         Ok(())
     }
 
-    /// Those that were reported lately.
+    /// The file systems, if they were reported recently.
     pub(crate) fn shown(&self) -> &[Disk] {
         match self.reported {
             Some(at) if at.elapsed() < TRUST => &self.disks,
@@ -88,13 +88,12 @@ impl Disks {
         }
     }
 
-    /// Where they are.
     pub(crate) fn mountpoints(&self) -> Vec<String> {
         let disks = self.disks.iter();
         disks.map(|disk| disk.mountpoint.clone()).collect()
     }
 
-    /// Takes what was measured of each.
+    /// Keeps the measured free space of each file system.
     pub(crate) fn measured(&mut self, rooms: &[(String, Option<FreeSpace>)]) {
         for disk in &mut self.disks {
             let found = rooms.iter().find(|(at, _)| *at == disk.mountpoint);
@@ -109,7 +108,7 @@ impl Disks {
     }
 }
 
-/// Looks at file systems, which may block.
+/// Measures file systems, which may block.
 pub(crate) fn measure(mountpoints: Vec<String>) -> Vec<(String, Option<FreeSpace>)> {
     let rooms = mountpoints.into_iter();
     rooms
@@ -133,17 +132,17 @@ impl FreeSpace {
 }
 
 impl Backend {
-    /// Keeps what a reply to `ImageFsInfo` reports, if it can be read.
+    /// Keeps the file systems in a reply to `ImageFsInfo`, if it can be read.
     pub(crate) fn report_disks(&self, reply: &[u8]) {
         if self.known.lock().disks.report(reply).is_ok() {
             self.nudges.disks.notify_one();
         }
     }
 
-    /// Waits until they are reported, and measures them.
+    /// Waits until the file systems are reported, and measures them.
     pub(crate) async fn measure_disks(&self) {
         self.nudges.disks.notified().await;
-        // What is simulated in memory has no disk.
+        // A backend that is simulated in memory has no disk.
         if matches!(self.dialer, Dialer::Socket) {
             let mountpoints = self.known.lock().disks.mountpoints();
             let measured = self.disk_work.run(|| measure(mountpoints)).await;

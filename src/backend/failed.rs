@@ -1,4 +1,4 @@
-//! How a call to backends fails: by criswitch's own status, or by a backend's reply.
+//! How a call to backends fails: with criswitch's own status, or with a backend's reply.
 
 use http::HeaderMap;
 use tonic::{Code, Status};
@@ -9,17 +9,16 @@ use crate::codec::grpc;
 use crate::errors;
 use crate::telemetry::counters::code_name;
 
-/// A call that did not go well.
+/// A failed call.
 #[derive(Debug)]
 pub(crate) enum Failed {
-    /// By the switch's own word.
+    /// A status that criswitch made.
     Status(Status),
-    /// By a backend's word.
+    /// A backend's reply.
     Answer(Box<Answer>),
 }
 
 impl Failed {
-    /// Its code.
     pub(crate) fn code(&self) -> Code {
         match self {
             Failed::Status(status) => status.code(),
@@ -27,8 +26,8 @@ impl Failed {
         }
     }
 
-    /// Several failures as one: the first one's status, with the texts of the others behind its own. `None` if there
-    /// was none.
+    /// Joins several failures: the status of the first failure, with the texts of the others appended. `None` without
+    /// failures.
     pub(crate) fn all(failed: Vec<Failed>) -> Option<Failed> {
         let mut failed = failed.into_iter();
         let mut first = failed.next()?;
@@ -39,7 +38,7 @@ impl Failed {
         Some(first)
     }
 
-    /// Its code and its text.
+    /// The code and the text.
     pub(crate) fn told(&self) -> String {
         format!("{}: {}", code_name(self.code()), self.text())
     }
@@ -58,7 +57,7 @@ impl Failed {
         }
     }
 
-    /// A backend's word with its name behind the text, for calls that several were asked.
+    /// Appends the backend's name to the text of a backend's reply, for calls to several backends.
     pub(crate) fn named(self, backend: &Backend) -> Failed {
         match self {
             Failed::Answer(answer) => named(backend, *answer),
@@ -66,7 +65,15 @@ impl Failed {
         }
     }
 
-    /// The trailers that end a stream with it.
+    /// Puts the handler that the pod asked for before the text of criswitch's status.
+    pub(crate) fn of_handler(self, handler: &str) -> Failed {
+        match self {
+            Failed::Status(status) => errors::of_handler(handler, &status).into(),
+            answer @ Failed::Answer(_) => answer,
+        }
+    }
+
+    /// The trailers that end a stream with this failure.
     pub(crate) fn into_trailers(self) -> HeaderMap {
         match self {
             Failed::Status(status) => grpc::trailers(&status),
@@ -81,7 +88,7 @@ impl From<Status> for Failed {
     }
 }
 
-/// A backend's refusal where several were asked: its own status, with its name behind the text.
+/// The error reply of one of several backends: the backend's own status, with the backend's name appended to the text.
 pub(crate) fn named(backend: &Backend, mut answer: Answer) -> Failed {
     let text = errors::named(answer.text(), &backend.name(), &backend.socket);
     answer.set_text(text);

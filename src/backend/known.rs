@@ -1,4 +1,4 @@
-//! What is known of a backend from what it last said: it stands in where the backend is silent.
+//! The facts that a backend last reported, which are served while it is silent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,82 +11,83 @@ use crate::backend::disks::Disks;
 use crate::backend::lists::{Lists, Snapshot};
 use crate::rpc::{List, Row};
 
-/// What a backend last said of itself, as encoded.
+/// The facts that a backend last reported. Replies are kept encoded.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
-    /// Its `VersionResponse`.
+    /// The `VersionResponse`.
     pub version: Bytes,
-    /// Its `StatusResponse`, not verbose.
+    /// The `StatusResponse`, not verbose.
     pub status: Bytes,
-    /// When it said that.
+    /// When the backend sent `status` to this run of criswitch.
     status_at: Option<Instant>,
-    /// When the backend last answered an earlier run of criswitch at the latest, if `status` is from that run.
+    /// If `status` is from an earlier run of criswitch: the latest moment of the backend's last answer to that run.
     status_before: Option<Instant>,
-    /// Its cgroup driver (`RuntimeConfigResponse.linux.cgroup_driver`), `None` if it has no opinion.
+    /// The cgroup driver (`RuntimeConfigResponse.linux.cgroup_driver`), `None` if the backend reports none.
     pub cgroup_driver: Option<u64>,
-    /// Its last whole lists and stats.
+    /// The last whole lists and stats.
     pub lists: Lists,
-    /// Why the last question for all items of a list failed.
+    /// Why the last call for all items of a list failed.
     pub(crate) failed_lists: BTreeMap<List, String>,
-    /// The file systems of its images.
+    /// The file systems of the backend's images.
     pub(crate) disks: Disks,
-    /// The process that listened at its socket when it was last connected to.
+    /// The process that listened at the socket when criswitch last connected.
     pub(crate) peer: Option<UCred>,
-    /// When it last answered anything.
+    /// When the backend last answered anything.
     pub(crate) answered: Option<Instant>,
-    /// How many lists its last known ones have stood in for it in.
+    /// How many replies to list calls had a cached list of the backend.
     pub lists_from_cache: u64,
-    /// How many replies to calls for stats had its cached stats.
+    /// How many replies to calls for stats had cached stats of the backend.
     pub stats_from_cache: u64,
-    /// How many lists it was left out of.
+    /// How many merged replies omitted the backend.
     pub lists_omitted: u64,
-    /// How many pods and containers of other backends it lists.
+    /// How many pods and containers of other backends this backend lists.
     pub claims: usize,
     /// How many list items, stats and events were dropped because they are about another backend's pods or containers.
     pub dropped: u64,
-    /// When it was last greeted: a process that is new may describe its metrics in another way.
+    /// When criswitch last began to make a connection ready. A new process of the backend may describe its metrics
+    /// differently.
     pub(crate) greeted: Option<Instant>,
-    /// When it last had to describe its metrics.
+    /// When the backend last answered a question for its metric descriptors.
     described: Option<Instant>,
-    /// Metrics of which samples were omitted, which was logged.
+    /// Metrics with omitted samples, already logged.
     pub(crate) unfit: BTreeSet<String>,
-    /// What it has missed of merged replies and has not answered since.
+    /// Calls that the backend has missed in merged replies and not answered since.
     pub(crate) late: Vec<Absence>,
-    /// What it is absent from, which was logged; until it answers again.
+    /// Calls whose replies had cached items or nothing of the backend, already logged; until the backend answers again.
     pub(crate) absent: Vec<Absence>,
 }
 
-/// What a backend has not given its own part of.
+/// A call that a backend has not answered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Absence {
     pub row: &'static Row,
-    /// Since when.
+    /// When the absence began.
     pub since: Instant,
-    /// Nothing was served in the place of its part the last time.
+    /// The last reply had nothing of the backend, not even cached items.
     pub omitted: bool,
 }
 
 impl Known {
-    /// It says this `StatusResponse` now. Returns whether the last one was different.
+    /// Keeps the current `StatusResponse`. Returns whether the last response was different.
     pub(crate) fn say_status(&mut self, status: Bytes) -> bool {
         let last = std::mem::replace(&mut self.status, status);
         self.status_at = Some(Instant::now());
         self.status != last
     }
 
-    /// The backend said this to an earlier run of criswitch, and last answered that run at `at` or before.
+    /// Restores replies to an earlier run of criswitch, which the backend last answered at `at` or before.
     pub(crate) fn restore(&mut self, version: Bytes, status: Bytes, at: Instant) {
         self.version = version;
         self.status_before = (!status.is_empty()).then_some(at);
         self.status = status;
     }
 
-    /// It has been asked for the descriptors of its metrics and has answered, whether it has any or not.
+    /// The backend has answered a question for its metric descriptors, whether it has any or not.
     pub(crate) fn describe(&mut self) {
         self.described = Some(Instant::now());
     }
 
-    /// Whether the descriptors of its metrics are those of the process that serves it now.
+    /// Whether the known metric descriptors are those of the process that serves the backend now.
     pub(crate) fn has_described(&self) -> bool {
         let descriptors = self.lists.get(List::MetricDescriptors);
         let taken = descriptors.map(|descriptors| descriptors.taken);
@@ -94,40 +95,40 @@ impl Known {
         described.is_some() && described >= self.greeted
     }
 
-    /// Whether it has said its status to this run of criswitch.
+    /// Whether the backend has sent a status to this run of criswitch.
     pub(crate) fn has_said_status(&self) -> bool {
         self.status_at.is_some()
     }
 
-    /// Whether it has said its status so lately.
+    /// Whether the last status is more recent than `time` ago.
     pub(crate) fn said_status_within(&self, time: Duration) -> bool {
         let at = self.status_at.or(self.status_before);
         at.is_some_and(|at| at.elapsed() < time)
     }
 
-    /// How old the lists are that stand in for it, if they do.
+    /// The age of the backend's cached lists, if they are served.
     pub fn stale_age(&self) -> Option<Duration> {
         self.oldest(|list| !list.is_stats())
     }
 
-    /// How old the stats are that are served in the place of its own, if any are.
+    /// The age of the backend's cached stats, if they are served.
     pub fn stale_stats_age(&self) -> Option<Duration> {
         self.oldest(List::is_stats)
     }
 
-    /// Whether its cached list of this kind is served.
+    /// Whether the cached list of this kind is served.
     pub(crate) fn is_from_cache(&self, list: List) -> bool {
         let mut absent = self.absent.iter();
         absent.any(|absence| absence.row.list() == Some(list) && !absence.omitted)
     }
 
-    /// Whether it has missed a list of this kind, and has not answered since.
+    /// Whether the backend has missed a list of this kind and not answered since.
     pub(crate) fn misses(&self, list: List) -> bool {
         let mut late = self.late.iter();
         late.any(|late| late.row.list() == Some(list))
     }
 
-    /// How old its cached lists of pods and containers are, whether they are served or not; `None` if it has none.
+    /// The age of the cached lists of pods and containers, served or not; `None` if a list is missing.
     pub(crate) fn cached_list_age(&self) -> Option<Duration> {
         let pods = self.lists.get(List::Pods)?.age();
         let containers = self.lists.get(List::Containers)?.age();
@@ -143,48 +144,48 @@ impl Known {
         cached.map(Snapshot::age).max()
     }
 
-    /// For how long it has not given its own stats, if it does not.
+    /// How long calls for stats have lacked the backend's current stats; `None` if the backend gives them.
     pub fn stats_late_for(&self) -> Option<Duration> {
         let absences = self.late.iter().chain(&self.absent);
         let stats = absences.filter(|absence| absence.row.is_stats());
         stats.map(|absence| absence.since.elapsed()).max()
     }
 
-    /// Whether a reply to a call for stats had nothing of it.
+    /// Whether a reply to a call for stats omitted the backend.
     pub fn is_without_stats(&self) -> bool {
         self.absent
             .iter()
             .any(|absence| absence.row.is_stats() && absence.omitted)
     }
 
-    /// Whether it has missed this, or a list that has to agree with it.
+    /// Whether the backend has missed this call, or a list that has to agree with this call.
     pub(crate) fn is_late_with(&self, row: &Row) -> bool {
         self.late.iter().any(|late| late.row.goes_with(row))
     }
 
-    /// Whether its last known lists stand in for it.
+    /// Whether cached lists are served for the backend.
     pub(crate) fn is_stale(&self) -> bool {
         self.absent.iter().any(|absence| absence.row.is_list())
     }
 
-    /// Whether it does not give its own part of anything else.
+    /// Whether the backend is absent from calls other than lists.
     pub(crate) fn lacks_more_than_lists(&self) -> bool {
         self.absent.iter().any(|absence| !absence.row.is_list())
     }
 
-    /// It is only absent still in what it has not answered.
+    /// Ends the absences, except from calls that the backend has not answered yet.
     pub(crate) fn is_back(&mut self) {
         let Known { late, absent, .. } = self;
         absent.retain(|absence| late.iter().any(|late| late.row.goes_with(absence.row)));
     }
 }
 
-/// What a backend with `auto_register` reports of its handlers.
+/// A report of handlers by a backend with `auto_register`.
 pub(crate) enum Report {
-    /// Its `StatusResponse`.
+    /// The `StatusResponse`.
     Status(Bytes),
-    /// Nothing yet, and it may still do so: nobody knows which handlers it has.
+    /// No report yet, but a report may still come: the handlers are unknown.
     Awaited,
-    /// Nothing, for longer than it is waited for.
+    /// No report, and criswitch does not wait any more.
     Absent,
 }

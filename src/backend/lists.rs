@@ -1,4 +1,4 @@
-//! The last whole lists and stats of a backend, which are served while it does not answer.
+//! The last whole lists and stats of a backend, served while it does not answer.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -12,30 +12,30 @@ use crate::ownership::Mark;
 use crate::rpc::fields::{ITEMS, LISTED_ID};
 use crate::rpc::{List, StateChange};
 
-/// How many created items, and how many items in another state, are kept until they are listed; the kubelet lists every
-/// second.
+/// The most created items, and the most items in a changed state, that are kept until they are listed. The kubelet
+/// lists every second.
 const MOST_CHANGED: usize = 1024;
 
-/// A whole list as the backend gave it; at most `max_message` bytes.
+/// A whole list as the backend sent it; at most `max_message` bytes.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// The encoded reply.
     pub message: Bytes,
-    /// When it was asked for.
+    /// When criswitch asked for the list.
     pub taken: Instant,
-    /// The same, in the order of what was learned.
+    /// The moment's position in the order in which facts were learned.
     pub mark: Mark,
 }
 
 impl Snapshot {
-    /// How old it is.
+    /// The age of the list.
     pub fn age(&self) -> Duration {
         self.taken.elapsed()
     }
 }
 
-/// One backend's last whole lists, of at most three times `max_message` bytes, and its last stats, of at most
-/// `max_message` bytes together.
+/// One backend's last whole lists, at most three times `max_message` bytes, and its last stats, at most `max_message`
+/// bytes together.
 #[derive(Clone, Debug, Default)]
 pub struct Lists {
     kept: BTreeMap<List, Kept>,
@@ -44,24 +44,26 @@ pub struct Lists {
 #[derive(Clone, Debug, Default)]
 struct Kept {
     last: Option<Snapshot>,
-    /// What was created since the list was asked for, as a list would show it.
+    /// The items created since the list was asked for, encoded as in a list.
     created: Vec<Created>,
-    /// The state that items are in since the list was asked for, by their ids.
+    /// The states of the items that changed since the list was asked for, by id.
     states: BTreeMap<String, Changed>,
-    /// A hash of a list that does not depend on the order of its items; 0 for stats.
+    /// The [`Owners::changes`](crate::ownership::Owners::changes) at which `last` was read and changed nothing.
+    unchanged_at: Option<u64>,
+    /// A hash of the list, the same in any order of its items; 0 for stats.
     print: u64,
-    /// What was asked for before is no longer whole.
+    /// A list that was asked for before this moment is no longer whole.
     outdated: Option<Instant>,
 }
 
-/// An item of a list that clients know of, and the cached list may lack.
+/// An item that clients know, and the cached list may lack.
 #[derive(Clone, Debug)]
 struct Created {
     item: Bytes,
     at: Instant,
 }
 
-/// The state of an item that clients know of; the cached list may show an earlier one.
+/// The state of an item that clients know; the cached list may show an earlier state.
 #[derive(Clone, Debug)]
 struct Changed {
     field: u32,
@@ -70,13 +72,13 @@ struct Changed {
 }
 
 impl Kept {
-    /// What differs if the content does.
+    /// Values that differ if the content differs.
     fn shape(&self) -> (bool, u64, usize, usize) {
         let (created, states) = (self.created.len(), self.states.len());
         (self.last.is_some(), self.print, created, states)
     }
 
-    /// The last whole list, and after it what was created since. An item may be in both.
+    /// The last whole list, then the items created since. An item may be in both.
     fn with_created(&self) -> Option<Bytes> {
         let last = self.last.as_ref()?;
         if self.created.is_empty() {
@@ -89,7 +91,7 @@ impl Kept {
         Some(message.freeze())
     }
 
-    /// The same, each item in its state of now.
+    /// The list of `with_created`, each item in its current state.
     fn message(&self) -> Option<Bytes> {
         let message = self.with_created()?;
         if self.states.is_empty() {
@@ -104,7 +106,7 @@ impl Kept {
 }
 
 impl Changed {
-    /// `item` in this state: of a field that is there twice, the last value counts.
+    /// Appends the new state to `item`: if a field occurs twice, its last value counts.
     fn item(&self, item: &[u8]) -> Bytes {
         let mut item = BytesMut::from(item);
         protobuf::put_varint(&mut item, self.field, self.state);
@@ -118,14 +120,13 @@ impl Lists {
         self.kept.get(&list)?.last.as_ref()
     }
 
-    /// The last whole list of this kind, with what was created and what changed its state since. An item may be in it
-    /// twice.
+    /// The last whole list of this kind, with the items created and the states changed since. An item may occur twice.
     pub(crate) fn message(&self, list: List) -> Option<Bytes> {
         self.kept.get(&list)?.message()
     }
 
-    /// Keeps a whole list, unless a later one is there or it was outdated since it was asked for; of the same instant
-    /// nobody knows which was first. Returns whether the content is different from before.
+    /// Keeps a whole list, unless a later list is kept or the list was outdated after it was requested; within one
+    /// instant the order is unknown. Returns whether the content changed.
     pub fn keep(&mut self, list: List, snapshot: Snapshot) -> bool {
         let kept = self.kept.entry(list).or_default();
         let later = kept.last.as_ref().map(|kept| kept.taken);
@@ -136,16 +137,38 @@ impl Lists {
         kept.created.retain(|created| created.at >= snapshot.taken);
         kept.states
             .retain(|_, changed| changed.at >= snapshot.taken);
-        let same = kept.last.as_ref().map(|last| &last.message) == Some(&snapshot.message);
-        // Stats are not saved, and always different.
-        if !same && !list.is_stats() {
-            kept.print = print(&snapshot.message);
+        let last = kept.last.as_ref().map(|last| &last.message);
+        if !last.is_some_and(|last| is_same(last, &snapshot.message)) {
+            kept.unchanged_at = None;
+            // Stats are not saved, and always differ.
+            if !list.is_stats() {
+                kept.print = print(&snapshot.message);
+            }
         }
         kept.last = Some(snapshot);
         before != kept.shape()
     }
 
-    /// Adds an item that a client knows of to the cached list, until a list that was asked for later is kept.
+    /// Returns the cached message if it has the same bytes as `message`, and was read at these `changes` of the owners
+    /// without changing anything.
+    pub(crate) fn unchanged(&self, list: List, message: &Bytes, changes: u64) -> Option<Bytes> {
+        let kept = self.kept.get(&list)?;
+        let last = &kept.last.as_ref()?.message;
+        (kept.unchanged_at == Some(changes) && last == message).then(|| last.clone())
+    }
+
+    /// The cached list, if it is `message`, was read at these `changes` of the owners and changed nothing.
+    pub(crate) fn changed_nothing(&mut self, list: List, message: &Bytes, changes: u64) {
+        if let Some(kept) = self.kept.get_mut(&list)
+            && let Some(last) = &kept.last
+            && is_same(&last.message, message)
+        {
+            kept.unchanged_at = Some(changes);
+        }
+    }
+
+    /// Adds an item to the cached list, because a client knows the item. The item stays until criswitch keeps a list
+    /// that it requested later.
     pub(crate) fn add(&mut self, list: List, item: Bytes) {
         let created = &mut self.kept.entry(list).or_default().created;
         if created.len() == MOST_CHANGED {
@@ -155,8 +178,8 @@ impl Lists {
         created.push(Created { item, at });
     }
 
-    /// Sets the state of the items that `change` is about for the pod or container `id`, until a list that was asked for
-    /// later is kept. Returns whether it was another one.
+    /// Sets the new state of each item whose state changes with the pod or container `id`. The new state stays until
+    /// criswitch keeps a list that it requested later. Returns whether a state changed.
     pub(crate) fn change_state(&mut self, change: &StateChange, id: &str) -> bool {
         let Some(kept) = self.kept.get_mut(&change.list) else {
             return false;
@@ -178,14 +201,14 @@ impl Lists {
         !changed.is_empty()
     }
 
-    /// Whether a list was cached, but lacks something by now.
+    /// Whether a list was outdated and none has been cached since.
     pub(crate) fn is_outdated(&self, list: List) -> bool {
         let kept = self.kept.get(&list);
         kept.is_some_and(|kept| kept.last.is_none() && kept.outdated.is_some())
     }
 
-    /// Keeps a reply to a call for all stats, if all stats that are kept take no more than `limit` bytes then; else the
-    /// last ones of its kind are dropped, since they are outdated too. Returns whether the content is different from before.
+    /// Keeps a reply to a call for all stats, if all kept stats then take at most `limit` bytes. Otherwise drops the
+    /// earlier stats of this kind, which are outdated. Returns whether the content changed.
     pub fn keep_stats(&mut self, list: List, snapshot: Snapshot, limit: usize) -> bool {
         let before = self.content(list).cloned();
         let others = self.kept.iter().filter(|(other, _)| **other != list);
@@ -203,8 +226,8 @@ impl Lists {
         Some(&self.get(list)?.message)
     }
 
-    /// There may be more by now than was listed: an image came or went, or a client has seen a list that nobody here
-    /// has. Returns whether something was cached until now.
+    /// Drops a list that may be outdated: an image was added or removed, a client received a list that criswitch did
+    /// not read, or more states changed than criswitch remembers. Returns whether a list was cached.
     pub fn outdate(&mut self, list: List) -> bool {
         let outdated = Kept {
             outdated: Some(Instant::now()),
@@ -215,7 +238,12 @@ impl Lists {
     }
 }
 
-/// A hash of the items: containerd lists them in another order each time.
+/// Whether the bytes are the same, quickly for two references to the same bytes.
+fn is_same(a: &Bytes, b: &Bytes) -> bool {
+    std::ptr::eq(a.as_ref(), b.as_ref()) || a == b
+}
+
+/// A hash of the items in any order: containerd lists them in another order each time.
 fn print(message: &[u8]) -> u64 {
     let fields = protobuf::fields(message).flatten();
     fields.fold(0, |print, field| {
@@ -223,4 +251,36 @@ fn print(message: &[u8]) -> u64 {
         hasher.write(field.raw);
         print.wrapping_add(hasher.finish())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ownership::Owners;
+
+    #[test]
+    fn a_list_is_unchanged_while_its_bytes_and_all_facts_are() {
+        let mut lists = Lists::default();
+        let keep = |lists: &mut Lists, message: &'static [u8]| {
+            lists.keep(
+                List::Pods,
+                Snapshot {
+                    message: Bytes::from_static(message),
+                    taken: Instant::now(),
+                    mark: Owners::default().mark(),
+                },
+            );
+        };
+        let (one, other) = (Bytes::from_static(b"one"), Bytes::from_static(b"other"));
+        keep(&mut lists, b"one");
+        assert_eq!(lists.unchanged(List::Pods, &one, 7), None, "not recorded");
+        lists.changed_nothing(List::Pods, &one, 7);
+        assert_eq!(lists.unchanged(List::Pods, &one, 7), Some(one.clone()));
+        assert_eq!(lists.unchanged(List::Pods, &one, 8), None, "later facts");
+        assert_eq!(lists.unchanged(List::Pods, &other, 7), None, "other bytes");
+        keep(&mut lists, b"other");
+        assert_eq!(lists.unchanged(List::Pods, &other, 7), None, "a new list");
+        lists.changed_nothing(List::Pods, &one, 7);
+        assert_eq!(lists.unchanged(List::Pods, &other, 7), None, "an old list");
+    }
 }

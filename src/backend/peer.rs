@@ -8,8 +8,8 @@ use crate::config::wording;
 const ROOT: u32 = 0;
 
 impl Backend {
-    /// The user whose process listened at the socket when it was last connected to, unless that is root, criswitch's own
-    /// user or the configured one.
+    /// The user whose process listened at the socket when criswitch last connected, unless that is root, criswitch's
+    /// own user or the configured one.
     pub fn unexpected_user(&self) -> Option<u32> {
         let uid = self.known.lock().peer?.uid();
         let own = rustix::process::geteuid().as_raw();
@@ -30,7 +30,7 @@ impl Backend {
         }
     }
 
-    /// Logs the user who serves the socket and whom nobody has configured, if there is one.
+    /// Logs a warning if an unexpected user serves the socket.
     pub(super) fn warn_of_unexpected_user(&self) {
         if let Some(uid) = self.unexpected_user() {
             let (backend, socket) = (self.name(), &self.socket);

@@ -10,34 +10,33 @@ use crate::backend::Wire;
 /// The state of the connection.
 #[derive(Clone, Debug)]
 pub struct Link {
-    /// What it is now.
+    /// The current state.
     pub state: State,
-    /// Since when.
+    /// When the state began.
     pub since: SystemTime,
-    /// How many times it has changed.
+    /// How many times the state has changed.
     pub transitions: u64,
     /// How many connections have failed or ended.
     pub(crate) failures: u64,
 }
 
-/// What the connection is now; `Status`, logs and metrics have its name.
+/// The state of a connection; `Status`, logs and metrics have its name.
 #[derive(Clone, Debug, AsRefStr, VariantNames)]
 #[strum(serialize_all = "lowercase")]
 pub enum State {
-    /// The first connection is being made, or its pods are being listed for the first time, and no probe has gone
-    /// without an answer.
+    /// The first connection is being made, or the pods are being listed for the first time, and no probe has failed.
     Connecting,
-    /// Its pods are listed and it answers.
+    /// The pods are listed and the backend answers.
     Ready(Wire),
-    /// It accepts connections, and a probe got no answer. Calls for one pod still go to it; it is probed on, and
-    /// listed before it is ready again.
+    /// The backend accepts connections, but a probe got no answer. Calls for one pod still go to it. Probes go on, and
+    /// the pods are listed before the backend is ready again.
     Unresponsive(Wire, Arc<str>),
-    /// It refuses connections, or the last one ended; the next is made by itself, or as soon as a call wants it.
+    /// Connecting failed, or the last connection ended. The session retries after a pause, or when a call needs it.
     Down(Arc<str>),
 }
 
 impl State {
-    /// Why it is not ready, where that is known.
+    /// Why the backend is not ready, if known.
     pub fn cause(&self) -> Option<&Arc<str>> {
         match self {
             State::Connecting | State::Ready(_) => None,

@@ -15,18 +15,18 @@ use crate::errors::{self, error_chain};
 use crate::limits::budget::{Budget, Reservation};
 use crate::rpc::Row;
 
-/// A backend's stream, cut into messages: a data frame may end anywhere in one.
+/// Cuts a backend's stream into messages: a data frame may end anywhere in a message.
 pub(crate) struct Messages {
     head: http::response::Parts,
     body: Option<Incoming>,
     buffer: BytesMut,
-    /// What is in the buffer.
+    /// The memory of the buffer.
     held: Reservation,
     trailers: Option<HeaderMap>,
 }
 
 impl Messages {
-    /// The messages that answer a client's call.
+    /// Sends a client's call and returns the stream of reply messages.
     pub(crate) async fn open(
         backend: &Backend,
         row: &Row,
@@ -37,7 +37,7 @@ impl Messages {
         Ok(Messages::of(response, &backend.memory))
     }
 
-    /// The messages that answer a call of criswitch's own.
+    /// Sends a call of criswitch itself and returns the stream of reply messages.
     pub(crate) async fn open_own(backend: &Backend, row: &Row) -> Result<Messages, Status> {
         let response = backend
             .call(row, &own_headers(), frames::frame(&[]))
@@ -45,7 +45,7 @@ impl Messages {
         Ok(Messages::of(response, &backend.own))
     }
 
-    /// A message of which only a part is there counts in `memory`.
+    /// The messages of `response`. An incomplete message counts in `memory`.
     fn of(response: http::Response<Incoming>, memory: &Budget) -> Messages {
         let (head, body) = response.into_parts();
         Messages {
@@ -57,7 +57,7 @@ impl Messages {
         }
     }
 
-    /// A stream that has come to a good end.
+    /// A stream that has ended successfully.
     pub(crate) fn ended(backend: &Backend) -> Messages {
         let (head, ()) = http::Response::new(()).into_parts();
         let trailers = Some(grpc::ok_trailers());
@@ -99,7 +99,7 @@ impl Messages {
         Ok(())
     }
 
-    /// The next whole message in the buffer.
+    /// Takes the next whole message off the buffer.
     fn take(&mut self, backend: &Backend) -> Result<Option<Bytes>, Status> {
         let message = frames::cut(&mut self.buffer, backend.max_message);
         let message = message.map_err(|fault| match fault {

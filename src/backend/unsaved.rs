@@ -1,4 +1,4 @@
-//! Which changes of a backend's cached lists are on disk: replies that show a change wait for that.
+//! Records which changes of a backend's cached lists are on disk: a reply that shows a change waits until it is saved.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,12 +10,12 @@ use super::Backend;
 use crate::backend::lists::Snapshot;
 use crate::rpc::List;
 
-/// Counts changes, and those that were saved.
+/// Counts all changes and the saved changes.
 #[derive(Debug)]
 pub(super) struct Saving {
     made: watch::Sender<u64>,
     done: watch::Sender<Done>,
-    /// What was saved last, or is being saved, lacks pods or containers.
+    /// The state that was saved last, or is being saved, lacks pods or containers.
     is_partial: AtomicBool,
 }
 
@@ -23,11 +23,11 @@ pub(super) struct Saving {
 struct Done {
     /// The last change that is on disk; [`u64::MAX`] without a state on disk.
     saved: u64,
-    /// The last change that was to be saved.
+    /// The last change that criswitch tried to save.
     tried: u64,
     /// Why a change is not on disk.
     cause: Arc<str>,
-    /// Why nothing of it is on disk, as far as that was possible.
+    /// Why the file lacks the state, or was removed.
     lost: Option<Arc<str>>,
 }
 
@@ -48,18 +48,18 @@ impl Default for Saving {
 }
 
 impl Backend {
-    /// From now on changes have to be saved, the state of now among them.
+    /// From now on changes have to be saved, first the current state.
     pub(crate) fn begin_saving(&self) {
         self.saving.done.send_modify(|done| done.saved = 0);
         self.has_changed();
     }
 
-    /// What would be served for it is different now.
+    /// The items that criswitch would serve from cache have changed.
     pub(crate) fn has_changed(&self) {
         self.saving.made.send_modify(|made| *made += 1);
     }
 
-    /// Keeps a whole list to be served while it does not answer.
+    /// Caches a whole list.
     pub(crate) fn keep_list(&self, list: List, snapshot: Snapshot) {
         self.learn_saved(|known| {
             known.failed_lists.remove(&list);
@@ -67,7 +67,7 @@ impl Backend {
         });
     }
 
-    /// The state that is saved now lacks pods or containers, or does not.
+    /// Records whether the state that is saved now lacks pods or containers.
     pub(crate) fn saves_part(&self, is_partial: bool) {
         self.saving.is_partial.store(is_partial, Ordering::Relaxed);
     }
@@ -77,14 +77,14 @@ impl Backend {
         self.saving.is_partial.load(Ordering::Relaxed)
     }
 
-    /// Waits for a change after the one with this number; returns the number of the last one.
+    /// Waits for a change after `number`; returns the number of the last change.
     pub(crate) async fn changed_after(&self, number: u64) -> u64 {
         let mut made = self.saving.made.subscribe();
         let made = made.wait_for(|made| *made > number).await;
         made.map_or(number, |made| *made)
     }
 
-    /// All changes up to this one were saved, or its file was removed since it could not be written, or neither.
+    /// Records the result of all changes up to `change`: saved, file removed because it was not writable, or neither.
     pub(crate) fn was_saved(&self, change: u64, result: Result<Option<String>, String>) {
         let mut is_new = false;
         self.saving.done.send_modify(|done| {
@@ -106,14 +106,14 @@ impl Backend {
         }
     }
 
-    /// Why the state of now is not on disk.
+    /// Why the current state is not on disk.
     pub(crate) fn unsaved(&self) -> Option<String> {
         let done = self.saving.done.borrow();
         let cause = done.lost.as_ref()?;
         Some(format!("its state cannot be saved: {cause}"))
     }
 
-    /// Waits until all changes of now are on disk.
+    /// Waits until all changes so far are on disk.
     ///
     /// # Errors
     /// `Unavailable` if they cannot be saved.
@@ -130,7 +130,7 @@ impl Backend {
         }
     }
 
-    /// Why lists fail whether the backend answers or not: what they would show cannot be saved.
+    /// Why lists fail whether the backend answers or not: the changes that they show cannot be saved.
     pub(crate) fn save_failure(&self) -> Option<String> {
         let made = *self.saving.made.borrow();
         let done = self.saving.done.borrow();

@@ -1,6 +1,6 @@
-//! The end of the switch: what goes on for ever ends when it begins, every other call after `shutdown_timeout`.
+//! The shutdown: endless streams end when it begins, every other call after `shutdown_timeout`.
 //!
-//! A call that ends here ends with a status, so that no client has to guess from a connection that broke.
+//! A call that ends here ends with a status, so that no client has to guess from a broken connection.
 
 use std::future::pending;
 use std::pin::Pin;
@@ -14,20 +14,20 @@ use tonic::Status;
 
 use crate::errors;
 
-/// The end, and all who wait for it.
+/// The shutdown, and the calls that wait for it.
 #[derive(Debug, Default)]
 pub(crate) struct Ending {
-    /// Cancelled when calls only finish.
+    /// Cancelled when the shutdown begins: calls only finish.
     pub(crate) begun: CancellationToken,
-    /// How long calls had to finish, once that time is over.
+    /// Set to `shutdown_timeout` once this time is over.
     pub(crate) over: Arc<SetOnce<Duration>>,
 }
 
-/// What ends a call that does not end by itself: the status that it ends with.
+/// Resolves when a call must be cut off, with the status for the client.
 pub(crate) type Cut = Pin<Box<dyn Future<Output = Status> + Send>>;
 
 impl Ending {
-    /// Ends at a call's deadline, if it has one, or when `shutdown_timeout` is over.
+    /// Resolves at a call's deadline, if it has one, or when `shutdown_timeout` is over.
     pub(crate) fn cut(&self, rpc: &'static str, deadline: Option<(Instant, Status)>) -> Cut {
         let over = Arc::clone(&self.over);
         Box::pin(async move {

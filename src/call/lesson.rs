@@ -1,4 +1,4 @@
-//! What the reply to a call teaches: decided once, from the row of the RPC and the request.
+//! How criswitch learns from the reply to a call: decided once, from the row of the RPC and the request.
 
 use crate::call::Request;
 use crate::call::route::Target;
@@ -7,22 +7,22 @@ use crate::ownership::PodNames;
 use crate::rpc::fields::{FILTER, IMAGE_TEXTS, image_filter};
 use crate::rpc::{Filter, Goes, Kind, List, StateChange, Then};
 
-/// What a successful reply teaches.
+/// How criswitch learns from a successful reply.
 #[derive(Clone, Debug)]
 pub(crate) enum Lesson {
     /// Nothing: the reply passes unread.
     Nothing,
-    /// The backend has made the pod with the id at the path.
+    /// The backend has created the pod with the id at the path.
     Pod(Path, PodNames),
     /// The backend has restored the pod with the id at the first path, and the containers with the ids at the second.
     Restored(Path, Path, PodNames),
-    /// The backend has made the container with the id at the path in the pod with this id.
+    /// The backend has created the container with the id at the path in the pod with this id.
     Container(Path, String),
-    /// The pod or container is gone.
+    /// The pod or container was removed.
     Gone(Kind, String),
-    /// The pod or container with this id is in another state, and with a pod its containers.
+    /// The pod or container with this id has changed its state, and with a pod its containers.
     ChangedState(&'static [StateChange], String),
-    /// What a backend lists.
+    /// The reply is a list.
     List(Listing),
     /// The file systems of the backend's images.
     Disks,
@@ -34,23 +34,23 @@ pub(crate) enum Lesson {
     Handler(Path),
 }
 
-/// What a call for a list asks for.
+/// The scope of a call for a list.
 #[derive(Clone, Debug)]
 pub(crate) struct Listing {
-    /// Items of this kind.
+    /// The kind of items.
     pub list: List,
-    /// Whether it asks for all of them.
+    /// Whether the call asks for all items.
     pub is_whole: bool,
-    /// Whether it asks for one pod or container, or for those of one pod, so that only the owner may answer.
+    /// Whether the call asks for one pod or container, or for those of one pod, so that only the owner may answer.
     pub names_one: bool,
-    /// The id of the pod whose containers it asks for; empty if it names no pod.
+    /// The id of the pod whose containers the call asks for; empty if it names no pod.
     pub pod: String,
     /// Whether the items come in a stream of messages.
     pub is_streamed: bool,
 }
 
 impl Lesson {
-    /// What the reply to `request` teaches, which goes to `target`.
+    /// The lesson of the reply to `request`, which goes to `target`.
     pub(super) fn of(request: &Request, target: &Target) -> Lesson {
         let names = |config| names(request, config, target);
         match (&request.row.then, target) {
@@ -76,7 +76,7 @@ impl Lesson {
         }
     }
 
-    /// Whether a reply has to be read on its way, or passes unread.
+    /// Whether criswitch must read a reply, or passes it unread.
     pub(crate) fn must_read(&self) -> bool {
         match self {
             Lesson::Nothing => false,
@@ -111,7 +111,7 @@ impl Listing {
     }
 }
 
-/// The names of the pod that `request` makes.
+/// The names of the pod that `request` creates.
 fn names(request: &Request, config: Path, target: &Target) -> PodNames {
     let row = match target {
         Target::Handler(handler) => Some(handler.name.as_str()),
@@ -120,8 +120,8 @@ fn names(request: &Request, config: Path, target: &Target) -> PodNames {
     pod_names(request, config).by_row(row)
 }
 
-/// The names of the pod whose configuration is at the path. A configuration that cannot be read names none, and a backend
-/// may take it all the same.
+/// The names of the pod whose configuration is at the path; none if the configuration is malformed, which a backend may
+/// still accept.
 pub(crate) fn pod_names(request: &Request, config: Path) -> PodNames {
     let message = request.message();
     let config = protobuf::submessage(&message, config);
@@ -129,8 +129,8 @@ pub(crate) fn pod_names(request: &Request, config: Path) -> PodNames {
     names.unwrap_or_default()
 }
 
-/// Whether a list's request narrows nothing: it has no fields but empty filters. Of a filter that comes in parts each
-/// counts, and nobody knows what fields of a later CRI leave out.
+/// Whether a list's request asks for all items: it has no fields but empty filters. Each part of a split filter counts,
+/// and an unknown field of a later CRI may be a filter.
 fn asks_for_all(list: List, request: &[u8]) -> bool {
     all_fields(request, |field| {
         let filter = field.bytes().ok();
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_is_asked_for_by_nothing_but_empty_filters() {
+    fn a_request_with_only_empty_filters_asks_for_all_items() {
         let (empty, filter) = (&[0x0a, 0][..], &[0x0a, 2, 0x12, 0][..]);
         let unknown = &[0x48, 1][..];
         for (parts, all) in [
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn all_images_are_asked_for_by_an_image_spec_without_texts() {
+    fn an_image_spec_without_texts_asks_for_all_images() {
         let in_filter = |image: &[u8]| {
             let filter = [&[0x0a, image.len() as u8], image].concat();
             [&[0x0a, filter.len() as u8], &*filter].concat()

@@ -1,6 +1,5 @@
-//! What is reported of a call: its lines in the log, of which the last says how the call ended, and what the call adds to
-//! the counts. The level of the last line follows the outcome. Of what a call carries, lines have the names and ids of pods
-//! and containers alone.
+//! The log lines of a call, and its part of the counters. The last line says how the call ended; its level follows the
+//! outcome. The only content of a call in the lines is the names and ids of pods and containers.
 
 mod subject;
 
@@ -15,8 +14,9 @@ use http::HeaderMap;
 use percent_encoding::percent_decode;
 use tokio::time::Instant;
 use tonic::Code;
-use tracing::Span;
 use tracing::field::{Empty, display};
+use tracing::level_filters::LevelFilter;
+use tracing::{Level, Span};
 
 use crate::backend::Backend;
 use crate::call::route::Target;
@@ -34,51 +34,61 @@ use subject::PodName;
 
 /// The header with a call's deadline.
 const TIMEOUT: &str = "grpc-timeout";
-/// A client that cancels a call so shortly before its deadline ends the call because of the deadline: its clock began
-/// earlier.
+/// A client that cancels a call less than this before the deadline ends it because of the deadline: the client's clock
+/// began earlier.
 const DEADLINE_SLACK: Duration = Duration::from_millis(100);
 
-/// A call under way; its line is written when it ends, as `Canceled` if it is dropped before.
+/// A call in flight. Its last line is written when it ends, as `Canceled` if the value is dropped earlier.
 #[derive(Debug)]
 pub struct CallLog {
     row: &'static Row,
     started: Instant,
     /// The client's deadline, counted from the start.
     timeout: Option<Duration>,
+    /// The number of the call.
+    number: u64,
+    trace: Option<Trace>,
     span: Span,
     ended: AtomicBool,
     counts: Arc<Counts>,
     rpc: Arc<Rpc>,
-    /// The one that it goes to, if it is one.
+    /// The backend that the call goes to, if it goes to only one.
     backend: OnceLock<Arc<Backend>>,
-    /// The row of the table that it goes by, if it names a handler.
+    /// The handler's row of the routing table, if the call names a handler.
     handler: OnceLock<Arc<str>>,
     /// The pod whose configuration the request has.
     pod: OnceLock<PodName>,
     /// The pod or container that the request names by its id.
     id: OnceLock<(Kind, String)>,
-    /// The time that the switch itself has spent at it, in nanoseconds.
+    /// The time that criswitch itself has spent on the call, in nanoseconds.
     own: AtomicU64,
 }
 
 /// How a call ended.
 struct CallEnd<'e> {
     code: Code,
-    /// The text of its error, or why there is none.
+    /// The text of the error, or why there is no text.
     error: Option<Cow<'e, str>>,
-    /// Its client has ended it.
+    /// Whether the client ended the call.
     is_given_up: bool,
 }
 
 impl CallLog {
     /// A call of `row` that begins now, with these headers.
     pub fn begin(row: &'static Row, headers: &HeaderMap, counts: &Arc<Counts>) -> CallLog {
-        let (id, rpc) = counts.begin(row.name);
+        let (number, rpc) = counts.begin(row.name);
+        let trace = Trace::of(headers);
         CallLog {
             row,
             started: Instant::now(),
             timeout: timeout(headers),
-            span: span(row, id, headers),
+            // A call that reads seldom has a line, and a span costs more than the rest of this type.
+            span: match row.changes() || LevelFilter::current() >= LevelFilter::DEBUG {
+                true => span(row, number, trace.as_ref()),
+                false => Span::none(),
+            },
+            number,
+            trace,
             ended: AtomicBool::new(false),
             counts: Arc::clone(counts),
             rpc,
@@ -90,7 +100,7 @@ impl CallLog {
         }
     }
 
-    /// When it began.
+    /// When the call began.
     pub fn started(&self) -> Instant {
         self.started
     }
@@ -100,7 +110,7 @@ impl CallLog {
         self.timeout
     }
 
-    /// Its request was read.
+    /// The request was read.
     pub(crate) fn is_for(&self, request: &[u8]) {
         if self.row.changes()
             && let Some(pod) = PodName::requested(self.row, request)
@@ -109,7 +119,7 @@ impl CallLog {
         }
     }
 
-    /// Where it goes, and for what.
+    /// The target was resolved.
     pub(crate) fn goes_to(&self, target: &Target, live: &Live) {
         let only = |all: &[BackendId]| match all {
             [only] => Some(*only),
@@ -123,7 +133,7 @@ impl CallLog {
             Target::Miss(..) | Target::UnknownPod(_) => None,
         };
         if let Some(backend) = to.and_then(|to| live.backend(to).ok()) {
-            self.span.record("backend", &*backend.name());
+            note_backend(backend);
             self.backend.set(Arc::clone(backend)).ok();
         }
         match target {
@@ -142,25 +152,25 @@ impl CallLog {
         }
     }
 
-    /// So many bytes of its request were read.
+    /// Counts the bytes of the request that were read.
     pub(crate) fn received(&self, bytes: usize) {
         self.rpc.received.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// So many bytes of its reply are sent.
+    /// Counts the bytes of the reply that are sent.
     pub(crate) fn sent(&self, bytes: usize) {
         self.rpc.sent.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Does what there is to do for it: the time between its steps, in which it waits, is not the switch's own.
+    /// Runs `work` and counts the time of its steps. The time between steps is waiting, and does not count.
     pub(crate) async fn doing<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
         poll_fn(|cx| self.step(|| work.as_mut().poll(cx))).await
     }
 
-    /// One step of that; what is logged in it is the call's.
+    /// Runs one step; its log lines belong to the call.
     pub(crate) fn step<T>(&self, step: impl FnOnce() -> T) -> T {
         let _in_span = self.span.enter();
-        // Work takes time on a clock that tests have paused, too.
+        // std's clock, not tokio's: tests pause tokio's.
         let begun = std::time::Instant::now();
         let done = step();
         let took = begun.elapsed().as_nanos() as u64;
@@ -204,7 +214,7 @@ impl CallLog {
         let elapsed = self.started.elapsed();
         self.count(end.code, elapsed);
         let _in_span = self.span.enter();
-        // To the microsecond.
+        // The unit is milliseconds, the precision microseconds.
         let elapsed_ms = elapsed.as_micros() as f64 / 1000.0;
         let code = code_name(end.code);
         match self.row.log {
@@ -212,12 +222,34 @@ impl CallLog {
                 tracing::info!(%code, elapsed_ms, "call succeeded")
             }
             LogRule::Change => self.failed_change(end, elapsed_ms),
-            LogRule::Read => tracing::debug!(%code, elapsed_ms, "call ended"),
+            LogRule::Read if tracing::enabled!(Level::DEBUG) => {
+                self.last_line(|| tracing::debug!(%code, elapsed_ms, "call ended"));
+            }
+            LogRule::Read => {}
             LogRule::Poll => self.polled(end, elapsed_ms),
         }
     }
 
-    /// A call that was to change something has not: WARN, unless its client ended it or there was nothing to remove.
+    /// Writes the last line of the call, in a span that is made now if the call has none.
+    fn last_line(&self, line: impl FnOnce()) {
+        if !self.span.is_disabled() {
+            return line();
+        }
+        span(self.row, self.number, self.trace.as_ref()).in_scope(|| {
+            if let Some(backend) = self.backend.get() {
+                note_backend(backend);
+            }
+            if let Some(handler) = self.handler.get() {
+                note_handler(handler);
+            }
+            if let Some((kind, id)) = self.id.get() {
+                note_id(*kind, id);
+            }
+            line();
+        });
+    }
+
+    /// A call that should change something has failed: WARN, unless the client ended it or there was nothing to remove.
     fn failed_change(&self, end: &CallEnd<'_>, elapsed_ms: f64) {
         let (code, error) = (code_name(end.code), end.shown());
         let is_removed = end.code == Code::NotFound && self.row.removes();
@@ -247,16 +279,18 @@ impl CallLog {
         if end.code == Code::Ok
             && let Some(Recovery { after, failed }) = failing.succeeded()
         {
-            return tracing::info!(%code, ?after, failed, elapsed_ms, "calls succeed again");
+            return self.last_line(
+                || tracing::info!(%code, ?after, failed, elapsed_ms, "calls succeed again"),
+            );
         }
         if !end.is_failure() {
             return tracing::trace!(%code, elapsed_ms, "call ended");
         }
         let error = end.shown();
-        match failing.failed() {
+        self.last_line(|| match failing.failed() {
             Some(failed) => tracing::warn!(%code, error, failed, elapsed_ms, "call failed"),
             None => tracing::debug!(%code, error, elapsed_ms, "call failed"),
-        }
+        });
     }
 
     fn count(&self, code: Code, elapsed: Duration) {
@@ -276,12 +310,12 @@ impl CallLog {
 }
 
 impl CallEnd<'_> {
-    /// Whether something is wrong: `Unimplemented` says that a runtime has no such feature.
+    /// Whether the end is a failure. `Unimplemented` only means that a runtime lacks the feature.
     fn is_failure(&self) -> bool {
         !matches!(self.code, Code::Ok | Code::Unimplemented) && !self.is_given_up
     }
 
-    /// Its error's text, as a line has it.
+    /// The text of the error for a log line.
     fn shown(&self) -> Option<String> {
         let error = redact::without_credentials(self.error.as_deref()?);
         Some(errors::cut(error).into_owned())
@@ -299,10 +333,9 @@ fn timeout(headers: &HeaderMap) -> Option<Duration> {
     protobuf::timeout(headers.get(TIMEOUT)?.to_str().ok()?)
 }
 
-/// The span that all of a call's lines are in. Its level is that of the most important line.
-fn span(row: &'static Row, id: u64, headers: &HeaderMap) -> Span {
+/// The span of the log lines of a call. Its level is that of the most important line.
+fn span(row: &'static Row, id: u64, trace: Option<&Trace>) -> Span {
     let rpc = row.name;
-    let trace = Trace::of(headers);
     tracing::error_span!(
         "call",
         id,
@@ -311,13 +344,17 @@ fn span(row: &'static Row, id: u64, headers: &HeaderMap) -> Span {
         handler = Empty,
         pod = Empty,
         container = Empty,
-        trace_id = trace.as_ref().map(|trace| trace.trace_id),
-        span_id = trace.as_ref().map(|trace| trace.span_id)
+        trace_id = trace.map(|trace| trace.trace_id.as_str()),
+        span_id = trace.map(|trace| trace.span_id.as_str())
     )
 }
 
-/// Notes the pod or container that the call is for, or that it made; whatever a client or backend calls it, it stays
-/// within its line.
+fn note_backend(backend: &Backend) {
+    Span::current().record("backend", &*backend.name());
+}
+
+/// Adds the pod or container that the call is for, or that it created, to the log lines. The id is escaped, so that no
+/// id breaks a line.
 pub fn note_id(kind: Kind, id: &str) {
     let field = match kind {
         Kind::Pod => "pod",
@@ -326,7 +363,7 @@ pub fn note_id(kind: Kind, id: &str) {
     Span::current().record(field, display(errors::shown(id).escape_debug()));
 }
 
-/// Notes the handler that the call asks for, or that its pod has; a client may have sent any name.
+/// Adds the handler that the call asks for, or that its pod has, to the log lines; a client may have sent any name.
 pub(crate) fn note_handler(name: &str) {
     Span::current().record("handler", errors::shown(name));
 }

@@ -1,4 +1,4 @@
-//! What becomes of a call: decided once. Nothing after that looks at the row of its RPC.
+//! Plans a call once. Later steps do not read the row of its RPC.
 
 use std::sync::Arc;
 
@@ -14,34 +14,38 @@ use crate::errors;
 use crate::ownership::BackendId;
 use crate::rpc::{Goes, ImageRule, Kind, Merge, Silent, Unknown};
 
-/// What becomes of a call.
+/// The plan of a call.
 pub(crate) enum Plan {
-    /// One backend gets it.
+    /// Send the call to one backend.
     One(Arc<Backend>),
-    /// One backend gets it, and a pod of this uid may come to exist there.
-    CreatePod(Arc<Backend>, String),
-    /// The owner of the pod gets it, once the request names the image as the owner does.
+    /// Send the call to the backend of this handler, where a pod of this uid may be created.
+    CreatePod {
+        backend: Arc<Backend>,
+        handler: String,
+        uid: String,
+    },
+    /// Send the call to the owner of the pod, once the request has the owner's name of the image.
     CreateContainer(Arc<Backend>),
-    /// The default backend's version, or its last one.
+    /// Reply with the default backend's version, or the last known one.
     Version(Arc<Backend>),
-    /// Several backends get it; their replies become one.
+    /// Send the call to several backends, and merge their replies.
     Merge(Vec<Arc<Backend>>, &'static Merge),
-    /// An image is looked for in the stores of these backends, for a client that names no pod.
+    /// Look for an image in the stores of these backends, for a client that names no pod.
     FindImage(Vec<Arc<Backend>>),
-    /// An image is looked for in the stores that a pod may use which criswitch does not know.
+    /// Look for an image in the stores that an unknown pod may use.
     FindImageForPod(Stores),
-    /// An image is pulled into several stores.
+    /// Pull an image into several stores.
     PullImage(Vec<Arc<Backend>>),
-    /// An image is removed from the stores that have it.
+    /// Remove an image from the stores that have it.
     RemoveImage(Vec<Arc<Backend>>),
-    /// No backend has the pod or container: this answers it.
+    /// No backend has the pod or container: send this reply.
     Nobody(Reply),
 }
 
-/// What becomes of `request`, which goes to `target`.
+/// The plan for `request`, which goes to `target`.
 ///
 /// # Errors
-/// `NotFound` if nobody has the pod or container and the RPC needs one; `Unavailable` if a backend is gone.
+/// `NotFound` if no backend has the pod or container and the RPC needs one; `Unavailable` if a backend was removed.
 pub(crate) fn plan(mut request: Request, target: Target) -> Result<(Call, Plan), Status> {
     if let Target::Handler(handler) = &target {
         with_backends_name(&mut request, handler);
@@ -52,17 +56,17 @@ pub(crate) fn plan(mut request: Request, target: Target) -> Result<(Call, Plan),
         Target::Miss(kind, id) => Plan::Nobody(of_nobody(&call, kind, &id)?),
         Target::SomePod(stores) => Plan::FindImageForPod(stores),
         Target::Backend(id) | Target::Owner(id, ..) => to_one(&call, id)?,
-        Target::Handler(handler) => to_handler(&call, handler.backend)?,
+        Target::Handler(handler) => to_handler(&call, &handler)?,
         Target::Backends(ids) => to_several(&call, &ids)?,
-        // Never here: `dispatch::resolve` asks all backends for the pod, and returns another target.
+        // Unreachable: `dispatch::resolve` asks all backends for the pod, and returns another target.
         Target::UnknownPod(_) => return Err(errors::no_backend()),
     };
     Ok((call, plan))
 }
 
-/// The backends that `request` waits for after a start. The first lists wait for those that have not been listed yet: each
-/// may have pods that clients know and criswitch does not. The first calls that the default backend answers wait for that
-/// one. Events wait for none: subscribers get those of a backend as soon as it is ready.
+/// The backends that `request` waits for after a start. The first lists wait for backends that have not been listed
+/// yet: each may have pods that clients know and criswitch does not. The first calls to the default backend wait for
+/// that backend. Calls for events wait for no backend: subscribers get events of a backend as soon as it is ready.
 pub(crate) fn awaited(request: &Request) -> Vec<Arc<Backend>> {
     let live = &request.live;
     match &request.row.goes {
@@ -89,20 +93,23 @@ fn to_one(call: &Call, id: BackendId) -> Result<Plan, Status> {
     })
 }
 
-/// A merged call stays one for a single backend: the merge serves cached lists and replaces an RPC that is missing.
-fn to_handler(call: &Call, id: BackendId) -> Result<Plan, Status> {
+/// A merged call is merged even for a single backend, because the merge serves cached lists and replaces a missing RPC.
+fn to_handler(call: &Call, row: &Handler) -> Result<Plan, Status> {
     match (&call.row.goes, &call.lesson) {
-        (Goes::Image(_, ImageRule::List(_) | ImageRule::Remove), _) => to_several(call, &[id]),
-        (_, Lesson::Pod(_, names) | Lesson::Restored(.., names)) => {
-            let backend = Arc::clone(call.live.backend(id)?);
-            Ok(Plan::CreatePod(backend, names.uid.clone()))
+        (Goes::Image(_, ImageRule::List(_) | ImageRule::Remove), _) => {
+            to_several(call, &[row.backend])
         }
-        _ => Ok(Plan::One(Arc::clone(call.live.backend(id)?))),
+        (_, Lesson::Pod(_, names) | Lesson::Restored(.., names)) => Ok(Plan::CreatePod {
+            backend: Arc::clone(call.live.backend(row.backend)?),
+            handler: row.name.clone(),
+            uid: names.uid.clone(),
+        }),
+        _ => Ok(Plan::One(Arc::clone(call.live.backend(row.backend)?))),
     }
 }
 
 fn to_several(call: &Call, ids: &[BackendId]) -> Result<Plan, Status> {
-    // One that is not in the call's table must not look like one that has nothing.
+    // A backend missing from the call's table is an error, never an empty list.
     let backends = ids.iter().map(|id| call.live.backend(*id).cloned());
     let backends: Vec<_> = backends.collect::<Result<_, _>>()?;
     match (&call.row.goes, backends.as_slice()) {
@@ -120,7 +127,7 @@ fn to_several(call: &Call, ids: &[BackendId]) -> Result<Plan, Status> {
     }
 }
 
-/// The request names the handler as its backend does.
+/// Sets the backend's own name of the handler in the request.
 fn with_backends_name(request: &mut Request, handler: &Handler) {
     let (Goes::Handler(path) | Goes::Image(path, _)) = request.row.goes else {
         return;

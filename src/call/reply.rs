@@ -1,5 +1,5 @@
-//! Replies to the client. A body here cannot fail: whatever breaks ends it with a status in the trailers, so that no
-//! reply that was cut off looks complete.
+//! Replies to the client. A body here cannot fail: if it breaks, it ends with a status in the trailers, so that no
+//! truncated reply looks complete.
 
 mod bodies;
 
@@ -28,29 +28,29 @@ use bodies::{CountedBody, PassedBody, WholeBody, hold_until_sent};
 
 /// A reply on its way to the client.
 pub type Reply = http::Response<Body>;
-/// Its body.
+/// The body of a reply.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
-/// A step of it.
+/// The poll of a body's next frame.
 pub(crate) type FramePoll = Poll<Option<Result<Frame<Bytes>, Infallible>>>;
 
-/// How long a reply to a call that changes something may be, in bytes, so that it is never rejected for want of room.
+/// The largest reply to a call that changes something that is never rejected for lack of memory, in bytes.
 const SMALL_CHANGE: usize = 4096;
-/// What a reply takes until it is sent, beside its data, headers and trailers, in bytes, about: its task and its stream.
+/// The approximate bytes of a reply beside data, headers and trailers, until it is sent: its task and its stream.
 const PER_REPLY: usize = 8 << 10;
 
-/// A status and no message.
+/// A reply with a status and no message.
 pub fn of_status(status: &Status) -> Reply {
     status.clone().into_http()
 }
 
-/// The answer to a request that is not gRPC (gRPC over HTTP/2: `Content-Type`).
+/// The reply to a request that is not gRPC (gRPC over HTTP/2: `Content-Type`).
 pub fn not_grpc() -> Reply {
     let mut reply = Reply::default();
     *reply.status_mut() = http::StatusCode::UNSUPPORTED_MEDIA_TYPE;
     reply
 }
 
-/// One message, given in chunks, and OK.
+/// A reply with one message, given in chunks, and OK.
 pub fn of_message(chunks: Vec<Bytes>) -> Reply {
     let length = chunks.iter().map(Bytes::len).sum();
     // A client that counts empty frames as a flood would end its connection after some of them.
@@ -62,10 +62,10 @@ pub fn of_message(chunks: Vec<Bytes>) -> Reply {
     with_body(WholeBody(frames.collect()).boxed_unsync())
 }
 
-/// An answer that was read, as it came.
+/// A backend's answer, sent unchanged.
 pub fn of_answer(answer: Answer) -> Reply {
     if answer.body.is_empty() && answer.trailers.is_none() {
-        // Its headers are its end: grpc-go takes a status in them only if nothing follows, not even an empty frame.
+        // The headers end the reply: grpc-go takes a status in them only if nothing follows, not even an empty frame.
         return http::Response::from_parts(answer.head, Body::default());
     }
     let data = (!answer.body.is_empty()).then(|| Frame::data(answer.body));
@@ -74,7 +74,7 @@ pub fn of_answer(answer: Answer) -> Reply {
     http::Response::from_parts(answer.head, WholeBody(frames).boxed_unsync())
 }
 
-/// A call that did not go well.
+/// The reply for a failed call.
 pub(crate) fn of_failed(failed: Failed) -> Reply {
     match failed {
         Failed::Status(status) => of_status(&status),
@@ -82,7 +82,7 @@ pub(crate) fn of_failed(failed: Failed) -> Reply {
     }
 }
 
-/// An answer whose message was changed on the way.
+/// An answer whose message criswitch changed.
 pub fn of_changed(mut answer: Answer, message: &[u8]) -> Reply {
     answer.head.headers.remove(header::CONTENT_LENGTH);
     of_answer(Answer {
@@ -91,7 +91,7 @@ pub fn of_changed(mut answer: Answer, message: &[u8]) -> Reply {
     })
 }
 
-/// Messages that come one by one, each in its frame; the stream ends with the trailers.
+/// A reply of single messages, each in its frame; the stream ends with the trailers.
 pub fn of_frames(
     frames: impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send + 'static,
 ) -> Reply {
@@ -107,13 +107,13 @@ fn with_body(body: Body) -> Reply {
     reply
 }
 
-/// A body that is nothing but its end.
+/// A body of trailers alone.
 pub(crate) fn end(trailers: HeaderMap) -> Body {
     WholeBody([Frame::trailers(trailers)].into()).boxed_unsync()
 }
 
-/// A backend's response, unread; at its end its client knows more of `list` than was last kept of it. If it lists all
-/// items of `whole`, the backend notes how it ends.
+/// A backend's response, unread. At its end the cached `list` is outdated, since the client knows more. If the response
+/// lists all items of `whole`, the backend records how it ends.
 pub fn passed(
     response: http::Response<Incoming>,
     backend: Arc<Backend>,
@@ -132,11 +132,11 @@ pub fn passed(
     Reply::from_parts(head, body.boxed_unsync())
 }
 
-/// `reply`, which counts in `unread`, the share of its client's connection, until it is sent. If there is no room for
-/// it, it is rejected, or ended where that shows.
+/// Counts `reply` in `unread`, the share of its client's connection, until it is sent. If memory is short, rejects the
+/// reply, or ends it early if it has begun.
 ///
-/// Returns also the `place` of the call, if the call still needs it. A reply that is all there and counts in memory needs
-/// no place: a client that leaves such replies unread takes no place from the calls of other clients.
+/// Also returns the `place` of the call, if the call still needs it. A complete reply that counts in memory needs no
+/// place: a client that leaves such replies unread takes no place from other clients.
 pub(crate) fn counted<P>(
     mut reply: Reply,
     place: P,
@@ -161,7 +161,7 @@ pub(crate) fn counted<P>(
         hold_until_sent(reply.headers_mut(), held);
         return (reply, None);
     }
-    // Of a stream nothing is there yet.
+    // A stream has no data yet.
     let place = (body == 0).then_some(place);
     let (limit, counts) = (unread.limit(), Arc::clone(counts));
     let reply = reply.map(|inner| {
@@ -179,7 +179,7 @@ pub(crate) fn counted<P>(
     (reply, place)
 }
 
-/// `reply`, with something that is let go when its end is sent.
+/// `reply`, which keeps `held` until its end is sent.
 pub fn holding(mut reply: Reply, held: impl Send + 'static) -> Reply {
     if reply.body().is_end_stream() {
         hold_until_sent(reply.headers_mut(), held);
@@ -205,7 +205,7 @@ mod tests {
     use crate::codec::grpc::{GRPC_STATUS, trailers};
     use crate::rpc;
 
-    /// How many bytes `reply` has taken of what may be unread.
+    /// `reply`, counted, and the memory that it is counted in.
     fn counting(reply: Reply, is_whole: bool) -> (Reply, Budget) {
         let unread = Budget::for_messages(1);
         let (reply, place) = counted(reply, (), &rpc::LIST_PODS, &unread, &Arc::default());
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_all_there_counts_and_needs_no_place() {
+    fn a_complete_message_counts_and_needs_no_place() {
         let message = Bytes::from_static(b"pods");
         let (reply, unread) = counting(of_message(vec![message]), true);
         assert!(unread.used() > PER_REPLY);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_reply_holds_is_let_go_when_its_end_is_sent() {
+    async fn a_reply_releases_what_it_holds_when_its_end_is_sent() {
         let (held, letting_go) = std::sync::mpsc::channel::<()>();
         let is_held = || letting_go.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty);
         let reply = holding(of_status(&Status::not_found("")), held.clone());
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_whose_headers_end_it_is_not_followed_by_an_empty_frame() {
+    fn no_empty_frame_follows_an_answer_that_ends_with_its_headers() {
         let refused = of_status(&Status::not_found("no such image"));
         let (head, _) = refused.into_parts();
         let answer = Answer {

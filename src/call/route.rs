@@ -1,24 +1,24 @@
-//! Row, request, table and owners to a target: pure, no I/O, no waiting.
+//! Resolves row, request, table and owners to a target: pure, no I/O, no waiting.
 //!
-//! A request that cannot be read where its key lies has no target: it is refused, never guessed.
+//! A request whose key is malformed has no target: criswitch rejects it and never guesses.
 
 use crate::codec::protobuf::{self, Malformed, Path};
 use crate::config::{Handler, Table};
 use crate::ownership::{BackendId, Named, Owner, Owners, PodNames, hash_of_annotations};
 use crate::rpc::{Filter, Goes, ImageRule, Kind, Row, SEEN_ANNOTATION, UID_LABEL};
 
-/// Where a request goes.
+/// The target of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Target {
     /// This backend.
     Backend(BackendId),
     /// The owner of the pod or container, by its full id.
     Owner(BackendId, Kind, String),
-    /// A handler's backend, under the name that it has there; the path says where the request names it.
+    /// A handler's backend, and the backend's own name of the handler.
     Handler(Handler),
-    /// These backends, in this order, their replies merged.
+    /// These backends, in this order; their replies are merged.
     Backends(Vec<BackendId>),
-    /// A pod or container that nobody is known to own: all backends have to be asked.
+    /// A pod or container without a known owner: all backends have to be asked.
     Miss(Kind, String),
     /// An image to pull for the pod of this uid. Its backend is unknown, or known by a list alone while other backends
     /// were never listed: all backends have to be asked.
@@ -39,13 +39,13 @@ pub struct Stores {
 /// Why a request has no target.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Its key cannot be read.
+    /// The key is malformed.
     Malformed(Malformed),
-    /// No handler of that name.
+    /// No handler has this name.
     UnknownHandler(String),
-    /// No id where one is needed.
+    /// The id is empty.
     EmptyId(Kind),
-    /// Several ids begin like this one.
+    /// Several ids begin with this text.
     Ambiguous(String),
     /// Two backends list the id.
     Disputed(Kind, String, BackendId, BackendId),
@@ -59,26 +59,26 @@ impl From<Malformed> for Refusal {
     }
 }
 
-/// What is known when a request is routed.
+/// The facts that a request is routed by.
 #[derive(Clone, Copy, Debug)]
 pub struct Knowledge<'a> {
-    /// The handlers.
+    /// The routing table.
     pub table: &'a Table,
     /// The backend that speaks for the node.
     pub speaker: BackendId,
-    /// Those that are part of what all are asked, in order.
+    /// The backends that merged calls include, the speaker first.
     pub all: &'a [BackendId],
-    /// The owners.
+    /// The owners of pods and containers.
     pub owners: &'a Owners,
-    /// Every backend has been listed since the start, so what is not in `owners` was on none of them.
+    /// Every backend has been listed since the start, so no backend had an id that `owners` lacks.
     pub complete: bool,
 }
 
 impl Knowledge<'_> {
-    /// Where `message`, a request of `row`, goes.
+    /// The target of `message`, a request of `row`.
     ///
     /// # Errors
-    /// [`Refusal`].
+    /// If the request has no target: the reason.
     pub fn route(&self, row: &Row, message: &[u8]) -> Result<Target, Refusal> {
         match &row.goes {
             Goes::Default => Ok(Target::Backend(self.speaker)),
@@ -122,10 +122,10 @@ impl Knowledge<'_> {
         }
     }
 
-    /// Where a [`Target::Miss`] goes once all backends were asked: the owner of the one id that begins like it.
+    /// The target after a [`Target::Miss`], once all backends were asked: the owner of the only id with this beginning.
     ///
     /// # Errors
-    /// [`Refusal::Ambiguous`] and [`Refusal::Disputed`].
+    /// If several ids have this beginning, or two backends list the id.
     pub fn after_miss(&self, kind: Kind, id: &str) -> Result<Target, Refusal> {
         if let Some(owner) = self.owners.find(kind, id) {
             return self.owned(kind, id, owner);
@@ -153,7 +153,7 @@ impl Knowledge<'_> {
         ))
     }
 
-    /// The backends that may have pods of `uid`: all of them where none is known, or while one was never listed.
+    /// The backends that may have pods of `uid`: all if none is known, or while a backend was never listed.
     fn of_uid(&self, uid: &str) -> Vec<BackendId> {
         match self.owners.with_uid(uid) {
             backends if self.complete && !backends.is_empty() => backends,
@@ -165,8 +165,8 @@ impl Knowledge<'_> {
         self.all.to_vec()
     }
 
-    /// Those that new pods may come to: nobody needs an image on the others. The default's, if none of them has been
-    /// there yet.
+    /// The backends that may get new pods: no pod needs an image on another backend. If none of them has joined yet,
+    /// the default backend.
     fn taking_pods(&self) -> Vec<BackendId> {
         let takes = |id: &BackendId| self.table.handlers.iter().any(|row| row.backend == *id);
         let taking: Vec<_> = self.all.iter().copied().filter(takes).collect();
@@ -206,8 +206,8 @@ impl Knowledge<'_> {
         }
     }
 
-    /// A pull goes to the backend of the pod with this uid. It carries credentials, so a list alone decides only after
-    /// every backend was listed.
+    /// A pull goes to the backend of the pod with this uid. A pull has credentials, which no other backend may get. If
+    /// criswitch did not create the pod, the pod's backend is certain only after every backend was listed.
     fn pull_for(&self, uid: &str) -> Result<Target, Refusal> {
         match self.named(|pod| pod.uid == uid) {
             Named::One { created, .. } if !created && !self.complete => {
@@ -219,11 +219,11 @@ impl Knowledge<'_> {
         }
     }
 
-    /// Where a [`Target::UnknownPod`] goes once every backend was asked and has answered. If no backend has the pod: to the
-    /// backend that had it, since no other may get the pod's credentials; if none had it, to the stores of all new pods.
+    /// The target after a [`Target::UnknownPod`], once every backend has answered. If no backend has the pod: the
+    /// backend that had it, since no other may get the pod's credentials; if none had it, the stores of all new pods.
     ///
     /// # Errors
-    /// [`Refusal::DoubledPod`].
+    /// If several backends list pods of this uid.
     pub fn after_unknown_pod(&self, uid: &str) -> Result<Target, Refusal> {
         let answered = Knowledge {
             complete: true,
@@ -250,8 +250,8 @@ impl Knowledge<'_> {
         })
     }
 
-    /// The stores that an unknown pod with these annotations may use. It has a ready sandbox: the kubelet asks for images
-    /// after it has run the sandbox. Until every backend was listed that may be any backend.
+    /// The stores that an unknown pod with these annotations may use. The pod has a ready sandbox: the kubelet asks for
+    /// images after it has run the sandbox. Until every backend was listed, any backend may have it.
     fn stores_of_ready(&self, annotations: Option<u64>) -> Stores {
         let (likely, ready) = match self.complete {
             true => self.owners.ready(annotations),

@@ -1,4 +1,4 @@
-//! A connection as the generated clients want it.
+//! A connection with the trait that the generated clients need.
 
 use std::task::{Context, Poll};
 
@@ -30,7 +30,7 @@ impl Service<http::Request<Body>> for Channel {
         let mut wire = self.0.clone();
         async move {
             let (head, body) = request.into_parts();
-            // Requests of commands are small.
+            // The requests of commands are small, so the whole body fits in memory.
             let body = Full::new(body.collect().await?.to_bytes());
             let sent = wire.send_request(http::Request::from_parts(head, body));
             sent.await.map_err(|error| lost(&error))
@@ -39,7 +39,7 @@ impl Service<http::Request<Body>> for Channel {
     }
 }
 
-/// Becomes the source of a client's status, which a status that the server sent does not have.
+/// The source of the client's status after a lost connection. A status from the server has no source.
 fn lost(error: &hyper::Error) -> Failure {
     anyhow::anyhow!(error_chain(error)).into()
 }

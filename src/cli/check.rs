@@ -1,4 +1,4 @@
-//! What `criswitch check` shows: the configuration as it will run, and what the backends say.
+//! The output of `criswitch check`: the settings with their defaults, and what the backends report.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,40 +13,34 @@ use serde_json::{Value, json};
 use super::columns::columns;
 use super::features;
 use super::node::Node;
+use super::output;
 use super::probe::{
-    self, Probe, Probed, advertised, cgroup_driver, with_common_pods, with_other_driver,
+    self, Probe, Probed, cgroup_driver, reported, with_common_pods, with_other_driver,
 };
 use super::serve::systemd_directories;
 use super::terminal;
 
-/// The directories that the unit has for the state.
+/// The state directories of the shipped systemd unit.
 const UNIT_DIRECTORIES: [&str; 2] = ["/run/criswitch/state", "/var/lib/criswitch"];
 
-/// For people.
+/// The text output for a valid configuration.
 pub(super) fn text(
     config: &Config,
     probes: Option<&[Probe]>,
     node: Option<&Node>,
+    is_wide: bool,
 ) -> anyhow::Result<String> {
     let notes = notes(config);
     let mut parts = vec![
         settings(config)?,
-        handlers(&config.table)?,
-        backends(&config.table)?,
+        handlers(&config.table, is_wide)?,
+        backends(&config.table, is_wide)?,
         terminal::wrapped(&lines(&notes)),
     ];
     if let Some(probes) = probes {
         parts.push(answers(&config.table, probes)?);
         parts.push(conditions(&config.table, probes)?);
-        let wrong = [
-            failures,
-            missing_handlers,
-            other_drivers,
-            common_pods,
-            unexpected_users,
-        ];
-        let wrong = wrong.map(|lines| lines(&config.table, probes)).concat();
-        parts.push(terminal::wrapped(&wrong));
+        parts.push(terminal::wrapped(&wrong(&config.table, probes)));
         parts.push(terminal::wrapped(&features::lines(&config.table, probes)));
     }
     parts.extend(node.map(Node::text).transpose()?);
@@ -55,7 +49,33 @@ pub(super) fn text(
     Ok(parts.join("\n"))
 }
 
-/// What works, and the operator should know.
+/// The problems that the probes found, one in each line.
+fn wrong(table: &Table, probes: &[Probe]) -> String {
+    let kinds = [
+        failures,
+        missing_handlers,
+        other_drivers,
+        common_pods,
+        unexpected_users,
+    ];
+    kinds.map(|lines| lines(table, probes)).concat()
+}
+
+/// The problems that the probes and the check of the machine found, for a format that has no text for them.
+pub(super) fn problems(
+    config: &Config,
+    probes: Option<&[Probe]>,
+    node: Option<&Node>,
+) -> Vec<Value> {
+    let wrong = probes.map(|probes| wrong(&config.table, probes));
+    let wrong = wrong.unwrap_or_default();
+    let of_probes = wrong.lines().map(output::problem);
+    of_probes
+        .chain(node.into_iter().flat_map(Node::problems))
+        .collect()
+}
+
+/// Warnings about a configuration that is valid.
 fn notes(config: &Config) -> Vec<String> {
     [
         config.notes.clone(),
@@ -65,13 +85,13 @@ fn notes(config: &Config) -> Vec<String> {
     .concat()
 }
 
-/// What a restart would cost, by the state that the daemon has saved. The daemon is not asked: `check` runs before it
-/// serves, too.
+/// The lists that would fail after a restart, by the state that the daemon has saved. No daemon is called, because
+/// `check` also runs before the daemon starts.
 fn restart_problems(config: &Config) -> Vec<String> {
     let Ok(boot) = Boot::current() else {
         return Vec::new();
     };
-    // A shell does not have the unit's variables.
+    // A shell does not have the variables that systemd sets for the unit.
     let of_unit = UNIT_DIRECTORIES.map(|path| Some(PathBuf::from(path)));
     let places = [systemd_directories(), of_unit].map(|systemd| config.directories(systemd));
     let found = places
@@ -80,13 +100,13 @@ fn restart_problems(config: &Config) -> Vec<String> {
     found.map_or_else(Vec::new, |found| saved::restart_problems(config, found))
 }
 
-/// Whether backends and machine are as they should be, as far as they were looked at.
+/// Whether the backends and the machine have no problem. `None`: not checked.
 pub(super) fn is_fine(config: &Config, probes: Option<&[Probe]>, node: Option<&Node>) -> bool {
     let probed = probes.is_none_or(|probes| probe::all_well(&config.table, probes));
     probed && node.is_none_or(Node::all_well)
 }
 
-/// The last line for people, of a configuration that is valid.
+/// The last line of the text output for a valid configuration.
 fn verdict(warnings: usize, is_fine: bool) -> String {
     let with = match warnings {
         0 => String::new(),
@@ -99,35 +119,18 @@ fn verdict(warnings: usize, is_fine: bool) -> String {
     format!("configuration is valid{with}{but}\n")
 }
 
-/// For people, of a configuration that is wrong.
+/// The text output for a configuration that is not valid.
 pub(super) fn problems_text(problems: &Problems) -> String {
     let count = counted(problems.len(), "problem");
     format!("{problems}\nconfiguration is not valid: {count}\n")
 }
 
-/// For programs, of a configuration that is wrong: those that are told, and how many more there are.
-pub(super) fn problems_json(problems: &Problems) -> anyhow::Result<String> {
-    let told = problems.iter().map(|problem| {
-        json!({
-            "path": problem.place.path.display().to_string(),
-            "line": problem.place.line,
-            "column": problem.place.column,
-            "what": problem.what,
-            "try": problem.hint,
-        })
-    });
-    let told: Vec<Value> = told.collect();
-    let more = problems.len().saturating_sub(told.len());
-    let value = json!({ "problems": told, "more_problems": more });
-    Ok(serde_json::to_string_pretty(&value)? + "\n")
+pub(super) fn names(config: &Config) -> String {
+    output::names(config.table.handlers.iter().map(|row| &row.name))
 }
 
-/// For programs: every field is there, null where nobody asked or it cannot be told; a unit ends a field's name.
-pub(super) fn json(
-    config: &Config,
-    probes: Option<&[Probe]>,
-    node: Option<&Node>,
-) -> anyhow::Result<String> {
+/// The JSON output. It omits no field: a value that is unknown or was not probed is null. Names end with the unit.
+pub(super) fn json(config: &Config, probes: Option<&[Probe]>, node: Option<&Node>) -> Value {
     let table = &config.table;
     let handlers = table
         .handlers
@@ -144,25 +147,25 @@ pub(super) fn json(
         });
         with_keys(rest, keys)
     });
-    // Names need not be text, which JSON is.
+    // The name of a file may be invalid UTF-8, which JSON cannot contain.
     let files = config.files.iter().map(|file| file.display().to_string());
     let keys = KEYS.iter();
     let keys = keys.filter_map(|key| Some(key.json(key.value(config)?)));
     let rest = json!({
-        "problems": [],
-        "more_problems": 0,
+        "problems": problems(config, probes, node),
+        "moreProblems": 0,
         "notes": notes(config),
         "files": files.collect::<Vec<_>>(),
         "hash": config.hash,
         "handlers": handlers.collect::<Vec<_>>(),
         "backends": backends.collect::<Vec<_>>(),
-        "lacking_features": probes.map(|probes| features::json(table, probes)),
+        "lackingFeatures": probes.map(|probes| features::json(table, probes)),
         "node": node.map(Node::json),
     });
-    Ok(serde_json::to_string_pretty(&with_keys(rest, keys))? + "\n")
+    with_keys(rest, keys)
 }
 
-/// An object with the values of keys.
+/// `object` with the values of these configuration keys as further fields.
 fn with_keys(mut object: Value, keys: impl Iterator<Item = (String, Value)>) -> Value {
     if let Some(fields) = object.as_object_mut() {
         fields.extend(keys);
@@ -180,18 +183,41 @@ fn settings(config: &Config) -> anyhow::Result<String> {
     columns(&["KEY", "VALUE"], rows)
 }
 
-fn handlers(table: &Table) -> anyhow::Result<String> {
+fn handlers(table: &Table, is_wide: bool) -> anyhow::Result<String> {
     let rows = table.handlers.iter().map(|row| {
         let called = match row.backend_handler.as_str() {
             "" => "(its own default)",
             name => name,
         };
-        [row.name.clone(), backend_of(table, row), called.to_owned()]
+        [
+            row.name.clone(),
+            backend_of(table, row),
+            called.to_owned(),
+            origin(row.origin.as_ref()),
+        ]
     });
-    columns(&["HANDLER", "BACKEND", "BACKEND HANDLER"], rows)
+    columns(
+        shown(
+            &["HANDLER", "BACKEND", "BACKEND HANDLER", "ORIGIN"],
+            is_wide,
+        ),
+        rows,
+    )
 }
 
-fn backends(table: &Table) -> anyhow::Result<String> {
+/// The columns to show: only a wide table has `ORIGIN`, the last column.
+fn shown<'a>(header: &'a [&'a str], is_wide: bool) -> &'a [&'a str] {
+    match header.split_last() {
+        Some((_, narrow)) if !is_wide => narrow,
+        _ => header,
+    }
+}
+
+fn origin(origin: Option<&impl ToString>) -> String {
+    origin.map(ToString::to_string).unwrap_or_default()
+}
+
+fn backends(table: &Table, is_wide: bool) -> anyhow::Result<String> {
     let rows = table.backends.iter().enumerate().map(|(id, backend)| {
         let handlers = table
             .handlers
@@ -205,19 +231,19 @@ fn backends(table: &Table) -> anyhow::Result<String> {
             duration(backend.stats_timeout),
             if backend.auto_register { "yes" } else { "no" }.to_owned(),
             backend.socket.to_string(),
+            origin(backend.origin.as_ref()),
         ]
     });
-    columns(
-        &[
-            "BACKEND",
-            "HANDLERS",
-            "LIST TIMEOUT",
-            "STATS TIMEOUT",
-            "AUTO-REGISTER",
-            "SOCKET",
-        ],
-        rows,
-    )
+    let header = [
+        "BACKEND",
+        "HANDLERS",
+        "LIST TIMEOUT",
+        "STATS TIMEOUT",
+        "AUTO-REGISTER",
+        "SOCKET",
+        "ORIGIN",
+    ];
+    columns(shown(&header, is_wide), rows)
 }
 
 fn answers(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
@@ -232,7 +258,7 @@ fn answers(table: &Table, probes: &[Probe]) -> anyhow::Result<String> {
                 found.cgroup_driver.map(driver_name).unwrap_or_default(),
                 found.handler_names().join(" "),
             ],
-            // The cause has a line below.
+            // A line below the table has the cause.
             Err(_) => [
                 backend.name.clone(),
                 "probe failed".to_owned(),
@@ -278,7 +304,7 @@ fn failures(table: &Table, probes: &[Probe]) -> String {
 
 fn missing_handlers(table: &Table, probes: &[Probe]) -> String {
     let rows = table.handlers.iter();
-    let missing = rows.filter(|row| advertised(row, probes) == Some(false));
+    let missing = rows.filter(|row| reported(row, probes) == Some(false));
     missing
         .map(|row| {
             let (name, backend) = (&row.name, backend_of(table, row));
@@ -297,7 +323,10 @@ fn other_drivers(table: &Table, probes: &[Probe]) -> String {
     wrong
         .map(|(name, theirs)| {
             let theirs = driver_name(theirs);
-            format!("backend {name:?}: its cgroup driver is {theirs}, but the default backend and so the kubelet use {ours}\n")
+            format!(
+                "backend {name:?} uses the cgroup driver {theirs}, but the default backend uses {ours}; set the same driver \
+                 for the kubelet and all backends\n"
+            )
         })
         .collect()
 }
@@ -322,7 +351,7 @@ fn unexpected_users(table: &Table, probes: &[Probe]) -> String {
         .collect()
 }
 
-/// As kubelets and runtimes write it in their configurations.
+/// The cgroup driver's name in the configurations of the kubelet and the runtimes.
 pub(super) fn driver_name(driver: CgroupDriver) -> String {
     driver.as_str_name().to_lowercase()
 }
@@ -331,9 +360,9 @@ fn handler_json(table: &Table, row: &Handler, probes: Option<&[Probe]>) -> Value
     json!({
         "name": row.name,
         "backend": backend_of(table, row),
-        "backend_handler": row.backend_handler,
+        "backendHandler": row.backend_handler,
         "origin": row.origin.as_ref().map(ToString::to_string),
-        "advertised": probes.and_then(|probes| advertised(row, probes)),
+        "reported": probes.and_then(|probes| reported(row, probes)),
     })
 }
 
@@ -344,7 +373,7 @@ fn probe_json(probe: &Probe) -> Value {
     }
 }
 
-/// What a backend says of itself, for programs.
+/// A backend's answers as JSON.
 pub(super) fn found_json(found: &Probed) -> Value {
     let conditions = found.conditions.iter().map(|condition| {
         json!({
@@ -358,8 +387,8 @@ pub(super) fn found_json(found: &Probed) -> Value {
         "answers": true,
         "runtime": found.runtime,
         "version": found.version,
-        "cgroup_driver": found.cgroup_driver.map(driver_name),
-        "unexpected_user": found.unexpected_user,
+        "cgroupDriver": found.cgroup_driver.map(driver_name),
+        "unexpectedUser": found.unexpected_user,
         "conditions": conditions.collect::<Vec<_>>(),
         "features": found.feature_names(),
         "handlers": found.handler_names(),

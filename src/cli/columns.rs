@@ -1,4 +1,4 @@
-//! Plain columns for a terminal, for `grep` and for `awk`; colours on a terminal only.
+//! Tables with plain columns, which `grep` and `awk` can read. Only a terminal gets colours.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -8,14 +8,14 @@ use textwrap::core::display_width;
 
 use super::terminal::{self, Shown};
 
-/// Between two columns.
+/// The spaces between two columns.
 const GAP: usize = 2;
-/// Words in less room than this are harder to read than below their row.
+/// The least width of the last column. If less is left, the last cell is printed below its row.
 const LEAST_ROOM: usize = 20;
-/// How much further in than its row the last cell is below it.
+/// The indentation of a last cell that is printed below its row.
 const INDENT: usize = 4;
 
-/// What a cell says of how things are.
+/// The colour of a cell.
 #[derive(Clone, Copy)]
 pub(super) enum Paint {
     Good,
@@ -34,27 +34,27 @@ impl Paint {
     }
 }
 
-/// Rows below their header, each column as wide as its widest cell; an empty cell shows as a dash.
+/// Rows below their header. Each column is as wide as its widest cell, and an empty cell is a dash.
 ///
-/// On a terminal the words of the last column go on in the next line where they have no room, and are below their row
-/// where even one of them has none.
-pub(super) fn columns<const N: usize>(
-    header: &[&str; N],
-    rows: impl IntoIterator<Item = [String; N]>,
+/// A row has at least as many cells as the header; further cells are not shown. On a terminal the last column wraps
+/// between words. A last cell with a word wider than the column is printed below its row.
+pub(super) fn columns<R: Into<Vec<String>>>(
+    header: &[&str],
+    rows: impl IntoIterator<Item = R>,
 ) -> anyhow::Result<String> {
     aligned(header, rows, |_, _| None)
 }
 
-/// As [`columns`]; on a terminal the cells have the colour that `paint` gives for a column and a cell.
-pub(super) fn painted<const N: usize>(
-    header: &[&str; N],
-    rows: impl IntoIterator<Item = [String; N]>,
+/// Like [`columns`]; on a terminal `paint` returns the colour for the number of a column and a cell.
+pub(super) fn painted<R: Into<Vec<String>>>(
+    header: &[&str],
+    rows: impl IntoIterator<Item = R>,
     paint: impl Fn(usize, &str) -> Option<Paint>,
 ) -> anyhow::Result<Shown> {
     aligned(header, rows, paint).map(Shown::table)
 }
 
-/// `text` in this colour on a terminal.
+/// `text`, in this colour if standard output is a terminal.
 pub(super) fn coloured(paint: Paint, text: &str) -> String {
     if !has_colours() {
         return text.to_owned();
@@ -67,12 +67,16 @@ fn has_colours() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
-fn aligned<const N: usize>(
-    header: &[&str; N],
-    rows: impl IntoIterator<Item = [String; N]>,
+fn aligned<R: Into<Vec<String>>>(
+    header: &[&str],
+    rows: impl IntoIterator<Item = R>,
     paint: impl Fn(usize, &str) -> Option<Paint>,
 ) -> anyhow::Result<String> {
-    let rows: Vec<[String; N]> = rows.into_iter().map(|row| row.map(shown)).collect();
+    let rows: Vec<Vec<String>> = rows
+        .into_iter()
+        .map(|row| row.into().into_iter().take(header.len()).map(shown))
+        .map(Iterator::collect)
+        .collect();
     let room = ColumnRoom::of(header, &rows);
     let cell = |(column, cell): (usize, String)| match paint(column, &cell) {
         Some(paint) => coloured(paint, &cell),
@@ -89,7 +93,7 @@ fn aligned<const N: usize>(
         writeln!(out, "{}", cells.join("\t"))?;
         below.push(rest.below);
         for line in rest.beside {
-            writeln!(out, "{}{line}", "\t".repeat(N.saturating_sub(1)))?;
+            writeln!(out, "{}{line}", "\t".repeat(header.len().saturating_sub(1)))?;
             below.push(Vec::new());
         }
     }
@@ -98,7 +102,7 @@ fn aligned<const N: usize>(
     Ok(with_below(&String::from_utf8(text)?, below))
 }
 
-/// Lines that are in no column; among the others they would end these.
+/// Adds the lines below each row after the alignment, because a line without columns would end the columns.
 fn with_below(aligned: &str, below: Vec<Vec<String>>) -> String {
     let mut shown = String::new();
     let below = [Vec::new()].into_iter().chain(below);
@@ -116,13 +120,13 @@ fn with_below(aligned: &str, below: Vec<Vec<String>>) -> String {
     shown
 }
 
-/// What a terminal has for the last column.
+/// The width of the terminal, and the part of it for the last column.
 struct ColumnRoom {
     width: usize,
     last: usize,
 }
 
-/// What of a row's last cell has no room in its line: further lines of its column, or of none.
+/// The words of a last cell that do not fit into its row: further lines of the column, or lines below the row.
 #[derive(Default)]
 struct Rest {
     beside: Vec<String>,
@@ -130,8 +134,8 @@ struct Rest {
 }
 
 impl ColumnRoom {
-    /// None if there is no terminal.
-    fn of<const N: usize>(header: &[&str; N], rows: &[[String; N]]) -> Option<ColumnRoom> {
+    /// `None` without a terminal.
+    fn of(header: &[&str], rows: &[Vec<String>]) -> Option<ColumnRoom> {
         let widest = |column: usize| {
             let cells = rows.iter().filter_map(|row| row.get(column));
             let title = header.get(column).map(|title| display_width(title));
@@ -142,14 +146,14 @@ impl ColumnRoom {
                 .unwrap_or_default()
                 + GAP
         };
-        let before: usize = (0..N.saturating_sub(1)).map(widest).sum();
+        let before: usize = (0..header.len().saturating_sub(1)).map(widest).sum();
         let width = terminal::width()?;
         let last = width.saturating_sub(before);
         Some(ColumnRoom { width, last })
     }
 
-    /// Leaves a row what fits of its last cell.
-    fn cut<const N: usize>(&self, row: &mut [String; N]) -> Rest {
+    /// Shortens the last cell of a row to the words that fit, and returns the rest.
+    fn cut(&self, row: &mut [String]) -> Rest {
         let mut rest = Rest::default();
         let last = row
             .last_mut()

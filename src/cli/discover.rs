@@ -1,6 +1,6 @@
-//! `criswitch discover`: asks the CRI sockets of this node which runtimes they are, and writes a configuration for them.
+//! `criswitch discover`: probes the CRI sockets of this node, and writes a configuration for the runtimes found.
 //!
-//! Changes nothing at a runtime, and never an existing file.
+//! Discovery changes nothing in a runtime and overwrites no file.
 
 mod json;
 mod notes;
@@ -18,18 +18,19 @@ use clap::Args;
 use criswitch::config::address::Address;
 use criswitch::config::{BackendConfig, Config, DEFAULT_LISTEN, DEFAULT_PATH};
 
+use super::output::Output;
 use super::probe::{Probe, probe_all};
 use super::{Verdict, print, socket, terminal};
 use places::{PlaceState, SocketPlace};
 use plan::{ConfigPlan, Planned};
 
-/// The largest reply of a runtime that is read. It is the kubelet's limit too.
+/// The largest reply of a runtime, in bytes: the kubelet's limit.
 const MAX_MESSAGE: usize = 16 << 20;
-/// The mode of the file: everyone may read it, it has no secrets.
+/// The mode of the written file. Every user may read it, because it has no secrets.
 const MODE: u32 = 0o644;
 
 const RULES: &str = "\
-criswitch looks for sockets at these paths, after those that you name:
+criswitch asks the sockets that you name, then the well-known paths:
   /run/containerd/containerd.sock                containerd
   /run/crio/crio.sock                            CRI-O
   /run/cri-dockerd.sock                          cri-dockerd
@@ -38,22 +39,24 @@ criswitch looks for sockets at these paths, after those that you name:
   /run/k0s/containerd.sock                       k0s
   /var/snap/microk8s/common/run/containerd.sock  MicroK8s
 
-It asks all of them at once, for 3 seconds at most. Several paths to one
-socket are one backend. The socket of a criswitch is no backend.
+It asks all of them at once and waits at most 3 seconds. Several paths
+to one socket are one backend. A socket of criswitch is not a backend.
 
 Rules:
-  Each handler gets one row. Where several backends have it, the first
-  one wins: the sockets that you name in their order, then the paths
-  above. The other rows are commented out, with the reason.
+  Each handler gets one row. If several backends have a handler, the
+  first backend gets it: first the sockets that you name, in their
+  order, then the paths above. The other rows are commented out, with
+  the reason.
 
-  The first backend also runs pods without a RuntimeClass: with the
-  handler that it reports as its default, else with its only handler.
-  If neither is known, a row with the backend's name and handler = \"\"
-  leaves the choice to the backend.
+  The first backend also runs pods without a RuntimeClass. They use
+  the handler that the backend reports as its default, else its only
+  handler. If neither is known, the row has the backend's name and
+  handler = \"\": the backend chooses the handler.
 
-  A runtime that does not report its handlers gets a row for each
-  handler in its configuration, where it shows that (containerd does),
-  else one row with its own name and handler = \"\".
+  If the runtime does not report its handlers but reports its
+  configuration, as containerd does, each handler in that configuration
+  gets a row. Otherwise the runtime gets one row, with its own name and
+  handler = \"\".
 
   Problems are listed at the head of the file and on standard error:
   different cgroup drivers, sockets that do not respond, runtimes that
@@ -69,33 +72,32 @@ Examples:
 Exit codes: 0 printed or written, 1 no runtime responds or the file
 exists, 64 wrong usage.";
 
-/// What the command line says.
+/// The arguments of `criswitch discover`.
 #[derive(Args)]
 #[command(after_long_help = RULES)]
 pub(super) struct Discover {
-    /// Further sockets to ask, before those at well-known paths.
+    /// Sockets to ask before those at the well-known paths.
     #[arg(value_name = "SOCKET", value_parser = socket)]
     sockets: Vec<Address>,
     /// The socket of criswitch itself, if not the default.
     #[arg(long, value_name = "SOCKET", value_parser = socket)]
     listen: Option<Address>,
     /// Write the configuration to a new file.
-    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["output", "json"])]
     write: Option<PathBuf>,
-    /// Write JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    pub(super) output: Output,
     /// Look for the well-known paths below this directory.
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
     root: PathBuf,
 }
 
-/// What was found.
+/// The sockets and runtimes that were found.
 struct Discovered {
     /// The socket of criswitch itself, if not the default.
     listen: Option<Address>,
     plan: ConfigPlan,
-    /// Paths that cannot be asked or do not respond, and why.
+    /// Paths without a socket, or with a socket that does not respond, and the reason.
     silent: Vec<(SocketPlace, String)>,
     /// Sockets of criswitch.
     own: Vec<SocketPlace>,
@@ -116,17 +118,17 @@ impl Discover {
         if let Some(file) = &self.write {
             write(file, &text)?;
             print(next(file, &config))?;
-        } else if self.json {
-            print(json::json(&discovered, &notes, &config, &text)?)?;
+        } else if let Some(encoding) = self.output.encoding() {
+            print(encoding.document(json::json(&discovered, &notes, &config, &text))?)?;
         } else {
             print(text)?;
         }
         Ok(Verdict::Fine)
     }
 
-    /// Whether the reader of standard error sees the notes in the configuration anyway.
+    /// Whether the printed configuration shows the notes on the terminal, so that standard error need not.
     fn shows_notes(&self) -> bool {
-        self.write.is_none() && !self.json && io::stdout().is_terminal()
+        self.write.is_none() && self.output.encoding().is_none() && io::stdout().is_terminal()
     }
 
     fn look(&self) -> anyhow::Result<Discovered> {
@@ -148,7 +150,7 @@ impl Discover {
     }
 }
 
-/// Sorts the places: backends, sockets that do not respond, and sockets of criswitch.
+/// Divides the places into backends, sockets that do not respond, and sockets of criswitch.
 fn sort(
     listen: Option<Address>,
     answers: impl Iterator<Item = (SocketPlace, Probe)>,
@@ -189,17 +191,17 @@ fn nothing(discovered: &Discovered) -> String {
     let found = if discovered.silent.is_empty() && discovered.own.is_empty() {
         "found no CRI socket at the well-known paths"
     } else {
-        "no CRI socket answers as a backend"
+        "no backend answers at any CRI socket"
     };
     let hint = if rustix::process::geteuid().is_root() {
-        "starting the container runtime, or name the path of its socket"
+        "start the container runtime, or name the path of its socket"
     } else {
-        "it as root, or name the path of the container runtime's socket"
+        "run the command as root, or name the path of the container runtime's socket"
     };
-    format!("{found}; try {hint} (criswitch discover --help lists the paths)")
+    format!("{found}; {hint} (criswitch discover --help lists the well-known paths)")
 }
 
-/// The result must be a configuration that criswitch loads.
+/// Loads the result, which must be a valid configuration.
 fn checked(text: &str) -> anyhow::Result<Config> {
     let loaded = Config::of_texts(&[(Path::new("discovered"), text.as_bytes())]);
     loaded

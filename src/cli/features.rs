@@ -10,7 +10,7 @@ use super::probe::{Probe, Probed};
 /// A feature, and the pods that the kubelet rejects without it.
 type Feature = (&'static str, &'static str);
 
-/// The node has these only if all backends do, since the CRI has one value for all handlers.
+/// Features that the node has only if all backends have them, because the CRI has one value for all handlers.
 const OF_THE_NODE: [Feature; 3] = [
     (
         "supplemental_groups_policy",
@@ -26,7 +26,7 @@ const OF_THE_NODE: [Feature; 3] = [
     ),
 ];
 
-/// Each handler has these as its own backend does.
+/// Features that the CRI reports for each handler.
 const OF_A_HANDLER: [Feature; 2] = [
     (
         "user_namespaces",
@@ -38,7 +38,7 @@ const OF_A_HANDLER: [Feature; 2] = [
     ),
 ];
 
-/// A feature that some have and others lack.
+/// A feature that some backends or handlers have and others lack.
 struct Lack<'a> {
     feature: &'static str,
     effect: &'static str,
@@ -54,7 +54,7 @@ pub(super) fn lines(table: &Table, probes: &[Probe]) -> String {
     lacks.iter().map(Lack::line).collect()
 }
 
-/// The same for programs.
+/// The lines of [`lines`] as JSON.
 pub(super) fn json(table: &Table, probes: &[Probe]) -> Value {
     let lacks = lacks(table, probes);
     lacks.iter().map(Lack::json).collect()
@@ -86,13 +86,13 @@ fn lacks<'a>(table: &'a Table, probes: &'a [Probe]) -> Vec<Lack<'a>> {
     of_the_node.chain(of_handlers).collect()
 }
 
-/// Those of which `has` is true, and the others; `None` if either is empty.
+/// The items for which `has` is true, and the rest; `None` if either part is empty.
 fn parted<T>(all: impl Iterator<Item = T>, has: impl Fn(&T) -> bool) -> Option<(Vec<T>, Vec<T>)> {
     let (with, without): (Vec<T>, Vec<T>) = all.partition(has);
     (!with.is_empty() && !without.is_empty()).then_some((with, without))
 }
 
-/// The backends that new pods may come to, and what they answered.
+/// The backends that may get new pods, if they answered, with their answers.
 fn backends<'a>(
     table: &'a Table,
     probes: &'a [Probe],
@@ -106,7 +106,7 @@ fn backends<'a>(
     })
 }
 
-/// The rows whose backends answered, with these.
+/// The rows whose backends answered, with the names and answers of these backends.
 fn rows<'a>(
     table: &'a Table,
     probes: &'a [Probe],

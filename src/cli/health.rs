@@ -1,4 +1,4 @@
-//! The first line of `criswitch status`: how the node is served, why not better, and what to do.
+//! The first line of `criswitch status`: whether criswitch serves the whole node, why not, and what to do.
 
 use std::time::Duration;
 
@@ -6,13 +6,14 @@ use criswitch::codec::admin::{Backend, State};
 use serde_json::{Value as Json, json};
 
 use super::columns::{Paint, coloured};
+use super::output;
 use super::status::{ago, span};
 use super::terminal::{self, Shown, plain};
 
-/// How the node is served.
+/// Whether criswitch serves the whole node, and the reasons.
 pub(super) struct Health {
     pub(super) level: Level,
-    text: String,
+    reasons: Vec<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,47 +42,56 @@ impl Level {
 }
 
 impl Health {
-    /// The health that `state` tells of, with the problems that conditions report and why pods cannot be listed.
+    /// The health that follows from the state, the problems in conditions, and the reason why pods cannot be listed.
     pub(super) fn of(state: &State, conditions: Vec<String>, unlisted: Option<String>) -> Health {
         if let Some(reasons) = first([list_problems(state), Vec::from_iter(unlisted)]) {
-            return Health::new(Level::ListsFailing, &reasons);
+            return Health::new(Level::ListsFailing, reasons);
         }
         let backends = state.backends.iter();
         let degraded = backends.filter_map(|backend| degraded(state, backend));
         if let Some(reasons) = first([degraded.collect(), conditions]) {
-            return Health::new(Level::Degraded, &reasons);
+            return Health::new(Level::Degraded, reasons);
         }
         let ready = match state.backends.len() {
             1 => "the backend is ready".to_owned(),
             count => format!("{count} backends are ready"),
         };
-        Health::new(Level::Serving, &[ready])
+        Health::new(Level::Serving, vec![ready])
     }
 
-    fn new(level: Level, reasons: &[String]) -> Health {
-        let text = plain(&reasons.join("; "));
-        Health { level, text }
+    fn new(level: Level, reasons: Vec<String>) -> Health {
+        Health { level, reasons }
+    }
+
+    fn text(&self) -> String {
+        plain(&self.reasons.join("; "))
     }
 
     /// One line, whose first words have a colour on a terminal.
     pub(super) fn line(&self) -> Shown {
         let name = self.level.name();
-        let line = terminal::wrapped_first(&format!("{name}: {}", self.text));
+        let line = terminal::wrapped_first(&format!("{name}: {}", self.text()));
         let rest = line.strip_prefix(name).unwrap_or_default();
         Shown::table(format!("{}{rest}", coloured(self.level.paint(), name)))
     }
 
     pub(super) fn json(&self) -> Json {
-        json!({ "state": self.level.name(), "text": self.text })
+        json!({ "state": self.level.name(), "text": self.text() })
+    }
+
+    /// The reasons why the node is degraded or its lists fail.
+    pub(super) fn problems(&self) -> Vec<Json> {
+        let reasons = self.reasons.iter().filter(|_| self.level != Level::Serving);
+        reasons.map(|reason| output::problem(reason)).collect()
     }
 }
 
-/// The first reasons that there are.
+/// The first list that is not empty.
 fn first(reasons: [Vec<String>; 2]) -> Option<Vec<String>> {
     reasons.into_iter().find(|reasons| !reasons.is_empty())
 }
 
-/// Why lists fail, and what to do, a sentence for each backend.
+/// Why lists fail, and what to do: an item for each backend that makes them fail.
 pub(super) fn list_problems(state: &State) -> Vec<String> {
     state.backends.iter().filter_map(failing).collect()
 }
@@ -100,7 +110,7 @@ fn failing(backend: &Backend) -> Option<String> {
     })
 }
 
-/// What `backend` costs now, and since when; `None` if it costs nothing.
+/// The calls that fail now because of `backend`, and since when; `None` if the backend is healthy.
 fn degraded(state: &State, backend: &Backend) -> Option<String> {
     let name = &backend.name;
     if backend.state != "ready" {
@@ -123,7 +133,10 @@ fn effect(state: &State, backend: &Backend) -> String {
     let default = handlers.find(|row| row.name == state.default_handler);
     let is_default = default.is_some_and(|row| row.backend == backend.name);
     match (is_default, backend.joined) {
-        (true, _) => "the node becomes NotReady after 30 s, and calls for its pods fail".to_owned(),
+        (true, _) => {
+            "calls for its pods fail, and after 30 s without an answer the node becomes NotReady"
+                .to_owned()
+        }
         (false, true) => {
             "its pods are listed from cache, and calls for them fail; other pods are not affected"
                 .to_owned()

@@ -1,4 +1,4 @@
-//! Where log lines go and what they look like. Only criswitch's own are written.
+//! The destination and the formats of log lines. Lines of libraries are not written.
 
 use std::fmt;
 use std::fs::File;
@@ -18,18 +18,17 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, reload};
 
-/// What systemd sets for a process whose output it gives to the journal: device and inode of that output.
+/// The variable that systemd sets if output goes to the journal: the device and inode of that output.
 const JOURNAL: &str = "JOURNAL_STREAM";
 
-/// The log of the process.
 pub(super) struct Log {
-    /// What is logged, which can change.
+    /// The levels, which a reload can change.
     levels: reload::Handle<Targets, Registry>,
-    /// Lines that wait to be written.
+    /// The lines that are not written yet.
     pub(super) queue: LogQueue,
 }
 
-/// Keeps log lines from now on, for [`Log::write`]. The format stays as it is until the process ends.
+/// Begins to queue log lines for [`Log::write`]. The format does not change until the process ends.
 pub(super) fn start(config: &LogConfig) -> Log {
     let (filter, levels) = reload::Layer::new(Targets::new());
     let queue = LogQueue::default();
@@ -44,15 +43,15 @@ pub(super) fn start(config: &LogConfig) -> Log {
 }
 
 impl Log {
-    /// Logs lines of these levels from now on.
+    /// Sets the levels of the lines that are logged.
     pub(super) fn set(&self, levels: &LogLevels) {
-        // Fails only when nothing is logged any more.
+        // Fails only after the subscriber has ended, and then nothing is logged.
         self.levels.reload(targets(levels)).ok();
     }
 
-    /// Writes the lines to standard error, from a thread of its own, until what this returns is dropped.
+    /// Starts a thread that writes the queued lines to standard error, until the returned writer is dropped.
     pub(super) fn write(&self) -> io::Result<LogWriter> {
-        // The lock of `io::stderr` would be held as long as nobody reads.
+        // A copy of the descriptor: a write that blocks must not hold the lock of `io::stderr`.
         let stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
         self.queue.write_to(stderr, |lines| {
             tracing::warn!(lines, "log lines were dropped: standard error was not read");
@@ -60,15 +59,14 @@ impl Log {
     }
 }
 
-/// Logs where the process panicked, instead of a write to standard error that could block. The message is omitted: it
-/// may quote what a call carries.
+/// Logs the place of a panic, because a direct write to standard error could block. The message is omitted, because it
+/// may quote a call's secrets.
 fn log_panic(panic: &PanicHookInfo<'_>) {
     let place = panic.location().map(ToString::to_string);
     tracing::error!(place, "criswitch panicked; please report it");
 }
 
-/// criswitch's own lines, no library's: what h2 and hyper tell at TRACE is about frames and headers, so that nobody
-/// could say of it what it never holds. Calls carry secrets.
+/// Logs only criswitch's lines. Calls carry secrets, and h2 and hyper log frames and headers at TRACE.
 fn targets(levels: &LogLevels) -> Targets {
     let modules = levels.modules.iter();
     let modules = modules.map(|(module, level)| (format!("criswitch::{module}"), *level));
@@ -110,7 +108,7 @@ fn stderr_is_journal() -> bool {
     stat.is_ok_and(|stat| *journal == *format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
-/// Lines of the inner format, made into others.
+/// Formats a line with the inner format, then changes it with the function.
 struct Remade<F>(F, fn(Level, &str) -> Option<String>);
 
 impl<S, N, F> FormatEvent<S, N> for Remade<F>
@@ -132,13 +130,13 @@ where
     }
 }
 
-/// A line that begins with its syslog priority, as `sd-daemon(3)` has it.
+/// The line after its syslog priority, in the form of `sd-daemon(3)`.
 fn prefixed(level: Level, text: &str) -> Option<String> {
     Some(format!("<{}>{text}", priority(level)))
 }
 
-/// A line of JSON with the fields of the call beside those of the line, where collectors look for `trace_id` and
-/// `span_id`. The inner format has the fields of the call, and its name, as `span`.
+/// Moves the call's fields from the object `span` to the top level of the JSON line, where collectors look for
+/// `trace_id` and `span_id`.
 fn flat(_: Level, text: &str) -> Option<String> {
     let mut line: Map<String, Value> = serde_json::from_str(text).ok()?;
     if let Some(Value::Object(mut span)) = line.remove("span") {

@@ -1,22 +1,24 @@
-//! `criswitch manifests`: the RuntimeClass of each handler of the table. Asks no backend.
+//! `criswitch manifests`: a RuntimeClass for each handler of the table. Calls no backend.
 
 use criswitch::config::{Handler, Scheduling, Table, Toleration};
 use serde_json::{Value, json};
 
-/// For `kubectl apply -f -`: a document each.
+/// The RuntimeClasses as YAML documents, for `kubectl apply -f -`.
 pub(super) fn yaml(table: &Table) -> anyhow::Result<String> {
     let classes: Vec<Value> = table.handlers.iter().map(runtime_class).collect();
     Ok(serde_saphyr::to_string_multiple(&classes)?)
 }
 
-/// The same as one list, which kubectl takes as well.
-pub(super) fn json(table: &Table) -> anyhow::Result<String> {
+/// The RuntimeClasses as one JSON list, which kubectl accepts too.
+pub(super) fn json(table: &Table) -> String {
     let classes: Vec<Value> = table.handlers.iter().map(runtime_class).collect();
-    let list = json!({ "apiVersion": "v1", "kind": "List", "items": classes });
-    Ok(serde_json::to_string_pretty(&list)? + "\n")
+    format!(
+        "{:#}\n",
+        json!({ "apiVersion": "v1", "kind": "List", "items": classes })
+    )
 }
 
-/// What is not in the manifests though the switch will have it, a line each.
+/// A line for each backend with automatically registered handlers, which the manifests omit.
 pub(super) fn left_out(table: &Table) -> String {
     let rows = table
         .backends
@@ -25,12 +27,15 @@ pub(super) fn left_out(table: &Table) -> String {
     rows
         .map(|backend| {
             let name = &backend.name;
-            format!("criswitch: backend {name:?} has auto_register = true: manifests omits handlers that the backend advertises and that have no row\n")
+            format!(
+                "criswitch: the output omits automatically registered handlers of backend {name:?}; add a row under [handlers] \
+                 for each one that needs a RuntimeClass\n"
+            )
         })
         .collect()
 }
 
-/// Kubernetes 1.37: node.k8s.io/v1 RuntimeClass.
+/// A RuntimeClass (node.k8s.io/v1) of Kubernetes 1.37.
 fn runtime_class(row: &Handler) -> Value {
     let overhead = &row.scheduling.overhead;
     let overhead = (!overhead.is_empty()).then(|| json!({ "podFixed": overhead }));
@@ -73,7 +78,7 @@ fn toleration(toleration: &Toleration) -> Value {
     ])
 }
 
-/// A field that says nothing is not there.
+/// A JSON object without the fields that are `None`.
 fn object<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
     let fields = fields.into_iter();
     fields

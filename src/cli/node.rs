@@ -1,4 +1,4 @@
-//! `criswitch check --node`: whether the machine is set up for the switch. Reads files, changes nothing, dials nobody.
+//! `criswitch check --node`: checks that the machine is set up for criswitch. Reads files only.
 
 mod kubelet;
 mod rancher;
@@ -20,7 +20,7 @@ use kubelet::Kubelet;
 use rancher::Rancher;
 
 const CRICTL: &str = "/etc/crictl.yaml";
-/// Where crictl would be, if it is installed.
+/// The paths where crictl may be installed.
 const CRICTL_PROGRAMS: [&str; 4] = [
     "/usr/local/bin/crictl",
     "/usr/bin/crictl",
@@ -28,24 +28,23 @@ const CRICTL_PROGRAMS: [&str; 4] = [
     "/opt/cni/bin/crictl",
 ];
 
-/// What was found on a machine.
+/// The settings that were found on a machine.
 pub(super) struct Node {
     kubelet: Kubelet,
-    /// Where crictl finds the runtime.
+    /// crictl's runtime endpoint, if it is configured.
     crictl: Option<Setting>,
-    /// What is not as it should be.
     findings: Vec<Finding>,
 }
 
 /// A setting that is not empty, and the file or process that has it.
 struct Setting {
-    /// As it is written there: a key, or a flag with its dashes.
+    /// The key in the file, or the flag with its dashes.
     name: &'static str,
     value: String,
     from: String,
 }
 
-/// What is not as it should be, as one line: `place: what; try ...`.
+/// A problem of the machine, as one line: `place: what; try ...`.
 struct Finding {
     place: String,
     what: String,
@@ -55,7 +54,7 @@ struct Finding {
 /// The directory that is the machine's `/`.
 struct Root<'a>(&'a Path);
 
-/// Looks at the machine below `root`; the cgroup drivers count where the backends were asked.
+/// Checks the machine below `root`. Compares the cgroup drivers only if the backends were probed.
 pub(super) fn look(config: &Config, probes: Option<&[Probe]>, root: &Path) -> Node {
     let root = Root(root);
     let mut findings = Vec::new();
@@ -77,7 +76,7 @@ pub(super) fn look(config: &Config, probes: Option<&[Probe]>, root: &Path) -> No
     }
 }
 
-/// None where crictl has no say: it would look for a runtime by itself.
+/// Checks crictl's endpoints and returns the runtime endpoint. Without one, crictl would search for a runtime.
 fn crictl(
     rancher: Option<&Rancher>,
     root: &Root<'_>,
@@ -88,7 +87,7 @@ fn crictl(
     let (path, place) = (path.as_path(), path.display());
     let told = findings.len();
     let file = root.yaml(path, findings);
-    // What cannot be read may have told it.
+    // An unreadable file may contain the endpoint, so the endpoint is not reported as missing.
     let readable = findings.len() == told;
     let installed = CRICTL_PROGRAMS
         .iter()
@@ -119,7 +118,8 @@ fn crictl(
     runtime
 }
 
-/// k3s and RKE2 have one of their own, which their crictl reads unless `CRI_CONFIG_FILE` says another.
+/// The path of crictl's configuration. Without `/etc/crictl.yaml` it is the file that k3s or RKE2 writes: their crictl
+/// reads that file unless `CRI_CONFIG_FILE` names a different one.
 fn crictl_file(rancher: Option<&Rancher>, root: &Root<'_>) -> PathBuf {
     let usual = PathBuf::from(CRICTL);
     match rancher.map(Rancher::crictl) {
@@ -141,7 +141,7 @@ fn tell(
     });
 }
 
-/// Whether two name the same socket; /var/run leads to /run everywhere.
+/// Whether two addresses are of one socket. /var/run is a link to /run on every machine.
 fn same(one: &str, other: &str) -> bool {
     let path = |text| {
         let Address::Unix(path) = Address::parse(text).ok()?;
@@ -152,12 +152,12 @@ fn same(one: &str, other: &str) -> bool {
 }
 
 impl Node {
-    /// Whether everything is as it should be.
+    /// Whether the machine has no problem.
     pub(super) fn all_well(&self) -> bool {
         self.findings.is_empty()
     }
 
-    /// For people: what was found, then what is wrong with it.
+    /// The text output: the settings, then the problems.
     pub(super) fn text(&self) -> anyhow::Result<String> {
         let kubelet = &self.kubelet;
         let running = kubelet.pid.map(|pid| Setting {
@@ -193,7 +193,16 @@ impl Node {
         Ok(text + &terminal::wrapped(&findings))
     }
 
-    /// For programs.
+    /// The findings as problems of the JSON output.
+    pub(super) fn problems(&self) -> Vec<Value> {
+        let findings = self.findings.iter();
+        let problems = findings.map(|Finding { place, what, hint }| {
+            json!({ "path": place, "line": null, "column": null, "what": what, "try": hint })
+        });
+        problems.collect()
+    }
+
+    /// The JSON output.
     pub(super) fn json(&self) -> Value {
         let findings = self.findings.iter().map(
             |finding| json!({ "place": finding.place, "what": finding.what, "try": finding.hint }),
@@ -201,11 +210,11 @@ impl Node {
         json!({
             "kubelet": {
                 "pid": self.kubelet.pid,
-                "runtime_endpoint": setting_json(self.kubelet.runtime.as_ref()),
-                "image_endpoint": setting_json(self.kubelet.images.as_ref()),
-                "cgroup_driver": setting_json(self.kubelet.cgroup_driver.as_ref()),
+                "runtimeEndpoint": setting_json(self.kubelet.runtime.as_ref()),
+                "imageEndpoint": setting_json(self.kubelet.images.as_ref()),
+                "cgroupDriver": setting_json(self.kubelet.cgroup_driver.as_ref()),
             },
-            "crictl": { "runtime_endpoint": setting_json(self.crictl.as_ref()) },
+            "crictl": { "runtimeEndpoint": setting_json(self.crictl.as_ref()) },
             "findings": findings.collect::<Vec<_>>(),
         })
     }
@@ -228,7 +237,7 @@ impl Setting {
         })
     }
 
-    /// With another value, written as it is there.
+    /// The setting with a different value, in the syntax of its file or command line.
     fn instead(&self, value: &str) -> String {
         let name = self.name;
         let between = if name.starts_with('-') { "=" } else { ": " };
@@ -244,18 +253,18 @@ impl fmt::Display for Finding {
 }
 
 impl Root<'_> {
-    /// Where a path of the machine is.
+    /// The path below `root`.
     fn at(&self, path: &Path) -> PathBuf {
         self.0.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// Whether it has processes: an image that is mounted has none.
+    /// Whether the machine has processes; a mounted image has none.
     fn runs(&self) -> bool {
         let processes = std::fs::read_dir(self.at(Path::new("/proc")));
         processes.is_ok_and(|mut processes| processes.next().is_some())
     }
 
-    /// None where there is no such file.
+    /// The text of a file; `None` if the file does not exist.
     fn text(&self, path: &Path) -> io::Result<Option<String>> {
         match std::fs::read(self.at(path)) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -263,7 +272,7 @@ impl Root<'_> {
         }
     }
 
-    /// The files of a directory that end so, by their names.
+    /// The files of a directory with the extension `end`, sorted by name.
     fn files_in(&self, folder: &Path, end: &str) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.at(folder)).into_iter().flatten();
         let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
@@ -273,7 +282,7 @@ impl Root<'_> {
         paths
     }
 
-    /// None where there is no such file, or none that can be read, which is told.
+    /// The value in a YAML file; `None` if the file is missing, or if it is unreadable, which becomes a finding.
     fn yaml(&self, path: &Path, findings: &mut Vec<Finding>) -> Option<Value> {
         let mut cannot = |error: &dyn fmt::Display, hint| {
             let error = error.to_string();
@@ -283,7 +292,7 @@ impl Root<'_> {
         };
         let instead = "a YAML file";
         let text = self.text(path).map_err(|error| match error.kind() {
-            ErrorKind::PermissionDenied => cannot(&error, "it as root"),
+            ErrorKind::PermissionDenied => cannot(&error, "running the command as root"),
             _ => cannot(&error, instead),
         });
         let value = serde_saphyr::from_str(&text.ok()??);

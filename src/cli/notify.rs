@@ -1,6 +1,6 @@
-//! What the service manager is told (`sd_notify(3)`): ready, stopping, how things are, and that calls are served.
+//! Messages to the service manager (`sd_notify(3)`): ready, stopping, the status line, and the watchdog.
 //!
-//! Never waits for it: one that hangs, or that is gone, must not hold up a call.
+//! criswitch never waits for the service manager: a manager that hangs or has ended must not delay a call.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -13,28 +13,28 @@ use criswitch::config::wording::counted;
 use criswitch::switch::Switch;
 use sd_notify::NotifyState;
 
-/// Messages that wait for a manager that does not read them; later ones are left out.
+/// The most messages that wait for a manager that does not read them. Later messages are dropped.
 const UNREAD: usize = 16;
-/// How often it is looked whether the line of status has changed.
+/// How often criswitch checks whether the status line has changed.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Answers within one period of the watchdog: one may be late.
+/// The watchdog messages in each period of the watchdog, so that one message may be late.
 const ANSWERS: u32 = 3;
-/// What the end may take beside `shutdown_timeout`.
+/// The time that a shutdown may take beyond `shutdown_timeout`.
 const END_MARGIN: Duration = Duration::from_secs(5);
 
-/// How long the end waits for the last message to be sent.
+/// How long criswitch waits at most, at its exit, until the last message is sent.
 const LAST_WORD: Duration = Duration::from_millis(100);
 
-/// The way to the service manager, if there is one.
+/// Sends messages to the service manager, if criswitch has one.
 pub(super) struct Notify {
     messages: Option<SyncSender<String>>,
-    /// Closed when all messages have been sent, after there can be no more.
+    /// Disconnected when `messages` is dropped and every queued message is sent.
     sent: Receiver<Infallible>,
     ending: Cell<bool>,
 }
 
 impl Notify {
-    /// Finds the manager in the environment.
+    /// Finds the service manager in the environment, and starts the thread that sends to it.
     pub(super) fn start() -> io::Result<Notify> {
         let (sending, sent) = sync_channel(0);
         let messages = if env::var_os("NOTIFY_SOCKET").is_some() {
@@ -56,7 +56,7 @@ impl Notify {
         })
     }
 
-    /// Tells all of these in one message; none once the end has begun, since one that stops is never ready again.
+    /// Sends all states in one message; nothing once the shutdown has begun: a stopping daemon is never ready again.
     pub(super) fn tell(&self, states: &[NotifyState<'_>]) {
         if !self.ending.get() {
             self.send(states);
@@ -70,7 +70,7 @@ impl Notify {
         }
     }
 
-    /// Tells that `switch` is served, then how it is and that the thread that serves it does not hang.
+    /// Reports that criswitch is ready, each change of the status line, and to the watchdog that this thread runs.
     pub(super) async fn keep(&self, switch: &Switch) -> Infallible {
         if self.messages.is_none() {
             return std::future::pending().await;
@@ -92,7 +92,7 @@ impl Notify {
         }
     }
 
-    /// Tells that calls only finish from now on, and how long that may take.
+    /// Reports that the shutdown has begun, and how long calls in flight may take.
     pub(super) fn stopping(&self, timeout: Duration) {
         self.ending.set(true);
         let most = (timeout + END_MARGIN).as_micros();
@@ -111,7 +111,7 @@ impl Drop for Notify {
     }
 }
 
-/// Sends what is told; says once that it cannot.
+/// Sends messages. Logs once if the service manager cannot be reached.
 fn deliver(messages: &Receiver<String>) {
     let mut failed = false;
     for message in messages {
@@ -126,7 +126,7 @@ fn deliver(messages: &Receiver<String>) {
     }
 }
 
-/// How things are, in a line for `systemctl status`.
+/// The line for `systemctl status`: the backends that are ready, and the number of pods.
 fn status(switch: &Switch) -> String {
     let live = switch.live();
     let ready = live.backends.iter();

@@ -1,6 +1,7 @@
-//! `criswitch pods`: which pod is where.
+//! `criswitch pods`: the node's pods with their backends.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
 use criswitch::codec::admin::State;
@@ -8,17 +9,33 @@ use criswitch::codec::cri::{PodSandbox, PodSandboxState};
 use serde_json::{Value as Json, json};
 
 use super::columns::columns;
+use super::output::{self, Encoding};
 use super::running::{Running, owners};
+use super::status::span;
+use super::terminal::Shown;
+use super::watch::watch;
 use super::{Pods, Verdict, print};
 
-/// Of an id, in a table: as many as crictl shows.
+/// The characters of an id in a table. crictl shows as many.
 const ID_LENGTH: usize = 13;
+const HEADER: [&str; 9] = [
+    "HANDLER",
+    "BACKEND",
+    "STATE",
+    "AGE",
+    "ID",
+    "NAMESPACE/NAME",
+    "UID",
+    "ATTEMPT",
+    "CREATED",
+];
+/// The number of columns in a table that is not wide.
+const NARROW: usize = 6;
 
-/// A pod and its owner.
 struct OwnedPod {
     pod: PodSandbox,
     backend: String,
-    /// The backend does not list it now.
+    /// Whether the pod is listed from the cache.
     cached: bool,
 }
 
@@ -27,13 +44,31 @@ impl Pods {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let found = runtime.block_on(self.find())?;
-        if self.json {
+        runtime.block_on(async {
+            if self.watch {
+                let show = async || self.shown(&self.find().await?, Encoding::item);
+                return watch(self.output.encoding(), show).await;
+            }
+            print(self.shown(&self.find().await?, Encoding::document)?)
+        })
+    }
+
+    fn shown(
+        &self,
+        found: &[OwnedPod],
+        encode: fn(Encoding, Json) -> anyhow::Result<Shown>,
+    ) -> anyhow::Result<Shown> {
+        if let Some(encoding) = self.output.encoding() {
             let pods: Vec<Json> = found.iter().map(OwnedPod::json).collect();
-            print(format!("{:#}\n", json!({ "pods": pods })))
-        } else {
-            print(text(&found)?)
+            return encode(encoding, json!({ "pods": pods }));
         }
+        if self.quiet {
+            return Ok(output::names(found.iter().map(|found| &found.pod.id)).into());
+        }
+        if self.output.is_names() {
+            return Ok(output::names(found.iter().map(OwnedPod::name)).into());
+        }
+        Ok(text(found, self.output.is_wide())?.into())
     }
 
     async fn find(&self) -> anyhow::Result<Vec<OwnedPod>> {
@@ -44,11 +79,11 @@ impl Pods {
         Ok(found(&state, listed, |found| self.wants(found)))
     }
 
-    /// A slip in a filter must not look like a node without pods.
+    /// Rejects an unknown name, so that a misspelt filter does not look like a node without pods.
     fn must_be_known(&self, state: &State, pods: &[PodSandbox]) -> anyhow::Result<()> {
         let backends = state.backends.iter().map(|backend| backend.name.as_str());
         one_of("backend", self.backend.as_deref(), backends.collect())?;
-        // A handler that is gone may still have pods.
+        // A removed handler may still have pods.
         let handlers = state.handlers.iter().map(|row| row.name.as_str());
         let handlers = handlers.chain(pods.iter().map(|pod| pod.runtime_handler.as_str()));
         one_of("handler", self.handler.as_deref(), handlers.collect())
@@ -71,15 +106,21 @@ pub(super) async fn of_backend(
     backend: &str,
 ) -> anyhow::Result<String> {
     let listed = daemon.pods(state).await?;
-    text(&found(state, listed, |found| found.backend == backend))
+    // Read after the list, which decides whether the backend's pods come from the cache.
+    let state = daemon.state().await?;
+    text(
+        &found(&state, listed, |found| found.backend == backend),
+        false,
+    )
 }
 
-fn text(found: &[OwnedPod]) -> anyhow::Result<String> {
-    let header = ["HANDLER", "BACKEND", "STATE", "ID", "NAMESPACE/NAME"];
-    columns(&header, found.iter().map(OwnedPod::row))
+fn text(found: &[OwnedPod], is_wide: bool) -> anyhow::Result<String> {
+    let width = if is_wide { HEADER.len() } else { NARROW };
+    let rows = found.iter().map(|found| found.row(is_wide));
+    columns(HEADER.split_at(width).0, rows)
 }
 
-/// The listed pods that are wanted, with their owners, by name.
+/// The listed pods that `wants` selects, with their owners, sorted by name.
 fn found(
     state: &State,
     listed: Vec<PodSandbox>,
@@ -140,16 +181,39 @@ impl OwnedPod {
         }
     }
 
-    fn row(&self) -> [String; 5] {
-        let id = self.pod.id.chars().take(ID_LENGTH).collect();
-        let handler = self.pod.runtime_handler.clone();
+    /// The time of the creation; `None` if the runtime reported none.
+    fn created(&self) -> Option<SystemTime> {
+        let nanoseconds = u64::try_from(self.pod.created_at).ok();
+        let since = nanoseconds
+            .filter(|since| *since > 0)
+            .map(Duration::from_nanos);
+        UNIX_EPOCH.checked_add(since?)
+    }
+
+    fn created_text(&self) -> Option<String> {
+        let created = self.created()?;
+        Some(humantime::format_rfc3339_nanos(created).to_string())
+    }
+
+    fn row(&self, is_wide: bool) -> [String; HEADER.len()] {
+        let metadata = self.pod.metadata.clone().unwrap_or_default();
         let cached = if self.cached { " (cached)" } else { "" };
+        let age = self.created().map(|created| {
+            let age = SystemTime::now().duration_since(created);
+            span(age.unwrap_or_default())
+        });
+        let id = self.pod.id.chars();
         [
-            handler,
+            self.pod.runtime_handler.clone(),
             self.backend.clone(),
             format!("{}{cached}", self.state()),
-            id,
+            age.unwrap_or_default(),
+            id.take(if is_wide { usize::MAX } else { ID_LENGTH })
+                .collect(),
             self.name(),
+            metadata.uid,
+            metadata.attempt.to_string(),
+            self.created_text().unwrap_or_default(),
         ]
     }
 
@@ -165,7 +229,7 @@ impl OwnedPod {
             "backend": self.backend,
             "state": self.state(),
             "cached": self.cached,
-            "createdAtNanoseconds": self.pod.created_at,
+            "createdAt": self.created_text(),
         })
     }
 }

@@ -1,4 +1,4 @@
-//! What `check --probe` and `discover` ask: each backend once, what it is. Changes nothing there.
+//! The probe of `check --probe` and `discover`: calls each backend once, and changes nothing in the backend.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -22,41 +22,41 @@ use prost::Message;
 use serde_json::Value;
 use tonic::{Code, Status};
 
-/// What a backend may take to connect and to answer every call.
+/// The time that a backend may take to connect and to answer every call.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// The key that a criswitch adds to the `info` of its verbose Status.
+/// The key that criswitch adds to `info` in its verbose Status.
 const SWITCH: &str = "criswitch";
 
-/// What a backend says of itself, or why it says nothing.
+/// A backend's answers, or why it did not answer.
 pub(super) type Probe = Result<Probed, String>;
 
-/// What a backend says of itself.
+/// A backend's answers.
 pub(super) struct Probed {
     pub(super) runtime: String,
     pub(super) version: String,
-    /// None where it has no opinion.
+    /// `None` if the runtime reports no driver: it leaves the choice to the kubelet.
     pub(super) cgroup_driver: Option<CgroupDriver>,
     pub(super) conditions: Vec<RuntimeCondition>,
-    /// Its handlers, without the empty name of its default; none from a runtime that doesn't list them.
+    /// The backend's handlers, except [`Probed::own_default`]; empty if the runtime does not list its handlers.
     pub(super) handlers: Vec<RuntimeHandler>,
-    /// Its own default, which it lists under the empty name; none from a runtime that does not list it.
+    /// The backend's default, if the backend lists a handler with the empty name.
     own_default: Option<RuntimeHandler>,
-    /// What it can do with any handler.
+    /// The features that do not depend on the handler.
     pub(super) features: Option<RuntimeFeatures>,
     pub(super) configured: Configured,
-    /// The ids of its pods.
+    /// The ids of the backend's pods.
     pub(super) pods: BTreeSet<String>,
-    /// The user whose process serves its socket, if that is neither root nor configured.
+    /// The user whose process serves the backend's socket, if that user is neither root nor configured.
     pub(super) unexpected_user: Option<u32>,
-    /// It is a criswitch.
+    /// Whether criswitch serves the socket.
     pub(super) is_switch: bool,
 }
 
-/// What a runtime shows of its own configuration: containerd all of this, CRI-O the default.
+/// The configuration that a runtime reports: containerd reports every field, CRI-O the default.
 #[derive(Default)]
 pub(super) struct Configured {
-    /// The handler of pods that name none.
+    /// The handler for pods without a handler.
     pub(super) default: Option<String>,
     pub(super) handlers: Vec<String>,
 }
@@ -68,7 +68,7 @@ impl Probed {
         handlers.map(|handler| handler.name.as_str()).collect()
     }
 
-    /// What it can do with any handler, by the CRI's names.
+    /// The features that do not depend on the handler, by the CRI's names.
     pub(super) fn feature_names(&self) -> Vec<&'static str> {
         let features = self.features.unwrap_or_default();
         names(&[
@@ -84,7 +84,7 @@ impl Probed {
         ])
     }
 
-    /// What a handler of its can do, by the CRI's names; the empty name is its own default.
+    /// The features of a handler of this backend, by the CRI's names. The empty name is the backend's own default.
     pub(super) fn features_of(&self, handler: &str) -> Vec<&'static str> {
         match (handler, &self.own_default) {
             ("", Some(default)) => features_of(std::slice::from_ref(default), ""),
@@ -93,7 +93,7 @@ impl Probed {
     }
 }
 
-/// What the handler of this name can do, by the CRI's names.
+/// The features of the handler of this name, by the CRI's names.
 pub(super) fn features_of(handlers: &[RuntimeHandler], handler: &str) -> Vec<&'static str> {
     let found = handlers.iter().find(|found| found.name == handler);
     let features = found.and_then(|found| found.features).unwrap_or_default();
@@ -111,12 +111,12 @@ fn names(features: &[(&'static str, bool)]) -> Vec<&'static str> {
     there.map(|(name, _)| *name).collect()
 }
 
-/// Asks every backend of a configuration; in the order of the table's backends.
+/// Calls every backend of a configuration. The answers are in the order of the table's backends.
 pub(super) fn probe(config: &Config) -> anyhow::Result<Vec<Probe>> {
     probe_all(&config.table.backends, config.max_message)
 }
 
-/// Asks every one of these, all at once; in their order.
+/// Calls all these backends at the same time. The answers are in the order of the backends.
 pub(super) fn probe_all(
     backends: &[BackendConfig],
     max_message: usize,
@@ -129,7 +129,8 @@ pub(super) fn probe_all(
     Ok(runtime.block_on(join_all(probes)))
 }
 
-/// Whether every backend answers, has each handler that a row sends it, and shares the default's cgroup driver.
+/// Whether every backend answers, has the handlers of its rows and the default backend's cgroup driver, and shares no
+/// pods with a different backend.
 pub(super) fn all_well(table: &Table, probes: &[Probe]) -> bool {
     probes.iter().all(Result::is_ok)
         && with_other_driver(table, probes).is_empty()
@@ -137,10 +138,10 @@ pub(super) fn all_well(table: &Table, probes: &[Probe]) -> bool {
         && table
             .handlers
             .iter()
-            .all(|row| advertised(row, probes) != Some(false))
+            .all(|row| reported(row, probes) != Some(false))
 }
 
-/// Backends whose cgroup driver is not the default one's, which the kubelet uses for all: name and driver.
+/// Names and drivers of the backends whose cgroup driver is not that of the default backend, which the kubelet uses.
 pub(super) fn with_other_driver<'a>(
     table: &'a Table,
     probes: &[Probe],
@@ -155,7 +156,7 @@ pub(super) fn with_other_driver<'a>(
         .collect()
 }
 
-/// Every two backends that list the same pods, and how many: one runtime under two sockets, most likely.
+/// Pairs of backends that list the same pods, with the count: probably one runtime with two sockets.
 pub(super) fn with_common_pods<'a>(
     table: &'a Table,
     probes: &[Probe],
@@ -175,15 +176,15 @@ pub(super) fn with_common_pods<'a>(
         .collect()
 }
 
-/// What a backend says its cgroup driver is, if it answers and has an opinion.
+/// The cgroup driver that a backend reports, if any.
 pub(super) fn cgroup_driver(probe: &Probe) -> Option<CgroupDriver> {
     probe.as_ref().ok()?.cgroup_driver
 }
 
-/// Whether a row's backend says that it has the row's handler; none where that cannot be told.
-pub(super) fn advertised(row: &Handler, probes: &[Probe]) -> Option<bool> {
+/// Whether a row's backend reports the row's handler; `None` if that is unknown.
+pub(super) fn reported(row: &Handler, probes: &[Probe]) -> Option<bool> {
     let found = probes.get(row.backend)?.as_ref().ok()?;
-    // The backend's own default is there, whatever it is called.
+    // The empty name is the backend's own default, which every backend has.
     if row.backend_handler.is_empty() {
         return Some(true);
     }
@@ -213,7 +214,7 @@ async fn connect_and_ask(backend: &Backend) -> Probe {
     }
 }
 
-/// Why a call got no good answer, without the backend's name; `answered` if there was one over this connection before.
+/// Why a call failed, without the backend's name. `answered`: an earlier call over this connection succeeded.
 fn words(backend: &Backend, error: &anyhow::Error, answered: bool) -> String {
     match error.downcast_ref::<Status>() {
         None => format!("{error:#}"),
@@ -224,7 +225,7 @@ fn words(backend: &Backend, error: &anyhow::Error, answered: bool) -> String {
     }
 }
 
-/// What a first call without an answer means: which words a server of HTTP/1 breaks it off with is chance.
+/// The error if the first call gets no answer. The cause varies: an HTTP/1 server breaks off the call at any point.
 pub(super) fn no_grpc(cause: &str) -> String {
     format!("the process at this socket does not speak gRPC, or has just ended: {cause}")
 }
@@ -262,7 +263,7 @@ async fn ask(backend: &Backend, wire: &Wire, answered: &Cell<bool>) -> anyhow::R
     })
 }
 
-/// The configuration in a verbose Status: containerd has it in 1.6 as well as in 2.x, CRI-O in later versions.
+/// The configuration in a verbose Status. containerd reports it in 1.6 and in 2.x, CRI-O in later versions.
 fn configured(status: &StatusResponse) -> Option<Configured> {
     let config: Value = serde_json::from_str(status.info.get("config")?).ok()?;
     let text = |pointer| config.pointer(pointer).and_then(Value::as_str);
@@ -277,7 +278,7 @@ fn configured(status: &StatusResponse) -> Option<Configured> {
     })
 }
 
-/// A runtime without `RuntimeConfig` has no opinion.
+/// The cgroup driver that the runtime reports; `None` from a runtime without `RuntimeConfig`.
 async fn ask_cgroup_driver(backend: &Backend, wire: &Wire) -> anyhow::Result<Option<CgroupDriver>> {
     let row = &rpc::RUNTIME_CONFIG;
     let request = RuntimeConfigRequest::default();

@@ -1,4 +1,4 @@
-//! `criswitch reload`: makes the daemon read its configuration again, and shows what came of it.
+//! `criswitch reload`: makes the daemon read its configuration again, and shows the changes or the problems.
 
 use std::fs;
 use std::path::{self, Path};
@@ -8,7 +8,7 @@ use criswitch::codec::admin::{ReloadResponse, State, reload};
 use criswitch::config::Problems;
 use serde_json::{Value as Json, json};
 
-use super::{Daemon, Reload, Verdict, print, terminal};
+use super::{Daemon, Reload, Verdict, output, print, terminal};
 
 impl Reload {
     pub(super) fn run(self) -> anyhow::Result<Verdict> {
@@ -16,34 +16,39 @@ impl Reload {
             .enable_all()
             .build()?;
         let response = runtime.block_on(ask(&self.daemon))?;
-        if self.json {
-            print(format!("{:#}\n", json(&response)?))?;
-        } else {
-            show(&response)?;
+        let problems = problems(&response);
+        match self.output.encoding() {
+            Some(encoding) => print(encoding.document(json(&response)?)?).map(drop)?,
+            None if problems.is_none() => show(&response)?,
+            None => {}
         }
-        Ok(match problems(&response) {
-            None => Verdict::Fine,
-            Some(_) => Verdict::WrongConfiguration,
-        })
+        let Some(problems) = problems else {
+            return Ok(Verdict::Fine);
+        };
+        let lines = format!("{problems}\ncriswitch: not reloaded: nothing has changed\n");
+        terminal::complain(&lines);
+        Ok(Verdict::WrongConfiguration)
     }
 }
 
 async fn ask(daemon: &Daemon) -> anyhow::Result<ReloadResponse> {
     let running = daemon.connect().await;
     let running = running.map_err(|error| match daemon.socket {
-        // They stand for themselves.
+        // Problems of the files need no context.
         _ if error.is::<Problems>() => error,
         Some(_) => error.context("not reloaded"),
-        None => error.context("not reloaded (a changed `listen` needs a restart: restart criswitch, or set `listen` back)"),
+        None => error.context(
+            "not reloaded (if you changed `listen`, restart criswitch or set `listen` back)",
+        ),
     })?;
     same_file(&daemon.file.path, &running.state().await?)?;
     running.reload().await
 }
 
-/// A daemon reads the file that it was started with.
+/// Checks that `path` is the file that the daemon reloads: a daemon always reads the file of its start.
 fn same_file(path: &Path, state: &State) -> anyhow::Result<()> {
     let its = state.configuration.clone().unwrap_or_default().path;
-    // It may be gone, which the daemon is to tell.
+    // A missing file has no canonical path; the daemon reports that it is missing.
     let full = |path: &Path| path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| full(path));
     if real(path) == real(Path::new(&its)) {
@@ -55,7 +60,7 @@ fn same_file(path: &Path, state: &State) -> anyhow::Result<()> {
     )
 }
 
-/// Why nothing has changed, if that is so.
+/// The problems for which the daemon rejected the configuration; `None` if it was applied.
 fn problems(response: &ReloadResponse) -> Option<&str> {
     match response.reload.as_ref()?.result.as_ref()? {
         reload::Result::Problems(problems) => Some(problems),
@@ -66,6 +71,9 @@ fn problems(response: &ReloadResponse) -> Option<&str> {
 fn json(response: &ReloadResponse) -> anyhow::Result<Json> {
     let mut json = serde_json::to_value(&response.reload)?;
     if let Some(json) = json.as_object_mut() {
+        let problems = problems(response).into_iter().flat_map(str::lines);
+        let problems: Vec<Json> = problems.map(output::problem).collect();
+        json.insert("problems".to_owned(), json!(problems));
         json.insert(
             "restartProblems".to_owned(),
             json!(response.restart_problems),
@@ -75,11 +83,6 @@ fn json(response: &ReloadResponse) -> anyhow::Result<Json> {
 }
 
 fn show(response: &ReloadResponse) -> anyhow::Result<()> {
-    if let Some(problems) = problems(response) {
-        let told = format!("{problems}\ncriswitch: not reloaded: nothing has changed\n");
-        terminal::complain(&told);
-        return Ok(());
-    }
     let result = response
         .reload
         .as_ref()

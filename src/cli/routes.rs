@@ -1,18 +1,21 @@
-//! `criswitch routes`: the table of RPCs in words.
+//! `criswitch routes`: prints the RPC table in words.
 
 use std::iter;
 
 use criswitch::rpc::ROWS;
 
+use serde_json::{Value as Json, json};
+
 use super::columns::columns;
-use super::terminal;
+use super::output::{self, ListOutput};
+use super::terminal::{self, Shown};
 
 const HEADER: [&str; 5] = ["RPC", "GOES TO", "KEY", "UNKNOWN ID", "REPLY"];
-/// Of what stands below an RPC's name on a terminal.
+/// The indentation of the lines below an RPC's name on a terminal.
 const INDENT: &str = "  ";
 
-/// In the order of the interface: one line an RPC, or on a terminal, which no such line fits, a few.
-pub(super) fn text() -> anyhow::Result<String> {
+/// The RPCs in the order of the CRI.
+pub(super) fn shown(output: &ListOutput) -> anyhow::Result<Shown> {
     let rows = ROWS.iter().map(|row| {
         let words = row.words();
         [
@@ -23,16 +26,28 @@ pub(super) fn text() -> anyhow::Result<String> {
             words.reply,
         ]
     });
+    if let Some(encoding) = output.encoding() {
+        let routes: Vec<Json> = rows.map(json).collect();
+        return encoding.document(json!({ "routes": routes }));
+    }
+    if output.is_names() {
+        return Ok(output::names(rows.map(|[rpc, ..]| rpc)).into());
+    }
+    // The lines of the table are wider than a usual terminal.
     match terminal::width() {
-        None => columns(&HEADER, rows),
-        Some(width) => {
+        Some(width) if !output.is_wide() => {
             let parts: Vec<String> = rows.map(|row| below_each_other(&row, width)).collect();
-            Ok(parts.join("\n"))
+            Ok(parts.join("\n").into())
         }
+        _ => Ok(columns(&HEADER, rows)?.into()),
     }
 }
 
-/// The RPC, and below it what there is to say.
+fn json([rpc, goes_to, key, unknown_id, reply]: [String; 5]) -> Json {
+    json!({ "rpc": rpc, "goesTo": goes_to, "key": key, "unknownId": unknown_id, "reply": reply })
+}
+
+/// The name of the RPC, and below it a line or more for each cell.
 fn below_each_other(row: &[String; 5], width: usize) -> String {
     let label = HEADER.map(str::len).into_iter().max().unwrap_or_default() + INDENT.len();
     let room = width.saturating_sub(INDENT.len() + label);

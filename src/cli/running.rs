@@ -1,4 +1,4 @@
-//! The daemon that serves on a socket, as `status`, `pods`, `reload` and `forget` ask it.
+//! The client of `status`, `pods`, `reload` and `forget` for the daemon that serves on a socket.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -24,21 +24,21 @@ use tonic::{Code, Response, Status};
 use super::channel::Channel;
 use super::probe;
 
-/// How long it may take for an answer.
+/// How long a command waits for the daemon's reply.
 const LIMIT: Duration = Duration::from_secs(35);
-/// As large as any reply can be that it makes.
+/// The largest possible reply of the daemon, in bytes.
 const MAX_MESSAGE: usize = 1 << 30;
-/// What the system says to those who may not connect.
+/// The error of the operating system for users that may not connect.
 const REFUSED: &str = "Permission denied";
 
-/// A connection to the daemon, or to another runtime that serves on its socket.
+/// A connection to the daemon, or to a different runtime that serves on the socket.
 pub(super) struct Running {
     pub(super) socket: Address,
     admin: AdminClient<Channel>,
     runtime: RuntimeServiceClient<Channel>,
-    /// Whether there was a good reply over this connection.
+    /// Whether the server has sent a reply over this connection.
     answered: Cell<bool>,
-    /// What drives the connection.
+    /// The task that drives the connection.
     _connection: tokio::task::JoinHandle<()>,
 }
 
@@ -78,7 +78,7 @@ impl Running {
         self.answer("Version", version).await
     }
 
-    /// The state of the daemon; `None` if another runtime serves there.
+    /// The state of the daemon; `None` if a different runtime serves on the socket.
     pub(super) async fn state_if_own(&self) -> anyhow::Result<Option<State>> {
         let mut admin = self.admin.clone();
         match self
@@ -95,7 +95,7 @@ impl Running {
     /// The state of the daemon.
     ///
     /// # Errors
-    /// Also if another runtime serves there.
+    /// The call fails, or a different runtime serves on the socket.
     pub(super) async fn state(&self) -> anyhow::Result<State> {
         self.state_if_own().await?.with_context(|| {
             format!(
@@ -105,10 +105,10 @@ impl Running {
         })
     }
 
-    /// Every pod that the daemon lists. It learns from the list whose the pods are that it did not create.
+    /// Every pod that the daemon lists. From the list the daemon learns the owners of pods that it did not create.
     ///
     /// # Errors
-    /// At once if `state` says that lists wait for a backend: a person wants to see which one.
+    /// The call fails. If `state` shows that lists wait for a backend, the error is immediate and names the backend.
     pub(super) async fn pods(&self, state: &State) -> anyhow::Result<Vec<PodSandbox>> {
         if let Some(Backend { name, socket, .. }) = state.backends.iter().find(|it| it.awaited) {
             bail!(
@@ -120,14 +120,12 @@ impl Running {
         Ok(self.answer("ListPodSandbox", pods).await?.items)
     }
 
-    /// Makes the daemon read its configuration again.
     pub(super) async fn reload(&self) -> anyhow::Result<ReloadResponse> {
         let mut admin = self.admin.clone();
         let reload = admin.reload(ReloadRequest {});
         self.answer("Reload", reload).await
     }
 
-    /// Makes the daemon forget a backend.
     pub(super) async fn forget(&self, backend: String) -> anyhow::Result<()> {
         let mut admin = self.admin.clone();
         let forget = admin.forget(ForgetRequest { backend });
@@ -143,7 +141,7 @@ impl Running {
         reply.map_err(|status| self.failed(rpc, &status))
     }
 
-    /// What was answered in time.
+    /// Waits for the reply, at most [`LIMIT`].
     async fn reply<T>(
         &self,
         rpc: &str,
@@ -172,7 +170,7 @@ impl Running {
 /// The backend of this name.
 ///
 /// # Errors
-/// There is none.
+/// No backend has this name.
 pub(super) fn backend<'a>(state: &'a State, name: &str) -> anyhow::Result<&'a Backend> {
     let found = state.backends.iter().find(|backend| backend.name == name);
     found.with_context(|| {
@@ -192,7 +190,7 @@ pub(super) fn owners(state: &State) -> HashMap<&str, &str> {
 }
 
 async fn drive(connection: Driver) {
-    // A call that it breaks off fails by itself.
+    // Calls report the error of the connection.
     connection.await.ok();
 }
 

@@ -1,4 +1,4 @@
-//! `criswitch serve`: the log, the socket and the signals; the library does the rest.
+//! `criswitch serve`: the log, the socket, the signals and reloads. The library serves the calls.
 
 use std::convert::Infallible;
 use std::env;
@@ -25,14 +25,14 @@ pub(super) fn serve(path: &Path) -> anyhow::Result<Verdict> {
     let (loaded, config) = load(path);
     let config = config?;
     let log = log::start(&config.log);
-    // Clears the environment, so there must be no other thread yet.
+    // `take` clears variables of the environment, so no other thread may run yet.
     let passed = Passed::take();
     let _writing = log.write()?;
     let served = passed
         .map_err(anyhow::Error::from)
         .and_then(|passed| serve_on(passed, config, loaded, &log));
     Ok(served.unwrap_or_else(|error| {
-        // A write to standard error could block the end.
+        // A write to standard error could block the exit.
         log.queue.add(super::failure(&error).as_bytes());
         Verdict::NotFine
     }))
@@ -47,11 +47,11 @@ fn serve_on(
     let notify = Notify::start()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        // Work on files is rare, and a thread takes memory as long as it lives.
+        // File work is rare, and an idle thread uses memory.
         .thread_keep_alive(Duration::from_secs(1))
         .build()?;
     let served = runtime.block_on(async {
-        // Before the socket has a name: from then on a signal must let calls finish.
+        // Handle signals before the socket exists: once clients can connect, a signal must let calls finish.
         let mut shutdown = std::pin::pin!(shutdown()?);
         let hangup = signal(SignalKind::hangup())?;
         let socket_activated = passed.cri.is_some();
@@ -81,12 +81,12 @@ fn serve_on(
             never = reloads(&switch, log, &notify, hangup, loaded) => match never {},
         }
     });
-    // A disk that hangs, and with it who reads there, must not hold up the end.
+    // A thread that waits for a hanging disk must not delay the exit.
     runtime.shutdown_background();
     served
 }
 
-/// What runs, with which configuration. `commit` is there if the build knew it.
+/// Logs the version and the configuration. `commit` is omitted if it was unknown at build time.
 fn log_start(config: &Config, socket_activated: bool) {
     tracing::info!(
         listen = %config.listen,
@@ -100,8 +100,8 @@ fn log_start(config: &Config, socket_activated: bool) {
     );
 }
 
-/// Listens where the configuration says, or on the socket that was passed. Looks at the disk beside the signals: one that
-/// hangs must not hold up the end.
+/// Listens on the passed socket, else at the configured path. The file work runs on another thread, so that a hanging
+/// disk does not delay a shutdown.
 async fn listen(passed: Option<PassedSocket>, config: &Config) -> anyhow::Result<Listener> {
     let (listen, uids) = (config.listen.clone(), config.allow_uids.clone());
     let listen = move || {
@@ -113,13 +113,13 @@ async fn listen(passed: Option<PassedSocket>, config: &Config) -> anyhow::Result
     tokio::task::spawn_blocking(listen).await?
 }
 
-/// The directories that systemd made for this unit: for the boot, and for what outlives it.
+/// The directories that systemd created for the unit: one that is lost at a reboot, and one that persists.
 pub(super) fn systemd_directories() -> [Option<PathBuf>; 2] {
     ["RUNTIME_DIRECTORY", "STATE_DIRECTORY"].map(|name| env::var_os(name).map(PathBuf::from))
 }
 
-/// The switch with the state of its last run, and the lock on where it is saved. Without a boot id it starts all the
-/// same.
+/// The [`Switch`] with the saved state, and the lock on the directories of the state. Without a boot id criswitch
+/// starts without a state.
 fn with_state(config: Config) -> Result<(Switch, Lock), InUse> {
     let directories = config.directories(systemd_directories());
     let lock = Lock::of(&directories)?;
@@ -138,8 +138,8 @@ fn with_state(config: Config) -> Result<(Switch, Lock), InUse> {
     Ok((switch, lock))
 }
 
-/// Reloads one after the other: at SIGHUP, and when the files differ from those that were `loaded` if the configuration
-/// says so.
+/// Runs one reload after another: on SIGHUP, on a request to the admin service, and with `watch` when the files differ
+/// from those that were `loaded`.
 async fn reloads(
     switch: &Switch,
     log: &Log,
@@ -164,7 +164,7 @@ async fn reloads(
     }
 }
 
-/// Reads the files beside the calls: a disk may be slow.
+/// Reads the files on another thread, because a slow disk must not delay calls.
 async fn load_beside(path: &Path, loaded: &mut Fingerprint) -> Result<Config, Problems> {
     let main = path.to_owned();
     let (fingerprint, config) = tokio::task::spawn_blocking(move || load(&main))
@@ -174,7 +174,7 @@ async fn load_beside(path: &Path, loaded: &mut Fingerprint) -> Result<Config, Pr
     config
 }
 
-/// Reads the files. The fingerprint comes first, so that it differs after a change during the read.
+/// Reads the files, after their fingerprint: a change during the read then differs from the fingerprint.
 fn load(path: &Path) -> (Fingerprint, Result<Config, Problems>) {
     (Fingerprint::of(path), Config::load(path))
 }

@@ -1,11 +1,10 @@
-//! `criswitch status`: what the switch that runs says of its backends, its table and its last reload.
+//! `criswitch status`: the backends of the running daemon, its routing table and its last reload.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use criswitch::codec::admin::{Backend, Configuration, Handler, Reload, State, reload};
 use criswitch::codec::cri::{PodSandbox, RuntimeCondition, StatusResponse, VersionResponse};
-use criswitch::config::Problems;
 use criswitch::config::address::Address;
 use criswitch::config::wording::{counted, place, removal};
 use criswitch::fanout::status::{BACKENDS_READY, NEEDED};
@@ -13,32 +12,34 @@ use serde_json::{Map, Value as Json, json};
 
 use super::columns::{Paint, columns, painted};
 use super::health::{Health, Level, list_problems};
+use super::output::{self, Encoding};
 use super::probe::features_of;
 use super::running::owners;
 use super::terminal::{self, Shown, plain};
-use super::{Status, Verdict, is_read, print};
+use super::watch::watch;
+use super::{Status, Verdict, print};
 
-/// Between two looks with `--watch`.
-const PERIOD: Duration = Duration::from_secs(2);
+/// The number of backend columns in a table that is not wide.
+const NARROW: usize = 7;
 
-/// What the one on the socket says.
+/// The status of the program that serves on the socket.
 enum Served {
     Daemon(Box<DaemonStatus>),
     Foreign(Box<Foreign>),
 }
 
-/// What another runtime says.
+/// The status of a different runtime.
 struct Foreign {
     socket: Address,
     status: StatusResponse,
     version: VersionResponse,
 }
 
-/// What the daemon says.
+/// The status of criswitch.
 struct DaemonStatus {
     status: StatusResponse,
     state: State,
-    /// Or why they cannot be listed.
+    /// The pods, or why they cannot be listed.
     pods: anyhow::Result<Vec<PodSandbox>>,
 }
 
@@ -49,43 +50,13 @@ impl Status {
             .build()?;
         runtime.block_on(async {
             if self.watch {
-                return self.watch().await;
+                let show = async || self.shown(&self.ask().await?, Encoding::item);
+                return watch(self.output.encoding(), show).await;
             }
-            let answer = match self.ask().await {
-                Ok(answer) => answer,
-                Err(error) if error.is::<Problems>() => return Err(error),
-                Err(error) => {
-                    terminal::complain(&format!("criswitch: {error:#}\n"));
-                    return Ok(Verdict::NotRunning);
-                }
-            };
-            print(self.text(&answer)?)?;
-            Ok(verdict(&answer))
+            let served = self.ask().await?;
+            print(self.shown(&served, Encoding::document)?)?;
+            Ok(verdict(&served))
         })
-    }
-
-    /// As long as somebody reads it.
-    async fn watch(&self) -> anyhow::Result<Verdict> {
-        loop {
-            let asked = self.ask().await;
-            let asked = match asked {
-                // What the files say does not get better by a restart.
-                Err(error) if error.is::<Problems>() => return Err(error),
-                asked => asked,
-            };
-            let text = match &asked {
-                Ok(answer) => self.text(answer)?,
-                Err(_) => Shown::default(),
-            };
-            if !is_read(&text.alone())? {
-                return Ok(Verdict::Fine);
-            }
-            // It is being restarted, perhaps. Programs read only what it is.
-            if let Err(error) = asked {
-                terminal::complain(&format!("{error:#}\n"));
-            }
-            tokio::time::sleep(PERIOD).await;
-        }
     }
 
     async fn ask(&self) -> anyhow::Result<Served> {
@@ -107,19 +78,29 @@ impl Status {
         })))
     }
 
-    fn text(&self, answer: &Served) -> anyhow::Result<Shown> {
-        Ok(match answer {
-            Served::Daemon(daemon) if self.json => format!("{:#}\n", json(daemon)?).into(),
-            Served::Daemon(daemon) => text(daemon)?,
-            Served::Foreign(other) if self.json => format!("{:#}\n", foreign_json(other)).into(),
-            Served::Foreign(other) => foreign(other)?.into(),
-        })
+    fn shown(
+        &self,
+        served: &Served,
+        encode: fn(Encoding, Json) -> anyhow::Result<Shown>,
+    ) -> anyhow::Result<Shown> {
+        match (served, self.output.encoding()) {
+            (Served::Daemon(daemon), Some(encoding)) => encode(encoding, json(daemon)?),
+            (Served::Foreign(other), Some(encoding)) => encode(encoding, foreign_json(other)),
+            (Served::Daemon(daemon), None) if self.output.is_names() => {
+                Ok(output::names(daemon.state.backends.iter().map(|row| &row.name)).into())
+            }
+            (Served::Daemon(daemon), None) => text(daemon, self.output.is_wide()),
+            (Served::Foreign(other), None) if self.output.is_names() => {
+                terminal::complain(&foreign(other)?);
+                Ok(Shown::default())
+            }
+            (Served::Foreign(other), None) => Ok(foreign(other)?.into()),
+        }
     }
 }
 
-/// Another runtime on the socket is not criswitch.
-fn verdict(answer: &Served) -> Verdict {
-    match answer {
+fn verdict(served: &Served) -> Verdict {
+    match served {
         Served::Daemon(daemon) if health(daemon).level == Level::Serving => Verdict::Fine,
         Served::Daemon(_) => Verdict::NotFine,
         Served::Foreign(_) => Verdict::NotRunning,
@@ -137,7 +118,7 @@ fn health(daemon: &DaemonStatus) -> Health {
     )
 }
 
-/// Whether a condition that is false is more than a note, such as containerd's of deprecations.
+/// Whether a false condition is a problem rather than a note, such as containerd's note of deprecations.
 fn is_problem(kind: &str) -> bool {
     NEEDED.contains(&kind) || kind == BACKENDS_READY
 }
@@ -151,15 +132,15 @@ fn conditions(status: &StatusResponse) -> impl Iterator<Item = &RuntimeCondition
     status.status.iter().flat_map(|status| &status.conditions)
 }
 
-fn text(daemon: &DaemonStatus) -> anyhow::Result<Shown> {
+fn text(daemon: &DaemonStatus, is_wide: bool) -> anyhow::Result<Shown> {
     let state = &daemon.state;
     Ok(Shown::parts([
         health(daemon).line(),
         format!("criswitch {}, process {}\n", state.version, state.pid).into(),
         configuration(state).into(),
-        backends(state)?,
+        backends(state, is_wide)?,
         places(state)?.into(),
-        handlers(daemon)?.into(),
+        handlers(daemon, is_wide)?.into(),
         faults(daemon).into(),
         outlook(state).into(),
     ]))
@@ -205,7 +186,7 @@ fn last_reload(last: &Reload) -> String {
     text
 }
 
-fn backends(state: &State) -> anyhow::Result<Shown> {
+fn backends(state: &State, is_wide: bool) -> anyhow::Result<Shown> {
     let rows = state.backends.iter().map(|backend| {
         let seconds = |seconds: Option<u64>| {
             let time = seconds.map(Duration::from_secs);
@@ -219,6 +200,11 @@ fn backends(state: &State) -> anyhow::Result<Shown> {
             number(backend.containers),
             seconds(backend.stale_list_age_seconds),
             seconds(backend.stats_late_seconds),
+            backend.cgroup_driver.clone().unwrap_or_default(),
+            backend.transitions.to_string(),
+            backend.lists_from_cache.to_string(),
+            backend.lists_omitted.to_string(),
+            backend.dropped_items.to_string(),
         ]
     });
     let paint = |column: usize, cell: &str| match (column, cell) {
@@ -236,11 +222,17 @@ fn backends(state: &State) -> anyhow::Result<Shown> {
         "CONTAINERS",
         "LIST AGE",
         "STATS LATE",
+        "CGROUPS",
+        "TRANSITIONS",
+        "LISTS FROM CACHE",
+        "LISTS OMITTED",
+        "ITEMS DROPPED",
     ];
-    painted(&header, rows, paint)
+    let width = if is_wide { header.len() } else { NARROW };
+    painted(header.split_at(width).0, rows, paint)
 }
 
-/// Nothing if nobody knows.
+/// The number as text; empty if the number is unknown.
 fn number(number: Option<u64>) -> String {
     number.map(|number| number.to_string()).unwrap_or_default()
 }
@@ -256,7 +248,7 @@ fn state_of(backend: &Backend) -> String {
     state
 }
 
-/// Where backends are, and what.
+/// The runtime and the socket of each backend.
 fn places(state: &State) -> anyhow::Result<String> {
     let rows = state.backends.iter().map(|backend| {
         let runtime = format!("{} {}", backend.runtime, backend.version);
@@ -269,7 +261,7 @@ fn places(state: &State) -> anyhow::Result<String> {
     columns(&["BACKEND", "RUNTIME", "SOCKET"], rows)
 }
 
-fn handlers(daemon: &DaemonStatus) -> anyhow::Result<String> {
+fn handlers(daemon: &DaemonStatus, is_wide: bool) -> anyhow::Result<String> {
     let state = &daemon.state;
     let owners = owners(state);
     let rows = state.handlers.iter().map(|row| {
@@ -281,14 +273,17 @@ fn handlers(daemon: &DaemonStatus) -> anyhow::Result<String> {
             name,
             place(&row.backend, &row.name, &row.backend_handler),
             number(pods_of(row, &owners, daemon)),
-            short_features(&daemon.status, &row.name),
-            origin(&row.origin),
+            features(&daemon.status, &row.name, is_wide),
+            match is_wide {
+                true => row.origin.clone(),
+                false => short_origin(&row.origin),
+            },
         ]
     });
     columns(&["HANDLER", "BACKEND", "PODS", "FEATURES", "ORIGIN"], rows)
 }
 
-/// How many pods of a handler its backend of now has; others may have more, from when the handler led there.
+/// The number of a handler's pods on its current backend. Older pods may be on other backends.
 fn pods_of(row: &Handler, owners: &HashMap<&str, &str>, daemon: &DaemonStatus) -> Option<u64> {
     let pods = daemon.pods.as_ref().ok()?.iter();
     let own = pods.filter(|pod| {
@@ -298,8 +293,8 @@ fn pods_of(row: &Handler, owners: &HashMap<&str, &str>, daemon: &DaemonStatus) -
     Some(own.count() as u64)
 }
 
-/// A file's name and line say enough in a table.
-fn origin(origin: &str) -> String {
+/// The name and line of a file, without its directory.
+fn short_origin(origin: &str) -> String {
     let file = origin.rsplit('/').next().unwrap_or(origin);
     match origin.contains("/conf.d/") {
         true => format!("conf.d/{file}"),
@@ -307,24 +302,24 @@ fn origin(origin: &str) -> String {
     }
 }
 
-fn short_features(status: &StatusResponse, handler: &str) -> String {
+fn features(status: &StatusResponse, handler: &str, is_wide: bool) -> String {
     let all = features_of(&status.runtime_handlers, handler);
     let short = all.into_iter().map(|feature| match feature {
-        "recursive_read_only_mounts" => "rro",
-        "user_namespaces" => "userns",
+        "recursive_read_only_mounts" if !is_wide => "rro",
+        "user_namespaces" if !is_wide => "userns",
         other => other,
     });
     short.collect::<Vec<_>>().join(" ")
 }
 
-/// What is not well, in criswitch's words, and notes.
+/// Lines for the conditions that are false, and for the reason why pods cannot be listed.
 fn faults(daemon: &DaemonStatus) -> String {
     let lines = unmet(&daemon.status).map(|(kind, message)| {
         let note = if is_problem(kind) { "" } else { "note: " };
         plain(&format!("{note}{kind} is false: {message}")) + "\n"
     });
     let mut text: String = lines.collect();
-    // The first line has the problems of lists.
+    // The first line of the output already shows problems of lists.
     if let Err(error) = &daemon.pods
         && list_problems(&daemon.state).is_empty()
     {
@@ -333,7 +328,7 @@ fn faults(daemon: &DaemonStatus) -> String {
     terminal::wrapped(&text)
 }
 
-/// What becomes of backends that no file names, and what a restart would cost.
+/// When backends without a name in the configuration are removed, and why lists would fail after a restart.
 fn outlook(state: &State) -> String {
     let unnamed = state.backends.iter().filter(|backend| backend.unnamed);
     let removals = unnamed.map(|backend| removal(&backend.name));
@@ -345,7 +340,6 @@ fn outlook(state: &State) -> String {
     lines.map(|line| terminal::wrapped_first(&line)).collect()
 }
 
-/// Of another runtime.
 fn foreign(other: &Foreign) -> anyhow::Result<String> {
     let Foreign {
         socket,
@@ -390,14 +384,15 @@ fn foreign_json(other: &Foreign) -> Json {
     })
 }
 
-/// The state of the daemon, with its health and with each handler's pods and features.
+/// The JSON output: the daemon's state and health, with the pods and features of each handler.
 fn json(daemon: &DaemonStatus) -> anyhow::Result<Json> {
     let owners = owners(&daemon.state);
     let mut json = serde_json::to_value(&daemon.state)?;
-    // As any other runtime's says false.
+    let health = health(daemon);
     if let Some(json) = json.as_object_mut() {
         json.insert("criswitch".to_owned(), json!(true));
-        json.insert("health".to_owned(), health(daemon).json());
+        json.insert("health".to_owned(), health.json());
+        json.insert("problems".to_owned(), json!(health.problems()));
     }
     for row in objects(&mut json, "backends") {
         row.remove("podIds");
@@ -416,7 +411,7 @@ fn objects<'a>(json: &'a mut Json, list: &str) -> impl Iterator<Item = &'a mut M
     rows.into_iter().flatten().filter_map(Json::as_object_mut)
 }
 
-/// How long ago a time was.
+/// The time that has passed since `time`, in the form of [`span`].
 pub(super) fn ago(time: &str) -> String {
     let Ok(time) = humantime::parse_rfc3339(time) else {
         return String::new();
@@ -424,7 +419,7 @@ pub(super) fn ago(time: &str) -> String {
     span(SystemTime::now().duration_since(time).unwrap_or_default())
 }
 
-/// Whole seconds, in the two largest units.
+/// A duration in whole seconds, in its two largest units.
 pub(super) fn span(time: Duration) -> String {
     let time = humantime::format_duration(Duration::from_secs(time.as_secs())).to_string();
     time.split(' ').take(2).collect::<Vec<_>>().join(" ")

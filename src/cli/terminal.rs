@@ -1,6 +1,6 @@
-//! The width that people have, and words made to fit it. What is piped stays as it is, a line for a thing.
+//! The width of the terminal, and text wrapped to fit it. Piped output is not wrapped: each fact stays on one line.
 //!
-//! Names and messages of backends are among what is printed: only a [`Shown`] is, which has no control characters.
+//! Output contains names and messages of backends, so commands print only a [`Shown`], which has no control characters.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
@@ -9,24 +9,24 @@ use std::os::fd::AsFd;
 use rustix::termios::tcgetwinsize;
 use textwrap::{Options, WordSplitter};
 
-/// Of a terminal that does not say.
+/// The width of a terminal that reports none.
 const USUAL: usize = 80;
 
-/// Clears a terminal and begins at its top.
+/// Clears the terminal and moves the cursor to its top.
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
-/// Text that a terminal shows and does not obey: without control characters but line ends, tabs and colours of ours.
+/// Text that cannot control a terminal. Its only control characters are line ends, tabs and criswitch's colours.
 #[derive(Default)]
 pub(super) struct Shown(String);
 
 impl From<&str> for Shown {
-    /// Control characters become escapes that JSON and TOML have too.
+    /// Replaces control characters by escapes, in the syntax of JSON and TOML.
     fn from(text: &str) -> Shown {
         let mut shown = String::with_capacity(text.len());
         for character in text.chars() {
             match character {
                 '\n' | '\t' => shown.push(character),
-                // To a text in memory this never fails.
+                // A write to a string never fails.
                 control if control.is_control() => {
                     write!(shown, "\\u{:04x}", u32::from(control)).ok();
                 }
@@ -44,19 +44,19 @@ impl From<String> for Shown {
 }
 
 impl Shown {
-    /// A table whose cells were made [`plain`], and then had colours.
+    /// A text whose parts were made [`plain`] before they got colours.
     pub(super) fn table(text: String) -> Shown {
         Shown(text)
     }
 
-    /// Those that have any text, an empty line between two.
+    /// The parts that are not empty, with an empty line between two parts.
     pub(super) fn parts<const N: usize>(parts: [Shown; N]) -> Shown {
         let parts = parts.into_iter().map(|part| part.0);
         let parts: Vec<_> = parts.filter(|part| !part.is_empty()).collect();
         Shown(parts.join("\n"))
     }
 
-    /// The same, on a terminal in the place of what it shows.
+    /// The text alone on the screen: on a terminal, the text is after [`CLEAR`].
     pub(super) fn alone(self) -> Shown {
         let clear = width().map_or("", |_| CLEAR);
         Shown(format!("{clear}{}", self.0))
@@ -67,12 +67,12 @@ impl Shown {
     }
 }
 
-/// A text that is a part of a line: its line ends and tabs are spaces, other control characters are escapes.
+/// Text for a part of a line: spaces replace line ends and tabs, and escapes replace other control characters.
 pub(super) fn plain(text: &str) -> String {
     Shown::from(text.replace(char::is_whitespace, " ")).0
 }
 
-/// How many columns standard output has; none if it is no terminal.
+/// The width of standard output in columns; `None` if it is no terminal.
 pub(super) fn width() -> Option<usize> {
     width_of(&io::stdout())
 }
@@ -85,18 +85,18 @@ fn width_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
     Some(if columns == 0 { USUAL } else { columns })
 }
 
-/// `text` in lines of whole words; a word that is wider has a line of its own.
+/// `text` in lines of whole words. A word wider than `width` gets its own line.
 pub(super) fn lines(text: &str, width: usize) -> Vec<String> {
     let lines = textwrap::wrap(text, options(width));
     lines.into_iter().map(String::from).collect()
 }
 
-/// For standard output: lines that are wider than the terminal go on further in.
+/// Text for standard output: a line wider than the terminal continues on indented lines.
 pub(super) fn wrapped(text: &str) -> String {
     fitting(text, width())
 }
 
-/// As [`wrapped`], of one line without its end; what is below it is to be copied, and stays whole.
+/// Wraps the first line as [`wrapped`] does and adds a line end. Further lines stay whole, because users copy them.
 pub(super) fn wrapped_first(text: &str) -> String {
     match text.split_once('\n') {
         Some((first, below)) => format!("{}{below}\n", wrapped_first(first)),
@@ -104,11 +104,11 @@ pub(super) fn wrapped_first(text: &str) -> String {
     }
 }
 
-/// Writes lines to standard error, in the same way.
+/// Writes lines to standard error, wrapped to the width of its terminal.
 pub(super) fn complain(text: &str) {
     let stderr = io::stderr();
     let text = Shown::from(fitting(text, width_of(&stderr)));
-    // Nobody is left who could be told.
+    // A failed write to standard error cannot be reported anywhere.
     stderr.lock().write_all(text.as_bytes()).ok();
 }
 

@@ -1,28 +1,28 @@
-//! gRPC's frames: a message with its length before it. No I/O, no panic, whatever the bytes are.
+//! gRPC frames: a message after its length. Does no I/O and never panics, whatever the bytes are.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// Bytes before each gRPC message: a compression flag and a big-endian length.
+/// The bytes before each gRPC message: a compression flag and a big-endian length.
 pub const FRAME_HEADER: usize = 5;
 
-/// A gRPC body or stream that is not made of plain messages.
+/// Why a gRPC body or stream cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadFrame {
-    /// Cut off, or of another length than it says.
+    /// The message is cut off, or its length differs from the length in its frame.
     #[error("not one whole gRPC message")]
     Length,
-    /// Compressed, and it has to be read here.
+    /// The message is compressed, and criswitch must read it.
     #[error("a compressed gRPC message")]
     Compressed,
-    /// Longer than this many bytes, which is what may be held.
+    /// The message is longer than this limit, in bytes.
     #[error("a gRPC message of more than {0} bytes")]
     TooLong(usize),
 }
 
-/// Length of the gRPC message whose frame begins with `bytes`, `None` if fewer than [`FRAME_HEADER`] bytes are there.
+/// The length of the gRPC message whose frame begins with `bytes`; `None` for fewer than [`FRAME_HEADER`] bytes.
 ///
 /// # Errors
-/// [`BadFrame::Compressed`], also for a flag that gRPC doesn't know.
+/// [`BadFrame::Compressed`], also for an unknown flag.
 pub fn frame_length(bytes: &[u8]) -> Result<Option<usize>, BadFrame> {
     match bytes {
         [0, a, b, c, d, ..] => Ok(Some(u32::from_be_bytes([*a, *b, *c, *d]) as usize)),
@@ -31,10 +31,10 @@ pub fn frame_length(bytes: &[u8]) -> Result<Option<usize>, BadFrame> {
     }
 }
 
-/// The message of a body that holds exactly one.
+/// The message of a body with exactly one message.
 ///
 /// # Errors
-/// [`BadFrame`].
+/// If the body is not exactly one complete, uncompressed message.
 pub fn unframe(body: &Bytes) -> Result<Bytes, BadFrame> {
     let length = frame_length(body)?.ok_or(BadFrame::Length)?;
     if body.len() - FRAME_HEADER != length {
@@ -43,10 +43,10 @@ pub fn unframe(body: &Bytes) -> Result<Bytes, BadFrame> {
     Ok(body.slice(FRAME_HEADER..))
 }
 
-/// Cuts the next whole message off the beginning of `stream`, `None` if more bytes have to come first.
+/// Takes the next complete message off the beginning of `stream`; `None` if more bytes must arrive first.
 ///
 /// # Errors
-/// [`BadFrame::Compressed`], and [`BadFrame::TooLong`] as soon as the frame says that its message is over `limit`.
+/// [`BadFrame::Compressed`], and [`BadFrame::TooLong`] as soon as the frame's length is above `limit`.
 pub fn cut(stream: &mut BytesMut, limit: usize) -> Result<Option<Bytes>, BadFrame> {
     match frame_length(stream)? {
         Some(length) if length > limit => Err(BadFrame::TooLong(limit)),
@@ -58,7 +58,7 @@ pub fn cut(stream: &mut BytesMut, limit: usize) -> Result<Option<Bytes>, BadFram
     }
 }
 
-/// The frame header of a message of `length` bytes; gRPC has no message above 4 GiB.
+/// The frame header of a message of `length` bytes. gRPC has no message above 4 GiB.
 pub fn frame_header(length: usize) -> Bytes {
     let length = u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes();
     Bytes::from([&[0], length.as_slice()].concat())

@@ -1,7 +1,7 @@
-//! Raw protobuf and gRPC frames: reads and replaces single fields, never a whole message.
+//! Reads and replaces single fields of encoded protobuf, never decoding a whole message.
 //!
-//! Does no I/O and never panics, whatever the bytes are. The rules are protobuf's own: of a singular field the last
-//! value counts, and a submessage that occurs twice is merged.
+//! Does no I/O and never panics, whatever the bytes are. Follows protobuf's rules: the last value of a singular field
+//! counts, and a repeated occurrence of a submessage is merged.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -11,47 +11,47 @@ use prost::encoding::{
     DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint, skip_field,
 };
 
-/// The key in an entry of a map, as protobuf encodes maps.
+/// The field number of the key in a map entry.
 pub const MAP_KEY: u32 = 1;
-/// The value in an entry of a map.
+/// The field number of the value in a map entry.
 pub const MAP_VALUE: u32 = 2;
 
 /// Field numbers from the outermost message to a field: `[1, 19]` is field 19 of the message in field 1.
 pub type Path = &'static [u32];
 
-/// Bytes that are no protobuf message, or not where a field was read.
+/// Why bytes are not a protobuf message, or not at the field that was read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// The encoding breaks off or has an impossible tag.
+    /// The encoding breaks off or has an invalid tag.
     #[error("not a protobuf message")]
     Encoding,
-    /// A field has another type on the wire than the CRI gives it.
+    /// A field's wire type differs from the CRI's.
     #[error("field {0} has the wrong type")]
     Type(u32),
-    /// A string that is not UTF-8.
+    /// A string is not UTF-8.
     #[error("field {0} is not UTF-8")]
     Utf8(u32),
 }
 
-/// What a field holds.
+/// The value of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
     /// An integer, a bool or an enum.
     Varint(u64),
     /// A string, bytes or a submessage.
     Bytes(&'a [u8]),
-    /// Types that the CRI's routed messages don't use; skipped.
+    /// A type that the CRI's routed messages do not use; skipped.
     Other,
 }
 
-/// One field as it stands in a message.
+/// A field as encoded in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field<'a> {
-    /// Its number.
+    /// The field number.
     pub number: u32,
-    /// Its value.
+    /// The value.
     pub value: Value<'a>,
-    /// Tag and value, as encoded.
+    /// The tag and value, as encoded.
     pub raw: &'a [u8],
 }
 
@@ -70,7 +70,7 @@ impl<'a> Field<'a> {
     /// The text of a string field.
     ///
     /// # Errors
-    /// [`Malformed::Type`] and [`Malformed::Utf8`].
+    /// [`Malformed::Type`] for any other type, [`Malformed::Utf8`] for text that is not UTF-8.
     pub fn str(&self) -> Result<&'a str, Malformed> {
         std::str::from_utf8(self.bytes()?).map_err(|_| Malformed::Utf8(self.number))
     }
@@ -83,12 +83,12 @@ impl<'a> Field<'a> {
     }
 }
 
-/// The fields of a message, in the order of their bytes; ends after the first error.
+/// The fields of a message in the order of their bytes. Ends after the first error.
 pub struct Fields<'a> {
     rest: &'a [u8],
 }
 
-/// Walks the fields of `message`, not entering submessages.
+/// Iterates over the fields of `message` without entering submessages.
 pub fn fields(message: &[u8]) -> Fields<'_> {
     Fields { rest: message }
 }
@@ -108,7 +108,7 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// Takes the next field, if it is one that `wanted` says; others are skipped, which is what long lists consist of.
+/// Takes the next field; `None` if its number is not `wanted`. Skipping is the hot path: long lists are mostly skipped.
 #[inline(always)]
 fn take<'a>(
     rest: &mut &'a [u8],
@@ -142,7 +142,7 @@ fn take<'a>(
     }))
 }
 
-/// A field's number and type. Nearly all of the CRI's take one byte, and long lists are walked byte by byte here.
+/// A field's number and type. Fast for one-byte keys, which nearly all CRI fields have: long lists are walked here.
 #[inline]
 fn key(rest: &mut &[u8]) -> Result<(u32, WireType), Malformed> {
     match *rest {
@@ -170,18 +170,18 @@ fn number_at(rest: &mut &[u8]) -> Result<u64, Malformed> {
     }
 }
 
-/// The string at `path`, empty if it is absent, as in proto3.
+/// The string at `path`; empty if absent, as in proto3.
 ///
 /// # Errors
-/// If `message`, or a submessage on the way, is not protobuf, or the field is no UTF-8 string.
+/// `message` or a submessage on the path is not protobuf, or the field is not a UTF-8 string.
 pub fn string<'a>(message: &'a [u8], path: &[u32]) -> Result<&'a str, Malformed> {
     Ok(last(message, path, Field::str)?.unwrap_or_default())
 }
 
-/// The integer at `path`, 0 if it is absent, as in proto3.
+/// The integer at `path`; 0 if absent, as in proto3.
 ///
 /// # Errors
-/// As [`string`].
+/// If `message` is malformed; see [`string`].
 pub fn varint(message: &[u8], path: &[u32]) -> Result<u64, Malformed> {
     Ok(last(message, path, Field::varint)?.unwrap_or_default())
 }
@@ -189,7 +189,7 @@ pub fn varint(message: &[u8], path: &[u32]) -> Result<u64, Malformed> {
 /// The value under `key` in the `map<string, string>` at `path`.
 ///
 /// # Errors
-/// As [`string`]; also if another entry of the map is not protobuf.
+/// If `message` or any entry of the map is malformed; see [`string`].
 pub fn entry<'a>(message: &'a [u8], path: &[u32], key: &str) -> Result<Option<&'a str>, Malformed> {
     let mut found = None;
     each(message, path, &mut |field| {
@@ -202,19 +202,18 @@ pub fn entry<'a>(message: &'a [u8], path: &[u32], key: &str) -> Result<Option<&'
     Ok(found)
 }
 
-/// The bytes at `path`, empty if absent; of several the last. For submessages see [`submessage`].
+/// The last bytes value at `path`; empty if absent. For submessages see [`submessage`].
 ///
 /// # Errors
-/// As [`string`].
+/// If `message` is malformed; see [`string`].
 pub fn bytes<'a>(message: &'a [u8], path: &[u32]) -> Result<&'a [u8], Malformed> {
     Ok(last(message, path, Field::bytes)?.unwrap_or_default())
 }
 
-/// The submessage at `path`, empty if absent; of several parts all, one after the other, which is how protobuf merges
-/// them.
+/// The submessage at `path`; empty if absent. Several parts are concatenated, which merges them by protobuf's rules.
 ///
 /// # Errors
-/// As [`string`].
+/// If `message` is malformed; see [`string`].
 pub fn submessage<'a>(message: &'a [u8], path: &[u32]) -> Result<Cow<'a, [u8]>, Malformed> {
     let parts = all_bytes(message, path)?;
     Ok(match parts.as_slice() {
@@ -224,18 +223,18 @@ pub fn submessage<'a>(message: &'a [u8], path: &[u32]) -> Result<Cow<'a, [u8]>, 
     })
 }
 
-/// Every string at `path`, where something on the way is repeated.
+/// All strings at `path`, for a path with repeated fields.
 ///
 /// # Errors
-/// As [`string`].
+/// If `message` is malformed; see [`string`].
 pub fn strings<'a>(message: &'a [u8], path: &[u32]) -> Result<Vec<&'a str>, Malformed> {
     all(message, path, Field::str)
 }
 
-/// Every submessage at `path`.
+/// All submessages at `path`.
 ///
 /// # Errors
-/// As [`string`].
+/// If `message` is malformed; see [`string`].
 pub fn all_bytes<'a>(message: &'a [u8], path: &[u32]) -> Result<Vec<&'a [u8]>, Malformed> {
     all(message, path, Field::bytes)
 }
@@ -243,12 +242,12 @@ pub fn all_bytes<'a>(message: &'a [u8], path: &[u32]) -> Result<Vec<&'a [u8]>, M
 /// Whether the submessage in field `number` occurs.
 ///
 /// # Errors
-/// As [`string`].
+/// If `message` is malformed; see [`string`].
 pub fn has(message: &[u8], number: u32) -> Result<bool, Malformed> {
     Ok(last(message, &[number], |_| Ok(()))?.is_some())
 }
 
-/// What `read` makes of the last field at `path`.
+/// Applies `read` to each field at `path` and returns the last result.
 fn last<'a, T>(
     message: &'a [u8],
     path: &[u32],
@@ -262,7 +261,7 @@ fn last<'a, T>(
     Ok(found)
 }
 
-/// What `read` makes of each field at `path`.
+/// Applies `read` to each field at `path` and returns all results.
 fn all<'a, T>(
     message: &'a [u8],
     path: &[u32],
@@ -276,7 +275,7 @@ fn all<'a, T>(
     Ok(found)
 }
 
-/// Visits every occurrence of the field at `path`, in the order of the bytes.
+/// Visits all occurrences of the field at `path` in the order of their bytes.
 fn each<'a>(
     message: &'a [u8],
     path: &[u32],
@@ -296,7 +295,7 @@ fn each<'a>(
     Ok(())
 }
 
-/// Appends a field of bytes, a string or a submessage.
+/// Appends a bytes, string or submessage field.
 pub fn put_bytes(out: &mut BytesMut, number: u32, value: &[u8]) {
     encode_key(number, WireType::LengthDelimited, out);
     encode_varint(value.len() as u64, out);
@@ -309,7 +308,7 @@ pub fn put_varint(out: &mut BytesMut, number: u32, value: u64) {
     encode_varint(value, out);
 }
 
-/// `message` with the singular string at `path` set, by appending it: the last value counts, submessages merge.
+/// `message` with the singular string at `path` set. Appends the string: the last value counts, submessages merge.
 pub fn with_string(message: &[u8], path: &[u32], value: &str) -> Bytes {
     let mut out = BytesMut::from(message);
     append_at(&mut out, path, value.as_bytes());
@@ -328,10 +327,10 @@ fn append_at(out: &mut BytesMut, path: &[u32], value: &[u8]) {
     }
 }
 
-/// `message` without those submessages of the repeated field `number` that `keep` rejects; `None` if it keeps all.
+/// `message` without the submessages of the repeated field `number` that `keep` rejects; `None` if none is rejected.
 ///
 /// # Errors
-/// [`Malformed::Encoding`] and [`Malformed::Type`] as for [`string`], and the errors of `keep`.
+/// If `message` is malformed (see [`string`]), and the errors of `keep`.
 pub fn retain(
     message: &[u8],
     number: u32,
@@ -345,21 +344,21 @@ pub fn retain(
     })
 }
 
-/// What becomes of a submessage.
+/// The change of a submessage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
-    /// It stays as it is.
+    /// The submessage stays unchanged.
     Same,
-    /// This takes its place.
+    /// These bytes replace the submessage.
     Other(Bytes),
-    /// It is dropped.
+    /// The submessage is dropped.
     Dropped,
 }
 
-/// `message` with every submessage at `path` as `edit` says; all other bytes as they are. `None` if all stay the same.
+/// Applies `edit` to each submessage at `path` and keeps all other bytes. `None` if nothing changes.
 ///
 /// # Errors
-/// As [`string`], and what `edit` says.
+/// If `message` is malformed (see [`string`]), and the errors of `edit`.
 pub fn edited(
     message: &[u8],
     path: &[u32],
@@ -398,7 +397,7 @@ pub fn edited(
     Ok(Some(out.freeze()))
 }
 
-/// A `grpc-timeout`: at most eight digits and a unit (gRPC over HTTP/2: `Timeout`). `None` if it is none.
+/// Parses a `grpc-timeout`: at most eight digits and a unit (gRPC over HTTP/2: `Timeout`). `None` if invalid.
 pub fn timeout(value: &str) -> Option<Duration> {
     let (digits, unit) = value.split_at_checked(value.len().checked_sub(1)?)?;
     if digits.len() > 8 || !digits.bytes().all(|b| b.is_ascii_digit()) {

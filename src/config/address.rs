@@ -1,7 +1,6 @@
-//! Where a CRI socket is: one type, one parser.
+//! The address of a CRI socket: one type, one parser.
 //!
-//! Windows' `npipe://` addresses are to become a variant here. Parsing never looks at the file system;
-//! `Address::identity` does.
+//! Windows' `npipe://` addresses will be a variant here. Parsing never reads the file system; `Address::identity` does.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,35 +9,35 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// The longest path that fits into `sun_path`: 108 bytes with its ending zero.
+/// The longest path that fits into `sun_path`: 108 bytes with the final zero.
 pub const MAX_PATH_BYTES: usize = 107;
 
-/// The most symbolic links that are followed from a socket's file; Linux follows 40.
+/// The most symbolic links followed from a socket's file; Linux follows 40.
 const MAX_LINKS: u8 = 40;
 
-/// A socket that the switch listens on, or that a backend serves.
+/// A socket that criswitch listens on, or that a backend serves.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// An absolute path of a Unix socket, at most 107 bytes (`sun_path` less its ending zero).
+    /// An absolute path of a Unix socket, at most 107 bytes (`sun_path` without its final zero).
     Unix(PathBuf),
 }
 
 /// Why a text is not an [`Address`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AddressError {
-    /// Nothing is left after the scheme.
+    /// The path after the scheme is empty.
     #[error("the socket path is empty")]
     Empty,
-    /// A path that would depend on where the daemon was started.
+    /// The path would depend on the daemon's working directory.
     #[error("the socket path {0:?} is relative")]
     Relative(String),
-    /// A path that the kernel would refuse or cut.
+    /// The path is so long that the kernel rejects or cuts it.
     #[error("the socket path is {0} bytes long, and the kernel takes at most {MAX_PATH_BYTES}")]
     TooLong(usize),
-    /// A scheme other than `unix`.
+    /// The scheme is not `unix`.
     #[error("{0:?} is not a Unix socket; criswitch supports only Unix sockets on this platform")]
     Scheme(String),
-    /// The kernel would end the path at the zero.
+    /// The path has a zero byte, where the kernel would end it.
     #[error("the socket path {0:?} contains a NUL byte")]
     Nul(String),
 }
@@ -47,10 +46,10 @@ impl Address {
     /// Reads an absolute path, `unix:///path` or `unix:/path`.
     ///
     /// Doubled slashes, `.` and a trailing slash are dropped, so that two spellings of one path are equal.
-    /// Symbolic links and `..` stay: only the kernel knows where they lead.
+    /// Symbolic links and `..` stay: only the kernel resolves them.
     ///
     /// # Errors
-    /// [`AddressError`], which has a hint.
+    /// If `text` has none of these forms, or the path cannot be a socket's.
     pub fn parse(text: &str) -> Result<Address, AddressError> {
         let path = without_scheme(text)?;
         if path.is_empty() {
@@ -69,7 +68,7 @@ impl Address {
         }
     }
 
-    /// Which socket this is now, for comparing: looks at the file system.
+    /// The file behind the address now, for comparison. Reads the file system.
     pub(crate) fn identity(&self) -> Identity {
         let Address::Unix(path) = self;
         let file = std::fs::metadata(path).ok();
@@ -80,28 +79,28 @@ impl Address {
     }
 }
 
-/// Which socket an address leads to.
+/// The file behind an address.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
-    /// The path with its symbolic links followed as far as they are there: `/var/run` is `/run` on most nodes.
+    /// The path with its existing symbolic links resolved: `/var/run` is `/run` on most nodes.
     path: PathBuf,
-    /// Device and inode of the file, if it is there: a bind mount shows one file at two paths.
+    /// Device and inode of the file, if it exists: a bind mount shows one file at two paths.
     file: Option<(u64, u64)>,
 }
 
 impl Identity {
-    /// Whether both lead to one socket.
+    /// Whether both identities are of one socket.
     pub(crate) fn is(&self, other: &Identity) -> bool {
         self.path == other.path || self.file.is_some() && self.file == other.file
     }
 }
 
-/// The identities of several addresses, looked up at one time.
+/// The identities of several addresses, read at one time.
 #[derive(Debug, Default)]
 pub(crate) struct Identities(HashMap<Address, Identity>);
 
 impl Identities {
-    /// Looks at the file system.
+    /// Reads the identities from the file system.
     pub(crate) fn of(addresses: Vec<Address>) -> Identities {
         let identities = addresses.into_iter().map(|address| {
             let identity = address.identity();
@@ -110,14 +109,14 @@ impl Identities {
         Identities(identities.collect())
     }
 
-    /// Whether two of the addresses lead to one socket.
+    /// Whether two of the addresses are one socket.
     pub(crate) fn are_one(&self, one: &Address, other: &Address) -> bool {
         let identities = self.0.get(one).zip(self.0.get(other));
         one == other || identities.is_some_and(|(one, other)| one.is(other))
     }
 }
 
-/// `path` with its symbolic links followed. The file and some of its directories need not be there.
+/// `path` with its symbolic links resolved. The file and some of its directories may be absent.
 fn real_path(path: &Path, links: u8) -> PathBuf {
     let mut directories = path.ancestors().skip(1);
     let real = directories.find_map(|directory| {
@@ -132,7 +131,7 @@ fn real_path(path: &Path, links: u8) -> PathBuf {
 }
 
 impl AddressError {
-    /// What to write instead, in words that follow "try".
+    /// A suggestion that follows the word "try".
     pub fn hint(&self) -> &'static str {
         match self {
             AddressError::Empty | AddressError::Relative(_) => {
@@ -140,7 +139,7 @@ impl AddressError {
             }
             AddressError::TooLong(_) => "a shorter path, or a symbolic link to its directory",
             AddressError::Scheme(_) => "the path of a Unix socket, plain or after \"unix://\"",
-            AddressError::Nul(_) => "the path without it",
+            AddressError::Nul(_) => "the path without the NUL byte",
         }
     }
 }
@@ -199,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_with_its_reason() {
+    fn an_invalid_address_is_rejected_with_its_reason() {
         for (text, error) in [
             ("", AddressError::Empty),
             ("unix://", AddressError::Empty),

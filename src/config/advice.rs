@@ -1,13 +1,13 @@
-//! What is valid, and hardly meant: warnings of `criswitch check`.
+//! Warnings of `criswitch check` about valid settings that are probably mistakes.
 
 use super::value;
 use super::{BackendConfig, Config, Origin, keys};
 
-/// Lists of a node with many pods are larger.
+/// Lists of a node with many pods are larger than this, in bytes.
 const SMALL_MESSAGE: usize = 1 << 20;
 
 impl Config {
-    /// What is valid and hardly meant: one sentence each, with its place.
+    /// A sentence with its place for each valid setting that is probably a mistake.
     pub fn advice(&self) -> Vec<String> {
         let mut advice: Vec<_> = self.small_message().into_iter().collect();
         advice.extend(self.no_stale_lists());
@@ -40,11 +40,11 @@ impl Config {
             .collect()
     }
 
-    /// A key of the head below a table is a row of the table.
+    /// A top-level key written below a `[table]` becomes a row of that table.
     fn named_like_keys(&self) -> Vec<String> {
         let handlers = self.table.handlers.iter();
         let handlers = handlers.map(|row| ("handler", &row.name, row.origin.as_ref()));
-        // A backend that only the row of a handler names has the handler's name and row.
+        // A backend that only a handler's row names has the handler's name and origin.
         let is_of_handler = |row: &&BackendConfig| {
             let origin = row.origin.as_ref();
             handlers

@@ -1,6 +1,6 @@
-//! From what is written to a [`Config`]: whether the values fit together.
+//! Checks whether the written values fit together, and makes a [`Config`] of them.
 //!
-//! Goes on after a problem, and tells none that only follows from another.
+//! Checking continues after a problem, and reports no problem that only follows from another.
 
 mod scheduling;
 
@@ -18,10 +18,10 @@ use super::{BackendConfig, Config, Handler, Scheduling, Table};
 use crate::config::address::{Address, Identity};
 use crate::config::metrics::MetricsListen;
 
-/// Who may connect where no file says.
+/// The user that may connect if no file has `allow_uids`.
 const ROOT: u32 = 0;
 
-/// The configuration, or none and a problem for each reason.
+/// The configuration, or `None` with every problem in `problems`.
 pub(super) fn check(
     files: &[ConfigFile],
     written: &Written,
@@ -46,7 +46,7 @@ pub(super) fn check(
     let known = check.backends(listen.as_ref(), timeouts);
     check.metrics_apart(metrics.as_ref(), listen.as_ref(), &known);
     let table = check.table(&known);
-    // Every check comes before the first `?`: a further problem is not to be missed.
+    // Every check runs before the first `?`, so that all problems are reported.
     Some(Config {
         shutdown_timeout: check.duration("shutdown_timeout"),
         max_message: check
@@ -82,7 +82,7 @@ struct Checker<'a> {
     notes: Vec<String>,
 }
 
-/// The limits on waiting of a backend, or of all backends without their own.
+/// The time limits of a backend, or the limits for all backends whose rows have none.
 #[derive(Clone, Copy)]
 struct Timeouts {
     list: Duration,
@@ -90,12 +90,12 @@ struct Timeouts {
     stale_lists: Duration,
 }
 
-/// A backend's name, and its socket unless that had a problem.
+/// A backend's name, and its socket if that is valid.
 struct KnownBackend {
     name: At<String>,
     socket: Option<Address>,
     identity: Option<Identity>,
-    /// Other names for it: each names a socket that leads to this one.
+    /// Other names whose socket is the same file.
     aliases: Vec<String>,
     timeouts: Timeouts,
     auto_register: bool,
@@ -103,7 +103,6 @@ struct KnownBackend {
     user: Option<u32>,
 }
 
-/// A handler whose backend is found.
 struct FoundHandler {
     name: At<String>,
     backend: BackendConfig,
@@ -112,7 +111,7 @@ struct FoundHandler {
 }
 
 impl Checker<'_> {
-    /// The value of a key. In the place of a wrong one any will do: there is no configuration then.
+    /// The value of a key. If it is invalid any value will do: the problem is recorded and no `Config` is returned.
     fn value<T: Default>(&mut self, name: &str, parse: fn(&str) -> Result<T, Wrong>) -> T {
         let value = self.checked(name, |text, _| parse(text));
         value.unwrap_or_default()
@@ -180,7 +179,7 @@ impl Checker<'_> {
             let identity = socket.as_ref().map(Address::identity);
             if let Some(first) = same_socket(&mut known, identity.as_ref()) {
                 if first.socket != socket {
-                    // Whether the links are there may change from one start to the next: no reason to refuse one.
+                    // Links may be absent at the next start, so this is a note and not an error.
                     self.notes.push(alias_note(row, first));
                     first.aliases.push(row.name.value.clone());
                     continue;
@@ -219,7 +218,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The value of a backend's own field, or its default.
+    /// The value of a backend's own field, or the field's default.
     fn own<T>(
         &mut self,
         settings: Option<&BackendRow>,
@@ -233,7 +232,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A socket that only handlers mention is named after the first of them.
+    /// Adds the sockets that only handlers name; the first handler's name becomes the backend's.
     fn add_unnamed_backends(
         &mut self,
         known: &mut Vec<KnownBackend>,
@@ -307,7 +306,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Metrics have a socket of their own: serving there replaces what has that path.
+    /// Rejects a metrics socket at the path of `listen` or of a backend: binding it would replace that socket.
     fn metrics_apart(
         &mut self,
         metrics: Option<&MetricsListen>,
@@ -382,10 +381,11 @@ impl Checker<'_> {
     fn name_clash(&mut self, socket: &At<String>, other: &KnownBackend) {
         let (name, place) = (&other.name.value, &other.name.place);
         let what = format!(
-            "this socket has no name of its own and would be named after the handler, but {name:?} is a different backend at {place}"
+            "this socket has no name, and its handler's name {name:?} is already the name of a different backend at \
+             {place}"
         );
         let hint = format!(
-            "a name of its own under [backends], such as {name}-2 = {:?}",
+            "a name for the socket under [backends], such as {name}-2 = {:?}",
             socket.value
         );
         self.problems.tell(&socket.place, what, hint);
@@ -393,7 +393,7 @@ impl Checker<'_> {
 
     fn no_backend(&mut self, handler: &str, name: &str, place: &Place, known: &[KnownBackend]) {
         let names = known.iter().map(|backend| backend.name.value.as_str());
-        // Looked for only if it is told: there may be thousands of either.
+        // Computed lazily: only problems that are shown need the hint, and there may be thousands of rows.
         let hint = fmt::from_fn(|f| match nearest(name, names.clone()) {
             _ if keys::written("", handler).is_some() => {
                 write!(f, "the key {handler:?} above the first [table]")
@@ -411,7 +411,7 @@ impl Checker<'_> {
     }
 }
 
-/// The default handler's backend first, then as handlers mention them, then those without a handler.
+/// Orders backends: the default handler's first, then as handlers name them, then backends without a handler.
 fn arrange(
     mut handlers: Vec<FoundHandler>,
     known: &[KnownBackend],
@@ -451,7 +451,7 @@ fn arrange(
 impl KnownBackend {
     fn checked(&self) -> Option<BackendConfig> {
         Some(BackendConfig {
-            // All alike until they are arranged.
+            // A placeholder: `arrange` sets the ids.
             id: 0,
             name: self.name.value.clone(),
             socket: self.socket.clone()?,
@@ -473,12 +473,12 @@ fn with_name<'k>(known: &'k [KnownBackend], name: &str) -> Option<&'k KnownBacke
     known.iter().find(has)
 }
 
-/// What the operator should know of a backend with a second name.
+/// The note for the operator about a backend with a second name.
 fn alias_note(row: &DefinedKey<BackendRow>, first: &KnownBackend) -> String {
     let (name, place) = (&row.name.value, &row.name.place);
     let (first, first_place) = (&first.name.value, &first.name.place);
     format!(
-        "{place}: backend {name:?} has the same socket as {first:?} at {first_place}, by another path; criswitch uses one \
+        "{place}: the path of backend {name:?} leads to the socket of {first:?} at {first_place}; criswitch uses one \
          backend, {first:?}, for both names"
     )
 }

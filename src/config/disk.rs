@@ -1,6 +1,6 @@
-//! The configuration's files on the disk: which there are, and their bytes.
+//! Reads the configuration's files from the disk: their names and bytes.
 //!
-//! Never waits for who writes to a pipe, and takes no more than a configuration can have.
+//! Never waits for the writer of a pipe, and reads no more than a configuration can have.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -10,19 +10,19 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// The largest file that is read, in bytes: a thousand rows take a tenth of it.
+/// The largest file that is read, in bytes. A file with a thousand rows has a tenth of this.
 const MOST_BYTES: u64 = 1 << 20;
-/// The most drop-ins that are read: each is a file that somebody has to look at, so a thousand are a mistake.
+/// The most drop-ins that are read. People have to read each file, so a thousand are a mistake.
 const MOST_DROP_INS: usize = 256;
-/// To open a pipe does not wait for its other end then, and a terminal does not become the daemon's.
+/// These flags keep open(2) from waiting for the other end of a pipe, and from making a terminal the daemon's.
 const HARMLESS: OFlags = OFlags::NONBLOCK
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
 
-/// The drop-ins in `folder`, in the order of their names; none if there is no such directory.
+/// The drop-ins in `folder`, sorted by name; empty if there is no such directory.
 ///
 /// # Errors
-/// Also if there are more than a configuration can have.
+/// If `folder` cannot be read, or has more than `MOST_DROP_INS` drop-ins.
 pub(crate) fn drop_ins(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -44,16 +44,16 @@ pub(crate) fn drop_ins(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// As the shell's `*.toml`: what begins with a dot is an editor's, not ours.
+/// Matches `*.toml` like a shell: files that begin with a dot belong to editors.
 pub(crate) fn is_drop_in(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     name.ends_with(b".toml") && !name.starts_with(b".")
 }
 
-/// What is in a file.
+/// The content of a file.
 ///
 /// # Errors
-/// Also if it is no regular file, or larger than a configuration can be.
+/// If it cannot be read, is not a regular file, or is larger than `MOST_BYTES`.
 pub(crate) fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::from(rustix::fs::open(
         path,
@@ -77,7 +77,7 @@ pub(crate) fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether something has this name, wherever it may lead to.
+/// Whether the path exists, also as a symbolic link without a target. True if unknown.
 pub(crate) fn is_there(path: &Path) -> bool {
     !fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }

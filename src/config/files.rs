@@ -1,4 +1,4 @@
-//! The files of a configuration: the main one, then its drop-ins in the order of their names.
+//! The files of a configuration: the main one, then its drop-ins sorted by name.
 
 use std::hash::Hasher;
 use std::io::{self, ErrorKind};
@@ -10,7 +10,7 @@ use super::disk;
 use super::lines::Lines;
 use super::problem::{Place, Problems};
 
-/// A file that could be read, and the place where it starts.
+/// A file that was read, and the place of its first character.
 pub(super) struct ConfigFile {
     pub(super) start: Place,
     pub(super) text: String,
@@ -18,7 +18,6 @@ pub(super) struct ConfigFile {
 }
 
 impl ConfigFile {
-    /// The place of what begins at the byte `offset` of it.
     pub(super) fn place(&self, offset: usize) -> Place {
         self.start.at(self.lines.place(&self.text, offset))
     }
@@ -28,7 +27,7 @@ impl ConfigFile {
     }
 }
 
-/// What can be read of `main` and `conf.d/*.toml` beside it, and a problem for each that cannot.
+/// Reads `main` and `conf.d/*.toml` beside it, and records a problem for each unreadable file.
 pub(super) fn read(main: &Path, problems: &mut Problems) -> Vec<ConfigFile> {
     let folder = main.with_file_name("conf.d");
     let drop_ins = disk::drop_ins(&folder).unwrap_or_else(|error| {
@@ -46,7 +45,7 @@ fn file(index: usize, path: &Path, problems: &mut Problems) -> Option<ConfigFile
     let start = Place::start(index, path);
     match disk::bytes(path) {
         Ok(bytes) => text(start, bytes, problems),
-        // A drop-in that was removed since it was listed.
+        // A drop-in that was removed after it was listed.
         Err(_) if index > 0 && !disk::is_there(path) => None,
         Err(error) => {
             unreadable(&start, &error, problems);
@@ -55,7 +54,7 @@ fn file(index: usize, path: &Path, problems: &mut Problems) -> Option<ConfigFile
     }
 }
 
-/// What the bytes of a file say, and a problem if they are no text.
+/// Decodes the bytes of a file, and records a problem if they are not UTF-8.
 pub(super) fn text(start: Place, bytes: Vec<u8>, problems: &mut Problems) -> Option<ConfigFile> {
     match String::from_utf8(bytes) {
         Ok(text) => Some(ConfigFile {
@@ -73,13 +72,13 @@ pub(super) fn text(start: Place, bytes: Vec<u8>, problems: &mut Problems) -> Opt
     }
 }
 
-/// What changes with any name or byte of the files, and is the same on every node that has the same: 16 hex digits.
+/// 16 hex digits that change with any name or byte of the files, and are equal on all nodes with equal files.
 pub(super) fn hash(files: &[ConfigFile]) -> String {
     let mut hash = FnvHasher::default();
     for file in files {
         let name = file.start.path.file_name().unwrap_or_default();
         for bytes in [name.as_encoded_bytes(), file.text.as_bytes()] {
-            // Where one ends counts too.
+            // The length marks where the name or text ends.
             hash.write(&(bytes.len() as u64).to_be_bytes());
             hash.write(bytes);
         }
@@ -95,7 +94,7 @@ fn unreadable(place: &Place, error: &io::Error, problems: &mut Problems) {
         ErrorKind::NotFound => "creating it, or a different path after --config",
         ErrorKind::FileTooLarge => "a smaller file in its place",
         ErrorKind::QuotaExceeded => "fewer files, with more rows in each",
-        ErrorKind::PermissionDenied => "as a user that may read it",
+        ErrorKind::PermissionDenied => "running the command as a user that may read the file",
         _ => "a readable file in its place",
     };
     problems.tell(place, format_args!("cannot be read: {error}"), hint);

@@ -1,7 +1,7 @@
-//! What an entry of the table of configuration keys can say; [`KEYS`] is the table.
+//! The fields of an entry of [`KEYS`], the table of configuration keys.
 //!
-//! The parser, the checks, `criswitch check`, the reload, `config/criswitch.toml`, `docs/configuration.md` and the hints
-//! at misspelt keys take what they need to know of a key from its entry.
+//! The parser, the checks, `criswitch check`, reloads, `config/criswitch.toml`, `docs/configuration.md`,
+//! criswitch.toml(5) and the hints for misspelt keys all read these entries.
 
 mod table;
 
@@ -16,43 +16,57 @@ use super::{BackendConfig, Config};
 pub use table::KEYS;
 pub(super) use table::SOCKET_EXAMPLE;
 
+/// The tables, each with the heading of its keys in the documentation.
+pub const TABLES: [(&str, &str); 7] = [
+    ("", "Above the tables"),
+    ("log", "`[log]`"),
+    ("metrics", "`[metrics]`"),
+    ("handlers", "A row of `[handlers]`"),
+    ("overhead", "The `overhead` of a handler"),
+    ("tolerations", "Each of the `tolerations` of a handler"),
+    ("backends", "A row of `[backends]`"),
+];
+
 /// A key of the configuration.
 pub struct Key {
-    /// The table of the file that has the key, or the field of a row; empty above the tables.
+    /// The key's table in the file, or the field of a row; empty for top-level keys.
     pub table: &'static str,
-    /// The name. It begins with the name of the table if the key stands once in a configuration, as `log.level`.
+    /// The name. It begins with the table's name if the key occurs once in a configuration, such as `log.level`.
     pub name: &'static str,
-    /// An earlier name, which is rejected with an error that has the new one.
+    /// An earlier name. It is rejected with an error that has the new name.
     old_name: &'static str,
-    /// What the value is.
+    /// The kind of value.
     pub kind: KeyKind,
-    /// The value of a configuration without the key, without the quotes of a string.
+    /// The default value, without quotes for a string.
     pub default: Option<&'static str>,
-    /// A value, as a file has it, where the default is none.
+    /// A value as written in a file, for keys without a default.
     example: &'static str,
-    /// What the value may be.
+    /// The bounds of a duration or size.
     pub limits: Limits,
     /// When a changed value applies.
     pub applies: Applies,
-    /// What the key is for.
+    /// The description in the documentation.
     pub help: &'static str,
     value: Reader,
 }
 
-/// What a value is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The kind of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub enum KeyKind {
-    /// A string, and what it says.
+    /// A string, and the meaning of its text.
+    #[strum(to_string = "{0}")]
     Text(&'static str),
-    /// A string: a number and a unit of time.
+    /// A string with a number and a unit of time.
     Duration,
-    /// A string: a number and a unit of bytes.
+    /// A string with a number and a unit of bytes.
     Size,
     /// True or false.
     Boolean,
     /// An integer.
     Integer,
     /// An array of user ids.
+    #[strum(to_string = "array of user ids")]
     Users,
     /// A table, or an array of tables, whose fields are keys.
     Table,
@@ -65,69 +79,72 @@ pub struct Limits {
     pub zero: bool,
     /// The largest value; empty for any.
     pub most: &'static str,
-    /// Whether "unlimited" is allowed.
+    /// Whether the text "unlimited" is allowed.
     pub unlimited: bool,
 }
 
 /// When a changed value applies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub enum Applies {
-    /// After a reload.
+    /// A changed value applies after a reload.
     Reload,
-    /// After a restart; a reload with a changed value is rejected.
+    /// A changed value applies after a restart; a reload with a changed value is rejected.
     Restart,
-    /// At the next start; a reload ignores it.
+    /// A changed value applies at the next start; a reload ignores it.
+    #[strum(to_string = "next start")]
     NextStart,
-    /// To the output of `criswitch manifests` only.
+    /// The value applies to the output of `criswitch manifests` only.
+    #[strum(to_string = "`criswitch manifests`")]
     Manifests,
 }
 
 /// The value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigValue {
-    /// A string; none if it is not set.
+    /// A string; `None` if it is not set.
     Text(Option<String>),
-    /// [`Duration::MAX`] for "unlimited".
+    /// A time; [`Duration::MAX`] for "unlimited".
     Duration(Duration),
-    /// In bytes.
+    /// A number of bytes.
     Size(usize),
     /// True or false.
     Boolean(bool),
-    /// A user id; none if it is not set.
+    /// A user id; `None` if it is not set.
     User(Option<u32>),
     /// User ids.
     Users(Vec<u32>),
 }
 
-/// Where the value of a key is.
+/// Reads a key's value from the configuration or from a backend.
 enum Reader {
     Config(fn(&Config) -> ConfigValue),
     Backend(fn(&BackendConfig) -> ConfigValue),
     Nowhere,
 }
 
-/// The keys of a table, or of the head.
+/// The keys of a table; the top-level keys for an empty name.
 pub fn of_table(table: &str) -> impl Iterator<Item = &'static Key> {
     KEYS.iter().filter(move |key| key.table == table)
 }
 
-/// The key that has this name in a table, or above the tables.
+/// The key with this name in a table, or at the top level for an empty table.
 pub(super) fn written(table: &str, name: &str) -> Option<&'static Key> {
     of_table(table).find(|key| key.own_name() == name)
 }
 
-/// The key of a table that had this name before.
+/// The key of a table whose earlier name was `name`.
 pub(super) fn renamed(table: &str, name: &str) -> Option<&'static Key> {
     of_table(table).find(|key| !name.is_empty() && key.old_name == name)
 }
 
 impl Key {
-    /// The name without that of the table.
+    /// The name without the table's name.
     pub fn own_name(&self) -> &'static str {
         self.name.rsplit('.').next().unwrap_or_default()
     }
 
-    /// The value in a configuration, if the key stands once in it.
+    /// The value in a configuration, if the key occurs once in a configuration.
     pub fn value(&self, config: &Config) -> Option<ConfigValue> {
         match self.value {
             Reader::Config(value) => Some(value(config)),
@@ -135,7 +152,7 @@ impl Key {
         }
     }
 
-    /// The value of a backend, if the key is one of a backend.
+    /// The value of a backend, if the key belongs to a backend.
     pub fn value_of(&self, backend: &BackendConfig) -> Option<ConfigValue> {
         match self.value {
             Reader::Backend(value) => Some(value(backend)),
@@ -143,13 +160,13 @@ impl Key {
         }
     }
 
-    /// The name and the value for programs: a unit ends the name.
+    /// The name in camelCase and the value. The name ends with the unit.
     pub fn json(&self, value: ConfigValue) -> (String, Json) {
-        let name = self.name.replace('.', "_");
+        let name = camel_case(self.name);
         match value {
-            ConfigValue::Duration(Duration::MAX) => (name + "_ms", Json::Null),
-            ConfigValue::Duration(duration) => (name + "_ms", json!(millis(duration))),
-            ConfigValue::Size(bytes) => (name + "_bytes", json!(bytes)),
+            ConfigValue::Duration(Duration::MAX) => (name + "Ms", Json::Null),
+            ConfigValue::Duration(duration) => (name + "Ms", json!(millis(duration))),
+            ConfigValue::Size(bytes) => (name + "Bytes", json!(bytes)),
             ConfigValue::Text(text) => (name, json!(text)),
             ConfigValue::Boolean(on) => (name, json!(on)),
             ConfigValue::User(user) => (name, json!(user)),
@@ -157,7 +174,7 @@ impl Key {
         }
     }
 
-    /// A text as a file has it.
+    /// A text as written in a file.
     pub fn quoted(&self, text: &str) -> String {
         match self.kind {
             KeyKind::Text(_) | KeyKind::Duration | KeyKind::Size => format!("{text:?}"),
@@ -165,7 +182,7 @@ impl Key {
         }
     }
 
-    /// A value that could be written, as a file has it.
+    /// An example value, as written in a file.
     pub(super) fn example(&self) -> String {
         match (self.example, self.default) {
             ("", Some(default)) => self.quoted(default),
@@ -175,7 +192,33 @@ impl Key {
     }
 }
 
-/// Every duration of a configuration is far below what fits.
+impl Display for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.most.is_empty() {
+            return Ok(());
+        }
+        let zero = if self.zero { "" } else { "more than zero, " };
+        write!(f, "{zero}at most \"{}\"", self.most)?;
+        f.write_str(if self.unlimited {
+            ", or \"unlimited\""
+        } else {
+            ""
+        })
+    }
+}
+
+/// `list_timeout` becomes `listTimeout`, `log.level` becomes `logLevel`.
+fn camel_case(name: &str) -> String {
+    let mut words = name.split(['.', '_']);
+    let first = words.next().unwrap_or_default().to_owned();
+    let capitalized = words.map(|word| {
+        let (initial, rest) = word.split_at(word.len().min(1));
+        initial.to_uppercase() + rest
+    });
+    first + &capitalized.collect::<String>()
+}
+
+/// Every duration of a configuration is far below the limit of `u64`.
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,12 +1,11 @@
-//! Texts as the Kubernetes API server judges them: quantities, label keys and values. Knows of no key and no file.
+//! Parses quantities, label keys and label values by the rules of the Kubernetes API server.
 
 use super::value::{Wrong, wrong};
 
-/// The longest name of a label, and its longest value.
+/// The longest name in a label key, and the longest label value.
 const MAX_NAME: usize = 63;
-/// The longest DNS name.
 const MAX_DOMAIN: usize = 253;
-/// What may follow a quantity's number, besides an exponent.
+/// The suffixes of a quantity, besides an exponent.
 const SUFFIXES: [&str; 16] = [
     "", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei",
 ];
@@ -18,7 +17,7 @@ pub(super) fn cpu(text: &str) -> Result<String, Wrong> {
     quantity(text, "\"250m\"")
 }
 
-/// An amount of memory, such as "120Mi". The API server warns at a fraction of a byte, which nobody means.
+/// An amount of memory, such as "120Mi". The API server warns about fractions of a byte, so they are rejected here.
 pub(super) fn memory(text: &str) -> Result<String, Wrong> {
     const EXAMPLE: &str = "\"120Mi\"";
     let text = quantity(text, EXAMPLE)?;
@@ -51,7 +50,7 @@ fn is_suffix(text: &str) -> bool {
     SUFFIXES.contains(&text) || after_e.is_some_and(exponent)
 }
 
-/// The key of a label or a taint: a name, with a DNS name and a slash before it where somebody owns it.
+/// The key of a label or a taint: a name, optionally after a DNS name and a slash.
 pub(super) fn label_key(text: &str) -> Result<String, Wrong> {
     let (domain, name) = match text.rsplit_once('/') {
         Some((domain, name)) => (Some(domain), name),
@@ -87,7 +86,7 @@ fn is_name(text: &str) -> bool {
             .all(|end| end.is_some_and(|byte| byte.is_ascii_alphanumeric()))
 }
 
-/// As the API server has it: a part of it may be longer than DNS allows.
+/// The API server's rule: a part of the name may be longer than DNS allows.
 fn is_domain(text: &str) -> bool {
     let inner = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
     let part = |part: &str| {

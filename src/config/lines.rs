@@ -1,14 +1,14 @@
-//! Where the lines of a text begin, so that a place in it is found without reading from its start. Pure.
+//! Indexes a text, so that the line and column of an offset are found without a scan from the start. Does no I/O.
 
-/// The bytes between two counts of characters, and so the most that are read for a column: a line may be a whole file.
+/// The bytes between two counts of characters. Finding a column reads at most twice as many.
 const STEP: usize = 256;
 
-/// Of one text.
+/// The index of one text.
 #[derive(Debug)]
 pub(super) struct Lines {
-    /// Where each line but the first begins, in bytes.
+    /// The byte offset of each line but the first.
     starts: Vec<usize>,
-    /// How many characters begin before each multiple of [`STEP`].
+    /// The number of characters that begin before each multiple of [`STEP`].
     counts: Vec<usize>,
 }
 
@@ -26,7 +26,7 @@ impl Lines {
         }
     }
 
-    /// The line and the column, both counted from one, of what begins at the byte `offset` of the same text.
+    /// The line and the column, both counted from one, of the byte `offset` in the same text.
     pub(super) fn place(&self, text: &str, offset: usize) -> (usize, usize) {
         let line = self.starts.partition_point(|start| *start <= offset);
         let start = line.checked_sub(1).and_then(|last| self.starts.get(last));
@@ -44,7 +44,7 @@ impl Lines {
     }
 }
 
-/// How many characters begin in these bytes of UTF-8: all but those that continue one.
+/// The number of characters that begin in these bytes of UTF-8.
 fn characters(bytes: &[u8]) -> usize {
     let first = |byte: &&u8| **byte & 0b1100_0000 != 0b1000_0000;
     bytes.iter().filter(first).count()
@@ -55,7 +55,7 @@ mod tests {
     use super::{Lines, STEP};
 
     #[test]
-    fn a_place_is_that_of_counting_from_the_start() {
+    fn a_place_equals_a_count_from_the_start_of_the_text() {
         let long = "ä€x\u{1f980}".repeat(STEP);
         for text in [
             "",

@@ -1,4 +1,4 @@
-//! What is logged and how: levels of the whole and of single modules, and what lines look like.
+//! The log settings: levels of criswitch and of single modules, and the format of lines.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use tracing::level_filters::LevelFilter;
 use super::problem::{near, nearest};
 use super::value::{Wrong, wrong};
 
-/// The switch's modules, whose level can be set alone.
+/// The modules of criswitch that can have a level of their own.
 pub const MODULES: [&str; 20] = [
     "admin",
     "backend",
@@ -33,35 +33,35 @@ pub const MODULES: [&str; 20] = [
     "topology",
 ];
 
-/// What is logged, and how.
+/// The log settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogConfig {
     /// The most verbose lines that are written.
     pub levels: LogLevels,
-    /// What they look like.
+    /// The format of the lines.
     pub format: LogFormat,
 }
 
-/// The most verbose lines that are written: shown as it can be written.
+/// The most verbose lines that are written. The displayed form can be parsed again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLevels {
-    /// Of modules that have none of their own.
+    /// The level of modules without an entry in `modules`.
     pub all: LevelFilter,
-    /// Of a module and those in it, by its path without the crate's name, such as `session`.
+    /// The level of a module and its submodules, by its path without the crate's name, such as `session`.
     pub modules: BTreeMap<String, LevelFilter>,
 }
 
-/// What log lines look like.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, AsRefStr, VariantNames)]
 #[strum(serialize_all = "lowercase")]
 pub enum LogFormat {
-    /// [`LogFormat::Journald`] where standard error is the journal, else [`LogFormat::Text`].
+    /// [`LogFormat::Journald`] if standard error is the journal, else [`LogFormat::Text`].
     Auto,
     /// A line of text with its time, coloured on a terminal.
     Text,
-    /// An object of JSON.
+    /// A JSON object on each line.
     Json,
-    /// A line of text that begins with its syslog priority, as `sd-daemon(3)` has it; the journal has the time.
+    /// A line of text after its syslog priority (`sd-daemon(3)`), without the time: the journal adds it.
     Journald,
 }
 
@@ -73,7 +73,7 @@ const LEVELS: [(&str, LevelFilter); 6] = [
     ("debug", LevelFilter::DEBUG),
     ("trace", LevelFilter::TRACE),
 ];
-/// Of modules where only others are named.
+/// The level of the other modules, if the text has levels of single modules only.
 const DEFAULT_LEVEL: LevelFilter = LevelFilter::INFO;
 
 /// Reads "info", or "info,session=debug".

@@ -1,4 +1,4 @@
-//! Where metrics are served: for this node only, so a Unix socket or a loopback address.
+//! The address that serves metrics: a Unix socket or a loopback address, because metrics are for this node only.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,16 +8,16 @@ use crate::config::address::Address;
 
 const EXAMPLE: &str = "\"127.0.0.1:9199\", \"[::1]:9199\" or the path of a Unix socket";
 
-/// Where metrics are served.
+/// The address that serves metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricsListen {
-    /// A socket of the file system.
+    /// A Unix socket in the file system.
     Socket(Address),
-    /// An address that only this node reaches.
+    /// A loopback address: only this node reaches it.
     Loopback(SocketAddr),
 }
 
-/// None for the empty text: no metrics.
+/// The address, or `None` for the empty text: no metrics.
 pub(super) fn listen(text: &str) -> Result<Option<MetricsListen>, Wrong> {
     if text.is_empty() {
         return Ok(None);

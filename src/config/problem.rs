@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, and where: every problem, never only the first.
+//! The problems of a configuration and their places: all of them, not only the first.
 
 use std::fmt::{self, Display};
 use std::path::Path;
@@ -6,55 +6,55 @@ use std::sync::Arc;
 
 use crate::config::wording::counted;
 
-/// The most problems that are told: who has mended so many looks again, and what is told is kept, shown and logged.
+/// The most problems that are reported: each is kept, shown and logged, and people fix fewer at a time.
 const MOST: usize = 100;
-/// The longest part of a problem, in bytes: a name may be as long as its file.
+/// The longest part of a problem, in bytes: a name can be as long as its file.
 const LONGEST: usize = 1000;
 /// The most names that a hint has.
 const MOST_NAMES: usize = 20;
 
-/// Where something is written. Places order as the files are read.
+/// A position in a file. Places sort in the order in which the files are read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     file: usize,
     /// The file.
     pub path: Arc<Path>,
-    /// Counted from one.
+    /// The line, counted from one.
     pub line: usize,
-    /// In characters, counted from one.
+    /// The column in characters, counted from one.
     pub column: usize,
 }
 
-/// The line that something is written on, shown as `path:line` to who looks for it later.
+/// The line of a row, shown as `path:line`. The column is omitted because the row may be shown much later.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// The file.
     pub path: Arc<Path>,
-    /// Counted from one.
+    /// The line, counted from one.
     pub line: usize,
 }
 
-/// One problem, as one line: `path:line:column: what; try ...`.
+/// One problem, shown as one line: `path:line:column: what; try ...`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// Where it is.
+    /// The position of the problem.
     pub place: Place,
-    /// What is wrong.
+    /// The description of the problem.
     pub what: String,
-    /// What to write instead, in words that follow "try".
+    /// A suggestion that follows the word "try".
     pub hint: String,
 }
 
-/// The problems of a configuration, in the order of their places: every one, or the first of very many.
+/// The problems of a configuration, sorted by place: all, or the first `MOST`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems {
     told: Vec<Problem>,
-    /// How many more there are.
+    /// The number of further problems, of which only the count is kept.
     more: usize,
 }
 
 impl Place {
-    /// The start of the `file`th file that is read.
+    /// The start of the file that is read as number `file`.
     pub(super) fn start(file: usize, path: &Path) -> Place {
         Place {
             file,
@@ -64,7 +64,6 @@ impl Place {
         }
     }
 
-    /// Another place in the same file.
     pub(super) fn at(&self, (line, column): (usize, usize)) -> Place {
         Place {
             line,
@@ -73,7 +72,7 @@ impl Place {
         }
     }
 
-    /// The line of it.
+    /// The line of this place.
     pub fn origin(&self) -> Origin {
         Origin {
             path: Arc::clone(&self.path),
@@ -87,10 +86,10 @@ impl Place {
 }
 
 impl Problems {
-    /// The one problem of a configuration at `main` that nobody could read to its end.
+    /// The only problem of a configuration at `main` whose reading broke off.
     pub fn of_reading(main: &Path, why: impl Display) -> Problems {
         let mut problems = Problems::default();
-        let what = format_args!("reading the configuration broke off: {why}");
+        let what = format_args!("cannot read the whole configuration: {why}");
         problems.tell(
             &Place::start(0, main),
             what,
@@ -99,22 +98,22 @@ impl Problems {
         problems
     }
 
-    /// Whether there is nothing to tell.
+    /// Whether there are no problems.
     pub fn is_empty(&self) -> bool {
         self.told.is_empty()
     }
 
-    /// How many there are, told or not.
+    /// The number of problems, including those that are only counted.
     pub fn len(&self) -> usize {
         self.told.len() + self.more
     }
 
-    /// Those that are told, by place.
+    /// The reported problems, sorted by place.
     pub fn iter(&self) -> impl Iterator<Item = &Problem> {
         self.told.iter()
     }
 
-    /// Adds one; its words are made only if it is among the first.
+    /// Adds a problem. Its text is made only if the problem is among the first `MOST`.
     pub(super) fn tell(&mut self, place: &Place, what: impl Display, hint: impl Display) {
         if self.told.len() == MOST {
             self.more += 1;
@@ -169,7 +168,7 @@ impl Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// The hint at a misspelt name: the nearest known one, else all of them.
+/// The hint for a misspelt name: the nearest known name, else all known names.
 pub(super) fn nearest<'k>(
     written: &str,
     known: impl IntoIterator<Item = &'k str>,
@@ -183,7 +182,7 @@ pub(super) fn nearest<'k>(
     }
 }
 
-/// The known name that a misspelt one is nearest to, if a third of the letters or less is wrong.
+/// The known name nearest to a misspelt one, if at most a third of the letters differ.
 pub(super) fn near<'k>(written: &str, known: &[&'k str]) -> Option<&'k str> {
     let folded = written.to_lowercase();
     let slips = folded.chars().count().div_ceil(3);

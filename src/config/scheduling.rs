@@ -1,69 +1,69 @@
-//! What a row says for the RuntimeClass that is made of it. Only for manifests: nothing of it changes where a pod goes.
+//! A row's settings for its RuntimeClass. `criswitch manifests` reads them; routing does not.
 
 use std::collections::BTreeMap;
 
 use strum::{AsRefStr, EnumString, VariantNames};
 
-/// Where the pods of a RuntimeClass may run, and what each costs beside its containers.
+/// The nodes for the pods of a RuntimeClass, and the cost of a pod besides its containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scheduling {
-    /// By the resource's name (cpu, memory), a quantity as it is written.
+    /// Quantities as written, by the name of the resource (cpu, memory).
     pub overhead: BTreeMap<String, String>,
     /// The labels that a node must have.
     pub node_selector: BTreeMap<String, String>,
-    /// The taints that its pods tolerate.
+    /// The taints that the pods tolerate.
     pub tolerations: Vec<Toleration>,
 }
 
-/// Which taints are tolerated.
+/// A toleration of taints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Toleration {
-    /// A taint's key; empty for every key.
+    /// The taint's key; empty for every key.
     pub key: String,
-    /// How the value counts.
+    /// How the value is compared.
     pub operator: Operator,
     /// The taint's value; empty with [`Operator::Exists`].
     pub value: String,
-    /// What the taint does to others.
+    /// The effect of the taint on pods without the toleration.
     pub effect: Effect,
-    /// How long, with [`Effect::NoExecute`]; for ever without.
+    /// How long the pod tolerates [`Effect::NoExecute`], in seconds; `None` for ever.
     pub seconds: Option<i64>,
 }
 
-/// How a toleration's value counts.
+/// How a toleration compares the value of a taint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, EnumString, AsRefStr, VariantNames)]
 pub enum Operator {
-    /// Any value will do.
+    /// Any value matches.
     Exists,
-    /// The taint's value must be the same.
+    /// The taint's value must be equal.
     #[default]
     Equal,
 }
 
-/// What a taint does to a pod that does not tolerate it.
+/// The effect of a taint on a pod that does not tolerate it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, EnumString, AsRefStr, VariantNames)]
 pub enum Effect {
-    /// Any of these.
+    /// All effects.
     #[default]
     #[strum(serialize = "")]
     Any,
-    /// The pod is not put on the node.
+    /// The pod is not scheduled on the node.
     NoSchedule,
-    /// It is put elsewhere if that can be.
+    /// The pod is scheduled elsewhere if possible.
     PreferNoSchedule,
-    /// It is not put on the node, and evicted if it runs there.
+    /// The pod is not scheduled on the node, and evicted if it runs there.
     NoExecute,
 }
 
 impl Scheduling {
-    /// Whether the row says nothing of it.
+    /// Whether the row has none of these settings.
     pub fn is_empty(&self) -> bool {
         *self == Scheduling::default()
     }
 }
 
 impl Toleration {
-    /// Whether two are for the same taints, however long they last: the API server takes no list with both.
+    /// Whether both tolerations match the same taints, for any time: the API server rejects a list with both.
     pub fn same_taints(&self, other: &Toleration) -> bool {
         (&self.key, self.operator, &self.value, self.effect)
             == (&other.key, other.operator, &other.value, other.effect)

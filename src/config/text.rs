@@ -1,6 +1,6 @@
-//! Configuration as it is written: TOML to rows and texts, each with its place.
+//! Parses TOML into rows and texts, each with its place.
 //!
-//! Tells unknown keys, wrong types and what is written twice. Never judges a value: `check` does.
+//! Reports unknown keys, wrong types and duplicates. Never judges a value: `check` does.
 
 mod rows;
 mod scheduling;
@@ -21,39 +21,37 @@ use crate::config::address::Address;
 pub(super) use rows::{BackendRow, Route, RowTarget};
 pub(super) use scheduling::{Scheduling, Toleration};
 
-/// The most rows of all tables: a node has tens, and each is compared with every other.
+/// The most rows of all tables: a node has tens, and each row is compared with all others.
 const MOST_ROWS: usize = 2048;
-/// What the parser says of a key that is there already.
+/// The parser's message for a duplicate key.
 const DUPLICATE: &str = "duplicate key";
 const TABLES: [&str; 4] = ["handlers", "backends", "log", "metrics"];
 
-/// A value and where it is written.
 #[derive(Clone, Debug)]
 pub(super) struct At<T> {
     pub(super) value: T,
     pub(super) place: Place,
 }
 
-/// Every file together, as written.
+/// The contents of all files together, as written.
 #[derive(Debug, Default)]
 pub(super) struct Written {
-    /// The keys that stand once in a configuration. Each has one text, or a text for each element of its array.
+    /// The keys that occur once in a configuration. Each has one text, or a text for each element of its array.
     pub(super) keys: Vec<DefinedKey<Vec<At<String>>>>,
     pub(super) handlers: Vec<DefinedKey<Route>>,
     pub(super) backends: Vec<DefinedKey<BackendRow>>,
-    /// The first `[handlers]`, for what is wrong with the table as a whole.
+    /// The first `[handlers]`, as the place of problems of the whole table.
     pub(super) handlers_at: Option<Place>,
-    /// Some of it was not read: what seems to be missing may be there.
+    /// Whether a part was not read: a key or row that seems to be missing may be in that part.
     pub(super) partial: bool,
-    /// How many rows the tables have so far.
     pub(super) rows: usize,
 }
 
-/// A key that is defined once, at the head or in a table, and its value.
+/// A key that is defined once, at the top level or in a table, and its value.
 #[derive(Debug)]
 pub(super) struct DefinedKey<T> {
     pub(super) name: At<String>,
-    /// None where the value's problem has been told.
+    /// `None` if the value's problem is already reported.
     pub(super) value: Option<T>,
 }
 
@@ -65,7 +63,6 @@ struct KeyValue<'t> {
     value_at: Place,
 }
 
-/// The walk over one file.
 struct Walk<'a> {
     file: &'a ConfigFile,
     written: &'a mut Written,
@@ -73,7 +70,7 @@ struct Walk<'a> {
 }
 
 impl Written {
-    /// Adds what a file says. Of a file that is not TOML only the syntax errors are told.
+    /// Adds the contents of a file. For a file that is not TOML, reports only the syntax errors.
     pub(super) fn read(&mut self, file: &ConfigFile, problems: &mut Problems) {
         let (table, errors) = DeTable::parse_recoverable(&file.text);
         if !errors.is_empty() {
@@ -88,7 +85,7 @@ impl Written {
         walk.head(table.get_ref());
     }
 
-    /// The first socket to listen on that the files have, however broken they are otherwise.
+    /// The first valid `listen` in the files, even if the files have other faults.
     pub(super) fn listen(files: &[ConfigFile]) -> Option<Address> {
         files.iter().find_map(|file| {
             let (table, _) = DeTable::parse_recoverable(&file.text);
@@ -97,17 +94,14 @@ impl Written {
         })
     }
 
-    /// The row of a key, if a file has one.
     pub(super) fn key(&self, name: &str) -> Option<&DefinedKey<Vec<At<String>>>> {
         self.keys.iter().find(|row| row.name.value == name)
     }
 
-    /// What a key is set to, if a file has it.
     pub(super) fn text(&self, name: &str) -> Option<&At<String>> {
         self.key(name)?.value.as_ref()?.first()
     }
 
-    /// The place of each key's value.
     pub(super) fn places(&self) -> BTreeMap<&'static str, Place> {
         let keys = keys::KEYS.iter();
         let places = keys.filter_map(|key| {
@@ -193,8 +187,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether a row of `table` was a key of the head, the commonest slip in TOML: told as that, and read all the same.
-    /// One that can be a row is none: a handler may be called `watch`.
+    /// Whether an entry of `table` is a misplaced top-level key, the commonest mistake in TOML. A misplaced key is
+    /// reported and still read. An entry that can be a row is not misplaced: a handler may be named `watch`.
     fn stray(&mut self, table: &str, entry: &KeyValue<'_>) -> bool {
         let key = keys::written("", entry.key).or_else(|| keys::renamed("", entry.key));
         if key.is_none() || can_be_row(table, entry) {
@@ -203,7 +197,7 @@ impl Walk<'_> {
         let what = format!("{:?} is a top-level key, not a key of [{table}]", entry.key);
         self.problems
             .tell(&entry.at, what, "moving it above the first [table]");
-        // What it says is judged too, and it is not missed.
+        // Reads the value, so that its problems are reported and the key does not count as missing.
         self.key("", entry);
         true
     }
@@ -228,7 +222,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The key of a table that an entry sets. An old or unknown name is a problem.
+    /// The key of a table that an entry sets. Reports an old or unknown name.
     fn known(&mut self, table: &str, entry: &KeyValue<'_>) -> Option<&'static Key> {
         if let Some(key) = keys::written(table, entry.key) {
             return Some(key);
@@ -243,7 +237,7 @@ impl Walk<'_> {
         Some(key)
     }
 
-    /// The value of a key as text, or that of each element of its array.
+    /// The value of a key as text, or a text for each element of its array.
     fn value(&mut self, key: &Key, entry: &KeyValue<'_>) -> Option<Vec<At<String>>> {
         let text = match key.kind {
             KeyKind::Users => return self.integers(entry, &key.example()),
@@ -265,7 +259,7 @@ impl Walk<'_> {
         Some(entry.at_value(number?))
     }
 
-    /// Integers as they are written: whether one is too large is not judged here.
+    /// Integers as written: their range is not checked here.
     fn integers(&mut self, entry: &KeyValue<'_>, example: &str) -> Option<Vec<At<String>>> {
         let DeValue::Array(values) = entry.value else {
             self.wrong_type(entry, "an array of integers", example);
@@ -313,7 +307,7 @@ impl Walk<'_> {
 
     fn unknown(&mut self, table: &str, entry: &KeyValue<'_>) {
         let what = format!("unknown key {:?}", entry.key);
-        // Looked for only if it is told.
+        // Computed lazily: only problems that are shown need the hint.
         let hint = fmt::from_fn(|f| {
             let tables = if table.is_empty() { &TABLES[..] } else { &[] };
             let keys = keys::of_table(table).map(Key::own_name);
@@ -350,7 +344,7 @@ impl<T> At<T> {
     }
 }
 
-/// Adds a row; where its name is taken, the place of the row that has it.
+/// Adds a row. If its name is taken, returns the place of the earlier row.
 fn add<T>(rows: &mut Vec<DefinedKey<T>>, name: At<String>, value: Option<T>) -> Result<(), Place> {
     match rows.iter().find(|row| row.name.value == name.value) {
         Some(first) => Err(first.name.place.clone()),
@@ -361,7 +355,7 @@ fn add<T>(rows: &mut Vec<DefinedKey<T>>, name: At<String>, value: Option<T>) -> 
     }
 }
 
-/// What to write for a value that is no text: a number is the duration or size that it may mean.
+/// The suggestion for a value that is not a text: for a number, a likely duration or size.
 fn text_like(key: &Key, entry: &KeyValue<'_>) -> String {
     match (key.kind, entry.value) {
         (KeyKind::Size, DeValue::Integer(number)) => key.quoted(&value::size_like(number.as_str())),
@@ -384,7 +378,7 @@ fn type_of(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-/// One problem a line: what follows the first error of a line mostly follows from it.
+/// Reports one problem a line: further errors on a line mostly follow from the first.
 fn tell_syntax(file: &ConfigFile, table: &DeTable<'_>, errors: &[Error], problems: &mut Problems) {
     let mut last: Option<Place> = None;
     for error in errors {
@@ -397,7 +391,7 @@ fn tell_syntax(file: &ConfigFile, table: &DeTable<'_>, errors: &[Error], problem
             DUPLICATE => "removing one of the two",
             _ => "key = \"value\", each on one line",
         };
-        // Looked for only if it is told.
+        // Computed lazily: only problems that are shown need the text.
         let what = fmt::from_fn(|f| {
             write!(f, "not valid TOML: {}", error.message())?;
             match error.message() {
@@ -410,7 +404,7 @@ fn tell_syntax(file: &ConfigFile, table: &DeTable<'_>, errors: &[Error], problem
     }
 }
 
-/// Which key is a duplicate, and of which.
+/// Writes the duplicate key and the place of the first one.
 fn tell_first(
     f: &mut fmt::Formatter<'_>,
     file: &ConfigFile,
@@ -427,7 +421,7 @@ fn tell_first(
     }
 }
 
-/// Where a key of this name is before `end`: the last one is in the same table, which stands in one place.
+/// The offset of the last key with this name before `end`: it is in the same table, because tables are contiguous.
 fn last_before(table: &DeTable<'_>, name: &str, end: usize) -> Option<usize> {
     let starts = table.iter().flat_map(|(key, value)| {
         let start = key.span().start;

@@ -1,5 +1,5 @@
-//! Files and directories that other users may write: such a user decides what criswitch does, and pods run as root.
-//! Users by their names.
+//! Finds files and directories that other users may write. Such a user can change what criswitch does, and so can run
+//! pods as root. Also finds the number of a user by name.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -10,13 +10,13 @@ use super::value::{self, Wrong};
 use crate::config::address::Address;
 
 const ROOT: u32 = 0;
-/// The node's users. Users of a name service are set by their numbers: a name service may not answer.
+/// The node's users. Users of a name service are set by number: a name service may not answer.
 const USERS: &str = "/etc/passwd";
 const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
-/// A sentence for each path of a configuration that others than root and the user `own` may write. Looks at the disk.
+/// A sentence for each path of a configuration that users besides root and `own` may write. Reads the disk.
 pub(super) fn notes(config: &Config, own: u32) -> Vec<String> {
     let main = std::path::absolute(&config.path).unwrap_or_else(|_| config.path.clone());
     let Address::Unix(listen) = &config.listen;
@@ -47,7 +47,7 @@ pub(super) fn notes(config: &Config, own: u32) -> Vec<String> {
     notes
 }
 
-/// The number of a user who is written as a number or as a name.
+/// The number of a user, from a number or a name.
 pub(super) fn user(text: &str) -> Result<u32, Wrong> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
         return value::uid(text);
@@ -62,7 +62,7 @@ pub(super) fn user(text: &str) -> Result<u32, Wrong> {
     uid.ok_or_else(|| value::wrong(what, "the user's number, such as \"1000\""))
 }
 
-/// The directories above what `path` leads to, links followed; none if it is not there yet.
+/// The directories above `path` with its links resolved; none if it does not exist yet.
 fn directories_above(path: &Path) -> Vec<PathBuf> {
     let real = path.canonicalize().unwrap_or_default();
     let above = real.ancestors().skip(1).map(Path::to_owned);
@@ -73,7 +73,7 @@ fn note(path: &Path, own: u32, what: &str) -> Option<String> {
     sentence(path, &faults(path, &fs::metadata(path).ok()?, own), what)
 }
 
-/// In a sticky directory nobody can rename what root made.
+/// Ignores the mode of a sticky directory: other users cannot rename root's files in it.
 fn note_above(path: &Path, own: u32, what: &str) -> Option<String> {
     let found = fs::metadata(path).ok()?;
     let mut faults = faults(path, &found, own);
@@ -81,11 +81,11 @@ fn note_above(path: &Path, own: u32, what: &str) -> Option<String> {
     sentence(path, &faults, what)
 }
 
-/// Something wrong with a path, and the command against it.
+/// A fault of a path, and the command that fixes it.
 struct UntrustedPath {
     what: String,
     command: String,
-    /// Whether the mode is wrong, not the owner.
+    /// Whether the fault is in the mode, not in the owner.
     mode: bool,
 }
 
@@ -109,8 +109,9 @@ fn faults(path: &Path, found: &Metadata, own: u32) -> Vec<UntrustedPath> {
         let what = format!("may be written by every user (mode {:04o})", mode & 0o7777);
         let command = match mode & STICKY {
             0 => format!("chmod o-w {path}"),
-            // Such a directory is meant to be open, as /tmp is.
-            _ => "a directory of its own, such as /run/criswitch or /etc/criswitch".to_owned(),
+            // A sticky directory such as /tmp is open on purpose.
+            _ => "a directory that only criswitch uses, such as /run/criswitch or /etc/criswitch"
+                .to_owned(),
         };
         faults.push(fault(what, command, true));
     }
@@ -124,7 +125,7 @@ fn sentence(path: &Path, faults: &[UntrustedPath], what: &str) -> Option<String>
     let commands = commands.collect::<Vec<_>>().join("; ");
     (!faults.is_empty()).then(|| {
         format!(
-            "{} {words}: such a user can replace {what}; try {commands}",
+            "{} {words}, so users other than root can replace {what}; try {commands}",
             path.display()
         )
     })

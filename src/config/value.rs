@@ -1,4 +1,4 @@
-//! One text to one value: sockets, names, durations, sizes. Knows of no file and no other value.
+//! Parses single values: sockets, names, durations, sizes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,21 +8,20 @@ use bytesize::ByteSize;
 use super::keys::Limits;
 use crate::config::address::Address;
 
-/// The longest DNS label.
 const MAX_LABEL: usize = 63;
-/// A number without a unit is hardly meant as more seconds than this.
+/// A number without a unit is probably seconds if it is at most this; the error then suggests seconds.
 const HOUR: Duration = Duration::from_secs(60 * 60);
-/// The value of a limit that is not there.
+/// The text for no limit.
 pub(super) const UNLIMITED: &str = "unlimited";
-/// What cAdvisor, inside the kubelet, dials whatever the kubelet's own settings say.
+/// The sockets that cAdvisor, inside the kubelet, connects to whatever the kubelet's own settings are.
 const CADVISOR_SOCKETS: [&str; 2] = [
     "/run/containerd/containerd.sock",
     "/var/run/containerd/containerd.sock",
 ];
-/// The kubelet takes a runtime whose socket ends so for CRI-O.
+/// The kubelet treats a runtime whose socket has this suffix as CRI-O.
 const CRIO_SUFFIX: &str = "run/crio/crio.sock";
 
-/// Why a text is not a value, and what to try.
+/// Why a text is not a valid value, and a suggestion.
 pub(super) struct Wrong {
     pub(super) what: String,
     pub(super) hint: String,
@@ -37,7 +36,7 @@ pub(super) fn listen(text: &str) -> Result<Address, Wrong> {
     let path = address.to_string();
     let hint = "\"/run/criswitch/criswitch.sock\"";
     if path.ends_with(CRIO_SUFFIX) {
-        let why = "the kubelet collects stats differently from a socket with this name";
+        let why = "for a socket with this name, the kubelet collects stats in a different way";
         return Err(wrong(
             format!("\"listen\" ends in {CRIO_SUFFIX}: {why}"),
             hint,
@@ -50,7 +49,7 @@ pub(super) fn listen(text: &str) -> Result<Address, Wrong> {
     Ok(address)
 }
 
-/// Checks a handler's or a backend's name: an RFC 1123 label, as RuntimeClass demands.
+/// Checks the name of a handler or backend: an RFC 1123 label, because RuntimeClass demands it.
 pub(super) fn label(kind: &str, name: &str) -> Result<(), Wrong> {
     let inner = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
     let well_formed = !name.is_empty()
@@ -68,7 +67,7 @@ pub(super) fn label(kind: &str, name: &str) -> Result<(), Wrong> {
     ))
 }
 
-/// An absolute path; none if it is empty.
+/// An absolute path; `None` if it is empty.
 pub(super) fn directory(text: &str) -> Result<Option<PathBuf>, Wrong> {
     match text {
         "" => Ok(None),
@@ -80,7 +79,7 @@ pub(super) fn directory(text: &str) -> Result<Option<PathBuf>, Wrong> {
     }
 }
 
-/// A duration as it is written in a file.
+/// A duration as written in a file.
 pub fn duration_text(duration: Duration) -> String {
     match duration {
         Duration::MAX => UNLIMITED.to_owned(),
@@ -123,7 +122,7 @@ fn too_large(text: &str, is: &str, limits: &Limits) -> Wrong {
     wrong(what, &format!("{most:?} or less"))
 }
 
-/// A duration that a text may mean which is none: a number without a unit is one of seconds.
+/// The suggestion for an invalid duration: a number without a unit that is at most `HOUR` becomes seconds.
 pub(super) fn duration_like(text: &str) -> String {
     let meant = format!("{}s", text.trim());
     let is_meant = humantime::parse_duration(&meant).is_ok_and(|duration| duration <= HOUR);
@@ -133,7 +132,7 @@ pub(super) fn duration_like(text: &str) -> String {
     }
 }
 
-/// A size that a number without a unit may mean.
+/// The suggestion for a size without a unit.
 pub(super) fn size_like(number: &str) -> String {
     match number.trim().parse() {
         Ok(mebibytes @ 1..=1024_usize) => format!("{mebibytes}MiB"),
@@ -142,7 +141,7 @@ pub(super) fn size_like(number: &str) -> String {
     }
 }
 
-/// A user's number; the largest is nobody's (chown(2) takes it for "no change").
+/// A user id. The largest number is not a user: chown(2) takes it for "no change".
 pub(super) fn uid(text: &str) -> Result<u32, Wrong> {
     let uid = text.parse().ok().filter(|uid| *uid != u32::MAX);
     uid.ok_or_else(|| wrong(format!("{text} is not a user id"), "0 to 4294967294"))
@@ -161,7 +160,7 @@ pub(super) fn bytes(text: &str, limits: &Limits) -> Result<usize, Wrong> {
     bytes.ok_or_else(|| too_large(text, "above", limits))
 }
 
-/// So many bytes exactly, as a file would have it.
+/// A size as written in a file, exact to the byte.
 pub(super) fn size(bytes: usize) -> String {
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)];
     let fits = |(_, shift): &&(&str, u32)| bytes.trailing_zeros() >= *shift;

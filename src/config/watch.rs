@@ -1,4 +1,4 @@
-//! Reports that the configuration's files have changed and that nobody writes to them any more.
+//! Reports that the configuration's files have changed and are no longer being written.
 //!
 //! Compares what the file systems say about the files every [`PERIOD`]. This sees a change on every file system: a
 //! network file system, a bind mount, the symbolic links of a ConfigMap. No file is opened.
@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use crate::config::disk;
 use crate::store::file_work::FileWork;
 
-/// Between two looks at the files.
+/// The time between two looks at the files.
 pub const PERIOD: Duration = Duration::from_secs(2);
 
 /// The state of a configuration's files. It stays equal until somebody writes, replaces, adds or removes a file.
@@ -38,8 +38,8 @@ impl Fingerprint {
     }
 }
 
-/// The numbers that change with a file. An archive may set the time of the last write, nobody can set that of the last
-/// change.
+/// The numbers that change with a file. The time of the last write can be set, as archive tools do; the time of the
+/// last change cannot.
 fn identity(file: &Metadata) -> impl Hash + use<> {
     let written = (file.mtime(), file.mtime_nsec());
     let changed = (file.ctime(), file.ctime_nsec());

@@ -1,6 +1,6 @@
-//! Words that several places say to people. Knows nothing of what they are about.
+//! Phrases that several modules show to people.
 
-/// A number and its noun, in the plural if it has to be.
+/// A number and its noun, in the plural unless the number is 1.
 pub fn counted(count: impl ToString, what: &str) -> String {
     match count.to_string().as_str() {
         "1" => format!("1 {what}"),
@@ -8,7 +8,7 @@ pub fn counted(count: impl ToString, what: &str) -> String {
     }
 }
 
-/// The user `uid`, who is neither root nor configured, serves a backend's socket.
+/// The warning that an unexpected user, neither root nor configured, serves a backend's socket.
 pub fn unexpected_user(uid: u32) -> String {
     format!(
         "user {uid} serves the backend's socket and receives all requests, including credentials of pulls; if that \
@@ -16,14 +16,14 @@ pub fn unexpected_user(uid: u32) -> String {
     )
 }
 
-/// What becomes of a backend that no file names any more.
+/// When a backend that is named in no file is removed.
 pub fn removal(backend: &str) -> String {
     format!(
         "backend {backend} is removed when its last pod ends; if its runtime is gone for good: criswitch forget {backend}"
     )
 }
 
-/// Where a handler leads: the backend, and what that calls it if not the same.
+/// The target of a handler: the backend, and the backend's name for the handler if it differs.
 pub fn place(backend: &str, handler: &str, backend_handler: &str) -> String {
     match backend_handler {
         same if same == handler => backend.to_owned(),

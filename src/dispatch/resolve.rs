@@ -1,4 +1,4 @@
-//! Where a call goes, by what is known of the pods and containers; whom nobody knows is asked for, never guessed.
+//! Resolves the target of a call from the known pods and containers. criswitch asks for unknown ids and never guesses.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::switch::Switch;
 use crate::telemetry::counters::Reason;
 use crate::topology::Live;
 
-/// Where a request goes, all backends asked if nobody is known to own its id.
+/// The target of a request. Asks all backends if the id has no known owner.
 pub(crate) async fn target(switch: &Arc<Switch>, request: &Request) -> Result<Target, Status> {
     let row = request.row;
     let target = with_known(switch, &request.live, |known| {
@@ -42,7 +42,7 @@ async fn after_unknown_pod(
         .map_err(|refusal| refuse(switch, request, refusal))
 }
 
-/// Asks all backends for an id that nobody is known to own, and returns where its call goes.
+/// Asks all backends for an id without a known owner, and returns where its call goes.
 async fn after_miss(
     switch: &Arc<Switch>,
     request: &Request,
@@ -53,18 +53,24 @@ async fn after_miss(
     let target = with_known(switch, &request.live, |known| known.after_miss(kind, &id))
         .map_err(|refusal| refuse(switch, request, refusal))?;
     match (&target, answered) {
-        // The full id, so no other backend can have it.
+        // The id is complete, so no other backend has it.
         (Target::Owner(_, _, full), _) if *full == id => Ok(target),
-        // All backends are asked for what begins so; a silent one gives its cached list.
+        // All backends are asked for ids that begin like this; a silent backend gives its cached list.
         (Target::Owner(..), Err(_)) if request.row.is_list() => {
             Ok(Target::Backends(request.live.all()))
         }
-        // The only id that begins so in the lists that clients get.
+        // No other id in the lists that clients get begins like this.
         (Target::Owner(..), Err(_)) if fallback::lists_are_whole(switch) => Ok(target),
         (Target::Owner(..), Err(unanswered)) => {
             Err(errors::short_id_unknown(kind, &id, &unanswered))
         }
-        (_, Err(unanswered)) => Err(errors::owner_unknown(kind, &id, &unanswered)),
+        (_, Err(unanswered)) => match switch.owners().removed_from(&id) {
+            // Its backend answers as if there were no other one.
+            Some(backend) if request.live.backend(backend).is_ok() => {
+                Ok(Target::Owner(backend, kind, id))
+            }
+            _ => Err(errors::owner_unknown(kind, &id, &unanswered)),
+        },
         (_, Ok(())) => Ok(target),
     }
 }

@@ -1,4 +1,4 @@
-//! What a merged reply has of a backend that does not answer: its last known list, or nothing where that is allowed.
+//! A silent backend's part of a merged reply: its cached list, or an omission if the call allows omissions.
 
 use std::time::Duration;
 
@@ -15,18 +15,19 @@ use crate::rpc::filter::{filter, without_inside};
 use crate::rpc::{Kind, List, Merge, Row, Silent};
 use crate::switch::{Switch, cached, learn};
 
-/// How old cached stats may be. Without stats a pod is the first to be evicted, so those of a backend that is late for as
-/// long as a pod takes to end are better than none; older ones would hide a pod that uses up the node's memory.
+/// The largest age of cached stats. When the kubelet evicts pods, it begins with pods that have no stats, so cached
+/// stats are better than none for as long as a pod takes to end. Older stats would hide a pod that uses up the node's
+/// memory.
 pub(crate) const STALE_STATS: Duration = Duration::from_secs(120);
 
-/// A backend's part of a merged reply: its `own` share, or what is served from cache. A list is on disk before it is
-/// returned.
+/// A backend's part of a merged reply: the result of `own`, cached items, or an omission. A list is on disk before it
+/// is returned.
 ///
-/// The backend is waited for as long as its `list_timeout` or `stats_timeout` if something is cached, else until it is
-/// proven to hang.
+/// criswitch waits for `list_timeout` or `stats_timeout`. If nothing is cached then and the call may not omit the
+/// backend, criswitch waits until a probe has proven that the backend hangs.
 ///
 /// # Errors
-/// What `own` says; `Unavailable` if the backend hangs, or if a list cannot be saved.
+/// The error of `own`; `Unavailable` if the backend hangs, or if a list cannot be saved.
 pub(crate) async fn with_stand_in(
     switch: &Switch,
     call: &Call,
@@ -36,7 +37,7 @@ pub(crate) async fn with_stand_in(
 ) -> Result<Share, Failed> {
     let share = own_or_cached(switch, call, how, backend, own).await;
     let failed = share.as_ref().err().map(Failed::told);
-    // Whether a stream succeeds is known at its end.
+    // Whether a stream succeeds is known only at its end.
     if let Some(list) = call.whole_list()
         && (failed.is_some() || !call.row.streams())
     {
@@ -47,7 +48,7 @@ pub(crate) async fn with_stand_in(
         .listing()
         .is_some_and(|listing| !listing.list.is_stats())
     {
-        // The cache has what could not be saved: it must not be served instead.
+        // The cache already has the change that could not be saved, so the cache must not be served.
         backend.saved().await?;
     }
     Ok(share)
@@ -75,7 +76,7 @@ async fn own_or_cached(
             let limit = backend.timeout(call.row);
             let status = backend.unavailable(&format!("it did not answer within {limit:?}"));
             let share = stand_in(switch, call, how, backend, &status);
-            // A last list may be had by the next call.
+            // Ask in the background: the list may be cached by the next call.
             match share.is_some() || is_list {
                 true => backend.is_late(call.contribution()),
                 false => backend.nudges.suspected.notify_one(),
@@ -91,7 +92,7 @@ async fn own_or_cached(
             let Some(share) = stand_in(switch, call, how, backend, &status) else {
                 return Err(Failed::Status(status));
             };
-            // Its connection may live on, and then nothing else would tell that it answers again.
+            // If the connection lives on, only a question in the background shows that the backend answers again.
             if call.speaks_for_all() {
                 backend.miss(call.row);
             }
@@ -101,7 +102,7 @@ async fn own_or_cached(
     }
 }
 
-/// The cached items of `backend`, which does not answer; `status` says why. `None` if they cannot be served.
+/// The part of a silent `backend`: cached items or an omission. `None` if neither is allowed. `status` is the cause.
 fn stand_in(
     switch: &Switch,
     call: &Call,
@@ -125,8 +126,8 @@ fn stand_in(
     }
 }
 
-/// The last whole list of `backend`, as `request` filters it, under the names that the backend has for handlers; `None`
-/// if it is too old, or lacks what the backend is known to own.
+/// The last whole list of `backend`, filtered by `request`, with the backend's own names of handlers. `None` if it is
+/// too old, or lacks items that the backend is known to own.
 fn whole_list(switch: &Switch, list: List, backend: &Backend, request: &[u8]) -> Option<Bytes> {
     let message = cached(list, backend, backend.stale_lists())?;
     cached::own_items(switch, list, backend, &message, request)
@@ -158,13 +159,13 @@ pub(crate) fn list_problem(switch: &Switch, list: List, backend: &Backend) -> Op
     ))
 }
 
-/// Why a list of pods, containers or images fails now because of `backend`; `None` if none does.
+/// Why a list of pods, containers or images fails now because of `backend`; `None` if none fails.
 pub(crate) fn lists_problem(switch: &Switch, backend: &Backend) -> Option<String> {
     let mut lists = List::OF_ITEMS.into_iter();
     lists.find_map(|(list, _)| list_problem(switch, list, backend))
 }
 
-/// Whether merged lists of all pods and containers are answers now, with the cached lists of silent backends.
+/// Whether merged lists of all pods and containers succeed now, with the cached lists of silent backends.
 pub(crate) fn lists_are_whole(switch: &Switch) -> bool {
     let lists = [List::Pods, List::Containers];
     switch.live().joined().iter().all(|backend| {
@@ -186,7 +187,7 @@ fn unserved(switch: &Switch, list: List, backend: &Backend) -> String {
     }
 }
 
-/// Whether the cached list of `row` lacks what clients may know of, and nobody has asked for the list again.
+/// Whether the cached list of `row` lacks items that clients may know, and no task asks for the list again.
 pub(crate) fn lacks(switch: &Switch, backend: &Backend, row: &Row) -> bool {
     let known = backend.known();
     let Some(list) = row.list() else {
@@ -202,8 +203,8 @@ pub(crate) fn lacks(switch: &Switch, backend: &Backend, row: &Row) -> bool {
     }
 }
 
-/// The cached stats of `backend`, else nothing; `None` where nothing would be an answer that is wrong: the call is
-/// for one pod or container, which its owner may know.
+/// The cached stats of `backend`, else an omission. `None` if the call is for one pod or container: the backend may
+/// have stats of it, so an empty reply would be wrong.
 fn cached_stats(
     switch: &Switch,
     call: &Call,
@@ -218,12 +219,12 @@ fn cached_stats(
     (!listing.names_one).then(|| omit(call, backend, status))
 }
 
-/// The last stats of `backend`, as the call filters them, of what it still owns; `None` if they are too old, or have
-/// nothing of what the call asks for: that may have come since.
+/// The last stats of `backend`, as the call filters them, of items that it still owns. `None` if they are too old, or
+/// if a filtered call finds nothing: the item may be newer than the stats.
 fn last_stats(switch: &Switch, call: &Call, listing: &Listing, backend: &Backend) -> Option<Bytes> {
     let list = listing.list;
     let most = match list {
-        // Samples come under the descriptors that clients were given, however long a backend has been away.
+        // Clients keep the descriptors that they were given, and samples must fit them however long a backend is away.
         List::MetricDescriptors => Duration::MAX,
         _ => backend.stale_lists().min(STALE_STATS),
     };

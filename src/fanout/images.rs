@@ -23,7 +23,7 @@ use crate::rpc::fields::{CONTAINER_IMAGE, CONTAINER_IMAGE_NAME, IMAGE_REFERENCE,
 use crate::switch::{Switch, pod_requests};
 use stores::Stored;
 
-/// Pulls into every image store at once; the reply is the first backend's, a failure names its own.
+/// Pulls into every image store at once. The reply is the first backend's; a failure names its backend.
 pub(crate) async fn pull_everywhere(
     call: &Call,
     backends: &[Arc<Backend>],
@@ -41,8 +41,8 @@ async fn change(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
     join_all(sent).await
 }
 
-/// Sends `call`, which changes something. A call that a backend has got runs to its end: a backend that is busy with
-/// it may leave a probe unanswered. A backend that hangs already does not get it.
+/// Sends `call`, which changes something, unless the backend already hangs. A call that was sent runs to its end: a
+/// backend that is busy with it may leave a probe unanswered.
 async fn change_at(call: &Call, backend: &Backend) -> Result<Answer, Status> {
     match backend.hangs() {
         Some(status) => Err(status),
@@ -54,7 +54,7 @@ async fn change_at(call: &Call, backend: &Backend) -> Result<Answer, Status> {
     }
 }
 
-/// The first reply that went well, if every backend's did or has one of `fine`; else every one that failed.
+/// The first successful reply, else the first reply with a code of `fine`. If a reply failed: all failures, joined.
 fn all_well(parts: Vec<BackendResult>, fine: &[Code]) -> Result<Reply, Failed> {
     let (mut well, mut other, mut failed) = (None, None, Vec::new());
     for BackendResult { backend, result } in parts {
@@ -75,8 +75,8 @@ fn all_well(parts: Vec<BackendResult>, fine: &[Code]) -> Result<Reply, Failed> {
     }
 }
 
-/// Sends `call`, a `CreateContainer`, to the owner of its pod. The image gets the owner's own id if the request names one
-/// that the owner does not have.
+/// Sends `call`, a `CreateContainer`, to the owner of its pod. If the owner lacks the image id in the request, the
+/// owner's own id replaces it.
 pub(crate) async fn create_container(
     switch: &Switch,
     call: &Call,
@@ -91,8 +91,8 @@ pub(crate) async fn create_container(
     }
 }
 
-/// The owner's id of the image, if it has to be another one than the call names. Whatever fails here, the owner
-/// will say better itself.
+/// The owner's id of the image, if it differs from the id in the call. A failure is ignored here, because the owner
+/// then fails the call with a better error.
 async fn own_image(switch: &Switch, call: &Call, owner: &Arc<Backend>) -> Option<String> {
     let message = call.message();
     let image = protobuf::string(&message, CONTAINER_IMAGE).ok()?;
@@ -105,7 +105,7 @@ async fn own_image(switch: &Switch, call: &Call, owner: &Arc<Backend>) -> Option
     image_at(call, owner, name).await?
 }
 
-/// Whether the pod of `call`, a `CreateContainer`, has the id of its image from `owner`.
+/// Whether the pod of `call`, a `CreateContainer`, got the id of its image from `owner` alone.
 fn has_answered(switch: &Switch, call: &Call, owner: BackendId, image: &str, name: &str) -> bool {
     let message = call.message();
     let answered = pod_requests::seen_by(call, &message)
@@ -113,7 +113,7 @@ fn has_answered(switch: &Switch, call: &Call, owner: BackendId, image: &str, nam
     answered.is_some_and(|answered| answered.id == image && answered.stores == [owner])
 }
 
-/// The id of an image at a backend; `Some(None)` if it has none, `None` if it does not say.
+/// The id of an image at a backend; `Some(None)` if the backend lacks the image, `None` if it does not answer.
 async fn image_at(call: &Call, backend: &Arc<Backend>, image: &str) -> Option<Option<String>> {
     let answer = forward::ask(&image_status(call, image), backend).await;
     let answer = answer.ok()?;
@@ -126,7 +126,7 @@ async fn image_at(call: &Call, backend: &Arc<Backend>, image: &str) -> Option<Op
     }
 }
 
-/// An `ImageStatus` for a reference or id, asked for the sake of `call`.
+/// An `ImageStatus` for a reference or id, asked on behalf of `call`.
 fn image_status(call: &Call, reference: &str) -> Call {
     let mut request = call.request.clone();
     request.row = &rpc::IMAGE_STATUS;

@@ -1,6 +1,6 @@
-//! Several encoded replies to one, without decoding them: pure, no I/O.
+//! Merges encoded replies without decoding them: pure, no I/O.
 //!
-//! Messages are given in the table's order of backends; the first one's word counts where they disagree.
+//! Messages come in the table's order of backends. The first message wins where messages differ.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,9 +9,9 @@ use bytes::{BufMut, Bytes, BytesMut};
 use crate::codec::protobuf::{self, Malformed, Path};
 use crate::rpc::fields::{ITEMS, LISTED_ID, image};
 
-/// Of items with the same string at one of `keys`, the first; every other field as it comes.
+/// Keeps the first of the items that have the same string at one of `keys`, and every other field as it comes.
 ///
-/// The first number of a key is the repeated field, the rest leads from an item to the string.
+/// The first number of a key is the repeated field, the rest is the path from an item to the string.
 ///
 /// # Errors
 /// If a message is not valid protobuf.
@@ -38,7 +38,7 @@ pub fn distinct(messages: &[Bytes], keys: &[Path]) -> Result<Bytes, Malformed> {
     Ok(out.freeze())
 }
 
-/// Image lists to one in which an id occurs once: tags and digests united, pinned if it is anywhere, the largest size.
+/// Merges image lists so that each id occurs once: with all tags and digests, pinned if any copy is, the largest size.
 ///
 /// # Errors
 /// If a message is not valid protobuf.
@@ -70,7 +70,7 @@ pub fn images(messages: &[Bytes]) -> Result<Bytes, Malformed> {
     Ok(out.freeze())
 }
 
-/// The first one's bytes, with what the others add appended: repeated fields grow, the last singular value counts.
+/// The first image's bytes, then the additions of the others. Repeated fields grow; the last singular value counts.
 fn one_image(images: &[&[u8]]) -> Result<Bytes, Malformed> {
     let Some((first, others)) = images.split_first() else {
         return Ok(Bytes::new());
@@ -101,13 +101,13 @@ fn largest(images: &[&[u8]], number: u32) -> Result<u64, Malformed> {
     })
 }
 
-/// `RuntimeFeatures` in which a feature is true only if it is in every one of `features`.
+/// `RuntimeFeatures` with the features that are true in all of `features`.
 ///
-/// All its fields are bools (cri-api 1.37); one that this build does not know is merged likewise, and dropped if it is
-/// no bool.
+/// All its fields are bools (cri-api 1.37). A field that this build does not know is merged the same way, and dropped
+/// if it is no bool.
 ///
 /// # Errors
-/// If one is not valid protobuf.
+/// If one of `features` is not valid protobuf.
 pub fn common_features(features: &[Bytes]) -> Result<Bytes, Malformed> {
     let mut out = BytesMut::new();
     let Some(first) = features.first() else {

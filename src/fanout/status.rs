@@ -1,6 +1,6 @@
-//! `Status`: the node as the kubelet is to see it, built on the default backend's bytes; and `Version`.
+//! `Status`: the node as the kubelet sees it, built on the default backend's bytes; and `Version`.
 //!
-//! Neither waits long for a slow backend that has answered before, and `Status` does not fail because one is down.
+//! Neither call waits long for a slow backend that has answered before, and no unreachable backend fails `Status`.
 
 mod merged;
 
@@ -32,27 +32,27 @@ pub use merged::merged;
 pub(crate) use merged::{Condition, conditions};
 use merged::{text, unready};
 
-/// The conditions that a kubelet needs of a runtime (cri-api: `RuntimeReady`, `NetworkReady`). Others are warnings, such as
-/// containerd's of deprecations.
+/// The conditions that a kubelet needs of a runtime (cri-api: `RuntimeReady`, `NetworkReady`). Other conditions are
+/// warnings, such as containerd's about deprecations.
 pub const NEEDED: [&str; 2] = ["RuntimeReady", "NetworkReady"];
 
-/// The condition that says whether all backends are well; the kubelet does not read it.
+/// The condition that says whether all backends are ready; the kubelet does not read it.
 pub const BACKENDS_READY: &str = "BackendsReady";
 
-/// How long a backend may take before what it said last is used.
+/// How long criswitch waits for a backend before it uses the backend's last reply.
 const STATUS_WAIT: Duration = Duration::from_secs(1);
 
-/// How old the default backend's last `Status` may be to stand for it; the kubelet calls a node not ready after as long.
+/// How long the default backend's last `Status` is served. The kubelet also calls a node not ready after that time.
 const STATUS_TRUST: Duration = Duration::from_secs(30);
 
-/// What one backend says of itself.
+/// One backend's status.
 #[derive(Debug)]
 pub struct StatusAnswer {
-    /// Which one.
+    /// The backend that reports it.
     pub backend: Arc<Backend>,
-    /// Its `StatusResponse`: of now, else the last one known, else empty.
+    /// The `StatusResponse`: the current one, else the last known one, else empty.
     pub status: Bytes,
-    /// Why it did not say so now.
+    /// Why the backend does not answer now.
     pub silent: Option<Status>,
 }
 
@@ -71,7 +71,7 @@ pub(crate) async fn status(switch: &Switch, call: &Call) -> Result<Reply, Failed
         .is_ok_and(|verbose| verbose != 0);
     let summary = verbose.then(|| summary(live));
     let message = merged(&live.table, &said, summary.as_ref());
-    // All that they say has been read before.
+    // Each status was parsed before.
     let message = message.map_err(|fault| default.malformed(&fault))?;
     Ok(match answer {
         Some(answer) => reply::of_changed(answer, &message),
@@ -79,8 +79,8 @@ pub(crate) async fn status(switch: &Switch, call: &Call) -> Result<Reply, Failed
     })
 }
 
-/// The backend's version, as it last told it if it does not tell it in time: clients ask for it before anything
-/// else, also before what would help when the backend does not answer.
+/// The backend's version; the last known one if the backend is slow. Clients ask for the version first, also before
+/// calls that succeed without this backend.
 pub(crate) async fn version_of(call: &Call, backend: &Backend) -> Result<Reply, Failed> {
     let headers = call.reading_headers();
     let answer = backend.ask(call.row, &headers, call.body.clone());
@@ -95,8 +95,8 @@ pub(crate) async fn version_of(call: &Call, backend: &Backend) -> Result<Reply, 
     }
 }
 
-/// What the default backend says now; without that what it said last, for as long as the kubelet itself would go
-/// without, and then that it is not ready: an error would tell an operator nothing of the others.
+/// The default backend's status: the current one, else the last known one for [`STATUS_TRUST`], else a status that is
+/// not ready. An error would hide the state of the other backends from an operator.
 async fn default_status(
     switch: &Switch,
     call: &Call,
@@ -116,7 +116,7 @@ async fn default_status(
     (said, None)
 }
 
-/// What another backend says now, else what it said last and why it does not now.
+/// Another backend's status: the current one, else the last known one and why the backend does not answer.
 async fn ask_status(switch: &Switch, backend: &Arc<Backend>) -> StatusAnswer {
     let headers = own_headers();
     match hear_status(switch, backend, &headers, frames::frame(&[])).await {
@@ -125,7 +125,7 @@ async fn ask_status(switch: &Switch, backend: &Arc<Backend>) -> StatusAnswer {
     }
 }
 
-/// What a backend says now, which is kept as its last word.
+/// Asks a backend for its status, and keeps the reply.
 async fn hear_status(
     switch: &Switch,
     backend: &Arc<Backend>,
@@ -138,7 +138,7 @@ async fn hear_status(
     let asked = backend.ask(&rpc::STATUS, headers, body);
     let asked = tokio::time::timeout(STATUS_WAIT, asked).await;
     let answer = asked.unwrap_or_else(|_| {
-        // Nobody may ever wait long enough for one that is always slow.
+        // A backend may always be slower than this wait, so ask in the background too.
         backend.miss(&rpc::STATUS);
         Err(late(backend))
     })?;
@@ -146,10 +146,10 @@ async fn hear_status(
     Ok((keep_status(switch, backend, status)?, answer))
 }
 
-/// Keeps a reply that can be read wherever something is taken from it: a broken one is to spoil nobody else's.
+/// Keeps a status if criswitch can read each part that it uses: malformed parts must not spoil the merged status.
 ///
 /// # Errors
-/// `Internal` for a broken one.
+/// `Internal` for a malformed or oversized status.
 pub(crate) fn keep_status(
     switch: &Switch,
     backend: &Arc<Backend>,
@@ -172,7 +172,7 @@ pub(crate) fn keep_status(
     Ok(said)
 }
 
-/// What `crictl info` shows of criswitch itself, under a key of its own.
+/// criswitch's own entry in the output of `crictl info`.
 fn summary(live: &Live) -> Json {
     let handlers = live.table.handlers.iter();
     let handlers =
@@ -196,7 +196,7 @@ fn summary(live: &Live) -> Json {
     })
 }
 
-/// What a backend said last, and why it does not say anything now.
+/// A backend's last known status, and why the backend does not answer now.
 fn last_word(backend: &Arc<Backend>, silent: Status) -> StatusAnswer {
     StatusAnswer {
         backend: Arc::clone(backend),
@@ -212,14 +212,14 @@ fn late(backend: &Backend) -> Status {
     }
 }
 
-/// The runtime's name, its version and its cgroup driver, as it last reported them; empty where it has not.
+/// The runtime's name, version and cgroup driver, as last reported; empty if unknown.
 pub(crate) fn identity(known: &Known) -> [String; 3] {
     let said = |field| text(&known.version, field).unwrap_or_default().into_owned();
     let driver = known.cgroup_driver.map(cgroup_driver_name);
     [said(2), said(3), driver.unwrap_or_default().to_owned()]
 }
 
-/// `CgroupDriver` of the CRI.
+/// The name of a `CgroupDriver` of the CRI.
 fn cgroup_driver_name(driver: u64) -> &'static str {
     match driver {
         0 => "systemd",

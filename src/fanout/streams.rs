@@ -1,4 +1,4 @@
-//! Streams of several backends as one: whole messages as they come, ended by the first failure.
+//! Merges the streams of several backends: whole messages as they come. The first failure ends the merged stream.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -25,7 +25,7 @@ use crate::rpc::{List, Merge, Row};
 use crate::switch::Switch;
 use crate::switch::learn::{self, Asked, keep_stats};
 
-/// The messages of all `backends` as they come; `instead` is the list for a backend that lacks the stream.
+/// The messages of all `backends` as they come; `instead` is the list call for a backend that lacks the stream.
 pub(crate) fn interleave(
     switch: &Arc<Switch>,
     call: &Call,
@@ -53,10 +53,10 @@ pub(crate) fn interleave(
     reply::of_frames(until_failure(stream::select_all(feeds)))
 }
 
-/// Reads all of a backend's stream and keeps nothing of it: only its end tells that it comes to one again.
+/// Reads a backend's stream and drops the messages: only the end proves that the backend answers such calls again.
 ///
 /// # Errors
-/// How it ends otherwise.
+/// If the stream fails, or has more bytes than the memory for criswitch's own questions.
 pub(crate) async fn read_to_end(backend: &Backend, row: &'static Row) -> Result<(), Failed> {
     let mut messages = Messages::open_own(backend, row).await?;
     let limit = backend.own.limit();
@@ -70,7 +70,7 @@ pub(crate) async fn read_to_end(backend: &Backend, row: &'static Row) -> Result<
     Ok(())
 }
 
-/// Frames of the messages up to the first failure, which is the last; trailers in any case.
+/// The messages as frames, up to the first failure, which ends the stream; then trailers.
 fn until_failure(
     messages: impl Stream<Item = Result<Bytes, Failed>> + Send,
 ) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send {
@@ -96,24 +96,24 @@ struct Feed {
     how: &'static Merge,
     instead: &'static Row,
     asked: Asked,
-    /// How many backends take part, as far as is known.
+    /// How many backends are not omitted so far.
     having: Arc<AtomicUsize>,
-    /// `None` until the first message is there.
+    /// `None` until the first message has come.
     messages: Option<Messages>,
-    /// How many bytes more may be learned from: a list without end must not fill the owners.
+    /// How many more bytes criswitch learns from: an endless list must not fill the owners.
     unlearned: usize,
     whole: StreamedList,
-    /// The ids of the items so far, of at most so many as are remembered of all backends.
+    /// The ids of the items so far, at most [`MOST`].
     seen: HashSet<String>,
 }
 
 /// The messages of a backend so far.
 enum StreamedList {
-    /// To be its last known list when they are all there. Until then they are its client's, which may read slowly.
+    /// The messages become the cached list at the stream's end. Until then they count as the client's unread bytes.
     Kept(BytesMut, Reservation),
-    /// Too many to be kept, or kept too long by a client that reads slowly.
+    /// Too large to be kept, or more than the client's memory for unread replies holds.
     TooLong,
-    /// What stands in for them.
+    /// Cached messages, not the backend's own.
     NotItsOwn,
 }
 
@@ -142,20 +142,20 @@ impl Feed {
         }
     }
 
-    /// Notes whether a list of everything fails because of the backend, and why.
+    /// Records whether a list of everything fails because of the backend, and why.
     fn note(&self, failed: Option<&str>) {
         if let Some(list) = self.call.whole_list() {
             self.backend.note_list(list, failed);
         }
     }
 
-    /// The stream fails in the middle.
+    /// Records that the stream failed before its end.
     fn failed(&self, failed: Failed) -> Failed {
         self.note(Some(&failed.told()));
         failed
     }
 
-    /// The first message, or what stands in for them all.
+    /// The first message, or the cached items in place of all messages.
     async fn first(mut self) -> Result<Option<(Bytes, Feed)>, Failed> {
         let mut opened = None;
         let own = async {
@@ -171,7 +171,7 @@ impl Feed {
         }
         self.messages = Some(opened.unwrap_or_else(|| Messages::ended(&self.backend)));
         match share {
-            // A stream of nothing has no message; behind an empty one there may be others.
+            // An empty list is a stream without messages. After an empty message more may follow.
             Share::Message(message) if message.is_empty() => Box::pin(self.next()).await,
             Share::Message(message) if !is_its_own => Ok(Some((message, self))),
             Share::Message(message) => {
@@ -179,20 +179,20 @@ impl Feed {
                 self.backend.saved().await?;
                 Ok(Some((message, self)))
             }
-            // The last one to be left out says why there is nothing at all.
+            // If all backends are omitted, the call fails with the reason of the backend that was omitted last.
             Share::Nothing(why) if self.having.fetch_sub(1, Ordering::Relaxed) == 1 => Err(why),
             Share::Nothing(_) => Ok(None),
         }
     }
 
-    /// The backend's stream and its first message; of one that lacks the stream, its list.
+    /// Opens the backend's stream and reads its first message. Calls the unary list if the backend lacks the stream.
     async fn open(&self) -> Result<(Messages, Share), Failed> {
         let (row, headers) = (self.call.row, self.call.reading_headers());
         let opened = Messages::open(&self.backend, row, &headers, self.call.body.clone());
         let mut messages = opened.await?;
         match messages.next(&self.backend).await {
             Ok(Some(message)) => Ok((messages, Share::Message(message))),
-            // An empty list has no message; an empty one says the same.
+            // An empty list is a stream without messages; an empty message means the same.
             Ok(None) => Ok((Messages::ended(&self.backend), Share::Message(Bytes::new()))),
             Err(failed) if failed.code() == Code::Unimplemented => {
                 Ok((Messages::ended(&self.backend), self.list_instead().await?))
@@ -214,7 +214,7 @@ impl Feed {
         }
     }
 
-    /// The message as the client gets it, learned from: an item comes once, also if it is in several messages.
+    /// Learns from a message. Returns the message for the client, without the items that an earlier message had.
     fn learn(&mut self, message: Bytes) -> Result<Bytes, Failed> {
         let learned = self.learned(message);
         learned.map_err(|status| self.failed(status.into()))
@@ -232,7 +232,7 @@ impl Feed {
 
     fn listed_as(&mut self, list: List, message: Bytes) -> Result<Bytes, Status> {
         if list.is_stats() {
-            // The client gets the message in any case.
+            // Stats that are too large to be cached are no error: the client gets the message.
             self.whole.add(&message, self.backend.max_message);
             let changed = learn::listed_as(&self.switch, list, &self.backend, &message)?;
             return Ok(changed.unwrap_or(message));
@@ -245,13 +245,13 @@ impl Feed {
         Ok(changed.unwrap_or(message))
     }
 
-    /// What the stream lacked is forgotten, though it is too long to be cached.
+    /// Forgets items that the stream lacked, though the stream is too long to be cached.
     fn settle_unkept(&self, list: List) {
         learn::settle(&self.switch, list, &self.backend, self.asked);
         self.backend.has_changed();
     }
 
-    /// The stream has come to its end: if it was asked for all there is, that is what its messages were.
+    /// The stream has ended. If it was asked for everything, its messages become the cached list.
     fn settle(&mut self) {
         let listing = self.call.listing().filter(|listing| listing.is_whole);
         let Some(list) = listing.map(|listing| listing.list) else {

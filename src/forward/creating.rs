@@ -1,11 +1,11 @@
-//! A call that makes a pod: until its end is heard, its backend may have one that nobody knows of.
+//! A call that creates a pod: until its reply is read, its backend may have an unknown pod.
 
 use tokio::time::Instant;
 
 use crate::ownership::{BackendId, Creation};
 use crate::switch::Switch;
 
-/// Such a call under way, until this is dropped.
+/// A call in flight that creates a pod, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Creating<'a> {
     switch: &'a Switch,
@@ -15,13 +15,13 @@ pub(crate) struct Creating<'a> {
 }
 
 impl Creating<'_> {
-    /// It may make a pod from now on.
+    /// The call may create a pod from now on.
     pub(crate) fn sent(&mut self) {
         self.sent = true;
         self.switch.owners().sent_creating(self.creation);
     }
 
-    /// The pod has been told and learned. A failure tells nothing: something may be left behind of it.
+    /// The backend reported the pod, and criswitch learned it. After a failed call, parts of a pod may still exist.
     pub(crate) fn told(mut self) {
         self.told = true;
     }
@@ -35,7 +35,7 @@ impl Drop for Creating<'_> {
     }
 }
 
-/// A call that makes a pod of this uid is to go to `backend`, which has to stay for it.
+/// A call that creates a pod of this uid is about to go to `backend`, so a reload must keep the backend.
 pub(crate) fn creating(switch: &Switch, backend: BackendId, uid: String) -> Creating<'_> {
     Creating {
         switch,

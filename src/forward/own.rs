@@ -1,4 +1,4 @@
-//! criswitch's own questions to one backend: what it lists, and its stats.
+//! criswitch's own questions to one backend: its lists and its stats.
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -11,11 +11,11 @@ use crate::rpc::{self, List, Row};
 use crate::switch::Switch;
 use crate::switch::learn::{self, keep_stats};
 
-/// Asks every backend for its pods and containers and learns them. One that a reload takes away meanwhile owns
-/// nothing, so that nobody waits for it.
+/// Asks every backend for its pods and containers and learns them. Does not wait for a backend that a reload removes
+/// meanwhile: such a backend owns nothing.
 ///
 /// # Errors
-/// The first backend's that did not answer; the others are learned all the same.
+/// The error of the first backend that did not answer. The lists of the other backends are still learned.
 pub(crate) async fn list_every(switch: &Switch) -> Result<(), Status> {
     let joined = switch.live().joined();
     let listed = joined.iter().map(|backend| async {
@@ -76,15 +76,14 @@ async fn ask_for_list(
     let asked = learn::asked(switch);
     let answer = backend.ask_own(wire, row, frames::frame(&[])).await?;
     let message = backend.message(&answer)?;
-    learn::learn_list(switch, list, backend, &message, asked)?;
-    learn::keep_whole(switch, list, backend, &message, asked);
+    learn::learn_whole(switch, list, backend, &message, asked)?;
     Ok(())
 }
 
-/// Lists a backend's images. A backend without an image service has none, also while it is away.
+/// Lists a backend's images. A backend without an image service has none, even while it is away.
 ///
 /// # Errors
-/// Its status.
+/// The status of the call.
 pub(crate) async fn list_images(
     switch: &Switch,
     backend: &Backend,
@@ -102,7 +101,7 @@ pub(crate) async fn list_images(
     Ok(())
 }
 
-/// How a question ended of which only silence matters: also an error shows that the backend answers.
+/// Turns every error except `Unavailable` into success, because any other error shows that the backend answers.
 ///
 /// # Errors
 /// `Unavailable`, from criswitch or the backend.
@@ -113,7 +112,7 @@ pub(crate) fn unless_silent(ended: Result<(), Failed>) -> Result<(), Failed> {
     }
 }
 
-/// Asks a backend for all stats of a kind and keeps them, if it has any and they can be read.
+/// Asks a backend for all stats of a kind and caches them, if it has any and they are readable.
 pub(crate) async fn ask_stats(
     switch: &Switch,
     backend: &Backend,

@@ -1,9 +1,9 @@
-//! The bytes of messages that are held at once, counted as long as any part of them lives.
+//! Counts the bytes of messages in memory, until the last part of a message is dropped.
 //!
 //! Requests have one memory. Each backend has three: for replies to clients, for answers to criswitch's own questions,
-//! and for events. Replies that clients have not read yet count in one more memory, of which each connection has a share
-//! ([`Shares`]). So clients and backends take no memory from each other, and clients take none that criswitch needs for
-//! itself. A body is never read without being counted here.
+//! and for events. Replies that clients have not read yet count in one more memory, which connections share
+//! ([`Shares`]). So clients and backends take no memory from each other, and clients take none that criswitch needs
+//! itself. No body is read without being counted here.
 
 mod shares;
 
@@ -21,26 +21,26 @@ use crate::errors::error_chain;
 use shares::MemoryShare;
 pub use shares::Shares;
 
-/// What one memory holds at least, in bytes: 500 replies with 1000 containers each.
+/// The smallest memory, in bytes: 500 replies with 1000 containers each.
 const LEAST: usize = 128 << 20;
-/// How many of the largest messages it holds at least.
+/// How many messages of the largest size a memory holds at least.
 const MESSAGES: usize = 8;
-/// Which part of such a memory one backend's unread events may take.
+/// One backend's unread events may take this fraction of a memory for messages: 1 / 4.
 const EVENTS_PART: usize = 4;
-/// How much room is made at once for a message of which the first piece has come: longer ones may never come whole.
+/// The most bytes reserved when the first piece of a message arrives: the rest of a long message may never come.
 const MOST_RESERVED: usize = 1 << 20;
-/// What a header takes beside its text, as measured with short names of which no two are equal.
+/// The bytes of a header besides its text, measured with short and distinct names.
 const PER_HEADER: usize = 160;
 
-/// The most bytes that all memories together hold for so many backends: of requests, of replies that clients have not
-/// read, and of each backend replies, answers to criswitch's own questions, and events. The unit's limits follow from it.
+/// The most bytes in all memories together: requests, replies that clients have not read, and for each backend replies,
+/// answers to criswitch's own questions, and events. The systemd unit's limits follow from it.
 pub fn most(max_message: usize, backends: usize) -> usize {
     let messages = Budget::for_messages(max_message).limit();
     let events = Budget::for_events(max_message).limit();
     messages + Shares::for_unread(max_message).limit() + backends * (2 * messages + events)
 }
 
-/// A limit on bytes that are held, and how many there are.
+/// A limit on bytes in memory, and their current number.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Pool>);
 
@@ -48,11 +48,11 @@ pub struct Budget(Arc<Pool>);
 struct Pool {
     used: AtomicUsize,
     limit: usize,
-    /// What it is a share of, if it is one.
+    /// Set if this budget is a share of a larger one.
     share: Option<MemoryShare>,
 }
 
-/// A part of a [`Budget`] that is in use until this is dropped.
+/// A part of a [`Budget`], released on drop.
 #[derive(Debug)]
 pub struct Reservation {
     memory: Budget,
@@ -62,35 +62,35 @@ pub struct Reservation {
 /// A body that was read to its end.
 #[derive(Debug)]
 pub struct ReadBody {
-    /// Its data; counted until the last slice of it is dropped.
+    /// The data; counted until its last slice is dropped.
     pub body: Bytes,
-    /// Its trailers, if there were any.
+    /// The trailers, if any.
     pub trailers: Option<HeaderMap>,
 }
 
 /// Why a body could not be read to its end.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Unread {
-    /// It is longer than the message may be.
+    /// The body is longer than the limit for a message.
     TooLarge,
-    /// There is no memory left for it; the limit of all.
+    /// The memory is full; it has this limit, in bytes.
     NoMemory(usize),
-    /// It broke off: why.
+    /// The body broke off, with the reason.
     Broken(String),
 }
 
 impl Budget {
-    /// Room for several messages of at most `max_message` bytes.
+    /// Room for several messages of up to `max_message` bytes.
     pub fn for_messages(max_message: usize) -> Budget {
         Budget::of(max_message.saturating_mul(MESSAGES).max(LEAST))
     }
 
-    /// Room for one backend's events that a subscriber has not read.
+    /// Room for one backend's events that subscribers have not read.
     pub fn for_events(max_message: usize) -> Budget {
         Budget::of(Budget::for_messages(max_message).limit() / EVENTS_PART)
     }
 
-    /// The most that it holds.
+    /// The most bytes that the budget holds.
     pub fn limit(&self) -> usize {
         self.0.limit
     }
@@ -104,7 +104,7 @@ impl Budget {
         Budget(Arc::new(Pool { used, limit, share }))
     }
 
-    /// How many bytes are held.
+    /// The bytes in use.
     pub fn used(&self) -> usize {
         self.0.used.load(Ordering::Relaxed)
     }
@@ -138,7 +138,7 @@ impl Budget {
         self.0.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// A part that holds nothing yet.
+    /// An empty reservation.
     pub fn held(&self) -> Reservation {
         Reservation {
             memory: self.clone(),
@@ -146,10 +146,10 @@ impl Budget {
         }
     }
 
-    /// Reads `body`, of at most `limit` bytes, to its end; `head` and trailers are counted with it.
+    /// Reads `body` to its end, at most `limit` bytes. Reserves memory for the body, `head` and the trailers.
     ///
     /// # Errors
-    /// [`Unread`]; nothing of it is held then.
+    /// If the body is too large or breaks off, or if there is no memory for the body; nothing stays reserved then.
     pub async fn read<B>(&self, head: &HeaderMap, body: B, limit: usize) -> Result<ReadBody, Unread>
     where
         B: Body<Data = Bytes, Error: std::error::Error> + Unpin,
@@ -182,12 +182,12 @@ impl Budget {
 }
 
 impl Reservation {
-    /// How many bytes are held.
+    /// The bytes reserved.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Holds so many bytes more.
+    /// Reserves `bytes` more.
     ///
     /// # Errors
     /// [`Unread::NoMemory`]; nothing is added then.
@@ -197,12 +197,12 @@ impl Reservation {
         Ok(())
     }
 
-    /// `bytes`, for which this is held until the last slice of it is dropped.
+    /// Returns `bytes` and keeps the reservation until their last slice is dropped.
     pub fn with(self, bytes: Bytes) -> Bytes {
         Bytes::from_owner(HeldBytes { bytes, _held: self })
     }
 
-    /// `bytes` of what is held, as many as there are, apart from the rest.
+    /// Moves up to `bytes` of the reservation to a new one.
     pub fn split(&mut self, bytes: usize) -> Reservation {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
@@ -212,7 +212,7 @@ impl Reservation {
         }
     }
 
-    /// Holds nothing beyond the first `bytes` any more.
+    /// Releases all but the first `bytes`.
     pub fn keep(&mut self, bytes: usize) {
         let less = self.bytes.saturating_sub(bytes);
         self.bytes -= less;
@@ -226,7 +226,7 @@ impl Drop for Reservation {
     }
 }
 
-/// Bytes, and what is held as long as anybody has a slice of them.
+/// Bytes, and a value that lives as long as any slice of them.
 pub(crate) struct HeldBytes<B, T> {
     pub(crate) bytes: B,
     pub(crate) _held: T,
@@ -238,7 +238,7 @@ impl<B: AsRef<[u8]>, T> AsRef<[u8]> for HeldBytes<B, T> {
     }
 }
 
-/// Data in one piece: a peer that sends a byte a frame must not cost what the frames would.
+/// Collects data in one piece: a peer that sends single bytes must not cost a buffer for each frame.
 #[derive(Default)]
 struct Collected {
     first: Bytes,
@@ -250,7 +250,7 @@ impl Collected {
         self.first.len() + self.all.len()
     }
 
-    /// The first piece is not copied, as it mostly is the only one.
+    /// Keeps the first piece without a copy: most messages have only one piece.
     fn push(&mut self, data: Bytes) {
         if self.len() == 0 {
             self.first = data;
@@ -270,13 +270,13 @@ impl Collected {
         if self.all.is_empty() {
             return self.first;
         }
-        // A list may be kept for long: without the room that was left to grow.
+        // A list may be kept for long, so its spare capacity is released.
         self.all.shrink_to_fit();
         Bytes::from(self.all)
     }
 }
 
-/// What headers or trailers take, in bytes, about.
+/// The approximate size of headers or trailers in memory, in bytes.
 pub(crate) fn size(head: &HeaderMap) -> usize {
     head.iter()
         .map(|(name, value)| name.as_str().len() + value.len() + PER_HEADER)
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_read_counts_until_its_last_slice_is_gone() {
+    async fn a_body_counts_until_its_last_slice_is_dropped() {
         let memory = Budget::of(10);
         let body = read(&memory, &["ab", "cd", "e"], 5).await.unwrap();
         assert_eq!(body, "abcde");
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_held_before_a_body_was_whole_counts_as_long_as_that() {
+    fn a_reservation_counts_until_the_body_it_was_made_for_is_dropped() {
         let memory = Budget::of(10);
         let mut held = memory.held();
         held.grow(5).unwrap();
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn more_than_there_is_memory_for_is_refused_and_gives_back_what_it_had() {
+    async fn a_body_beyond_the_memory_is_rejected_and_gives_back_its_part() {
         let memory = Budget::of(10);
         let first = read(&memory, &["123456"], 10).await.unwrap();
         let second = read(&memory, &["123", "45"], 10).await;
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_what_is_held_counts_for_itself() {
+    fn a_split_reservation_counts_separately() {
         let memory = Budget::of(10);
         let mut held = memory.held();
         held.grow(5).unwrap();

@@ -1,9 +1,9 @@
-//! Floods of HTTP/2 frames that carry nothing, such as PING. They cost their sender next to nothing, and h2 handles each
-//! of them on the thread that serves all calls.
+//! Limits floods of HTTP/2 frames without content, such as PING. They cost their sender almost nothing, and h2 handles
+//! each on the thread that serves all calls.
 //!
-//! h2 itself limits empty DATA frames, CONTINUATION frames, and calls that are reset before they were read. Of unknown
-//! frames, PRIORITY, WINDOW_UPDATE, PING, SETTINGS and RST_STREAM it takes as many as come. Its limit on small DATA frames
-//! counts those that wait to be read, and criswitch reads at once.
+//! h2 itself limits empty DATA frames, CONTINUATION frames, and calls that are reset before they were read. It accepts
+//! any number of unknown frames, PRIORITY, WINDOW_UPDATE, PING, SETTINGS and RST_STREAM. Its limit on small DATA frames
+//! counts unread ones only, and criswitch reads at once.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -14,48 +14,49 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-/// The length of HTTP/2's preface, with which a client begins.
+/// The length of HTTP/2's preface, the first bytes of a client.
 pub(crate) const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
-/// Cheap frames that a peer may send in a second without a reason: all frames but HEADERS that begin a call and DATA of
-/// [`SMALL_DATA`] bytes or more. A new connection has as many, so that it is no use to connect again.
+/// The cheap frames a second that a peer may send beyond the allowance for its calls and for criswitch's own frames
+/// (`FOR_CONTENT`). Every frame is cheap except HEADERS that begin a call, and DATA of [`SMALL_DATA`] bytes or more. A
+/// new connection begins with these frames, so reconnecting brings no more.
 pub const CHEAP_FRAMES: u32 = 1000;
-/// Cheap frames that may come at once, when time or content has earned them: more than the calls of a connection, which
-/// may all be given up at one moment.
+/// The largest number of unused cheap frames that a peer can accumulate. It exceeds the number of calls on a
+/// connection, because a peer may cancel all of them at once.
 pub const CHEAP_BURST: u32 = 10_000;
-/// DATA of fewer bytes is cheap. gRPC's libraries send a message, or its beginning, in one DATA frame together with the 5
-/// bytes in front of it. A streamed message of a backend has an id of 64 characters, so a stream of events is not cheap
-/// however fast it is. The few small requests and replies are paid for by their calls.
+/// DATA of fewer bytes is cheap. gRPC libraries send a message, or its beginning, in one DATA frame together with the 5
+/// bytes of its gRPC header. A backend's event has an id of 64 characters, so a stream of events is never cheap,
+/// however fast. The allowance that each call adds covers the few small requests and replies.
 pub const SMALL_DATA: u32 = 64;
-/// Cheap frames that a peer may send for each call that it begins, and for each frame with content that criswitch sends:
-/// HEADERS, or DATA that is not small.
+/// Cheap frames that a peer may send for each call that it begins, and for each frame with content that criswitch
+/// sends: HEADERS, or DATA that is not small.
 ///
-/// The peer's own DATA earns nothing: the peer could send as much of it as it likes.
+/// The peer's own DATA adds no allowance, because the peer could send any amount of DATA.
 ///
 /// An honest peer has a reason for each cheap frame. For a DATA frame that it receives, grpc-go sends at most two
 /// WINDOW_UPDATEs of the stream (one where a large message begins), one of the connection, and a PING that measures the
-/// round trip; h2, and so tonic, sends one of each WINDOW_UPDATE. A client's call has at most a small DATA frame, an empty
-/// one behind it, and RST_STREAM. A backend's reply has HEADERS, a small DATA frame, HEADERS again and RST_STREAM; its call
-/// had HEADERS and mostly DATA. Both sides acknowledge SETTINGS, of which criswitch sends one, and PING, of which it sends
-/// none. So a connection earns as much as it spends, or more, however busy it is.
+/// round trip; h2, and so tonic, sends one of each WINDOW_UPDATE. A client's call has at most a small DATA frame, an
+/// empty one after it, and RST_STREAM. A backend's reply has HEADERS, a small DATA frame, HEADERS again and RST_STREAM;
+/// its call had HEADERS and mostly DATA. Both sides acknowledge SETTINGS, which criswitch sends once, and PING, which
+/// it never sends. So the allowance of a connection covers its cheap frames, however busy the connection is.
 const FOR_CONTENT: u32 = 4;
-/// What a peer did that sends too many.
+/// The reason for closing the connection of a peer that sends too many cheap frames.
 pub(crate) const CAUSE: &str =
     "it floods the connection: more than 1000 HTTP/2 frames a second without content, such as PING";
 
 /// The length of a frame's header: length, kind, flags, stream.
 const HEADER: u32 = 9;
-/// Kinds of frames that carry something.
+/// The kinds of frames with content.
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
-/// The bit before the number of a stream, which means nothing.
+/// The reserved bit before a stream's number.
 const RESERVED: u32 = 1 << 31;
 
-/// A connection: a socket or, in the fault simulation, a pipe in memory. HTTP/2 is compiled once for all of them.
+/// A connection: a socket, or a pipe in memory in the fault simulation. Boxed, so that HTTP/2 is compiled only once.
 pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<I: AsyncRead + AsyncWrite + Send + Unpin> Io for I {}
 
-/// A connection whose frames are counted on their way. Reading fails once there are too many.
+/// A connection that counts its frames. Reading fails if there are too many cheap frames.
 pub struct CountedIo {
     io: Box<dyn Io>,
     read: Frames,
@@ -64,7 +65,7 @@ pub struct CountedIo {
     flooded: Flooded,
 }
 
-/// Whether a connection has failed because of a flood.
+/// Whether a connection was closed because of a flood.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Flooded(Arc<AtomicBool>);
 
@@ -75,7 +76,7 @@ impl Flooded {
 }
 
 impl CountedIo {
-    /// The connection of a client, which begins with the preface.
+    /// A client's connection, which begins with the preface.
     pub(crate) fn of_client(io: impl Io + 'static) -> (CountedIo, Flooded) {
         CountedIo::new(Box::new(io), Frames::behind(PREFACE), Frames::behind(0))
     }
@@ -111,33 +112,33 @@ impl CountedIo {
     }
 }
 
-/// Reads the headers of frames from bytes that pass, and keeps nothing of their payloads.
+/// Reads the headers of frames from passing bytes. Stores no payload.
 #[derive(Debug)]
 struct Frames {
-    /// Bytes that pass before the next header: a preface or payload.
+    /// Bytes to skip before the next header: the preface or a payload.
     skip: usize,
-    /// What has passed of a header, and how many bytes.
+    /// The part of a header that was read, and its length in bytes.
     header: u128,
     passed: u32,
-    /// The highest stream that had HEADERS.
+    /// The highest stream with HEADERS.
     last_call: u32,
 }
 
-/// Frames that began.
+/// Numbers of frames that began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Begun {
     /// HEADERS with content.
     headers: u32,
-    /// Those of them that begin a call: a stream's first ones.
+    /// HEADERS that begin a call: a stream's first.
     calls: u32,
     /// DATA that is not small.
     data: u32,
-    /// All others.
+    /// All other frames.
     rest: u32,
 }
 
 impl Begun {
-    /// Of HEADERS that begin no call a peer may send any number: h2 ignores those of a stream that it has reset.
+    /// HEADERS that begin no call are cheap: h2 ignores any number of them on a stream that it has reset.
     fn cheap(self) -> u32 {
         self.rest + self.headers - self.calls
     }
@@ -171,7 +172,7 @@ impl Frames {
         }
     }
 
-    /// A header is whole.
+    /// Handles a complete header.
     fn begin(&mut self, begun: &mut Begun) {
         let [.., a, b, c, kind, _, e, f, g, h] = self.header.to_be_bytes();
         let length = u32::from_be_bytes([0, a, b, c]);
@@ -191,7 +192,7 @@ impl Frames {
     }
 }
 
-/// How many cheap frames a peer may send now.
+/// The cheap frames that a peer may send now.
 #[derive(Debug)]
 struct FrameBudget {
     left: f64,
@@ -208,7 +209,7 @@ impl Default for FrameBudget {
 }
 
 impl FrameBudget {
-    /// Whether the peer may send these.
+    /// Counts frames of the peer and returns whether it is within its limit.
     fn allows(&mut self, begun: Begun) -> bool {
         let now = Instant::now();
         let passed = now.duration_since(self.at).as_secs_f64();
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_peer_has_so_many_cheap_frames_a_second_and_saves_no_more_than_a_burst() {
+    async fn a_peer_may_send_cheap_frames_at_a_rate_and_saves_at_most_a_burst() {
         let mut budget = FrameBudget::default();
         assert!(budget.allows(rest(CHEAP_FRAMES)));
         for _ in 0..100 {
@@ -356,7 +357,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_peer_sends_within_a_call_earns_nothing() {
+    async fn frames_within_a_call_earn_nothing() {
         let within = [
             Begun { data: 1, ..rest(1) },
             Begun {
@@ -371,7 +372,7 @@ mod tests {
         }
     }
 
-    /// What grpc-go sends at most for each call that it makes and gives up, without a moment between two.
+    /// The most that grpc-go sends for each call that it makes and cancels, without a pause.
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_answers_content_with_cheap_frames_never_reaches_the_limit() {
         let mut budget = FrameBudget::default();
@@ -386,14 +387,14 @@ mod tests {
             budget.earn(3);
             assert!(budget.allows(rest(4)), "{call}");
         }
-        // Of many replies, each a message alone.
+        // Many replies of one message each.
         for message in 0..10 * CHEAP_BURST {
             budget.earn(1);
             assert!(budget.allows(rest(4)), "{message}");
         }
     }
 
-    /// A backend whose replies are small, and one that streams events.
+    /// A backend with small replies, and a backend that streams events.
     #[tokio::test(start_paused = true)]
     async fn a_busy_backend_never_reaches_the_limit() {
         let mut budget = FrameBudget::default();

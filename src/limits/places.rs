@@ -7,17 +7,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::{MAX_ADMIN_CALLS, MAX_CALLS, OTHERS_ADMIN_CALLS, OTHERS_CALLS, RESERVED_CALLS};
 use crate::rpc::Row;
 
-/// A limit on how many there are at once.
+/// A limit on how many of something exist at once.
 #[derive(Debug)]
 pub(crate) struct Limit {
-    /// The limit itself.
     pub(crate) most: usize,
-    /// What it limits, in words.
+    /// The limited resource, as error messages name it.
     pub(crate) what: &'static str,
     free: Arc<Semaphore>,
 }
 
-/// A place within each of some limits, for as long as this is kept.
+/// A place within each of several limits, until dropped.
 #[derive(Debug)]
 pub(crate) struct Places {
     _permits: Vec<OwnedSemaphorePermit>,
@@ -30,10 +29,10 @@ impl Limit {
     }
 }
 
-/// A place within each of `limits`.
+/// Takes a place within each of `limits`.
 ///
 /// # Errors
-/// The first limit that is reached; no place is taken then.
+/// If a limit is reached: the first such limit. No place is taken then.
 pub(crate) fn take<'l>(limits: impl IntoIterator<Item = &'l Limit>) -> Result<Places, &'l Limit> {
     let place = |limit: &'l Limit| {
         let free = Arc::clone(&limit.free);
@@ -43,7 +42,7 @@ pub(crate) fn take<'l>(limits: impl IntoIterator<Item = &'l Limit>) -> Result<Pl
     Ok(Places { _permits })
 }
 
-/// The user of a client, as the limits distinguish users.
+/// The kind of user that a client is, for the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum User {
     /// Root, or the user that criswitch runs as: the kubelet.
@@ -63,7 +62,7 @@ pub(crate) struct CallLimits {
 impl Default for CallLimits {
     fn default() -> CallLimits {
         let long = "streams of events, ExecSync and PullImage";
-        let others = "calls of users other than root and criswitch's own";
+        let others = "calls by users other than root and criswitch's own user";
         CallLimits {
             all: Limit::new(MAX_CALLS, "calls"),
             long: Limit::new(MAX_CALLS - RESERVED_CALLS, long),
@@ -73,10 +72,10 @@ impl Default for CallLimits {
 }
 
 impl CallLimits {
-    /// A place for a call of a user.
+    /// Takes a place for a call of a user.
     ///
     /// # Errors
-    /// The limit that is reached.
+    /// If a limit is reached: that limit.
     pub(crate) fn place(&self, row: &Row, user: User) -> Result<Places, &Limit> {
         let long = row.is_long.then_some(&self.long);
         let others = (user == User::Other).then_some(&self.others);
@@ -93,19 +92,19 @@ pub(crate) struct AdminLimits {
 
 impl Default for AdminLimits {
     fn default() -> AdminLimits {
-        let others = "calls of criswitch's admin service of users other than root and its own";
+        let others = "calls of the admin service by users other than root and criswitch's own user";
         AdminLimits {
-            all: Limit::new(MAX_ADMIN_CALLS, "calls of criswitch's admin service"),
+            all: Limit::new(MAX_ADMIN_CALLS, "calls of the admin service"),
             others: Limit::new(OTHERS_ADMIN_CALLS, others),
         }
     }
 }
 
 impl AdminLimits {
-    /// A place for a call of a user.
+    /// Takes a place for an admin call of a user.
     ///
     /// # Errors
-    /// The limit that is reached.
+    /// If a limit is reached: that limit.
     pub(crate) fn place(&self, user: User) -> Result<Places, &Limit> {
         let others = (user == User::Other).then_some(&self.others);
         take([Some(&self.all), others].into_iter().flatten())
@@ -117,7 +116,7 @@ mod tests {
     use super::*;
     use crate::rpc::{EVENTS, LIST_PODS};
 
-    /// As many places as there are, and the limit that is reached then.
+    /// Takes all free places, and returns them with the limit that was reached.
     fn fill(limits: &CallLimits, row: &Row, user: User) -> (Vec<Places>, usize) {
         let mut places = Vec::new();
         loop {
@@ -157,7 +156,7 @@ mod tests {
         assert_eq!(own.len(), MAX_ADMIN_CALLS - OTHERS_ADMIN_CALLS);
     }
 
-    /// A rejected call leaves nothing taken, whichever of the limits was reached.
+    /// A call that one limit rejects takes no place in any other limit.
     #[test]
     fn a_rejected_call_takes_no_part_of_any_limit() {
         let limits = CallLimits::default();

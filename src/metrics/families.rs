@@ -1,5 +1,5 @@
-//! The table of families: a row each, the only place that names them. From it come the page, docs/metrics.md, and
-//! the tests of both.
+//! The table of metric families: one row for each; metrics are named only here. The page, docs/metrics.md and the tests
+//! of both derive from it.
 
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,27 +16,27 @@ use crate::telemetry::counters::{OWN_BOUNDS, Reason, WHOLE_BOUNDS, code_name};
 /// A family of metrics.
 #[derive(Debug)]
 pub struct Family {
-    /// Its name.
+    /// The metric's name.
     pub name: &'static str,
-    /// What its values are.
+    /// The kind of its values.
     pub kind: MetricKind,
-    /// What tells its samples apart.
+    /// The names of its labels.
     pub labels: &'static [&'static str],
-    /// What it is, in words.
+    /// The HELP text.
     pub help: &'static str,
-    /// Reads its samples.
+    /// Reads the samples.
     pub(super) read: fn(&Seen, &mut Samples),
 }
 
-/// What a family's values are.
+/// The kind of a family's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr)]
 #[strum(serialize_all = "lowercase")]
 pub enum MetricKind {
-    /// What only grows, as long as the process lives or the backend is there.
+    /// A value that only grows while the process runs or the backend exists.
     Counter,
-    /// What goes up and down.
+    /// A value that rises and falls.
     Gauge,
-    /// How often something took how long.
+    /// A distribution of durations.
     Histogram,
 }
 
@@ -137,7 +137,7 @@ pub const FAMILIES: &[Family] = &[
         each(seen, out, |backend| backend.link.transitions as f64);
     }),
     gauge("criswitch_backend_retiring", BACKEND,
-        "1 if no handler routes to the backend any more, else 0; the backend is removed when its last pod ends.",
+        "1 if no handler routes to the backend, so that it gets no new pods, else 0.",
         |seen, out| each(seen, out, |backend| truth(seen.live.retires(backend.id)))),
     gauge("criswitch_backend_info", &["backend", "socket", "runtime", "version", "cgroup_driver"],
         "A constant 1, labeled by the socket of the backend and by what the backend last reported; a label is empty if the backend has not reported it.", |seen, out| {
@@ -171,7 +171,7 @@ pub const FAMILIES: &[Family] = &[
             }
         }),
     gauge("criswitch_backend_listed", BACKEND,
-        "1 if criswitch knows the pods of the backend, else 0; it knows them if the backend has answered once, or if the machine has rebooted since.",
+        "1 if criswitch knows the pods of the backend, else 0. It is 1 once the backend has answered, and after a reboot if criswitch ran on this machine before.",
         |seen, out| each(seen, out, |backend| truth(backend.listed))),
     gauge("criswitch_cached_list_age_seconds", BACKEND,
         "Age of the backend's cached lists of pods and containers, whether they are served or not; no sample if there are none.",
@@ -207,7 +207,7 @@ pub const FAMILIES: &[Family] = &[
             each(seen, out, |backend| backend.known.lists_from_cache as f64);
         }),
     counter("criswitch_lists_omitted_total", BACKEND,
-        "Merged lists and stats from which the backend was omitted.", |seen, out| {
+        "Merged replies to calls for stats, metrics, metric descriptors or ImageFsInfo that omitted the backend because it did not answer.", |seen, out| {
             each(seen, out, |backend| backend.known.lists_omitted as f64);
         }),
     gauge("criswitch_backend_claimed_items", BACKEND,

@@ -1,4 +1,4 @@
-//! A family's samples, as the library that writes Prometheus' text wants them.
+//! A family's samples, in the types of the library that encodes Prometheus' text.
 
 use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
@@ -20,7 +20,7 @@ impl Samples {
         Samples { family, metrics }
     }
 
-    /// A value, under labels in the order of the family's.
+    /// Adds a value. The labels are in the family's order.
     pub(super) fn add(&mut self, labels: &[&str], value: f64) {
         let mut metric = self.metric(labels);
         if self.family.kind == MetricKind::Counter {
@@ -35,7 +35,7 @@ impl Samples {
         self.metrics.push(metric);
     }
 
-    /// How often something took how long, likewise.
+    /// Adds a histogram of durations. The labels are in the family's order.
     pub(super) fn add_times<const N: usize>(
         &mut self,
         labels: &[&str],
@@ -70,7 +70,7 @@ impl Samples {
         Metric::from_label(pairs.collect())
     }
 
-    /// The family with these, `None` if there are none: one without samples cannot be written.
+    /// The family with its samples; `None` without samples, because the library cannot encode an empty family.
     pub(super) fn into_family(self) -> Option<MetricFamily> {
         let mut family = MetricFamily::default();
         family.set_name(self.family.name.to_owned());

@@ -1,4 +1,4 @@
-//! What a page is made of: the switch, its backends and its process as they are at one moment. Keeps nothing.
+//! The state behind a page of metrics: criswitch, its backends and its process at one moment.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use crate::switch::{Switch, handlers};
 use crate::telemetry::counters::{Calls, Rpc};
 use crate::topology::Live;
 
-/// The switch at one moment.
+/// The state of criswitch at one moment.
 pub(super) struct Seen<'a> {
     pub(super) switch: &'a Switch,
     pub(super) live: Arc<Live>,
-    /// By name, no two of which are the same.
+    /// The backends, sorted by name; names are distinct.
     pub(super) backends: Vec<SeenBackend>,
     pub(super) rpcs: Vec<(&'static str, Arc<Rpc>)>,
     calls: Vec<(&'static str, Calls)>,
-    /// Calls of `RunPodSandbox` that have ended, by the handlers that the table has now.
+    /// Ended calls of `RunPodSandbox`, by the handlers that the table has now.
     pub(super) runs: Vec<(Arc<str>, Calls)>,
     /// Pods by handler.
     pub(super) pods: BTreeMap<String, usize>,
     pub(super) process: ProcessStats,
 }
 
-/// A backend at one moment.
+/// The state of a backend at one moment.
 pub(super) struct SeenBackend {
     pub(super) id: BackendId,
     pub(super) name: Arc<str>,
@@ -38,16 +38,16 @@ pub(super) struct SeenBackend {
     pub(super) known: Known,
     pub(super) pods: usize,
     pub(super) containers: usize,
-    /// What it has is known: it was listed, or the machine was rebooted.
+    /// Whether the backend's pods are known: the backend was listed, or the machine has rebooted.
     pub(super) listed: bool,
-    /// Which lists fail now because of it, and which do not.
+    /// The lists, and whether each fails now because of the backend.
     pub(super) failing: [(&'static str, bool); List::OF_ITEMS.len()],
-    /// Bytes.
+    /// The bytes of the backend's replies, lists and events in memory.
     pub(super) held: usize,
     calls: Vec<(&'static str, Calls)>,
 }
 
-/// What Linux counts of the process; `None` is what it does not tell.
+/// Linux's numbers for the process; `None` if a number cannot be read.
 #[derive(Default)]
 pub(super) struct ProcessStats {
     pub(super) cpu_seconds: Option<f64>,
@@ -103,7 +103,7 @@ impl Seen<'_> {
         }
     }
 
-    /// Calls that have ended, with the name of the backend that they went to, empty if that was not one alone.
+    /// Ended calls with the name of their backend; the name is empty for calls of several backends or none.
     pub(super) fn calls(&self) -> impl Iterator<Item = (&str, &'static str, &Calls)> {
         let backends = self.backends.iter();
         let backends = backends.map(|backend| (&*backend.name, &backend.calls));
@@ -111,7 +111,7 @@ impl Seen<'_> {
         all.flat_map(|(name, calls)| calls.iter().map(move |(rpc, calls)| (name, *rpc, calls)))
     }
 
-    /// Each handler of the table, with the name of its backend.
+    /// The handlers of the table, with the names of their backends.
     pub(super) fn handlers(&self) -> impl Iterator<Item = (&str, &str)> {
         let handlers = self.live.table.handlers.iter();
         handlers.filter_map(|row| {

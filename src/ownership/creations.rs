@@ -1,4 +1,4 @@
-//! Pods that a backend may have and nobody knows of: calls that make one, until it was told. In memory only.
+//! Pods that a backend may have although criswitch does not know them: the calls that create them. In memory only.
 
 use std::time::Duration;
 
@@ -6,40 +6,45 @@ use tokio::time::Instant;
 
 use super::BackendId;
 
-/// How long after the unheard end of a call that makes a pod a list of pods tells what came of it.
+/// A list requested this long after a call ended with an unknown result shows whether the call created a pod.
 const SETTLED: Duration = Duration::from_secs(10);
-/// How many uids are remembered of calls that ended unheard; those beyond count as any uid.
+/// How long a call of the last run of criswitch may go on. CRI-O sets up a pod's network for up to 5 minutes, also after
+/// its client has gone; the kubelet's deadline is 4 minutes.
+const LONGEST: Duration = Duration::from_secs(300);
+/// The most remembered uids of calls with an unknown result. Further calls count for any uid.
 const MOST_UNHEARD: usize = 4096;
 
-/// All that are made, and what came of which nobody knows.
+/// The calls that create a pod, under way or with an unknown result.
 #[derive(Debug, Default)]
 pub(super) struct Creations {
     begun: u64,
     unknown: Vec<PossiblePod>,
 }
 
-/// One call that makes a pod.
+/// A call that creates a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Creation(u64);
 
-/// A pod that may be there.
+/// A pod that may exist.
 #[derive(Debug)]
 struct PossiblePod {
     creation: Creation,
     backend: BackendId,
-    /// Its uid; empty if that is not known, and then it may be any.
+    /// The uid; if empty, it is unknown and any uid matches.
     uid: String,
     stage: CreationStage,
 }
 
-/// How far the call has come.
+/// The progress of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CreationStage {
-    /// It needs its backend, which has not got it.
+    /// The call is not sent yet; its backend must stay.
     Unsent,
     Sent,
-    /// It ended then, and nobody heard what it made.
+    /// The call ended at this time, and its result is unknown.
     Unheard(Instant),
+    /// The call was made by the last run of criswitch, if at all, and ends at this time at the latest.
+    OfLastRun(Instant),
 }
 
 impl PossiblePod {
@@ -49,20 +54,38 @@ impl PossiblePod {
 }
 
 impl Creations {
-    /// A call that is to make a pod of `uid` at `backend` begins.
+    /// A call begins that creates a pod of `uid` at `backend`.
     pub(super) fn begin(&mut self, backend: BackendId, uid: String) -> Creation {
+        self.add(backend, uid, CreationStage::Unsent)
+    }
+
+    /// criswitch starts at `now`: a call of its last run may still create a pod of any uid at `backend`.
+    pub(super) fn begin_run(&mut self, backend: BackendId, now: Instant) {
+        self.add(
+            backend,
+            String::new(),
+            CreationStage::OfLastRun(now + LONGEST),
+        );
+    }
+
+    fn add(&mut self, backend: BackendId, uid: String, stage: CreationStage) -> Creation {
         self.begun += 1;
         let creation = Creation(self.begun);
         self.unknown.push(PossiblePod {
             creation,
             backend,
             uid,
-            stage: CreationStage::Unsent,
+            stage,
         });
         creation
     }
 
-    /// It is sent now.
+    /// `backend` was removed.
+    pub(super) fn forget(&mut self, backend: BackendId) {
+        self.unknown.retain(|it| it.backend != backend);
+    }
+
+    /// The call is sent now.
     pub(super) fn sent(&mut self, creation: Creation) {
         let mut unknown = self.unknown.iter_mut();
         if let Some(sent) = unknown.find(|it| it.creation == creation) {
@@ -70,7 +93,7 @@ impl Creations {
         }
     }
 
-    /// It has ended: at the time `unheard`, or so that everything is known of what it made.
+    /// The call has ended. `unheard` is the end of a call whose result is unknown.
     pub(super) fn end(&mut self, creation: Creation, unheard: Option<Instant>) {
         let mut unknown = self.unknown.iter();
         let Some(place) = unknown.position(|it| it.creation == creation) else {
@@ -95,10 +118,12 @@ impl Creations {
         self.unknown.push(ended);
     }
 
-    /// A whole list of the pods of `backend`, asked for then, has been learned.
+    /// A complete list of the pods of `backend`, requested at `asked`, was learned.
     pub(super) fn listed(&mut self, backend: BackendId, asked: Instant) {
         let is_settled = |stage: CreationStage| match stage {
-            CreationStage::Unheard(ended) => asked >= ended + SETTLED,
+            CreationStage::Unheard(ended) | CreationStage::OfLastRun(ended) => {
+                asked >= ended + SETTLED
+            }
             CreationStage::Unsent | CreationStage::Sent => false,
         };
         self.unknown
@@ -113,15 +138,17 @@ impl Creations {
         self.unknown.iter().filter(may_be).map(|it| it.backend)
     }
 
-    /// The backends at which a call that creates a pod of exactly this uid is under way.
+    /// The backends with a call under way that creates a pod of exactly this uid.
     pub(super) fn sent_with_uid(&self, uid: &str) -> impl Iterator<Item = BackendId> {
         let is_it = move |it: &&PossiblePod| it.stage == CreationStage::Sent && it.uid == uid;
         self.unknown.iter().filter(is_it).map(|it| it.backend)
     }
 
-    /// Whether `backend` may have any, or is to get one.
+    /// Whether `backend` may have such a pod by a call of this run, or is about to receive a call.
     pub(super) fn is_at(&self, backend: BackendId) -> bool {
-        self.unknown.iter().any(|it| it.backend == backend)
+        let is_of_this_run = |it: &PossiblePod| !matches!(it.stage, CreationStage::OfLastRun(_));
+        let mut its = self.unknown.iter().filter(|it| it.backend == backend);
+        its.any(is_of_this_run)
     }
 }
 
@@ -143,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_sent_needs_its_backend_and_is_not_there() {
+    fn a_call_that_was_not_sent_needs_its_backend_and_has_made_no_pod() {
         let mut creations = Creations::default();
         let creation = creations.begin(1, "a".to_owned());
         assert!(creations.is_at(1) && with_uid(&creations, "a").is_empty());
@@ -154,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_heard_of_may_be_there_until_a_list_that_was_asked_for_late_enough() {
+    fn a_pod_of_a_call_without_a_result_may_exist_until_a_list_requested_late_enough() {
         let ended = Instant::now();
         let mut creations = Creations::default();
         let [first, second] = [(); 2].map(|()| sent(&mut creations, 1, "a"));
@@ -172,7 +199,21 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_uid_may_be_any_and_so_may_those_beyond_the_limit() {
+    fn a_call_of_the_last_run_may_create_a_pod_of_any_uid_for_some_minutes_and_keeps_no_backend() {
+        let now = Instant::now();
+        let mut creations = Creations::default();
+        creations.begin_run(1, now);
+        creations.begin_run(2, now);
+        creations.listed(1, now + LONGEST + SETTLED - Duration::from_millis(1));
+        assert_eq!(with_uid(&creations, "a"), [1, 2]);
+        assert!(!creations.is_at(1));
+        creations.listed(1, now + LONGEST + SETTLED);
+        creations.forget(2);
+        assert!(creations.unknown.is_empty());
+    }
+
+    #[test]
+    fn an_unknown_uid_matches_any_uid_and_so_do_uids_beyond_the_limit() {
         let ended = Instant::now();
         let mut creations = Creations::default();
         let mut unheard = |backend, uid: &str| {

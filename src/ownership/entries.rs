@@ -1,4 +1,4 @@
-//! What is known of the ids of one kind: which backend owns them, and since when. In memory only; does no I/O.
+//! The owners of the ids of one kind (pods or containers), and since when. In memory only; does no I/O.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,35 +8,35 @@ use super::{BackendId, Claim, LONGEST_ID, Learned, MOST, Mark, Owner, Unlearned}
 use crate::codec::protobuf::{self, Malformed};
 use crate::rpc::fields::{ITEMS, LISTED_ID};
 
-/// All of one kind, by their ids.
+/// All entries of one kind, by id.
 pub(super) type Entries<T> = HashMap<String, Entry<T>>;
 
-/// What is known of one id; `T` is what its kind adds: a pod's names, a container's pod.
+/// The facts known of one id. `T` has the facts of its kind: a pod's names, a container's pod.
 #[derive(Debug)]
 pub(super) struct Entry<T> {
     pub(super) backend: BackendId,
     pub(super) source: Source,
-    /// A claim of another backend on the id was reported.
+    /// Whether a claim of another backend on the id was reported.
     pub(super) claimed: bool,
-    /// Another backend that lists the id too.
+    /// Another backend that also lists the id.
     pub(super) rival: Option<Rival>,
-    /// When the backend first gave or listed the id.
+    /// When the backend first returned or listed the id.
     pub(super) first: u64,
-    /// When it was last learned.
+    /// When the entry was last learned.
     pub(super) at: u64,
-    /// What tells the listed item from another with the same id; see [`Shape::print`].
+    /// Distinguishes the listed item from another item with the same id; see [`Shape::print`].
     pub(super) print: u64,
     pub(super) more: T,
 }
 
-/// What says that a backend owns an id.
+/// The evidence that a backend owns an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// The backend's reply to a call that creates.
     Created,
     /// The state of the last run, in which no other backend listed the id.
     Saved,
-    /// The backend was the first to list it.
+    /// The backend was the first to list the id.
     Listed,
 }
 
@@ -44,29 +44,31 @@ pub(super) enum Source {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rival {
     pub(super) backend: BackendId,
-    /// When it last listed the id.
+    /// When the rival last listed the id.
     pub(super) at: u64,
     print: u64,
-    /// It was asked for all after the owner had listed the id, and did not list it then.
+    /// Whether the rival first listed the id after a complete list without it, requested after the owner had it.
     late: bool,
 }
 
-/// When whole lists of one kind were had of a backend.
+/// The times of the complete lists of one kind from a backend.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WholeLists {
-    /// When the first of them had been learned. What it shows may be older than criswitch.
+    /// When the first list was learned. Its items may be older than criswitch.
     pub(super) first: u64,
-    /// When the last of them was asked for.
+    /// When the last list was requested.
     pub(super) last: u64,
 }
 
-/// How the items of one kind are read.
+/// Reads the items of one kind.
 pub(super) trait Shape<T> {
-    /// What is kept of a listed item.
+    /// The facts to keep of a listed item.
     fn more(&self, item: &[u8]) -> T;
-    /// Learns from an item that the same backend has listed before.
-    fn again(&self, _more: &mut T, _item: &[u8]) {}
-    /// A hash of the item's names and its time of creation: one runtime under two sockets lists them alike.
+    /// Learns from an item that the same backend has listed before; returns whether that changed anything.
+    fn again(&self, _more: &mut T, _item: &[u8]) -> bool {
+        false
+    }
+    /// A hash of the item's names and its time of creation, which are the same if one runtime has two sockets.
     fn print(&self, item: &[u8]) -> u64;
     /// Whether the item is part of another backend's pod.
     fn is_in_others_pod(&self, item: &[u8], backend: BackendId) -> bool;
@@ -84,7 +86,7 @@ impl<T> Entry<T> {
         }
     }
 
-    /// Whether it may have been there at `asked`: its backend may have had it for longer than criswitch runs.
+    /// Whether the entry may be older than `asked`: its backend may have had the item before criswitch started.
     fn was_there(&self, Mark(asked): Mark, whole: Option<WholeLists>) -> bool {
         let is_new = whole.is_some_and(|whole| self.first > whole.first.max(asked));
         self.source != Source::Listed || !is_new
@@ -99,7 +101,8 @@ impl<T> Entry<T> {
     }
 }
 
-/// The claim of `backend` on an id that another backend owned before `asked`. `whole` is of the backend it is given.
+/// The claim of `backend`, which returned `id` from a call that creates, sent at `asked`. `None` unless another backend
+/// created the id, or may have had it before `asked`. `whole` returns a backend's `WholeLists`.
 pub(super) fn claim<T>(
     entries: &Entries<T>,
     id: &str,
@@ -115,7 +118,7 @@ pub(super) fn claim<T>(
     })
 }
 
-/// Learns all of a list, or nothing. `whole` is of `backend`.
+/// Learns all items of a list, or none. `whole` has the complete lists of `backend`.
 pub(super) fn learn<T>(
     entries: &mut Entries<T>,
     (backend, whole): (BackendId, Option<WholeLists>),
@@ -127,9 +130,10 @@ pub(super) fn learn<T>(
     let mut claims = Vec::new();
     let mut dropped = Vec::new();
     let before = entries.len();
+    let mut changes = false;
     for (place, (id, item)) in items(list)?.into_iter().enumerate() {
         match entries.get_mut(id) {
-            // Listed twice in one list.
+            // The list repeats the id.
             Some(entry) if entry.backend == backend && entry.at == now => dropped.push(place),
             Some(entry) if entry.backend == backend && shape.is_in_others_pod(item, backend) => {
                 dropped.push(place);
@@ -139,7 +143,7 @@ pub(super) fn learn<T>(
                 if entry.rival.is_some() {
                     entry.print = shape.print(item);
                 }
-                shape.again(&mut entry.more, item);
+                changes |= shape.again(&mut entry.more, item);
             }
             Some(entry) => {
                 let before = entry.rival.filter(|rival| rival.backend == backend);
@@ -161,8 +165,9 @@ pub(super) fn learn<T>(
                 dropped.push(place);
             }
             None if shape.is_in_others_pod(item, backend) => dropped.push(place),
-            // The list was asked for before the removal.
+            // The list was requested before the removal.
             None if removed.contains_key(id) => {
+                changes = true;
                 if removed
                     .get(id)
                     .copied()
@@ -187,15 +192,17 @@ pub(super) fn learn<T>(
             }
         }
     }
+    let new = entries.len() - before;
     Ok(Learned {
         claims,
         own: without(list, &dropped)?,
         dropped: dropped.len(),
-        new: entries.len() - before,
+        new,
+        changes: changes || new > 0 || !dropped.is_empty(),
     })
 }
 
-/// `list` without the items at these places, in ascending order; `None` if there are no such places.
+/// `list` without the items at these places, which ascend; `None` without places.
 fn without(list: &[u8], places: &[usize]) -> Result<Option<Bytes>, Malformed> {
     if places.is_empty() {
         return Ok(None);
@@ -209,7 +216,7 @@ fn without(list: &[u8], places: &[usize]) -> Result<Option<Bytes>, Malformed> {
     })
 }
 
-/// What a list shows, by its ids.
+/// The items of a list, with their ids.
 fn items(list: &[u8]) -> Result<Vec<(&str, &[u8])>, Unlearned> {
     let mut items = Vec::new();
     for field in protobuf::fields(list) {
@@ -227,28 +234,34 @@ fn items(list: &[u8]) -> Result<Vec<(&str, &[u8])>, Unlearned> {
     Ok(items)
 }
 
-/// Whether `backend` has as many as may be remembered.
+/// Whether `backend` is at the entry limit.
 pub(super) fn is_full<T>(entries: &Entries<T>, backend: BackendId) -> bool {
     entries.len() >= MOST && count(entries, backend) >= MOST
 }
 
-/// Of the entries that a list `shows` if they are there, those that are not: `backend` did not list them since `asked`.
+/// Removes and returns the entries that a complete list of `backend` `shows`, requested at `asked`, and that it lacked.
+/// Counts each change in `changes`.
 pub(super) fn settle<T>(
     entries: &mut Entries<T>,
     backend: BackendId,
     Mark(asked): Mark,
+    changes: &mut u64,
     shows: impl Fn(&T) -> bool,
 ) -> Vec<(String, Entry<T>)> {
     for entry in entries.values_mut().filter(|entry| shows(&entry.more)) {
         match entry.rival {
-            Some(rival) if rival.backend == backend && rival.at <= asked => entry.rival = None,
-            // What a backend created ends with its own word.
+            Some(rival) if rival.backend == backend && rival.at <= asked => {
+                entry.rival = None;
+                *changes += 1;
+            }
+            // If the owner created the item, the item ends when the owner no longer lists it.
             Some(rival)
                 if entry.backend == backend
                     && entry.at <= asked
                     && entry.source != Source::Created =>
             {
                 entry.pass_to(rival);
+                *changes += 1;
             }
             _ => {}
         }
@@ -256,7 +269,9 @@ pub(super) fn settle<T>(
     let lacking = |_: &String, entry: &mut Entry<T>| {
         entry.backend == backend && entry.at <= asked && shows(&entry.more)
     };
-    entries.extract_if(lacking).collect()
+    let gone: Vec<_> = entries.extract_if(lacking).collect();
+    *changes += gone.len() as u64;
+    gone
 }
 
 pub(super) fn with_prefix<'a, T>(entries: &'a Entries<T>, prefix: &str) -> Vec<(&'a str, Owner)> {
@@ -274,14 +289,14 @@ pub(super) fn is_of<T>(entry: &Entry<T>, backend: BackendId) -> bool {
     entry.backend == backend
 }
 
-/// The ids of `backend` that another backend lists too, and nobody knows whose they are.
+/// The ids of `backend` that another backend lists too, without a known owner.
 pub(super) fn disputed<T>(entries: &Entries<T>, backend: BackendId) -> Vec<String> {
     let its = entries.iter().filter(|(_, entry)| is_of(entry, backend));
     let disputed = its.filter(|(_, entry)| entry.owner() != Owner::One(backend));
     disputed.map(|(id, _)| id.clone()).collect()
 }
 
-/// The state of the last run says that `backend` owns its entries, but for those that are `disputed`.
+/// Marks the entries of `backend` as owned by it in the saved state, except the `disputed` ids.
 pub(super) fn restore<T>(entries: &mut Entries<T>, backend: BackendId, disputed: &HashSet<&str>) {
     for (id, entry) in entries {
         if is_of(entry, backend) && !disputed.contains(id.as_str()) {
@@ -302,7 +317,7 @@ pub(super) fn would_lose<T>(
     remains: &impl Fn(BackendId) -> bool,
 ) -> bool {
     entries.values().any(|entry| match entry.rival {
-        // Neither created the id. If both list the same item, either may keep it.
+        // Neither backend created the id. If both list the same item, either may keep it.
         Some(rival) if entry.source != Source::Created => {
             let is_same = rival.print == entry.print;
             entry.backend == backend && !(is_same && remains(rival.backend))

@@ -1,6 +1,6 @@
-//! The question to all backends that many misses share: who owns what?
+//! One query to all backends for the owner of an id, shared by many cache misses.
 //!
-//! A miss joins only a question that has not begun, since a list that is under way may be older than the id.
+//! A miss joins only a query that has not begun: a list that is under way may be older than the id.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -14,12 +14,12 @@ use tonic::Status;
 
 use crate::ownership::BackendId;
 
-/// How long those who ask next wait for the end of the question under way.
+/// How long the next query waits for the end of the running one.
 const LONGEST: Duration = Duration::from_secs(30);
 
 type Query = BoxFuture<'static, Result<(), Status>>;
 
-/// The question under way and the one after it; gone when nobody waits for it any more.
+/// The running query and the next one. A query is dropped when nothing waits for it any more.
 #[derive(Default)]
 pub(crate) struct Question {
     slots: Arc<Mutex<Slots>>,
@@ -33,10 +33,10 @@ struct Slots {
 }
 
 impl Question {
-    /// Asks every backend by `query`, together with all that ask now.
+    /// Runs `query` against every backend, or joins the next query if one waits already.
     ///
     /// # Errors
-    /// Those of the query that answers.
+    /// The errors of the query that ran.
     pub(crate) async fn ask(
         &self,
         query: impl Future<Output = Result<(), Status>> + Send + 'static,
@@ -57,7 +57,7 @@ impl Question {
         let shared = Arc::clone(&self.slots);
         let next = async move {
             if let Some(running) = running {
-                // Its own askers want its outcome, this one only its end; an answer may be lost.
+                // Waits only until the running query is over; bounded, because a reply may never come.
                 drop(tokio::time::timeout(LONGEST, running).await);
             }
             shared.lock().begin();
@@ -68,22 +68,22 @@ impl Question {
         next
     }
 
-    /// A backend's pods and containers have been learned at least once.
+    /// The backend's pods and containers have been learned at least once.
     pub(crate) fn listed(&self, backend: BackendId) {
         self.slots.lock().listed.insert(backend);
     }
 
-    /// Whether they have.
+    /// Whether the backend's pods and containers have been learned at least once.
     pub(crate) fn has_listed(&self, backend: BackendId) -> bool {
         self.slots.lock().listed.contains(&backend)
     }
 
-    /// The backend is gone.
+    /// The backend was removed.
     pub(crate) fn forget(&self, backend: BackendId) {
         self.slots.lock().listed.remove(&backend);
     }
 
-    /// Whether all of these have been.
+    /// Whether all of these backends have been listed.
     pub(crate) fn have_listed(&self, mut backends: impl Iterator<Item = BackendId>) -> bool {
         let slots = self.slots.lock();
         backends.all(|backend| slots.listed.contains(&backend))

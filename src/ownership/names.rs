@@ -1,4 +1,4 @@
-//! What a pod is called beside its id; read from what creates and from what lists it. Pure.
+//! A pod's names besides its id, read from requests that create a pod and from lists. Does no I/O.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,32 +13,32 @@ const HANDLER: &[u32] = &[pod_sandbox::RUNTIME_HANDLER];
 /// `PodSandbox.state` of a sandbox that is ready (cri-api: `SANDBOX_READY`).
 const READY: i32 = 0;
 
-/// What tells a pod from others, apart from its id.
+/// A pod's facts besides its id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodNames {
-    /// The Kubernetes uid; empty for pods that have none, or one that is longer than an id may be.
+    /// The Kubernetes uid; empty if the pod has none, or if it is longer than the limit for ids.
     pub uid: String,
-    /// The `io.kubernetes.pod.uid` label is there and differs from the uid.
+    /// Whether the `io.kubernetes.pod.uid` label is there and differs from the uid.
     pub odd_label: bool,
-    /// The `kubernetes.io/config.seen` annotation; empty if absent or longer.
+    /// The `kubernetes.io/config.seen` annotation; empty if absent or too long.
     pub seen: String,
-    /// A hash of its other annotations; `None` if they cannot be read.
+    /// A hash of the annotations except `config.seen`; `None` if they cannot be decoded.
     pub annotations: Option<u64>,
-    /// The handler that its backend lists; empty if it lists none.
+    /// The handler in the backend's list; empty if the backend lists none.
     pub handler: String,
-    /// What else is known of its handler.
+    /// The handler that the pod was created with.
     pub started_with: StartedWith,
-    /// Its sandbox is ready, as far as is known.
+    /// Whether the sandbox is ready, as far as known.
     pub ready: bool,
-    /// When it was created through criswitch; `None` for a pod that is only listed.
+    /// When the pod was created through criswitch; `None` for a pod that is only listed.
     pub created: Option<Mark>,
 }
 
 impl PodNames {
-    /// Reads them from a `PodSandboxConfig`.
+    /// Reads the names from a `PodSandboxConfig`.
     ///
     /// # Errors
-    /// If that is not valid protobuf.
+    /// `config` is not valid protobuf.
     pub fn of_config(config: &[u8]) -> Result<PodNames, Malformed> {
         PodNames::read(
             config,
@@ -50,7 +50,7 @@ impl PodNames {
         )
     }
 
-    /// Reads them from a listed `PodSandbox`.
+    /// Reads the names from a listed `PodSandbox`.
     pub(super) fn of_listed(pod: &[u8]) -> Result<PodNames, Malformed> {
         Ok(PodNames {
             handler: short(protobuf::string(pod, HANDLER)?),
@@ -66,14 +66,16 @@ impl PodNames {
         })
     }
 
-    /// The pod is listed again. What its backend listed first as the handler of a pod that criswitch did not create stays:
-    /// requests are routed by it.
-    pub(super) fn listed_again(&mut self, pod: &[u8]) {
-        self.ready = is_ready(pod);
+    /// Learns from a later list. If criswitch did not create the pod, the first listed handler stays: requests are
+    /// routed by it. Returns whether anything changed.
+    pub(super) fn listed_again(&mut self, pod: &[u8]) -> bool {
+        let was_ready = std::mem::replace(&mut self.ready, is_ready(pod));
         let handler = protobuf::string(pod, HANDLER).unwrap_or_default();
-        if self.created.is_some() && handler != self.handler {
+        let is_new = self.created.is_some() && handler != self.handler;
+        if is_new {
             self.handler = short(handler);
         }
+        is_new || was_ready != self.ready
     }
 
     fn read(
@@ -93,8 +95,8 @@ impl PodNames {
     }
 }
 
-/// A hash of the annotations at the path, without `config.seen`, which is new after each start of the kubelet. `None` if
-/// they cannot be read.
+/// A hash of the annotations at `path`, without `config.seen`, which changes at each start of the kubelet. `None` if
+/// they cannot be decoded.
 pub fn hash_of_annotations(message: &[u8], path: &[u32]) -> Option<u64> {
     let mut annotations = BTreeMap::new();
     for pair in protobuf::all_bytes(message, path).ok()? {
@@ -109,6 +111,6 @@ pub fn hash_of_annotations(message: &[u8], path: &[u32]) -> Option<u64> {
 }
 
 fn is_ready(pod: &[u8]) -> bool {
-    // An enum has 32 bits however many are sent.
+    // An enum has 32 bits, however many bytes are sent.
     protobuf::varint(pod, &[pod_sandbox::STATE]).is_ok_and(|state| state as i32 == READY)
 }

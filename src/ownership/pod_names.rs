@@ -1,45 +1,45 @@
-//! Finds the pod of a request that has no pod id, by its uid or annotations. Pure.
+//! Finds the pod of a request without a pod id, by uid or annotations. Does no I/O.
 //!
-//! A pod that was created through criswitch comes before any that is only listed, and a list alone never decides
-//! between backends against the routing table. No clock decides: it may be set back, and backends may lie about it.
+//! A pod created through criswitch ranks above a pod that is only listed, and a list alone never decides between
+//! backends against the routing table. No clock decides: clocks can be set back, and backends may report wrong times.
 
 use super::{BackendId, Entry, Mark, Owner, Owners, PodNames, Source};
 
-/// The pods that have a name.
+/// The pods with a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Named {
-    /// No pod that is known has it.
+    /// No known pod has the name.
     Nobody,
-    /// This one.
+    /// One pod.
     One {
-        /// Its owner.
+        /// The pod's owner.
         backend: BackendId,
-        /// Its id.
+        /// The pod's id.
         id: String,
-        /// It was created through criswitch; otherwise this backend lists it, and nothing else is known of it.
+        /// Whether the pod was created through criswitch; otherwise only this backend lists it.
         created: bool,
     },
-    /// Pods of these backends, in ascending order; which one is meant is unknown.
+    /// Pods of these backends, in ascending order. The intended pod is unknown.
     Several(Vec<BackendId>),
 }
 
 type Pod<'a> = (&'a String, &'a Entry<PodNames>);
 
-/// Which of several pods counts: the greatest one.
+/// Ranks several pods with one name: the greatest wins.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     created: Option<Mark>,
     ready: bool,
-    /// The table does not have its handler at another backend.
+    /// Whether the pod's handler is unknown, or the routing table has it at the pod's backend.
     may_be_there: bool,
 }
 
 impl Owners {
-    /// The pod of which `has_name` is true. `routes` says whether the routing table has this handler, by the backend's
-    /// name for it, at this backend.
+    /// The pod for which `has_name` is true. `routes` says whether the routing table has a handler, by the backend's
+    /// name for it, at a backend.
     ///
-    /// Of pods that were created through criswitch the last one counts. Of pods that are only listed, a pod whose
-    /// sandbox is ready comes before others, and a pod whose handler the table has at another backend comes last.
+    /// The last pod created through criswitch wins. Among pods that are only listed, a pod with a ready sandbox ranks
+    /// higher, and a pod whose handler the table has at another backend ranks lowest.
     pub fn named(
         &self,
         has_name: impl Fn(&PodNames) -> bool,
@@ -62,8 +62,8 @@ impl Owners {
         }
     }
 
-    /// The backends that have pods whose sandboxes are ready, in ascending order: those that have a pod with these
-    /// annotations, and then all of them.
+    /// The backends with ready sandboxes, in ascending order: first the backends of a pod with these annotations, then
+    /// all.
     pub fn ready(&self, annotations: Option<u64>) -> (Vec<BackendId>, Vec<BackendId>) {
         let ready = self.pods.iter().filter(|(_, pod)| pod.more.ready);
         let is_same = |(_, pod): &Pod<'_>| pod.more.annotations == annotations;
@@ -75,8 +75,9 @@ impl Owners {
         )
     }
 
-    /// Learns the names that a request for this pod carries. The kubelet writes a new `config.seen` at each start.
+    /// Learns the names in a request for this pod. The kubelet writes a new `config.seen` at each start.
     pub fn rename(&mut self, id: &str, names: PodNames) {
+        self.changes += 1;
         if let Some(pod) = self.pods.get_mut(id).filter(|_| !names.seen.is_empty()) {
             pod.more.seen = names.seen;
             pod.more.annotations = names.annotations;
@@ -85,7 +86,7 @@ impl Owners {
 }
 
 impl PodNames {
-    /// The same for a pod that was created through criswitch at this moment.
+    /// The names of a pod that was created through criswitch at this moment.
     pub(super) fn created(self, at: Mark) -> PodNames {
         PodNames {
             created: Some(at),
@@ -98,15 +99,15 @@ impl PodNames {
 fn rank(pod: &Entry<PodNames>, routes: &impl Fn(&str, BackendId) -> bool) -> Rank {
     let PodNames { handler, .. } = &pod.more;
     Rank {
-        // A pod that has passed to another backend was not created there.
+        // A pod that passed to another backend was not created there.
         created: pod.more.created.filter(|_| pod.source == Source::Created),
         ready: pod.more.ready,
-        // Some runtimes list no handlers: such a pod may belong to any backend.
+        // Some runtimes list no handlers; such a pod may belong to any backend.
         may_be_there: handler.is_empty() || routes(handler, pod.backend),
     }
 }
 
-/// The backends that own these pods or dispute them.
+/// The backends that own or dispute these pods.
 fn owners(pods: &[Pod<'_>]) -> Vec<BackendId> {
     let owners = pods.iter().flat_map(|(_, pod)| match pod.owner() {
         Owner::One(backend) => vec![backend],

@@ -1,4 +1,4 @@
-//! The handler that each pod was created with, as far as criswitch knows it. Pure.
+//! The handler that each pod was created with, as far as criswitch knows it. Does no I/O.
 
 use std::collections::HashMap;
 
@@ -9,52 +9,52 @@ use super::{BackendId, LONGEST_ID, Owners, PodNames};
 /// The handler that a pod was created with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum StartedWith {
-    /// The backend has not been asked.
+    /// criswitch has not asked the backend.
     #[default]
     Unknown,
-    /// The question to the backend failed so many times in a row. The backend may be asked again from then on.
+    /// The question to the backend failed `times` times in a row. criswitch may ask again from `again` on.
     Failed {
-        /// How many times.
+        /// The number of failures.
         times: u32,
-        /// From when.
+        /// The time of the next attempt.
         again: Instant,
     },
-    /// The backend was asked, and does not report the handler.
+    /// The backend does not report the handler.
     Unreported,
-    /// The backend reported its own name for the handler; an empty name means the backend's default.
+    /// The backend's own name for the handler, as reported; empty for the backend's default.
     Handler(String),
-    /// The row of the routing table that has this name.
+    /// The row of the routing table with this name.
     Row(String),
 }
 
-/// A pod whose backend can be asked for the pod's handler.
+/// A pod whose backend can report the pod's handler.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unasked {
     /// The pod's id.
     pub id: String,
-    /// How many times the question has failed.
+    /// The number of failed questions.
     pub failures: u32,
 }
 
 impl Owners {
-    /// What each pod is called, and its backend.
+    /// The names of all pods, with their backends.
     pub fn pods(&self) -> impl Iterator<Item = (BackendId, &PodNames)> {
         self.pods.values().map(|pod| (pod.backend, &pod.more))
     }
 
-    /// What this pod of `backend` is called.
+    /// The names of this pod of `backend`.
     pub fn names(&self, id: &str, backend: BackendId) -> Option<&PodNames> {
         let pod = self.pods.get(id).filter(|pod| pod.backend == backend);
         pod.map(|pod| &pod.more)
     }
 
-    /// What this pod of `backend` was started with.
+    /// The handler that this pod of `backend` was created with.
     pub fn started_with(&self, id: &str, backend: BackendId) -> &StartedWith {
         let names = self.names(id, backend);
         names.map_or(&StartedWith::Unknown, |names| &names.started_with)
     }
 
-    /// At most so many pods of `backend` whose handler nobody knows and the backend may be asked for now.
+    /// At most `most` pods of `backend` whose handler is unknown and may be asked for now.
     pub fn without_handler(&self, backend: BackendId, now: Instant, most: usize) -> Vec<Unasked> {
         let its = self.pods.iter().filter(|(_, pod)| pod.backend == backend);
         let unasked = its.filter_map(|(id, pod)| {
@@ -65,8 +65,9 @@ impl Owners {
         unasked.take(most).collect()
     }
 
-    /// `backend` was asked for the handler of this pod. A row that is known stays.
+    /// Learns the handler of this pod from `backend`'s answer. A known row stays.
     pub fn learn_handler(&mut self, id: &str, backend: BackendId, answer: StartedWith) {
+        self.changes += 1;
         let pod = self.pods.get_mut(id).filter(|pod| pod.backend == backend);
         let known = pod.map(|pod| &mut pod.more.started_with);
         if let Some(known) = known.filter(|known| !matches!(known, StartedWith::Row(_))) {
@@ -74,7 +75,7 @@ impl Owners {
         }
     }
 
-    /// Whether a pod of `backend` may be called otherwise than its backend lists it, whatever the routing table says.
+    /// Whether any pod of `backend` may need a handler name that differs from the backend's list, whatever the table.
     pub fn has_started_otherwise(&self, backend: BackendId) -> bool {
         let mut its = self.pods.values().filter(|pod| pod.backend == backend);
         its.any(|pod| match &pod.more.started_with {
@@ -84,7 +85,7 @@ impl Owners {
         })
     }
 
-    /// The rows that pods of `backend` were created by, by the pods' ids.
+    /// The rows that pods of `backend` were created with, by the pods' ids.
     pub fn rows(&self, backend: BackendId) -> HashMap<String, String> {
         let its = self.pods.iter().filter(|(_, pod)| pod.backend == backend);
         let rows = its.filter_map(|(id, pod)| match &pod.more.started_with {
@@ -94,15 +95,16 @@ impl Owners {
         rows.collect()
     }
 
-    /// Takes over what [`Owners::rows`] said in an earlier run of criswitch.
+    /// Restores the result of [`Owners::rows`] from an earlier run of criswitch.
     pub fn restore_rows(&mut self, backend: BackendId, rows: HashMap<String, String>) {
         for (id, row) in rows {
             self.learn_handler(&id, backend, StartedWith::Row(row));
         }
     }
 
-    /// Remembers a row for pods that are only listed: the row that `row_of` has for the backend's name of the handler.
+    /// Sets the row of pods that are only listed to the result of `row_of` for the backend's handler name.
     pub fn keep_rows(&mut self, row_of: impl Fn(BackendId, &str) -> Option<String>) {
+        self.changes += 1;
         for pod in self.pods.values_mut() {
             let handler = pod.more.listed_handler();
             if let Some(row) = handler.and_then(|handler| row_of(pod.backend, handler)) {
@@ -113,7 +115,7 @@ impl Owners {
 }
 
 impl PodNames {
-    /// The same for a pod that is created by the row of this name.
+    /// The names of a pod that is created with this row.
     pub(crate) fn by_row(self, row: Option<&str>) -> PodNames {
         let started_with = row.map_or(StartedWith::Unknown, |row| StartedWith::Row(row.to_owned()));
         PodNames {
@@ -122,7 +124,7 @@ impl PodNames {
         }
     }
 
-    /// The backend's name for the handler of a pod whose row is unknown, if the backend has listed or reported it.
+    /// The backend's name for the handler, listed or reported, of a pod with an unknown row.
     fn listed_handler(&self) -> Option<&str> {
         match &self.started_with {
             StartedWith::Row(_) => None,
@@ -132,7 +134,7 @@ impl PodNames {
         }
     }
 
-    /// How many questions for the handler have failed; `None` if there is nothing to ask for now.
+    /// The number of failed questions for the handler; `None` if criswitch need not or may not ask now.
     fn failures_until(&self, now: Instant) -> Option<u32> {
         match self.started_with {
             _ if !self.handler.is_empty() => None,
@@ -144,7 +146,7 @@ impl PodNames {
 }
 
 impl StartedWith {
-    /// What a backend reports. No runtime's handler has a longer name than an id may have.
+    /// A backend's report. A name that is longer than the limit for ids counts as unreported.
     pub fn reported(handler: Option<String>) -> StartedWith {
         let handler = handler.filter(|handler| handler.len() <= LONGEST_ID);
         handler.map_or(StartedWith::Unreported, StartedWith::Handler)
@@ -160,7 +162,7 @@ mod tests {
     use crate::codec::protobuf;
     use crate::rpc::Kind;
 
-    /// Owners that have learned this list of the pods of backend 0: ids and handlers.
+    /// Owners that have learned this list of pods of backend 0: ids and handlers.
     fn listed(pods: &[(&str, &str)]) -> Owners {
         let mut list = bytes::BytesMut::new();
         for (id, handler) in pods {
@@ -195,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_backend_reports_replaces_no_row_and_counts_for_its_own_pods_only() {
+    fn a_backends_report_replaces_no_row_and_applies_to_its_own_pods_only() {
         let mut owners = Owners::default();
         let names = PodNames::default().by_row(Some("gold"));
         owners.own_pod("a", 0, names, Mark(0));

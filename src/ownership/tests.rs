@@ -1,4 +1,4 @@
-//! What lists teach and what they do not, beyond what the fuzz targets' model of the owners says.
+//! Facts about learning from lists that the fuzz targets' model of the owners does not cover.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn with_pods(pods: &[(&str, BackendId)]) -> Owners {
 }
 
 #[test]
-fn of_a_list_that_breaks_off_nothing_is_learned_and_names_that_are_too_long_are_none() {
+fn a_broken_list_teaches_nothing_and_a_name_that_is_too_long_becomes_empty() {
     let mut owners = Owners::default();
     let longest = "x".repeat(LONGEST_ID);
     let too_long = longest.clone() + "x";
@@ -43,6 +43,7 @@ fn of_a_list_that_breaks_off_nothing_is_learned_and_names_that_are_too_long_are_
     let learned = owners.learn(Kind::Container, 0, &listed, owners.mark());
     let expected = Learned {
         new: 2,
+        changes: true,
         ..Learned::default()
     };
     assert_eq!(learned, Ok(expected));
@@ -51,7 +52,7 @@ fn of_a_list_that_breaks_off_nothing_is_learned_and_names_that_are_too_long_are_
 }
 
 #[test]
-fn a_pod_that_a_whole_list_lacks_takes_those_containers_along_that_were_not_seen_later() {
+fn a_pod_missing_from_a_whole_list_is_forgotten_with_its_containers_except_those_seen_later() {
     let mut owners = with_pods(&[("gone", 0), ("stays", 0), ("others", 1)]);
     let of_both = [("first", "gone"), ("second", "stays"), ("later", "gone")];
     let listed = containers(&of_both);
@@ -127,6 +128,30 @@ fn one_runtime_under_two_sockets_is_no_dispute_and_different_pods_with_one_id_ar
     }
 }
 
+/// A clock that is set back gives a later pod an earlier time of creation.
+#[test]
+fn a_clock_set_back_changes_no_owner() {
+    let mut owners = Owners::default();
+    let names = || PodNames {
+        uid: "uid".to_owned(),
+        ..PodNames::default()
+    };
+    for (pod, backend) in [("first", 0), ("second", 1)] {
+        let asked = owners.mark();
+        owners.own_pod(pod, backend, names(), asked);
+    }
+    for (pod, backend, created_at) in [("first", 0, 100), ("second", 1, 1)] {
+        listed(&mut owners, backend, &pods(&[(pod, created_at)]));
+        assert_eq!(owners.find(Kind::Pod, pod), Some(Owner::One(backend)));
+    }
+    let second = Named::One {
+        backend: 1,
+        id: "second".to_owned(),
+        created: true,
+    };
+    assert_eq!(owners.named(|pod| pod.uid == "uid", |_, _| true), second);
+}
+
 #[test]
 fn a_backend_creates_no_id_that_another_listed_before_the_call() {
     let mut owners = Owners::default();
@@ -140,13 +165,14 @@ fn a_backend_creates_no_id_that_another_listed_before_the_call() {
         (claim.owner, owners.find(Kind::Pod, "old")),
         (0, Some(Owner::One(0)))
     );
-    // A second socket of the creator's runtime may list the pod before the reply to the call comes.
+    // Backend 0 may be a second socket of backend 1's runtime, and may list the pod before backend 1 answers the
+    // create.
     assert_eq!(owners.own_pod("old", 1, names(), asked), None);
     assert_eq!(owners.find(Kind::Pod, "old"), Some(Owner::One(1)));
 }
 
 #[test]
-fn what_a_backends_first_whole_list_shows_is_older_than_any_call() {
+fn the_items_of_a_backends_first_whole_list_count_as_older_than_any_call() {
     let mut owners = Owners::default();
     let asked = owners.mark();
     listed(&mut owners, 0, &pods(&[("old", 1)]));
@@ -198,7 +224,7 @@ fn a_backend_is_needed_for_a_pod_that_another_lists_as_a_different_one() {
 }
 
 #[test]
-fn the_owners_list_says_what_a_pod_is_compared_with() {
+fn a_rivals_pod_is_compared_with_the_owners_latest_list() {
     let mut owners = Owners::default();
     listed(&mut owners, 0, &pods(&[("web", 1)]));
     listed(&mut owners, 1, &pods(&[("web", 2)]));
@@ -254,4 +280,47 @@ fn a_short_id_that_begins_another_backends_id_is_short_for_it() {
         !owners.is_short_for_another(Kind::Pod, &long, 1),
         "a whole id"
     );
+}
+
+#[test]
+fn a_removed_id_keeps_its_backend_unless_another_backend_listed_it_too() {
+    let mut owners = with_pods(&[("a", 1), ("b", 1), ("c", 1)]);
+    listed(&mut owners, 2, &pods(&[("b", 1)]));
+    for id in ["a", "b", "a"] {
+        owners.forget(Kind::Pod, id);
+    }
+    owners.settle(Kind::Pod, 1, owners.mark());
+    assert_eq!(owners.removed_from("a"), Some(1));
+    assert_eq!(owners.removed_from("b"), None);
+    assert_eq!(owners.removed_from("c"), None, "no client removed it");
+}
+
+/// Whether a whole list of containers from `backend` changes anything.
+fn changes(owners: &mut Owners, backend: BackendId, list: &[u8]) -> bool {
+    let (asked, before) = (owners.mark(), owners.changes());
+    let learned = owners.learn(Kind::Container, backend, list, asked);
+    learned.unwrap();
+    owners.settle(Kind::Container, backend, asked);
+    owners.changes() != before
+}
+
+#[test]
+fn only_a_list_without_any_consequence_need_not_be_read_again() {
+    let mut owners = with_pods(&[("pod", 0)]);
+    let both = containers(&[("first", "pod"), ("second", "pod")]);
+    assert!(changes(&mut owners, 0, &both), "the first list");
+    assert!(!changes(&mut owners, 0, &both), "the same list again");
+    let one = containers(&[("first", "pod")]);
+    assert!(changes(&mut owners, 0, &one), "a container is gone");
+    // Each list of another backend's container is filtered.
+    for _ in 0..2 {
+        assert!(changes(&mut owners, 1, &one), "a claim");
+    }
+    assert!(changes(&mut owners, 1, &[]), "the claim has ended");
+    let asked = owners.mark();
+    owners.forget(Kind::Container, "first");
+    let before = owners.changes();
+    // The list was requested before the removal, so a later list may add the container.
+    let learned = owners.learn(Kind::Container, 0, &one, asked).unwrap();
+    assert_eq!((learned.new, owners.changes()), (0, before + 1));
 }

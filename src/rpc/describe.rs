@@ -1,27 +1,27 @@
-//! The table in words, for people: `criswitch routes` and docs/rpcs.md. Decides nothing.
+//! Describes rows of the RPC table in words, for `criswitch routes` and docs/rpcs.md.
 
 use super::{
     Filter, Goes, ImageRule, Kind, Lacking, List, Merge, Row, Service, Silent, Then, Unknown,
 };
 use crate::codec::protobuf::Path;
 
-/// A row in words; a cell with nothing to say is empty.
+/// A row in words; a cell may be empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Words {
-    /// Its service and name, as `RuntimeService/Version`.
+    /// The service and name, such as `RuntimeService/Version`.
     pub rpc: String,
-    /// Which backends get it.
+    /// The backends that receive the call.
     pub goes_to: &'static str,
-    /// Where the request says so: field numbers, a dot between a message and a field inside of it.
+    /// The routing fields of the request: field numbers, with dots between nested fields.
     pub key: String,
-    /// What the client gets.
+    /// The client's reply.
     pub reply: String,
-    /// The answer where no backend knows the id.
+    /// The reply for an id that no backend knows.
     pub unknown_id: &'static str,
 }
 
 impl Row {
-    /// What becomes of the RPC, in words.
+    /// Describes the row.
     pub fn words(&self) -> Words {
         Words {
             rpc: format!("{}/{}", short(self.service), self.name),
@@ -38,15 +38,17 @@ impl Row {
             Goes::Handler(_) => "the handler's backend",
             Goes::Owner(Kind::Pod, ..) | Goes::OwnerWithImage(_) => "the pod's owner",
             Goes::Owner(Kind::Container, ..) => "the container's owner",
-            Goes::All(filter, _) if paths(filter).next().is_some() => "all, or the filter's owner",
+            Goes::All(filter, _) if paths(filter).next().is_some() => {
+                "all, or the owner of the filter's id"
+            }
             Goes::All(..) => "all",
             Goes::Image(_, ImageRule::Find(_) | ImageRule::Pull(_)) => {
-                "the handler's backend, the pod's, or all"
+                "the backend of the handler or pod, else all"
             }
             Goes::Image(_, ImageRule::Remove) => {
-                "the handler's backend, or all that have the image"
+                "the handler's backend, else all that have the image"
             }
-            Goes::Image(_, ImageRule::List(_)) => "the handler's backend, or all",
+            Goes::Image(_, ImageRule::List(_)) => "the handler's backend, else all",
         }
     }
 
@@ -70,10 +72,10 @@ impl Row {
                 merged(merge) + merge.silent().map_or("", instead)
             }
             Goes::Image(_, ImageRule::Find(_)) => {
-                "unchanged; of several backends, only if they have the same image".into()
+                "unchanged; an error if several backends have different images".into()
             }
             Goes::Image(_, ImageRule::Pull(_)) => {
-                "unchanged; of several backends, the default backend's".into()
+                "unchanged; the default backend's if several backends are called".into()
             }
             Goes::Image(_, ImageRule::Remove) => "OK if every backend returns OK".into(),
             _ => "unchanged".into(),
@@ -83,7 +85,7 @@ impl Row {
                 reply + "; handlers are renamed to the routing table's names"
             }
             (Then::List(List::PodMetrics), _) => {
-                reply + "; label values in the order of the keys of ListMetricDescriptors"
+                reply + "; label values are in the order of the label keys of ListMetricDescriptors"
             }
             _ => reply,
         }
@@ -104,13 +106,13 @@ fn merged(merge: &Merge) -> String {
         Merge::Concat(lacking, _) => format!("concatenated{}", without(*lacking)),
         Merge::Distinct(_, lacking, _) => {
             format!(
-                "concatenated; of entries with one name, the first{}",
+                "concatenated; duplicate entries are omitted{}",
                 without(*lacking)
             )
         }
         Merge::Images => "one entry per image id".into(),
         Merge::Interleave(list) => format!(
-            "interleaved; {} for a backend that does not implement it",
+            "interleaved; a backend that does not implement it gets {} instead",
             list.name
         ),
         Merge::Events => "interleaved, if every backend implements it".into(),
@@ -122,9 +124,9 @@ fn merged(merge: &Merge) -> String {
 
 fn instead(silent: Silent) -> &'static str {
     match silent {
-        Silent::LastKnown => "; the cached list of a backend that does not answer",
+        Silent::LastKnown => "; with the cached list of a backend that does not answer",
         Silent::LastKnownOrOmitted => {
-            "; the cached stats of a backend that does not answer, or without that backend"
+            "; with the cached stats of a backend that does not answer, or without that backend"
         }
         Silent::OmittedUnlessDefault => {
             "; without a backend that does not answer, unless it is the default backend"

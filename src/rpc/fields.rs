@@ -1,8 +1,8 @@
-//! The field numbers of the CRI in use, by name; `tests/table.rs` compares them with the interface.
+//! The CRI's field numbers in use, by name; `tests/table.rs` compares them with the interface.
 
 use crate::codec::protobuf::Path;
 
-/// Makes a module of constants for each message, and the list of all of them.
+/// Makes a module of constants for each message, and a list of all constants.
 macro_rules! messages {
     ($($module:ident: $message:ident { $($field:ident = $number:literal),* }),* $(,)?) => {
         $(
@@ -15,7 +15,7 @@ macro_rules! messages {
             }
         )*
 
-        /// Message, field and number of each constant here; a field is spelled in capitals.
+        /// The message, field and number of each constant; fields are in capitals.
         pub const ALL: &[(&str, &str, u32)] = &[
             $($((stringify!($message), stringify!($field), $number),)*)*
         ];
@@ -80,9 +80,9 @@ messages! {
     linux_runtime_configuration: LinuxRuntimeConfiguration { CGROUP_DRIVER = 1 },
 }
 
-/// The items of a list, and of a message in a stream of items: the same field in every reply that has items.
+/// The items of a list or of a stream message: the same field in every reply with items.
 pub const ITEMS: u32 = 1;
-/// The filter in a list's request: the same field in every request that has one.
+/// The filter of a list request: the same field in every request with a filter.
 pub const FILTER: u32 = 1;
 /// The id of a listed pod, container or image: the same field in each.
 pub const LISTED_ID: Path = &[1];
@@ -98,7 +98,7 @@ pub const IMAGE_TEXTS: [u32; 4] = [
 ];
 /// The pod's configuration in `PullImage` and `CreateContainer`.
 pub const POD_CONFIG: Path = &[create_container_request::SANDBOX_CONFIG];
-/// The annotations in that.
+/// The annotations in the pod's configuration in `PullImage` and `CreateContainer`.
 pub const POD_ANNOTATIONS: Path = &[
     create_container_request::SANDBOX_CONFIG,
     pod_sandbox_config::ANNOTATIONS,
@@ -143,7 +143,7 @@ pub const CONTAINER_IMAGE: Path = &[
     container_config::IMAGE,
     image_spec::IMAGE,
 ];
-/// What the manifest of its pod calls that image.
+/// The name of a new container's image in the pod's manifest.
 pub const CONTAINER_IMAGE_NAME: Path = &[
     create_container_request::CONFIG,
     container_config::IMAGE,
@@ -155,13 +155,13 @@ pub const IMAGE_REFERENCE: Path = &[image_status_request::IMAGE, image_spec::IMA
 pub const IMAGE_ANNOTATIONS: Path = &[image_status_request::IMAGE, image_spec::ANNOTATIONS];
 /// The id of the image in the reply to `ImageStatus`.
 pub const STATUS_IMAGE_ID: Path = &[image_status_response::IMAGE, image::ID];
-/// The uid of the pod of a pull.
+/// The uid of the pod that an image is pulled for.
 pub const PULL_UID: Path = &[
     pull_image_request::SANDBOX_CONFIG,
     pod_sandbox_config::METADATA,
     pod_sandbox_metadata::UID,
 ];
-/// The id of the image that was pulled.
+/// The id of the pulled image.
 pub const PULLED_IMAGE: Path = &[pull_image_response::IMAGE_REF];
 /// The handler of a new pod.
 pub const RUN_HANDLER: Path = &[run_pod_sandbox_request::RUNTIME_HANDLER];
@@ -171,9 +171,9 @@ pub const RUN_CONFIG: Path = &[run_pod_sandbox_request::CONFIG];
 pub const RUN_POD: Path = &[run_pod_sandbox_response::POD_SANDBOX_ID];
 /// The id of a new container.
 pub const NEW_CONTAINER: Path = &[create_container_response::CONTAINER_ID];
-/// The handler of a pod that is restored.
+/// The handler of a pod to restore.
 pub const RESTORE_HANDLER: Path = &[restore_pod_request::RUNTIME_HANDLER];
-/// The configuration of a pod that is restored.
+/// The configuration of a pod to restore.
 pub const RESTORE_CONFIG: Path = &[restore_pod_request::CONFIG];
 /// The id of a restored pod.
 pub const RESTORED_POD: Path = &[restore_pod_response::POD_SANDBOX_ID];
@@ -194,7 +194,7 @@ pub const CONTAINER_MOUNTPOINT: Path = &[
     filesystem_usage::FS_ID,
     filesystem_identifier::MOUNTPOINT,
 ];
-/// The pod or container that the stats of a pod or container are about.
+/// The id of the pod or container that an item of stats describes.
 pub const STATS_ID: Path = &[pod_sandbox_stats::ATTRIBUTES, pod_sandbox_attributes::ID];
-/// The pod that metrics are about.
+/// The id of the pod that metrics describe.
 pub const METRICS_POD: Path = &[pod_sandbox_metrics::POD_SANDBOX_ID];

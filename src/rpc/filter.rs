@@ -1,6 +1,6 @@
-//! A list's filter, applied to a list that the switch kept as a runtime would apply it: pure, no I/O.
+//! Applies a list request's filter to a cached list, by the rules of runtimes. Does no I/O.
 //!
-//! Of stats only what the filter says of their items: which pod a container is in, the owners know.
+//! Stats are matched only by their own fields: a container's pod is unknown here.
 
 use std::collections::HashSet;
 
@@ -16,18 +16,18 @@ use crate::rpc::fields::{
     pod_sandbox_stats_filter, windows_pod_sandbox_stats,
 };
 
-/// Where a listed item and a filter have what is compared (cri-api 1.37: `PodSandbox`, `Container`, their stats and
-/// filters). A filter has its id in field 1.
+/// The fields of a listed item and of a filter that are compared (cri-api 1.37: `PodSandbox`, `Container`, their stats
+/// and filters). A filter has its id in field 1.
 struct ItemShape {
     /// The item's id.
     id: Path,
-    /// The item's state; the filter's is wrapped in a message at the second number.
+    /// The field with the state in the item, and in the filter. The filter wraps the state in a message.
     state: Option<(u32, u32)>,
-    /// The item's pod id, and the filter's.
+    /// The field with the pod's id in the item, and in the filter.
     pod: Option<(u32, u32)>,
     /// The item's labels, and the filter's selector.
     labels: (Path, u32),
-    /// Containers inside of an item, and where each has its id.
+    /// Containers within an item, and the path to their ids.
     inside: &'static [(Path, Path)],
 }
 
@@ -87,7 +87,7 @@ const POD_METRICS: ItemShape = ItemShape {
     id: METRICS_POD,
     state: None,
     pod: None,
-    // Metrics have no labels, and their requests no filter.
+    // Metrics have no labels, and requests for metrics have no filter.
     labels: (&[], 0),
     inside: &[(
         &[pod_sandbox_metrics::CONTAINER_METRICS],
@@ -95,12 +95,12 @@ const POD_METRICS: ItemShape = ItemShape {
     )],
 };
 
-/// The items of `list` that `keep` wants, by their ids, and that `request`'s filter matches; their bytes are unchanged.
+/// The items of `list` whose ids `keep` accepts and that match `request`'s filter, with unchanged bytes.
 ///
-/// Ids match by prefix, as runtimes match short ids; labels match if all of the selector's are there.
+/// Ids match by prefix, because runtimes accept short ids. Labels match if the item has all labels of the selector.
 ///
 /// # Errors
-/// If `list` or `request` is not valid protobuf.
+/// `items` or `request` is not valid protobuf.
 pub fn filter(
     list: List,
     items: &[u8],
@@ -122,10 +122,10 @@ pub fn filter(
     Ok(out.freeze())
 }
 
-/// The items of `list` without the containers inside of them that `keep` does not want; `None` if it wants all.
+/// The items of `list`, without the containers in them whose ids `keep` rejects; `None` if `keep` rejects none.
 ///
 /// # Errors
-/// If `items` is not valid protobuf.
+/// `items` is not valid protobuf.
 pub fn without_inside(
     list: List,
     items: &[u8],
@@ -147,11 +147,11 @@ pub fn without_inside(
     })
 }
 
-/// The items of `list` whose ids are not `seen` yet, which are added to it; `None` if all are new. An item without an id
-/// is new, and so is every item once `seen` has `most` ids.
+/// Returns the items of `list` whose ids are not in `seen`, and adds their ids; `None` if all are new. An item without
+/// an id is new, and so is every item once `seen` has `most` ids.
 ///
 /// # Errors
-/// If `items` is not valid protobuf.
+/// `items` is not valid protobuf.
 pub fn first_of_each(
     list: List,
     items: &[u8],
@@ -205,7 +205,7 @@ fn matches_shape(shape: &ItemShape, item: &[u8], filter: &[u8]) -> Result<bool, 
     has_labels(item, shape.labels.0, filter, shape.labels.1)
 }
 
-/// An enum, which has 32 bits however many are sent.
+/// An enum has 32 bits, however many bytes are sent.
 fn state(message: &[u8], path: &[u32]) -> Result<i32, Malformed> {
     Ok(protobuf::varint(message, path)? as i32)
 }
@@ -228,7 +228,7 @@ fn has_labels(
 ) -> Result<bool, Malformed> {
     for label in protobuf::all_bytes(filter, &[of_filter])? {
         let key = protobuf::string(label, &[MAP_KEY])?;
-        // A key that stands twice counts with its last value.
+        // If a key occurs twice, its last value counts.
         let wanted = protobuf::entry(filter, &[of_filter], key)?;
         if protobuf::entry(item, of_item, key)? != wanted {
             return Ok(false);
@@ -237,7 +237,7 @@ fn has_labels(
     Ok(true)
 }
 
-/// An image is asked for by its id, one of its tags or one of its digests.
+/// An image matches by its id, a tag or a digest.
 fn matches_image(image: &[u8], filter: &[u8]) -> Result<bool, Malformed> {
     let wanted = protobuf::string(filter, &[image_filter::IMAGE, image_spec::IMAGE])?;
     if wanted.is_empty() || protobuf::string(image, LISTED_ID)? == wanted {

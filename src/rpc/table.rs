@@ -1,4 +1,4 @@
-//! The table itself: one row an RPC, plain data, the only place that names them.
+//! The RPC table: one row for each RPC, data only. RPCs are named only here.
 
 use super::fields::{
     CONTAINER_MOUNTPOINT, CONTAINER_POD, FILTER, IMAGE_ANNOTATIONS, IMAGE_MOUNTPOINT, ITEMS,
@@ -48,13 +48,13 @@ const STARTED: StateChange = StateChange {
     from: 0,
     now: 1,
 };
-/// The same, from running to exited.
+/// `Container.state`, from running to exited.
 const STOPPED: StateChange = StateChange {
     from: 1,
     now: 2,
     ..STARTED
 };
-/// The same for the containers of a pod.
+/// `Container.state` of a pod's containers, from running to exited.
 const STOPPED_WITH_POD: StateChange = StateChange {
     id: container::POD_SANDBOX_ID,
     ..STOPPED

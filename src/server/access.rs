@@ -1,7 +1,7 @@
-//! Which users the kernel lets connect to a socket's file: its mode, and the POSIX ACL beside it (`acl(5)`).
+//! The users that the kernel lets connect to a socket's file: its mode and its POSIX ACL (`acl(5)`).
 //!
-//! A connection takes a place in the queue of the socket before anybody can look at its user. So only the kernel can keep
-//! a flood of other users' connections out of the queue, and connecting needs the permission to write to the file.
+//! A connection occupies the socket's queue before criswitch can check its user. So only the kernel can keep a flood of
+//! other users' connections out of the queue: connecting needs write permission on the file.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -12,46 +12,46 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
-/// The attribute that holds a file's ACL, and its format's version.
+/// The attribute with a file's ACL, and its format's version.
 const ATTRIBUTE: &str = "system.posix_acl_access";
 const VERSION: u32 = 2;
-/// The largest value of an attribute.
+/// The largest attribute value, in bytes.
 const MAX_ATTRIBUTE: usize = 64 << 10;
 
-/// What an entry of an ACL is about.
+/// The kinds of ACL entries.
 const OWNER: u16 = 0x01;
 const USER: u16 = 0x02;
 const OWNING_GROUP: u16 = 0x04;
 const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHERS: u16 = 0x20;
-/// The id of an entry that needs none.
+/// The id of an entry that has no id.
 const NO_ID: u32 = u32::MAX;
 
 const NOTHING: u16 = 0;
 const READ_WRITE: u16 = 0o6;
 const WRITE: u16 = 0o2;
-/// As bits of a mode.
+/// Write permissions as bits of a mode.
 const OWNER_WRITES: u32 = 0o200;
 const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 
-/// Without ACLs: a socket that every user may connect to.
+/// The mode of a socket that every user may connect to, if the file system has no ACLs.
 const EVERYBODY: u32 = 0o666;
 
-/// An entry of an ACL: what it is about, its permissions and its id.
+/// An entry of an ACL: its kind, permissions and id.
 type AclEntry = (u16, u16, u32);
 
-/// Who may connect to a socket, besides root.
+/// The users that may connect to a socket, besides root.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Access {
     pub(super) users: Vec<u32>,
-    /// Users of some group.
+    /// Whether any group may connect.
     pub(super) groups: bool,
     pub(super) everybody: bool,
 }
 
-/// A socket's file that is open as a handle only: another file that takes its name is never meant.
+/// A socket's file, opened as a path handle: a file that replaces it later is never touched.
 pub(super) struct Handle {
     file: rustix::fd::OwnedFd,
 }
@@ -67,12 +67,12 @@ impl Handle {
         }
     }
 
-    /// Sets its mode, whatever the umask is.
+    /// Sets the mode, regardless of the umask.
     pub(super) fn set_mode(&self, mode: u32) -> io::Result<()> {
         fs::set_permissions(self.path(), Permissions::from_mode(mode))
     }
 
-    /// Lets its owner and `uids` connect; where the file system has no ACLs, everybody.
+    /// Lets the owner and `uids` connect; on a file system without ACLs, all users.
     pub(super) fn let_in(&self, uids: &[u32]) -> io::Result<()> {
         let acl = encode(uids);
         let set = rustix::fs::setxattr(self.path(), ATTRIBUTE, &acl, XattrFlags::empty());
@@ -81,9 +81,9 @@ impl Handle {
         };
         tracing::warn!(
             %error,
-            "cannot set an ACL on the socket, so its mode is 0666: connections of users outside `allow_uids` are closed, \
-             but they can fill the socket's queue, and then no client can connect (EAGAIN); try a `listen` on a file system \
-             with ACLs, such as a tmpfs"
+            "cannot set an ACL on the socket, so its mode is 0666: criswitch closes connections of users outside \
+             `allow_uids`, but these users can fill the socket's queue, and then no client can connect (EAGAIN); try a \
+             `listen` on a file system with ACLs, such as a tmpfs"
         );
         self.set_mode(EVERYBODY)
     }
@@ -94,7 +94,7 @@ impl Handle {
 }
 
 impl Access {
-    /// Of the socket at `path`.
+    /// Reads the access of the socket at `path`.
     pub(super) fn of(path: &Path) -> io::Result<Access> {
         let found = fs::metadata(path)?;
         let mut acl = vec![0; MAX_ATTRIBUTE];
@@ -116,7 +116,7 @@ impl Access {
         let groups = |entry: &AclEntry| matches!(entry.0, OWNING_GROUP | GROUP) && lets_in(entry.1);
         Access {
             users: owner.into_iter().chain(users.map(|user| user.2)).collect(),
-            // With an ACL these bits of the mode are its mask.
+            // If the file has an ACL, the group bits of the mode are the ACL's mask.
             groups: match entries {
                 [] => mode & GROUP_WRITES != 0,
                 _ => entries.iter().any(groups),
@@ -126,8 +126,8 @@ impl Access {
     }
 }
 
-/// The ACL of a socket that its owner and `uids` may connect to. Each kind of entry comes once, but for users, in the
-/// kernel's order.
+/// The ACL of a socket that its owner and `uids` may connect to. The entries are in the kernel's order, and only
+/// entries for users may occur several times.
 fn encode(uids: &[u32]) -> Vec<u8> {
     let mut uids = uids.to_vec();
     uids.sort_unstable();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_alone_says_who_may_connect() {
+    fn without_an_acl_the_mode_decides_which_users_may_connect() {
         let access = |mode| {
             let access = Access::new(ROOT, mode, &[]);
             (access.users.len(), access.groups, access.everybody)

@@ -1,7 +1,7 @@
-//! Listening sockets that the parent passes to the process, as systemd does (`sd_listen_fds(3)`): one for clients, and
-//! one for metrics with a name of its own.
+//! Listening sockets that the parent process passes, such as systemd (`sd_listen_fds(3)`): one for clients, and one
+//! named "metrics".
 //!
-//! The parent owns them: nothing here binds, changes or removes one.
+//! The parent owns them: nothing here binds, changes or removes a socket.
 
 use std::env;
 use std::fmt;
@@ -21,16 +21,16 @@ use crate::config::address::Address;
 use crate::errors::error_chain;
 use crate::server::admission::always_allowed;
 
-/// The name of the socket for metrics (`LISTEN_FDNAMES`). The socket for clients may have any other.
+/// The name of the socket for metrics (`LISTEN_FDNAMES`). The socket for clients may have any other name.
 const METRICS: &str = "metrics";
 
-/// What a socket is passed for.
+/// The purpose of a passed socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
 #[strum(serialize_all = "lowercase")]
 pub enum Purpose {
-    /// The CRI. Without the socket the process cannot start.
+    /// The CRI. The process cannot start if this socket is unusable.
     Clients,
-    /// The page of metrics, on a Unix socket or the loopback. An unusable socket is logged, and costs no call anything.
+    /// The metrics page, on a Unix socket or a loopback address. An unusable socket is only logged.
     Metrics,
 }
 
@@ -38,15 +38,15 @@ impl Purpose {
     fn hint(self) -> &'static str {
         match self {
             Purpose::Clients => {
-                "a socket unit needs exactly one `ListenStream=` with the path of `listen`"
+                "the unit of the socket for clients needs exactly one `ListenStream=`, with the path of `listen`"
             }
             Purpose::Metrics => {
-                "its unit needs one `ListenStream=` with a loopback address such as 127.0.0.1:9199, or a path"
+                "the unit of the socket for metrics needs one `ListenStream=`, with a path or a loopback address such as 127.0.0.1:9199"
             }
         }
     }
 
-    /// The key that may name the same place.
+    /// The configuration key for the same address.
     fn key(self) -> &'static str {
         match self {
             Purpose::Clients => "listen",
@@ -55,85 +55,87 @@ impl Purpose {
     }
 }
 
-/// A passed descriptor that cannot be used.
+/// Why a passed descriptor cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PassedError {
-    /// `LISTEN_FDS` cannot be read.
+    /// `LISTEN_FDS` cannot be parsed.
     #[error("LISTEN_FDS is {0:?}, not a number of descriptors")]
     Count(String),
     /// A descriptor is missing, or the number of names is different.
     #[error("cannot use the sockets that were passed (LISTEN_FDS, LISTEN_FDNAMES)")]
     Names(#[source] io::Error),
-    /// Several for one purpose.
+    /// Several sockets have one purpose.
     #[error(
-        "{} sockets were passed (LISTEN_FDS), named {}; {hint}, and one for metrics `FileDescriptorName={METRICS}`",
+        "{} sockets were passed (LISTEN_FDS), named {}, but criswitch uses one for clients and one named \"{METRICS}\"; \
+         {hint}, and the unit of the socket for metrics needs `FileDescriptorName={METRICS}`",
         .0.len(), .0.join(", "), hint = Purpose::Clients.hint(),
     )]
     Several(Vec<String>),
-    /// None for clients.
+    /// No socket is for clients.
     #[error("only a socket for metrics was passed (LISTEN_FDS); start criswitch.socket too")]
     MetricsAlone,
-    /// Another kind of file.
+    /// The descriptor is another kind of file.
     #[error("the descriptor passed for {0} (LISTEN_FDS) is not a suitable stream socket; {hint}", hint = .0.hint())]
     Kind(Purpose, #[source] io::Error),
-    /// A connection, or a socket that was only bound.
+    /// The socket is a connection, or only bound.
     #[error("the socket passed for {0} (LISTEN_FDS) does not listen; {hint}, and `Accept=no`", hint = .0.hint())]
     NotListening(Purpose),
-    /// An address that other machines reach.
+    /// Other machines can reach the address.
     #[error(
         "the socket passed for metrics is at {0}, not a loopback address, and metrics are for this node only; {hint}",
         hint = Purpose::Metrics.hint(),
     )]
     NotLoopback(SocketAddr),
-    /// The configuration names another place.
+    /// The configuration has a different address.
     #[error(
         "the socket passed for {purpose} (LISTEN_FDS) is {passed}, but `{key}` says {configured}; {hint}",
         key = .purpose.key(), hint = .purpose.hint(),
     )]
     Elsewhere {
-        /// What it was passed for.
+        /// The purpose of the socket.
         purpose: Purpose,
-        /// Its place.
+        /// The address of the socket.
         passed: String,
-        /// The configured place.
+        /// The configured address.
         configured: String,
     },
-    /// The system does not describe the socket.
+    /// The kernel does not describe the socket.
     #[error("cannot use the socket that was passed (LISTEN_FDS)")]
     System(#[from] io::Error),
 }
 
-/// What was passed to this process.
+/// The sockets that were passed to this process.
 #[derive(Debug, Default)]
 pub struct Passed {
-    /// Where clients connect.
+    /// The socket for clients.
     pub cri: Option<PassedSocket>,
-    /// Where metrics are read.
+    /// The socket for metrics.
     pub metrics: Option<PassedSocket>,
 }
 
-/// A stream socket that listens, passed to this process.
+/// A listening stream socket, passed to this process.
 #[derive(Debug)]
 pub enum PassedSocket {
-    /// A socket of the file system.
+    /// A Unix socket in the file system.
     Unix(UnixListener),
-    /// An address that only this node reaches.
+    /// A loopback address: only this node reaches it.
     Loopback(TcpListener),
 }
 
 impl Passed {
-    /// Takes the sockets from the environment; none if nothing was passed to this process. Call it once, before a second
+    /// Takes the sockets from the environment; none if none were passed to this process. Call it once, before a second
     /// thread starts: it clears the variables.
     ///
     /// # Errors
-    /// [`PassedError`], unless exactly one Unix stream socket that listens was passed for clients.
+    /// If `LISTEN_FDS` or `LISTEN_FDNAMES` is invalid, or if sockets were passed, but not exactly one listening Unix
+    /// stream socket for clients.
     pub fn take() -> Result<Passed, PassedError> {
         let own = std::process::id().to_string();
         let Some(count) = env::var_os("LISTEN_FDS") else {
             return Ok(Passed::default());
         };
         if env::var_os("LISTEN_PID").is_none_or(|pid| pid != *own) {
-            // Inherited from the process that they were passed to.
+            // Inherited: the variables are for another process.
             return Ok(Passed::default());
         }
         let count = count.to_string_lossy();
@@ -169,8 +171,8 @@ impl Passed {
 }
 
 impl PassedSocket {
-    /// The socket for clients, if it is at `listen`. Warns if its file does not fit `others`, the users who may connect.
-    /// Looks at the disk.
+    /// The socket for clients, if it is at `listen`. Warns if its file's permissions do not fit `others`, the allowed
+    /// users. Reads the disk.
     pub(super) fn at(self, listen: &Path, others: &[u32]) -> Result<UnixListener, PassedError> {
         match self {
             PassedSocket::Unix(socket) if is_at(&socket, listen) => {
@@ -181,7 +183,7 @@ impl PassedSocket {
         }
     }
 
-    /// The socket for metrics, unless another place is `configured`, which is logged. Looks at the disk.
+    /// The socket for metrics. If it differs from `configured`, logs that and returns `None`. Reads the disk.
     pub(crate) fn for_metrics(self, configured: Option<&MetricsListen>) -> Option<PassedSocket> {
         let is_there = match (&self, configured) {
             (_, None) => true,
@@ -207,7 +209,7 @@ impl PassedSocket {
         }
     }
 
-    /// Its path or address, for people.
+    /// The path or address, for messages.
     pub(crate) fn place(&self) -> String {
         let place = match self {
             PassedSocket::Unix(socket) => path(socket).map(|path| path.display().to_string()),
@@ -229,7 +231,7 @@ impl AsFd for PassedSocket {
     }
 }
 
-/// The names in their order; without any, all have the same.
+/// The names of the passed descriptors. Without `LISTEN_FDNAMES`, all names are equal.
 fn names() -> Result<Vec<String>, PassedError> {
     let passed = sd_notify::listen_fds_with_names().map_err(PassedError::Names)?;
     Ok(passed.map(|(_, name)| name).collect())
@@ -240,7 +242,7 @@ fn take(
     place: usize,
     purpose: Purpose,
 ) -> Result<PassedSocket, PassedError> {
-    // A socket of another kind stays where it is.
+    // `take_unix_listener` leaves a descriptor of another kind in place, so TCP can be tried next.
     let unix = passed.take_unix_listener(place).and_then(there);
     let socket = match (unix, purpose) {
         (Err(_), Purpose::Metrics) => {
@@ -269,7 +271,7 @@ fn or_log(socket: Result<PassedSocket, PassedError>) -> Option<PassedSocket> {
     let log = |error: &PassedError| {
         tracing::error!(
             cause = error_chain(error),
-            "metrics are not served on the socket that was passed for them"
+            "metrics are not served: the socket that was passed for metrics is unusable"
         );
     };
     socket.inspect_err(log).ok()
@@ -280,7 +282,7 @@ fn path(socket: &UnixListener) -> Option<PathBuf> {
     address.as_pathname().map(Path::to_owned)
 }
 
-/// Whether the socket is the file that `listen` leads to: `/var/run` is `/run`.
+/// Whether the socket's file is `listen` after resolving links: `/var/run` is `/run`.
 fn is_at(socket: &UnixListener, listen: &Path) -> bool {
     let real = |path: &Path| fs::canonicalize(path).ok();
     let is_same =
@@ -288,7 +290,7 @@ fn is_at(socket: &UnixListener, listen: &Path) -> bool {
     path(socket).as_deref().is_some_and(is_same)
 }
 
-/// Warns if the file of a passed socket does not fit `allow_uids`. criswitch does not change the file.
+/// Warns if the permissions of a passed socket's file do not fit `allow_uids`. criswitch does not change the file.
 fn look_at_file(path: &Path, others: &[u32]) {
     let listen = path.display();
     let access = match Access::of(path) {
@@ -303,25 +305,25 @@ fn look_at_file(path: &Path, others: &[u32]) {
     }
 }
 
-/// What is wrong with who may connect to a socket that is for root, its owner and `others`.
+/// The warning if the permissions do not fit a socket for root, its owner and `others`.
 fn misfit(access: &Access, others: &[u32]) -> Option<&'static str> {
     let expected = |uid: &u32| others.contains(uid) || always_allowed().contains(uid);
     let shut_out = |uid: &u32| !access.users.contains(uid);
     if access.everybody && !others.is_empty() {
         return Some(
-            "every user can connect to the socket that was passed: connections of users outside `allow_uids` are closed, \
-             but they can fill the socket's queue, and then no client can connect (EAGAIN); try an ACL, set by ExecStartPost= of \
-             its unit",
+            "every user can connect to the socket that was passed: criswitch closes connections of users outside \
+             `allow_uids`, but these users can fill the socket's queue, and then no client can connect (EAGAIN); set an ACL \
+             with ExecStartPost= in the socket's unit",
         );
     }
     if access.everybody || !access.users.iter().all(expected) || access.groups && others.is_empty()
     {
         return Some(
-            "the socket that was passed is open to users outside `allow_uids`; see SocketMode= of its unit",
+            "the socket that was passed is open to users outside `allow_uids`; see SocketMode= in the socket's unit",
         );
     }
     others.iter().any(shut_out).then_some(
-        "the socket that was passed may reject users of `allow_uids`; try an ACL, set by ExecStartPost= of its unit",
+        "the socket that was passed may reject users of `allow_uids`; set an ACL with ExecStartPost= in the socket's unit",
     )
 }
 
@@ -340,13 +342,13 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_lets_in_those_who_may_connect_and_no_one_else_fits() {
+    fn a_socket_open_to_exactly_the_allowed_users_fits() {
         assert_eq!(misfit(&access(&[0], false, false), &[]), None);
         assert_eq!(misfit(&access(&[0, OTHER], false, false), &[OTHER]), None);
     }
 
     #[test]
-    fn a_socket_that_does_not_fit_those_who_may_connect_is_told() {
+    fn a_socket_that_does_not_fit_the_allowed_users_is_reported() {
         let told = |access, others: &[u32], words| {
             let cause = misfit(&access, others).unwrap();
             assert!(cause.contains(words), "{cause}");

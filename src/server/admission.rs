@@ -1,4 +1,4 @@
-//! Which clients may connect, and how many: told by the kernel, before a byte that they sent is read.
+//! Which clients may connect, and how many. The kernel reports the client's user before a byte of a connection is read.
 
 use std::io;
 
@@ -15,18 +15,17 @@ pub(crate) const ROOT: u32 = 0;
 
 const ALL_HAVE_ENOUGH: &str = "all clients together have reached the limit on connections";
 const OTHERS_HAVE_ENOUGH: &str =
-    "users other than root and criswitch's own have reached the limit on their connections";
+    "users other than root and criswitch's own user have reached the limit on their connections";
 const USER_HAS_ENOUGH: &str = "its user has reached the limit on connections of one user";
 
-/// The rule.
 #[derive(Debug)]
 pub(crate) struct Admission {
     /// Root and the user that criswitch runs as.
     reserved_for: [u32; 2],
     all: Limit,
-    /// All users that no place is reserved for.
+    /// The limit on all users without reserved places together.
     others: Limit,
-    /// Each of these users.
+    /// The limit on each user without reserved places.
     users: FnvHashMap<u32, Limit>,
     turned_away: LogLimit,
     closed: LogLimit,
@@ -37,16 +36,16 @@ pub(crate) fn always_allowed() -> [u32; 2] {
     [ROOT, rustix::process::geteuid().as_raw()]
 }
 
-/// A client's place among the connections, for as long as this is kept.
+/// A client's place among the connections, until dropped.
 #[derive(Debug)]
 pub(crate) struct ConnectionPlace {
     peer: Peer,
-    /// The user at its other end.
+    /// The kind of the client's user.
     pub(crate) user: User,
     _places: Places,
 }
 
-/// Who is at the other end of a connection, if the kernel knows.
+/// The process at the other end of a connection, as far as the kernel knows it.
 #[derive(Clone, Copy, Debug)]
 struct Peer {
     uid: Option<u32>,
@@ -64,7 +63,7 @@ impl Peer {
 }
 
 impl Admission {
-    /// Root, the user that the switch itself runs as, and these.
+    /// Admits root, the user that criswitch runs as, and `allowed`.
     pub(crate) fn new(allowed: &[u32]) -> Admission {
         let of_user = |uid: &u32| (*uid, Limit::new(USER_CONNECTIONS, USER_HAS_ENOUGH));
         Admission {
@@ -77,10 +76,10 @@ impl Admission {
         }
     }
 
-    /// A place among the connections.
+    /// Takes a place among the connections.
     ///
     /// # Errors
-    /// Why a client gets none; there is a log line too.
+    /// If the client is rejected: the reason, which is also logged.
     pub(crate) fn admit(&self, client: &UnixStream) -> Result<ConnectionPlace, Reason> {
         self.place(Peer::of(&client.peer_cred()))
     }
@@ -118,7 +117,7 @@ impl Admission {
         tracing::warn!(uid, pid, limit, omitted, "a client is rejected: {cause}");
     }
 
-    /// Logs that the connection of a client that had been let in is closed.
+    /// Logs that an admitted client's connection is closed.
     pub(crate) fn cut_off(&self, place: &ConnectionPlace, cause: &str) {
         let Some(omitted) = self.closed.line() else {
             return;
@@ -146,14 +145,14 @@ mod tests {
         }
     }
 
-    /// As many places as there are.
+    /// Takes all free places.
     fn fill(admission: &Admission, uid: u32) -> Vec<ConnectionPlace> {
         let places = std::iter::repeat_with(|| admission.place(peer(uid)));
         places.map_while(Result::ok).collect()
     }
 
     #[test]
-    fn root_and_the_switchs_own_user_are_always_allowed() {
+    fn root_and_criswitchs_own_user_are_always_allowed() {
         let admission = Admission::new(&[OTHER]);
         let own = rustix::process::geteuid().as_raw();
         for uid in [ROOT, own, OTHER] {
@@ -197,7 +196,7 @@ mod tests {
         assert_eq!(places.len(), MAX_CONNECTIONS);
     }
 
-    /// A rejected client leaves nothing taken, whichever of the limits was reached.
+    /// A client that one limit rejects takes no place in any other limit.
     #[test]
     fn a_rejected_client_takes_no_part_of_any_limit() {
         let admission = Admission::new(&[OTHER]);

@@ -1,4 +1,4 @@
-//! A socket with a file of our own: it has its mode before it has a name, and nobody else's is ever taken.
+//! Binds a socket whose file is never too open, and never replaces another process's socket.
 
 use std::convert::Infallible;
 use std::fs::{self, DirBuilder, File, TryLockError};
@@ -16,77 +16,76 @@ use super::access::Handle;
 use crate::backend::connect::connect_at_once;
 use crate::config::address::Address;
 
-/// Connections that wait to be accepted.
+/// The most connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
-/// The mode of a socket for its owner alone.
+/// The mode of a socket that only the owner may use.
 const OWNERS: u32 = 0o600;
-/// A lock file of our own is no link, and no pipe whose other end is waited for.
+/// These flags keep open(2) from following a link, and from waiting for the other end of a pipe.
 const LOCK_FLAGS: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK);
-/// How long the end of a socket waits for its file to be removed.
+/// How long dropping a socket waits for the removal of its file.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(1);
 
-/// A socket that cannot be listened on.
+/// Why criswitch cannot listen on a socket.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Its directory cannot be made.
+    /// The socket's directory cannot be created.
     #[error("cannot create the directory {path} for the socket; create it, or change `listen`")]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Its lock file cannot be opened.
+    /// The lock file cannot be opened.
     #[error(
         "cannot lock {path}; if it is a link, remove it; otherwise run criswitch as root, or change `listen`"
     )]
     Lock {
         /// The lock file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Another process serves it.
+    /// Another process serves the socket.
     #[error("another process serves {path}; stop that process, or change `listen`")]
     Live {
         /// The socket.
         path: PathBuf,
     },
-    /// Something else has its name.
+    /// The path is not a socket.
     #[error("{path} exists and is not a socket; move it, or change `listen`")]
     NotASocket {
         /// The file.
         path: PathBuf,
     },
-    /// The system refuses.
+    /// The system rejects the socket.
     #[error("cannot listen on {path}")]
     Bind {
         /// The socket.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// A socket that has a file of our own.
+/// A listening socket whose file criswitch has created.
 #[derive(Debug)]
 pub(crate) struct Bound {
-    /// It listens.
     pub socket: UnixListener,
-    /// To be held as long as that.
+    /// Removes the socket's file on drop.
     pub file: SocketFile,
 }
 
-/// The file of a socket of our own, which goes with it.
+/// The file of a socket, removed on drop.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
-    /// Held as long as the socket is ours.
+    /// Locked as long as criswitch owns the path.
     lock: Option<File>,
 }
 
 impl Bound {
-    /// Listens on `address` for root and `others`, as `Listener::bind` does.
+    /// Listens on `address` for root and `others`, like `Listener::bind`.
     pub(crate) fn at(address: &Address, others: &[u32]) -> Result<Bound, BindError> {
         let Address::Unix(path) = address;
         let path = path.clone();
@@ -126,7 +125,7 @@ impl Drop for SocketFile {
         let (sending, removed) = sync_channel::<Infallible>(0);
         let thread = thread::Builder::new().name("socket".to_owned());
         let begun = thread.spawn(move || {
-            // What is left of it, a later start removes.
+            // If this fails, the next start removes the file.
             fs::remove_file(path).ok();
             drop((lock, sending));
         });
@@ -136,7 +135,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// Two switches that start at once must not take the socket from one another.
+/// Locks the path: two criswitch processes that start at once must not take the socket from one another.
 fn lock(socket: &Path) -> Result<File, BindError> {
     let mut path = socket.as_os_str().to_owned();
     path.push(".lock");
@@ -178,7 +177,7 @@ fn remove_stale(path: &Path) -> Result<(), BindError> {
     }
     match connect_at_once(path) {
         Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(failed),
-        // There are too many who wait to be accepted, so somebody listens.
+        // The queue is full, so a process listens.
         Ok(_) | Err(Errno::AGAIN) => Err(BindError::Live {
             path: path.to_owned(),
         }),
@@ -188,11 +187,11 @@ fn remove_stale(path: &Path) -> Result<(), BindError> {
 
 fn open(path: &Path, others: &[u32]) -> io::Result<UnixListener> {
     let socket = UnixSocket::new_stream()?;
-    // On Linux the file that bind makes has the mode of the descriptor, so it is never more open than this.
+    // On Linux bind gives the file the mode of the descriptor, so the file never has more permissions than this.
     rustix::fs::fchmod(&socket, Mode::from_raw_mode(OWNERS))?;
     socket.bind(path)?;
     let file = Handle::open(path)?;
-    // The umask may have closed it further.
+    // The umask may have removed permissions.
     file.set_mode(OWNERS)?;
     if !others.is_empty() {
         file.let_in(others)?;

@@ -1,7 +1,6 @@
-//! What surrounds every call: a layer for each limit and each record, from the outside to the path of the call.
-//! [`server`](super) stacks them.
+//! The layers around every call, for limits and records; [`server`](super) stacks them.
 //!
-//! A layer hands on what it has added to the request, so that the types keep the layers in their order.
+//! Each layer adds to the type of the request, so the types enforce the order of the layers.
 
 mod call_limit;
 mod deadline;
@@ -25,7 +24,7 @@ pub(super) use logged::Logged;
 pub(super) use routed::Routed;
 pub(super) use unread::UnreadReply;
 
-/// A request of an RPC that the table has.
+/// A request for an RPC of the table.
 pub(super) struct RpcRequest {
     pub(super) row: &'static Row,
     pub(super) request: http::Request<Incoming>,
@@ -33,5 +32,5 @@ pub(super) struct RpcRequest {
 
 /// A request with its log line.
 pub(super) type LoggedRequest = (RpcRequest, Arc<CallLog>);
-/// A reply to come. No call fails: each failure is a reply.
+/// The future of a reply. A failed call is a reply too.
 pub(super) type ReplyFuture = Pin<Box<dyn Future<Output = Result<Reply, Infallible>> + Send>>;

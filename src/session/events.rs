@@ -1,7 +1,7 @@
-//! Events of pods and containers: one stream from each backend while anybody listens, shared by all that do.
+//! Events of pods and containers: one stream from each backend while there are subscribers, shared by all of them.
 //!
-//! When a backend's stream ends and comes back, an event for each of its pods tells the state as it is then. A client's
-//! stream never ends because a backend went away.
+//! When a backend's stream ends and opens again, an event for each of its pods shows the state at that time. A client's
+//! stream never ends because a backend is away.
 
 mod baseline;
 mod ends;
@@ -35,12 +35,12 @@ use baseline::{Baseline, known_pods};
 use ends::{Ends, StreamStart};
 use synthesized::{DELETED, NOT_READY, STARTED, STOPPED, event};
 
-/// The wait before a list that was refused is asked for again.
+/// The wait before a failed list is asked for again.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long a backend that is gone is still listened to: its last pod's deletion may follow the answer that ended it.
+/// How long events of a removed backend still count: its last pod's deletion may follow the reply that removed it.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
 
-/// Follows a backend's events until it is gone, while anybody listens.
+/// Follows a backend's events until it is removed, while there are subscribers.
 pub(crate) async fn follow(switch: Arc<Switch>, backend: Arc<Backend>) {
     loop {
         tokio::select! {
@@ -81,7 +81,7 @@ async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) {
         });
         if let Some(end) = ends.note(backend, &opened, ended, asked.has_heard()) {
             let _lacks = switch.subscribers.lacks(backend.id, end);
-            // The process that says so will not have them; the next one may.
+            // This runtime process has no events; try again after its connection is lost.
             tokio::select! {
                 () = backend.closed() => {}
                 () = backend.lost(opened.failures) => {}
@@ -97,14 +97,14 @@ async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) {
     }
 }
 
-/// Waits until it is gone, and what it had to say of its last pod has come.
+/// Waits until the backend is removed, and for the events of its last pod.
 async fn closed_for_a_while(backend: &Backend) {
     backend.closed().await;
     tokio::time::sleep(LAST_EVENTS).await;
 }
 
-/// Sends the events of one stream to subscribers until it ends. At its beginning sends what has changed for the pods of
-/// `before`, and then sets `before` to `None`.
+/// Sends the events of one stream to subscribers until it ends. At its start sends the changes of the pods of `before`,
+/// and then sets `before` to `None`.
 async fn follow_stream(
     switch: &Arc<Switch>,
     backend: &Arc<Backend>,
@@ -121,17 +121,17 @@ async fn follow_stream(
     tokio::select! {
         biased;
         result = &mut streamed => result,
-        // The stream has been asked for by now, so what changes from here on comes in it.
+        // The stream has been requested by now, so it brings later changes.
         () = told => streamed.await,
     }
 }
 
-/// What is asked for while a stream lasts, and what is heard of it.
+/// The question for a pod's state while a stream lasts, and what the stream has brought.
 #[derive(Default)]
 struct Inquiry {
-    /// The pod whose state is asked for just now, and whether an event of its own came meanwhile, which is newer.
+    /// The pod whose state is asked for now, and whether an event of the pod came meanwhile: the event is newer.
     pod: Mutex<Option<(String, bool)>>,
-    /// An event has come at all.
+    /// Whether the stream has brought any event.
     heard: AtomicBool,
 }
 
@@ -142,7 +142,7 @@ impl Inquiry {
 
     fn heard(&self, event: &[u8]) {
         self.heard.store(true, Ordering::Relaxed);
-        // What cannot be read is of no pod.
+        // A malformed event belongs to no pod.
         let pod = protobuf::string(event, EVENT_POD).unwrap_or_default();
         if let Some((_, heard)) = self.pod.lock().as_mut().filter(|(asked, _)| asked == pod) {
             *heard = true;
@@ -178,8 +178,8 @@ async fn tell_events(
     Ok(())
 }
 
-/// Whether an event of `backend` is about a pod or container that another backend owns or is creating. What cannot be
-/// read is about no other backend.
+/// Whether an event of `backend` is about a pod or container that another backend owns or is creating. A malformed
+/// event is about no other backend.
 fn is_about_another(switch: &Switch, backend: &Backend, event: &[u8]) -> bool {
     let owners = switch.owners();
     let pod = protobuf::string(event, EVENT_POD).unwrap_or_default();
@@ -193,7 +193,7 @@ fn is_about_another(switch: &Switch, backend: &Backend, event: &[u8]) -> bool {
         || containers.any(|id| owners.is_of_another(Kind::Container, id, backend.id))
 }
 
-/// Sends one event of the backend to subscribers, and lets them take it: many events at once must not fill their queue.
+/// Sends one event of the backend to subscribers, and yields to them: many events at once must not fill their queue.
 async fn tell(switch: &Switch, backend: &Backend, event: Bytes) -> Result<(), Status> {
     let event = hold(switch, backend, event).await?;
     switch.subscribers.tell(Ok(event));
@@ -201,7 +201,7 @@ async fn tell(switch: &Switch, backend: &Backend, event: Bytes) -> Result<(), St
     Ok(())
 }
 
-/// The event, counted as the backend's as long as a listener has not read it.
+/// The event, counted as the backend's until every subscriber has read it.
 async fn hold(switch: &Switch, backend: &Backend, event: Bytes) -> Result<Bytes, Status> {
     let mut held = backend.events.held();
     if held.grow(event.len()).is_err() {
@@ -243,7 +243,7 @@ async fn tell_state(
     before: &Baseline,
     asked: &Inquiry,
 ) {
-    // A pod that came just before the stream was asked for is in no event, and perhaps not known yet.
+    // A pod created just before the stream was requested is in no event, and may not be known yet.
     while steadily(backend, || own::list(switch, backend, None))
         .await
         .is_none()
@@ -261,8 +261,8 @@ async fn tell_state(
     }
 }
 
-/// Asks until the backend has answered. An open stream outlasts a backend that hangs for a while, and subscribers learn
-/// what they have missed only here. `None` if the backend answers with an error.
+/// Asks until the backend has answered. An open stream outlasts a hang of the backend, and nothing else shows
+/// subscribers the changes that they missed. `None` if the backend answers with an error.
 async fn steadily<T, E, A>(backend: &Backend, ask: impl Fn() -> A) -> Option<T>
 where
     E: Into<Failed> + From<Status>,
@@ -282,7 +282,7 @@ where
     }
 }
 
-/// The event that tells a pod's state, made from its `PodSandboxStatus`.
+/// An event with a pod's state, made from its `PodSandboxStatus`.
 async fn state_of(switch: &Switch, backend: &Backend, id: &str) -> Result<Bytes, Failed> {
     let reply = ask_id(backend, &rpc::POD_STATUS, id).await?;
     let read = |fault: Malformed| backend.malformed(&fault);
@@ -303,7 +303,7 @@ async fn state_of(switch: &Switch, backend: &Backend, id: &str) -> Result<Bytes,
             let reply = ask_id(backend, &rpc::CONTAINER_STATUS, &id).await?;
             let container =
                 protobuf::submessage(&reply, &[container_status_response::STATUS]).map_err(read)?;
-            // More than one event may have is not even gathered.
+            // An event with more bytes would be too large, so no further container is read.
             left = left
                 .checked_sub(container.len())
                 .ok_or_else(|| backend.unread(&Unread::TooLarge))?;

@@ -1,4 +1,4 @@
-//! The switch's own questions: a backend's pods and containers, when it connects and when nobody knows an id.
+//! criswitch's own questions to a backend: all of them when it connects, and later those that it has missed.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ use crate::switch::{Switch, learn};
 /// The largest `Version` of a backend, in bytes.
 const LONGEST_VERSION: usize = 64 << 10;
 
-/// Makes a new connection to `backend` ready: its pods and containers listed, its cgroup driver compared, the
-/// runtime's configuration told, its status heard.
+/// Makes a new connection to `backend` ready: lists pods and containers, compares the cgroup driver, sends the runtime
+/// configuration, and asks for the status.
 ///
 /// # Errors
 /// The status of the first call that failed.
@@ -39,7 +39,7 @@ pub(crate) async fn greet(
         compare_cgroup_driver(switch, backend, wire).await?;
         match replay_runtime_config(switch, backend, wire).await {
             Err(Failed::Status(status)) => Err(status),
-            // A refusal keeps no pod waiting.
+            // A rejected configuration delays no pod.
             Err(Failed::Answer(_)) => {
                 backend.nudges.owed.notify_one();
                 Ok(())
@@ -47,7 +47,7 @@ pub(crate) async fn greet(
             Ok(()) => Ok(()),
         }
     };
-    // Pods do not wait for this. A backend that has not taken the configuration in time gets it again when it is ready.
+    // Pods wait at most `list_timeout` for this. A backend without the configuration by then gets it when ready.
     let (told, _) = tokio::join!(
         tokio::time::timeout(backend.list_timeout(), aside),
         tokio::time::timeout(backend.list_timeout(), first_status(switch, backend, wire)),
@@ -56,16 +56,16 @@ pub(crate) async fn greet(
         backend.nudges.owed.notify_one();
         Ok(())
     })?;
-    // Until now criswitch served its cached lists.
+    // Until now criswitch served the cached lists.
     backend.caught_up();
     backend.was_listed();
     Ok(())
 }
 
-/// Asks a backend for its version, which any that works answers at once.
+/// Asks a backend for its version. Any backend that works answers at once.
 ///
 /// # Errors
-/// Its status.
+/// The status of the call.
 pub(crate) async fn version(backend: &Backend, wire: &Wire) -> Result<(), Status> {
     let answer = backend
         .ask_own(Some(wire), &rpc::VERSION, frames::frame(&[]))
@@ -86,7 +86,7 @@ pub(crate) async fn version(backend: &Backend, wire: &Wire) -> Result<(), Status
 /// Asks a backend for all of a list or stream, or for its status, and caches the answer.
 ///
 /// # Errors
-/// The status of the call. Of a stream or stats only `Unavailable`; of `Status` none, since clients ask for it again.
+/// The status of the call. For a stream or stats only `Unavailable`; for `Status` none, since clients ask for it again.
 pub(crate) async fn answers(
     switch: &Switch,
     backend: &Arc<Backend>,
@@ -117,8 +117,8 @@ pub(crate) async fn answers(
     Ok(())
 }
 
-/// Asks a backend for its status, so that it has a last word when a client's question is answered
-/// late, and so that handlers of its are known before pods may come.
+/// Asks a backend for its status, so that a reply is cached when a later reply is slow, and so that the backend's
+/// handlers are known before pods may come.
 async fn first_status(switch: &Switch, backend: &Arc<Backend>, wire: &Wire) -> Result<(), Status> {
     let answer = backend
         .ask_own(Some(wire), &rpc::STATUS, frames::frame(&[]))
@@ -127,7 +127,7 @@ async fn first_status(switch: &Switch, backend: &Arc<Backend>, wire: &Wire) -> R
     Ok(())
 }
 
-/// The kubelet takes the default backend's cgroup driver for the node's.
+/// Logs each difference from the default backend's cgroup driver, which the kubelet takes for the node's.
 async fn compare_cgroup_driver(
     switch: &Switch,
     backend: &Backend,
@@ -149,10 +149,10 @@ async fn compare_cgroup_driver(
     Ok(())
 }
 
-/// Tells a backend that was away what the kubelet said meanwhile.
+/// Sends a backend that was away the runtime configuration that the kubelet sent meanwhile.
 ///
 /// # Errors
-/// `Unavailable` if it has not heard it.
+/// `Unavailable` if the backend did not receive the configuration, else the backend's error.
 pub(crate) async fn replay_runtime_config(
     switch: &Switch,
     backend: &Backend,
@@ -171,7 +171,7 @@ pub(crate) async fn replay_runtime_config(
 /// `RuntimeConfigResponse.linux.cgroup_driver`.
 ///
 /// # Errors
-/// If the reply is not what the CRI says.
+/// If the reply does not follow the CRI.
 pub(crate) fn cgroup_driver(backend: &Backend, answer: &Answer) -> Result<u64, Status> {
     let driver = protobuf::varint(
         &backend.message(answer)?,
@@ -183,8 +183,8 @@ pub(crate) fn cgroup_driver(backend: &Backend, answer: &Answer) -> Result<u64, S
     driver.map_err(|fault| backend.malformed(&fault))
 }
 
-/// The cgroup driver that a backend tells of; none where it has no opinion, or none that can be read: its pods are
-/// served all the same.
+/// The cgroup driver that a backend reports; `None` if the reply has none, or cannot be read. The backend's pods are
+/// served in any case.
 async fn told_cgroup_driver(backend: &Backend, wire: &Wire) -> Option<u64> {
     let answer = backend
         .ask_own(Some(wire), &rpc::RUNTIME_CONFIG, frames::frame(&[]))
@@ -194,7 +194,7 @@ async fn told_cgroup_driver(backend: &Backend, wire: &Wire) -> Option<u64> {
         Ok(answer) => cgroup_driver(backend, &answer),
         Err(status) => Err(status),
     };
-    // Of a connection that is lost its end tells.
+    // The end of a lost connection is logged elsewhere.
     if let Err(status) = driver.as_ref()
         && status.code() != Code::Unavailable
     {

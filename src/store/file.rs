@@ -1,7 +1,7 @@
-//! One file of the state: its format, and how it is replaced.
+//! The format of a state file, and how it is replaced.
 //!
-//! A line that names the format and its version, 8 bytes with the hash of the content (FNV-1a, little endian), the
-//! content.
+//! A file has a line with the format and its version, 8 bytes with the hash of the content (FNV-1a, little endian), and
+//! the content.
 
 use std::fs::{self, File};
 use std::hash::Hasher;
@@ -15,7 +15,7 @@ use fnv::FnvHasher;
 use rustix::fs::OFlags;
 
 const FORMAT: &[u8] = b"criswitch state 1\n";
-/// The most bytes of a file that are read; of a longer one the content counts as damaged.
+/// The most bytes that are read of a file; a longer file counts as damaged.
 const LARGEST: u64 = 256 << 20;
 
 /// Why a file is not used.
@@ -27,7 +27,7 @@ pub(super) enum Fault {
     OtherFormat,
     #[error("its content is damaged")]
     Damaged,
-    #[error("users other than root and criswitch's own may write it")]
+    #[error("users other than root and criswitch's own user may write it")]
     OtherUser,
     #[error("it was written by an earlier run of criswitch")]
     Old,
@@ -41,7 +41,7 @@ impl Fault {
     }
 }
 
-/// The content of a file, and when it was last known to be true.
+/// The content of a file, and when it was last known to be current.
 pub(super) fn read(path: &Path) -> Result<(Bytes, SystemTime), Fault> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
     let mut options = File::options();
@@ -70,15 +70,15 @@ fn content(mut bytes: Bytes) -> Result<Bytes, Fault> {
     }
 }
 
-/// How long a file must last.
+/// How long a file must survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lasts {
     ThisBoot,
-    /// It survives a loss of power.
+    /// The file survives a loss of power.
     Always,
 }
 
-/// Puts a file with this content in the place of the one at `path`, if there is one. A kill leaves either of them.
+/// Creates or replaces the file at `path`. A kill leaves the old file or the new one.
 pub(super) fn replace(
     path: &Path,
     content: &[u8],
@@ -88,17 +88,17 @@ pub(super) fn replace(
     let new = path.with_extension("new");
     let written = write(&new, content, modified, lasts).and_then(|()| fs::rename(&new, path));
     if written.is_err() {
-        // What is left of it takes room on a full disk.
+        // The incomplete new file takes space on a full disk.
         fs::remove_file(&new).ok();
     }
     if let (Lasts::Always, Some(directory)) = (lasts, path.parent()) {
-        // Some file systems cannot.
+        // Some file systems cannot sync a directory.
         drop(File::open(directory).and_then(|directory| directory.sync_all()));
     }
     written
 }
 
-/// Writes a file that is new: an old one is what a kill left, or another user's, who could read it. No link is followed.
+/// Writes a new file. An existing file is removed first: another user may own it and read it. Follows no link.
 fn write(path: &Path, content: &[u8], modified: SystemTime, lasts: Lasts) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_another_user_made_before_receives_nothing() {
+    fn an_existing_file_of_another_user_receives_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.backend");
         let made_before = File::create(path.with_extension("new")).unwrap();

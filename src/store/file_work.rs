@@ -1,23 +1,23 @@
-//! Work on files beside the thread that serves calls: a disk, an automount or a network file system may block for ever.
+//! Runs file work off the thread that serves calls: a disk, an automount or a network file system may block for ever.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Mutex;
 
-/// How long the result of such work is waited for.
-pub(crate) const FILE_LIMIT: Duration = Duration::from_secs(3);
-/// What is reported of work on a socket's file that takes longer.
+/// How long criswitch waits for the result of file work.
+pub const FILE_LIMIT: Duration = Duration::from_secs(3);
+/// The report if work on a socket's file takes longer.
 pub(crate) const NO_ANSWER: &str = "the file system of its socket does not answer";
 
-/// The work of one owner, one piece at a time: work that hangs takes one thread, and no further work begins before it
+/// File work of one owner, one piece at a time: work that hangs blocks one thread, and no further work begins before it
 /// ends.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct FileWork(Arc<Mutex<()>>);
+pub struct FileWork(Arc<Mutex<()>>);
 
 impl FileWork {
-    /// The result of `work`; none if it is not there within [`FILE_LIMIT`]. Needs a tokio runtime.
-    pub(crate) async fn run<T: Send + 'static>(
+    /// The result of `work`; `None` if it takes longer than [`FILE_LIMIT`]. Needs a tokio runtime.
+    pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {

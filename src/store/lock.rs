@@ -1,4 +1,4 @@
-//! One process for each directory: two would overwrite each other's files.
+//! Locks a directory for one process: two processes would overwrite each other's files.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
@@ -6,13 +6,13 @@ use std::path::PathBuf;
 
 use super::Directories;
 
-/// The directories are this process's as long as this is held.
+/// Keeps the directories locked for this process until dropped.
 #[derive(Debug)]
 pub struct Lock {
     _directories: Vec<File>,
 }
 
-/// Another process has its state in this directory.
+/// Another process uses this directory.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "another criswitch saves its state in {0}; stop it, or change `runtime_dir` and `state_dir`"
@@ -20,12 +20,12 @@ pub struct Lock {
 pub struct InUse(PathBuf);
 
 impl Lock {
-    /// Locks the directories, which are made if they are missing. One that cannot be locked at all is left out.
+    /// Locks the directories, and creates missing ones. A directory that cannot be locked at all is skipped.
     ///
     /// # Errors
     /// Another process has locked one of them.
     pub fn of(directories: &Directories) -> Result<Lock, InUse> {
-        // Opening the store reports why not.
+        // If this fails, opening the store reports the reason.
         directories.make().ok();
         let both = [&directories.runtime, &directories.state];
         let paths: BTreeSet<_> = both.into_iter().flat_map(fs::canonicalize).collect();

@@ -1,30 +1,30 @@
-//! What the files contain, as protobuf messages.
+//! The contents of the files, as protobuf messages.
 
 use std::collections::HashMap;
 
 use bytes::Bytes;
 use prost::Message;
 
-/// What is saved of one backend: what criswitch would serve for it if it were away.
+/// The saved state of a backend: everything that criswitch serves while the backend does not answer.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Saved {
-    /// The boot that this belongs to.
+    /// The boot that the state belongs to.
     #[prost(string, tag = "1")]
     pub boot: String,
-    /// The run of criswitch that wrote it, counted over all starts. Each start writes every backend's file again, so a
-    /// file of an earlier run is old.
+    /// The run of criswitch that wrote the file, counted over all starts. Each start writes every backend's file again,
+    /// so a file of an earlier run is old.
     #[prost(uint64, tag = "2")]
     pub run: u64,
-    /// Its socket.
+    /// The backend's socket.
     #[prost(string, tag = "3")]
     pub socket: String,
-    /// Its name.
+    /// The backend's name.
     #[prost(string, tag = "4")]
     pub name: String,
-    /// It is part of lists.
+    /// Whether the backend takes part in lists.
     #[prost(bool, tag = "5")]
     pub joined: bool,
-    /// An encoded `ListPodSandboxResponse`; none if criswitch could serve none.
+    /// An encoded `ListPodSandboxResponse`; `None` if criswitch has none to serve.
     #[prost(bytes = "bytes", optional, tag = "6")]
     pub pods: Option<Bytes>,
     /// An encoded `ListContainersResponse`.
@@ -33,24 +33,30 @@ pub struct Saved {
     /// An encoded `ListImagesResponse`.
     #[prost(bytes = "bytes", optional, tag = "8")]
     pub images: Option<Bytes>,
-    /// The handlers that its pods were created with, by the pods' ids.
+    /// The handlers that the pods were created with, by the pods' ids.
     #[prost(map = "string, string", tag = "9")]
     pub handlers: HashMap<String, String>,
-    /// Its pods and containers that another backend lists too, and nobody knows whose they are.
+    /// The ids of pods and containers that another backend lists too, without a known owner.
     #[prost(string, repeated, tag = "10")]
     pub disputed: Vec<String>,
-    /// An encoded `ListMetricDescriptorsResponse`; none if the backend has not described its metrics.
+    /// An encoded `ListMetricDescriptorsResponse`; `None` if the backend has not described its metrics.
     #[prost(bytes = "bytes", optional, tag = "11")]
     pub descriptors: Option<Bytes>,
-    /// Its last `VersionResponse`.
+    /// The last `VersionResponse`.
     #[prost(bytes = "bytes", tag = "12")]
     pub version: Bytes,
-    /// Its last `StatusResponse`, not verbose.
+    /// The last `StatusResponse`, not verbose.
     #[prost(bytes = "bytes", tag = "13")]
     pub status: Bytes,
-    /// Its automatically registered handlers.
+    /// The backend's automatically registered handlers.
     #[prost(string, repeated, tag = "14")]
     pub auto_registered: Vec<String>,
+    /// The last `UpdateRuntimeConfigRequest` of a client, framed; the same in each backend's file.
+    #[prost(bytes = "bytes", optional, tag = "15")]
+    pub runtime_config: Option<Bytes>,
+    /// The ids of the pods that were created through criswitch.
+    #[prost(string, repeated, tag = "16")]
+    pub created: Vec<String>,
 }
 
 impl Saved {
@@ -67,7 +73,7 @@ pub(super) struct Register {
     pub(super) boot: String,
     #[prost(string, tag = "2")]
     pub(super) machine: String,
-    /// The run of criswitch that wrote it.
+    /// The run of criswitch that wrote the register.
     #[prost(uint64, tag = "3")]
     pub(super) run: u64,
     #[prost(string, repeated, tag = "4")]

@@ -1,4 +1,4 @@
-//! What a start finds after a kill at any moment of the last one, and where files can be neither written nor removed.
+//! Starts after a kill at any moment of the start before, and with files that can be neither written nor removed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -35,7 +35,7 @@ fn all() -> Vec<(Saved, SystemTime)> {
     SOCKETS.map(saved).into()
 }
 
-/// The sockets whose backends are known with what they have.
+/// The sockets of backends with saved pods.
 fn known(mut found: Found) -> Vec<&'static str> {
     let mut is_known = |socket: &&str| matches!(found.take(socket), LastKnown::Saved(saved, _) if saved.pods.is_some());
     let mut sockets = SOCKETS.to_vec();
@@ -43,7 +43,7 @@ fn known(mut found: Found) -> Vec<&'static str> {
     sockets
 }
 
-/// Nothing can be written at `path`.
+/// Makes writing at `path` fail.
 fn block(path: &Path) {
     fs::create_dir_all(path.with_extension("new").join("in the way")).unwrap();
 }
@@ -78,7 +78,7 @@ fn a_start_that_is_killed_at_any_moment_forgets_no_backend() {
 }
 
 #[test]
-fn the_first_backend_that_is_saved_after_a_start_registers_no_other_away() {
+fn the_first_backend_saved_after_a_start_keeps_the_others_registered() {
     let directory = tempfile::tempdir().unwrap();
     open(directory.path(), "boot").0.begin(all());
     let (store, _) = open(directory.path(), "boot");
@@ -104,7 +104,7 @@ fn a_register_that_cannot_be_written_makes_no_backend_new_or_empty() {
         }
         let (_, found) = open(directory.path(), boot);
         assert_eq!(known(found), SOCKETS, "{boot}");
-        // What cannot be written at all is unknown then.
+        // A backend whose file cannot be written is then unknown.
         block(&store.path(SOCKETS[2]));
         let (last, answered) = saved(SOCKETS[2]);
         assert!(store.save(last, answered).unwrap().is_some());
@@ -169,7 +169,7 @@ fn a_run_after_a_lost_register_is_later_than_all_files() {
 }
 
 #[test]
-fn nothing_is_saved_where_a_register_of_another_boot_can_be_neither_written_nor_set_aside() {
+fn nothing_is_saved_while_a_register_of_another_boot_can_be_neither_written_nor_set_aside() {
     let directory = tempfile::tempdir().unwrap();
     open(directory.path(), "first").0.begin(all());
     let (store, _) = open(directory.path(), "second");
@@ -233,7 +233,7 @@ fn directories_are_locked_for_one_process() {
 }
 
 #[test]
-fn directories_that_are_missing_or_removed_are_made() {
+fn missing_and_removed_directories_are_created() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("state"), "in the way").unwrap();
     let (store, found) = open(directory.path(), "boot");

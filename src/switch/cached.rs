@@ -1,4 +1,4 @@
-//! The cached lists of a backend, without what it does not own any more.
+//! The cached lists of a backend, without items that the backend no longer owns.
 
 use bytes::Bytes;
 
@@ -9,7 +9,7 @@ use crate::rpc::filter::filter;
 use crate::rpc::{Kind, List};
 use crate::switch::Switch;
 
-/// The items of a cached list that `backend` still owns, as `request` filters them; `None` if the list lacks what
+/// The items of a cached list that `backend` still owns, as `request` filters them; `None` if the list lacks items that
 /// clients may have seen.
 pub(crate) fn own_items(
     switch: &Switch,
@@ -22,20 +22,20 @@ pub(crate) fn own_items(
         return filter(list, message, request, |_| true).ok();
     };
     let owners = switch.owners();
-    // Quicker than a look at each, where there are very many.
+    // Counting is quicker than looking up each of very many items.
     if owners.count_of(kind, backend.id) > protobuf::fields(message).count() {
         return None;
     }
     let mut missing = owners.of(kind, backend.id);
-    // What was created since stands a second time behind the list.
+    // An item created since the list was asked for may occur twice: in the list and after it.
     let filtered = filter(list, message, request, |id| missing.remove(id));
-    // On a container whose pod no list of pods has, the kubelet crashes.
+    // The kubelet crashes on a container whose pod is in no list of pods.
     let torn = kind == Kind::Container
         && (owners.has_stray(backend.id) || has_later_pod(backend, &owners));
     (missing.is_empty() && !torn).then_some(filtered.ok()?)
 }
 
-/// Whether `backend` showed a pod that others created after its containers were listed: the pod would have none.
+/// Whether `backend` listed a pod of another client after its containers were listed: the pod would have no container.
 fn has_later_pod(backend: &Backend, owners: &Owners) -> bool {
     let containers = backend
         .known()

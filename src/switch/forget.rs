@@ -1,15 +1,15 @@
-//! A backend whose runtime is gone for good: what it owned is forgotten without a restart.
+//! Forgets a backend whose runtime was removed for good, without a restart.
 
 use crate::backend::Backend;
 use crate::backend::state::State;
 use crate::switch::{Switch, reload};
 use crate::topology::Live;
 
-/// Forgets the pods, containers and images of a backend that is away. A backend that no file names is removed; any
-/// other is out of lists until it answers.
+/// Forgets the pods, containers and images of a backend that is away. If the configuration does not name the backend,
+/// removes it. Otherwise lists omit the backend until it answers.
 ///
 /// # Errors
-/// There is no such backend, it answers or may do so in a moment, or the state cannot be changed.
+/// If no backend has this name, if the backend answers or is connecting, or if the state cannot be saved.
 pub(crate) async fn forget(switch: &Switch, name: &str) -> Result<(), String> {
     let live = switch.live();
     let backend = live

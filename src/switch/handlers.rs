@@ -1,7 +1,7 @@
-//! The names that clients see for pods' handlers: those of the routing table's rows, whatever the backends call them.
+//! The names of pods' handlers as clients see them: the routing table's names, whatever the backends call the handlers.
 //!
-//! criswitch remembers the row by which it created a pod. CRI-O lists pods without a handler, so criswitch asks CRI-O for
-//! the verbose status of each pod that it did not create, once and in the background.
+//! criswitch remembers the row by which it created a pod. CRI-O lists pods without a handler, so criswitch asks CRI-O
+//! for the verbose status of each pod that it did not create, once and in the background.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -27,20 +27,20 @@ use crate::rpc::fields::{
 use crate::rpc::{self, Kind, List};
 use crate::switch::Switch;
 
-/// How many pods a backend is asked for at once.
+/// The most pods that a backend is asked for at once.
 const ASKED_AT_ONCE: usize = 4;
-/// How many pods wait for their question; further pods are found by the next list.
+/// The most pods that wait for their question; the next list finds further pods.
 const MOST_WAITING: usize = 256;
 /// How long a backend may take for the verbose status of a pod.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// The pause after the first failed question for a pod, then twice as long each time, up to the longest one.
+/// The pause after the first failed question for a pod, then twice as long each time, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
-/// The longest `info` in a verbose status that is read, in bytes; CRI-O's have some 20 KB.
+/// The longest `info` in a verbose status that criswitch reads, in bytes; CRI-O's has some 20 KB.
 const LONGEST_INFO: usize = 1 << 20;
 
-/// `message` with the names that clients use for the handlers of its pods, which are at `path`; `None` if the message
-/// has these names already.
+/// Renames the handlers of the pods in `message` to the names that clients use. `path` is the path of a pod's handler.
+/// `None` if nothing changes.
 ///
 /// # Errors
 /// `Internal` if `message` is malformed.
@@ -69,14 +69,13 @@ pub(crate) fn renamed(
     renamed.map_err(|fault| backend.malformed(&fault))
 }
 
-/// Whether a stream of pods of the only backend has to be read, since clients may use another name for the handler of
-/// a pod in it.
+/// Whether a stream of pods of the only backend must be read, since clients may use another name for a pod's handler.
 pub(crate) fn must_rename(switch: &Switch, list: List, backend: &Backend) -> bool {
     let renames = || switch.live().renames(backend.id);
     list == List::Pods && (renames() || switch.owners().has_started_otherwise(backend.id))
 }
 
-/// Adds the handler of the pod that a call changes to the call's log lines, by the name that clients use.
+/// Adds a handler name to the log lines of a call that changes a pod: the name that clients use for the pod's handler.
 pub(crate) fn note_handler(switch: &Switch, request: &Request, target: &Target) {
     if let (true, Target::Owner(backend, kind, id)) = (request.row.changes(), target) {
         let owners = switch.owners();
@@ -95,7 +94,7 @@ pub(crate) fn note_handler(switch: &Switch, request: &Request, target: &Target) 
     }
 }
 
-/// How many pods have each handler of the table, by the name that clients use; others count under an empty name.
+/// How many pods have each handler of the table, by the clients' names. Pods of other handlers count under `""`.
 pub(crate) fn pods_by_handler(switch: &Switch) -> BTreeMap<String, usize> {
     let (live, owners) = (switch.live(), switch.owners());
     let rows = live.table.handlers.iter();
@@ -109,8 +108,8 @@ pub(crate) fn pods_by_handler(switch: &Switch) -> BTreeMap<String, usize> {
     counts.map(|(name, pods)| (name.to_owned(), pods)).collect()
 }
 
-/// Asks a backend for the handlers of those of its pods that it lists without one. A slow answer holds up no question
-/// for another pod.
+/// Asks a backend for the handlers of the pods that it lists without a handler. A slow answer delays no question for
+/// another pod.
 pub(crate) async fn know_handlers(switch: &Switch, backend: &Backend, wire: &Wire) -> Infallible {
     let mut asked = FuturesUnordered::new();
     let mut under_way: Vec<String> = Vec::new();
@@ -149,7 +148,7 @@ async fn ask_handler(switch: &Switch, backend: &Backend, wire: &Wire, pod: Unask
     pod.id
 }
 
-/// A question that failed, and so many times before.
+/// The state of a pod whose question has failed, after `before` earlier failures.
 fn failed(before: u32) -> StartedWith {
     let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(before));
     StartedWith::Failed {
@@ -158,8 +157,8 @@ fn failed(before: u32) -> StartedWith {
     }
 }
 
-/// The name that clients use for the handler of a pod that its backend lists with the handler `listed`. Nothing is
-/// guessed: a pod whose handler is unknown has none.
+/// The name that clients use for the handler of a pod that its backend lists with the handler `listed`. criswitch does
+/// not guess: the name of an unknown handler is empty.
 fn name<'n>(
     table: &'n Table,
     backend: BackendId,
@@ -175,17 +174,17 @@ fn name<'n>(
     table.name_for(backend, handler).unwrap_or(handler)
 }
 
-/// What is read of the JSON in the `info` of a verbose `PodSandboxStatus`.
+/// The parts of the JSON in the `info` of a verbose `PodSandboxStatus` that criswitch reads.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct VerboseInfo {
-    /// CRI-O's specs have the handler as an annotation; containerd's have none.
+    /// CRI-O's spec has the handler as an annotation; containerd's has none.
     #[serde(rename = "runtimeSpec")]
     spec: Option<Spec>,
-    /// Of containerd 1.
+    /// The handler as containerd 1 reports it.
     #[serde(rename = "runtimeHandler")]
     handler: Option<String>,
-    /// Of containerd 2.
+    /// The metadata, in which containerd 2 reports the handler.
     #[serde(rename = "sandboxMetadata")]
     metadata: Option<Metadata>,
 }
@@ -210,8 +209,8 @@ struct Metadata {
     handler: Option<String>,
 }
 
-/// The backend's name for the handler in this verbose `PodSandboxStatus`: empty if the pod runs with the backend's default,
-/// `None` if the backend does not report it.
+/// The backend's name for the handler in this verbose `PodSandboxStatus`: empty if the pod runs with the backend's
+/// default handler, `None` if the backend does not report it.
 fn reported(reply: &[u8]) -> Result<Option<String>, Malformed> {
     let handler = protobuf::string(reply, rpc::fields::STATUS_HANDLER)?;
     if !handler.is_empty() {

@@ -1,17 +1,16 @@
-//! How one image is called in different stores: ids with and without `sha256:`, references without a tag or registry.
-//! Pure.
+//! Names of one image in different stores: ids with and without `sha256:`, references without a tag or registry. Pure.
 
 use crate::codec::protobuf::{self, Malformed};
 use crate::rpc::fields::{LISTED_ID, image};
 
-/// What containerd writes before an id, and CRI-O does not.
+/// The prefix of ids in containerd; CRI-O has none.
 const ALGORITHM: &str = "sha256:";
-/// The length of a whole id without it.
+/// The length of a whole id without the prefix.
 const WHOLE_ID: usize = 64;
-/// What short references leave out, as containerd and CRI-O fill it in.
+/// The parts that short references omit, as containerd and CRI-O add them.
 const REGISTRIES: [&str; 3] = ["", "docker.io/", "docker.io/library/"];
 
-/// An id without its algorithm: what is the same in all stores.
+/// An id without its algorithm. This part of an id is the same in all stores.
 pub(crate) fn bare_id(id: &str) -> &str {
     id.strip_prefix(ALGORITHM).unwrap_or(id)
 }
@@ -39,7 +38,7 @@ pub(crate) fn with_tag(reference: &str) -> String {
 /// Whether an `Image` has this id, in either form, or this tag or digest.
 ///
 /// # Errors
-/// If it is not valid protobuf.
+/// If the `Image` is not valid protobuf.
 pub(crate) fn is_called(image: &[u8], reference: &str) -> Result<bool, Malformed> {
     let is_id = bare_id(protobuf::string(image, LISTED_ID)?) == bare_id(reference);
     Ok(is_id || has_name(image, reference)?)
@@ -48,7 +47,7 @@ pub(crate) fn is_called(image: &[u8], reference: &str) -> Result<bool, Malformed
 /// Whether an `Image` has this tag or digest.
 ///
 /// # Errors
-/// If it is not valid protobuf.
+/// If the `Image` is not valid protobuf.
 pub(crate) fn has_name(image: &[u8], reference: &str) -> Result<bool, Malformed> {
     let reference = with_tag(reference);
     let full = REGISTRIES.map(|registry| format!("{registry}{reference}"));

@@ -1,5 +1,5 @@
-//! The labels of metrics: runtimes give one metric different label keys, and a client takes a metric's keys from the
-//! descriptors that it was given. A backend's samples come under these keys, or not at all.
+//! Labels of metrics. Runtimes use different label keys for one metric, and a client reads samples by the descriptors
+//! that it received. A backend's samples are rewritten to these keys, or omitted.
 
 mod fit;
 
@@ -13,16 +13,16 @@ use crate::switch::Switch;
 
 pub use fit::{Fitted, Labels, Misfit, fitted};
 
-/// The largest reply of descriptors that is remembered, in bytes. Without one the first backend's descriptors count.
+/// The largest reply of descriptors that criswitch remembers, in bytes. After a larger reply the first backend's count.
 const MOST_GIVEN: usize = 1 << 20;
 
-/// Remembers the descriptors that a client gets.
+/// Remembers the descriptors that a client receives.
 pub(crate) fn give_descriptors(switch: &Switch, descriptors: &Bytes) {
     let given = Some(descriptors.clone()).filter(is_kept);
     *switch.given.lock() = given;
 }
 
-/// A backend's metrics under the label keys that clients were given, if these are different.
+/// Rewrites a backend's metrics to the label keys that clients received; `None` if nothing changes.
 ///
 /// # Errors
 /// `Internal` if the metrics are malformed.
@@ -55,13 +55,13 @@ pub(crate) fn is_kept(descriptors: &Bytes) -> bool {
     descriptors.len() <= MOST_GIVEN
 }
 
-/// What a backend last reported of its metrics.
+/// The metric descriptors that a backend last reported.
 pub(crate) fn descriptors(backend: &Backend) -> Option<Bytes> {
     let lists = backend.known().lists;
     Some(lists.get(List::MetricDescriptors)?.message.clone())
 }
 
-/// Logs it once for each backend and metric.
+/// Logs an omission once for each backend and metric.
 fn log_omitted(backend: &Backend, metric: &str, misfit: &Misfit) {
     let metric = errors::cut(metric);
     if backend.is_first_unfit(&metric) {

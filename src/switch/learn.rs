@@ -1,4 +1,4 @@
-//! What replies teach: owners and images.
+//! Learns owners, images and cached lists from replies.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -21,19 +21,19 @@ use crate::rpc::filter::{first_of_each, without_inside};
 use crate::rpc::{Kind, List, StateChange, UID_LABEL, fields};
 use crate::switch::{Switch, handlers, labels, listed, pod_requests, reload, saved};
 
-/// When something was asked.
+/// When criswitch asked a question.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
-    /// In the order of what was learned.
+    /// The position in the order in which facts were learned.
     pub mark: Mark,
-    /// By the clock.
+    /// The time of the clock.
     pub at: Instant,
 }
 
-/// Learns from the reply to `call`, which went well; the message as the client is to have it, if that is another one.
+/// Learns from the successful reply to `call`. Returns the message for the client, if it differs.
 ///
 /// # Errors
-/// `Internal` if the reply is not what the CRI says.
+/// `Internal` if the reply does not follow the CRI.
 pub(crate) fn learn(
     switch: &Switch,
     call: &Call,
@@ -81,7 +81,7 @@ pub(crate) fn learn(
     Ok(None)
 }
 
-/// Learns from the reply to a call for a list. Stats tell nothing of owners: they are cached alone.
+/// Learns from the reply to a call for a list. Stats are only cached: they show no owners.
 fn learn_listing(
     switch: &Switch,
     listing: &Listing,
@@ -98,15 +98,46 @@ fn learn_listing(
             listed_as(switch, list, backend, reply)
         }
         (false, false) => learn_part(switch, list, backend, reply, asked),
-        (false, true) => {
-            let message = learn_list(switch, list, backend, reply, asked)?;
-            keep_whole(switch, list, backend, reply, asked);
-            Ok(message)
-        }
+        (false, true) => learn_whole(switch, list, backend, reply, asked),
     }
 }
 
-/// A backend has made the container `id` in `pod`.
+/// Learns and caches a whole list. Returns the list as the client must get it, if that differs. A list that is byte for
+/// byte the last one and that changed nothing is not read again.
+pub(crate) fn learn_whole(
+    switch: &Switch,
+    list: List,
+    backend: &Backend,
+    reply: &Bytes,
+    asked: Asked,
+) -> Result<Option<Bytes>, Status> {
+    let before = switch.owners().changes();
+    let last = backend.learn(|known| known.lists.unchanged(list, reply, before));
+    if let (Some(last), Some(kind)) = (last, list.kind()) {
+        let message = listed_as(switch, list, backend, &last)?;
+        keep_list(list, backend, last, asked);
+        switch.owners().listed_again(kind, backend.id, asked.mark);
+        settled(switch, list, backend, asked);
+        return Ok(message);
+    }
+    let message = learn_list(switch, list, backend, reply, asked)?;
+    keep_whole(switch, list, backend, reply, asked);
+    let owners = switch.owners();
+    let items = protobuf::fields(reply).flatten();
+    let items = items.filter(|field| field.number == fields::ITEMS).count();
+    // An entry that the list lacks may be newer than the list. The same list, requested later, would remove it.
+    let is_all = |kind| owners.count_of(kind, backend.id) == items;
+    if owners.changes() == before
+        && owners.claims(backend.id) == 0
+        && list.kind().is_some_and(is_all)
+    {
+        drop(owners);
+        backend.learn(|known| known.lists.changed_nothing(list, reply, before));
+    }
+    Ok(message)
+}
+
+/// A backend has created the container `id` in `pod`.
 fn learn_container(
     switch: &Switch,
     call: &Call,
@@ -128,7 +159,7 @@ fn learn_container(
     Ok(())
 }
 
-/// The moment now, to be given back with the list that is asked for now.
+/// The current moment, to be passed back with the reply to a question that is asked now.
 pub(crate) fn asked(switch: &Switch) -> Asked {
     Asked {
         mark: switch.owners().mark(),
@@ -136,7 +167,7 @@ pub(crate) fn asked(switch: &Switch) -> Asked {
     }
 }
 
-/// Caches a whole list, and forgets what the list lacks.
+/// Caches a whole list, and forgets items that the list lacks.
 pub(crate) fn keep_whole(
     switch: &Switch,
     list: List,
@@ -144,16 +175,20 @@ pub(crate) fn keep_whole(
     message: &Bytes,
     asked: Asked,
 ) {
+    keep_list(list, backend, message.clone(), asked);
+    settle(switch, list, backend, asked);
+}
+
+fn keep_list(list: List, backend: &Backend, message: Bytes, asked: Asked) {
     let snapshot = Snapshot {
-        message: message.clone(),
+        message,
         taken: asked.at,
         mark: asked.mark,
     };
     backend.keep_list(list, snapshot);
-    settle(switch, list, backend, asked);
 }
 
-/// A whole list has been learned: what it lacks is forgotten.
+/// A whole list has been learned: forgets items that the list lacks.
 pub(crate) fn settle(switch: &Switch, list: List, backend: &Backend, asked: Asked) {
     if let Some(kind) = list.kind() {
         let mut owners = switch.owners();
@@ -162,6 +197,11 @@ pub(crate) fn settle(switch: &Switch, list: List, backend: &Backend, asked: Aske
         drop(owners);
         backend.learn(|known| known.claims = claims);
     }
+    settled(switch, list, backend, asked);
+}
+
+/// The consequences of a whole list whose facts are known.
+fn settled(switch: &Switch, list: List, backend: &Backend, asked: Asked) {
     if list == List::Pods {
         switch.owners().settle_creating(backend.id, asked.at);
         backend.nudges.listed.notify_one();
@@ -200,7 +240,7 @@ fn own_container(
     refuse_claim(switch, claim, backend)
 }
 
-/// A backend gives an id that another has given for something that is there: a call for it would go to that one.
+/// Rejects an id that a backend returned and another backend owns: calls for the id would go to the owner.
 fn refuse_claim(switch: &Switch, claim: Option<Claim>, backend: &Backend) -> Result<(), Status> {
     let Some(claim) = claim else {
         return Ok(());
@@ -213,7 +253,7 @@ fn refuse_claim(switch: &Switch, claim: Option<Claim>, backend: &Backend) -> Res
     Err(backend.bad_reply(&cause))
 }
 
-/// Whether an id is in dispute is part of its owner's state.
+/// Saves the owners of `claims`: whether an id is in dispute is part of its owner's state.
 fn save_owners(switch: &Switch, claims: &[Claim]) {
     let live = switch.live();
     for claim in claims {
@@ -229,8 +269,8 @@ fn name_of(switch: &Switch, backend: BackendId) -> Arc<str> {
     backend.map_or("?".into(), |backend| backend.name())
 }
 
-/// Learns a list that is less than all, or may turn out to be: one backend's may go on showing others, and only a
-/// whole one tells which of them are.
+/// Learns a list that is or may be partial. Rejected at the entry limit: only a whole list shows which entries can be
+/// forgotten.
 pub(crate) fn learn_part(
     switch: &Switch,
     list: List,
@@ -263,6 +303,7 @@ pub(crate) fn learn_list(
             own,
             dropped,
             new,
+            ..
         } = learned.map_err(|unlearned| backend.bad_reply(&unlearned.to_string()))?;
         warn_of(switch, &claims, backend);
         save_owners(switch, &claims);
@@ -284,12 +325,12 @@ pub(crate) fn learn_names(switch: &Switch, request: &Request, target: &Target) {
     }
 }
 
-/// Whether it is a backend still: what one that is gone has said late is nobody's.
+/// Whether `backend` is still in the table: late replies of a removed backend are ignored.
 pub(crate) fn has(switch: &Switch, backend: &Backend) -> bool {
     switch.live.borrow().backend(backend.id).is_ok()
 }
 
-/// Reports that a backend lists or gives ids of other backends. Either two sockets lead to one runtime, or the
+/// Reports that a backend lists or returns ids of other backends. Either two sockets belong to one runtime, or the
 /// backend is at fault.
 fn warn_of(switch: &Switch, claims: &[Claim], backend: &Backend) {
     let Some(Claim { id, owner }) = claims.first() else {
@@ -303,7 +344,7 @@ fn warn_of(switch: &Switch, claims: &[Claim], backend: &Backend) {
     );
 }
 
-/// A backend's list as the client is to have it, if that is another one.
+/// A backend's list as the client gets it, if that differs.
 pub(crate) fn listed_as(
     switch: &Switch,
     list: List,
@@ -321,8 +362,8 @@ pub(crate) fn listed_as(
     }
 }
 
-/// `reply` without its stats of other backends' pods and containers, also those of containers in a pod's stats, and
-/// without those that it repeats; `None` if it has none of these.
+/// `reply` without stats of other backends' pods and containers, also inside a pod's stats, and without repeated stats;
+/// `None` if it has none of these.
 ///
 /// # Errors
 /// `Internal` if the reply is malformed.
@@ -342,7 +383,7 @@ fn without_others(
         dropped.set(dropped.get() + usize::from(!is_own));
         is_own
     };
-    // An item without a readable id is about no other backend.
+    // An item without a readable id belongs to no other backend.
     let own = protobuf::retain(reply, fields::ITEMS, |item| {
         Ok(is_own(
             kind,
@@ -361,7 +402,7 @@ fn without_others(
     own.map_err(|fault| backend.malformed(&fault))
 }
 
-/// Adds what `call` created to the cached list of its backend. What the request does not say, a list will.
+/// Adds the item that `call` created to the cached list of its backend. The next list has what the request lacks.
 fn add_created(backend: &Backend, list: List, id: &str, call: &Call) {
     if let Ok(item) = listed::created(list, id, &call.message()) {
         backend.learn(|known| known.lists.add(list, item));
@@ -369,7 +410,7 @@ fn add_created(backend: &Backend, list: List, id: &str, call: &Call) {
     backend.has_changed();
 }
 
-/// The cached lists show what the call for `id` has changed.
+/// Updates the states in the cached lists after the call for `id`.
 fn change_states(backend: &Backend, changes: &[StateChange], id: &str) {
     let mut is_new = false;
     backend.learn(|known| {
@@ -382,7 +423,7 @@ fn change_states(backend: &Backend, changes: &[StateChange], id: &str) {
     }
 }
 
-/// Keeps a reply to a call for all stats, to be served while the backend is late with the next.
+/// Caches a reply to a call for all stats, to be served while the backend is late with the next reply.
 pub(crate) fn keep_stats(list: List, backend: &Backend, message: &Bytes, asked: Asked) {
     let snapshot = Snapshot {
         message: message.clone(),
@@ -392,13 +433,13 @@ pub(crate) fn keep_stats(list: List, backend: &Backend, message: &Bytes, asked: 
     let limit = backend.max_message;
     let mut is_new = false;
     backend.learn(|known| is_new = known.lists.keep_stats(list, snapshot, limit));
-    // Of stats only the descriptors are saved.
+    // The descriptors are the only stats that are saved.
     if is_new && list == List::MetricDescriptors {
         backend.has_changed();
     }
 }
 
-/// The id of what a backend created.
+/// The id of the pod or container that a backend created.
 fn created<'a>(backend: &Backend, reply: &'a [u8], path: &[u32]) -> Result<&'a str, Status> {
     match protobuf::string(reply, path) {
         Ok("") => Err(backend.bad_reply("it returned no id for a new pod or container")),
@@ -413,7 +454,7 @@ fn created<'a>(backend: &Backend, reply: &'a [u8], path: &[u32]) -> Result<&'a s
     }
 }
 
-/// The ids of all that a backend created at once.
+/// The ids of all items that a backend created at once.
 fn all_created<'a>(backend: &Backend, reply: &'a [u8], path: Path) -> Result<Vec<&'a str>, Status> {
     let (items, id) = path.split_at(path.len().saturating_sub(1));
     let items = protobuf::all_bytes(reply, items).map_err(|fault| backend.malformed(&fault))?;

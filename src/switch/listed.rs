@@ -1,4 +1,4 @@
-//! How a pod or container that a call has just created would be listed, made of the call's request. Pure.
+//! Builds the list item of a pod or container that a call has just created, from the call's request. Pure.
 
 use std::time::SystemTime;
 
@@ -11,10 +11,10 @@ use crate::rpc::fields::{
     create_container_request, pod_sandbox, pod_sandbox_config, run_pod_sandbox_request,
 };
 
-/// A field of the listed item, and where the request has it.
+/// A field of the listed item, and its path in the request.
 type Copied = (u32, &'static [u32]);
 
-/// `PodSandbox`, of a `RunPodSandboxRequest`: metadata, labels, annotations, runtime handler. Its state, ready, is zero.
+/// Fields of `PodSandbox` from `RunPodSandboxRequest`: metadata, labels, annotations, handler. The state, ready, is 0.
 const POD: [Copied; 4] = [
     (
         pod_sandbox::METADATA,
@@ -36,8 +36,8 @@ const POD: [Copied; 4] = [
     ),
     (pod_sandbox::RUNTIME_HANDLER, RUN_HANDLER),
 ];
-/// `Container`, of a `CreateContainerRequest`: pod, metadata, image, image reference, labels, annotations. Its state,
-/// created, is zero.
+/// Fields of `Container` from a `CreateContainerRequest`: pod, metadata, image, image reference, labels, annotations.
+/// The state, created, is zero.
 const CONTAINER: [Copied; 6] = [
     (container::POD_SANDBOX_ID, CONTAINER_POD),
     (
@@ -59,7 +59,7 @@ const CONTAINER: [Copied; 6] = [
     ),
 ];
 
-/// The item of `list` with this id that `request` created now.
+/// The item of `list` with this id that `request` has just created.
 ///
 /// # Errors
 /// If `request` is not valid protobuf.

@@ -1,4 +1,4 @@
-//! What pods have asked of the image stores, for as long as it matters. In memory only; does no I/O.
+//! Remembers the image calls that the kubelet makes for pods, for as long as they matter. In memory only; does no I/O.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -14,43 +14,44 @@ use crate::rpc::fields::IMAGE_REFERENCE;
 use crate::switch::Switch;
 use crate::switch::image_references::with_tag;
 
-/// How many "absent" answers to pods are remembered; a node has a few hundred containers.
+/// The most "absent" answers to pods that are remembered; a node has a few hundred containers.
 const ABSENT: usize = 4096;
-/// How long a pod that has its image may take until it asks for the image's user. Each device plugin of the pod may take
-/// 30 s in between. A pod that is forgotten too early may get the user of the image in the store of another pod.
+/// How long a pod that has its image may take until it asks for the image's user. Each device plugin of the pod may
+/// take 30 s in between. A pod that is forgotten too early may get the user of the image in another pod's store.
 const ASKING: Duration = Duration::from_secs(600);
-/// How long a pod counts after a question for the user of its image has failed. The kubelet starts the pod over 10 s
-/// later. Until then another pod that started at the same time may still ask, and must not get the user of a pod that
-/// came since.
+/// How long a pod is remembered after a question for the user of its image has failed. The kubelet starts the pod over
+/// 10 s later. Until then another pod that started at the same time may still ask, and must not get the user of a pod
+/// that came since.
 const FAILED: Duration = Duration::from_secs(5);
-/// How many pods may do so at once; a node starts a few containers a second.
+/// The most pods that may ask at once; a node starts a few containers a second.
 const MOST_ASKING: usize = 1024;
 /// The longest name of an image or pod that is remembered, in bytes; an image's name has 255 at most, its tag 128, its
 /// digest less than 200.
 const LONGEST_NAME: usize = 1024;
 
-/// What pods have asked.
+/// The remembered image calls for pods.
 #[derive(Debug, Default)]
 pub(crate) struct PodRequests {
-    /// Hashes of a pod's `config.seen` and a reference that was answered with "absent".
+    /// One hash for each question that was answered with "absent": of the pod's `config.seen` together with the image
+    /// reference.
     absent: HashSet<u64>,
     hasher: RandomState,
     /// Pods that have their image and no container of it yet.
     asking: Vec<Asking>,
 }
 
-/// A pod that was answered that its image is present. Its next question is for the image's user, and names no pod.
+/// A pod that got the answer that its image is present. Its next question is for the image's user, and names no pod.
 #[derive(Debug)]
 pub(crate) struct Asking {
-    /// Its `config.seen`.
+    /// The pod's `config.seen`.
     pub seen: String,
-    /// The name that it asked for, with its tag.
+    /// The image name in the question, with its tag.
     pub reference: String,
     /// The id in the answer.
     pub id: String,
-    /// The stores that it may use.
+    /// The stores that the pod may use.
     pub stores: Vec<BackendId>,
-    /// Until when it counts.
+    /// Until when the pod counts.
     until: Instant,
 }
 
@@ -80,24 +81,24 @@ impl Asking {
 }
 
 impl PodRequests {
-    /// Notes that the answer to this pod is that `reference` is absent. Returns whether it was so before.
+    /// Records that this pod gets the answer that `reference` is absent. Returns whether it got that answer before.
     ///
-    /// "Absent" makes the kubelet pull, and the pull names the pod by its uid. A pod that asks again without a pull does
-    /// not pull at all (`imagePullPolicy: Never`).
+    /// "Absent" makes the kubelet pull, and the pull names the pod by its uid. A pod that asks again without a pull
+    /// does not pull at all (`imagePullPolicy: Never`).
     pub(crate) fn is_absent_again(&mut self, seen: &str, reference: &str) -> bool {
         let pair = self.hasher.hash_one((seen, reference));
         if self.absent.len() >= ABSENT && !self.absent.contains(&pair) {
-            // Rarer than a restart of the kubelet; a pod that is forgotten gets the answer once more.
+            // A full set is rarer than a restart of the kubelet; a forgotten pod gets the answer once more.
             self.absent.clear();
         }
         !self.absent.insert(pair)
     }
 
-    /// A pod was answered that its image is present.
+    /// A pod got the answer that its image is present.
     pub(crate) fn asks(&mut self, pod: Asking) {
         self.forget_old();
         if self.asking.len() >= MOST_ASKING {
-            // Some of them would make it look as if the others did not ask.
+            // If only some pods remained, a later answer would ignore the removed pods.
             self.asking.clear();
         }
         if pod.is_remembered() {
@@ -107,7 +108,7 @@ impl PodRequests {
         }
     }
 
-    /// A pod makes a container of `image`, which its manifest calls `name`. What it was answered last, if it was.
+    /// A pod creates a container of `image`, `name` in its manifest. Returns the last answer to the pod, if any.
     pub(crate) fn creates(&mut self, seen: &str, image: &str, name: &str) -> Option<Asking> {
         self.forget_old();
         let is_its = |asking: &mut Asking| {
@@ -116,7 +117,7 @@ impl PodRequests {
         self.asking.extract_if(.., is_its).last()
     }
 
-    /// The stores that the pods may use that ask for this image now, each once.
+    /// The stores of the pods that now ask for this image, each once.
     pub(crate) fn stores_of(&mut self, image: &str) -> Vec<BackendId> {
         self.forget_old();
         let asking = self.asking.iter().filter(|pod| pod.asks_for(image));
@@ -139,7 +140,7 @@ impl PodRequests {
     }
 }
 
-/// Notes that the pod which sends `call` was answered that its image is present, in these stores under this id.
+/// Records the answer to the pod in `call`: the pod's image is present in `stores` and has the id `id`.
 pub(crate) fn note_asking(switch: &Switch, call: &Call, stores: Vec<BackendId>, id: &str) {
     let message = call.message();
     let reference = protobuf::string(&message, IMAGE_REFERENCE).unwrap_or_default();
@@ -192,7 +193,7 @@ mod tests {
         requests.asks(asking("a", "app", 1));
         requests.asks(asking("b", "app", 2));
         requests.fail("app");
-        // The first one has started over before the second one has asked.
+        // The first pod starts over before the second pod asks.
         requests.asks(asking("a", "app", 1));
         assert_eq!(requests.stores_of("app"), [1, 2]);
         tokio::time::advance(FAILED).await;
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_pods_ask_at_once_and_no_name_is_longer_than_a_limit() {
+    fn pods_that_ask_and_the_length_of_their_names_are_limited() {
         let mut requests = PodRequests::default();
         let longest = "x".repeat(LONGEST_NAME);
         let longer = "x".repeat(LONGEST_NAME + 1);

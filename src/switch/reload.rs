@@ -1,6 +1,6 @@
-//! A new table in the place of the one that is served, at once and whole, or not at all.
+//! Replaces the routing table with a new one, whole or not at all.
 //!
-//! Reads no file: the configuration comes checked, or with the problems that keep it from being used.
+//! Reads no file: the caller passes a checked configuration, or the problems that prevent its use.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -15,38 +15,38 @@ use crate::switch::Switch;
 use crate::topology::Live;
 use crate::topology::auto_register::Disputed;
 
-/// How many outcomes are remembered.
+/// The most outcomes that are remembered.
 const RECENT: usize = 8;
 
-/// What reloads have come to.
+/// The outcomes of reloads.
 #[derive(Debug)]
 pub struct Reloads {
     next_id: BackendId,
-    /// How many have begun.
+    /// How many reloads have begun.
     pub begun: u64,
-    /// How many of them have come to an end.
+    /// How many reloads have ended.
     pub count: u64,
-    /// How many of them changed nothing because something was wrong.
+    /// How many reloads changed nothing because of a problem.
     pub rejected: u64,
-    /// What the last ones have come to, the newest at the end: each who asked for one finds its own.
+    /// The last outcomes, the newest at the end. Each client finds the outcome of the reload that it asked for.
     pub recent: VecDeque<Outcome>,
-    /// The last one that people want to see: where one has changed something, not another that found nothing to change.
+    /// The outcome to show. A reload without changes does not replace the outcome of a reload with changes.
     pub last: Option<Outcome>,
 }
 
-/// What a reload has come to.
+/// The outcome of a reload.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Which one it is, counted from one.
+    /// The number of the reload, counted from one.
     pub number: u64,
-    /// When it was.
+    /// When the reload ended.
     pub at: SystemTime,
-    /// What it has changed, or why it has changed nothing: every problem in a line of its own.
+    /// The changes, or why nothing changed: one line for each problem.
     pub result: Result<Changes, String>,
 }
 
 impl Reloads {
-    /// None yet; the ids of backends below `next_id` are taken.
+    /// No reload yet; the ids of backends below `next_id` are taken.
     pub(crate) fn new(next_id: BackendId) -> Reloads {
         Reloads {
             next_id,
@@ -71,21 +71,21 @@ impl Reloads {
     }
 }
 
-/// Serves by `loaded` from now on, if there is nothing wrong with it. Calls under way end by the table that they
-/// began with; backends that own pods stay until these are gone. Looks at the backends' sockets on the disk.
+/// Applies `loaded`, unless it has problems. Calls in flight end by the table that they began with; backends that own
+/// pods stay until these pods end. Looks at the backends' sockets on the disk.
 pub fn reload(switch: &Switch, loaded: Result<Config, Problems>) -> Outcome {
     let identities = Identities::of(sockets(switch, &loaded));
     reload_with(switch, loaded, &identities)
 }
 
-/// The same; looks at the disk beside the calls.
+/// Like [`reload`], but looks at the disk on another thread.
 pub async fn reload_beside(switch: &Switch, loaded: Result<Config, Problems>) -> Outcome {
     let sockets = sockets(switch, &loaded);
     let identities = tokio::task::spawn_blocking(|| Identities::of(sockets)).await;
     reload_with(switch, loaded, &identities.unwrap_or_default())
 }
 
-/// Those of the backends of now and of `loaded`.
+/// The sockets of the current backends and of `loaded`.
 fn sockets(switch: &Switch, loaded: &Result<Config, Problems>) -> Vec<Address> {
     let live = switch.live();
     let here = live.backends.iter().map(|backend| &backend.socket);
@@ -121,7 +121,7 @@ fn reload_with(
     outcome
 }
 
-/// Asks for a reload that begins after this, and waits for its outcome; `None` if too many have ended since.
+/// Asks for a reload that begins after this, and waits for its outcome; `None` if too many reloads have ended since.
 pub(crate) async fn requested(switch: &Switch) -> Option<Outcome> {
     let wanted = switch.reloads().begun + 1;
     switch.reload_wanted.notify_one();
@@ -143,7 +143,7 @@ pub async fn wanted(switch: &Switch) {
     switch.reload_wanted.notified().await;
 }
 
-/// A reload begins: what it is to find is read after this.
+/// A reload begins. It reads the files after this call.
 pub fn begin_reload(switch: &Switch) {
     switch.reloads().begun += 1;
 }
@@ -183,7 +183,7 @@ fn replace(switch: &Switch, config: Config, identities: &Identities) -> Result<C
     {
         forget_backend(switch, gone);
     }
-    // The handlers that pods were created with are remembered now.
+    // Save the handlers that pods were created with.
     after
         .backends
         .iter()
@@ -192,7 +192,7 @@ fn replace(switch: &Switch, config: Config, identities: &Identities) -> Result<C
     Ok(changes)
 }
 
-/// A pod keeps the name of the row that it runs by, also if the table no longer has that row.
+/// A pod keeps the name of the row that it was created by, even if the table no longer has that row.
 fn keep_rows(switch: &Switch, before: &Table, after: &Table) {
     switch.owners().keep_rows(|backend, handler| {
         let row = before.name_for(backend, handler)?;
@@ -212,7 +212,7 @@ pub(crate) fn auto_register(switch: &Switch) {
         return;
     }
     let changes = Changes::between(&before, &after, |id| owned_by(switch, id));
-    tracing::info!(%changes, "backends report different handlers");
+    tracing::info!(%changes, "the handlers that backends report have changed");
     switch.set_live(after);
 }
 
@@ -226,18 +226,18 @@ pub(crate) async fn auto_register_without_absent(switch: &Switch) {
     if let Some(absent) = switch.live().untold() {
         tracing::warn!(
             backend = %absent.name(),
-            "a backend with auto_register has not reported its handlers; handlers of other backends are registered without it"
+            "a backend with auto_register has not reported its handlers; criswitch now registers the handlers of the other backends"
         );
     }
     auto_register(switch);
 }
 
-/// Backends that no file names any more go as soon as they own nothing.
+/// Removes each backend that the configuration does not name and that owns nothing.
 pub(crate) fn let_go(switch: &Switch) {
     let live = switch.live();
     let mut left = live.backends.clone();
     for backend in live.unnamed() {
-        // One after the other: two may have the same pods.
+        // Decide on one backend after another: two backends may have the same pods.
         if !is_needed(switch, backend, &left) {
             left.retain(|other| other.id != backend.id);
         }
@@ -260,8 +260,8 @@ pub(crate) fn runs_pods(switch: &Switch, backend: BackendId) -> bool {
     switch.owners().count(backend).0 > 0
 }
 
-/// Whether a pod or container would be lost without it, if of the others these remain. What one has that takes part
-/// is not known before it has been listed; one that never took part was promised to nobody.
+/// Whether a pod or container would be lost without `backend`, if `others` remain. A joined backend that was never
+/// listed counts as needed. A backend that never joined does not: no client knows its pods.
 fn is_needed(switch: &Switch, backend: &Backend, others: &[Arc<Backend>]) -> bool {
     if backend.has_joined() && !switch.question.has_listed(backend.id) {
         return true;
@@ -270,7 +270,7 @@ fn is_needed(switch: &Switch, backend: &Backend, others: &[Arc<Backend>]) -> boo
     switch.owners().would_lose(backend.id, &remains)
 }
 
-/// How many pods and containers a backend owns; nobody knows before it has been listed.
+/// How many pods and containers a backend owns; `None` before it has been listed.
 pub(crate) fn owned_by(switch: &Switch, backend: BackendId) -> Option<(u64, u64)> {
     let listed = switch.question.has_listed(backend);
     let (pods, containers) = switch.owners().count(backend);
@@ -283,7 +283,7 @@ fn forget_backend(switch: &Switch, backend: &Backend) {
     backend.close();
 }
 
-/// Each once, as long as it lasts.
+/// Logs each handler that several backends newly report. A dispute that `before` has was already logged.
 fn warn_of_disputes(before: &Live, after: &Live) {
     let new = after
         .disputed
@@ -303,18 +303,18 @@ fn warn_of_disputes(before: &Live, after: &Live) {
                 handler,
                 backends,
                 %keeper,
-                "several backends with auto_register advertise this handler; the first one keeps it while it runs pods. Add a row under [handlers]"
+                "several backends with auto_register report this handler; the backend that already has it keeps it while it runs pods. Add a row under [handlers]"
             ),
             None => tracing::warn!(
                 handler,
                 backends,
-                "several backends with auto_register advertise this handler, so none of them gets it. Add a row under [handlers]"
+                "several backends with auto_register report this handler, so none of them gets it. Add a row under [handlers]"
             ),
         }
     }
 }
 
-/// What only a restart can change, one line for each.
+/// The changed keys that need a restart, one line for each.
 fn fixed_keys(before: &Config, after: &Config) -> Vec<String> {
     let keys = KEYS.iter().filter(|key| key.applies == Applies::Restart);
     let values = keys.filter_map(|key| Some((key, key.value(before)?, key.value(after)?)));

@@ -1,4 +1,4 @@
-//! What survives a restart: each backend's cached lists, saved before a client sees what is in them.
+//! The state that survives a restart: each backend's cached lists, saved before a client sees their content.
 
 use std::convert::Infallible;
 use std::io;
@@ -22,16 +22,18 @@ use crate::topology::auto_register::AutoRegisteredHandler;
 
 /// How often the time of a backend's last answer is saved.
 const TOUCH_EVERY: Duration = Duration::from_secs(10);
-/// What is reported when the state's file system takes longer than [`crate::store::file_work::FILE_LIMIT`].
+/// The error when the state's file system takes longer than [`crate::store::file_work::FILE_LIMIT`].
 const NO_ANSWER: &str = "the file system of the state does not answer";
-/// How long after a failure the state is saved again.
+/// The largest runtime configuration that is saved, in bytes. It has the network of the node's pods only.
+const LONGEST_RUNTIME_CONFIG: usize = 64 << 10;
+/// The wait before a failed save is tried again.
 const RETRY: Duration = Duration::from_secs(1);
-/// The name of a backend that no file names and whose own name is lost.
+/// The name of a backend that the configuration does not name and whose own name is lost.
 const UNNAMED: &str = "unnamed";
 /// How long the first lists wait for a backend whose lists are known.
 pub(crate) const BRIEF_WAIT: Duration = Duration::from_secs(1);
 
-/// Saves what changes of `backend`, as long as there is a backend and a store.
+/// Saves the changes of `backend` until it is removed, if there is a store.
 pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
     let Some(store) = switch.store.clone() else {
         return;
@@ -41,13 +43,13 @@ pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
         () = backend.closed() => {}
         never = save_changes(&switch, &backend, &store) => match never {},
     }
-    // The reply to the removal of its last pod waits for this: the file may show the pod until then.
+    // The reply to the removal of the backend's last pod waits for this: the file may show the pod until then.
     let socket = backend.socket.to_string();
     let forgotten = work(&store, move |store| store.forget(&socket)).await;
     backend.was_saved(u64::MAX, outcome(forgotten));
 }
 
-/// What came of work that saves: why something is lost, or why neither the old state could be replaced nor removed.
+/// The result of a save: why the state is lost, or why the old state could be neither replaced nor removed.
 fn outcome(saved: Option<io::Result<Option<io::Error>>>) -> Result<Option<String>, String> {
     match saved {
         Some(Ok(lost)) => Ok(lost.map(|error| error.to_string())),
@@ -56,7 +58,7 @@ fn outcome(saved: Option<io::Result<Option<io::Error>>>) -> Result<Option<String
     }
 }
 
-/// Works on the files of `store` beside the calls; one thread is enough for all backends.
+/// Works on the files of `store` off the thread that serves calls; one thread is enough for all backends.
 async fn work<T: Send + 'static>(
     store: &Arc<Store>,
     work: impl FnOnce(&Store) -> T + Send + 'static,
@@ -76,7 +78,7 @@ async fn save_changes(switch: &Switch, backend: &Backend, store: &Arc<Store>) ->
                 let is_whole = saved == Ok(None);
                 backend.was_saved(change, saved);
                 if !is_whole {
-                    // The reply to the next call that changes something does not wait for that long.
+                    // The next change ends this wait: the reply to its call waits until it is saved.
                     let next = backend.changed_after(change);
                     tokio::time::timeout(RETRY, next).await.ok();
                 }
@@ -101,8 +103,8 @@ async fn touch(backend: &Backend, store: &Arc<Store>) {
     work(store, move |store| store.touch(&socket, answered)).await;
 }
 
-/// A switch that goes on where the last run of criswitch ended, as `found` says, and saves its state in `store`. A
-/// backend that no file names any more is kept for the pods that it has.
+/// A `Switch` that continues from the state of the last run, `found`, and saves its state in `store`. A backend that
+/// the configuration no longer names is kept for its pods.
 pub fn resume(config: Config, dialer: &Dialer, store: Store, mut found: Found) -> Switch {
     let (kept, known) = known_and_kept(&config, &mut found);
     let mut switch = Switch::not_started(config, kept, dialer);
@@ -115,7 +117,7 @@ pub fn resume(config: Config, dialer: &Dialer, store: Store, mut found: Found) -
     switch
 }
 
-/// Takes over what the last run of criswitch knew of each backend, and the handlers that were registered automatically.
+/// Restores the known facts of each backend from the last run, and the automatically registered handlers.
 fn restore_all(switch: &Switch, known: Vec<LastKnown>) {
     let live = switch.live();
     let mut held = Vec::new();
@@ -133,15 +135,15 @@ fn restore_all(switch: &Switch, known: Vec<LastKnown>) {
     switch.set_live(live.restored(&held));
 }
 
-/// A whole list of `backend` was cached. The list may complete the saved state although its items are the same as before,
-/// for example a list of containers after a new pod: the state is saved again then.
+/// Saves the state again if the saved state lacks a list and a new whole list of `backend` completes it. The new list
+/// may equal the previous list: for example a list of containers after a new pod.
 pub(crate) fn complete(switch: &Switch, backend: &Backend) {
     if backend.is_saved_in_part() && !saved(switch, backend).is_partial() {
         backend.has_changed();
     }
 }
 
-/// What would be served for `backend` if it were away now.
+/// The state that criswitch would serve if `backend` were away now.
 pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
     let list = |list| {
         let message = backend.known().lists.message(list)?;
@@ -149,14 +151,16 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
     };
     let handlers = switch.owners().rows(backend.id);
     let disputed = switch.owners().disputed(backend.id);
+    let created = switch.owners().created_at(backend.id);
     let known = backend.known();
     let live = switch.live();
+    let runtime_config = switch.runtime_config.lock().clone();
     let auto_registered = live
         .auto_registered_by(backend.id)
         .map(str::to_owned)
         .collect();
     Saved {
-        // The store knows both.
+        // The store sets both.
         boot: String::new(),
         run: 0,
         socket: backend.socket.to_string(),
@@ -171,10 +175,12 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
         version: known.version,
         status: known.status,
         auto_registered,
+        runtime_config: runtime_config.filter(|it| it.len() <= LONGEST_RUNTIME_CONFIG),
+        created,
     }
 }
 
-/// Why lists would fail after a restart as long as `backend` is away, as a sentence; `None` if they would not.
+/// Why lists would fail after a restart while `backend` is away, as a sentence; `None` if they would not.
 pub(crate) fn restart_problem(switch: &Switch, backend: &Backend) -> Option<String> {
     if !backend.has_joined() || matches!(backend.link().state, State::Ready(_)) {
         return None;
@@ -190,9 +196,10 @@ pub(crate) fn restart_problem(switch: &Switch, backend: &Backend) -> Option<Stri
     ))
 }
 
-/// Takes over what the last run of criswitch knew of `backend`. The first lists wait for the backend until `start_by`
+/// Restores the known facts of `backend` from the last run. The first lists wait for the backend until `start_by`,
 /// unless its lists are known.
 pub(crate) fn restore(switch: &Switch, backend: &Backend, known: LastKnown) {
+    let ran_before = matches!(known, LastKnown::Saved(..) | LastKnown::Unknown);
     match known {
         LastKnown::Saved(saved, answered) => restore_saved(switch, backend, *saved, answered),
         LastKnown::Empty => {
@@ -213,9 +220,15 @@ pub(crate) fn restore(switch: &Switch, backend: &Backend, known: LastKnown) {
             backend.await_until(switch.start_by);
         }
     }
+    if ran_before && backend.has_joined() {
+        switch.owners().begin_run(backend.id, Instant::now());
+    }
 }
 
 fn restore_saved(switch: &Switch, backend: &Backend, saved: Saved, answered: SystemTime) {
+    if let Some(config) = saved.runtime_config {
+        *switch.runtime_config.lock() = Some(Bytes::copy_from_slice(&config));
+    }
     if !saved.joined {
         return;
     }
@@ -236,8 +249,9 @@ fn restore_saved(switch: &Switch, backend: &Backend, saved: Saved, answered: Sys
     let mut owners = switch.owners();
     owners.restore_rows(backend.id, saved.handlers);
     owners.restore(backend.id, &saved.disputed);
+    owners.restore_created(backend.id, &saved.created);
     drop(owners);
-    // The time in the file may be behind by as much.
+    // The time in the file may be too early by this much.
     let at_most = (at + TOUCH_EVERY).min(Instant::now());
     backend.learn(|known| {
         known.answered = Some(at);
@@ -267,7 +281,7 @@ fn restore_list(switch: &Switch, backend: &Backend, list: List, message: Bytes, 
     backend.keep_list(list, snapshot);
 }
 
-/// What a restart would cost with this configuration after the state that was `found`, a sentence each.
+/// The problems of a restart with this configuration and the state `found`, one sentence each.
 pub fn restart_problems(config: &Config, mut found: Found) -> Vec<String> {
     let (kept, known) = known_and_kept(config, &mut found);
     let rows = config.table.backends.iter().chain(&kept);
@@ -282,7 +296,7 @@ pub fn restart_problems(config: &Config, mut found: Found) -> Vec<String> {
     sentences.collect()
 }
 
-/// The backends that are kept, and what is known of each backend: first of those of `config`, then of the kept ones.
+/// The kept backends, and the known facts: first of the backends in `config`, then of the kept backends.
 fn known_and_kept(config: &Config, found: &mut Found) -> (Vec<BackendConfig>, Vec<LastKnown>) {
     let rows = config.table.backends.iter();
     let mut known: Vec<_> = rows.map(|row| take_known(found, row)).collect();
@@ -291,7 +305,7 @@ fn known_and_kept(config: &Config, found: &mut Found) -> (Vec<BackendConfig>, Ve
     (kept, known)
 }
 
-/// What is known of the backend of `row`, which may have been saved under another path of its socket.
+/// The known facts of the backend of `row`, which may have been saved under another path of its socket.
 fn take_known(found: &mut Found, row: &BackendConfig) -> LastKnown {
     let socket = &row.socket;
     let identity = socket.identity();
@@ -306,7 +320,7 @@ fn take_known(found: &mut Found, row: &BackendConfig) -> LastKnown {
     }
 }
 
-/// The backends that no file names any more, and that may have pods or containers.
+/// The backends that the configuration no longer names and that may have pods or containers.
 fn kept(config: &Config, found: &mut Found) -> (Vec<BackendConfig>, Vec<LastKnown>) {
     let mut kept = (Vec::new(), Vec::new());
     for socket in found.sockets() {
@@ -327,7 +341,7 @@ fn kept(config: &Config, found: &mut Found) -> (Vec<BackendConfig>, Vec<LastKnow
     kept
 }
 
-/// The name of a backend that is kept for what it may have; none if it has nothing that clients may know.
+/// The name of a backend that is kept for its items; `None` if it has no items that clients may know.
 fn kept_name(known: &LastKnown) -> Option<&str> {
     let has_items = |list: &Option<Bytes>| list.as_ref().is_none_or(|list| !list.is_empty());
     match known {
@@ -340,7 +354,7 @@ fn kept_name(known: &LastKnown) -> Option<&str> {
     }
 }
 
-/// The moment on the clock of this process; the earliest one that it has for an earlier time.
+/// The moment on the clock of this process; now, if the clock does not reach back to it.
 fn instant_of(time: SystemTime) -> Instant {
     let age = SystemTime::now().duration_since(time).unwrap_or_default();
     let now = Instant::now();

@@ -19,7 +19,7 @@ use crate::ownership::BackendId;
 use crate::switch::Switch;
 use crate::telemetry::counters::Reason;
 
-/// Events that a client may leave unread before it is cut off.
+/// The most events that a client may leave unread before it is cut off.
 const QUEUE: usize = 1024;
 
 /// An event, empty if it only fills the queue, or the trailers that end every stream.
@@ -30,7 +30,8 @@ pub(crate) type Event = Result<Bytes, HeaderMap>;
 pub(crate) struct Subscribers {
     told: broadcast::Sender<Event>,
     listeners: watch::Sender<usize>,
-    /// Backends that do not have events, and what they say instead: nobody can listen then.
+    /// Backends without events, each with the trailers for subscribers. No client can subscribe while there is such a
+    /// backend.
     lacking: Mutex<HashMap<BackendId, HeaderMap>>,
 }
 
@@ -45,7 +46,7 @@ impl Default for Subscribers {
 }
 
 impl Subscribers {
-    /// Nobody can listen as long as this is kept, and who does is told `end`.
+    /// Rejects new subscribers while the result lives, and ends the streams of present ones with `end`.
     pub(crate) fn lacks(&self, backend: BackendId, end: HeaderMap) -> Lacks<'_> {
         self.lacking.lock().insert(backend, end.clone());
         self.tell(Err(end));
@@ -57,12 +58,12 @@ impl Subscribers {
 
     /// Sends an event to all subscribers.
     pub(crate) fn tell(&self, event: Event) {
-        // An error means that there are none.
+        // An error means that there are no subscribers.
         self.told.send(event).ok();
     }
 
-    /// Puts so many empty events into the queue that nothing else is in it any more: who had left something unread is
-    /// behind by too much then, and who reads has lost nothing.
+    /// Fills the queue with empty events. Subscribers with unread events then lag and are cut off; the others lose
+    /// nothing.
     pub(crate) async fn cut_off_unread(&self) {
         for _ in 0..QUEUE {
             self.tell(Ok(Bytes::new()));
@@ -70,7 +71,7 @@ impl Subscribers {
         }
     }
 
-    /// Waits until somebody listens, or until nobody does.
+    /// Waits until there is a subscriber, or until there is none.
     pub(crate) async fn listened(&self, wanted: bool) {
         let mut listeners = self.listeners.subscribe();
         listeners
@@ -80,7 +81,7 @@ impl Subscribers {
     }
 }
 
-/// A backend that does not have events, as long as this lives: no longer than anybody listens, or it is in the table.
+/// A backend without events while this lives: at most as long as there are subscribers and the table has the backend.
 pub(crate) struct Lacks<'a> {
     subscribers: &'a Subscribers,
     backend: BackendId,
@@ -92,7 +93,7 @@ impl Drop for Lacks<'_> {
     }
 }
 
-/// A subscriber, as long as this lives.
+/// A client counts as a subscriber while this lives.
 struct Subscriber {
     switch: Arc<Switch>,
     told: broadcast::Receiver<Event>,
@@ -150,7 +151,7 @@ impl Drop for Subscriber {
     }
 }
 
-/// Lets calls only finish from now on, and ends every client's events: they would go on for ever.
+/// Begins the shutdown: calls may only finish. Ends every client's events, which would go on for ever.
 pub(crate) fn begin_end(switch: &Switch) {
     switch.ending.begun.cancel();
     switch
@@ -158,7 +159,7 @@ pub(crate) fn begin_end(switch: &Switch) {
         .tell(Err(grpc::trailers(&errors::shutting_down())));
 }
 
-/// The events of all backends from now on; `Unimplemented` if one of them has none.
+/// The events of all backends from now on; `Unimplemented` if a backend has none.
 pub(crate) fn events(switch: &Arc<Switch>) -> Reply {
     if switch.ending.begun.is_cancelled() {
         return reply::of_status(&errors::shutting_down());

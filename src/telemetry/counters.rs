@@ -1,7 +1,7 @@
-//! What is counted: calls that have ended, by backend, RPC and code; time, bytes, clients that were refused. Never what
-//! calls carry, and nothing by a name that a client has chosen.
+//! Counters: ended calls by backend, RPC and code; times, bytes, rejected clients. Never the contents of calls, and no
+//! label with a name that a client chose.
 //!
-//! Counting is a few additions behind a lock that nobody holds for longer; the page of metrics reads it.
+//! Counting is a few additions under a lock that is never held for longer. The metrics page reads the counters.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -15,59 +15,58 @@ use tonic::Code;
 
 use crate::telemetry::log_limit::RepeatedFailures;
 
-/// Handlers whose pods are counted on their own; reloads may bring ever new ones.
+/// The most handlers whose pods are counted separately; each reload may bring new names.
 const MOST_HANDLERS: usize = 4096;
-/// The codes of gRPC, from 0.
+/// The number of gRPC codes, which begin with 0.
 const CODES: usize = 17;
-/// The upper bounds of the time that calls take, in seconds: from a look at memory to a pull.
+/// The upper bounds of call durations, in seconds: from a read of memory to a pull.
 pub const WHOLE_BOUNDS: [f64; 14] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0,
 ];
-/// The same of the switch's own share: from a call that passes to a merge of large lists.
+/// The upper bounds of the time spent in criswitch, in seconds: from an unchanged reply to a merge of large lists.
 pub const OWN_BOUNDS: [f64; 10] = [
     0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.001, 0.002_5, 0.01, 0.05, 0.25,
 ];
 
-/// Why a client, a request or a call was refused by the switch itself; the metric's label has its name.
+/// Why criswitch itself rejected a connection, request, call or reply; the label of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum Reason {
-    /// Its user may not connect.
+    /// The user may not connect.
     User,
-    /// Connections beyond the limit.
+    /// Too many connections.
     Connections,
-    /// Calls in flight beyond the limit.
+    /// Too many calls in flight.
     Calls,
     /// Not gRPC.
     NotGrpc,
-    /// No RPC of the CRI.
+    /// Not an RPC of the CRI.
     UnknownRpc,
     /// A handler that the table does not have.
     UnknownHandler,
     /// A request that is larger than `max_message`.
     Size,
-    /// A request for which there was no memory beside others.
+    /// No memory for a request, because of other requests.
     Memory,
     /// A request that was not complete in time.
     Unfinished,
-    /// A reply, or events, for which there was no room beside what the client leaves unread.
+    /// No memory for a reply or for events, because of the client's unread data.
     Unread,
-    /// A connection that left the most replies unread when others needed room for theirs.
+    /// The connection with the most unread replies, when other connections need memory.
     Slow,
     /// A connection without HTTP/2's preface in time.
     Silent,
-    /// A connection, of a client or to a backend, with a flood of frames that carry nothing.
+    /// A connection of a client or to a backend, with a flood of frames without content.
     Flood,
 }
 
-/// What is counted of the switch as a whole.
+/// The counters of criswitch as a whole.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// Calls that ended and were no single backend's.
+    /// Ended calls that went to several backends or none.
     pub calls: Ended,
-    /// Calls of `RunPodSandbox` that ended, by the handler's row of the table; of none if the table has no such row.
+    /// Ended calls of `RunPodSandbox`, by the handler's row; with an empty key if the table has no such row.
     pub pods: Ended<Arc<str>>,
-    /// Calls that have begun.
     begun: AtomicU64,
     rpcs: Mutex<FnvHashMap<&'static str, Arc<Rpc>>>,
     refused: [AtomicU64; Reason::VARIANTS.len()],
@@ -75,7 +74,7 @@ pub struct Counts {
     open: AtomicU64,
 }
 
-/// What is counted of one RPC, whichever backend its calls go to.
+/// The counters of one RPC, for all backends.
 #[derive(Debug, Default)]
 pub struct Rpc {
     /// Calls that have begun and not ended.
@@ -84,12 +83,12 @@ pub struct Rpc {
     pub received: AtomicU64,
     /// Bytes of replies.
     pub sent: AtomicU64,
-    /// The lines about its failures.
+    /// Limits the log lines about failures.
     pub(crate) failing: RepeatedFailures,
     own: Mutex<Times<{ OWN_BOUNDS.len() }>>,
 }
 
-/// Calls that have ended, by RPC or by handler.
+/// Ended calls, by RPC or by handler.
 #[derive(Debug)]
 pub struct Ended<K = &'static str>(Mutex<FnvHashMap<K, Calls>>);
 
@@ -99,23 +98,23 @@ impl<K> Default for Ended<K> {
     }
 }
 
-/// Calls of one RPC that have ended.
+/// Ended calls of one RPC or handler.
 #[derive(Clone, Debug, Default)]
 pub struct Calls {
-    /// How many, by code.
+    /// Numbers by code.
     codes: [u64; CODES],
-    /// How long they took.
+    /// Durations.
     pub times: Times<{ WHOLE_BOUNDS.len() }>,
 }
 
-/// How often something took how long.
+/// A histogram of durations.
 #[derive(Clone, Copy, Debug)]
 pub struct Times<const BOUNDS: usize> {
-    /// By the first bound that it was not above; what was above all is in `count` only.
+    /// Counts by the first bound that is not below the time. A time above all bounds is in `count` only.
     pub below: [u64; BOUNDS],
-    /// How often.
+    /// The number of times.
     pub count: u64,
-    /// How long in all, in seconds.
+    /// The sum of all times, in seconds.
     pub sum: f64,
 }
 
@@ -142,7 +141,7 @@ impl<const BOUNDS: usize> Times<BOUNDS> {
 }
 
 impl Counts {
-    /// A call of this RPC of the table begins: which one of all it is, and what is counted of its RPC.
+    /// A call of this RPC begins. Returns its number among all calls, and the counters of its RPC.
     pub(crate) fn begin(&self, name: &'static str) -> (u64, Arc<Rpc>) {
         let before = self.begun.fetch_add(1, Ordering::Relaxed);
         let mut rpcs = self.rpcs.lock();
@@ -151,7 +150,7 @@ impl Counts {
         (before + 1, rpc)
     }
 
-    /// The RPCs that were called.
+    /// The RPCs that were called, with their counters.
     pub fn rpcs(&self) -> Vec<(&'static str, Arc<Rpc>)> {
         let rpcs = self.rpcs.lock();
         rpcs.iter()
@@ -159,27 +158,26 @@ impl Counts {
             .collect()
     }
 
-    /// Somebody was refused.
     pub(crate) fn refuse(&self, reason: Reason) {
         if let Some(count) = self.refused.get(reason as usize) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// How often that was.
+    /// The number of rejections for this reason.
     pub fn refused(&self, reason: Reason) -> u64 {
         let count = self.refused.get(reason as usize);
         count.map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
-    /// A client is connected, as long as what this gives is held.
+    /// Counts a connected client, until the returned guard is dropped.
     pub(crate) fn connected(self: &Arc<Self>) -> Connected {
         self.accepted.fetch_add(1, Ordering::Relaxed);
         self.open.fetch_add(1, Ordering::Relaxed);
         Connected(Arc::clone(self))
     }
 
-    /// Clients that were ever accepted, and those that are connected now.
+    /// The number of clients ever accepted, and the number of clients connected now.
     pub fn connections(&self) -> (u64, u64) {
         let (accepted, open) = (&self.accepted, &self.open);
         (
@@ -189,7 +187,6 @@ impl Counts {
     }
 }
 
-/// A connected client.
 #[derive(Debug)]
 pub(crate) struct Connected(Arc<Counts>);
 
@@ -200,20 +197,19 @@ impl Drop for Connected {
 }
 
 impl Rpc {
-    /// A call took so much of the switch's own time.
+    /// Adds the time that criswitch itself spent on a call.
     pub(crate) fn took(&self, own: Duration) {
         let mut times = self.own.lock();
         times.add(own, &OWN_BOUNDS);
     }
 
-    /// How much of the switch's own time calls took.
+    /// The time that criswitch itself spent on calls.
     pub fn own(&self) -> Times<{ OWN_BOUNDS.len() }> {
         *self.own.lock()
     }
 }
 
 impl<K: Clone + Default + Eq + Hash> Ended<K> {
-    /// A call has ended.
     pub(crate) fn add(&self, key: K, code: Code, time: Duration) {
         let mut calls = self.0.lock();
         let is_one_too_many = calls.len() >= MOST_HANDLERS && !calls.contains_key(&key);
@@ -225,7 +221,7 @@ impl<K: Clone + Default + Eq + Hash> Ended<K> {
         calls.times.add(time, &WHOLE_BOUNDS);
     }
 
-    /// Those of each RPC or handler that was called.
+    /// All keys with their ended calls.
     pub fn all(&self) -> Vec<(K, Calls)> {
         let calls = self.0.lock();
         calls
@@ -236,14 +232,14 @@ impl<K: Clone + Default + Eq + Hash> Ended<K> {
 }
 
 impl Calls {
-    /// How many ended with each code that any ended with.
+    /// The codes that occurred, with their numbers of calls.
     pub fn codes(&self) -> impl Iterator<Item = (Code, u64)> {
         let codes = (0..).map(Code::from_i32).zip(self.codes);
         codes.filter(|(_, count)| *count > 0)
     }
 }
 
-/// A code as grpc-go prints it, and so the metrics of the kubelet.
+/// The name of a code in grpc-go, which the kubelet's metrics use.
 pub fn code_name(code: Code) -> String {
     match code {
         Code::Ok => "OK".to_owned(),
@@ -257,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_counts_at_the_first_bound_that_it_is_not_above() {
+    fn a_time_counts_at_the_first_bound_that_is_not_below_it() {
         let mut times = Times::default();
         for millis in [1, 2, 20, 5000] {
             times.add(Duration::from_millis(millis), &[0.001, 0.01, 0.1]);
@@ -268,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_have_places_of_their_own() {
+    fn each_reason_has_a_counter_of_its_own() {
         let counts = Counts::default();
         for reason in Reason::VARIANTS.iter().copied() {
             counts.refuse(reason);
@@ -300,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_counts_as_connected_until_it_goes() {
+    fn a_client_counts_as_connected_until_it_disconnects() {
         let counts = Arc::new(Counts::default());
         let one = counts.connected();
         let other = counts.connected();

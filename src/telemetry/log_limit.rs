@@ -1,14 +1,13 @@
-//! Log lines about what others can cause as often as they like: a limited number, with a count of the omitted ones.
+//! Limits log lines that other processes can cause at any rate, and counts the omitted ones.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The least time between two such lines.
+/// The least time between two lines of one kind.
 pub(crate) const LOG_PAUSE: Duration = Duration::from_secs(1);
 
-/// The limit of one kind of line.
 #[derive(Debug, Default)]
 pub(crate) struct LogLimit(Mutex<Recent>);
 
@@ -19,7 +18,7 @@ struct Recent {
 }
 
 impl LogLimit {
-    /// Whether a line may be logged now, and how many were omitted before it.
+    /// The number of lines omitted since the last logged line, if a line may be logged now.
     pub(crate) fn line(&self) -> Option<u64> {
         let mut recent = self.0.lock();
         if recent.last.is_some_and(|last| last.elapsed() < LOG_PAUSE) {
@@ -31,37 +30,37 @@ impl LogLimit {
     }
 }
 
-/// The least time between two lines about calls of one RPC that fail again and again.
+/// The least time between two lines about repeated failures of one RPC.
 pub(crate) const FAILING_PAUSE: Duration = Duration::from_secs(60);
 
-/// The limit of lines about calls of one RPC that clients repeat, such as lists: the first failure, one line a minute, the
+/// Limits lines about calls that clients repeat, such as lists: the first failure, then one line a minute, then the
 /// recovery.
 #[derive(Debug, Default)]
 pub(crate) struct RepeatedFailures(Mutex<Failures>);
 
 #[derive(Debug, Default)]
 struct Failures {
-    /// When the first of the failed calls ended, if the last call failed.
+    /// When the first of the current failures ended, if the last call failed.
     since: Option<Instant>,
     /// When the last line about a failure was logged.
     last: Option<Instant>,
-    /// A line was logged since then, so the recovery is logged too.
+    /// Whether a line about the current failures was logged, so that the recovery is logged too.
     is_reported: bool,
     /// Failures since the last line.
     failed: u64,
 }
 
-/// Calls succeed again after failures that were logged.
+/// Calls succeed again after logged failures.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Recovery {
-    /// For how long calls failed.
+    /// How long calls failed.
     pub(crate) after: Duration,
     /// Failures since the last line.
     pub(crate) failed: u64,
 }
 
 impl RepeatedFailures {
-    /// A call has failed. Returns the number of failures since the last line if a line may be logged now.
+    /// Counts a failure. Returns the number of failures since the last line if a line may be logged now.
     pub(crate) fn failed(&self) -> Option<u64> {
         let mut failures = self.0.lock();
         failures.since.get_or_insert_with(Instant::now);
@@ -75,7 +74,7 @@ impl RepeatedFailures {
         Some(std::mem::take(&mut failures.failed))
     }
 
-    /// A call has succeeded. Returns the recovery if that is to be logged.
+    /// A call has succeeded. Returns the recovery if it must be logged.
     pub(crate) fn succeeded(&self) -> Option<Recovery> {
         let mut failures = self.0.lock();
         let after = failures.since.take()?.elapsed();

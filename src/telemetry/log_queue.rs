@@ -1,6 +1,6 @@
-//! Log lines on their way out: a queue with a limit, and a thread that writes them.
+//! The queue of log lines, with a limit, and the thread that writes them.
 //!
-//! The thread that serves calls only adds to the queue. A standard error that nobody reads fills the queue, and further
+//! The thread that serves calls only adds to the queue. If standard error is not read, the queue fills, and further
 //! lines are dropped and counted; calls, probes and the end of the process do not wait for it.
 
 use std::borrow::Cow;
@@ -14,17 +14,16 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The most bytes of log lines that wait to be written; as many again are being written meanwhile. A line that is larger
-/// is dropped.
+/// The most bytes of waiting log lines. The writing thread may hold as many again. A larger line is dropped.
 pub const LOG_QUEUE_BYTES: usize = 1 << 20;
 /// How long the end of the process waits for the last lines to be written.
 pub const LAST_LINES: Duration = Duration::from_secs(1);
-/// The bytes that break a line.
+/// The bytes that end a line.
 const LINE_BREAKS: [u8; 2] = *b"\n\r";
-/// The stack of the thread that writes: it formats one kind of line.
+/// The stack of the writing thread, which formats one kind of line only.
 const STACK_BYTES: usize = 128 << 10;
 
-/// Log lines that wait to be written; every clone is the same queue.
+/// Log lines that wait to be written. Clones share one queue.
 #[derive(Clone, Debug, Default)]
 pub struct LogQueue(Arc<Shared>);
 
@@ -39,16 +38,16 @@ struct Shared {
 struct Waiting {
     /// Whole lines.
     lines: Vec<u8>,
-    /// Lines that were dropped, of all time.
+    /// The lines dropped since the start of the process.
     dropped: u64,
     ended: bool,
 }
 
-/// The thread that writes; it writes what still waits when this is dropped.
+/// The writing thread. Dropping it writes the waiting lines.
 #[derive(Debug)]
 pub struct LogWriter {
     queue: LogQueue,
-    /// Closed when the thread has ended.
+    /// Disconnects when the thread has ended.
     ended: Receiver<Infallible>,
 }
 
@@ -57,7 +56,7 @@ impl LogQueue {
     pub fn add(&self, line: &[u8]) {
         let mut waiting = self.0.waiting.lock();
         if self.0.writer.get() == Some(&thread::current().id()) {
-            // A report of dropped lines stands where these are missing, however full the queue is by now.
+            // The report goes first, where the dropped lines are missing, even if the queue is full again.
             waiting.lines.splice(0..0, line.iter().copied());
         } else if waiting.lines.len() + line.len() > LOG_QUEUE_BYTES {
             waiting.dropped += 1;
@@ -68,16 +67,16 @@ impl LogQueue {
         self.0.changed.notify_one();
     }
 
-    /// How many lines were dropped since the start of the process.
+    /// The number of lines dropped since the start of the process.
     pub fn dropped(&self) -> u64 {
         self.0.waiting.lock().dropped
     }
 
-    /// Starts the thread that writes the lines to `out`. After lines were dropped and there is room again, `report`
-    /// is called there with their number; what it logs is written before the lines that came later.
+    /// Starts the thread that writes the lines to `out`. Once dropped lines can be reported, the thread calls `report`
+    /// with their number, and writes the resulting line before later lines.
     ///
     /// # Errors
-    /// The system has no thread for it.
+    /// The system cannot start the thread.
     pub fn write_to(
         &self,
         out: impl Write + Send + 'static,
@@ -108,7 +107,7 @@ impl LogQueue {
         }
     }
 
-    /// Waits for lines; all that there are, and how many were dropped before they were taken. None at the end.
+    /// Waits for lines. Returns all, with the number of lines dropped so far; `None` at the end.
     fn next(&self) -> Option<(Vec<u8>, u64)> {
         let mut waiting = self.0.waiting.lock();
         let nothing = |waiting: &mut Waiting| waiting.lines.is_empty() && !waiting.ended;
@@ -126,7 +125,7 @@ impl Drop for LogWriter {
     }
 }
 
-/// tracing-subscriber writes each line in one piece.
+/// tracing-subscriber writes each line with one call.
 impl<'a> MakeWriter<'a> for LogQueue {
     type Writer = &'a LogQueue;
 
@@ -146,7 +145,7 @@ impl Write for &LogQueue {
     }
 }
 
-/// `line` with escapes instead of line breaks before its end: no text of a backend or client begins another line.
+/// Escapes line breaks before the end of `line`, so that no text of a backend or client can begin a line.
 fn on_one_line(line: &[u8]) -> Cow<'_, [u8]> {
     let text = line.strip_suffix(b"\n").unwrap_or(line);
     if !text.iter().any(|byte| LINE_BREAKS.contains(byte)) {
@@ -167,7 +166,7 @@ mod tests {
 
     use super::*;
 
-    /// An output that writes as long as it gets turns, one for each piece, and then fails.
+    /// An output that needs a turn for each write, and fails when turns end.
     struct Turns {
         turns: Receiver<()>,
         written: Arc<Mutex<Vec<u8>>>,
@@ -185,7 +184,7 @@ mod tests {
         }
     }
 
-    /// A queue that reports `dropped N`; its writer, the turns to give, and what was written.
+    /// A queue that reports `dropped N`, with its writer, the sender of turns and the written bytes.
     fn queue() -> (
         LogQueue,
         LogWriter,

@@ -1,10 +1,10 @@
-//! Texts of errors without the credentials that URLs in them have: a registry's error may quote a whole URL.
+//! Removes the credentials of URLs from error texts: a registry's error may quote a whole URL.
 
 use std::borrow::Cow;
 
-/// Ends a URL within a text.
+/// The characters that end a URL within a text, besides white space.
 const ENDS: [char; 8] = ['"', '\'', '`', '<', '>', '(', ')', '\\'];
-/// Takes the place of what was removed.
+/// The replacement for removed parts.
 const REMOVED: &str = "[removed]";
 
 /// `text` without the user, the password and the query of each URL in it.
@@ -28,8 +28,8 @@ pub(crate) fn without_credentials(text: &str) -> Cow<'_, str> {
     clean.into()
 }
 
-/// A URL from its authority on, without user and password. A password with a slash in it is no valid URL, which is what
-/// its error is about.
+/// Removes user and password from the text of a URL after the scheme. A password with a slash makes the URL invalid,
+/// and an error about an invalid URL quotes it, so such a password is removed too.
 fn without_user(place: &str) -> Cow<'_, str> {
     let slash = place.find(['/', '#']).unwrap_or(place.len());
     let authority = place.get(..slash).unwrap_or_default();
@@ -44,7 +44,7 @@ fn without_user(place: &str) -> Cow<'_, str> {
     }
 }
 
-/// Whether what follows the last colon, if there is one, can be a port or a part of an IPv6 address.
+/// Whether the text after the last colon, if any, can be a port or the end of an IPv6 address.
 fn has_port(authority: &str) -> bool {
     let port = authority.rsplit_once(':').map_or("", |(_, port)| port);
     port.ends_with(']') || port.bytes().all(|byte| byte.is_ascii_digit())

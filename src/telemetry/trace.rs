@@ -1,36 +1,39 @@
-//! The trace that a client's call is part of (W3C Trace Context), as log lines have it.
+//! The trace of a client's call (W3C Trace Context), for log lines.
 
 use http::HeaderMap;
 
-/// The header that names the trace.
+/// The header with the trace.
 const TRACEPARENT: &str = "traceparent";
 
-/// The ids of a trace and of the client's span in it, as hexadecimal digits: nothing else that a client sends is logged.
+/// The ids of a trace and of the client's span, as hexadecimal digits: no other text of the header is logged.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Trace<'h> {
+pub(crate) struct Trace {
     /// 32 digits.
-    pub(crate) trace_id: &'h str,
+    pub(crate) trace_id: String,
     /// 16 digits.
-    pub(crate) span_id: &'h str,
+    pub(crate) span_id: String,
 }
 
-impl Trace<'_> {
-    /// The trace that the headers of a call name.
-    pub(crate) fn of(headers: &HeaderMap) -> Option<Trace<'_>> {
+impl Trace {
+    /// The trace in the headers of a call.
+    pub(crate) fn of(headers: &HeaderMap) -> Option<Trace> {
         Trace::read(headers.get(TRACEPARENT)?.as_bytes())
     }
 
-    fn read(traceparent: &[u8]) -> Option<Trace<'_>> {
+    fn read(traceparent: &[u8]) -> Option<Trace> {
         let text = std::str::from_utf8(traceparent).ok()?;
         let mut parts = text.split('-');
         let (version, trace_id, span_id, flags) =
             (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
         let whole =
             is_hex(version, 2) && is_hex(trace_id, 32) && is_hex(span_id, 16) && is_hex(flags, 2);
-        // Later versions may have more parts.
+        // Later versions of the header may have more parts.
         let known = version != "ff" && (version != "00" || parts.next().is_none());
         let set = |id: &str| id.bytes().any(|byte| byte != b'0');
-        (whole && known && set(trace_id) && set(span_id)).then_some(Trace { trace_id, span_id })
+        (whole && known && set(trace_id) && set(span_id)).then(|| Trace {
+            trace_id: trace_id.to_owned(),
+            span_id: span_id.to_owned(),
+        })
     }
 }
 
@@ -52,7 +55,7 @@ mod tests {
             format!("00-{TRACE}-{SPAN}-01"),
             format!("cc-{TRACE}-{SPAN}-00-what-comes-later"),
         ] {
-            let (trace_id, span_id) = (TRACE, SPAN);
+            let (trace_id, span_id) = (TRACE.to_owned(), SPAN.to_owned());
             let trace = Some(Trace { trace_id, span_id });
             assert_eq!(Trace::read(text.as_bytes()), trace, "{text}");
         }

@@ -1,5 +1,5 @@
-//! Automatic registration: a backend with `auto_register` gets the handlers that it advertises and that no row names.
-//! Pure.
+//! Automatic registration: a backend with `auto_register` gets the handlers that it reports and that no row names. Does
+//! no I/O.
 
 use std::collections::BTreeMap;
 
@@ -9,33 +9,29 @@ use crate::config::{Handler, Scheduling, Table, is_label};
 use crate::ownership::BackendId;
 use crate::rpc::fields::{runtime_handler, status_response};
 
-/// Handlers that are taken from one backend; a runtime has a dozen at most.
+/// The most handlers registered for one backend; a runtime has a dozen at most.
 const MOST: usize = 256;
 
-/// A handler that several backends with `auto_register` advertise.
+/// A handler that several backends with `auto_register` report, or still have from an earlier report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disputed {
-    /// The name that they all have for it.
+    /// The handler's name.
     pub handler: String,
-    /// The backends that advertise it.
+    /// The backends that report the handler, or still have it from an earlier report.
     pub backends: Vec<BackendId>,
-    /// The one of them that keeps it for now: it had the handler first, and runs pods.
+    /// The backend that keeps the handler for now, because it had the handler first and runs pods.
     pub kept_by: Option<BackendId>,
 }
 
-/// An automatically registered handler and its backend.
 pub(crate) struct AutoRegisteredHandler {
-    /// Its name.
     pub name: String,
-    /// The backend that has it.
     pub backend: BackendId,
-    /// Whether that backend runs pods.
     pub runs_pods: bool,
 }
 
-/// `table` with the handlers that its backends with `auto_register` advertise, and those that several of them advertise.
-/// A handler in the configuration wins. No backend gets a new handler before every such backend has reported or is
-/// absent: the handler might be another backend's too.
+/// `table` with the handlers that its backends with `auto_register` report, and the handlers that several of them
+/// report. A handler in the configuration wins. No backend gets a new handler until every such backend has reported or
+/// counts as absent: a later report may have the same handler.
 pub(crate) fn extended(
     table: &Table,
     reports: &[(BackendId, Report)],
@@ -70,8 +66,8 @@ pub(crate) fn extended(
     (table, disputed)
 }
 
-/// The backends that advertise each handler which the table does not name. A backend without a report keeps the handlers
-/// that it had before criswitch was restarted.
+/// The backends that report each handler which the table does not name. A backend without a report keeps the handlers
+/// that it had before a restart of criswitch.
 fn offers(
     table: &Table,
     reports: &[(BackendId, Report)],
@@ -109,7 +105,7 @@ fn handler(name: &str, backend: BackendId) -> Handler {
     }
 }
 
-/// The names that a RuntimeClass can ask for; what cannot be read has none.
+/// The names that a RuntimeClass can ask for; none if `status` cannot be decoded.
 fn advertised(status: &[u8]) -> Vec<&str> {
     let handlers =
         protobuf::all_bytes(status, &[status_response::RUNTIME_HANDLERS]).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What a reload changes: handlers and backends that come, go and move. Pure.
+//! The changes of a reload: handlers and backends that are added, removed and moved. Does no I/O.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::config::{Applies, Config, Handler, KEYS, Key};
 use crate::ownership::BackendId;
 use crate::topology::Live;
 
-/// The line of a reload that changes nothing.
+/// The line for a reload without changes.
 const NOTHING: &str = "nothing changed";
 
 impl Retiring {
@@ -19,7 +19,7 @@ impl Retiring {
                 let (pods, containers) = (counted(pods, "pod"), counted(containers, "container"));
                 format!("which owns {pods} and {containers}")
             }
-            _ => "whose pods are unknown until it answers a list".to_owned(),
+            _ => "whose pods are unknown until criswitch has listed it".to_owned(),
         };
         let line = format!("backend retiring: {name}, {owns}");
         let removal = self.unnamed.then(|| wording::removal(name));
@@ -28,12 +28,12 @@ impl Retiring {
 }
 
 impl Changes {
-    /// Whether nothing is other, nor wrong.
+    /// Whether nothing changed and nothing is wrong.
     pub(crate) fn is_empty(&self) -> bool {
         self.lines == [NOTHING]
     }
 
-    /// What is other in `after`. `owns` counts the pods and containers of a backend, once it has been listed.
+    /// The changes from `before` to `after`. `owns` counts the pods and containers of a backend that has been listed.
     pub(crate) fn between(
         before: &Live,
         after: &Live,
@@ -60,7 +60,7 @@ impl Changes {
             .backends
             .iter()
             .filter(|backend| after.backend(backend.id).is_err());
-        changes.backends_gone = gone.map(|backend| backend.name().to_string()).collect();
+        changes.backends_removed = gone.map(|backend| backend.name().to_string()).collect();
         changes.settings = other_settings(&before.config, &after.config);
         let notes = after.config.notes.iter();
         let new_notes = notes.filter(|note| !before.config.notes.contains(note));
@@ -107,7 +107,7 @@ impl Changes {
         changes
     }
 
-    /// A line for each.
+    /// A line for each change.
     fn in_words(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let all = |what: &str, names: &[String]| -> Vec<String> {
@@ -123,7 +123,7 @@ impl Changes {
         }
         lines.extend(all("backend added:", &self.backends_added));
         lines.extend(self.backends_retiring.iter().flat_map(Retiring::lines));
-        lines.extend(all("backend removed:", &self.backends_gone));
+        lines.extend(all("backend removed:", &self.backends_removed));
         if !self.settings.is_empty() {
             lines.push(format!("settings changed: {}", self.settings.join(", ")));
         }
@@ -141,24 +141,24 @@ impl fmt::Display for Changes {
     }
 }
 
-/// What is wrong if the node's new speaker has another cgroup driver than the one before.
+/// The warning if the cgroup driver of the node's new speaker differs from the earlier speaker's.
 fn other_cgroup_driver(before: &Live, after: &Live) -> Option<String> {
     let speaker = |live: &Live| live.backend(live.speaker()).cloned().ok();
     let (old, new) = (speaker(before)?, speaker(after)?);
     let (ours, theirs) = (old.known().cgroup_driver?, new.known().cgroup_driver?);
     let (old, new) = (old.name(), new.name());
     (ours != theirs).then(|| {
-        format!("wrong: the cgroup driver of {new} differs from that of {old}, which the kubelet uses since it started; set the same driver for both")
+        format!("wrong cgroup driver: {new} uses a different driver than {old}, and the kubelet still uses the driver of {old}; set the same driver for both")
     })
 }
 
-/// Whether it is kept for its pods from now on, or from now on without a row of its own.
+/// Whether this change makes the backend retiring, or removes its own `[backends]` row.
 fn is_left(before: &Live, after: &Live, backend: BackendId) -> bool {
     !before.retires(backend) && after.retires(backend)
         || before.names(backend) && !after.names(backend)
 }
 
-/// The changed keys that have no line of their own.
+/// The changed keys that no other line reports.
 fn other_settings(before: &Config, after: &Config) -> Vec<String> {
     let reloaded = || KEYS.iter().filter(|key| key.applies == Applies::Reload);
     let keys = reloaded().filter(|key| key.name != "default_handler");
@@ -170,7 +170,7 @@ fn other_settings(before: &Config, after: &Config) -> Vec<String> {
         };
         let is_changed = |key: &&Key| {
             let values = (key.value_of(old), key.value_of(row));
-            // A row without a timeout of its own has that of the head, which is in the list already.
+            // Without its own timeout a backend inherits the global one, which is already in the list.
             let of_all = KEYS
                 .iter()
                 .find(|all| all.table.is_empty() && all.name == key.name);

@@ -1,5 +1,5 @@
-//! The fault simulation notices each protection that is missing, and passes with all of them.
-// No crate could reach it, and what panics is a failed test.
+//! The fault simulation notices each missing protection, and passes with all of them.
+// No other crate can reach these items, and a panic is a failed test.
 #![allow(unreachable_pub, clippy::unwrap_used)]
 
 mod shorten;
@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use simulation::plan::Plan;
 use simulation::sabotage::Sabotage;
 
-/// Seeds that are tried until a sabotage shows.
+/// The largest number of seeds to try until the judge notices a sabotage.
 const SEEDS: u64 = 400;
 
 #[test]
@@ -19,11 +19,11 @@ fn each_missing_protection_is_noticed() {
     }
 }
 
-/// A schedule that fails for lack of this protection, and for nothing else.
+/// A schedule that fails only because this protection is missing.
 fn shown_by(sabotage: Sabotage) -> Option<Plan> {
     let fails = |plan: &Plan| {
         let violation = simulation::play(plan, Some(sabotage)).err();
-        // A panic tells nothing of what is judged.
+        // A panic is no violation that the judge found.
         violation.is_some_and(|violation| !violation.starts_with("a panic"))
     };
     let mut plans = (0..SEEDS).map(Plan::of);
@@ -42,7 +42,7 @@ fn a_schedule_that_fails_is_made_shorter() {
 }
 
 #[test]
-fn the_switch_as_it_is_passes() {
+fn criswitch_without_sabotage_passes() {
     for seed in 0..50 {
         let played = simulation::play(&Plan::of(seed), None);
         played.unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));

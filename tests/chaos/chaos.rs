@@ -1,18 +1,20 @@
-//! The fault simulation: plays random schedules of calls, faults, reloads and ends of the switch, each of which follows
-//! from its seed.
+//! The fault simulation plays random schedules of calls, faults, reloads and restarts of criswitch. A seed determines
+//! each schedule.
 //!
-//! Lists are asked whole and narrowed: by id, short id, pod, state and labels. Backends have `auto_register`, and runtimes
-//! come back with others. Image calls may name a handler or a pod. Runtimes may lack RPCs. Runtimes may be hostile: they
-//! list what others own, answer calls that create with the ids of others, have pods of the far future, and have pods of
-//! their own with the uid of another backend's pod. The switch is killed, or ends as on SIGTERM.
+//! Clients ask for whole lists and for lists filtered by id, short id, pod, state and labels. Image calls may name a
+//! handler or a pod. Backends may have `auto_register`, and a restarted runtime may report different handlers. Runtimes
+//! may lack RPCs. A hostile runtime lists pods that another backend owns, answers a create with an id of another
+//! backend, has pods with creation times in the far future, and has pods with the uid of another backend's pod.
+//! criswitch is killed, or ends as on SIGTERM.
 //!
-//! Each switch saves its state in a directory of its own. The next switch starts with a copy of the files as they were at
-//! the kill. The file of a backend may be one that cannot be written. Between two switches a file may be damaged, lost or
-//! old, a start may be killed, the machine may be rebooted, and the disk may be moved to another machine. The judge knows what clients saw of all switches.
+//! Each instance of criswitch saves its state in a separate directory. The next instance starts with a copy of the
+//! files as they were at the kill. The file of a backend may be unwritable. Between two instances a file may be
+//! damaged, lost or old, a start may be killed, the machine may be rebooted, and the disk may be moved to another
+//! machine. The judge knows what clients saw of all instances.
 //!
-//! A run of 2,000 schedules reloads the switch some 2,800 times, about 800 of them with a mistake in the files, so that
-//! nothing may change; the last line tells how many it was.
-// A program for the terminal; no crate could reach what is in it.
+//! A run of 2,000 schedules reloads criswitch about 2,800 times. About 800 of these reloads have a mistake in the
+//! files, so nothing may change. The last line of output counts both.
+// This is a terminal program; no other crate can reach its items.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -32,31 +34,31 @@ use clap::Parser;
 use simulation::plan::Plan;
 use simulation::sabotage::Sabotage;
 
-/// How many failures are told.
+/// The number of failures to print.
 const TOLD: u64 = 5;
-/// How many schedules are played between two lines that say how far it is.
+/// The number of schedules between two progress lines.
 const PROGRESS: u64 = 10_000;
 
-/// Plays random schedules of calls, faults, reloads and restarts against the switch.
+/// Plays random schedules of calls, faults, reloads and restarts against criswitch.
 #[derive(Parser)]
 struct Options {
-    /// How many schedules are played.
+    /// How many schedules to play.
     #[arg(long, default_value_t = 2000)]
     count: u64,
-    /// The seed of the first one; each further one has the next seed.
+    /// The seed of the first schedule. Each further schedule has the next seed.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Plays this schedule only, up to eight times until it fails, and tells its steps: tokio wakes those who wait for
-    /// one thing in a random order.
+    /// Plays this schedule only, up to eight times until it fails, and prints its steps. One run may pass where another
+    /// fails, because tokio wakes the waiters of one event in a random order.
     #[arg(long)]
     seed: Option<u64>,
-    /// How many are played at once.
+    /// How many schedules are played at once.
     #[arg(long, default_value_t = 1)]
     threads: u64,
-    /// Plays with a switch that lacks this protection.
+    /// Plays against a criswitch that lacks this protection.
     #[arg(long, value_enum)]
     sabotage: Option<Sabotage>,
-    /// Shows what the switch logs at level INFO.
+    /// Shows the log of criswitch at level INFO.
     #[arg(long)]
     log: bool,
 }
@@ -68,7 +70,7 @@ fn main() -> ExitCode {
         let lines = lines.with_ansi(std::io::stderr().is_terminal());
         lines.without_time().with_writer(std::io::stderr).init();
     }
-    // What panics in a schedule is told with its seed.
+    // A panic in a schedule is reported with the seed of the schedule.
     std::panic::set_hook(Box::new(|_| {}));
     let failed = match options.seed {
         Some(seed) => u64::from(!told(seed, options.sabotage)),
@@ -81,7 +83,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// How many failed.
+/// Returns how many schedules failed.
 fn play_all(options: &Options) -> u64 {
     let begun = Instant::now();
     let next = AtomicU64::new(options.from);
@@ -100,7 +102,7 @@ fn play_all(options: &Options) -> u64 {
     failed
 }
 
-/// Schedules that failed; reloads in those that passed, and how many of them were refused.
+/// Three counts: failed schedules, reloads in the schedules that passed, and rejections among these reloads.
 #[derive(Default)]
 struct Sums([AtomicU64; 3]);
 
@@ -146,7 +148,7 @@ fn told(seed: u64, sabotage: Option<Sabotage>) -> bool {
     true
 }
 
-/// A failure, and a schedule that is no longer than it takes.
+/// Prints a failure and the shortened schedule.
 fn tell(plan: &Plan, sabotage: Option<Sabotage>, violation: &str) {
     let shortened = shorten::shortened(plan, sabotage);
     let violation_then = shorten::play_again(&shortened, sabotage).err();

@@ -1,19 +1,19 @@
-//! A schedule that has failed, played again and made shorter.
+//! Plays a failed schedule again, and shortens it.
 
 use crate::simulation::plan::Plan;
 use crate::simulation::play;
 use crate::simulation::sabotage::Sabotage;
 
-/// How often a schedule that has failed is played again until it fails again.
+/// How often a failed schedule is played until it fails again.
 const REPLAYS: u32 = 8;
 
-/// Plays a schedule until it fails, but not for ever: tokio wakes those who wait for one thing in a random order, so one
-/// time may differ from another.
+/// Plays a schedule until it fails, at most `REPLAYS` times. One run may pass where another fails, because tokio wakes
+/// the waiters of one event in a random order.
 pub fn play_again(plan: &Plan, sabotage: Option<Sabotage>) -> Result<(), String> {
     (0..REPLAYS).try_for_each(|_| play(plan, sabotage).map(drop))
 }
 
-/// The same schedule with as few steps as still violate something.
+/// The same schedule without the steps that the violation does not need.
 pub fn shortened(plan: &Plan, sabotage: Option<Sabotage>) -> Plan {
     let mut plan = plan.clone();
     let mut size = plan.steps.len() / 2;

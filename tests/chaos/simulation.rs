@@ -1,7 +1,7 @@
-//! One schedule, played: the real switch on a paused clock, model runtimes behind it, clients in front of it, and a
-//! judge of every reply who knows what is so.
+//! Plays one schedule with the real criswitch on a paused clock, between clients and model runtimes. A judge that knows
+//! the truth checks every reply.
 #![allow(unreachable_pub, missing_docs)]
-// The lints that guard the daemon: here a panic is a failed schedule.
+// These lints guard the daemon. Here a panic is a failed schedule.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -31,21 +31,21 @@ use plan::Plan;
 use sabotage::Sabotage;
 use tempfile::TempDir;
 
-/// How long after its last fault a backend may take until it must be back in service.
+/// The longest time from a backend's last fault until the backend is in service again.
 pub const RECOVERY: Duration = Duration::from_secs(12);
 
-/// What a schedule that passed has come to.
+/// The counts of a schedule that passed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Played {
     pub reloads: u64,
-    /// How many of them changed nothing because of a mistake.
+    /// The number of reloads that changed nothing because of a mistake.
     pub refused: u64,
 }
 
-/// Plays a schedule to its end or to the first violation, which it tells.
+/// Plays a schedule to its end, or to the first violation, which is the error.
 pub fn play(plan: &Plan, sabotage: Option<Sabotage>) -> Result<Played, String> {
     let played = catch_unwind(AssertUnwindSafe(|| {
-        // Outlives the runtime, whose last work on files is over then.
+        // The directory outlives the runtime, so the last file operations have ended when it is removed.
         let disk = directory();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -61,7 +61,7 @@ pub fn play(plan: &Plan, sabotage: Option<Sabotage>) -> Result<Played, String> {
     })
 }
 
-/// For files, in memory where the system has a place for that.
+/// A directory in memory if the system has a place for that.
 fn directory() -> TempDir {
     let memory = tempfile::tempdir_in("/dev/shm");
     memory

@@ -1,4 +1,4 @@
-//! A daemon that is out of file descriptors, as long as that lasts.
+//! A daemon without free file descriptors.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::support::{Client, Sim, frame_raw};
 use crate::text;
 use crate::told::Told;
 
-/// What it may have open, and more connections than that.
+/// The daemon's limit on open files, which a shell sets, and a number of connections above the limit.
 const FILES: &str = "ulimit -n 48; exec \"$0\" \"$@\"";
 const CROWD: usize = 60;
 const LINE: &str = "cannot accept a connection";
@@ -22,7 +22,7 @@ fn crowd(listen: &Path) -> Vec<UnixStream> {
 }
 
 #[tokio::test]
-async fn connections_that_cannot_be_accepted_are_told_of_once_and_again_after_one_that_can() {
+async fn connections_that_cannot_be_accepted_are_logged_once_until_one_is_accepted() {
     let (files, listen, backend) = one_backend();
     let runc = Sim::new("runc");
     runc.serve_on(&backend);
@@ -38,7 +38,7 @@ async fn connections_that_cannot_be_accepted_are_told_of_once_and_again_after_on
 
     let first = crowd(&listen);
     told.until(LINE);
-    // Nobody is accepted meanwhile, and the daemon tries several times.
+    // During this call no connection can be accepted, and the daemon tries several times.
     let deadline = [("grpc-timeout", "1S")];
     let list = client
         .call(&path("ListPodSandboxMetrics"), &deadline, frame_raw(b""))

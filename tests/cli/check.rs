@@ -1,4 +1,4 @@
-//! `criswitch check` without a word to any backend.
+//! `criswitch check` without calls to backends.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use expect_test::expect;
 use crate::told::Told;
 use crate::{main_file, run, text};
 
-const TABLE: &str = "
+pub(crate) const TABLE: &str = "
     listen = '/run/criswitch/other.sock'
     default_handler = 'runc'
     shutdown_timeout = '90s'
@@ -20,7 +20,7 @@ const TABLE: &str = "
     old = { socket = '/run/old/containerd.sock', auto_register = true }";
 
 #[test]
-fn check_shows_the_table_as_it_will_run() {
+fn check_shows_the_settings_and_the_routing_table() {
     let files = main_file(TABLE);
     let outcome = run(&["check", "--config", text(&files.main())]);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
@@ -68,7 +68,7 @@ fn warnings(table: &str) -> String {
 }
 
 #[test]
-fn check_warns_of_what_is_valid_and_hardly_meant() {
+fn check_warns_of_valid_settings_that_are_probably_mistakes() {
     let warnings = warnings(
         "max_message = '64KiB'
         stale_lists = '0s'
@@ -111,98 +111,99 @@ fn check_warns_of_a_backend_whose_own_lists_are_never_cached() {
 }
 
 #[test]
-fn check_shows_it_to_programs_as_json() {
+fn check_prints_the_configuration_as_json() {
     let files = main_file(TABLE);
     let outcome = run(&["check", "--json", "--config", text(&files.main())]);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
     expect![[r#"
         {
-          "allow_uids": [
+          "allowUids": [
             0
           ],
           "backends": [
             {
-              "auto_register": false,
-              "list_timeout_ms": 2000,
+              "autoRegister": false,
+              "listTimeoutMs": 2000,
               "name": "runc",
               "origin": "criswitch.toml:6",
               "probe": null,
               "required": true,
               "socket": "/run/containerd/containerd.sock",
-              "stale_lists_ms": null,
-              "stats_timeout_ms": 2000,
+              "staleListsMs": null,
+              "statsTimeoutMs": 2000,
               "user": null
             },
             {
-              "auto_register": false,
-              "list_timeout_ms": 2000,
+              "autoRegister": false,
+              "listTimeoutMs": 2000,
               "name": "crio",
               "origin": "criswitch.toml:10",
               "probe": null,
               "required": true,
               "socket": "/run/crio/crio.sock",
-              "stale_lists_ms": null,
-              "stats_timeout_ms": 2000,
+              "staleListsMs": null,
+              "statsTimeoutMs": 2000,
               "user": null
             },
             {
-              "auto_register": true,
-              "list_timeout_ms": 2000,
+              "autoRegister": true,
+              "listTimeoutMs": 2000,
               "name": "old",
               "origin": "criswitch.toml:11",
               "probe": null,
               "required": true,
               "socket": "/run/old/containerd.sock",
-              "stale_lists_ms": null,
-              "stats_timeout_ms": 2000,
+              "staleListsMs": null,
+              "statsTimeoutMs": 2000,
               "user": null
             }
           ],
-          "default_handler": "runc",
+          "defaultHandler": "runc",
           "files": [
             "criswitch.toml"
           ],
           "handlers": [
             {
-              "advertised": null,
               "backend": "crio",
-              "backend_handler": "runsc",
+              "backendHandler": "runsc",
               "name": "gvisor",
-              "origin": "criswitch.toml:7"
+              "origin": "criswitch.toml:7",
+              "reported": null
             },
             {
-              "advertised": null,
               "backend": "crio",
-              "backend_handler": "",
+              "backendHandler": "",
               "name": "plain",
-              "origin": "criswitch.toml:8"
+              "origin": "criswitch.toml:8",
+              "reported": null
             },
             {
-              "advertised": null,
               "backend": "runc",
-              "backend_handler": "runc",
+              "backendHandler": "runc",
               "name": "runc",
-              "origin": "criswitch.toml:6"
+              "origin": "criswitch.toml:6",
+              "reported": null
             }
           ],
           "hash": "fd19f2070bcbc047",
-          "lacking_features": null,
-          "list_timeout_ms": 2000,
+          "lackingFeatures": null,
+          "listTimeoutMs": 2000,
           "listen": "/run/criswitch/other.sock",
-          "log_format": "auto",
-          "log_level": "info",
-          "max_message_bytes": 16777216,
-          "metrics_listen": null,
-          "more_problems": 0,
+          "logFormat": "auto",
+          "logLevel": "info",
+          "maxMessageBytes": 16777216,
+          "metricsListen": null,
+          "moreProblems": 0,
           "node": null,
           "notes": [],
           "problems": [],
-          "runtime_dir": null,
-          "shutdown_timeout_ms": 90000,
-          "stale_lists_ms": null,
-          "start_wait_ms": 30000,
-          "state_dir": null,
-          "stats_timeout_ms": 2000,
+          "runtimeDir": null,
+          "schema": 1,
+          "shutdownTimeoutMs": 90000,
+          "staleListsMs": null,
+          "startWaitMs": 30000,
+          "stateDir": null,
+          "statsTimeoutMs": 2000,
           "watch": false
         }
     "#]]
@@ -224,10 +225,10 @@ fn every_problem_goes_to_standard_error_and_the_code_is_78() {
     ] {
         let outcome = run(&[arguments, &["--config", text(&path)]].concat());
         assert_eq!(outcome.code, 78, "{arguments:?}");
-        // Programs get the same once more.
+        // With `--json` standard output has the problems too.
         let is_json = arguments.contains(&"--json");
         assert_eq!(outcome.stdout.is_empty(), !is_json, "{arguments:?}");
-        // The verdict is for people who check.
+        // Only the text output of `check` ends with a verdict.
         let (problems, verdict) = match outcome.stderr.split_once("configuration is not") {
             Some((problems, verdict)) => (problems.to_owned(), Some(verdict)),
             None => (outcome.stderr.clone(), None),
@@ -258,23 +259,12 @@ fn a_missing_file_is_a_problem_of_the_configuration() {
 }
 
 #[test]
-fn what_is_wrong_is_told_to_programs_too() {
+fn json_has_every_problem_of_the_configuration() {
     let files = main_file("default_handler = 'runc'\n[handlers]\nrunc = 'x.sock/'\n");
     let outcome = run(&["check", "--json", "--config", text(&files.main())]);
     assert_eq!(outcome.code, 78);
     expect![[r#"
-        {
-          "more_problems": 0,
-          "problems": [
-            {
-              "column": 8,
-              "line": 3,
-              "path": "criswitch.toml",
-              "try": "an absolute path, such as \"/run/name/name.sock\"",
-              "what": "the socket path \"x.sock/\" is relative"
-            }
-          ]
-        }
+        {"moreProblems":0,"problems":[{"column":8,"line":3,"path":"criswitch.toml","try":"an absolute path, such as \"/run/name/name.sock\"","what":"the socket path \"x.sock/\" is relative"}],"schema":1}
     "#]]
     .assert_eq(&files.stable(&outcome.stdout));
     expect![[r#"
@@ -315,7 +305,7 @@ fn check_warns_of_backends_whose_absence_would_make_lists_fail_after_a_restart()
     let daemon = Told::start(&files);
     warning.assert_eq(&check());
     daemon.end();
-    // A daemon that does not run would find the same.
+    // `check` reads the saved state, so the daemon need not run.
     warning.assert_eq(&check());
     let register = directory.join("criswitch.sock.state/backends.register");
     fs::write(&register, "damaged").unwrap();

@@ -1,4 +1,4 @@
-//! What `criswitch discover` makes of what runtimes say, over real sockets.
+//! The configuration that `criswitch discover` prints for simulated runtimes on real sockets.
 
 use criswitch::codec::cri::{
     CgroupDriver, RuntimeCondition, RuntimeFeatures, RuntimeHandlerFeatures,
@@ -25,8 +25,8 @@ async fn two_runtimes_become_a_commented_configuration() {
     assert_eq!(printed.told, "");
     expect![[r##"
         # Written by criswitch discover. `criswitch check --probe` checks it and asks
-        # the backends. criswitch.toml in config of the sources, or in
-        # /usr/share/doc/criswitch/examples, describes every key.
+        # the backends. Every key is in config/criswitch.toml of the sources, and in
+        # /usr/share/doc/criswitch/examples/criswitch.toml.
 
         # The socket for the kubelet (--container-runtime-endpoint) and crictl.
         #listen = "/run/criswitch/criswitch.sock"
@@ -72,12 +72,12 @@ async fn every_problem_is_in_the_file_and_on_standard_error() {
     let printed = node.configuration(&["NODE/none.sock"]).await;
     expect![[r##"
         # Written by criswitch discover. `criswitch check --probe` checks it and asks
-        # the backends. criswitch.toml in config of the sources, or in
-        # /usr/share/doc/criswitch/examples, describes every key.
+        # the backends. Every key is in config/criswitch.toml of the sources, and in
+        # /usr/share/doc/criswitch/examples/criswitch.toml.
         #
         # Read this first:
-        # - crio uses the cgroup driver cgroupfs, but containerd, and so the kubelet,
-        #   uses systemd. Set all of them to the same driver before the kubelet uses
+        # - crio uses the cgroup driver cgroupfs, but containerd uses systemd. Set the
+        #   same driver for the kubelet and all backends before the kubelet uses
         #   criswitch.
         # - Rows of crio are commented out under [handlers]: runc (taken by containerd,
         #   which comes first).
@@ -111,7 +111,7 @@ async fn every_problem_is_in_the_file_and_on_standard_error() {
     "##]]
     .assert_eq(&printed.text);
     expect![[r#"
-        criswitch: crio uses the cgroup driver cgroupfs, but containerd, and so the kubelet, uses systemd. Set all of them to the same driver before the kubelet uses criswitch.
+        criswitch: crio uses the cgroup driver cgroupfs, but containerd uses systemd. Set the same driver for the kubelet and all backends before the kubelet uses criswitch.
         criswitch: Rows of crio are commented out under [handlers]: runc (taken by containerd, which comes first).
         criswitch: No backend at /node/run/k0s/containerd.sock: no answer within 3s.
         criswitch: No backend at /node/none.sock: No such file or directory (os error 2).
@@ -124,7 +124,7 @@ async fn every_problem_is_in_the_file_and_on_standard_error() {
 }
 
 #[tokio::test]
-async fn a_handler_of_two_backends_is_the_first_ones_and_the_other_row_is_commented_out() {
+async fn a_handler_of_two_backends_routes_to_the_first_and_the_second_row_is_commented_out() {
     let node = Node::new()
         .with(CONTAINERD, containerd(["runc"]))
         .with(CRIO, crio(["runc"]));
@@ -139,7 +139,7 @@ async fn a_handler_of_two_backends_is_the_first_ones_and_the_other_row_is_commen
 }
 
 #[tokio::test]
-async fn a_default_that_the_runtime_does_not_name_is_its_own_whatever_it_is() {
+async fn a_runtime_without_a_reported_default_keeps_the_choice_unless_it_has_one_handler() {
     let node = Node::new().with(CRIO, crio(["crun", "runc"]));
     let printed = node.configuration(&[]).await;
     assert_eq!(
@@ -155,7 +155,7 @@ async fn a_default_that_the_runtime_does_not_name_is_its_own_whatever_it_is() {
         "{}",
         printed.text
     );
-    // One handler alone leaves no question.
+    // The only handler of a runtime is its default.
     let node = Node::new().with(CRIO, crio(["crun"]));
     assert_eq!(
         node.configuration(&[]).await.rows(),
@@ -164,7 +164,7 @@ async fn a_default_that_the_runtime_does_not_name_is_its_own_whatever_it_is() {
 }
 
 #[tokio::test]
-async fn the_default_of_crio_is_the_one_that_its_configuration_names() {
+async fn the_default_handler_of_crio_is_read_from_its_configuration() {
     let crio = crio(["crun", "runc"]).set(|settings| {
         settings.config = Some(json!({
             "sandboxImage": "registry.k8s.io/pause:3.10",
@@ -202,11 +202,12 @@ async fn a_runtime_that_does_not_report_its_handlers_gets_those_of_its_configura
     let (_, handlers) = printed.text.split_once("[handlers]\n").unwrap();
     let (handlers, _) = handlers.split_once("\n\n").unwrap();
     expect![[r##"
-        # containerd does not report its handlers: these are in its configuration.
+        # containerd does not report its handlers. The next rows are from its
+        # configuration.
         crun        = "containerd"
         kata        = "containerd"
-        # cri-dockerd does not report its handlers: this row is its own default. Add a
-        # row for each other handler.
+        # cri-dockerd does not report its handlers. The next row is its own default. Add
+        # a row for each other handler.
         cri-dockerd = { backend = "cri-dockerd", handler = "" }"##]]
     .assert_eq(handlers);
 }
@@ -242,7 +243,7 @@ async fn each_handler_gets_one_row_however_many_there_are() {
 }
 
 #[tokio::test]
-async fn a_row_for_a_backends_own_default_gives_way_to_a_handler_of_the_same_name() {
+async fn a_handler_replaces_the_row_of_the_same_name_for_a_backends_own_default() {
     let docker = Sim::new("docker").set(|settings| settings.advertises_handlers = false);
     let node = Node::new()
         .with(CONTAINERD, containerd(["runc", "cri-dockerd"]))
@@ -295,9 +296,9 @@ async fn a_runtime_that_is_not_ready_is_shown_with_its_reason() {
     .assert_eq(&node.configuration(&[]).await.told);
 }
 
-/// As the containerds of the real suite answer.
+/// The simulated runtimes answer as the real containerds of tests/system do.
 #[tokio::test]
-async fn the_documentation_shows_what_is_printed_for_a_containerd_of_today_and_an_old_one() {
+async fn the_documentation_shows_the_output_for_a_current_and_an_old_containerd() {
     let features = |user_namespaces: bool| RuntimeHandlerFeatures {
         recursive_read_only_mounts: !user_namespaces,
         user_namespaces,

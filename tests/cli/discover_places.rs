@@ -1,4 +1,4 @@
-//! Where `criswitch discover` looks, and what is no backend.
+//! The paths that `criswitch discover` examines, and the files that are no backends.
 
 use expect_test::expect;
 
@@ -7,7 +7,7 @@ use crate::support::{Rig, Sim};
 use crate::text;
 
 #[tokio::test]
-async fn every_well_known_place_is_looked_at() {
+async fn every_well_known_path_is_examined() {
     let mut node = Node::new();
     for (n, place) in [
         "var/snap/microk8s/common/run/containerd.sock",
@@ -37,7 +37,7 @@ async fn every_well_known_place_is_looked_at() {
             "microk8s = /node/var/snap/microk8s/common/run/containerd.sock",
         ]
     );
-    // The help names them all.
+    // The help lists every well-known path.
     let help = crate::run(&["discover", "--help"]).stdout;
     for backend in printed.backends() {
         let (_, place) = backend.split_once(" = /node").unwrap();
@@ -46,7 +46,7 @@ async fn every_well_known_place_is_looked_at() {
 }
 
 #[tokio::test]
-async fn a_socket_that_is_given_comes_first_and_has_the_default() {
+async fn a_socket_in_the_arguments_comes_first_and_gets_the_default_handler() {
     let node = Node::new()
         .with(CONTAINERD, containerd(["runc"]))
         .with("run/kata/containerd.sock", containerd(["kata", "runc"]));
@@ -102,23 +102,23 @@ async fn two_paths_to_one_socket_are_one_backend() {
 }
 
 #[tokio::test]
-async fn the_switchs_own_socket_is_no_backend_by_its_path_nor_by_its_words() {
+async fn criswitchs_own_socket_is_recognized_by_its_path_or_its_answer() {
     let node = Node::new().with(CONTAINERD, containerd(["runc"]));
     let rig = Rig::start([Sim::new("other")]).await;
     let switch = rig.directory().join("criswitch.sock");
     std::os::unix::fs::symlink(&switch, node.path(CRIO)).unwrap();
-    // Nobody knows yet that it is the switch's: it answers as one.
+    // No option names criswitch's socket: its answer shows that it is criswitch.
     let printed = node.configuration(&[]).await;
     assert_eq!(printed.backends().len(), 1);
     expect![[r#"
-        criswitch: /node/run/crio/crio.sock is the socket of a criswitch, not of a backend.
+        criswitch: /node/run/crio/crio.sock is a socket of criswitch, not of a backend.
     "#]]
     .assert_eq(&printed.told);
-    // Named as the switch's own it is not asked at all, by whatever path.
+    // `--listen` names criswitch's socket: no path to this socket is asked.
     let printed = node.configuration(&["--listen", text(&switch)]).await;
     assert_eq!(printed.backends().len(), 1);
     assert_eq!(printed.config.listen.to_string(), text(&switch));
-    // Nor may what is to become the switch's be a backend.
+    // The socket of a backend cannot become criswitch's socket.
     std::os::unix::fs::symlink(node.path(CONTAINERD), node.path("link.sock")).unwrap();
     for listen in ["NODE/run/containerd/containerd.sock", "NODE/link.sock"] {
         let outcome = node.discover(&["--listen", listen]).await;
@@ -127,7 +127,7 @@ async fn the_switchs_own_socket_is_no_backend_by_its_path_nor_by_its_words() {
 }
 
 #[tokio::test]
-async fn what_is_there_and_is_no_cri_socket_is_named_with_the_cause() {
+async fn a_path_that_is_no_cri_socket_is_reported_with_the_cause() {
     let node = Node::new().with(CONTAINERD, containerd(["runc"]));
     std::fs::write(node.path(CRIO), "").unwrap();
     drop(std::os::unix::net::UnixListener::bind(node.path("run/cri-dockerd.sock")).unwrap());
@@ -142,7 +142,7 @@ async fn what_is_there_and_is_no_cri_socket_is_named_with_the_cause() {
         criswitch: No backend at /node/run/k0s/containerd.sock: Version returned Unimplemented: unknown service runtime.v1.RuntimeService. The runtime is too old, or its CRI plugin is disabled (disabled_plugins, as in Docker's packages).
         criswitch: No backend at /node/run/crio/crio.sock: not a socket.
     "#]].assert_eq(&printed.told);
-    // A path stays whole, however long.
+    // A long path is not wrapped.
     let long = format!("{}.sock", "a".repeat(80));
     let printed = node.configuration(&[&format!("NODE/{long}")]).await;
     let whole = format!(" /node/{long}:");
@@ -150,35 +150,41 @@ async fn what_is_there_and_is_no_cri_socket_is_named_with_the_cause() {
 }
 
 #[tokio::test]
-async fn nothing_found_ends_with_1_and_what_to_try() {
+async fn discover_without_a_socket_exits_with_1_and_a_hint() {
     let node = Node::new();
     let outcome = node.discover(&[]).await;
     assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
     let root = rustix::process::geteuid().is_root();
     let hint = if root {
-        "try starting the container runtime"
+        "start the container runtime"
     } else {
         "as root"
     };
     assert!(
         outcome
             .stderr
-            .contains("found no CRI socket at the well-known paths; try "),
+            .contains("found no CRI socket at the well-known paths; "),
         "{}",
         outcome.stderr
     );
     assert!(outcome.stderr.contains(hint), "{}", outcome.stderr);
-    // What is there and does not answer is named first.
+    // With a socket that does not answer the error is different.
     drop(std::os::unix::net::UnixListener::bind(node.path(CONTAINERD)).unwrap());
     let outcome = node.discover(&["--json"]).await;
-    assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
+    assert_eq!(outcome.code, 1);
+    let failure: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+    let problem = failure["problems"][0]["what"].as_str().unwrap();
+    assert!(
+        problem.starts_with("no backend answers at any CRI socket; "),
+        "{problem}"
+    );
     let lines: Vec<&str> = outcome.stderr.lines().collect();
     assert!(
         lines[0].contains("No backend at /node/run/containerd/containerd.sock: cannot connect"),
         "{lines:?}"
     );
     assert!(
-        lines[1].contains("no CRI socket answers as a backend; try "),
+        lines[1].contains("no backend answers at any CRI socket; "),
         "{lines:?}"
     );
 }

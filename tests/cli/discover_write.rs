@@ -1,4 +1,4 @@
-//! Where `criswitch discover` puts what it made: a new file, or JSON.
+//! The outputs of `criswitch discover` besides text: a new file, and JSON.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -14,7 +14,7 @@ fn node() -> Node {
 }
 
 #[tokio::test]
-async fn a_written_file_is_what_is_printed_and_the_check_takes_it_as_it_is() {
+async fn a_written_file_equals_the_printed_configuration_and_is_valid() {
     let node = node();
     let file = node.path("etc/criswitch.toml");
     let printed = node.discover(&[]).await.stdout;
@@ -39,7 +39,7 @@ async fn a_written_file_is_what_is_printed_and_the_check_takes_it_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_there_stays_as_it_is() {
+async fn an_existing_file_is_not_changed() {
     let node = node();
     let file = node.path("etc/criswitch.toml");
     std::fs::write(&file, "mine").unwrap();
@@ -49,7 +49,7 @@ async fn a_file_that_is_there_stays_as_it_is() {
         criswitch: /node/etc/criswitch.toml exists and was not changed; try a different name, or move the file
     "#]].assert_eq(&outcome.stderr);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
-    // A link that leads nowhere is there too.
+    // A dangling link is an existing file too.
     let link = node.path("etc/link.toml");
     std::os::unix::fs::symlink(node.path("etc/elsewhere.toml"), &link).unwrap();
     let outcome = node.discover(&["--write", text(&link)]).await;
@@ -58,7 +58,7 @@ async fn a_file_that_is_there_stays_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_missing_directory_is_named_with_what_to_try() {
+async fn a_missing_directory_is_reported_with_a_hint() {
     let outcome = node()
         .discover(&["--write", "NODE/none/criswitch.toml"])
         .await;
@@ -78,13 +78,13 @@ async fn nothing_is_written_when_nothing_was_found() {
 }
 
 #[tokio::test]
-async fn a_listen_that_the_switch_would_refuse_is_refused_here() {
+async fn discover_rejects_a_listen_that_the_daemon_would_reject() {
     let outcome = node()
         .discover(&["--listen", "/run/x/run/crio/crio.sock"])
         .await;
     assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
     expect![[r#"
-        criswitch: the result is not a valid configuration: discovered:6:10: "listen" ends in run/crio/crio.sock: the kubelet collects stats differently from a socket with this name; try "/run/criswitch/criswitch.sock"
+        criswitch: the result is not a valid configuration: discovered:6:10: "listen" ends in run/crio/crio.sock: for a socket with this name, the kubelet collects stats in a different way; try "/run/criswitch/criswitch.sock"
     "#]].assert_eq(&outcome.stderr);
 }
 
@@ -118,11 +118,11 @@ async fn programs_get_the_same_as_json() {
           "backends": [
             {
               "also": [],
-              "default_handler": "runc",
+              "defaultHandler": "runc",
               "name": "containerd",
               "probe": {
                 "answers": true,
-                "cgroup_driver": "systemd",
+                "cgroupDriver": "systemd",
                 "conditions": [
                   {
                     "message": "",
@@ -144,18 +144,18 @@ async fn programs_get_the_same_as_json() {
                   "runc"
                 ],
                 "runtime": "containerd",
-                "unexpected_user": null,
+                "unexpectedUser": null,
                 "version": "2.4.2"
               },
               "socket": "/node/run/containerd/containerd.sock"
             },
             {
               "also": [],
-              "default_handler": null,
+              "defaultHandler": null,
               "name": "crio",
               "probe": {
                 "answers": true,
-                "cgroup_driver": "systemd",
+                "cgroupDriver": "systemd",
                 "conditions": [
                   {
                     "message": "",
@@ -177,24 +177,24 @@ async fn programs_get_the_same_as_json() {
                   "crun"
                 ],
                 "runtime": "cri-o",
-                "unexpected_user": null,
+                "unexpectedUser": null,
                 "version": "1.37.0"
               },
               "socket": "/node/run/crio/crio.sock"
             }
           ],
-          "default_handler": "runc",
+          "defaultHandler": "runc",
           "handlers": [
             {
               "backend": "containerd",
-              "backend_handler": "runc",
+              "backendHandler": "runc",
               "conflict": null,
               "features": [],
               "name": "runc"
             },
             {
               "backend": "crio",
-              "backend_handler": "crun",
+              "backendHandler": "crun",
               "conflict": null,
               "features": [],
               "name": "crun"
@@ -205,6 +205,8 @@ async fn programs_get_the_same_as_json() {
             "No backend at /node/none.sock: No such file or directory (os error 2)."
           ],
           "own": [],
+          "problems": [],
+          "schema": 1,
           "silent": [
             {
               "cause": "No such file or directory (os error 2)",

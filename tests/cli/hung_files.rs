@@ -1,4 +1,4 @@
-//! A file system that does not answer: a FUSE mount whose server never reads. What leads there waits, and nothing else.
+//! A file system that does not answer: a FUSE mount whose server never reads. Only work on files of the mount waits.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -11,7 +11,8 @@ use crate::support::{Client, PATIENCE, Sim};
 use crate::text;
 use crate::told::Told;
 
-/// Mounts it and holds the server's end open until its input is closed.
+/// A shell script that mounts a FUSE file system at `$0`. It keeps `/dev/fuse` open without reading it until the
+/// script's standard input is closed.
 const SERVE_NOBODY: &str = r#"
     exec 3<>/dev/fuse
     mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 none "$0" 2>&1 && echo mounted
@@ -19,13 +20,13 @@ const SERVE_NOBODY: &str = r#"
     umount -lf "$0"
 "#;
 
-/// Calls that take longer than it takes to read a configuration.
+/// This many calls take longer than a read of the configuration.
 const CALLS: usize = 1000;
 
 struct Hung(Child);
 
 impl Hung {
-    /// None where FUSE cannot be mounted; says so.
+    /// `None`, with a message, if FUSE cannot be mounted.
     #[allow(clippy::print_stderr)]
     fn at(directory: &Path) -> Option<Hung> {
         let mut mount = Command::new("sh");
@@ -51,7 +52,7 @@ impl Drop for Hung {
 }
 
 #[tokio::test]
-async fn a_file_system_that_does_not_answer_holds_up_no_call_no_reload_and_not_the_end() {
+async fn a_file_system_that_does_not_answer_delays_no_call_no_reload_and_no_shutdown() {
     let files = main_file("");
     let at = |name| files.main().with_file_name(name);
     let (listen, runc, hung) = (at("listen"), at("runc"), at("hung"));
@@ -80,7 +81,7 @@ async fn a_file_system_that_does_not_answer_holds_up_no_call_no_reload_and_not_t
         let error = of_other.unwrap().unwrap_err();
         assert!(error.message().contains("does not answer"), "{error}");
     }
-    // A reload looks at the sockets of all backends that there are, whatever the files say by now.
+    // A reload checks the sockets of all current backends, also of backends that the files no longer have.
     let rest = config.replace(&format!("other = {other:?}"), "");
     std::fs::write(files.main(), rest).unwrap();
     told.signal("HUP");

@@ -1,4 +1,4 @@
-//! What log lines look like.
+//! The formats of log lines.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, PipeReader};
@@ -12,13 +12,13 @@ use crate::reload::Node;
 use crate::support::{frame, pod_config};
 use crate::{command, main_file, text};
 
-/// What systemd says of a daemon's output.
+/// The value of `JOURNAL_STREAM`, which systemd sets.
 #[derive(Clone, Copy)]
 enum Systemd {
     Silent,
-    /// It is the journal.
+    /// The output is the journal.
     Journal,
-    /// It was the journal, and has been redirected since.
+    /// The output was the journal, and has been redirected since.
     Redirected,
 }
 
@@ -44,7 +44,7 @@ fn first_line(settings: &str, systemd: Systemd) -> String {
     read_line(reader, child)
 }
 
-/// The daemon is ended, and so is its output if it had nothing to say.
+/// Reads the first line, then ends the daemon. A daemon that logs nothing fails the test.
 fn read_line(reader: PipeReader, mut child: Child) -> String {
     let (sender, line) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -106,7 +106,7 @@ fn a_line_of_json_is_an_object_with_its_fields() {
 }
 
 #[test]
-fn the_start_line_says_what_runs_with_which_configuration() {
+fn the_start_line_has_the_counts_and_the_configuration_hash() {
     let line = first_line("log.format = 'json'", Systemd::Silent);
     let line: serde_json::Value = serde_json::from_str(&line).unwrap();
     assert_eq!(line["socket_activated"], false);
@@ -116,6 +116,14 @@ fn the_start_line_says_what_runs_with_which_configuration() {
     );
     let hash = line["config"].as_str().unwrap();
     assert_eq!(hash.len(), 16, "{line}");
+}
+
+/// `tests/run.sh` builds with a commit. Without a commit the field is omitted.
+#[test]
+fn the_start_line_has_the_commit_of_the_build() {
+    let line = first_line("log.format = 'json'", Systemd::Silent);
+    let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(line["commit"].as_str(), option_env!("CRISWITCH_COMMIT"));
 }
 
 #[tokio::test]
@@ -153,7 +161,7 @@ async fn a_line_of_json_about_a_call_has_its_message_its_trace_and_its_fields_si
 }
 
 #[test]
-fn a_module_may_be_silent_or_alone() {
+fn log_levels_can_silence_one_module_or_all_others() {
     let line = first_line("log.level = 'info,cli=off'", Systemd::Silent);
     assert!(
         !line.contains("started") && line.contains("criswitch::"),
@@ -164,7 +172,7 @@ fn a_module_may_be_silent_or_alone() {
 }
 
 #[tokio::test]
-async fn a_reload_lets_one_module_say_more_and_another_takes_that_back() {
+async fn a_reload_changes_the_log_level_of_a_module_and_the_next_reload_undoes_that() {
     let node = Node::start("").await;
     for level in ["info", "info,call=debug", "info,backend=debug"] {
         node.write(&format!("log.level = {level:?}"), "");

@@ -1,4 +1,4 @@
-//! Machines made up of files, for `criswitch check --node` to look at.
+//! Machines made of files, for tests of `criswitch check --node`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -22,19 +22,19 @@ cgroupDriver: systemd
 containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 ";
 
-/// A machine's files.
+/// The files of a machine, below a temporary directory.
 pub(crate) struct Machine {
     root: TempDir,
 }
 
 impl Machine {
-    /// One that has nothing.
+    /// A machine without files.
     pub(crate) fn bare() -> Machine {
         let root = tempfile::tempdir().unwrap();
         Machine { root }
     }
 
-    /// One that is as it should be for [`TABLE`].
+    /// A machine that is set up correctly for [`TABLE`].
     pub(crate) fn good() -> Machine {
         Machine::bare()
             .running(
@@ -60,7 +60,7 @@ impl Machine {
             .with_socket("/run/kata/containerd.sock")
     }
 
-    /// The place of a file whose directories are there.
+    /// The real path of a file. Creates the file's directories.
     pub(crate) fn at(&self, path: &str) -> PathBuf {
         let path = self.root.path().join(path.trim_start_matches('/'));
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -79,7 +79,7 @@ impl Machine {
         )
     }
 
-    /// Its file stays when nobody listens any more.
+    /// Creates a socket file, which stays after the listener has closed.
     pub(crate) fn with_socket(self, path: &str) -> Machine {
         UnixListener::bind(self.at(path)).unwrap();
         self
@@ -122,7 +122,7 @@ impl Machine {
         outcome
     }
 
-    /// Checks what is found of the machine, and the code: 1 where a line says what to try.
+    /// Checks the output from the table of settings on, and the exit code: 1 if a problem is printed.
     #[track_caller]
     pub(crate) fn shows(&self, table: &str, expected: Expect) {
         let outcome = self.check(table, &[]);
@@ -137,7 +137,7 @@ impl Machine {
         assert_eq!(outcome.code, 0, "{}", outcome.stdout);
     }
 
-    /// The same without the settings.
+    /// Checks the problems that are printed below the settings, and that the exit code is 1.
     #[track_caller]
     pub(crate) fn lacks(&self, table: &str, expected: Expect) {
         let outcome = self.check(table, &[]);

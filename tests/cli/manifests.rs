@@ -1,4 +1,4 @@
-//! `criswitch manifests`: what kubectl is given.
+//! `criswitch manifests`: the RuntimeClasses for kubectl.
 
 use std::process::{Command, Stdio};
 
@@ -20,7 +20,7 @@ const TABLE: &str = r#"
             { operator = 'Exists', effect = 'NoExecute', toleration_seconds = -5 },
         ] }"#;
 
-/// What the API server would read, in the order of the table.
+/// The objects that the API server would read, in the order of the table.
 fn classes(table: &str) -> Vec<Value> {
     let files = main_file(table);
     let outcome = run(&["manifests", "--config", text(&files.main())]);
@@ -29,7 +29,7 @@ fn classes(table: &str) -> Vec<Value> {
 }
 
 #[test]
-fn each_handler_has_a_runtime_class_with_what_its_row_says() {
+fn each_handler_has_a_runtime_class_with_the_settings_of_its_row() {
     let files = main_file(TABLE);
     let outcome = run(&["manifests", "--config", text(&files.main())]);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
@@ -75,7 +75,7 @@ fn each_handler_has_a_runtime_class_with_what_its_row_says() {
 }
 
 #[test]
-fn the_json_is_a_list_of_the_same() {
+fn the_json_is_a_list_of_the_same_runtime_classes() {
     let files = main_file(TABLE);
     let outcome = run(&["manifests", "--json", "--config", text(&files.main())]);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
@@ -88,7 +88,7 @@ fn the_json_is_a_list_of_the_same() {
     );
 }
 
-/// Handlers and labels that are no text to a reader of YAML 1.1 unless they are quoted.
+/// Handlers and labels that a YAML 1.1 parser reads as strings only if they are quoted.
 const TRAPS: [&str; 18] = [
     "on",
     "off",
@@ -118,7 +118,7 @@ fn trapped() -> String {
 }
 
 #[test]
-fn names_that_look_like_something_else_stay_text() {
+fn names_that_look_like_other_yaml_types_stay_strings() {
     let classes = classes(&trapped());
     assert_eq!(classes.len(), TRAPS.len());
     for class in classes {
@@ -130,9 +130,9 @@ fn names_that_look_like_something_else_stay_text() {
     }
 }
 
-/// By Kubernetes' own reader of YAML, where there is one.
+/// Uses the YAML parser of kubectl. Checks nothing if kubectl is not installed.
 #[test]
-fn kubectl_reads_the_same() {
+fn kubectl_reads_the_same_runtime_classes() {
     if Command::new("kubectl")
         .arg("version")
         .arg("--client")
@@ -164,7 +164,7 @@ fn kubectl_reads_the_same() {
 }
 
 #[test]
-fn a_backend_with_auto_register_is_named_beside_the_manifests() {
+fn a_backend_with_auto_register_is_named_on_standard_error() {
     let files = main_file(
         "default_handler = 'a'\n[handlers]\na = 'vm'\n[backends]\nvm = { socket = '/run/vm.sock', auto_register = true }",
     );
@@ -172,13 +172,13 @@ fn a_backend_with_auto_register_is_named_beside_the_manifests() {
     assert_eq!(outcome.code, 0);
     assert_eq!(outcome.stdout.matches("kind: RuntimeClass").count(), 1);
     expect![[r#"
-        criswitch: backend "vm" has auto_register = true: manifests omits handlers that the backend advertises and that have no row
+        criswitch: the output omits automatically registered handlers of backend "vm"; add a row under [handlers] for each one that needs a RuntimeClass
     "#]]
     .assert_eq(&outcome.stderr);
 }
 
 #[test]
-fn a_wrong_configuration_makes_no_manifests() {
+fn a_wrong_configuration_prints_no_manifests() {
     let files = main_file(
         "default_handler = 'a'\n[handlers]\na = { socket = '/run/a', overhead = { cpu = 'x' } }",
     );

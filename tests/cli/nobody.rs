@@ -1,4 +1,4 @@
-//! What is said where nobody answers who is asked.
+//! The output of commands when no daemon answers.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,23 +8,24 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use expect_test::expect;
+use serde_json::Value as Json;
 
 use crate::reload::{Files, Node};
 use crate::{command, run, run_beside, text};
 
 const ROWS: &str = "default_handler = \"runc\"\n[handlers]\nrunc = \"/run/runc.sock\"\n";
 
-/// A configuration that has nothing wrong with it.
+/// Writes a valid configuration with this `listen` socket.
 fn listens_on(files: &Files, socket: &Path) {
     files.write("criswitch.toml", &format!("listen = {socket:?}\n{ROWS}"));
 }
 
-/// The exit code of a command that cannot ask criswitch.
+/// The exit code of a command that cannot reach criswitch.
 fn unasked(command: &str) -> i32 {
     if command == "status" { 69 } else { 1 }
 }
 
-/// What the commands that ask a switch say where none answers.
+/// The errors of the commands that call the daemon when no daemon answers.
 async fn refused(files: &Files) -> String {
     let config = files.main();
     let mut told = String::new();
@@ -40,14 +41,14 @@ async fn refused(files: &Files) -> String {
 }
 
 #[tokio::test]
-async fn who_finds_no_switch_is_told_what_to_look_at() {
+async fn an_error_without_a_daemon_names_what_to_check() {
     let files = Files::new();
     let socket = files.path("socket");
     listens_on(&files, &socket);
     expect![[r#"
         criswitch: DIR/socket: cannot connect: No such file or directory (os error 2); check that criswitch is running (systemctl status criswitch.socket criswitch.service), that this is its socket (`listen`, or --socket PATH), and that your user may connect (`allow_uids`)
         criswitch: DIR/socket: cannot connect: No such file or directory (os error 2); check that criswitch is running (systemctl status criswitch.socket criswitch.service), that this is its socket (`listen`, or --socket PATH), and that your user may connect (`allow_uids`)
-        criswitch: not reloaded (a changed `listen` needs a restart: restart criswitch, or set `listen` back): DIR/socket: cannot connect: No such file or directory (os error 2); check that criswitch is running (systemctl status criswitch.socket criswitch.service), that this is its socket (`listen`, or --socket PATH), and that your user may connect (`allow_uids`)
+        criswitch: not reloaded (if you changed `listen`, restart criswitch or set `listen` back): DIR/socket: cannot connect: No such file or directory (os error 2); check that criswitch is running (systemctl status criswitch.socket criswitch.service), that this is its socket (`listen`, or --socket PATH), and that your user may connect (`allow_uids`)
     "#]].assert_eq(&refused(&files).await);
     files.write("socket", "");
     let told = refused(&files).await;
@@ -56,7 +57,7 @@ async fn who_finds_no_switch_is_told_what_to_look_at() {
 }
 
 #[tokio::test]
-async fn who_finds_another_server_than_a_runtime_is_told_where() {
+async fn a_server_that_is_no_runtime_is_named_with_its_socket() {
     let files = Files::new();
     let socket = files.path("socket");
     listens_on(&files, &socket);
@@ -67,7 +68,7 @@ async fn who_finds_another_server_than_a_runtime_is_told_where() {
             client.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").ok();
         }
     });
-    // What breaks first is not always the same.
+    // The cause at the end of the line varies.
     let other = "DIR/socket: the process at this socket does not speak gRPC, or has just ended: ";
     let told = refused(&files).await;
     assert_eq!(told.matches(other).count(), 3, "{told}");
@@ -91,15 +92,15 @@ async fn who_finds_another_server_than_a_runtime_is_told_where() {
 }
 
 #[tokio::test]
-async fn a_user_who_may_not_ask_is_told_who_may() {
+async fn a_user_who_may_not_connect_sees_which_users_may() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
     let node = Node::start("").await;
-    // A test's directory is its own user's; the socket's mode is what is to refuse.
+    // Every user may enter the directory, so the socket's mode denies the connection.
     fs::set_permissions(node.files.path(""), Permissions::from_mode(0o755)).unwrap();
     let binary = node.files.path("bin");
-    // By another process: whatever a test beside this one starts would hold a file that is written here.
+    // A separate process writes the copy: a child of a concurrent test could hold a file open that this process writes.
     let mut copy = Command::new("cp");
     copy.args([env!("CARGO_BIN_EXE_criswitch"), text(&binary)]);
     assert!(copy.status().unwrap().success());
@@ -116,13 +117,13 @@ async fn a_user_who_may_not_ask_is_told_who_may() {
         criswitch: DIR/criswitch.sock: cannot connect: Permission denied (os error 13); run the command as root, or as a user of `allow_uids`
     "#]].assert_eq(&ask("status"));
     expect![[r#"
-        criswitch: not reloaded (a changed `listen` needs a restart: restart criswitch, or set `listen` back): DIR/criswitch.sock: cannot connect: Permission denied (os error 13); run the command as root, or as a user of `allow_uids`
+        criswitch: not reloaded (if you changed `listen`, restart criswitch or set `listen` back): DIR/criswitch.sock: cannot connect: Permission denied (os error 13); run the command as root, or as a user of `allow_uids`
     "#]].assert_eq(&ask("reload"));
     node.end().await;
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_the_files_is_told_where_nobody_is() {
+async fn problems_of_the_files_are_printed_when_no_daemon_answers() {
     let files = Files::new();
     let socket = files.path("socket");
     files.write(
@@ -150,7 +151,7 @@ async fn what_is_wrong_with_the_files_is_told_where_nobody_is() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_told_and_nobody_is_asked() {
+fn an_unreadable_file_is_reported_and_no_daemon_is_called() {
     let files = Files::new();
     let missing = files.main();
     for command in ["status", "pods", "reload"] {
@@ -177,22 +178,28 @@ fn a_file_that_cannot_be_read_is_told_and_nobody_is_asked() {
 }
 
 #[test]
-fn who_looks_again_and_again_gets_no_words_between_the_documents() {
+fn watching_prints_one_object_per_line_also_while_nothing_answers() {
     let files = Files::new();
     listens_on(&files, &files.path("socket"));
-    let mut watch = command(&[
-        "status",
-        "--watch",
-        "--json",
-        "--config",
-        text(&files.main()),
-    ]);
-    watch.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut watch = watch.spawn().unwrap();
-    let mut told = BufReader::new(watch.stderr.take().unwrap()).lines();
-    let told = told.next().unwrap().unwrap();
-    watch.kill().unwrap();
-    assert!(told.contains("cannot connect"), "{told}");
-    let output = watch.wait_with_output().unwrap();
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), "");
+    for command_line in ["status", "pods"] {
+        let config = files.main();
+        let arguments = [
+            command_line,
+            "--watch",
+            "-o",
+            "json",
+            "--config",
+            text(&config),
+        ];
+        let mut watch = command(&arguments).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+        for _ in 0..2 {
+            let object: Json = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+            let problem = object["problems"][0]["what"].as_str().unwrap();
+            assert!(problem.contains("cannot connect"), "{problem}");
+            assert_eq!(object["schema"], 1);
+        }
+        watch.kill().unwrap();
+        watch.wait().unwrap();
+    }
 }

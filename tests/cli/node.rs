@@ -9,7 +9,7 @@ use crate::support::Sim;
 use crate::{Outcome, main_file, run, run_beside, text};
 
 #[test]
-fn a_machine_that_is_set_up_for_the_switch_lacks_nothing() {
+fn a_machine_that_is_set_up_for_criswitch_has_no_problem() {
     Machine::good().shows(
         TABLE,
         expect![[r#"
@@ -35,11 +35,11 @@ fn programs_get_the_same() {
     let expected = json!({
         "kubelet": {
             "pid": 812,
-            "runtime_endpoint": { "value": switch, "from": "/var/lib/kubelet/config.yaml" },
-            "image_endpoint": null,
-            "cgroup_driver": { "value": "systemd", "from": "/var/lib/kubelet/config.yaml" },
+            "runtimeEndpoint": { "value": switch, "from": "/var/lib/kubelet/config.yaml" },
+            "imageEndpoint": null,
+            "cgroupDriver": { "value": "systemd", "from": "/var/lib/kubelet/config.yaml" },
         },
-        "crictl": { "runtime_endpoint": { "value": switch, "from": "/etc/crictl.yaml" } },
+        "crictl": { "runtimeEndpoint": { "value": switch, "from": "/etc/crictl.yaml" } },
         "findings": [{
             "place": "/run/kata/containerd.sock",
             "what": "backend \"kata\": this socket does not exist",
@@ -47,6 +47,9 @@ fn programs_get_the_same() {
         }],
     });
     assert_eq!(shown["node"], expected);
+    let problem = &shown["problems"][0];
+    assert_eq!(problem["path"], "/run/kata/containerd.sock");
+    assert_eq!(problem["try"], "starting the runtime");
     let without = run(&[
         "check",
         "--json",
@@ -58,7 +61,7 @@ fn programs_get_the_same() {
 }
 
 #[test]
-fn a_machine_without_anything_is_told_what_it_lacks() {
+fn a_missing_kubelet_is_reported() {
     Machine::bare().shows(TABLE, expect![[r#"
         NODE     VALUE  FROM
         kubelet  -      -
@@ -74,7 +77,7 @@ fn a_machine_without_anything_is_told_what_it_lacks() {
 }
 
 #[test]
-fn a_kubelet_that_asks_another_runtime_is_told_where_it_is_told_to() {
+fn a_kubelet_that_calls_another_runtime_is_reported_with_the_place_of_the_setting() {
     let old = KUBELET.replace("criswitch/criswitch.sock", "containerd/containerd.sock");
     let machine = Machine::good().with("/var/lib/kubelet/config.yaml", &old);
     machine.lacks(TABLE, expect![[r#"
@@ -92,14 +95,14 @@ fn a_kubelet_that_asks_another_runtime_is_told_where_it_is_told_to() {
     let machine =
         Machine::good().with("/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration");
     machine.lacks(TABLE, expect![[r#"
-        /var/lib/kubelet/config.yaml: the kubelet uses its default runtime endpoint, unix:///run/containerd/containerd.sock; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+        /var/lib/kubelet/config.yaml: the kubelet uses its default runtime endpoint unix:///run/containerd/containerd.sock, not criswitch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 
         configuration is valid; a backend or this machine has a problem
     "#]]);
 }
 
 #[test]
-fn a_flag_counts_more_than_the_configuration_and_the_last_of_two() {
+fn a_flag_wins_over_the_configuration_and_the_last_of_two_flags_wins() {
     let old = KUBELET.replace("criswitch/criswitch.sock", "containerd/containerd.sock");
     let flags = [
         "/opt/kubelet",
@@ -126,7 +129,7 @@ fn a_flag_counts_more_than_the_configuration_and_the_last_of_two() {
 }
 
 #[test]
-fn flags_of_a_kubelet_that_does_not_run_are_those_that_would_start_it() {
+fn the_flags_of_a_stopped_kubelet_are_read_from_the_files_that_start_it() {
     let kubeadm = "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///run/containerd/containerd.sock --pod-infra-container-image=pause\"\n";
     let machine = Machine::good()
         .without("/proc")
@@ -153,7 +156,7 @@ fn flags_of_a_kubelet_that_does_not_run_are_those_that_would_start_it() {
 }
 
 #[test]
-fn a_configuration_elsewhere_and_its_drop_ins_are_read() {
+fn a_configuration_at_a_different_path_and_its_drop_ins_are_read() {
     let flags = [
         "kubelet",
         "--config=/etc/kubernetes/kubelet.yaml",
@@ -193,7 +196,7 @@ fn a_configuration_elsewhere_and_its_drop_ins_are_read() {
 }
 
 #[test]
-fn images_go_the_same_way() {
+fn an_image_endpoint_other_than_criswitch_is_reported() {
     let images = format!("{KUBELET}imageServiceEndpoint: unix:///run/containerd/containerd.sock\n");
     let crictl = "runtime-endpoint: unix:///run/criswitch/criswitch.sock\nimage-endpoint: unix:///run/containerd/containerd.sock\n";
     let machine = Machine::good()
@@ -218,7 +221,7 @@ fn images_go_the_same_way() {
 }
 
 #[test]
-fn crictl_asks_the_switch_where_it_is_installed() {
+fn an_installed_crictl_must_call_criswitch() {
     let machine = Machine::good().with(
         "/etc/crictl.yaml",
         "runtime-endpoint: unix:///run/kata/containerd.sock",
@@ -245,7 +248,7 @@ fn crictl_asks_the_switch_where_it_is_installed() {
 }
 
 #[test]
-fn files_that_cannot_be_read_are_told() {
+fn files_that_cannot_be_read_are_reported() {
     let machine = Machine::good()
         .with("/var/lib/kubelet/config.yaml", "a: [b\nc: }")
         .without("/etc/crictl.yaml")
@@ -260,7 +263,7 @@ fn files_that_cannot_be_read_are_told() {
 }
 
 #[test]
-fn sockets_are_sockets() {
+fn a_file_or_directory_at_the_path_of_a_socket_is_reported() {
     let machine = Machine::good()
         .without("/run/containerd")
         .with_directory("/run/containerd/containerd.sock", 0o755)
@@ -279,7 +282,7 @@ fn sockets_are_sockets() {
 }
 
 #[test]
-fn a_path_through_a_file_is_told() {
+fn a_path_through_a_file_is_reported() {
     let machine = Machine::good()
         .without("/run/kata")
         .with("/run/kata", "")
@@ -293,7 +296,7 @@ fn a_path_through_a_file_is_told() {
 }
 
 #[test]
-fn the_directory_of_the_socket_is_its_owners_and_reachable() {
+fn a_socket_directory_that_is_writable_or_unreachable_for_others_is_reported() {
     let machine = Machine::good().with_directory("/run/criswitch", 0o775);
     machine.lacks(TABLE, expect![[r#"
         /run/criswitch: users other than the owner of this directory can replace criswitch's socket; try chmod go-w /run/criswitch
@@ -314,7 +317,7 @@ fn the_directory_of_the_socket_is_its_owners_and_reachable() {
     );
 }
 
-/// A backend that says its driver, and a kubelet whose configuration says another.
+/// `check --probe --node` with this cgroup driver in the kubelet's configuration, and this one of the backend.
 async fn with_drivers(kubelet: &str, backend: CgroupDriver) -> Outcome {
     let sockets = tempfile::tempdir().unwrap();
     let socket = sockets.path().join("runc");
@@ -343,7 +346,7 @@ async fn with_drivers(kubelet: &str, backend: CgroupDriver) -> Outcome {
 }
 
 #[tokio::test]
-async fn the_kubelet_has_the_cgroup_driver_of_the_default_backend() {
+async fn a_cgroup_driver_that_differs_from_the_default_backends_is_reported() {
     for (kubelet, backend) in [
         ("systemd", CgroupDriver::Systemd),
         ("cgroupfs", CgroupDriver::Cgroupfs),
@@ -357,7 +360,7 @@ async fn the_kubelet_has_the_cgroup_driver_of_the_default_backend() {
 }
 
 #[test]
-fn another_machine_is_looked_at_only_where_a_machine_is() {
+fn root_needs_node_and_an_existing_directory() {
     let outcome = run(&["check", "--root", "/"]);
     assert_eq!(outcome.code, 64);
     assert!(outcome.stderr.contains("--node"), "{}", outcome.stderr);
@@ -368,7 +371,7 @@ fn another_machine_is_looked_at_only_where_a_machine_is() {
 }
 
 #[test]
-fn an_image_lacks_no_sockets() {
+fn missing_sockets_of_a_mounted_image_are_not_reported() {
     Machine::good()
         .without("/proc")
         .without("/run")
@@ -376,7 +379,7 @@ fn an_image_lacks_no_sockets() {
 }
 
 #[test]
-fn what_kubeadm_would_write_at_its_next_upgrade_is_told() {
+fn a_setting_that_kubeadm_writes_at_its_next_upgrade_is_reported() {
     let kept = "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n";
     Machine::good()
         .with("/var/lib/kubelet/instance-config.yaml", kept)
@@ -392,7 +395,7 @@ fn what_kubeadm_would_write_at_its_next_upgrade_is_told() {
 }
 
 #[test]
-fn the_socket_that_systemd_holds_is_the_switchs() {
+fn an_enabled_socket_unit_with_a_different_path_is_reported() {
     let unit = include_str!("../../systemd/criswitch.socket");
     let held = || Machine::good().with("/usr/lib/systemd/system/criswitch.socket", unit);
     let enabled = || {
@@ -404,7 +407,7 @@ fn the_socket_that_systemd_holds_is_the_switchs() {
     let drop_in = "/etc/systemd/system/criswitch.socket.d/10-other.conf";
     held().with(drop_in, other).lacks_nothing(TABLE);
     enabled().with(drop_in, other).lacks(TABLE, expect![[r#"
-        criswitch.socket: systemd listens at /run/other.sock, but "listen" is /run/criswitch/criswitch.sock; try systemctl edit criswitch.socket: ListenStream= and then ListenStream=/run/criswitch/criswitch.sock
+        criswitch.socket: systemd listens at /run/other.sock, but "listen" is /run/criswitch/criswitch.sock; try systemctl edit criswitch.socket, with the lines ListenStream= and ListenStream=/run/criswitch/criswitch.sock
 
         configuration is valid; a backend or this machine has a problem
     "#]]);

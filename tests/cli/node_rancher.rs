@@ -12,7 +12,7 @@ fn drop_in(socket: &str) -> String {
     format!("kind: KubeletConfiguration\ncontainerRuntimeEndpoint: {socket}\n")
 }
 
-/// One with the backends' sockets, and none of the kubelet's own files.
+/// A machine with the backends' sockets, and without the kubelet's own files.
 fn machine() -> Machine {
     Machine::good()
         .without("/proc")
@@ -20,7 +20,7 @@ fn machine() -> Machine {
         .with("/proc/7/cmdline", "/usr/bin/containerd\0")
 }
 
-/// As it is after its first start: what it wrote, and its process, which overwrites its command line.
+/// A machine after the first start of k3s: the file that k3s wrote, and its process with an overwritten command line.
 fn k3s() -> Machine {
     machine()
         .with("/proc/812/cmdline", "/usr/local/bin/k3s server\0\0\0\0")
@@ -42,7 +42,7 @@ fn rke2() -> Machine {
 }
 
 #[test]
-fn a_drop_in_makes_k3s_ask_the_switch() {
+fn a_drop_in_makes_k3s_call_criswitch() {
     let own = drop_in("unix:///run/criswitch/criswitch.sock");
     let machine = k3s().with(&format!("{K3S}/kubelet.conf.d/90-criswitch.conf"), &own);
     machine.shows(TABLE, expect![[r#"
@@ -58,7 +58,7 @@ fn a_drop_in_makes_k3s_ask_the_switch() {
 }
 
 #[test]
-fn a_drop_in_makes_rke2_ask_the_switch() {
+fn a_drop_in_makes_rke2_call_criswitch() {
     let own = drop_in("unix:///run/criswitch/criswitch.sock");
     let machine = rke2().with(&format!("{RKE2}/kubelet.conf.d/90-criswitch.conf"), &own);
     machine.shows(TABLE, expect![[r#"
@@ -74,7 +74,7 @@ fn a_drop_in_makes_rke2_ask_the_switch() {
 }
 
 #[test]
-fn what_is_written_anew_at_each_start_is_not_where_to_change_it() {
+fn a_hint_never_names_a_file_that_is_overwritten_at_each_start() {
     k3s().lacks(TABLE, expect![[r#"
         /var/lib/rancher/k3s/agent/etc/kubelet.conf.d/90-criswitch.conf: the kubelet's container runtime endpoint is unix:///run/k3s/containerd/containerd.sock, not criswitch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 
@@ -88,7 +88,7 @@ fn what_is_written_anew_at_each_start_is_not_where_to_change_it() {
 }
 
 #[test]
-fn its_own_configuration_counts_more_than_what_it_wrote_and_its_drop_ins_more_than_that() {
+fn the_configuration_of_k3s_wins_over_its_written_files_and_drop_ins_win_over_both() {
     let switch = "container-runtime-endpoint: unix:///run/criswitch/criswitch.sock\n";
     let k3s = k3s()
         .with(
@@ -126,10 +126,10 @@ fn its_own_configuration_counts_more_than_what_it_wrote_and_its_drop_ins_more_th
 }
 
 #[test]
-fn one_that_was_never_started_is_found_by_its_configuration_or_its_data() {
+fn k3s_or_rke2_before_its_first_start_is_found_by_its_files() {
     let machine = machine().with("/etc/rancher/rke2/config.yaml", "token: x\n");
     machine.lacks(TABLE, expect![[r#"
-        /var/lib/rancher/rke2/agent/etc/kubelet.conf.d/90-criswitch.conf: the kubelet uses its default runtime endpoint, unix:///run/k3s/containerd/containerd.sock; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
+        /var/lib/rancher/rke2/agent/etc/kubelet.conf.d/90-criswitch.conf: the kubelet uses its default runtime endpoint unix:///run/k3s/containerd/containerd.sock, not criswitch; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock
 
         configuration is valid; a backend or this machine has a problem
     "#]]);
@@ -147,7 +147,7 @@ fn one_that_was_never_started_is_found_by_its_configuration_or_its_data() {
 }
 
 #[test]
-fn crictl_of_its_own_counts_where_there_is_no_other() {
+fn the_crictl_configuration_of_k3s_is_checked_if_there_is_no_other() {
     let own = drop_in("unix:///run/criswitch/criswitch.sock");
     let machine = k3s()
         .with(&format!("{K3S}/kubelet.conf.d/90-criswitch.conf"), &own)
@@ -166,7 +166,7 @@ fn crictl_of_its_own_counts_where_there_is_no_other() {
 }
 
 #[test]
-fn a_kubelet_beside_one_in_a_container_is_the_nodes() {
+fn a_kubelet_in_a_container_is_ignored() {
     let machine = Machine::good().with("/proc/900/cmdline", "/bin/k3s server\0");
     assert_eq!(machine.check(TABLE, &[]).code, 0);
     let old = KUBELET.replace("criswitch/criswitch.sock", "containerd/containerd.sock");
@@ -181,7 +181,7 @@ fn a_kubelet_beside_one_in_a_container_is_the_nodes() {
 }
 
 #[test]
-fn its_other_commands_are_no_kubelet() {
+fn other_commands_of_k3s_are_no_kubelet() {
     let machine = machine().with("/proc/812/cmdline", "/usr/local/bin/k3s\0kubectl\0get\0");
     machine.lacks(TABLE, expect![[r#"
         /var/lib/kubelet/config.yaml: no kubelet found: no process and no configuration file; try containerRuntimeEndpoint: unix:///run/criswitch/criswitch.sock

@@ -1,4 +1,4 @@
-//! `criswitch serve` under a service manager: what it tells, and what becomes of it without an ear.
+//! `criswitch serve` under a service manager: its notifications, also to a manager that hangs or has ended.
 
 use std::io::ErrorKind;
 use std::os::unix::net::UnixDatagram;
@@ -27,12 +27,12 @@ fn manager(files: &ConfigFiles) -> (UnixDatagram, std::path::PathBuf) {
     (socket, path)
 }
 
-/// Reads until a message has a line that begins so; that line.
+/// Reads messages until a line begins with `wanted`, and returns the line.
 async fn told(socket: &UnixDatagram, wanted: &'static str) -> String {
     let socket = socket.try_clone().unwrap();
     let read = move || loop {
         let mut buffer = [0; 4096];
-        // A signal for the tests' process breaks a wait that has a limit.
+        // A signal to the process of the tests interrupts a read with a time limit.
         let length = match socket.recv(&mut buffer) {
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             received => received.expect(wanted),
@@ -46,7 +46,7 @@ async fn told(socket: &UnixDatagram, wanted: &'static str) -> String {
 }
 
 #[tokio::test]
-async fn the_service_manager_is_told_of_its_life() {
+async fn the_service_manager_is_notified_from_the_start_to_the_end() {
     let (files, listen, backend) = one_backend();
     let (socket, path) = manager(&files);
     let sim = Sim::new("runc");
@@ -63,7 +63,7 @@ async fn the_service_manager_is_told_of_its_life() {
 }
 
 #[tokio::test]
-async fn the_service_manager_is_asked_for_as_much_time_as_the_drain_may_take() {
+async fn the_service_manager_is_asked_for_as_much_time_as_the_shutdown_may_take() {
     let (files, _, _) = one_backend();
     let (socket, path) = manager(&files);
     let config = std::fs::read_to_string(files.main()).unwrap();
@@ -76,7 +76,7 @@ async fn the_service_manager_is_asked_for_as_much_time_as_the_drain_may_take() {
 }
 
 #[tokio::test]
-async fn a_service_manager_that_is_gone_costs_one_log_line() {
+async fn an_absent_service_manager_causes_one_log_line() {
     let (files, listen, backend) = one_backend();
     let sim = Sim::new("runc");
     sim.serve_on(&backend);
@@ -92,11 +92,11 @@ async fn a_service_manager_that_is_gone_costs_one_log_line() {
 }
 
 #[tokio::test]
-async fn a_service_manager_that_hangs_holds_no_call_up_nor_the_end() {
+async fn a_hanging_service_manager_delays_neither_calls_nor_the_shutdown() {
     let (files, listen, backend) = one_backend();
     let (_unread, path) = manager(&files);
     Sim::new("runc").serve_on(&backend);
-    // More often than anybody could leave unread.
+    // More messages than the socket can hold unread.
     let daemon = Daemon::start_as(serve(&files, &path, "300")).await;
     let mut client = Client::new(&listen).runtime();
     for _ in 0..200 {
@@ -106,7 +106,7 @@ async fn a_service_manager_that_hangs_holds_no_call_up_nor_the_end() {
 }
 
 #[tokio::test]
-async fn a_reload_after_the_end_has_begun_does_not_make_it_ready_again() {
+async fn a_reload_during_the_shutdown_does_not_report_ready_again() {
     let (files, listen, backend) = one_backend();
     let (socket, path) = manager(&files);
     let sim = Sim::new("runc");

@@ -1,4 +1,4 @@
-//! `criswitch serve` with a socket that was passed to it (`LISTEN_FDS`), or something else in its place.
+//! `criswitch serve` with a passed socket (`LISTEN_FDS`), or with a descriptor that is not the socket.
 
 use std::fs::{self, File, Permissions};
 use std::net::TcpListener;
@@ -17,7 +17,7 @@ use crate::text;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_criswitch");
 
-/// `serve` with this descriptor so many times, and with what `LISTEN_FDS` says.
+/// `serve` with this many copies of a descriptor, and with this value of `LISTEN_FDS`.
 fn serve_with(
     files: &ConfigFiles,
     descriptor: impl Into<OwnedFd>,
@@ -33,7 +33,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[tokio::test]
-async fn a_socket_that_was_passed_is_served_and_left_as_it_is() {
+async fn a_passed_socket_is_served_and_left_unchanged() {
     let (files, listen, backend) = one_backend();
     Sim::new("runc").version("1.2.3").serve_on(&backend);
     let socket = UnixListener::bind(&listen).unwrap();
@@ -50,12 +50,12 @@ async fn a_socket_that_was_passed_is_served_and_left_as_it_is() {
         assert_eq!(mode(&listen), 0o660);
     }
     assert!(!listen.with_extension("lock").exists());
-    // The state is beside it.
+    // The state is in the same directory.
     assert_eq!(fs::read_dir(listen.parent().unwrap()).unwrap().count(), 4);
 }
 
 #[tokio::test]
-async fn a_passed_sockets_mode_that_fits_is_not_mentioned() {
+async fn a_correct_mode_of_a_passed_socket_is_not_logged() {
     let (files, listen, _) = one_backend();
     let socket = UnixListener::bind(&listen).unwrap();
     fs::set_permissions(&listen, Permissions::from_mode(0o600)).unwrap();
@@ -63,13 +63,13 @@ async fn a_passed_sockets_mode_that_fits_is_not_mentioned() {
     assert_eq!(daemon.said("WARN"), 0, "{:?}", daemon.before_serving);
 }
 
-/// As `setfacl -m u:1:rw` makes it.
+/// The ACL that `setfacl -m u:1:rw` sets.
 const ACL: &[u8] =
     b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x02\0\x06\0\x01\0\0\0\x04\0\0\0\xff\xff\xff\xff\
     \x10\0\x06\0\xff\xff\xff\xff\x20\0\0\0\xff\xff\xff\xff";
 
 #[tokio::test]
-async fn a_passed_sockets_acl_is_compared_with_those_who_may_connect() {
+async fn a_passed_sockets_acl_is_compared_with_allow_uids() {
     for (allow_uids, warning) in [
         ("allow_uids = [1]", None),
         ("", Some("open to users outside `allow_uids`")),
@@ -98,7 +98,7 @@ async fn a_passed_sockets_acl_is_compared_with_those_who_may_connect() {
 }
 
 #[tokio::test]
-async fn a_passed_socket_that_lost_its_file_is_told() {
+async fn a_passed_socket_without_its_file_is_reported() {
     let (files, listen, _) = one_backend();
     let socket = UnixListener::bind(&listen).unwrap();
     fs::remove_file(&listen).unwrap();
@@ -107,7 +107,7 @@ async fn a_passed_socket_that_lost_its_file_is_told() {
 }
 
 #[tokio::test]
-async fn listen_may_say_the_passed_sockets_path_another_way() {
+async fn listen_may_have_another_path_to_the_passed_socket() {
     let (files, listen, _) = one_backend();
     let directory = listen.parent().unwrap();
     let link = directory.join("link");
@@ -118,7 +118,7 @@ async fn listen_may_say_the_passed_sockets_path_another_way() {
 }
 
 #[tokio::test]
-async fn sockets_that_were_passed_to_another_process_do_not_count() {
+async fn sockets_passed_to_another_process_are_ignored() {
     let (files, listen, _) = one_backend();
     let mut command = crate::command(&["serve", "--config", text(&files.main())]);
     command.env("LISTEN_FDS", "1").env("LISTEN_PID", "1");
@@ -128,7 +128,7 @@ async fn sockets_that_were_passed_to_another_process_do_not_count() {
     assert!(!listen.exists());
 }
 
-/// What it says of what it cannot take, and that it touches nothing.
+/// The error for descriptors that criswitch cannot use. criswitch must not create its own socket.
 fn refused(descriptor: impl Into<OwnedFd>, how: (usize, &str), listen: Option<&Path>) -> String {
     let (files, own, _) = one_backend();
     let output = serve_with(&files, descriptor, how).output().unwrap();
@@ -147,7 +147,7 @@ fn refused(descriptor: impl Into<OwnedFd>, how: (usize, &str), listen: Option<&P
 }
 
 #[test]
-fn what_is_passed_and_is_not_the_socket_is_refused_by_name() {
+fn a_passed_descriptor_that_is_not_the_socket_is_rejected_with_the_reason() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let one = (1, "1");

@@ -1,4 +1,4 @@
-//! `criswitch serve` with a second socket that was passed to it, named for metrics, or something else of that name.
+//! `criswitch serve` with a second passed descriptor, which is named `metrics`: a socket, or an unusable descriptor.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -32,7 +32,7 @@ impl Node {
         node
     }
 
-    /// And where the backend is to be.
+    /// A configuration with one backend that does not run, and the backend's socket.
     fn without_backend() -> (Node, PathBuf) {
         let (files, listen, backend) = one_backend();
         let socket = UnixListener::bind(&listen).unwrap();
@@ -64,14 +64,14 @@ impl Node {
         self.log_of(Daemon::start_as(serve).await).await
     }
 
-    /// The same, when it has served a call.
+    /// A daemon's whole log, after it has served a call.
     async fn log_of(&self, daemon: Daemon) -> String {
         let mut client = Client::new(&self.listen).runtime();
         client.version(VersionRequest::default()).await.unwrap();
         daemon.whole_log("TERM").await.join("\n")
     }
 
-    /// What it says when it does not start.
+    /// The error of a daemon that does not start.
     fn refused(&self, mut serve: Command) -> String {
         serve.args(["serve", "--config", text(&self.files.main())]);
         let output = serve.output().unwrap();
@@ -107,7 +107,7 @@ fn path_in(node: &Node, name: &str) -> PathBuf {
 }
 
 #[tokio::test]
-async fn a_passed_loopback_address_shows_metrics_to_each_process_after_the_other() {
+async fn a_passed_loopback_address_serves_metrics_of_one_process_after_another() {
     let node = Node::new();
     let (metrics, address) = loopback();
     for _ in 0..2 {
@@ -121,7 +121,7 @@ async fn a_passed_loopback_address_shows_metrics_to_each_process_after_the_other
 }
 
 #[tokio::test]
-async fn a_passed_unix_socket_shows_metrics_and_its_file_stays() {
+async fn a_passed_unix_socket_serves_metrics_and_its_file_stays() {
     let node = Node::new();
     let path = path_in(&node, "metrics");
     let metrics = UnixListener::bind(&path).unwrap();
@@ -133,7 +133,7 @@ async fn a_passed_unix_socket_shows_metrics_and_its_file_stays() {
 }
 
 #[tokio::test]
-async fn the_configuration_may_say_the_same_place() {
+async fn the_configuration_may_name_the_passed_address() {
     let node = Node::new();
     let (metrics, address) = loopback();
     node.metrics_listen(&address.to_string());
@@ -144,7 +144,7 @@ async fn the_configuration_may_say_the_same_place() {
 }
 
 #[tokio::test]
-async fn where_the_configuration_says_another_place_that_one_counts_and_the_passed_one_is_told() {
+async fn a_different_configured_address_is_used_and_the_passed_one_is_reported() {
     let node = Node::new();
     let (metrics, address) = loopback();
     let path = path_in(&node, "metrics");
@@ -167,7 +167,7 @@ async fn where_the_configuration_says_another_place_that_one_counts_and_the_pass
 }
 
 #[tokio::test]
-async fn what_cannot_show_metrics_is_told_once_and_calls_are_served() {
+async fn an_unusable_metrics_descriptor_is_reported_once_and_calls_are_served() {
     let node = Node::new();
     let everywhere = TcpListener::bind("0.0.0.0:0").unwrap();
     let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -189,7 +189,7 @@ async fn what_cannot_show_metrics_is_told_once_and_calls_are_served() {
 }
 
 #[test]
-fn without_exactly_one_socket_for_clients_it_does_not_start() {
+fn criswitch_does_not_start_without_exactly_one_socket_for_clients() {
     let (node, _) = Node::without_backend();
     let metrics = || OwnedFd::from(loopback().0);
     let mut alone = passing(BINARY, metrics(), 1, "1");
@@ -210,7 +210,7 @@ fn without_exactly_one_socket_for_clients_it_does_not_start() {
 }
 
 #[tokio::test]
-async fn a_metrics_address_in_use_is_told_and_calls_are_served() {
+async fn a_metrics_address_in_use_is_reported_and_calls_are_served() {
     let (node, taken) = (Node::new(), loopback());
     node.metrics_listen(&taken.1.to_string());
     let mut serve = passing(BINARY, node.socket.try_clone().unwrap(), 1, "1");

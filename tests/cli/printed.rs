@@ -1,4 +1,5 @@
-//! What the commands print and the daemon logs has no control characters, whatever backends and clients call things.
+//! The commands' output and the daemon's log have no control characters, also if names of backends and clients have
+//! some.
 
 use criswitch::codec::cri::RuntimeCondition;
 use tonic::Status;
@@ -6,7 +7,7 @@ use tonic::Status;
 use crate::reload::Node;
 use crate::{run_beside, text};
 
-/// An escape sequence in each of both codings, a bell, a deletion and line ends.
+/// An escape sequence in both encodings, a bell, a deletion and line ends.
 const HOSTILE: &str = "a\u{1b}[31mb\u{9b}2Jc\u{7}d\u{7f}e\r\nf";
 
 async fn hostile() -> Node {
@@ -39,7 +40,7 @@ fn assert_plain(what: &str, printed: &str) {
     assert!(odd.is_empty(), "{what}: {odd:#?}");
 }
 
-/// Prints no control characters, but the hostile text in some form.
+/// Checks that the output has the hostile text without its control characters.
 async fn prints(node: &Node, arguments: &[&str]) {
     let file = node.files.main();
     let config = [arguments, &["--config", text(&file)]].concat();

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use crate::support::Sim;
 use crate::{Outcome, main_file, run_beside, text};
 
-/// Sockets in a directory of their own.
+/// Simulated runtimes with sockets in a temporary directory.
 struct Node {
     folder: TempDir,
 }
@@ -25,7 +25,7 @@ impl Node {
         self
     }
 
-    /// Probes with `SOCKETS` in the configuration standing for the directory.
+    /// Runs `check --probe`. `SOCKETS` in the configuration is the directory of the sockets.
     async fn probe(&self, arguments: &[&str], config: &str) -> Outcome {
         let files = main_file(&config.replace("SOCKETS", text(self.folder.path())));
         let path = files.main();
@@ -35,7 +35,7 @@ impl Node {
         outcome
     }
 
-    /// Checks the code, and what is shown below the table.
+    /// Checks the exit code, and the output below the routing table.
     async fn shows(&self, config: &str, code: i32, expected: Expect) {
         let outcome = self.probe(&[], config).await;
         assert_eq!(outcome.code, code, "{}", outcome.stdout);
@@ -44,7 +44,7 @@ impl Node {
         expected.assert_eq(&shown.replace(text(self.folder.path()), "SOCKETS"));
     }
 
-    /// Checks the code; what programs get.
+    /// Checks the exit code, and returns the JSON output.
     async fn json(&self, config: &str, code: i32) -> serde_json::Value {
         let outcome = self.probe(&["--json"], config).await;
         assert_eq!(outcome.code, code, "{}", outcome.stdout);
@@ -78,7 +78,7 @@ fn crio() -> Sim {
 }
 
 #[tokio::test]
-async fn a_probe_shows_what_each_backend_says_of_itself() {
+async fn a_probe_shows_the_answers_of_each_backend() {
     let node = Node::new().with("a", containerd()).with("b", crio());
     node.shows(
         TWO,
@@ -105,9 +105,9 @@ const ALL: RuntimeHandlerFeatures = RuntimeHandlerFeatures {
     user_namespaces: true,
 };
 
-/// Nothing is said of what all backends lack: it is the same without criswitch.
+/// A feature that all backends lack is not reported: the kubelet does the same without criswitch.
 #[tokio::test]
-async fn a_probe_says_which_pods_the_kubelet_rejects_since_one_backend_lacks_a_feature() {
+async fn a_probe_shows_the_pods_that_the_kubelet_rejects_if_one_backend_lacks_a_feature() {
     let crio = crio().features("crun", ALL);
     let crio = crio.set(|settings| settings.features.supplemental_groups_policy = false);
     let node = Node::new()
@@ -121,7 +121,7 @@ async fn a_probe_says_which_pods_the_kubelet_rejects_since_one_backend_lacks_a_f
         feature "user_namespaces" is off for handlers "crun", "gvisor", whose backend does not report it: the kubelet starts no pod of such a handler with `hostUsers: false`
         feature "recursive_read_only_mounts" is off for handlers "crun", "gvisor", whose backend does not report it: the kubelet starts no container of such a handler that mounts a volume with `recursiveReadOnly: Enabled`"#]].assert_eq(shown);
     let json = node.json(TWO, 0).await;
-    let lacking = serde_json::to_string_pretty(&json["lacking_features"]).unwrap();
+    let lacking = serde_json::to_string_pretty(&json["lackingFeatures"]).unwrap();
     expect![[r#"
         [
           {
@@ -160,17 +160,17 @@ async fn a_probe_says_which_pods_the_kubelet_rejects_since_one_backend_lacks_a_f
 }
 
 #[tokio::test]
-async fn a_backend_that_takes_no_pods_or_does_not_answer_turns_no_feature_off() {
+async fn features_do_not_depend_on_backends_without_new_pods_or_without_an_answer() {
     let old = crio().set(|settings| settings.features.supplemental_groups_policy = false);
     let node = Node::new().with("a", containerd()).with("b", old);
     let unused = format!("{ONE}\n[backends]\nunused = 'SOCKETS/b'\n");
-    assert_eq!(node.json(&unused, 0).await["lacking_features"], json!([]));
+    assert_eq!(node.json(&unused, 0).await["lackingFeatures"], json!([]));
     let silent = format!("{ONE}\nkata = 'SOCKETS/c'\n");
-    assert_eq!(node.json(&silent, 1).await["lacking_features"], json!([]));
+    assert_eq!(node.json(&silent, 1).await["lackingFeatures"], json!([]));
 }
 
 #[tokio::test]
-async fn a_probe_for_programs_has_the_same() {
+async fn the_json_of_a_probe_has_the_answers() {
     let sim = containerd().set(|settings| settings.conditions.truncate(1));
     let node = Node::new().with("a", sim);
     let json = node.json(ONE, 0).await;
@@ -178,7 +178,7 @@ async fn a_probe_for_programs_has_the_same() {
     expect![[r#"
         {
           "answers": true,
-          "cgroup_driver": "systemd",
+          "cgroupDriver": "systemd",
           "conditions": [
             {
               "message": "",
@@ -195,14 +195,14 @@ async fn a_probe_for_programs_has_the_same() {
             "crun"
           ],
           "runtime": "containerd",
-          "unexpected_user": null,
+          "unexpectedUser": null,
           "version": "2.4.2"
         }"#]]
     .assert_eq(&probe);
 }
 
 #[tokio::test]
-async fn a_row_whose_backend_lacks_the_handler_is_shown_and_the_code_is_1() {
+async fn a_row_whose_backend_lacks_the_handler_is_reported_and_the_code_is_1() {
     let node = Node::new().with("a", containerd().handlers(["runc"]));
     let node = node.with("b", crio().handlers(["gvisor"]));
     node.shows(
@@ -228,8 +228,8 @@ async fn a_row_whose_backend_lacks_the_handler_is_shown_and_the_code_is_1() {
     .await;
     let json = node.json(TWO, 1).await;
     let rows = json["handlers"].as_array().unwrap().iter();
-    let advertised: Vec<_> = rows
-        .map(|row| (row["name"].as_str().unwrap(), row["advertised"].as_bool()))
+    let reported: Vec<_> = rows
+        .map(|row| (row["name"].as_str().unwrap(), row["reported"].as_bool()))
         .collect();
     let expected = [
         ("crun", false),
@@ -238,13 +238,27 @@ async fn a_row_whose_backend_lacks_the_handler_is_shown_and_the_code_is_1() {
         ("runc", true),
     ];
     assert_eq!(
-        advertised,
-        expected.map(|(name, advertised)| (name, Some(advertised)))
+        reported,
+        expected.map(|(name, reported)| (name, Some(reported)))
     );
+    let problems = ["crun", "gvisor"].map(|name| format!("handler {name:?}: backend "));
+    for (at, problem) in problems.iter().enumerate() {
+        let what = json["problems"][at]["what"].as_str().unwrap();
+        assert!(what.starts_with(problem), "{what}");
+    }
+    let files = main_file(&TWO.replace("SOCKETS", text(node.folder.path())));
+    let path = files.main();
+    let names = ["check", "--probe", "-o", "name", "--config", text(&path)];
+    let names = run_beside(&names).await;
+    assert_eq!(
+        (names.code, names.stdout.as_str()),
+        (1, "crun\ngvisor\nown\nrunc\n")
+    );
+    assert!(names.stderr.starts_with(&problems[0]), "{}", names.stderr);
 }
 
 #[tokio::test]
-async fn a_backend_with_another_cgroup_driver_than_the_defaults_is_shown_and_the_code_is_1() {
+async fn a_cgroup_driver_that_differs_from_the_defaults_is_reported_and_the_code_is_1() {
     let crio = crio().cgroup_driver(CgroupDriver::Cgroupfs);
     let node = Node::new().with("a", containerd()).with("b", crio);
     node.shows(TWO, 1, expect![[r#"
@@ -258,17 +272,17 @@ async fn a_backend_with_another_cgroup_driver_than_the_defaults_is_shown_and_the
         crio        RuntimeReady  true    -
         crio        NetworkReady  true    -
 
-        backend "crio": its cgroup driver is cgroupfs, but the default backend and so the kubelet use systemd
+        backend "crio" uses the cgroup driver cgroupfs, but the default backend uses systemd; set the same driver for the kubelet and all backends
 
         configuration is valid; a backend or this machine has a problem
     "#]]).await;
     let json = node.json(TWO, 1).await;
-    let drivers = [0, 1].map(|at| &json["backends"][at]["probe"]["cgroup_driver"]);
+    let drivers = [0, 1].map(|at| &json["backends"][at]["probe"]["cgroupDriver"]);
     assert_eq!(drivers, ["systemd", "cgroupfs"]);
 }
 
 #[tokio::test]
-async fn a_backend_without_an_opinion_on_the_cgroup_driver_agrees_with_any() {
+async fn a_backend_that_reports_no_cgroup_driver_conflicts_with_none() {
     let default = containerd().cgroup_driver(CgroupDriver::Cgroupfs);
     let without = crio().lacks(["RuntimeConfig"]);
     let node = Node::new().with("a", default).with("b", without);
@@ -291,15 +305,15 @@ async fn a_backend_without_an_opinion_on_the_cgroup_driver_agrees_with_any() {
     )
     .await;
     let json = node.json(TWO, 0).await;
-    assert!(json["backends"][1]["probe"]["cgroup_driver"].is_null());
-    // Nor is a driver wrong where the default has none.
+    assert!(json["backends"][1]["probe"]["cgroupDriver"].is_null());
+    // If the default backend reports no driver, no driver is wrong.
     let without = containerd().lacks(["RuntimeConfig"]);
     let node = Node::new().with("a", without).with("b", crio());
     node.json(TWO, 0).await;
 }
 
 #[tokio::test]
-async fn a_backend_that_lists_no_handlers_may_have_any() {
+async fn a_backend_that_lists_no_handlers_lacks_none() {
     let old = containerd().set(|settings| settings.advertises_handlers = false);
     let node = Node::new().with("a", old);
     node.shows(
@@ -317,11 +331,11 @@ async fn a_backend_that_lists_no_handlers_may_have_any() {
         "#]],
     )
     .await;
-    assert!(node.json(ONE, 0).await["handlers"][0]["advertised"].is_null());
+    assert!(node.json(ONE, 0).await["handlers"][0]["reported"].is_null());
 }
 
 #[tokio::test]
-async fn a_backend_that_cannot_be_reached_is_shown_with_the_cause_and_the_code_is_1() {
+async fn an_unreachable_backend_is_reported_with_the_cause_and_the_code_is_1() {
     let node = Node::new().with("a", containerd());
     node.shows(
         TWO,
@@ -350,7 +364,7 @@ async fn a_backend_that_cannot_be_reached_is_shown_with_the_cause_and_the_code_i
 }
 
 #[tokio::test]
-async fn a_backend_that_answers_with_an_error_has_failed() {
+async fn a_backend_that_answers_with_an_error_fails_the_probe() {
     let sim = containerd();
     sim.fail(
         "Status",
@@ -386,7 +400,7 @@ async fn criswitchs_own_socket_by_another_path_is_a_problem_of_the_configuration
 }
 
 #[tokio::test]
-async fn two_sockets_of_one_runtime_are_named_if_they_list_the_same_pods() {
+async fn two_backends_that_list_the_same_pods_are_reported() {
     let sim = || containerd().seed("same");
     let node = Node::new().with("a", sim()).with("b", sim());
     for socket in ["a", "b"] {
@@ -402,7 +416,7 @@ async fn two_sockets_of_one_runtime_are_named_if_they_list_the_same_pods() {
 }
 
 #[tokio::test]
-async fn a_backend_that_does_not_answer_is_given_up() {
+async fn a_backend_that_does_not_answer_fails_the_probe_after_3_seconds() {
     let sim = containerd();
     sim.hold("Version");
     let node = Node::new().with("a", sim);
@@ -422,7 +436,7 @@ async fn a_backend_that_does_not_answer_is_given_up() {
 }
 
 #[tokio::test]
-async fn what_is_not_ready_is_shown_with_its_reason_on_one_line() {
+async fn an_unmet_condition_is_shown_with_its_reason_on_one_line() {
     let not_ready = RuntimeCondition {
         r#type: "NetworkReady".to_owned(),
         status: false,

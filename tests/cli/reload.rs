@@ -1,4 +1,4 @@
-//! A daemon that takes up another configuration: by the command, by SIGHUP, by itself.
+//! Reloads of a changed configuration: by `criswitch reload`, by SIGHUP, and with `watch`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -35,7 +35,7 @@ impl Files {
     }
 }
 
-/// A daemon, two runtimes, and a table that knows the first.
+/// A daemon with two runtimes. The configuration has only the first one.
 pub(crate) struct Node {
     pub(crate) files: Files,
     pub(crate) old: Sim,
@@ -48,7 +48,7 @@ impl Node {
         Node::start_as(head, |serve| serve).await
     }
 
-    /// The same, with the command that starts the daemon made into another.
+    /// As [`Node::start`], after `start` has changed the command that starts the daemon.
     pub(crate) async fn start_as(head: &str, start: impl FnOnce(Command) -> Command) -> Node {
         let files = Files::new();
         let sims = ["old", "new"].map(|name| {
@@ -93,7 +93,7 @@ impl Node {
         run_beside(&["reload", "--config", text(&self.files.main())]).await
     }
 
-    /// SIGHUP.
+    /// Sends SIGHUP to the daemon.
     pub(crate) async fn hang_up(&self) {
         let pid = self.info().await["pid"].to_string();
         let kill = Command::new("kill").args(["-s", "HUP", &pid]).status();
@@ -104,7 +104,7 @@ impl Node {
         self.client().state().await
     }
 
-    /// Waits until a pod of this handler gets this code.
+    /// Runs pods of this handler until the reply has this code.
     pub(crate) async fn until(&self, handler: &str, code: Code) {
         let mut count = 0;
         let reached = async {
@@ -124,7 +124,7 @@ impl Node {
         }
     }
 
-    /// All that the daemon has said, once it has been ended.
+    /// Ends the daemon and returns its whole log.
     pub(crate) async fn whole_log(self) -> Vec<String> {
         self.daemon.whole_log("TERM").await
     }
@@ -160,7 +160,7 @@ async fn the_command_prints_what_has_changed() {
 }
 
 #[tokio::test]
-async fn what_means_nothing_before_the_next_start_is_no_change() {
+async fn a_change_of_a_key_that_only_a_start_reads_is_not_reported() {
     let node = Node::start("").await;
     let main = std::fs::read_to_string(node.files.main()).unwrap();
     let main = main.replace("start_wait = \"0s\"", "start_wait = \"1m\"");
@@ -175,7 +175,7 @@ async fn what_means_nothing_before_the_next_start_is_no_change() {
 }
 
 #[tokio::test]
-async fn settings_that_have_changed_are_named() {
+async fn changed_settings_are_reported_by_name() {
     let node = Node::start("").await;
     let backend = |name: &str, fields: &str| {
         let socket = node.new.socket();
@@ -208,13 +208,13 @@ async fn settings_that_have_changed_are_named() {
 }
 
 #[tokio::test]
-async fn a_wrong_configuration_is_told_with_78_and_changes_nothing() {
+async fn a_wrong_configuration_exits_with_78_and_changes_nothing() {
     let node = Node::start("").await;
     node.files.write(
         "criswitch.toml",
         "default_handler = \"runc\"\n[handlers]\nrunc = \"x\"\nkata = 1\n",
     );
-    // Where it listens is not to be read from what is there now.
+    // Without `listen` in the file, the command calls the default socket.
     let outcome = node.reload().await;
     assert_eq!(outcome.code, 1, "{}", outcome.stderr);
     let listen = format!("listen = {:?}\n", node.files.path("criswitch.sock"));
@@ -240,7 +240,7 @@ async fn a_wrong_configuration_is_told_with_78_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_needs_a_restart_is_refused_by_name_with_its_place_and_values() {
+async fn a_change_that_needs_a_restart_is_rejected_by_name_with_its_place_and_values() {
     let node = Node::start("allow_uids = [0, 1000]").await;
     node.write("max_message = \"1MiB\"", &node.kata());
     node.files.write(
@@ -262,7 +262,7 @@ async fn what_needs_a_restart_is_refused_by_name_with_its_place_and_values() {
 }
 
 #[tokio::test]
-async fn sighup_does_the_same() {
+async fn sighup_reloads_the_configuration() {
     let node = Node::start("").await;
     node.write("", &node.kata());
     node.hang_up().await;
@@ -285,7 +285,7 @@ async fn a_drop_in_is_applied_and_removed_automatically_with_watch() {
 }
 
 #[tokio::test]
-async fn a_daemon_is_not_reloaded_with_another_file_than_its_own() {
+async fn a_reload_with_a_file_that_the_daemon_does_not_use_is_rejected() {
     let node = Node::start("").await;
     let other = node.files.path("other.toml");
     std::fs::copy(node.files.main(), &other).unwrap();
@@ -302,7 +302,7 @@ async fn a_daemon_is_not_reloaded_with_another_file_than_its_own() {
 }
 
 #[tokio::test]
-async fn nobody_and_another_runtime_are_told_apart_from_a_switch() {
+async fn reload_reports_a_missing_daemon_and_a_different_runtime() {
     let files = Files::new();
     let socket = files.path("runtime.sock");
     files.write("criswitch.toml", &format!("listen = {socket:?}"));

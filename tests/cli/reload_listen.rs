@@ -1,4 +1,4 @@
-//! A daemon whose `listen` was edited: where it is asked, and what it says.
+//! Reloads of a daemon whose `listen` was edited, at its old socket and at the new one.
 
 use expect_test::expect;
 
@@ -6,7 +6,7 @@ use crate::reload::Node;
 use crate::support::Sim;
 use crate::{Outcome, command, run_beside, text};
 
-/// The node, with another `listen` in its file; its own socket.
+/// A node whose file has a different `listen` since the start, and the socket of the running daemon.
 async fn edited() -> (Node, String) {
     let node = Node::start("").await;
     let socket = text(&node.files.path("criswitch.sock")).to_owned();
@@ -22,7 +22,7 @@ async fn at(node: &Node, command: &str, socket: &str) -> Outcome {
 }
 
 #[tokio::test]
-async fn the_daemon_is_asked_on_its_own_socket_and_refuses_by_name() {
+async fn the_daemon_on_its_old_socket_rejects_a_changed_listen_by_name() {
     let (node, socket) = edited().await;
     let outcome = at(&node, "reload", &format!("unix://{socket}")).await;
     assert_eq!(outcome.code, 78, "{}", outcome.stderr);
@@ -43,12 +43,12 @@ async fn the_daemon_is_asked_on_its_own_socket_and_refuses_by_name() {
 }
 
 #[tokio::test]
-async fn who_asks_where_nobody_is_yet_is_told_of_the_restart_and_no_reload_begins() {
+async fn a_reload_at_the_new_socket_fails_with_the_hint_to_restart() {
     let (node, _) = edited().await;
     let outcome = node.reload().await;
     assert_eq!(outcome.code, 1);
     for part in [
-        "not reloaded (a changed `listen` needs a restart: restart criswitch, or set `listen` back)",
+        "not reloaded (if you changed `listen`, restart criswitch or set `listen` back)",
         "other.sock: cannot connect",
         "--socket PATH",
     ] {
@@ -59,7 +59,7 @@ async fn who_asks_where_nobody_is_yet_is_told_of_the_restart_and_no_reload_begin
 }
 
 #[tokio::test]
-async fn the_signal_is_refused_by_name_in_the_log_and_nothing_else_changes() {
+async fn a_reload_by_signal_is_rejected_by_name_in_the_log_and_nothing_changes() {
     let (node, _) = edited().await;
     node.hang_up().await;
     let refused = crate::reload_odd::refused(&node, 1).await;
@@ -74,7 +74,7 @@ async fn the_signal_is_refused_by_name_in_the_log_and_nothing_else_changes() {
 }
 
 #[tokio::test]
-async fn another_runtimes_socket_is_told_from_a_daemons() {
+async fn the_socket_of_a_different_runtime_is_reported() {
     let (node, _) = edited().await;
     let other = node.files.path("other.sock");
     let sim = Sim::new("runc");
@@ -90,7 +90,7 @@ async fn another_runtimes_socket_is_told_from_a_daemons() {
 }
 
 #[test]
-fn a_socket_that_can_be_none_is_wrong_usage() {
+fn a_relative_socket_path_is_wrong_usage() {
     let outcome = crate::run(&["reload", "--socket", "run/criswitch.sock"]);
     assert_eq!(outcome.code, 64);
     let told = "is relative; try an absolute path";
@@ -98,7 +98,7 @@ fn a_socket_that_can_be_none_is_wrong_usage() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_gone_may_be_named_from_its_directory() {
+async fn a_removed_file_is_recognized_by_a_relative_path() {
     let node = Node::start("").await;
     let socket = node.files.path("criswitch.sock");
     std::fs::remove_file(node.files.main()).unwrap();

@@ -1,4 +1,4 @@
-//! Reloads that find something odd in the place of the files, or each other.
+//! Reloads with other objects in the place of the files, and reloads at the same time.
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -14,7 +14,7 @@ use crate::reload::{Files, Node};
 use crate::support::PATIENCE;
 use crate::{run, text};
 
-/// What somebody puts in the place of the files.
+/// Replaces files of the configuration by other objects.
 type Odd = fn(&Files);
 
 fn pipe(files: &Files, name: &str) {
@@ -26,7 +26,7 @@ fn link(files: &Files, to: &str, name: &str) {
     symlink(to, files.path(name)).unwrap();
 }
 
-/// Each of them, with a part of what is told.
+/// Each replacement, with a part of the problem that is reported.
 const ODD: [(&str, Odd); 13] = [
     ("No such file", |files| {
         fs::remove_file(files.main()).unwrap();
@@ -72,7 +72,7 @@ const ODD: [(&str, Odd); 13] = [
     }),
 ];
 
-/// The files as they were.
+/// Restores the files.
 fn set_right(node: &Node) {
     for name in ["criswitch.toml", "conf.d"] {
         let path = node.files.path(name);
@@ -83,7 +83,7 @@ fn set_right(node: &Node) {
     node.files.write("conf.d/b.toml", "");
 }
 
-/// As the shipped unit starts it: root without the right to read what it may not.
+/// Starts the daemon as the shipped unit does: as root without the capabilities to read every file.
 fn without_capabilities(serve: Command) -> Command {
     if !geteuid().is_root() {
         return serve;
@@ -94,7 +94,7 @@ fn without_capabilities(serve: Command) -> Command {
     bounded
 }
 
-/// Waits until so many reloads were refused, and returns why the last one was.
+/// Waits until this many reloads were rejected, and returns the problems of the last one.
 pub(crate) async fn refused(node: &Node, count: usize) -> String {
     let reached = async {
         loop {
@@ -109,7 +109,7 @@ pub(crate) async fn refused(node: &Node, count: usize) -> String {
 }
 
 #[tokio::test]
-async fn whatever_stands_in_the_place_of_the_files_nothing_changes_and_the_next_reload_is_fine() {
+async fn odd_objects_in_place_of_the_files_change_nothing_and_the_next_reload_succeeds() {
     let node = Node::start_as("", without_capabilities).await;
     let before = node.info().await;
     for (count, (told, odd)) in ODD.into_iter().enumerate() {
@@ -131,7 +131,7 @@ async fn whatever_stands_in_the_place_of_the_files_nothing_changes_and_the_next_
 }
 
 #[tokio::test]
-async fn reloads_at_once_come_to_what_the_files_say() {
+async fn concurrent_reloads_apply_the_files() {
     let node = Node::start("").await;
     for row in [node.kata(), String::new()].iter().cycle().take(6) {
         node.write("", row);
@@ -150,7 +150,7 @@ async fn reloads_at_once_come_to_what_the_files_say() {
 }
 
 #[tokio::test]
-async fn a_drop_in_whose_name_is_no_text_is_shown_all_the_same() {
+async fn a_drop_in_whose_name_is_not_utf_8_is_shown() {
     let node = Node::start("").await;
     let name = OsStr::from_bytes(b"conf.d/90-\xff.toml");
     fs::create_dir_all(node.files.path("conf.d")).unwrap();

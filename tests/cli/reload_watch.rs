@@ -1,4 +1,4 @@
-//! Changes of the files between the start of a daemon and the first look of its watch.
+//! Changes of the files between the start of a daemon and the first check of its watch.
 
 use std::io::{Read, Write, pipe};
 use std::process::Stdio;
@@ -9,7 +9,7 @@ use crate::serve::{Daemon, one_backend};
 use crate::support::{Client, PATIENCE, Sim};
 use crate::{command, text};
 
-/// A pipe that takes nothing more until it is read.
+/// A full pipe: a write blocks until the pipe is read.
 fn full_pipe() -> (impl Read + Send + 'static, impl Into<Stdio>) {
     let (reader, mut writer) = pipe().unwrap();
     let flags = fcntl_getfl(&writer).unwrap();
@@ -20,7 +20,7 @@ fn full_pipe() -> (impl Read + Send + 'static, impl Into<Stdio>) {
 }
 
 #[tokio::test]
-async fn files_that_break_before_the_first_look_are_reported() {
+async fn files_that_become_invalid_before_the_first_check_are_reported() {
     let (files, listen, backend) = one_backend();
     Sim::new("runc").serve_on(&backend);
     let good = std::fs::read_to_string(files.main()).unwrap();
@@ -29,7 +29,7 @@ async fn files_that_break_before_the_first_look_are_reported() {
     let mut serve = command(&["serve", "--config", text(&files.main())]);
     let process = serve.stderr(stderr).spawn().unwrap();
     drop(serve);
-    // It has read the files by then, and waits until it can say so.
+    // When the socket exists, the daemon has read the files, and waits until it can write its log.
     let begun = async {
         while !listen.exists() {
             tokio::task::yield_now().await

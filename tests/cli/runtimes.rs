@@ -1,4 +1,4 @@
-//! A node for `criswitch discover`: well-known places below a directory, simulated runtimes at some of them.
+//! A node for `criswitch discover`: well-known paths below a directory, with simulated runtimes at some of them.
 
 use std::path::{Path, PathBuf};
 
@@ -12,14 +12,14 @@ use crate::{Outcome, run_beside, text};
 pub(crate) const CONTAINERD: &str = "run/containerd/containerd.sock";
 pub(crate) const CRIO: &str = "run/crio/crio.sock";
 
-/// Its directory goes with it.
+/// The directory of the node is removed when the node is dropped.
 pub(crate) struct Node {
     root: TempDir,
 }
 
 impl Node {
     pub(crate) fn new() -> Node {
-        // Where comments are broken depends on the length of its name.
+        // The length of the directory's name affects the line breaks of comments.
         let root = tempfile::Builder::new()
             .prefix("node-")
             .tempdir_in("/tmp")
@@ -27,7 +27,7 @@ impl Node {
         Node { root }
     }
 
-    /// A path below the directory, which stands for `/`; its own directory is there.
+    /// A path below the directory, which is the root of the node; creates the parent directory.
     pub(crate) fn path(&self, below: &str) -> PathBuf {
         let path = self.root.path().join(below);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -39,7 +39,7 @@ impl Node {
         self
     }
 
-    /// Runs it with these arguments; in what it says, the directory is `/node`. `NODE` in an argument is the directory.
+    /// Runs `discover` with these arguments. `NODE` in an argument is the directory, which is `/node` in the output.
     pub(crate) async fn discover(&self, arguments: &[&str]) -> Outcome {
         let root = text(self.root.path());
         let arguments = arguments.iter().map(|text| text.replace("NODE", root));
@@ -57,7 +57,7 @@ impl Node {
         }
     }
 
-    /// The configuration that it prints, which must be one.
+    /// The configuration that `discover` prints, which must be valid.
     pub(crate) async fn configuration(&self, arguments: &[&str]) -> Printed {
         let outcome = self.discover(arguments).await;
         assert_eq!(outcome.code, 0, "{}", outcome.stderr);
@@ -75,16 +75,16 @@ impl Node {
     }
 }
 
-/// A configuration as it was printed, and as the switch takes it.
+/// A configuration as text, and as criswitch reads it.
 pub(crate) struct Printed {
     pub(crate) text: String,
-    /// On standard error.
+    /// The output on standard error.
     pub(crate) told: String,
     pub(crate) config: Config,
 }
 
 impl Printed {
-    /// Each row as `name -> backend "handler there"`, the default's with a star.
+    /// Each row as `name -> backend "backend handler"`; the default row has a star.
     pub(crate) fn rows(&self) -> Vec<String> {
         let table = &self.config.table;
         let rows = table.handlers.iter().map(|row| {
@@ -104,14 +104,14 @@ impl Printed {
     }
 }
 
-/// containerd 2.x with these handlers; the first is its default, and it says so.
+/// containerd 2.x with these handlers. Its verbose Status reports the first as the default.
 pub(crate) fn containerd<'a>(handlers: impl IntoIterator<Item = &'a str>) -> Sim {
     let sim = Sim::new("containerd").version("2.4.2").handlers(handlers);
     let default = sim.handler_names().first().cloned();
     sim.set(|settings| settings.config = Some(containerd_config(default.as_deref(), &[])))
 }
 
-/// What containerd's verbose Status shows of its configuration, as far as it matters here.
+/// The relevant part of the configuration in containerd's verbose Status.
 pub(crate) fn containerd_config(default: Option<&str>, handlers: &[&str]) -> Value {
     let runtimes: serde_json::Map<String, Value> = handlers
         .iter()
@@ -125,7 +125,7 @@ pub(crate) fn containerd_config(default: Option<&str>, handlers: &[&str]) -> Val
     json!({ "containerd": { "defaultRuntimeName": default, "runtimes": runtimes } })
 }
 
-/// CRI-O with these handlers, of a version that does not say which one is its default.
+/// CRI-O with these handlers, in a version that does not report its default handler.
 pub(crate) fn crio<'a>(handlers: impl IntoIterator<Item = &'a str>) -> Sim {
     Sim::new("cri-o").version("1.37.0").handlers(handlers)
 }

@@ -1,4 +1,4 @@
-//! What calls carry is nobody's to read: not in the log at its most verbose, not in `Status`.
+//! Secrets in calls are neither in the log at its most verbose level nor in `Status`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::support::{Client, IMAGE, Sim, container_config, pod_config};
 use crate::told::Told;
 use crate::{command, main_file, text};
 
-/// A secret in each place that has one; each is found by the same word.
+/// The common word of all secrets. Each field that may hold a secret has one.
 const SECRET: &str = "hunter2";
 
 fn secret(place: &str) -> String {
@@ -52,7 +52,7 @@ fn container() -> cri::ContainerConfig {
     }
 }
 
-/// Every call that carries secrets, to `handler`; whether it goes well or not. What became of the pull.
+/// Makes every call that carries secrets, for `handler`. The calls may fail. Returns the code of the pull.
 async fn whisper(client: &Client, handler: &str) -> Code {
     let request = cri::PullImageRequest {
         image: Some(cri::ImageSpec {
@@ -120,7 +120,7 @@ async fn secrets_of_calls_are_in_no_log_of_json() {
     nobody_reads_them("json", "\"rpc\":\"{}\"").await;
 }
 
-/// With a log of this format, which has the name of an RPC in this way.
+/// Checks a log of this format; `named` is the format of an RPC's name in it.
 async fn nobody_reads_them(format: &str, named: &str) {
     let files = main_file("");
     let path = files.main();
@@ -134,7 +134,7 @@ async fn nobody_reads_them(format: &str, named: &str) {
     serve.stdout(std::fs::File::create(&output).unwrap());
     let told = Told::start_as(serve);
     let client = Client::new(&directory.join("listen"));
-    // To one that serves, to one that cannot be reached, and to none.
+    // A handler of a running backend, a handler of an unreachable backend, and an unknown handler.
     for (handler, pulled) in [
         ("runc", Code::Ok),
         ("dead", Code::Unavailable),

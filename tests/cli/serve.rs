@@ -1,4 +1,4 @@
-//! `criswitch serve` from its start to its signal.
+//! `criswitch serve` from its start to a signal.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use crate::config_files::ConfigFiles;
 use crate::support::{Client, Sim};
 use crate::{command, main_file, run, run_beside, text};
 
-/// The daemon; killed if a test ends without it.
+/// A daemon, which is killed if the test ends first.
 pub(crate) struct Daemon {
     process: Child,
-    /// Its log until it said that it serves.
+    /// The log before the daemon serves.
     pub(crate) before_serving: Vec<String>,
     log: Option<JoinHandle<Vec<String>>>,
 }
@@ -24,14 +24,14 @@ impl Daemon {
         Daemon::start_as(command(&["serve", "--config", text(&files.main())])).await
     }
 
-    /// Starts it and waits until it says that it serves.
+    /// Starts the daemon and waits until it logs that it serves.
     pub(crate) async fn start_as(mut serve: Command) -> Daemon {
         let mut process = serve.stderr(Stdio::piped()).spawn().unwrap();
         let stderr = process.stderr.take().unwrap();
         Daemon::of(process, stderr).await
     }
 
-    /// One that has been started: waits until it says that it serves.
+    /// Waits until a started daemon logs that it serves.
     pub(crate) async fn of(process: Child, log: impl Read + Send + 'static) -> Daemon {
         let stderr = BufReader::new(log);
         let said = tokio::task::spawn_blocking(|| {
@@ -40,7 +40,7 @@ impl Daemon {
                 .by_ref()
                 .take_while(|line| !line.contains("socket_activated"))
                 .collect();
-            // Its log must stay open, or it could not write on.
+            // The log must stay open, or the daemon could not write to it.
             (said, std::thread::spawn(|| lines.collect()))
         });
         let mut daemon = Daemon {
@@ -55,13 +55,13 @@ impl Daemon {
         daemon
     }
 
-    /// How many lines it wrote with these words before it served.
+    /// How many lines with these words the daemon wrote before it served.
     pub(crate) fn said(&self, words: &str) -> usize {
         let lines = self.before_serving.iter();
         lines.filter(|line| line.contains(words)).count()
     }
 
-    /// All of its log, once a signal has ended it.
+    /// The whole log, after a signal has ended the daemon.
     pub(crate) async fn whole_log(mut self, signal: &str) -> Vec<String> {
         let (mut lines, rest) = (std::mem::take(&mut self.before_serving), self.log.take());
         assert_eq!(self.ends_after(signal).await, Some(0));
@@ -93,7 +93,7 @@ impl Drop for Daemon {
     }
 }
 
-/// A switch's configuration with one backend, and the socket that it will listen on.
+/// A configuration with one backend; the socket of criswitch, and the socket of the backend.
 pub(crate) fn one_backend() -> (ConfigFiles, PathBuf, PathBuf) {
     let files = main_file("");
     let path = files.main();
@@ -108,7 +108,7 @@ pub(crate) fn one_backend() -> (ConfigFiles, PathBuf, PathBuf) {
 }
 
 #[tokio::test]
-async fn serve_answers_on_its_socket_until_a_signal_and_ends_well() {
+async fn serve_answers_on_its_socket_until_a_signal_and_exits_with_0() {
     for signal in ["TERM", "INT"] {
         let (files, listen, backend) = one_backend();
         Sim::new("runc").version("1.2.3").serve_on(&backend);
@@ -126,7 +126,7 @@ async fn serve_answers_on_its_socket_until_a_signal_and_ends_well() {
 }
 
 #[tokio::test]
-async fn serve_that_cannot_listen_says_why_and_ends_with_1() {
+async fn serve_that_cannot_listen_reports_the_reason_and_exits_with_1() {
     let (files, listen, _) = one_backend();
     let _first = Daemon::start(&files).await;
     let second = run_beside(&["serve", "--config", text(&files.main())]).await;
@@ -136,7 +136,7 @@ async fn serve_that_cannot_listen_says_why_and_ends_with_1() {
 }
 
 #[tokio::test]
-async fn serve_whose_state_another_process_has_says_what_to_try_and_ends_with_1() {
+async fn serve_with_the_state_of_another_process_reports_a_hint_and_exits_with_1() {
     let ((first, ..), (second, ..)) = (one_backend(), one_backend());
     let state = first.main().with_file_name("state");
     for files in [&first, &second] {
@@ -154,7 +154,7 @@ async fn serve_whose_state_another_process_has_says_what_to_try_and_ends_with_1(
 }
 
 #[test]
-fn serve_that_has_no_place_for_its_socket_says_what_to_try() {
+fn serve_that_cannot_create_its_socket_reports_a_hint() {
     let rest = "default_handler = 'a'\n[handlers]\na = '/run/a.sock'";
     let files = ConfigFiles::of(&[("file", b""), ("c.sock.lock/x", b"")]);
     for (name, told) in [
@@ -179,7 +179,7 @@ fn serve_that_has_no_place_for_its_socket_says_what_to_try() {
 fn a_lock_that_is_a_link_is_not_followed() {
     let (files, listen, _) = one_backend();
     let victim = listen.with_file_name("victim");
-    // Whoever follows the link finds that somebody else has it.
+    // The lock of the link's target is held, so following the link would fail differently.
     let held = std::fs::File::create(&victim).unwrap();
     held.lock().unwrap();
     let lock = listen.with_file_name("listen.lock");

@@ -1,16 +1,18 @@
-//! `criswitch completions` and `criswitch man`: each names every command.
+//! `criswitch completions`: the scripts and the completions.
 
+use std::env;
 use std::path::Path;
 use std::process::Command;
 
-use crate::{run, text};
+use crate::check::TABLE;
+use crate::{command, main_file, run, text};
 
-/// The commands that `--help` shows, but help itself.
+/// The commands that `--help` shows, except `help`.
 pub(crate) fn commands() -> Vec<String> {
     let help = run(&["--help"]).stdout;
     let (_, rest) = help.split_once("\nCommands:\n").unwrap();
     let lines = rest.lines().take_while(|line| !line.is_empty());
-    // What is about one may go on in a line that is further in.
+    // A line with more indentation continues the description of the line above.
     let lines = lines.filter_map(|line| {
         line.strip_prefix("  ")
             .filter(|name| !name.starts_with(' '))
@@ -24,125 +26,86 @@ pub(crate) fn commands() -> Vec<String> {
     commands
 }
 
-fn exists(program: &str) -> bool {
-    Command::new(program).arg("--version").output().is_ok()
+/// The completions of the last of `words`, one in each line, as the script for fish asks for them.
+fn offered(words: &[&str]) -> Vec<String> {
+    let output = command(&[&["--"], words].concat())
+        .env("CRISWITCH_COMPLETE", "fish")
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let values = lines.lines().filter_map(|line| line.split('\t').next());
+    values.map(str::to_owned).collect()
 }
 
 #[test]
-fn each_shells_script_completes_every_command() {
+fn every_shell_gets_a_script_that_asks_criswitch() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let outcome = run(&["completions", shell]);
         assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
-        for command in commands() {
-            assert!(outcome.stdout.contains(&command), "{shell}: {command}");
-        }
-        assert!(outcome.stdout.contains("config"), "{shell}: options too");
+        assert!(outcome.stdout.contains("CRISWITCH_COMPLETE"), "{shell}");
     }
 }
 
-/// By bash itself: what it offers behind `criswitch `, and behind `criswitch check --`.
 #[test]
-fn bash_offers_the_commands_and_their_options() {
-    let offered = |words: &str, last: &str| {
-        let script = format!(
-            r#"eval "$("$0" completions bash)"
-            COMP_WORDS=({words}) COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
-            _criswitch criswitch {last} criswitch
-            echo "${{COMPREPLY[@]}}""#
-        );
-        let bash = Command::new("bash")
-            .args(["-c", &script, env!("CARGO_BIN_EXE_criswitch")])
-            .output()
-            .unwrap();
-        assert!(
-            bash.status.success(),
-            "{}",
-            String::from_utf8_lossy(&bash.stderr)
-        );
-        String::from_utf8(bash.stdout).unwrap()
-    };
-    let first = offered("criswitch ''", "''");
+fn completions_offer_commands_options_formats_handlers_and_backends() {
+    let first = offered(&["criswitch", ""]);
     for command in commands() {
-        assert!(
-            first.split_whitespace().any(|word| word == command),
-            "{command} in {first}"
-        );
+        assert!(first.contains(&command), "{command} in {first:?}");
     }
-    let options = offered("criswitch check --", "--");
+    let options = offered(&["criswitch", "check", "--"]);
     for option in ["--config", "--json", "--probe"] {
-        assert!(options.contains(option), "{options}");
+        assert!(options.iter().any(|it| it == option), "{options:?}");
     }
+    assert_eq!(
+        offered(&["criswitch", "pods", "-o", ""]),
+        ["json", "yaml", "wide", "name"]
+    );
+    let files = main_file(TABLE);
+    let config = files.main();
+    let of = |rest: &[&str]| {
+        offered(&[&["criswitch", "pods", "--config", text(&config)], rest].concat())
+    };
+    assert_eq!(of(&["--handler", ""]), ["gvisor", "plain", "runc"]);
+    assert_eq!(of(&["--backend", ""]), ["runc", "crio", "old"]);
+    assert_eq!(of(&["--backend", "c"]), ["crio"]);
+    let joined = format!("--config={}", text(&config));
+    assert_eq!(
+        offered(&["criswitch", "pods", &joined, "--backend", "c"]),
+        ["crio"]
+    );
+    // Without a configuration there are no names, and no error.
+    let without = offered(&["criswitch", "forget", "--config", "/nonexistent", ""]);
+    assert!(without.iter().all(|it| it.starts_with('-')), "{without:?}");
 }
 
+/// bash itself loads the script and asks for the completions of `criswitch pods -o w`.
 #[test]
-fn every_command_has_a_page_that_shows_without_a_warning() {
-    let folder = tempfile::tempdir().unwrap();
-    // It is made.
-    let pages = folder.path().join("share/man1");
-    let outcome = run(&["man", text(&pages)]);
-    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
-    let mut expected: Vec<String> = commands()
-        .iter()
-        .map(|command| format!("criswitch-{command}.1"))
-        .collect();
-    expected.push("criswitch.1".to_owned());
-    expected.sort();
-    let entries = std::fs::read_dir(&pages).unwrap();
-    let mut found: Vec<String> = entries
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    found.sort();
-    assert_eq!(found, expected);
-    if exists("groff") {
-        found.iter().for_each(|page| shows(&pages.join(page)));
-    }
-    let main = std::fs::read_to_string(pages.join("criswitch.1")).unwrap();
-    assert_eq!(run(&["man"]).stdout, main);
-}
-
-#[test]
-fn a_page_shows_the_lines_of_the_help_as_they_are() {
-    if !exists("groff") {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    run(&["man", text(folder.path())]);
-    let page = folder.path().join("criswitch-discover.1");
-    let groff = Command::new("groff")
-        .args(["-man", "-Tascii", "-P-c", text(&page)])
-        .output();
-    let shown = String::from_utf8(groff.unwrap().stdout).unwrap();
-    let help = run(&["discover", "--help"]).stdout;
-    let (_, rules) = help.split_once("criswitch looks for sockets").unwrap();
-    let lines = rules.lines().filter(|line| line.starts_with("  "));
-    assert!(lines.clone().count() > 20);
-    for line in lines {
-        assert!(shown.contains(line), "{line:?} in {shown}");
-    }
-}
-
-/// With every warning that groff has.
-fn shows(page: &Path) {
-    let groff = Command::new("groff")
-        .args(["-ww", "-man", "-Tutf8", text(page)])
+fn bash_completes_a_word_with_the_script() {
+    let program = Path::new(env!("CARGO_BIN_EXE_criswitch"));
+    let directory = program.parent().unwrap().to_path_buf();
+    let path = env::var_os("PATH").unwrap();
+    let path = env::join_paths([directory].into_iter().chain(env::split_paths(&path))).unwrap();
+    let script = r#"eval "$(criswitch completions bash)"
+        COMP_WORDS=(criswitch pods -o w) COMP_CWORD=3
+        _clap_complete_criswitch criswitch w -o
+        echo "${COMPREPLY[@]}""#;
+    let bash = Command::new("bash")
+        .args(["-c", script])
+        .env("PATH", path)
         .output()
         .unwrap();
-    assert_eq!(
-        String::from_utf8_lossy(&groff.stderr),
-        "",
-        "{}",
-        page.display()
-    );
-    let shown = String::from_utf8_lossy(&groff.stdout).into_owned();
-    assert!(shown.contains("criswitch"), "{shown}");
+    assert_eq!(String::from_utf8_lossy(&bash.stderr), "");
+    assert_eq!(String::from_utf8_lossy(&bash.stdout).trim(), "wide");
 }
 
 #[test]
-fn pages_that_cannot_be_written_are_a_failure_that_says_where() {
-    let outcome = run(&["man", "/dev/null/man1"]);
-    assert_eq!((outcome.code, outcome.stdout.as_str()), (1, ""));
-    assert_eq!(
-        outcome.stderr,
-        "criswitch: cannot write to /dev/null/man1: Not a directory (os error 20)\n"
-    );
+fn a_shell_without_a_script_is_an_error() {
+    let output = command(&["status"])
+        .env("CRISWITCH_COMPLETE", "tcsh")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("unknown shell `tcsh`"), "{error}");
 }

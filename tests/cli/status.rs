@@ -1,4 +1,4 @@
-//! `criswitch status` and `criswitch pods` against a daemon, another runtime, and nobody.
+//! `criswitch status` and `criswitch pods` with a daemon, with a different runtime on the socket, and with neither.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ async fn run(node: &Node, arguments: &[&str]) -> Outcome {
     run_beside(&all).await
 }
 
-/// What differs from run to run is replaced: the directory, the process, times, the hash, ids.
+/// Checks the output, after a replacement of the parts that differ between runs: directory, process, times, hash, ids.
 async fn shows(node: &Node, arguments: &[&str], code: i32, expected: Expect) {
     let outcome = run(node, arguments).await;
     assert_eq!((outcome.code, outcome.stderr.as_str()), (code, ""));
@@ -32,7 +32,7 @@ async fn shows(node: &Node, arguments: &[&str], code: i32, expected: Expect) {
     expected.assert_eq(&without_ids(&shown));
 }
 
-/// Ages of a second or a minute, and the beginnings of ids.
+/// Replaces ages in seconds and the beginnings of ids.
 fn without_ids(shown: &str) -> String {
     let word = |word: &str| {
         let (text, mark) = word.split_at(word.trim_end_matches([':', ',']).len());
@@ -50,7 +50,7 @@ fn without_ids(shown: &str) -> String {
     shown.lines().map(line).map(|line| line + "\n").collect()
 }
 
-/// A second backend, and pods on both.
+/// A node with two backends and a pod on each.
 async fn two_backends() -> Node {
     let node = Node::start("").await;
     node.write("", &node.kata());
@@ -61,7 +61,7 @@ async fn two_backends() -> Node {
 }
 
 #[tokio::test]
-async fn it_shows_backends_handlers_and_the_last_reload() {
+async fn status_shows_backends_handlers_and_the_last_reload() {
     let node = two_backends().await;
     shows(
         &node,
@@ -95,13 +95,13 @@ async fn it_shows_backends_handlers_and_the_last_reload() {
 }
 
 #[tokio::test]
-async fn a_reload_that_found_nothing_to_change_hides_none_that_changed_something() {
+async fn a_reload_without_changes_hides_a_rejection_but_no_earlier_change() {
     let node = two_backends().await;
     assert_eq!(node.reload().await.stdout, "nothing changed\n");
     let shown = run(&node, &["status"]).await.stdout;
     assert!(shown.contains(" ago: handler added: kata\n"), "{shown}");
     assert_eq!(node.info().await["reloads"]["count"], 2);
-    // What was refused is over once the files are good again.
+    // The rejection is no longer shown after the files are fixed.
     node.files.write("conf.d/a.toml", "shutdown_timeout = 1");
     assert_eq!(node.reload().await.code, 78);
     let shown = run(&node, &["status"]).await.stdout;
@@ -117,7 +117,7 @@ async fn a_reload_that_found_nothing_to_change_hides_none_that_changed_something
 }
 
 #[tokio::test]
-async fn a_handler_with_another_name_at_its_backend_is_shown_with_that() {
+async fn status_shows_the_backends_name_of_a_renamed_handler() {
     let node = Node::start("").await;
     let row = |handler| format!("{{ backend = \"runc\", handler = {handler:?} }}");
     node.write(
@@ -140,7 +140,7 @@ async fn a_handler_with_another_name_at_its_backend_is_shown_with_that() {
 }
 
 #[tokio::test]
-async fn a_backend_that_is_down_is_shown_with_the_cause_and_the_code_is_1() {
+async fn status_reports_a_backend_that_is_down_with_the_cause_and_exits_with_1() {
     let node = two_backends().await;
     node.new.stop().await;
     while node.info().await["backends"][1]["state"] != "down" {}
@@ -182,11 +182,11 @@ async fn pods_of_a_backend_that_is_away_are_marked_as_cached() {
         &["pods"],
         0,
         expect![[r#"
-        HANDLER  BACKEND  STATE           ID             NAMESPACE/NAME
-        kata     kata     ready (cached)  ID  default/boxed
-        kata     kata     ready (cached)  ID  default/pod-1
-        runc     runc     ready           ID  default/web
-    "#]],
+            HANDLER  BACKEND  STATE           AGE  ID             NAMESPACE/NAME
+            kata     kata     ready (cached)  0s   ID  default/boxed
+            kata     kata     ready (cached)  0s   ID  default/pod-1
+            runc     runc     ready           0s   ID  default/web
+        "#]],
     )
     .await;
     let outcome = run(&node, &["pods", "--json", "--backend", "runc"]).await;
@@ -196,7 +196,7 @@ async fn pods_of_a_backend_that_is_away_are_marked_as_cached() {
 }
 
 #[tokio::test]
-async fn the_verdict_says_why_lists_fail_and_what_to_do() {
+async fn the_verdict_has_the_reason_why_lists_fail_and_the_command_to_run() {
     let (files, _, _) = one_backend();
     let config = std::fs::read_to_string(files.main()).unwrap();
     std::fs::write(files.main(), format!("start_wait = '0s'\n{config}")).unwrap();
@@ -214,7 +214,7 @@ async fn the_verdict_says_why_lists_fail_and_what_to_do() {
     let outcome = run_beside(&["status", "--json", "--config", text(&path)]).await;
     let shown: Json = serde_json::from_str(&outcome.stdout).unwrap();
     assert_eq!(shown["health"]["state"], "lists failing");
-    // What the verdict advises asks first, also where it cannot show the pods.
+    // The command in the verdict asks for a confirmation, also if it cannot show the pods.
     let outcome = run_beside(&["forget", "runc", "--config", text(&path)]).await;
     let Outcome { stdout, stderr, .. } = outcome;
     let unlisted = "The pods of backend runc cannot be listed: ";
@@ -246,7 +246,7 @@ async fn a_notice_of_deprecations_is_a_note_and_no_problem() {
 }
 
 #[tokio::test]
-async fn programs_get_the_same_with_pods_and_features_of_each_handler() {
+async fn the_json_of_status_has_the_pods_and_features_of_each_handler() {
     let node = two_backends().await;
     let outcome = run(&node, &["status", "--json"]).await;
     let shown: Json = serde_json::from_str(&outcome.stdout).unwrap();
@@ -262,7 +262,7 @@ async fn programs_get_the_same_with_pods_and_features_of_each_handler() {
 }
 
 #[tokio::test]
-async fn right_after_a_start_it_does_not_wait_for_backends_that_are_not_there() {
+async fn status_right_after_a_start_does_not_wait_for_absent_backends() {
     let (files, _, _) = one_backend();
     let config = std::fs::read_to_string(files.main()).unwrap();
     std::fs::write(files.main(), format!("start_wait = '10m'\n{config}")).unwrap();
@@ -279,20 +279,20 @@ async fn right_after_a_start_it_does_not_wait_for_backends_that_are_not_there() 
 }
 
 #[tokio::test]
-async fn pods_are_shown_where_they_are() {
+async fn pods_are_shown_with_the_backend_that_runs_them() {
     let node = two_backends().await;
     shows(
         &node,
         &["pods"],
         0,
         expect![[r#"
-            HANDLER  BACKEND  STATE  ID             NAMESPACE/NAME
-            kata     kata     ready  ID  default/pod-1
-            runc     runc     ready  ID  default/web
+            HANDLER  BACKEND  STATE  AGE  ID             NAMESPACE/NAME
+            kata     kata     ready  0s   ID  default/pod-1
+            runc     runc     ready  0s   ID  default/web
         "#]],
     )
     .await;
-    // New pods go elsewhere; this one stays.
+    // New pods go to a different backend; the running pod stays.
     let old = format!("runc = {:?}", node.new.socket());
     node.files.write(
         "criswitch.toml",
@@ -302,7 +302,7 @@ async fn pods_are_shown_where_they_are() {
         ),
     );
     assert_eq!(node.reload().await.code, 0);
-    // Nor is it counted where new ones go.
+    // The running pod is not counted for the handler's new backend.
     let shown = run(&node, &["status"]).await.stdout;
     assert!(shown.contains("\nrunc (default)  runc     0 "), "{shown}");
     let shown = run(&node, &["status", "--json"]).await.stdout;
@@ -319,7 +319,7 @@ async fn pods_are_shown_where_they_are() {
 
 /// The row for the backend's own default counts no pod whose handler is unknown.
 #[tokio::test]
-async fn a_pod_whose_handler_nobody_reports_is_shown_without_one() {
+async fn a_pod_with_an_unknown_handler_is_shown_without_a_handler() {
     let node = Node::start("").await;
     node.write("", "own = { backend = \"runc\", handler = \"\" }");
     assert_eq!(node.reload().await.code, 0);
@@ -332,9 +332,9 @@ async fn a_pod_whose_handler_nobody_reports_is_shown_without_one() {
         &["pods"],
         0,
         expect![[r#"
-            HANDLER  BACKEND  STATE  ID             NAMESPACE/NAME
-            -        runc     ready  ID  default/direct
-            own      runc     ready  ID  default/web
+            HANDLER  BACKEND  STATE  AGE  ID             NAMESPACE/NAME
+            -        runc     ready  0s   ID  default/direct
+            own      runc     ready  0s   ID  default/web
         "#]],
     )
     .await;
@@ -346,7 +346,7 @@ async fn a_pod_whose_handler_nobody_reports_is_shown_without_one() {
 }
 
 #[tokio::test]
-async fn pods_can_be_asked_for_by_handler_backend_and_namespace() {
+async fn pods_can_be_filtered_by_handler_backend_and_namespace() {
     let node = two_backends().await;
     let lines = async |arguments: &[&str]| run(&node, arguments).await.stdout.lines().count() - 1;
     assert_eq!(lines(&["pods"]).await, 2);
@@ -365,7 +365,7 @@ async fn pods_can_be_asked_for_by_handler_backend_and_namespace() {
         criswitch: no handler is named "kat"; the handlers are: kata, runc
     "#]]
     .assert_eq(&outcome.stderr);
-    // One that is gone, with its pod.
+    // The pods of a removed handler can be listed.
     node.write("", "");
     assert_eq!(node.reload().await.code, 0);
     assert_eq!(lines(&["pods", "--handler", "kata"]).await, 1);
@@ -373,7 +373,7 @@ async fn pods_can_be_asked_for_by_handler_backend_and_namespace() {
 }
 
 #[tokio::test]
-async fn another_runtime_is_shown_as_far_as_it_goes() {
+async fn status_shows_the_conditions_of_a_different_runtime() {
     let files = Files::new();
     let socket = files.path("runtime.sock");
     files.write("criswitch.toml", &format!("listen = {socket:?}"));
@@ -404,10 +404,17 @@ async fn another_runtime_is_shown_as_far_as_it_goes() {
         (&json!(false), &json!("runc"))
     );
     assert_eq!(shown["conditions"][0]["type"], "RuntimeReady");
+    let names = run_beside(&["status", "-o", "name", "--config", text(&files.main())]).await;
+    assert_eq!((names.code, names.stdout.as_str()), (69, ""));
+    assert!(
+        names.stderr.contains("not of criswitch"),
+        "{}",
+        names.stderr
+    );
 }
 
 #[tokio::test]
-async fn a_daemon_that_was_started_with_a_relative_path_is_found_from_anywhere() {
+async fn the_configuration_path_of_a_daemon_started_with_a_relative_path_is_absolute() {
     let node = Node::start_as("", |serve| {
         let config = serve.get_args().last().map(Path::new).unwrap();
         let mut relative = crate::command(&["serve", "--config", "criswitch.toml"]);

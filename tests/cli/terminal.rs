@@ -1,8 +1,8 @@
-//! What people see on a terminal of 80 columns, and programs behind a pipe.
+//! The output on a terminal of 80 columns, and through a pipe.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -13,8 +13,13 @@ use crate::{Outcome, main_file, run, run_beside, text};
 
 const COLUMNS: usize = 80;
 
-/// On a terminal of its own, whose output is read here; the arguments have no spaces.
+/// Runs the command on its own terminal and returns the output; the arguments have no spaces.
 fn on_a_terminal(arguments: &[&str]) -> Outcome {
+    typing("", arguments)
+}
+
+/// Runs the command on its own terminal, where a user types `keys`, and returns the output with these keys.
+fn typing(keys: &str, arguments: &[&str]) -> Outcome {
     let binary = env!("CARGO_BIN_EXE_criswitch");
     let typed = format!(
         "stty cols {COLUMNS} && exec {binary} {}",
@@ -23,7 +28,12 @@ fn on_a_terminal(arguments: &[&str]) -> Outcome {
     let mut script = Command::new("script");
     script.args(["--quiet", "--return", "--command", &typed, "/dev/null"]);
     script.env_remove("NO_COLOR");
-    let output = script.stdin(Stdio::null()).output().unwrap();
+    script.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut script = script.spawn().unwrap();
+    let mut keyboard = script.stdin.take().unwrap();
+    keyboard.write_all(keys.as_bytes()).unwrap();
+    drop(keyboard);
+    let output = script.wait_with_output().unwrap();
     Outcome {
         code: output.status.code().unwrap(),
         stdout: String::from_utf8(output.stdout).unwrap().replace('\r', ""),
@@ -31,13 +41,22 @@ fn on_a_terminal(arguments: &[&str]) -> Outcome {
     }
 }
 
-async fn on_a_terminal_beside(arguments: &[&str]) -> Outcome {
+pub(crate) async fn on_a_terminal_beside(arguments: &[&str]) -> Outcome {
+    typing_beside("", arguments).await
+}
+
+pub(crate) async fn typing_beside(keys: &'static str, arguments: &[&str]) -> Outcome {
     let arguments: Vec<String> = arguments.iter().map(|&text| text.to_owned()).collect();
-    let run = move || on_a_terminal(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    let run = move || {
+        typing(
+            keys,
+            &arguments.iter().map(String::as_str).collect::<Vec<_>>(),
+        )
+    };
     tokio::task::spawn_blocking(run).await.unwrap()
 }
 
-/// What is left of it without the codes for colours, where no line may be too long.
+/// The text without colour codes. No line may be wider than the terminal.
 #[track_caller]
 fn fits(shown: &str) -> String {
     let mut parts = shown.split("\u{1b}[");
@@ -61,7 +80,7 @@ fn the_help_of_every_command_fits_with_and_without_a_terminal() {
 }
 
 #[test]
-fn problems_fit_a_terminal_and_are_a_line_each_through_a_pipe() {
+fn problems_are_wrapped_on_a_terminal_and_one_line_each_through_a_pipe() {
     let files = main_file("listen = '/nowhere/criswitch.sock'\nlog.level = 'loud'");
     let config = files.main();
     for arguments in [
@@ -79,7 +98,7 @@ fn problems_fit_a_terminal_and_are_a_line_each_through_a_pipe() {
 }
 
 #[test]
-fn routes_fit_a_terminal_and_say_the_same_as_through_a_pipe() {
+fn routes_fit_a_terminal_and_have_the_same_content_as_through_a_pipe() {
     let shown = fits(&on_a_terminal(&["routes"]).stdout);
     let joined = shown.replace("\n              ", " ");
     let piped = run(&["routes"]).stdout;
@@ -98,7 +117,7 @@ fn routes_fit_a_terminal_and_say_the_same_as_through_a_pipe() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_told_in_whole_words_and_colours_on_a_terminal() {
+async fn problems_are_shown_in_whole_words_and_colours_on_a_terminal() {
     let node = Node::start("").await;
     node.write("", "kata = \"/nowhere/kata.sock\"");
     assert_eq!(node.reload().await.code, 0);
@@ -123,7 +142,7 @@ async fn what_is_wrong_is_told_in_whole_words_and_colours_on_a_terminal() {
 }
 
 #[tokio::test]
-async fn a_path_or_a_name_that_has_no_room_in_its_row_is_below_it() {
+async fn a_path_or_name_too_long_for_its_row_is_below_the_row() {
     let socket = "/var/snap/microk8s/common/run/containerd.sock";
     let files = main_file(&format!(
         "default_handler = \"microk8s\"\n[handlers]\nmicrok8s = {socket:?}\n"
@@ -149,7 +168,7 @@ async fn a_path_or_a_name_that_has_no_room_in_its_row_is_below_it() {
 }
 
 #[test]
-fn a_wrong_command_line_is_told_in_lines_that_fit() {
+fn the_error_for_a_wrong_command_line_fits_the_terminal() {
     let arguments = ["reload", "--socket", "run/criswitch/criswitch.sock"];
     let (shown, piped) = (on_a_terminal(&arguments), run(&arguments));
     assert_eq!((shown.code, piped.code), (64, 64));
@@ -190,10 +209,11 @@ async fn the_documents_show_the_tables_with_the_columns_that_they_have() {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
     let chapters = fs::read_dir(sources.join("docs")).unwrap();
     let chapters = chapters.map(|file| file.unwrap().path());
+    let chapters = chapters.filter(|path| path.is_file());
     let mut documented = BTreeSet::new();
     for document in chapters.chain([sources.join("README.md")]) {
         let text = fs::read_to_string(&document).unwrap();
-        // crictl's are not ours.
+        // crictl's tables are not checked.
         for header in headers(&text) {
             let header = header.join(" ");
             let known = ours.contains(&header) || header.contains("CREATED");
@@ -206,7 +226,7 @@ async fn the_documents_show_the_tables_with_the_columns_that_they_have() {
 }
 
 #[tokio::test]
-async fn watching_ends_when_nobody_reads_it_any_more() {
+async fn watching_ends_when_its_output_is_closed() {
     let node = Node::start("").await;
     let watch = ["status", "--watch", "--config", text(&node.files.main())].map(str::to_owned);
     let watched = tokio::task::spawn_blocking(move || {

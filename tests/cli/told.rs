@@ -1,4 +1,4 @@
-//! What the daemon says while it serves, all of it.
+//! The whole log of a running daemon.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -9,7 +9,7 @@ use crate::config_files::ConfigFiles;
 use crate::support::PATIENCE;
 use crate::{command, text};
 
-/// A daemon that serves, and every line of its log; killed if a test ends without it.
+/// A running daemon with every line of its log. The daemon is killed if the test ends first.
 pub(crate) struct Told {
     child: Child,
     lines: Receiver<String>,
@@ -17,12 +17,12 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// Starts it and waits until it serves.
+    /// Starts the daemon and waits until it serves.
     pub(crate) fn start(files: &ConfigFiles) -> Told {
         Told::start_as(command(&["serve", "--config", text(&files.main())]))
     }
 
-    /// The same, by this command.
+    /// Starts the daemon by this command and waits until it serves.
     pub(crate) fn start_as(mut serve: Command) -> Told {
         let mut child = serve.stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
@@ -52,14 +52,13 @@ impl Told {
         }
     }
 
-    /// What it has said since, without waiting for more.
+    /// The log lines since the last call, without waiting for more.
     pub(crate) fn so_far(&mut self) -> impl Iterator<Item = &String> {
         let seen = self.log.len();
         self.log.extend(self.lines.try_iter());
         self.log.iter().skip(seen)
     }
 
-    /// Waits for its end.
     pub(crate) fn ends(mut self) {
         assert_eq!(self.child.wait().unwrap().code(), Some(0));
     }
@@ -74,7 +73,7 @@ impl Told {
         assert!(kill.unwrap().success());
     }
 
-    /// Ends it; all that it ever said.
+    /// Kills the daemon and returns its whole log.
     pub(crate) fn end(mut self) -> String {
         self.child.kill().unwrap();
         self.log.extend(self.lines.iter());

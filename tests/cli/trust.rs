@@ -1,4 +1,4 @@
-//! Files and directories that other users may write are reported by `check` and by `serve`.
+//! `check` and `serve` report files and directories that other users may write.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
@@ -11,7 +11,8 @@ use crate::{run, text};
 
 const OTHER: u32 = 1000;
 
-/// A configuration with a drop-in and a directory for the socket, none of which others may write.
+/// A configuration with a drop-in, and a directory for the socket. Other users may not write to any of these files and
+/// directories.
 fn configured() -> ConfigFiles {
     let files = ConfigFiles::of(&[
         ("criswitch.toml", b""),
@@ -55,12 +56,12 @@ fn assert_one(notes: &[String], parts: &[&str]) {
 }
 
 #[test]
-fn what_only_root_may_write_is_not_reported() {
+fn files_that_only_root_may_write_are_not_reported() {
     assert_eq!(notes(&configured()), Vec::<String>::new());
 }
 
 #[test]
-fn what_every_user_may_write_is_reported_with_its_mode_and_a_command() {
+fn files_that_every_user_may_write_are_reported_with_mode_and_command() {
     for (name, mode, replaced) in [
         ("criswitch.toml", 0o646, "the configuration"),
         ("conf.d/10-a.toml", 0o646, "the configuration"),
@@ -94,7 +95,7 @@ fn directories_of_the_state_that_others_may_write_are_reported() {
 }
 
 #[test]
-fn a_directory_that_everybody_shares_is_no_place_for_the_socket() {
+fn a_shared_directory_is_reported_as_unsafe_for_the_socket() {
     let files = configured();
     set_mode(&files.main().with_file_name("run"), 0o1777);
     assert_one(
@@ -102,13 +103,13 @@ fn a_directory_that_everybody_shares_is_no_place_for_the_socket() {
         &[
             "(mode 1777)",
             "replace the socket",
-            "a directory of its own",
+            "a directory that only criswitch uses",
         ],
     );
 }
 
 #[test]
-fn what_belongs_to_another_user_or_group_is_reported() {
+fn files_of_another_user_or_group_are_reported() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
@@ -120,7 +121,7 @@ fn what_belongs_to_another_user_or_group_is_reported() {
     chown(&folder, None, Some(OTHER)).unwrap();
     set_mode(&folder, 0o775);
     assert_one(&notes(&files), &["group 1000 (mode 0775)", "try chmod g-w"]);
-    // Root's group is root's.
+    // Group 0 counts as root.
     let files = configured();
     set_mode(&files.main().with_file_name("conf.d"), 0o775);
     assert_eq!(notes(&files), Vec::<String>::new());
@@ -171,7 +172,7 @@ fn the_directory_that_a_drop_in_is_linked_from_is_reported() {
 }
 
 #[test]
-fn the_daemon_logs_what_others_may_write() {
+fn the_daemon_logs_files_that_others_may_write() {
     let files = configured();
     set_mode(&files.main(), 0o646);
     let mut told = Told::start(&files);

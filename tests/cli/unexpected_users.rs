@@ -1,4 +1,4 @@
-//! Backends whose sockets are served by users whom nobody has configured, by the kernel's word.
+//! Backends whose sockets are served by a user other than the configured one, as the kernel reports it.
 
 use crate::runtimes::{CONTAINERD, CRIO, Node, containerd, crio};
 use crate::support::Sim;
@@ -6,7 +6,7 @@ use crate::told::Told;
 use crate::who_may_connect::{NOBODY, is_root};
 use crate::{main_file, run_beside, text};
 
-/// What `check --probe` prints of a backend that is written so and served by another user.
+/// The output of `check --probe` for a backend with this row, whose process is of an unexpected user.
 async fn probed(row: &str) -> String {
     let node = Node::new().with(CRIO, Sim::new("crio").of_user(NOBODY));
     let row = row.replace("SOCKET", text(&node.path(CRIO)));

@@ -1,4 +1,4 @@
-//! A standard error that nobody reads: calls are answered, lines are dropped and counted, and a signal ends the daemon.
+//! A standard error without a reader: criswitch answers calls, drops and counts lines, and ends at a signal.
 
 use std::io::{BufRead, BufReader, PipeReader};
 use std::process::{Child, Command};
@@ -11,11 +11,11 @@ use crate::serve::one_backend;
 use crate::support::{Client, PATIENCE, Sim};
 use crate::{command, text};
 
-/// More log lines of rejected calls than a pipe holds.
+/// A number of rejected calls whose log lines do not fit in a pipe.
 const A_PIPE: usize = 1000;
-/// More than the pipe and the queue hold together.
+/// A number of rejected calls whose log lines do not fit in the pipe and the queue together.
 const TOO_MANY: usize = A_PIPE + LOG_QUEUE_BYTES / 100;
-/// Calls that are sent before a reply is awaited.
+/// The number of calls that are sent at the same time.
 const AT_ONCE: usize = 100;
 
 /// A daemon whose standard error is a pipe.
@@ -52,7 +52,7 @@ impl Unread {
         tokio::time::timeout(PATIENCE, asked).await.unwrap();
     }
 
-    /// At least so many calls that are rejected, with a log line each; how many.
+    /// Makes at least this many calls, each of which is rejected with a log line. Returns the number of calls.
     async fn reject(&self, calls: usize) -> usize {
         let rounds = calls.div_ceil(AT_ONCE);
         for _ in 0..rounds {
@@ -85,7 +85,7 @@ impl Drop for Unread {
 }
 
 #[tokio::test]
-async fn a_standard_error_that_nobody_reads_holds_up_no_call_and_not_the_end() {
+async fn an_unread_standard_error_delays_neither_calls_nor_the_shutdown() {
     let (daemon, _reader) = Unread::start().await;
     daemon.reject(A_PIPE).await;
     daemon.status().await;

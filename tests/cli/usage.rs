@@ -1,11 +1,11 @@
-//! The command line itself.
+//! Help, wrong usage and `criswitch routes`.
 
 use expect_test::expect;
 
 use crate::run;
 
 #[test]
-fn help_and_version_are_answers() {
+fn help_and_version_exit_with_0() {
     let version = run(&["--version"]);
     assert_eq!(version.code, 0);
     assert_eq!(
@@ -15,8 +15,8 @@ fn help_and_version_are_answers() {
     let help = run(&["--help"]);
     assert_eq!((help.code, help.stderr.as_str()), (0, ""));
     expect![[r#"
-        One CRI socket in front of several container runtimes: each pod runs where its
-        RuntimeClass says
+        One CRI socket in front of several container runtimes: each pod runs in the
+        runtime of its RuntimeClass
 
         Usage: criswitch <COMMAND>
 
@@ -45,20 +45,20 @@ fn help_and_version_are_answers() {
 
         Examples:
           criswitch discover        print a configuration for this node
-          criswitch check           report every mistake, or show the table
+          criswitch check           report every mistake, or show the handlers
           criswitch check --probe   also ask each backend
           criswitch check --node    also check kubelet, crictl and sockets
-          criswitch check --json    the same as JSON
+          criswitch check -o json   print the result as JSON
           criswitch serve           serve until SIGTERM, then finish calls
           criswitch reload          apply a changed configuration
           criswitch status --watch  show the status every 2 seconds
-          criswitch pods --backend old
+          criswitch pods -o wide --backend old
           criswitch manifests | kubectl apply -f -
           criswitch man | man -l -
           crictl -r unix:///run/criswitch/criswitch.sock pods
 
         Exit codes: 0 success, 1 failure at run time, 64 wrong usage,
-        78 wrong configuration.
+        69 criswitch is not running (status), 78 wrong configuration.
     "#]]
     .assert_eq(&help.stdout);
     for command in crate::shell::commands() {
@@ -71,7 +71,7 @@ fn help_and_version_are_answers() {
 }
 
 #[test]
-fn a_wrong_command_line_ends_with_64_and_says_why() {
+fn a_wrong_command_line_exits_with_64_and_the_reason() {
     for (arguments, why) in [
         (&["srve"][..], "unrecognized subcommand 'srve'"),
         (&[], "Usage: criswitch <COMMAND>"),
@@ -96,7 +96,7 @@ fn a_wrong_command_line_ends_with_64_and_says_why() {
 }
 
 #[test]
-fn routes_shows_every_rpc_once_and_what_becomes_of_it() {
+fn routes_shows_every_rpc_once_with_its_route() {
     let outcome = run(&["routes"]);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
     assert_eq!(
@@ -104,56 +104,56 @@ fn routes_shows_every_rpc_once_and_what_becomes_of_it() {
         1 + criswitch::rpc::ROWS.len()
     );
     expect![[r#"
-        RPC                                       GOES TO                                            KEY            UNKNOWN ID     REPLY
-        RuntimeService/Version                    the default backend                                -              -              unchanged
-        RuntimeService/RunPodSandbox              the handler's backend                              2              -              unchanged
-        RuntimeService/StopPodSandbox             the pod's owner                                    1              OK             unchanged
-        RuntimeService/RemovePodSandbox           the pod's owner                                    1              OK             unchanged
-        RuntimeService/PodSandboxStatus           the pod's owner                                    1              NotFound       unchanged; handlers are renamed to the routing table's names
-        RuntimeService/ListPodSandbox             all, or the filter's owner                         1.1, 1.3       an empty list  concatenated; the cached list of a backend that does not answer; handlers are renamed to the routing table's names
-        RuntimeService/StreamPodSandboxes         all, or the filter's owner                         1.1, 1.3       an empty list  interleaved; ListPodSandbox for a backend that does not implement it; the cached list of a backend that does not answer; handlers are renamed to the routing table's names
-        RuntimeService/CreateContainer            the pod's owner                                    1              NotFound       unchanged
-        RuntimeService/StartContainer             the container's owner                              1              NotFound       unchanged
-        RuntimeService/StopContainer              the container's owner                              1              OK             unchanged
-        RuntimeService/RemoveContainer            the container's owner                              1              OK             unchanged
-        RuntimeService/ListContainers             all, or the filter's owner                         1.1, 1.3, 1.4  an empty list  concatenated; the cached list of a backend that does not answer
-        RuntimeService/StreamContainers           all, or the filter's owner                         1.1, 1.3, 1.4  an empty list  interleaved; ListContainers for a backend that does not implement it; the cached list of a backend that does not answer
-        RuntimeService/ContainerStatus            the container's owner                              1              NotFound       unchanged
-        RuntimeService/UpdateContainerResources   the container's owner                              1              NotFound       unchanged
-        RuntimeService/ReopenContainerLog         the container's owner                              1              NotFound       unchanged
-        RuntimeService/ExecSync                   the container's owner                              1              NotFound       unchanged
-        RuntimeService/Exec                       the container's owner                              1              NotFound       unchanged
-        RuntimeService/Attach                     the container's owner                              1              NotFound       unchanged
-        RuntimeService/PortForward                the pod's owner                                    1              NotFound       unchanged
-        RuntimeService/ContainerStats             the container's owner                              1              NotFound       unchanged
-        RuntimeService/ListContainerStats         all, or the filter's owner                         1.1, 1.2, 1.3  an empty list  concatenated; the cached stats of a backend that does not answer, or without that backend
-        RuntimeService/StreamContainerStats       all, or the filter's owner                         1.1, 1.2, 1.3  an empty list  interleaved; ListContainerStats for a backend that does not implement it; the cached stats of a backend that does not answer, or without that backend
-        RuntimeService/PodSandboxStats            the pod's owner                                    1              NotFound       unchanged
-        RuntimeService/ListPodSandboxStats        all, or the filter's owner                         1.1, 1.2       an empty list  concatenated; Unimplemented if a backend with pods does not implement it; the cached stats of a backend that does not answer, or without that backend
-        RuntimeService/StreamPodSandboxStats      all, or the filter's owner                         1.1, 1.2       an empty list  interleaved; ListPodSandboxStats for a backend that does not implement it; the cached stats of a backend that does not answer, or without that backend
-        RuntimeService/UpdateRuntimeConfig        all                                                -              -              OK if every reachable backend accepts it
-        RuntimeService/Status                     all                                                -              -              the default backend's, with the handlers of the routing table
-        RuntimeService/CheckpointContainer        the container's owner                              1              NotFound       unchanged
-        RuntimeService/GetContainerEvents         all                                                -              -              interleaved, if every backend implements it; handlers are renamed to the routing table's names
-        RuntimeService/ListMetricDescriptors      all                                                -              -              concatenated; of entries with one name, the first; without a backend that does not implement it; the cached stats of a backend that does not answer, or without that backend
-        RuntimeService/ListPodSandboxMetrics      all                                                -              -              concatenated; without a backend that does not implement it; the cached stats of a backend that does not answer, or without that backend; label values in the order of the keys of ListMetricDescriptors
-        RuntimeService/StreamPodSandboxMetrics    all                                                -              -              interleaved; ListPodSandboxMetrics for a backend that does not implement it; the cached stats of a backend that does not answer, or without that backend; label values in the order of the keys of ListMetricDescriptors
-        RuntimeService/RuntimeConfig              all                                                -              -              the default backend's
-        RuntimeService/UpdatePodSandboxResources  the pod's owner                                    1              NotFound       unchanged
-        RuntimeService/CheckpointPod              the pod's owner                                    1              NotFound       unchanged
-        RuntimeService/RestorePod                 the handler's backend                              3              -              unchanged
-        ImageService/ListImages                   the handler's backend, or all                      1.1.19         -              one entry per image id; the cached list of a backend that does not answer
-        ImageService/StreamImages                 the handler's backend, or all                      1.1.19         -              interleaved; ListImages for a backend that does not implement it; the cached list of a backend that does not answer
-        ImageService/ImageStatus                  the handler's backend, the pod's, or all           1.19, 1.2      -              unchanged; of several backends, only if they have the same image
-        ImageService/PullImage                    the handler's backend, the pod's, or all           1.19, 3.1.2    -              unchanged; of several backends, the default backend's
-        ImageService/RemoveImage                  the handler's backend, or all that have the image  1.19           -              OK if every backend returns OK
-        ImageService/ImageFsInfo                  all                                                -              -              concatenated; of entries with one name, the first; without a backend that does not implement it; without a backend that does not answer, unless it is the default backend
+        RPC                                       GOES TO                                              KEY            UNKNOWN ID     REPLY
+        RuntimeService/Version                    the default backend                                  -              -              unchanged
+        RuntimeService/RunPodSandbox              the handler's backend                                2              -              unchanged
+        RuntimeService/StopPodSandbox             the pod's owner                                      1              OK             unchanged
+        RuntimeService/RemovePodSandbox           the pod's owner                                      1              OK             unchanged
+        RuntimeService/PodSandboxStatus           the pod's owner                                      1              NotFound       unchanged; handlers are renamed to the routing table's names
+        RuntimeService/ListPodSandbox             all, or the owner of the filter's id                 1.1, 1.3       an empty list  concatenated; with the cached list of a backend that does not answer; handlers are renamed to the routing table's names
+        RuntimeService/StreamPodSandboxes         all, or the owner of the filter's id                 1.1, 1.3       an empty list  interleaved; a backend that does not implement it gets ListPodSandbox instead; with the cached list of a backend that does not answer; handlers are renamed to the routing table's names
+        RuntimeService/CreateContainer            the pod's owner                                      1              NotFound       unchanged
+        RuntimeService/StartContainer             the container's owner                                1              NotFound       unchanged
+        RuntimeService/StopContainer              the container's owner                                1              OK             unchanged
+        RuntimeService/RemoveContainer            the container's owner                                1              OK             unchanged
+        RuntimeService/ListContainers             all, or the owner of the filter's id                 1.1, 1.3, 1.4  an empty list  concatenated; with the cached list of a backend that does not answer
+        RuntimeService/StreamContainers           all, or the owner of the filter's id                 1.1, 1.3, 1.4  an empty list  interleaved; a backend that does not implement it gets ListContainers instead; with the cached list of a backend that does not answer
+        RuntimeService/ContainerStatus            the container's owner                                1              NotFound       unchanged
+        RuntimeService/UpdateContainerResources   the container's owner                                1              NotFound       unchanged
+        RuntimeService/ReopenContainerLog         the container's owner                                1              NotFound       unchanged
+        RuntimeService/ExecSync                   the container's owner                                1              NotFound       unchanged
+        RuntimeService/Exec                       the container's owner                                1              NotFound       unchanged
+        RuntimeService/Attach                     the container's owner                                1              NotFound       unchanged
+        RuntimeService/PortForward                the pod's owner                                      1              NotFound       unchanged
+        RuntimeService/ContainerStats             the container's owner                                1              NotFound       unchanged
+        RuntimeService/ListContainerStats         all, or the owner of the filter's id                 1.1, 1.2, 1.3  an empty list  concatenated; with the cached stats of a backend that does not answer, or without that backend
+        RuntimeService/StreamContainerStats       all, or the owner of the filter's id                 1.1, 1.2, 1.3  an empty list  interleaved; a backend that does not implement it gets ListContainerStats instead; with the cached stats of a backend that does not answer, or without that backend
+        RuntimeService/PodSandboxStats            the pod's owner                                      1              NotFound       unchanged
+        RuntimeService/ListPodSandboxStats        all, or the owner of the filter's id                 1.1, 1.2       an empty list  concatenated; Unimplemented if a backend with pods does not implement it; with the cached stats of a backend that does not answer, or without that backend
+        RuntimeService/StreamPodSandboxStats      all, or the owner of the filter's id                 1.1, 1.2       an empty list  interleaved; a backend that does not implement it gets ListPodSandboxStats instead; with the cached stats of a backend that does not answer, or without that backend
+        RuntimeService/UpdateRuntimeConfig        all                                                  -              -              OK if every reachable backend accepts it
+        RuntimeService/Status                     all                                                  -              -              the default backend's, with the handlers of the routing table
+        RuntimeService/CheckpointContainer        the container's owner                                1              NotFound       unchanged
+        RuntimeService/GetContainerEvents         all                                                  -              -              interleaved, if every backend implements it; handlers are renamed to the routing table's names
+        RuntimeService/ListMetricDescriptors      all                                                  -              -              concatenated; duplicate entries are omitted; without a backend that does not implement it; with the cached stats of a backend that does not answer, or without that backend
+        RuntimeService/ListPodSandboxMetrics      all                                                  -              -              concatenated; without a backend that does not implement it; with the cached stats of a backend that does not answer, or without that backend; label values are in the order of the label keys of ListMetricDescriptors
+        RuntimeService/StreamPodSandboxMetrics    all                                                  -              -              interleaved; a backend that does not implement it gets ListPodSandboxMetrics instead; with the cached stats of a backend that does not answer, or without that backend; label values are in the order of the label keys of ListMetricDescriptors
+        RuntimeService/RuntimeConfig              all                                                  -              -              the default backend's
+        RuntimeService/UpdatePodSandboxResources  the pod's owner                                      1              NotFound       unchanged
+        RuntimeService/CheckpointPod              the pod's owner                                      1              NotFound       unchanged
+        RuntimeService/RestorePod                 the handler's backend                                3              -              unchanged
+        ImageService/ListImages                   the handler's backend, else all                      1.1.19         -              one entry per image id; with the cached list of a backend that does not answer
+        ImageService/StreamImages                 the handler's backend, else all                      1.1.19         -              interleaved; a backend that does not implement it gets ListImages instead; with the cached list of a backend that does not answer
+        ImageService/ImageStatus                  the backend of the handler or pod, else all          1.19, 1.2      -              unchanged; an error if several backends have different images
+        ImageService/PullImage                    the backend of the handler or pod, else all          1.19, 3.1.2    -              unchanged; the default backend's if several backends are called
+        ImageService/RemoveImage                  the handler's backend, else all that have the image  1.19           -              OK if every backend returns OK
+        ImageService/ImageFsInfo                  all                                                  -              -              concatenated; duplicate entries are omitted; without a backend that does not implement it; without a backend that does not answer, unless it is the default backend
     "#]]
     .assert_eq(&outcome.stdout);
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_failure() {
+fn a_reader_that_closes_the_pipe_is_no_failure() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let status = crate::command(&["routes"]).stdout(writer).status().unwrap();

@@ -1,4 +1,4 @@
-//! Who may connect, by the kernel's word. Another user is played by perl, which every Debian has, started as root.
+//! The users that may connect. Root starts a perl process as a different user; every Debian has perl.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -12,8 +12,7 @@ use crate::config_files::ConfigFiles;
 use crate::told::Told;
 use crate::{main_file, text};
 
-/// Connects, says what it is given to say, and tells how many bytes came before the end; waits for them as long as
-/// every test does.
+/// Connects, sends the argument, and prints how many bytes it read before the end. Every test has this time limit.
 const PEER: &str = r#"
     use IO::Socket::UNIX;
     alarm(30);
@@ -24,7 +23,7 @@ const PEER: &str = r#"
     print "$$ ", $read || 0;
 "#;
 
-/// Connects as often as it is told to, says so, and keeps silent until its input ends.
+/// Connects as often as the argument says, prints that it is connected, and stays silent until its input ends.
 const CROWD: &str = r#"
     use IO::Socket::UNIX;
     alarm(30);
@@ -35,13 +34,13 @@ const CROWD: &str = r#"
 
 const BINARY: &str = env!("CARGO_BIN_EXE_criswitch");
 
-/// What a client of HTTP/2 says first.
+/// The first bytes of an HTTP/2 client.
 const PREFACE: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 pub(crate) const NOBODY: u32 = 65534;
 const DAEMON: u32 = 1;
 
-/// A switch without a backend to be found, in a directory that every user may enter.
+/// A criswitch without a reachable backend, in a directory that every user may enter.
 fn switch(allow_uids: &str) -> (ConfigFiles, PathBuf) {
     let files = main_file("");
     let path = files.main();
@@ -55,8 +54,8 @@ fn switch(allow_uids: &str) -> (ConfigFiles, PathBuf) {
     (files, listen)
 }
 
-/// What `uid` gets that says `words`: its process, and whether the switch speaks with it; `None` if it cannot even
-/// connect.
+/// Connects as `uid` and sends `words`. Returns the process, and whether criswitch sent anything; `None` if the
+/// connection failed.
 fn connect(uid: u32, socket: &Path, words: &str) -> Option<(String, bool)> {
     let mut perl = Command::new("perl");
     perl.args(["-e", PEER]).arg(socket).arg(words);
@@ -67,7 +66,7 @@ fn connect(uid: u32, socket: &Path, words: &str) -> Option<(String, bool)> {
     Some((pid.to_owned(), bytes != "0"))
 }
 
-/// A process of `uid` with so many silent connections, until it is waited for.
+/// A process of `uid` that keeps this many silent connections until its input is closed.
 fn crowd(uid: u32, socket: &Path, connections: usize) -> Child {
     let mut perl = Command::new("perl");
     perl.args(["-e", CROWD]).arg(socket);
@@ -84,7 +83,7 @@ fn mode(path: &Path) -> u32 {
     path.metadata().unwrap().permissions().mode() & 0o777
 }
 
-/// Nobody else can be another user; says so.
+/// Prints a message if the tests cannot use another user, since they do not run as root.
 #[allow(clippy::print_stderr)]
 pub(crate) fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
@@ -106,13 +105,13 @@ fn only_root_can_connect_unless_others_are_allowed() {
     }
 }
 
-/// Another user's connection would take a place in the queue before criswitch sees it.
+/// Without this check, another user's connection would take a place in the kernel's queue.
 #[test]
 fn the_kernel_lets_an_allowed_user_connect_and_no_other() {
     let (files, listen) = switch("allow_uids = [1, 0, 1]");
     let told = Told::start(&files);
     assert_eq!(mode(listen.parent().unwrap()), 0o711);
-    // The mask of the ACL shows as the group's.
+    // The mode shows the mask of the ACL as the group's bits.
     assert_eq!(mode(&listen), 0o660);
     if !is_root() {
         return;
@@ -129,11 +128,11 @@ fn the_kernel_lets_an_allowed_user_connect_and_no_other() {
 }
 
 #[test]
-fn without_acls_every_user_can_connect_and_a_warning_says_what_that_costs() {
+fn without_acls_every_user_can_connect_and_a_warning_explains_the_risk() {
     let (files, listen) = switch("allow_uids = [1]");
     let made = listen.parent().unwrap();
     std::fs::create_dir(made).unwrap();
-    // Where the mount cannot be made, nothing is tried.
+    // If the mount is not possible, nothing is tested.
     let mount = "mount -t ramfs ramfs \"$0\" && exec \"$@\"";
     let mut unshared = Command::new("unshare");
     unshared.args(["--mount", "sh", "-c", mount]).arg(made);
@@ -156,7 +155,7 @@ fn without_acls_every_user_can_connect_and_a_warning_says_what_that_costs() {
 }
 
 #[test]
-fn a_user_whom_the_file_lets_in_is_turned_away_before_a_word() {
+fn a_user_outside_allow_uids_is_rejected_before_the_first_byte() {
     let (files, listen) = switch("allow_uids = [1]");
     let mut told = Told::start(&files);
     if !is_root() {
@@ -164,7 +163,7 @@ fn a_user_whom_the_file_lets_in_is_turned_away_before_a_word() {
     }
     std::fs::set_permissions(&listen, PermissionsExt::from_mode(0o666)).unwrap();
     assert!(connect(DAEMON, &listen, PREFACE).unwrap().1);
-    // It says nothing: a switch that reads before it looks would wait for that.
+    // The client sends nothing, so criswitch must reject it before it reads.
     let (pid, served) = connect(NOBODY, &listen, "").unwrap();
     assert!(!served);
     let line = told.until("a client is rejected");
@@ -178,7 +177,7 @@ fn a_user_whom_the_file_lets_in_is_turned_away_before_a_word() {
 }
 
 #[test]
-fn silent_connections_of_another_user_keep_neither_root_nor_a_third_user_out() {
+fn silent_connections_of_one_user_block_neither_root_nor_a_third_user() {
     let (files, listen) = switch("allow_uids = [1, 65534]");
     let mut told = Told::start(&files);
     if !is_root() {
@@ -197,6 +196,6 @@ fn silent_connections_of_another_user_keep_neither_root_nor_a_third_user_out() {
     for uid in [0, NOBODY] {
         assert!(connect(uid, &listen, PREFACE).unwrap().1, "{uid}");
     }
-    // That ends its input first.
+    // `wait` closes the input of the process first.
     crowd.wait().unwrap();
 }

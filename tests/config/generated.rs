@@ -1,24 +1,15 @@
-//! The shipped file and docs/configuration.md say of each key what the table of keys says. With `UPDATE_EXPECT=1` they
-//! are rewritten instead.
+//! The shipped file and docs/configuration.md describe each key as the table of keys does. `UPDATE_EXPECT=1` rewrites
+//! both.
 
 use std::fmt::Write;
 use std::path::Path;
 
-use criswitch::config::keys::{Limits, of_table};
-use criswitch::config::{Applies, Key, KeyKind};
+use criswitch::config::keys::{TABLES, of_table};
+use criswitch::config::{Applies, Key};
 
 const WIDTH: usize = 120;
-/// Of the shipped file, rows of handlers and backends are examples, which nobody generates.
+/// The shipped file's rows of handlers and backends are examples, which are not generated.
 const ROWS: &str = "# A row for each RuntimeClass handler";
-const TABLES: [(&str, &str); 7] = [
-    ("", "Above the tables"),
-    ("log", "`[log]`"),
-    ("metrics", "`[metrics]`"),
-    ("handlers", "A row of `[handlers]`"),
-    ("overhead", "The `overhead` of a handler"),
-    ("tolerations", "Each of the `tolerations` of a handler"),
-    ("backends", "A row of `[backends]`"),
-];
 
 #[track_caller]
 fn assert_file(path: &str, make: impl Fn(&str) -> String) {
@@ -32,21 +23,7 @@ fn assert_file(path: &str, make: impl Fn(&str) -> String) {
     }
 }
 
-fn limits(limits: &Limits) -> String {
-    let most = match limits.most {
-        "" => return String::new(),
-        most => format!("at most \"{most}\""),
-    };
-    let or = if limits.unlimited {
-        ", or \"unlimited\""
-    } else {
-        ""
-    };
-    let zero = if limits.zero { "" } else { "more than zero, " };
-    format!("{zero}{most}{or}")
-}
-
-/// The lines of a comment.
+/// The text as lines of a comment.
 fn commented(text: &str) -> String {
     let options = textwrap::Options::new(WIDTH)
         .initial_indent("# ")
@@ -58,7 +35,7 @@ fn commented(text: &str) -> String {
 /// The comment and the line of a key in the shipped file.
 fn block(key: &Key) -> String {
     let mut about = key.help.to_owned();
-    let limits = limits(&key.limits);
+    let limits = key.limits.to_string();
     let mut letters = limits.chars();
     if let Some(first) = letters.next() {
         write!(about, " {}{}.", first.to_uppercase(), letters.as_str()).unwrap();
@@ -101,27 +78,6 @@ fn the_documentation_names_the_keys_that_need_a_restart() {
     );
 }
 
-fn kind(kind: KeyKind) -> &'static str {
-    match kind {
-        KeyKind::Text(what) => what,
-        KeyKind::Duration => "duration",
-        KeyKind::Size => "size",
-        KeyKind::Boolean => "boolean",
-        KeyKind::Integer => "integer",
-        KeyKind::Users => "array of user ids",
-        KeyKind::Table => "table",
-    }
-}
-
-fn applies(applies: Applies) -> &'static str {
-    match applies {
-        Applies::Reload => "reload",
-        Applies::Restart => "restart",
-        Applies::NextStart => "next start",
-        Applies::Manifests => "`criswitch manifests`",
-    }
-}
-
 fn row(key: &Key) -> String {
     let default = key
         .default
@@ -129,10 +85,10 @@ fn row(key: &Key) -> String {
     format!(
         "| `{}` | {} | {} | {} | {} | {} |\n",
         key.own_name(),
-        kind(key.kind),
+        key.kind,
         default.unwrap_or_default(),
-        limits(&key.limits),
-        applies(key.applies),
+        key.limits,
+        key.applies,
         key.help,
     )
 }

@@ -1,4 +1,4 @@
-//! What else than a file may stand in a file's place, or go while it is looked at.
+//! Objects that are not regular files, and files that are removed while criswitch reads them.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -16,7 +16,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use crate::RUNC;
 use crate::config_files::ConfigFiles;
 
-/// Loads it on another thread, as one that hangs is not to hang the test.
+/// Loads the file on another thread, so that a hanging load does not hang the test.
 pub(crate) fn load_in_time(main: &Path) -> Result<Config, Problems> {
     let (done, outcome) = mpsc::channel();
     let main = main.to_owned();
@@ -33,7 +33,7 @@ fn pipe(path: &Path) {
 }
 
 #[test]
-fn what_is_no_file_is_told_and_not_waited_for() {
+fn pipes_devices_and_sockets_are_reported_without_waiting() {
     let files = ConfigFiles::of(&[("criswitch.toml", RUNC.as_bytes()), ("conf.d/.keep", b"")]);
     let at = |name: &str| files.main().with_file_name("conf.d").join(name);
     pipe(&at("pipe.toml"));
@@ -70,7 +70,7 @@ fn a_file_is_read_up_to_its_largest_size_and_not_beyond() {
         ("criswitch.toml", RUNC.as_bytes()),
         ("conf.d/a.toml", more.as_bytes()),
     ]);
-    // As large as no memory is.
+    // The file is larger than any memory.
     let huge = fs::File::create(files.main().with_file_name("conf.d/b.toml")).unwrap();
     huge.set_len(1 << 40).unwrap();
     let problems = Config::load(&files.main()).unwrap_err();
@@ -80,7 +80,7 @@ fn a_file_is_read_up_to_its_largest_size_and_not_beyond() {
 }
 
 #[test]
-fn more_drop_ins_than_anybody_means_are_told_with_their_directory() {
+fn too_many_drop_ins_are_reported_with_their_directory() {
     let files = ConfigFiles::of(&[("criswitch.toml", RUNC.as_bytes()), ("conf.d/README", b"")]);
     let folder = files.main().with_file_name("conf.d");
     for number in 0..256 {
@@ -94,14 +94,14 @@ fn more_drop_ins_than_anybody_means_are_told_with_their_directory() {
 }
 
 #[test]
-fn a_reading_that_breaks_off_is_a_problem_with_a_reason() {
+fn a_panic_while_reading_is_a_problem_with_a_reason() {
     let problems = Problems::of_reading(Path::new("/c.toml"), "task 7 panicked");
-    expect!["/c.toml:1:1: reading the configuration broke off: task 7 panicked; try `criswitch check`, and report this to the developers of criswitch"]
+    expect!["/c.toml:1:1: cannot read the whole configuration: task 7 panicked; try `criswitch check`, and report this to the developers of criswitch"]
         .assert_eq(&problems.to_string());
 }
 
 #[test]
-fn a_drop_in_that_goes_while_it_is_read_was_not_there() {
+fn a_drop_in_removed_during_a_read_is_ignored() {
     let files = ConfigFiles::of(&[("criswitch.toml", RUNC.as_bytes()), ("conf.d/.keep", b"")]);
     let folder = files.main().with_file_name("conf.d");
     let over = AtomicBool::new(false);
@@ -116,7 +116,7 @@ fn a_drop_in_that_goes_while_it_is_read_was_not_there() {
             }
         });
         let loads = (0..3000).map(|_| Config::load(&files.main()));
-        // All are done before the other thread is told to end, whatever they say.
+        // All loads must end before the thread that changes the files stops, whatever the loads return.
         let loads: Vec<_> = loads.collect();
         over.store(true, Ordering::Relaxed);
         let with: usize = loads

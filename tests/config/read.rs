@@ -1,4 +1,4 @@
-//! What a configuration says once it is read.
+//! The values of a configuration that was read.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use tracing::level_filters::LevelFilter;
 
 use crate::{RUNC, load, load_files};
 
-/// A table as text: `handler -> backend:its name there`, the default's row marked, then the backends in order.
+/// A table as text: a line `handler -> backend:backend handler` for each row, the default row marked, then the backends
+/// in the table's order.
 fn shown(table: &Table) -> String {
     let mut text = String::new();
     for row in &table.handlers {
@@ -27,7 +28,7 @@ fn shown(table: &Table) -> String {
 }
 
 #[test]
-fn what_is_not_written_has_its_default() {
+fn an_omitted_key_has_its_default() {
     let config = load(RUNC);
     assert_eq!(config.listen.to_string(), "/run/criswitch/criswitch.sock");
     assert_eq!(config.shutdown_timeout, Duration::from_secs(10));
@@ -51,7 +52,7 @@ fn what_is_not_written_has_its_default() {
 }
 
 #[test]
-fn what_is_written_is_taken() {
+fn a_written_key_overrides_its_default() {
     let head = "listen = 'unix:///run/x.sock'\nshutdown_timeout = '1m 30s'\nmax_message = '1GiB'\nlog.level = 'off'";
     let config = load(&format!("{head}\n{RUNC}"));
     assert_eq!(config.listen.to_string(), "/run/x.sock");
@@ -61,7 +62,7 @@ fn what_is_written_is_taken() {
 }
 
 #[test]
-fn waits_may_be_zero_and_anybody_or_nobody_else_may_be_allowed() {
+fn waits_may_be_zero_and_allow_uids_may_be_empty() {
     let waits = "start_wait = '0s'\nstale_lists = '0s'\nlist_timeout = '1ms'";
     let config = load(&format!("{waits}\nallow_uids = [1000, 0]\n{RUNC}"));
     assert_eq!(config.start_wait, Duration::ZERO);
@@ -91,7 +92,7 @@ fn a_backends_user_is_a_name_or_a_number() {
 }
 
 #[test]
-fn a_backend_has_the_timeouts_of_its_row_else_those_of_all() {
+fn a_backend_has_the_timeouts_of_its_row_or_the_global_ones() {
     let config = load(
         "default_handler = 'a'
         list_timeout = '3s'
@@ -149,7 +150,7 @@ fn a_handler_has_its_own_name_at_the_backend_unless_its_row_says_another() {
 }
 
 #[test]
-fn a_row_is_found_by_its_name_and_the_default_by_none() {
+fn a_row_is_found_by_its_name_and_the_default_row_by_an_empty_name() {
     let table =
         load("default_handler = 'b'\n[handlers]\nc = '/run/c'\na = '/run/a'\nb = '/run/b'").table;
     for name in ["a", "b", "c"] {
@@ -161,7 +162,7 @@ fn a_row_is_found_by_its_name_and_the_default_by_none() {
 }
 
 #[test]
-fn what_a_backend_calls_a_handler_leads_back_to_the_tables_name() {
+fn a_backends_handler_name_is_translated_to_the_tables_name() {
     let table = load(
         "default_handler = 'gvisor'
         [handlers]
@@ -230,7 +231,7 @@ fn a_handler_may_name_the_backend_that_another_handler_gave_its_name() {
 }
 
 #[test]
-fn backends_stand_default_first_then_as_the_files_mention_them() {
+fn the_default_backend_is_first_and_the_others_keep_the_order_of_the_files() {
     let main = "default_handler = 'm'
         [backends]
         idle = '/run/idle.sock'
@@ -284,7 +285,7 @@ fn a_drop_in_adds_rows_and_keys() {
 }
 
 #[test]
-fn drop_ins_are_read_in_the_order_of_their_names_and_nothing_else_is() {
+fn only_drop_ins_are_read_and_in_the_order_of_their_names() {
     let config = load_files(&[
         ("criswitch.toml", RUNC),
         ("conf.d/b.toml", "[handlers]\nb = '/run/b.sock'"),
@@ -319,7 +320,7 @@ fn a_name_may_have_63_letters() {
 }
 
 #[test]
-fn a_handler_and_a_backend_may_be_called_like_a_key_of_the_head() {
+fn a_handler_and_a_backend_may_have_the_name_of_a_top_level_key() {
     let table = load(
         "default_handler = 'default'
         [handlers]

@@ -1,4 +1,4 @@
-//! What is known of the files themselves: which were read, what they are as a whole, and where a row is written.
+//! The facts about the files themselves: which files were read, their hash, and the line of each row.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ fn hash(files: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn every_file_that_was_read_is_named_the_main_one_first() {
+fn the_files_that_were_read_are_listed_with_the_main_file_first() {
     let files = ConfigFiles::of(&[
         ("criswitch.toml", RUNC.as_bytes()),
         ("conf.d/b.toml", b"shutdown_timeout = '1s'"),
@@ -90,7 +90,7 @@ fn a_row_knows_its_line() {
 }
 
 #[test]
-fn the_socket_is_found_in_files_that_are_wrong_otherwise() {
+fn the_socket_is_found_in_files_with_other_problems() {
     let listen_of = |files: &[(&str, &[u8])]| {
         let files = ConfigFiles::of(files);
         Config::listen_of(&files.main()).map_or_else(
@@ -143,7 +143,7 @@ fn a_socket_and_a_link_to_its_file_are_one_backend_also_before_the_socket_is_the
     let rows = format!("default_handler = 'a'\n[handlers]\na = {real:?}\nb = {link:?}\n");
     std::fs::write(&main, &rows).unwrap();
     assert_eq!(Config::load(&main).unwrap().table.backends.len(), 1);
-    // As a bind mount does, a hard link shows one file at two paths.
+    // A hard link shows one file at two paths, as a bind mount does.
     std::fs::remove_file(&link).unwrap();
     assert_eq!(Config::load(&main).unwrap().table.backends.len(), 2);
     let _socket = std::os::unix::net::UnixListener::bind(&real).unwrap();
@@ -157,7 +157,7 @@ fn one_socket_by_two_paths_is_one_backend() {
     let main = files.main();
     let real = main.with_file_name("run");
     let link = main.with_file_name("var-run");
-    // Of the socket's own directory nothing is there yet.
+    // The directory of the socket does not exist yet.
     std::fs::create_dir(&real).unwrap();
     std::os::unix::fs::symlink("run", &link).unwrap();
     let (real, link) = (real.join("a/a.sock"), link.join("a/a.sock"));
@@ -176,7 +176,7 @@ fn one_socket_by_two_paths_is_one_backend() {
         panic!("{:?}", config.notes);
     };
     assert!(
-        note.ends_with("by another path; criswitch uses one backend, \"c\", for both names"),
+        note.ends_with("criswitch uses one backend, \"c\", for both names"),
         "{note}"
     );
 

@@ -1,4 +1,4 @@
-//! What a row says for its RuntimeClass.
+//! The fields of a row for its RuntimeClass.
 
 use criswitch::config::{Effect, Operator, Scheduling, Toleration};
 
@@ -36,7 +36,7 @@ fn a_row_has_the_overhead_and_the_nodes_of_its_pods() {
 }
 
 #[test]
-fn a_toleration_is_equal_and_for_every_effect_unless_it_says_otherwise() {
+fn a_toleration_defaults_to_equal_and_every_effect() {
     let scheduling = scheduling(
         "tolerations = [
             { key = 'a', value = 'b' },
@@ -72,7 +72,7 @@ fn a_toleration_is_equal_and_for_every_effect_unless_it_says_otherwise() {
 }
 
 #[test]
-fn a_table_of_its_own_says_the_same() {
+fn a_handler_table_is_read_like_an_inline_table() {
     let config = load(
         "default_handler = 'a'
         [handlers.a]
@@ -102,7 +102,7 @@ fn quantities_are_those_of_kubernetes() {
 }
 
 #[test]
-fn labels_are_as_long_as_kubernetes_has_them() {
+fn labels_may_be_as_long_as_in_kubernetes() {
     let (name, domain) = ("x".repeat(63), "y".repeat(253));
     let selector = format!("'{domain}/{name}' = '{name}', A-_.z = '9'");
     let scheduling = scheduling(&format!(

@@ -1,4 +1,4 @@
-//! What the configuration says of logs and metrics, and of what is taken up by itself.
+//! The keys for logs, metrics, `watch` and `auto_register`.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ fn modules_may_have_levels_of_their_own() {
     }
 }
 
-/// So that a level can be set for it: add a new one to `MODULES`.
+/// Each module can have a separate log level. Add a new module to `MODULES`.
 #[test]
 fn every_module_is_known_to_the_log() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

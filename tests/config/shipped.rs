@@ -1,4 +1,4 @@
-//! The configuration files that are shipped: they load, and say what the program does.
+//! The shipped configuration files load, and describe the program's behaviour.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,8 @@ fn load(path: &Path) -> Config {
     Config::load(path).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// The default handler, each handler with its backend and name there, and the backends in order, a line each.
+/// The default handler, each handler with its backend and backend handler, and the backends in the table's order, one
+/// line each.
 fn shown(path: &Path) -> String {
     let table = load(path).table;
     let mut text = format!("{}\n", path.file_name().unwrap().display());
@@ -86,14 +87,15 @@ fn the_main_files_commented_rows_are_right_and_show_every_key_of_a_row() {
     }
 }
 
-/// A row that is commented out has no space after its hash; prose has one, and a row's second line two.
+/// A line without its comment mark, if the line is a row. A commented-out row has no space after the `#`, and its
+/// second line has two. Prose has one space.
 fn uncommented(line: &str) -> &str {
     let row = |rest: &&str| rest.starts_with("  ") || !rest.starts_with(' ');
     line.strip_prefix('#').filter(row).unwrap_or(line)
 }
 
 #[test]
-fn each_example_loads_and_opens_with_what_it_is_for() {
+fn each_example_loads_and_begins_with_its_purpose() {
     let entries = std::fs::read_dir(shipped("examples")).unwrap();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
     paths.sort();

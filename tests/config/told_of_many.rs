@@ -1,4 +1,4 @@
-//! Configurations with more mistakes, or more of anything, than anybody means: told in time, and in few words.
+//! Configurations with very many problems or rows are read in time, and the report is short.
 
 use std::fmt::Write;
 
@@ -24,7 +24,7 @@ fn rows(count: usize, row: impl Fn(usize) -> String) -> String {
 }
 
 #[test]
-fn of_very_many_problems_the_first_are_told_and_the_others_counted() {
+fn of_very_many_problems_the_first_are_reported_and_the_rest_counted() {
     let problems = problems(&rows(30_000, |number| format!("key-{number} = 1")));
     let told = problems.to_string();
     let lines: Vec<_> = told.lines().collect();
@@ -36,7 +36,7 @@ fn of_very_many_problems_the_first_are_told_and_the_others_counted() {
 }
 
 #[test]
-fn one_problem_beyond_those_that_are_told_is_one_problem() {
+fn one_problem_beyond_the_limit_is_counted_in_the_singular() {
     let told = problems(&rows(101, |number| format!("key-{number} = 1"))).to_string();
     assert!(told.ends_with("\nand 1 more problem"), "{told}");
     let told = problems(&rows(100, |number| format!("key-{number} = 1"))).to_string();
@@ -44,8 +44,8 @@ fn one_problem_beyond_those_that_are_told_is_one_problem() {
 }
 
 #[test]
-fn the_first_problems_are_those_that_stand_first_whenever_they_are_found() {
-    // What a value has wrong is found after every unknown key.
+fn problems_are_ordered_by_place_and_not_by_time() {
+    // A wrong value is found after all unknown keys.
     let keys = rows(200, |number| format!("key-{number} = 1"));
     let told = problems(&format!("shutdown_timeout = 'soon'\n{keys}")).to_string();
     let first = told.lines().next().unwrap();
@@ -84,7 +84,7 @@ fn a_hint_has_some_of_very_many_names() {
 }
 
 #[test]
-fn more_rows_than_any_node_has_are_told_at_the_first_that_is_too_many() {
+fn too_many_rows_are_reported_at_the_first_row_above_the_limit() {
     let row = |number| format!("kata-{number} = '/run/{number}.sock'");
     let handlers = |count| format!("[handlers]\n{}", rows(count, row));
     let config = load_files(&[("criswitch.toml", RUNC), ("conf.d/a.toml", &handlers(2047))]);

@@ -1,10 +1,10 @@
-//! What is told of a row whose RuntimeClass the API server would refuse.
+//! Rows with a RuntimeClass that the API server would reject.
 
 use expect_test::{Expect, expect};
 
 use crate::told;
 
-/// A row with these fields, one a line.
+/// A row with these fields, one per line.
 #[track_caller]
 fn told_of_row(fields: &str, expected: Expect) {
     told(
@@ -14,7 +14,7 @@ fn told_of_row(fields: &str, expected: Expect) {
 }
 
 #[test]
-fn a_text_that_is_no_quantity_is_told() {
+fn a_text_that_is_no_quantity_is_reported() {
     for cpu in [
         "",
         "-1",
@@ -52,7 +52,7 @@ fn a_text_that_is_no_quantity_is_told() {
 }
 
 #[test]
-fn a_label_that_no_node_can_have_is_told() {
+fn a_label_that_no_node_can_have_is_reported() {
     let long = "x".repeat(64);
     told_of_row(
         &format!(
@@ -86,7 +86,7 @@ fn a_label_that_no_node_can_have_is_told() {
 }
 
 #[test]
-fn a_toleration_that_the_api_server_refuses_is_told() {
+fn a_toleration_that_the_api_server_rejects_is_reported() {
     told_of_row(
         "tolerations = [
             {},
@@ -117,7 +117,7 @@ fn a_toleration_that_the_api_server_refuses_is_told() {
 }
 
 #[test]
-fn a_toleration_that_is_there_twice_is_told() {
+fn a_duplicate_toleration_is_reported() {
     told_of_row(
         "tolerations = [
             { key = 'a', effect = 'NoExecute' },
@@ -129,7 +129,7 @@ fn a_toleration_that_is_there_twice_is_told() {
 }
 
 #[test]
-fn wrong_types_and_keys_are_told() {
+fn wrong_types_and_keys_are_reported() {
     told_of_row(
         "overhead = '250m',
         node_selector = ['a'],
@@ -160,9 +160,9 @@ fn wrong_types_and_keys_are_told() {
     );
 }
 
-/// A row that goes nowhere is no reason to be silent about the rest of it.
+/// The other fields of a row are checked even if the row has no backend.
 #[test]
-fn what_is_wrong_beside_a_missing_backend_is_told_too() {
+fn other_problems_of_a_row_without_a_backend_are_reported_too() {
     told(
         "default_handler = 'a'\n[handlers]\na = { overhead = { cpu = 'x' } }\nb = { backend = 'c', overhead = { cpu = 'x' } }",
         expect![[r#"

@@ -1,11 +1,11 @@
-//! What is told of values that do not fit together.
+//! Values that contradict each other.
 
 use expect_test::expect;
 
 use crate::told;
 
 #[test]
-fn a_backend_that_no_row_defines_is_told_with_the_nearest_name() {
+fn a_backend_that_no_row_defines_is_reported_with_the_nearest_name() {
     told(
         "default_handler = 'a'
         [handlers]
@@ -45,7 +45,7 @@ fn a_handler_needs_a_backend_or_a_socket_and_not_both() {
 }
 
 #[test]
-fn a_missing_default_is_told() {
+fn a_missing_default_is_reported() {
     told(
         "[handlers]\nkata = '/run/a.sock'",
         expect![[
@@ -55,7 +55,7 @@ fn a_missing_default_is_told() {
 }
 
 #[test]
-fn a_default_outside_the_table_is_told_with_the_nearest_handler() {
+fn a_default_outside_the_table_is_reported_with_the_nearest_handler() {
     let handlers = "[handlers]\nrunc = '/run/a.sock'\nkata = '/run/b.sock'";
     told(
         &format!("default_handler = 'kta'\n{handlers}"),
@@ -72,7 +72,7 @@ fn a_default_outside_the_table_is_told_with_the_nearest_handler() {
 }
 
 #[test]
-fn an_empty_table_is_told() {
+fn an_empty_table_is_reported() {
     told(
         "",
         expect![[r#"
@@ -88,7 +88,7 @@ fn an_empty_table_is_told() {
 }
 
 #[test]
-fn the_switchs_own_socket_is_no_backend() {
+fn criswitchs_own_socket_is_no_backend() {
     told(
         "default_handler = 'a'
         [handlers]
@@ -108,7 +108,7 @@ fn the_switchs_own_socket_is_no_backend() {
 }
 
 #[test]
-fn a_socket_for_metrics_that_is_somebody_elses_is_told() {
+fn a_metrics_socket_that_is_already_used_is_reported() {
     told(
         "default_handler = 'a'
         [handlers]
@@ -139,7 +139,7 @@ fn a_socket_for_metrics_that_is_somebody_elses_is_told() {
 }
 
 #[test]
-fn two_names_for_one_socket_are_told() {
+fn two_names_for_one_socket_are_reported() {
     told(
         "default_handler = 'a'
         [handlers]
@@ -154,7 +154,7 @@ fn two_names_for_one_socket_are_told() {
 }
 
 #[test]
-fn one_name_for_two_sockets_is_told() {
+fn one_name_for_two_sockets_is_reported() {
     told(
         "default_handler = 'kata'
         [handlers]
@@ -163,7 +163,7 @@ fn one_name_for_two_sockets_is_told() {
         [backends]
         kata = '/run/old.sock'",
         expect![[
-            r#"criswitch.toml:3:16: this socket has no name of its own and would be named after the handler, but "kata" is a different backend at criswitch.toml:6:9; try a name of its own under [backends], such as kata-2 = "/run/new.sock""#
+            r#"criswitch.toml:3:16: this socket has no name, and its handler's name "kata" is already the name of a different backend at criswitch.toml:6:9; try a name for the socket under [backends], such as kata-2 = "/run/new.sock""#
         ]],
     );
 }

@@ -1,11 +1,11 @@
-//! What is told of files that cannot be read, or say what no configuration says.
+//! Files that cannot be read, and files that contain no valid configuration.
 
 use expect_test::expect;
 
 use crate::{RUNC, told, told_of};
 
 #[test]
-fn every_problem_of_every_file_is_told_at_once_by_place() {
+fn all_problems_of_all_files_are_reported_at_once_in_order_of_place() {
     let main = "shutdown_timout = '10s'\ndefault_handler = 'runcc'\n[handlers]\nrunc = 'run/a.sock'\nKata = 'vm'";
     told_of(
         &[
@@ -28,7 +28,7 @@ fn every_problem_of_every_file_is_told_at_once_by_place() {
 }
 
 #[test]
-fn an_unknown_key_is_told_with_the_nearest_known_one() {
+fn an_unknown_key_is_reported_with_the_nearest_known_one() {
     let head = "lsten = '/run/x.sock'\nreload = false";
     let tables =
         "[log]\nlevle = 'info'\ncolour = 'json'\n[metrics]\nport = 'x'\n[telemetry]\nlisten = 'x'";
@@ -45,7 +45,7 @@ fn an_unknown_key_is_told_with_the_nearest_known_one() {
 }
 
 #[test]
-fn an_unknown_key_in_a_row_is_told_and_what_it_may_have_meant_is_not_missed() {
+fn an_unknown_key_in_a_row_is_reported_and_no_key_as_missing() {
     told(
         "default_handler = 'a'
         [handlers]
@@ -66,7 +66,7 @@ fn an_unknown_key_in_a_row_is_told_and_what_it_may_have_meant_is_not_missed() {
 }
 
 #[test]
-fn a_wrong_type_is_told_with_what_is_right() {
+fn a_wrong_type_is_reported_with_a_valid_value() {
     told(
         "listen = 1
         default_handler = 2.5
@@ -120,7 +120,7 @@ fn a_wrong_type_is_told_with_what_is_right() {
 }
 
 #[test]
-fn a_key_of_the_head_below_a_table_is_told_as_that() {
+fn a_top_level_key_below_a_table_is_reported_as_misplaced() {
     told(
         "default_handler = 'runc'
         [handlers]
@@ -195,7 +195,7 @@ fn an_old_name_of_a_key_is_rejected_with_the_new_name() {
 }
 
 #[test]
-fn broken_toml_is_told_once_a_line() {
+fn invalid_toml_is_reported_once_per_line() {
     told(
         "a = { b = , c = }",
         expect![[
@@ -220,7 +220,7 @@ fn broken_toml_is_told_once_a_line() {
 }
 
 #[test]
-fn broken_toml_hides_no_problem_of_another_file_and_makes_none_up() {
+fn invalid_toml_hides_no_problem_of_another_file_and_adds_none() {
     told_of(
         &[
             (
@@ -261,7 +261,7 @@ fn a_column_counts_characters() {
 }
 
 #[test]
-fn what_is_defined_in_two_files_is_told_with_both_places() {
+fn a_key_in_two_files_is_reported_with_both_places() {
     let main = "default_handler = 'runc'\nallow_uids = []\n[handlers]\nrunc = '/run/a.sock'\n[backends]\nb = '/run/b.sock'";
     let first = "shutdown_timeout = '1s'\n[log]\nlevel = 'info'\n[handlers]\nrunc = '/run/a.sock'";
     let second = "default_handler = 'runc'\nshutdown_timeout = '1s'\nallow_uids = [1]\nlog.level = 'warn'\n[backends]\nb = '/run/c.sock'";
@@ -282,7 +282,7 @@ fn what_is_defined_in_two_files_is_told_with_both_places() {
 }
 
 #[test]
-fn a_missing_file_is_told() {
+fn a_missing_file_is_reported() {
     told_of(
         &[("conf.d/a.toml", b"shutdown_timeout = 'soon'")],
         expect![[r#"
@@ -292,8 +292,8 @@ fn a_missing_file_is_told() {
 }
 
 #[test]
-fn an_unreadable_file_is_told() {
-    // Directories and files in each other's place: whoever is root may read anything else.
+fn an_unreadable_file_is_reported() {
+    // Root may read any file, so a directory replaces a file here, and a file replaces a directory.
     told_of(
         &[
             (
@@ -315,7 +315,7 @@ fn an_unreadable_file_is_told() {
 }
 
 #[test]
-fn a_file_that_is_not_utf_8_is_told_where_it_is_not() {
+fn a_file_that_is_not_utf_8_is_reported_with_the_place() {
     told_of(
         &[("criswitch.toml", b"default_handler = 'r'\n# \xc3\xa4\xff\n")],
         expect!["criswitch.toml:2:4: not UTF-8; try saving the file as UTF-8"],

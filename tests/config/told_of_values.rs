@@ -1,4 +1,4 @@
-//! What is told of a value that is wrong by itself.
+//! Single values that are invalid.
 
 use criswitch::config::Config;
 use expect_test::{Expect, expect};
@@ -6,7 +6,7 @@ use expect_test::{Expect, expect};
 use crate::config_files::ConfigFiles;
 use crate::{RUNC, changes_nothing, told};
 
-/// Each value of a key alone, in an otherwise good configuration.
+/// Tests each value of a key alone, in an otherwise valid configuration.
 #[track_caller]
 fn told_of_values(key: &str, values: &[&str], expected: Expect) {
     let mut told = Vec::new();
@@ -22,7 +22,7 @@ fn told_of_values(key: &str, values: &[&str], expected: Expect) {
 }
 
 #[test]
-fn a_bad_name_is_told() {
+fn a_bad_name_is_reported() {
     let long = "x".repeat(64);
     told(
         &format!(
@@ -49,7 +49,7 @@ fn a_bad_name_is_told() {
 }
 
 #[test]
-fn a_text_that_is_no_socket_path_is_told() {
+fn a_text_that_is_no_socket_path_is_reported() {
     let long = format!("/run/{}", "x".repeat(103));
     told(
         &format!(
@@ -71,26 +71,26 @@ fn a_text_that_is_no_socket_path_is_told() {
             criswitch.toml:5:17: "npipe:////./pipe/containerd" is not a Unix socket; criswitch supports only Unix sockets on this platform; try the path of a Unix socket, plain or after "unix://"
             criswitch.toml:6:28: the socket path is empty; try an absolute path, such as "/run/name/name.sock"
             criswitch.toml:7:17: the socket path is 108 bytes long, and the kernel takes at most 107; try a shorter path, or a symbolic link to its directory
-            criswitch.toml:8:17: the socket path "/run/a\0b\n.sock" contains a NUL byte; try the path without it
+            criswitch.toml:8:17: the socket path "/run/a\0b\n.sock" contains a NUL byte; try the path without the NUL byte
             criswitch.toml:10:17: the socket path "containerd.sock" is relative; try an absolute path, such as "/run/name/name.sock"
             criswitch.toml:11:17: "tcp://127.0.0.1:1234" is not a Unix socket; criswitch supports only Unix sockets on this platform; try the path of a Unix socket, plain or after "unix://""#]],
     );
 }
 
 #[test]
-fn a_socket_that_the_kubelet_gives_a_meaning_is_not_listened_on() {
+fn a_socket_path_with_a_meaning_for_the_kubelet_is_rejected_for_listen() {
     let main = "default_handler = 'a'\n[handlers]\na = '/run/a.sock'";
     let told_at = |listen: &str, expected| told(&format!("listen = '{listen}'\n{main}"), expected);
     told_at(
         "/run/crio/crio.sock",
         expect![[
-            r#"criswitch.toml:1:10: "listen" ends in run/crio/crio.sock: the kubelet collects stats differently from a socket with this name; try "/run/criswitch/criswitch.sock""#
+            r#"criswitch.toml:1:10: "listen" ends in run/crio/crio.sock: for a socket with this name, the kubelet collects stats in a different way; try "/run/criswitch/criswitch.sock""#
         ]],
     );
     told_at(
         "/var/run/crio/crio.sock",
         expect![[
-            r#"criswitch.toml:1:10: "listen" ends in run/crio/crio.sock: the kubelet collects stats differently from a socket with this name; try "/run/criswitch/criswitch.sock""#
+            r#"criswitch.toml:1:10: "listen" ends in run/crio/crio.sock: for a socket with this name, the kubelet collects stats in a different way; try "/run/criswitch/criswitch.sock""#
         ]],
     );
     told_at(
@@ -102,7 +102,7 @@ fn a_socket_that_the_kubelet_gives_a_meaning_is_not_listened_on() {
 }
 
 #[test]
-fn a_bad_duration_is_told() {
+fn a_bad_duration_is_reported() {
     let long = "99999999999999999999s";
     told_of_values(
         "shutdown_timeout",
@@ -119,7 +119,7 @@ fn a_bad_duration_is_told() {
 }
 
 #[test]
-fn a_user_that_the_node_does_not_have_is_told() {
+fn a_user_that_the_node_does_not_have_is_reported() {
     for (user, expected) in [
         (
             "no-such-user",
@@ -138,7 +138,7 @@ fn a_user_that_the_node_does_not_have_is_told() {
 }
 
 #[test]
-fn a_timeout_of_zero_is_told() {
+fn a_timeout_of_zero_is_reported() {
     told_of_values(
         "list_timeout",
         &["0s", "61m", "2"],
@@ -169,7 +169,7 @@ fn a_timeout_of_zero_is_told() {
 }
 
 #[test]
-fn a_wait_beyond_its_limit_is_told() {
+fn a_wait_beyond_its_limit_is_reported() {
     told_of_values(
         "start_wait",
         &["2h", "-1s"],
@@ -187,7 +187,7 @@ fn a_wait_beyond_its_limit_is_told() {
 }
 
 #[test]
-fn a_number_that_is_no_users_is_told() {
+fn a_number_that_is_no_user_id_is_reported() {
     told(
         &format!("allow_uids = [0, -1, 4294967294, 4294967295, 99999999999999999999]\n{RUNC}"),
         expect![[r#"
@@ -198,7 +198,7 @@ fn a_number_that_is_no_users_is_told() {
 }
 
 #[test]
-fn a_bad_size_is_told() {
+fn a_bad_size_is_reported() {
     let long = "99999999999EiB";
     told_of_values(
         "max_message",
@@ -215,7 +215,7 @@ fn a_bad_size_is_told() {
 }
 
 #[test]
-fn a_bad_log_level_is_told() {
+fn a_bad_log_level_is_reported() {
     told_of_values(
         "log.level",
         &[
@@ -251,7 +251,7 @@ fn a_bad_log_level_is_told() {
 }
 
 #[test]
-fn a_bad_log_format_is_told() {
+fn a_bad_log_format_is_reported() {
     told_of_values(
         "log.format",
         &["JSON", "xml", ""],

@@ -1,7 +1,8 @@
-//! The demo: the real switch in front of three simulated runtimes, shown at work and left to play with.
+//! The demo: the real criswitch in front of three simulated runtimes. It shows criswitch at work and stays up for your
+//! own commands.
 //!
-//! `cargo run --profile demo --example demo`, with `-- --once` to end instead of staying. It checks what it
-//! shows: where something is not as it must be, it says so and ends with 1.
+//! `cargo run --profile demo --example demo`, with `-- --once` to end instead of staying. The demo checks what it
+//! shows: on a mistake it prints an error and exits with status 1.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 #[path = "../support/support.rs"]
@@ -16,14 +17,14 @@ use anyhow::{Context, Result, bail, ensure};
 use support::{Client, IMAGE, Rig, Sim, container_config, container_in, pod_config};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What the table makes of a handler.
+/// The routing of a handler.
 struct Row {
-    /// What the pod asks for; nothing in the pod of the last row.
+    /// The handler that the pod asks for; empty in the last row.
     asked: &'static str,
-    /// The table's name for it, which lists show.
+    /// The table's name for the handler, which lists show.
     handler: &'static str,
     runtime: &'static str,
-    /// What that runtime calls it.
+    /// The handler's name at that runtime.
     known_as: &'static str,
 }
 
@@ -34,7 +35,7 @@ const ROWS: [Row; 4] = [
     row("", "runc", "runc", "runc"),
 ];
 
-/// What was run for a row.
+/// The pod and container that were created for a row.
 struct Ran {
     row: &'static Row,
     pod: String,
@@ -108,7 +109,7 @@ gvisor = {{ socket = "{directory}/gvisor.sock", handler = "runsc" }}
     )
 }
 
-/// A pod and a running container for each row, each proven to be where it belongs and nowhere else.
+/// Creates a pod and a running container for each row, and checks that only the right runtime has them.
 async fn run_everything(rig: &Rig) -> Result<Vec<Ran>> {
     let mut ran = Vec::new();
     for row in &ROWS {
@@ -154,7 +155,7 @@ fn check_place(sim: &Sim, ran: &Ran) -> Result<()> {
     Ok(())
 }
 
-/// One list of everything, the default's pods first, each pod under the table's name for its handler.
+/// Shows the merged lists: the default backend's pods come first, and each pod has the table's name of its handler.
 async fn merged_lists(rig: &Rig, ran: &[Ran]) -> Result<()> {
     let pods = rig.pods().await.context("the list of pods")?;
     let containers = rig.containers().await.context("the list of containers")?;
@@ -200,7 +201,7 @@ async fn unknown_handler(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// What `crictl runp` and `crictl create` want to read.
+/// Writes the files for `crictl runp` and `crictl create`.
 fn write_configs(directory: &Path) -> Result<()> {
     let pod = pod_config("mine").metadata.unwrap_or_default();
     let pod = serde_json::json!({

@@ -1,4 +1,4 @@
-//! What the demo prints: at most 80 columns.
+//! The output of the demo, at most 80 columns wide.
 
 use criswitch::codec::cri;
 use tonic::Status;
@@ -110,12 +110,11 @@ fn line(cells: [&str; 5]) {
     println!("{}", line.trim_end());
 }
 
-/// As many digits of an id as crictl shows.
+/// The digits of an id that crictl shows.
 fn short(id: &str) -> &str {
     id.get(..13).unwrap_or(id)
 }
 
-/// Lines of whole words.
 fn wrapped(text: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {

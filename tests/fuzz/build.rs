@@ -1,4 +1,4 @@
-//! The interface as data, from which messages are made.
+//! Compiles the interface to descriptors, from which the oracles make messages.
 
 use std::path::PathBuf;
 

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Runs every fuzz target, two at a time: tests/fuzz/run.sh [SECONDS], 600 for each unless said otherwise.
-# tests/fuzz/run.sh add TARGET FILE... adds inputs to a target's corpus, such as what a run left in tests/fuzz/artifacts.
-# tests/fuzz/run.sh minimise replaces all corpora: the fewest inputs that reach all code reached so far.
+# Runs every fuzz target, two at a time: tests/fuzz/run.sh [SECONDS], by default 600 for each target.
+# tests/fuzz/run.sh add TARGET FILE... adds inputs to a target's corpus, such as the inputs that a run left in
+# tests/fuzz/artifacts.
+# tests/fuzz/run.sh minimise replaces every corpus by the fewest inputs that reach all code reached so far.
 #
-# The corpus of a target is tests/fuzz/corpus/TARGET.hex: one input a line, in hexadecimal, the lines sorted. Runs unpack
-# it to the cache; tests/corpora.rs reads it as it is.
+# The corpus of a target is tests/fuzz/corpus/TARGET.hex: one input per line, in hexadecimal, the lines sorted. A run
+# unpacks it to the cache; tests/corpora.rs reads it directly.
 #
-# libFuzzer's instrumentation is not stable Rust's, so RUSTC_BOOTSTRAP lets the stable compiler do it. What is built and
-# what is found on the way is kept in ${CRISWITCH_CACHE:-~/.cache/criswitch}; findings go to tests/fuzz/artifacts.
-# The exit code is 0 only if no target found anything. SANITIZER=address looks for faults in dependencies' unsafe code.
+# libFuzzer's instrumentation is not part of stable Rust, so RUSTC_BOOTSTRAP enables it in the stable compiler. Build
+# results and found inputs are kept in ${CRISWITCH_CACHE:-~/.cache/criswitch}; findings go to tests/fuzz/artifacts. The
+# exit code is 0 only if no target found anything. SANITIZER=address looks for faults in dependencies' unsafe code.
 set -eu
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -17,7 +18,7 @@ CARGO_FUZZ_VERSION=0.13.2
 SANITIZER=${SANITIZER:-none}
 BUILT=$CACHE/fuzz-target-$SANITIZER
 JOBS=2
-# Longer inputs find nothing that shorter ones do not, and are slower.
+# The largest length of an input, in bytes. Longer inputs find nothing more and are slower.
 LONGEST_INPUT=1024
 LONGEST_COMMITTED=256
 
@@ -29,7 +30,7 @@ main() {
   esac
 }
 
-# pack FILE...: prints one line for each.
+# pack FILE...: prints one line for each file.
 pack() {
   local file
   for file in "$@"; do
@@ -38,7 +39,7 @@ pack() {
   done
 }
 
-# unpack TARGET: writes a file for each line of the corpus to the cache and prints their folder.
+# unpack TARGET: writes a file to the cache for each line of the corpus, and prints the folder.
 unpack() {
   local folder=$CACHE/fuzz-committed/$1 number=0 input
   rm -rf "$folder"
@@ -50,13 +51,13 @@ unpack() {
   echo "$folder"
 }
 
-# add_inputs TARGET FILE...
+# add_inputs TARGET FILE...: adds the files to the target's corpus.
 add_inputs() {
   local corpus=$TOP/corpus/$1.hex
   pack "${@:2}" | LC_ALL=C sort -u -o "$corpus" - "$corpus"
 }
 
-# each FUNCTION [ARGUMENT]: with every target's name, JOBS at a time; fails if one fails.
+# each FUNCTION [ARGUMENT]: runs the function with every target's name, JOBS at a time; fails if one run fails.
 each() {
   local file running=0 failed=0
   for file in "$TOP"/fuzz_targets/*.rs; do
@@ -83,7 +84,7 @@ build() {
     --target-dir "$BUILT" --sanitizer "$SANITIZER")
 }
 
-# run_target TARGET SECONDS: starts with the committed corpus and what earlier runs found; prints libFuzzer's last line.
+# run_target TARGET SECONDS: starts with the committed corpus and earlier findings; prints libFuzzer's last line.
 run_target() {
   local found=$CACHE/fuzz-corpus/$1 log=$CACHE/fuzz-$1.log binary=("$BUILT"/*/release/"$1") committed
   committed=$(unpack "$1")

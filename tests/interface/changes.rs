@@ -1,4 +1,4 @@
-//! Changes to the interface, each with the report that the comparison must give.
+//! Changes to the interface, each with the differences that the comparison must report.
 
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{

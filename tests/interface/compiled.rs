@@ -11,7 +11,7 @@ use crate::{Interface, declaration, signature};
 
 const COMPILED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cri.bin"));
 
-/// The one file of the set: the interface imports nothing.
+/// The one file in the descriptor set: the CRI's proto file imports nothing.
 pub(crate) fn compiled_file() -> FileDescriptorProto {
     let mut set = FileDescriptorSet::decode(COMPILED).unwrap();
     assert_eq!(set.file.len(), 1, "files in the descriptor set");
@@ -87,7 +87,7 @@ fn read_enum(name: &str, enumeration: &EnumDescriptorProto, all: &mut Interface)
     }
 }
 
-/// A map is a repeated field of a nested message that the compiler makes up.
+/// A map is a repeated field of a nested message that the compiler generates.
 fn map_type(of: &str, message: &DescriptorProto, field: &FieldDescriptorProto) -> Option<String> {
     let entry = message.nested_type.iter().find(|nested| {
         is_map_entry(nested) && type_name(field) == format!("{of}.{}", nested.name())
@@ -102,7 +102,7 @@ fn is_map_entry(message: &DescriptorProto) -> bool {
     message.options.as_ref().is_some_and(|o| o.map_entry())
 }
 
-/// As a .proto writes it.
+/// The type as a .proto file writes it.
 fn type_name(field: &FieldDescriptorProto) -> String {
     match field.r#type() {
         Type::Message | Type::Enum => unqualified(field.type_name()).to_owned(),

@@ -1,4 +1,4 @@
-//! The interface as the file of facts states it.
+//! The interface as tests/data/cri-1.37.json states it.
 
 use serde_json::{Map, Value};
 
@@ -61,7 +61,7 @@ fn fact_of_field(field: &Value) -> String {
     )
 }
 
-/// A fact that this test cannot compare must not pass for compared.
+/// A key that this test cannot compare must fail the test.
 fn only_known_keys(fact: &Value, known: &[&str]) {
     for key in object(fact).keys() {
         let told_to_people = ["since", "was"].contains(&key.as_str());

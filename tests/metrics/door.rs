@@ -1,4 +1,4 @@
-//! Where metrics are served, to whom, and that it costs calls nothing.
+//! The address of metrics, the readers that may connect, and calls that do not wait for readers.
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ async fn one() -> Rig {
 }
 
 #[tokio::test]
-async fn the_socket_is_for_root_alone_and_goes_with_the_switch() {
+async fn the_socket_is_for_root_only_and_is_removed_at_the_end() {
     let mut rig = one().await;
     Page::of(&rig).await;
     let socket = rig.directory().join("m.sock");
@@ -36,7 +36,7 @@ async fn the_socket_is_for_root_alone_and_goes_with_the_switch() {
 }
 
 #[tokio::test]
-async fn only_the_page_is_served_and_only_to_be_read() {
+async fn only_the_page_is_served_and_only_for_reading() {
     let rig = one().await;
     let socket = rig.directory().join("m.sock");
     for (line, answer) in [
@@ -62,7 +62,7 @@ async fn only_the_page_is_served_and_only_to_be_read() {
 }
 
 #[tokio::test]
-async fn a_request_without_end_is_refused_and_readers_that_do_nothing_are_cut_off() {
+async fn an_oversized_request_is_rejected_and_idle_readers_are_disconnected() {
     let rig = one().await;
     let socket = rig.directory().join("m.sock");
     let long = format!("GET /metrics HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(20_000));
@@ -71,14 +71,14 @@ async fn a_request_without_end_is_refused_and_readers_that_do_nothing_are_cut_of
         !reply.contains("200 OK") && !reply.contains("criswitch_"),
         "{reply}"
     );
-    // More than there are places for.
+    // More readers than criswitch has places for.
     let mut silent = Vec::new();
     for _ in 0..20 {
         let mut stream = connected(&socket).await;
         stream.write_all(b"GET /metrics HT").await.unwrap();
         silent.push(stream);
     }
-    // Calls go on meanwhile.
+    // Calls succeed meanwhile.
     tokio::time::timeout(PATIENCE, rig.pods())
         .await
         .unwrap()
@@ -87,7 +87,7 @@ async fn a_request_without_end_is_refused_and_readers_that_do_nothing_are_cut_of
     Page::of(&rig).await;
 }
 
-/// A switch alone, with this for metrics.
+/// A criswitch without a listener, with this address for metrics.
 fn switch(directory: &std::path::Path, listen: &str) -> Arc<Switch> {
     let path = directory.join("criswitch.toml");
     let at = directory.display();
@@ -104,14 +104,14 @@ async fn answered(port: u16) -> Option<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_in_use_is_told_once_and_tried_again_until_it_is_free() {
+async fn an_address_in_use_is_logged_once_and_retried_until_it_is_free() {
     let logged = Logged::here();
     let directory = tempfile::tempdir().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = taken.local_addr().unwrap().port();
     let switch = switch(directory.path(), &format!("127.0.0.1:{port}"));
     let _serving = metrics::keep_serving(&switch, None);
-    // The clock jumps to the next try each time.
+    // The clock jumps to each retry.
     tokio::time::sleep(Duration::from_secs(100)).await;
     drop(taken);
     assert_eq!(answered(port).await, None);
@@ -128,13 +128,13 @@ async fn an_address_in_use_is_told_once_and_tried_again_until_it_is_free() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_that_never_asks_loses_its_place() {
+async fn a_reader_that_sends_no_request_is_disconnected() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("m.sock");
     let switch = switch(directory.path(), socket.to_str().unwrap());
     let _serving = metrics::keep_serving(&switch, None);
     let mut silent = Vec::new();
-    // More than there are places for.
+    // More readers than criswitch has places for.
     for _ in 0..10 {
         silent.push(connected(&socket).await);
     }

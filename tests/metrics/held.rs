@@ -1,4 +1,4 @@
-//! What a backend's replies and last known lists take, as the metrics say it.
+//! The memory of a backend's replies and cached lists, in the metrics.
 
 use criswitch::codec::cri;
 use prost::encoding;
@@ -7,13 +7,13 @@ use crate::page::{Page, rig, until};
 use crate::support::{Rig, Sim, frame_raw};
 
 const MIB: usize = 1 << 20;
-/// What the one item of each list is made to take.
+/// The size of the single item of each list.
 const LISTS: [(&str, usize); 3] = [
     ("ListPodSandbox", MIB),
     ("ListContainers", 2 * MIB),
     ("ListImages", 3 * MIB),
 ];
-/// More than all else takes that is held of it, and much less than any of these lists.
+/// More than all other bytes that criswitch holds of the backend, and much less than each of these lists.
 const REST: usize = MIB / 16;
 
 async fn list_all(rig: &Rig) {
@@ -23,7 +23,8 @@ async fn list_all(rig: &Rig) {
     rig.images().list_images(request).await.unwrap();
 }
 
-/// Waits until kata's bytes are those of one of each list, and of little else; replies are held until they are gone.
+/// Waits until the bytes held of kata are one copy of each list, and less than `REST` more. A reply counts until it is
+/// dropped.
 async fn until_one_of_each_is_held(rig: &Rig, up: bool) {
     let least: usize = LISTS.iter().map(|(_, bytes)| bytes).sum();
     let page = until(rig, |page| {
@@ -35,7 +36,7 @@ async fn until_one_of_each_is_held(rig: &Rig, up: bool) {
 }
 
 #[tokio::test]
-async fn the_bytes_held_of_a_backend_have_its_last_lists_once_and_no_more() {
+async fn the_held_bytes_of_a_backend_count_each_cached_list_once() {
     let rig = rig("", [Sim::new("runc"), Sim::new("kata")]).await;
     let kata = rig.sim("kata");
     for (rpc, bytes) in LISTS {
@@ -61,14 +62,14 @@ async fn the_bytes_held_of_a_backend_have_its_last_lists_once_and_no_more() {
 }
 
 #[tokio::test]
-async fn the_bytes_that_clients_have_not_read_are_those_of_replies_under_way() {
+async fn unread_reply_bytes_count_replies_in_flight() {
     let rig = rig("", [Sim::new("runc"), Sim::new("kata")]).await;
     let mut unknown = Vec::new();
     encoding::bytes::encode(100, &vec![0; 3 * MIB], &mut unknown);
     rig.sim("kata").append_raw("ListContainers", unknown);
     let unread = |page: &Page| page.value("criswitch_unread_reply_bytes", &[]) as usize;
     let client = (*rig).raw().await;
-    // More than HTTP/2 sends ahead.
+    // The reply is larger than the bytes that HTTP/2 sends unread.
     let path = "/runtime.v1.RuntimeService/ListContainers";
     let reply = client.begin(path, &[], frame_raw(b"")).await.unwrap();
     until(&rig, |page| unread(page) >= 3 * MIB).await;

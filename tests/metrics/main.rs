@@ -1,5 +1,5 @@
-//! What Prometheus is served, how, and whether what is shipped to use it fits.
-// No crate could reach it, and what panics is a failed test.
+//! The page of metrics, its server, and the shipped files that use the metrics.
+// No other crate can reach these items, and a panic is a failed test.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 #![allow(clippy::panic, clippy::indexing_slicing)]
 

@@ -1,4 +1,4 @@
-//! A page of metrics, asked for as Prometheus would, and read.
+//! Requests a page of metrics as Prometheus does, and reads it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,12 +8,12 @@ use tokio::net::UnixStream;
 
 use crate::support::{PATIENCE, Rig, Sim};
 
-/// A switch that serves metrics at `m.sock`, with a backend for each of `sims`, called like its handlers.
+/// A criswitch that serves metrics at `m.sock`, with a backend for each of `sims`, named like its handlers.
 pub async fn rig<const N: usize>(keys: &str, sims: [Sim; N]) -> Rig {
     Rig::with_config(sims.clone(), |directory| text(keys, &sims, directory)).await
 }
 
-/// Its configuration.
+/// The configuration of that criswitch.
 pub fn text(keys: &str, sims: &[Sim], directory: &str) -> String {
     let row = |sim: &Sim| format!("{0} = \"{directory}/{0}.sock\"\n", sim.name());
     let rows: String = sims.iter().map(row).collect();
@@ -23,10 +23,10 @@ pub fn text(keys: &str, sims: &[Sim], directory: &str) -> String {
     )
 }
 
-/// The simulated mount points are below /var/lib; that of a runtime with this name is one that every node has.
+/// The name of a runtime whose simulated mount point, below /var/lib, exists on every node.
 pub const REAL: &str = "..";
 
-/// As the kubelet does.
+/// Sends `ImageFsInfo`, as the kubelet does.
 pub async fn ask_for_disks(rig: &Rig) {
     let request = criswitch::codec::cri::ImageFsInfoRequest {};
     rig.images().image_fs_info(request).await.unwrap();
@@ -40,7 +40,6 @@ pub struct Page {
 }
 
 impl Page {
-    /// The page of now.
     pub async fn of(rig: &Rig) -> Page {
         let reply = ask(&rig.directory().join("m.sock"), "GET /metrics").await;
         let (head, text) = reply.split_once("\r\n\r\n").unwrap();
@@ -70,7 +69,7 @@ impl Page {
         }
     }
 
-    /// The value of the one sample that has these labels, and whichever others.
+    /// The value of the only sample that has these labels, and possibly others.
     pub fn find(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let mut found = self.samples.iter().filter(|(its, with, _)| {
             let has = |(label, value): &(&str, &str)| with.get(*label).is_some_and(|v| v == value);
@@ -87,19 +86,19 @@ impl Page {
         found.unwrap_or_else(|| panic!("no {name}{labels:?} in {}", self.text))
     }
 
-    /// Calls of an RPC at a backend, empty for no single one, that ended with a code.
+    /// The number of calls of an RPC that ended with a code at a backend; an empty backend means calls to no single
+    /// backend.
     pub fn calls(&self, rpc: &str, backend: &str, code: &str) -> f64 {
         let labels = [("rpc", rpc), ("backend", backend), ("code", code)];
         self.find("criswitch_rpcs_total", &labels).unwrap_or(0.0)
     }
 
-    /// A value of a backend.
     #[track_caller]
     pub fn backend(&self, name: &str, backend: &str) -> f64 {
         self.value(name, &[("backend", backend)])
     }
 
-    /// Every value of a label.
+    /// All values of a label on the page.
     pub fn values_of(&self, label: &str) -> BTreeSet<&str> {
         let values = self
             .samples
@@ -108,7 +107,7 @@ impl Page {
         values.map(String::as_str).collect()
     }
 
-    /// The families, with their types.
+    /// The families with their types.
     pub fn types(&self) -> Vec<(&str, &str)> {
         let lines = self
             .text
@@ -118,7 +117,7 @@ impl Page {
     }
 }
 
-/// Everything that comes back for this request line.
+/// The whole reply to this request line.
 pub async fn ask(socket: &Path, line: &str) -> String {
     let stream = connected(socket).await;
     converse(
@@ -128,7 +127,7 @@ pub async fn ask(socket: &Path, line: &str) -> String {
     .await
 }
 
-/// A connection, as soon as somebody listens there.
+/// Connects as soon as the socket has a listener.
 pub async fn connected(socket: &Path) -> UnixStream {
     let connected = async {
         loop {
@@ -143,9 +142,9 @@ pub async fn connected(socket: &Path) -> UnixStream {
         .expect("nobody listens")
 }
 
-/// What comes back for these bytes, to the end.
+/// The whole reply to these bytes.
 pub async fn converse(mut stream: impl AsyncRead + AsyncWrite + Unpin, sent: &[u8]) -> String {
-    // It may be refused before it is all there.
+    // The server may reject the request before it has read all of it.
     stream.write_all(sent).await.unwrap_or_default();
     let mut reply = Vec::new();
     let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut reply));
@@ -153,7 +152,7 @@ pub async fn converse(mut stream: impl AsyncRead + AsyncWrite + Unpin, sent: &[u
     String::from_utf8(reply).unwrap()
 }
 
-/// Asks until a page is as it should be.
+/// Requests pages until `holds` is true.
 pub async fn until(rig: &Rig, mut holds: impl FnMut(&Page) -> bool) -> Page {
     let mut last = None;
     let waited = async {

@@ -1,4 +1,4 @@
-//! Debian's Prometheus on the loopback, which reads one switch.
+//! Debian's Prometheus on the loopback, which scrapes one criswitch.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -9,14 +9,14 @@ use tokio::net::TcpStream;
 use crate::page::converse;
 use crate::support::PATIENCE;
 
-/// Ends with the test.
+/// A Prometheus process, which ends with the test.
 pub struct Prometheus {
     child: Child,
     port: u16,
 }
 
 impl Prometheus {
-    /// One that reads `target`, a port of the loopback, as job `criswitch`, ten times a second.
+    /// Starts a Prometheus that scrapes `target`, a loopback port, as job `criswitch`, ten times a second.
     pub fn start(
         directory: &Path,
         target: u16,
@@ -45,7 +45,7 @@ impl Prometheus {
         }
     }
 
-    /// Waits until it can say how something has changed.
+    /// Waits for two scrapes, so that rates have values.
     pub async fn until_scraped_twice(&self) {
         let scraped = async {
             loop {
@@ -61,7 +61,7 @@ impl Prometheus {
             .expect("it reads nothing");
     }
 
-    /// How many values a query has; panics if it is none.
+    /// The number of values of a query; panics if the query is invalid.
     pub async fn answers(&self, query: &str) -> usize {
         let count = self.ask(query).await;
         count.unwrap_or_else(|| panic!("not a query: {query}"))

@@ -1,4 +1,4 @@
-//! What is shipped to use the metrics: every name in it is one that there is, and Prometheus' own tools take it.
+//! The shipped files that use metrics refer only to existing metrics, and the tools of Prometheus accept these files.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 use crate::page::{Page, REAL, ask_for_disks, rig};
 use crate::support::{Rig, Sim, frame};
 
-/// What the dashboard does without: others say the same, or enough.
+/// Metrics that the dashboard does not show, because other metrics in the dashboard show as much.
 const SPARE: [&str; 12] = [
     "criswitch_backend_state",
     "criswitch_backend_state_since_timestamp_seconds",
@@ -35,7 +35,7 @@ fn dashboard() -> Json {
     serde_json::from_str(&shipped("config/grafana-dashboard.json")).unwrap()
 }
 
-/// Every text under this key, wherever it is.
+/// Every text under this key, at any depth.
 fn under<'a>(key: &str, json: &'a Json) -> Vec<&'a str> {
     match json {
         Json::Object(map) => {
@@ -48,7 +48,7 @@ fn under<'a>(key: &str, json: &'a Json) -> Vec<&'a str> {
     }
 }
 
-/// What a query asks for: words that begin as our metrics do.
+/// The metrics of a query: words with the prefixes of our metrics.
 fn names(query: &str) -> BTreeSet<&str> {
     let words = query.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
     words
@@ -56,7 +56,7 @@ fn names(query: &str) -> BTreeSet<&str> {
         .collect()
 }
 
-/// Every name that can be asked for.
+/// Every name that a query can use.
 fn series() -> BTreeSet<String> {
     let names = FAMILIES.iter().flat_map(|family| {
         let parts: &[&str] = match family.kind {
@@ -80,7 +80,7 @@ fn assert_all_there(asked: &BTreeSet<&str>) {
 }
 
 #[test]
-fn the_dashboard_asks_for_metrics_that_there_are_and_for_most() {
+fn the_dashboard_uses_existing_metrics_and_most_of_them() {
     let dashboard = dashboard();
     let queries = [under("expr", &dashboard), under("query", &dashboard)].concat();
     let asked: BTreeSet<_> = queries.iter().flat_map(|query| names(query)).collect();
@@ -93,7 +93,7 @@ fn the_dashboard_asks_for_metrics_that_there_are_and_for_most() {
 }
 
 #[test]
-fn panels_have_numbers_places_and_words_of_their_own() {
+fn each_panel_has_a_unique_id_a_place_and_a_description() {
     let dashboard = dashboard();
     let panels = dashboard["panels"].as_array().unwrap();
     let ids: BTreeSet<_> = panels
@@ -132,12 +132,16 @@ fn the_alerts_use_metrics_that_exist_and_each_has_a_test_and_a_section_of_the_ru
     for alert in alerts {
         let link = format!("runbook_url: docs/runbook.md#{}\n", alert.to_lowercase());
         assert!(text.contains(&link), "{alert}");
-        assert!(runbook.contains(&format!("\n## {alert}\n")), "{alert}");
+        let (_, section) = runbook.split_once(&format!("\n## {alert}\n")).expect(alert);
+        let section = section.split("\n## ").next().unwrap_or_default();
+        for part in ["**Meaning.**", "**Impact.**", "**Check.**", "**Do.**"] {
+            assert!(section.contains(part), "{alert}: {part}");
+        }
         assert!(tried.contains(&format!("alertname: {alert}\n")), "{alert}");
     }
 }
 
-/// What Debian's package has, unpacked where tests/system/prometheus/run.sh says.
+/// A tool of Debian's package, unpacked by tests/system/prometheus/run.sh.
 fn tool(name: &str, arguments: &[&str]) -> Command {
     let directory = std::env::var_os("PROMETHEUS_TOOLS")
         .expect("tests/system/prometheus/run.sh sets PROMETHEUS_TOOLS");
@@ -148,7 +152,7 @@ fn tool(name: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs it to its end on this input; what it says.
+/// Runs the command with this input, and returns its output.
 fn runs(mut command: Command, input: &str) -> String {
     let mut child = command
         .stdin(Stdio::piped())
@@ -166,7 +170,7 @@ fn runs(mut command: Command, input: &str) -> String {
 
 #[test]
 #[ignore = "needs promtool: tests/system/prometheus/run.sh"]
-fn promtool_takes_the_alerts_and_each_fires_when_it_has_to() {
+fn promtool_accepts_the_alerts_and_each_alert_fires_when_it_must() {
     let said = runs(
         tool("promtool", &["check", "rules", "config/alerts.yaml"]),
         "",
@@ -182,7 +186,7 @@ fn promtool_takes_the_alerts_and_each_fires_when_it_has_to() {
     assert!(said.contains("SUCCESS"), "{said}");
 }
 
-/// Calls of most kinds, some that fail, one backend that dies, a reload.
+/// Calls of most kinds, some failing calls, a backend that dies, and a reload.
 async fn load(rig: &Rig) {
     let mut runtime = rig.runtime();
     let events = runtime
@@ -217,7 +221,7 @@ async fn load(rig: &Rig) {
 
 #[tokio::test]
 #[ignore = "needs promtool: tests/system/prometheus/run.sh"]
-async fn promtool_takes_the_page_of_a_switch_under_load() {
+async fn promtool_accepts_the_page_under_load() {
     let rig = rig("", [Sim::new("runc"), Sim::new("kata")]).await;
     load(&rig).await;
     let page = Page::of(&rig).await;
@@ -260,7 +264,7 @@ async fn prometheus_reads_the_page_and_answers_every_query_of_the_dashboard() {
             empty.insert(query.split('{').next().unwrap().to_owned());
         }
     }
-    // Nothing is refused, fails or reloads while it looks.
+    // Nothing is rejected, fails or reloads during these queries.
     println!("without a value: {empty:?}");
     assert!(empty.len() < 6, "{empty:?}");
 }

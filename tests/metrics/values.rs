@@ -1,4 +1,4 @@
-//! What the metrics say is what happened.
+//! Each metric's value matches the events that the test causes.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ async fn calls_are_counted_by_rpc_backend_and_code() {
     assert_eq!(page.calls("RunPodSandbox", "runc", "OK"), 1.0);
     assert_eq!(page.calls("RunPodSandbox", "kata", "OK"), 1.0);
     assert_eq!(page.calls("StopPodSandbox", "kata", "Internal"), 1.0);
-    // Of all backends, and of none.
+    // Calls to all backends, and to none.
     assert_eq!(page.calls("ListPodSandbox", "", "OK"), 1.0);
     assert_eq!(page.calls("StartContainer", "", "NotFound"), 1.0);
     assert_eq!(page.calls("StartContainer", "kata", "OK"), 1.0);
@@ -37,7 +37,7 @@ async fn calls_are_counted_by_rpc_backend_and_code() {
         page.value("criswitch_rpc_duration_seconds_count", &run),
         1.0
     );
-    // The switch's own calls, such as its probes, are not clients'.
+    // criswitch's own calls, such as its probes, are not counted as clients' calls.
     assert_eq!(page.calls("Version", "runc", "OK"), 0.0);
 }
 
@@ -95,7 +95,7 @@ async fn the_info_of_a_backend_has_its_runtime_version_and_cgroup_driver() {
 }
 
 #[tokio::test]
-async fn a_call_to_a_dead_backend_counts_as_that_backends() {
+async fn a_call_to_a_dead_backend_is_counted_for_that_backend() {
     let rig = two().await;
     let (_, container) = rig.run("kata", "web").await;
     rig.sim("kata").stop().await;
@@ -105,7 +105,7 @@ async fn a_call_to_a_dead_backend_counts_as_that_backends() {
 }
 
 #[tokio::test]
-async fn time_that_a_backend_takes_is_not_the_switchs_own() {
+async fn proxy_overhead_excludes_the_time_of_backends() {
     let rig = two().await;
     let (_, container) = rig.run("runc", "plain").await;
     rig.sim("runc").hold("ContainerStatus");
@@ -174,7 +174,7 @@ async fn a_stream_is_in_flight_until_its_client_goes() {
 }
 
 #[tokio::test]
-async fn what_the_switch_refuses_is_counted_and_no_name_of_a_clients_is_shown() {
+async fn rejections_are_counted_and_no_name_from_a_client_is_shown() {
     let rig = two().await;
     rig.pods().await.unwrap();
     let before = Page::of(&rig).await;
@@ -196,7 +196,7 @@ async fn what_the_switch_refuses_is_counted_and_no_name_of_a_clients_is_shown() 
 }
 
 #[tokio::test]
-async fn a_backends_state_and_what_it_owns_are_told() {
+async fn a_backends_state_and_its_pods_and_containers_are_shown() {
     let rig = two().await;
     rig.run("kata", "web").await;
     rig.run_pod("kata", "bare").await;
@@ -238,7 +238,7 @@ async fn a_backends_state_and_what_it_owns_are_told() {
 }
 
 #[tokio::test]
-async fn lists_that_stand_in_are_told_with_their_age_until_they_do_not() {
+async fn lists_from_cache_are_shown_with_their_age_until_the_backend_is_back() {
     let rig = two().await;
     rig.run("kata", "web").await;
     rig.pods().await.unwrap();
@@ -273,7 +273,7 @@ async fn lists_that_stand_in_are_told_with_their_age_until_they_do_not() {
 
 const LISTS: [&str; 3] = ["pods", "containers", "images"];
 
-/// Which lists fail because of a backend.
+/// The lists that fail because of a backend.
 fn failing(page: &Page, backend: &str) -> Vec<&'static str> {
     let fails = |list: &&str| {
         let labels = [("backend", backend), ("list", list)];
@@ -317,7 +317,7 @@ async fn lists_fail_because_of_a_ready_backend_that_answers_them_with_errors() {
     }
 }
 
-/// A stream that passes unread, and a merged one.
+/// A stream that criswitch passes unread, and a merged stream.
 #[tokio::test]
 async fn lists_fail_because_of_a_stream_that_ends_with_an_error_after_its_first_message() {
     let kata = || Sim::new("kata");
@@ -454,7 +454,7 @@ async fn file_systems_of_images_are_those_of_all_backends_for_ten_minutes() {
 }
 
 #[tokio::test]
-async fn reloads_are_told_and_a_backend_that_is_gone_leaves_nothing_behind() {
+async fn reloads_are_counted_and_a_removed_backend_leaves_no_metrics() {
     let sims = [Sim::new("runc"), Sim::new("kata")];
     let rig = rig("", sims.clone()).await;
     let (pod, container) = rig.run("kata", "web").await;

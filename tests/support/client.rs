@@ -1,4 +1,4 @@
-//! Clients of a CRI socket: typed ones, and one that sends and shows bytes as they are.
+//! Clients of a CRI socket: typed clients, and a client that sends and shows raw bytes.
 
 use std::path::{Path, PathBuf};
 
@@ -61,7 +61,7 @@ impl Client {
         self.admin.clone()
     }
 
-    /// The state of the switch, after it has asked each backend for its status.
+    /// The state of criswitch, after it has asked each backend for its status.
     pub async fn state(&self) -> Json {
         let status = cri::StatusRequest::default();
         self.runtime().status(status).await.unwrap();
@@ -163,7 +163,7 @@ fn dial(socket: &Path) -> Channel {
         .connect_lazy()
 }
 
-/// One HTTP/2 connection, nothing decoded.
+/// An HTTP/2 connection that decodes nothing.
 #[derive(Clone)]
 pub struct RawClient(http2::SendRequest<Full<Bytes>>);
 
@@ -171,7 +171,7 @@ pub struct RawClient(http2::SendRequest<Full<Bytes>>);
 #[derive(Debug)]
 pub struct RawReply {
     pub headers: HeaderMap,
-    /// The whole body: gRPC's five bytes before each message included.
+    /// The whole body, with gRPC's five bytes before each message.
     pub body: Bytes,
     pub trailers: HeaderMap,
 }
@@ -188,7 +188,7 @@ impl RawClient {
         RawClient(client)
     }
 
-    /// Sends a call and reads the reply to its end.
+    /// Sends a call and reads the whole reply.
     pub async fn call(
         &self,
         path: &str,
@@ -227,14 +227,14 @@ impl RawClient {
             .await
     }
 
-    /// Sends any request at all.
+    /// Sends any HTTP request.
     pub async fn send(&self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
         self.0.clone().send_request(request).await
     }
 }
 
 impl RawReply {
-    /// gRPC's status code, wherever it stands.
+    /// gRPC's status code, from the trailers or the headers.
     pub fn code(&self) -> tonic::Code {
         let code = self.status_header("grpc-status").unwrap_or("2");
         tonic::Code::from_bytes(code.as_bytes())
@@ -268,7 +268,7 @@ pub fn frame(message: &impl Message) -> Bytes {
     frame_raw(&message.encode_to_vec())
 }
 
-/// Any bytes as gRPC sends a message.
+/// Any bytes, framed as a gRPC message.
 pub fn frame_raw(message: &[u8]) -> Bytes {
     let mut framed = BytesMut::new();
     framed.put_u8(0);

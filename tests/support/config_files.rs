@@ -1,16 +1,16 @@
-//! A configuration's files in a directory of their own.
+//! The files of a configuration, in a temporary directory.
 
 use std::path::PathBuf;
 
 use tempfile::TempDir;
 
-/// The files; they go when this does.
+/// The files of a configuration. Dropping this value removes them.
 pub(crate) struct ConfigFiles {
     folder: TempDir,
 }
 
 impl ConfigFiles {
-    /// Writes each text to its path below the directory; the first file that is read is `criswitch.toml`.
+    /// Writes each text to its path below the directory. The main file is `criswitch.toml`.
     pub(crate) fn of(files: &[(&str, &[u8])]) -> ConfigFiles {
         let folder = tempfile::tempdir().unwrap();
         for (path, text) in files {

@@ -1,4 +1,4 @@
-//! Configurations of pods and containers, with what the kubelet puts into every one of them.
+//! Configurations of pods and containers, with the fields that the kubelet always sets.
 
 use std::collections::HashMap;
 
@@ -30,7 +30,6 @@ pub fn pod_config(name: &str) -> cri::PodSandboxConfig {
     }
 }
 
-/// A container of this name, from this image.
 pub fn container_config(name: &str, image: &str) -> cri::ContainerConfig {
     cri::ContainerConfig {
         metadata: Some(cri::ContainerMetadata {
@@ -45,7 +44,7 @@ pub fn container_config(name: &str, image: &str) -> cri::ContainerConfig {
     }
 }
 
-/// The same with the labels that tell the pod, which the kubelet gives to every container.
+/// [`container_config`] with the labels that name the pod. The kubelet gives them to every container.
 pub fn container_in(
     pod_labels: &HashMap<String, String>,
     name: &str,

@@ -1,6 +1,7 @@
-//! Runtimes that behave until they are told to stop it, one misbehaviour a file, on Unix sockets.
+//! Runtimes on Unix sockets that behave well until a test switches their misbehaviour on. Each file has one
+//! misbehaviour.
 //!
-//! They write HTTP/2 bodies by hand: nothing that encodes gRPC well could be made to do this.
+//! The runtimes build HTTP/2 bodies from raw frames, because a gRPC library would not send these replies.
 
 mod bad_details;
 mod bad_frames;
@@ -61,15 +62,15 @@ pub use unfinished::unfinished;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 pub type Reply = Response<Body>;
-/// What it answers to an RPC, `None` for what a good runtime answers. For criswitch's own questions it is first asked with
-/// `own ` before the RPC's name.
+/// The reply to an RPC, or `None` for the reply of a good runtime. For a question of criswitch itself, the function is
+/// first called with `own ` before the RPC's name.
 pub type Misbehaviour = fn(rpc: &str) -> Option<Reply>;
 
-/// The one pod that every one of them has, and its container.
+/// The one pod of every misbehaving runtime, and its container.
 pub const POD: &str = "badpod";
 pub const CONTAINER: &str = "badcontainer";
 
-/// A runtime that misbehaves from some moment on; ends when it is dropped.
+/// A runtime that misbehaves after a call of [`Misbehaving::misbehave`]. Dropping this value ends the runtime.
 pub struct Misbehaving {
     bad: Arc<AtomicBool>,
     close: Arc<Notify>,
@@ -91,17 +92,17 @@ impl Misbehaving {
         }
     }
 
-    /// From now on.
+    /// Misbehaves from now on.
     pub fn misbehave(&self) {
         self.bad.store(true, Ordering::Relaxed);
     }
 
-    /// And no more from now on.
+    /// Behaves well from now on.
     pub fn behave(&self) {
         self.bad.store(false, Ordering::Relaxed);
     }
 
-    /// It closes its connections, and goes on.
+    /// Closes all connections and continues to listen.
     pub fn close(&self) {
         self.close.notify_one();
     }
@@ -137,7 +138,7 @@ async fn run(
 
 async fn answer(request: Request<Incoming>, misbehaviour: Option<Misbehaviour>) -> Reply {
     let (head, body) = request.into_parts();
-    // What was asked is none of its business.
+    // The reply does not depend on the request, but HTTP/2 wants it read.
     body.collect().await.ok();
     let rpc = head.uri.path().rsplit('/').next().unwrap_or_default();
     let agent = head.headers.get("user-agent");
@@ -181,12 +182,12 @@ fn containers<'a>(ids: impl IntoIterator<Item = &'a str>) -> cri::ListContainers
     }
 }
 
-/// One message and OK.
+/// A reply with one message and status OK.
 fn fine(message: &impl Message) -> Reply {
     raw(frame(message), "0")
 }
 
-/// Any bytes, and a status.
+/// A reply with these bytes and this status.
 fn raw(body: impl Into<Bytes>, status: &'static str) -> Reply {
     of_frames(stream::iter([Frame::data(body.into()), end(status)]))
 }
@@ -204,7 +205,7 @@ fn of_frames(frames: impl Stream<Item = Frame<Bytes>> + Send + 'static) -> Reply
     reply.body(body).unwrap()
 }
 
-/// A status in the headers, and no body.
+/// A reply with a status in the headers and without a body.
 fn headers_only(status: &str, text: &str) -> Reply {
     Response::builder()
         .header("content-type", "application/grpc")

@@ -1,11 +1,12 @@
-//! Programs that get sockets passed, as systemd does it.
+//! Passes sockets to programs, as systemd does.
 
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 
-/// `program` with `descriptor` passed to it `count` times, as descriptors 3 and up; `LISTEN_FDS` says `told`.
+/// A command for `program` that passes `descriptor` `count` times, as descriptors 3 and up. `told` is the value of
+/// `LISTEN_FDS`.
 ///
-/// The shell knows the process' id beforehand, and moves what comes as its standard input.
+/// A shell copies its standard input to the descriptors and then becomes `program`, so `LISTEN_PID` is right.
 pub fn passing(program: &str, descriptor: impl Into<OwnedFd>, count: usize, told: &str) -> Command {
     let moves: String = (3..3 + count).map(|fd| format!("{fd}<&0 ")).collect();
     let mut command = moving(program, &moves, told);
@@ -13,7 +14,7 @@ pub fn passing(program: &str, descriptor: impl Into<OwnedFd>, count: usize, told
     command
 }
 
-/// `program` with two descriptors passed to it, which have these names. Its standard output is lost.
+/// A command for `program` that passes two descriptors under these names. The standard output of `program` is lost.
 pub fn passing_both(program: &str, both: [OwnedFd; 2], names: &str) -> Command {
     let [third, fourth] = both;
     let mut command = moving(program, "3<&0 4<&1 1>/dev/null ", "2");

@@ -1,4 +1,4 @@
-//! The real switch in front of simulated runtimes, on sockets in a temporary directory.
+//! The real criswitch in front of simulated runtimes, on sockets in a temporary directory.
 
 use std::ops::Deref;
 use std::path::Path;
@@ -8,6 +8,7 @@ use std::time::Instant;
 use criswitch::backend::connect::Dialer;
 use criswitch::config::Config;
 use criswitch::server::Listener;
+use criswitch::store::file_work::FileWork;
 use criswitch::store::{Boot, Store};
 use criswitch::switch::Switch;
 use criswitch::switch::reload::Outcome;
@@ -19,12 +20,12 @@ use tonic::Status;
 
 use super::{Client, IMAGE, PATIENCE, RawReply, Sim, container_in};
 
-/// Ends with the test; a [`Client`] of the switch too.
+/// criswitch and its runtimes, which end with the test. Dereferences to a [`Client`] of criswitch.
 pub struct Rig {
     pub sims: Vec<Sim>,
     client: Client,
     switch: Option<Running>,
-    /// The boot that the machine is in.
+    /// The boot id and machine id that criswitch sees.
     pub boot: Boot,
     state_problems: Vec<String>,
     directory: TempDir,
@@ -34,17 +35,20 @@ struct Running {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
     switch: Arc<Switch>,
+    /// The writes of the state.
+    writes: FileWork,
 }
 
 impl Rig {
-    /// Each runtime is a backend of its own name and gets its handlers; the first of the first is the default.
+    /// Each runtime is a backend with the runtime's name and handlers. The default is the first handler of the first
+    /// runtime.
     pub async fn start(sims: impl IntoIterator<Item = Sim>) -> Rig {
         let sims: Vec<Sim> = sims.into_iter().collect();
         let table = table_of(&sims);
         Rig::with_config(sims, |directory| table.replace("DIRECTORY", directory)).await
     }
 
-    /// Runtimes serve on `<directory>/<name>.sock`; the text says everything but where the switch listens.
+    /// Runtimes serve on `<directory>/<name>.sock`. `text` returns the configuration without `listen`.
     pub async fn with_config(
         sims: impl IntoIterator<Item = Sim>,
         text: impl FnOnce(&str) -> String,
@@ -73,84 +77,90 @@ impl Rig {
         rig
     }
 
-    /// The simulated runtime of this name.
     pub fn sim(&self, name: &str) -> &Sim {
         let found = self.sims.iter().find(|sim| sim.name() == name);
         found.unwrap_or_else(|| panic!("no simulated runtime {name}"))
     }
 
-    /// Where the sockets and the configuration are.
+    /// The directory of the sockets and the configuration.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Where the state is saved.
+    /// The directory of the saved state.
     pub fn state_directory(&self) -> std::path::PathBuf {
         self.directory().join("criswitch.sock.state")
     }
 
-    /// Stops the switch, as SIGTERM does, and starts another one with the same configuration.
+    /// Stops criswitch, as SIGTERM does, and starts it again with the same configuration.
     pub async fn restart_switch(&mut self) {
         self.stop_switch().await;
         self.start_switch();
     }
 
-    /// The same, but the new one finds no state, as where criswitch has never run.
+    /// Restarts criswitch without its saved state, as on a node where it never ran.
     pub async fn restart_switch_without_state(&mut self) {
         self.stop_switch().await;
-        // A save that was under way ends on its own thread.
-        let begun = std::time::Instant::now();
-        while let Err(error) = std::fs::remove_dir_all(self.state_directory()) {
-            assert!(begun.elapsed() < PATIENCE, "{error}");
-        }
+        std::fs::remove_dir_all(self.state_directory()).unwrap();
         self.start_switch();
     }
 
-    /// The same with another configuration.
+    /// Restarts criswitch with another configuration.
     pub async fn restart_switch_with(&mut self, text: impl FnOnce(&str) -> String) {
         self.stop_switch().await;
         self.configure(text);
         self.start_switch();
     }
 
-    /// Stops the switch, as SIGTERM does, and waits for its end.
+    /// Stops criswitch, as SIGTERM does, and waits for its end. A write of the state ends too, as in a process that
+    /// ends: no file changes afterwards.
     pub async fn stop_switch(&mut self) {
-        if let Some(Running { stop, task, .. }) = self.switch.take() {
-            stop.send(()).unwrap();
-            task.await.unwrap();
-        }
+        let Some(running) = self.switch.take() else {
+            return;
+        };
+        running.stop.send(()).unwrap();
+        running.task.await.unwrap();
+        let tasks = Arc::downgrade(&running.switch);
+        drop(running.switch);
+        let ended = async {
+            while tasks.strong_count() > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, ended).await.unwrap();
+        running.writes.run(|| ()).await.unwrap();
     }
 
-    /// How often the switch that runs has refused something for this reason.
+    /// How often the running criswitch has rejected something for this reason.
     pub fn refused(&self, reason: Reason) -> u64 {
         let running = self.switch.as_ref().expect("a switch that runs");
         running.switch.counts.refused(reason)
     }
 
-    /// How many clients are connected.
+    /// The number of connected clients.
     pub fn connections(&self) -> u64 {
         let running = self.switch.as_ref().expect("a switch that runs");
         running.switch.counts.connections().1
     }
 
-    /// How many bytes of replies clients have not read yet.
+    /// The bytes of replies that clients have not read yet.
     pub fn unread(&self) -> usize {
         let running = self.switch.as_ref().expect("a switch that runs");
         running.switch.unread.used()
     }
 
-    /// What the switch that runs has found wrong with the state of the last one.
+    /// The problems that criswitch found in the saved state at its start.
     pub fn state_problems(&self) -> &[String] {
         &self.state_problems
     }
 
-    /// Another configuration for the switch that runs.
+    /// Writes another configuration and reloads it.
     pub fn reload(&self, text: impl FnOnce(&str) -> String) -> Outcome {
         self.configure(text);
         self.reload_file()
     }
 
-    /// Reloads what the configuration's files are now.
+    /// Reloads the configuration's files.
     pub fn reload_file(&self) -> Outcome {
         let running = self.switch.as_ref().expect("a switch that runs");
         criswitch::switch::reload::begin_reload(&running.switch);
@@ -165,6 +175,7 @@ impl Rig {
         let shutdown = async { stopped.await.unwrap_or_default() };
         let (store, found) = Store::open(config.directories([None, None]), self.boot.clone());
         self.state_problems.clone_from(&found.problems);
+        let writes = store.work.clone();
         let switch = criswitch::switch::saved::resume(config, &Dialer::Socket, store, found);
         let switch = Arc::new(switch);
         let task = tokio::spawn(criswitch::serve(
@@ -173,7 +184,12 @@ impl Rig {
             None,
             shutdown,
         ));
-        self.switch = Some(Running { stop, task, switch });
+        self.switch = Some(Running {
+            stop,
+            task,
+            switch,
+            writes,
+        });
     }
 
     fn configure(&self, text: impl FnOnce(&str) -> String) {
@@ -187,20 +203,19 @@ impl Rig {
     }
 }
 
-/// Flows that must succeed, through the switch.
+/// Flows through criswitch that must succeed.
 impl Rig {
-    /// Runs a pod; answers its id.
+    /// Runs a pod and returns its id.
     pub async fn run_pod(&self, handler: &str, name: &str) -> String {
         self.client.run_pod(handler, name).await.unwrap()
     }
 
-    /// Runs a pod, or is refused.
+    /// Runs a pod, which may fail.
     pub async fn try_run(&self, handler: &str, name: &str) -> Result<String, Status> {
         self.client.run_pod(handler, name).await
     }
 
-    /// Creates a container in a pod, with the pod's labels; answers its id. The pod's runtime gets
-    /// the image beforehand.
+    /// Creates a container in a pod, with the pod's labels, and returns its id. The pod's runtime gets the image first.
     pub async fn create(&self, pod: &str, name: &str) -> String {
         let owner = self.owner_of(pod).unwrap();
         owner.add_image(IMAGE);
@@ -213,7 +228,7 @@ impl Rig {
         self.client.create_from(pod, config).await.unwrap()
     }
 
-    /// A pod with one running container of the same name; answers both ids.
+    /// Runs a pod with one running container of the same name, and returns both ids.
     pub async fn run(&self, handler: &str, name: &str) -> (String, String) {
         let pod = self.run_pod(handler, name).await;
         let container = self.create(&pod, name).await;
@@ -227,7 +242,7 @@ impl Rig {
         self.sims.iter().find(has)
     }
 
-    /// Sends any bytes to any path and shows what comes back, on a connection of its own.
+    /// Sends any bytes to any path, on a new connection, and returns the raw reply.
     pub async fn raw(
         &self,
         path: &str,
@@ -246,7 +261,7 @@ impl Deref for Rig {
     }
 }
 
-/// A process that another test forks holds this test's lock files too, until it is another program.
+/// Tries again for a while: a process that another test forks holds this test's lock files too, until it calls exec.
 fn bind(config: &Config) -> Listener {
     let begun = Instant::now();
     loop {
@@ -258,7 +273,7 @@ fn bind(config: &Config) -> Listener {
     }
 }
 
-/// DIRECTORY stands for the directory.
+/// `DIRECTORY` is a placeholder for the directory.
 fn table_of(sims: &[Sim]) -> String {
     let rows = |sim: &Sim| -> String {
         let row = |handler| format!("{handler} = \"{}\"\n", sim.name());

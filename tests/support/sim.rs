@@ -1,6 +1,6 @@
 //! A simulated runtime: a complete CRI server on a Unix socket, for the tests and the demo.
 //!
-//! It keeps pods, containers and images as containerd does, and runs nothing.
+//! A simulated runtime keeps pods, containers and images as containerd does, and runs nothing.
 
 mod containers;
 mod cut;
@@ -30,7 +30,7 @@ pub use journal::{Call, Journal};
 pub use settings::{ImageIds, Settings, ShowsHandlers};
 use store::Store;
 
-/// A handle to one simulated runtime; clones share it.
+/// A handle to one simulated runtime. Clones share the runtime.
 #[derive(Clone)]
 pub struct Sim(Arc<Inner>);
 
@@ -45,13 +45,14 @@ struct Inner {
 struct Serving {
     socket: PathBuf,
     task: Option<JoinHandle<()>>,
-    /// The user who serves, if not the tests' own.
+    /// The user of the server process, if it is not the user of the tests.
     user: Option<u32>,
 }
 
-/// How it is set up, in one line.
+/// Setters, for a set-up in one line.
 impl Sim {
-    /// A runtime with one handler, called like itself, and no image. Its ids follow from its name.
+    /// A runtime without images and with one handler, which has the runtime's name. The ids of pods and containers
+    /// follow from the runtime's name.
     pub fn new(name: &str) -> Sim {
         Sim(Arc::new(Inner {
             name: name.to_owned(),
@@ -61,13 +62,13 @@ impl Sim {
         }))
     }
 
-    /// Handlers that it knows; the first is its own default.
+    /// The handlers of the runtime. The first handler is the runtime's default.
     pub fn handlers<'a>(self, names: impl IntoIterator<Item = &'a str>) -> Sim {
         let handlers = names.into_iter().map(settings::handler).collect();
         self.set(|settings| settings.handlers = handlers)
     }
 
-    /// What Status says that a handler can do.
+    /// The features of a handler in Status.
     pub fn features(self, handler: &str, features: cri::RuntimeHandlerFeatures) -> Sim {
         self.set(|settings| {
             for known in settings.handlers.iter_mut().filter(|h| h.name == handler) {
@@ -76,22 +77,22 @@ impl Sim {
         })
     }
 
-    /// The version that it gives.
+    /// The runtime version in Version.
     pub fn version(self, version: &str) -> Sim {
         self.set(|settings| settings.version = version.to_owned())
     }
 
-    /// The name that Version gives, if not its own.
+    /// The runtime name in Version, if it differs from the name of the simulated runtime.
     pub fn runtime_name(self, name: &str) -> Sim {
         self.set(|settings| settings.runtime_name = name.to_owned())
     }
 
-    /// The cgroup driver that RuntimeConfig gives.
+    /// The cgroup driver in RuntimeConfig.
     pub fn cgroup_driver(self, driver: cri::CgroupDriver) -> Sim {
         self.set(|settings| settings.cgroup_driver = driver)
     }
 
-    /// Image ids as containerd or as CRI-O writes them. Comes before the images.
+    /// The form of image ids, containerd's or CRI-O's. Call this before adding images.
     pub fn image_ids(self, style: ImageIds) -> Sim {
         self.set(|settings| settings.image_ids = style)
     }
@@ -102,19 +103,19 @@ impl Sim {
         self
     }
 
-    /// Has this image from the start, every field as given.
+    /// Has exactly this image from the start, with every field as given.
     pub fn stores(self, image: cri::Image) -> Sim {
         self.store().images.push(image);
         self
     }
 
-    /// What ids follow from; two runtimes with one seed give the same ids.
+    /// The seed of ids. Two runtimes with the same seed return the same ids.
     pub fn seed(self, seed: &str) -> Sim {
         self.store().ids.seed = seed.to_owned();
         self
     }
 
-    /// The next ids begin with these, in this order.
+    /// The prefixes of the next ids, in this order.
     pub fn next_ids<'a>(self, prefixes: impl IntoIterator<Item = &'a str>) -> Sim {
         let prefixes = prefixes.into_iter().map(str::to_owned);
         self.store().ids.prefixes.extend(prefixes);
@@ -128,21 +129,21 @@ impl Sim {
         self
     }
 
-    /// Speaks a CRI of the future: unknown fields in every reply and every item of the lists, and
-    /// labels that are not UTF-8. Generated types cannot decode such replies.
+    /// Speaks a future CRI: unknown fields in every reply and list item, and labels that are not UTF-8. Generated types
+    /// cannot decode such replies.
     pub fn newer(self) -> Sim {
         self.edit(|journal| journal.newer = true);
         self
     }
 
-    /// Changes any setting, before it serves or while it does.
+    /// Changes any setting, before the runtime serves or later.
     pub fn set(self, change: impl FnOnce(&mut Settings)) -> Sim {
         change(&mut self.store().settings);
         self
     }
 }
 
-/// What goes wrong on demand.
+/// Faults on demand.
 impl Sim {
     /// Answers an RPC with this status until [`Sim::heal`].
     pub fn fail(&self, rpc: &str, status: Status) {
@@ -158,31 +159,31 @@ impl Sim {
         });
     }
 
-    /// Lets calls of an RPC hang, before they do anything, until [`Sim::release`].
+    /// Makes calls of an RPC hang before they have any effect, until [`Sim::release`].
     pub fn hold(&self, rpc: &str) {
         self.edit(|journal| {
             journal.holds.insert(rpc.to_owned());
         });
     }
 
-    /// Lets calls of an RPC hang that ask for all there is, until [`Sim::release`]: so does CRI-O with stats, while a
-    /// container stops.
+    /// Makes calls of an RPC without a filter hang, until [`Sim::release`]. CRI-O's calls for all stats hang like this
+    /// while a container stops.
     pub fn hold_all(&self, rpc: &str) {
         self.hold(&serve::all_of(rpc));
     }
 
-    /// Lets calls of an RPC hang when they have been done, before they are answered, until [`Sim::release`].
+    /// Makes calls of an RPC hang after their effect and before their reply, until [`Sim::release`].
     pub fn hold_reply(&self, rpc: &str) {
         self.hold(&serve::reply_of(rpc));
     }
 
-    /// Waits until an RPC has been done and its answer is held.
+    /// Waits until a call of an RPC has had its effect and its reply is held.
     pub async fn until_done(&self, rpc: &str) {
         let reply = serve::reply_of(rpc);
         self.until(|journal| journal.held.contains(&reply)).await;
     }
 
-    /// Lets held calls go on.
+    /// Lets held calls continue.
     pub fn release(&self, rpc: &str) {
         self.edit(|journal| {
             journal.holds.remove(rpc);
@@ -191,15 +192,15 @@ impl Sim {
         });
     }
 
-    /// Puts these bytes behind every reply message of an RPC.
+    /// Appends these bytes to every reply message of an RPC.
     pub fn append_raw(&self, rpc: &str, bytes: impl Into<Bytes>) {
         self.edit(|journal| {
             journal.appended.insert(rpc.to_owned(), bytes.into());
         });
     }
 
-    /// Puts these bytes behind every submessage in field 1 of an RPC's replies: the items of a
-    /// list, the `status` of a status.
+    /// Appends these bytes to every submessage in field 1 of an RPC's replies: the items of a list, or the `status` of
+    /// a status.
     pub fn append_to_items(&self, rpc: &str, bytes: impl Into<Bytes>) {
         self.edit(|journal| {
             journal
@@ -208,63 +209,62 @@ impl Sim {
         });
     }
 
-    /// Cuts every reply into data frames of so many bytes.
+    /// Cuts every reply into data frames of `length` bytes.
     pub fn chop(&self, length: usize) {
         self.edit(|journal| journal.chopped = Some(length));
     }
 
-    /// Lets stream lists hang behind their first message, until it is told otherwise or its death.
+    /// Makes stream lists hang after their first message, until a later setting or the runtime's end.
     pub fn stall_streams(&self) {
         self.edit(|journal| journal.rest = Rest::Waits);
     }
 
-    /// Lets stream lists go on, those that hang too.
+    /// Lets stream lists continue, including stream lists that hang.
     pub fn resume_streams(&self) {
         self.edit(|journal| journal.rest = Rest::Comes);
     }
 
-    /// Ends stream lists behind their first message with this status, those that hang too.
+    /// Ends stream lists after their first message with this status, including stream lists that hang.
     pub fn end_streams(&self, status: Status) {
         self.edit(|journal| journal.rest = Rest::Fails(status));
     }
 
-    /// Ends its streams of events, with this status or well, and nothing else.
+    /// Ends the streams of events with this status, or with OK. Other calls are unaffected.
     pub fn end_events(&self, status: Option<Status>) {
         self.store().end_events(status);
     }
 
-    /// Loses every pod and container, as a machine does that lost its power.
+    /// Loses every pod and container, as a power failure does.
     pub fn forget(&self) {
         let mut store = self.store();
         store.pods.clear();
         store.containers.clear();
     }
 
-    /// Has this image from now on; answers its id.
+    /// Adds this image and returns its id.
     pub fn add_image(&self, reference: &str) -> String {
         self.store().add_image(reference)
     }
 
-    /// Tells its listeners of a container that was started.
+    /// Sends the listeners an event: this container started.
     pub fn tell(&self, container: &str, pod: &str) {
         let what = cri::ContainerEventType::ContainerStartedEvent;
         self.store().tell(container, pod, what);
     }
 
-    /// A container ends by itself.
+    /// Ends a container with this exit code.
     pub fn exit(&self, container: &str, code: i32) {
         self.store().exit_container(container, code).unwrap();
     }
 }
 
-/// What can be seen of it from outside of the CRI.
+/// The runtime's state, read without the CRI.
 impl Sim {
-    /// The name that it was made with.
+    /// The name given to [`Sim::new`].
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// The handlers that it knows.
     pub fn handler_names(&self) -> Vec<String> {
         let store = self.store();
         store
@@ -275,54 +275,51 @@ impl Sim {
             .collect()
     }
 
-    /// Every pod that it has.
     pub fn pods(&self) -> Vec<cri::PodSandbox> {
         self.store().list_pods(None)
     }
 
-    /// Every container that it has.
     pub fn containers(&self) -> Vec<cri::Container> {
         self.store().list_containers(None)
     }
 
-    /// Every image that it has.
     pub fn images(&self) -> Vec<cri::Image> {
         self.store().images.clone()
     }
 
-    /// What UpdateRuntimeConfig told it last.
+    /// The network configuration of the last UpdateRuntimeConfig.
     pub fn network(&self) -> Option<cri::NetworkConfig> {
         self.store().network.clone()
     }
 
-    /// The calls of an RPC, as they came in.
+    /// The calls of an RPC in the order of their arrival.
     pub fn calls(&self, rpc: &str) -> Vec<Call> {
         let journal = self.0.journal.borrow();
         journal.calls_of(rpc).cloned().collect()
     }
 
-    /// Forgets its calls, which would add up under load.
+    /// Clears the record of calls, which would grow under load.
     pub fn forget_calls(&self) {
         self.edit(|journal| journal.calls.clear());
     }
 
-    /// The body of its last reply to an RPC: gRPC's five bytes before each message included.
+    /// The body of the last reply to an RPC, with gRPC's five bytes before each message.
     pub fn sent(&self, rpc: &str) -> Bytes {
         let sent = self.0.journal.borrow().sent.get(rpc).cloned();
         sent.unwrap_or_default().freeze()
     }
 
-    /// The RPCs of the calls that went away before they were answered.
+    /// The RPCs of the calls that the client cancelled before the reply.
     pub fn cancelled(&self) -> Vec<String> {
         self.0.journal.borrow().cancelled.clone()
     }
 
-    /// How many clients listen for events.
+    /// The number of clients that listen for events.
     pub fn listeners(&self) -> usize {
         self.store().events.receiver_count()
     }
 
-    /// Waits until its journal is as wanted; panics when that takes too long.
+    /// Waits until the journal satisfies `wanted`; panics after [`PATIENCE`].
     pub async fn until(&self, wanted: impl FnMut(&Journal) -> bool) {
         let mut journal = self.0.journal.subscribe();
         if tokio::time::timeout(PATIENCE, journal.wait_for(wanted))
@@ -340,21 +337,21 @@ impl Sim {
     }
 }
 
-/// Its socket.
+/// The runtime's socket.
 impl Sim {
-    /// Serves as this user from the next start on, for which the tests have to run as root.
+    /// Serves as this user from the next start on. The tests must then run as root.
     pub fn of_user(self, user: u32) -> Sim {
         self.serving().user = Some(user);
         self
     }
 
-    /// Serves on this socket; needs a tokio runtime.
+    /// Serves on this socket. Needs a tokio runtime.
     pub fn serve_on(&self, socket: &Path) {
         self.serving().socket = socket.to_owned();
         self.start();
     }
 
-    /// Serves again on the socket that it had.
+    /// Serves again on the same socket.
     pub fn start(&self) {
         let mut serving = self.serving();
         let listener = serve::bind(&serving.socket);
@@ -364,7 +361,7 @@ impl Sim {
         serving.task = Some(tokio::spawn(serve::run(self.clone(), listener)));
     }
 
-    /// Dies as a killed process does: connections break and the socket's file stays.
+    /// Ends as a killed process does: connections break and the socket file stays.
     pub async fn stop(&self) {
         let task = self.serving().task.take();
         if let Some(task) = task {
@@ -373,7 +370,6 @@ impl Sim {
         }
     }
 
-    /// Where it serves.
     pub fn socket(&self) -> PathBuf {
         self.serving().socket.clone()
     }

@@ -1,8 +1,8 @@
-//! What the tests and the demo share: the simulated runtime and the rig.
+//! The simulated runtime and the rig, for the tests and the demo.
 //!
-//! Included by path, so every one of them compiles its own copy and uses a part of it.
+//! The tests and the demo include this file by path: each of them compiles a separate copy and uses a part.
 #![allow(dead_code, unused_imports, unreachable_pub, missing_docs)]
-// The lints that guard the daemon: here a panic is a failed test.
+// These lints guard the daemon. In tests a panic is a failed test.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -23,5 +23,5 @@ pub use passed::{passing, passing_both};
 pub use rig::Rig;
 pub use sim::{Call, ImageIds, Journal, Settings, ShowsHandlers, Sim};
 
-/// The longest that a test waits for something that should happen at once.
+/// The longest wait of a test for something that should happen at once.
 pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);

@@ -1,21 +1,25 @@
-//! The admin service: the state of the switch and its changes, within limits.
+//! The admin service: the state of criswitch and its changes, within limits.
 
+use bytes::Bytes;
 use criswitch::codec::admin::{ForgetRequest, GetStateRequest, State, WatchStateRequest};
 use criswitch::limits::{MAX_ADMIN_CALLS, MAX_ADMIN_REQUEST};
+use http::Request;
 use http_body::Body;
+use http_body_util::Full;
 use tonic::{Code, Streaming};
 
 use crate::calls::stopped;
 use crate::faults::runc_and_kata;
+use crate::server::hostile_clients::sipping;
 use crate::support::{PATIENCE, RawClient, Rig, frame_raw};
-use crate::wait;
+use crate::wait::{self, until};
 
 async fn watch(rig: &Rig) -> Streaming<State> {
     let states = rig.admin().watch_state(WatchStateRequest {}).await;
     states.unwrap().into_inner()
 }
 
-/// The next state that a client is sent, unless the switch has ended the stream.
+/// The next state on the stream, or `None` if criswitch ended the stream.
 async fn next(states: &mut Streaming<State>) -> Option<State> {
     let state = tokio::time::timeout(PATIENCE, states.message()).await;
     state.expect("no state in time").unwrap()
@@ -28,7 +32,7 @@ fn state_of<'a>(state: &'a State, backend: &str) -> &'a str {
 }
 
 #[tokio::test]
-async fn a_watch_sends_the_state_now_and_again_when_it_has_changed() {
+async fn a_watch_sends_the_state_at_once_and_after_each_change() {
     let rig = runc_and_kata().await;
     rig.run_pod("kata", "web").await;
     let mut states = watch(&rig).await;
@@ -41,7 +45,7 @@ async fn a_watch_sends_the_state_now_and_again_when_it_has_changed() {
 }
 
 #[tokio::test]
-async fn a_watch_ends_when_the_switch_shuts_down() {
+async fn a_watch_ends_when_criswitch_shuts_down() {
     let mut rig = runc_and_kata().await;
     let mut states = watch(&rig).await;
     next(&mut states).await.unwrap();
@@ -50,7 +54,7 @@ async fn a_watch_ends_when_the_switch_shuts_down() {
 }
 
 #[tokio::test]
-async fn more_calls_than_there_are_places_are_rejected_until_one_ends() {
+async fn admin_calls_beyond_the_limit_are_rejected_until_one_ends() {
     let rig = runc_and_kata().await;
     let mut watches = Vec::new();
     for _ in 0..MAX_ADMIN_CALLS {
@@ -58,14 +62,14 @@ async fn more_calls_than_there_are_places_are_rejected_until_one_ends() {
     }
     let refused = rig.admin().get_state(GetStateRequest {}).await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
-    // The CRI has places of its own.
+    // The CRI's calls have a separate limit.
     assert!(rig.pods().await.unwrap().is_empty());
     watches.pop();
     wait::until(async || rig.admin().get_state(GetStateRequest {}).await.is_ok()).await;
 }
 
 #[tokio::test]
-async fn a_request_that_is_too_large_is_rejected() {
+async fn an_admin_request_that_is_too_large_is_rejected() {
     let rig = runc_and_kata().await;
     let backend = "x".repeat(MAX_ADMIN_REQUEST);
     let refused = rig.admin().forget(ForgetRequest { backend }).await;
@@ -73,12 +77,25 @@ async fn a_request_that_is_too_large_is_rejected() {
 }
 
 #[tokio::test]
-async fn a_method_that_it_does_not_have_is_unimplemented() {
+async fn an_unknown_admin_method_is_unimplemented() {
     let rig = runc_and_kata().await;
     let path = "/criswitch.admin.v1.Admin/Explode";
     let client = RawClient::connect(&rig.socket).await;
     let reply = client.begin(path, &[], frame_raw(b"")).await.unwrap();
     assert_eq!(reply.headers()["grpc-status"], "12", "Unimplemented");
-    // Clients in Go read no status from the headers of a reply that has a body.
+    // Clients in Go read no status from the headers of a reply with a body.
     assert!(reply.body().is_end_stream());
+}
+
+#[tokio::test]
+async fn an_admin_reply_counts_in_the_clients_memory_until_the_client_reads_it() {
+    let rig = runc_and_kata().await;
+    let mut client = sipping(&rig.socket).await;
+    let request = Request::post("http://localhost/criswitch.admin.v1.Admin/GetState")
+        .header("content-type", "application/grpc")
+        .body(Full::<Bytes>::new(frame_raw(b"")));
+    let reply = client.send_request(request.unwrap()).await.unwrap();
+    until(async || rig.unread() > 0).await;
+    drop(reply);
+    until(async || rig.unread() == 0).await;
 }

@@ -1,5 +1,5 @@
-//! The calls for one pod or container, and the lists that can be narrowed to one, as data: a rule for all of them is
-//! tested on all of them.
+//! All calls for one pod or container, and all lists that can be narrowed to one, as data for tests that check a rule
+//! on each of them.
 
 use bytes::Bytes;
 use criswitch::codec::cri;
@@ -14,11 +14,11 @@ use crate::support::{RawReply, Rig, Sim, frame, frame_raw};
 pub struct IdCall {
     pub rpc: &'static str,
     pub kind: Kind,
-    /// The answer where no backend has the id.
+    /// The reply where no backend has the id.
     pub if_gone: Code,
 }
 
-/// Every one of them; those that end a pod or container come last.
+/// All calls with an id. Calls that end a pod or container come last.
 pub const ID_CALLS: &[IdCall] = &[
     call("PodSandboxStatus", Pod, Code::NotFound),
     call("PodSandboxStats", Pod, Code::NotFound),
@@ -46,9 +46,9 @@ const fn call(rpc: &'static str, kind: Kind, if_gone: Code) -> IdCall {
 }
 
 impl IdCall {
-    /// Its request, with nothing but an id in it.
+    /// The request, with only an id.
     pub fn request(&self, id: &str) -> Bytes {
-        // Field 1 of every one of these requests is the id.
+        // In all of these requests field 1 is the id.
         frame(&cri::StopPodSandboxRequest {
             pod_sandbox_id: id.to_owned(),
         })
@@ -58,7 +58,7 @@ impl IdCall {
         send(rig, self.rpc, self.request(id)).await
     }
 
-    /// The id that it is for.
+    /// The id that the call is for.
     pub fn pick<'a>(&self, pod: &'a str, container: &'a str) -> &'a str {
         match self.kind {
             Pod => pod,
@@ -67,7 +67,7 @@ impl IdCall {
     }
 }
 
-/// A list that is narrowed to one pod or container.
+/// A list narrowed to one pod or container.
 #[derive(Debug)]
 pub struct Narrowed {
     pub rpc: &'static str,
@@ -75,7 +75,7 @@ pub struct Narrowed {
     pub request: Bytes,
 }
 
-/// What a list is narrowed by.
+/// The filter of a narrowed list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     Id,
@@ -83,7 +83,7 @@ pub enum By {
     Uid,
 }
 
-/// A unary list, its stream, what it lists, and its filter's fields for a pod's id and for labels.
+/// A unary list, its stream, the kind of its items, and its filter's field numbers for a pod's id and for labels.
 type List = (&'static str, &'static str, Kind, Option<u32>, u32);
 
 const LISTS: [List; 4] = [
@@ -99,7 +99,7 @@ const LISTS: [List; 4] = [
     ("ListPodSandboxStats", "StreamPodSandboxStats", Pod, None, 2),
 ];
 
-/// Every list of pods and containers, unary and streamed, narrowed in every way there is.
+/// Every list of pods and containers, unary and streamed, with every filter for one pod or container.
 pub fn narrowed_to(pod: &str, container: &str, uid: &str) -> Vec<Narrowed> {
     let mut lists = Vec::new();
     for (unary, stream, kind, pod_field, labels) in LISTS {
@@ -118,7 +118,7 @@ pub fn narrowed_to(pod: &str, container: &str, uid: &str) -> Vec<Narrowed> {
     lists
 }
 
-/// Those of [`narrowed_to`] that give an id, not a uid.
+/// The lists of [`narrowed_to`] with a filter by id, not by uid.
 pub fn narrowed_to_ids(pod: &str, container: &str) -> Vec<Narrowed> {
     let mut lists = narrowed_to(pod, container, "");
     lists.retain(|list| list.by != By::Uid);
@@ -129,7 +129,7 @@ fn text(field: u32, value: &str) -> Vec<u8> {
     part(field, value.as_bytes().to_vec())
 }
 
-/// A field that holds a string, bytes or a submessage.
+/// A field with a string, bytes or a submessage.
 pub fn part(field: u32, value: Vec<u8>) -> Vec<u8> {
     let mut bytes = Vec::new();
     encoding::bytes::encode(field, &value, &mut bytes);
@@ -141,12 +141,12 @@ fn uid_label(field: u32, uid: &str) -> Vec<u8> {
     part(field, entry)
 }
 
-/// Sends a call of the RuntimeService through the switch.
+/// Sends a call of the RuntimeService through criswitch.
 pub async fn send(rig: &Rig, rpc: &str, request: impl Into<Bytes>) -> RawReply {
     rig.raw(&path(rpc), &[], request).await
 }
 
-/// Sends it to a runtime, without a switch between.
+/// Sends a call directly to a runtime.
 pub async fn send_directly(sim: &Sim, rpc: &str, request: impl Into<Bytes>) -> RawReply {
     let client = crate::support::RawClient::connect(&sim.socket()).await;
     client.call(&path(rpc), &[], request).await
@@ -164,26 +164,26 @@ pub fn text_of(reply: &RawReply) -> String {
         .into_owned()
 }
 
-/// Whether a reply's messages have these bytes anywhere.
+/// Whether the body of a reply contains these bytes.
 pub fn holds(reply: &RawReply, bytes: &str) -> bool {
     let body = &reply.body;
     body.windows(bytes.len())
         .any(|window| window == bytes.as_bytes())
 }
 
-/// A runtime has died, and the switch has seen it.
+/// Stops a runtime as a crash does, and waits until criswitch has noticed.
 pub async fn stopped(rig: &Rig, name: &str) {
     rig.sim(name).stop().await;
-    // Nobody's id needs everybody's word.
+    // criswitch asks all backends for an unknown id, so this call fails on the dead backend.
     rig.stop_pod("nobodys").await.unwrap_err();
 }
 
-/// How many calls of an RPC came to any of the runtimes.
+/// The number of calls of an RPC at all runtimes.
 pub fn calls_anywhere(rig: &Rig, rpc: &str) -> usize {
     rig.sims.iter().map(|sim| sim.calls(rpc).len()).sum()
 }
 
-/// Refused as `Unavailable`, in words that say which backend, where, and why.
+/// Asserts `Unavailable` with a text that names the backend, its socket and the cause.
 #[track_caller]
 pub fn assert_names_the_dead(reply: &RawReply, sim: &Sim, rpc: &str) {
     let text = text_of(reply);

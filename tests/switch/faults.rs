@@ -1,4 +1,4 @@
-//! Backends that hang and come back, and what the switch says of them.
+//! Backends that hang and recover, and the state that criswitch reports for them.
 
 use criswitch::codec::cri;
 use criswitch::rpc::ROWS;
@@ -6,7 +6,8 @@ use serde_json::Value as Json;
 
 use crate::support::{PATIENCE, Rig, Sim};
 
-/// Each runtime is a backend with one handler, called like itself, the first one's being the default; with these keys.
+/// Each runtime is a backend with a handler of the runtime's name. The first runtime is the default. `keys` are further
+/// configuration keys.
 pub async fn node<const N: usize>(keys: &str, sims: [Sim; N]) -> Rig {
     Rig::with_config(sims.clone(), |directory| text(keys, &sims, directory)).await
 }
@@ -21,26 +22,26 @@ pub fn text(keys: &str, sims: &[Sim], directory: &str) -> String {
     )
 }
 
-/// Two of them whose switch waits for nobody at its start.
+/// Two backends, and a criswitch that does not wait for backends at its start.
 pub async fn runc_and_kata() -> Rig {
     node("start_wait = \"0s\"", [Sim::new("runc"), Sim::new("kata")]).await
 }
 
-/// It accepts whatever comes and answers nothing any more.
+/// Makes a backend accept calls and reply to none.
 pub fn hang(sim: &Sim) {
     for row in ROWS {
         sim.hold(row.name);
     }
 }
 
-/// It goes on where it hung.
+/// Ends [`hang`]: the held calls continue.
 pub fn wake(sim: &Sim) {
     for row in ROWS {
         sim.release(row.name);
     }
 }
 
-/// What `Status` says of the node.
+/// A verbose `Status`.
 pub async fn status(rig: &Rig) -> cri::StatusResponse {
     let mut runtime = rig.runtime();
     let status = runtime.status(cri::StatusRequest { verbose: true });
@@ -48,7 +49,7 @@ pub async fn status(rig: &Rig) -> cri::StatusResponse {
     status.expect("no status in time").unwrap().into_inner()
 }
 
-/// The message of its condition `BackendsReady`; empty where that is true.
+/// The message of the condition `BackendsReady`. It is empty if the condition is true.
 pub fn backends_ready(status: &cri::StatusResponse) -> &str {
     let conditions = &status.status.as_ref().unwrap().conditions;
     let found = conditions.iter().find(|c| c.r#type == "BackendsReady");
@@ -57,7 +58,7 @@ pub fn backends_ready(status: &cri::StatusResponse) -> &str {
     &found.message
 }
 
-/// What the switch says of a backend.
+/// All that criswitch reports about a backend.
 pub async fn told_of(rig: &Rig, name: &str) -> Json {
     let own = rig.state().await;
     let backends = own["backends"].as_array().unwrap();
@@ -67,7 +68,7 @@ pub async fn told_of(rig: &Rig, name: &str) -> Json {
         .clone()
 }
 
-/// Waits until a backend is in a state; what the switch says of it then.
+/// Waits until a backend is in `state`. Returns all that criswitch reports about the backend.
 pub async fn until_state(rig: &Rig, name: &str, state: &str) -> Json {
     let mut last = Json::Null;
     let reached = async {
@@ -80,15 +81,15 @@ pub async fn until_state(rig: &Rig, name: &str, state: &str) -> Json {
     last
 }
 
-/// A backend hangs, and the switch has proven it.
+/// Makes a backend hang, and waits until a probe has shown that it hangs.
 pub async fn hung(rig: &Rig, name: &str) {
     hang(rig.sim(name));
-    // What takes long is a reason to probe.
+    // A late list causes a probe.
     let asked = async { rig.pods().await.map(drop) };
     let (_, _) = tokio::join!(asked, until_state(rig, name, "unresponsive"));
 }
 
-/// The names of all pods, sorted.
+/// The names of the pods, sorted.
 pub fn names(pods: &[cri::PodSandbox]) -> Vec<&str> {
     let metadata = pods.iter().filter_map(|pod| pod.metadata.as_ref());
     let mut names: Vec<_> = metadata.map(|metadata| metadata.name.as_str()).collect();
@@ -96,7 +97,7 @@ pub fn names(pods: &[cri::PodSandbox]) -> Vec<&str> {
     names
 }
 
-/// A client of a runtime itself, without a switch between.
+/// A client of the runtime itself.
 pub fn directly(sim: &Sim) -> crate::support::Client {
     crate::support::Client::new(&sim.socket())
 }

@@ -1,24 +1,24 @@
-//! HTTP/2 by hand: frames as RFC 9113 has them, for what no client library does.
+//! HTTP/2 frames as in RFC 9113, for tests that no client library can write.
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// A client's first words.
+/// The connection preface of a client.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Kinds of frames.
+/// Types of frames.
 pub const DATA: u8 = 0;
 pub const HEADERS: u8 = 1;
 pub const RST_STREAM: u8 = 3;
 pub const SETTINGS: u8 = 4;
 pub const PING: u8 = 6;
 pub const GOAWAY: u8 = 7;
-/// Flags of theirs.
+/// Flags of frames.
 pub const END_STREAM: u8 = 1;
 pub const END_HEADERS: u8 = 4;
-/// Why a stream ends.
+/// Error codes of a stream.
 pub const REFUSED_STREAM: [u8; 4] = [0, 0, 0, 7];
 pub const CANCEL: [u8; 4] = [0, 0, 0, 8];
 
-/// A header, literal and not indexed (RFC 7541, 6.2.2).
+/// A header, literal and without indexing (RFC 7541, 6.2.2).
 pub fn header(name: &str, value: &str) -> Vec<u8> {
     let mut bytes = vec![0];
     for text in [name, value] {
@@ -28,7 +28,7 @@ pub fn header(name: &str, value: &str) -> Vec<u8> {
     bytes
 }
 
-/// The HEADERS that begin a call.
+/// The HEADERS frame that begins a call.
 pub fn begin(stream: u32, rpc: &str) -> Vec<u8> {
     let head = [
         vec![0x83, 0x86],
@@ -39,20 +39,19 @@ pub fn begin(stream: u32, rpc: &str) -> Vec<u8> {
     encoded(HEADERS, END_HEADERS, stream, &head.concat())
 }
 
-/// A whole call with an empty request.
+/// The frames of a call with an empty request.
 pub fn call_of(stream: u32, rpc: &str) -> Vec<u8> {
     let request = encoded(DATA, END_STREAM, stream, &[0; 5]);
     [begin(stream, rpc), request].concat()
 }
 
-/// A frame.
 pub fn encoded(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let stream = stream.to_be_bytes();
     [&length[1..], &[kind, flags], &stream, payload].concat()
 }
 
-/// The kind, the stream and the payload of the next frame; `None` at the end.
+/// The type, stream and payload of the next frame. `None` at the end.
 pub async fn next(peer: &mut (impl AsyncRead + Unpin)) -> Option<(u8, u32, Vec<u8>)> {
     let mut head = [0; 9];
     peer.read_exact(&mut head).await.ok()?;

@@ -1,5 +1,5 @@
-//! The image calls of the kubelet, in its order: for a container it looks for the image with the pod's annotations,
-//! pulls it for the pod, asks for the image's user without naming the pod, and creates the container.
+//! The kubelet's image calls in its order: for a container it looks up the image with the pod's annotations, pulls it
+//! for the pod, asks for the image's user without naming the pod, and creates the container.
 
 use criswitch::codec::cri;
 use criswitch::rpc::SEEN_ANNOTATION;
@@ -7,7 +7,7 @@ use tonic::Status;
 
 use crate::support::{Rig, Sim, container_config, image_spec, pod_config};
 
-/// One run of the kubelet. At each start it writes a new `config.seen` for every pod.
+/// One run of the kubelet. Each run writes a new `config.seen` annotation for every pod.
 #[derive(Clone, Copy)]
 pub struct Kubelet<'a> {
     pub rig: &'a Rig,
@@ -15,7 +15,7 @@ pub struct Kubelet<'a> {
 }
 
 impl<'a> Kubelet<'a> {
-    /// The run that has created the pods: [`pod_config`] has its annotations.
+    /// The first run, which created the pods. [`pod_config`] has the annotations of this run.
     pub fn new(rig: &'a Rig) -> Kubelet<'a> {
         Kubelet { rig, start: 0 }
     }
@@ -26,7 +26,7 @@ impl<'a> Kubelet<'a> {
         Kubelet { start, ..self }
     }
 
-    /// What it knows of a pod.
+    /// The configuration of a pod as this run sends it.
     pub fn config(&self, pod: &str) -> cri::PodSandboxConfig {
         let mut config = pod_config(pod);
         if self.start > 0 {
@@ -36,7 +36,7 @@ impl<'a> Kubelet<'a> {
         config
     }
 
-    /// Whether a pod's image is there, and which one it is.
+    /// The pod's image, or `None` if the image must be pulled.
     pub async fn find(&self, pod: &str, image: &str) -> Result<Option<cri::Image>, Status> {
         let image = cri::ImageSpec {
             annotations: self.config(pod).annotations,
@@ -45,7 +45,7 @@ impl<'a> Kubelet<'a> {
         status(self.rig, image).await
     }
 
-    /// The image that the kubelet reads the user of a container from: the request names no pod.
+    /// The image whose user a container runs as. The request names no pod.
     pub async fn user(&self, image: &str) -> Result<Option<cri::Image>, Status> {
         status(self.rig, image_spec(image)).await
     }
@@ -63,7 +63,8 @@ impl<'a> Kubelet<'a> {
         Ok(pulled.into_inner().image_ref)
     }
 
-    /// A container of the pod with this id and name, of the image that was found or pulled.
+    /// Creates a container in the pod with this id and name. `found` is the image's id, `image` its name in the
+    /// manifest.
     pub async fn create(
         &self,
         (id, pod): (&str, &str),
@@ -92,13 +93,13 @@ async fn status(rig: &Rig, image: cri::ImageSpec) -> Result<Option<cri::Image>, 
     Ok(rig.images().image_status(request).await?.into_inner().image)
 }
 
-/// The names of the runtimes that got calls of an RPC since they were last forgotten.
+/// The runtimes that received calls of an RPC since [`forget`].
 pub fn asked<'a>(rig: &'a Rig, rpc: &str) -> Vec<&'a str> {
     let asked = rig.sims.iter().filter(|sim| !sim.calls(rpc).is_empty());
     asked.map(Sim::name).collect()
 }
 
-/// Forgets all calls so far.
+/// Clears the record of calls.
 pub fn forget(rig: &Rig) {
     rig.sims.iter().for_each(Sim::forget_calls);
 }

@@ -1,13 +1,13 @@
-//! The log of a test.
+//! The log lines of a test.
 
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// While there is one subscriber only, `tracing` asks the thread that comes by a line first whether anybody wants it;
-/// that may be another test's, where nobody does. With two it asks these.
+/// A second subscriber. If there is only one, `tracing` asks the first thread that reaches a log line whether the line
+/// is wanted, which may be the thread of a test without a log. `tracing` asks two subscribers both.
 static SECOND: OnceLock<tracing::Dispatch> = OnceLock::new();
 
-/// What is logged on this thread while it lives.
+/// The log of this thread while this value lives.
 pub struct Logged {
     text: Arc<Mutex<Vec<u8>>>,
     _until: tracing::subscriber::DefaultGuard,
@@ -35,7 +35,7 @@ impl Logged {
         String::from_utf8(self.text.lock().unwrap().clone()).unwrap()
     }
 
-    /// The lines that have all of these words.
+    /// The lines that contain all of these words.
     pub fn lines(&self, words: &[&str]) -> Vec<String> {
         let text = self.text();
         let lines = text.lines();

@@ -1,7 +1,7 @@
-//! What a user of the switch would notice, against simulated runtimes. A folder has the tests of the module of the same
-//! name in `src/lib.rs`'s code map; `images` has the image calls, from their targets to their merged replies. The files
-//! beside this one are shared by the folders, and `simulated_runtime` tests the simulated runtime itself.
-// No crate could reach it, and what panics is a failed test.
+//! The behaviour of criswitch as clients see it, against simulated runtimes. A folder has the tests of the module of
+//! the same name in `src/lib.rs`'s code map. `images` has the image calls, from their targets to their merged replies.
+//! The folders share the files next to this file. `simulated_runtime` tests the simulated runtime itself.
+// No other crate uses these items, and a panic is a failed test.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 #![allow(clippy::panic, clippy::indexing_slicing)]
 

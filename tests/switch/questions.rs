@@ -1,8 +1,9 @@
-//! The questions that the switch asks of its own: how many, as the runtimes see them.
+//! criswitch's own questions to the runtimes, as the runtimes count them.
 
 use crate::support::{Journal, Rig, Sim};
 
-/// How many lists of pods the switch itself has asked a runtime for; a question to all is one at each.
+/// The number of lists of pods that criswitch itself asked a runtime for. A question to all backends is one list at
+/// each backend.
 pub fn asked(sim: &Sim) -> usize {
     let calls = sim.calls("ListPodSandbox");
     calls.iter().filter(|call| is_own(call)).count()
@@ -13,7 +14,7 @@ fn is_own(call: &crate::support::Call) -> bool {
         .is_some_and(|agent| agent.starts_with("criswitch/"))
 }
 
-/// How many lists of containers likewise; a question ends with it.
+/// The number of lists of containers that criswitch itself asked for. Each question ends with such a list.
 pub fn answered(journal: &Journal) -> usize {
     journal
         .calls_of("ListContainers")
@@ -21,24 +22,24 @@ pub fn answered(journal: &Journal) -> usize {
         .count()
 }
 
-/// Every backend is connected and listed; nothing else is known.
+/// Waits until every backend is connected and listed. criswitch knows nothing else then.
 pub async fn settled(rig: &Rig) {
     for sim in &rig.sims {
         settled_at(sim).await;
     }
-    // Goes to all, so all of them are ready once it is answered.
+    // This call goes to all backends, so they are ready when it returns.
     rig.runtime()
         .list_container_stats(criswitch::codec::cri::ListContainerStatsRequest { filter: None })
         .await
         .unwrap();
 }
 
-/// A runtime has answered a question of the switch.
+/// Waits until a runtime has answered a question of criswitch.
 pub async fn settled_at(sim: &Sim) {
     sim.until(|journal| answered(journal) > 0).await;
 }
 
-/// Counts the questions from here on.
+/// Counts criswitch's questions from the creation of this value on.
 pub struct Since(Vec<usize>);
 
 impl Since {
@@ -47,7 +48,7 @@ impl Since {
         Since(rig.sims.iter().map(asked).collect())
     }
 
-    /// How many each runtime was asked.
+    /// The number of questions to each runtime.
     pub fn asked(&self, rig: &Rig) -> Vec<usize> {
         let counts = rig.sims.iter().zip(&self.0);
         counts.map(|(sim, before)| asked(sim) - before).collect()

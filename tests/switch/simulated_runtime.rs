@@ -1,4 +1,4 @@
-//! The simulated runtime itself, asked directly: what the other tests build on must be right.
+//! The simulated runtime itself, called directly: the other tests rely on it.
 
 mod direct;
 mod faults;

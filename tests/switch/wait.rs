@@ -1,8 +1,8 @@
-//! Waiting for what happens by itself.
+//! Waiting for a condition.
 
 use crate::support::PATIENCE;
 
-/// Asks until the answer is yes; panics when that takes too long.
+/// Waits until the condition holds; panics when the wait takes too long.
 #[track_caller]
 pub fn until(condition: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
     let place = std::panic::Location::caller();

@@ -2,7 +2,7 @@
 
 use crate::site::{PLAIN, Site};
 
-/// Replaces all files of the ConfigMap in the directory `$1` with those of `$2` at once, as the kubelet does.
+/// Replaces all files of the ConfigMap in the directory `$1` with the files of `$2` at once, as the kubelet does.
 const SWAP: &str = r#"swap() {
     cp -r $2 $1/..$2; ln -s ..$2 $1/..data_tmp; old=$(readlink $1/..data || :)
     mv -T $1/..data_tmp $1/..data; [ -z "$old" ] || rm -r $1/$old

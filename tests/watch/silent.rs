@@ -1,4 +1,4 @@
-//! Events that change nothing that would be read, and bring no report.
+//! Events that change no file of the configuration, so criswitch reports no change.
 
 use crate::site::{PLAIN, Site};
 

@@ -1,4 +1,4 @@
-//! A watched configuration in a directory of its own.
+//! A watched configuration in a temporary directory.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +10,7 @@ use criswitch::config::watch::{Fingerprint, PERIOD, Watch};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
-/// By the paused clock: longer than any report takes.
+/// The longest wait for a report, on the paused clock.
 const BOUND: Duration = Duration::from_secs(30);
 
 /// Sets up a main file and a drop-in.
@@ -40,7 +40,7 @@ impl Site {
         self.folder.path().join(name)
     }
 
-    /// Runs real commands in the directory, at a later time of its file system.
+    /// Runs real commands in the directory, once the file system's clock is later than at the earlier writes.
     pub(crate) fn run(&self, script: &str) {
         let time = || {
             fs::write(self.path("clock"), "").unwrap();
@@ -52,7 +52,7 @@ impl Site {
         shell(&self.folder, script);
     }
 
-    /// Waits for a report, and loads the files.
+    /// Waits for the report of a change, then loads the files.
     pub(crate) async fn reports(&mut self) {
         self.reports_within(BOUND).await;
         self.loaded = Fingerprint::of(&self.path("etc/criswitch.toml"));
@@ -64,7 +64,7 @@ impl Site {
         changed.await.expect("the change is reported");
     }
 
-    /// Three looks at the files bring no report.
+    /// Asserts that three looks at the files report no change.
     pub(crate) async fn is_silent(&self) {
         let main = self.path("etc/criswitch.toml");
         let changed = self.watch.changed(&main, self.loaded);
@@ -72,14 +72,14 @@ impl Site {
         changed.expect_err("no change is reported");
     }
 
-    /// Runs `script`, which is reported once.
+    /// Runs `script`, whose changes must be reported once.
     pub(crate) async fn reports_once(&mut self, script: &str) {
         self.run(script);
         self.reports().await;
         self.is_silent().await;
     }
 
-    /// Runs `script`, which is not reported.
+    /// Runs `script`, whose changes must not be reported.
     pub(crate) async fn ignores(&self, script: &str) {
         self.run(script);
         self.is_silent().await;

@@ -1,4 +1,4 @@
-//! Files that somebody writes to, and waits that are given up.
+//! Files that are being written, and waits that are cancelled.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -40,7 +40,7 @@ async fn a_file_that_is_written_between_all_looks_is_reported_once_it_rests() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_during_a_wait_that_is_given_up_is_reported_by_the_next_wait() {
+async fn a_change_during_a_wait_that_is_cancelled_is_reported_by_the_next_wait() {
     let mut site = Site::of(PLAIN);
     let path = site.path("etc/criswitch.toml");
     for size in 0..3 {

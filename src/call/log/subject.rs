@@ -1,4 +1,4 @@
-//! What a failed call was for, in the words of its operator: the pod's namespace, name and uid.
+//! The pod of a failed call as an operator knows it: the namespace, name and uid.
 
 use bytes::Bytes;
 
@@ -25,7 +25,7 @@ impl PodName {
         PodName::of_metadata(&protobuf::submessage(request, &metadata).ok()?)
     }
 
-    /// The pod with this id, or of the container with this id, by the cached lists of its backend.
+    /// The pod with this id, or the pod of the container with this id, from the cached lists of the backend.
     pub(super) fn listed(backend: &Backend, kind: Kind, id: &str) -> Option<PodName> {
         let lists = backend.known().lists;
         let item = |list, id: &str| listed(&lists.message(list)?, id);

@@ -1,4 +1,4 @@
-//! The bodies of replies: none of them fails, each ends with a status.
+//! The bodies of replies: none of them fails, and each ends with a status.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -21,19 +21,19 @@ use crate::limits::budget::{self, HeldBytes, Reservation, Unread};
 use crate::rpc::List;
 use crate::telemetry::counters::{Counts, Reason};
 
-/// A backend's body; its death in the middle becomes a status.
+/// A backend's body. If it breaks off, it ends with a status.
 pub(super) struct PassedBody {
     pub(super) inner: Incoming,
     pub(super) backend: Arc<Backend>,
     pub(super) list: Option<List>,
-    /// What it lists all items of.
+    /// The list, if the body has all its items.
     pub(super) whole: Option<List>,
-    /// A status has been seen, so the end is one.
+    /// Whether a status has come, so that the end of the body is no error.
     pub(super) ended: bool,
 }
 
 impl PassedBody {
-    /// Notes the status in `end`, if there is one.
+    /// Records the status in `end`, if there is one.
     pub(super) fn ends(&mut self, end: &HeaderMap) {
         let Some(code) = end.get(GRPC_STATUS) else {
             return;
@@ -77,7 +77,7 @@ impl http_body::Body for PassedBody {
     }
 }
 
-/// Frames that are all there.
+/// A body whose frames are all in memory.
 pub(super) struct WholeBody(pub(super) VecDeque<Frame<Bytes>>);
 
 impl http_body::Body for WholeBody {
@@ -92,7 +92,7 @@ impl http_body::Body for WholeBody {
         self.0.is_empty()
     }
 
-    /// At least, with the trailers: a length that is certain would become a header.
+    /// A lower bound, with the trailers: an exact length would become a header.
     fn size_hint(&self) -> SizeHint {
         let mut hint = SizeHint::new();
         hint.set_lower(self.0.iter().map(|frame| size(frame) as u64).sum());
@@ -105,36 +105,36 @@ fn size(frame: &Frame<Bytes>) -> usize {
     data + frame.trailers_ref().map_or(0, budget::size)
 }
 
-/// Keeps `held` until `end`, the headers or trailers that end a reply, is sent. Until then h2 has them in a queue of its
-/// own, and the reply's body is dropped already.
+/// Keeps `held` until `end`, the headers or trailers that end a reply, is sent. Until then `end` waits in a queue of
+/// h2, and the reply's body is already dropped.
 pub(super) fn hold_until_sent(end: &mut HeaderMap, held: impl Send + 'static) {
     if let Some(status) = end.get_mut(GRPC_STATUS) {
         let (bytes, _held) = (status.clone(), held);
         let held = HeldBytes { bytes, _held };
         if let Ok(mut held) = HeaderValue::from_maybe_shared(Bytes::from_owner(held)) {
-            // A value that is sensitive has no place in HPACK's table, where it would stay.
+            // A sensitive value is not added to HPACK's table, which would keep it.
             held.set_sensitive(true);
             *status = held;
         }
     }
 }
 
-/// A body that is held in the memory of its client's connection, also when it waits in that to be sent.
+/// A body that counts towards the memory of its client's connection, also while the data waits to be sent.
 pub(super) struct CountedBody {
-    /// None once it was ended.
+    /// `None` after the end.
     pub(super) inner: Option<Body>,
-    /// What is there of it.
+    /// The memory of the data that has come.
     pub(super) held: Reservation,
-    /// What is held until its end is sent.
+    /// The memory that is held until the end is sent.
     pub(super) end: Reservation,
     pub(super) rpc: &'static str,
     pub(super) limit: usize,
-    /// Where it is told if it was refused.
+    /// Counts the reply if it is rejected.
     pub(super) counts: Arc<Counts>,
 }
 
 impl CountedBody {
-    /// So many bytes that are held apart from the rest.
+    /// Splits `bytes` off the memory that is held.
     fn hold(&mut self, bytes: usize) -> Result<Reservation, Unread> {
         let missing = bytes.saturating_sub(self.held.bytes());
         self.held.grow(missing)?;
@@ -155,7 +155,7 @@ impl CountedBody {
         })
     }
 
-    /// The end of a reply for which there is no room.
+    /// The trailers that end a reply because there is no memory for more of the reply.
     fn rejected(&mut self) -> Frame<Bytes> {
         self.inner = None;
         self.counts.refuse(Reason::Unread);

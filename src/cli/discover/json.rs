@@ -1,4 +1,4 @@
-//! What was discovered, for programs: every field is there, null where nothing is known.
+//! The discovered runtimes as JSON. No field is omitted: an unknown value is null.
 
 use criswitch::config::Config;
 use serde_json::{Value, json};
@@ -7,29 +7,28 @@ use super::Discovered;
 use super::plan::{ConfigPlan, Planned, PlannedRow};
 use crate::cli::check::found_json;
 
-/// One object, with the configuration as text in it.
+/// The object that describes the discovery, with the text of the configuration.
 pub(super) fn json(
     discovered: &Discovered,
     notes: &[String],
     config: &Config,
     text: &str,
-) -> anyhow::Result<String> {
+) -> Value {
     let plan = &discovered.plan;
     let silent = discovered.silent.iter();
     let silent =
         silent.map(|(place, cause)| json!({ "socket": place.socket.to_string(), "cause": cause }));
     let own = discovered.own.iter().map(|place| place.socket.to_string());
-    let value = json!({
+    json!({
         "listen": config.listen.to_string(),
-        "default_handler": plan.default,
+        "defaultHandler": plan.default,
         "handlers": plan.rows.iter().map(|row| handler(plan, row)).collect::<Vec<_>>(),
         "backends": plan.backends.iter().map(backend).collect::<Vec<_>>(),
         "silent": silent.collect::<Vec<_>>(),
         "own": own.collect::<Vec<_>>(),
         "notes": notes,
         "configuration": text,
-    });
-    Ok(serde_json::to_string_pretty(&value)? + "\n")
+    })
 }
 
 fn handler(plan: &ConfigPlan, row: &PlannedRow) -> Value {
@@ -37,7 +36,7 @@ fn handler(plan: &ConfigPlan, row: &PlannedRow) -> Value {
     json!({
         "name": row.name,
         "backend": backend.map(|backend| &backend.place.name),
-        "backend_handler": row.handler,
+        "backendHandler": row.handler,
         "features": backend.map(|backend| backend.found.features_of(&row.handler)),
         "conflict": row.conflict,
     })
@@ -49,7 +48,7 @@ fn backend(backend: &Planned) -> Value {
         "name": backend.place.name,
         "socket": backend.place.socket.to_string(),
         "also": also.collect::<Vec<_>>(),
-        "default_handler": backend.found.configured.default,
+        "defaultHandler": backend.found.configured.default,
         "probe": found_json(&backend.found),
     })
 }

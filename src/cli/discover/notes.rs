@@ -1,4 +1,4 @@
-//! The problems that a person should know before the configuration is used: one or two sentences each, in one line.
+//! The problems to solve before the configuration is used. Each note is one line of one or two sentences.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::plan::{ConfigPlan, Planned};
 use crate::cli::check::driver_name;
 use crate::cli::terminal;
 
-/// The most urgent ones first.
+/// All notes, the most urgent ones first.
 pub(super) fn notes(discovered: &Discovered) -> Vec<String> {
     let plan = &discovered.plan;
     let mut notes = other_drivers(plan);
@@ -25,7 +25,7 @@ pub(super) fn notes(discovered: &Discovered) -> Vec<String> {
 
 fn other_drivers(plan: &ConfigPlan) -> Vec<String> {
     let driver = |backend: &Planned| backend.found.cgroup_driver;
-    // The default's driver is the kubelet's. A runtime may leave the choice to the kubelet.
+    // The kubelet uses the driver of the default backend. A runtime that reports no driver uses the kubelet's.
     let Some(first) = plan
         .backends
         .first()
@@ -43,8 +43,8 @@ fn other_drivers(plan: &ConfigPlan) -> Vec<String> {
             let (name, first) = (&other.place.name, &first.place.name);
             let theirs = driver(other).map(driver_name).unwrap_or_default();
             format!(
-                "{name} uses the cgroup driver {theirs}, but {first}, and so the kubelet, uses {ours}. Set all of them to \
-                 the same driver before the kubelet uses criswitch."
+                "{name} uses the cgroup driver {theirs}, but {first} uses {ours}. Set the same driver for the kubelet \
+                 and all backends before the kubelet uses criswitch."
             )
         })
         .collect()
@@ -103,7 +103,7 @@ fn silent(discovered: &Discovered) -> Vec<String> {
         .collect()
 }
 
-/// The cause of a containerd without the CRI plugin, or before 1.6.
+/// A hint for the error of a containerd that is older than 1.6 or has no CRI plugin.
 fn hint(cause: &str) -> &'static str {
     if cause.contains("unknown service runtime.v1") {
         " The runtime is too old, or its CRI plugin is disabled (disabled_plugins, as in Docker's packages)."
@@ -116,14 +116,14 @@ fn own(discovered: &Discovered) -> Vec<String> {
     let own = discovered.own.iter();
     own.map(|place| {
         format!(
-            "{} is the socket of a criswitch, not of a backend.",
+            "{} is a socket of criswitch, not of a backend.",
             place.socket
         )
     })
     .collect()
 }
 
-/// The node only has the features that every backend has.
+/// Notes on features of the default backend that other backends lack: the node has only features of all backends.
 fn lost_features(plan: &ConfigPlan) -> Vec<String> {
     let Some(first) = plan.backends.first() else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! The paths where CRI sockets may be, and which of them lead to a socket. Looks at files only and connects to nothing.
+//! The paths where CRI sockets may be, and the sockets that exist there. Examines files only and connects to nothing.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use criswitch::config::address::Address;
 
-/// The longest DNS label.
+/// The characters of the longest DNS label.
 const MAX_LABEL: usize = 63;
 
 /// The well-known paths in the order of precedence, and the names of the backends there.
@@ -15,19 +15,19 @@ pub(super) const WELL_KNOWN: [(&str, &str); 7] = [
     ("containerd", "/run/containerd/containerd.sock"),
     ("crio", "/run/crio/crio.sock"),
     ("cri-dockerd", "/run/cri-dockerd.sock"),
-    // The containerd of RKE2 has the same path.
+    // RKE2's containerd has the same path.
     ("k3s", "/run/k3s/containerd/containerd.sock"),
     ("k3s-docker", "/run/k3s/cri-dockerd/cri-dockerd.sock"),
     ("k0s", "/run/k0s/containerd.sock"),
     ("microk8s", "/var/snap/microk8s/common/run/containerd.sock"),
 ];
 
-/// A socket, or another file at a path where a socket was expected.
+/// A path where a socket is expected, and whether a socket exists there.
 pub(super) struct SocketPlace {
-    /// The name of its backend; each place has a different name.
+    /// The name of the place's backend. No two places have the same name.
     pub(super) name: String,
     pub(super) socket: Address,
-    /// Other paths that lead to it.
+    /// Other paths that lead to the same socket.
     pub(super) also: Vec<Address>,
     pub(super) state: PlaceState,
     file: Option<Inode>,
@@ -36,25 +36,25 @@ pub(super) struct SocketPlace {
 
 /// The state of a place before anything connects to it.
 pub(super) enum PlaceState {
-    /// A socket to ask.
+    /// A socket to probe.
     Socket,
     /// The socket of criswitch itself.
     Own,
-    /// Why it cannot be a backend.
+    /// The path cannot be a backend, for this reason.
     Wrong(String),
 }
 
-/// Device and inode: the same for every path that leads to a file.
+/// The device and inode of a file, which are the same for every path to the file.
 type Inode = (u64, u64);
 
-/// The paths where a file is: the `given` ones first, then the well-known ones below `root`.
+/// The `given` paths, then the well-known paths below `root` where a file exists.
 pub(super) fn look(given: &[Address], root: &Path, listen: &Address) -> Vec<SocketPlace> {
     let given = given.iter().map(|socket| (None, socket.clone()));
     let own = file(listen).ok();
     let mut places: Vec<SocketPlace> = Vec::new();
     for (known_as, socket) in given.chain(well_known(root)) {
         let found = file(&socket);
-        // Most nodes have one or two of them: an absent one is no problem.
+        // A node has one or two of the well-known sockets, so a missing file there is not reported.
         if known_as.is_some() && found.as_ref().is_err_and(is_absence) {
             continue;
         }
@@ -85,7 +85,7 @@ pub(super) fn look(given: &[Address], root: &Path, listen: &Address) -> Vec<Sock
 }
 
 impl SocketPlace {
-    /// Whether it is a socket whose path fits into one line.
+    /// Whether the configuration can contain the place: a socket whose path has no control characters.
     pub(super) fn is_writable(&self) -> bool {
         let path = self.socket.to_string();
         matches!(self.state, PlaceState::Socket) && !path.contains(char::is_control)
@@ -107,7 +107,7 @@ fn well_known(root: &Path) -> impl Iterator<Item = (Option<&'static str>, Addres
     })
 }
 
-/// Which socket a path leads to, symbolic links followed.
+/// The socket that a path leads to. Follows symbolic links.
 fn file(Address::Unix(path): &Address) -> io::Result<Inode> {
     let file = fs::metadata(path)?;
     if !file.file_type().is_socket() {
@@ -120,7 +120,7 @@ fn is_absence(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// A well-known place has the name that belongs to it, any other that of its file, else of its directory, else a number.
+/// Names all places: a well-known place as in [`WELL_KNOWN`], any other by its file, its directory or a number.
 fn name_all(places: &mut [SocketPlace]) {
     let known = places.iter().filter_map(|place| place.known_as);
     let mut taken: Vec<String> = known.map(str::to_owned).collect();
@@ -141,7 +141,7 @@ fn free_name(Address::Unix(path): &Address, taken: &[String]) -> String {
     free.next().unwrap_or_default()
 }
 
-/// The label (RFC 1123) nearest to a text, none if nothing is left of it.
+/// The text as a DNS label (RFC 1123), with a dash for each other character; `None` if only dashes are left.
 fn label_of(text: &str) -> Option<String> {
     let lower = text.to_ascii_lowercase();
     let kept = lower.chars().take(MAX_LABEL);

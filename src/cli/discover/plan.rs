@@ -1,14 +1,14 @@
-//! From the replies of the runtimes to a table: one row for each handler, and the first backend wins. Pure.
+//! Makes a table from the replies of the runtimes: one row for each handler, and the first backend wins. No I/O.
 
 use criswitch::config::is_label;
 
 use super::places::SocketPlace;
 use crate::cli::probe::Probed;
 
-/// What is to be written. The first backend is the default's.
+/// The configuration to write. The first backend gets the default handler.
 pub(super) struct ConfigPlan {
     pub(super) backends: Vec<Planned>,
-    /// By backend, then by name.
+    /// Sorted by backend, then by name.
     pub(super) rows: Vec<PlannedRow>,
     /// The name of the row for pods that name no handler.
     pub(super) default: String,
@@ -25,7 +25,7 @@ pub(super) struct PlannedRow {
     pub(super) name: String,
     /// Index into [`ConfigPlan::backends`].
     pub(super) backend: usize,
-    /// What the backend calls it: its name, or empty for the backend's own default.
+    /// The backend's name for the handler; empty for the backend's own default.
     pub(super) handler: String,
     /// Why the row is commented out.
     pub(super) conflict: Option<String>,
@@ -57,7 +57,7 @@ pub(super) fn plan(backends: Vec<Planned>) -> ConfigPlan {
     }
 }
 
-/// The handlers that a runtime lists, else those that its configuration has; sorted.
+/// The handlers that a runtime lists, else the handlers in its configuration; sorted.
 fn offered(found: &Probed) -> Vec<&str> {
     let mut names = found.handler_names();
     if names.is_empty() {
@@ -69,8 +69,8 @@ fn offered(found: &Probed) -> Vec<&str> {
     names
 }
 
-/// The handler that a backend runs pods with that name none: the one that it reports, else its only one. Otherwise the
-/// row with the backend's name, which leaves the choice to the backend.
+/// The handler for pods without a handler: the backend's reported default, else its only handler, else a row with the
+/// backend's name, which leaves the choice to the backend.
 fn default(backend: &Planned) -> String {
     let offered = offered(&backend.found);
     let reported = match (&backend.found.configured.default, offered.as_slice()) {
@@ -82,7 +82,7 @@ fn default(backend: &Planned) -> String {
     known.unwrap_or(&backend.place.name).to_owned()
 }
 
-/// Why a further row cannot have this name.
+/// Why the next row cannot have this name.
 fn conflict(rows: &[PlannedRow], backends: &[Planned], name: &str) -> Option<String> {
     if !is_label(name) {
         return Some("not valid in a RuntimeClass".to_owned());
@@ -93,7 +93,7 @@ fn conflict(rows: &[PlannedRow], backends: &[Planned], name: &str) -> Option<Str
 }
 
 impl PlannedRow {
-    /// Its name without control characters, in quotes unless it is a label.
+    /// The name of the row; a name that is no label is quoted, with escapes for control characters.
     pub(super) fn shown_name(&self) -> String {
         match is_label(&self.name) {
             true => self.name.clone(),

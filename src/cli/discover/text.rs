@@ -1,4 +1,4 @@
-//! The configuration as text, with comments that fit into 80 columns. Pure.
+//! The configuration as text, with comments that fit into 80 columns. No I/O.
 
 use std::fmt;
 
@@ -12,10 +12,9 @@ use super::plan::{ConfigPlan, Planned, PlannedRow};
 use crate::cli::check::driver_name;
 use crate::cli::terminal;
 
-/// Of a terminal.
+/// The width of comments in columns.
 const WIDTH: usize = 80;
 
-/// The whole file.
 pub(super) fn text(discovered: &Discovered, notes: &[String]) -> String {
     let parts = [
         head(notes),
@@ -30,7 +29,7 @@ pub(super) fn text(discovered: &Discovered, notes: &[String]) -> String {
 fn head(notes: &[String]) -> String {
     let mut text = comment(concat!(
         "Written by criswitch discover. `criswitch check --probe` checks it and asks the backends. ",
-        "criswitch.toml in config of the sources, or in /usr/share/doc/criswitch/examples, describes every key."
+        "Every key is in config/criswitch.toml of the sources, and in /usr/share/doc/criswitch/examples/criswitch.toml."
     ));
     if !notes.is_empty() {
         text += "#\n# Read this first:\n";
@@ -80,11 +79,11 @@ fn about_rows(backend: &Planned) -> String {
     }
     if found.configured.handlers.is_empty() {
         return comment(&format!(
-            "{name} does not report its handlers: this row is its own default. Add a row for each other handler."
+            "{name} does not report its handlers. The next row is its own default. Add a row for each other handler."
         ));
     }
     comment(&format!(
-        "{name} does not report its handlers: these are in its configuration."
+        "{name} does not report its handlers. The next rows are from its configuration."
     ))
 }
 
@@ -149,7 +148,7 @@ fn comment(text: &str) -> String {
     wrapped(text, "# ", "# ")
 }
 
-/// Every line of a comment begins with its sign, also if a backend's text has line breaks.
+/// Wraps a comment so that every line begins with `#`, also if a backend's text has line breaks.
 fn wrapped(text: &str, first: &str, further: &str) -> String {
     let options = Options::new(WIDTH)
         .initial_indent(first)

@@ -1,4 +1,4 @@
-//! The kubelet's settings: flags of its process, or of the files that start it, then its configuration.
+//! The kubelet's settings: the flags of its process, or of the files that start the kubelet, then its configuration.
 
 use std::path::{Path, PathBuf};
 
@@ -8,61 +8,60 @@ use super::rancher::{self, Rancher};
 use super::{Finding, Root, Setting, same, tell};
 
 const CONFIG: &str = "/var/lib/kubelet/config.yaml";
-/// Where kubeadm keeps the node's own settings, which it writes into [`CONFIG`] when it upgrades the node.
+/// The node's settings that kubeadm keeps, and writes into [`CONFIG`] when it upgrades the node.
 const KUBEADM_CONFIG: &str = "/var/lib/kubelet/instance-config.yaml";
-/// What kubeadm's units give to the kubelet, a later one's flags counting.
+/// The files from which kubeadm's systemd units read flags. The flags of a later file win.
 const FLAG_FILES: [&str; 3] = [
     "/var/lib/kubelet/kubeadm-flags.env",
     "/etc/default/kubelet",
     "/etc/sysconfig/kubelet",
 ];
-/// Kubernetes 1.37: the default of containerRuntimeEndpoint.
+/// The default of containerRuntimeEndpoint in Kubernetes 1.37.
 const DEFAULT_RUNTIME: &str = "unix:///run/containerd/containerd.sock";
-/// A setting's flag and key.
+/// The flag of a setting, and its key in the configuration.
 type SettingNames = (&'static str, &'static str);
 const RUNTIME: SettingNames = ("--container-runtime-endpoint", "containerRuntimeEndpoint");
 const IMAGES: SettingNames = ("--image-service-endpoint", "imageServiceEndpoint");
 const CGROUP_DRIVER: SettingNames = ("--cgroup-driver", "cgroupDriver");
 
-/// What the kubelet is told.
 pub(super) struct Kubelet {
-    /// Of its process, if it runs.
+    /// The kubelet's process, if the kubelet runs.
     pub(super) pid: Option<u32>,
     pub(super) runtime: Option<Setting>,
     pub(super) images: Option<Setting>,
     pub(super) cgroup_driver: Option<Setting>,
-    /// Who starts it, where that is k3s or RKE2.
+    /// The program that starts the kubelet, if it is k3s or RKE2.
     pub(super) rancher: Option<Rancher>,
-    /// Whether there is one, or what would start one.
+    /// Whether a kubelet runs, or files of one exist.
     exists: bool,
-    /// Something of it could not be read: what seems to be missing may be there.
+    /// A file could not be read, so a setting that was not found may exist.
     partial: bool,
 }
 
-/// Where flags come from, and the words of the command line.
+/// The words of a command line, and the process or file that they come from.
 struct Flags {
     from: String,
     words: Vec<String>,
 }
 
-/// A file of its configuration.
+/// A file of the kubelet's configuration.
 struct KubeletFile {
     path: PathBuf,
     value: Value,
     keys: Keys,
 }
 
-/// How a file names a setting.
+/// The names of settings in a file.
 enum Keys {
     Kubelet,
-    /// As the flag, without its dashes.
+    /// A setting has the name of its flag, without the dashes.
     Rancher,
 }
 
-/// A process that is a kubelet, or has one in it.
+/// A process that is a kubelet, or contains one.
 struct KubeletProcess {
     pid: u32,
-    /// k3s or RKE2.
+    /// k3s or RKE2, if the process is one of them.
     rancher: Option<&'static str>,
     words: Vec<String>,
 }
@@ -105,7 +104,7 @@ impl Kubelet {
         }
     }
 
-    /// Whether it speaks to the switch, and to nobody else.
+    /// Checks that the kubelet calls criswitch and no other runtime.
     pub(super) fn judge(&self, switch: &str, findings: &mut Vec<Finding>) {
         let hint = format!("containerRuntimeEndpoint: {switch}");
         if !self.exists && !self.partial {
@@ -119,7 +118,9 @@ impl Kubelet {
                     Some(_) => rancher::CONTAINERD,
                     None => DEFAULT_RUNTIME,
                 };
-                let what = format!("the kubelet uses its default runtime endpoint, {default}");
+                let what = format!(
+                    "the kubelet uses its default runtime endpoint {default}, not criswitch"
+                );
                 tell(findings, self.place(CONFIG), what, hint);
             }
             Some(runtime) if !same(&runtime.value, switch) => {
@@ -144,7 +145,7 @@ impl Kubelet {
         }
     }
 
-    /// Whether kubeadm leaves it so.
+    /// Checks that the next kubeadm upgrade keeps the endpoint.
     pub(super) fn judge_kubeadm(root: &Root<'_>, switch: &str, findings: &mut Vec<Finding>) {
         let kept = KubeletFile::read(PathBuf::from(KUBEADM_CONFIG), root, findings);
         let runtime = kept.and_then(|kept| kept.setting(RUNTIME));
@@ -157,7 +158,7 @@ impl Kubelet {
         }
     }
 
-    /// Where to change what is in this file: elsewhere if k3s or RKE2 write it anew.
+    /// The file in which to change a setting that is in `from`: a drop-in if k3s or RKE2 overwrite `from`.
     fn place(&self, from: &str) -> String {
         match &self.rancher {
             Some(rancher) if from == CONFIG || rancher.writes(Path::new(from)) => {
@@ -167,8 +168,8 @@ impl Kubelet {
         }
     }
 
-    /// Whether it has the cgroup driver of the default backend: kubelets that ask for it take no other, earlier ones
-    /// go by their own setting.
+    /// Checks that the kubelet's cgroup driver is that of the default backend. A kubelet that asks the runtime for the
+    /// driver uses the reply; an older kubelet uses its own setting.
     pub(super) fn judge_cgroup_driver(&self, theirs: &str, findings: &mut Vec<Finding>) {
         if let Some(ours) = &self.cgroup_driver
             && ours.value != theirs
@@ -182,12 +183,12 @@ impl Kubelet {
     }
 }
 
-/// How a process is named to people.
+/// The name of a process in the output.
 pub(super) fn process(pid: u32) -> String {
     format!("process {pid}")
 }
 
-/// The kubelets that run, and what has one in it; those with higher numbers may be in containers.
+/// The processes that are or contain a kubelet, sorted by process id. All but the first may run in containers.
 fn processes(root: &Root<'_>) -> Vec<KubeletProcess> {
     let entries = std::fs::read_dir(root.at(Path::new("/proc")));
     let entries = entries.into_iter().flatten();
@@ -199,7 +200,7 @@ fn processes(root: &Root<'_>) -> Vec<KubeletProcess> {
         .collect()
 }
 
-/// The first one's, as others are in containers: itself, or the process that RKE2 has started for it.
+/// The node's kubelet: the first process, or the kubelet process that RKE2 has started if RKE2 is the first.
 fn kubelet_of(processes: &[KubeletProcess]) -> Option<&KubeletProcess> {
     let first = processes.first()?;
     let own = processes.iter().find(|process| process.rancher.is_none());
@@ -246,7 +247,7 @@ fn written(root: &Root<'_>, path: &str) -> Option<Flags> {
     })
 }
 
-/// Its configuration and what is merged into it, a later file's keys counting.
+/// The kubelet's configuration file, then its drop-ins. The keys of a later file win.
 fn files(root: &Root<'_>, flags: &[Flags], findings: &mut Vec<Finding>) -> Vec<KubeletFile> {
     let main = last(flags, "--config").map_or(CONFIG.to_owned(), |(path, _)| path);
     let mut paths = vec![PathBuf::from(main)];
@@ -257,8 +258,8 @@ fn files(root: &Root<'_>, flags: &[Flags], findings: &mut Vec<Finding>) -> Vec<K
     paths.into_iter().filter_map(file).collect()
 }
 
-/// What k3s or RKE2 have their kubelet read: what they wrote at their last start, then their own configuration, from
-/// which they write that at the next, then the drop-ins of others.
+/// The files with settings of the kubelet of k3s or RKE2; a later file wins. First the files that the program wrote at
+/// its last start, then the configuration from which it will write them, then the operator's drop-ins.
 fn files_of(rancher: &Rancher, root: &Root<'_>, findings: &mut Vec<Finding>) -> Vec<KubeletFile> {
     let mut files = Vec::new();
     let mut others = Vec::new();
@@ -298,7 +299,7 @@ impl KubeletFile {
     }
 }
 
-/// A flag counts more than a key.
+/// A setting of the kubelet. A flag wins over a key in a file.
 fn setting(flags: &[Flags], files: &[KubeletFile], names: SettingNames) -> Option<Setting> {
     let (flag, _) = names;
     let of_flag = last(flags, flag).map(|(value, from)| Setting {
@@ -310,7 +311,7 @@ fn setting(flags: &[Flags], files: &[KubeletFile], names: SettingNames) -> Optio
     of_flag.or_else(|| files.find_map(|file| file.setting(names)))
 }
 
-/// The last value of a flag, `--name=value` or `--name value`, and where it is from.
+/// The last value of a flag, `--name=value` or `--name value`, and its process or file.
 fn last(flags: &[Flags], name: &str) -> Option<(String, String)> {
     flags.iter().rev().find_map(|flags| {
         let after = flags.words.iter().skip(1).map(String::as_str);

@@ -1,4 +1,4 @@
-//! k3s and RKE2: who starts the kubelet there, and where they keep what it is told. k3s has it within its own process.
+//! How k3s and RKE2 start the kubelet, and where they keep its settings. The kubelet is part of k3s' process.
 
 use std::path::{Path, PathBuf};
 
@@ -6,32 +6,32 @@ use serde_json::Value;
 
 use super::{Finding, Root};
 
-/// It starts the kubelet as a process of its own.
+/// RKE2 starts the kubelet as a separate process.
 pub(super) const RKE2: &str = "rke2";
 const PROGRAMS: [&str; 2] = ["k3s", RKE2];
-/// What they run as on a node.
+/// The subcommands of k3s and RKE2 that run a node.
 const ROLES: [&str; 2] = ["server", "agent"];
-/// The socket of the containerd that both come with.
+/// The socket of the containerd in k3s and RKE2.
 pub(super) const CONTAINERD: &str = "unix:///run/k3s/containerd/containerd.sock";
 
-/// One of them, on a machine that has it.
+/// An installation of k3s or RKE2.
 pub(super) struct Rancher {
     pub(super) program: &'static str,
-    /// Where it keeps what it writes.
+    /// The directory of the files that the program writes.
     data: PathBuf,
-    /// Its configuration, a later file's keys counting: flags without their dashes.
+    /// The configuration files. A key is a flag without its dashes; the keys of a later file win.
     pub(super) config: Vec<(PathBuf, Value)>,
 }
 
 impl Rancher {
-    /// The one that has left something on the machine.
+    /// The program that has files on the machine.
     pub(super) fn installed(root: &Root<'_>) -> Option<&'static str> {
         let places = |program: &str| [config(program), data(program).join("agent")];
         let mut programs = PROGRAMS.into_iter();
         programs.find(|program| places(program).iter().any(|path| root.at(path).exists()))
     }
 
-    /// Reads how it is configured.
+    /// Reads the configuration of `program`.
     pub(super) fn read(
         program: &'static str,
         root: &Root<'_>,
@@ -52,30 +52,30 @@ impl Rancher {
         }
     }
 
-    /// The directory of drop-ins that it gives to its kubelet.
+    /// The directory of the kubelet's drop-ins.
     pub(super) fn drop_ins(&self) -> PathBuf {
         self.data.join("agent/etc/kubelet.conf.d")
     }
 
-    /// The drop-in that a person would write.
+    /// The drop-in for the operator's settings, which the program does not overwrite.
     pub(super) fn own_drop_in(&self) -> PathBuf {
         self.drop_ins().join("90-criswitch.conf")
     }
 
-    /// Whether it writes this drop-in anew at each start.
+    /// Whether the program overwrites this drop-in at each start.
     pub(super) fn writes(&self, path: &Path) -> bool {
         path == self
             .drop_ins()
             .join(format!("00-{}-defaults.conf", self.program))
     }
 
-    /// crictl's configuration, which it writes anew at each start.
+    /// crictl's configuration, which the program overwrites at each start.
     pub(super) fn crictl(&self) -> PathBuf {
         self.data.join("agent/etc/crictl.yaml")
     }
 }
 
-/// Which one it is that runs with these words. While it runs it calls itself `/usr/local/bin/k3s server`, in one word.
+/// The program with this command line. A running k3s sets its command line to one word, `/usr/local/bin/k3s server`.
 pub(super) fn running(words: &[String]) -> Option<&'static str> {
     let mut parts = words.iter().flat_map(|word| word.split(' '));
     let name = Path::new(parts.next()?).file_name()?;

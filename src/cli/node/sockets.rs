@@ -1,4 +1,4 @@
-//! The sockets of the switch and its backends, as files.
+//! Checks the socket files of criswitch and its backends.
 
 use std::fs::{self, Metadata};
 use std::io::ErrorKind;
@@ -10,14 +10,14 @@ use criswitch::config::{BackendConfig, Config};
 
 use super::{Finding, Root, same, tell};
 
-/// Whether group or others may write to a directory, and so put a socket of their own in the place of one.
+/// The mode bits with which users other than the owner may write to a directory, and so replace a socket there.
 const WRITABLE: u32 = 0o022;
-/// Only who owns a file in a directory may then remove it.
+/// The mode bit with which only the owner of a file in a directory may remove the file.
 const STICKY: u32 = 0o1000;
-/// Whether others may reach what is in a directory.
+/// The mode bit with which other users may reach the files in a directory.
 const REACHABLE: u32 = 0o001;
 
-/// What holds the switch's socket, where systemd looks for it, and how one sees that it does so at a start.
+/// criswitch's socket unit, the folders where systemd looks for units, and the link that enables the unit.
 const UNIT: &str = "criswitch.socket";
 const UNITS: [&str; 3] = [
     "/etc/systemd/system",
@@ -34,7 +34,7 @@ pub(super) fn judge(config: &Config, root: &Root<'_>, findings: &mut Vec<Finding
         judge_directory(directory, others, root, findings);
     }
     judge_unit(listen, root, findings);
-    // An image has sockets when its runtimes run.
+    // A mounted image has no running runtimes, and so no sockets.
     if root.runs() {
         for backend in &config.table.backends {
             judge_backend(backend, root, findings);
@@ -42,7 +42,7 @@ pub(super) fn judge(config: &Config, root: &Root<'_>, findings: &mut Vec<Finding
     }
 }
 
-/// The socket that systemd holds is the switch's, where that unit is enabled.
+/// If the unit is enabled, systemd must listen at criswitch's socket.
 fn judge_unit(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
     if fs::symlink_metadata(root.at(Path::new(ENABLED))).is_err() {
         return;
@@ -57,7 +57,7 @@ fn judge_unit(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
         .flat_map(|folder| root.files_in(folder, "conf"))
         .collect();
     files.sort_by_key(|path| path.file_name().map(ToOwned::to_owned));
-    // The first, an administrator's, hides one of the same name.
+    // The first of several files with one name, such as the administrator's, hides the others.
     files.dedup_by(|later, first| later.file_name() == first.file_name());
     files.insert(0, unit);
     let mut held = Vec::new();
@@ -65,7 +65,7 @@ fn judge_unit(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
         let text = root.text(file).ok().flatten().unwrap_or_default();
         for line in text.lines() {
             match line.trim().strip_prefix("ListenStream=") {
-                // What came before it counts no more.
+                // An empty value clears the list.
                 Some("") => held.clear(),
                 Some(path) => held.push(path.trim().to_owned()),
                 None => {}
@@ -82,14 +82,14 @@ fn judge_unit(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
             listen.display()
         );
         let hint = format!(
-            "systemctl edit {UNIT}: ListenStream= and then ListenStream={}",
+            "systemctl edit {UNIT}, with the lines ListenStream= and ListenStream={}",
             listen.display()
         );
         tell(findings, UNIT, what, hint);
     }
 }
 
-/// A socket need not be there: the switch makes it.
+/// Checks the path of criswitch's socket. The socket may be missing: criswitch creates it.
 fn judge_listen(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
     match fs::symlink_metadata(root.at(listen)) {
         Ok(file) if !file.file_type().is_socket() => {
@@ -107,7 +107,7 @@ fn judge_listen(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Nor need its directory.
+/// Checks the directory of criswitch's socket. The directory may be missing.
 fn judge_directory(path: &Path, others: bool, root: &Root<'_>, findings: &mut Vec<Finding>) {
     let Ok(directory) = fs::metadata(root.at(path)) else {
         return;

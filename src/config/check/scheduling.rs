@@ -1,4 +1,4 @@
-//! Whether a RuntimeClass with a row's scheduling and overhead would be taken by the API server.
+//! Checks a row's scheduling and overhead by the API server's rules for a RuntimeClass.
 
 use std::str::FromStr;
 
@@ -11,7 +11,7 @@ use crate::config::scheduling::{Effect, Operator, Scheduling, Toleration};
 use crate::config::text::{self, At};
 
 impl Checker<'_> {
-    /// What of it is right: where something is not, there is no configuration.
+    /// The valid parts. If a part is invalid, a problem is recorded and no `Config` is returned.
     pub(super) fn scheduling(&mut self, written: &text::Scheduling) -> Scheduling {
         let mut checked = Scheduling::default();
         for (resource, text) in &written.overhead {
@@ -40,7 +40,7 @@ impl Checker<'_> {
         written: &text::Toleration,
         before: &[Toleration],
     ) -> Option<Toleration> {
-        // All of them: a further problem is not to be missed.
+        // Parses all fields before the first `?`, so that all problems are reported.
         let text = |name| written.texts.get(name);
         let key = self.taint_key(text("key"));
         let operator = self.one_of("an operator", text("operator"));
@@ -61,7 +61,7 @@ impl Checker<'_> {
         Some(toleration)
     }
 
-    /// What holds between the fields of a toleration.
+    /// Checks the rules between the fields of a toleration.
     fn fits(&mut self, toleration: &Toleration, written: &text::Toleration) {
         let exists = toleration.operator == Operator::Exists;
         if toleration.key.is_empty() && !exists {
@@ -95,7 +95,7 @@ impl Checker<'_> {
         }
     }
 
-    /// What has the name that is written, else the default.
+    /// The variant with the written name, else the default.
     fn one_of<T>(&mut self, kind: &str, written: Option<&At<String>>) -> Option<T>
     where
         T: Default + FromStr + VariantNames,

@@ -1,4 +1,4 @@
-//! THE TABLE of configuration keys: one entry a key, plain data.
+//! The table of configuration keys: one entry for each key, data only.
 
 use super::{Applies, ConfigValue, Key, KeyKind, Limits, Reader};
 use crate::config::DEFAULT_LISTEN;
@@ -9,13 +9,12 @@ const NO_LIMITS: Limits = Limits {
     most: "",
     unlimited: false,
 };
-/// Longer than any pod's grace period that a node's shutdown would wait for, than any start, and than any list that is
-/// better than none.
+/// One hour is longer than any pod's grace period, any start, and any wait for a list that is worth having.
 const WAIT: Limits = Limits {
     most: "1h",
     ..NO_LIMITS
 };
-/// A timeout of zero would give no backend time to answer.
+/// A timeout of zero gives no backend time to answer.
 const TIMEOUT: Limits = Limits {
     zero: false,
     ..WAIT
@@ -24,7 +23,8 @@ const AGE: Limits = Limits {
     unlimited: true,
     ..WAIT
 };
-/// A reply is merged in memory; the kubelet itself accepts 16 MiB.
+/// The limits of a message size. criswitch holds a merged reply in memory, so "unlimited" is not allowed. The kubelet
+/// accepts at most 16 MiB, so 1 GiB is enough.
 const MESSAGE: Limits = Limits {
     zero: false,
     most: "1GiB",
@@ -63,7 +63,7 @@ const TOLERATION: Key = Key {
     ..KEY
 };
 const SOCKET: KeyKind = KeyKind::Text("socket path");
-/// A socket that could be a backend's.
+/// A socket path that a backend could have.
 pub(in crate::config) const SOCKET_EXAMPLE: &str = "\"/run/containerd/containerd.sock\"";
 
 /// Every key, in the order of `config/criswitch.toml`.
@@ -73,10 +73,10 @@ pub static KEYS: &[Key] = &[
         kind: SOCKET,
         default: Some(DEFAULT_LISTEN),
         applies: Applies::Restart,
-        help: "The socket that the kubelet (`--container-runtime-endpoint`) and crictl connect to: a path, or `unix://` and \
-               a path, of at most 107 bytes. Not `/run/containerd/containerd.sock` and no path that ends in \
-               `run/crio/crio.sock`: the kubelet treats these paths specially. If systemd holds the socket, change \
-               `ListenStream=` of `criswitch.socket` too.",
+        help: "The socket that the kubelet (`--container-runtime-endpoint`) and crictl connect to: a path, or \
+               `unix://` and a path, of at most 107 bytes. It must not be `/run/containerd/containerd.sock` and must \
+               not end in `run/crio/crio.sock`, because the kubelet treats these paths specially. If systemd holds \
+               the socket, change `ListenStream=` of `criswitch.socket` too.",
         value: Reader::Config(|config| ConfigValue::text(&config.listen)),
         ..KEY
     },
@@ -85,8 +85,8 @@ pub static KEYS: &[Key] = &[
         old_name: "default",
         kind: KeyKind::Text("handler"),
         example: "\"runc\"",
-        help: "The row of `[handlers]` for pods without a RuntimeClass. Required. Its backend also answers for the node: its \
-               version, and whether the runtime and the network are ready.",
+        help: "The row of `[handlers]` for pods without a RuntimeClass. Required. Its backend is the default backend, which \
+               also answers for the node: its version, and whether the runtime and the network are ready.",
         value: Reader::Config(|config| ConfigValue::text(&config.table.default.name)),
         ..KEY
     },
@@ -117,9 +117,9 @@ pub static KEYS: &[Key] = &[
         default: Some("30s"),
         limits: WAIT,
         applies: Applies::NextStart,
-        help: "How long the first lists after a start wait for backends that are not there yet, so that criswitch may start \
-               before them. A backend whose lists are known from before a restart is waited for 1 s only. Version, Status, \
-               ImageFsInfo and RuntimeConfig wait 1 s for the default backend.",
+        help: "How long the first lists after a start wait for backends that have not answered yet, so that \
+               criswitch may start before its backends. For a backend whose lists were saved before a restart, they \
+               wait 1 s. Version, Status, ImageFsInfo and RuntimeConfig wait 1 s for the default backend.",
         value: Reader::Config(|config| ConfigValue::Duration(config.start_wait)),
         ..KEY
     },
@@ -128,8 +128,8 @@ pub static KEYS: &[Key] = &[
         kind: KeyKind::Duration,
         default: Some("2s"),
         limits: TIMEOUT,
-        help: "How long a merged call waits for a backend, if the cached list of the backend can be served or the backend may \
-               be omitted. A backend's row may have its own.",
+        help: "How long a merged call waits for a backend before it uses the backend's cached list, or omits the \
+               backend if the reply may do so. A backend's row may set a different value.",
         value: Reader::Config(|config| ConfigValue::Duration(config.list_timeout)),
         ..KEY
     },
@@ -138,10 +138,11 @@ pub static KEYS: &[Key] = &[
         kind: KeyKind::Duration,
         default: Some("2s"),
         limits: TIMEOUT,
-        help: "How long a merged call for stats, metrics or metric descriptors waits for a backend. After that its last stats \
-               are served, for 2 minutes at most and with their own timestamps, and then the backend is omitted. A \
-               backend's row may have its own. CRI-O does not answer calls for all stats while it stops a container, so its \
-               stats are late for that long; calls for one pod or container are not affected.",
+        help: "How long a merged call for stats, metrics or metric descriptors waits for a backend. After that \
+               criswitch serves the last stats of the backend, with their own timestamps, for 2 minutes at most, and \
+               then omits the backend. A backend's row may set a different value. CRI-O does not answer calls for \
+               the stats of all pods or containers while it stops a container, so its stats are late for that long; \
+               calls for one pod or container are not affected.",
         value: Reader::Config(|config| ConfigValue::Duration(config.stats_timeout)),
         ..KEY
     },
@@ -150,11 +151,12 @@ pub static KEYS: &[Key] = &[
         kind: KeyKind::Duration,
         default: Some(UNLIMITED),
         limits: AGE,
-        help: "How old the cached lists of a backend may be. While a backend does not answer, its last complete lists of \
-               pods, containers and images are served from cache. With \"unlimited\" they are served until the backend \
-               answers again, so the node loses nothing but that backend's own pods. With a duration (\"0s\" for never) \
-               every list of the node fails after that, and in the end the node's pods are evicted. Stats are never cached \
-               longer than 2 minutes. A backend's row may have its own.",
+        help: "How old the cached lists of a backend may be. While a backend does not answer, its last complete \
+               lists of pods, containers and images are served from cache. With \"unlimited\" they are served until \
+               the backend answers again, so only the pods of that backend are affected. If a duration is set, all \
+               lists of the node fail when the cached lists are older than that, and the node's pods are evicted \
+               later. With \"0s\", cached lists are never served. Stats are never served longer than 2 minutes. A \
+               backend's row may set a different value.",
         value: Reader::Config(|config| ConfigValue::Duration(config.stale_lists)),
         ..KEY
     },
@@ -164,10 +166,10 @@ pub static KEYS: &[Key] = &[
         default: Some(""),
         example: "\"/run/criswitch/state\"",
         applies: Applies::Restart,
-        help: "The directory for the state of this boot: the last lists of each backend, so that lists are complete after a \
-               restart while a backend does not answer. Only root can read the directory, and a tmpfs is best. \"\": the \
-               directory of systemd's unit, `/run/criswitch/state`; without systemd the path of the socket with `.state` \
-               appended.",
+        help: "The directory for the state of this boot: the last lists of each backend, so that lists are complete \
+               after a restart while a backend does not answer. Only root can read the directory, and a tmpfs is \
+               best. \"\" means the directory of systemd's unit, `/run/criswitch/state`; without systemd, the path \
+               of the socket with `.state` appended.",
         value: Reader::Config(|config| ConfigValue::path(config.runtime_dir.as_deref())),
         ..KEY
     },
@@ -177,9 +179,9 @@ pub static KEYS: &[Key] = &[
         default: Some(""),
         example: "\"/var/lib/criswitch\"",
         applies: Applies::Restart,
-        help: "The directory for the state that must survive a reboot. criswitch also uses it to distinguish a restart from a \
-               reboot. \"\": the directory of systemd's unit, `/var/lib/criswitch`; without systemd the path of the socket \
-               with `.state` appended.",
+        help: "The directory for the state that must survive a reboot. criswitch also uses it to distinguish a \
+               restart from a reboot. \"\" means the directory of systemd's unit, `/var/lib/criswitch`; without \
+               systemd, the path of the socket with `.state` appended.",
         value: Reader::Config(|config| ConfigValue::path(config.state_dir.as_deref())),
         ..KEY
     },
@@ -188,11 +190,11 @@ pub static KEYS: &[Key] = &[
         kind: KeyKind::Users,
         default: Some("[0]"),
         applies: Applies::Restart,
-        help: "The numeric ids of users that may connect, in addition to root and the user of criswitch. An ACL on the socket \
-               admits only these users. If its file system has no ACLs, the mode is 0666: criswitch closes connections of \
-               other users, but they can fill the socket's queue. If systemd holds the socket, add a drop-in \
-               (docs/operations.md). A user that may connect has the power of root on this node: pods can be privileged. \
-               docs/limits.md has the limit on the connections of each user.",
+        help: "The numeric ids of users that may connect, in addition to root and the user of criswitch. An ACL on \
+               the socket admits only these users. If the file system of the socket has no ACLs, the mode is 0666: \
+               criswitch closes connections of other users, but these users can fill the socket's queue. If systemd \
+               holds the socket, add a drop-in (docs/operations.md). A user that may connect has the power of root \
+               on this node: pods can be privileged. docs/limits.md has the limit on the connections of each user.",
         value: Reader::Config(|config| ConfigValue::Users(config.allow_uids.clone())),
         ..KEY
     },
@@ -200,9 +202,9 @@ pub static KEYS: &[Key] = &[
         name: "watch",
         kind: KeyKind::Boolean,
         default: Some("false"),
-        help: "Whether criswitch reloads automatically when this file or a file in `conf.d` has changed. criswitch checks \
-               the files every 2 s and waits until two checks in a row find the same. The files may be symbolic links, as \
-               in a mounted ConfigMap.",
+        help: "Whether criswitch reloads automatically when this file or a file in `conf.d` has changed. criswitch \
+               checks the files every 2 s and waits until two checks in a row find the same files. These may be \
+               symbolic links, as in a mounted ConfigMap.",
         value: Reader::Config(|config| ConfigValue::Boolean(config.watch)),
         ..KEY
     },
@@ -229,7 +231,7 @@ pub static KEYS: &[Key] = &[
         kind: KeyKind::Table,
         example: "{ cpu = \"250m\", memory = \"120Mi\" }",
         applies: Applies::Manifests,
-        help: "What each pod of the RuntimeClass costs besides its containers.",
+        help: "The resources that each pod of the RuntimeClass uses in addition to its containers.",
         ..HANDLER
     },
     Key {
@@ -262,7 +264,7 @@ pub static KEYS: &[Key] = &[
     },
     Key {
         name: "key",
-        help: "The key of the taint; without it, with the operator \"Exists\", every taint.",
+        help: "The key of the taint. If omitted, `operator` must be \"Exists\", and every taint is tolerated.",
         ..TOLERATION
     },
     Key {
@@ -330,8 +332,7 @@ pub static KEYS: &[Key] = &[
         old_name: "adopt",
         kind: KeyKind::Boolean,
         default: Some("false"),
-        help: "Whether each handler that the backend advertises and that no row of any file names is registered \
-               automatically, as a handler of that name.",
+        help: "If true, criswitch registers each handler that the backend reports and that has no row in any file.",
         value: Reader::Backend(|backend| ConfigValue::Boolean(backend.auto_register)),
         ..BACKEND
     },
@@ -350,8 +351,8 @@ pub static KEYS: &[Key] = &[
         name: "user",
         kind: KeyKind::Text("user"),
         example: "\"1000\"",
-        help: "The user (a name of `/etc/passwd` or a number) whose process serves the socket. criswitch warns about a user other \
-               than this one, root and its own.",
+        help: "The user (a name of `/etc/passwd` or a number) whose process serves the socket. criswitch warns about a process \
+               of any other user, except root and the user of criswitch.",
         value: Reader::Backend(|backend| ConfigValue::User(backend.user)),
         ..BACKEND
     },
@@ -360,10 +361,10 @@ pub static KEYS: &[Key] = &[
         name: "log.level",
         kind: KeyKind::Text("levels"),
         default: Some("info"),
-        help: "The most verbose lines that are written: off, error, warn, info, debug or trace. warn shows changes that fail, \
-               with pod and cause. info shows changes (pods and containers that start and end, backends up and down), debug \
-               also shows calls that only read, trace also shows the kubelet's polling. Modules of criswitch may have levels of their own: \
-               \"info,session=debug,backend=trace\".",
+        help: "The most verbose level that is written: off, error, warn, info, debug or trace. warn shows changes \
+               that fail, with pod and cause. info also shows changes that succeed (pods and containers that start \
+               and end, backends up and down). debug also shows calls that only read. trace also shows the kubelet's \
+               polling. Modules of criswitch may have levels of their own: \"info,session=debug,backend=trace\".",
         value: Reader::Config(|config| ConfigValue::text(&config.log.levels)),
         ..KEY
     },
@@ -373,9 +374,10 @@ pub static KEYS: &[Key] = &[
         kind: KeyKind::Text("format"),
         default: Some("auto"),
         applies: Applies::Restart,
-        help: "The format of log lines. text: for people, with the time, coloured on a terminal. json: an object each, with \
-               `message`, `trace_id` and so on. journald: each begins with its priority, which systemd's journal takes from \
-               it. auto: journald if systemd has connected standard error to the journal, else text.",
+        help: "The format of log lines. text: for people, with the time, coloured on a terminal. json: one object in \
+               each line, with `message`, `trace_id` and so on. journald: each line begins with its priority, which \
+               systemd's journal reads. auto: journald if systemd has connected standard error to the journal, else \
+               text.",
         value: Reader::Config(|config| ConfigValue::text(config.log.format.as_ref())),
         ..KEY
     },
@@ -386,10 +388,11 @@ pub static KEYS: &[Key] = &[
         default: Some(""),
         example: "\"127.0.0.1:9199\"",
         applies: Applies::Restart,
-        help: "The address for metrics (GET /metrics, Prometheus' text format): the path of a Unix socket, which only root can \
-               read and which is neither `listen` nor the socket of a backend, or a loopback address such as \
-               \"127.0.0.1:9199\" or \"[::1]:9199\", which every user of the node can read. \"\": no metrics. Under systemd, \
-               enable `criswitch-metrics.socket` instead and restart criswitch.service.",
+        help: "The address for metrics (GET /metrics, Prometheus' text format): the path of a Unix socket, or a \
+               loopback address such as \"127.0.0.1:9199\" or \"[::1]:9199\". Only root can read the Unix socket. \
+               The path must differ from `listen` and from every backend's socket. Every user of the node can read \
+               the loopback address. \"\" means no metrics. Under systemd, enable `criswitch-metrics.socket` instead \
+               and restart criswitch.service.",
         value: Reader::Config(|config| {
             ConfigValue::Text(config.metrics.as_ref().map(ToString::to_string))
         }),

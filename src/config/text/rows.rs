@@ -1,4 +1,4 @@
-//! Rows of `[handlers]` and `[backends]`: a text alone, or fields in braces.
+//! Parses rows of `[handlers]` and `[backends]`: a plain text, or fields in braces.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 use super::{At, KeyValue, Scheduling, Walk, add};
 use crate::config::keys::{KeyKind, SOCKET_EXAMPLE};
 
-/// The values of a row's fields that are no tables, by the names of their keys.
+/// A row's fields that are not tables, by the names of their keys.
 pub(in crate::config) type Texts = BTreeMap<&'static str, At<String>>;
 
 /// The fields of a row, or of a table within one, by the names of their keys.
@@ -17,23 +17,20 @@ pub(super) struct RowFields<'t> {
     pub(super) tables: BTreeMap<&'static str, KeyValue<'t>>,
 }
 
-/// The value of a handler's row.
 #[derive(Debug)]
 pub(in crate::config) struct Route {
-    /// None where its problem has been told.
+    /// `None` if the target's problem is already reported.
     pub(in crate::config) target: Option<At<RowTarget>>,
     pub(in crate::config) backend_handler: Option<String>,
     pub(in crate::config) scheduling: Scheduling,
 }
 
-/// The value of a backend's row.
 #[derive(Debug)]
 pub(in crate::config) struct BackendRow {
     pub(in crate::config) socket: At<String>,
     pub(in crate::config) texts: Texts,
 }
 
-/// What a handler's row points to.
 #[derive(Debug)]
 pub(in crate::config) enum RowTarget {
     Backend(String),
@@ -64,7 +61,7 @@ impl Walk<'_> {
             (Some(backend), None) => Some(backend.map(RowTarget::Backend)),
             (None, Some(socket)) => Some(socket.map(RowTarget::Socket)),
             (Some(_), Some(_)) => self.no_one_target(row, "both a backend and a socket"),
-            // What is missing may be what was misspelt.
+            // A misspelt key was reported already; it may be the missing one.
             (None, None) if self.problems.len() > told => None,
             (None, None) => self.no_one_target(row, "neither a backend nor a socket"),
         };
@@ -110,7 +107,7 @@ impl Walk<'_> {
         })
     }
 
-    /// The fields of a row, or of a table within one. A field that is not a key of `name` is a problem.
+    /// The fields of a row, or of a table within one. Reports fields that are not keys of `name`.
     pub(super) fn fields<'t>(&mut self, name: &str, table: &'t DeTable<'t>) -> RowFields<'t> {
         let mut fields = RowFields::default();
         for entry in self.file.entries(table) {
@@ -130,7 +127,7 @@ impl Walk<'_> {
 }
 
 impl RowTarget {
-    /// A socket has a slash in it, a backend's name has none.
+    /// Distinguishes sockets from names: only a socket contains a slash.
     fn guess(text: String) -> RowTarget {
         if text.contains('/') {
             RowTarget::Socket(text)

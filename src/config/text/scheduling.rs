@@ -1,4 +1,4 @@
-//! What a handler's row says for its RuntimeClass' scheduling and overhead, as written.
+//! Parses a handler row's scheduling and overhead for its RuntimeClass.
 
 use toml::de::{DeArray, DeTable, DeValue};
 
@@ -7,17 +7,16 @@ use super::{At, KeyValue, Walk};
 use crate::config::keys::{self, Key};
 use crate::config::problem::Place;
 
-/// Nothing of it need be there.
+/// A row's settings for its RuntimeClass; all are optional.
 #[derive(Debug, Default)]
 pub(in crate::config) struct Scheduling {
-    /// A resource's name and its quantity.
+    /// Quantities by the names of their resources.
     pub(in crate::config) overhead: Texts,
-    /// A label's key and value.
+    /// Label keys and values.
     pub(in crate::config) node_selector: Vec<(At<String>, At<String>)>,
     pub(in crate::config) tolerations: Vec<Toleration>,
 }
 
-/// One of the tolerations.
 #[derive(Debug)]
 pub(in crate::config) struct Toleration {
     pub(in crate::config) place: Place,
@@ -69,7 +68,7 @@ impl Walk<'_> {
             .collect()
     }
 
-    /// The tables of an array that may have nothing else in it.
+    /// The tables of an array. Reports elements of other types.
     fn tables<'t>(
         &mut self,
         entry: &KeyValue<'_>,
@@ -90,7 +89,7 @@ impl Walk<'_> {
         tables
     }
 
-    /// None where something of it has been told: what it lacks may be what was misspelt.
+    /// `None` if a field has a problem: a misspelt key may be the missing one.
     fn toleration(&mut self, table: &DeTable<'_>, place: Place) -> Option<Toleration> {
         let told = self.problems.len();
         let texts = self.fields("tolerations", table).texts;
@@ -98,7 +97,7 @@ impl Walk<'_> {
     }
 }
 
-/// What could be written for a field of a row that is a table.
+/// An example value for a row's field that is a table.
 fn example(entry: &KeyValue<'_>) -> String {
     keys::written("handlers", entry.key).map_or_else(String::new, Key::example)
 }

@@ -1,4 +1,4 @@
-//! `ImageStatus` of a pod that is not known, and of no pod.
+//! `ImageStatus` for an unknown pod, and for no pod.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::forward;
 use crate::rpc::fields::{IMAGE_REFERENCE, LISTED_ID};
 use crate::switch::{Switch, image_references, pod_requests};
 
-/// Answers a client that names no pod. The kubelet does so to read the user of a container from the image.
+/// Answers an `ImageStatus` without a pod. The kubelet sends it to read the user of a container from the image.
 ///
-/// The stores of the pods that ask for this image answer, otherwise all stores. Those that have the image must have
-/// the same one: a wrong user, or a wrong "absent", makes the container run as another user.
+/// Asks the stores of the pods that need this image first. If none of them has the image, asks all stores. The stores
+/// that have the image must agree: a wrong user, or a wrong "absent", makes the container run as another user.
 pub(crate) async fn find_image(
     switch: &Switch,
     call: &Call,
@@ -36,18 +36,18 @@ pub(crate) async fn find_image(
         said = ask_in_any_form(call, backends, Wait::ListTimeout).await;
     }
     if !has_any(&said) && said.iter().any(|said| said.is_late) {
-        // A cached list is no proof that there is no such image.
+        // A cached list does not prove that an image is absent.
         said = ask_in_any_form(call, backends, Wait::Answer).await;
     }
     let answered = one_image(reference, said);
     if answered.is_err() {
-        // A pod that starts over later does not fail because of the others.
+        // Forget these pods soon: a pod that the kubelet restarts later must not fail because of them.
         switch.pod_requests.lock().fail(reference);
     }
     answered
 }
 
-/// The answer of the first store that has the image, if all that have it have the same one. "Absent" needs the
+/// The answer of the first store that has the image, if all stores with the image have the same one. "Absent" needs the
 /// answer of every store.
 fn one_image(reference: &str, mut said: Vec<StoreAnswer>) -> Result<Reply, Failed> {
     let is_open = match has_any(&said) {
@@ -68,7 +68,7 @@ fn one_image(reference: &str, mut said: Vec<StoreAnswer>) -> Result<Reply, Faile
     }
 }
 
-/// Answers a pod that is not known by its annotations. After a restart of the kubelet no older pod is.
+/// Answers a pod whose annotations are unknown, such as any older pod after a restart of the kubelet.
 ///
 /// The image is present if all stores that the pod may use have the same image. Otherwise the answer is "absent":
 /// the kubelet then pulls the image, and the pull names the pod. A pod that asks again without a pull never pulls,
@@ -87,7 +87,8 @@ pub(crate) async fn find_for_some_pod(
     let is_known = |said: &&StoreAnswer| !matches!(said.image, Stored::Unknown);
     let mut likely = said.iter().filter(|said| is_likely(said)).filter(is_known);
     if likely.clone().next().is_none() {
-        // A store that is away starts no container either. Without any other nothing can be said.
+        // If no likely store answers, the call fails. The pod loses nothing: its backend could not start the container
+        // either.
         let failed = said.into_iter().find_map(StoreAnswer::into_failed);
         return Err(failed.unwrap_or_else(|| errors::no_backend().into()));
     }
@@ -111,9 +112,9 @@ pub(crate) async fn find_for_some_pod(
     present(said)
 }
 
-/// Asks `backends` what they have under the reference of `call`. An id is asked for in its other form too: at all of
-/// them if none has anything, otherwise at those that reject it. CRI-O takes containerd's form for a name without a
-/// registry, which is an error where no registries are configured for such names.
+/// Asks `backends` for the image under the reference of `call`. If that is an id, asks for its other form, too: all
+/// stores if none has the image, otherwise the stores that reject the id. CRI-O takes containerd's form for a name
+/// without a registry, which is an error where no registries are configured for such names.
 pub(super) async fn ask_in_any_form(
     call: &Call,
     backends: &[Arc<Backend>],
@@ -139,7 +140,7 @@ pub(super) async fn ask_in_any_form(
     said
 }
 
-/// Whether the pod that sends `call` has had the answer "absent" before, and did not pull the image.
+/// Whether the pod that sends `call` got the answer "absent" before and did not pull the image.
 fn asks_again(switch: &Switch, call: &Call) -> bool {
     let message = call.message();
     let reference = protobuf::string(&message, IMAGE_REFERENCE).unwrap_or_default();
@@ -159,7 +160,7 @@ fn differ(reference: &str, said: &[StoreAnswer]) -> tonic::Status {
     errors::images_differ(reference, &having.collect::<Vec<_>>())
 }
 
-/// The answer of the first store that has the image; one made of a cached image only if no such store has answered.
+/// The answer of the first store that has the image. An answer made of a cached image comes last.
 fn present(said: Vec<StoreAnswer>) -> Result<Reply, Failed> {
     let mut having: Vec<_> = said
         .into_iter()
@@ -170,7 +171,7 @@ fn present(said: Vec<StoreAnswer>) -> Result<Reply, Failed> {
     Ok(first.into_reply())
 }
 
-/// The answer of the first store that says that it does not have the image.
+/// The answer of the first store that reports that it lacks the image.
 fn absent(said: Vec<StoreAnswer>) -> Reply {
     match said.into_iter().find(StoreAnswer::says_absent) {
         Some(lacking) => lacking.into_reply(),

@@ -1,7 +1,7 @@
-//! `RemoveImage` with several stores: only what the request names is removed, and nothing that a container uses.
+//! `RemoveImage` with several stores: removes only the image that the request names, and none that a container uses.
 //!
-//! Every store resolves the name first. An id is for the stores that list exactly this id: containerd also takes CRI-O's
-//! form of it, and would remove an image that CRI-O's was meant to be.
+//! Every store resolves the name first. If some stores list exactly the requested id, only these stores get the
+//! request: containerd accepts CRI-O's form of an id too, and would remove its own image instead.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ struct Meant {
     by: By,
 }
 
-/// What came of a removal at one store; the error says which container uses the image.
+/// The result of a removal at one store. The error names the container that uses the image.
 type Removal = Result<BackendResult, Status>;
 
 /// Removes an image from the stores whose image the request names, if no container there uses it.
@@ -58,7 +58,7 @@ pub(crate) async fn remove_image(
     let meant = meant(&said, reference)?;
     let by = meant.first().map(|image| image.by);
     let is_open = |said: &StoreAnswer| match by {
-        // Another form of an id is for no store as long as one may list exactly this id.
+        // While a silent store may list exactly this id, no image with another form of the id is removed.
         None | Some(By::Form) => true,
         Some(By::Id | By::Name) => !matches!(said.image, Stored::Nothing),
     };
@@ -92,7 +92,7 @@ async fn remove_at(switch: &Switch, call: &Call, reference: &str, image: &Meant)
     Ok(BackendResult { backend, result })
 }
 
-/// The id of a container that uses the image, by a list of its store's containers that is asked for now.
+/// The id of a container that uses the image, from a fresh list of the store's containers.
 async fn container_of(switch: &Switch, image: &Meant) -> Result<Option<String>, Status> {
     let backend = &image.backend;
     let listed = own::list_kind(
@@ -116,8 +116,8 @@ async fn container_of(switch: &Switch, image: &Meant) -> Result<Option<String>, 
     Ok(None)
 }
 
-/// One reply: an error if a store fails, or if the image is in use and was removed from no store. What no store has
-/// counts as removed.
+/// One reply: an error if a store fails, or if the image is in use and was removed from no store. An image that no
+/// store has counts as removed.
 fn removed(mut failed: Vec<Failed>, removals: Vec<Removal>) -> Result<Reply, Failed> {
     let (mut parts, mut in_use) = (Vec::new(), Vec::new());
     for removal in removals {
@@ -138,11 +138,11 @@ fn removed(mut failed: Vec<Failed>, removals: Vec<Removal>) -> Result<Reply, Fai
     Failed::all(failed).map_or(Ok(reply), Err)
 }
 
-/// The images that a request means which names one by `reference`: those with exactly this id, else those with this
-/// name, else those with another form of this id.
+/// The images with exactly the id `reference`, else the images with this name, else the images with another form of
+/// this id.
 ///
 /// # Errors
-/// If it is the beginning of several ids.
+/// If `reference` is the beginning of several ids.
 fn meant(said: &[StoreAnswer], reference: &str) -> Result<Vec<Meant>, Failed> {
     let mut all = Vec::new();
     for said in said {
@@ -183,7 +183,7 @@ fn by(image: &[u8], id: &str, reference: &str) -> Result<By, Malformed> {
     })
 }
 
-/// Whether a listed container is made of this image. A container that names no id names a tag.
+/// Whether a listed container is made of this image. A container without an image id has a tag instead.
 fn uses(container: &[u8], image: &Meant) -> Result<bool, Malformed> {
     let ids = [
         protobuf::string(container, &[container::IMAGE_ID])?,

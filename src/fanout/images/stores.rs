@@ -1,4 +1,4 @@
-//! What image stores say of a reference: now, or where a store does not answer, by its cached list.
+//! Image stores' answers for a reference: fresh ones, or the cached list of a store that does not answer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,49 +20,48 @@ use crate::rpc::fields::{
 };
 use crate::switch::image_references;
 
-/// What one store says of a reference.
+/// One store's answer for a reference.
 #[derive(Debug)]
 pub(super) struct StoreAnswer {
     pub backend: Arc<Backend>,
-    /// What it has, by its answer, else by its cached list.
+    /// The image by the store's answer, otherwise by its cached list.
     pub image: Stored,
-    /// It has a cached list and was not waited for any longer.
+    /// The store did not answer in time, and criswitch used its cached list.
     pub is_late: bool,
-    /// Its answer to `ImageStatus`, or why it has none.
+    /// The answer to `ImageStatus`, or why the store gave none.
     answer: Result<Answer, Failed>,
 }
 
-/// What a store has under a reference.
+/// A store's entry for a reference.
 #[derive(Clone, Debug)]
 pub(super) enum Stored {
-    /// This `Image`, as encoded.
+    /// The encoded `Image`.
     Image(Bytes),
     /// No image.
     Nothing,
-    /// It does not answer, and its images are not known.
+    /// The store does not answer, and no cached list is fresh enough.
     Unknown,
 }
 
-/// What has to be the same for two images to be one, whatever store they are in.
+/// The properties that two images share if they are the same image in different stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Content {
-    /// The id, as the backend writes it.
+    /// The id, in the backend's form.
     pub id: String,
     pub uid: Option<u64>,
     pub username: String,
 }
 
-/// How long a store is waited for.
+/// How long criswitch waits for a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// For its `list_timeout`, if it has a cached list.
+    /// At most the store's `list_timeout`, if the store has a cached list.
     ListTimeout,
-    /// Until it answers or is proven to hang.
+    /// Until the store answers or is proven to hang.
     Answer,
 }
 
 impl StoreAnswer {
-    /// Its image, if it has one.
     pub(super) fn image(&self) -> Option<&Bytes> {
         match &self.image {
             Stored::Image(image) => Some(image),
@@ -74,23 +73,23 @@ impl StoreAnswer {
         self.answer.is_ok()
     }
 
-    /// It answered with an error.
+    /// Whether the store answered with an error.
     pub(super) fn has_rejected(&self) -> bool {
         matches!(self.answer, Err(Failed::Answer(_)))
     }
 
-    /// Why it did not answer.
+    /// Why the store did not answer.
     pub(super) fn into_failed(self) -> Option<Failed> {
         self.answer.err()
     }
 
-    /// It answers that it does not have the image; a store that has no image service says something else.
+    /// Whether the store answers that it lacks the image. The error of a store without an image service does not count.
     pub(super) fn says_absent(&self) -> bool {
         let has_answered = self.answer.as_ref().is_ok_and(|it| it.code() == Code::Ok);
         has_answered && matches!(self.image, Stored::Nothing)
     }
 
-    /// What the client gets: the store's answer as it came, else one made of its cached image.
+    /// The client's reply: the store's answer as it came, otherwise a reply made of the cached image.
     pub(super) fn into_reply(self) -> Reply {
         match self.answer {
             Ok(answer) => reply::of_answer(answer),
@@ -106,7 +105,6 @@ impl StoreAnswer {
 }
 
 impl Content {
-    /// Reads it from an `Image`.
     pub(super) fn of(image: &[u8]) -> Result<Content, Malformed> {
         let uid = protobuf::has(image, image::UID)?
             .then(|| protobuf::varint(image, &[image::UID, int64_value::VALUE]));
@@ -134,7 +132,7 @@ impl fmt::Display for Content {
     }
 }
 
-/// Whether all stores that have an image have the same one.
+/// Whether all stores that have an image have the same image.
 pub(super) fn agree(all: &[StoreAnswer]) -> bool {
     let contents = all
         .iter()
@@ -149,7 +147,7 @@ pub(super) fn agree(all: &[StoreAnswer]) -> bool {
     })
 }
 
-/// Asks `backends` at once what they have under the reference of `call`, an `ImageStatus`.
+/// Asks `backends` at once for the image under the reference of `call`, an `ImageStatus`.
 pub(super) async fn ask_stores(
     call: &Call,
     backends: &[Arc<Backend>],
@@ -191,7 +189,7 @@ async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnsw
     }
 }
 
-/// What the cached list of `backend` has under the reference of `call`; `None` without a list that still counts.
+/// The cached list's entry for the reference of `call`; `None` if no cached list is fresh enough.
 fn cached_image(call: &Call, backend: &Backend) -> Option<Stored> {
     let snapshot = backend.known().lists.get(List::Images)?.clone();
     if snapshot.age() >= backend.stale_lists() {
@@ -207,7 +205,7 @@ fn cached_image(call: &Call, backend: &Backend) -> Option<Stored> {
     Some(Stored::Nothing)
 }
 
-/// The image in an answer to `ImageStatus`. A backend without images has none.
+/// The image in an answer to `ImageStatus`; nothing if the backend has no image service.
 pub(super) fn image_of(backend: &Backend, answer: &Answer) -> Result<Stored, Status> {
     if answer.code() != Code::Ok {
         return Ok(Stored::Nothing);
@@ -217,7 +215,7 @@ pub(super) fn image_of(backend: &Backend, answer: &Answer) -> Result<Stored, Sta
     if !protobuf::has(&message, image_status_response::IMAGE).map_err(malformed)? {
         return Ok(Stored::Nothing);
     }
-    // A message in parts is one.
+    // Protobuf allows a submessage in several parts; joined, they are one.
     let image = protobuf::all_bytes(&message, &[image_status_response::IMAGE])
         .map_err(malformed)?
         .concat();

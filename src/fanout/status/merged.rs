@@ -1,4 +1,4 @@
-//! Several backends' `StatusResponse`s as the node's one. Pure; what nothing is taken from passes as it came.
+//! Merges several backends' `StatusResponse`s into the node's. Pure; fields that are not replaced pass unchanged.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -14,19 +14,20 @@ use crate::errors::{self, WRONG_CGROUP_DRIVER};
 use crate::fanout::merge;
 use crate::rpc::fields::{runtime_condition, runtime_handler, runtime_status, status_response};
 
-/// The largest `Status` of a backend, in bytes without info.
+/// The largest `Status` of a backend without info, in bytes.
 const LONGEST_STATUS: usize = 64 << 10;
-/// The largest handler in it; the most that its features may take.
+/// The largest handler in a `Status`, and the largest features, in bytes.
 const LONGEST_PART: usize = 1 << 10;
-/// The bytes of faults that `BackendsReady` has, apart from the first fault.
+/// The largest text of faults in `BackendsReady`, in bytes, unless the first fault is longer.
 const LONGEST_FAULTS: usize = 16 << 10;
 
-/// The node's `StatusResponse`: that of the first of `said`, which speaks for the node, with the table's handlers, the
-/// features that all have which new pods may come to, a condition for all of them, and `info` as the switch's own entry;
-/// without one, none of the backend's.
+/// The node's `StatusResponse`: the first of `said`, which is the default backend's, with the table's handlers, the
+/// features that all joined backends with handlers share, a condition for all backends, and `info` as criswitch's own
+/// entry.
+/// Without `info`, the backend's info is dropped too.
 ///
 /// # Errors
-/// If one cannot be read, which then cannot be read alone either.
+/// If a status is malformed. The caller can find that status by merging each one alone.
 pub fn merged(
     table: &Table,
     said: &[StatusAnswer],
@@ -56,7 +57,7 @@ pub fn merged(
     }
     let mut shared = Vec::new();
     for said in said {
-        // Read of all, so that one that cannot be read is found when it comes.
+        // Reads the features of every backend, so that malformed features are found when they arrive.
         let features = features(&said.status)?;
         let takes_pods = table
             .handlers
@@ -80,7 +81,7 @@ pub fn merged(
     Ok(out.freeze())
 }
 
-/// `RuntimeCondition`.
+/// A `RuntimeCondition`.
 pub(crate) struct Condition<'a> {
     pub(crate) kind: Cow<'a, str>,
     pub(crate) status: bool,
@@ -88,7 +89,7 @@ pub(crate) struct Condition<'a> {
     pub(crate) message: Cow<'a, str>,
 }
 
-/// What a backend says of its state.
+/// The conditions that a backend reports.
 pub(crate) fn conditions(status: &[u8]) -> Result<Vec<Condition<'_>>, Malformed> {
     protobuf::all_bytes(
         status,
@@ -106,7 +107,7 @@ pub(crate) fn conditions(status: &[u8]) -> Result<Vec<Condition<'_>>, Malformed>
     .collect()
 }
 
-/// What is wrong with a backend, apart from what its own conditions warn of.
+/// The faults of a backend, apart from warnings in its own conditions.
 fn faults(said: &StatusAnswer, default: &StatusAnswer) -> Result<Vec<String>, Malformed> {
     let (backend, known) = (&said.backend, said.backend.known());
     let place = format!("backend {:?} ({})", backend.name(), backend.socket);
@@ -146,7 +147,7 @@ fn faults(said: &StatusAnswer, default: &StatusAnswer) -> Result<Vec<String>, Ma
     Ok(faults)
 }
 
-/// How long a backend's stats are late, and what is served in their place.
+/// How long a backend's stats are late, and what is served instead.
 fn late_stats(known: &Known, late: Duration) -> String {
     let late = format!(
         "it has not answered calls for stats for {} s",
@@ -175,7 +176,7 @@ fn backends_ready(said: &[StatusAnswer]) -> Result<Bytes, Malformed> {
     })
 }
 
-/// The first faults, and how many more there are.
+/// The first faults, and the number of further ones.
 fn joined(faults: &[String]) -> String {
     let mut text = String::new();
     for (index, fault) in faults.iter().enumerate() {
@@ -205,9 +206,9 @@ fn condition(kind: &str, unmet: Option<(&str, &str)>) -> Bytes {
     out.freeze()
 }
 
-/// `status` of a backend that is not ready, and why; its handlers and features are as it said last.
+/// `status`, made not ready for this reason; the handlers and features stay as last reported.
 pub(super) fn unready(status: &[u8], message: &str) -> Bytes {
-    // It was read when it was kept.
+    // `status` was parsed when it was kept.
     let mut out = without(status, &[status_response::STATUS]).unwrap_or_default();
     let mut conditions = BytesMut::new();
     for kind in NEEDED {
@@ -222,16 +223,16 @@ pub(super) fn unready(status: &[u8], message: &str) -> Bytes {
     out.freeze()
 }
 
-/// `status` less what only a verbose one has.
+/// `status` without the field that only a verbose status has.
 ///
 /// # Errors
-/// If it cannot be read.
+/// If `status` is malformed.
 pub(super) fn without_info(status: &[u8]) -> Result<Bytes, Malformed> {
     without(status, &[status_response::INFO]).map(BytesMut::freeze)
 }
 
-/// What of `status`, which has no info, is larger than a runtime can need: it would be in every `Status` of the node, a
-/// handler once for each of its rows.
+/// The part of `status`, which has no info, that is larger than a runtime can need. Every `Status` of the node would
+/// repeat this part, a handler once for each row of the handler.
 pub(super) fn oversized(status: &[u8]) -> Option<String> {
     let sizes = |number| {
         let fields = protobuf::fields(status).flatten();
@@ -258,7 +259,7 @@ pub(super) fn oversized(status: &[u8]) -> Option<String> {
     Some(format!("{what} has {size} bytes, more than {limit}"))
 }
 
-/// A `RuntimeHandler` for each row of the table and one, without a name, for the default row; by name.
+/// A `RuntimeHandler` without a name for the default row, then one for each row of the table.
 fn handlers(table: &Table, said: &[StatusAnswer]) -> Result<Vec<Bytes>, Malformed> {
     let default = [("", &table.default)];
     let rows = default
@@ -296,7 +297,7 @@ fn features(status: &Bytes) -> Result<Bytes, Malformed> {
         .into())
 }
 
-/// `message` less its fields of these numbers.
+/// `message` without the fields of these numbers.
 fn without(message: &[u8], numbers: &[u32]) -> Result<BytesMut, Malformed> {
     let mut out = BytesMut::with_capacity(message.len());
     for field in protobuf::fields(message) {
@@ -308,7 +309,7 @@ fn without(message: &[u8], numbers: &[u32]) -> Result<BytesMut, Malformed> {
     Ok(out)
 }
 
-/// Text that is shown, cut; a backend need not have checked that it is UTF-8.
+/// Text for display, cut; a backend may send text that is not UTF-8.
 pub(super) fn text(message: &[u8], number: u32) -> Result<Cow<'_, str>, Malformed> {
     let text = String::from_utf8_lossy(protobuf::bytes(message, &[number])?);
     Ok(errors::cut(text))

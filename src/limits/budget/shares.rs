@@ -1,7 +1,7 @@
-//! A memory that connections share. When it is full, the connection that holds most loses its share.
+//! A memory that connections share. When it is full, the connection that holds the most loses its share.
 //!
-//! A reply waits here until its client has read it. A client that reads holds little, so a client that does not read
-//! takes memory from itself alone.
+//! A reply counts here until its client has read it. Clients that read hold little, so a client that does not read
+//! loses only its own memory.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -11,10 +11,10 @@ use tokio::sync::Notify;
 
 use super::{Budget, Pool, Unread};
 
-/// Which part of a backend's memory for replies all unread replies together may take. The rest stays free for replies
-/// that are read.
+/// All unread replies together may take this fraction of a backend's memory for replies: 1 / 2. The rest stays free for
+/// replies that clients read.
 const ALL: usize = 2;
-/// Which part of it the unread replies of one connection may take.
+/// The unread replies of one connection may take this fraction of a backend's memory for replies: 1 / 4.
 const ONE: usize = 4;
 
 /// The memory for replies that clients have not read yet.
@@ -24,16 +24,16 @@ pub struct Shares(Arc<SharedMemory>);
 #[derive(Debug)]
 struct SharedMemory {
     all: Budget,
-    /// The most that one share holds.
+    /// The most bytes that one share holds.
     one: usize,
     shares: Mutex<Vec<Weak<Pool>>>,
 }
 
-/// What makes a [`Budget`] a share.
+/// The additional fields of a [`Budget`] that shares memory with other connections.
 #[derive(Debug)]
 pub(super) struct MemoryShare {
     of: Shares,
-    /// The share is lost: nothing that it holds counts in the whole any more.
+    /// Whether the share is lost: its bytes no longer count towards the shared memory.
     lost: AtomicBool,
     loses: Notify,
 }
@@ -64,18 +64,18 @@ impl Shares {
         memory
     }
 
-    /// How many bytes all shares hold.
+    /// The bytes that all shares hold.
     pub fn used(&self) -> usize {
         self.0.all.used()
     }
 
-    /// The most that they hold.
+    /// The most bytes that all shares hold.
     pub fn limit(&self) -> usize {
         self.0.all.limit()
     }
 
-    /// Takes the largest share away, if it is another one than `mine` and holds more than `than`. Its connection is closed
-    /// for that; what it holds is given back then, and counts as given back already.
+    /// Revokes the largest share if it is not `mine` and holds more than `than` bytes. The connection of the revoked
+    /// share is closed. Its bytes count as free at once.
     fn take_away(&self, mine: &Budget, than: usize) -> bool {
         let shares = self.0.shares.lock();
         let rooms = shares.iter().filter_map(Weak::upgrade).map(Budget);
@@ -94,7 +94,7 @@ impl Shares {
 }
 
 impl MemoryShare {
-    /// Takes `bytes` of the whole for `mine`, the share that this is, which held `used`; from larger shares if need be.
+    /// Reserves `bytes` for `mine`, which already holds `used`. If the shared memory is short, revokes larger shares.
     pub(super) fn take(&self, mine: &Budget, used: usize, bytes: usize) -> Result<(), Unread> {
         loop {
             if self.is_lost() {
@@ -119,7 +119,7 @@ impl MemoryShare {
 }
 
 impl Budget {
-    /// Waits until this share is taken away; for ever if it is none.
+    /// Waits until this share is revoked; for ever if the budget is not a share.
     pub(crate) async fn lost(&self) {
         match &self.0.share {
             Some(share) => share.loses.notified().await,
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn when_all_is_taken_the_largest_share_is_taken_away() {
+    fn a_full_memory_takes_the_largest_share_away() {
         let whole = Shares::of(100, 50);
         let [large, small, reads] = [(); 3].map(|()| whole.share());
         let first = held(&large, 50).unwrap();
@@ -180,7 +180,7 @@ mod tests {
         let third = held(&reads, 20).unwrap();
         assert!(is_told(&large) && !is_told(&small) && !is_told(&reads));
         assert_eq!(whole.used(), 60);
-        // The one that lost its share gets nothing more, and gives nothing back twice.
+        // The revoked share reserves nothing more, and does not free its bytes twice.
         assert!(held(&large, 1).is_err());
         drop(first);
         assert_eq!(whole.used(), 60);
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(held(&shares[0], 10).unwrap_err(), Unread::NoMemory(100));
         assert!(!shares.iter().any(is_told));
         assert_eq!((whole.used(), shares[0].used()), (99, 33));
-        // One that holds nothing takes from several, if it needs that.
+        // An empty share may revoke several larger shares.
         let reads = whole.share();
         assert!(held(&reads, 50).is_ok());
         assert_eq!(shares.iter().filter(|one| is_told(one)).count(), 2);

@@ -15,7 +15,7 @@ use crate::limits::places::{Places, User};
 use crate::switch::Switch;
 use crate::telemetry::counters::Reason;
 
-/// Gives a call of a client of `user` a place among the calls in flight, or rejects it.
+/// Gives a call of a client of `user` a place among the calls in flight, or rejects the call.
 #[derive(Clone, Debug)]
 pub(in crate::server) struct CallLimit<S> {
     inner: S,

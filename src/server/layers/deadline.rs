@@ -1,4 +1,4 @@
-//! Ends calls that do not end by themselves.
+//! Ends calls at their deadline or at the end of a shutdown.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -17,7 +17,7 @@ use crate::codec::grpc::trailers;
 use crate::errors;
 use crate::switch::Switch;
 
-/// Ends a call with a status at its client's deadline, or when the time that a shutdown gives it is over.
+/// Ends a call with a status at its client's deadline, or at the end of `shutdown_timeout`.
 #[derive(Clone, Debug)]
 pub(in crate::server) struct Deadline<S> {
     inner: S,
@@ -61,7 +61,7 @@ where
     }
 }
 
-/// `reply`, which ends with the status of `cut` if it still goes on then.
+/// Ends `reply` with the status of `cut` if the reply is not complete by then.
 fn cut_short(reply: Reply, cut: Cut) -> Reply {
     if reply.body().is_end_stream() {
         return reply;
@@ -70,10 +70,10 @@ fn cut_short(reply: Reply, cut: Cut) -> Reply {
     reply.map(|inner| CutBody { inner, cut }.boxed_unsync())
 }
 
-/// A body that ends at the latest with its [`Cut`].
+/// A body that ends when its [`Cut`] completes, if the body is not complete by then.
 struct CutBody {
     inner: Body,
-    /// None once it has ended the body.
+    /// `None` once the cut has ended the body.
     cut: Option<Cut>,
 }
 
@@ -85,7 +85,7 @@ impl http_body::Body for CutBody {
         let CutBody { inner, cut } = &mut *self;
         match Pin::new(&mut *inner).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
-                // A body that never waits is to end too.
+                // Checked for each frame, because a body that is always ready must end too.
                 if frame.is_data()
                     && let Some(ends) = cut
                     && let Poll::Ready(status) = ends.as_mut().poll(cx)
@@ -102,7 +102,7 @@ impl http_body::Body for CutBody {
                 };
                 let status = ready!(ends.as_mut().poll(cx));
                 *cut = None;
-                // Nothing more is wanted of the backend.
+                // Dropping the inner body cancels the call at the backend.
                 *inner = Body::default();
                 Poll::Ready(Some(Ok(Frame::trailers(trailers(&status)))))
             }

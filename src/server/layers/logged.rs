@@ -18,7 +18,7 @@ use crate::limits::places::Places;
 use crate::switch::Switch;
 use crate::telemetry::counters::Counts;
 
-/// Gives a call its log line and counters, which hear of the reply until it ends.
+/// Gives a call its log line and counters, and updates them until the reply ends.
 #[derive(Clone, Debug)]
 pub(in crate::server) struct Logged<S> {
     inner: S,
@@ -66,7 +66,7 @@ fn logged(reply: Reply, log: Arc<CallLog>) -> Reply {
     reply.map(|inner| LoggedBody { inner, log }.boxed_unsync())
 }
 
-/// A body whose length and end are logged.
+/// A body whose length and end are recorded.
 struct LoggedBody {
     inner: Body,
     log: Arc<CallLog>,

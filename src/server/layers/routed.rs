@@ -1,4 +1,4 @@
-//! Tells the services of the socket apart: the CRI, and criswitch's own.
+//! Separates the services of the socket: the CRI and criswitch's own admin service.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -14,13 +14,14 @@ use super::{ReplyFuture, RpcRequest};
 use crate::admin::AdminCalls;
 use crate::call::reply::{self, Reply};
 use crate::errors;
+use crate::limits::budget::Budget;
 use crate::limits::places::User;
 use crate::rpc;
 use crate::switch::Switch;
 use crate::telemetry::counters::{Counts, Reason};
 
-/// Gives a request of the CRI the row of its RPC, and a request of the admin service to that. Rejects a request that is
-/// not gRPC, or whose RPC neither has.
+/// Finds the row of a CRI request, and passes requests of the admin service to that service. Rejects requests that are
+/// not gRPC and unknown RPCs.
 #[derive(Clone, Debug)]
 pub(in crate::server) struct Routed<S> {
     inner: S,
@@ -29,11 +30,16 @@ pub(in crate::server) struct Routed<S> {
 }
 
 impl<S> Routed<S> {
-    pub(in crate::server) fn new(inner: S, switch: &Arc<Switch>, user: User) -> Routed<S> {
+    pub(in crate::server) fn new(
+        inner: S,
+        switch: &Arc<Switch>,
+        user: User,
+        unread: &Budget,
+    ) -> Routed<S> {
         Routed {
             inner,
             counts: Arc::clone(&switch.counts),
-            admin: AdminCalls::new(switch, user),
+            admin: AdminCalls::new(switch, user, unread),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Limits the replies that clients leave unread.
+//! Limits the replies that clients have not read.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::limits::places::Places;
 use crate::switch::Switch;
 use crate::telemetry::counters::Counts;
 
-/// Counts a reply in the memory of its client's connection until it is sent, and rejects it if there is no room. A reply
-/// that is not all there also keeps the place of its call.
+/// Counts a reply in the memory of its client's connection until it is sent, and rejects it if there is no room. An
+/// incomplete reply also keeps the place of its call.
 #[derive(Clone, Debug)]
 pub(in crate::server) struct UnreadReply<S> {
     inner: S,

@@ -1,4 +1,4 @@
-//! What was known of a backend's pods when its events were last heard: what has gone since is told from it.
+//! A backend's pods as of its last events. The pods that are missing later get deletion events.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -12,9 +12,9 @@ use crate::rpc::fields::LISTED_ID;
 use crate::rpc::{Kind, List};
 use crate::switch::{Switch, learn};
 
-/// What was known of a backend's pods when its events were last heard.
+/// A backend's pods as of its last events.
 pub(super) struct Baseline {
-    /// As `PodSandboxStatus`es that are not ready, by id.
+    /// The pods by id, as `PodSandboxStatus`es that are not ready.
     pods: HashMap<String, Bytes>,
     at: Mark,
 }
@@ -26,21 +26,21 @@ impl Baseline {
         Baseline { pods, at }
     }
 
-    /// This, and what came to be known since without anybody being told.
+    /// Adds the pods of `later`: no subscriber got an event for the pods learned since this baseline.
     pub(super) fn and(self, later: Baseline, switch: &Switch, backend: &Backend) -> Baseline {
         let removed = switch.owners().pods_removed(backend.id, self.at);
         let removed = removed.into_iter().map(|(id, _)| id).collect();
         self.joined(later, &removed)
     }
 
-    /// Of what is not known any more, only what is `removed`: streams may end unheard for ever, and pods come and go.
+    /// Keeps only the `removed` ones of the earlier pods, so that the map does not grow with each stream that ends.
     fn joined(mut self, later: Baseline, removed: &BTreeSet<String>) -> Baseline {
         self.pods.retain(|id, _| removed.contains(id));
         self.pods.extend(later.pods);
         self
     }
 
-    /// The pods that have gone since: those that are not among `now`, also such as came and went.
+    /// The pods removed since: the pods that are not in `now`, including pods that came and went meanwhile.
     pub(super) fn gone(
         &self,
         switch: &Switch,
@@ -52,7 +52,7 @@ impl Baseline {
             .pods_removed(backend.id, self.at)
             .into_iter();
         let removed = removed.map(|(id, uid)| (id.clone(), removed_pod(&id, &uid)));
-        // What was listed says more.
+        // A list has more fields of a pod than its removal.
         let all: BTreeMap<_, _> = removed.chain(self.pods.clone()).collect();
         all.into_iter()
             .filter(|(id, _)| !now.contains(id))
@@ -60,8 +60,8 @@ impl Baseline {
     }
 }
 
-/// The backend's pods, and what was last listed of them as a `PodSandboxStatus` that is not ready. Their handlers are
-/// called as clients call them: of a pod that is gone nobody remembers that.
+/// The backend's pods from the last list, each as a `PodSandboxStatus` that is not ready. The handlers already have the
+/// names that clients use, since criswitch does not remember the handler of a removed pod.
 pub(super) fn known_pods(switch: &Switch, backend: &Backend) -> HashMap<String, Bytes> {
     let lists = backend.known().lists;
     let listed = lists.message(List::Pods).unwrap_or_default();
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_and_what_vanished_unheard_is_kept_and_nothing_else() {
+    fn known_pods_and_pods_removed_without_an_event_are_kept() {
         let removed = BTreeSet::from(["vanished".to_owned(), "another".to_owned()]);
         let before = known(["stays", "vanished", "forgotten"]);
         let joined = before.joined(known(["stays", "new"]), &removed);

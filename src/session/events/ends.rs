@@ -1,4 +1,4 @@
-//! How a backend's streams of events end: when that says that it has none, and how long to wait for the next.
+//! How a backend's streams of events end: whether the backend has no events, and how long to wait for the next stream.
 
 use std::time::Duration;
 
@@ -12,18 +12,18 @@ use crate::errors;
 
 /// A stream that brings no event and ends sooner than this has ended at once.
 const AT_ONCE: Duration = Duration::from_secs(1);
-/// So many that end at once, one after the other, say that there are no events: CRI-O without `enable_pod_events` ends
-/// each of them well.
+/// This many streams in a row that end at once show that the backend has no events: CRI-O without `enable_pod_events`
+/// ends each of them successfully.
 const IN_A_ROW: u32 = 3;
 /// The wait before a stream that has ended is opened again.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The same where the last ones have ended at once.
+/// The longest wait before a stream is opened again, after several streams that ended at once.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
-/// When a stream was asked for, and over which connection.
+/// When a stream was requested, and over which connection.
 pub(super) struct StreamStart {
     at: Instant,
-    /// How many connections had failed until then.
+    /// How many connections had failed by then.
     pub failures: u64,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    /// Counts a stream that has ended; if that says that the backend has no events, what those who listen are told.
+    /// Counts a stream that has ended. Returns the trailers for subscribers, if the backend has no events.
     pub(super) fn note(
         &mut self,
         backend: &Backend,
@@ -55,9 +55,9 @@ impl Ends {
         self.count(backend, opened, heard);
         let lacks = match ended {
             Err(failed) if failed.code() == Code::Unimplemented => failed.named(backend),
-            // A full memory is no word of the backend's.
+            // criswitch's own memory limit is no answer of the backend.
             Err(Failed::Status(status)) if status.code() == Code::ResourceExhausted => return None,
-            // It may come yet.
+            // Events may still come.
             Err(failed) if failed.code() == Code::Unavailable => return None,
             _ if self.count < IN_A_ROW => return None,
             ended => {
@@ -74,7 +74,7 @@ impl Ends {
     }
 
     fn count(&mut self, backend: &Backend, opened: &StreamStart, heard: bool) {
-        // One that ends with its connection says nothing; that may be known a little later.
+        // A stream that ends with its connection is no evidence; the failure may be noticed a little later.
         if opened.failures != self.failures {
             *self = Ends {
                 count: 0,
@@ -86,7 +86,7 @@ impl Ends {
         self.count = if at_once { self.count + 1 } else { 0 };
     }
 
-    /// The wait before the next one is asked for.
+    /// The wait before the next stream is opened.
     pub(super) fn pause(&self) -> Duration {
         let doubled = 1 << self.count.saturating_sub(1).min(5);
         (PAUSE * doubled).min(LONGEST_PAUSE)

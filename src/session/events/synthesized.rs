@@ -1,4 +1,4 @@
-//! The events that the switch makes itself, from what it knows of a pod. Pure.
+//! The events that criswitch makes itself, from the facts that it knows of a pod. Does no I/O; reads the clock.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,14 +9,14 @@ use crate::rpc::fields::{
     container_event_response, pod_sandbox, pod_sandbox_metadata, pod_sandbox_status,
 };
 
-// `ContainerEventType`.
+// Values of `ContainerEventType`.
 pub(super) const STARTED: u64 = 1;
 pub(super) const STOPPED: u64 = 2;
 pub(super) const DELETED: u64 = 3;
 /// `SANDBOX_NOTREADY` of `PodSandboxState`.
 pub(super) const NOT_READY: u64 = 1;
 
-/// A `ContainerEventResponse` of now.
+/// A `ContainerEventResponse` with the current time.
 pub(super) fn event(id: &str, kind: u64, status: &[u8], containers: &[Bytes]) -> Bytes {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -52,17 +52,17 @@ pub(super) fn event(id: &str, kind: u64, status: &[u8], containers: &[Bytes]) ->
     out.freeze()
 }
 
-/// A pod of which this was listed last, as a `PodSandboxStatus` that is not ready.
+/// A removed pod from the last list, as a `PodSandboxStatus` that is not ready.
 pub(super) fn gone_pod(id: &str, listed: &[u8]) -> Bytes {
     let mut out = BytesMut::new();
     protobuf::put_bytes(&mut out, pod_sandbox_status::ID, id.as_bytes());
-    // What cannot be read is left out.
+    // A malformed list item is omitted.
     out.extend_from_slice(&pod_status(listed).unwrap_or_default());
     protobuf::put_varint(&mut out, pod_sandbox_status::STATE, NOT_READY);
     out.freeze()
 }
 
-/// All that is known of a pod that was removed.
+/// A removed pod of which only the id and uid are known.
 pub(super) fn removed_pod(id: &str, uid: &str) -> Bytes {
     let mut out =
         BytesMut::from(protobuf::with_string(&[], &[pod_sandbox_status::ID], id).as_ref());

@@ -1,4 +1,4 @@
-//! Samples of metrics under other label keys. Pure; a reply that fits stays as it is.
+//! Rewrites samples of metrics to other label keys. Pure; a reply that fits is not changed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -13,8 +13,8 @@ use crate::rpc::fields::{ITEMS, metric, metric_descriptor, pod_sandbox_metrics};
 pub struct Labels<'a>(HashMap<&'a str, Vec<&'a str>>);
 
 impl<'a> Labels<'a> {
-    /// Those of several replies to `ListMetricDescriptors`: the first descriptor of a name counts. Nobody can read
-    /// samples by a descriptor that is malformed.
+    /// The labels in several replies to `ListMetricDescriptors`: the first descriptor of a name counts. Malformed
+    /// descriptors are ignored, since no client can read samples by them.
     pub fn of(replies: &'a [Bytes]) -> Labels<'a> {
         let mut labels = HashMap::new();
         for reply in replies {
@@ -30,23 +30,23 @@ impl<'a> Labels<'a> {
     }
 }
 
-/// Metrics under other label keys.
+/// Metrics rewritten to other label keys.
 #[derive(Debug, Default)]
 pub struct Fitted {
     /// The metrics, if they are changed.
     pub metrics: Option<Bytes>,
-    /// The metrics of which samples are omitted, and why.
+    /// The metrics with omitted samples, and why.
     pub omitted: BTreeMap<String, Misfit>,
 }
 
 /// Why a sample does not fit a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Misfit {
-    /// The backend has not reported its own descriptors.
+    /// The backend has not reported its descriptors.
     Undescribed,
     /// The backend's samples do not have this label.
     Lacks(String),
-    /// A sample has another number of label values than its own descriptor has keys.
+    /// A sample has another number of label values than the backend's descriptor has keys.
     Values(usize, usize),
     /// Without the labels that the descriptor lacks, several samples are the same.
     Same,
@@ -68,11 +68,11 @@ impl fmt::Display for Misfit {
     }
 }
 
-/// `metrics` (of `ListPodSandboxMetrics`) of a backend with the descriptors `own` under the label keys of `given`; with no
-/// `own`, nobody knows them. A metric that is not `given` stays as it is.
+/// Rewrites `metrics` (of `ListPodSandboxMetrics`) of a backend with the descriptors `own` to the label keys of
+/// `given`. Without `own`, omits the metrics in `given`. A metric that is not in `given` is not changed.
 ///
 /// # Errors
-/// If the metrics cannot be read. They are not read if all descriptors agree.
+/// If the metrics are malformed. If all descriptors agree, the metrics are not read.
 pub fn fitted(
     metrics: &[u8],
     own: Option<&Labels<'_>>,
@@ -108,7 +108,7 @@ pub fn fitted(
     Ok(Fitted { metrics, omitted })
 }
 
-/// How a metric's label values come under other keys.
+/// How a metric's label values are rewritten to other keys.
 enum Fit {
     /// The places of the values, in their new order, and how many values there are.
     Order(Vec<usize>, usize),
@@ -175,7 +175,7 @@ impl Fitting<'_> {
         Ok(edited.map_or(Edit::Same, Edit::Other))
     }
 
-    /// The metrics that have several samples with the same values in one pod or container.
+    /// The metrics of one pod or container with several samples that have the same rewritten values.
     fn same<'m>(&self, item: &'m [u8]) -> Result<HashSet<&'m str>, Malformed> {
         let (mut seen, mut same) = (HashSet::new(), HashSet::new());
         for metric in protobuf::all_bytes(item, &[pod_sandbox_metrics::METRICS])? {
@@ -249,7 +249,7 @@ mod tests {
         cri::ListPodSandboxMetricsResponse { pod_metrics }.encode_to_vec()
     }
 
-    /// What becomes of samples; `Ok` if they stay as they are.
+    /// Checks the rewritten samples of a pod and its container.
     #[track_caller]
     fn assert_fitted(
         own: Option<&[&str]>,
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_that_only_a_lost_label_tells_apart_are_omitted() {
+    fn samples_that_differ_only_in_a_lost_label_are_omitted() {
         assert_fitted(
             Some(&["id", "name", "core"]),
             &[

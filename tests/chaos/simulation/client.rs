@@ -1,4 +1,4 @@
-//! Clients of the switch: a call as bytes, and what came back.
+//! Clients of criswitch: a call as bytes, and its reply.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -29,26 +29,25 @@ use super::filter::Filter;
 use super::runtime::{CALL, PIPE};
 use super::truth::{CallId, annotations, uid};
 
-/// A call as it is sent.
+/// A call as the client sends it.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub id: CallId,
     pub row: &'static Row,
-    /// The id, image or handler that it names.
+    /// The id, image or handler in the request.
     pub names: String,
-    /// The handler that an image call names, if it does.
+    /// The handler in an image call, or empty.
     pub handler: String,
-    /// The uid of the pod that an image call is for, if it is for one.
+    /// The uid of the pod in an image call, or empty.
     pub uid: String,
-    /// What a list is narrowed to.
+    /// The filter of a list.
     pub filter: Filter,
     pub timeout: Option<Duration>,
     pub message: Bytes,
-    /// What has come so far.
+    /// The bytes of the reply so far.
     pub heard: Arc<Mutex<BytesMut>>,
 }
 
-/// What came back.
 #[derive(Clone, Debug)]
 pub struct Reply {
     /// `None` if the call broke off without a status.
@@ -60,15 +59,15 @@ pub struct Reply {
 
 /// The image that every container of a client uses.
 pub const CONTAINER_IMAGE: &str = "image-0";
-/// What a client says of a reply that ends within a message.
+/// The error text of a client for a reply that ends within a message.
 const CUT: &str = "the reply ended within a message";
 
-/// One connection to the switch.
+/// One connection to criswitch.
 #[derive(Clone)]
 pub struct Client(SendRequest<Full<Bytes>>);
 
 impl Client {
-    /// Connects; the connection lives in `tasks`, and `graceful` may end it.
+    /// Connects. `tasks` runs the connection, and `graceful` may end it.
     pub async fn connect(
         switch: &Arc<Switch>,
         graceful: &GracefulShutdown,
@@ -132,7 +131,7 @@ impl Reply {
                 .map_or("", |value| value.to_str().unwrap_or("?"))
         };
         let messages = messages(&mut data);
-        // What is left is a message that was cut off.
+        // The remaining bytes are a message that was cut off.
         let text_of_rest = if data.is_empty() {
             text(GRPC_MESSAGE)
         } else {
@@ -148,7 +147,7 @@ impl Reply {
         }
     }
 
-    /// gRPC's clients take neither a message that was cut off nor a unary reply without one.
+    /// A gRPC client rejects a message that was cut off, and a unary reply without a message.
     fn taken_by_a_client(mut self, row: &Row) -> Reply {
         let whole = self.text != CUT && (row.streams() || self.messages.len() == 1);
         if self.code == Some(Code::Ok) && !whole {
@@ -181,7 +180,7 @@ impl Reply {
     }
 }
 
-/// The whole messages at the beginning of `data`, which are taken from it.
+/// Takes the whole messages from the beginning of `data`.
 pub fn messages(data: &mut BytesMut) -> Vec<Bytes> {
     let mut messages = Vec::new();
     while let Ok(Some(length)) = frames::frame_length(data) {
@@ -194,7 +193,7 @@ pub fn messages(data: &mut BytesMut) -> Vec<Bytes> {
     messages
 }
 
-/// The same for the image store of a handler.
+/// Adds the handler to an image call, so that the call is for the handler's image store.
 pub fn of_handler(row: &Row, message: Bytes, handler: &str) -> Bytes {
     match &row.goes {
         Goes::Image(path, _) if !handler.is_empty() => {
@@ -204,7 +203,7 @@ pub fn of_handler(row: &Row, message: Bytes, handler: &str) -> Bytes {
     }
 }
 
-/// The same for the pod of a uid, as the kubelet asks for its images.
+/// Adds the pod to an image call, as the kubelet does.
 pub fn of_pod(row: &Row, message: Bytes, uid: &str) -> Bytes {
     let more = match (&row.goes, uid) {
         (_, "") => return message,
@@ -224,7 +223,7 @@ pub fn of_pod(row: &Row, message: Bytes, uid: &str) -> Bytes {
     [message, more.into()].concat().into()
 }
 
-/// The same, which gives these labels to what it creates, and annotations to a pod of this uid.
+/// Adds labels to the pod or container that the call creates, and adds the annotations of a pod with this uid.
 pub fn with_labels(row: &Row, message: Bytes, uid: &str, labels: HashMap<String, String>) -> Bytes {
     let more = match row.name {
         "RunPodSandbox" => cri::RunPodSandboxRequest {
@@ -258,7 +257,7 @@ pub fn with_labels(row: &Row, message: Bytes, uid: &str, labels: HashMap<String,
     [message, more.into()].concat().into()
 }
 
-/// The message of a call that names `names` and is no narrowed list; what it makes is called `name`.
+/// The request of a call for `names`, without a filter. A pod or container that the call creates is called `name`.
 pub fn message(row: &Row, names: &str, name: &str) -> Bytes {
     let with =
         |message: &[u8], path: &[u32], value: &str| protobuf::with_string(message, path, value);

@@ -1,9 +1,10 @@
-//! The state on disk: what one switch leaves to the next, whole or spoilt.
+//! The state on disk that one instance of criswitch leaves to the next, whole or damaged.
 //!
-//! Each switch has a directory of its own. A restart copies the files of that moment, so a save that is under way in the
-//! switch that was killed changes nothing that the next one finds.
+//! Each instance has a directory of its own. A restart copies the files of that moment, so a save that is in progress
+//! in the killed instance does not change what the next instance reads.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,61 +20,64 @@ use tokio::time::Instant;
 use super::files::RUNTIMES;
 use super::tables::number;
 
-/// A file begins with a line, and the hash of its content.
+/// The length of the content's hash, which comes after the first line of a file.
 const HASH: usize = 8;
 const REGISTER: &str = "backends.register";
-/// The field with the run that wrote the register.
+/// The field of the register with the number of the run that wrote it.
 const REGISTER_RUN: u32 = 3;
-/// The directories below that of each switch.
+/// The directories below the directory of each instance.
 const RUNTIME: &str = "runtime";
 const STATE: &str = "state";
-/// Where the files are that a switch wrote at its start.
+/// The copy of the files that an instance wrote at its start.
 const FIRST: &str = "first";
 
-/// Where the files are that a start found which was killed.
+/// The copy of the files that a killed start found.
 const FOUND: &str = "found";
-/// How long after a failure the switch has saved a backend again, if nothing keeps it from doing so.
+/// After a failure criswitch has saved a backend again within this time, unless another failure prevents it.
 const SAVED_AGAIN: Duration = Duration::from_secs(2);
 /// Longer than any schedule.
 const FULL: Duration = Duration::from_secs(1 << 30);
 
-/// How a file is spoilt.
+/// How a file is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spoil {
     Empty,
-    /// This share of it is left, in 256ths.
+    /// The file is cut to this share, in 256ths.
     Cut(u8),
-    /// The rest after this share is zero.
+    /// The bytes after this share are zero.
     Torn(u8),
-    /// One bit is different.
+    /// One bit is flipped.
     Flip(u16),
     Nonsense,
+    /// A read of the file is an error.
+    Unreadable,
     Lost,
-    /// It is what it was when the switch before this one ended.
+    /// The file is a copy from the end of the previous instance.
     Earlier,
 }
 
 impl Spoil {
     pub fn any(rng: &mut Rng) -> Spoil {
-        match rng.u32(..10) {
+        match rng.u32(..11) {
             0 => Spoil::Empty,
             1 => Spoil::Cut(rng.u8(..)),
             2 => Spoil::Torn(rng.u8(..)),
             3..6 => Spoil::Flip(rng.u16(..)),
             6 => Spoil::Nonsense,
             7 => Spoil::Lost,
+            8 => Spoil::Unreadable,
             _ => Spoil::Earlier,
         }
     }
 }
 
-/// The files of all switches that there were.
+/// The files of all instances.
 pub struct Disk {
     root: PathBuf,
     life: u32,
     boots: u32,
     machine: u32,
-    /// Until when the file of a backend may lack something because it could not be written.
+    /// Until when the file of a backend may be out of date because a write failed.
     unsaved: [Option<Instant>; RUNTIMES],
 }
 
@@ -88,7 +92,7 @@ impl Disk {
         }
     }
 
-    /// What the switch that starts now finds.
+    /// The state that the next instance finds.
     pub fn open(&self) -> (Store, Found) {
         let boot = Boot {
             id: format!("boot-{}", self.boots),
@@ -101,14 +105,14 @@ impl Disk {
         Store::open(directories, boot)
     }
 
-    /// Keeps the files of now as those that the switch wrote at its start.
+    /// Copies the current files as those that the instance wrote at its start.
     pub fn keep_first(&self) {
         copy(&self.of(self.life, RUNTIME), &self.of(self.life, FIRST));
     }
 
-    /// The file of a backend cannot be written, or it can be again.
+    /// Makes the file of a backend unwritable, or writable again.
     pub fn fill(&mut self, backend: usize, is_full: bool) {
-        // A file that is to replace another one has this name at first.
+        // criswitch writes a new file under this name before it renames the file.
         let new = self.path_of(backend).with_extension("new");
         if is_full {
             fs::create_dir(new).ok();
@@ -119,12 +123,11 @@ impl Disk {
         }
     }
 
-    /// Every file can be written.
     pub fn make_room(&mut self) {
         (0..RUNTIMES).for_each(|backend| self.fill(backend, false));
     }
 
-    /// The backends whose files could not be written by the last switch. The next switch finds no such file.
+    /// Returns the backends whose files the last instance could not write, and removes these files.
     pub fn lose_unsaved(&mut self) -> [bool; RUNTIMES] {
         let unsaved = std::mem::take(&mut self.unsaved);
         let unsaved = unsaved.map(|until| until.is_some_and(|until| until > Instant::now()));
@@ -133,7 +136,7 @@ impl Disk {
         unsaved
     }
 
-    /// `start` is killed before it has written the register, and after it has written the files of these backends.
+    /// Runs `start` as if it were killed before it wrote the register, and after it wrote the files of these backends.
     pub fn kill_start(&self, written: u8, start: impl FnOnce()) {
         let (now, found) = (
             |directory| self.of(self.life, directory),
@@ -160,7 +163,7 @@ impl Disk {
         format!("{:016x}.backend", hash(format!("/{backend}").as_bytes()))
     }
 
-    /// The switch is gone; the next one finds its files, or those that it wrote at its start.
+    /// Copies the files of the ended instance for the next one: the last files, or those written at its start.
     pub fn hand_on(&mut self, first: bool) {
         let (last, next) = (self.life, self.life + 1);
         let runtime = if first { FIRST } else { RUNTIME };
@@ -173,7 +176,7 @@ impl Disk {
         self.boots += 1;
     }
 
-    /// The disk is in another machine now.
+    /// The disk is in another machine from now on.
     pub fn move_to_another(&mut self) {
         self.boots += 1;
         self.machine += 1;
@@ -184,7 +187,7 @@ impl Disk {
         self.spoil(&path, spoil);
     }
 
-    /// Spoils the file of a backend, if it has one; returns its path.
+    /// Damages the file of a backend, if there is a file; returns its path.
     pub fn spoil_backend(&self, backend: usize, spoil: Spoil) -> Option<PathBuf> {
         let path = self.file_of(backend)?;
         let name = PathBuf::from(RUNTIME).join(path.file_name()?);
@@ -194,8 +197,13 @@ impl Disk {
 
     fn spoil(&self, name: &Path, spoil: Spoil) {
         let path = self.of(self.life, "").join(name);
-        if spoil == Spoil::Lost {
-            return drop(fs::remove_file(path));
+        if matches!(spoil, Spoil::Lost | Spoil::Unreadable) {
+            let removed = fs::remove_file(&path);
+            if removed.is_ok() && spoil == Spoil::Unreadable {
+                // A link to itself can be renamed, but neither opened nor copied, like a file on a bad block.
+                symlink(&path, &path).unwrap();
+            }
+            return;
         }
         let Ok(mut content) = fs::read(&path) else {
             return;
@@ -221,12 +229,12 @@ impl Disk {
                     None => content.clear(),
                 }
             }
-            Spoil::Lost => {}
+            Spoil::Lost | Spoil::Unreadable => {}
         }
         fs::write(path, content).unwrap();
     }
 
-    /// Cuts off the file of each backend, at different places, and makes its hash right.
+    /// Cuts off the file of each backend at a different place, and corrects the hash.
     pub fn tear_all(&self) {
         for backend in 0..RUNTIMES {
             let share = [32, 96, 160, 224][backend % 4];
@@ -236,7 +244,7 @@ impl Disk {
         }
     }
 
-    /// Puts back the register of the switch before this one, if there was one; no file shows that it is old.
+    /// Restores the register of the previous instance, if there was one, so that no file shows its age.
     pub fn put_back_register(&self) {
         let name = PathBuf::from(STATE).join(REGISTER);
         let earlier = self
@@ -251,7 +259,7 @@ impl Disk {
         self.change_all(|_, saved| saved.run = run);
     }
 
-    /// Changes what is saved of every backend.
+    /// Changes the saved state of every backend.
     pub fn change_all(&self, change: impl Fn(usize, &mut Saved)) {
         for path in files(&self.of(self.life, RUNTIME)) {
             change_saved(&path, |saved| {
@@ -274,7 +282,7 @@ impl Disk {
     }
 }
 
-/// Changes what can be read of a file's content, and makes its hash right, which may have been wrong before.
+/// Changes the readable part of a file and corrects its hash, even if the hash was wrong before.
 pub fn change_saved(path: &Path, change: impl FnOnce(&mut Saved)) {
     let Some((line, content)) = read(path) else {
         return;
@@ -294,7 +302,7 @@ fn hash(bytes: &[u8]) -> u64 {
     std::hash::Hasher::finish(&hasher)
 }
 
-/// What is whole of a content that may be cut off: the fields before the end, and the items of a list before it.
+/// Decodes a content that may be cut off: the fields before the end, and the items of a list before it.
 fn before_tear(content: &[u8]) -> Option<Saved> {
     let (whole, mut torn) = content.split_at(whole_fields(content));
     let mut left = BytesMut::from(whole);
@@ -306,13 +314,13 @@ fn before_tear(content: &[u8]) -> Option<Saved> {
     Saved::decode(left).ok()
 }
 
-/// The bytes of the fields before the first one that cannot be read.
+/// The length of the fields before the first unreadable one.
 fn whole_fields(message: &[u8]) -> usize {
     let whole = protobuf::fields(message).map_while(Result::ok);
     whole.map(|field| field.raw.len()).sum()
 }
 
-/// The first line of a file and its content, whatever its hash says.
+/// The first line of a file and its content. The hash is not checked.
 fn read(path: &Path) -> Option<(Bytes, Bytes)> {
     let mut line = Bytes::from(fs::read(path).ok()?);
     let end = line.iter().position(|byte| *byte == b'\n')? + 1;
@@ -320,7 +328,7 @@ fn read(path: &Path) -> Option<(Bytes, Bytes)> {
     (content.len() >= HASH).then(|| (line, content.split_off(HASH)))
 }
 
-/// The files of backends there.
+/// The files of backends in `directory`.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(directory).unwrap();
     let paths = files.map(|file| file.unwrap().path());
@@ -329,7 +337,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The files of one directory in another; one that is just being replaced may be missed.
+/// Copies the files of a directory. A file that is being replaced may be missed.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for file in fs::read_dir(from).unwrap() {

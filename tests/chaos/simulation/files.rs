@@ -1,4 +1,4 @@
-//! The configuration as an operator has it: a main file and drop-ins, edited bit by bit, and broken at times.
+//! The configuration of an operator: a main file and drop-ins, edited step by step, and sometimes invalid.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,68 +6,67 @@ use std::path::Path;
 use criswitch::config::{Config, Problems};
 use fastrand::Rng;
 
-/// How many runtimes there are, whether a file names them or not.
+/// The number of runtimes, including runtimes that are named in no file.
 pub const RUNTIMES: usize = 4;
 /// The main file and its drop-ins.
 const FILES: [&str; 3] = ["criswitch.toml", "conf.d/10-a.toml", "conf.d/20-b.toml"];
 const HANDLERS: [&str; 5] = ["gvisor", "kata", "old", "runc", "std"];
-/// Names that rows under `[backends]` give.
+/// Names of entries under `[backends]`.
 const NAMES: [&str; 3] = ["crio", "one", "runc"];
 
-/// What the files say.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
     default: &'static str,
     parts: [Part; FILES.len()],
-    /// Which runtimes' rows say that their handlers need no rows.
+    /// Which runtimes have `auto_register = true`.
     registering: [bool; RUNTIMES],
 }
 
 #[derive(Clone, Debug, Default)]
 struct Part {
     handlers: BTreeMap<&'static str, Leads>,
-    /// Names of runtimes.
+    /// Runtimes by name.
     backends: BTreeMap<String, usize>,
 }
 
-/// Where a handler leads.
+/// The runtime that a handler is routed to.
 #[derive(Clone, Copy, Debug)]
 struct Leads {
     runtime: usize,
-    /// The handler's name there.
+    /// The handler's name at the runtime.
     handler: &'static str,
 }
 
-/// What an operator does to the files, and a reload then finds.
+/// A change of the files before a reload.
 #[derive(Clone, Debug)]
 pub enum Edit {
-    /// A row leads a handler to a runtime, whether the handler is new or led elsewhere.
+    /// Routes a handler to a runtime. The handler may be new, or it was routed to another runtime before.
     Lead {
         handler: usize,
         runtime: usize,
         file: usize,
     },
-    /// A handler's row goes.
+    /// Removes the entry of a handler.
     Drop(usize),
-    /// A handler gets another name, and the runtime calls it as before.
+    /// Renames a handler. The handler's name at the runtime does not change.
     Rename(usize, usize),
-    /// Another row is for the pods that name no handler.
+    /// Sets `default_handler`.
     Default(usize),
-    /// A runtime has a name of its own.
+    /// Names a runtime under `[backends]`.
     Name {
         runtime: usize,
         name: usize,
         file: usize,
     },
-    /// It has none.
+    /// Removes the name of a runtime.
     Unname(usize),
-    /// Its handlers need no rows; or they do again.
+    /// Sets `auto_register` of a runtime.
     AutoRegister(usize, bool),
-    /// A drop-in vanishes.
+    /// Removes a drop-in.
     Vanish(usize),
 }
 
-/// Why a reload must change nothing.
+/// A mistake that makes criswitch reject the reload.
 #[derive(Clone, Copy, Debug)]
 pub enum Mistake {
     NotToml,
@@ -75,12 +74,12 @@ pub enum Mistake {
     UnknownKey,
     UnknownBackend,
     Twice,
-    /// What only a restart can change.
+    /// A change of a key that takes effect only at a restart.
     Fixed,
 }
 
 impl Mistake {
-    /// A drop-in that has it.
+    /// The content of a drop-in with this mistake.
     fn text(self) -> &'static [u8] {
         match self {
             Mistake::NotToml => b"[handlers\n",
@@ -131,7 +130,7 @@ impl Edit {
 }
 
 impl Files {
-    /// The files that a switch is started with at first.
+    /// The files of the first start.
     pub fn of_topology(topology: usize) -> Files {
         let rows: &[(&'static str, usize, &'static str)] = match topology {
             0 => &[("runc", 0, "runc")],
@@ -162,7 +161,7 @@ impl Files {
         files
     }
 
-    /// What they come to, with a drop-in more for each mistake.
+    /// Reads the files. A mistake adds one more drop-in.
     pub fn read(&self, mistake: Option<Mistake>) -> Result<Config, Problems> {
         let mut texts: Vec<(&Path, Vec<u8>)> = Vec::new();
         for (at, name) in FILES.iter().enumerate() {
@@ -229,7 +228,7 @@ impl Files {
         }
     }
 
-    /// A row for a runtime that the table must know after a restart; no new pod is to come.
+    /// Names a runtime under `[backends]`, so that the next instance keeps it and routes no new pods to it.
     pub fn keep(&mut self, runtime: usize) {
         self.registering[runtime] = false;
         self.parts[0]
@@ -248,7 +247,7 @@ impl Files {
         }
     }
 
-    /// The text of one file; a drop-in that says nothing is not there.
+    /// The text of one file. An empty drop-in does not exist.
     fn text(&self, file: usize) -> String {
         let part = &self.parts[file];
         let mut text = String::new();

@@ -1,5 +1,5 @@
-//! What a list may be narrowed to: ids, a state, labels. One model for who asks, for runtimes and for the judge; it is
-//! read and written by prost, never by the switch's own code.
+//! Filters of lists: ids, a state, labels. Clients, runtimes and the judge share this model. prost reads and writes it,
+//! never criswitch's own code.
 
 use std::collections::HashMap;
 
@@ -11,12 +11,12 @@ use prost::Message;
 
 use super::truth::{Moment, Thing};
 
-/// The label of a pod's uid, which its containers have too.
+/// The label with a pod's uid. The pod's containers have the same label.
 pub const UID: &str = "io.kubernetes.pod.uid";
-/// A label that several pods and containers have alike.
+/// A label that several pods and containers share.
 pub const APP: &str = "app";
 
-/// How a list is narrowed, before ids are known.
+/// The kind of filter of a list. The ids in the filter are chosen when the call begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Narrow {
     Not,
@@ -50,7 +50,7 @@ impl Narrow {
     }
 }
 
-/// What a list has a filter for.
+/// The kinds of filter that requests have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
     Pods,
@@ -82,19 +82,19 @@ impl Takes {
     }
 }
 
-/// What a list asks for: all of this is so of what it wants.
+/// The filter of a list. An item must match every field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Ids begin so.
+    /// A prefix of ids.
     pub id: String,
-    /// Containers' pods' ids begin so.
+    /// For containers: a prefix of the pod's id.
     pub pod: String,
     pub state: Option<i32>,
     pub labels: HashMap<String, String>,
 }
 
 impl Filter {
-    /// The one thing that a list is for, if that is given by an id.
+    /// The single id that the list asks for, or empty.
     pub fn names(&self) -> &str {
         if self.id.is_empty() {
             &self.pod
@@ -119,12 +119,12 @@ impl Filter {
         *self == Filter::default()
     }
 
-    /// Whether it wants `thing` in one of the states that it has had since then.
+    /// Whether the filter matches at least one of the states of `thing` from `since` on.
     pub fn may_want(&self, thing: &Thing, since: Moment) -> bool {
         self.wants(thing) && thing.states_since(since).any(|state| self.wants_in(state))
     }
 
-    /// And in all of them.
+    /// Whether the filter matches every state of `thing` from `since` on.
     pub fn must_want(&self, thing: &Thing, since: Moment) -> bool {
         self.wants(thing) && thing.states_since(since).all(|state| self.wants_in(state))
     }
@@ -141,7 +141,7 @@ impl Filter {
         self.state.is_none_or(|wanted| wanted == state)
     }
 
-    /// A request of `row`.
+    /// A request of `row` with this filter.
     pub fn request(&self, row: &Row) -> Bytes {
         let (id, label_selector) = (self.id.clone(), self.labels.clone());
         let pod_sandbox_id = self.pod.clone();
@@ -175,7 +175,7 @@ impl Filter {
         request.freeze()
     }
 
-    /// What a request of `row` says.
+    /// The filter of a request of `row`.
     pub fn read(row: &Row, request: &[u8]) -> Filter {
         let filter = protobuf::bytes(request, &[1]).unwrap();
         match Takes::of(row) {

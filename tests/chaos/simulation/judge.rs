@@ -1,5 +1,5 @@
-//! What a client may be told, given what is so. Everything that a kubelet would draw a wrong conclusion from is a
-//! violation.
+//! The replies that a client may get, given the truth. A reply is a violation if a kubelet would draw a wrong
+//! conclusion from it.
 
 mod ending;
 pub mod events;
@@ -30,12 +30,12 @@ use super::truth::{Moment, Seen, Thing, Truth};
 pub struct Asked {
     pub call: Call,
     pub begun: Moment,
-    /// The switch that got it.
+    /// The instance of criswitch that got the call.
     pub life: u64,
     pub at: Instant,
-    /// The switch's backends then.
+    /// The backends of criswitch when the call began.
     pub places: Places,
-    /// Those that accepted calls and did not answer then.
+    /// The backends that accepted calls and did not answer when the call began.
     pub silent: Vec<usize>,
 }
 
@@ -44,7 +44,7 @@ impl Asked {
         matches!(self.call.row.goes, Goes::All(_, Merge::UpdateRuntimeConfig))
     }
 
-    /// Whether it is an image call for one handler or pod.
+    /// Whether the call is an image call for one handler or pod.
     pub fn names_store(&self) -> bool {
         !self.call.handler.is_empty() || !self.call.uid.is_empty()
     }
@@ -73,7 +73,7 @@ impl fmt::Display for Asked {
     }
 }
 
-/// Whether `reply` is one that `asked` may get; what it tells the client is noted.
+/// Checks that `reply` is a correct reply to `asked`, and notes what the client learns from the reply.
 pub fn judge(
     asked: &Asked,
     reply: &Reply,
@@ -102,7 +102,7 @@ pub fn judge(
             .end(taken.then(|| asked.call.message.to_vec()));
     }
     if asked.call.row.name == "Status" && reply.code != Some(Code::Ok) {
-        // What others were asked on its account may not have been read.
+        // The failed Status call may have dropped the replies of other backends.
         truth.offers.iter_mut().for_each(Offers::lose);
     }
     if matches!(reply.code, Some(Code::Ok | Code::InvalidArgument)) {
@@ -115,7 +115,7 @@ pub fn judge(
     Ok(())
 }
 
-/// Every backend has been told the last runtime configuration that a client gave.
+/// Checks that every backend has the last runtime configuration that a client sent.
 pub fn configured(truth: &Truth) -> Result<(), String> {
     let Some(config) = &truth.updates.last else {
         return Ok(());
@@ -130,7 +130,7 @@ pub fn configured(truth: &Truth) -> Result<(), String> {
     }
 }
 
-/// The owners that the switch remembers are the ones that there are.
+/// Checks that criswitch remembers as many pods and containers of each backend as the backend has.
 pub fn memory(truth: &Truth, switch: &Switch) -> Result<(), String> {
     for id in &truth.tables.ids {
         let mut places = truth.tables.places.iter();
@@ -149,7 +149,7 @@ pub fn memory(truth: &Truth, switch: &Switch) -> Result<(), String> {
     Ok(())
 }
 
-/// A call, its reply, and what is so.
+/// A call, its reply and the truth.
 struct Case<'a> {
     asked: &'a Asked,
     reply: &'a Reply,
@@ -189,7 +189,7 @@ impl Case<'_> {
         if wrong { Err(what.to_owned()) } else { Ok(()) }
     }
 
-    /// The backends that got the call itself.
+    /// The calls with the same RPC that this call caused at backends.
     fn got(&self) -> impl Iterator<Item = &Seen> {
         let Call { id, row, .. } = &self.asked.call;
         self.truth
@@ -198,7 +198,7 @@ impl Case<'_> {
             .filter(move |seen| seen.call == *id && seen.row.name == row.name)
     }
 
-    /// What the call names, if that is one thing.
+    /// The single pod or container that the call names.
     fn thing(&self, kind: Kind) -> Option<&Thing> {
         let names = &self.asked.call.names;
         let mut hits = self
@@ -210,7 +210,7 @@ impl Case<'_> {
             .filter(|_| hits.next().is_none() && !names.is_empty())
     }
 
-    /// Where the call may go, by each table that it may go by; `None` is anywhere.
+    /// The backends that the call may go to under at least one of the possible tables. `None` means any backend.
     fn only(&self) -> Option<Vec<usize>> {
         let owner = |kind| self.thing(kind).map(|thing| thing.backend);
         match self.asked.call.row.goes {
@@ -226,8 +226,8 @@ impl Case<'_> {
         }
     }
 
-    /// How often one backend may get it: for a pod that is not known, an image is looked for in the stores of the pods that
-    /// ask for it, in all stores, and once more where a store was late.
+    /// The largest number of times that one backend may get the call. An image for an unknown pod is looked up in the
+    /// stores of the pods that ask for it, in all stores, and once more in a store that was late.
     fn most_times(&self) -> usize {
         match self.asked.call.row.goes {
             Goes::Image(_, ImageRule::Find(_)) => 3,
@@ -293,7 +293,7 @@ impl Case<'_> {
         }
     }
 
-    /// What was made is named, and was made by this call.
+    /// Checks that the reply names a pod or container that this call created.
     fn made(&self, kind: Kind) -> Result<(), String> {
         let id = self.reply.string(&[1]);
         let thing = self
@@ -301,7 +301,7 @@ impl Case<'_> {
             .thing(kind, &id)
             .ok_or("it names nothing that was made")?;
         if thing.gone.is_some() && self.got().any(|seen| seen.spoilt) {
-            // Nobody can tell any more whose it was.
+            // The item was removed meanwhile, so the call that created it is unknown.
             return Ok(());
         }
         self.unless(
@@ -345,7 +345,7 @@ impl Case<'_> {
     }
 }
 
-/// What a client and the switch know after a reply that went well.
+/// Notes what the client and criswitch know after a successful reply.
 fn note(asked: &Asked, reply: &Reply, truth: &mut Truth) {
     let now = truth.tick();
     let made = truth.things.iter_mut();

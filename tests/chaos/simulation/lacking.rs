@@ -1,9 +1,9 @@
-//! RPCs that runtimes lack: some are older than the interface.
+//! RPCs that a runtime lacks, for example because it is older than the RPC.
 
 use criswitch::rpc::Row;
 use fastrand::Rng;
 
-/// What came into the CRI together, or is left out together.
+/// RPCs that came into the CRI together. A runtime lacks all RPCs of a group, or none.
 const GROUPS: [&[&str]; 7] = [
     &[
         "StreamPodSandboxes",
@@ -26,7 +26,7 @@ const GROUPS: [&[&str]; 7] = [
     ],
 ];
 
-/// One bit for each group.
+/// A set of groups, one bit each.
 pub type Lacking = u8;
 
 pub fn any(rng: &mut Rng) -> Lacking {

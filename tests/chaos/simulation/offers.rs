@@ -1,6 +1,6 @@
-//! The handlers that runtimes tell of, and what a switch may make of them.
+//! The handlers that runtimes report, and the handlers that criswitch may register for them.
 //!
-//! A switch hears of them when it asks, so there is a while in which what a runtime told before is right too.
+//! criswitch learns of a changed report only when it asks again. An earlier report counts until criswitch has asked.
 
 use std::time::Duration;
 
@@ -10,39 +10,40 @@ use tokio::time::Instant;
 
 use super::RECOVERY;
 
-/// Handlers that runtimes may have; of the last two no row is ever written.
+/// Handlers that runtimes may have. No file has an entry for the last two.
 const POOL: [&str; 6] = ["gvisor", "kata", "old", "runc", "fc", "wasm"];
-/// What every runtime tells of too, and no table may have.
+/// Invalid names that every runtime reports. No table may have them.
 const NEVER: [&str; 2] = ["", "Not_a_label"];
 
-/// How long the switch waits for the first report of a backend with `auto_register`, and a moment to act on it.
+/// How long criswitch waits for the first report of a backend with `auto_register`, plus time to apply it.
 const AWAITED: Duration = Duration::from_secs(31);
 
-/// A runtime's handlers, one bit for each of the pool.
+/// A runtime's handlers, one bit for each of `POOL`.
 pub type Offer = u8;
 
 pub fn any(rng: &mut Rng) -> Offer {
     rng.u8(..) & rng.u8(..) & ((1 << POOL.len()) - 1)
 }
 
-/// What one runtime has told of, the last of it now.
+/// The handlers that one runtime has reported. The last entry is current.
 #[derive(Debug)]
 pub struct Offers {
     all: Vec<Offer>,
-    /// The first of them that the switch may go by.
+    /// The index of the first report that criswitch may still use.
     since: usize,
-    /// It may have heard of none yet, since it has had the runtime only since then.
+    /// Whether criswitch may not have received any report yet.
     unheard: bool,
-    /// Those that any switch has ever registered for it; the next one goes on with them until it has heard of others.
+    /// The handlers that any instance has registered for the runtime. The next instance keeps them until its first
+    /// report.
     registered: Offer,
     had_since: Option<Instant>,
-    /// It has asked, whatever became of the answer.
+    /// Whether criswitch has asked for the handlers. The answer may be lost.
     asked: bool,
-    /// Those that it has told, which may not have arrived.
+    /// The index of a report that may not have arrived yet.
     on_its_way: Option<usize>,
-    /// Nothing has been wrong with the runtime since it was started, so the switch must have heard it.
+    /// Whether the runtime has had no fault since its start, so that criswitch must have the runtime's report.
     pub calm: bool,
-    /// It goes on telling of all that it ever had.
+    /// Whether the runtime reports every handler that it ever had.
     pub forgets_nothing: bool,
 }
 
@@ -62,13 +63,13 @@ impl Offers {
         }
     }
 
-    /// It has others from now on.
+    /// Changes the handlers that the runtime reports.
     pub fn change(&mut self, offer: Offer) {
         self.all.push(offer);
         self.on_its_way = None;
     }
 
-    /// The names that it tells now.
+    /// The names that the runtime reports now.
     pub fn told(&self) -> impl Iterator<Item = &'static str> {
         let all = self.all.iter().fold(0, |all, one| all | one);
         let offer = if self.forgets_nothing {
@@ -85,22 +86,21 @@ impl Offers {
         self.all[self.all.len() - 1]
     }
 
-    /// The switch asks for them.
     pub fn ask(&mut self) {
         self.asked = true;
     }
 
-    /// Whether the switch cannot know any.
+    /// Whether criswitch cannot know any handler of the runtime.
     pub fn are_unknown(&self) -> bool {
         self.unheard && !self.asked
     }
 
-    /// It has told of them.
+    /// Notes that the runtime has reported its handlers.
     pub fn tell(&mut self) {
         self.on_its_way = Some(self.all.len() - 1);
     }
 
-    /// What it told may have been lost.
+    /// Notes that the last report may be lost.
     pub fn lose(&mut self) {
         self.on_its_way = None;
     }
@@ -112,24 +112,24 @@ impl Offers {
         }
     }
 
-    /// Whether the switch must have heard the last if the runtime has been in order for a while.
+    /// Whether criswitch must have the last report, if the runtime has been healthy for [`RECOVERY`].
     pub fn are_due(&self) -> bool {
         let had = |since: Instant| since.elapsed() >= RECOVERY;
         self.calm && self.had_since.is_some_and(had)
     }
 
-    /// A switch has registered this for it.
+    /// Notes that an instance of criswitch has registered this handler for the runtime.
     pub fn be_registered(&mut self, name: &str) {
         self.registered |= place(name).map_or(0, |at| 1 << at);
     }
 
-    /// The switch has heard the last.
+    /// Notes that criswitch has received the last report.
     pub fn be_heard(&mut self) {
         self.since = self.all.len() - 1;
         self.unheard = false;
     }
 
-    /// A switch that has never asked it.
+    /// Notes that criswitch has no report of the runtime, because the instance or the backend is new.
     pub fn forget(&mut self) {
         self.since = self.all.len() - 1;
         self.unheard = true;
@@ -138,20 +138,20 @@ impl Offers {
         self.on_its_way = None;
     }
 
-    /// Whether the switch may still wait for its first report before handlers of other backends are registered.
+    /// Whether criswitch may still wait for the first report before it registers handlers of other backends.
     fn may_be_awaited(&self) -> bool {
         let lately = |since: Instant| since.elapsed() <= AWAITED;
         self.unheard && self.had_since.is_none_or(lately)
     }
 
-    /// Whether the switch may go by that it has the handler.
+    /// Whether criswitch may route the handler to the runtime.
     fn may_have(&self, name: &str) -> bool {
         let mut all = self.all[self.since..].iter();
         let may = |at| all.any(|offer| has(*offer, at)) || self.unheard && has(self.registered, at);
         place(name).is_some_and(may)
     }
 
-    /// Whether it must.
+    /// Whether criswitch must know that the runtime has the handler.
     fn must_have(&self, name: &str) -> bool {
         let mut all = self.all[self.since..].iter();
         !self.unheard && place(name).is_some_and(|at| all.all(|offer| has(*offer, at)))
@@ -166,9 +166,9 @@ fn has(offer: Offer, at: usize) -> bool {
     offer & (1 << at) != 0
 }
 
-/// What is wrong with `live`, the table that the switch goes by, if the files say `written` and runtimes reported these
-/// offers. A backend that `had_pods` may have kept a handler that others have too; for one that `is_new` to the switch
-/// others may have to wait.
+/// Checks `live`, the table that criswitch uses, given the rows in the files (`written`) and the reports of the
+/// runtimes. A backend that `had_pods` may keep a handler that other backends have too. While a backend `is_new`, a
+/// reported handler need not be registered yet.
 pub fn wrong_table(
     written: &Table,
     live: &Table,

@@ -1,4 +1,5 @@
-//! A backend's end of a connection in memory: it can stop moving bytes, as a stopped process does, and move few at once.
+//! A backend's end of a connection in memory. The pipe can move no bytes, like a stopped process, or only a few bytes
+//! at once.
 
 use std::io;
 use std::pin::Pin;
@@ -7,20 +8,20 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
-/// What all connections of a backend obey.
+/// A valve that all connections of a backend share.
 #[derive(Clone, Default)]
 pub struct Valve(Arc<Mutex<Setting>>);
 
 #[derive(Default)]
 struct Setting {
     shut: bool,
-    /// The most bytes that are written at once; 0 is any number.
+    /// The largest number of bytes of one write; 0 means no limit.
     sip: usize,
     waiting: Vec<Waker>,
 }
 
 impl Valve {
-    /// Lets no byte through while it is shut.
+    /// A shut valve lets no byte through.
     pub fn set_shut(&self, shut: bool) {
         let mut setting = self.0.lock().unwrap();
         setting.shut = shut;
@@ -31,7 +32,7 @@ impl Valve {
         self.0.lock().unwrap().shut
     }
 
-    /// At most so many bytes are written at once; 0 is any number.
+    /// Limits the bytes of one write; 0 means no limit.
     pub fn sip(&self, bytes: usize) {
         self.0.lock().unwrap().sip = bytes;
     }

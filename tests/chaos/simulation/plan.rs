@@ -1,4 +1,5 @@
-//! A schedule: what happens, in which order. It follows from its seed, and stays valid when steps are taken out.
+//! A schedule: the steps in their order. The seed determines the schedule. Without some of its steps a schedule is
+//! still valid.
 
 use std::fmt;
 
@@ -11,11 +12,9 @@ use super::filter::{Narrow, Takes};
 use super::lacking::{self, Lacking};
 use super::offers::{self, Offer};
 
-/// How many topologies there are.
 pub const TOPOLOGIES: usize = 5;
-/// The most clients that there are.
 pub const CLIENTS: usize = 3;
-/// Images that pods run and clients ask for.
+/// The number of images that pods run and clients ask for.
 pub const IMAGES: u32 = 4;
 
 #[derive(Clone, Debug)]
@@ -29,67 +28,67 @@ pub struct Plan {
 pub enum Step {
     /// A client begins a call.
     Call(Op),
-    /// The client of a call under way goes away.
+    /// The client of a call in flight closes the call.
     Cancel(u32),
-    /// Something happens to one of the switch's backends, or to a runtime that is none.
+    /// A fault of one of criswitch's backends, or of another runtime.
     Fault(usize, Fault),
-    /// The files are edited, and the switch takes them up, unless there is a mistake.
+    /// The files are edited, and criswitch applies them unless there is a mistake.
     Reload(Vec<Edit>, Option<Mistake>),
-    /// The switch is killed, and another one starts with the files of now.
+    /// criswitch is killed, and the next instance starts with the current files.
     RestartSwitch(Meanwhile),
-    /// The switch ends as it does on SIGTERM, and the next one takes over its socket.
+    /// criswitch shuts down as on SIGTERM, and the next instance takes over its socket.
     HandOver(Meanwhile),
-    /// The file of a backend cannot be written, as on a full disk; it can be written again.
+    /// The file of a backend becomes unwritable, as on a full disk, or writable again.
     FullDisk(usize, bool),
-    /// The paused clock moves on.
+    /// The paused clock advances by this many milliseconds.
     Wait(u64),
 }
 
-/// What happens between two switches.
+/// An event between two instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meanwhile {
     Nothing,
-    /// The file of one of the backends is spoilt.
+    /// The file of one of the backends is damaged.
     Spoilt(usize, Spoil),
-    /// The register is.
+    /// The register is damaged.
     RegisterSpoilt(Spoil),
     /// The machine is rebooted. No pod is left, and these runtimes are not started.
     Reboot([bool; RUNTIMES]),
-    /// The state is found by another machine.
+    /// The disk with the state moves to another machine.
     OtherMachine,
-    /// The next switch is killed within its start, and another one starts. The killed one has written the files of these
-    /// backends, one bit each, and not the register, which may be an old copy then.
+    /// The next instance is killed during its start, and another one starts. The killed instance has written the files
+    /// of these backends, one bit each, but not the register, which may be an old copy then.
     KilledStart(u8),
 }
 
-/// A call, before ids are known.
+/// A call of a schedule. Its ids are chosen when the call begins.
 #[derive(Clone)]
 pub struct Op {
     pub row: &'static Row,
     pub client: usize,
-    /// `None` waits as long as it takes.
+    /// `None` means no deadline.
     pub timeout_ms: Option<u64>,
     pub on: On,
-    /// Of lists.
+    /// The filter of a list.
     pub narrow: Narrow,
-    /// Which handler an image call names, if any.
+    /// The handler of an image call, if any.
     pub handler: Option<u32>,
-    /// Otherwise, for which pod an image call is, if for any.
+    /// The pod of an image call without a handler, if any.
     pub pod: Option<u32>,
-    /// Which of what [`On`] says; which handler, which image.
+    /// Selects the thing, handler or image.
     pub which: u32,
 }
 
-/// What a call is for.
+/// The kind of thing that a call names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
-    /// Something that exists; a list asks for everything.
+    /// An existing thing.
     Existing,
-    /// By the first half of its id.
+    /// An existing thing, by the first half of its id.
     Short,
-    /// Something that is gone.
+    /// A removed thing.
     Gone,
-    /// What never was.
+    /// A thing that never existed.
     Nothing,
 }
 
@@ -97,65 +96,66 @@ pub enum On {
 pub enum Fault {
     /// The process ends.
     Die,
-    /// It runs again, with what it had.
+    /// The runtime starts with the pods that it had.
     Start,
-    /// It runs again and has lost everything.
+    /// The runtime starts and has lost everything.
     StartEmpty,
-    /// It runs again, with what it had and with other handlers.
+    /// The runtime starts with the pods that it had, and with these handlers.
     Offer(Offer),
-    /// It runs again, with what it had, as a version that lacks these RPCs.
+    /// The runtime starts with the pods that it had, as a version that lacks these RPCs.
     Lack(Lacking),
-    /// It accepts calls and answers none; it stops doing so.
+    /// The runtime accepts calls and answers none; `false` ends this.
     Hang(bool),
-    /// No byte moves; they move again.
+    /// The runtime neither reads nor writes; `false` ends this.
     Freeze(bool),
-    /// Lists take so long, in milliseconds, and nothing else does.
+    /// Each list takes this many milliseconds; `None` ends this.
     SlowLists(Option<u32>),
-    /// It writes at most so many bytes at once; 0 is any number.
+    /// The runtime writes at most this many bytes at once; 0 means no limit.
     Sip(u8),
-    /// Its next call goes wrong.
+    /// The next call of the runtime is damaged.
     Spoil(Damage),
-    /// A pod is made without the switch.
+    /// A pod is created without criswitch.
     Create,
-    /// A pod vanishes without the switch.
+    /// A pod is removed without criswitch.
     Lose(u32),
-    /// It lists and counts what others own, in other states; it stops doing so.
+    /// The runtime lists pods and containers that other backends own, in wrong states; `false` ends this.
     Claim(bool),
-    /// It makes a pod of the far future with the uid and names of another runtime's pod.
+    /// The runtime creates a pod with the uid and the names of another runtime's pod, and a creation time in the far
+    /// future.
     Pose(u32),
-    /// It makes nothing and answers with the id of what another backend has, and its pods are of the far future; it stops
-    /// doing so.
+    /// The runtime answers creates with ids of other backends and creates nothing, and its pods have creation times in
+    /// the far future; `false` ends this.
     Imitate(bool),
-    /// Its streams of events end, well or not, and nothing else does.
+    /// The runtime's event streams end, with success or with an error, and nothing else changes.
     EndEvents(bool),
 }
 
-/// What goes wrong with one call.
+/// The damage of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
-    /// The backend dies instead.
+    /// The backend dies and does not execute the call.
     DieBefore,
-    /// It does what it was asked and dies before it says so.
+    /// The backend executes the call and dies before it replies.
     DieAfter,
-    /// It dies after half of its reply.
+    /// The backend dies after half of its reply.
     DieWithin,
-    /// The stream is reset instead.
+    /// The stream is reset, and the backend does not execute the call.
     ResetBefore,
-    /// The stream is reset after it was done.
+    /// The backend executes the call, and the stream is reset.
     ResetAfter,
     /// The stream is reset after half of the reply.
     ResetWithin,
-    /// It is done, and the reply comes so many milliseconds later.
+    /// The runtime executes the call and replies this many milliseconds later.
     Late(u32),
-    /// It is refused.
+    /// The backend rejects the call.
     Refuse,
-    /// It is done, and the reply says that it failed: what it made is left behind.
+    /// The backend executes the call, but the reply is an error, so a created pod is left behind.
     FailAfter,
-    /// The reply lacks its last byte and says that all is well.
+    /// The reply lacks its last byte but has status 0.
     Cut,
     /// The reply has no status.
     NoStatus,
-    /// The reply comes in frames of a few bytes. This harms nothing.
+    /// The reply comes in frames of a few bytes, which is valid.
     Split,
 }
 
@@ -192,7 +192,7 @@ fn step(rng: &mut Rng, steps: &mut Vec<Step>) {
         0..3 => poll(rng, steps),
         3..57 => {
             steps.push(Step::Call(op(rng)));
-            // Most calls are over before the next one begins.
+            // Most calls end before the next one begins.
             if rng.u8(..4) > 0 {
                 steps.push(Step::Wait(1));
             }
@@ -209,7 +209,7 @@ fn step(rng: &mut Rng, steps: &mut Vec<Step>) {
     }
 }
 
-/// Stats of everything are asked for before and after something happens to a backend.
+/// Asks for all stats before and after a fault of a backend.
 fn poll(rng: &mut Rng, steps: &mut Vec<Step>) {
     let rows: Vec<_> = ROWS.iter().filter(|row| row.is_stats()).collect();
     let row = rows[rng.usize(..rows.len())];
@@ -356,14 +356,13 @@ fn narrow(rng: &mut Rng) -> Narrow {
     }
 }
 
-/// The row of this name.
 pub fn row(name: &str) -> &'static Row {
     ROWS.iter()
         .find(|row| row.name == name)
         .expect("an RPC of the table")
 }
 
-/// Whether a call makes something, so that it may be done once only.
+/// Whether the call creates a pod or container, so that criswitch may send the call only once.
 pub fn creates(row: &Row) -> bool {
     matches!(row.goes, Goes::Handler(_) | Goes::OwnerWithImage(_))
 }

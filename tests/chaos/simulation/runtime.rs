@@ -1,4 +1,4 @@
-//! A lean model of a runtime: it answers every RPC from the [`Truth`], and goes wrong on demand.
+//! A small model of a runtime. It answers every RPC from the [`Truth`], and fails on demand.
 
 mod answers;
 mod damage;
@@ -31,23 +31,23 @@ use answers::Asked;
 use damage::{Body, Broken, Told};
 use tonic::Status;
 
-/// The header that tells which call of a client this is.
+/// The header with the id of a client's call.
 pub const CALL: &str = "x-call";
-/// What a pipe holds.
+/// The capacity of a connection in memory, in bytes.
 pub const PIPE: usize = 64 << 10;
-/// Events that a subscriber may leave unread.
+/// How many events a subscriber may leave unread.
 const UNREAD_EVENTS: usize = 256;
 
 /// `CONTAINER_STARTED_EVENT` and `CONTAINER_DELETED_EVENT`.
 const STARTED: u64 = 1;
 pub const DELETED: u64 = 3;
 
-/// One backend of the switch.
+/// One backend of criswitch.
 pub struct Runtime {
     pub at: usize,
     truth: Arc<Mutex<Truth>>,
     state: Mutex<State>,
-    /// Told when it may answer again.
+    /// Notified when the runtime may answer again.
     answers: Notify,
     valve: Valve,
     events: broadcast::Sender<Told>,
@@ -57,14 +57,14 @@ pub struct Runtime {
 struct State {
     down: bool,
     hung: bool,
-    /// How long its lists take.
+    /// The duration of each list, in milliseconds.
     slow_ms: Option<u32>,
-    /// What happens to the next calls.
+    /// The damage of the next calls.
     spoil: VecDeque<Damage>,
     connections: Vec<AbortHandle>,
-    /// How often it has died.
+    /// The number of times that the runtime has died.
     deaths: u64,
-    /// Nothing goes wrong any more.
+    /// Whether all faults have ended for good.
     healed: bool,
 }
 
@@ -80,7 +80,7 @@ impl Runtime {
         })
     }
 
-    /// A connection, unless it is down.
+    /// Accepts a connection, unless the runtime is down.
     pub fn dial(self: &Arc<Self>) -> io::Result<DuplexStream> {
         let mut state = self.state();
         if state.down {
@@ -108,9 +108,8 @@ impl Runtime {
     }
 }
 
-/// Calls.
 impl Runtime {
-    /// Answers a call to the process that was started after so many deaths.
+    /// Answers a call. `process` is the number of deaths of the runtime before the connection was made.
     async fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
@@ -185,7 +184,7 @@ impl Runtime {
         damage
     }
 
-    /// What goes wrong before the call does anything.
+    /// Plays the damage and the delay that come before the call has any effect.
     async fn before(&self, damage: Option<Damage>, row: &Row) -> Result<(), Broken> {
         match damage {
             Some(Damage::DieBefore) => {
@@ -236,9 +235,10 @@ impl Runtime {
         self.tell(&truth, before);
         let alone = call <= truth.alone;
         let unread = row.streams() && alone;
-        // What nobody keeps: one backend's alone, which pass, and streams that the switch itself only reads to their end.
+        // criswitch caches no stats of a single backend, because these replies pass unchanged. It also caches no stats
+        // from its own streams, which it only reads to their end.
         let unkept = row.is_stats() && (alone || row.streams() && call == 0);
-        // What it answers late may find the pipe shut meanwhile.
+        // While the runtime has a fault, its connection may pass no bytes, so this reply may never reach criswitch.
         let faulty = truth.health[self.at].faulty;
         let spoilt = truth.seen[seen].spoilt || self.slow() || unread || faulty;
         if row.name == "Status" && call == 0 && !spoilt {
@@ -261,7 +261,7 @@ impl Runtime {
         Ok(answer)
     }
 
-    /// Sends an event for each pod that came or went after `before`.
+    /// Sends an event for each pod that was created or removed after `before`.
     fn tell(&self, truth: &Truth, before: Moment) {
         let pods = truth
             .things
@@ -278,7 +278,7 @@ impl Runtime {
 
     fn tell_of(&self, pod: &Thing, kind: u64) {
         let event = Told::Event(answers::event(pod, kind));
-        // Nobody may listen.
+        // There may be no subscriber.
         self.events.send(event).ok();
     }
 
@@ -286,7 +286,7 @@ impl Runtime {
         self.state().slow_ms.is_some()
     }
 
-    /// The reply, with what goes wrong after the call has been done.
+    /// The reply to a call that was executed, with the damage.
     async fn spoilt(
         self: &Arc<Self>,
         damage: Option<Damage>,

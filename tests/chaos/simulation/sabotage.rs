@@ -1,4 +1,4 @@
-//! Switches that are wrong on purpose, each without one protection, to see that the judge notices.
+//! Instances of criswitch that each lack one protection, to check that the judge notices.
 
 mod lists;
 mod state;
@@ -26,121 +26,121 @@ use super::truth::Truth;
 use lists::{reachable, with_items, without_faulty};
 pub use state::{of_state_at_end, of_state_at_start};
 
-/// How late the table is read that a call goes by.
+/// The delay until the sabotaged criswitch reads the table for a call.
 const READ_AGAIN: Duration = Duration::from_millis(50);
 
-/// How long one waits that does not have to.
+/// How long a call waits without need.
 const NEEDLESS: Duration = Duration::from_secs(3);
 
-/// How soon cached lists expire that must not.
+/// The time after which the sabotaged criswitch no longer serves a cached list.
 const EXPIRED: Duration = Duration::from_secs(10);
 
-/// What the switch says of a backend with `auto_register`, as gRPC writes it in a header.
+/// The status text for a backend with `auto_register` that has reported nothing, percent-encoded as in the gRPC header.
 const UNTOLD: &str = "has%20not%20reported%20its%20handlers";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Sabotage {
-    /// A list leaves an unreachable backend out.
+    /// A list omits an unreachable backend.
     LeaveOut,
-    /// What an unreachable backend owns is said to be gone.
+    /// A call for a pod of an unreachable backend gets `NotFound`.
     SayGone,
-    /// A call that makes something is sent again when it broke.
+    /// A create is sent again after its connection broke.
     SendAgain,
-    /// A pod of an unknown handler runs in the default one.
+    /// A pod with an unknown handler runs in the default handler.
     RunInDefault,
-    /// Stop and Remove for an unreachable backend are said to be done.
+    /// Stop and Remove for an unreachable backend succeed.
     SayDone,
-    /// A list shows what was removed.
+    /// A list shows removed pods.
     ShowRemoved,
-    /// A call goes on after its deadline.
+    /// A call continues after its deadline.
     IgnoreDeadline,
-    /// A pod that could not be made is answered without an id.
+    /// A create that failed is answered with success and an empty id.
     EmptyId,
-    /// A stream that broke is ended as if it were whole.
+    /// A broken stream ends as if it were complete.
     EndBroken,
-    /// A call goes to a backend that does not own what it names.
+    /// A call goes to a backend that does not own the pod or container.
     AskAnother,
-    /// What is gone is remembered for ever.
+    /// A removed pod is remembered for ever.
     Remember,
-    /// Status fails when any backend is out of order.
+    /// Status fails while a backend has a fault.
     FailStatus,
-    /// Status says that the node is not ready when any backend is out of order.
+    /// Status reports that the node is not ready while a backend has a fault.
     CallUnready,
-    /// An image is absent when one backend does not answer.
+    /// An image is reported as absent when one backend does not answer.
     SayAbsent,
     /// An item is listed twice.
     ListTwice,
-    /// A list has what a backend claims of others.
+    /// A list shows items that a backend claims and another backend owns.
     ShowClaims,
-    /// A backend may create what another has.
+    /// A backend may answer a create with the id of another backend's pod.
     TakeOver,
-    /// A call breaks off without a status.
+    /// A call ends without a status.
     BreakOff,
     /// Events are lost.
     LoseEvents,
-    /// The runtime's configuration is taken and told to nobody.
+    /// A new runtime configuration is accepted and sent to no backend.
     TellNobody,
-    /// A backend that the table no longer names is dropped at once, whatever it owns.
+    /// A backend that the table no longer names is dropped at once, even if it owns pods.
     DropAtOnce,
-    /// A reload takes up the files that have no mistake.
+    /// A reload with a mistake applies the files that have no mistake.
     HalfApply,
-    /// A backend takes part before it was ever there.
+    /// A backend takes part before it was ever connected.
     JoinAtOnce,
-    /// A call goes by a table that is younger than it.
+    /// A call uses a table that is newer than the call.
     GoByNewTable,
-    /// A pod is answered under the name that its handler has at the backend.
+    /// A pod is reported under its handler's name at the backend.
     OwnNames,
-    /// What stands in for a backend has all that it had, whatever a list asks for.
+    /// The cached list of a backend is served without the filter of the call.
     KeepAll,
-    /// A narrowed list has nothing of what stands in for a backend.
+    /// A list with a filter has no items from cache.
     KeepNothing,
-    /// A list of one pod or container asks all backends.
+    /// A list of one pod or container is sent to all backends.
     AskAll,
-    /// Handlers that no file names are no backend's.
+    /// Handlers that are named in no file are not registered.
     RegisterNothing,
-    /// A handler that two backends advertise is the first one's.
+    /// A handler that two backends report is routed to the first.
     RegisterOfFirst,
-    /// A handler that a backend has dropped takes pods.
+    /// A handler that a backend no longer reports still gets pods.
     KeepDropped,
-    /// A handler is unknown that a backend may have which has not told yet.
+    /// A handler is rejected although a backend that has not reported yet may have it.
     SayUnknown,
-    /// An image call goes to other stores than that of the handler that it names.
+    /// An image call goes to other stores than the store of the handler that it names.
     ForgetStore,
-    /// A pull goes to the newest pod that is listed with the pod's uid.
+    /// A pull goes to the backend that lists the newest pod with the pod's uid.
     PullForNewest,
-    /// A streamed list is no more than the backend that lacks most can do.
+    /// A streamed list fails if any backend lacks the RPC.
     PassLacking,
-    /// Stats have nothing of a backend that is out of order.
+    /// Stats omit a backend that has a fault.
     CacheNoStats,
-    /// Stats leave a backend out that lacks them, whatever it has.
+    /// Stats omit a backend that lacks the RPC, even if the backend has pods.
     LackPods,
-    /// Events are offered though not every backend has them.
+    /// An event stream is offered although a backend has no events.
     OfferEvents,
-    /// A list has no end while a backend is out of order.
+    /// A list never ends while a backend has a fault.
     WaitForEver,
-    /// A call waits for a backend that is out of order and does not concern it.
+    /// A call waits for a failing backend that it does not need.
     WaitForAll,
-    /// The end of the switch breaks calls off.
+    /// The shutdown aborts calls.
     EndAbruptly,
-    /// The end of the switch waits for no call.
+    /// The shutdown waits for no call.
     EndAtOnce,
     /// The state is saved at the start only.
     SkipWrite,
-    /// A kill tears the files of all backends, and what can be read of them is used.
+    /// A kill tears the files of all backends, and the readable part is used.
     TrustTorn,
-    /// An earlier register is put back, and what it says is used.
+    /// An earlier register is restored, and its content is used.
     TrustOldRegister,
-    /// A reboot is taken for a restart.
+    /// A reboot is handled as a restart.
     IgnoreBoot,
     /// Cached lists are served for a short time only.
     ExpireCache,
-    /// What was created since the last list is not saved.
+    /// Pods and containers created since the last list are not saved.
     ForgetCreated,
     /// Automatically registered handlers are not saved.
     ForgetRegistered,
 }
 
-/// A call, and the reply as the sabotaged switch would give it.
+/// Makes a call, and returns the reply of the sabotaged criswitch.
 pub async fn call(
     sabotage: Option<Sabotage>,
     client: Client,
@@ -288,7 +288,7 @@ fn changed(sabotage: Sabotage, reply: Reply, asked: &Asked, truth: &Truth) -> Re
     }
 }
 
-/// The id that an error quotes first behind these words, as gRPC writes them in a header.
+/// The id that an error quotes after the words "the id", percent-encoded as in the gRPC header.
 fn taken_over(text: &str) -> String {
     let rest = text.split_once("the%20id%20%22");
     let rest = rest.map_or("", |(_, rest)| rest);
@@ -305,7 +305,7 @@ fn with_own_name(reply: Reply, call: &Call, truth: &Truth) -> Reply {
     }
 }
 
-/// A stream in which nothing comes, to its deadline.
+/// A stream that stays empty until its deadline.
 async fn go_on(reply: Reply, asked: &Asked) -> Reply {
     match asked.call.timeout {
         Some(timeout) => tokio::time::sleep_until(asked.at + timeout).await,
@@ -327,7 +327,7 @@ fn done() -> Reply {
     }
 }
 
-/// The same list of everything, if something may have to stand in for a backend.
+/// The same list without a filter, if a backend may be served from cache.
 fn of_all(call: &Call, truth: &Mutex<Truth>) -> Call {
     let faulty = truth.lock().unwrap().health.iter().any(|it| it.faulty);
     let message = match Takes::of(call.row) {
@@ -357,7 +357,7 @@ fn of_another(call: &Call, truth: &Mutex<Truth>) -> Call {
     }
 }
 
-/// The same pull for the store of the pod that says to be the newest with its uid.
+/// The same pull for the store of the pod that claims to be the newest with its uid.
 fn of_newest(call: &Call, truth: &Mutex<Truth>) -> Call {
     let truth = truth.lock().unwrap();
     let mut pods = truth.existing(Kind::Pod);
@@ -372,7 +372,7 @@ fn of_newest(call: &Call, truth: &Mutex<Truth>) -> Call {
     }
 }
 
-/// The configuration that a reload is given, as the sabotaged switch would read it.
+/// The configuration of a reload, as the sabotaged criswitch reads it.
 pub fn read(
     sabotage: Option<Sabotage>,
     read: Result<Config, Problems>,
@@ -386,7 +386,7 @@ pub fn read(
     }
 }
 
-/// The same with no more backends with `auto_register`.
+/// Keeps `auto_register` for the first `most` backends only.
 fn registering(mut config: Config, most: usize) -> Config {
     let registering = config
         .table
@@ -399,7 +399,7 @@ fn registering(mut config: Config, most: usize) -> Config {
     config
 }
 
-/// What is wrong with the configuration that a switch starts with.
+/// Sabotages the configuration of a start.
 pub fn configure(sabotage: Option<Sabotage>, config: &mut Config) {
     match sabotage {
         Some(Sabotage::EndAtOnce) => config.shutdown_timeout = Duration::ZERO,
@@ -412,14 +412,14 @@ pub fn configure(sabotage: Option<Sabotage>, config: &mut Config) {
     }
 }
 
-/// What is wrong from the start.
+/// Sabotages the model from the start.
 pub fn at_start(sabotage: Option<Sabotage>, truth: &mut Truth) {
     let forgets_nothing = sabotage == Some(Sabotage::KeepDropped);
     let offers = truth.offers.iter_mut();
     offers.for_each(|offers| offers.forgets_nothing = forgets_nothing);
 }
 
-/// What is wrong with the switch itself before a reload.
+/// Sabotages criswitch before a reload.
 pub fn before_reload(sabotage: Option<Sabotage>, read: &Result<Config, Problems>, switch: &Switch) {
     let (Some(Sabotage::DropAtOnce), Ok(config)) = (sabotage, read) else {
         return;
@@ -432,7 +432,7 @@ pub fn before_reload(sabotage: Option<Sabotage>, read: &Result<Config, Problems>
     }
 }
 
-/// And after it: what is told of one that must change nothing, or of one that may.
+/// Sabotages criswitch after a reload, and returns the sabotaged result of the reload.
 pub fn after_reload(
     sabotage: Option<Sabotage>,
     good: bool,
@@ -450,7 +450,7 @@ pub fn after_reload(
     }
 }
 
-/// What is wrong with the switch in the end.
+/// Sabotages criswitch at the end.
 pub fn at_end(sabotage: Option<Sabotage>, switch: &Arc<Switch>) {
     if sabotage == Some(Sabotage::Remember) {
         let one = switch.live().backends.first().map_or(0, |one| one.id);

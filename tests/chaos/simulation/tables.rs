@@ -1,7 +1,7 @@
-//! What the table of each moment means: where handlers lead, which backends the switch must have and who of them takes
-//! part in what all are asked.
+//! The routing table at each moment: the backends of handlers, the backends that criswitch must have, and the joined
+//! backends, which take part in calls to all backends.
 //!
-//! What the switch says of itself is held against what is so before anything is judged by it.
+//! The model checks the table and the backends of criswitch against the truth first, then uses them to judge replies.
 
 use std::time::Duration;
 
@@ -18,43 +18,44 @@ use super::files::RUNTIMES;
 use super::offers::{self, Offers};
 use super::truth::{Before, Moment, Truth};
 
-/// A handler that was registered automatically is saved after so long.
+/// An automatically registered handler is saved within this time.
 const SAVED: Duration = Duration::from_secs(3);
 
-/// A table and since when it is the one; its backends' ids are the numbers of their runtimes.
+/// A table and the moment from which it applies. The ids of its backends are the numbers of their runtimes.
 #[derive(Debug)]
 pub struct Era {
     pub from: Moment,
     pub table: Table,
 }
 
-/// A runtime as a backend of the switch.
+/// A runtime as a backend of criswitch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub id: BackendId,
-    /// It takes part in what all are asked.
+    /// Whether the backend takes part in calls to all backends.
     pub joined: bool,
-    /// The switch has asked it for all that it has, so that it may take part.
+    /// Whether criswitch has listed everything of the backend, so that the backend may join.
     pub greeted: bool,
 }
 
 pub type Places = [Option<Place>; RUNTIMES];
 
-/// All tables that there were, and the backends of now.
+/// All tables so far, and the current backends.
 #[derive(Debug, Default)]
 pub struct Tables {
-    /// What the files say, and whether the switch has been told since it was last looked at.
+    /// The rows in the files.
     written: Option<Table>,
-    anew: bool,
+    /// Whether criswitch has loaded the files since the last check.
+    is_loaded: bool,
     pub eras: Vec<Era>,
     pub places: Places,
-    /// Every id that a backend has had in the switch that runs now.
+    /// Every id that a backend has had in this instance.
     pub ids: Vec<BackendId>,
-    /// Which backends the switch has let go of, and when.
+    /// The backends that criswitch has removed, each with the moment of its removal.
     left: Vec<(Moment, usize)>,
-    /// Who has spoken for the node since when.
+    /// The default backends so far, each with its first moment.
     speakers: Vec<(Moment, usize)>,
-    /// Handlers that are registered automatically, for which backends, and since when.
+    /// Automatically registered handlers, each with its backend and the time of its registration.
     registered: Vec<(String, usize, Instant)>,
 }
 
@@ -63,7 +64,7 @@ impl Tables {
         &self.eras.last().expect("there is one from the start").table
     }
 
-    /// The tables of a time.
+    /// The tables from one moment to another.
     pub fn between(&self, from: Moment, until: Moment) -> impl Iterator<Item = &Table> {
         let first = self.eras.iter().rposition(|era| era.from <= from);
         let eras = self.eras.iter().skip(first.unwrap_or(0));
@@ -71,20 +72,20 @@ impl Tables {
             .map(|era| &era.table)
     }
 
-    /// The switch has asked a backend for all that it has.
+    /// Notes that criswitch has listed everything of a backend.
     pub fn greeted(&mut self, runtime: usize) {
         if let Some(place) = &mut self.places[runtime] {
             place.greeted = true;
         }
     }
 
-    /// Whether the switch has let go of a backend since then.
+    /// Whether criswitch has removed a backend after `from`.
     pub fn has_left(&self, runtime: usize, from: Moment) -> bool {
         let mut left = self.left.iter();
         left.any(|(at, gone)| *gone == runtime && *at > from)
     }
 
-    /// All who have spoken for the node since then.
+    /// The default backend at `from`, and all later default backends.
     pub fn speakers(&self, from: Moment) -> impl Iterator<Item = usize> {
         let first = self.speakers.iter().rposition(|(at, _)| *at <= from);
         let speakers = self.speakers.iter().skip(first.unwrap_or(0));
@@ -93,13 +94,13 @@ impl Tables {
 }
 
 impl Truth {
-    /// The switch goes by `config` from now on.
+    /// Notes that criswitch uses `config` from now on.
     pub fn begin_era(&mut self, config: &Config) {
         self.tables.written = Some(numbered(&config.table));
-        self.tables.anew = true;
+        self.tables.is_loaded = true;
     }
 
-    /// Looks at the table that the switch goes by: what the files say, and what backends with `auto_register` report.
+    /// Checks the table that criswitch uses against the files and the reports of backends with `auto_register`.
     fn look_at_table(&mut self, live: &Live) -> Result<(), String> {
         let table = numbered(&live.table);
         for runtime in 0..RUNTIMES {
@@ -136,22 +137,23 @@ impl Truth {
         });
         self.tables.registered = registered.collect();
         let last = self.tables.eras.last();
-        if self.tables.anew || last.is_none_or(|era| era.table != table) {
+        if self.tables.is_loaded || last.is_none_or(|era| era.table != table) {
             let from = self.tick();
             self.tables.eras.push(Era { from, table });
-            self.tables.anew = false;
+            self.tables.is_loaded = false;
         }
         Ok(())
     }
 
-    /// Every backend has told the switch all that there is to tell.
+    /// Notes that criswitch has received the last report of every backend.
     pub fn all_heard(&mut self) {
         let there = self.tables.places.iter().zip(&mut self.offers);
         let there = there.filter(|(place, _)| place.is_some());
         there.for_each(|(_, offers)| offers.be_heard());
     }
 
-    /// Another switch has started with the table of now. Its backends take part as far as it knows them from before.
+    /// Checks a new instance, which has started with the current table. A backend is joined if the new instance knows
+    /// it from the previous instance.
     pub fn begin_places(&mut self, switch: &Switch) -> Result<(), String> {
         self.offers.iter_mut().for_each(Offers::forget);
         let live = switch.live();
@@ -183,7 +185,7 @@ impl Truth {
         Ok(())
     }
 
-    /// Whether a switch has, at its start, the automatically registered handlers of the last one.
+    /// Checks that a new instance has the automatically registered handlers of the previous instance.
     fn are_kept(&self, registered: &[(String, usize, Instant)]) -> Result<(), String> {
         let table = self.tables.now();
         for (name, backend, since) in registered {
@@ -199,7 +201,8 @@ impl Truth {
         Ok(())
     }
 
-    /// Looks at which backends the switch has: none may be lost that is needed, none takes part too early or too late.
+    /// Checks the backends of criswitch: no needed backend may be missing, and no backend may join too early or too
+    /// late.
     pub fn look(&mut self, switch: &Switch) -> Result<(), String> {
         let live = switch.live();
         self.look_at_table(&live)?;
@@ -253,7 +256,7 @@ impl Truth {
             self.tables.left.push((now, runtime));
         }
         self.tables.ids.extend(seen.map(|place| place.id));
-        // Nothing is left of what the switch knew of it.
+        // criswitch has forgotten everything about the backend.
         self.listings.retain(|listing| listing.backend != runtime);
         self.offers[runtime].forget();
         self.disturbed(runtime);
@@ -261,7 +264,8 @@ impl Truth {
         its.for_each(|thing| thing.learned = None);
     }
 
-    /// The default row's backend speaks for the node, or the one before as long as that was never there.
+    /// Checks which backend answers for the node: the backend of the default row or, until that backend has joined, the
+    /// previous default backend.
     fn look_who_speaks(&mut self, speaker: usize) -> Result<(), String> {
         let joined = |runtime: usize| self.tables.places[runtime].is_some_and(|it| it.joined);
         let default = self.tables.now().default.backend;
@@ -278,7 +282,7 @@ impl Truth {
         Ok(())
     }
 
-    /// Whether a pod would be lost without this backend: one that was made through the switch, or that it knows of.
+    /// Whether the backend has a pod or container that was created through criswitch or that criswitch knows.
     fn owns(&self, runtime: usize) -> bool {
         let mut things = self.things.iter();
         things.any(|it| {
@@ -287,7 +291,7 @@ impl Truth {
         })
     }
 
-    /// A backend that no file names and that has nothing, but is still there.
+    /// A backend that is named in no file and owns nothing, but still exists.
     pub fn idle(&self) -> Option<usize> {
         (0..RUNTIMES).find(|runtime| {
             let there = self.tables.places[*runtime].is_some();
@@ -295,7 +299,7 @@ impl Truth {
         })
     }
 
-    /// Whether the switch says what a reload has come to.
+    /// Checks the changes that criswitch reports for a reload.
     pub fn changed(&self, changes: &Changes) -> Result<(), String> {
         let mut last = self.tables.eras.iter().rev().map(|era| &era.table);
         let (Some(after), Some(before)) = (last.next(), last.next()) else {
@@ -326,13 +330,13 @@ impl Truth {
     }
 }
 
-/// The number of the runtime that serves there.
+/// The number of the runtime at this socket.
 pub fn number(socket: &Address) -> usize {
     let path = socket.to_string();
     path[1..].parse().expect("a runtime's number")
 }
 
-/// The runtimes among the switch's backends that no file names.
+/// The runtimes of criswitch's unnamed backends: the backends that are named in no file.
 pub fn unnamed(live: &Live) -> Vec<usize> {
     let unnamed = live.backends.iter().filter(|it| !live.names(it.id));
     unnamed.map(|backend| number(&backend.socket)).collect()

@@ -1,6 +1,7 @@
-//! What is so: every pod, container and image that ever was, which calls reached which backend, what clients were told.
+//! The truth: every pod, container and image so far, the calls that reached each backend, and the facts that clients
+//! saw.
 //!
-//! Moments are numbers in the order of what happened, since much happens within one tick of the paused clock.
+//! A moment is a number in the order of events, because much happens within one tick of the paused clock.
 
 mod restart;
 mod thing;
@@ -17,15 +18,15 @@ use super::tables::Tables;
 pub use restart::{Before, Next};
 pub use thing::{APPS, DIRECT, Thing, annotations, labels, uid};
 
-/// How long calls in flight may go on when the switch ends, by default.
+/// The default of `shutdown_timeout`.
 pub const DRAIN: Duration = Duration::from_secs(10);
 
-/// How long the first calls may wait for backends of which nothing is known.
+/// How long the first calls may wait for backends without a known list.
 pub const START_WAIT: Duration = Duration::from_secs(30);
 
-/// A moment in the order of what happened.
+/// A moment in the order of events.
 pub type Moment = u64;
-/// A client's call; 0 is one of the switch's own.
+/// A client's call; 0 is a call of criswitch itself.
 pub type CallId = u64;
 
 /// An image in one backend's store.
@@ -34,24 +35,24 @@ pub struct Stored {
     pub backend: usize,
     pub image: String,
     pub gone: Option<Moment>,
-    /// When a client was told that it is there; 0 for what was from the start.
+    /// The moment when a client first saw the image; 0 for images from the start.
     pub told: Option<Moment>,
 }
 
-/// A call that a backend got.
+/// A call that reached a backend.
 #[derive(Debug)]
 pub struct Seen {
     pub call: CallId,
     pub backend: usize,
     pub row: &'static Row,
-    /// The handler that it named.
+    /// The handler in the call.
     pub handler: Option<String>,
     pub executed: bool,
-    /// A fault was played on it.
+    /// Whether a fault affected the call.
     pub spoilt: bool,
 }
 
-/// A whole list, or all stats, that a backend gave unspoilt.
+/// A whole list, or all stats, that a backend sent undamaged.
 #[derive(Debug)]
 pub struct Listing {
     pub call: CallId,
@@ -59,35 +60,36 @@ pub struct Listing {
     pub list: List,
     pub at: Moment,
     pub taken: Instant,
-    /// When the switch must have had it; `None` while that is not certain.
+    /// The moment by which criswitch must have received the list; `None` while the receipt is uncertain.
     pub delivered: Option<Moment>,
-    /// The switch's own, or the client's call that it was for went well: others may have been dropped.
+    /// Whether the list was for criswitch itself, or for a client's call that succeeded. criswitch may have dropped any
+    /// other list.
     pub used: bool,
 }
 
-/// A client's streamed list, which the switch may have passed unread.
+/// A client's streamed list, which criswitch may have passed unread.
 #[derive(Debug)]
 pub struct Streamed {
     pub call: CallId,
     pub ended: Option<(Moment, Instant)>,
 }
 
-/// What is so at one backend apart from what it has.
+/// The state of one backend, apart from its pods and images.
 #[derive(Debug, Default)]
 pub struct Health {
-    /// Something is wrong with it now.
+    /// Whether the backend has a fault now.
     pub faulty: bool,
-    /// When something last was.
+    /// The time of the backend's last fault.
     pub since: Option<Instant>,
-    /// When it stopped to answer.
+    /// The moments when the backend stopped answering.
     pub silenced: Vec<Moment>,
-    /// It lists what others own.
+    /// Whether the backend lists pods and containers that other backends own.
     pub claims: bool,
-    /// It says that it made what others own.
+    /// Whether the backend answers a create with an id that another backend owns.
     pub imitates: bool,
-    /// The last runtime configuration that it took.
+    /// The last runtime configuration that the backend accepted.
     pub config: Vec<u8>,
-    /// The RPCs that its versions lacked, and since when.
+    /// The RPCs that each version of the backend lacked, and since when.
     lacking: Vec<(Moment, Lacking)>,
 }
 
@@ -95,9 +97,9 @@ pub struct Health {
 #[derive(Debug, Default)]
 pub struct Updates {
     under_way: usize,
-    /// Which one counts is not certain: two were made at once, or one was refused.
+    /// Whether the last update is uncertain, because two updates ran at once or an update was rejected.
     uncertain: bool,
-    /// What every backend must have in the end.
+    /// The configuration that every backend must have in the end.
     pub last: Option<Vec<u8>>,
 }
 
@@ -108,7 +110,7 @@ impl Updates {
         self.last = None;
     }
 
-    /// One has ended; `taken` is what it said, if it went well.
+    /// Notes the end of an update; `taken` is the configuration of an update that succeeded.
     pub fn end(&mut self, taken: Option<Vec<u8>>) {
         self.under_way -= 1;
         self.last = taken.filter(|_| !self.uncertain);
@@ -120,12 +122,12 @@ impl Updates {
     }
 }
 
-/// A call that makes a pod.
+/// A call that creates a pod.
 #[derive(Debug)]
 pub struct Creating {
     pub call: CallId,
     pub uid: String,
-    /// When it was known what it made: until then there may be one that nobody was told of.
+    /// The moment when the result of the call was known. Before that moment, a pod may exist that no client knows.
     pub settled: Option<Moment>,
 }
 
@@ -134,31 +136,29 @@ pub struct Truth {
     now: Moment,
     made: u64,
     calls: CallId,
-    /// The last call that began while one backend was alone, whose streams pass unread.
+    /// The last call that began while criswitch had a single backend, whose streams pass unread.
     pub alone: CallId,
     pub seed: u64,
-    /// How many switches there have been before this one.
+    /// The number of instances before the current instance.
     pub life: u64,
-    /// The last call that began before this one.
+    /// The last call before the current instance.
     first_call: CallId,
-    /// When this one started.
     life_began: Moment,
     /// How long the first lists may wait for backends.
     pub start_wait: Duration,
-    /// What each backend was to the switch before this one, as far as this one must know.
+    /// The role of each backend in the previous instance, as far as the current instance must know it.
     pub before: [Before; RUNTIMES],
-    /// Which of them are known to this one by a file.
+    /// For each backend, whether the current instance knows it from a file.
     pub saved: [bool; RUNTIMES],
-    /// Which of them were told to end, and when.
+    /// The instances that were asked to shut down, each with the time.
     ended: Vec<(u64, Instant)>,
-    /// Whether this one has been connected to every backend.
+    /// Whether the current instance has listed every joined backend.
     pub started: bool,
-    /// When a backend last answered slowly, if it did.
+    /// The last time that a backend answered slowly.
     pub slow: Option<Instant>,
-    /// Moments at which all that was sent had arrived.
+    /// Moments at which every message had arrived.
     pub arrivals: Vec<Moment>,
     pub updates: Updates,
-    /// The calls that make a pod.
     pub creating: Vec<Creating>,
     pub tables: Tables,
     pub things: Vec<Thing>,
@@ -167,7 +167,7 @@ pub struct Truth {
     pub listings: Vec<Listing>,
     pub streamed: Vec<Streamed>,
     pub health: Vec<Health>,
-    /// What each runtime tells of its handlers.
+    /// The handlers that each runtime reports.
     pub offers: Vec<Offers>,
 }
 
@@ -183,18 +183,18 @@ impl Truth {
         }
     }
 
-    /// The next moment.
+    /// Begins the next moment.
     pub fn tick(&mut self) -> Moment {
         self.now += 1;
         self.now
     }
 
-    /// The last moment.
+    /// The current moment.
     pub fn moment(&self) -> Moment {
         self.now
     }
 
-    /// The id of a client's call that begins now, and the moment.
+    /// The id of a client's call that begins now, and the current moment.
     pub fn begin_call(&mut self) -> (CallId, Moment) {
         self.calls += 1;
         let joined = self.tables.places.iter().flatten();
@@ -204,7 +204,7 @@ impl Truth {
         (self.calls, self.tick())
     }
 
-    /// An id like no other; most differ in their first digits.
+    /// A unique id. Most ids differ in their first digits.
     pub fn new_id(&mut self) -> String {
         self.made += 1;
         format!(
@@ -225,15 +225,15 @@ impl Truth {
             .find(|thing| thing.kind == kind && thing.id == id)
     }
 
-    /// What `backend` has now.
+    /// The existing pods or containers of `backend`.
     pub fn at(&self, backend: usize, kind: Kind) -> impl Iterator<Item = &Thing> {
         self.things.iter().filter(move |thing| {
             thing.backend == backend && thing.kind == kind && thing.gone.is_none()
         })
     }
 
-    /// What a backend claims: pods or containers of others that were created through the switch that runs now, and not
-    /// in the state that they are in.
+    /// The items that a backend claims: pods or containers of other backends that were created through the current
+    /// instance, in wrong states.
     pub fn claimed_by(&self, backend: usize, kind: Kind) -> Vec<Thing> {
         if !self.health[backend].claims {
             return Vec::new();
@@ -243,17 +243,18 @@ impl Truth {
         ours.map(Thing::misreported).collect()
     }
 
-    /// Whether it was created through the switch that runs now, which has said so.
+    /// Whether the thing was created through the current instance, and the client got the reply.
     pub fn is_made_by_this_switch(&self, thing: &Thing) -> bool {
         thing.maker > self.first_call && thing.answered.is_some()
     }
 
-    /// Whether a client made the call through a switch that has ended, so nobody hears what it makes from now on.
+    /// Whether the call was made through an earlier instance. No client learns from now on what a call of an earlier
+    /// instance creates.
     pub fn is_of_earlier_switch(&self, call: CallId) -> bool {
         call <= self.first_call
     }
 
-    /// What a backend says that it made for a call: something that another backend has, and that the switch knows of.
+    /// The id that an imitating backend answers to a create: an id of another backend that criswitch knows.
     pub fn imitated_by(&mut self, backend: usize, kind: Kind, call: CallId) -> Option<String> {
         if !self.health[backend].imitates {
             return None;
@@ -282,7 +283,7 @@ impl Truth {
         stored.any(|it| it.backend == backend && it.image == image && it.gone.is_none())
     }
 
-    /// The pod or container is gone, a pod's containers with it.
+    /// Removes a pod with its containers, or a container.
     pub fn remove(&mut self, kind: Kind, id: &str) {
         let now = self.tick();
         let is_it = |thing: &&mut Thing| match kind {
@@ -294,7 +295,7 @@ impl Truth {
         }
     }
 
-    /// The things of which `which` is true go on from one state to another.
+    /// Moves the things that match `which` from one state to another.
     pub fn go_on(&mut self, from: i32, to: i32, which: impl Fn(&Thing) -> bool) {
         let now = self.tick();
         let going = self.things.iter_mut();
@@ -303,7 +304,7 @@ impl Truth {
         }
     }
 
-    /// A backend has lost all that it had.
+    /// Removes all pods and containers of a backend.
     pub fn lose_all(&mut self, backend: usize) {
         let now = self.tick();
         for thing in self
@@ -315,7 +316,7 @@ impl Truth {
         }
     }
 
-    /// A backend is of another version from now on.
+    /// Gives a backend another version, which lacks these RPCs.
     pub fn lack(&mut self, backend: usize, lacking: Lacking) {
         let now = self.tick();
         self.health[backend].lacking.push((now, lacking));
@@ -325,7 +326,7 @@ impl Truth {
         self.may_lack(backend, row, Moment::MAX)
     }
 
-    /// Whether `backend` has lacked it at any time since then.
+    /// Whether `backend` has lacked the RPC at any moment from `since` on.
     pub fn may_lack(&self, backend: usize, row: &Row, since: Moment) -> bool {
         let versions = &self.health[backend].lacking;
         let first = versions.iter().rposition(|(from, _)| *from <= since);
@@ -333,13 +334,13 @@ impl Truth {
         versions.any(|(_, lacking)| lacks(*lacking, row))
     }
 
-    /// Whether something is wrong with `backend` from now on.
+    /// Notes whether `backend` has a fault from now on.
     pub fn set_faulty(&mut self, backend: usize, faulty: bool) {
         self.health[backend].faulty = faulty;
         self.disturbed(backend);
     }
 
-    /// What `backend` has sent may not have arrived.
+    /// Notes that messages of `backend` may be lost.
     pub fn disturbed(&mut self, backend: usize) {
         self.health[backend].since = Some(Instant::now());
         self.offers[backend].lose();
@@ -347,7 +348,7 @@ impl Truth {
             .retain(|listing| listing.backend != backend || listing.delivered.is_some());
     }
 
-    /// Nothing has moved for a tick of the clock: what was sent has arrived.
+    /// Notes that every message has arrived, because nothing has moved for a tick of the clock.
     pub fn all_arrived(&mut self) {
         let now = self.tick();
         self.arrivals.push(now);
@@ -378,7 +379,7 @@ impl Truth {
         self.started |= joined.all(|(backend, _)| self.is_listed(backend));
     }
 
-    /// Whether `backend` is in order and the switch has listed it.
+    /// Whether `backend` is healthy and the current instance has listed it.
     fn is_listed(&self, backend: usize) -> bool {
         let mut listings = self.listings.iter();
         let listed = listings.any(|it| {
@@ -390,13 +391,14 @@ impl Truth {
         listed && self.relied_upon(backend, Instant::now())
     }
 
-    /// A client has gone: what was on its way may not have been read, nor what the switch asked on its account.
+    /// Notes that a client has cancelled a call. criswitch may have dropped replies that were on their way, including
+    /// replies to its own questions for that call.
     pub fn cancelled(&mut self) {
         self.listings.retain(|listing| listing.delivered.is_some());
         self.offers.iter_mut().for_each(Offers::lose);
     }
 
-    /// A client's call has ended, or nobody waits for it any more.
+    /// Notes that a client's call has ended or was cancelled.
     pub fn ended(&mut self, call: CallId) {
         let now = self.tick();
         let mut streamed = self.streamed.iter_mut();
@@ -405,7 +407,7 @@ impl Truth {
         }
     }
 
-    /// It is known what a call that makes a pod has made.
+    /// Notes that the result of a call that creates a pod is known.
     pub fn settle_creating(&mut self, call: CallId) {
         let now = self.tick();
         let mut creating = self.creating.iter_mut();
@@ -414,7 +416,7 @@ impl Truth {
         }
     }
 
-    /// A client's call went well.
+    /// Notes that a client's call has succeeded.
     pub fn used(&mut self, call: CallId) {
         let its = self
             .listings
@@ -423,18 +425,18 @@ impl Truth {
         its.for_each(|listing| listing.used = true);
     }
 
-    /// The switch has been told to end.
+    /// Notes that criswitch was asked to shut down.
     pub fn end_switch(&mut self) {
         self.ended.push((self.life, Instant::now()));
     }
 
-    /// When a switch was told to end.
+    /// The time when an instance was asked to shut down.
     pub fn ended_at(&self, life: u64) -> Option<Instant> {
         let mut ended = self.ended.iter();
         ended.find(|(ended, _)| *ended == life).map(|(_, at)| *at)
     }
 
-    /// Whether nothing has been wrong with `backend` for so long that whoever asks must get an answer.
+    /// Whether `backend` is healthy: without a fault for long enough that every call for it must succeed.
     pub fn relied_upon(&self, backend: usize, asked: Instant) -> bool {
         let health = &self.health[backend];
         !health.faulty

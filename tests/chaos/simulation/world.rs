@@ -1,4 +1,4 @@
-//! What a schedule is played in: backends, the switch, clients, and the calls under way.
+//! The world of a schedule: backends, criswitch, clients, and the calls in flight.
 
 mod asks;
 
@@ -29,10 +29,10 @@ use super::truth::{DRAIN, Next, Stored, Truth};
 use super::{Played, RECOVERY};
 use tokio::time::Instant;
 
-/// Longer than a backend that owns nothing is kept.
+/// The wait before the last check: longer than criswitch keeps a backend that owns nothing.
 const LAST_LOOK: Duration = Duration::from_secs(20);
 
-/// What clients have to read how their calls ended with the switch.
+/// How long clients have to read the end of their calls after a shutdown.
 const LAST_WORDS: Duration = Duration::from_millis(1100);
 
 pub struct World {
@@ -42,11 +42,11 @@ pub struct World {
     truth: Arc<Mutex<Truth>>,
     runtimes: Arc<Vec<Arc<Runtime>>>,
     switch: Arc<Switch>,
-    /// Connections of the switch to its backends and of clients to the switch.
+    /// Connections of criswitch to its backends, and of clients to criswitch.
     connections: JoinSet<()>,
     backends: JoinSet<Infallible>,
     clients: Vec<Client>,
-    /// Ends their connections with the switch.
+    /// Ends the clients' connections at a shutdown.
     graceful: GracefulShutdown,
     under_way: Vec<(Asked, AbortHandle)>,
     violations: Arc<Mutex<Vec<String>>>,
@@ -101,7 +101,7 @@ impl World {
         Ok(world)
     }
 
-    /// A switch that knows the files and what is on the disk, and clients that are connected to it.
+    /// Starts an instance from the files and the disk, and connects clients to it.
     async fn start(&mut self) -> Result<(), String> {
         let mut config = config(&self.files);
         sabotage::configure(self.sabotage, &mut config);
@@ -112,7 +112,7 @@ impl World {
         self.backends = criswitch::keep_connected(&self.switch);
         self.connections = JoinSet::new();
         self.clients.clear();
-        // The tasks of its backends begin before anything else happens.
+        // Lets the tasks of the backends begin before anything else happens.
         tokio::task::yield_now().await;
         for _ in 0..CLIENTS {
             self.clients
@@ -141,7 +141,7 @@ impl World {
         self.check()
     }
 
-    /// Mostly one of the switch's backends.
+    /// The runtime of a step: mostly a backend of criswitch, otherwise any runtime.
     fn runtime(&self, which: usize) -> usize {
         let live = self.switch.live();
         let ours = live.backends.iter().map(|it| number(&it.socket));
@@ -150,7 +150,7 @@ impl World {
         one.copied().unwrap_or(which % RUNTIMES)
     }
 
-    /// Edits the files and has the switch take them up; what has a mistake is taken back.
+    /// Edits the files and reloads criswitch. Edits with a mistake are undone.
     fn reload(&mut self, edits: &[Edit], mistake: Option<Mistake>) -> Result<(), String> {
         let mut files = self.files.clone();
         edits.iter().for_each(|edit| files.edit(edit));
@@ -176,7 +176,7 @@ impl World {
         }
     }
 
-    /// Another switch in the place of this one.
+    /// Kills criswitch and starts the next instance.
     async fn restart(&mut self, meanwhile: Meanwhile) -> Result<(), String> {
         self.truth().look(&self.switch)?;
         self.disk
@@ -188,7 +188,7 @@ impl World {
         self.start().await
     }
 
-    /// What the next switch can know after this.
+    /// Plays `meanwhile`, and returns what the next instance can know.
     fn happens(&mut self, meanwhile: Meanwhile) -> Next {
         match meanwhile {
             Meanwhile::Nothing => Next::WithAll,
@@ -226,14 +226,14 @@ impl World {
         }
     }
 
-    /// The files get rows for the backends that nothing else names.
+    /// Adds entries to the files for the backends that are named in no file.
     fn keep_unnamed(&mut self) {
         for runtime in unnamed(&self.switch.live()) {
             self.files.keep(runtime);
         }
     }
 
-    /// The switch ends by itself, and every call with it; then as after any restart.
+    /// Shuts criswitch down, which ends every call, and starts the next instance.
     async fn hand_over(&mut self, meanwhile: Meanwhile) -> Result<(), String> {
         let begun = Instant::now();
         self.truth().end_switch();
@@ -257,7 +257,7 @@ impl World {
         self.restart(meanwhile).await
     }
 
-    /// Lets the clock move on; whatever needs no time happens at its beginning.
+    /// Lets the clock advance. Work that needs no time happens in the first millisecond.
     async fn wait(&mut self, time: Duration) {
         tokio::time::sleep(Duration::from_millis(1)).await;
         self.look();
@@ -265,7 +265,7 @@ impl World {
         tokio::time::sleep(time.saturating_sub(Duration::from_millis(1))).await;
     }
 
-    /// What is wrong with the switch's backends is a violation like any other.
+    /// Checks the backends of criswitch. A wrong backend is a violation.
     fn look(&self) {
         let looked = self.truth().look(&self.switch);
         self.violations.lock().unwrap().extend(looked.err());
@@ -301,7 +301,7 @@ impl World {
         }
     }
 
-    /// Begins a call; it is judged when it ends.
+    /// Begins a call, which is judged when it ends.
     fn begin(&mut self, op: &Op) {
         let (asked, client) = (self.ask(op), self.clients[op.client].clone());
         let (truth, violations) = (Arc::clone(&self.truth), Arc::clone(&self.violations));
@@ -333,7 +333,7 @@ impl World {
         }
     }
 
-    /// Everything is well: the kubelet must find all that there is.
+    /// Checks that the kubelet finds all pods and containers once all faults have ended.
     async fn end(&mut self) -> Result<(), String> {
         for name in ["ListPodSandbox", "ListContainers", "Status"] {
             self.ask_for(row(name), 1).await?;
@@ -357,7 +357,8 @@ impl World {
         judge::memory(&truth, &self.switch)
     }
 
-    /// Backends that no file names go when they own nothing, once nothing that is unheard of can be there.
+    /// Checks that criswitch removes a backend that is named in no file and owns nothing, once the backend can have no
+    /// pod that criswitch does not know.
     async fn idle_are_gone(&mut self) -> Result<(), String> {
         if self.truth().idle().is_none() {
             return Ok(());
@@ -409,14 +410,14 @@ fn new_switch(config: &Config, runtimes: &Arc<Vec<Arc<Runtime>>>, disk: &Disk) -
     ))
 }
 
-/// Edits that make a mistake are taken back, so there is none.
+/// Edits with a mistake are undone, so the files are valid.
 fn config(files: &Files) -> Config {
     files
         .read(None)
         .unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// Every backend has some images from the start, the first one all.
+/// Every backend has some images from the start; the first backend has all.
 fn stock(truth: &mut Truth) {
     for backend in 0..RUNTIMES {
         for image in 0..IMAGES as usize {

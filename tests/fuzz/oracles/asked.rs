@@ -1,4 +1,4 @@
-//! What a request asks for: by its type, decoded with prost, and by its row, field by field.
+//! The meaning of a request: decoded with prost by its type, and read field by field by its row.
 
 use std::collections::HashMap;
 
@@ -8,24 +8,24 @@ use criswitch::rpc::{Goes, ImageRule, Kind, Row, SEEN_ANNOTATION, UID_LABEL};
 use super::messages::decode;
 use super::projection::{self, Unreadable};
 
-/// What a request asks for.
+/// The meaning of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// A call for the default backend.
+    /// The default backend.
     Default,
     /// The backend of a handler.
     Handler(String),
     /// The owner of an id.
     Owner(Kind, String),
-    /// What is listed of an id.
+    /// Items with an id.
     Filtered(Kind, String),
-    /// What is listed of pods with a uid.
+    /// Items of pods with a uid.
     Uid(String),
-    /// The pod that the kubelet first saw then.
+    /// The pod that the kubelet first saw at this time.
     Seen(String),
-    /// The pod of this uid; if there is none, any that may come.
+    /// The pod with this uid; an empty uid means every backend that gets new pods.
     Pod(String),
-    /// Nothing in particular.
+    /// All backends.
     All,
 }
 
@@ -64,7 +64,7 @@ macro_rules! all {
     }};
 }
 
-/// What the request of this RPC asks for, if prost can decode the whole of it.
+/// The meaning of a request of this RPC, if prost can decode the whole request.
 pub fn typed(rpc: &str, message: &[u8]) -> Option<Asked> {
     Some(match rpc {
         "Version" => {
@@ -106,7 +106,7 @@ pub fn typed(rpc: &str, message: &[u8]) -> Option<Asked> {
     })
 }
 
-/// What the request of an RPC for one pod or container asks for.
+/// The meaning of a request for one pod or container.
 fn of_owner(rpc: &str, message: &[u8]) -> Option<Asked> {
     macro_rules! owner {
         ($kind:ident, $type:ident, $id:ident) => {
@@ -164,9 +164,9 @@ fn named(asked: fn(String) -> Asked, name: Option<&String>) -> Asked {
     }
 }
 
-/// What the request of a row asks for, reading only the fields that decide it; `None` where prost counts otherwise.
+/// The meaning of a request, from only the fields that decide it; `None` where prost counts nested groups differently.
 pub fn projected(row: &Row, message: &[u8]) -> Option<Result<Asked, Unreadable>> {
-    /// The value, or out.
+    /// The value of a result, or a return from the function.
     macro_rules! read {
         ($read:expr) => {
             match $read? {

@@ -1,4 +1,4 @@
-//! Configuration text: a checked configuration or problems, each with a place within the text.
+//! Any text gives a checked configuration, or problems with places within the text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use criswitch::config::{Config, Problems, Scheduling, duration_text};
 
 const PATHS: [&str; 2] = ["main", "drop-in"];
 
-/// What stands at the head of configurations, right and wrong.
+/// Lines of top-level keys, valid and invalid.
 const HEAD: &[&str] = &[
     "default_handler = \"kata\"\n",
     "listen = \"/run/criswitch/criswitch.sock\"\n",
@@ -114,7 +114,7 @@ fn text(u: &mut Unstructured<'_>, made: bool) -> arbitrary::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// The beginning of a section, which may be missing, and some of its lines.
+/// The first line of a section, sometimes omitted, and some of its other lines.
 fn pieces(
     u: &mut Unstructured<'_>,
     text: &mut Vec<u8>,
@@ -138,7 +138,7 @@ fn read(texts: &[Vec<u8>]) -> Result<Config, Problems> {
     Config::of_texts(&files)
 }
 
-/// What loads is TOML to another reader of it, too, who finds the same.
+/// A text that loads is TOML for another TOML reader too, with the same values.
 fn is_what_it_says(config: &Config, texts: &[Vec<u8>]) {
     let mut handlers = 0;
     for text in texts {
@@ -185,7 +185,7 @@ fn fits_together(config: &Config) {
     }
 }
 
-/// Written out in full it loads again, and is the same but for the order of the backends.
+/// The configuration, written out in full, loads again with the same values. Only the order of the backends may differ.
 fn says_the_same_again(config: &Config) {
     let again = read(&[written(config).into_bytes()]);
     let again = again.unwrap_or_else(|problems| panic!("{problems}\n{}", written(config)));
@@ -302,7 +302,7 @@ fn backends(config: &Config) -> BTreeSet<Backend> {
         .collect()
 }
 
-/// `path:line:column`, which the text has, in the order of the files.
+/// Each problem has a `path:line:column` within the text, in the order of the files.
 fn has_places(problems: &Problems, texts: &[Vec<u8>]) {
     let mut last = (0, 0, 0);
     for problem in problems.iter() {

@@ -1,4 +1,4 @@
-//! A list's filter on a list that was kept, against the same on decoded ones.
+//! Filters of cached lists, compared with the same filters on decoded lists.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -137,7 +137,7 @@ fn pod_stats(
     });
 }
 
-/// The same of the containers inside of pods' stats.
+/// Compares the filter of the containers in pods' stats.
 fn compare_inside<L: Message + Default + PartialEq + Debug>(
     list: List,
     items: &[u8],

@@ -1,4 +1,4 @@
-//! gRPC's frames and timeouts, against a reading of the whole at once.
+//! gRPC's frames and timeouts, compared with a reader that has all bytes at once.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     Ok(())
 }
 
-/// Frames of which few are too long, cut off or compressed.
+/// A stream of frames. A few frames are too long, cut off or compressed.
 fn well_formed(u: &mut Unstructured<'_>) -> arbitrary::Result<Vec<u8>> {
     let mut stream = Vec::new();
     while !u.is_empty() {
@@ -44,7 +44,7 @@ fn well_formed(u: &mut Unstructured<'_>) -> arbitrary::Result<Vec<u8>> {
     Ok(stream)
 }
 
-/// In pieces of any size come the messages that are in the whole, and the same end.
+/// Pieces of any size give the same messages and the same end as the whole stream.
 fn cuts(stream: &[u8], limit: usize, pieces: &[usize]) {
     let (wanted, end) = slow_cut(stream, limit);
     let mut found = Vec::new();
@@ -77,7 +77,7 @@ fn take_all(buffer: &mut BytesMut, limit: usize, found: &mut Vec<Bytes>) -> Resu
     Ok(())
 }
 
-/// The messages, and what is left over or wrong behind them.
+/// The messages, then the remaining bytes or the fault after the last message.
 fn slow_cut(mut rest: &[u8], limit: usize) -> (Vec<&[u8]>, Result<&[u8], BadFrame>) {
     let mut messages = Vec::new();
     loop {
@@ -99,7 +99,7 @@ fn slow_cut(mut rest: &[u8], limit: usize) -> (Vec<&[u8]>, Result<&[u8], BadFram
     }
 }
 
-/// A body is one message exactly if a stream of the same bytes has one and nothing else.
+/// A body is one message if, and only if, a stream of the same bytes has one message and no rest.
 fn unframes(body: &[u8]) {
     let one = match slow_cut(body, usize::MAX) {
         (messages, Ok([])) if messages.len() == 1 => Some(messages[0]),

@@ -1,4 +1,4 @@
-//! Image lists to one, against the same on decoded lists.
+//! Merged image lists, compared with the same merge of decoded lists.
 
 use arbitrary::Unstructured;
 use bytes::Bytes;
@@ -37,7 +37,7 @@ fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     Ok(())
 }
 
-/// An image is the first one of its id with something behind it, so what no version knows stays.
+/// A merged image begins with the first image of its id, so fields that no version knows are kept.
 fn begins_with_the_first(lists: &[Bytes], merged: &[u8]) {
     let images = |list| protobuf::all_bytes(list, &[1]).unwrap();
     let id = |image| protobuf::string(image, &[1]).unwrap();

@@ -1,4 +1,4 @@
-//! Lists of several backends to one, and what they teach, against the same on decoded lists.
+//! Merged lists and the owners learned from them, compared with the same on decoded lists.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Debug;
@@ -59,14 +59,14 @@ fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     Ok(())
 }
 
-/// The backend owns what prost finds in its list, and nothing else.
+/// The backend owns exactly the items that prost finds in its list.
 fn learns(kind: Kind, lists: &[Bytes], ids: impl Fn(&[u8]) -> Option<Vec<String>>) {
     let mut owners = Owners::default();
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
     for (backend, list) in lists.iter().enumerate() {
         let learned = owners.learn(kind, backend, list, owners.mark());
         let Some(ids) = ids(list) else {
-            // What the switch does not read may be at fault.
+            // The fault may be in a field that criswitch does not read.
             return;
         };
         let mut own = Vec::new();
@@ -113,7 +113,7 @@ fn concatenates<M: Message + Default + PartialEq + Debug>(
     assert_eq!(M::decode(lists.concat().as_slice()).as_ref(), Ok(&wanted));
 }
 
-/// `slow` is the merged list on decoded ones, encoded; `None` if prost cannot read them.
+/// Compares the merged list with `slow`, the same merge of decoded lists, which is `None` if prost cannot read them.
 fn distinct(lists: &[Bytes], rpc: &str, slow: impl Fn(&[Bytes]) -> Option<Bytes>) {
     let row = rpc::ROWS.iter().find(|row| row.name == rpc).unwrap();
     let Goes::All(_, Merge::Distinct(keys, ..)) = &row.goes else {
@@ -130,7 +130,7 @@ fn distinct(lists: &[Bytes], rpc: &str, slow: impl Fn(&[Bytes]) -> Option<Bytes>
     assert_eq!(slow(&[merged]), Some(wanted));
 }
 
-/// Every field of the result is one of the lists', unchanged and in their order.
+/// Every field of the result is a field of the lists, unchanged and in their order.
 pub fn keeps_order(lists: &[Bytes], merged: &[u8]) {
     let mut all = lists.iter().flat_map(|list| protobuf::fields(list));
     for field in protobuf::fields(merged) {

@@ -1,4 +1,4 @@
-//! Messages of the CRI made of fuzz data: any field in any order, any number of times, then a few bytes spoilt.
+//! Messages of the CRI made of fuzz data: any field in any order, any number of times, with a few damaged bytes.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -12,13 +12,13 @@ use prost::encoding::{
 use prost_types::field_descriptor_proto::Type;
 use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet};
 
-/// How deep messages are nested: an image spec lies three deep, and its annotations one deeper.
+/// The depth of nested messages. An image spec is three deep, and the annotations in it are one level deeper.
 const DEPTH: usize = 5;
 const MOST_FIELDS: usize = 6;
-/// A field that no version of the CRI has.
+/// The number of a field that no version of the CRI has.
 const UNKNOWN: u32 = 5000;
 
-/// Texts that mean something somewhere, so that they meet.
+/// Texts with a meaning in some field, so that two fields often have the same text.
 pub const WORDS: &[&str] = &[
     "",
     "a",
@@ -81,22 +81,22 @@ pub fn paths() -> impl Iterator<Item = &'static str> {
     INTERFACE.requests.keys().map(String::as_str)
 }
 
-/// A row, and a request of it.
+/// A row, and a request of its RPC.
 pub fn request(u: &mut Unstructured<'_>) -> Result<(&'static Row, Vec<u8>)> {
     let row = u.choose(ROWS)?;
     let name = &INTERFACE.requests[&row.path()];
     Ok((row, any(u, name)?))
 }
 
-/// A message of the name within `runtime.v1`: well-formed, spoilt, or any bytes at all.
+/// A message of this name in `runtime.v1`: well-formed, damaged, or arbitrary bytes.
 pub fn message(u: &mut Unstructured<'_>, name: &str) -> Result<Vec<u8>> {
     any(u, &format!(".runtime.v1.{name}"))
 }
 
-/// prost's reading of a message, which must take no map for one that is none.
+/// Decodes with prost, but rejects a map that is encoded as another type.
 ///
-/// prost does not look at a map's wire type: of a number or a group it reads the bytes as an entry's length. Go refuses
-/// such a message, and so does the switch.
+/// prost ignores a map's wire type: it reads the bytes of a number or a group as an entry's length. Go and criswitch
+/// reject such a message.
 pub fn decode<M: Message + Default>(message: &[u8]) -> Option<M> {
     let name = std::any::type_name::<M>().rsplit("::").next().unwrap();
     if !well_typed(&format!(".runtime.v1.{name}"), message) {
@@ -105,7 +105,7 @@ pub fn decode<M: Message + Default>(message: &[u8]) -> Option<M> {
     M::decode(message).ok()
 }
 
-/// Whether every submessage and every map's entry is encoded as one.
+/// Whether every submessage and every map entry has the right wire type.
 fn well_typed(name: &str, mut message: &[u8]) -> bool {
     while !message.is_empty() {
         let Ok((number, wire_type)) = decode_key(&mut message) else {
@@ -174,7 +174,7 @@ fn well_formed(u: &mut Unstructured<'_>, name: &str, depth: usize) -> Result<Vec
     let fields = &INTERFACE.messages[name];
     let mut out = Vec::new();
     if name.ends_with("Entry") {
-        // A map's entry, which means something only if it has both.
+        // A map entry needs both its key and its value.
         for field in fields {
             put_field(u, &mut out, field, depth)?;
         }
@@ -220,7 +220,7 @@ fn put_field(
     Ok(())
 }
 
-/// One of [`WORDS`], mostly.
+/// A text, mostly one of [`WORDS`].
 pub fn text(u: &mut Unstructured<'_>) -> Result<String> {
     match u.int_in_range(0..=WORDS.len())? {
         at if at < WORDS.len() => Ok(WORDS[at].to_owned()),

@@ -1,4 +1,4 @@
-//! The owners again, as plain rows that are searched from end to end.
+//! A model of the owners: plain rows that are searched from end to end.
 
 use std::collections::BTreeSet;
 
@@ -10,24 +10,24 @@ use prost::Message;
 
 use super::messages;
 
-/// How many backends the model's table has.
+/// The number of backends in the table of the model.
 pub const BACKENDS: usize = 4;
-/// Their ids.
+/// The ids of these backends.
 pub const ALL: [BackendId; BACKENDS] = [0, 1, 2, 3];
 
-/// The owners, and what they should know.
+/// The real owners, and the rows that they should have.
 #[derive(Default)]
 pub struct Model {
     pub owners: Owners,
     rows: Vec<Row>,
-    /// Ids that were removed, when, and who owned them.
+    /// Removed ids, the moment of removal, and their owners.
     removed: Vec<(String, u64, Option<BackendId>)>,
     moments: u64,
     marks: Vec<(Mark, u64)>,
     wholes: Vec<Whole>,
 }
 
-/// A whole list of one kind: when it had been learned, and when it was asked for.
+/// A full list of one kind, with the moments when it was learned and when it was asked for.
 struct Whole {
     kind: Kind,
     backend: BackendId,
@@ -47,24 +47,23 @@ struct Row {
     /// A listed pod's names and time, or a container's pod.
     print: String,
     names: PodNames,
-    /// When it was created through criswitch, from 1 on; 0 if it is only listed.
+    /// The moment of its creation through criswitch, from 1 on; 0 if the item is only listed.
     made: u64,
-    /// A container's.
     pod: String,
 }
 
-/// Another backend that lists the id, when it last did, and how.
+/// Another backend that lists the id, with the moment and the names of its last such list.
 #[derive(Clone)]
 struct Rival {
     backend: BackendId,
     seen: u64,
     print: String,
-    /// It had not listed the id when it was asked for all, though the owner had.
+    /// Whether the rival did not list the id when it was asked for everything, although the owner had listed the id.
     late: bool,
 }
 
 impl Model {
-    /// What a few random things have taught.
+    /// A model after a few random steps.
     pub fn grown(u: &mut Unstructured<'_>) -> Result<Model> {
         let mut model = Model::default();
         for _ in 0..u.int_in_range(0..=8)? {
@@ -73,7 +72,6 @@ impl Model {
         Ok(model)
     }
 
-    /// Something happens.
     pub fn step(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let backend = u.int_in_range(0..=BACKENDS - 1)?;
         match u.int_in_range(0..=7)? {
@@ -118,9 +116,9 @@ impl Model {
         Ok(())
     }
 
-    /// No backend takes what another created, or listed before the call.
+    /// The claim that rejects a create: another backend created the id, or listed it before the call.
     fn claim(&self, kind: Kind, id: &str, backend: BackendId, asked: u64) -> Option<Claim> {
-        // In its backend's first whole list it may be of any age.
+        // A row in its backend's first full list may be of any age.
         let is_old = |row: &Row| {
             let first = self.wholes_of(kind, row.backend).next();
             first.is_none_or(|first| row.first <= first.learned)
@@ -195,13 +193,13 @@ impl Model {
         Ok(())
     }
 
-    /// The whole lists of a backend, in order.
+    /// The full lists of a backend, oldest first.
     fn wholes_of(&self, kind: Kind, backend: BackendId) -> impl Iterator<Item = &Whole> {
         let wholes = self.wholes.iter();
         wholes.filter(move |whole| (whole.kind, whole.backend) == (kind, backend))
     }
 
-    /// A backend has nothing of these any more that it has not shown since; the ids of those that are gone.
+    /// Removes the rows among `these` that the backend has not listed since `asked`, and returns their ids.
     fn lack(
         &mut self,
         backend: BackendId,
@@ -216,7 +214,7 @@ impl Model {
         gone.map(|row| row.id).collect()
     }
 
-    /// When a list was asked for: at a moment that was marked, else now.
+    /// The moment when a list was asked for: a marked moment, or now.
     fn asked(&self, u: &mut Unstructured<'_>) -> Result<(Mark, u64)> {
         match self.marks.as_slice() {
             [] => Ok((self.owners.mark(), self.moments)),
@@ -285,8 +283,8 @@ impl Model {
         )
     }
 
-    /// A list teaches what is its backend's, and the client gets that. A list that breaks off behind its last item
-    /// teaches nothing.
+    /// criswitch learns the items that the backend owns from a list, and the client gets only these items. criswitch
+    /// learns nothing from a list that breaks off after its last item.
     fn list(
         &mut self,
         u: &mut Unstructured<'_>,
@@ -321,7 +319,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether the client sees it.
+    /// Whether the client sees the item.
     fn see(
         &mut self,
         kind: Kind,
@@ -390,7 +388,7 @@ impl Model {
         }
     }
 
-    /// Who owned what was removed since: of several with this id the first.
+    /// The owner of an id that was removed since `asked`; of several removals the first counts.
     fn removed_at(&self, id: &str, asked: u64) -> Option<BackendId> {
         let mut removed = self.removed.iter();
         removed.find(|(gone, at, _)| gone == id && *at > asked)?.2
@@ -410,7 +408,7 @@ impl Model {
         rows.next().map(Row::owner)
     }
 
-    /// Sorted by id.
+    /// The pods or containers with an id prefix, sorted by id.
     pub fn with_prefix(&self, kind: Kind, prefix: &str) -> Vec<(&str, Owner)> {
         let rows = self.of(kind).filter(|row| row.id.starts_with(prefix));
         let mut found: Vec<_> = rows.map(|row| (row.id.as_str(), row.owner())).collect();
@@ -418,7 +416,7 @@ impl Model {
         found
     }
 
-    /// In the table's order.
+    /// The backends with a pod of this uid, in the order of the table.
     pub fn with_uid(&self, uid: &str) -> Vec<BackendId> {
         let has = |backend: &BackendId| {
             self.of(Kind::Pod)
@@ -427,7 +425,7 @@ impl Model {
         (0..BACKENDS).filter(has).collect()
     }
 
-    /// The pod that has a name; `routes` is whether the table has a handler at a backend.
+    /// The pod with a name; `routes` is whether the table has a handler at a backend.
     pub fn named(
         &self,
         has_name: impl Fn(&PodNames) -> bool,
@@ -463,7 +461,7 @@ impl Model {
         }
     }
 
-    /// The backends with pods that are ready, in ascending order.
+    /// The backends with ready pods, in ascending order.
     pub fn ready(&self) -> Vec<BackendId> {
         let rows = self.of(Kind::Pod).filter(|row| row.names.ready);
         let owners: BTreeSet<_> = rows.flat_map(Row::owners).collect();
@@ -508,7 +506,8 @@ impl Row {
         }
     }
 
-    /// `backend` did not list it at `asked`, unless it was learned from it since.
+    /// Updates the row after a full list of `backend`, asked for at `asked`, lacked the row. The list does not count if
+    /// the backend has listed the row since.
     fn settle(&mut self, backend: BackendId, asked: u64) {
         let Some(rival) = self.rival.clone() else {
             return;

@@ -1,9 +1,10 @@
-//! What must hold for any bytes: one module a fuzz target, each with a `check` that panics where it does not.
+//! Properties that hold for any bytes. Each fuzz target has a module with a `check` that panics if its property does
+//! not hold.
 //!
-//! The fuzz targets and the test that replays their corpora share them. An oracle is what prost says of the same bytes,
-//! or a slow version that is too simple to be wrong.
+//! The fuzz targets and the test that replays their corpora share these modules. An oracle is prost's result for the
+//! same bytes, or the result of slow code that is too simple to be wrong.
 #![allow(unreachable_pub, missing_docs)]
-// The lints that guard the daemon: here a panic is a finding.
+// These lints guard the daemon. Here a panic is a finding.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -26,10 +27,9 @@ mod messages;
 mod model;
 mod projection;
 
-/// A target's name, and its check.
+/// The name of a target, and its check.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// Every target.
 pub const TARGETS: &[Target] = &[
     ("config", config::check),
     ("filter", filter::check),

@@ -1,4 +1,4 @@
-//! Owners and id prefixes, against rows that are searched from end to end.
+//! Owners and id prefixes, compared with rows that are searched from end to end.
 
 use arbitrary::Unstructured;
 use criswitch::call::route::{Knowledge, Refusal, Target};
@@ -83,7 +83,7 @@ fn after_miss(model: &Model, kind: Kind, id: &str) -> Result<Target, Refusal> {
     known.after_miss(kind, id)
 }
 
-/// A full id is itself, unless it is the beginning of another backend's.
+/// A full id means itself, unless it is also a prefix of another backend's id.
 fn slow_after_miss(model: &Model, kind: Kind, id: &str) -> Result<Target, Refusal> {
     let hits = model.with_prefix(kind, id);
     let exact = hits.iter().find(|(full, _)| *full == id);

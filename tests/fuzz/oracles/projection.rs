@@ -1,10 +1,11 @@
-//! prost's reading of one field: a message that has that field and no other, with prost's own merging.
+//! Reads one field with prost. prost decodes the bytes as a message that has only this field, and merges repeated
+//! occurrences itself.
 
 use bytes::Buf;
 use prost::encoding::{self, DecodeContext, WireType, message, skip_field};
 use prost::{DecodeError, Message};
 
-/// What a field holds.
+/// The value of a field.
 pub trait Leaf: Default + std::fmt::Debug + Send + Sync {
     fn merge(
         &mut self,
@@ -35,7 +36,7 @@ leaf!(Vec<u8>, encoding::bytes::merge);
 leaf!(Vec<String>, encoding::string::merge_repeated);
 leaf!(Vec<Vec<u8>>, encoding::bytes::merge_repeated);
 
-/// The messages on the way to a field.
+/// The messages around a field.
 #[derive(Debug)]
 struct Along<'p, L> {
     path: &'p [u32],
@@ -82,8 +83,8 @@ pub struct Unreadable;
 
 /// The field at `path`, as prost reads it.
 ///
-/// prost counts groups from the outermost message, the switch from the one that they are in, so a field behind a
-/// hundred groups is `None`: each may say of it what it likes.
+/// prost and criswitch limit the depth of groups: prost counts from the outermost message, criswitch from the message
+/// with the groups. A field behind a hundred groups is therefore `None`, and both results are acceptable.
 pub fn read<L: Leaf>(message: &[u8], path: &[u32]) -> Option<Result<L, Unreadable>> {
     let leaf = L::default();
     let mut along = Along { path, leaf };
@@ -94,7 +95,7 @@ pub fn read<L: Leaf>(message: &[u8], path: &[u32]) -> Option<Result<L, Unreadabl
     }
 }
 
-/// The value under `key` in the map at `path`; the other entries' values are not looked at.
+/// The value of `key` in the map at `path`. The values of other keys are not read.
 pub fn entry(
     message: &[u8],
     path: &[u32],

@@ -1,4 +1,4 @@
-//! Routing: any path and any bytes, against a table and owners that are searched from end to end.
+//! Routing for any path and any bytes, compared with a table and owners that are searched from end to end.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -26,7 +26,7 @@ crio = "/run/crio.sock"
 old = "/run/old.sock"
 "#;
 
-/// A table of every kind of row.
+/// A table with every kind of row.
 pub static TABLE: LazyLock<Config> = LazyLock::new(|| {
     let config = Config::of_texts(&[(Path::new("table"), TEXT.as_bytes())]).unwrap();
     assert_eq!(config.table.backends.len(), BACKENDS);
@@ -51,7 +51,7 @@ fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     Ok(())
 }
 
-/// A row is found under the path that the interface gives it, and under no other.
+/// Checks that `find` returns a row for exactly the paths of the interface.
 fn find(path: &str) {
     let wanted = messages::paths().find(|known| *known == path);
     let found = rpc::find(path).map(Row::path);
@@ -76,7 +76,7 @@ fn routes(row: &Row, message: &[u8], model: &Model, complete: bool) {
             "{asked:?}: {target:?}, {wanted:?}"
         );
     }
-    // What prost refuses for another field's sake is routed by the fields that decide, and by nothing else.
+    // If prost rejects the message because of another field, only the fields that decide count for the route.
     match asked::projected(row, message) {
         None => {}
         Some(Err(_)) => assert!(!readable, "{target:?}"),
@@ -91,10 +91,11 @@ fn routes(row: &Row, message: &[u8], model: &Model, complete: bool) {
     }
 }
 
-/// Where it goes. For a pod that is not known that is where ready pods are; how likely each is, is not modelled.
+/// The target of a call. An image for an unknown pod goes to the backends with ready pods; their likelihood is not
+/// modelled.
 fn slow(asked: &Asked, model: &Model, complete: bool) -> Result<Target, Refusal> {
     let all = || Target::Backends((0..BACKENDS).collect());
-    // No row leads to the last one.
+    // No handler is routed to the last backend.
     let taking_pods = || Target::Backends((0..BACKENDS - 1).collect());
     let pod = |backend, id| Target::Owner(backend, Kind::Pod, id);
     Ok(match asked {
@@ -140,7 +141,7 @@ fn some_pod(all: Vec<usize>) -> Target {
     })
 }
 
-/// Whether these are the same; which stores are likely does not count.
+/// Whether two targets are equal, apart from their likely stores.
 fn is_same(one: &Result<Target, Refusal>, other: &Result<Target, Refusal>) -> bool {
     match (one, other) {
         (Ok(Target::SomePod(one)), Ok(Target::SomePod(other))) => {
@@ -151,7 +152,7 @@ fn is_same(one: &Result<Target, Refusal>, other: &Result<Target, Refusal>) -> bo
     }
 }
 
-/// Whether the table has this handler at this backend.
+/// Whether the table routes a handler to this name at this backend.
 pub fn is_routed(handler: &str, backend: usize) -> bool {
     let mut rows = TABLE.table.handlers.iter();
     rows.any(|row| (row.backend, row.backend_handler.as_str()) == (backend, handler))

@@ -1,4 +1,4 @@
-//! The node's status of several backends, against the same on decoded ones.
+//! The merged status of several backends, compared with the same merge of decoded ones.
 
 use std::sync::{Arc, LazyLock};
 
@@ -84,7 +84,7 @@ fn compare(
         .iter()
         .map(|row| handler(row, &row.name, &decoded));
     wanted.runtime_handlers = [default].into_iter().chain(rows).collect();
-    // No row leads to the last one.
+    // No handler is routed to the last backend.
     wanted.features = common(&decoded[..BACKENDS_WITH_ROWS]);
     assert_eq!(merged, wanted);
 }
@@ -118,7 +118,7 @@ fn backends_ready(
     assert_eq!(condition.message.is_empty(), faults == 0);
 }
 
-/// A row's entry under `name`: what its backend says of the handler that the row leads to.
+/// A row's entry under `name`: its backend's entry for the backend handler.
 fn handler(row: &Handler, name: &str, decoded: &[cri::StatusResponse]) -> cri::RuntimeHandler {
     let theirs = decoded[row.backend].runtime_handlers.iter();
     let mut theirs = theirs.filter(|handler| handler.name == row.backend_handler);

@@ -1,4 +1,4 @@
-//! The wire reader and the two edits, against what prost makes of the same bytes.
+//! The wire reader and the two edits, compared with prost's reading of the same bytes.
 
 use std::fmt::Debug;
 
@@ -12,7 +12,7 @@ use prost::encoding::{DecodeContext, WireType, decode_key, skip_field};
 use super::messages;
 use super::projection::{self, Unreadable};
 
-/// Field numbers that are used, of one byte and of two, and one that prost refuses.
+/// Field numbers of one byte and of two, and one that prost rejects.
 const NUMBERS: &[u32] = &[1, 2, 3, 4, 5, 7, 18, 19, 5000, 0];
 const TYPES: &[&str] = &[
     "CreateContainerRequest",
@@ -48,7 +48,7 @@ fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     Ok(())
 }
 
-/// The fields are those that prost's own functions find, and none follows the first fault.
+/// Checks that the reader finds the same fields as prost's functions, and no field after the first fault.
 fn walks(message: &[u8]) {
     let mut rest = message;
     let mut fields = protobuf::fields(message);
@@ -77,7 +77,7 @@ fn walks(message: &[u8]) {
     assert!(fields.next().is_none());
 }
 
-/// Asserts that a reading is prost's, where prost has one.
+/// Asserts that a result equals prost's, if prost has one.
 macro_rules! same {
     ($ours:expr, $theirs:expr) => {
         if let Some(theirs) = $theirs {
@@ -117,7 +117,7 @@ fn reads(message: &[u8], path: &[u32], key: &str) {
     assert_eq!(protobuf::has(message, path[0]).ok(), occurs.ok());
 }
 
-/// What is set is read again, by prost too; the bytes before it are as they were.
+/// A value that was set is read again, also by prost. The bytes before it are unchanged.
 fn sets(message: &[u8], path: &[u32], value: &str) {
     if path.contains(&0) || projection::read::<String>(message, path) == Some(Err(Unreadable)) {
         return;
@@ -129,7 +129,7 @@ fn sets(message: &[u8], path: &[u32], value: &str) {
     }
 }
 
-/// In the messages that the switch edits nothing else changes.
+/// Checks every type of message that criswitch edits: only the edited field changes.
 fn sets_typed(message: &[u8], value: &str) {
     set::<cri::RunPodSandboxRequest>(message, &[2], value, |request, value| {
         request.runtime_handler = value;
@@ -164,7 +164,7 @@ fn set<M: Message + Default + PartialEq + Debug>(
     assert_eq!(set.as_ref(), Ok(&wanted));
 }
 
-/// A backend's name for a handler to the table's.
+/// Translates a backend's handler name to the table's.
 fn renamed(name: &str, empty_has_a_name: bool) -> Option<&'static str> {
     match name {
         "runsc" => Some("gvisor"),
@@ -214,13 +214,14 @@ fn replaces<M: Message + Default + PartialEq + Debug>(
     change(&mut wanted);
     let replaced = M::decode(replaced.expect("prost can read it"));
     let times = protobuf::all_bytes(message, &path[..1]).map_or(0, |all| all.len());
-    // A submessage in two pieces, which no sender makes, is renamed piece by piece: right where it is a list's item.
+    // criswitch renames each piece of a submessage that is split in two. This is correct for an item of a list, and no
+    // sender splits other submessages.
     if path == [1, 7] || times < 2 {
         assert_eq!(replaced.as_ref(), Ok(&wanted));
     }
 }
 
-/// As the switch does it: by the item, which is appended to.
+/// Edits as criswitch does: it appends the new value to the item.
 fn replaced(
     message: &[u8],
     path: &[u32],

@@ -1,4 +1,4 @@
-//! Error details that are not base64, where a gRPC library that decodes them would panic (tonic does).
+//! Error details that are not base64. A gRPC library that decodes them panics (tonic does).
 
 use super::{Body, Reply};
 use http::Response;

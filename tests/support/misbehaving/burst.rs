@@ -1,4 +1,4 @@
-//! More events at once than the switch's queue for those that listen has room for.
+//! A burst with more events than criswitch's queue for listeners holds.
 
 use criswitch::codec::cri;
 use futures_util::{StreamExt, stream};
@@ -7,7 +7,7 @@ use http_body::Frame;
 use super::{Reply, of_frames};
 use crate::support::frame;
 
-/// How many.
+/// The number of events in the burst.
 pub const BURST: usize = 3000;
 
 pub fn burst(rpc: &str) -> Option<Reply> {

@@ -1,4 +1,4 @@
-//! A reply that is compressed though nobody said that it may be, where the switch has to read it.
+//! A compressed reply to a call whose reply criswitch must read, although the request did not allow compression.
 
 use super::{Reply, raw};
 

@@ -1,6 +1,6 @@
-//! A reply whose last bytes never came: its message is whole, its stream has ended, and no status says how it went.
+//! A reply that is cut off: its message is complete, but the stream ends without a status.
 //!
-//! A runtime that recovers from a panic in the middle of a call looks so, and its connection lives on.
+//! A runtime that recovers from a panic during a call sends this, and its connection stays open.
 
 use criswitch::codec::cri;
 use futures_util::stream;

@@ -1,6 +1,6 @@
-//! A list without an end: unary as one message of 4 GiB, streamed as containers for ever.
+//! A list without an end: unary as one message of 4 GiB, streamed as endless containers.
 //!
-//! It is what a runtime with a loop in its store does, and the cheapest way to fill a client's memory.
+//! A loop in a runtime's store causes this. It is also the cheapest way to fill a client's memory.
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
@@ -10,7 +10,7 @@ use super::{Reply, containers, of_frames};
 use crate::support::frame;
 
 const PIECE: &[u8] = &[0; 1 << 16];
-/// What the ids of the streamed containers begin with.
+/// The prefix of the streamed containers' ids.
 pub const ENDLESS_ENTRY: &str = "endless-";
 
 pub fn endless(rpc: &str) -> Option<Reply> {

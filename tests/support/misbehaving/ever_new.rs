@@ -1,7 +1,7 @@
-//! Lists that show other ids each time: whole ones, such as break off, and answers to a filter.
+//! Lists that show new ids each time: complete streams, streams that break off, and replies to a filter.
 //!
-//! A runtime that makes new ids for each list would fill the memory of a client that remembers them. It does not answer
-//! criswitch's own questions: a whole list would make criswitch forget the ids again.
+//! A runtime that makes new ids for each list would fill the memory of a client that remembers them. This runtime does
+//! not answer criswitch's own questions, because a complete list would make criswitch forget the ids again.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,7 +12,7 @@ use http_body::Frame;
 use super::{Reply, containers, end, fine, of_frames};
 use crate::support::frame;
 
-/// How many there are in each stream; in a list, of which less fits into one message, half as many.
+/// The number of ids in each stream. A list has half as many, because it must fit into one message.
 pub const EVER_NEW: usize = 20_000;
 const A_MESSAGE: usize = 1000;
 

@@ -1,6 +1,6 @@
-//! A reply whose end never comes, while the runtime answers all else.
+//! A reply that never ends, while the runtime answers all other calls.
 //!
-//! Whoever takes that for a runtime that hangs must find out again that it does not.
+//! criswitch may believe that such a runtime hangs, and must then notice that the runtime answers.
 
 use futures_util::stream;
 

@@ -1,4 +1,4 @@
-//! A list of 100,000 containers: no misbehaviour by any rule, but more than a node ever has.
+//! A list of 100,000 containers: valid, but more than a node ever has.
 
 use super::{Reply, containers, fine};
 

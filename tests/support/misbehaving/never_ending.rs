@@ -1,6 +1,6 @@
-//! A reply that begins and never ends, while the runtime answers all else.
+//! A reply that begins and never ends, while the runtime answers all other calls.
 //!
-//! A lock that is held in the middle of a list looks so: no error, no end, and a Version that is as quick as ever.
+//! A lock held in the middle of a list causes this. There is no error, and Version is as fast as ever.
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};

@@ -1,6 +1,6 @@
-//! Ids that no runtime should give: control characters, quotes, other scripts, very long ones, none at all.
+//! Ids that no runtime should return: control characters, quotes, other scripts, the empty id, very long ids.
 //!
-//! They end up in logs, errors and JSON, and are keys here.
+//! criswitch uses them as keys and writes them to logs, errors and JSON.
 
 use criswitch::codec::cri;
 use criswitch::ownership::LONGEST_ID;
@@ -23,7 +23,7 @@ pub fn odd_ids(rpc: &str) -> Option<Reply> {
     (rpc == "ListContainers").then(|| fine(&containers(ODD_IDS.iter().copied())))
 }
 
-/// Longer than any that is remembered.
+/// Ids longer than criswitch remembers.
 pub fn long_ids(rpc: &str) -> Option<Reply> {
     let id = "x".repeat(LONGEST_ID + 1);
     match rpc {

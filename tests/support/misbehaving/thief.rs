@@ -1,12 +1,14 @@
-//! Lists a pod of another backend's uid, made in the far future, and answers the image calls that this brings.
+//! Lists a pod with the uid of another backend's pod, created in the far future, and answers the image calls that
+//! follow.
 //!
-//! What it gets are the credentials of that pod's pulls, and its user would be the other pod's.
+//! Without protection, this backend would get the registry credentials of the other backend's pod, and set the user of
+//! the pod's containers.
 
 use criswitch::codec::cri;
 
 use super::{Reply, fine};
 
-/// The image that it claims to have.
+/// The image that the runtime claims to have.
 pub const STOLEN: &str = "sha256:5701e0";
 
 pub fn thief(rpc: &str) -> Option<Reply> {
@@ -29,7 +31,7 @@ pub fn thief(rpc: &str) -> Option<Reply> {
     }
 }
 
-/// With the names of the pod `web`.
+/// A pod with the names and the uid of the pod `web`.
 fn like_web() -> cri::PodSandbox {
     let web = crate::support::pod_config("web");
     cri::PodSandbox {

@@ -1,6 +1,6 @@
-//! A list above `max_message`, in a frame that tells its length truly.
+//! A list above `max_message`, in a frame with the correct length.
 //!
-//! A runtime may have a higher limit than the switch, as CRI-O's is 80 MiB.
+//! A runtime may have a higher limit than criswitch: CRI-O's is 80 MiB.
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
@@ -9,7 +9,7 @@ use http_body::Frame;
 use super::{Reply, of_frames};
 
 const PIECE: &[u8] = &[0; 1 << 16];
-/// 32 MiB, twice the limit.
+/// The number of pieces: 32 MiB in total, twice the limit.
 const PIECES: u32 = 512;
 
 pub fn too_large(rpc: &str) -> Option<Reply> {

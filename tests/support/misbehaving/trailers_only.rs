@@ -1,4 +1,4 @@
-//! Replies that are headers and nothing else: a refusal, as servers send it, and an OK that has no message.
+//! Replies that consist of headers only: an error, as servers send it, and an OK without a message.
 
 use super::{Reply, headers_only};
 
@@ -8,7 +8,7 @@ pub fn refused_in_headers(rpc: &str) -> Option<Reply> {
         .then(|| headers_only("8", "tired%20of%20lists"))
 }
 
-/// No unary call may go well without a message.
+/// A unary call must not succeed without a message.
 pub fn fine_without_a_message(rpc: &str) -> Option<Reply> {
     (rpc == "ListContainers").then(|| headers_only("0", ""))
 }

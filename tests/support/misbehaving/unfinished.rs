@@ -1,6 +1,7 @@
-//! Large replies of which the end never comes, while the runtime answers all else.
+//! Large replies that never end, while the runtime answers all other calls.
 //!
-//! A runtime that is stopped while it sends looks like this, and its replies take memory for as long as that lasts.
+//! A runtime that is stopped while it sends causes this. The unfinished replies take memory until the runtime continues
+//! or ends.
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
@@ -8,7 +9,7 @@ use http_body::Frame;
 
 use super::{Reply, of_frames};
 
-/// How much of a reply comes.
+/// The part of a reply that is sent, in bytes.
 const BEGUN: usize = 15 << 20;
 const PIECE: &[u8] = &[0; 1 << 20];
 

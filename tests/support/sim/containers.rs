@@ -12,10 +12,10 @@ pub const TERMINATED: i32 = 143;
 
 pub struct Container {
     pub id: String,
-    /// The id of its pod.
+    /// The id of the container's pod.
     pub pod: String,
     pub config: cri::ContainerConfig,
-    /// The id of its image.
+    /// The id of the container's image.
     pub image: String,
     pub resources: Option<cri::LinuxContainerResources>,
     pub state: ContainerState,
@@ -93,7 +93,7 @@ impl Container {
 }
 
 impl Store {
-    /// Creates a container; answers its id.
+    /// Creates a container and returns its id.
     pub fn create_container(
         &mut self,
         pod: &str,
@@ -149,7 +149,7 @@ impl Store {
         Ok(())
     }
 
-    /// An unknown container counts as stopped.
+    /// Stops a container. An unknown container counts as stopped.
     pub fn stop_container(&mut self, key: &str) -> Answer<()> {
         match self.find_container(key) {
             Err(Miss::Unknown) => Ok(()),
@@ -157,7 +157,7 @@ impl Store {
         }
     }
 
-    /// Ends a container that runs; any other stays as it is.
+    /// Ends a running container. A container in another state is left unchanged.
     pub fn exit_container(&mut self, key: &str, code: i32) -> Answer<()> {
         let place = self.container_place(key)?;
         let container = &mut self.containers[place];
@@ -172,7 +172,7 @@ impl Store {
         Ok(())
     }
 
-    /// An unknown container counts as removed; one that runs is stopped.
+    /// Removes a container, and stops it first if it runs. An unknown container counts as removed.
     pub fn remove_container(&mut self, key: &str) -> Answer<()> {
         if self.find_container(key) == Err(Miss::Unknown) {
             return Ok(());
@@ -229,7 +229,7 @@ impl Store {
         Ok(())
     }
 
-    /// Runs nothing: says what it was told.
+    /// Runs nothing: the returned output is the command.
     pub fn exec_sync(&self, request: &cri::ExecSyncRequest) -> Answer<cri::ExecSyncResponse> {
         self.running(&request.container_id)?;
         Ok(cri::ExecSyncResponse {
@@ -238,13 +238,13 @@ impl Store {
         })
     }
 
-    /// Where a client would stream to a running container. Nobody serves there.
+    /// A URL for streaming to a running container. No process serves the URL.
     pub fn container_url(&mut self, call: &str, key: &str) -> Answer<String> {
         self.running(key)?;
         Ok(self.url(call))
     }
 
-    /// Where a client would stream to a ready pod. Nobody serves there.
+    /// A URL for streaming to a ready pod. No process serves the URL.
     pub fn pod_url(&mut self, call: &str, key: &str) -> Answer<String> {
         let pod = self.pod(key)?;
         if pod.state != PodSandboxState::SandboxReady {
@@ -287,7 +287,8 @@ impl Store {
         find(self.containers.iter().map(|c| c.id.as_str()), key)
     }
 
-    /// A filter's id in full; what is not the prefix of exactly one stays and fits none.
+    /// The full id for a filter's id. A key that is not the prefix of exactly one id is returned unchanged and matches
+    /// nothing.
     pub fn full_container_id(&self, key: &str) -> String {
         self.container(key)
             .map_or_else(|_| key.to_owned(), |container| container.id.clone())

@@ -1,4 +1,4 @@
-//! Streams that come in odd pieces, or stop in the middle.
+//! Streams in odd pieces, and streams that stop in the middle.
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -10,7 +10,7 @@ use tonic::codegen::BoxStream;
 
 use super::Sim;
 
-/// What becomes of a stream list behind its first message.
+/// The rest of a stream list, after its first message.
 #[derive(Clone, Default)]
 pub enum Rest {
     #[default]
@@ -19,7 +19,7 @@ pub enum Rest {
     Fails(Status),
 }
 
-/// A stream list that goes on behind its first message as it was told to.
+/// A stream list that waits, fails or continues after its first message, as [`Rest`] says.
 pub fn interruptible<M: Send + 'static>(sim: Sim, messages: Vec<M>) -> BoxStream<M> {
     let messages = stream::iter(messages.into_iter().enumerate());
     Box::pin(messages.then(move |(at, message)| {
@@ -46,7 +46,7 @@ async fn rest(sim: &Sim) -> Result<(), Status> {
     }
 }
 
-/// Writes down what is sent.
+/// Records the bytes that are sent.
 pub fn watch(sim: &Sim, rpc: String, reply: http::Response<Body>) -> http::Response<Body> {
     if reply.body().is_end_stream() {
         return reply;
@@ -63,7 +63,7 @@ pub fn watch(sim: &Sim, rpc: String, reply: http::Response<Body>) -> http::Respo
     reply.map(|body| Body::new(StreamBody::new(BodyStream::new(body).inspect_ok(note))))
 }
 
-/// Cuts what is sent into data frames of `length` bytes, wherever messages begin and end.
+/// Cuts a reply into data frames of `length` bytes, regardless of message boundaries.
 pub fn chop(reply: http::Response<Body>, length: usize) -> http::Response<Body> {
     reply.map(|body| {
         let frames = BodyStream::new(body).map_ok(move |frame| {

@@ -1,14 +1,14 @@
-//! Ids: made so that a run repeats, and looked up by any unique prefix.
+//! Ids: generated from a seed, so that every run has the same ids, and found by any unique prefix.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use tonic::Status;
 
-/// Makes ids that look random and follow from the seed.
+/// Generates ids that look random and follow from the seed.
 pub struct Ids {
     pub seed: String,
-    /// What the next ids begin with.
+    /// The prefixes of the next ids.
     pub prefixes: VecDeque<String>,
     made: u64,
 }
@@ -30,7 +30,7 @@ impl Ids {
         id
     }
 
-    /// Short, and like nothing else that was made.
+    /// A short id that was not returned before.
     pub fn token(&mut self) -> String {
         self.made += 1;
         let mut token = hex(("token", &self.seed, self.made));
@@ -39,7 +39,7 @@ impl Ids {
     }
 }
 
-/// 64 hexadecimal digits that follow from a value.
+/// 64 hexadecimal digits that depend only on `value`.
 pub fn hex(value: impl Hash) -> String {
     let word = |part: u64| {
         let mut hasher = DefaultHasher::new();
@@ -49,7 +49,7 @@ pub fn hex(value: impl Hash) -> String {
     (0..4).map(word).collect()
 }
 
-/// Why a look-up found nothing.
+/// The reason why a look-up failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Miss {
     Empty,
@@ -57,7 +57,7 @@ pub enum Miss {
     Ambiguous,
 }
 
-/// The place of the one id that begins with `key`.
+/// The index of the one id that begins with `key`.
 pub fn find<'a>(ids: impl Iterator<Item = &'a str>, key: &str) -> Result<usize, Miss> {
     if key.is_empty() {
         return Err(Miss::Empty);
@@ -71,7 +71,7 @@ pub fn find<'a>(ids: impl Iterator<Item = &'a str>, key: &str) -> Result<usize, 
 }
 
 impl Miss {
-    /// containerd's words; `what` is a sandbox or a container.
+    /// The status with containerd's words. `what` is `sandbox` or `container`.
     pub fn status(self, what: &str, key: &str) -> Status {
         let text = format!("an error occurred when try to find {what} \"{key}\"");
         match self {

@@ -1,4 +1,4 @@
-//! The image store of a simulated runtime. Every reference can be pulled; nothing is downloaded.
+//! The image store of a simulated runtime. Every reference can be pulled. Nothing is downloaded.
 
 use criswitch::codec::cri;
 use criswitch::codec::cri::image_service_server::ImageService;
@@ -11,11 +11,11 @@ use super::settings::ImageIds;
 use super::stats::usage;
 use super::store::{Store, info};
 
-/// The size of every image that was not given one.
+/// The size of every image made from a reference.
 const IMAGE_BYTES: u64 = 4 << 20;
 
 impl Store {
-    /// Makes an image of a reference, or finds the one that is there; answers its id.
+    /// Returns the id of a reference's image, and adds the image if it is absent.
     pub fn add_image(&mut self, reference: &str) -> String {
         if let Some(image) = self.find_image(reference) {
             return image.id.clone();
@@ -43,7 +43,8 @@ impl Store {
         id
     }
 
-    /// By tag, digest, id, or the beginning of an id; containerd's ids also without `sha256:`, CRI-O's only so.
+    /// Finds an image by tag, digest, id, or prefix of an id. containerd's ids match with and without `sha256:`,
+    /// CRI-O's only without.
     pub fn find_image(&self, reference: &str) -> Option<&cri::Image> {
         if reference.is_empty() {
             return None;
@@ -64,7 +65,7 @@ impl Store {
         by_name.or_else(|| find(ids, id).ok().map(|place| &self.images[place]))
     }
 
-    /// As CRI-O does; containerd lists everything, whatever the filter.
+    /// Lists images, filtered as CRI-O does. containerd ignores the filter.
     pub fn list_images(&self, filter: Option<cri::ImageFilter>) -> Vec<cri::Image> {
         match filter.and_then(|filter| filter.image) {
             Some(image) if !image.image.is_empty() => {
@@ -88,7 +89,8 @@ impl Store {
         })
     }
 
-    /// CRI-O takes `sha256:<hex>` for a name without a registry. Without registries for such names that is an error.
+    /// CRI-O takes `sha256:<hex>` for a name without a registry, and fails if no registries for such names are
+    /// configured.
     fn resolve(&self, reference: &str) -> Result<(), Status> {
         if self.settings.image_ids == ImageIds::Bare && reference.starts_with("sha256:") {
             let text = format!(
@@ -99,7 +101,7 @@ impl Store {
         Ok(())
     }
 
-    /// An unknown image counts as removed.
+    /// Removes an image. An unknown image counts as removed.
     fn remove_image(&mut self, reference: &str) {
         let id = self.find_image(reference).map(|image| image.id.clone());
         self.images.retain(|image| Some(&image.id) != id.as_ref());
@@ -178,7 +180,7 @@ fn reference_of(image: Option<&cri::ImageSpec>) -> String {
     image.map(|image| image.image.clone()).unwrap_or_default()
 }
 
-/// `busybox` is short for `docker.io/library/busybox:latest`.
+/// The full form of a reference: `docker.io/library/busybox:latest` for `busybox`.
 fn full_reference(reference: &str) -> String {
     let first = reference.split('/').next().unwrap_or_default();
     let has_registry =

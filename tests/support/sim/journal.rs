@@ -1,4 +1,4 @@
-//! What a simulated runtime was asked, and what it is to do wrong.
+//! The calls that a simulated runtime received, and the faults that it simulates.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,17 +10,17 @@ use tonic::Status;
 use super::cut::Rest;
 use super::rewrite::Extra;
 
-/// Calls in the order in which they came, and faults by the name of the RPC.
+/// Calls in the order of their arrival, and faults by the name of the RPC.
 #[derive(Default)]
 pub struct Journal {
     pub calls: Vec<Call>,
-    /// How many connections are open.
+    /// The number of open connections.
     pub connections: usize,
-    /// RPCs of the calls that hang just now.
+    /// The RPCs of the calls that hang now.
     pub held: Vec<String>,
-    /// RPCs of the calls that the client gave up before they were answered.
+    /// The RPCs of the calls that the client cancelled before the reply.
     pub cancelled: Vec<String>,
-    /// The body of the last reply to an RPC, as far as it went out.
+    /// The body of the last reply to an RPC, as far as it was sent.
     pub sent: HashMap<String, BytesMut>,
     pub lacks: HashSet<String>,
     pub fails: HashMap<String, Status>,
@@ -32,14 +32,14 @@ pub struct Journal {
     pub rest: Rest,
 }
 
-/// A call as it came over the wire.
+/// A call as the runtime received it.
 #[derive(Clone, Debug)]
 pub struct Call {
     /// The last part of the path.
     pub rpc: String,
-    /// Everything that was sent with it: the deadline, metadata, the user agent.
+    /// All headers of the call: the deadline, metadata, the user agent.
     pub headers: HeaderMap,
-    /// The whole body: gRPC's five bytes before the message included.
+    /// The whole body, with gRPC's five bytes before the message.
     pub body: Bytes,
 }
 
@@ -54,7 +54,7 @@ impl Call {
         M::decode(self.message()).unwrap()
     }
 
-    /// A header, if it came and is text.
+    /// A header's value, if present and text.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
@@ -65,7 +65,7 @@ impl Journal {
         self.calls.iter().filter(move |call| call.rpc == rpc)
     }
 
-    /// What is answered instead of doing it.
+    /// The error that replaces the reply, if the RPC is missing or made to fail.
     pub fn refusal(&self, rpc: &str) -> Option<Status> {
         let lacks = self
             .lacks
@@ -74,7 +74,7 @@ impl Journal {
         lacks.or_else(|| self.fails.get(rpc).cloned())
     }
 
-    /// What is put into the replies of an RPC.
+    /// The bytes to put into the replies of an RPC.
     pub fn extra(&self, rpc: &str) -> Extra {
         let mut extra = if self.newer {
             Extra::newer(rpc)

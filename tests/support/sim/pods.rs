@@ -8,21 +8,21 @@ use super::ids::{Miss, find};
 use super::settings::ShowsHandlers;
 use super::store::{Answer, Checkpoint, Store, admits, info, now, selects};
 
-/// Where CRI-O has a pod's handler.
+/// The annotation of CRI-O's spec with a pod's handler.
 const CRIO_HANDLER: &str = "io.kubernetes.cri-o.RuntimeHandler";
 
 pub struct Pod {
     pub id: String,
     pub config: cri::PodSandboxConfig,
     pub handler: String,
-    /// What a verbose status tells besides.
+    /// The `info` of a verbose status.
     pub info: serde_json::Value,
     pub state: PodSandboxState,
     pub created_at: i64,
 }
 
 impl Pod {
-    /// What makes it one of a kind: no second pod may have it while this one exists.
+    /// The name that must be unique among existing pods.
     fn reserved_name(&self) -> String {
         reserved_name(&self.config.metadata.clone().unwrap_or_default())
     }
@@ -58,7 +58,7 @@ impl Pod {
 }
 
 impl Store {
-    /// Creates a pod; answers its id.
+    /// Creates a pod and returns its id.
     pub fn run_pod(
         &mut self,
         config: Option<cri::PodSandboxConfig>,
@@ -108,7 +108,7 @@ impl Store {
         })
     }
 
-    /// An unknown pod counts as stopped.
+    /// Stops a pod. An unknown pod counts as stopped.
     pub fn stop_pod(&mut self, key: &str) -> Answer<()> {
         let Some(place) = known(self.find_pod(key), key)? else {
             return Ok(());
@@ -125,7 +125,7 @@ impl Store {
         Ok(())
     }
 
-    /// An unknown pod counts as removed. Its containers go with it.
+    /// Removes a pod with its containers. An unknown pod counts as removed.
     pub fn remove_pod(&mut self, key: &str) -> Answer<()> {
         let Some(place) = known(self.find_pod(key), key)? else {
             return Ok(());
@@ -178,7 +178,7 @@ impl Store {
         Ok(())
     }
 
-    /// Runs a pod and its containers from a checkpoint; configurations of the request win.
+    /// Runs a pod and its containers from a checkpoint. Configurations in the request take precedence.
     pub fn restore_pod(
         &mut self,
         request: cri::RestorePodRequest,
@@ -215,7 +215,8 @@ impl Store {
         Ok(&self.pods[place])
     }
 
-    /// A filter's id in full; what is not the prefix of exactly one stays and fits none.
+    /// The full id for a filter's id. A key that is not the prefix of exactly one id is returned unchanged and matches
+    /// nothing.
     pub fn full_pod_id(&self, key: &str) -> String {
         self.pod(key)
             .map_or_else(|_| key.to_owned(), |pod| pod.id.clone())
@@ -231,7 +232,7 @@ impl Store {
     }
 }
 
-/// Stop and Remove take an unknown pod for one that is gone already.
+/// The result of a look-up for Stop and Remove: an unknown pod is `None`, not an error.
 fn known(found: Result<usize, Miss>, key: &str) -> Answer<Option<usize>> {
     match found {
         Ok(place) => Ok(Some(place)),
@@ -250,7 +251,7 @@ fn reserved_name(metadata: &cri::PodSandboxMetadata) -> String {
     format!("{name}_{namespace}_{uid}_{attempt}")
 }
 
-/// containerd's words for a second pod or container of one name.
+/// containerd's error for a second pod or container with the same name.
 pub fn name_is_reserved(what: &str, name: &str, holder: &str) -> Status {
     Status::unknown(format!(
         "failed to reserve {what} name \"{name}\": name \"{name}\" is reserved for \"{holder}\""

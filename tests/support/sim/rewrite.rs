@@ -1,4 +1,4 @@
-//! Bytes put into replies that no generated type could carry.
+//! Puts bytes into replies that no generated type can express.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -9,23 +9,23 @@ use prost::encoding::{self, DecodeContext, WireType};
 use tonic::Status;
 use tonic::body::Body;
 
-/// gRPC's bytes before each message: a flag and the length.
+/// The length of gRPC's prefix of a message: a flag and the length.
 pub const PREFIX: usize = 5;
 
-/// A field that no version of the CRI has.
+/// A field number that no version of the CRI uses.
 const UNKNOWN_FIELD: u32 = 5000;
 
-/// What is put into every message of a reply.
+/// Bytes to put into every message of a reply.
 #[derive(Default)]
 pub struct Extra {
-    /// Behind the message.
+    /// Appended to the message.
     pub message: Vec<u8>,
-    /// Behind each submessage in field 1.
+    /// Appended to each submessage in field 1.
     pub items: Vec<u8>,
 }
 
 impl Extra {
-    /// What a runtime of the future might send.
+    /// The extra bytes that a future runtime might send.
     pub fn newer(rpc: &str) -> Extra {
         let message = unknown_field();
         let labels = match rpc {
@@ -94,7 +94,7 @@ fn grow_items(mut message: Bytes, extra: &[u8], grown: &mut BytesMut) {
     }
 }
 
-/// Puts the extra bytes into every message of a reply, as the messages come.
+/// Puts the extra bytes into every message of a reply, message by message.
 pub fn rewrite(reply: http::Response<Body>, extra: Extra) -> http::Response<Body> {
     if extra.is_empty() {
         return reply;

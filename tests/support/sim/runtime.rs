@@ -1,4 +1,4 @@
-//! The RuntimeService of a simulated runtime: each RPC, one call into the store.
+//! The RuntimeService of a simulated runtime: each RPC is one call into the store.
 
 use criswitch::codec::cri;
 use criswitch::codec::cri::runtime_service_server::RuntimeService;
@@ -18,7 +18,7 @@ pub type Reply<T> = Answer<Response<T>>;
 pub struct Service(pub Sim);
 
 impl Service {
-    /// Answers from the store, in one step that no other call sees half-way.
+    /// Answers from the store in one step, so that no other call sees an incomplete change.
     pub fn with<Q, A>(
         &self,
         r: Request<Q>,
@@ -27,7 +27,7 @@ impl Service {
         answer(&mut self.0.store(), r.into_inner()).map(Response::new)
     }
 
-    /// Answers with a list, a few items a message.
+    /// Answers with a list, a few items in each message.
     pub fn stream<I, M>(
         &self,
         list: impl FnOnce(&Store) -> Vec<I>,
@@ -326,7 +326,7 @@ impl RuntimeService for Service {
         self.with(r, |store, r| store.restore_pod(r))
     }
 
-    /// Ends with the connection, or when it is told to.
+    /// Streams events until the connection ends, or until [`Sim::end_events`].
     async fn get_container_events(
         &self,
         _: Request<cri::GetEventsRequest>,

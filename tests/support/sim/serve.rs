@@ -1,6 +1,6 @@
-//! How a simulated runtime serves: HTTP/2 on a Unix socket, each call recorded before it is answered.
+//! A simulated runtime's server: HTTP/2 on a Unix socket. It records each call before it replies.
 //!
-//! hyper rather than tonic's server: that one would end calls at their deadline by itself.
+//! The server uses hyper, because tonic's server would end calls at their deadline.
 
 use std::convert::Infallible;
 use std::os::fd::AsFd;
@@ -28,20 +28,20 @@ use super::journal::Call;
 use super::rewrite::rewrite;
 use super::runtime::Service;
 
-/// Larger than any header or message of a test.
+/// A size limit that is larger than any header or message of a test.
 const ANY_SIZE: usize = 256 << 20;
 
-/// A frame's header, and an empty filter.
+/// The largest length of a request with an empty filter: gRPC's five bytes, and the filter's tag and length.
 const NO_FILTER: usize = 7;
 
-/// Takes the place of whoever served on the socket before.
+/// Binds the socket, and replaces the file of a previous server.
 pub fn bind(socket: &Path) -> UnixListener {
     std::fs::remove_file(socket).ok();
     UnixListener::bind(socket).unwrap_or_else(|error| panic!("{}: {error}", socket.display()))
 }
 
-/// Lets a process of this user listen there once more, since the kernel keeps who did last: perl, which every Debian
-/// has.
+/// Calls listen(2) again from a process of this user: `SO_PEERCRED` of a listener shows the last process that called
+/// it. The process runs perl, because every Debian system has perl.
 pub fn listen_as(user: u32, listener: &UnixListener) {
     let listener = listener.as_fd().try_clone_to_owned().unwrap();
     let mut perl = Command::new("perl");
@@ -50,7 +50,7 @@ pub fn listen_as(user: u32, listener: &UnixListener) {
     assert!(perl.status().unwrap().success());
 }
 
-/// Serves until it is dropped; its connections end with it.
+/// Serves until the future is dropped, which also ends the connections.
 pub async fn run(sim: Sim, listener: UnixListener) {
     let services = Services::new(&sim);
     let mut connections = JoinSet::new();
@@ -60,7 +60,7 @@ pub async fn run(sim: Sim, listener: UnixListener) {
     }
 }
 
-/// The generated services; either answers `Unimplemented` to what it does not know.
+/// The generated services. Both answer `Unimplemented` to unknown RPCs.
 #[derive(Clone)]
 struct Services {
     runtime: RuntimeServiceServer<Service>,
@@ -102,7 +102,7 @@ async fn serve(sim: Sim, services: Services, stream: UnixStream) {
         .max_concurrent_streams(None)
         .max_header_list_size(1 << 20)
         .serve_connection(TokioIo::new(stream), answer);
-    // However it ends, the client sees it.
+    // The client sees how the connection ended.
     connection.await.ok();
     sim.edit(|journal| journal.connections -= 1);
 }
@@ -152,17 +152,17 @@ async fn answer(
     })
 }
 
-/// What [`hold`] knows an RPC's replies by.
+/// The name for [`hold`] of an RPC's replies.
 pub fn reply_of(rpc: &str) -> String {
     format!("the reply of {rpc}")
 }
 
-/// What [`hold`] knows an RPC's calls by that ask for all there is.
+/// The name for [`hold`] of an RPC's calls without a filter.
 pub fn all_of(rpc: &str) -> String {
     format!("all of {rpc}")
 }
 
-/// Waits while calls of this RPC are held. The client may give up meanwhile, which drops this.
+/// Waits while calls of this RPC are held. The future is dropped if the client cancels the call.
 async fn hold(sim: &Sim, rpc: &str) {
     if !sim.0.journal.borrow().holds.contains(rpc) {
         return;

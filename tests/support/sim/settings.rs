@@ -1,39 +1,39 @@
-//! What a simulated runtime says of itself.
+//! The settings of a simulated runtime: its name, handlers, features and format of replies.
 
 use criswitch::codec::cri;
 
-/// Where a runtime shows the handlers of its pods.
+/// The replies in which a runtime shows the handlers of its pods.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum ShowsHandlers {
     Everywhere,
-    /// In the spec of a verbose status alone, as CRI-O does.
+    /// The spec of a verbose status only, as in CRI-O.
     InSpec,
     Nowhere,
 }
 
-/// Changed with `Sim::set`, at any time.
+/// The settings of a simulated runtime. `Sim::set` changes them at any time.
 pub struct Settings {
     pub runtime_name: String,
     pub version: String,
-    /// The first is its own default.
+    /// The handlers of the runtime. The first handler is the runtime's default.
     pub handlers: Vec<cri::RuntimeHandler>,
-    /// Runtimes before the CRI of 1.29 name no handlers in Status.
+    /// Runtimes older than the CRI of 1.29 list no handlers in Status.
     pub advertises_handlers: bool,
     pub shows_handlers: ShowsHandlers,
     pub features: cri::RuntimeFeatures,
-    /// What a verbose Status shows of its configuration, if not its name.
+    /// The configuration in a verbose Status. `None` means a configuration with the runtime's name only.
     pub config: Option<serde_json::Value>,
     pub conditions: Vec<cri::RuntimeCondition>,
     pub cgroup_driver: cri::CgroupDriver,
     pub image_ids: ImageIds,
     pub descriptors: Vec<cri::MetricDescriptor>,
-    /// How many items a message of a stream list holds.
+    /// The number of items in each message of a stream list.
     pub items_a_message: usize,
-    /// Whether a message without items comes before those with them.
+    /// Whether a stream list begins with a message without items.
     pub empty_message_first: bool,
 }
 
-/// How image ids are written.
+/// The form of image ids.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum ImageIds {
     /// `sha256:<hex>`, as containerd does.
@@ -67,7 +67,7 @@ impl Settings {
         }
     }
 
-    /// What Status lists: every handler, and the default once more under the empty name.
+    /// The handlers in Status: every handler, and the default again under the empty name.
     pub fn runtime_handlers(&self) -> Vec<cri::RuntimeHandler> {
         if !self.advertises_handlers {
             return Vec::new();

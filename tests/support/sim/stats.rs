@@ -1,5 +1,5 @@
-//! Numbers of a simulated runtime. They follow from the ids, so that a reply repeats byte for byte; but
-//! processor time passes, since crictl takes two samples and wants to see a difference.
+//! The stats and metrics of a simulated runtime. The numbers follow from the ids, so that replies repeat byte for byte.
+//! Only processor time passes, because crictl takes two samples and needs a difference.
 
 use criswitch::codec::cri::{self, ContainerState, PodSandboxState};
 
@@ -12,7 +12,7 @@ impl Store {
         self.container(key).map(stats_of)
     }
 
-    /// Of the containers that run.
+    /// The stats of running containers.
     pub fn list_container_stats(
         &self,
         filter: Option<cri::ContainerStatsFilter>,
@@ -35,7 +35,7 @@ impl Store {
         self.pod(key).map(|pod| self.stats_of_pod(pod))
     }
 
-    /// Of the pods that are ready.
+    /// The stats of ready pods.
     pub fn list_pod_stats(
         &self,
         filter: Option<cri::PodSandboxStatsFilter>,
@@ -51,7 +51,7 @@ impl Store {
             .collect()
     }
 
-    /// Of the pods that are ready: one value for each descriptor.
+    /// The metrics of ready pods: one value for each descriptor.
     pub fn pod_metrics(&self) -> Vec<cri::PodSandboxMetrics> {
         let metrics_of_pod = |pod: &Pod| cri::PodSandboxMetrics {
             pod_sandbox_id: pod.id.clone(),
@@ -135,7 +135,7 @@ fn stats_of(container: &Container) -> cri::ContainerStats {
     }
 }
 
-/// A tenth of a processor since the beginning.
+/// A tenth of a processor since `since`, in nanoseconds of Unix time.
 fn cpu(id: &str, since: i64) -> cri::CpuUsage {
     let timestamp = now();
     let value = u64::try_from(timestamp - since).unwrap() / 10;
@@ -170,7 +170,7 @@ fn network(id: &str, timestamp: i64) -> cri::NetworkUsage {
     }
 }
 
-/// How full a file system is.
+/// The used space of a file system.
 pub fn usage(mountpoint: &str, bytes: u64, inodes: u64) -> cri::FilesystemUsage {
     cri::FilesystemUsage {
         timestamp: 1,
@@ -182,13 +182,13 @@ pub fn usage(mountpoint: &str, bytes: u64, inodes: u64) -> cri::FilesystemUsage 
     }
 }
 
-/// A number from 1 to `limit` that follows from an id.
-/// What each label says of this pod or container.
+/// The label values of a pod's or container's metric, in the order of the descriptor's keys.
 fn values(descriptor: &cri::MetricDescriptor, id: &str) -> Vec<String> {
     let keys = descriptor.label_keys.iter();
     keys.map(|key| format!("{key} of {id}")).collect()
 }
 
+/// A number from 1 to `limit` that follows from an id.
 fn number(id: &str, limit: u64) -> Option<cri::UInt64Value> {
     let digits = id
         .get(..8)

@@ -1,4 +1,4 @@
-//! What a simulated runtime keeps: pods, containers, images, and who listens for events.
+//! The state of a simulated runtime: pods, containers, images, listeners for events.
 
 use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,7 +14,7 @@ use super::settings::Settings;
 
 pub type Answer<T> = Result<T, Status>;
 
-/// Events that a listener may leave unread before it loses some.
+/// The number of unread events after which a listener loses events.
 const UNREAD_EVENTS: usize = 1024;
 
 pub struct Store {
@@ -23,13 +23,13 @@ pub struct Store {
     pub pods: Vec<Pod>,
     pub containers: Vec<Container>,
     pub images: Vec<cri::Image>,
-    /// By the path that they were written to.
+    /// Checkpoints by the path in the request that wrote them.
     pub checkpoints: HashMap<String, Checkpoint>,
     pub network: Option<cri::NetworkConfig>,
     pub events: broadcast::Sender<Result<cri::ContainerEventResponse, Status>>,
 }
 
-/// What a checkpoint of a pod remembers.
+/// The content of a pod's checkpoint.
 #[derive(Clone)]
 pub struct Checkpoint {
     pub pod: cri::PodSandboxConfig,
@@ -50,7 +50,7 @@ impl Store {
         }
     }
 
-    /// Ends all streams of events, with this status or well.
+    /// Ends all streams of events, with this status or with OK.
     pub fn end_events(&mut self, status: Option<Status>) {
         if let Some(status) = status {
             self.events.send(Err(status)).ok();
@@ -81,7 +81,7 @@ impl Store {
         }
     }
 
-    /// Tells the listeners what happened to a container, or to a pod under the pod's own id.
+    /// Sends listeners an event about a container, or about a pod under the pod's own id.
     pub fn tell(&self, id: &str, pod: &str, what: cri::ContainerEventType) {
         let event = cri::ContainerEventResponse {
             container_id: id.to_owned(),
@@ -90,7 +90,7 @@ impl Store {
             pod_sandbox_status: self.pods.iter().find(|p| p.id == pod).map(Pod::status),
             containers_statuses: self.statuses_in(pod),
         };
-        // Without a listener there is nobody to tell.
+        // Sending fails if there is no listener, which is no error.
         self.events.send(Ok(event)).ok();
     }
 
@@ -100,7 +100,7 @@ impl Store {
     }
 }
 
-/// The `info` of a verbose reply: one key, so that its bytes are the same every time.
+/// The `info` of a verbose reply. It has one key, so that its bytes do not change.
 pub fn info(
     verbose: bool,
     entry: impl FnOnce() -> (&'static str, serde_json::Value),
@@ -112,14 +112,14 @@ pub fn info(
         .collect()
 }
 
-/// Does an item have every label of a selector?
+/// Whether an item has every label of a selector.
 pub fn selects(selector: &HashMap<String, String>, labels: &HashMap<String, String>) -> bool {
     selector
         .iter()
         .all(|(key, value)| labels.get(key) == Some(value))
 }
 
-/// Is a filter's id that of an item? An empty one is any.
+/// Whether an item's id matches a filter's id. An empty filter id matches any.
 pub fn admits(wanted: &str, id: &str) -> bool {
     wanted.is_empty() || wanted == id
 }

@@ -1,4 +1,4 @@
-//! A backend that accepts nobody, and whose queue of connections is full.
+//! A backend that accepts no connection and whose queue of connections is full.
 
 use std::os::unix::net::UnixListener;
 
@@ -9,7 +9,7 @@ use tonic::Code;
 use crate::support::{Rig, Sim};
 
 #[tokio::test]
-async fn a_backend_whose_queue_of_connections_is_full_is_down_with_that_cause() {
+async fn a_backend_with_a_full_connection_queue_is_down_with_that_cause() {
     let mut crowd = Vec::new();
     let mut full = None;
     let rig = Rig::with_config([Sim::new("runc")], |directory| {

@@ -1,4 +1,4 @@
-//! A backend that misbehaves costs the call that meets it, and nobody else anything.
+//! A misbehaving backend makes only the calls fail that need this backend.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::support::misbehaving::*;
 use crate::support::{PATIENCE, RawReply, Rig, Sim, frame};
 use crate::wait::until;
 
-/// A good runtime and a bad one behind one switch; the bad one has just begun.
+/// A good runtime and a bad one behind one criswitch. The bad one has just begun to misbehave.
 struct Beside {
     rig: Rig,
     bad: Misbehaving,
@@ -54,7 +54,7 @@ async fn beside_with(list_timeout: &str, misbehaviour: Misbehaviour) -> Beside {
 }
 
 impl Beside {
-    /// What the good runtime's users do goes on: statuses, lists that concern its pods, new containers.
+    /// Asserts that calls for the good runtime's pods succeed: status, lists narrowed to them, new containers.
     async fn others_are_unharmed(&self) {
         let request = frame(&cri::ContainerStatusRequest {
             container_id: self.container.clone(),
@@ -87,7 +87,7 @@ fn ids(reply: &RawReply) -> Vec<String> {
     list.containers.into_iter().map(|one| one.id).collect()
 }
 
-/// The list is refused in words that name the bad backend, and all else goes on.
+/// Asserts that the list fails with an error that names the bad backend, and that the good backend is unaffected.
 async fn refused(misbehaviour: Misbehaviour, code: Code, words: &str) {
     let beside = beside(misbehaviour).await;
     let reply = list(&beside.rig).await;
@@ -98,7 +98,7 @@ async fn refused(misbehaviour: Misbehaviour, code: Code, words: &str) {
 }
 
 #[tokio::test]
-async fn a_reply_over_the_limit_is_refused() {
+async fn a_reply_over_the_limit_is_rejected() {
     refused(
         too_large,
         Code::ResourceExhausted,
@@ -108,12 +108,12 @@ async fn a_reply_over_the_limit_is_refused() {
 }
 
 #[tokio::test]
-async fn a_list_without_end_is_refused() {
+async fn a_list_without_end_is_rejected() {
     refused(endless, Code::ResourceExhausted, "larger than max_message").await;
 }
 
 #[tokio::test]
-async fn lists_without_end_leave_no_memory_used_behind() {
+async fn rejected_lists_without_end_free_their_memory() {
     let beside = beside(endless).await;
     let mut for_memory = 0;
     for _ in 0..3 {
@@ -136,9 +136,9 @@ async fn lists_without_end_leave_no_memory_used_behind() {
     beside.others_are_unharmed().await;
 }
 
-/// The kubelet stops a pod that no backend has: all are asked for their pods then.
+/// The kubelet stops a pod that no backend has. criswitch then asks all backends for their pods.
 #[tokio::test]
-async fn criswitchs_own_questions_have_memory_when_replies_to_clients_take_all_of_theirs() {
+async fn criswitchs_own_questions_have_memory_while_replies_to_clients_use_all_of_theirs() {
     let beside = beside(unfinished).await;
     let request = frame(&cri::ContainerStatusRequest {
         container_id: CONTAINER.to_owned(),
@@ -150,7 +150,7 @@ async fn criswitchs_own_questions_have_memory_when_replies_to_clients_take_all_o
         let (client, request) = (client.clone(), request.clone());
         begun.spawn(async move { client.call(&path("ContainerStatus"), &[], request).await });
     }
-    // Eight have room.
+    // Eight replies fit into the memory for replies.
     for _ in 0..2 {
         let reply = begun.join_next().await.unwrap().unwrap();
         assert!(text_of(&reply).contains("all memory"), "{reply:?}");
@@ -179,7 +179,7 @@ async fn a_streamed_list_without_end_is_ended() {
 }
 
 #[tokio::test]
-async fn a_list_that_never_ends_is_stood_in_for_and_a_status_ends_with_the_clients_deadline() {
+async fn an_unfinished_list_is_served_from_cache_and_a_status_ends_at_the_clients_deadline() {
     let beside = beside_with("200ms", never_ending).await;
     let mut expected = [CONTAINER, beside.container.as_str()];
     expected.sort_unstable();
@@ -198,28 +198,29 @@ async fn a_list_that_never_ends_is_stood_in_for_and_a_status_ends_with_the_clien
 }
 
 #[tokio::test]
-async fn a_reply_under_way_counts_as_a_call_in_flight() {
+async fn an_unfinished_reply_counts_as_a_call_in_flight() {
     let beside = beside_with("200ms", never_ending).await;
     let request = frame(&cri::ContainerStatusRequest {
         container_id: CONTAINER.to_owned(),
         verbose: false,
     });
     let path = path("ContainerStatus");
-    // Fewer than one connection may have, and together all that there may be.
+    // Each client has fewer calls than one connection may have. Together the clients have as many calls as criswitch
+    // allows.
     let clients = [0; 4].map(|_| crate::support::Client::raw(&beside.rig));
     let clients = futures_util::future::join_all(clients).await;
-    let mut begun = JoinSet::new();
-    for client in clients.iter().cycle().take(MAX_CALLS) {
-        let (client, path, request) = (client.clone(), path.clone(), request.clone());
-        begun.spawn(async move { client.begin(&path, &[], request).await });
-    }
-    until(async || text_of(&list(&beside.rig).await).contains("in flight already")).await;
+    let begun = clients.iter().cycle().take(MAX_CALLS);
+    let begun = begun.map(|client| client.begin(&path, &[], request.clone()));
+    // All replies have begun before the list is asked for: a list in flight would take one of the places.
+    let begun = futures_util::future::join_all(begun).await;
+    let refused = list(&beside.rig).await;
+    assert!(text_of(&refused).contains("in flight already"));
     drop(begun);
     until(async || list(&beside.rig).await.code() == Code::Ok).await;
 }
 
 #[tokio::test]
-async fn a_bad_frame_is_refused() {
+async fn a_bad_frame_is_rejected() {
     for bad in [
         a_frame_that_is_too_short,
         a_frame_that_is_too_long,
@@ -233,12 +234,12 @@ async fn a_bad_frame_is_refused() {
 }
 
 #[tokio::test]
-async fn a_compressed_reply_is_refused_where_it_must_be_read() {
+async fn a_compressed_reply_is_rejected_where_criswitch_must_read_it() {
     refused(compressed, Code::Internal, "compressed").await;
 }
 
 #[tokio::test]
-async fn details_that_are_not_base64_pass_as_they_came() {
+async fn error_details_that_are_not_base64_pass_unchanged() {
     let beside = beside(bad_details).await;
     let request = frame(&cri::ContainerStatusRequest {
         container_id: CONTAINER.to_owned(),
@@ -256,7 +257,7 @@ async fn details_that_are_not_base64_pass_as_they_came() {
 }
 
 #[tokio::test]
-async fn a_refusal_in_headers_alone_passes() {
+async fn an_error_in_headers_alone_passes_unchanged() {
     refused_with_words_of_its_own(
         refused_in_headers,
         Code::ResourceExhausted,
@@ -282,7 +283,7 @@ async fn a_hundred_thousand_containers_are_listed() {
 }
 
 #[tokio::test]
-async fn ids_with_odd_characters_pass_and_lead_to_their_owner() {
+async fn ids_with_odd_characters_pass_and_are_routed_to_their_owner() {
     let beside = beside(odd_ids).await;
     let listed = ids(&list(&beside.rig).await);
     for id in ODD_IDS {
@@ -299,9 +300,9 @@ async fn ids_with_odd_characters_pass_and_lead_to_their_owner() {
     beside.others_are_unharmed().await;
 }
 
-/// Its connection goes on, so that no state changes which would tell that it is well again.
+/// The connection stays open, so no change of the backend's state shows that it has recovered.
 #[tokio::test]
-async fn one_whose_replies_were_cut_off_is_no_longer_stood_in_for_when_they_are_whole() {
+async fn a_backend_is_no_longer_served_from_cache_once_its_replies_are_complete_again() {
     let logged = Logged::here();
     let Beside { rig, bad, .. } = beside(cut_off).await;
     let request = || frame(&cri::ListContainerStatsRequest::default());
@@ -317,7 +318,7 @@ async fn one_whose_replies_were_cut_off_is_no_longer_stood_in_for_when_they_are_
         until(async || told_of(&rig, "bad").await["staleListAgeSeconds"].is_null()).await;
         let told = |words: &str| logged.lines(&["backend=bad", words]).len();
         until(async || told("backend answers calls for stats again") == time).await;
-        // The first time there are no cached stats.
+        // At the first call there are no cached stats.
         for (words, times) in [
             ("backend does not answer; serving its cached lists", time),
             ("backend does not answer; omitting it from stats", 1),
@@ -334,7 +335,7 @@ async fn one_whose_replies_were_cut_off_is_no_longer_stood_in_for_when_they_are_
 }
 
 #[tokio::test]
-async fn a_burst_of_events_cuts_nobody_off_who_reads() {
+async fn a_burst_of_events_disconnects_no_client_that_reads() {
     let beside = beside(burst).await;
     let mut events = events(&beside.rig).await.unwrap();
     for number in 0..BURST {
@@ -345,10 +346,10 @@ async fn a_burst_of_events_cuts_nobody_off_who_reads() {
 }
 
 #[tokio::test]
-async fn a_cgroup_driver_that_cannot_be_read_keeps_no_backend_away() {
+async fn a_backend_with_an_unreadable_cgroup_driver_is_ready() {
     let logged = Logged::here();
     let beside = beside(odd_driver).await;
-    // It is connected anew, and asked.
+    // criswitch connects again and asks for the driver.
     beside.bad.close();
     until(async || {
         !logged

@@ -1,4 +1,4 @@
-//! How a call ended decides the level of its line, and a failed change has a line that names its pod.
+//! A call's end decides the level of its log line. The line of a failed change names its pod.
 
 use criswitch::codec::cri;
 use tonic::{Code, Status};
@@ -9,7 +9,7 @@ use crate::logged::Logged;
 use crate::support::{Rig, frame, pod_config};
 use crate::wait::until;
 
-/// The names of the pod "web" as every line of a failed change has them.
+/// The names of the pod "web" in every line of a failed change.
 const WEB: [&str; 4] = [
     "WARN",
     "namespace=\"default\"",
@@ -38,7 +38,7 @@ fn run_web() -> bytes::Bytes {
     })
 }
 
-/// Sends RunPodSandbox and ends the call when the backend has it.
+/// Sends RunPodSandbox and cancels the call once the backend has it.
 async fn give_up(rig: &Rig, headers: &[(&str, &str)]) {
     rig.sim("kata").hold("RunPodSandbox");
     let client = (**rig).raw().await;
@@ -53,7 +53,7 @@ async fn give_up(rig: &Rig, headers: &[(&str, &str)]) {
 }
 
 #[tokio::test]
-async fn a_failed_run_names_its_pod_its_handler_its_backend_and_its_cause_without_credentials() {
+async fn a_failed_run_is_logged_with_pod_handler_backend_and_cause_but_without_credentials() {
     let logged = Logged::here();
     let rig = runc_and_kata().await;
     let cause = "pull \"https://me:hunter2@registry.example/pause\": EOF\nagain";
@@ -85,7 +85,7 @@ async fn a_rejected_handler_is_logged_by_name() {
 }
 
 #[tokio::test]
-async fn a_failed_change_of_a_pod_or_container_names_the_pod() {
+async fn a_failed_change_of_a_pod_or_container_is_logged_with_the_pods_name() {
     let logged = Logged::here();
     let rig = runc_and_kata().await;
     let (pod, container) = rig.run("kata", "web").await;
@@ -103,7 +103,7 @@ async fn a_failed_change_of_a_pod_or_container_names_the_pod() {
 }
 
 #[tokio::test]
-async fn a_failed_container_names_its_pod_also_while_the_backend_is_away() {
+async fn a_failed_creation_is_logged_with_the_pods_name_while_the_backend_is_down() {
     let logged = Logged::here();
     let rig = runc_and_kata().await;
     let pod = rig.run_pod("kata", "web").await;
@@ -115,7 +115,7 @@ async fn a_failed_container_names_its_pod_also_while_the_backend_is_away() {
 }
 
 #[tokio::test]
-async fn nothing_to_remove_is_no_warning() {
+async fn a_removal_that_finds_nothing_is_no_warning() {
     let logged = Logged::here();
     let rig = runc_and_kata().await;
     let pod = rig.run_pod("kata", "web").await;
@@ -129,7 +129,7 @@ async fn nothing_to_remove_is_no_warning() {
 }
 
 #[tokio::test]
-async fn a_call_that_its_client_cancels_is_no_warning() {
+async fn a_call_cancelled_by_its_client_is_no_warning() {
     let logged = Logged::here();
     let rig = runc_and_kata().await;
     give_up(&rig, &[]).await;
@@ -139,7 +139,7 @@ async fn a_call_that_its_client_cancels_is_no_warning() {
 }
 
 #[tokio::test]
-async fn a_call_that_its_client_cancels_at_the_deadline_is_a_warning() {
+async fn a_call_cancelled_by_its_client_at_the_deadline_is_a_warning() {
     let logged = Logged::here();
     let rig = runc_and_kata().await;
     give_up(&rig, &[("grpc-timeout", "100m")]).await;
@@ -147,18 +147,25 @@ async fn a_call_that_its_client_cancels_at_the_deadline_is_a_warning() {
 }
 
 #[tokio::test]
-async fn lists_that_fail_are_one_warning_with_the_cause_and_their_recovery_is_logged() {
+async fn failing_lists_are_one_warning_with_the_cause_and_their_recovery_is_logged() {
     let logged = Logged::here();
     let rig = runc_and_kata().await;
     rig.pods().await.unwrap();
     let kata = rig.sim("kata");
     kata.fail("ListPodSandbox", Status::internal("no shim"));
-    for _ in 0..3 {
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let headers = [("traceparent", &*format!("00-{trace}-00f067aa0ba902b7-01"))];
+    let lists = frame(&cri::ListPodSandboxRequest::default());
+    let failed = rig.raw(&path("ListPodSandbox"), &headers, lists).await;
+    assert_eq!(failed.code(), Code::Internal);
+    for _ in 0..2 {
         rig.pods().await.unwrap_err();
     }
     let words = [
         "WARN",
-        "ListPodSandbox",
+        "call{id=",
+        "rpc=\"ListPodSandbox\"",
+        trace,
         "code=Internal",
         "no shim",
         "kata",
@@ -172,7 +179,12 @@ async fn lists_that_fail_are_one_warning_with_the_cause_and_their_recovery_is_lo
     }
     line(
         &logged,
-        &["INFO", "ListPodSandbox", "calls succeed again", "failed=2"],
+        &[
+            "INFO",
+            "rpc=\"ListPodSandbox\"",
+            "calls succeed again",
+            "failed=2",
+        ],
     );
 }
 

@@ -1,4 +1,4 @@
-//! The lines of a call: whose they are, and which trace they belong to.
+//! The log lines of a call have the call's id and trace.
 
 use criswitch::codec::cri;
 
@@ -11,14 +11,14 @@ const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
 const SPAN: &str = "00f067aa0ba902b7";
 
-/// The id that a line says its call has.
+/// The id of the call in a log line.
 fn id(line: &str) -> &str {
     let (_, rest) = line.split_once("call{id=").unwrap();
     rest.split(' ').next().unwrap()
 }
 
 #[tokio::test]
-async fn every_line_of_a_call_has_its_id_and_no_other_call_has_it() {
+async fn every_log_line_of_a_call_has_the_calls_own_id() {
     let logged = Logged::here();
     let rig = runc_and_kata().await;
     rig.run_pod("runc", "one").await;
@@ -41,7 +41,10 @@ async fn every_line_of_a_call_has_its_id_and_no_other_call_has_it() {
     let [kept, end] = tells.as_slice() else {
         panic!("{}", logged.text());
     };
-    assert!(kept.contains("is kept until the backend answers again") && end.contains("code=OK"));
+    assert!(
+        kept.contains("gets the runtime configuration when it answers again")
+            && end.contains("code=OK")
+    );
     assert_eq!(id(kept), id(end));
     assert!(
         id(one) != id(two) && id(two) != id(end),
@@ -51,7 +54,7 @@ async fn every_line_of_a_call_has_its_id_and_no_other_call_has_it() {
 }
 
 #[tokio::test]
-async fn the_trace_of_a_call_goes_on_to_its_backends_and_is_in_its_line() {
+async fn a_calls_trace_is_passed_to_its_backends_and_logged() {
     let logged = Logged::here();
     let rig = runc_and_kata().await;
     let parent = format!("00-{TRACE}-{SPAN}-01");
@@ -100,7 +103,7 @@ async fn the_trace_of_a_call_goes_on_to_its_backends_and_is_in_its_line() {
 }
 
 #[tokio::test]
-async fn what_is_no_trace_goes_on_and_is_not_logged() {
+async fn an_invalid_traceparent_is_passed_on_but_not_logged() {
     let logged = Logged::here();
     let rig = runc_and_kata().await;
     let run = cri::RunPodSandboxRequest {
@@ -124,7 +127,7 @@ async fn what_is_no_trace_goes_on_and_is_not_logged() {
 }
 
 #[tokio::test]
-async fn an_id_stays_within_its_line() {
+async fn an_id_with_a_newline_cannot_forge_a_log_line() {
     let logged = Logged::here();
     let rig = runc_and_kata().await;
     rig.stop_pod("x\nERROR forged").await.ok();

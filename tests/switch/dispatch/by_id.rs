@@ -1,4 +1,4 @@
-//! Calls for one pod or container: to its owner and nobody else, as they came.
+//! Calls for one pod or container go unchanged to its owner alone.
 
 use std::collections::BTreeSet;
 
@@ -18,12 +18,12 @@ fn the_tests_know_every_call_for_an_id() {
 }
 
 #[tokio::test]
-async fn each_arrives_byte_for_byte_with_its_metadata_at_the_owner_alone() {
+async fn a_call_for_an_id_arrives_byte_for_byte_with_its_metadata_at_the_owner_alone() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     for call in ID_CALLS {
         let (pod, container) = rig.run("kata", call.rpc).await;
         let id = call.pick(&pod, &container);
-        // A field that no CRI has, behind the id.
+        // The message has the id, then a field number that no CRI uses.
         let message = [&call.request(id)[5..], b"\xc2\xb8\x02\x03new"].concat();
         let before = rig.sim("kata").calls(call.rpc).len();
         let headers = [
@@ -46,7 +46,7 @@ async fn each_arrives_byte_for_byte_with_its_metadata_at_the_owner_alone() {
 }
 
 #[tokio::test]
-async fn each_is_unavailable_by_name_while_the_owner_is_down_and_goes_nowhere_else() {
+async fn a_call_for_an_id_is_unavailable_while_the_owner_is_down_and_is_sent_nowhere_else() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let (pod, container) = rig.run("kata", "web").await;
     stopped(&rig, "kata").await;
@@ -58,7 +58,7 @@ async fn each_is_unavailable_by_name_while_the_owner_is_down_and_goes_nowhere_el
 }
 
 #[tokio::test]
-async fn each_comes_back_with_the_owner_s_own_refusal() {
+async fn a_call_for_an_id_returns_the_owners_own_error() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let (pod, container) = rig.run("kata", "web").await;
     for call in ID_CALLS {
@@ -84,7 +84,7 @@ async fn each_comes_back_with_the_owner_s_own_refusal() {
 }
 
 #[tokio::test]
-async fn an_rpc_or_a_service_that_the_cri_lacks_is_unimplemented() {
+async fn an_rpc_or_service_outside_the_cri_is_unimplemented() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let teleport = send(&rig, "Teleport", frame_raw(b"")).await;
     assert_eq!(teleport.code(), Code::Unimplemented);

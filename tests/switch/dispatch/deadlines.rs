@@ -1,4 +1,4 @@
-//! Deadlines: told to the backend, and kept by the switch whatever the backend does.
+//! Deadlines: criswitch passes a deadline to the backend, and enforces it whatever the backend does.
 
 use bytes::Bytes;
 use criswitch::codec::cri;
@@ -7,7 +7,7 @@ use tonic::Code;
 use crate::support::{RawReply, Rig, Sim, frame, frame_raw, image_spec, pod_config};
 
 const RUNTIME: &str = "/runtime.v1.RuntimeService";
-/// A tenth of a second, as gRPC writes it.
+/// A tenth of a second in gRPC's format.
 const SHORT: (&str, &str) = ("grpc-timeout", "100m");
 const LONG: (&str, &str) = ("grpc-timeout", "37S");
 
@@ -21,7 +21,7 @@ async fn call(rig: &Rig, rpc: &str, timeout: (&str, &str), body: Bytes) -> RawRe
     rig.raw(&format!("{RUNTIME}/{rpc}"), &[timeout], body).await
 }
 
-/// DeadlineExceeded by the switch's word, and nothing goes on at the backend.
+/// Asserts DeadlineExceeded with the RPC's name, and that the call at the backend has ended.
 async fn late(rig: &Rig, rpc: &str, reply: RawReply) {
     assert_eq!(reply.code(), Code::DeadlineExceeded, "{}", reply.text());
     assert!(reply.text().contains(rpc), "{}", reply.text());
@@ -46,7 +46,7 @@ fn run_pod() -> Bytes {
 }
 
 #[tokio::test]
-async fn a_backend_is_told_the_clients_deadline() {
+async fn a_backend_receives_the_clients_deadline() {
     let rig = runc_and_kata().await;
     let (_, container) = rig.run("kata", "other").await;
     for (rpc, body) in [
@@ -63,11 +63,11 @@ async fn a_backend_is_told_the_clients_deadline() {
 }
 
 #[tokio::test]
-async fn a_call_that_passes_its_deadline_is_deadline_exceeded_and_ends_at_the_backend() {
+async fn a_call_past_its_deadline_is_deadline_exceeded_and_ends_at_the_backend() {
     let rig = runc_and_kata().await;
     let (_, container) = rig.run("kata", "other").await;
     for (rpc, body) in [
-        // One that passes unread, and one that the switch learns from.
+        // The first reply passes unread, and criswitch learns from the second reply.
         ("StopContainer", by_id(&container)),
         ("RunPodSandbox", run_pod()),
     ] {
@@ -77,7 +77,7 @@ async fn a_call_that_passes_its_deadline_is_deadline_exceeded_and_ends_at_the_ba
 }
 
 #[tokio::test]
-async fn a_list_that_one_backend_holds_up_is_deadline_exceeded() {
+async fn a_list_delayed_by_one_backend_is_deadline_exceeded() {
     let rig = runc_and_kata().await;
     for rpc in ["ListPodSandbox", "ListContainerStats", "StreamContainers"] {
         rig.sim("kata").hold(rpc);
@@ -89,13 +89,13 @@ async fn a_list_that_one_backend_holds_up_is_deadline_exceeded() {
 async fn a_stream_of_one_backend_ends_at_its_deadline() {
     let rig = Rig::start([Sim::new("kata")]).await;
     rig.pods().await.unwrap();
-    // It has no end of its own.
+    // The backend never ends this stream.
     let reply = call(&rig, "GetContainerEvents", SHORT, frame_raw(b"")).await;
     assert_eq!(reply.code(), Code::DeadlineExceeded, "{}", reply.text());
 }
 
 #[tokio::test]
-async fn a_pull_that_one_backend_holds_up_is_deadline_exceeded() {
+async fn a_pull_delayed_by_one_backend_is_deadline_exceeded() {
     let rig = runc_and_kata().await;
     rig.sim("kata").hold("PullImage");
     let body = frame(&cri::PullImageRequest {
@@ -116,7 +116,7 @@ async fn a_call_for_an_unknown_id_is_deadline_exceeded_while_a_backend_does_not_
 }
 
 #[tokio::test]
-async fn a_call_to_a_backend_that_never_gets_ready_is_deadline_exceeded() {
+async fn a_call_to_a_backend_that_never_becomes_ready_is_deadline_exceeded() {
     let kata = Sim::new("kata");
     kata.hold("Version");
     let rig = Rig::start([Sim::new("runc"), kata]).await;

@@ -1,4 +1,4 @@
-//! What a client reads when a call fails: a backend's own word, or the switch's, which says whose fault it is.
+//! Errors that clients see: a backend's status unchanged, or a status of criswitch, which names the cause.
 
 use std::collections::HashMap;
 
@@ -10,21 +10,21 @@ use tonic::{Code, Status};
 use crate::support::{Rig, Sim, frame, image_spec, pod_config};
 
 const RUNTIME: &str = "/runtime.v1.RuntimeService";
-/// The longest text that has to pass: the kubelet's runtimes put whole command outputs into it.
+/// The longest text that must pass: runtimes put whole command outputs into errors.
 const LONG_TEXT_BYTES: usize = 16 << 10;
 
 async fn runc_and_kata() -> Rig {
     connected([Sim::new("runc"), Sim::new("kata")]).await
 }
 
-/// With every backend listed, so that what fails from now on is the client's call.
+/// Lists every backend first, so that afterwards only the client's call can fail.
 async fn connected(sims: impl IntoIterator<Item = Sim>) -> Rig {
     let rig = Rig::start(sims).await;
     rig.pods().await.unwrap();
     rig
 }
 
-/// A status with everything that can be in one.
+/// A status with a text, details and metadata.
 fn full_status(text: &str) -> Status {
     let mut metadata = MetadataMap::new();
     metadata.insert("x-shim", "pid 4711".parse().unwrap());
@@ -49,8 +49,28 @@ fn restore(handler: &str) -> cri::RestorePodRequest {
     }
 }
 
+/// `kubectl describe pod` shows the beginning of a long event only.
 #[tokio::test]
-async fn an_unknown_handler_is_told_with_the_handlers_that_are() {
+async fn the_error_of_a_new_pod_names_handler_backend_and_cause_in_its_first_200_characters() {
+    let rig = runc_and_kata().await;
+    rig.sim("kata").stop().await;
+    let request = restore("kata");
+    let errors = [
+        (*rig).run_pod("kata", "web").await.unwrap_err(),
+        rig.runtime().restore_pod(request).await.unwrap_err(),
+    ];
+    for error in errors {
+        let begin: String = error.message().chars().take(200).collect();
+        assert!(
+            begin.starts_with("runtime handler \"kata\": backend \"kata\" ("),
+            "{begin}"
+        );
+        assert!(begin.contains("cannot connect"), "{begin}");
+    }
+}
+
+#[tokio::test]
+async fn the_error_for_an_unknown_handler_lists_the_known_handlers() {
     let rig = runc_and_kata().await;
     let refused = (*rig).run_pod("gvisor", "web").await.unwrap_err();
     let restored = rig.runtime().restore_pod(restore("gvisor")).await;
@@ -70,7 +90,7 @@ async fn an_unknown_handler_is_told_with_the_handlers_that_are() {
 }
 
 #[tokio::test]
-async fn a_handlers_name_is_matched_as_a_whole_and_by_case() {
+async fn handler_names_are_matched_as_a_whole_and_case_sensitively() {
     let rig = runc_and_kata().await;
     for handler in ["Kata", "kat", "kata ", "kata-fc", "../kata"] {
         let refused = (*rig).run_pod(handler, "web").await.unwrap_err();
@@ -80,7 +100,7 @@ async fn a_handlers_name_is_matched_as_a_whole_and_by_case() {
 }
 
 #[tokio::test]
-async fn a_backends_status_comes_unchanged_with_its_details_and_trailers() {
+async fn a_backends_error_passes_unchanged_with_its_details_and_trailers() {
     let rig = runc_and_kata().await;
     let pod = rig.run_pod("kata", "web").await;
     let text = "SignatureValidationFailed: 100 % of \u{e9}t\u{e9}\nline two";
@@ -92,7 +112,7 @@ async fn a_backends_status_comes_unchanged_with_its_details_and_trailers() {
     assert_eq!(through.code(), Code::ResourceExhausted);
     assert_eq!(through.text(), direct.text());
     assert_eq!(through.body, direct.body);
-    // hyper's server puts a date into the simulated runtime's reply, and the switch passes it.
+    // hyper's server adds a date to the simulated runtime's reply, and criswitch passes it.
     assert_eq!(
         without_date(&through.headers),
         without_date(&direct.headers)
@@ -111,7 +131,7 @@ fn without_date(headers: &http::HeaderMap) -> http::HeaderMap {
 }
 
 #[tokio::test]
-async fn a_backends_status_comes_unchanged_also_where_the_reply_would_be_learned_from() {
+async fn a_backends_error_passes_unchanged_for_a_call_that_criswitch_learns_from() {
     let rig = runc_and_kata().await;
     let text = "ImageVolumeMountFailed: no space left on device";
     rig.sim("kata").fail("RunPodSandbox", full_status(text));
@@ -124,7 +144,7 @@ async fn a_backends_status_comes_unchanged_also_where_the_reply_would_be_learned
 }
 
 #[tokio::test]
-async fn a_very_long_text_of_a_backend_passes_whole() {
+async fn a_very_long_error_text_of_a_backend_passes_whole() {
     let rig = runc_and_kata().await;
     let (pod, container) = rig.run("kata", "web").await;
     let text = "x".repeat(LONG_TEXT_BYTES);
@@ -152,7 +172,7 @@ async fn a_very_long_text_of_a_backend_passes_whole() {
 }
 
 #[tokio::test]
-async fn a_failure_among_several_backends_keeps_its_text_in_front_and_names_its_backend_behind() {
+async fn the_error_of_a_merged_call_has_the_backends_text_first_and_then_names_the_backend() {
     let rig = runc_and_kata().await;
     let text = "RegistryUnavailable: 100 % of \u{e9}t\u{e9}\nline two";
     let socket = rig.sim("kata").socket().display().to_string();
@@ -178,7 +198,7 @@ async fn a_failure_among_several_backends_keeps_its_text_in_front_and_names_its_
 }
 
 #[tokio::test]
-async fn the_first_backend_of_the_table_is_named_if_several_fail() {
+async fn if_several_backends_fail_the_error_is_that_of_the_first_in_the_routing_table() {
     let rig = connected([Sim::new("runc"), Sim::new("kata"), Sim::new("gvisor")]).await;
     rig.sim("gvisor")
         .fail("ListPodSandbox", Status::internal("late"));

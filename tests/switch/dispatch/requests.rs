@@ -1,4 +1,4 @@
-//! Requests that cannot be served: refused by the switch, and never sent to any backend.
+//! Requests that cannot be served: criswitch rejects them and sends them to no backend.
 
 use bytes::Bytes;
 use http::Request;
@@ -10,14 +10,14 @@ use crate::support::{Rig, Sim, frame_raw};
 const RUNTIME: &str = "/runtime.v1.RuntimeService";
 const IMAGES: &str = "/runtime.v1.ImageService";
 
-/// Both backends connected, so that only the test's own calls come to them.
+/// Connects both backends first, so that afterwards they receive only the test's calls.
 async fn runc_and_kata() -> Rig {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     rig.pods().await.unwrap();
     rig
 }
 
-/// How many calls the backends have got.
+/// The number of calls that the backends have received.
 async fn calls(rig: &Rig) -> usize {
     let mut calls = 0;
     for sim in &rig.sims {
@@ -31,10 +31,11 @@ async fn calls(rig: &Rig) -> usize {
 }
 
 #[tokio::test]
-async fn a_request_that_is_not_protobuf_where_its_key_lies_is_refused() {
+async fn a_request_whose_key_is_not_protobuf_is_rejected() {
     let rig = runc_and_kata().await;
     let before = calls(&rig).await;
-    // Cut off, of the wrong type, not UTF-8, an unended group, field number 0.
+    // In order: an id that is cut off, an id of the wrong type, an id that is not UTF-8, a group without an end, and
+    // field number 0.
     let ids: [&[u8]; 5] = [
         b"\x0a\x40ab",
         b"\x08\x01",
@@ -65,10 +66,10 @@ async fn a_request_that_is_not_protobuf_where_its_key_lies_is_refused() {
 }
 
 #[tokio::test]
-async fn an_image_call_that_is_not_protobuf_where_its_keys_lie_is_refused() {
+async fn an_image_call_whose_keys_are_not_protobuf_is_rejected() {
     let rig = runc_and_kata().await;
     let before = calls(&rig).await;
-    // The image as a number; its handler as a number, not UTF-8, cut off.
+    // In the first message the image is a number. In the others the image's handler is a number, not UTF-8, or cut off.
     let images: [&[u8]; 4] = [
         b"\x08\x01",
         b"\x0a\x03\x98\x01\x01",
@@ -80,14 +81,14 @@ async fn an_image_call_that_is_not_protobuf_where_its_keys_lie_is_refused() {
             refused(&rig, &format!("{IMAGES}/{rpc}"), message).await;
         }
     }
-    // Annotations that are cut off.
+    // The annotations are cut off.
     refused(
         &rig,
         &format!("{IMAGES}/ImageStatus"),
         b"\x0a\x04\x12\x02\x0a\x40",
     )
     .await;
-    // The sandbox configuration of a pull, as a number and with a uid that is not UTF-8.
+    // The sandbox configuration of a pull is a number, or has a uid that is not UTF-8.
     for message in [b"\x18\x01".as_slice(), b"\x1a\x06\x0a\x04\x12\x02\xff\xfe"] {
         refused(&rig, &format!("{IMAGES}/PullImage"), message).await;
     }
@@ -95,7 +96,7 @@ async fn an_image_call_that_is_not_protobuf_where_its_keys_lie_is_refused() {
 }
 
 #[tokio::test]
-async fn a_list_with_a_filter_that_is_not_protobuf_is_refused() {
+async fn a_list_with_a_filter_that_is_not_protobuf_is_rejected() {
     let rig = runc_and_kata().await;
     let before = calls(&rig).await;
     let filters: [&[u8]; 3] = [
@@ -118,7 +119,7 @@ async fn a_list_with_a_filter_that_is_not_protobuf_is_refused() {
     assert_eq!(calls(&rig).await, before);
 }
 
-/// InvalidArgument, naming the RPC.
+/// Asserts InvalidArgument with the RPC's name.
 async fn refused(rig: &Rig, path: &str, message: &[u8]) {
     let reply = rig.raw(path, &[], frame_raw(message)).await;
     let rpc = path.rsplit('/').next().unwrap();
@@ -128,19 +129,19 @@ async fn refused(rig: &Rig, path: &str, message: &[u8]) {
 }
 
 #[tokio::test]
-async fn a_request_that_is_not_one_plain_message_is_refused() {
+async fn a_request_that_is_not_one_plain_message_is_rejected() {
     let rig = runc_and_kata().await;
     let before = calls(&rig).await;
     let whole = frame_raw(b"");
     let bodies: [(&[u8], Code); 8] = [
-        // No message, half a frame's header, half a message, bytes behind one, two messages.
+        // No message, half a prefix, half a message, extra bytes, two messages, a length of 4 GiB.
         (b"", Code::InvalidArgument),
         (b"\0\0\0", Code::InvalidArgument),
         (b"\0\0\0\0\x05ab", Code::InvalidArgument),
         (b"\0\0\0\0\0ab", Code::InvalidArgument),
         (&[&whole[..], &whole].concat(), Code::InvalidArgument),
         (b"\0\xff\xff\xff\xff", Code::InvalidArgument),
-        // Compressed, and with a flag that nobody knows.
+        // A compressed message, and a message with an unknown flag.
         (b"\x01\0\0\0\0", Code::Unimplemented),
         (b"\x80\0\0\0\0", Code::Unimplemented),
     ];
@@ -157,7 +158,7 @@ async fn a_request_that_is_not_one_plain_message_is_refused() {
 }
 
 #[tokio::test]
-async fn an_rpc_or_service_that_is_not_the_cris_is_unimplemented() {
+async fn an_unknown_rpc_or_service_is_unimplemented_and_sent_nowhere() {
     let rig = runc_and_kata().await;
     let before = calls(&rig).await;
     for path in [
@@ -178,7 +179,7 @@ async fn an_rpc_or_service_that_is_not_the_cris_is_unimplemented() {
 }
 
 #[tokio::test]
-async fn what_is_not_grpc_is_no_media_type_of_ours() {
+async fn a_request_that_is_not_grpc_gets_http_status_415() {
     let rig = runc_and_kata().await;
     let before = calls(&rig).await;
     let raw = (*rig).raw().await;
@@ -195,7 +196,7 @@ async fn what_is_not_grpc_is_no_media_type_of_ours() {
 }
 
 #[tokio::test]
-async fn a_content_type_that_names_the_encoding_is_grpc_too() {
+async fn a_content_type_that_names_the_encoding_counts_as_grpc() {
     let rig = runc_and_kata().await;
     let raw = (*rig).raw().await;
     let request = Request::post(format!("http://localhost{RUNTIME}/Version"))

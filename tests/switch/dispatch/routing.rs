@@ -1,4 +1,4 @@
-//! Where pods and containers go, and that what is sent arrives as it was.
+//! Pods and containers are routed by handler and owner, and requests and replies pass unchanged.
 
 use criswitch::codec::cri;
 use tonic::Code;
@@ -21,7 +21,7 @@ async fn a_pod_and_its_containers_go_to_the_backend_of_its_handler() {
 }
 
 #[tokio::test]
-async fn a_pod_without_a_handler_goes_to_the_default_under_its_name() {
+async fn a_pod_without_a_handler_runs_with_the_default_handlers_name_at_its_backend() {
     let text = |directory: &str| {
         format!(
             "default_handler = \"strong\"\n[handlers]\nstrong = {{ socket = \"{directory}/kata.sock\", handler = \"kata-fc\" }}\n\
@@ -39,7 +39,7 @@ async fn a_pod_without_a_handler_goes_to_the_default_under_its_name() {
 }
 
 #[tokio::test]
-async fn lists_hold_what_every_backend_has_the_default_first() {
+async fn lists_have_the_items_of_every_backend_with_the_default_first() {
     let rig = runc_and_kata().await;
     let (boxed, in_box) = rig.run("kata", "boxed").await;
     let (plain, in_plain) = rig.run("runc", "plain").await;
@@ -59,7 +59,7 @@ async fn lists_hold_what_every_backend_has_the_default_first() {
 }
 
 #[tokio::test]
-async fn an_unknown_handler_is_refused_by_name_and_creates_nothing() {
+async fn an_unknown_handler_is_rejected_by_name_and_creates_nothing() {
     let rig = runc_and_kata().await;
     let refused = (*rig).run_pod("gvisor", "web").await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
@@ -78,7 +78,7 @@ async fn an_unknown_handler_is_refused_by_name_and_creates_nothing() {
 async fn a_request_arrives_byte_for_byte_with_its_metadata() {
     let rig = runc_and_kata().await;
     let pod = rig.run_pod("kata", "web").await;
-    // PodSandboxStatusRequest of the pod, with a field that no CRI has.
+    // A PodSandboxStatusRequest for the pod, with a field number that no CRI uses.
     let body = frame_raw(&[b"\x0a\x40", pod.as_bytes(), b"\xc2\xb8\x02\x03new"].concat());
     let headers = [("traceparent", "00-abc-01"), ("x-any", "thing")];
     let path = "/runtime.v1.RuntimeService/PodSandboxStatus";
@@ -92,7 +92,7 @@ async fn a_request_arrives_byte_for_byte_with_its_metadata() {
 }
 
 #[tokio::test]
-async fn a_reply_comes_back_byte_for_byte_whatever_is_in_it() {
+async fn a_reply_passes_byte_for_byte_whatever_it_contains() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata").newer()]).await;
     let pod = rig.run_pod("kata", "web").await;
     let body = frame_raw(&[b"\x0a\x40", pod.as_bytes()].concat());
@@ -105,7 +105,7 @@ async fn a_reply_comes_back_byte_for_byte_whatever_is_in_it() {
 }
 
 #[tokio::test]
-async fn a_client_that_gives_up_takes_the_call_at_the_backend_with_it() {
+async fn a_call_cancelled_by_its_client_ends_at_the_backend_too() {
     let rig = runc_and_kata().await;
     let (_, container) = rig.run("kata", "web").await;
     let kata = rig.sim("kata");
@@ -119,7 +119,7 @@ async fn a_client_that_gives_up_takes_the_call_at_the_backend_with_it() {
 }
 
 #[tokio::test]
-async fn a_restart_of_the_switch_loses_nothing() {
+async fn pods_keep_their_owner_across_a_restart_of_criswitch() {
     let mut rig = runc_and_kata().await;
     let (pod, container) = rig.run("kata", "web").await;
     rig.restart_switch().await;

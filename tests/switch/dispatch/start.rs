@@ -1,4 +1,4 @@
-//! The switch is there before its backends: the first calls wait for these, for as long as `start_wait` says.
+//! criswitch starts before its backends: the first lists wait for the backends, at most `start_wait`.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tonic::{Code, Status};
 use crate::faults::{backends_ready, names, node, status, text, until_state};
 use crate::support::{Rig, Sim};
 
-/// A switch that has just started, while no backend has.
+/// A criswitch that has just started, while no backend runs.
 async fn before_its_backends(start_wait: &str) -> Rig {
     let mut rig = node("", [Sim::new("runc"), Sim::new("kata")]).await;
     rig.run("runc", "plain").await;
@@ -20,7 +20,7 @@ async fn before_its_backends(start_wait: &str) -> Rig {
     }
     let (keys, sims) = (format!("start_wait = {start_wait:?}"), rig.sims.clone());
     rig.restart_switch_with(|directory| {
-        // As on a node where no criswitch ran before.
+        // The directory is now as on a node where criswitch never ran.
         std::fs::remove_dir_all(format!("{directory}/criswitch.sock.state")).unwrap();
         text(&keys, &sims, directory)
     })
@@ -46,7 +46,7 @@ async fn driver(rig: &Rig) -> Result<(), Status> {
     rig.runtime().runtime_config(request).await.map(drop)
 }
 
-/// The lists, at once.
+/// Lists pods and containers, concurrently.
 async fn first_lists(rig: &Rig) {
     let (pods, containers) = tokio::join!(rig.pods(), rig.containers());
     assert_eq!(names(&pods.unwrap()), ["boxed", "plain"]);
@@ -54,7 +54,7 @@ async fn first_lists(rig: &Rig) {
 }
 
 #[tokio::test]
-async fn what_the_default_backend_answers_waits_for_that_one_alone() {
+async fn calls_answered_by_the_default_backend_wait_for_it_alone() {
     let rig = before_its_backends("1h").await;
     let answers = async {
         let (version, info, driver, status) = tokio::join!(
@@ -72,12 +72,13 @@ async fn what_the_default_backend_answers_waits_for_that_one_alone() {
 }
 
 #[tokio::test]
-async fn the_first_lists_wait_for_backends_that_come_later_in_any_order() {
+async fn the_first_lists_wait_for_backends_that_start_later_in_any_order() {
     for order in [["runc", "kata"], ["kata", "runc"]] {
         let rig = before_its_backends("30s").await;
         let mut first = std::pin::pin!(first_lists(&rig));
         for name in order {
-            // A call that waits for nobody shows that the switch is there, and time to answer too early.
+            // This call waits for no backend. Its reply shows that criswitch serves. Meanwhile the lists have the time
+            // for a reply that is too early.
             let at_once = (*rig).run_pod(name, "early");
             tokio::select! {
                 () = &mut first => panic!("answered before {name} was there"),
@@ -95,7 +96,7 @@ async fn the_first_lists_wait_for_backends_that_come_later_in_any_order() {
     }
 }
 
-/// It has been listed, and its images too, which comes last.
+/// Waits until criswitch has listed the runtime. Images are listed last.
 async fn started(sim: &Sim) {
     let lists = sim.calls("ListImages").len();
     sim.until(|journal| journal.calls_of("ListImages").count() > lists)
@@ -103,7 +104,7 @@ async fn started(sim: &Sim) {
 }
 
 #[tokio::test]
-async fn behind_start_wait_they_are_answered_as_ever() {
+async fn after_start_wait_only_calls_that_need_an_absent_backend_fail() {
     let rig = before_its_backends("500ms").await;
     rig.sim("runc").start();
     tokio::time::pause();
@@ -119,7 +120,7 @@ async fn behind_start_wait_they_are_answered_as_ever() {
     assert_eq!(version.unwrap(), "runc");
     assert_eq!(info.unwrap(), "/var/lib/runc");
     driver.unwrap();
-    // Nobody has ever heard of its pods, so nothing stands in for it.
+    // kata was never listed, so it has no cached list.
     let failed = pods.unwrap_err();
     assert_eq!(failed.code(), Code::Unavailable);
     assert!(failed.message().contains("\"kata\""), "{failed}");
@@ -133,7 +134,7 @@ async fn behind_start_wait_they_are_answered_as_ever() {
 }
 
 #[tokio::test]
-async fn without_the_default_they_fail_by_its_name_behind_start_wait() {
+async fn after_start_wait_calls_that_need_an_absent_default_fail_with_its_name() {
     let rig = before_its_backends("300ms").await;
     rig.sim("kata").start();
     for failed in [
@@ -154,14 +155,14 @@ async fn only_the_first_lists_wait() {
     }
     first_lists(&rig).await;
     rig.sim("kata").stop().await;
-    // Everybody was there once; a dead backend is stood in for, not waited for.
+    // Every backend was ready once, so a dead backend is served from cache without a wait.
     assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "plain"]);
     rig.sim("runc").stop().await;
     assert_eq!(driver(&rig).await.unwrap_err().code(), Code::Unavailable);
 }
 
 #[tokio::test]
-async fn a_pod_is_run_by_a_backend_that_is_there_while_the_others_are_waited_for() {
+async fn a_pod_runs_on_a_ready_backend_while_others_are_still_down_after_the_start() {
     let rig = before_its_backends("1h").await;
     rig.sim("runc").start();
     until_running(&rig).await;
@@ -170,7 +171,7 @@ async fn a_pod_is_run_by_a_backend_that_is_there_while_the_others_are_waited_for
 }
 
 #[tokio::test]
-async fn the_first_lists_do_not_wait_for_a_backend_that_a_reload_takes_away() {
+async fn the_first_lists_do_not_wait_for_a_backend_that_a_reload_removes() {
     let sims = ["runc", "kata"].map(Sim::new);
     let [runc, kata] = &sims;
     runc.hold("ListPodSandbox");
@@ -178,14 +179,14 @@ async fn the_first_lists_do_not_wait_for_a_backend_that_a_reload_takes_away() {
     let keys = "start_wait = \"1h\"";
     let rig = node(keys, sims.clone()).await;
     let change = async {
-        // It comes behind the other call on one connection.
+        // This call follows the list on the same connection, so criswitch has received the list.
         rig.try_run("nosuch", "web").await.unwrap_err();
         kata.until(|journal| journal.held == ["RuntimeConfig"])
             .await;
         tokio::time::pause();
         let begun = Instant::now();
         let outcome = rig.reload(|directory| text(keys, &sims[..1], directory));
-        assert_eq!(outcome.result.unwrap().backends_gone, ["kata"]);
+        assert_eq!(outcome.result.unwrap().backends_removed, ["kata"]);
         runc.release("ListPodSandbox");
         begun
     };

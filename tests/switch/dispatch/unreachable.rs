@@ -1,4 +1,4 @@
-//! Backends that cannot be reached: the calls for them say so at once, the others go on.
+//! Unreachable backends: calls for them fail at once, and calls for other backends succeed.
 
 use criswitch::codec::cri;
 use tonic::{Code, Status};
@@ -9,7 +9,7 @@ async fn runc_and_kata() -> Rig {
     Rig::start([Sim::new("runc"), Sim::new("kata")]).await
 }
 
-/// It says which backend, where, and why.
+/// Asserts `Unavailable` with the backend, its socket and the cause.
 fn names(failed: &Status, sim: &Sim, cause: &str) {
     assert_eq!(failed.code(), Code::Unavailable, "{failed}");
     let socket = sim.socket().display().to_string();
@@ -19,7 +19,7 @@ fn names(failed: &Status, sim: &Sim, cause: &str) {
 }
 
 #[tokio::test]
-async fn a_pod_of_a_backend_that_is_down_is_unavailable_not_gone() {
+async fn calls_for_a_pod_of_a_backend_that_is_down_are_unavailable() {
     let rig = runc_and_kata().await;
     let (pod, container) = rig.run("kata", "web").await;
     rig.sim("kata").stop().await;
@@ -41,7 +41,7 @@ async fn a_pod_of_a_backend_that_is_down_is_unavailable_not_gone() {
 }
 
 #[tokio::test]
-async fn a_backend_whose_socket_is_gone_is_told_with_that_cause() {
+async fn the_error_for_a_backend_without_a_socket_file_has_that_cause() {
     let rig = runc_and_kata().await;
     rig.sim("kata").stop().await;
     std::fs::remove_file(rig.sim("kata").socket()).unwrap();
@@ -50,7 +50,7 @@ async fn a_backend_whose_socket_is_gone_is_told_with_that_cause() {
 }
 
 #[tokio::test]
-async fn the_pods_of_other_backends_go_on_while_one_is_down() {
+async fn calls_for_pods_of_other_backends_succeed_while_one_is_down() {
     let rig = runc_and_kata().await;
     rig.sim("kata").stop().await;
     let (pod, container) = rig.run("runc", "web").await;
@@ -75,11 +75,11 @@ async fn a_list_is_an_error_while_a_backend_is_down_and_whole_when_it_is_back() 
 }
 
 #[tokio::test]
-async fn a_backend_that_is_no_cri_runtime_is_told_so() {
+async fn a_backend_that_does_not_speak_http2_is_unavailable() {
     let rig = runc_and_kata().await;
     rig.sim("kata").stop().await;
     std::fs::remove_file(rig.sim("kata").socket()).unwrap();
-    // Something that accepts, and says what no HTTP/2 server says.
+    // This server accepts connections and sends text that is not HTTP/2.
     let other = tokio::net::UnixListener::bind(rig.sim("kata").socket()).unwrap();
     let other = async {
         loop {
@@ -97,7 +97,7 @@ async fn a_backend_that_is_no_cri_runtime_is_told_so() {
 }
 
 #[tokio::test]
-async fn a_backend_that_cannot_be_listed_is_not_ready_and_named_once() {
+async fn a_backend_that_cannot_be_listed_is_not_ready_and_named_once_in_the_error() {
     let kata = Sim::new("kata");
     kata.fail(
         "ListPodSandbox",
@@ -111,7 +111,7 @@ async fn a_backend_that_cannot_be_listed_is_not_ready_and_named_once() {
 }
 
 #[tokio::test]
-async fn a_backend_that_dies_in_the_middle_of_a_call_fails_that_call_alone() {
+async fn a_backend_that_dies_during_a_call_fails_that_call_alone() {
     let rig = runc_and_kata().await;
     let (_, boxed) = rig.run("kata", "boxed").await;
     let (_, plain) = rig.run("runc", "plain").await;
@@ -126,7 +126,7 @@ async fn a_backend_that_dies_in_the_middle_of_a_call_fails_that_call_alone() {
     };
     let boxed = async {
         let (stopped, ()) = tokio::join!(rig.stop(&boxed), death);
-        // The other call is still under way, on the same connection of the same client.
+        // The other call is still in flight, on the same connection.
         rig.sim("runc").until(held).await;
         rig.sim("runc").release("StopContainer");
         stopped
@@ -138,7 +138,7 @@ async fn a_backend_that_dies_in_the_middle_of_a_call_fails_that_call_alone() {
 }
 
 #[tokio::test]
-async fn a_pod_is_never_asked_for_twice_when_its_backend_dies_meanwhile() {
+async fn a_creation_is_not_sent_again_when_its_backend_dies_during_the_call() {
     let rig = runc_and_kata().await;
     let kata = rig.sim("kata");
     kata.hold("RunPodSandbox");
@@ -151,13 +151,13 @@ async fn a_pod_is_never_asked_for_twice_when_its_backend_dies_meanwhile() {
     };
     let (failed, ()) = tokio::join!((*rig).run_pod("kata", "web"), back);
     names(&failed.unwrap_err(), kata, "");
-    // It is there again, and would have taken a second one.
+    // The backend is back and would accept a second request.
     rig.pods().await.unwrap();
     assert_eq!(kata.calls("RunPodSandbox").len(), 1);
 }
 
 #[tokio::test]
-async fn a_backend_that_comes_back_is_used_by_the_next_call() {
+async fn the_next_call_uses_a_backend_that_is_back() {
     let rig = runc_and_kata().await;
     let (_, container) = rig.run("kata", "web").await;
     rig.sim("kata").stop().await;

@@ -1,4 +1,4 @@
-//! Calls for which nothing can stand in: they wait as long as the backend lives, and end when it is proven to hang.
+//! Calls without a cached reply wait as long as the backend lives, and fail once a probe shows that it hangs.
 
 use criswitch::codec::cri;
 use tonic::{Code, Status};
@@ -27,7 +27,7 @@ async fn images(rig: &Rig) -> Result<usize, Status> {
         .len())
 }
 
-/// `call` ends well, and not before `sim` is released, which happens when a missed `list_timeout` has led to a probe.
+/// Asserts that `call` succeeds, but only after `sim` is released, when a missed `list_timeout` has caused a probe.
 async fn waits<T>(sim: &Sim, rpc: &str, call: impl Future<Output = Result<T, Status>>) -> T {
     let probes = sim.calls("Version").len();
     let release = async {
@@ -54,7 +54,7 @@ fn is_hung(failed: &Status, sim: &Sim) {
 }
 
 #[tokio::test]
-async fn a_list_of_one_backend_alone_waits_for_it() {
+async fn a_list_of_a_single_backend_waits_for_it() {
     let rig = node(KEYS, [Sim::new("runc")]).await;
     rig.run("runc", "web").await;
     rig.pods().await.unwrap();
@@ -64,7 +64,7 @@ async fn a_list_of_one_backend_alone_waits_for_it() {
 }
 
 #[tokio::test]
-async fn a_first_list_that_nobody_has_yet_waits_for_it() {
+async fn a_list_that_is_not_cached_yet_waits_for_its_backend() {
     let kata = Sim::new("kata").image("only-kata");
     kata.hold("ListImages");
     let rig = node(KEYS, [Sim::new("runc"), kata]).await;
@@ -85,7 +85,7 @@ async fn file_systems_wait_for_the_default_backend_and_for_no_other() {
 }
 
 #[tokio::test]
-async fn a_probe_that_proves_the_backend_hung_ends_them() {
+async fn waiting_calls_fail_when_a_probe_shows_that_the_backend_hangs() {
     let alone = node(KEYS, [Sim::new("runc")]).await;
     let rig = node(KEYS, [Sim::new("runc"), Sim::new("kata")]).await;
     for rig in [&alone, &rig] {
@@ -95,12 +95,12 @@ async fn a_probe_that_proves_the_backend_hung_ends_them() {
     let (list, info) = tokio::join!(alone.pods(), image_fs_info(&rig));
     is_hung(&list.unwrap_err(), alone.sim("runc"));
     is_hung(&info.unwrap_err(), rig.sim("runc"));
-    // From now on at once.
+    // Later calls fail at once.
     is_hung(&image_fs_info(&rig).await.unwrap_err(), rig.sim("runc"));
 }
 
 #[tokio::test]
-async fn a_call_for_one_pod_has_no_deadline_but_the_clients() {
+async fn a_call_for_one_container_has_no_deadline_but_the_clients() {
     let rig = node(KEYS, [Sim::new("runc"), Sim::new("kata")]).await;
     let (_, container) = rig.run("kata", "web").await;
     let kata = rig.sim("kata");
@@ -120,7 +120,7 @@ async fn a_call_for_one_pod_has_no_deadline_but_the_clients() {
 }
 
 #[tokio::test]
-async fn status_waits_for_none_longer_than_a_second() {
+async fn status_waits_at_most_a_second_for_all_backends_together() {
     let rig = node(KEYS, [Sim::new("runc"), Sim::new("kata")]).await;
     status(&rig).await;
     hang(rig.sim("runc"));
@@ -128,7 +128,7 @@ async fn status_waits_for_none_longer_than_a_second() {
     tokio::time::pause();
     let begun = tokio::time::Instant::now();
     let told = status(&rig).await;
-    // A second at both together.
+    // The wait is one second for both backends together.
     assert!(begun.elapsed() < std::time::Duration::from_millis(1100));
     let message = crate::faults::backends_ready(&told);
     for name in ["\"runc\"", "\"kata\""] {

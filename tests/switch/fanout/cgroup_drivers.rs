@@ -1,4 +1,5 @@
-//! Two cgroup drivers on one node: the kubelet has the default backend's, so the other one's pods are in the wrong place.
+//! Two cgroup drivers on a node: the kubelet uses the driver of the default backend, so pods of another backend are in
+//! the wrong cgroups.
 
 use criswitch::codec::cri::CgroupDriver::{Cgroupfs, Systemd};
 
@@ -37,7 +38,7 @@ async fn status_names_the_backend_whose_driver_is_not_the_defaults() {
 }
 
 #[tokio::test]
-async fn one_driver_everywhere_is_nothing_to_tell_of() {
+async fn status_reports_nothing_if_all_backends_have_one_cgroup_driver() {
     for driver in [Systemd, Cgroupfs] {
         let rig = both(driver, driver).await;
         assert_eq!(backends_ready(&status(&rig).await), "");
@@ -45,7 +46,7 @@ async fn one_driver_everywhere_is_nothing_to_tell_of() {
 }
 
 #[tokio::test]
-async fn a_backend_without_an_opinion_has_no_driver_and_is_fine() {
+async fn a_backend_without_runtime_config_has_no_cgroup_driver_and_is_not_reported() {
     let kata = Sim::new("kata").lacks(["RuntimeConfig"]);
     let rig = Rig::start([Sim::new("runc").cgroup_driver(Cgroupfs), kata]).await;
     assert!(until_state(&rig, "kata", "ready").await["cgroupDriver"].is_null());
@@ -53,7 +54,7 @@ async fn a_backend_without_an_opinion_has_no_driver_and_is_fine() {
 }
 
 #[tokio::test]
-async fn a_backend_that_comes_back_with_another_driver_is_told_of_then() {
+async fn a_backend_that_comes_back_with_another_cgroup_driver_is_reported() {
     let rig = runc_and_kata().await;
     until_state(&rig, "kata", "ready").await;
     assert_eq!(backends_ready(&status(&rig).await), "");
@@ -71,17 +72,17 @@ async fn a_backend_that_comes_back_with_another_driver_is_told_of_then() {
 }
 
 #[tokio::test]
-async fn a_default_that_moves_to_another_driver_is_told_of_by_the_reload() {
+async fn a_reload_reports_that_the_new_default_has_another_cgroup_driver() {
     let logged = Logged::here();
     let rig = both(Systemd, Cgroupfs).await;
     let table = "runc = \"runc\"\nkata = \"kata\"";
     let changes = reload(&rig, "kata", table, &["runc", "kata"]);
     let warning = &changes.warnings[0];
     assert!(
-        warning.starts_with("wrong: the cgroup driver of kata differs from that of runc"),
+        warning.starts_with("wrong cgroup driver: kata uses a different driver than runc"),
         "{warning}"
     );
-    let told = logged.lines(&["ERROR", "reloaded", "the cgroup driver of kata differs"]);
+    let told = logged.lines(&["ERROR", "reloaded", "kata uses a different driver"]);
     assert_eq!(told.len(), 1);
     let changes = reload(&rig, "kata", table, &["runc", "kata"]);
     assert_eq!(changes.lines, ["nothing changed"]);

@@ -1,4 +1,4 @@
-//! Lists narrowed to one pod or container: its owner alone is asked.
+//! Lists narrowed to one pod or container go to its owner alone.
 
 use criswitch::codec::cri;
 use tonic::{Code, Status};
@@ -15,7 +15,7 @@ struct Known {
     lists: Vec<Narrowed>,
 }
 
-/// One pod on each of two backends; the lists are narrowed to kata's.
+/// One pod on each of two backends. The lists are narrowed to kata's pod.
 async fn known() -> Known {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     settled(&rig).await;
@@ -41,7 +41,7 @@ impl Known {
 }
 
 #[tokio::test]
-async fn a_narrowed_list_goes_to_the_owner_alone_as_it_came() {
+async fn a_narrowed_list_goes_unchanged_to_the_owner_alone() {
     let known = known().await;
     for list in &known.lists {
         let before = [("runc", 0), ("kata", 1)].map(|(name, more)| {
@@ -85,13 +85,13 @@ async fn a_narrowed_list_is_served_from_cache_while_the_owner_is_down_and_stats_
 }
 
 #[tokio::test]
-async fn a_list_by_uid_asks_all_while_one_was_never_heard() {
+async fn a_list_by_uid_asks_every_backend_while_one_was_never_listed() {
     let mut known = known().await;
     known.rig.sim("runc").stop().await;
     known
         .rig
         .restart_switch_with(|directory| {
-            // Of runc nothing is known then.
+            // Without its state, criswitch knows nothing of runc.
             std::fs::remove_dir_all(format!("{directory}/criswitch.sock.state")).unwrap();
             format!(
                 "default_handler = \"runc\"\nstart_wait = \"0s\"\n[handlers]\n\
@@ -100,7 +100,7 @@ async fn a_list_by_uid_asks_all_while_one_was_never_heard() {
         })
         .await;
     settled_at(known.rig.sim("kata")).await;
-    // kata's pod is known, but runc may have another one of this uid. Statistics do without.
+    // kata's pod is known, but runc may have another pod with this uid. Stats omit runc.
     let of_all = |list: &&Narrowed| list.by == By::Uid && !list.rpc.contains("Stats");
     for list in known.lists.iter().filter(of_all) {
         let reply = send(&known.rig, list.rpc, list.request.clone()).await;
@@ -117,7 +117,7 @@ async fn a_list_by_uid_asks_all_while_one_was_never_heard() {
 #[tokio::test]
 async fn a_list_by_uid_shows_the_pods_of_every_backend_that_has_one() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata"), Sim::new("third")]).await;
-    // The RuntimeClass of a pod was changed: its first sandbox is left on the other backend.
+    // The RuntimeClass of a pod was changed: its first sandbox is still on the other backend.
     let (old, in_old) = rig.run("kata", "web").await;
     let (new, in_new) = rig.run("runc", "web").await;
     for list in narrowed_to("", "", "uid-of-web") {
@@ -139,7 +139,7 @@ async fn a_list_by_uid_shows_the_pods_of_every_backend_that_has_one() {
 }
 
 #[tokio::test]
-async fn a_list_by_uid_shows_what_a_failed_run_left_behind_on_another_backend() {
+async fn a_list_by_uid_shows_a_pod_that_a_failed_run_left_on_another_backend() {
     let known = known().await;
     let runc = known.rig.sim("runc");
     runc.fail("RunPodSandbox", Status::unknown("no network"));
@@ -157,7 +157,7 @@ async fn a_list_by_uid_shows_what_a_failed_run_left_behind_on_another_backend() 
 }
 
 #[tokio::test]
-async fn a_list_narrowed_to_what_was_made_behind_the_switch_s_back_finds_it() {
+async fn a_list_narrowed_to_a_pod_created_without_criswitch_finds_it() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     settled(&rig).await;
     let direct = Client::new(&rig.sim("kata").socket());
@@ -176,7 +176,7 @@ async fn a_list_narrowed_to_what_was_made_behind_the_switch_s_back_finds_it() {
 }
 
 #[tokio::test]
-async fn a_list_by_state_or_by_any_other_label_asks_all() {
+async fn a_list_by_state_or_by_any_other_label_asks_every_backend() {
     let known = known().await;
     let rig = &known.rig;
     let filters = [

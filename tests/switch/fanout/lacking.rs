@@ -1,4 +1,4 @@
-//! Runtimes that are older than the interface: what each missing RPC means for the whole.
+//! Runtimes older than the CRI of criswitch: the effect of each missing RPC on merged replies.
 
 use criswitch::codec::cri;
 use tonic::{Code, Status};
@@ -6,12 +6,12 @@ use tonic::{Code, Status};
 use crate::calls::send;
 use crate::support::{Rig, Sim, frame_raw};
 
-/// The default, which has every RPC, and an old runtime that lacks this one.
+/// The default backend, which has every RPC, and an old runtime that lacks `rpc`.
 async fn with_an_old_one(rpc: &str) -> Rig {
     Rig::start([Sim::new("runc"), Sim::new("old").lacks([rpc])]).await
 }
 
-/// The reply is what runc sent, and that is something.
+/// Asserts that the reply is the reply of runc, and not empty.
 async fn assert_is_of_runc_alone(rig: &Rig, rpc: &str) {
     let reply = send(rig, rpc, frame_raw(b"")).await;
     assert_eq!(reply.code(), Code::Ok, "{rpc}");
@@ -41,7 +41,7 @@ fn describes(name: &str, descriptors: [cri::MetricDescriptor; 2]) -> Sim {
 }
 
 #[tokio::test]
-async fn metric_descriptors_are_one_a_name_and_the_default_s_stands() {
+async fn metric_descriptors_are_unique_by_name_and_the_defaults_take_precedence() {
     let (cpu, memory, disk) = (
         described("cpu", "the default's"),
         described("memory", "the default's"),
@@ -53,27 +53,27 @@ async fn metric_descriptors_are_one_a_name_and_the_default_s_stands() {
 }
 
 #[tokio::test]
-async fn metric_descriptors_keep_what_no_cri_knows() {
+async fn metric_descriptors_keep_unknown_fields() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let mark = b"\xc2\xb8\x02\x03new".as_slice();
     rig.sim("runc")
         .append_to_items("ListMetricDescriptors", mark);
     rig.sim("kata").append_raw("ListMetricDescriptors", mark);
     let reply = send(&rig, "ListMetricDescriptors", frame_raw(b"")).await;
-    // kata has the same names, so nothing of its own but the unknown field.
+    // kata has the same names, so it adds only the unknown field.
     let whole = [&rig.sim("runc").sent("ListMetricDescriptors")[5..], mark].concat();
     assert_eq!(reply.messages(), [whole]);
 }
 
 #[tokio::test]
-async fn metric_descriptors_leave_out_a_backend_that_lacks_them() {
+async fn metric_descriptors_omit_a_backend_that_lacks_them() {
     let rig = with_an_old_one("ListMetricDescriptors").await;
     rig.run("old", "web").await;
     assert_is_of_runc_alone(&rig, "ListMetricDescriptors").await;
 }
 
 #[tokio::test]
-async fn metrics_leave_out_a_backend_that_lacks_them() {
+async fn metrics_omit_a_backend_that_lacks_them() {
     let rig = with_an_old_one("ListPodSandboxMetrics").await;
     rig.run("old", "web").await;
     rig.run("runc", "web").await;
@@ -91,7 +91,7 @@ async fn metrics_are_unimplemented_when_all_lack_them() {
 }
 
 #[tokio::test]
-async fn a_backend_that_fails_is_not_one_that_lacks_the_rpc() {
+async fn a_backend_that_fails_an_rpc_does_not_count_as_lacking_it() {
     let rig = with_an_old_one("Nothing").await;
     for rpc in ["ListPodSandboxMetrics", "ListMetricDescriptors"] {
         rig.sim("old").fail(rpc, Status::internal("broken"));
@@ -101,7 +101,7 @@ async fn a_backend_that_fails_is_not_one_that_lacks_the_rpc() {
 }
 
 #[tokio::test]
-async fn pod_stats_leave_out_a_backend_without_pods_that_lacks_them() {
+async fn pod_stats_omit_a_backend_without_pods_that_lacks_them() {
     let rig = with_an_old_one("ListPodSandboxStats").await;
     rig.run("runc", "web").await;
     assert_is_of_runc_alone(&rig, "ListPodSandboxStats").await;
@@ -153,10 +153,10 @@ async fn cgroup_driver(rig: &Rig) -> Result<cri::CgroupDriver, Status> {
 }
 
 #[tokio::test]
-async fn a_backend_that_lacks_its_runtime_configuration_has_no_opinion() {
+async fn the_cgroup_driver_is_that_of_a_backend_with_runtime_config() {
     let old = Sim::new("old").lacks(["RuntimeConfig"]);
     let new = Sim::new("new").cgroup_driver(cri::CgroupDriver::Cgroupfs);
-    // The default is the one without an opinion.
+    // The default is the backend without RuntimeConfig.
     let rig = Rig::start([old, new]).await;
     assert_eq!(
         cgroup_driver(&rig).await.unwrap(),
@@ -173,7 +173,7 @@ async fn the_runtime_configuration_is_unimplemented_when_all_lack_it() {
 }
 
 #[tokio::test]
-async fn a_runtime_configuration_counts_as_taken_where_the_rpc_is_missing() {
+async fn a_runtime_configuration_counts_as_applied_where_the_rpc_is_missing() {
     let rig = with_an_old_one("UpdateRuntimeConfig").await;
     let network = cri::NetworkConfig {
         pod_cidr: "10.1.0.0/24".to_owned(),

@@ -1,12 +1,12 @@
-//! Merged lists: whole or an error, and made of the backends' own bytes.
+//! Merged lists: complete or an error, made of the backends' own bytes.
 
 use tonic::{Code, Status};
 
 use crate::calls::{assert_names_the_dead, holds, send, stopped, text_of};
-use crate::support::{RawReply, Rig, Sim, frame_raw};
+use crate::support::{Client, RawReply, Rig, Sim, frame_raw};
 use crate::wait;
 
-/// The lists that every backend has to answer: of pods and containers, then statistics.
+/// The lists that every backend must answer: pods and containers, then stats.
 const LISTS: [&str; 4] = [
     "ListPodSandbox",
     "ListContainers",
@@ -14,7 +14,7 @@ const LISTS: [&str; 4] = [
     "ListPodSandboxStats",
 ];
 
-/// Its default is not the first in the table.
+/// Three backends. The default is not the first in the routing table.
 async fn three(kind: fn(Sim) -> Sim) -> Rig {
     three_with("", kind).await
 }
@@ -34,19 +34,19 @@ async fn three_with(keys: &str, kind: fn(Sim) -> Sim) -> Rig {
     rig
 }
 
-/// A list is the messages that the runtimes sent, the default's first, and not empty.
+/// Asserts that a list consists of the messages of all runtimes, the default's first, and is not empty.
 #[track_caller]
 fn assert_whole(rig: &Rig, rpc: &str, reply: &RawReply) {
     let sent = ["kata", "runc", "gvisor"].map(|name| rig.sim(name).sent(rpc));
     let whole = sent.map(|sent| sent[5..].to_vec()).concat();
     assert_eq!(reply.code(), Code::Ok, "{rpc}: {}", text_of(reply));
     assert!(!whole.is_empty(), "{rpc}");
-    // Without the bytes in the failure: there are thousands.
+    // The failure does not print the bytes: there are thousands.
     assert!(reply.messages() == [whole], "{rpc}: other bytes");
 }
 
 #[tokio::test]
-async fn a_list_is_the_backends_bytes_one_after_the_other_the_default_first() {
+async fn a_merged_list_is_the_backends_bytes_concatenated_with_the_default_first() {
     let rig = three(|sim| sim).await;
     for rpc in LISTS.iter().chain(&["ListPodSandboxMetrics"]) {
         let reply = send(&rig, rpc, frame_raw(b"")).await;
@@ -55,7 +55,7 @@ async fn a_list_is_the_backends_bytes_one_after_the_other_the_default_first() {
 }
 
 #[tokio::test]
-async fn a_list_keeps_what_no_cri_knows_and_what_is_not_utf8() {
+async fn a_merged_list_keeps_unknown_fields_and_invalid_utf8() {
     let rig = three(Sim::newer).await;
     for rpc in LISTS.iter().chain(&["ListPodSandboxMetrics"]) {
         let reply = send(&rig, rpc, frame_raw(b"")).await;
@@ -68,7 +68,7 @@ async fn a_list_keeps_what_no_cri_knows_and_what_is_not_utf8() {
 }
 
 #[tokio::test]
-async fn the_order_stays_whoever_answers_first() {
+async fn a_merged_list_has_the_same_order_whichever_backend_answers_first() {
     let rig = three(|sim| sim).await;
     for rpc in LISTS {
         let kata = rig.sim("kata");
@@ -84,7 +84,7 @@ async fn the_order_stays_whoever_answers_first() {
 }
 
 #[tokio::test]
-async fn one_backend_alone_is_heard_as_it_is() {
+async fn lists_of_a_single_backend_pass_unchanged() {
     let rig = Rig::start([Sim::new("runc").newer()]).await;
     rig.run("runc", "web").await;
     let others = ["ListPodSandboxMetrics", "ListMetricDescriptors"];
@@ -96,7 +96,7 @@ async fn one_backend_alone_is_heard_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_list_of_nothing_is_one_empty_message() {
+async fn a_merged_list_without_items_is_one_empty_message() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     for rpc in LISTS {
         let reply = send(&rig, rpc, frame_raw(b"")).await;
@@ -108,9 +108,9 @@ async fn a_list_of_nothing_is_one_empty_message() {
 }
 
 #[tokio::test]
-async fn without_a_last_known_list_one_fails_by_name_while_a_backend_is_down() {
+async fn a_list_that_is_not_cached_fails_with_the_name_of_the_backend_that_is_down() {
     let rig = three_with("stale_lists = \"0s\"\n", |sim| sim).await;
-    // The default and another one.
+    // First the default backend is down, then another backend.
     for name in ["kata", "gvisor"] {
         stopped(&rig, name).await;
         for rpc in &LISTS[..2] {
@@ -128,7 +128,7 @@ async fn without_a_last_known_list_one_fails_by_name_while_a_backend_is_down() {
 }
 
 #[tokio::test]
-async fn the_last_known_list_stands_in_byte_for_byte_for_a_dead_backend() {
+async fn the_cached_list_of_a_dead_backend_is_served_byte_for_byte() {
     let with_unknown_field = |sim: Sim| {
         for rpc in LISTS {
             sim.append_to_items(rpc, b"\xc2\xb8\x02\x04caf\xe9".as_slice());
@@ -149,7 +149,7 @@ async fn the_last_known_list_stands_in_byte_for_byte_for_a_dead_backend() {
 }
 
 #[tokio::test]
-async fn a_cached_list_has_what_was_created_since() {
+async fn a_cached_list_has_pods_and_containers_created_since() {
     let rig = three(|sim| sim).await;
     rig.pods().await.unwrap();
     rig.containers().await.unwrap();
@@ -163,7 +163,7 @@ async fn a_cached_list_has_what_was_created_since() {
 }
 
 #[tokio::test]
-async fn statistics_leave_a_dead_backend_out() {
+async fn stats_omit_a_dead_backend() {
     let rig = three(|sim| sim).await;
     stopped(&rig, "kata").await;
     for rpc in LISTS[2..].iter().chain(&["ListPodSandboxMetrics"]) {
@@ -176,7 +176,7 @@ async fn statistics_leave_a_dead_backend_out() {
 }
 
 #[tokio::test]
-async fn a_backend_comes_back_without_a_call_that_needs_it() {
+async fn criswitch_reconnects_to_a_backend_without_a_call_for_it() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     rig.run("kata", "web").await;
     stopped(&rig, "kata").await;
@@ -188,7 +188,7 @@ async fn a_backend_comes_back_without_a_call_that_needs_it() {
 }
 
 #[tokio::test]
-async fn a_backend_that_refuses_a_list_fails_it_in_its_own_words_and_is_named_behind_them() {
+async fn the_error_of_a_merged_list_has_the_backends_text_first_and_then_names_the_backend() {
     let rig = three(|sim| sim).await;
     for rpc in LISTS {
         let words = "RegistryUnavailable: 50% of caf\u{e9}s are closed";
@@ -205,14 +205,14 @@ async fn a_backend_that_refuses_a_list_fails_it_in_its_own_words_and_is_named_be
 }
 
 #[tokio::test]
-async fn a_backend_that_lacks_a_list_of_pods_or_containers_fails_it() {
+async fn a_list_that_every_backend_lacks_is_unimplemented() {
     let rig = three(|sim| sim.lacks(["ListContainerStats"])).await;
     let reply = send(&rig, "ListContainerStats", frame_raw(b"")).await;
     assert_eq!(reply.code(), Code::Unimplemented);
 }
 
 #[tokio::test]
-async fn a_merged_reply_above_the_limit_is_refused_with_every_backend_s_size() {
+async fn a_merged_reply_above_the_limit_is_rejected_with_every_backends_size() {
     let sims = [Sim::new("runc"), Sim::new("kata")];
     let rig = Rig::with_config(sims, |directory| {
         format!(
@@ -222,7 +222,7 @@ async fn a_merged_reply_above_the_limit_is_refused_with_every_backend_s_size() {
     })
     .await;
     rig.run("kata", "web").await;
-    // 10,000 bytes each, in a field that no CRI has.
+    // Each reply gets 10,000 bytes in a field number that no CRI uses.
     let padding = [b"\xc2\xb8\x02\x90\x4e".as_slice(), &[b'x'; 10_000]].concat();
     for rpc in LISTS {
         for sim in &rig.sims {
@@ -249,7 +249,7 @@ async fn a_merged_reply_of_exactly_the_limit_passes() {
         )
     })
     .await;
-    // 512 bytes: a key of three, a length of two.
+    // The field has 512 bytes: a key of three bytes, a length of two, and 507 bytes of content.
     let half = [b"\xc2\xb8\x02\xfb\x03".as_slice(), &[b'x'; 507]].concat();
     for sim in &rig.sims {
         sim.append_raw("ListContainers", half.clone());
@@ -260,4 +260,30 @@ async fn a_merged_reply_of_exactly_the_limit_passes() {
         .append_raw("ListContainers", [&half[..], b"\x10\x01"].concat());
     let reply = send(&rig, "ListContainers", frame_raw(b"")).await;
     assert_eq!(reply.code(), Code::ResourceExhausted);
+}
+
+#[tokio::test]
+async fn a_pod_that_a_list_was_too_early_for_is_forgotten_when_later_lists_lack_it() {
+    let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
+    // From the second on, an equal list is not read again.
+    for _ in 0..3 {
+        rig.pods().await.unwrap();
+    }
+    let runc = rig.sim("runc");
+    runc.hold_reply("ListPodSandbox");
+    let client = Client::clone(&rig);
+    let early = tokio::spawn(async move { client.pods().await });
+    runc.until_done("ListPodSandbox").await;
+    let pod = rig.run_pod("runc", "web").await;
+    runc.release("ListPodSandbox");
+    early.await.unwrap().unwrap();
+    runc.forget();
+    assert_eq!(rig.pods().await.unwrap(), []);
+    let lost = rig.stop_pod(&pod).await;
+    lost.unwrap();
+    assert_eq!(
+        runc.calls("StopPodSandbox").len(),
+        0,
+        "criswitch knows that the pod is gone"
+    );
 }

@@ -1,4 +1,4 @@
-//! Samples of metrics under the label keys of the descriptors that the client was given, whatever keys each runtime has.
+//! Samples of metrics follow the label keys of the descriptors that the client received, whatever keys a runtime uses.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn describes(name: &str, keys: &[&str]) -> Sim {
     Sim::new(name).set(|settings| settings.descriptors = vec![descriptor(CPU, keys)])
 }
 
-/// The default, another runtime, and a pod of each.
+/// The default backend and another runtime, with these label keys, and one pod on each.
 async fn two(runc: &[&str], kata: &[&str]) -> Rig {
     let sims = [describes("runc", runc), describes("kata", kata)];
     let rig = node("start_wait = \"0s\"\nstats_timeout = \"1s\"", sims).await;
@@ -36,7 +36,7 @@ async fn two(runc: &[&str], kata: &[&str]) -> Rig {
     rig
 }
 
-/// The label keys that a client is given.
+/// The label keys in the descriptors that a client receives.
 async fn given(rig: &Rig) -> Vec<String> {
     let request = cri::ListMetricDescriptorsRequest {};
     let reply = rig
@@ -53,7 +53,7 @@ async fn pods(rig: &Rig) -> Vec<cri::PodSandboxMetrics> {
     reply.unwrap().into_inner().pod_metrics
 }
 
-/// What each sample's labels say, of all pods and containers.
+/// The label keys of each sample, of all pods and containers.
 async fn labels(rig: &Rig) -> BTreeSet<Vec<String>> {
     keys_of(&pods(rig).await)
 }
@@ -69,7 +69,7 @@ async fn streamed_labels(rig: &Rig) -> BTreeSet<Vec<String>> {
     labels
 }
 
-/// A simulated runtime's label values begin with their keys.
+/// The label keys of samples: a simulated runtime's label value begins with its key.
 fn keys_of(pods: &[cri::PodSandboxMetrics]) -> BTreeSet<Vec<String>> {
     let containers = pods.iter().flat_map(|pod| &pod.container_metrics);
     let containers = containers.flat_map(|container| &container.metrics);
@@ -85,7 +85,7 @@ fn one(keys: &[&str]) -> BTreeSet<Vec<String>> {
 }
 
 #[tokio::test]
-async fn samples_come_under_the_keys_that_the_client_was_given() {
+async fn samples_follow_the_label_keys_that_the_client_received() {
     let rig = two(&["id", "name", "image"], &["image", "node", "name", "id"]).await;
     assert_eq!(given(&rig).await, ["id", "name", "image"]);
     let fitting = one(&["id", "name", "image"]);
@@ -94,7 +94,7 @@ async fn samples_come_under_the_keys_that_the_client_was_given() {
 }
 
 #[tokio::test]
-async fn criswitch_asks_for_descriptors_itself_once_for_each_connection() {
+async fn criswitch_asks_for_descriptors_once_for_each_connection() {
     let rig = two(&["id", "name"], &["name", "id"]).await;
     for _ in 0..3 {
         assert_eq!(labels(&rig).await, one(&["id", "name"]));
@@ -110,7 +110,7 @@ async fn criswitch_asks_for_descriptors_itself_once_for_each_connection() {
 }
 
 #[tokio::test]
-async fn samples_without_a_label_of_the_client_are_omitted_which_is_logged_once() {
+async fn samples_that_lack_a_label_of_the_client_are_omitted_and_logged_once() {
     let logged = Logged::here();
     let rig = two(&["id", "pod"], &["id", "name"]).await;
     for _ in 0..3 {
@@ -123,10 +123,10 @@ async fn samples_without_a_label_of_the_client_are_omitted_which_is_logged_once(
 }
 
 #[tokio::test]
-async fn samples_pass_as_they_came_where_all_descriptors_agree() {
+async fn samples_pass_unchanged_where_all_descriptors_agree() {
     let rig = two(&["id", "name"], &["id", "name"]).await;
     let kata = rig.sim("kata");
-    // One that only another backend has is no disagreement.
+    // A descriptor that only one backend has is no disagreement.
     kata.clone()
         .set(|settings| settings.descriptors.push(descriptor(DISK, &["disk"])));
     given(&rig).await;
@@ -137,7 +137,7 @@ async fn samples_pass_as_they_came_where_all_descriptors_agree() {
 }
 
 #[tokio::test]
-async fn a_backend_that_does_not_describe_its_metrics_holds_up_no_other_and_is_asked_on() {
+async fn a_backend_that_does_not_describe_its_metrics_delays_no_other_and_is_asked_again() {
     let rig = two(&["id", "name"], &["name", "id"]).await;
     let kata = rig.sim("kata");
     kata.hold("ListMetricDescriptors");
@@ -154,7 +154,7 @@ async fn a_backend_that_does_not_describe_its_metrics_holds_up_no_other_and_is_a
 }
 
 #[tokio::test]
-async fn the_keys_stay_as_given_when_the_default_changes_until_descriptors_are_asked_for_again() {
+async fn label_keys_stay_the_same_under_a_new_default_until_the_client_asks_for_descriptors() {
     let sims = [
         describes("runc", &["id", "name"]),
         describes("kata", &["name", "id"]),
@@ -174,7 +174,7 @@ async fn the_keys_stay_as_given_when_the_default_changes_until_descriptors_are_a
 }
 
 #[tokio::test]
-async fn cached_metrics_fit_as_well() {
+async fn cached_metrics_follow_the_clients_label_keys_too() {
     let rig = two(&["id", "name"], &["name", "id"]).await;
     given(&rig).await;
     labels(&rig).await;
@@ -185,7 +185,7 @@ async fn cached_metrics_fit_as_well() {
 }
 
 #[tokio::test]
-async fn descriptors_that_cannot_be_read_are_asked_for_once() {
+async fn unreadable_descriptors_are_asked_for_once() {
     let rig = two(&["pod"], &["pod"]).await;
     let kata = rig.sim("kata");
     kata.append_raw("ListMetricDescriptors", b"\x0a\x7f".as_slice());
@@ -196,7 +196,7 @@ async fn descriptors_that_cannot_be_read_are_asked_for_once() {
 }
 
 #[tokio::test]
-async fn the_keys_stay_as_given_after_a_restart() {
+async fn label_keys_stay_the_same_after_a_restart() {
     let mut rig = two(&["id", "name"], &["name", "id"]).await;
     assert_eq!(given(&rig).await, ["id", "name"]);
     rig.restart_switch().await;
@@ -212,7 +212,7 @@ async fn the_keys_stay_as_given_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_client_that_asks_while_a_backend_is_away_changes_no_keys() {
+async fn descriptors_asked_for_while_a_backend_is_down_change_no_label_keys() {
     let rig = two(&["id", "name"], &["name", "id"]).await;
     given(&rig).await;
     stopped(&rig, "runc").await;
@@ -223,7 +223,7 @@ async fn a_client_that_asks_while_a_backend_is_away_changes_no_keys() {
 }
 
 #[tokio::test]
-async fn the_keys_of_the_only_backend_stay_as_given_when_a_reload_adds_a_new_default() {
+async fn label_keys_of_the_only_backend_stay_the_same_when_a_reload_adds_a_new_default() {
     let sims = [
         describes("runc", &["id", "name"]),
         describes("kata", &["name", "id"]),

@@ -1,4 +1,6 @@
-//! Version, RuntimeConfig, UpdateRuntimeConfig, ImageFsInfo: what the kubelet settles when it starts.
+//! Version, RuntimeConfig, UpdateRuntimeConfig, ImageFsInfo: facts of the node that the kubelet reads or sets.
+
+use std::fs;
 
 use criswitch::codec::cri;
 use tonic::{Code, Status};
@@ -6,6 +8,7 @@ use tonic::{Code, Status};
 use crate::faults;
 use crate::logged::Logged;
 use crate::support::{PATIENCE, Rig, Sim};
+use crate::switch::saved_state::{state_file, with_pods};
 use crate::topology::reloads::{reload, table};
 use crate::wait;
 
@@ -35,7 +38,7 @@ fn network(cidr: &str) -> cri::NetworkConfig {
 }
 
 #[tokio::test]
-async fn the_version_is_the_defaults() {
+async fn version_is_that_of_the_default_backend() {
     let runc = Sim::new("runc").runtime_name("containerd").version("2.4.2");
     let rig = Rig::start([runc, Sim::new("kata").version("9")]).await;
     let request = cri::VersionRequest {
@@ -50,7 +53,7 @@ async fn the_version_is_the_defaults() {
 }
 
 #[tokio::test]
-async fn the_version_is_the_last_known_one_while_the_default_is_down_or_hangs() {
+async fn version_is_the_last_known_one_while_the_default_is_down_or_hangs() {
     let runc = Sim::new("runc").runtime_name("containerd").version("2.4.2");
     let rig = Rig::start([runc, Sim::new("kata")]).await;
     let version = async || {
@@ -69,13 +72,13 @@ async fn the_version_is_the_last_known_one_while_the_default_is_down_or_hangs() 
 }
 
 #[tokio::test]
-async fn the_cgroup_driver_is_the_defaults() {
+async fn the_cgroup_driver_is_that_of_the_default_backend() {
     let rig = Rig::start([on_cgroupfs("runc"), on_cgroupfs("kata")]).await;
     assert_eq!(driver(&rig).await.unwrap(), cri::CgroupDriver::Cgroupfs);
 }
 
 #[tokio::test]
-async fn a_backend_without_runtime_config_has_no_opinion_on_the_cgroup_driver() {
+async fn the_cgroup_driver_is_never_that_of_a_backend_without_runtime_config() {
     let old = Sim::new("old").lacks(["RuntimeConfig"]);
     let rig = Rig::start([old, on_cgroupfs("kata")]).await;
     assert_eq!(driver(&rig).await.unwrap(), cri::CgroupDriver::Cgroupfs);
@@ -86,7 +89,7 @@ async fn a_backend_without_runtime_config_has_no_opinion_on_the_cgroup_driver() 
 }
 
 #[tokio::test]
-async fn the_cgroup_driver_waits_for_no_backend_that_is_not_needed_for_it() {
+async fn the_cgroup_driver_waits_for_the_default_backend_alone() {
     let rig = faults::node(
         "start_wait = \"0s\"",
         [on_cgroupfs("runc"), Sim::new("kata")],
@@ -100,7 +103,7 @@ async fn the_cgroup_driver_waits_for_no_backend_that_is_not_needed_for_it() {
 }
 
 #[tokio::test]
-async fn one_that_is_late_with_its_opinion_has_none() {
+async fn the_cgroup_driver_is_never_that_of_a_backend_that_is_late() {
     let sims = [
         Sim::new("old").lacks(["RuntimeConfig"]),
         Sim::new("late"),
@@ -115,7 +118,7 @@ async fn one_that_is_late_with_its_opinion_has_none() {
 }
 
 #[tokio::test]
-async fn a_backend_that_the_client_did_not_wait_for_is_told_again() {
+async fn a_runtime_configuration_that_the_client_cancels_is_sent_again() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     rig.pods().await.unwrap();
     let kata = rig.sim("kata");
@@ -149,7 +152,7 @@ async fn the_cgroup_driver_needs_the_default_and_no_other_backend() {
 }
 
 #[tokio::test]
-async fn two_cgroup_drivers_are_reported_and_the_defaults_is_given() {
+async fn two_cgroup_drivers_are_logged_and_the_defaults_is_returned() {
     let logged = Logged::here();
     let rig = Rig::start([Sim::new("runc"), on_cgroupfs("kata")]).await;
     assert_eq!(driver(&rig).await.unwrap(), cri::CgroupDriver::Systemd);
@@ -161,7 +164,7 @@ async fn two_cgroup_drivers_are_reported_and_the_defaults_is_given() {
 }
 
 #[tokio::test]
-async fn one_cgroup_driver_everywhere_is_nothing_to_report() {
+async fn one_cgroup_driver_everywhere_is_not_logged() {
     let logged = Logged::here();
     let rig = Rig::start([on_cgroupfs("runc"), on_cgroupfs("kata")]).await;
     driver(&rig).await.unwrap();
@@ -175,7 +178,7 @@ async fn one_cgroup_driver_everywhere_is_nothing_to_report() {
 #[tokio::test]
 async fn every_backend_gets_the_runtime_configuration() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
-    // Every backend is connected: one that connects now is told by that.
+    // Connect every backend first: a backend that connects later gets the configuration when it connects.
     rig.pods().await.unwrap();
     set_cidr(&rig, "10.1.0.0/16").await.unwrap();
     for sim in &rig.sims {
@@ -185,7 +188,7 @@ async fn every_backend_gets_the_runtime_configuration() {
 }
 
 #[tokio::test]
-async fn a_backend_without_update_runtime_config_counts_as_having_taken_it() {
+async fn a_backend_without_update_runtime_config_counts_as_configured() {
     let old = |name| Sim::new(name).lacks(["UpdateRuntimeConfig"]);
     let rig = Rig::start([old("old"), Sim::new("kata")]).await;
     set_cidr(&rig, "10.1.0.0/16").await.unwrap();
@@ -195,7 +198,7 @@ async fn a_backend_without_update_runtime_config_counts_as_having_taken_it() {
 }
 
 #[tokio::test]
-async fn a_backend_that_was_away_gets_the_runtime_configuration_when_it_is_back() {
+async fn a_backend_that_was_down_gets_the_runtime_configuration_when_it_is_back() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     rig.sim("kata").stop().await;
     set_cidr(&rig, "10.1.0.0/16").await.unwrap();
@@ -205,13 +208,46 @@ async fn a_backend_that_was_away_gets_the_runtime_configuration_when_it_is_back(
     kata.start();
     kata.until(|journal| journal.calls_of("UpdateRuntimeConfig").count() > 0)
         .await;
-    // A call through it waits until it has been told.
+    // A call to kata waits until kata has the configuration.
     rig.run_pod("kata", "web").await;
     assert_eq!(kata.network(), Some(network("10.2.0.0/16")));
 }
 
 #[tokio::test]
-async fn nothing_is_told_to_a_backend_that_comes_back_where_nothing_was_said() {
+async fn backends_that_were_away_before_a_restart_get_the_runtime_configuration_afterwards() {
+    let sims = ["runc", "kata", "new"].map(Sim::new);
+    let mut rig = Rig::with_config(sims, |directory| {
+        let rows = "runc = \"runc\"\nkata = \"kata\"";
+        table("runc", rows, &["runc", "kata"], directory)
+    })
+    .await;
+    rig.pods().await.unwrap();
+    rig.sim("kata").stop().await;
+    set_cidr(&rig, "10.1.0.0/16").await.unwrap();
+    set_cidr(&rig, "10.2.0.0/16").await.unwrap();
+    for _ in 0..2 {
+        rig.restart_switch().await;
+    }
+    rig.sim("kata").start();
+    let rows = "runc = \"runc\"\nkata = \"kata\"\nnew = \"new\"";
+    reload(&rig, "runc", rows, &["runc", "kata", "new"]);
+    for name in ["kata", "new"] {
+        let sim = rig.sim(name);
+        wait::until(async || sim.network() == Some(network("10.2.0.0/16"))).await;
+    }
+    // The kubelet sends it again after a reboot.
+    rig.sim("kata").stop().await;
+    rig.boot.id = "second".to_owned();
+    rig.restart_switch().await;
+    let kata = rig.sim("kata");
+    let before = kata.calls("UpdateRuntimeConfig").len();
+    kata.start();
+    faults::until_state(&rig, "kata", "ready").await;
+    assert_eq!(kata.calls("UpdateRuntimeConfig").len(), before);
+}
+
+#[tokio::test]
+async fn a_backend_that_comes_back_gets_no_runtime_configuration_if_none_was_set() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     rig.sim("kata").stop().await;
     rig.sim("kata").start();
@@ -220,7 +256,7 @@ async fn nothing_is_told_to_a_backend_that_comes_back_where_nothing_was_said() {
 }
 
 #[tokio::test]
-async fn a_backend_that_refuses_the_runtime_configuration_fails_the_call() {
+async fn a_backend_that_rejects_the_runtime_configuration_fails_the_call() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let refusal = Status::invalid_argument("bad CIDR");
     rig.sim("kata").fail("UpdateRuntimeConfig", refusal);
@@ -231,7 +267,7 @@ async fn a_backend_that_refuses_the_runtime_configuration_fails_the_call() {
 }
 
 #[tokio::test]
-async fn a_refusal_of_the_runtime_configuration_hides_no_other_backend_that_has_not_taken_it() {
+async fn a_failed_runtime_configuration_names_every_backend_that_did_not_apply_it() {
     let rig = Rig::start(["runc", "kata", "gvisor", "crun"].map(Sim::new)).await;
     for sim in &rig.sims {
         faults::until_state(&rig, sim.name(), "ready").await;
@@ -258,7 +294,7 @@ async fn a_refusal_of_the_runtime_configuration_hides_no_other_backend_that_has_
 }
 
 #[tokio::test]
-async fn a_backend_that_refuses_the_runtime_configuration_when_it_is_back_takes_its_pods() {
+async fn a_backend_that_rejects_the_runtime_configuration_when_it_is_back_still_runs_pods() {
     let logged = Logged::here();
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let kata = rig.sim("kata");
@@ -276,7 +312,21 @@ async fn a_backend_that_refuses_the_runtime_configuration_when_it_is_back_takes_
 }
 
 #[tokio::test]
-async fn the_runtime_configuration_is_not_taken_where_no_backend_can_be_reached() {
+async fn a_rejected_runtime_configuration_is_sent_again_although_the_state_cannot_be_written() {
+    let (rig, ..) = with_pods().await;
+    let kata = rig.sim("kata");
+    kata.fail("UpdateRuntimeConfig", Status::internal("no CNI"));
+    let file = state_file(&rig, "kata");
+    fs::remove_file(&file).unwrap();
+    fs::create_dir_all(file.join("in the way")).unwrap();
+    let failed = set_cidr(&rig, "10.1.0.0/16").await.unwrap_err();
+    assert!(failed.message().contains("no CNI"), "{failed}");
+    kata.heal("UpdateRuntimeConfig");
+    wait::until(async || kata.network() == Some(network("10.1.0.0/16"))).await;
+}
+
+#[tokio::test]
+async fn a_runtime_configuration_fails_if_no_backend_is_reachable() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     for sim in &rig.sims {
         sim.stop().await;
@@ -312,7 +362,7 @@ async fn the_defaults_file_system_comes_first_whatever_the_order_of_the_table() 
 }
 
 #[tokio::test]
-async fn a_file_system_of_two_backends_is_one_entry_and_the_defaults() {
+async fn a_file_system_shared_by_two_backends_is_one_entry_and_the_defaults() {
     let shared = |name| Sim::new(name).runtime_name("containers");
     let rig = Rig::start([
         shared("runc").image("busybox:1.36"),
@@ -329,7 +379,7 @@ async fn a_file_system_of_two_backends_is_one_entry_and_the_defaults() {
 }
 
 #[tokio::test]
-async fn file_systems_need_the_default_backends_which_the_kubelet_reads() {
+async fn file_systems_need_the_default_backend_and_no_other() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     rig.sim("kata").stop().await;
     let info = image_fs_info(&rig).await;
@@ -343,7 +393,7 @@ async fn file_systems_need_the_default_backends_which_the_kubelet_reads() {
 }
 
 #[tokio::test]
-async fn file_systems_leave_out_a_backend_without_an_image_service() {
+async fn file_systems_omit_a_backend_without_an_image_service() {
     let bare = Sim::new("bare").lacks(["ImageFsInfo"]);
     let rig = Rig::start([Sim::new("runc"), bare]).await;
     let info = image_fs_info(&rig).await;
@@ -356,7 +406,7 @@ async fn file_systems_leave_out_a_backend_without_an_image_service() {
 }
 
 #[tokio::test]
-async fn the_others_tell_the_cgroup_driver_while_a_new_default_was_never_there() {
+async fn other_backends_give_the_cgroup_driver_while_a_new_default_was_never_ready() {
     let sims = ["old", "new", "kata", "crun"].map(on_cgroupfs);
     let others = "kata = \"kata\"\ncrun = \"crun\"";
     let before = format!("runc = \"old\"\n{others}");
@@ -370,19 +420,19 @@ async fn the_others_tell_the_cgroup_driver_while_a_new_default_was_never_there()
     rig.sim("new").stop().await;
     let after = format!("runc = \"new\"\n{others}");
     let changes = reload(&rig, "runc", &after, &["new", "kata", "crun"]);
-    assert_eq!(changes.backends_gone, ["old"]);
+    assert_eq!(changes.backends_removed, ["old"]);
     assert_eq!(driver(&rig).await.unwrap(), cri::CgroupDriver::Cgroupfs);
 }
 
 #[tokio::test]
-async fn who_lacks_the_cgroup_driver_is_asked_once_though_another_becomes_the_default_meanwhile() {
+async fn an_old_default_is_asked_once_for_its_cgroup_driver_while_a_new_default_becomes_ready() {
     let sims = ["old", "new", "kata"].map(|name| on_cgroupfs(name).handlers(["runc", "kata"]));
     let rig = Rig::with_config(sims, |directory| {
         let before = "runc = \"old\"\nkata = \"kata\"";
         table("runc", before, &["old", "kata"], directory)
     })
     .await;
-    // It is kept for this one, and speaks until the new default is there.
+    // The old backend is retained for this pod, and answers for the node until the new default is ready.
     rig.run_pod("runc", "before").await;
     rig.sim("new").stop().await;
     let after = "runc = \"new\"\nkata = \"kata\"";

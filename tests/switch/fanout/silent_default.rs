@@ -1,4 +1,5 @@
-//! Status while the default backend does not give its own: its last word, then a node that is not ready, never an error.
+//! Status while the default backend does not answer it: the backend's last status, then a node that is not ready, never
+//! an error.
 
 use std::time::Duration;
 
@@ -13,17 +14,17 @@ use crate::support::{Rig, Sim, frame};
 use crate::wait;
 
 const NEEDED: [&str; 2] = ["RuntimeReady", "NetworkReady"];
-/// The kubelet itself goes without for as long.
+/// The time that the last status of a silent default counts. The kubelet tolerates the same time without a status.
 const TRUST: Duration = Duration::from_secs(30);
 
-/// The clock goes on at once.
+/// Advances the clock, then lets it run.
 pub async fn later(by: Duration) {
     tokio::time::pause();
     tokio::time::advance(by).await;
     tokio::time::resume();
 }
 
-/// The node is not ready, and it says which backend is why.
+/// Asserts that the node is not ready, with the backend and the cause.
 #[track_caller]
 pub fn is_not_ready(status: &cri::StatusResponse, sim: &Sim, cause: &str) {
     for name in NEEDED {
@@ -39,7 +40,7 @@ pub fn is_not_ready(status: &cri::StatusResponse, sim: &Sim, cause: &str) {
     assert!(!backends.status && backends.message.contains(sim.name()));
 }
 
-/// A node whose default refuses since the machine was started.
+/// A node whose default was never reachable since the machine booted.
 async fn never_there() -> Rig {
     let mut rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     rig.stop_switch().await;
@@ -50,7 +51,7 @@ async fn never_there() -> Rig {
 }
 
 #[tokio::test]
-async fn the_last_word_of_a_default_that_is_down_counts_for_a_while() {
+async fn the_last_status_of_a_default_that_is_down_counts_for_a_while() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     status(&rig).await;
     rig.sim("runc").stop().await;
@@ -61,7 +62,7 @@ async fn the_last_word_of_a_default_that_is_down_counts_for_a_while() {
 }
 
 #[tokio::test]
-async fn behind_that_the_node_is_not_ready_and_its_handlers_stay() {
+async fn after_30_s_without_a_status_of_the_default_the_node_is_not_ready_and_keeps_its_handlers() {
     let runc = Sim::new("runc").features("runc", both());
     let rig = Rig::start([runc, Sim::new("kata")]).await;
     let before = status(&rig).await;
@@ -76,7 +77,7 @@ async fn behind_that_the_node_is_not_ready_and_its_handlers_stay() {
 }
 
 #[tokio::test]
-async fn a_default_that_was_never_there_makes_the_node_not_ready() {
+async fn a_default_that_was_never_reachable_makes_the_node_not_ready() {
     let rig = never_there().await;
     let status = status(&rig).await;
     is_not_ready(&status, rig.sim("runc"), "refused");
@@ -85,9 +86,9 @@ async fn a_default_that_was_never_there_makes_the_node_not_ready() {
     assert_eq!(names, ["", "kata", "runc"]);
 }
 
-/// What an operator asks when nothing works.
+/// Operators read this status when nothing works.
 #[tokio::test]
-async fn verbose_it_tells_of_every_backend_all_the_same() {
+async fn a_verbose_status_shows_every_backend_though_the_default_was_never_reachable() {
     let rig = never_there().await;
     until_state(&rig, "kata", "ready").await;
     let told = told_of(&rig, "runc").await;
@@ -96,7 +97,7 @@ async fn verbose_it_tells_of_every_backend_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_default_that_refuses_status_counts_as_one_that_is_silent() {
+async fn a_default_that_fails_status_counts_as_silent() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let before = status(&rig).await;
     let runc = rig.sim("runc");
@@ -114,7 +115,7 @@ async fn a_default_that_refuses_status_counts_as_one_that_is_silent() {
 }
 
 #[tokio::test]
-async fn a_default_whose_status_is_not_protobuf_counts_as_one_that_is_silent() {
+async fn a_default_whose_status_is_not_protobuf_counts_as_silent() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     rig.sim("runc")
         .append_raw("Status", b"\x0a\x04\x0a\x7fab".as_slice());
@@ -123,7 +124,7 @@ async fn a_default_whose_status_is_not_protobuf_counts_as_one_that_is_silent() {
 }
 
 #[tokio::test]
-async fn a_default_that_keeps_silent_counts_with_what_it_said_last_and_is_named() {
+async fn a_silent_default_counts_with_its_last_status_and_is_named() {
     let runc = Sim::new("runc").features("runc", both());
     let rig = Rig::start([runc, Sim::new("kata")]).await;
     let before = status(&rig).await;
@@ -138,21 +139,21 @@ async fn a_default_that_keeps_silent_counts_with_what_it_said_last_and_is_named(
     assert!(backends.message.contains("runc"), "{}", backends.message);
 }
 
-/// Whatever else it answers.
+/// Other replies of the backend make no difference.
 #[tokio::test]
-async fn a_default_whose_status_alone_hangs_keeps_its_last_word_no_longer_than_any_other() {
+async fn a_default_that_hangs_only_on_status_keeps_its_last_status_for_30_s_too() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     status(&rig).await;
     rig.sim("runc").hold("Status");
     later(TRUST).await;
-    // A write of the state that was under way seems to take as long; it is made again.
+    // A write of the state under way may time out on the advanced clock. criswitch repeats the write.
     wait::until(async || rig.pods().await.is_ok()).await;
     is_not_ready(&status(&rig).await, rig.sim("runc"), "no Status within 1s");
 }
 
-/// Being slow is no reason to take a node for one that is not ready.
+/// A slow Status is no reason to report a node as not ready.
 #[tokio::test]
-async fn a_default_that_always_takes_too_long_is_asked_on_and_keeps_its_word() {
+async fn a_default_that_is_always_late_with_status_is_asked_again_and_stays_ready() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     status(&rig).await;
     let runc = rig.sim("runc");
@@ -163,7 +164,7 @@ async fn a_default_that_always_takes_too_long_is_asked_on_and_keeps_its_word() {
             assert!(condition(&status(&rig).await, "RuntimeReady").status);
             tokio::time::resume();
         }
-        // The clients' calls were given up; one goes on, until it is answered.
+        // The clients' calls were cancelled. One call in the background continues until its reply.
         runc.until(|journal| journal.held == ["Status"]).await;
         runc.release("Status");
         runc.until(|journal| journal.held.is_empty()).await;
@@ -171,9 +172,9 @@ async fn a_default_that_always_takes_too_long_is_asked_on_and_keeps_its_word() {
     }
 }
 
-/// The kubelet would call the node not ready at the first slow answer.
+/// The kubelet would report the node as not ready at the first slow Status.
 #[tokio::test]
-async fn its_first_status_may_be_late_since_it_was_asked_when_it_was_greeted() {
+async fn the_first_status_may_be_late_because_criswitch_asked_when_it_connected() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let runc = rig.sim("runc");
     runc.until(|journal| journal.calls_of("ListImages").count() > 0)
@@ -183,7 +184,7 @@ async fn its_first_status_may_be_late_since_it_was_asked_when_it_was_greeted() {
 }
 
 #[tokio::test]
-async fn what_a_silent_default_said_last_holds_no_info_that_nobody_asked_for() {
+async fn the_last_status_of_a_silent_default_has_no_info_without_verbose() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let verbose = frame(&cri::StatusRequest { verbose: true });
     let reply = rig.raw(STATUS, &[], verbose).await;
@@ -195,7 +196,7 @@ async fn what_a_silent_default_said_last_holds_no_info_that_nobody_asked_for() {
 }
 
 #[tokio::test]
-async fn a_backend_that_is_proven_to_hang_costs_status_nothing_and_is_named_with_that() {
+async fn an_unresponsive_backend_does_not_delay_status_and_is_named_with_that_cause() {
     let rig = faults::runc_and_kata().await;
     status(&rig).await;
     hang(rig.sim("runc"));

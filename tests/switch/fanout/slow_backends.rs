@@ -1,4 +1,4 @@
-//! A backend that is slow with a list and answers a probe at once: stood in for, asked on, and never called hung.
+//! A backend that is slow with a list but answers probes: served from cache, asked again, never reported as hung.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use crate::support::{Journal, Rig, Sim};
 use crate::wait;
 
 const LISTS: [&str; 2] = ["ListPodSandbox", "ListContainers"];
-/// Long enough to tell what waits for it from what does not.
+/// The `list_timeout`: long enough to distinguish calls that wait for it from calls that do not.
 const LIST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Two backends with a pod each, listed once.
+/// Two backends with one pod each, listed once.
 async fn listed() -> Rig {
     let keys = format!("start_wait = \"0s\"\nlist_timeout = {:?}", "1s");
     let rig = node(&keys, [Sim::new("runc"), Sim::new("kata")]).await;
@@ -22,7 +22,7 @@ async fn listed() -> Rig {
     rig
 }
 
-/// The same; kata answers no list any more.
+/// [`listed`], but kata answers no lists from now on.
 async fn slow() -> Rig {
     let rig = listed().await;
     for rpc in LISTS {
@@ -36,7 +36,7 @@ fn held(journal: &Journal, rpc: &str) -> usize {
 }
 
 #[tokio::test]
-async fn a_list_that_is_missed_is_the_last_known_one_and_then_at_once() {
+async fn a_late_list_is_served_from_cache_and_the_next_one_at_once() {
     let rig = slow().await;
     tokio::time::pause();
     let begun = tokio::time::Instant::now();
@@ -54,11 +54,11 @@ async fn a_list_that_is_missed_is_the_last_known_one_and_then_at_once() {
 }
 
 #[tokio::test]
-async fn it_is_asked_in_the_background_by_one_call_at_a_time() {
+async fn a_late_backend_is_asked_in_the_background_by_one_call_at_a_time() {
     let rig = slow().await;
     rig.pods().await.unwrap();
     let kata = rig.sim("kata");
-    // The client's own call was given up, the one in the background has begun.
+    // The client's call was cancelled, and the call in the background has begun.
     kata.until(|journal| {
         journal.cancelled == ["ListPodSandbox"] && held(journal, "ListPodSandbox") == 1
     })
@@ -75,7 +75,7 @@ async fn it_is_asked_in_the_background_by_one_call_at_a_time() {
 }
 
 #[tokio::test]
-async fn it_is_probed_and_not_called_hung() {
+async fn a_backend_that_is_late_with_a_list_is_probed_and_stays_ready() {
     let logged = Logged::here();
     let rig = slow().await;
     let kata = rig.sim("kata");
@@ -94,16 +94,16 @@ async fn it_is_probed_and_not_called_hung() {
         "{}",
         logged.text()
     );
-    // Calls for its pods go on.
+    // Other calls to kata succeed.
     rig.run_pod("kata", "next").await;
 }
 
 #[tokio::test]
-async fn its_own_list_counts_again_when_it_answers() {
+async fn a_late_backends_own_list_is_served_again_when_it_answers() {
     let rig = slow().await;
     rig.pods().await.unwrap();
     let kata = rig.sim("kata");
-    // Made there, so that only its own list can show it.
+    // The pod is created at kata directly, so that only kata's list can show it.
     kata.until(|journal| held(journal, "ListPodSandbox") == 1)
         .await;
     crate::faults::directly(kata)
@@ -123,7 +123,7 @@ async fn its_own_list_counts_again_when_it_answers() {
 }
 
 #[tokio::test]
-async fn images_that_hang_hold_up_neither_pods_nor_their_return() {
+async fn hanging_image_lists_delay_neither_pod_lists_nor_their_recovery() {
     let rig = listed().await;
     let kata = rig.sim("kata");
     let images = async || {
@@ -140,7 +140,7 @@ async fn images_that_hang_hold_up_neither_pods_nor_their_return() {
     let directly = crate::faults::directly(kata);
     directly.run_pod("kata", "new").await.unwrap();
     assert_eq!(names(&rig.pods().await.unwrap()), ["boxed", "new", "plain"]);
-    // Pods may be late besides, and be back while images still hang.
+    // Pod lists may be late too, and recover while image lists still hang.
     kata.hold("ListPodSandbox");
     tokio::time::pause();
     rig.pods().await.unwrap();
@@ -153,9 +153,9 @@ async fn images_that_hang_hold_up_neither_pods_nor_their_return() {
     kata.until(|journal| held(journal, "ListImages") == 1).await;
 }
 
-/// What was created while a list hung is in no last known list.
+/// A cached list lacks pods created while a list hung.
 #[tokio::test]
-async fn a_pod_that_was_created_meanwhile_is_waited_for_and_never_missing() {
+async fn a_pod_created_while_a_list_hangs_is_waited_for_and_never_missing() {
     let rig = slow().await;
     rig.pods().await.unwrap();
     rig.run_pod("kata", "meanwhile").await;
@@ -173,7 +173,7 @@ async fn a_pod_that_was_created_meanwhile_is_waited_for_and_never_missing() {
 }
 
 #[tokio::test]
-async fn stats_without_cached_ones_omit_it_after_stats_timeout() {
+async fn stats_that_are_not_cached_omit_a_late_backend_after_stats_timeout() {
     let rig = slow().await;
     rig.sim("kata").hold("ListPodSandboxStats");
     let request = criswitch::codec::cri::ListPodSandboxStatsRequest::default();
@@ -182,7 +182,7 @@ async fn stats_without_cached_ones_omit_it_after_stats_timeout() {
 }
 
 #[tokio::test]
-async fn stats_that_are_missed_are_omitted_at_once_until_they_come() {
+async fn late_stats_are_omitted_at_once_until_the_backend_answers() {
     let logged = Logged::here();
     let keys = "start_wait = \"0s\"\nstats_timeout = \"1s\"";
     let rig = node(keys, [Sim::new("runc"), Sim::new("kata")]).await;
@@ -206,10 +206,10 @@ async fn stats_that_are_missed_are_omitted_at_once_until_they_come() {
     tokio::time::timeout(LIST_TIMEOUT, more)
         .await
         .expect("it waits each time");
-    // The client's call was given up, the one in the background has begun.
+    // The client's call was cancelled, and the call in the background has begun.
     kata.until(|journal| held(journal, "ListPodSandboxStats") == 1)
         .await;
-    // Its lists are its own all the while.
+    // kata's lists are not served from cache meanwhile.
     assert_eq!(told_of(&rig, "kata").await["listsFromCache"], 0);
     kata.release("ListPodSandboxStats");
     wait::until(async || stats().await == 2).await;
@@ -224,7 +224,7 @@ async fn stats_that_are_missed_are_omitted_at_once_until_they_come() {
 }
 
 #[tokio::test]
-async fn stats_that_hang_keep_no_others_out() {
+async fn hanging_pod_stats_do_not_affect_container_stats() {
     let rig = listed().await;
     let kata = rig.sim("kata");
     let pods = async || {
@@ -254,7 +254,7 @@ async fn stats_that_hang_keep_no_others_out() {
 }
 
 #[tokio::test]
-async fn a_list_timeout_of_its_own_counts_for_a_backend() {
+async fn a_backends_own_list_timeout_overrides_the_global_one() {
     let text = |directory: &str| {
         format!(
             "default_handler = \"runc\"\nstart_wait = \"0s\"\nlist_timeout = \"1h\"\n[handlers]\n\

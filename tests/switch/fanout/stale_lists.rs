@@ -1,4 +1,4 @@
-//! The last known lists of pods and containers that stand in for a backend: whole, filtered as it would, not for long.
+//! Cached lists of pods and containers: complete, filtered as the runtime filters, limited in time.
 
 use bytes::Bytes;
 use criswitch::codec::cri;
@@ -10,7 +10,7 @@ use crate::logged::Logged;
 use crate::support::{RawReply, Rig, Sim, frame_raw};
 use crate::wait;
 
-/// What a node has in [`mixed`].
+/// The ids of [`mixed`].
 struct Ids {
     pod: String,
     container: String,
@@ -18,7 +18,7 @@ struct Ids {
     exited: String,
 }
 
-/// Pods and containers in every state at both, all listed once.
+/// Pods and containers in every state at two backends, all listed once.
 async fn mixed() -> (Rig, Ids) {
     let rig = runc_and_kata().await;
     rig.run("runc", "plain").await;
@@ -50,7 +50,7 @@ fn label(field: u32, key: &str, value: &str) -> Vec<u8> {
     part(field, [text(1, key), text(2, value)].concat())
 }
 
-/// A state in a message of its own; zero is not sent.
+/// A message with a state. Protobuf omits the state zero.
 fn state(value: u8) -> Vec<u8> {
     let value = match value {
         0 => vec![],
@@ -59,7 +59,7 @@ fn state(value: u8) -> Vec<u8> {
     part(2, value)
 }
 
-/// Every list with every kind of filter, and some together.
+/// Every list with each kind of filter, and some filters combined.
 fn filtered(ids: &Ids) -> Vec<(&'static str, Bytes)> {
     let mut asked = Vec::new();
     let mut add = |rpcs: [&'static str; 2], filter: &[Vec<u8>]| {
@@ -102,14 +102,14 @@ fn filtered(ids: &Ids) -> Vec<(&'static str, Bytes)> {
     asked
 }
 
-/// The items of a list or stream, whatever messages they came in.
+/// The items of a list or stream, without message boundaries.
 fn items(reply: &RawReply) -> Vec<u8> {
     reply.messages().concat()
 }
 
-/// Compared are bytes, so nothing of an item may change either.
+/// The test compares bytes, so items must not change either.
 #[tokio::test]
-async fn filters_are_applied_as_the_runtime_itself_applies_them() {
+async fn cached_lists_are_filtered_as_the_runtime_filters_them() {
     for death in ["dead", "hung"] {
         let (rig, ids) = mixed().await;
         let mut before = Vec::new();
@@ -129,7 +129,7 @@ async fn filters_are_applied_as_the_runtime_itself_applies_them() {
     }
 }
 
-/// The entries of a list; streams come in no order.
+/// The entries of a list, sorted: streams have no fixed order.
 fn sorted(list: &[u8]) -> Vec<Vec<u8>> {
     let fields = criswitch::codec::protobuf::fields(list).map(Result::unwrap);
     let mut items: Vec<_> = fields.map(|field| field.raw.to_vec()).collect();
@@ -137,9 +137,9 @@ fn sorted(list: &[u8]) -> Vec<Vec<u8>> {
     items
 }
 
-/// Protobuf merges a message that comes in parts, so each of them counts.
+/// Protobuf merges a message that is sent in parts, so every part counts.
 #[tokio::test]
-async fn a_list_with_a_filter_in_parts_is_never_taken_for_all_there_is() {
+async fn a_list_with_a_filter_in_parts_is_never_taken_for_a_full_list() {
     let (rig, _) = mixed().await;
     let (filter, nothing) = (part(1, state(1)), part(1, vec![]));
     for parts in [[&*filter, &*nothing], [&*nothing, &*filter]] {
@@ -155,7 +155,7 @@ async fn a_list_with_a_filter_in_parts_is_never_taken_for_all_there_is() {
 }
 
 #[tokio::test]
-async fn what_was_removed_through_the_switch_since_is_not_in_it() {
+async fn cached_lists_omit_pods_and_containers_removed_through_criswitch_since() {
     let (rig, ids) = mixed().await;
     rig.remove(&ids.exited).await.unwrap();
     rig.remove_pod(&ids.stopped_pod).await.unwrap();
@@ -170,7 +170,7 @@ async fn what_was_removed_through_the_switch_since_is_not_in_it() {
 }
 
 #[tokio::test]
-async fn a_container_that_others_made_since_makes_lists_of_containers_an_error_and_no_others() {
+async fn a_container_created_by_others_since_makes_only_cached_container_lists_an_error() {
     let (rig, ids) = mixed().await;
     others_create(&rig, &ids.pod).await;
     stopped(&rig, "kata").await;
@@ -178,12 +178,12 @@ async fn a_container_that_others_made_since_makes_lists_of_containers_an_error_a
     for rpc in ["ListContainers", "StreamContainers"] {
         let reply = send(&rig, rpc, frame_raw(b"")).await;
         assert_names_the_dead(&reply, rig.sim("kata"), rpc);
-        // A stream may have begun with the other backend's containers.
+        // A stream may already have sent the other backend's containers.
         assert!(!holds(&reply, &ids.container), "{rpc}");
     }
 }
 
-/// Somebody creates a container at the backend itself, and a client sees it in a list of this pod's containers.
+/// Creates a container at the backend directly. A client sees it in a list of this pod's containers.
 async fn others_create(rig: &Rig, pod: &str) {
     let kata = rig.sim("kata");
     kata.add_image(crate::support::IMAGE);
@@ -196,7 +196,7 @@ async fn others_create(rig: &Rig, pod: &str) {
 }
 
 #[tokio::test]
-async fn one_that_is_listed_twice_makes_up_for_no_other_that_came_since() {
+async fn a_container_listed_twice_does_not_hide_one_created_since() {
     let rig = runc_and_kata().await;
     let (pod, _) = rig.run("kata", "web").await;
     rig.containers().await.unwrap();
@@ -210,9 +210,9 @@ async fn one_that_is_listed_twice_makes_up_for_no_other_that_came_since() {
     assert_names_the_dead(&reply, rig.sim("kata"), "ListContainers");
 }
 
-/// The kubelet crashes on a container whose pod it was not told of.
+/// The kubelet crashes on a container whose pod was not listed.
 #[tokio::test]
-async fn a_pod_that_vanished_takes_its_containers_with_it() {
+async fn cached_lists_omit_the_containers_of_a_pod_that_vanished() {
     let (rig, ids) = mixed().await;
     directly(rig.sim("kata"))
         .remove_pod(&ids.pod)
@@ -227,7 +227,7 @@ async fn a_pod_that_vanished_takes_its_containers_with_it() {
 }
 
 #[tokio::test]
-async fn a_container_whose_pod_was_never_listed_makes_lists_of_containers_an_error() {
+async fn a_container_whose_pod_was_never_listed_makes_cached_container_lists_an_error() {
     let (rig, _) = mixed().await;
     let kata = directly(rig.sim("kata"));
     let pod = kata.run_pod("kata", "unseen").await.unwrap();
@@ -240,7 +240,7 @@ async fn a_container_whose_pod_was_never_listed_makes_lists_of_containers_an_err
 }
 
 #[tokio::test]
-async fn one_that_came_and_went_since_is_no_gap() {
+async fn pods_and_containers_created_and_removed_since_leave_cached_lists_complete() {
     let (rig, ids) = mixed().await;
     let since = rig.create(&ids.pod, "since").await;
     rig.remove(&since).await.unwrap();
@@ -253,7 +253,7 @@ async fn one_that_came_and_went_since_is_no_gap() {
 }
 
 #[tokio::test]
-async fn pods_come_under_the_tables_names_for_their_handlers() {
+async fn cached_pods_have_the_handler_names_of_the_routing_table() {
     let text = |directory: &str| {
         format!(
             "default_handler = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n\
@@ -289,7 +289,7 @@ async fn try_images(rig: &Rig) -> Result<usize, Status> {
 }
 
 #[tokio::test]
-async fn nothing_stands_in_where_stale_lists_is_zero() {
+async fn no_list_is_served_from_cache_if_stale_lists_is_zero() {
     let rig = with_stale_lists("0s").await;
     try_images(&rig).await.unwrap();
     stopped(&rig, "kata").await;
@@ -303,7 +303,7 @@ async fn nothing_stands_in_where_stale_lists_is_zero() {
     );
 }
 
-/// What each list and its stream say now.
+/// The replies of every list and its stream.
 async fn every_list(rig: &Rig) -> Vec<(&'static str, RawReply)> {
     let mut said = Vec::new();
     for path in [
@@ -320,7 +320,7 @@ async fn every_list(rig: &Rig) -> Vec<(&'static str, RawReply)> {
 }
 
 #[tokio::test]
-async fn nothing_stands_in_for_longer_than_stale_lists() {
+async fn no_list_is_served_from_cache_for_longer_than_stale_lists() {
     let rig = with_stale_lists("1m").await;
     try_images(&rig).await.unwrap();
     stopped(&rig, "kata").await;
@@ -334,7 +334,7 @@ async fn nothing_stands_in_for_longer_than_stale_lists() {
     for (path, reply) in every_list(&rig).await {
         assert_names_the_dead(&reply, rig.sim("kata"), path);
     }
-    // What the owner alone is asked for has no other stand-in either.
+    // A list that only the owner answers is not served from cache either.
     let uid = part(1, label(3, "io.kubernetes.pod.uid", "uid-of-web"));
     let reply = send(&rig, "ListPodSandbox", frame_raw(&uid)).await;
     assert_names_the_dead(&reply, rig.sim("kata"), "ListPodSandbox by uid");
@@ -344,7 +344,7 @@ async fn nothing_stands_in_for_longer_than_stale_lists() {
 }
 
 #[tokio::test]
-async fn status_and_one_line_say_that_a_list_is_stale_and_how_old() {
+async fn status_and_one_log_line_report_a_stale_list_and_its_age() {
     let logged = Logged::here();
     let (rig, _) = mixed().await;
     assert!(told_of(&rig, "kata").await["staleListAgeSeconds"].is_null());

@@ -1,5 +1,5 @@
-//! The cached stats that are served for a backend which is late with its own: its bytes, as the call filters them, for two
-//! minutes; and calls for one pod or container, which go through.
+//! Cached stats of a backend that is late with current stats: the backend's bytes, filtered as the call asks, for two
+//! minutes. Calls for one pod or container still go to the backend.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const STATS: [&str; 6] = [
 ];
 const KEYS: &str = "start_wait = \"0s\"\nlist_timeout = \"1h\"\nstats_timeout = \"1s\"";
 
-/// Two backends with a pod each, whose stats were asked for once.
+/// Two backends with one pod each, whose stats were listed once.
 async fn asked() -> (Rig, String, String) {
     let rig = node(KEYS, [Sim::new("runc"), Sim::new("crio")]).await;
     rig.run("runc", "plain").await;
@@ -35,7 +35,7 @@ async fn asked() -> (Rig, String, String) {
     (rig, pod, container)
 }
 
-/// CRI-O while one of its containers stops.
+/// Holds calls for all stats, as CRI-O does while one of its containers stops.
 fn stops_a_container(sim: &Sim) {
     STATS.iter().for_each(|rpc| sim.hold_all(rpc));
 }
@@ -46,7 +46,7 @@ async fn all(rig: &Rig, rpc: &str) -> RawReply {
     reply
 }
 
-/// The items of a list or stream, sorted: messages of streams come in any order.
+/// The items of a list or stream, sorted: streams have no fixed order of messages.
 fn items(reply: &RawReply) -> Vec<Vec<u8>> {
     let messages = reply.messages().concat();
     let fields = criswitch::codec::protobuf::fields(&messages).map(Result::unwrap);
@@ -55,7 +55,7 @@ fn items(reply: &RawReply) -> Vec<Vec<u8>> {
     items
 }
 
-/// What crio sent last, without the frames.
+/// The items that crio sent last.
 fn sent(rig: &Rig, rpc: &str) -> Vec<Vec<u8>> {
     let mut body = rig.sim("crio").sent(rpc);
     let mut items = Vec::new();
@@ -69,14 +69,14 @@ fn sent(rig: &Rig, rpc: &str) -> Vec<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn the_last_stats_are_served_byte_for_byte_while_a_backend_is_late() {
+async fn cached_stats_are_served_byte_for_byte_while_a_backend_is_late() {
     let (rig, ..) = asked().await;
-    // A list and its stream are one: the streams came last.
+    // A list and its stream share one cache, and the streams were sent last.
     let stream = |rpc: &&str| sent(&rig, &rpc.replace("List", "Stream"));
     let last: Vec<_> = STATS.iter().map(stream).collect();
     stops_a_container(rig.sim("crio"));
     tokio::time::pause();
-    // The first call waits, and then none does.
+    // The first call waits, and later calls do not.
     for _ in 0..2 {
         for (rpc, last) in STATS.iter().zip(&last) {
             let reply = items(&all(&rig, rpc).await);
@@ -95,7 +95,7 @@ async fn the_last_stats_are_served_byte_for_byte_while_a_backend_is_late() {
     tokio::time::resume();
     STATS.iter().for_each(|rpc| rig.sim("crio").release(rpc));
     for (rpc, last) in STATS.iter().zip(&last) {
-        // Processor time has passed, which its own stats of now say.
+        // Processor time has passed, so crio's current stats differ.
         let own = async || {
             items(&all(&rig, rpc).await)
                 .iter()
@@ -106,9 +106,9 @@ async fn the_last_stats_are_served_byte_for_byte_while_a_backend_is_late() {
     }
 }
 
-/// A pod's stats are missed by nobody while another container of its backend stops.
+/// The stats of a pod stay available while another container of its backend stops.
 #[tokio::test]
-async fn calls_for_one_go_through_while_those_for_all_are_late() {
+async fn stats_of_one_pod_come_from_its_backend_while_calls_for_all_stats_are_late() {
     let (rig, pod, container) = asked().await;
     let crio = rig.sim("crio");
     stops_a_container(crio);
@@ -137,9 +137,9 @@ async fn calls_for_one_go_through_while_those_for_all_are_late() {
         .expect("a call waits");
 }
 
-/// The container that stops keeps a call for itself waiting; that says nothing of calls for all.
+/// A stopping container may delay a call for this container, but must not make calls for all stats late.
 #[tokio::test]
-async fn a_call_for_one_that_is_late_has_cached_stats_and_makes_no_others_late() {
+async fn a_late_call_for_one_pods_stats_is_served_from_cache_and_makes_no_other_call_late() {
     let (rig, pod, container) = asked().await;
     let crio = rig.sim("crio");
     tokio::time::pause();
@@ -158,9 +158,9 @@ async fn a_call_for_one_that_is_late_has_cached_stats_and_makes_no_others_late()
     }
 }
 
-/// Without cached stats nothing would be an empty answer, and an error would be wrong: its owner knows it.
+/// Without cached stats an empty reply or an error would be wrong: the owner has the stats.
 #[tokio::test]
-async fn a_call_for_one_without_cached_stats_waits_for_its_owner() {
+async fn a_call_for_one_pods_stats_without_cached_stats_waits_for_the_owner() {
     let rig = node(KEYS, [Sim::new("runc"), Sim::new("crio")]).await;
     let (pod, container) = rig.run("crio", "web").await;
     let crio = rig.sim("crio");
@@ -180,9 +180,9 @@ async fn a_call_for_one_without_cached_stats_waits_for_its_owner() {
     }
 }
 
-/// An empty list would say that it uses nothing.
+/// An empty list would say that the pod uses nothing.
 #[tokio::test]
-async fn one_that_came_after_the_cached_stats_is_waited_for() {
+async fn stats_of_a_pod_newer_than_the_cached_stats_are_not_served_from_cache() {
     let (rig, ..) = asked().await;
     let (pod, container) = rig.run("crio", "since").await;
     stopped(&rig, "crio").await;
@@ -194,7 +194,7 @@ async fn one_that_came_after_the_cached_stats_is_waited_for() {
     }
 }
 
-/// Every filter that there is, by ids of this length, and how many items crio has for it now.
+/// Every kind of filter, by ids of this length, and the number of items that crio has for it now.
 async fn filtered(
     rig: &Rig,
     pod: &str,
@@ -239,8 +239,8 @@ async fn filtered(
 }
 
 #[tokio::test]
-async fn cached_stats_are_filtered_as_the_runtime_itself_filters_them() {
-    // Short ids need every backend's word, which one that is late gives.
+async fn cached_stats_are_filtered_as_the_runtime_filters_them() {
+    // Short ids need the reply of every backend, so they are tested with a late backend only.
     for (fault, length) in [("dead", 64), ("hung", 64), ("late", 12)] {
         let (rig, pod, container) = asked().await;
         rig.run("crio", "other").await;
@@ -265,7 +265,7 @@ async fn cached_stats_are_filtered_as_the_runtime_itself_filters_them() {
 }
 
 #[tokio::test]
-async fn what_was_removed_since_is_not_in_cached_stats_nor_inside_of_a_pods() {
+async fn cached_stats_omit_removed_pods_and_containers_also_inside_a_pods_stats() {
     let (rig, pod, container) = asked().await;
     let sidecar = rig.create(&pod, "sidecar").await;
     rig.start(&sidecar).await.unwrap();
@@ -287,7 +287,7 @@ async fn what_was_removed_since_is_not_in_cached_stats_nor_inside_of_a_pods() {
     }
 }
 
-/// A pod that uses up the node's memory must not be ranked by what it used long ago.
+/// The kubelet must not rank a pod that uses up the node's memory by old usage.
 #[tokio::test]
 async fn cached_stats_are_served_for_two_minutes() {
     let (rig, ..) = asked().await;
@@ -303,7 +303,7 @@ async fn cached_stats_are_served_for_two_minutes() {
 }
 
 #[tokio::test]
-async fn no_stats_are_cached_where_stale_lists_is_zero() {
+async fn no_stats_are_cached_if_stale_lists_is_zero() {
     let keys = format!("{KEYS}\nstale_lists = \"0s\"");
     let rig = node(&keys, [Sim::new("runc"), Sim::new("crio")]).await;
     rig.run("runc", "plain").await;
@@ -324,7 +324,7 @@ async fn no_stats_are_cached_where_stale_lists_is_zero() {
 }
 
 #[tokio::test]
-async fn descriptors_of_metrics_are_cached_as_well() {
+async fn metric_descriptors_are_cached_as_well() {
     let crio =
         Sim::new("crio").set(|settings| settings.descriptors[0].name = "crios_own".to_owned());
     let rig = node(KEYS, [Sim::new("runc"), crio]).await;
@@ -337,14 +337,14 @@ async fn descriptors_of_metrics_are_cached_as_well() {
     assert!(crate::calls::holds(&after, "crios_own"));
 }
 
-/// Stats that are larger than a message of all may be would be lost in the merge anyway.
+/// Stats larger than the limit of one message would fail in the merge anyway.
 #[tokio::test]
-async fn stats_are_kept_up_to_the_size_of_one_message() {
+async fn stats_are_cached_up_to_the_size_of_one_message() {
     let keys = format!("{KEYS}\nmax_message = \"4KiB\"");
     let rig = node(&keys, [Sim::new("runc"), Sim::new("crio")]).await;
     rig.run("crio", "web").await;
     let crio = rig.sim("crio");
-    // 1,000 bytes each, in a field that no CRI has.
+    // Each reply gets 1,000 bytes in a field number that no CRI uses.
     let padding = [b"\xc2\xb8\x02\xe8\x07".as_slice(), &[b'x'; 1000]].concat();
     let three = [
         "ListContainerStats",
@@ -362,7 +362,7 @@ async fn stats_are_kept_up_to_the_size_of_one_message() {
 }
 
 #[tokio::test]
-async fn a_stats_timeout_of_its_own_counts_for_a_backend() {
+async fn a_backends_own_stats_timeout_overrides_the_global_one() {
     let text = |directory: &str| {
         format!(
             "default_handler = \"runc\"\nstart_wait = \"0s\"\nlist_timeout = \"1h\"\nstats_timeout = \"1h\"\n[handlers]\n\
@@ -382,7 +382,7 @@ async fn a_stats_timeout_of_its_own_counts_for_a_backend() {
 }
 
 #[tokio::test]
-async fn status_and_one_line_say_whose_stats_are_late_and_for_how_long() {
+async fn status_and_one_log_line_report_a_backend_with_late_stats_and_for_how_long() {
     let logged = Logged::here();
     let (rig, ..) = asked().await;
     let crio = rig.sim("crio");
@@ -411,7 +411,7 @@ async fn status_and_one_line_say_whose_stats_are_late_and_for_how_long() {
     );
     assert!(message.contains("its cached stats are "), "{message}");
     assert!(told_of(&rig, "runc").await["statsLateSeconds"].is_null());
-    // When they are too old, its pods have none, which is another line.
+    // Stats that are too old are omitted, which logs another line.
     tokio::time::sleep(Duration::from_secs(120)).await;
     all(&rig, "ListContainerStats").await;
     let status = crate::faults::status(&rig).await;
@@ -433,7 +433,7 @@ async fn status_and_one_line_say_whose_stats_are_late_and_for_how_long() {
 }
 
 #[tokio::test]
-async fn one_backend_alone_is_waited_for() {
+async fn stats_of_a_single_backend_are_waited_for() {
     let rig = node(KEYS, [Sim::new("crio")]).await;
     rig.run("crio", "web").await;
     let crio = rig.sim("crio");
@@ -448,9 +448,9 @@ async fn one_backend_alone_is_waited_for() {
     }
 }
 
-/// What stats are, for people: the reply's own timestamps tell how old.
+/// Readers of stats see their age in the timestamps.
 #[tokio::test]
-async fn cached_stats_have_their_own_timestamps() {
+async fn cached_stats_keep_their_timestamps() {
     let (rig, ..) = asked().await;
     let stats = async || {
         let request = cri::ListContainerStatsRequest::default();

@@ -1,4 +1,4 @@
-//! A backend whose streams stall behind their first message: one that waits for it finds out, and the next ones go on.
+//! A backend whose streams stall after their first message: the first stream waits for it, later streams do not.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::faults::{directly, names, node, told_of};
 use crate::support::{RawReply, Rig, Sim, frame_raw};
 use crate::wait;
 
-/// What a client waits for.
+/// The deadline of a client.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// What the switch waits for where something can stand in.
+/// The time that criswitch waits for a backend with a cached list.
 const LIST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Five pods at kata, which makes several messages, and one at runc, listed once; kata's streams stall.
+/// Five pods at kata, in several messages, and one at runc, all listed once. kata's streams stall.
 async fn stalled() -> Rig {
     let keys = "start_wait = \"0s\"\nlist_timeout = \"1s\"";
     let rig = node(keys, [Sim::new("runc"), Sim::new("kata")]).await;
@@ -29,7 +29,7 @@ async fn stalled() -> Rig {
     rig
 }
 
-/// The reply to a stream, unless it takes longer than this.
+/// The reply to a stream, or `None` after `within`.
 async fn streamed(rig: &Rig, rpc: &str, within: Duration) -> Option<RawReply> {
     let reply = tokio::time::timeout(within, send(rig, rpc, frame_raw(b"")));
     let reply = reply.await.ok()?;
@@ -37,7 +37,7 @@ async fn streamed(rig: &Rig, rpc: &str, within: Duration) -> Option<RawReply> {
     Some(reply)
 }
 
-/// Of `StreamPodSandboxes`.
+/// The number of pods in a reply to `StreamPodSandboxes`.
 fn pods_of(reply: &RawReply) -> usize {
     let messages = reply.messages().into_iter();
     let pods = messages.map(|message| {
@@ -48,7 +48,7 @@ fn pods_of(reply: &RawReply) -> usize {
 }
 
 #[tokio::test]
-async fn its_last_known_list_stands_in_for_the_next_stream_until_one_comes_to_its_end() {
+async fn later_streams_are_served_from_cache_until_a_stream_of_the_backend_ends() {
     let rig = stalled().await;
     let kata = rig.sim("kata");
     tokio::time::pause();
@@ -62,7 +62,7 @@ async fn its_last_known_list_stands_in_for_the_next_stream_until_one_comes_to_it
         assert_eq!(pods_of(&reply.expect("it waits each time")), 6);
     }
     tokio::time::resume();
-    // Lists in one piece are its own all the while.
+    // Unary lists are not served from cache meanwhile.
     directly(kata).run_pod("kata", "new").await.unwrap();
     assert!(names(&rig.pods().await.unwrap()).contains(&"new"));
     assert_eq!(kata.calls("StreamPodSandboxes").len(), 2);
@@ -74,7 +74,7 @@ async fn its_last_known_list_stands_in_for_the_next_stream_until_one_comes_to_it
 }
 
 #[tokio::test]
-async fn streams_of_statistics_go_without_it_then() {
+async fn later_streams_of_stats_omit_a_stalled_backend() {
     let rig = stalled().await;
     tokio::time::pause();
     let rpc = "StreamPodSandboxStats";

@@ -1,4 +1,5 @@
-//! Stats of a node with a silent backend that never gave any: without it, shown in Status and one log line.
+//! Stats of a node with a silent backend without cached stats: stats omit the backend, and Status and one log line
+//! report the omission.
 
 use tonic::Code;
 
@@ -16,7 +17,7 @@ const STATISTICS: [&str; 6] = [
     "StreamPodSandboxMetrics",
 ];
 
-/// Lists of which nobody reads more than the items on their way into one.
+/// Lists of which criswitch reads only the boundaries of items.
 const UNREAD: [&str; 5] = [
     "/runtime.v1.RuntimeService/ListContainerStats",
     "/runtime.v1.RuntimeService/ListPodSandboxStats",
@@ -26,7 +27,7 @@ const UNREAD: [&str; 5] = [
 ];
 
 #[tokio::test]
-async fn a_hung_backend_is_left_out_at_once_and_is_back_when_it_answers() {
+async fn stats_omit_a_hung_backend_at_once_until_it_answers() {
     let logged = Logged::here();
     let rig = runc_and_kata().await;
     for handler in ["runc", "kata"] {
@@ -54,9 +55,9 @@ async fn a_hung_backend_is_left_out_at_once_and_is_back_when_it_answers() {
     );
 }
 
-/// An empty list would say that there is nothing to measure.
+/// An empty list would mean that nothing runs.
 #[tokio::test]
-async fn statistics_of_dead_backends_alone_are_an_error() {
+async fn stats_that_only_dead_backends_have_are_an_error() {
     let rig = runc_and_kata().await;
     let (pod, container) = rig.run("kata", "web").await;
     stopped(&rig, "kata").await;
@@ -73,16 +74,17 @@ async fn statistics_of_dead_backends_alone_are_an_error() {
     }
 }
 
-/// The next backend's would be inside what it breaks off in.
+/// A backend's reply ends within a field. If criswitch concatenated it, that field would swallow the start of the next
+/// backend's stats.
 #[tokio::test]
-async fn a_backend_whose_statistics_break_off_is_named_and_swallows_no_others() {
+async fn incomplete_stats_of_a_backend_are_an_error_that_names_it() {
     let rig = runc_and_kata().await;
     for handler in ["runc", "kata"] {
         rig.run(handler, &format!("on-{handler}")).await;
     }
     for path in UNREAD {
         let (_, rpc) = path.rsplit_once('/').unwrap();
-        // A field of 127 bytes, of which none is there.
+        // These bytes begin a field of 127 bytes, without its content.
         rig.sim("runc").append_raw(rpc, b"\x0a\x7f".as_slice());
         let reply = rig.raw(path, &[], frame_raw(b"")).await;
         let text = text_of(&reply);

@@ -1,4 +1,4 @@
-//! Status: the node's conditions, handlers and features, as the kubelet asks for them every few seconds.
+//! Status: the node's conditions, handlers and features, which the kubelet reads every few seconds.
 
 use criswitch::codec::cri;
 use criswitch::codec::protobuf;
@@ -13,7 +13,7 @@ const FEATURES: u32 = 4;
 pub async fn status(rig: &Rig) -> cri::StatusResponse {
     let mut runtime = rig.runtime();
     let status = runtime.status(cri::StatusRequest { verbose: false });
-    // The kubelet takes a node for dead that has no status for half a minute.
+    // The kubelet reports a node as not ready after 30 s without a status.
     let status = tokio::time::timeout(PATIENCE, status).await;
     status.expect("no status in time").unwrap().into_inner()
 }
@@ -62,7 +62,7 @@ pub fn both() -> cri::RuntimeHandlerFeatures {
     }
 }
 
-/// A runtime of which one condition is false.
+/// A runtime with one condition false.
 fn unready(name: &str, condition: &str, message: &str) -> Sim {
     Sim::new(name).set(|settings| {
         for known in settings.conditions.iter_mut() {
@@ -75,7 +75,7 @@ fn unready(name: &str, condition: &str, message: &str) -> Sim {
 }
 
 #[tokio::test]
-async fn all_is_ready_when_every_backend_says_so() {
+async fn the_node_is_ready_if_every_backend_is_ready() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let status = status(&rig).await;
     for name in ["RuntimeReady", "NetworkReady", "BackendsReady"] {
@@ -85,7 +85,7 @@ async fn all_is_ready_when_every_backend_says_so() {
 }
 
 #[tokio::test]
-async fn the_conditions_are_the_defaults_whatever_the_others_say() {
+async fn the_nodes_conditions_are_those_of_the_default_backend() {
     let kata = unready("kata", "NetworkReady", "cni plugin not initialized");
     let rig = Rig::start([Sim::new("runc"), kata]).await;
     let status = status(&rig).await;
@@ -101,7 +101,7 @@ async fn the_conditions_are_the_defaults_whatever_the_others_say() {
 }
 
 #[tokio::test]
-async fn a_condition_of_the_default_that_is_false_stays_false() {
+async fn a_false_condition_of_the_default_stays_false() {
     let runc = unready("runc", "NetworkReady", "cni plugin not initialized");
     let rig = Rig::start([runc, Sim::new("kata")]).await;
     let status = status(&rig).await;
@@ -130,7 +130,7 @@ async fn a_backend_that_is_down_is_named_with_its_socket_and_the_cause() {
     for part in ["kata", &socket, "refused"] {
         assert!(backends.message.contains(part), "{}", backends.message);
     }
-    // What it said last: a handler that went missing would cost its pods their user namespaces.
+    // Without the last known features the kubelet would reject pods with user namespaces.
     assert_eq!(features_of(&status, "kata"), user_namespaces());
 }
 
@@ -144,7 +144,7 @@ async fn a_backend_that_is_back_is_ready_again() {
 }
 
 #[tokio::test]
-async fn a_backend_that_keeps_silent_counts_with_what_it_said_last() {
+async fn a_silent_backend_counts_with_its_last_status() {
     let features = cri::RuntimeFeatures {
         supplemental_groups_policy: true,
         ..Default::default()
@@ -161,14 +161,14 @@ async fn a_backend_that_keeps_silent_counts_with_what_it_said_last() {
     assert_eq!(status.features, Some(features));
     let backends = condition(&status, "BackendsReady");
     assert!(!backends.status && backends.message.contains("kata"));
-    // The switch gave up on it, so it must not be left working on an answer that nobody wants.
+    // criswitch stopped waiting, so it must also cancel the call at the backend.
     rig.sim("kata")
         .until(|journal| journal.cancelled == ["Status"])
         .await;
 }
 
 #[tokio::test]
-async fn a_backend_that_fails_its_status_is_not_ready_and_costs_nothing_else() {
+async fn a_backend_that_fails_status_is_reported_and_affects_nothing_else() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     rig.sim("kata")
         .fail("Status", Status::internal("shim \"\u{e9}\" is gone"));
@@ -180,9 +180,9 @@ async fn a_backend_that_fails_its_status_is_not_ready_and_costs_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_backend_whose_status_is_not_protobuf_costs_nothing_else() {
+async fn a_backend_whose_status_is_not_protobuf_is_reported_and_affects_nothing_else() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
-    // A condition that is cut off, and one that is no message.
+    // One condition is cut off, and one is not a message.
     for broken in [b"\x0a\x04\x0a\x7fab".as_slice(), b"\x0a\x02\x08\x01"] {
         rig.sim("kata").append_raw("Status", broken);
         let status = status(&rig).await;
@@ -193,9 +193,9 @@ async fn a_backend_whose_status_is_not_protobuf_costs_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_condition_that_is_not_utf8_is_no_reason_to_have_no_status() {
+async fn a_condition_that_is_not_utf8_does_not_make_status_fail() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
-    // NetworkReady once more, false, with a message from somewhere else.
+    // The field is a second condition NetworkReady, false, with a message that is not UTF-8.
     let condition = b"\x0a\x16\x0a\x14\x0a\x0cNetworkReady\x22\x04caf\xe9";
     for sim in &rig.sims {
         sim.append_raw("Status", condition.as_slice());
@@ -206,7 +206,7 @@ async fn a_condition_that_is_not_utf8_is_no_reason_to_have_no_status() {
 }
 
 #[tokio::test]
-async fn a_backend_that_was_never_up_has_its_handlers_without_features() {
+async fn the_handlers_of_a_backend_that_was_never_up_have_no_features() {
     let kata = Sim::new("kata").features("kata", both());
     let mut rig = Rig::start([Sim::new("runc"), kata]).await;
     rig.stop_switch().await;
@@ -215,13 +215,13 @@ async fn a_backend_that_was_never_up_has_its_handlers_without_features() {
     let status = status(&rig).await;
     assert_eq!(handler_names(&status), ["", "kata", "runc"]);
     assert_eq!(features_of(&status, "kata"), Default::default());
-    // Nobody knows that every backend has it.
+    // The features of kata are unknown, so no feature is known to be on every backend.
     let features = status.features.unwrap_or_default();
     assert!(!features.supplemental_groups_policy);
 }
 
 #[tokio::test]
-async fn every_row_is_a_handler_with_the_features_that_its_backend_states() {
+async fn every_row_is_a_handler_with_the_features_that_its_backend_reports() {
     let text = |directory: &str| {
         format!(
             "default_handler = \"plain\"\n[handlers]\n\
@@ -245,13 +245,13 @@ async fn every_row_is_a_handler_with_the_features_that_its_backend_states() {
     assert_eq!(features_of(&status, ""), user_namespaces());
     assert_eq!(features_of(&status, "plain"), user_namespaces());
     assert_eq!(features_of(&status, "sandboxed"), read_only_mounts());
-    // The backend's own default, which it lists under no name.
+    // The default handler of the backend, which the backend lists under the empty name, has both features.
     assert_eq!(features_of(&status, "anything"), both());
     assert_eq!(features_of(&status, "odd"), Default::default());
 }
 
 #[tokio::test]
-async fn a_backend_that_names_no_handlers_gives_its_rows_no_features() {
+async fn the_rows_of_a_backend_that_reports_no_handlers_have_no_features() {
     let old = Sim::new("old").set(|settings| settings.advertises_handlers = false);
     let runc = Sim::new("runc").features("runc", both());
     let status = status(&Rig::start([runc, old]).await).await;
@@ -282,9 +282,9 @@ async fn a_feature_is_true_only_if_every_backend_has_it() {
 }
 
 #[tokio::test]
-async fn what_the_default_says_beyond_the_known_fields_stays_byte_for_byte() {
+async fn other_fields_of_the_default_backends_status_pass_byte_for_byte() {
     let rig = Rig::start([Sim::new("runc").newer(), Sim::new("kata")]).await;
-    // An info entry that is not UTF-8.
+    // The field is an `info` entry that is not UTF-8.
     let info = b"\x12\x0b\x0a\x03raw\x12\x04caf\xe9";
     rig.sim("runc").append_raw("Status", info.as_slice());
     let body = frame(&cri::StatusRequest { verbose: true });
@@ -302,7 +302,7 @@ async fn what_the_default_says_beyond_the_known_fields_stays_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn a_backend_alone_has_its_status_completed_too() {
+async fn the_status_of_a_single_backend_is_completed_too() {
     let text = |directory: &str| {
         format!(
             "default_handler = \"gvisor\"\n[handlers]\n\

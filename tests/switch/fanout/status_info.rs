@@ -1,4 +1,5 @@
-//! What the switch tells of itself: its state, and the key `criswitch` of a verbose Status' `info`.
+//! The state that criswitch reports about itself, in the admin service and as `criswitch` in the `info` of a verbose
+//! Status.
 
 use std::collections::HashMap;
 
@@ -20,25 +21,25 @@ fn of_backend<'a>(own: &'a Json, name: &str) -> &'a Json {
 }
 
 #[tokio::test]
-async fn there_is_info_only_when_it_is_asked_for() {
+async fn only_a_verbose_status_has_info() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     assert!(info(&rig, false).await.is_empty());
     assert!(info(&rig, true).await.contains_key("criswitch"));
 }
 
 #[tokio::test]
-async fn the_defaults_keys_pass_and_no_other_backends() {
+async fn info_has_the_default_backends_keys_and_no_other_backends() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let info = info(&rig, true).await;
     let mut keys: Vec<_> = info.keys().collect();
     keys.sort();
     assert_eq!(keys, ["config", "criswitch"]);
-    // What the simulated runtime says there; kubeadm reads this key.
+    // This is the simulated runtime's value. kubeadm reads this key.
     assert_eq!(info["config"], r#"{"runtime":"runc"}"#);
 }
 
 #[tokio::test]
-async fn it_tells_of_every_backend_what_an_operator_asks_first() {
+async fn the_state_has_the_socket_version_and_counts_of_every_backend() {
     let rig = Rig::start([
         Sim::new("runc").version("2.4.2"),
         Sim::new("kata")
@@ -66,7 +67,7 @@ async fn it_tells_of_every_backend_what_an_operator_asks_first() {
 }
 
 #[tokio::test]
-async fn it_has_the_conditions_of_every_backend() {
+async fn the_state_has_the_conditions_of_every_backend() {
     let kata = Sim::new("kata").set(|settings| {
         settings.conditions[1].status = false;
         settings.conditions[1].reason = "NoNetwork".to_owned();
@@ -86,7 +87,7 @@ async fn it_has_the_conditions_of_every_backend() {
 }
 
 #[tokio::test]
-async fn a_backend_that_is_down_says_so_and_why() {
+async fn the_state_of_a_backend_that_is_down_has_the_cause_and_its_pods() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     rig.run("kata", "web").await;
     rig.sim("kata").stop().await;
@@ -94,13 +95,13 @@ async fn a_backend_that_is_down_says_so_and_why() {
     let kata = of_backend(&own, "kata");
     assert_eq!(kata["state"], "down");
     assert!(kata["cause"].as_str().unwrap().contains("refused"));
-    // Its pods run on, whether it answers or not.
+    // kata's pods continue to run while kata is down.
     assert_eq!((&kata["pods"], &kata["containers"]), (&1.into(), &1.into()));
     assert_eq!(of_backend(&own, "runc")["state"], "ready");
 }
 
 #[tokio::test]
-async fn a_backend_that_fails_its_status_is_connected_all_the_same() {
+async fn a_backend_that_fails_status_stays_ready() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     rig.sim("kata").fail("Status", Status::internal("shim"));
     let own = rig.state().await;
@@ -144,7 +145,7 @@ async fn a_verbose_status_has_a_short_summary() {
 }
 
 #[tokio::test]
-async fn it_holds_the_table() {
+async fn the_state_has_the_routing_table() {
     let text = |directory: &str| {
         format!(
             "default_handler = \"runc\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n\
@@ -163,9 +164,9 @@ async fn it_holds_the_table() {
 }
 
 #[tokio::test]
-async fn a_backend_whose_version_cannot_be_read_has_none() {
+async fn a_backend_with_an_unreadable_version_is_ready_without_one() {
     let mut rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
-    // The runtime's name as a number.
+    // The field has the runtime's name as a number.
     rig.sim("kata")
         .append_raw("Version", [2 << 3, 1].as_slice());
     rig.restart_switch().await;

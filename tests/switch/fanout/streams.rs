@@ -1,4 +1,4 @@
-//! Stream lists: every backend's messages, whole, and an end that tells the truth.
+//! Stream lists: every message of every backend, complete, and the true status at the end.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ fn every_stream() -> impl Iterator<Item = &'static str> {
     STREAMS.iter().map(|(stream, _)| *stream)
 }
 
-/// Five pods on each, so that each sends three messages.
+/// Five pods on each backend, so that each sends three messages.
 async fn five_pods_each(sims: impl IntoIterator<Item = Sim>) -> Rig {
     pods_each(5, sims).await
 }
@@ -44,7 +44,7 @@ async fn runc_and_kata() -> Rig {
     five_pods_each([Sim::new("runc"), Sim::new("kata")]).await
 }
 
-/// A stream's messages are what each runtime sent, each one's in its order.
+/// Asserts that a stream has exactly the messages that these runtimes sent for these RPCs.
 #[track_caller]
 fn assert_interleaved(rig: &Rig, rpcs: &[(&str, &str)], reply: &RawReply) {
     assert_eq!(reply.code(), Code::Ok, "{}", text_of(reply));
@@ -82,7 +82,7 @@ async fn a_stream_has_every_message_of_every_backend() {
     }
 }
 
-/// How many items all messages of a reply have.
+/// The number of items in all messages of a reply.
 fn items_of(reply: &RawReply) -> usize {
     let messages = reply.messages();
     let items = messages
@@ -92,10 +92,10 @@ fn items_of(reply: &RawReply) -> usize {
 }
 
 #[tokio::test]
-async fn an_item_that_a_backend_repeats_comes_once() {
+async fn an_item_that_a_backend_repeats_is_sent_once() {
     let rig = runc_and_kata().await;
     let kata = rig.sim("kata");
-    // A list of pods or containers has its own test.
+    // Another test covers lists of pods and containers.
     let stats = STREAMS[2..].iter().map(|(_, list)| *list);
     for rpc in every_stream().chain(stats) {
         let whole = items_of(&send(&rig, rpc, frame_raw(b"")).await);
@@ -103,7 +103,7 @@ async fn an_item_that_a_backend_repeats_comes_once() {
         let again = messages_of(&sent).swap_remove(0);
         kata.append_raw(rpc, again.clone());
         let reply = send(&rig, rpc, frame_raw(b"")).await;
-        // Times in stats may be a few bytes longer or shorter.
+        // Timestamps in stats may differ in length by a few bytes.
         let more = kata.sent(rpc).len().saturating_sub(sent.len());
         assert!(more > again.len() / 2, "{rpc}: nothing is repeated");
         assert_eq!(items_of(&reply), whole, "{rpc}");
@@ -111,8 +111,8 @@ async fn an_item_that_a_backend_repeats_comes_once() {
 }
 
 #[tokio::test]
-async fn messages_stay_whole_however_a_backend_cuts_them() {
-    // Many small pieces are a flood: a connection gets as many as it may have.
+async fn messages_stay_whole_however_a_backend_splits_them() {
+    // Many small pieces count as a flood, so few pods are cut into small pieces.
     for (length, pods) in [(3, 1), (7, 1), (64, 5), (1000, 5)] {
         for rpc in every_stream() {
             let rig = pods_each(pods, [Sim::new("runc"), Sim::new("kata")]).await;
@@ -126,7 +126,7 @@ async fn messages_stay_whole_however_a_backend_cuts_them() {
 }
 
 #[tokio::test]
-async fn a_stream_keeps_what_no_cri_knows_and_what_is_not_utf8() {
+async fn a_stream_keeps_unknown_fields_and_invalid_utf8() {
     let newer = |name| Sim::new(name).newer();
     let rig = five_pods_each([newer("runc"), newer("kata")]).await;
     for rpc in every_stream() {
@@ -136,14 +136,14 @@ async fn a_stream_keeps_what_no_cri_knows_and_what_is_not_utf8() {
 }
 
 #[tokio::test]
-async fn a_slow_backend_holds_no_message_of_another_one_up() {
+async fn a_slow_backend_delays_no_message_of_another_backend() {
     let rig = runc_and_kata().await;
     rig.sim("runc").stall_streams();
     let request = cri::StreamPodSandboxesRequest { filter: None };
     let stream = rig.runtime().stream_pod_sandboxes(request).await.unwrap();
     let mut stream = stream.into_inner();
     let mut handlers = Vec::new();
-    // Two pods of runc's first message, all five of kata's.
+    // The client has two pods in runc's first message, and all five of kata.
     while handlers.len() < 7 {
         let message = stream.next().await.unwrap().unwrap();
         let pods = message.pod_sandboxes.into_iter();
@@ -163,7 +163,7 @@ async fn a_backend_that_lacks_a_stream_is_asked_for_the_list() {
 }
 
 #[tokio::test]
-async fn the_lists_make_a_stream_when_all_lack_it() {
+async fn a_stream_that_every_backend_lacks_is_made_of_their_lists() {
     let old = |name| Sim::new(name).lacks(every_stream());
     let rig = five_pods_each([old("one"), old("two")]).await;
     for (stream, list) in STREAMS {
@@ -173,7 +173,7 @@ async fn the_lists_make_a_stream_when_all_lack_it() {
 }
 
 #[tokio::test]
-async fn a_narrowed_stream_is_the_list_of_an_owner_that_lacks_it() {
+async fn a_narrowed_stream_that_the_owner_lacks_is_made_of_its_list() {
     let old = Sim::new("old").lacks(every_stream());
     let rig = Rig::start([Sim::new("runc"), old]).await;
     let (pod, container) = rig.run("old", "web").await;
@@ -188,7 +188,7 @@ async fn a_narrowed_stream_is_the_list_of_an_owner_that_lacks_it() {
 }
 
 #[tokio::test]
-async fn metrics_are_streamed_without_a_backend_that_lacks_them_altogether() {
+async fn streamed_metrics_omit_a_backend_that_lacks_both_stream_and_list() {
     let rpcs = ["StreamPodSandboxMetrics", "ListPodSandboxMetrics"];
     let rig = five_pods_each([Sim::new("runc"), Sim::new("old").lacks(rpcs)]).await;
     let reply = send(&rig, rpcs[0], frame_raw(b"")).await;
@@ -201,7 +201,7 @@ async fn metrics_are_streamed_without_a_backend_that_lacks_them_altogether() {
 }
 
 #[tokio::test]
-async fn pod_stats_are_not_streamed_when_a_backend_with_pods_lacks_them_altogether() {
+async fn streamed_pod_stats_are_unimplemented_if_a_backend_with_pods_lacks_stream_and_list() {
     let rpcs = ["StreamPodSandboxStats", "ListPodSandboxStats"];
     let rig = Rig::start([Sim::new("runc"), Sim::new("old").lacks(rpcs)]).await;
     rig.run("runc", "web").await;
@@ -213,7 +213,7 @@ async fn pod_stats_are_not_streamed_when_a_backend_with_pods_lacks_them_altogeth
 }
 
 #[tokio::test]
-async fn without_a_cached_list_a_stream_fails_by_name_while_a_backend_is_down() {
+async fn a_stream_without_a_cached_list_fails_with_the_name_of_the_backend_that_is_down() {
     let sims = ["runc", "kata"].map(Sim::new);
     sims[1].hold("ListPodSandbox");
     let rig = node("start_wait = \"0s\"", sims).await;
@@ -225,7 +225,7 @@ async fn without_a_cached_list_a_stream_fails_by_name_while_a_backend_is_down() 
 }
 
 #[tokio::test]
-async fn what_was_streamed_last_stands_in_for_a_dead_backend() {
+async fn the_items_streamed_last_are_served_for_a_dead_backend() {
     let rig = runc_and_kata().await;
     for rpc in ["StreamPodSandboxes", "StreamContainers"] {
         send(&rig, rpc, frame_raw(b"")).await;
@@ -247,7 +247,7 @@ async fn what_was_streamed_last_stands_in_for_a_dead_backend() {
 }
 
 #[tokio::test]
-async fn streams_of_statistics_leave_a_dead_backend_out() {
+async fn streams_of_stats_omit_a_dead_backend() {
     let rig = runc_and_kata().await;
     stopped(&rig, "kata").await;
     for rpc in every_stream().skip(2) {
@@ -273,7 +273,7 @@ async fn an_empty_message_ends_no_stream() {
 }
 
 #[tokio::test]
-async fn a_stream_ends_with_the_status_of_the_backend_that_fails_in_the_middle() {
+async fn a_stream_ends_with_the_error_of_a_backend_that_fails_during_it() {
     let rig = runc_and_kata().await;
     let words = "DataLoss: 50% of caf\u{e9}s";
     rig.sim("kata").end_streams(Status::data_loss(words));
@@ -287,7 +287,7 @@ async fn a_stream_ends_with_the_status_of_the_backend_that_fails_in_the_middle()
 }
 
 #[tokio::test]
-async fn a_stream_never_looks_complete_when_a_backend_dies_in_the_middle() {
+async fn a_stream_never_looks_complete_when_a_backend_dies_during_it() {
     for rpc in every_stream() {
         let rig = runc_and_kata().await;
         let kata = rig.sim("kata");
@@ -295,7 +295,7 @@ async fn a_stream_never_looks_complete_when_a_backend_dies_in_the_middle() {
         let client = crate::support::RawClient::connect(&rig.socket).await;
         let reply = client.begin(&path(rpc), &[], frame_raw(b"")).await.unwrap();
         let (head, mut body) = reply.into_parts();
-        // runc's three messages and kata's first.
+        // The stream begins with runc's three messages and kata's first.
         let mut whole = Vec::new();
         while messages_in(&whole) < 4 {
             let frame = body.frame().await.unwrap().unwrap();
@@ -314,7 +314,7 @@ async fn a_stream_never_looks_complete_when_a_backend_dies_in_the_middle() {
     }
 }
 
-/// How many whole messages these bytes are.
+/// The number of complete messages in these bytes.
 fn messages_in(mut bytes: &[u8]) -> usize {
     let mut count = 0;
     while let Some([_, length @ ..]) = bytes.first_chunk::<5>() {
@@ -328,7 +328,7 @@ fn messages_in(mut bytes: &[u8]) -> usize {
 }
 
 #[tokio::test]
-async fn a_stream_of_one_backend_never_looks_complete_when_that_dies() {
+async fn a_stream_of_a_single_backend_never_looks_complete_when_it_dies() {
     let rig = five_pods_each([Sim::new("runc")]).await;
     rig.sim("runc").stall_streams();
     let request = cri::StreamPodSandboxesRequest { filter: None };
@@ -342,7 +342,7 @@ async fn a_stream_of_one_backend_never_looks_complete_when_that_dies() {
 }
 
 #[tokio::test]
-async fn a_stream_of_nothing_ends_well() {
+async fn a_stream_without_items_succeeds() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     for rpc in every_stream() {
         let reply = send(&rig, rpc, frame_raw(b"")).await;
@@ -351,7 +351,7 @@ async fn a_stream_of_nothing_ends_well() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_takes_the_streams_at_the_backends_with_it() {
+async fn a_stream_cancelled_by_its_client_ends_at_every_backend() {
     let rig = runc_and_kata().await;
     for sim in &rig.sims {
         sim.hold("StreamContainers");

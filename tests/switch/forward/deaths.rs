@@ -1,4 +1,4 @@
-//! A backend that dies when it has done what it was asked and before it says so: nothing is done twice or lost.
+//! A backend that dies after it executed a call and before its reply: no effect is doubled or lost.
 
 use tonic::{Code, Status};
 
@@ -21,7 +21,7 @@ async fn dies_after(sim: &Sim, rpc: &str) {
 }
 
 #[tokio::test]
-async fn a_pod_that_was_made_by_a_backend_that_died_is_found_when_it_is_back() {
+async fn a_pod_created_by_a_backend_that_then_died_is_listed_when_it_is_back() {
     let rig = runc_and_kata().await;
     let kata = rig.sim("kata");
     let (failed, ()) = tokio::join!(
@@ -34,14 +34,14 @@ async fn a_pod_that_was_made_by_a_backend_that_died_is_found_when_it_is_back() {
     let pods = rig.pods().await.unwrap();
     assert_eq!(names(&pods), ["web"]);
     assert_eq!(kata.calls("RunPodSandbox").len(), 1);
-    // The kubelet cleans up what it finds, and tries again.
+    // The kubelet removes a pod that it finds, and tries again.
     rig.stop_pod(&pods[0].id).await.unwrap();
     rig.remove_pod(&pods[0].id).await.unwrap();
     assert!(kata.pods().is_empty());
 }
 
 #[tokio::test]
-async fn a_container_that_was_made_by_a_backend_that_died_is_found_when_it_is_back() {
+async fn a_container_created_by_a_backend_that_then_died_is_listed_when_it_is_back() {
     let rig = runc_and_kata().await;
     let kata = rig.sim("kata");
     kata.add_image(IMAGE);
@@ -57,9 +57,9 @@ async fn a_container_that_was_made_by_a_backend_that_died_is_found_when_it_is_ba
     rig.remove(&containers[0].id).await.unwrap();
 }
 
-/// The client never heard that it worked, and asks again.
+/// The client does not know that the removal succeeded, and tries again.
 #[tokio::test]
-async fn a_removal_that_was_done_by_a_backend_that_died_can_be_asked_for_again() {
+async fn a_removal_by_a_backend_that_then_died_can_be_repeated() {
     let rig = runc_and_kata().await;
     let kata = rig.sim("kata");
     let (pod, _) = rig.run("kata", "web").await;
@@ -73,7 +73,7 @@ async fn a_removal_that_was_done_by_a_backend_that_died_can_be_asked_for_again()
 }
 
 #[tokio::test]
-async fn a_pod_is_made_once_though_its_backend_died_before_it_began() {
+async fn a_creation_that_its_backend_did_not_begin_is_not_sent_again() {
     let rig = runc_and_kata().await;
     let kata = rig.sim("kata");
     kata.hold("RunPodSandbox");

@@ -1,4 +1,4 @@
-//! Long texts of backends: passed as they came, and cut where criswitch repeats them.
+//! Long texts of backends pass unchanged, and are cut where criswitch repeats them.
 
 use criswitch::codec::cri;
 use criswitch::errors::LONGEST_TEXT;
@@ -10,11 +10,11 @@ use crate::logged::Logged;
 use crate::support::{Rig, Sim, frame};
 use crate::wait;
 
-/// As much as HTTP/2's headers take here.
+/// The length of a long text in bytes. The encoded text fits into the limit of HTTP/2 headers.
 const LONG: usize = 200 << 10;
-/// What criswitch adds to one text: the backend's name and socket, the code.
+/// The largest length of the words that criswitch adds to a text: the backend's name and socket, and the code.
 const OWN_WORDS: usize = 500;
-/// A `Status` that is small.
+/// The largest size of a small `Status` reply.
 const SMALL: usize = 64 << 10;
 
 fn long(letter: char) -> Status {
@@ -30,13 +30,13 @@ fn count(text: &str, letter: char) -> usize {
 }
 
 #[tokio::test]
-async fn one_backends_error_passes_whole_and_what_stands_behind_it_is_cut() {
+async fn the_first_backends_error_passes_whole_and_further_errors_are_cut() {
     let rig = two().await;
     rig.sim("runc").fail("RunPodSandbox", long('#'));
     let run = frame(&cri::RunPodSandboxRequest::default());
     let reply = send(&rig, "RunPodSandbox", run).await;
     assert_eq!(text_of(&reply).len(), LONG);
-    // Only stores that have an image get its removal.
+    // Only stores with the image receive its removal.
     for sim in &rig.sims {
         sim.add_image("busybox");
     }
@@ -60,7 +60,7 @@ async fn one_backends_error_passes_whole_and_what_stands_behind_it_is_cut() {
 }
 
 #[tokio::test]
-async fn status_and_the_log_repeat_the_beginning_of_a_long_error_only() {
+async fn status_and_the_log_have_only_the_beginning_of_a_long_error() {
     let logged = Logged::here();
     let kata = Sim::new("kata");
     kata.fail("ListPodSandbox", long('Y'));
@@ -84,7 +84,7 @@ async fn status_and_the_log_repeat_the_beginning_of_a_long_error_only() {
 }
 
 #[tokio::test]
-async fn a_condition_is_cut_where_it_is_repeated_and_passes_from_the_default() {
+async fn a_long_condition_passes_from_the_default_and_is_cut_in_backends_ready() {
     let rig = two().await;
     for sim in &rig.sims {
         sim.clone().set(|settings| {
@@ -104,7 +104,7 @@ async fn a_condition_is_cut_where_it_is_repeated_and_passes_from_the_default() {
 }
 
 #[tokio::test]
-async fn many_faults_are_counted_after_the_first_ones() {
+async fn of_many_faults_status_has_the_first_and_the_number_of_others() {
     let names: Vec<_> = (0..12).map(|number| format!("kata{number}")).collect();
     let sims = names.iter().map(|name| Sim::new(name));
     let rig = Rig::start(sims).await;
@@ -118,11 +118,11 @@ async fn many_faults_are_counted_after_the_first_ones() {
     assert!(ready.ends_with(" more"), "{ready}");
 }
 
-/// Makes a runtime's `Status` larger than it has reason to be.
+/// Makes a runtime's `Status` too large.
 type Grow = fn(&Sim);
 
 #[tokio::test]
-async fn a_status_that_is_too_large_is_an_error_and_the_nodes_stays_small() {
+async fn a_backends_status_that_is_too_large_is_rejected_and_the_nodes_status_stays_small() {
     let oversized: [(&str, Grow); 3] = [
         ("its Status without info has", |sim| {
             let message = "Z".repeat(LONG);
@@ -130,7 +130,7 @@ async fn a_status_that_is_too_large_is_an_error_and_the_nodes_stays_small() {
                 .set(|settings| settings.conditions[0].message = message);
         }),
         ("a handler in its Status has", |sim| {
-            // A field of a handler that this build does not know.
+            // The field of a handler is unknown to this build.
             let handler = [&[0x9a, 0x06, 0xd0, 0x0f][..], &[b'z'; 2000]].concat();
             let handler = [&[0x1a, 0xd4, 0x0f][..], &handler].concat();
             sim.append_raw("Status", handler);
@@ -158,7 +158,7 @@ async fn a_status_that_is_too_large_is_an_error_and_the_nodes_stays_small() {
 }
 
 #[tokio::test]
-async fn a_version_that_is_too_large_leaves_a_backend_down() {
+async fn a_backend_whose_version_is_too_large_is_down() {
     let long = "9".repeat(LONG);
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata").version(&long)]).await;
     let error = rig.try_run("kata", "web").await.unwrap_err();

@@ -1,5 +1,5 @@
-//! Handlers that a backend knows by another name: its name goes there, the table's comes back, and nothing else of a
-//! reply changes.
+//! Handlers with another name at the backend: requests get the backend's name, replies the routing table's, and nothing
+//! else in a reply changes.
 
 use criswitch::codec::cri;
 use criswitch::codec::protobuf;
@@ -9,7 +9,7 @@ use crate::calls::{part, send};
 use crate::session::events::{listening, next};
 use crate::support::{RawReply, Rig, Sim, frame_raw, pod_config};
 
-/// A backend with handlers of these names, and what the table makes of them.
+/// A backend kata with these handlers, and a routing table with these rows.
 async fn table(handlers: &[&'static str], rows: &'static str) -> Rig {
     let sims = [
         Sim::new("runc"),
@@ -73,7 +73,7 @@ fn by_uid(uid: &str) -> Option<cri::PodSandboxFilter> {
 }
 
 #[tokio::test]
-async fn a_pod_runs_under_the_backend_s_name_and_is_otherwise_as_asked_for() {
+async fn a_pod_runs_under_the_backends_handler_name_and_is_otherwise_unchanged() {
     let rig = renamed().await;
     rig.run_pod("sandboxed", "web").await;
     let calls = rig.sim("kata").calls("RunPodSandbox");
@@ -84,9 +84,9 @@ async fn a_pod_runs_under_the_backend_s_name_and_is_otherwise_as_asked_for() {
 }
 
 #[tokio::test]
-async fn a_pod_s_request_keeps_what_no_cri_knows_and_what_is_not_utf8() {
+async fn a_request_for_a_renamed_handler_keeps_unknown_fields_and_invalid_utf8() {
     let rig = renamed().await;
-    // The name, a log directory in Latin-1, and a field that no CRI has.
+    // The request has a log directory in Latin-1, a field number that no CRI uses, and the handler's name.
     let config = part(
         1,
         [part(3, b"caf\xe9".to_vec()), part(5000, b"new".to_vec())].concat(),
@@ -105,7 +105,7 @@ async fn a_pod_s_request_keeps_what_no_cri_knows_and_what_is_not_utf8() {
 }
 
 #[tokio::test]
-async fn a_pod_is_restored_under_the_backend_s_name() {
+async fn a_pod_is_restored_under_the_backends_handler_name() {
     let rig = renamed().await;
     let restore = cri::RestorePodRequest {
         checkpoint_path: "/none".to_owned(),
@@ -119,7 +119,7 @@ async fn a_pod_is_restored_under_the_backend_s_name() {
 }
 
 #[tokio::test]
-async fn lists_streams_and_statuses_have_the_table_s_name() {
+async fn lists_streams_and_statuses_have_the_routing_tables_handler_name() {
     let rig = renamed().await;
     let pod = rig.run_pod("sandboxed", "web").await;
     let plain = rig.run_pod("runc", "plain").await;
@@ -130,7 +130,7 @@ async fn lists_streams_and_statuses_have_the_table_s_name() {
 }
 
 #[tokio::test]
-async fn narrowed_lists_and_streams_have_the_table_s_name() {
+async fn narrowed_lists_and_streams_have_the_routing_tables_handler_name() {
     let rig = renamed().await;
     let pod = rig.run_pod("sandboxed", "web").await;
     for filter in [by_id(&pod), by_id(&pod[..9]), by_uid("uid-of-web")] {
@@ -144,7 +144,7 @@ async fn narrowed_lists_and_streams_have_the_table_s_name() {
 }
 
 #[tokio::test]
-async fn a_list_that_stands_in_for_a_stream_has_the_table_s_name() {
+async fn a_stream_made_of_a_list_has_the_routing_tables_handler_name() {
     let rig = renamed().await;
     rig.sims[1].clone().lacks(["StreamPodSandboxes"]);
     rig.run_pod("sandboxed", "web").await;
@@ -152,7 +152,7 @@ async fn a_list_that_stands_in_for_a_stream_has_the_table_s_name() {
 }
 
 #[tokio::test]
-async fn events_have_the_table_s_name() {
+async fn events_have_the_routing_tables_handler_name() {
     let rig = renamed().await;
     let mut events = listening(&rig).await;
     rig.run_pod("sandboxed", "web").await;
@@ -164,7 +164,7 @@ async fn events_have_the_table_s_name() {
 }
 
 #[tokio::test]
-async fn a_single_backend_s_replies_have_the_table_s_name_too() {
+async fn replies_of_a_single_backend_have_the_routing_tables_handler_name_too() {
     let rig = Rig::with_config([Sim::new("kata")], |directory| {
         format!(
             "default_handler = \"sandboxed\"\n[handlers]\n\
@@ -186,7 +186,7 @@ async fn a_single_backend_s_replies_have_the_table_s_name_too() {
 }
 
 #[tokio::test]
-async fn nothing_but_the_handler_s_name_changes_in_a_reply() {
+async fn only_the_handlers_name_changes_in_a_reply() {
     let rig = renamed().await;
     rig.sims[1].clone().newer();
     let pod = rig.run("sandboxed", "web").await.0;
@@ -232,7 +232,7 @@ fn without(message: &[u8], path: &[u32]) -> Vec<u8> {
     kept
 }
 
-/// Two pods, one by each of two rows for kata's one handler.
+/// Two pods, one created by each of two rows with the same backend handler.
 async fn of_two_rows(rows: [&str; 2]) -> (Rig, [String; 2]) {
     let sims = [Sim::new("runc"), Sim::new("kata")];
     let rig = Rig::with_config(sims, |directory| {
@@ -259,7 +259,7 @@ async fn handlers_in_statuses(rig: &Rig, pods: &[String; 2]) -> [String; 2] {
 }
 
 #[tokio::test]
-async fn of_two_rows_for_one_name_a_pod_is_called_by_the_row_that_it_was_created_by() {
+async fn a_pod_has_the_name_of_the_row_that_created_it_if_two_rows_have_one_backend_handler() {
     for rows in [["kata", "gold"], ["silver", "gold"]] {
         let (rig, pods) = of_two_rows(rows).await;
         assert_eq!(listed_handlers(&rig).await, rows);
@@ -267,9 +267,9 @@ async fn of_two_rows_for_one_name_a_pod_is_called_by_the_row_that_it_was_created
     }
 }
 
-/// Of pods that are only listed, nobody knows more than the backend's name.
+/// If criswitch has only listed a pod, it knows only the backend's name of the handler.
 #[tokio::test]
-async fn of_two_rows_none_is_guessed_where_the_state_is_lost() {
+async fn without_saved_state_pods_of_two_rows_have_the_backends_handler_name() {
     for rows in [["kata", "gold"], ["silver", "gold"]] {
         let (mut rig, pods) = of_two_rows(rows).await;
         rig.restart_switch().await;
@@ -281,7 +281,7 @@ async fn of_two_rows_none_is_guessed_where_the_state_is_lost() {
 }
 
 #[tokio::test]
-async fn an_empty_name_is_the_backend_s_own_default() {
+async fn a_row_with_an_empty_backend_handler_uses_the_backends_own_default() {
     let rig = table(
         &["kata", "kata-qemu"],
         "own = { socket = \"KATA\", handler = \"\" }\n",
@@ -291,13 +291,13 @@ async fn an_empty_name_is_the_backend_s_own_default() {
     let arrived: cri::RunPodSandboxRequest = rig.sim("kata").calls("RunPodSandbox")[0].decode();
     assert_eq!(arrived.runtime_handler, "");
     assert_eq!(arrived.config, Some(pod_config("web")));
-    // The runtime's word for its default, which no row leads to.
+    // This is the runtime's name of its default handler, which is in no row.
     assert_eq!(rig.sim("kata").pods()[0].runtime_handler, "kata");
     assert_eq!(handler_in_status(&rig, &pod).await, "own");
 }
 
 #[tokio::test]
-async fn an_empty_name_that_comes_back_is_the_row_s() {
+async fn an_empty_handler_name_in_a_reply_becomes_the_rows_name() {
     let rig = table(&[""], "own = { socket = \"KATA\", handler = \"\" }\n").await;
     let pod = rig.run_pod("own", "web").await;
     assert_eq!(rig.sim("kata").pods()[0].runtime_handler, "");
@@ -306,7 +306,7 @@ async fn an_empty_name_that_comes_back_is_the_row_s() {
 }
 
 #[tokio::test]
-async fn a_name_that_no_row_leads_to_stays_as_it_is() {
+async fn a_handler_name_that_is_in_no_row_passes_unchanged() {
     let rig = renamed().await;
     let direct = crate::support::Client::new(&rig.sim("kata").socket());
     let pod = direct.run_pod("kata", "web").await.unwrap();

@@ -1,7 +1,7 @@
-//! The image of a new container, under the id that the pod's own backend knows it by.
+//! The image of a new container, under the id that the pod's own backend has for it.
 //!
-//! The kubelet takes the id from whichever backend told it of the image: containerd's are `sha256:<hex>`, CRI-O's
-//! `<hex>`, and even two containerds may have different ones for one tag.
+//! The kubelet may have the id from another backend. containerd's ids are `sha256:<hex>`, CRI-O's `<hex>`, and even two
+//! containerds may have different ids for one tag.
 
 use criswitch::codec::cri;
 use tonic::{Code, Status};
@@ -29,7 +29,7 @@ async fn two_stores() -> Rig {
     .await
 }
 
-/// As the kubelet does: by the image's id, with what the manifest calls it beside.
+/// Creates a container as the kubelet does: with the image's id, and the manifest's name in `user_specified_image`.
 async fn create(rig: &Rig, pod: &str, id: &str, name: &str) -> Result<String, Status> {
     let mut config = container_config("app", id);
     if let Some(image) = &mut config.image {
@@ -44,7 +44,7 @@ async fn create(rig: &Rig, pod: &str, id: &str, name: &str) -> Result<String, St
     Ok(reply.into_inner().container_id)
 }
 
-/// The image that the backend was asked to make a container of.
+/// The image in the only CreateContainer request that the backend received.
 fn asked_for(sim: &Sim) -> cri::ImageSpec {
     let calls = sim.calls("CreateContainer");
     assert_eq!(calls.len(), 1);
@@ -53,13 +53,13 @@ fn asked_for(sim: &Sim) -> cri::ImageSpec {
 }
 
 #[tokio::test]
-async fn an_id_of_another_backend_becomes_the_owners() {
+async fn an_image_id_of_another_backend_is_replaced_by_the_owners() {
     let rig = two_stores().await;
     let pod = rig.run_pod("kata", "web").await;
     create(&rig, &pod, AT_RUNC, APP).await.unwrap();
     let kata = rig.sim("kata");
     assert_eq!(asked_for(kata).image, AT_KATA);
-    // The rest is as the kubelet sent it.
+    // The rest of the request is unchanged.
     assert_eq!(asked_for(kata).user_specified_image, APP);
     let sent: cri::CreateContainerRequest = kata.calls("CreateContainer")[0].decode();
     let mut expected = container_config("app", AT_KATA);
@@ -69,7 +69,7 @@ async fn an_id_of_another_backend_becomes_the_owners() {
 }
 
 #[tokio::test]
-async fn a_bare_id_becomes_a_containerds() {
+async fn a_bare_image_id_is_replaced_by_containerds() {
     let rig = two_stores().await;
     let pod = rig.run_pod("runc", "web").await;
     create(&rig, &pod, AT_KATA, APP).await.unwrap();
@@ -77,12 +77,12 @@ async fn a_bare_id_becomes_a_containerds() {
 }
 
 #[tokio::test]
-async fn an_id_that_the_owner_has_stays_and_so_does_every_other_byte() {
+async fn a_creation_with_an_image_id_of_the_owner_passes_byte_for_byte() {
     let rig = two_stores().await;
     let pod = rig.run_pod("kata", "web").await;
     create(&rig, &pod, AT_KATA, APP).await.unwrap();
     assert_eq!(asked_for(rig.sim("kata")).image, AT_KATA);
-    // What is not changed is sent as it came: here with a field that no CRI has.
+    // A request that needs no change passes byte for byte, here with a field number that no CRI uses.
     let mut config = container_config("second", AT_KATA);
     config.image.as_mut().unwrap().user_specified_image = APP.to_owned();
     let request = cri::CreateContainerRequest {
@@ -100,7 +100,7 @@ async fn an_id_that_the_owner_has_stays_and_so_does_every_other_byte() {
 }
 
 #[tokio::test]
-async fn a_container_is_created_once_whatever_was_asked_before() {
+async fn a_container_is_created_once_and_no_other_backend_is_asked() {
     let rig = two_stores().await;
     let pod = rig.run_pod("kata", "web").await;
     create(&rig, &pod, AT_RUNC, APP).await.unwrap();
@@ -110,7 +110,7 @@ async fn a_container_is_created_once_whatever_was_asked_before() {
 }
 
 #[tokio::test]
-async fn an_image_that_the_owner_lacks_is_the_owners_to_refuse() {
+async fn an_image_that_the_owner_lacks_is_rejected_by_the_owner() {
     let rig = Rig::start([Sim::new("runc").stores(image(AT_RUNC)), Sim::new("kata")]).await;
     let pod = rig.run_pod("kata", "web").await;
     let failed = create(&rig, &pod, AT_RUNC, APP).await.unwrap_err();
@@ -118,13 +118,13 @@ async fn an_image_that_the_owner_lacks_is_the_owners_to_refuse() {
     let text = format!("failed to resolve image \"{AT_RUNC}\": not found");
     assert_eq!(failed.message(), text);
     assert_eq!(asked_for(rig.sim("kata")).image, AT_RUNC);
-    // An older kubelet sends no name to look for.
+    // An older kubelet does not send the name in the manifest.
     let failed = create(&rig, &pod, AT_RUNC, "").await.unwrap_err();
     assert_eq!(failed.message(), text);
 }
 
 #[tokio::test]
-async fn a_backend_that_cannot_tell_of_images_gets_the_container_as_it_is() {
+async fn a_backend_that_fails_image_status_gets_the_creation_unchanged() {
     let rig = two_stores().await;
     let pod = rig.run_pod("kata", "web").await;
     rig.sim("kata")

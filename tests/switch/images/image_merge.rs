@@ -1,4 +1,4 @@
-//! ListImages over several image stores: one entry an image, nothing lost.
+//! ListImages over several image stores: one entry for each image, nothing lost.
 
 use criswitch::codec::cri;
 use tonic::{Code, Status};
@@ -29,7 +29,7 @@ async fn all(rig: &Rig) -> Vec<cri::Image> {
 }
 
 #[tokio::test]
-async fn the_images_of_every_backend_are_listed_the_defaults_first() {
+async fn the_images_of_every_backend_are_listed_with_the_defaults_first() {
     let runc = Sim::new("runc").stores(image("sha256:b", &["b:1"], &[]));
     let kata = Sim::new("kata").stores(image("a", &["a:1"], &[]));
     let images = all(&Rig::start([runc, kata]).await).await;
@@ -38,7 +38,7 @@ async fn the_images_of_every_backend_are_listed_the_defaults_first() {
 }
 
 #[tokio::test]
-async fn an_image_of_several_backends_is_one_with_the_names_of_all() {
+async fn an_image_of_several_backends_is_one_entry_with_all_names() {
     let runc = image("sha256:1", &["app:1", "app:latest"], &["app@sha256:d1"]);
     let kata = image("sha256:1", &["app:1", "app:2"], &["app@sha256:d1"]);
     let gvisor = image("sha256:1", &[], &["other@sha256:d2"]);
@@ -57,8 +57,21 @@ async fn an_image_of_several_backends_is_one_with_the_names_of_all() {
     assert_eq!(images, [expected]);
 }
 
+/// containerd writes `sha256:X`, CRI-O `X`. A removal by id needs the spelling of the store.
 #[tokio::test]
-async fn an_image_is_pinned_if_it_is_anywhere_and_as_large_as_the_largest() {
+async fn an_image_with_two_spellings_of_its_id_is_an_entry_for_each_spelling() {
+    let containerd = image("sha256:1", &["app:1"], &["app@sha256:d1"]);
+    let crio = image("1", &["app:1"], &["app@sha256:d1"]);
+    let rig = Rig::start([
+        Sim::new("containerd").stores(containerd.clone()),
+        Sim::new("crio").stores(crio.clone()),
+    ])
+    .await;
+    assert_eq!(all(&rig).await, [containerd, crio]);
+}
+
+#[tokio::test]
+async fn a_merged_image_is_pinned_if_any_copy_is_and_has_the_largest_size() {
     let with = |size, pinned| cri::Image {
         size,
         pinned,
@@ -79,7 +92,7 @@ async fn an_image_is_pinned_if_it_is_anywhere_and_as_large_as_the_largest() {
 }
 
 #[tokio::test]
-async fn what_only_one_backend_knows_of_a_shared_image_is_kept() {
+async fn fields_that_only_one_backend_has_for_a_shared_image_are_kept() {
     let plain = image("sha256:1", &["app:1"], &[]);
     let with_user = cri::Image {
         username: "nobody".to_owned(),
@@ -102,7 +115,7 @@ async fn an_image_of_one_backend_alone_is_listed_byte_for_byte() {
         let direct = RawClient::connect(&sim.socket()).await;
         let list = direct.call(LIST_IMAGES, &[], frame_raw(b"")).await;
         let list = list.messages()[0].clone();
-        // The images alone: what a newer runtime puts beside them is of one backend.
+        // The merged list contains only images. Other fields in a newer runtime's reply describe that backend alone.
         for field in criswitch::codec::protobuf::fields(&list).map(Result::unwrap) {
             if field.number == 1 {
                 expected.extend_from_slice(field.raw);
@@ -114,7 +127,7 @@ async fn an_image_of_one_backend_alone_is_listed_byte_for_byte() {
     assert_eq!(through.messages(), [expected]);
 }
 
-/// Those with a filter: the switch lists all images by itself.
+/// The ListImages calls with a filter. criswitch itself also lists all images.
 fn filtered_lists(sim: &Sim) -> Vec<crate::support::Call> {
     let mut calls = sim.calls("ListImages");
     calls.retain(|call| call.body.len() > 5);
@@ -122,7 +135,7 @@ fn filtered_lists(sim: &Sim) -> Vec<crate::support::Call> {
 }
 
 #[tokio::test]
-async fn a_filter_goes_to_every_backend() {
+async fn an_image_filter_goes_to_every_backend() {
     let rig = Rig::start([
         Sim::new("runc").image("app:1").image("web:1"),
         Sim::new("kata").image("app:1"),
@@ -134,7 +147,7 @@ async fn a_filter_goes_to_every_backend() {
 }
 
 #[tokio::test]
-async fn a_filter_with_a_handler_goes_to_its_backend_alone() {
+async fn an_image_filter_with_a_handler_goes_to_its_backend_alone() {
     let text = |directory: &str| {
         format!(
             "default_handler = \"runc\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n\
@@ -150,7 +163,7 @@ async fn a_filter_with_a_handler_goes_to_its_backend_alone() {
     let images = list(&rig, Some(of("gvisor"))).await.unwrap();
     assert_eq!(images, rig.sim("boxes").images());
     assert!(filtered_lists(rig.sim("runc")).is_empty());
-    // It knows the handler by its own name.
+    // The request to a backend has the backend's own name of the handler.
     let calls = filtered_lists(rig.sim("boxes"));
     let asked: cri::ListImagesRequest = calls[0].decode();
     let asked = asked.filter.unwrap().image.unwrap().runtime_handler;
@@ -162,7 +175,7 @@ async fn a_filter_with_a_handler_goes_to_its_backend_alone() {
 }
 
 #[tokio::test]
-async fn a_list_without_one_backends_images_is_an_error_that_names_it() {
+async fn an_image_list_that_lacks_one_backends_images_is_an_error_that_names_it() {
     let rig = Rig::start([
         Sim::new("runc").image("app:1"),
         Sim::new("kata").image("web:1"),
@@ -181,7 +194,7 @@ async fn a_list_without_one_backends_images_is_an_error_that_names_it() {
 }
 
 #[tokio::test]
-async fn a_stream_of_one_handlers_images_is_made_up_for_where_its_backend_lacks_it() {
+async fn an_image_stream_for_a_handler_is_made_of_a_list_if_its_backend_lacks_the_stream() {
     let kata = Sim::new("kata").image("app:1").lacks(["StreamImages"]);
     let rig = Rig::start([Sim::new("runc").image("web:1"), kata]).await;
     let image = cri::ImageSpec {

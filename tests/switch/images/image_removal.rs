@@ -1,6 +1,7 @@
-//! RemoveImage beside containerd and CRI-O: only what the request names, and nothing that a container uses.
+//! RemoveImage with containerd and CRI-O: removes only the named image, and no image that a container uses.
 //!
-//! containerd writes `sha256:` before an id and resolves it without that too; CRI-O does neither, and rejects it.
+//! containerd writes `sha256:` before an id, and also finds an id without it. CRI-O does neither, and rejects the
+//! prefix.
 
 use criswitch::codec::cri;
 use tonic::{Code, Status};
@@ -24,7 +25,7 @@ fn image(id: &str) -> cri::Image {
     }
 }
 
-/// containerd and CRI-O, each with an image of these ids if it has one.
+/// containerd and CRI-O, each with an image of this id, if any.
 async fn beside(containerd: Option<&str>, crio: Option<&str>) -> Rig {
     let mut sims = [
         Sim::new("containerd"),
@@ -41,12 +42,12 @@ async fn beside(containerd: Option<&str>, crio: Option<&str>) -> Rig {
     rig
 }
 
-/// Both have the image under its name: `sha256:1...` and `1...`.
+/// Two stores with the image under one name: its id is `sha256:1...` in containerd and `1...` in CRI-O.
 async fn in_both() -> Rig {
     beside(Some(&format!("sha256:{}", id('1'))), Some(&id('1'))).await
 }
 
-/// All images of all stores; the lists are cached from then on.
+/// Lists the images of all stores. The lists are cached afterwards.
 async fn listed(rig: &Rig) -> Vec<String> {
     let all = cri::ListImagesRequest { filter: None };
     let images = rig.images().list_images(all).await.unwrap().into_inner();
@@ -68,14 +69,14 @@ async fn find(rig: &Rig, image: &str) -> Option<String> {
     found.into_inner().image.map(|image| image.id)
 }
 
-/// A container of the image on a backend; its id.
+/// Creates a container of the image on a backend, and returns its id.
 async fn uses(rig: &Rig, backend: &str, image: &str) -> String {
     let pod = rig.run_pod(backend, "web").await;
     let config = container_config("web", image);
     rig.create_from(&pod, config).await.unwrap()
 }
 
-/// Which of the two have an image.
+/// The backends that have an image.
 fn having(rig: &Rig) -> Vec<&str> {
     let having = rig.sims.iter().filter(|sim| !sim.images().is_empty());
     having.map(Sim::name).collect()
@@ -91,14 +92,14 @@ async fn an_id_is_removed_from_the_store_that_lists_exactly_this_id() {
         remove(&rig, &removed).await.unwrap();
         assert_eq!(having(&rig), [left], "{removed}");
         assert_eq!(asked(&rig, "RemoveImage").len(), 1);
-        // And again, when it is gone: by the id that is left.
+        // The other image is still listed.
         assert_eq!(listed(&rig).await.len(), 1);
     }
 }
 
-/// No list of images is cached: CRI-O's error is all that is known of its store.
+/// No list of images is cached: criswitch knows of CRI-O's store only CRI-O's error.
 #[tokio::test]
-async fn an_id_that_one_store_rejects_is_asked_for_there_in_the_stores_own_form() {
+async fn a_store_that_rejects_an_id_is_asked_again_with_its_own_form_of_the_id() {
     let prefixed = format!("sha256:{}", id('1'));
     let crio = Sim::new("crio").image_ids(ImageIds::Bare);
     let rig = Rig::start([
@@ -111,9 +112,9 @@ async fn an_id_that_one_store_rejects_is_asked_for_there_in_the_stores_own_form(
     assert_eq!(having(&rig), ["crio"]);
 }
 
-/// The kubelet's collection of images that CRI-O's containers do not use any more.
+/// The kubelet's garbage collection removes an image that CRI-O's containers no longer use.
 #[tokio::test]
-async fn an_unused_copy_is_removed_beside_one_that_is_in_use() {
+async fn an_unused_copy_is_removed_while_another_copy_is_in_use() {
     let rig = in_both().await;
     uses(&rig, "containerd", APP).await;
     remove(&rig, &id('1')).await.unwrap();
@@ -132,7 +133,7 @@ async fn a_name_is_removed_from_every_store_where_no_container_uses_the_image() 
 }
 
 #[tokio::test]
-async fn an_image_that_is_in_use_is_not_removed_by_any_name() {
+async fn an_image_in_use_is_not_removed_by_any_name() {
     let whole = format!("sha256:{}", id('1'));
     for name in [&*whole, APP, &id('1'), "111111111111"] {
         let rig = beside(Some(&whole), None).await;
@@ -143,7 +144,7 @@ async fn an_image_that_is_in_use_is_not_removed_by_any_name() {
             assert!(failed.message().contains(word), "{failed}");
         }
         assert!(asked(&rig, "RemoveImage").is_empty());
-        // A container that has ended may be started again.
+        // A container that has ended still uses its image.
         rig.start(&container).await.unwrap();
         rig.stop(&container).await.unwrap();
         remove(&rig, name).await.unwrap_err();
@@ -154,7 +155,7 @@ async fn an_image_that_is_in_use_is_not_removed_by_any_name() {
 }
 
 #[tokio::test]
-async fn a_container_that_was_made_behind_criswitch_uses_its_image_too() {
+async fn a_container_created_without_criswitch_uses_its_image_too() {
     let rig = in_both().await;
     let crio = crate::faults::directly(rig.sim("crio"));
     let pod = crio.run_pod("crio", "web").await.unwrap();
@@ -165,13 +166,13 @@ async fn a_container_that_was_made_behind_criswitch_uses_its_image_too() {
 }
 
 #[tokio::test]
-async fn an_id_in_another_form_is_that_of_the_store_that_has_it() {
+async fn an_id_in_another_form_finds_and_removes_the_image_that_a_store_has() {
     let forms = |digit| [id(digit), format!("sha256:{}", id(digit))];
     for (containerd, crio) in [(Some(&*forms('1')[1]), None), (None, Some(&*forms('1')[0]))] {
         let there = containerd.or(crio).unwrap();
         for form in forms('1') {
             let rig = beside(containerd, crio).await;
-            // What ImageStatus answers can be looked up and removed.
+            // An image that ImageStatus finds can also be removed.
             assert_eq!(find(&rig, &form).await.as_deref(), Some(there), "{form}");
             remove(&rig, &form).await.unwrap();
             assert!(having(&rig).is_empty(), "{form}");
@@ -180,14 +181,14 @@ async fn an_id_in_another_form_is_that_of_the_store_that_has_it() {
 }
 
 #[tokio::test]
-async fn the_beginning_of_an_id_is_that_of_all_stores_with_this_image() {
+async fn an_id_prefix_removes_the_image_from_all_stores_that_have_it() {
     let rig = in_both().await;
     remove(&rig, "1111111111111").await.unwrap();
     assert!(having(&rig).is_empty());
 }
 
 #[tokio::test]
-async fn the_beginning_of_two_ids_removes_nothing() {
+async fn an_id_prefix_of_two_images_removes_nothing() {
     let crio = format!("1111{}", &id('2')[4..]);
     let rig = beside(Some(&format!("sha256:{}", id('1'))), Some(&crio)).await;
     let failed = remove(&rig, "1111").await.unwrap_err();
@@ -197,7 +198,7 @@ async fn the_beginning_of_two_ids_removes_nothing() {
 }
 
 #[tokio::test]
-async fn what_no_store_has_counts_as_removed() {
+async fn an_image_that_no_store_has_counts_as_removed() {
     let rig = in_both().await;
     for name in ["other:1", &id('3'), ""] {
         remove(&rig, name).await.unwrap();
@@ -206,7 +207,7 @@ async fn what_no_store_has_counts_as_removed() {
 }
 
 #[tokio::test]
-async fn an_id_is_removed_while_a_backend_is_away_whose_cached_list_does_not_have_it() {
+async fn an_id_is_removed_while_a_backend_is_down_whose_cached_list_lacks_it() {
     let whole = format!("sha256:{}", id('1'));
     let rig = beside(Some(&whole), None).await;
     stopped(&rig, "crio").await;
@@ -228,7 +229,7 @@ async fn another_form_of_an_id_is_not_removed_while_a_backend_may_list_exactly_t
 }
 
 #[tokio::test]
-async fn nothing_is_removed_where_the_containers_are_not_known() {
+async fn no_image_is_removed_from_a_backend_that_cannot_list_its_containers() {
     let rig = in_both().await;
     rig.sim("containerd")
         .fail("ListContainers", Status::internal("busy"));
@@ -238,7 +239,7 @@ async fn nothing_is_removed_where_the_containers_are_not_known() {
 }
 
 #[tokio::test]
-async fn two_stores_with_one_id_both_lose_it() {
+async fn an_id_in_two_stores_is_removed_from_both() {
     let whole = format!("sha256:{}", id('1'));
     let sims = ["runc", "kata"].map(|name| Sim::new(name).stores(image(&whole)));
     let rig = Rig::start(sims).await;
@@ -255,9 +256,9 @@ async fn remove_for(rig: &Rig, handler: &str, image: &str) -> Result<(), Status>
     rig.images().remove_image(request).await.map(drop)
 }
 
-/// containerd takes CRI-O's form of an id too.
+/// containerd also finds an image by CRI-O's form of an id.
 #[tokio::test]
-async fn a_handler_in_the_request_removes_no_image_that_is_in_use() {
+async fn a_removal_with_a_handler_removes_no_image_in_use() {
     let rig = in_both().await;
     let container = uses(&rig, "containerd", APP).await;
     for name in [&*id('1'), APP] {
@@ -271,9 +272,9 @@ async fn a_handler_in_the_request_removes_no_image_that_is_in_use() {
     assert_eq!(asked(&rig, "RemoveImage"), ["crio"]);
 }
 
-/// With one backend nothing needs to be resolved.
+/// criswitch does not resolve the image if it has one backend.
 #[tokio::test]
-async fn one_backend_alone_gets_what_the_client_sends() {
+async fn a_single_backend_gets_the_removal_unchanged() {
     let rig = Rig::start([Sim::new("runc").image(APP)]).await;
     let pod = rig.run_pod("runc", "web").await;
     let config = container_config("web", APP);

@@ -1,4 +1,4 @@
-//! Where image calls go: to the handler's backend, to the pod's, to whoever has the image, to all.
+//! Image calls go to the handler's backend, to the pod's backend, to the backends with the image, or to all backends.
 
 use criswitch::codec::cri;
 use tonic::{Code, Status};
@@ -11,7 +11,7 @@ async fn three() -> Rig {
     Rig::start([Sim::new("runc"), Sim::new("kata"), Sim::new("gvisor")]).await
 }
 
-/// The table calls `runsc` of the backend `boxes` gvisor.
+/// The routing table's `gvisor` is the handler `runsc` of the backend `boxes`.
 async fn renamed() -> Rig {
     let text = |directory: &str| {
         format!(
@@ -30,7 +30,7 @@ fn of_handler(handler: &str) -> cri::ImageSpec {
     }
 }
 
-/// As the kubelet asks for a pod's image: with the pod's annotations.
+/// The image spec in the kubelet's question for a pod's image, with the pod's annotations.
 fn of_pod(name: &str) -> cri::ImageSpec {
     cri::ImageSpec {
         annotations: pod_config(name).annotations,
@@ -72,14 +72,14 @@ async fn remove(rig: &Rig, image: cri::ImageSpec) -> Result<(), Status> {
     Ok(())
 }
 
-/// The names of the runtimes that got calls of an RPC.
+/// The runtimes that received calls of an RPC.
 fn asked<'a>(rig: &'a Rig, rpc: &str) -> Vec<&'a str> {
     let asked = rig.sims.iter().filter(|sim| !sim.calls(rpc).is_empty());
     asked.map(Sim::name).collect()
 }
 
 #[tokio::test]
-async fn a_handler_in_the_image_leads_to_its_backend_alone() {
+async fn an_image_call_with_a_handler_goes_to_its_backend_alone() {
     let rig = three().await;
     pull(&rig, of_handler("kata"), None).await.unwrap();
     assert_eq!(asked(&rig, "PullImage"), ["kata"]);
@@ -93,7 +93,7 @@ async fn a_handler_in_the_image_leads_to_its_backend_alone() {
 }
 
 #[tokio::test]
-async fn a_backend_gets_the_images_handler_by_its_own_name() {
+async fn a_backend_gets_its_own_name_of_the_handler_in_an_image_call() {
     let rig = renamed().await;
     pull(&rig, of_handler("gvisor"), None).await.unwrap();
     find(&rig, of_handler("gvisor")).await.unwrap();
@@ -111,7 +111,7 @@ async fn a_backend_gets_the_images_handler_by_its_own_name() {
 }
 
 #[tokio::test]
-async fn an_unknown_handler_in_the_image_is_refused_by_name_and_asks_nobody() {
+async fn an_image_call_with_an_unknown_handler_is_rejected_by_name_and_sent_nowhere() {
     let rig = three().await;
     let refusals = [
         pull(&rig, of_handler("nosuch"), None).await.unwrap_err(),
@@ -129,17 +129,17 @@ async fn an_unknown_handler_in_the_image_is_refused_by_name_and_asks_nobody() {
 }
 
 #[tokio::test]
-async fn a_pods_image_is_looked_for_where_the_pod_is() {
+async fn a_pods_image_is_looked_up_on_the_pods_backend() {
     let rig = three().await;
     rig.sim("runc").add_image(APP);
     rig.run_pod("kata", "web").await;
-    // The default has it, which is no help to the pod.
+    // The default has the image, but the pod cannot use that copy.
     assert_eq!(find(&rig, of_pod("web")).await.unwrap(), None);
     assert_eq!(asked(&rig, "ImageStatus"), ["kata"]);
 }
 
 #[tokio::test]
-async fn a_pods_image_is_pulled_where_the_pod_is() {
+async fn a_pods_image_is_pulled_on_the_pods_backend() {
     let rig = three().await;
     rig.run_pod("kata", "web").await;
     let pulled = pull(&rig, image_spec(APP), Some(pod_config("web"))).await;
@@ -148,11 +148,11 @@ async fn a_pods_image_is_pulled_where_the_pod_is() {
 }
 
 #[tokio::test]
-async fn a_pod_of_before_a_restart_is_known_by_what_its_backend_lists() {
+async fn after_a_restart_image_calls_for_a_pod_go_to_the_backend_that_lists_it() {
     let mut rig = three().await;
     rig.run_pod("kata", "web").await;
     rig.restart_switch().await;
-    // The backends are listed before anything else goes to them.
+    // criswitch lists each backend before it sends other calls there.
     rig.pods().await.unwrap();
     assert_eq!(find(&rig, of_pod("web")).await.unwrap(), None);
     let sandbox = Some(pod_config("web"));
@@ -162,7 +162,7 @@ async fn a_pod_of_before_a_restart_is_known_by_what_its_backend_lists() {
 }
 
 #[tokio::test]
-async fn an_image_pulled_for_no_pod_is_pulled_everywhere() {
+async fn a_pull_without_a_pod_goes_to_every_store() {
     let rig = three().await;
     let reference = pull(&rig, image_spec(APP), None).await.unwrap();
     assert_eq!(asked(&rig, "PullImage"), ["runc", "kata", "gvisor"]);
@@ -188,7 +188,7 @@ async fn the_reference_of_an_image_pulled_everywhere_is_the_defaults() {
 }
 
 #[tokio::test]
-async fn a_pull_is_done_when_every_backend_is_done() {
+async fn a_pull_everywhere_waits_for_every_backend() {
     let rig = three().await;
     let gvisor = rig.sim("gvisor");
     gvisor.hold("PullImage");
@@ -203,7 +203,7 @@ async fn a_pull_is_done_when_every_backend_is_done() {
 }
 
 #[tokio::test]
-async fn a_pull_that_fails_somewhere_fails_with_that_backends_text_and_name() {
+async fn a_pull_that_fails_on_one_backend_fails_with_its_text_and_name() {
     let rig = three().await;
     let text = "RegistryUnavailable: 503 from registry.k8s.io";
     rig.sim("kata").fail("PullImage", Status::unknown(text));
@@ -220,7 +220,7 @@ async fn a_pull_that_fails_somewhere_fails_with_that_backends_text_and_name() {
 }
 
 #[tokio::test]
-async fn a_backend_without_an_image_service_is_left_out_of_image_calls() {
+async fn a_backend_without_an_image_service_is_omitted_from_image_calls() {
     let bare = Sim::new("bare").lacks(["PullImage", "RemoveImage", "ImageStatus", "ListImages"]);
     let rig = Rig::start([Sim::new("runc"), bare]).await;
     let reference = pull(&rig, image_spec(APP), None).await.unwrap();
@@ -249,7 +249,7 @@ async fn an_image_that_no_backend_has_counts_as_removed() {
     let rig = three().await;
     remove(&rig, image_spec(APP)).await.unwrap();
     assert!(asked(&rig, "RemoveImage").is_empty());
-    // The CRI wants OK for it; a runtime that says otherwise means the same.
+    // The CRI demands OK here. NotFound from a runtime means the same.
     for sim in &rig.sims {
         sim.add_image(APP);
         sim.fail("RemoveImage", Status::not_found("image not known"));
@@ -258,7 +258,7 @@ async fn an_image_that_no_backend_has_counts_as_removed() {
 }
 
 #[tokio::test]
-async fn a_removal_that_fails_somewhere_fails_with_that_backends_text_and_name() {
+async fn a_removal_that_fails_on_one_backend_fails_with_its_text_and_name() {
     let rig = three().await;
     for sim in &rig.sims {
         sim.add_image(APP);

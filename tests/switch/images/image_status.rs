@@ -1,4 +1,4 @@
-//! ImageStatus that names no pod: a wrong answer, or one wrong "absent", and a container runs as another user.
+//! ImageStatus without a pod: after a wrong reply, or a wrong "absent", a container runs as another user.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::support::misbehaving::{Misbehaving, thief};
 use crate::support::{Rig, Sim, frame, image_spec};
 
 const APP: &str = "registry.k8s.io/app:1";
-/// Until then a pod that has its image is expected to ask for the image's user.
+/// Within this time a pod that has its image is expected to ask for the image's user.
 const ASKING: Duration = Duration::from_secs(600);
 
 fn image(id: &str, uid: i64) -> cri::Image {
@@ -33,7 +33,7 @@ fn of_user(id: &str, username: &str) -> cri::Image {
     }
 }
 
-/// How long after a failure the kubelet starts a pod over.
+/// The time after which the kubelet starts a failed pod again.
 const STARTS_OVER: Duration = Duration::from_secs(10);
 
 async fn passes(time: Duration) {
@@ -42,7 +42,7 @@ async fn passes(time: Duration) {
     tokio::time::resume();
 }
 
-/// Two stores with these images of one name.
+/// Two stores, which have these images under one name.
 async fn stores(runc: cri::Image, kata: cri::Image) -> Rig {
     let sims = [Sim::new("runc").stores(runc), Sim::new("kata").stores(kata)];
     let rig = node("start_wait = \"0s\"", sims).await;
@@ -50,7 +50,7 @@ async fn stores(runc: cri::Image, kata: cri::Image) -> Rig {
     rig
 }
 
-/// The tag was moved between two pulls: in runc's store the user is 1000, in kata's it is root. A pod on each.
+/// The tag moved between two pulls: the user is 1000 in runc's store and root in kata's. One pod on each backend.
 async fn moved_tag() -> (Rig, String, String) {
     let rig = stores(image("sha256:11", 1000), image("sha256:22", 0)).await;
     let (web, vm) = (
@@ -79,7 +79,7 @@ fn differs(found: Result<Option<cri::Image>, Status>) {
 }
 
 #[tokio::test]
-async fn the_user_is_that_of_the_image_in_the_store_of_the_pod_that_asks() {
+async fn the_user_of_an_image_is_that_in_the_store_of_the_pod_that_asks() {
     let (rig, web, vm) = moved_tag().await;
     let kubelet = Kubelet::new(&rig);
     for (pod, id, user) in [("web", &web, 1000), ("vm", &vm, 0), ("web", &web, 1000)] {
@@ -94,7 +94,7 @@ async fn the_user_is_that_of_the_image_in_the_store_of_the_pod_that_asks() {
 }
 
 #[tokio::test]
-async fn so_it_is_after_a_pull_for_the_pod() {
+async fn after_a_pull_for_a_pod_the_user_is_that_in_the_pods_store() {
     let (rig, _, _) = moved_tag().await;
     let kubelet = Kubelet::new(&rig);
     kubelet.pull("vm", APP).await.unwrap();
@@ -102,7 +102,7 @@ async fn so_it_is_after_a_pull_for_the_pod() {
 }
 
 #[tokio::test]
-async fn two_pods_that_start_at_once_with_different_images_fail_and_then_start_one_by_one() {
+async fn two_pods_that_start_together_with_different_images_fail_and_then_start_one_by_one() {
     let (rig, web, vm) = moved_tag().await;
     let kubelet = Kubelet::new(&rig);
     for pod in ["web", "vm"] {
@@ -117,9 +117,9 @@ async fn two_pods_that_start_at_once_with_different_images_fail_and_then_start_o
     }
 }
 
-/// The first two have failed. A third one comes before the second one has asked, too.
+/// The first of two pods has failed. A third pod comes before the second has asked.
 #[tokio::test]
-async fn a_pod_that_asks_just_after_another_one_failed_does_not_get_the_user_of_a_third_one() {
+async fn a_pod_that_asks_after_another_pod_failed_does_not_get_the_user_of_a_third_pod() {
     let (rig, _, _) = moved_tag().await;
     rig.run_pod("runc", "third").await;
     let kubelet = Kubelet::new(&rig);
@@ -132,7 +132,7 @@ async fn a_pod_that_asks_just_after_another_one_failed_does_not_get_the_user_of_
 }
 
 #[tokio::test]
-async fn two_pods_that_start_at_once_with_the_same_image_start() {
+async fn two_pods_that_start_together_with_the_same_image_succeed() {
     let rig = stores(image("sha256:11", 1000), image("11", 1000)).await;
     rig.run_pod("runc", "web").await;
     rig.run_pod("kata", "vm").await;
@@ -153,9 +153,9 @@ async fn a_pod_that_starts_no_container_is_forgotten_after_a_while() {
     assert_eq!(uid(&rig, APP).await, 0);
 }
 
-/// A device plugin may take 30 s after a pod has its image and before it asks for the image's user.
+/// After a pod has its image, a device plugin may delay the question for the image's user by 30 s.
 #[tokio::test]
-async fn a_pod_that_asks_late_does_not_get_the_user_of_a_pod_that_came_since() {
+async fn a_pod_that_asks_late_does_not_get_the_user_of_a_later_pod() {
     let (rig, web, vm) = moved_tag().await;
     let kubelet = Kubelet::new(&rig);
     for waited in [11, 300] {
@@ -182,12 +182,12 @@ async fn a_pod_that_asks_late_and_alone_gets_the_user_of_its_own_image() {
     differs(find(&rig, APP).await);
 }
 
-/// Otherwise a backend that is away would cost the pods of others.
+/// A backend that is down must not make pods of other backends fail.
 #[tokio::test]
-async fn a_pod_that_starts_over_does_not_fail_because_of_a_pod_whose_backend_is_away() {
+async fn a_pod_that_starts_again_does_not_fail_because_of_a_pod_whose_backend_is_down() {
     let (rig, _, _) = moved_tag().await;
     let kubelet = Kubelet::new(&rig);
-    // What is cached does not count after a pull.
+    // A pull invalidates the cached list of images.
     kubelet.pull("vm", "other:1").await.unwrap();
     kubelet.find("vm", APP).await.unwrap().unwrap();
     stopped(&rig, "kata").await;
@@ -199,9 +199,9 @@ async fn a_pod_that_starts_over_does_not_fail_because_of_a_pod_whose_backend_is_
     assert_eq!(uid(&rig, APP).await, 1000);
 }
 
-/// The kubelet puts `:latest` into the question for the pod alone.
+/// The kubelet adds `:latest` only to the question for the pod.
 #[tokio::test]
-async fn a_name_without_a_tag_is_the_one_with_latest() {
+async fn an_image_name_without_a_tag_means_the_tag_latest() {
     let latest = |id: &str, uid| cri::Image {
         repo_tags: vec!["docker.io/library/app:latest".to_owned()],
         ..image(id, uid)
@@ -214,7 +214,7 @@ async fn a_name_without_a_tag_is_the_one_with_latest() {
 }
 
 #[tokio::test]
-async fn a_pod_that_is_not_known_gets_the_user_that_all_its_stores_agree_on() {
+async fn an_unknown_pod_gets_the_user_that_all_its_stores_agree_on() {
     let rig = stores(image("sha256:11", 1000), image("sha256:11", 1000)).await;
     rig.run_pod("runc", "web").await;
     rig.run_pod("kata", "vm").await;
@@ -223,9 +223,9 @@ async fn a_pod_that_is_not_known_gets_the_user_that_all_its_stores_agree_on() {
     assert_eq!(uid(&rig, APP).await, 1000);
 }
 
-/// `imagePullPolicy: Never`: nothing says which store is the pod's.
+/// A pod with `imagePullPolicy: Never` does not pull, so criswitch cannot know the pod's store.
 #[tokio::test]
-async fn a_pod_that_is_not_known_and_does_not_pull_gets_no_user_of_different_images() {
+async fn an_unknown_pod_that_does_not_pull_gets_no_user_if_images_differ() {
     let (rig, _, _) = moved_tag().await;
     let kubelet = Kubelet::new(&rig).restarted();
     assert_eq!(kubelet.find("vm", APP).await.unwrap(), None);
@@ -234,7 +234,7 @@ async fn a_pod_that_is_not_known_and_does_not_pull_gets_no_user_of_different_ima
 }
 
 #[tokio::test]
-async fn a_backend_does_not_give_the_user_of_another_backends_pod() {
+async fn a_backend_cannot_set_the_user_of_another_backends_pod() {
     let mut bad = None;
     let rig = Rig::with_config(
         [Sim::new("runc").stores(image("sha256:11", 1000))],
@@ -258,7 +258,7 @@ async fn a_backend_does_not_give_the_user_of_another_backends_pod() {
 }
 
 #[tokio::test]
-async fn without_a_pod_the_answer_is_the_defaults_if_all_stores_agree() {
+async fn without_a_pod_the_reply_is_the_defaults_if_all_stores_agree() {
     for (runc, kata) in [
         (image("sha256:11", 1000), image("sha256:11", 1000)),
         (image("sha256:11", 1000), image("11", 1000)),
@@ -296,7 +296,7 @@ async fn an_image_that_the_default_lacks_comes_from_the_store_that_has_it() {
 }
 
 #[tokio::test]
-async fn a_store_that_lost_the_pods_image_since_is_not_the_last_word() {
+async fn the_other_stores_are_asked_if_the_pods_store_has_lost_the_image() {
     let (rig, _, _) = moved_tag().await;
     Kubelet::new(&rig).find("vm", APP).await.unwrap().unwrap();
     let image = Some(cri::ImageSpec {
@@ -309,7 +309,7 @@ async fn a_store_that_lost_the_pods_image_since_is_not_the_last_word() {
 }
 
 #[tokio::test]
-async fn an_image_is_absent_only_if_every_backend_says_so() {
+async fn an_image_is_absent_only_if_every_backend_lacks_it() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata"), Sim::new("gvisor")]).await;
     assert_eq!(find(&rig, APP).await.unwrap(), None);
     for sim in &rig.sims {
@@ -329,7 +329,7 @@ async fn an_image_is_not_absent_while_a_backend_does_not_answer() {
 }
 
 #[tokio::test]
-async fn an_image_is_not_absent_where_a_backend_fails_to_say() {
+async fn an_image_is_not_absent_while_a_backend_fails_image_status() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     rig.sim("kata")
         .fail("ImageStatus", Status::internal("metadata.db is locked"));
@@ -339,14 +339,14 @@ async fn an_image_is_not_absent_where_a_backend_fails_to_say() {
     assert!(failed.message().contains("kata"), "{failed}");
 }
 
-/// All images of every backend are listed, so each has a cached list.
+/// Lists all images, so that each backend has a cached list.
 async fn listed(rig: &Rig) {
     let all = cri::ListImagesRequest { filter: None };
     rig.images().list_images(all).await.unwrap();
 }
 
 #[tokio::test]
-async fn the_cached_list_of_a_backend_that_is_away_says_what_it_has() {
+async fn image_status_uses_the_cached_list_of_a_backend_that_is_down() {
     for down in ["runc", "kata"] {
         let gvisor = Sim::new("gvisor").stores(image("sha256:11", 7));
         let rig = Rig::start([Sim::new("runc"), Sim::new("kata"), gvisor]).await;
@@ -361,23 +361,23 @@ async fn the_cached_list_of_a_backend_that_is_away_says_what_it_has() {
 }
 
 #[tokio::test]
-async fn a_backend_that_is_away_without_a_cached_list_may_have_another_image() {
+async fn a_backend_that_is_down_without_a_cached_list_may_have_another_image() {
     let rig = stores(image("sha256:11", 1000), image("sha256:11", 1000)).await;
     rig.run_pod("runc", "web").await;
     rig.run_pod("kata", "vm").await;
-    // What is cached does not count after a pull.
+    // A pull invalidates the cached list of images.
     Kubelet::new(&rig).pull("vm", "other:1").await.unwrap();
     stopped(&rig, "kata").await;
     let failed = find(&rig, APP).await.unwrap_err();
     assert_eq!(failed.code(), Code::Unavailable, "{failed}");
     assert!(failed.message().contains("\"kata\""), "{failed}");
-    // It is not the store of this pod.
+    // kata is not the store of this pod.
     Kubelet::new(&rig).find("web", APP).await.unwrap().unwrap();
     assert_eq!(uid(&rig, APP).await, 1000);
 }
 
 #[tokio::test]
-async fn an_image_of_the_pods_store_that_goes_away_is_the_cached_one() {
+async fn the_image_of_a_pod_comes_from_cache_when_its_backend_goes_down() {
     let (rig, _, _) = moved_tag().await;
     listed(&rig).await;
     let image = Kubelet::new(&rig).find("vm", APP).await.unwrap();

@@ -1,4 +1,4 @@
-//! A pull takes as long as it takes: a backend that is busy with it and leaves a probe unanswered does not end it.
+//! A pull may take any time: it does not end when a backend that is busy with the pull does not answer a probe.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use tonic::Status;
 use crate::faults::{hung, node, told_of};
 use crate::support::{Rig, Sim, image_spec};
 
-/// Longer than until an idle backend is probed, and then may take for the probe.
+/// The time after which a probe has detected a hang: longer than the time until an idle backend is probed, plus the
+/// timeout of the probe.
 const FOUND_OUT: Duration = Duration::from_secs(9);
 
 async fn pull(rig: &Rig) -> Result<String, Status> {
@@ -20,7 +21,7 @@ async fn pull(rig: &Rig) -> Result<String, Status> {
     Ok(pulled.into_inner().image_ref)
 }
 
-/// A pull that every backend gets, and `busy` is done with only after it has left a probe unanswered.
+/// A pull into every store. `busy` completes it only after it has left a probe unanswered.
 async fn pulled_by_a_busy(busy: &str, sims: &[Sim]) -> Rig {
     let rig = Rig::start(sims.to_vec()).await;
     rig.pods().await.unwrap();
@@ -43,17 +44,17 @@ async fn pulled_by_a_busy(busy: &str, sims: &[Sim]) -> Rig {
 }
 
 #[tokio::test]
-async fn a_pull_with_one_backend_outlasts_a_probe_without_an_answer() {
+async fn a_pull_with_one_backend_survives_an_unanswered_probe() {
     pulled_by_a_busy("runc", &[Sim::new("runc")]).await;
 }
 
 #[tokio::test]
-async fn so_does_a_pull_into_every_store() {
+async fn a_pull_into_every_store_survives_an_unanswered_probe() {
     pulled_by_a_busy("kata", &[Sim::new("runc"), Sim::new("kata")]).await;
 }
 
 #[tokio::test]
-async fn a_backend_that_hangs_before_a_pull_into_every_store_does_not_get_it() {
+async fn a_pull_into_every_store_is_not_sent_to_a_backend_that_hangs() {
     let keys = "start_wait = \"0s\"\nlist_timeout = \"200ms\"";
     let rig = node(keys, [Sim::new("runc"), Sim::new("kata")]).await;
     rig.pods().await.unwrap();

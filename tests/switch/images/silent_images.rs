@@ -1,4 +1,4 @@
-//! Images while a backend is away: nothing is called absent on its silence, and every failure of a pull is told.
+//! Images while a backend is silent: no image is reported absent, and a pull reports every failure.
 
 use criswitch::codec::cri;
 use tonic::{Code, Status};
@@ -38,7 +38,7 @@ async fn pull(rig: &Rig, image: &str) -> Result<String, Status> {
         .image_ref)
 }
 
-/// All images are listed, so each backend has a cached list.
+/// Lists all images, so that each backend has a cached list.
 async fn listed(rig: &Rig) {
     let all = cri::ListImagesRequest { filter: None };
     rig.images().list_images(all).await.unwrap();
@@ -52,7 +52,7 @@ fn is_named(failed: &Status, sim: &Sim) {
 }
 
 #[tokio::test]
-async fn an_image_is_never_absent_on_the_silence_of_one_backend() {
+async fn an_image_is_never_absent_while_a_backend_is_down() {
     let rig = three().await;
     assert_eq!(find(&rig, "app").await.unwrap(), None);
     for name in ["runc", "kata", "gvisor"] {
@@ -65,7 +65,7 @@ async fn an_image_is_never_absent_on_the_silence_of_one_backend() {
 }
 
 #[tokio::test]
-async fn nor_while_one_hangs_which_ends_the_call_when_it_is_proven() {
+async fn an_image_is_never_absent_while_a_backend_hangs_and_a_probe_ends_the_call() {
     let rig = three().await;
     hang(rig.sim("kata"));
     let failed = find(&rig, "app").await.unwrap_err();
@@ -74,7 +74,7 @@ async fn nor_while_one_hangs_which_ends_the_call_when_it_is_proven() {
 }
 
 #[tokio::test]
-async fn an_image_of_another_backend_is_found_past_one_that_is_late() {
+async fn an_image_is_found_on_one_backend_while_another_is_late() {
     let rig = three().await;
     listed(&rig).await;
     let image = rig.sim("gvisor").add_image("app");
@@ -83,13 +83,13 @@ async fn an_image_of_another_backend_is_found_past_one_that_is_late() {
 }
 
 #[tokio::test]
-async fn an_image_that_only_the_late_one_has_is_waited_for() {
+async fn an_image_that_only_a_late_backend_has_is_waited_for() {
     let rig = three().await;
     let image = rig.sim("runc").add_image("app");
     let runc = rig.sim("runc");
     runc.hold("ImageStatus");
     let release = async {
-        // The last one in the order has been asked.
+        // criswitch has asked the last backend of the table.
         rig.sim("gvisor")
             .until(|journal| journal.calls_of("ImageStatus").count() > 0)
             .await;
@@ -100,10 +100,10 @@ async fn an_image_that_only_the_late_one_has_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_late_backend_without_a_cached_list_is_waited_for_and_no_other() {
+async fn only_a_late_backend_without_a_cached_list_is_waited_for() {
     let rig = three().await;
     listed(&rig).await;
-    // What is cached does not count after a pull.
+    // A pull invalidates the cached list of images.
     let image = Some(cri::ImageSpec {
         runtime_handler: "kata".to_owned(),
         ..image_spec("app")
@@ -117,7 +117,7 @@ async fn a_late_backend_without_a_cached_list_is_waited_for_and_no_other() {
         rig.sim(name).hold("ImageStatus");
     }
     let kata = async {
-        // All have been asked, so those before are late.
+        // criswitch has asked all backends, so the backends with held calls are late.
         let last = rig.sim("gvisor");
         last.until(|journal| journal.calls_of("ImageStatus").count() > 0)
             .await;
@@ -129,13 +129,13 @@ async fn a_late_backend_without_a_cached_list_is_waited_for_and_no_other() {
 }
 
 #[tokio::test]
-async fn a_pull_of_all_tells_every_backend_that_failed_and_why() {
+async fn a_failed_pull_into_every_store_names_every_failed_backend_and_the_causes() {
     let rig = three().await;
     let refusal = Status::not_found("RegistryUnavailable: no such manifest");
     rig.sim("runc").fail("PullImage", refusal);
     stopped(&rig, "gvisor").await;
     let failed = pull(&rig, "app").await.unwrap_err();
-    // The kubelet looks at how the text begins.
+    // The kubelet reads the beginning of the text.
     assert!(
         failed.message().starts_with("RegistryUnavailable"),
         "{failed}"
@@ -145,12 +145,12 @@ async fn a_pull_of_all_tells_every_backend_that_failed_and_why() {
         assert!(failed.message().contains(word), "{failed}");
     }
     assert!(!failed.message().contains("\"kata\""), "{failed}");
-    // Who could has pulled.
+    // The remaining backend has pulled the image.
     assert_eq!(rig.sim("kata").images().len(), 1);
 }
 
 #[tokio::test]
-async fn a_removal_from_all_is_not_ok_on_the_silence_of_one() {
+async fn a_removal_from_every_store_fails_while_a_backend_hangs() {
     let rig = three().await;
     pull(&rig, "app").await.unwrap();
     hung(&rig, "kata").await;

@@ -1,4 +1,5 @@
-//! The last known images of a backend that does not answer: whole, or an error; never short of what was pulled since.
+//! Cached images of a backend that does not answer: the list is complete or an error, and never lacks an image that was
+//! pulled since.
 
 use bytes::Bytes;
 use criswitch::backend::lists::{Lists, Snapshot};
@@ -51,7 +52,7 @@ async fn images_stay_listed_while_a_backend_is_dead_or_hangs() {
 }
 
 #[tokio::test]
-async fn images_are_streamed_from_what_was_listed_last() {
+async fn cached_images_of_a_dead_backend_are_streamed() {
     let rig = with_images().await;
     let before = list(&rig).await.unwrap();
     stopped(&rig, "kata").await;
@@ -110,7 +111,7 @@ async fn images_are_listed_again_after_a_pull_and_after_a_removal() {
     assert_eq!(rig.sim("runc").calls("ListImages").len(), asked + 2);
 }
 
-/// Waits until the list of kata's images is cached again; then so many images are listed while kata is away.
+/// Waits until kata's list of images is cached again, then asserts the number of images listed while kata is down.
 async fn until_listed(rig: &Rig, count: usize) {
     wait::until(async || is_saved(rig, "kata", "new")).await;
     stopped(rig, "kata").await;
@@ -120,7 +121,7 @@ async fn until_listed(rig: &Rig, count: usize) {
 }
 
 #[tokio::test]
-async fn nothing_stands_in_where_an_image_was_pulled_since() {
+async fn no_cached_image_list_is_served_after_a_pull() {
     let rig = with_images().await;
     rig.sim("kata").hold("ListImages");
     let request = cri::PullImageRequest {
@@ -133,7 +134,7 @@ async fn nothing_stands_in_where_an_image_was_pulled_since() {
 }
 
 #[tokio::test]
-async fn nothing_stands_in_where_an_image_was_removed_since() {
+async fn no_cached_image_list_is_served_after_a_removal() {
     for image in [at_kata("only-kata"), Some(image_spec("only-kata"))] {
         let rig = with_images().await;
         rig.sim("kata").hold("ListImages");
@@ -144,9 +145,9 @@ async fn nothing_stands_in_where_an_image_was_removed_since() {
     }
 }
 
-/// A client has given up, and the image is there.
+/// The client has cancelled the pull, and the store has the image.
 #[tokio::test]
-async fn nothing_stands_in_where_nobody_heard_the_end_of_a_pull() {
+async fn no_cached_image_list_is_served_after_a_pull_with_unknown_result() {
     for name in ["runc", "kata"] {
         let rig = with_images().await;
         let kata = rig.sim("kata");
@@ -170,7 +171,7 @@ async fn nothing_stands_in_where_nobody_heard_the_end_of_a_pull() {
 }
 
 #[tokio::test]
-async fn a_pull_that_is_refused_changes_no_list() {
+async fn a_failed_pull_keeps_the_cached_image_list_valid() {
     let rig = with_images().await;
     let before = list(&rig).await.unwrap();
     let refusal = Status::not_found("no such image");
@@ -185,7 +186,7 @@ async fn a_pull_that_is_refused_changes_no_list() {
 }
 
 #[tokio::test]
-async fn a_list_after_a_pull_stands_in_again() {
+async fn a_list_after_a_pull_is_cached_again() {
     let rig = with_images().await;
     let request = cri::PullImageRequest {
         image: Some(image_spec("new")),
@@ -199,7 +200,7 @@ async fn a_list_after_a_pull_stands_in_again() {
 
 /// `crictl images` sends a filter with an empty image spec.
 #[tokio::test]
-async fn a_list_as_crictl_asks_for_it_is_cached_after_a_pull() {
+async fn a_list_with_crictls_empty_image_spec_is_cached_after_a_pull() {
     let rig = with_images().await;
     let pull = cri::PullImageRequest {
         image: at_kata("new"),
@@ -216,7 +217,7 @@ async fn a_list_as_crictl_asks_for_it_is_cached_after_a_pull() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_of_the_same_instant_as_a_pull_may_be_short_and_is_not_kept() {
+async fn a_list_of_the_same_instant_as_a_pull_may_be_incomplete_and_is_not_cached() {
     let mut lists = Lists::default();
     let asked_now = || Snapshot {
         mark: Owners::default().mark(),

@@ -1,4 +1,4 @@
-//! Images of pods that criswitch does not know by their annotations: the kubelet has restarted since they were made.
+//! Images of pods with annotations unknown to criswitch: the kubelet has restarted since it created the pods.
 
 use criswitch::codec::cri;
 use tonic::Code;
@@ -10,7 +10,7 @@ use crate::support::{Rig, Sim, pod_config};
 
 const APP: &str = "registry.k8s.io/app:1";
 
-/// A pod on each of two backends; their ids.
+/// One pod on each of two backends, and their ids.
 async fn two_pods() -> (Rig, String, String) {
     let rig = runc_and_kata().await;
     let (plain, boxed) = (
@@ -43,7 +43,7 @@ async fn an_image_that_only_another_backend_has_is_pulled() {
 }
 
 #[tokio::test]
-async fn a_pull_teaches_the_new_name_of_its_pod() {
+async fn a_pull_teaches_criswitch_the_new_annotations_of_its_pod() {
     let (rig, _, _) = two_pods().await;
     let kubelet = Kubelet::new(&rig).restarted();
     kubelet.pull("boxed", APP).await.unwrap();
@@ -51,7 +51,7 @@ async fn a_pull_teaches_the_new_name_of_its_pod() {
     let found = kubelet.find("boxed", APP).await.unwrap();
     assert_eq!(found, rig.sim("kata").images().pop());
     assert_eq!(asked(&rig, "ImageStatus"), ["kata"]);
-    // And so does the next run of the kubelet.
+    // After the next restart of the kubelet, criswitch learns the new annotations from another pull.
     let kubelet = kubelet.restarted();
     kubelet.pull("boxed", APP).await.unwrap();
     forget(&rig);
@@ -60,7 +60,7 @@ async fn a_pull_teaches_the_new_name_of_its_pod() {
 }
 
 #[tokio::test]
-async fn a_container_teaches_the_new_name_of_its_pod() {
+async fn a_creation_teaches_criswitch_the_new_annotations_of_its_pod() {
     let (rig, _, boxed) = two_pods().await;
     let id = rig.sim("kata").add_image(APP);
     let kubelet = Kubelet::new(&rig).restarted();
@@ -71,7 +71,7 @@ async fn a_container_teaches_the_new_name_of_its_pod() {
 }
 
 #[tokio::test]
-async fn an_image_that_all_have_is_present() {
+async fn an_image_that_every_store_has_is_present_for_an_unknown_pod() {
     let rig =
         Rig::start(["runc", "kata"].map(|name| Sim::new(name).stores(image("sha256:11")))).await;
     for name in ["runc", "kata"] {
@@ -87,7 +87,7 @@ async fn an_image_that_all_have_is_present() {
 }
 
 #[tokio::test]
-async fn an_image_of_which_stores_have_different_ones_is_pulled() {
+async fn an_image_that_differs_between_stores_is_absent_for_an_unknown_pod() {
     let rig = Rig::start([
         Sim::new("runc").stores(image("sha256:11")),
         Sim::new("kata").stores(image("sha256:22")),
@@ -101,7 +101,7 @@ async fn an_image_of_which_stores_have_different_ones_is_pulled() {
 }
 
 #[tokio::test]
-async fn the_form_of_an_id_is_no_difference() {
+async fn images_do_not_differ_if_only_the_form_of_their_id_differs() {
     let rig = Rig::start([
         Sim::new("runc").stores(image("sha256:11")),
         Sim::new("crio").stores(image("11")),
@@ -114,7 +114,7 @@ async fn the_form_of_an_id_is_no_difference() {
     assert!(kubelet.find("crio", APP).await.unwrap().is_some());
 }
 
-/// `imagePullPolicy: Never`.
+/// The kubelet asks so for a pod with `imagePullPolicy: Never`.
 #[tokio::test]
 async fn a_pod_that_asks_again_without_a_pull_gets_the_image_of_a_store_that_has_it() {
     let (rig, plain, _) = two_pods().await;
@@ -124,7 +124,7 @@ async fn a_pod_that_asks_again_without_a_pull_gets_the_image_of_a_store_that_has
     let found = kubelet.find("plain", APP).await.unwrap().unwrap();
     assert_eq!(found.id, id);
     kubelet.create((&plain, "plain"), &id, APP).await.unwrap();
-    // The pod is known from then on.
+    // criswitch now knows the pod's new annotations.
     forget(&rig);
     kubelet.find("plain", "other:1").await.unwrap();
     assert_eq!(asked(&rig, "ImageStatus"), ["runc"]);
@@ -139,7 +139,7 @@ async fn an_image_that_no_store_has_stays_absent() {
     }
 }
 
-/// The pod `boxed` on kata and `plain` on runc, of which `boxed` has another annotation.
+/// The pods `plain` on runc and `boxed` on kata. `boxed` has a further annotation.
 async fn annotated() -> Rig {
     let rig = runc_and_kata().await;
     rig.run_pod("runc", "plain").await;
@@ -154,7 +154,7 @@ async fn annotated() -> Rig {
 }
 
 #[tokio::test]
-async fn the_other_annotations_narrow_down_the_stores() {
+async fn other_annotations_narrow_down_the_stores_of_an_unknown_pod() {
     for restart in [false, true] {
         let mut rig = annotated().await;
         if restart {
@@ -173,7 +173,7 @@ async fn the_other_annotations_narrow_down_the_stores() {
 }
 
 #[tokio::test]
-async fn a_pod_that_is_not_ready_asks_for_no_image() {
+async fn a_pod_that_is_not_ready_is_never_the_unknown_pod() {
     let (rig, _, boxed) = two_pods().await;
     rig.stop_pod(&boxed).await.unwrap();
     rig.pods().await.unwrap();
@@ -184,10 +184,10 @@ async fn a_pod_that_is_not_ready_asks_for_no_image() {
 }
 
 #[tokio::test]
-async fn a_backend_that_is_away_starts_no_container_and_does_not_count() {
+async fn a_backend_that_is_down_does_not_count_for_an_unknown_pod() {
     let (rig, _, _) = two_pods().await;
     let id = rig.sim("runc").add_image(APP);
-    // No list of its images is cached after a pull.
+    // A pull invalidates the cached list of images.
     Kubelet::new(&rig).pull("boxed", "other:1").await.unwrap();
     stopped(&rig, "kata").await;
     let kubelet = Kubelet::new(&rig).restarted();
@@ -200,7 +200,7 @@ async fn a_backend_that_is_away_starts_no_container_and_does_not_count() {
 }
 
 #[tokio::test]
-async fn nothing_is_said_of_an_image_while_every_store_is_away() {
+async fn image_status_for_an_unknown_pod_fails_while_every_store_is_down() {
     let (rig, _, _) = two_pods().await;
     for pod in ["plain", "boxed"] {
         Kubelet::new(&rig).pull(pod, APP).await.unwrap();
@@ -213,9 +213,9 @@ async fn nothing_is_said_of_an_image_while_every_store_is_away() {
     assert_eq!(failed.code(), Code::Unavailable, "{failed}");
 }
 
-/// With an image that at first only the other backend has, whatever was started again before, `k`ubelet or `s`witch.
+/// At first only the other backend has each image. `k` restarts the kubelet, `s` restarts criswitch.
 #[tokio::test]
-async fn after_restarts_in_any_order_a_container_gets_its_image() {
+async fn a_container_gets_its_image_after_restarts_in_any_order() {
     for order in ["k", "s", "ks", "sk", "ksk", "sks"] {
         let (mut rig, _, boxed) = two_pods().await;
         let mut start = 0;

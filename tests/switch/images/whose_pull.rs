@@ -1,4 +1,4 @@
-//! A pod's pulls go to the backend of the pod, with their credentials. Listing the pod's uid brings no backend a pull.
+//! A pod's pulls, with their credentials, go to the pod's backend. No backend gets a pull by listing the pod's uid.
 
 use std::path::Path;
 
@@ -13,16 +13,17 @@ use crate::support::{Rig, Sim};
 
 const APP: &str = "registry.k8s.io/app:1";
 
-/// Two backends, and the pod `web` on runc, which criswitch knows by its list alone. kata has another handler too.
+/// Two backends, and the pod `web` on runc, which criswitch knows only from runc's list. kata has further handlers.
 async fn listed() -> Rig {
     let kata = Sim::new("kata").handlers(["kata", "runc", "default"]);
-    let mut rig = node("start_wait = \"0s\"", [Sim::new("runc"), kata]).await;
-    rig.run_pod("runc", "web").await;
-    rig.restart_switch().await;
+    let rig = node("start_wait = \"0s\"", [Sim::new("runc"), kata]).await;
+    settled(&rig).await;
+    let runc = directly(rig.sim("runc"));
+    runc.run_pod("runc", "web").await.unwrap();
     rig
 }
 
-/// kata lists a pod `web` too, under this handler.
+/// Makes kata list a pod `web` too, with this handler.
 async fn doubled(rig: &Rig, handler: &str) -> String {
     let kata = directly(rig.sim("kata"));
     let pod = kata.run_pod(handler, "web").await.unwrap();
@@ -42,7 +43,7 @@ fn names(failed: &Status, words: &[&str]) {
 }
 
 #[tokio::test]
-async fn a_pod_keeps_its_pulls_whatever_another_backend_lists_and_from_whatever_time() {
+async fn a_pod_keeps_its_pulls_whatever_pods_another_backend_lists() {
     let mut bad = None;
     let rig = Rig::with_config([Sim::new("runc").image(APP)], |directory| {
         let socket = Path::new(directory).join("bad.sock");
@@ -65,7 +66,7 @@ async fn a_pod_keeps_its_pulls_whatever_another_backend_lists_and_from_whatever_
 }
 
 #[tokio::test]
-async fn of_two_pods_that_were_created_the_later_one_pulls() {
+async fn of_two_created_pods_with_one_uid_the_later_gets_the_pulls() {
     let rig = runc_and_kata().await;
     for handler in ["runc", "kata", "runc"] {
         let pod = rig.run_pod(handler, "web").await;
@@ -73,14 +74,14 @@ async fn of_two_pods_that_were_created_the_later_one_pulls() {
         assert_eq!(rig.sim(handler).calls("PullImage").len(), 1);
         assert_eq!(reference, rig.sim(handler).images()[0].id);
         rig.sim(handler).forget_calls();
-        // The kubelet leaves the old sandbox behind, stopped, when it makes a new one.
+        // When the kubelet creates a new sandbox, the old one remains, stopped.
         rig.stop_pod(&pod).await.unwrap();
         rig.sim(handler).forget();
     }
 }
 
 #[tokio::test]
-async fn of_two_pods_that_are_only_listed_the_ready_one_pulls() {
+async fn of_two_listed_pods_with_one_uid_the_ready_one_gets_the_pulls() {
     let rig = listed().await;
     let pod = doubled(&rig, "kata").await;
     directly(rig.sim("kata")).stop_pod(&pod).await.unwrap();
@@ -90,7 +91,7 @@ async fn of_two_pods_that_are_only_listed_the_ready_one_pulls() {
 }
 
 #[tokio::test]
-async fn a_backend_does_not_get_the_pulls_of_a_handler_that_the_table_has_elsewhere() {
+async fn a_backend_gets_no_pulls_for_a_handler_that_routes_to_another_backend() {
     let rig = listed().await;
     doubled(&rig, "runc").await;
     pull(&rig).await.unwrap();
@@ -98,7 +99,7 @@ async fn a_backend_does_not_get_the_pulls_of_a_handler_that_the_table_has_elsewh
 }
 
 #[tokio::test]
-async fn two_ready_pods_of_one_uid_pull_nothing_and_the_error_names_both_backends() {
+async fn two_listed_ready_pods_with_one_uid_get_no_pull_and_the_error_names_both_backends() {
     let rig = listed().await;
     doubled(&rig, "kata").await;
     let failed = pull(&rig).await.unwrap_err();
@@ -108,7 +109,7 @@ async fn two_ready_pods_of_one_uid_pull_nothing_and_the_error_names_both_backend
 }
 
 #[tokio::test]
-async fn a_pod_without_a_handler_is_not_outdone_by_one_with_a_handler() {
+async fn a_listed_pod_with_a_handler_takes_no_precedence_over_one_without() {
     // CRI-O lists no handlers.
     let crio = Sim::new("runc").handlers([""]);
     let text = |directory: &str| {
@@ -117,9 +118,10 @@ async fn a_pod_without_a_handler_is_not_outdone_by_one_with_a_handler() {
              handler = \"\" }}\nkata = \"{directory}/kata.sock\"\n"
         )
     };
-    let mut rig = Rig::with_config([crio, Sim::new("kata")], text).await;
-    rig.run_pod("runc", "web").await;
-    rig.restart_switch().await;
+    let rig = Rig::with_config([crio, Sim::new("kata")], text).await;
+    settled(&rig).await;
+    let runc = directly(rig.sim("runc"));
+    runc.run_pod("", "web").await.unwrap();
     doubled(&rig, "kata").await;
     let failed = pull(&rig).await.unwrap_err();
     assert_eq!(failed.code(), Code::FailedPrecondition, "{failed}");
@@ -127,7 +129,23 @@ async fn a_pod_without_a_handler_is_not_outdone_by_one_with_a_handler() {
 }
 
 #[tokio::test]
-async fn a_pod_that_nobody_knows_is_asked_for_before_its_image_is_pulled() {
+async fn a_created_pod_keeps_its_pulls_after_a_restart_whatever_another_backend_lists() {
+    let mut rig = node("start_wait = \"0s\"", ["runc", "kata"].map(Sim::new)).await;
+    let pod = rig.run_pod("runc", "web").await;
+    doubled(&rig, "kata").await;
+    for _ in 0..2 {
+        rig.restart_switch().await;
+        rig.pods().await.unwrap();
+        pull(&rig).await.unwrap();
+        assert_eq!(asked(&rig, "PullImage"), ["runc"]);
+        rig.sim("runc").forget_calls();
+        // A sandbox that is not ready, too.
+        rig.stop_pod(&pod).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_pod_is_looked_up_before_its_image_is_pulled() {
     let rig = runc_and_kata().await;
     settled(&rig).await;
     directly(rig.sim("kata"))
@@ -139,7 +157,7 @@ async fn a_pod_that_nobody_knows_is_asked_for_before_its_image_is_pulled() {
 }
 
 #[tokio::test]
-async fn a_pod_that_no_backend_has_pulls_into_every_store() {
+async fn a_pull_for_a_pod_that_no_backend_has_goes_to_every_store() {
     let rig = runc_and_kata().await;
     settled(&rig).await;
     pull(&rig).await.unwrap();
@@ -147,7 +165,7 @@ async fn a_pod_that_no_backend_has_pulls_into_every_store() {
 }
 
 #[tokio::test]
-async fn a_pull_for_a_pod_that_is_gone_goes_to_the_backend_that_had_it() {
+async fn a_pull_for_a_removed_pod_goes_to_the_backend_that_had_it() {
     let rig = runc_and_kata().await;
     let pod = rig.run_pod("kata", "web").await;
     rig.stop_pod(&pod).await.unwrap();
@@ -157,7 +175,7 @@ async fn a_pull_for_a_pod_that_is_gone_goes_to_the_backend_that_had_it() {
 }
 
 #[tokio::test]
-async fn nothing_is_pulled_for_an_unknown_pod_while_a_backend_may_have_it() {
+async fn no_image_is_pulled_for_an_unknown_pod_while_a_backend_may_have_it() {
     let rig = runc_and_kata().await;
     settled(&rig).await;
     stopped(&rig, "kata").await;
@@ -168,7 +186,7 @@ async fn nothing_is_pulled_for_an_unknown_pod_while_a_backend_may_have_it() {
 }
 
 #[tokio::test]
-async fn a_list_does_not_say_who_gets_a_pull_before_every_backend_was_listed() {
+async fn a_listed_pod_gets_no_pull_before_every_backend_has_been_listed() {
     let mut rig = runc_and_kata().await;
     rig.run_pod("runc", "web").await;
     directly(rig.sim("kata"))

@@ -1,4 +1,4 @@
-//! A backend that lists, counts or creates what another backend owns: the owner keeps it, and clients see it once.
+//! A backend that lists, counts or creates ids of another backend: the owner keeps them, and clients see them once.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,13 +15,13 @@ use crate::support::{Client, IMAGE, Rig, Sim, frame, frame_raw};
 use crate::topology::reloads::reload;
 use crate::wait::until;
 
-/// Two runtimes that give the same ids, beside a third.
+/// Two runtimes that return the same ids, and a third.
 fn twins() -> [Sim; 3] {
     let twin = |name| Sim::new(name).seed("same").image(IMAGE);
     [Sim::new("runc"), twin("kata"), twin("gvisor")]
 }
 
-/// Kata's pod and container, created through criswitch; gvisor has the same ids, without criswitch.
+/// kata's pod and container, created through criswitch. gvisor has the same ids, created without criswitch.
 async fn claimed() -> (Rig, String, String) {
     let rig = Rig::start(twins()).await;
     let (pod, container) = rig.run("kata", "web").await;
@@ -57,12 +57,12 @@ async fn an_id_is_in_every_list_and_stream_once_and_as_its_owner_lists_it() {
     }
 }
 
-/// What is wrong with the backends, as the condition `BackendsReady` says.
+/// The faults of the backends in the condition `BackendsReady`.
 async fn complaint(rig: &Rig) -> String {
     backends_ready(&status(rig).await).to_owned()
 }
 
-/// How often an id is in the items of a reply, all of whose messages have items in field 1.
+/// The number of items with an id in a reply. All its messages have items in field 1.
 async fn times(rig: &Rig, rpc: &str, id: &str) -> usize {
     let reply = send(rig, rpc, frame_raw(b"")).await;
     assert_eq!(reply.code(), Code::Ok, "{rpc}: {}", text_of(&reply));
@@ -95,7 +95,7 @@ async fn stats_and_metrics_have_an_id_once() {
     assert!(told_of(&rig, "gvisor").await["droppedItems"].as_u64() >= Some(6));
 }
 
-/// How often a pod's stats have `container`, in all pods.
+/// The number of times that the stats of all pods contain `container`.
 async fn times_inside(rig: &Rig, container: &str) -> usize {
     let request = cri::ListPodSandboxStatsRequest::default();
     let pods = rig.runtime().list_pod_sandbox_stats(request).await;
@@ -130,7 +130,7 @@ async fn a_pods_stats_have_no_container_of_another_backend() {
 }
 
 #[tokio::test]
-async fn a_container_that_another_backend_lists_as_exited_runs_on() {
+async fn a_container_stays_running_though_another_backend_lists_it_as_exited() {
     let (rig, _, container) = claimed().await;
     let direct = Client::new(&rig.sim("gvisor").socket());
     direct.start(&container).await.unwrap();
@@ -148,7 +148,7 @@ async fn a_container_that_another_backend_lists_as_exited_runs_on() {
 }
 
 #[tokio::test]
-async fn the_operator_sees_which_backend_claims_what_another_owns() {
+async fn status_names_a_backend_that_lists_pods_of_another() {
     let (rig, _, _) = claimed().await;
     rig.pods().await.unwrap();
     rig.containers().await.unwrap();
@@ -176,7 +176,7 @@ async fn events_about_another_backends_pods_are_dropped_and_counted() {
     let direct = Client::new(&rig.sim("gvisor").socket());
     assert_eq!(direct.run_pod("", "web").await.unwrap(), pod);
     until(async || told_of(&rig, "gvisor").await["droppedItems"].as_u64() >= Some(1)).await;
-    // The next event is not gvisor's about kata's pod.
+    // The next event is from runc, so criswitch has dropped gvisor's event about kata's pod.
     let (other, _) = rig.run("runc", "other").await;
     let event = next(&mut events).await.unwrap();
     assert_eq!(event.pod_sandbox_status.unwrap().id, other);
@@ -197,7 +197,7 @@ async fn after_a_restart_no_backend_takes_over_a_pod_by_creating_its_id() {
     assert_eq!(rig.sim("kata").calls("StopPodSandbox").len(), 1);
 }
 
-/// Copies bytes both ways between a socket of its own and another one, until the test ends.
+/// Copies bytes both ways between a new socket and another, until the test ends.
 async fn proxy(from: &Path, to: std::path::PathBuf) {
     let listener = tokio::net::UnixListener::bind(from).unwrap();
     tokio::spawn(async move {
@@ -213,7 +213,8 @@ async fn proxy(from: &Path, to: std::path::PathBuf) {
     });
 }
 
-/// One runtime with two handlers, each on a socket of its own: `runc.sock`, and a proxy in front of that.
+/// One runtime with two handlers, each on a separate socket: `runc.sock`, and the socket of a proxy in front of
+/// `runc.sock`.
 async fn behind_a_proxy() -> Rig {
     let both = Sim::new("runc").handlers(["runc", "kata"]).image(IMAGE);
     let rig = Rig::with_config([both], |directory| {
@@ -233,7 +234,7 @@ async fn behind_a_proxy() -> Rig {
 }
 
 #[tokio::test]
-async fn one_runtime_behind_a_proxy_has_each_pod_once_and_takes_every_call_after_a_restart() {
+async fn a_runtime_behind_two_sockets_has_each_pod_once_and_takes_calls_after_a_restart() {
     let mut rig = behind_a_proxy().await;
     let (one, first) = rig.run("runc", "one").await;
     let (two, second) = rig.run("kata", "two").await;
@@ -266,12 +267,12 @@ async fn one_runtime_behind_a_proxy_has_each_pod_once_and_takes_every_call_after
 }
 
 #[tokio::test]
-async fn a_backend_that_lists_anothers_pod_after_a_restart_takes_no_call_of_it() {
+async fn a_backend_that_lists_anothers_pod_after_a_restart_gets_no_call_for_it() {
     let mut rig = Rig::start(twins()).await;
     let (pod, container) = rig.run("kata", "web").await;
     rig.restart_switch().await;
     settled(&rig).await;
-    // Another pod with the same id.
+    // The direct client creates another pod with the same id.
     let direct = Client::new(&rig.sim("gvisor").socket());
     assert_eq!(direct.run_pod("", "other").await.unwrap(), pod);
     assert_eq!(direct.create(&pod, "other").await.unwrap(), container);
@@ -283,7 +284,7 @@ async fn a_backend_that_lists_anothers_pod_after_a_restart_takes_no_call_of_it()
 }
 
 #[tokio::test]
-async fn a_backend_that_another_one_imitates_is_kept_when_its_row_goes() {
+async fn a_backend_whose_pods_another_lists_is_retained_when_its_row_is_removed() {
     let mut rig = Rig::start(twins()).await;
     let (pod, _) = rig.run("kata", "web").await;
     rig.restart_switch().await;
@@ -299,7 +300,7 @@ async fn a_backend_that_another_one_imitates_is_kept_when_its_row_goes() {
 }
 
 #[tokio::test]
-async fn a_pod_that_was_not_listed_before_a_restart_is_not_disputed_by_a_second_path() {
+async fn a_pod_not_listed_before_a_restart_keeps_its_owner_though_a_second_socket_lists_it() {
     let mut rig = behind_a_proxy().await;
     let (pod, container) = rig.run("runc", "one").await;
     rig.restart_switch().await;
@@ -330,7 +331,7 @@ async fn a_symbolic_link_to_a_socket_is_the_same_backend() {
 }
 
 #[tokio::test]
-async fn a_short_id_that_two_backends_may_mean_is_ambiguous() {
+async fn a_short_id_that_is_also_a_whole_id_of_another_backend_is_ambiguous() {
     let mut bad = None;
     let rig = Rig::with_config([Sim::new("runc").next_ids([POD])], |directory| {
         let socket = Path::new(directory).join("bad.sock");
@@ -353,7 +354,7 @@ async fn a_short_id_that_two_backends_may_mean_is_ambiguous() {
 }
 
 #[tokio::test]
-async fn a_list_by_a_uid_label_has_pods_whose_own_uid_differs() {
+async fn a_list_by_a_uid_label_has_pods_whose_metadata_uid_differs() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     settled(&rig).await;
     for (handler, name, uid) in [("runc", "one", "U"), ("kata", "two", "other")] {
@@ -419,4 +420,35 @@ async fn a_pod_configuration_in_two_parts_is_read_as_one() {
     });
     let reply = send(&rig, "ListPodSandbox", request).await;
     assert_eq!(reply.code(), Code::Ok);
+}
+
+#[tokio::test]
+async fn a_claim_ends_with_the_first_list_that_was_requested_after_it_and_lacks_the_id() {
+    let rig = Rig::start(twins()).await;
+    let pod = rig.run_pod("kata", "web").await;
+    // From the second on, an equal list is not read again.
+    for _ in 0..3 {
+        rig.pods().await.unwrap();
+    }
+    let gvisor = rig.sim("gvisor");
+    let before = gvisor.calls("ListPodSandbox").len();
+    gvisor.hold_all("ListPodSandbox");
+    let client = Client::clone(&rig);
+    let early = tokio::spawn(async move { client.pods().await });
+    until(async || gvisor.calls("ListPodSandbox").len() > before).await;
+    let direct = Client::new(&gvisor.socket());
+    assert_eq!(direct.run_pod("", "web").await.unwrap(), pod);
+    let ready = cri::PodSandboxStateValue::default();
+    let filter = Some(cri::PodSandboxFilter {
+        state: Some(ready),
+        ..Default::default()
+    });
+    let request = cri::ListPodSandboxRequest { filter };
+    rig.runtime().list_pod_sandbox(request).await.unwrap();
+    gvisor.forget();
+    gvisor.release("ListPodSandbox");
+    early.await.unwrap().unwrap();
+    assert!(complaint(&rig).await.contains("gvisor"));
+    rig.pods().await.unwrap();
+    assert!(!complaint(&rig).await.contains("gvisor"));
 }

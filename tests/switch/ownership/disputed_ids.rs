@@ -1,4 +1,4 @@
-//! One id on two backends: never guessed, and never taken over from the backend that created it.
+//! An id on two backends: the owner is never guessed, and the backend that created the id stays the owner.
 
 use criswitch::codec::cri;
 use tonic::{Code, Status};
@@ -10,13 +10,13 @@ use crate::questions::settled;
 use crate::support::{Client, Rig, Sim};
 use crate::topology::reloads::reload;
 
-/// Two runtimes that give the same ids.
+/// Two runtimes that return the same ids, and a third.
 fn twins() -> [Sim; 3] {
     let twin = |name| Sim::new(name).seed("same").image(crate::support::IMAGE);
     [Sim::new("runc"), twin("kata"), twin("gvisor")]
 }
 
-/// Runs a pod and a container at a runtime, behind the switch's back.
+/// Runs a pod and a container at a runtime, without criswitch.
 async fn run_at(sim: &Sim) -> (String, String) {
     let direct = Client::new(&sim.socket());
     let pod = direct.run_pod("", "web").await.unwrap();
@@ -53,7 +53,7 @@ fn assert_names_both(reply: &crate::support::RawReply, rpc: &str) {
 }
 
 #[tokio::test]
-async fn a_dispute_ends_when_one_of_them_no_longer_lists_the_id() {
+async fn a_dispute_ends_when_one_backend_no_longer_lists_the_id() {
     let rig = Rig::start(twins()).await;
     settled(&rig).await;
     let (pod, container) = run_at(rig.sim("kata")).await;
@@ -73,7 +73,7 @@ fn calls_of(rig: &Rig, sim: &str) -> Vec<crate::support::Call> {
 }
 
 #[tokio::test]
-async fn who_lists_what_another_created_is_told_once_and_both_by_name() {
+async fn a_backend_that_lists_anothers_pod_is_logged_once_with_both_names() {
     let logged = Logged::here();
     let rig = Rig::start(twins()).await;
     let (pod, _) = rig.run("kata", "web").await;
@@ -86,7 +86,7 @@ async fn who_lists_what_another_created_is_told_once_and_both_by_name() {
 }
 
 #[tokio::test]
-async fn who_gives_an_id_that_another_created_does_not_get_it() {
+async fn a_backend_that_returns_an_id_of_another_does_not_become_its_owner() {
     let logged = Logged::here();
     let [pod, container, second, third] = ["a", "b", "c", "d"].map(|digit| digit.repeat(64));
     let gives = [&pod, &second, &container, &third, &container];
@@ -121,7 +121,7 @@ fn assert_refused<T: std::fmt::Debug>(made: Result<T, Status>) {
     }
 }
 
-/// What gvisor has of a pod, and then no pod any more.
+/// Checkpoints a pod of gvisor, then removes the pod.
 async fn checkpoint(rig: &Rig, pod: &str) {
     let checkpoint = cri::CheckpointPodRequest {
         pod_sandbox_id: pod.to_owned(),
@@ -143,7 +143,7 @@ async fn restore(rig: &Rig) -> Result<cri::RestorePodResponse, Status> {
 }
 
 #[tokio::test]
-async fn an_id_is_given_again_when_nothing_has_it_any_more() {
+async fn another_backend_may_reuse_the_id_of_a_removed_pod() {
     let rig = Rig::start(twins()).await;
     let (pod, _) = rig.run("kata", "web").await;
     rig.remove_pod(&pod).await.unwrap();
@@ -153,7 +153,7 @@ async fn an_id_is_given_again_when_nothing_has_it_any_more() {
 }
 
 #[tokio::test]
-async fn ids_created_through_the_switch_stay_with_their_backend() {
+async fn ids_created_through_criswitch_stay_with_their_backend() {
     let rig = Rig::start(twins()).await;
     let (pod, container) = rig.run("kata", "web").await;
     assert_eq!(
@@ -172,13 +172,13 @@ async fn ids_created_through_the_switch_stay_with_their_backend() {
 }
 
 #[tokio::test]
-async fn of_two_backends_with_the_same_pods_one_is_kept_when_no_file_names_them() {
+async fn of_two_removed_backends_with_the_same_pods_one_is_retained() {
     let rig = Rig::start(twins()).await;
     settled(&rig).await;
     run_at(rig.sim("kata")).await;
     run_at(rig.sim("gvisor")).await;
     assert_eq!(rig.pods().await.unwrap().len(), 1);
     let changes = reload(&rig, "runc", "runc = \"runc\"", &["runc"]);
-    assert_eq!(changes.backends_gone.len(), 1, "{changes}");
+    assert_eq!(changes.backends_removed.len(), 1, "{changes}");
     assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
 }

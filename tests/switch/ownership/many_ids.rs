@@ -1,4 +1,4 @@
-//! What is remembered of a backend's pods and containers has an end, whatever it lists.
+//! The number of pods and containers remembered for a backend is limited, whatever the backend lists.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::faults::{names, told_of};
 use crate::support::misbehaving::*;
 use crate::support::{RawReply, Rig, Sim, frame_raw};
 
-/// A runtime with one pod and one that misbehaves from now on, whose streams are longer than what is kept.
+/// A runtime with one pod, and a misbehaving one whose streams are longer than a cached list may be.
 async fn beside(misbehaviour: Misbehaviour) -> (Rig, Misbehaving) {
     let mut bad = None;
     let rig = Rig::with_config([Sim::new("runc")], |directory| {
@@ -33,13 +33,13 @@ async fn stream(rig: &Rig) -> RawReply {
     send(rig, "StreamPodSandboxes", frame_raw(b"")).await
 }
 
-/// How many the backend is known to have.
+/// The number of pods or containers that criswitch knows of the backend.
 async fn known(rig: &Rig, what: &str) -> usize {
     let told = told_of(rig, "bad").await;
     told[what].as_u64().unwrap() as usize
 }
 
-/// Calls until the switch refuses to learn more.
+/// Repeats a call until criswitch rejects a reply that has too many ids.
 async fn until_refused(mut call: impl AsyncFnMut() -> RawReply) -> RawReply {
     for _ in 0..4 * MOST / EVER_NEW {
         let reply = call().await;
@@ -51,7 +51,7 @@ async fn until_refused(mut call: impl AsyncFnMut() -> RawReply) -> RawReply {
 }
 
 #[tokio::test]
-async fn pods_that_a_stream_too_long_to_be_kept_lacks_are_forgotten() {
+async fn pods_that_are_missing_in_a_stream_too_long_to_cache_are_forgotten() {
     let (rig, _bad) = beside(ever_new).await;
     for _ in 0..3 {
         let reply = stream(&rig).await;
@@ -61,7 +61,7 @@ async fn pods_that_a_stream_too_long_to_be_kept_lacks_are_forgotten() {
 }
 
 #[tokio::test]
-async fn streams_that_break_off_teach_no_more_than_a_backend_may_have() {
+async fn streams_that_break_off_add_no_more_ids_than_the_limit() {
     let (rig, _bad) = beside(ever_new_and_broken_off).await;
     let refused = until_refused(async || stream(&rig).await).await;
     assert_eq!(refused.code(), Code::Internal);
@@ -71,14 +71,14 @@ async fn streams_that_break_off_teach_no_more_than_a_backend_may_have() {
         text_of(&refused)
     );
     assert!((MOST..2 * MOST).contains(&known(&rig, "pods").await));
-    // A whole list tells what is true of all that.
+    // A complete list shows which pods exist. criswitch evicts all other pods.
     assert_eq!(rig.pods().await.unwrap().len(), 2);
     assert_eq!(known(&rig, "pods").await, 1);
     assert!(!text_of(&stream(&rig).await).contains("it lists more than"));
 }
 
 #[tokio::test]
-async fn answers_to_filters_teach_no_more_than_a_backend_may_have() {
+async fn filtered_lists_add_no_more_ids_than_the_limit() {
     let (rig, _bad) = beside(ever_new).await;
     let exited = frame_raw(&part(1, part(2, vec![1 << 3, 2])));
     let refused = until_refused(async || send(&rig, "ListContainers", exited.clone()).await);
@@ -88,7 +88,7 @@ async fn answers_to_filters_teach_no_more_than_a_backend_may_have() {
 }
 
 #[tokio::test]
-async fn an_id_that_is_too_long_fails_the_call_that_brings_it_and_is_not_remembered() {
+async fn a_call_whose_reply_has_an_id_that_is_too_long_fails_and_the_id_is_not_remembered() {
     let (rig, _bad) = beside(long_ids).await;
     let refused = rig.containers().await.unwrap_err();
     let run = rig.try_run("bad", "web").await.unwrap_err();

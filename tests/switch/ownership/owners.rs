@@ -1,4 +1,4 @@
-//! Who owns what: learned from what passes and from lists, forgotten when it is gone, found when nobody told.
+//! Ownership: learned from replies and lists, dropped on removal, and looked up on all backends if unknown.
 
 use criswitch::codec::cri;
 use tokio_stream::StreamExt;
@@ -16,7 +16,7 @@ async fn runc_and_kata() -> Rig {
     rig
 }
 
-/// A pod with a running container at a runtime, made behind the switch's back.
+/// Runs a pod with a running container at a runtime, without criswitch.
 async fn run_at(sim: &Sim, name: &str) -> (String, String) {
     sim.add_image(IMAGE);
     let direct = Client::new(&sim.socket());
@@ -26,7 +26,7 @@ async fn run_at(sim: &Sim, name: &str) -> (String, String) {
     (pod, container)
 }
 
-/// Both are reached through the switch.
+/// Asserts that calls for both succeed through criswitch.
 async fn assert_reached(rig: &Rig, pod: &str, container: &str) {
     for call in ID_CALLS.iter().filter(|call| call.rpc.ends_with("Status")) {
         let reply = call.send(rig, call.pick(pod, container)).await;
@@ -34,14 +34,14 @@ async fn assert_reached(rig: &Rig, pod: &str, container: &str) {
     }
 }
 
-/// No backend is bothered with them any more, and the answers say that they are gone.
+/// Asserts that calls for both get the reply for an unknown id, and that no backend receives them.
 async fn assert_gone(rig: &Rig, pod: &str, container: &str) {
     for call in ID_CALLS {
         assert_gone_for(rig, call, call.pick(pod, container)).await;
     }
 }
 
-/// As [`assert_gone`], for the first call that asks: its miss makes the switch forget whatever else is gone.
+/// Like [`assert_gone`], but for one call only: a miss makes criswitch forget every removed id.
 async fn assert_forgotten(rig: &Rig, rpc: &str, id: &str) {
     let call = ID_CALLS.iter().find(|call| call.rpc == rpc).unwrap();
     assert_gone_for(rig, call, id).await;
@@ -55,7 +55,7 @@ async fn assert_gone_for(rig: &Rig, call: &IdCall, id: &str) {
 }
 
 #[tokio::test]
-async fn what_is_created_through_the_switch_is_known_at_once() {
+async fn pods_and_containers_created_through_criswitch_are_known_at_once() {
     let rig = runc_and_kata().await;
     let since = Since::now(&rig).await;
     let (pod, container) = rig.run("kata", "web").await;
@@ -93,7 +93,7 @@ async fn a_restored_pod_and_its_containers_are_known_at_once() {
 }
 
 #[tokio::test]
-async fn what_a_list_shows_on_its_way_is_known_afterwards() {
+async fn pods_and_containers_in_a_list_are_known_afterwards() {
     let rig = runc_and_kata().await;
     let (pod, container) = run_at(rig.sim("kata"), "web").await;
     rig.pods().await.unwrap();
@@ -104,7 +104,7 @@ async fn what_a_list_shows_on_its_way_is_known_afterwards() {
 }
 
 #[tokio::test]
-async fn what_a_stream_shows_on_its_way_is_known_afterwards() {
+async fn pods_and_containers_in_a_stream_are_known_afterwards() {
     let rig = runc_and_kata().await;
     let (pod, container) = run_at(rig.sim("kata"), "web").await;
     let pods = cri::StreamPodSandboxesRequest { filter: None };
@@ -134,7 +134,7 @@ async fn what_a_stream_shows_on_its_way_is_known_afterwards() {
 }
 
 #[tokio::test]
-async fn what_was_made_behind_the_switch_s_back_is_found_by_one_question() {
+async fn pods_and_containers_created_without_criswitch_are_found_by_one_question() {
     let rig = runc_and_kata().await;
     let (pod, container) = run_at(rig.sim("kata"), "web").await;
     let since = Since::now(&rig).await;
@@ -149,7 +149,7 @@ async fn what_was_made_behind_the_switch_s_back_is_found_by_one_question() {
 }
 
 #[tokio::test]
-async fn a_container_is_made_in_a_pod_that_was_made_behind_the_switch_s_back() {
+async fn a_container_can_be_created_in_a_pod_created_without_criswitch() {
     let rig = runc_and_kata().await;
     let (pod, _) = run_at(rig.sim("kata"), "web").await;
     let container = rig.create(&pod, "second").await;
@@ -178,7 +178,7 @@ async fn a_removed_pod_is_forgotten() {
 }
 
 #[tokio::test]
-async fn a_removed_pod_takes_its_containers_along_and_no_others() {
+async fn the_containers_of_a_removed_pod_are_forgotten_and_no_others() {
     let rig = runc_and_kata().await;
     let (pod, container) = rig.run("kata", "web").await;
     let (other_pod, other) = rig.run("kata", "other").await;
@@ -191,7 +191,7 @@ async fn a_removed_pod_takes_its_containers_along_and_no_others() {
 }
 
 #[tokio::test]
-async fn a_removal_that_fails_ends_no_ownership() {
+async fn a_failed_removal_does_not_end_ownership() {
     let rig = runc_and_kata().await;
     let (pod, container) = rig.run("kata", "web").await;
     let kata = rig.sim("kata");
@@ -206,7 +206,7 @@ async fn a_removal_that_fails_ends_no_ownership() {
 }
 
 #[tokio::test]
-async fn what_a_whole_list_no_longer_shows_is_forgotten() {
+async fn pods_and_containers_missing_in_a_full_list_are_forgotten() {
     let rig = runc_and_kata().await;
     let (pod, container) = rig.run("kata", "web").await;
     rig.sim("kata").forget();
@@ -216,7 +216,7 @@ async fn what_a_whole_list_no_longer_shows_is_forgotten() {
 }
 
 #[tokio::test]
-async fn what_a_narrowed_list_does_not_show_is_not_forgotten() {
+async fn pods_and_containers_missing_in_a_narrowed_list_are_not_forgotten() {
     let rig = runc_and_kata().await;
     let (pod, container) = rig.run("kata", "web").await;
     let mut runtime = rig.runtime();
@@ -240,7 +240,7 @@ async fn what_a_narrowed_list_does_not_show_is_not_forgotten() {
 }
 
 #[tokio::test]
-async fn a_new_switch_knows_what_each_backend_runs_while_others_are_down() {
+async fn after_a_restart_calls_for_a_backends_pods_succeed_while_others_are_down() {
     let mut rig = runc_and_kata().await;
     let (pod, container) = rig.run("kata", "web").await;
     rig.sim("runc").stop().await;
@@ -251,7 +251,7 @@ async fn a_new_switch_knows_what_each_backend_runs_while_others_are_down() {
 }
 
 #[tokio::test]
-async fn a_new_switch_needs_no_question_of_the_client_s_calls() {
+async fn after_a_restart_calls_for_known_ids_need_no_question() {
     let mut rig = runc_and_kata().await;
     let (pod, container) = rig.run("kata", "web").await;
     rig.restart_switch().await;
@@ -261,10 +261,10 @@ async fn a_new_switch_needs_no_question_of_the_client_s_calls() {
 }
 
 #[tokio::test]
-async fn a_pod_stays_with_the_backend_that_runs_it_when_the_table_changes() {
+async fn a_pod_stays_with_its_backend_when_the_routing_table_changes() {
     let mut rig = runc_and_kata().await;
     let (pod, container) = rig.run("kata", "web").await;
-    // The handler kata is runc's now; the old backend has no handler left.
+    // The handler kata now routes to runc, and the old backend has no handler.
     rig.restart_switch_with(|directory| {
         format!(
             "default_handler = \"runc\"\n[handlers]\nrunc = \"runc\"\nkata = \"runc\"\n\
@@ -279,13 +279,13 @@ async fn a_pod_stays_with_the_backend_that_runs_it_when_the_table_changes() {
 }
 
 #[tokio::test]
-async fn what_a_backend_lost_while_it_was_away_is_unknown_when_it_is_back() {
+async fn pods_that_a_backend_lost_while_it_was_down_are_unknown_when_it_is_back() {
     let rig = runc_and_kata().await;
     let (pod, container) = rig.run("kata", "web").await;
     rig.sim("kata").stop().await;
     rig.sim("kata").forget();
     rig.sim("kata").start();
-    // By one of its own lists: no client asks for any.
+    // No client lists anything, so only criswitch's own lists show the loss.
     let status = ID_CALLS
         .iter()
         .find(|call| call.rpc == "ContainerStatus")
@@ -295,7 +295,7 @@ async fn what_a_backend_lost_while_it_was_away_is_unknown_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn what_was_removed_before_its_creation_was_answered_is_gone() {
+async fn a_container_removed_before_the_reply_to_its_creation_is_forgotten() {
     let rig = runc_and_kata().await;
     let pod = rig.run_pod("kata", "web").await;
     let kata = rig.sim("kata");
@@ -309,6 +309,6 @@ async fn what_was_removed_before_its_creation_was_answered_is_gone() {
     let (container, ()) = tokio::join!(rig.create(&pod, "web"), remove);
     assert_eq!(names(&rig.pods().await.unwrap()), ["web"]);
     kata.stop().await;
-    // What was last known of it stands in for it.
+    // kata's containers are served from cache.
     assert!(rig.containers().await.unwrap().is_empty(), "{container}");
 }

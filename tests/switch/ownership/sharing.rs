@@ -1,4 +1,4 @@
-//! Misses that come together: one question serves them all, and only one that began after they came.
+//! Concurrent misses share one question to the backends, but only a question that began after the misses.
 
 use futures_util::future::join_all;
 use tonic::Code;
@@ -13,7 +13,7 @@ async fn runc_and_kata() -> Rig {
     rig
 }
 
-/// What came before it on the same connection has been routed when it is answered.
+/// Once this call returns, earlier calls on the same connection have been routed.
 async fn version(rig: &Rig) {
     let request = criswitch::codec::cri::VersionRequest::default();
     rig.runtime().version(request).await.unwrap();
@@ -29,7 +29,7 @@ async fn status(rig: &Rig, pod: &str) -> Code {
 }
 
 #[tokio::test]
-async fn a_hundred_misses_at_once_share_the_question_after_the_one_under_way() {
+async fn a_hundred_concurrent_misses_share_the_question_after_the_running_one() {
     let rig = runc_and_kata().await;
     let since = Since::now(&rig).await;
     rig.sim("runc").hold("ListPodSandbox");
@@ -52,14 +52,14 @@ async fn a_hundred_misses_at_once_share_the_question_after_the_one_under_way() {
 }
 
 #[tokio::test]
-async fn a_miss_does_not_trust_a_question_that_began_before_it() {
+async fn a_miss_does_not_use_a_question_that_began_before_it() {
     let rig = runc_and_kata().await;
     let kata = rig.sim("kata");
     let before = kata.calls("ListContainers").len();
     rig.sim("runc").hold("ListPodSandbox");
     let first = status(&rig, "nobodys");
     let second = async {
-        // kata has answered the question, runc has not.
+        // kata has answered the question, and runc has not.
         kata.until(|journal| answered(journal) > before).await;
         let direct = Client::new(&kata.socket());
         let pod = direct.run_pod("", "new").await.unwrap();
@@ -75,7 +75,7 @@ async fn a_miss_does_not_trust_a_question_that_began_before_it() {
 }
 
 #[tokio::test]
-async fn a_client_that_gives_up_takes_the_answer_from_nobody_else() {
+async fn a_client_that_cancels_takes_the_answer_from_no_other_client() {
     let rig = runc_and_kata().await;
     let pod = Client::new(&rig.sim("kata").socket());
     let pod = pod.run_pod("", "web").await.unwrap();
@@ -94,7 +94,7 @@ async fn a_client_that_gives_up_takes_the_answer_from_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_question_that_nobody_waits_for_any_more_ends_at_the_backends() {
+async fn a_question_that_no_call_waits_for_ends_at_the_backends() {
     let rig = runc_and_kata().await;
     let runc = rig.sim("runc");
     runc.hold("ListPodSandbox");

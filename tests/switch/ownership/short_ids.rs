@@ -1,4 +1,4 @@
-//! Ids cut short, as people type them: they mean the one id that begins so, on whichever backend.
+//! Shortened ids, as people type them: each means the one id with this prefix, on any backend.
 
 use tonic::Code;
 
@@ -6,7 +6,7 @@ use crate::calls::{ID_CALLS, assert_names_the_dead, calls_anywhere, holds, stopp
 use crate::calls::{narrowed_to_ids, send, text_of};
 use crate::support::{IMAGE, Rig, Sim, container_config};
 
-/// As many digits as crictl shows.
+/// The number of digits that crictl shows.
 fn short(id: &str) -> &str {
     &id[..13]
 }
@@ -39,7 +39,7 @@ async fn a_short_id_finds_the_owner_in_each_filter() {
 }
 
 #[tokio::test]
-async fn a_container_that_was_created_by_its_pod_s_short_id_is_listed_with_the_whole_one() {
+async fn a_container_created_by_its_pods_short_id_is_listed_with_the_whole_id() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let pod = rig.run_pod("kata", "web").await;
     rig.containers().await.unwrap();
@@ -53,17 +53,17 @@ async fn a_container_that_was_created_by_its_pod_s_short_id_is_listed_with_the_w
 }
 
 #[tokio::test]
-async fn a_short_id_of_two_backends_is_refused_and_sent_nowhere() {
+async fn a_short_id_of_two_backends_is_rejected_and_sent_nowhere() {
     let sims = ["runc", "kata"].map(|name| Sim::new(name).next_ids(["abc1", "abc2"]));
     let rig = Rig::start(sims).await;
-    // Each has a pod and a container that begin with "abc".
+    // Each backend has a pod and a container with the prefix `abc`.
     rig.run("runc", "one").await;
     rig.run("kata", "two").await;
     assert_refused_as_ambiguous(&rig).await;
 }
 
 #[tokio::test]
-async fn a_short_id_of_two_pods_of_one_backend_is_refused_and_sent_nowhere() {
+async fn a_short_id_of_two_pods_of_one_backend_is_rejected_and_sent_nowhere() {
     let kata = Sim::new("kata").next_ids(["abc1", "abc2", "abc3", "abc4"]);
     let rig = Rig::start([Sim::new("runc"), kata]).await;
     rig.run("kata", "one").await;
@@ -88,7 +88,7 @@ async fn assert_refused_as_ambiguous(rig: &Rig) {
 }
 
 #[tokio::test]
-async fn a_pod_s_short_id_is_not_mixed_up_with_a_container_s() {
+async fn a_short_id_of_a_pod_is_not_confused_with_that_of_a_container() {
     let sims = [
         Sim::new("runc").next_ids(["aa", "bb"]),
         Sim::new("kata").next_ids(["bb", "aa"]),
@@ -113,7 +113,7 @@ async fn a_pod_s_short_id_is_not_mixed_up_with_a_container_s() {
 }
 
 #[tokio::test]
-async fn a_short_id_finds_the_owner_while_another_backend_is_in_lists_from_cache() {
+async fn a_short_id_finds_the_owner_while_another_backend_is_served_from_cache() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     rig.run("runc", "other").await;
     rig.pods().await.unwrap();
@@ -127,14 +127,14 @@ async fn a_short_id_finds_the_owner_while_another_backend_is_in_lists_from_cache
         let arrived = rig.sim("kata").calls(call.rpc).len() - before;
         assert_eq!(arrived, 1, "{}", call.rpc);
     }
-    // Nobody is known to have these: the one that is down may.
+    // No backend is known to have this id, and the backend that is down may have it.
     let nobodys = rig.stop_pod("5ca1ab1e").await.unwrap_err();
     assert_eq!(nobodys.code(), Code::Unavailable);
 }
 
-/// Its cached lists are known whole after a restart, too.
+/// The owner's cached lists are complete after a restart, too.
 #[tokio::test]
-async fn a_short_id_of_a_backend_that_is_down_is_known_to_be_its_own() {
+async fn a_short_id_finds_its_owner_while_the_owner_is_down() {
     let mut rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let (pod, container) = rig.run("kata", "web").await;
     rig.pods().await.unwrap();
@@ -150,7 +150,7 @@ async fn a_short_id_of_a_backend_that_is_down_is_known_to_be_its_own() {
 }
 
 #[tokio::test]
-async fn a_short_id_may_be_another_backend_s_too_while_that_is_down_and_lists_fail() {
+async fn a_short_id_is_unavailable_while_a_backend_without_cached_lists_is_down() {
     let mut rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let (pod, container) = rig.run("kata", "web").await;
     rig.sim("runc").stop().await;
@@ -165,7 +165,7 @@ async fn a_short_id_may_be_another_backend_s_too_while_that_is_down_and_lists_fa
 }
 
 #[tokio::test]
-async fn a_short_id_may_be_another_backend_s_too_while_that_refuses_to_list() {
+async fn a_short_id_is_unavailable_while_another_backend_fails_to_list() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let (pod, _) = rig.run("kata", "web").await;
     rig.pods().await.unwrap();

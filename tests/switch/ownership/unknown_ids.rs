@@ -1,4 +1,4 @@
-//! Ids that no backend has: the answer of each call, and that nobody is guessed.
+//! Ids that no backend has: the reply of each call, and that no owner is guessed.
 
 use tonic::Code;
 
@@ -17,7 +17,7 @@ async fn runc_and_kata() -> Rig {
 }
 
 #[tokio::test]
-async fn each_call_is_answered_by_the_switch_once_all_have_said_no() {
+async fn criswitch_answers_a_call_for_an_unknown_id_once_every_backend_has_denied_it() {
     let rig = runc_and_kata().await;
     for call in ID_CALLS {
         let before = calls_anywhere(&rig, call.rpc);
@@ -32,7 +32,7 @@ async fn each_call_is_answered_by_the_switch_once_all_have_said_no() {
 }
 
 #[tokio::test]
-async fn a_list_narrowed_to_one_is_empty_and_fine() {
+async fn a_list_narrowed_to_an_unknown_id_is_empty() {
     let rig = runc_and_kata().await;
     for list in narrowed_to(NOBODYS, NOBODYS, NOBODYS) {
         let reply = send(&rig, list.rpc, list.request.clone()).await;
@@ -42,14 +42,14 @@ async fn a_list_narrowed_to_one_is_empty_and_fine() {
             messages.iter().all(|message| message.is_empty()),
             "{list:?}"
         );
-        // A unary call is not complete without its message.
+        // A unary call needs its message.
         let unary = list.rpc.starts_with("List");
         assert!(!unary || messages.len() == 1, "{list:?}");
     }
 }
 
 #[tokio::test]
-async fn an_empty_id_is_refused_by_each_call_and_sent_nowhere() {
+async fn an_empty_id_is_rejected_by_each_call_and_sent_nowhere() {
     let rig = runc_and_kata().await;
     for call in ID_CALLS {
         let before = calls_anywhere(&rig, call.rpc);
@@ -61,7 +61,21 @@ async fn an_empty_id_is_refused_by_each_call_and_sent_nowhere() {
 }
 
 #[tokio::test]
-async fn nothing_is_said_to_be_gone_while_a_backend_is_down() {
+async fn calls_for_what_criswitch_removed_reach_its_backend_while_another_is_down() {
+    let rig = runc_and_kata().await;
+    let (pod, container) = rig.run("kata", "removed").await;
+    rig.remove_pod(&pod).await.unwrap();
+    stopped(&rig, "runc").await;
+    for call in ID_CALLS.iter().chain(ID_CALLS) {
+        let before = rig.sim("kata").calls(call.rpc).len();
+        let reply = call.send(&rig, call.pick(&pod, &container)).await;
+        assert_eq!(reply.code(), call.if_gone, "{}: {}", call.rpc, reply.text());
+        assert_eq!(rig.sim("kata").calls(call.rpc).len(), before + 1);
+    }
+}
+
+#[tokio::test]
+async fn no_id_is_reported_absent_while_a_backend_is_down() {
     let rig = runc_and_kata().await;
     stopped(&rig, "runc").await;
     for call in ID_CALLS {
@@ -70,7 +84,7 @@ async fn nothing_is_said_to_be_gone_while_a_backend_is_down() {
         assert_names_the_dead(&reply, rig.sim("runc"), call.rpc);
         assert_eq!(calls_anywhere(&rig, call.rpc), before, "{}", call.rpc);
     }
-    // By a pod's uid a list is told from the last known ones, which are whole.
+    // Lists by a pod's uid are served from the cached lists, which are complete.
     for list in narrowed_to_ids(NOBODYS, NOBODYS) {
         let reply = send(&rig, list.rpc, list.request.clone()).await;
         assert_names_the_dead(&reply, rig.sim("runc"), list.rpc);
@@ -78,7 +92,7 @@ async fn nothing_is_said_to_be_gone_while_a_backend_is_down() {
 }
 
 #[tokio::test]
-async fn nothing_is_said_to_be_gone_while_a_backend_refuses_to_list() {
+async fn no_id_is_reported_absent_while_a_backend_fails_to_list() {
     let rig = runc_and_kata().await;
     for lists in ["ListPodSandbox", "ListContainers"] {
         let broken = tonic::Status::internal("metadata.db is locked");

@@ -1,4 +1,4 @@
-//! `criswitch serve` as a process: signals, exit codes, a second one, the umask.
+//! `criswitch serve` as a process: signals, exit codes, a second process, the umask.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +13,7 @@ use crate::wait::until;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_criswitch");
 
-/// A simulated runtime, and a configuration that names it.
+/// A simulated runtime, and a configuration with it as the only backend.
 pub struct Node {
     pub runc: Sim,
     pub client: Client,
@@ -44,7 +44,7 @@ impl Node {
         self.directory.path().join("criswitch.toml")
     }
 
-    /// Where its socket is, and nothing that is not its own.
+    /// The directory of criswitch's socket, with no files of other programs.
     pub fn socket_directory(&self) -> PathBuf {
         self.directory.path().join("run")
     }
@@ -55,7 +55,7 @@ impl Node {
         command
     }
 
-    /// Starts it and waits until it serves.
+    /// Starts criswitch and waits until it serves.
     pub async fn serve(&self) -> Process {
         self.start(self.command()).await
     }
@@ -82,7 +82,7 @@ impl Process {
         assert!(sent.unwrap().success());
     }
 
-    /// What it has said when it has ended.
+    /// Waits for the end. Returns the output and the exit status.
     pub async fn end(mut self) -> Output {
         ended(self.0.take().unwrap()).await
     }
@@ -97,7 +97,7 @@ impl Drop for Process {
     }
 }
 
-/// Waits on a thread of its own, so that the simulated runtime goes on.
+/// Waits on another thread, so that the simulated runtime continues.
 async fn ended(child: Child) -> Output {
     let process = child.id().to_string();
     let waiting = tokio::task::spawn_blocking(|| child.wait_with_output().unwrap());
@@ -115,7 +115,7 @@ fn stderr(output: &Output) -> String {
 }
 
 #[tokio::test]
-async fn it_ends_well_at_sigterm_and_at_sigint() {
+async fn criswitch_exits_with_status_0_on_sigterm_and_sigint() {
     for signal in ["TERM", "INT"] {
         let node = Node::new();
         let process = node.serve().await;
@@ -146,7 +146,7 @@ async fn a_call_in_flight_at_sigterm_finishes() {
 }
 
 #[tokio::test]
-async fn a_second_one_fails_and_says_why_and_the_first_serves_on() {
+async fn a_second_process_fails_with_the_cause_and_the_first_one_still_serves() {
     let node = Node::new();
     let _first = node.serve().await;
     let mut second = node.command();
@@ -163,7 +163,7 @@ async fn a_second_one_fails_and_says_why_and_the_first_serves_on() {
 }
 
 #[tokio::test]
-async fn one_that_was_killed_is_followed_by_the_next() {
+async fn a_process_can_start_after_one_that_was_killed() {
     let node = Node::new();
     let process = node.serve().await;
     process.signal("KILL");
@@ -174,7 +174,7 @@ async fn one_that_was_killed_is_followed_by_the_next() {
 }
 
 #[tokio::test]
-async fn the_modes_do_not_depend_on_the_umask() {
+async fn the_modes_of_socket_and_directory_do_not_depend_on_the_umask() {
     for umask in ["000", "022", "077"] {
         let node = Node::new();
         let mut command = Command::new("sh");

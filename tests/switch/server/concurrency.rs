@@ -16,7 +16,7 @@ use crate::wait::until;
 use criswitch::codec::cri;
 use criswitch::limits::{MAX_CALLS, RESERVED_CALLS};
 
-/// More than any default of HTTP/2 servers, and than a kubelet has pods.
+/// The number of calls: more than HTTP/2 servers allow by default, and more than a kubelet has pods.
 const CALLS: usize = 1500;
 
 #[tokio::test]
@@ -36,7 +36,7 @@ async fn fifteen_hundred_calls_are_in_flight_on_one_connection() {
     let calls = join_all((0..CALLS).map(|_| raw.call(path, &[], body.clone())));
     let release = async {
         kata.until(|journal| journal.held.len() == CALLS).await;
-        // None of them is in the way of another backend's.
+        // None of these calls delays a call to another backend.
         rig.run("runc", "other").await;
         kata.release("ExecSync");
     };
@@ -46,9 +46,9 @@ async fn fifteen_hundred_calls_are_in_flight_on_one_connection() {
     }
 }
 
-/// Clients that subscribe again and again and read nothing, each with as many streams as a connection may have.
+/// Clients that subscribe again and again and read nothing, until criswitch allows no more streams of events.
 #[tokio::test]
-async fn streams_of_events_leave_places_for_short_calls() {
+async fn streams_of_events_leave_room_for_short_calls() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let (_, container) = rig.run("kata", "web").await;
     let events = path("GetContainerEvents");
@@ -76,10 +76,10 @@ async fn streams_of_events_leave_places_for_short_calls() {
     until(async || send(&rig, "ExecSync", frame(&exec)).await.code() == Code::Ok).await;
 }
 
-/// What a backend without pods has to say is nothing, and nothing is sent for it: clients that follow HTTP/2's advice
-/// take empty frames for a flood.
+/// A backend without pods has no part in a list, and criswitch sends no frame for it: clients that follow HTTP/2's
+/// advice count empty frames as a flood.
 #[tokio::test]
-async fn a_connection_bears_any_number_of_lists_of_which_a_backend_has_no_part() {
+async fn a_connection_carries_any_number_of_lists_in_which_a_backend_has_no_part() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     rig.run("kata", "web").await;
     let raw = (*rig).raw().await;
@@ -93,10 +93,10 @@ async fn a_connection_bears_any_number_of_lists_of_which_a_backend_has_no_part()
     }
 }
 
-/// The setting that says how many calls a peer may have at once.
+/// The identifier of SETTINGS_MAX_CONCURRENT_STREAMS.
 const MAX_CONCURRENT_STREAMS: [u8; 2] = [0, 3];
 
-/// A client that has read nothing of what the switch allows.
+/// A client that ignores the limits in criswitch's settings.
 struct Heedless(UnixStream);
 
 impl Heedless {
@@ -113,9 +113,9 @@ impl Heedless {
         self.0.write_all(&sent).await.unwrap();
     }
 
-    /// The headers of a `Version`, whose request is still to come.
+    /// Sends the headers of a `Version`, without the request.
     async fn begin(&mut self, stream: u32) {
-        // HPACK: POST and http, then names by number and texts by their length.
+        // The HPACK block has POST and http, then names by index and texts by length.
         let path = b"/runtime.v1.RuntimeService/Version";
         let mut headers = vec![0x83, 0x86, 0x04, path.len() as u8];
         headers.extend(path);
@@ -123,7 +123,7 @@ impl Heedless {
         self.send(HEADERS, END_HEADERS, stream, &headers).await;
     }
 
-    /// The next frame of this kind: its stream, and what it says.
+    /// The stream and payload of the next frame of this type.
     async fn next(&mut self, kind: u8) -> (u32, Vec<u8>) {
         let read = async {
             loop {
@@ -139,13 +139,13 @@ impl Heedless {
     }
 }
 
-/// The first stream of a client is 1, and each has the next odd number.
+/// The id of a client's stream: odd numbers from 1.
 fn stream(call: u32) -> u32 {
     2 * call - 1
 }
 
 #[tokio::test]
-async fn a_connection_has_two_thousand_calls_and_one_more_when_one_has_ended() {
+async fn a_connection_may_have_two_thousand_calls_and_a_further_one_when_one_has_ended() {
     const MOST: u32 = 2000;
     let rig = Rig::start([Sim::new("runc")]).await;
     let mut client = Heedless::connect(&rig.socket).await;
@@ -158,7 +158,7 @@ async fn a_connection_has_two_thousand_calls_and_one_more_when_one_has_ended() {
     }
     let refused = client.next(RST_STREAM).await;
     assert_eq!(refused, (stream(MOST + 1), REFUSED_STREAM.to_vec()));
-    // Another connection has room.
+    // The limit of another connection is separate.
     rig.run("runc", "web").await;
     client.send(RST_STREAM, 0, stream(1), &CANCEL).await;
     client.begin(stream(MOST + 2)).await;

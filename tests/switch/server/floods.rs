@@ -1,4 +1,4 @@
-//! Floods of HTTP/2 frames that carry nothing: the connection is closed, and others notice nothing.
+//! Floods of HTTP/2 frames without content: criswitch closes the connection, and other connections are unaffected.
 
 use std::path::PathBuf;
 
@@ -19,20 +19,20 @@ use crate::support::{PATIENCE, Rig, Sim};
 const PRIORITY: u8 = 2;
 const WINDOW_UPDATE: u8 = 8;
 const UNKNOWN: u8 = 0xfa;
-/// Frames that are written at once.
+/// The number of frames in one write.
 const MANY: usize = 1000;
-/// Calls of a busy client: their cheap frames, four each, are far beyond a burst.
+/// The calls of a busy client. Their cheap frames, four each, are far more than a burst.
 const CALLS: u32 = CHEAP_BURST * 6 / 10;
-/// Those that are under way at once.
+/// The number of calls in flight at once.
 const AT_ONCE: u32 = 200;
 
-/// Sends these frames until nobody takes them any more.
+/// Sends these frames until the peer closes the connection.
 async fn flood(peer: &mut (impl AsyncWrite + Unpin), frame: &[u8]) {
     let frames = frame.repeat(MANY);
     while peer.write_all(&frames).await.is_ok() {}
 }
 
-/// DATA of this length with as many PINGs as a frame with content once earned.
+/// DATA of this length, then four PINGs.
 fn among_data(stream: u32, length: u32) -> Vec<u8> {
     let pings = encoded(PING, 0, 0, &[0; 8]).repeat(4);
     let data = vec![0; length as usize];
@@ -40,7 +40,7 @@ fn among_data(stream: u32, length: u32) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_client_that_floods_is_closed_while_another_clients_calls_go_on() {
+async fn a_client_that_floods_is_disconnected_while_another_clients_calls_succeed() {
     let logged = Logged::here();
     let rig = Rig::start([Sim::new("runc")]).await;
     rig.run("runc", "web").await;
@@ -51,7 +51,7 @@ async fn a_client_that_floods_is_closed_while_another_clients_calls_go_on() {
         encoded(WINDOW_UPDATE, 0, 0, &one),
         encoded(PING, 0, 0, &[0; 8]),
         encoded(SETTINGS, 0, 0, &[]),
-        // Within a request that does not end.
+        // This flood is within an unfinished request.
         among_data(1, SMALL_DATA - 1),
         among_data(1, SMALL_DATA),
     ];
@@ -80,7 +80,7 @@ async fn a_client_that_floods_is_closed_while_another_clients_calls_go_on() {
     assert!(!logged.lines(&closed).is_empty(), "{}", logged.text());
 }
 
-/// Something in front of a runtime that passes on what both say, and floods when it is told to.
+/// A proxy in front of a runtime. It copies bytes both ways, and floods its client when `flooding` is set.
 struct Proxy {
     flooding: watch::Sender<bool>,
     _serving: JoinSet<()>,
@@ -102,7 +102,7 @@ impl Proxy {
     }
 }
 
-/// Passes on until one of them is gone.
+/// Copies bytes until one side closes.
 async fn pass_on(client: UnixStream, runtime: UnixStream, mut told: watch::Receiver<bool>) {
     let (mut requests, mut to_client) = client.into_split();
     let (mut replies, mut to_runtime) = runtime.into_split();
@@ -120,7 +120,7 @@ async fn pass_on(client: UnixStream, runtime: UnixStream, mut told: watch::Recei
 }
 
 #[tokio::test]
-async fn a_backend_that_floods_is_disconnected_and_connected_again_while_others_serve() {
+async fn a_backend_that_floods_is_disconnected_and_connected_again_while_others_serve_calls() {
     let logged = Logged::here();
     let mut proxy = None;
     let rig = Rig::with_config([Sim::new("runc"), Sim::new("kata")], |directory| {
@@ -142,7 +142,7 @@ async fn a_backend_that_floods_is_disconnected_and_connected_again_while_others_
     assert!(cause.starts_with("it floods"), "{down}");
     assert!(rig.refused(Reason::Flood) > 0);
     rig.run("runc", "other").await;
-    // Its last known part is in the list.
+    // kata's part of the list is served from cache.
     assert_eq!(rig.pods().await.unwrap().len(), 3);
     flooding.send_replace(false);
     until_state(&rig, "kata", "ready").await;
@@ -152,7 +152,7 @@ async fn a_backend_that_floods_is_disconnected_and_connected_again_while_others_
     assert!(told_of(&rig, "runc").await["transitions"] == 1);
 }
 
-/// A call as grpc-go makes it and gives it up, with a measured round trip.
+/// The frames of a call that grpc-go sends and cancels, with a measured round trip.
 fn given_up(stream: u32) -> Vec<u8> {
     let one = 1u32.to_be_bytes();
     [
@@ -165,7 +165,7 @@ fn given_up(stream: u32) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_busy_client_that_gives_up_thousands_of_calls_is_not_closed() {
+async fn a_busy_client_that_cancels_thousands_of_calls_is_not_disconnected() {
     let rig = Rig::start([Sim::new("runc")]).await;
     let mut client = UnixStream::connect(&rig.socket).await.unwrap();
     client.write_all(PREFACE).await.unwrap();

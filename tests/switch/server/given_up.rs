@@ -1,5 +1,5 @@
-//! Many calls that are given up at once cost no other call on their connection: that of the client, who gives up before
-//! the switch could read them, and that to the backend, whose answers come when nobody waits for them any more.
+//! Many calls that are cancelled at once affect no other call on their connection. On a client's connection they are
+//! cancelled before criswitch reads them. On a backend's connection the replies come after the cancellation.
 
 use std::sync::Arc;
 
@@ -19,15 +19,14 @@ use crate::http2::{
 };
 use crate::support::{PATIENCE, Rig, Sim, frame_raw};
 
-/// An HTTP/2 client's first words: the preface, and settings that change nothing.
+/// The preface of HTTP/2, and settings that change nothing.
 const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-/// More than a probe of each container of a full node.
+/// The number of calls that the client cancels: more than one probe for each container of a full node.
 const GIVEN_UP: u32 = 500;
-/// More than h2 forgives in the life of a connection.
+/// The number of cancelled calls whose replies come too late: more than h2 tolerates on one connection.
 const CROSSED: usize = 1100;
 
-/// An empty request to an RPC, as HPACK has it without a table: `:method`, `:scheme`, `:path`, `:authority`, `te` and
-/// `content-type`.
+/// The frames of an empty request to an RPC. The HPACK header block uses no dynamic table.
 fn call(stream: u32, path: &str) -> Vec<u8> {
     let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
     let headers = [
@@ -43,7 +42,7 @@ fn call(stream: u32, path: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_call_goes_on_while_very_many_others_of_its_connection_are_given_up() {
+async fn a_call_succeeds_while_very_many_others_of_its_connection_are_cancelled() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let kata = rig.sim("kata");
     kata.hold("ListPodSandboxMetrics");
@@ -75,8 +74,8 @@ async fn a_call_goes_on_while_very_many_others_of_its_connection_are_given_up() 
     rig.pods().await.unwrap();
 }
 
-/// A backend down to its bytes, which tells when it has all calls, answers each when it is given up, which is too late,
-/// and the first one in the end.
+/// A backend at the level of frames. It notifies `has_all` when it has all calls. It replies to each call after the
+/// call's cancellation, which is too late, and replies last to the first call.
 async fn answer_too_late(mut peer: DuplexStream, has_all: Arc<Notify>) {
     let mut preface = [0; PREFACE.len()];
     peer.read_exact(&mut preface).await.unwrap();
@@ -112,8 +111,7 @@ async fn answer_too_late(mut peer: DuplexStream, has_all: Arc<Notify>) {
 }
 
 #[tokio::test]
-async fn a_call_goes_on_while_very_many_others_at_its_backend_are_answered_after_they_were_given_up()
- {
+async fn a_call_succeeds_while_its_backend_answers_very_many_others_after_their_cancellation() {
     let has_all = Arc::new(Notify::new());
     let told = Arc::clone(&has_all);
     let backend = backend_of(move |peer| answer_too_late(peer, Arc::clone(&told)));
@@ -138,7 +136,7 @@ async fn a_call_goes_on_while_very_many_others_at_its_backend_are_answered_after
             () = has_all.notified() => {}
         }
     };
-    // The others end with this.
+    // The other calls are cancelled here.
     tokio::time::timeout(PATIENCE, begun).await.unwrap();
     let answer = tokio::time::timeout(PATIENCE, first).await.unwrap();
     assert_eq!(answer.unwrap().code(), Code::Ok);

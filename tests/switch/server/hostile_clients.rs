@@ -1,4 +1,4 @@
-//! A client that misbehaves costs nobody else anything, and what it holds is given back.
+//! A client that misbehaves affects no other client, and its resources are freed.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -26,10 +26,10 @@ use crate::http2::PREFACE;
 use crate::support::{PATIENCE, RawReply, Rig, Sim, frame, frame_raw};
 use crate::wait::until;
 
-/// Calls at once on one connection, fewer than the switch allows.
+/// The number of calls in flight on one connection, fewer than criswitch allows.
 const STREAMS: usize = 1000;
 
-/// A client that begins requests and does not end them; gone when it is dropped.
+/// A client that begins requests and does not finish them. Dropping it closes the connection.
 struct Unfinished {
     client: SendRequest<UnsyncBoxBody<Bytes, Infallible>>,
     _connection: JoinSet<()>,
@@ -51,7 +51,7 @@ impl Unfinished {
         }
     }
 
-    /// Begins a call: headers and these bytes, and then nothing.
+    /// Begins a call: sends headers and these bytes, then nothing.
     fn begin(&mut self, begun: Bytes) {
         self.begin_at(&path("ListContainers"), begun);
     }
@@ -65,7 +65,7 @@ impl Unfinished {
         self.calls.spawn(answered);
     }
 
-    /// The code of the next answer to any of its calls.
+    /// The code of the next reply to any of its calls.
     async fn code(&mut self) -> String {
         let answered = tokio::time::timeout(PATIENCE, self.calls.join_next());
         let reply = answered.await.unwrap().unwrap().unwrap().unwrap();
@@ -84,7 +84,7 @@ async fn list(rig: &Rig) -> RawReply {
 
 async fn start() -> Rig {
     let rig = Rig::start([Sim::new("runc")]).await;
-    // The rig's own client is connected from here on.
+    // Connects the rig's own client.
     rig.pods().await.unwrap();
     rig
 }
@@ -94,7 +94,7 @@ async fn a_request_that_is_never_finished_is_ended() {
     let rig = start().await;
     let mut client = Unfinished::connect(&rig.socket).await;
     client.begin(Bytes::from_static(&[0, 0]));
-    // It has come when what comes after it is answered.
+    // Once this later call returns, criswitch has received the first one.
     assert_eq!(list(&rig).await.code(), Code::Ok);
     tokio::time::pause();
     tokio::time::advance(REQUEST_LIMIT).await;
@@ -118,7 +118,7 @@ async fn a_request_to_the_admin_service_that_is_never_finished_is_ended() {
 }
 
 #[tokio::test]
-async fn calls_beyond_the_limit_of_all_are_refused_until_others_have_ended() {
+async fn calls_beyond_the_limit_of_all_clients_are_rejected_until_others_have_ended() {
     let rig = start().await;
     let mut clients = Vec::new();
     for begun in 0..MAX_CALLS {
@@ -128,6 +128,8 @@ async fn calls_beyond_the_limit_of_all_are_refused_until_others_have_ended() {
         clients.last_mut().unwrap().begin(Bytes::from_static(&[0]));
     }
     until(async || {
+        // A list in flight may have taken the place of one of the calls.
+        clients.last_mut().unwrap().begin(Bytes::from_static(&[0]));
         let reply = list(&rig).await;
         let text = "ListContainers: 4096 calls are in flight already";
         reply.code() == Code::ResourceExhausted && text_of(&reply) == text
@@ -139,10 +141,10 @@ async fn calls_beyond_the_limit_of_all_are_refused_until_others_have_ended() {
 }
 
 #[tokio::test]
-async fn requests_that_take_all_the_memory_are_refused_and_small_ones_go_on() {
+async fn requests_that_need_too_much_memory_are_rejected_and_small_requests_succeed() {
     let rig = start().await;
     let mut client = Unfinished::connect(&rig.socket).await;
-    // 128 MiB have room for eight of these, and for little more.
+    // The limit of 128 MiB holds eight of these messages, and little more.
     let large = Bytes::from(vec![0; 15 << 20]);
     for _ in 0..9 {
         client.begin(large.clone());
@@ -181,30 +183,30 @@ async fn connections_beyond_the_limit_are_closed_until_others_have_ended() {
         connections.len()
     );
     assert_eq!(rig.refused(Reason::Connections), 1);
-    // Who is connected goes on.
+    // Connected clients are unaffected.
     rig.pods().await.unwrap();
     connections.clear();
     until(async || greeted(&mut UnixStream::connect(&rig.socket).await.unwrap()).await).await;
 }
 
-/// Whether the switch says anything to an HTTP/2 client before it closes the connection.
+/// Whether criswitch sends anything to an HTTP/2 client before it closes the connection.
 async fn greeted(stream: &mut UnixStream) -> bool {
-    // One that is turned away may be so before it has said this.
+    // A rejected connection may already be closed.
     stream.write_all(PREFACE).await.ok();
     let mut begun = [0; 9];
     let read = tokio::time::timeout(PATIENCE, stream.read(&mut begun));
     read.await.unwrap().is_ok_and(|bytes| bytes > 0)
 }
 
-/// The second half of them sends all of the preface but its last byte.
+/// The first 100 clients send nothing, the others the preface without its last byte.
 #[tokio::test]
-async fn connections_without_a_preface_are_closed_after_a_while_and_make_room() {
+async fn connections_without_a_preface_are_closed_after_a_while_and_free_their_places() {
     let rig = start().await;
     let mut silent = Vec::new();
     for number in 0..MAX_CONNECTIONS {
         let mut stream = UnixStream::connect(&rig.socket).await.unwrap();
         let begun = if number < 100 { 0 } else { PREFACE.len() - 1 };
-        // One that is turned away may be so before it has sent this.
+        // A rejected connection may already be closed.
         stream.write_all(&PREFACE[..begun]).await.ok();
         silent.push(stream);
     }
@@ -220,9 +222,9 @@ async fn connections_without_a_preface_are_closed_after_a_while_and_make_room() 
     rig.pods().await.unwrap();
 }
 
-/// It ends before its preface is whole, and has its place no longer.
+/// The connection ends within the preface, and must free its place.
 #[tokio::test]
-async fn a_client_that_goes_within_its_preface_makes_room_at_once() {
+async fn a_client_that_disconnects_within_its_preface_frees_its_place_at_once() {
     let rig = start().await;
     let before = rig.connections();
     let mut gone = UnixStream::connect(&rig.socket).await.unwrap();
@@ -234,7 +236,7 @@ async fn a_client_that_goes_within_its_preface_makes_room_at_once() {
 }
 
 #[tokio::test]
-async fn headers_beyond_the_limit_are_refused() {
+async fn headers_beyond_the_limit_are_rejected() {
     let rig = start().await;
     let client = crate::support::Client::raw(&rig).await;
     let large = "x".repeat(64 << 10);
@@ -247,7 +249,7 @@ async fn headers_beyond_the_limit_are_refused() {
     assert_eq!(list(&rig).await.code(), Code::Ok);
 }
 
-/// A client that takes a byte of each reply, and no more unless it is read.
+/// A client that accepts one byte of each reply, and more only when the test reads it.
 pub async fn sipping(socket: &Path) -> SendRequest<Full<Bytes>> {
     let stream = UnixStream::connect(socket).await.unwrap();
     let (client, connection) = http2::Builder::new(TokioExecutor::new())
@@ -259,9 +261,9 @@ pub async fn sipping(socket: &Path) -> SendRequest<Full<Bytes>> {
     client
 }
 
-/// What is not read counts in the memory of the backends that it is made of.
+/// Each unread part of a reply counts towards the memory for replies of the backend that sent the part.
 #[tokio::test]
-async fn a_client_that_leaves_its_replies_unread_gets_no_more_and_others_get_theirs() {
+async fn a_client_that_leaves_replies_unread_gets_no_more_and_other_clients_get_theirs() {
     for rpc in ["ListContainers", "StreamContainers"] {
         let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
         rig.run("kata", "web").await;
@@ -277,21 +279,21 @@ async fn a_client_that_leaves_its_replies_unread_gets_no_more_and_others_get_the
             let reply = client.clone().send_request(request.unwrap()).await;
             unread.push(reply.unwrap());
         }
-        // As soon as those that were refused have given back what they had.
+        // Succeeds once the rejected calls have freed their memory.
         until(async || send(&rig, rpc, frame_raw(b"")).await.code() == Code::Ok).await;
         let begun = unread.into_iter().map(async |reply| {
             let (head, mut body) = reply.into_parts();
             let first = tokio::time::timeout(PATIENCE, body.frame()).await.unwrap();
             (head, first.map(Result::unwrap), body)
         });
-        // All at once: what one reads makes room for another.
+        // All replies are read at once, because each reply that is read frees memory for another.
         let begun = join_all(begun).await;
         let ends = begun.iter().filter_map(|(head, first, _)| match first {
             Some(frame) => frame.trailers_ref(),
             None => Some(&head.headers),
         });
         let refused: Vec<_> = ends.collect();
-        // Of a stream, the end may come behind what was sent before.
+        // The end of a stream may follow data that was sent before.
         let counted = rig.refused(Reason::Unread);
         assert!(counted > 0, "{rpc}");
         assert!(counted >= refused.len() as u64, "{rpc}: {counted}");

@@ -1,4 +1,5 @@
-//! The switch's end: no new calls, those in flight finish, and none holds it up for longer than `shutdown_timeout`.
+//! Shutdown: new calls fail, calls in flight finish, and no call delays the shutdown for longer than
+//! `shutdown_timeout`.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -10,7 +11,7 @@ use crate::wait::until;
 use criswitch::codec::cri;
 
 const VERSION: &str = "/runtime.v1.RuntimeService/Version";
-/// Much longer than a test may take: nothing may wait for its end.
+/// A `shutdown_timeout` that is much longer than a test may take.
 const LONG: &str = "10m";
 const SHORT: &str = "100ms";
 
@@ -28,7 +29,7 @@ fn stop_is_held(journal: &Journal) -> bool {
     journal.held == ["StopContainer"]
 }
 
-/// The end of the switch, which must come.
+/// Stops criswitch, which must end in time.
 async fn stop(rig: &mut Rig) {
     let stopped = tokio::time::timeout(PATIENCE, rig.stop_switch()).await;
     stopped.expect("the switch did not end");
@@ -39,7 +40,7 @@ async fn socket_is_gone(client: &Client) {
 }
 
 #[tokio::test]
-async fn a_call_in_flight_finishes() {
+async fn a_call_in_flight_at_shutdown_finishes() {
     let mut rig = ending(LONG).await;
     let (_, container) = rig.run("kata", "web").await;
     let (client, kata) = (Client::clone(&rig), rig.sim("kata").clone());
@@ -59,7 +60,7 @@ async fn a_call_in_flight_finishes() {
 }
 
 #[tokio::test]
-async fn a_call_that_takes_longer_than_the_shutdown_timeout_is_cut_at_the_backend_too() {
+async fn a_call_longer_than_the_shutdown_timeout_is_cancelled_at_the_backend_too() {
     let mut rig = ending(SHORT).await;
     let (_, container) = rig.run("kata", "web").await;
     let (client, kata) = (Client::clone(&rig), rig.sim("kata").clone());
@@ -84,7 +85,7 @@ async fn a_call_that_takes_longer_than_the_shutdown_timeout_is_cut_at_the_backen
 }
 
 #[tokio::test]
-async fn a_stream_without_end_does_not_hold_it_up() {
+async fn a_stream_without_end_does_not_delay_the_shutdown() {
     let mut rig = ending(SHORT).await;
     let mut runtime = rig.runtime();
     let events = runtime.get_container_events(cri::GetEventsRequest {}).await;
@@ -98,9 +99,9 @@ async fn a_stream_without_end_does_not_hold_it_up() {
 }
 
 #[tokio::test]
-async fn a_reply_that_has_begun_is_ended_with_a_status_too() {
+async fn a_reply_that_has_begun_ends_with_a_status_at_shutdown() {
     let mut rig = ending(SHORT).await;
-    // More than one message has.
+    // The pods do not fit into one message of the stream.
     for name in ["one", "two", "three"] {
         rig.run_pod("kata", name).await;
     }
@@ -121,11 +122,11 @@ async fn a_reply_that_has_begun_is_ended_with_a_status_too() {
     assert!(end.message().contains("shutting down"), "{end}");
 }
 
-/// An HTTP/2 client's first words: the preface, and settings that change nothing.
+/// The preface of HTTP/2, and settings that change nothing.
 const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 const GOAWAY: u8 = 7;
 
-/// The types of the frames that come, up to the one that is wanted or the end.
+/// The types of the frames received, up to the wanted one or the end.
 async fn frames(stream: &mut UnixStream, wanted: u8) -> Vec<u8> {
     let mut types = Vec::new();
     let mut head = [0; 9];
@@ -139,10 +140,10 @@ async fn frames(stream: &mut UnixStream, wanted: u8) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_client_that_was_accepted_just_before_the_end_is_greeted_and_told_to_go() {
+async fn a_client_accepted_just_before_the_shutdown_receives_goaway() {
     let mut rig = ending(LONG).await;
     let mut client = UnixStream::connect(&rig.socket).await.unwrap();
-    // Accepted later, so the first one was.
+    // criswitch accepted this call's connection later, so it has accepted the first one.
     rig.run_pod("kata", "web").await;
     let socket = rig.socket.clone();
     let told = async move {
@@ -157,7 +158,7 @@ async fn a_client_that_was_accepted_just_before_the_end_is_greeted_and_told_to_g
 }
 
 #[tokio::test]
-async fn a_connection_without_calls_is_closed_at_once() {
+async fn a_connection_without_calls_is_closed_at_once_at_shutdown() {
     let mut rig = ending(LONG).await;
     let idle = (*rig).raw().await;
     idle.call(VERSION, &[], frame_raw(b"")).await;
@@ -166,7 +167,7 @@ async fn a_connection_without_calls_is_closed_at_once() {
 }
 
 #[tokio::test]
-async fn new_calls_are_refused_while_others_finish() {
+async fn new_calls_fail_while_others_finish_at_shutdown() {
     let mut rig = ending(LONG).await;
     let (_, container) = rig.run("kata", "web").await;
     let (client, kata) = (Client::clone(&rig), rig.sim("kata").clone());
@@ -183,7 +184,7 @@ async fn new_calls_are_refused_while_others_finish() {
         let newcomers = async {
             socket_is_gone(&client).await;
             assert!(UnixStream::connect(&client.socket).await.is_err());
-            // GOAWAY may still be on its way to the connection that is open.
+            // The open connection may not have received GOAWAY yet.
             until(async || raw.begin(VERSION, &[], frame_raw(b"")).await.is_err()).await;
             kata.release("StopContainer");
         };
@@ -194,7 +195,7 @@ async fn new_calls_are_refused_while_others_finish() {
 }
 
 #[tokio::test]
-async fn a_client_that_says_nothing_does_not_hold_up_the_end() {
+async fn a_client_that_sends_nothing_does_not_delay_the_shutdown() {
     let mut rig = ending(LONG).await;
     let client = UnixStream::connect(&rig.socket).await.unwrap();
     rig.runtime()
@@ -206,7 +207,7 @@ async fn a_client_that_says_nothing_does_not_hold_up_the_end() {
 }
 
 #[tokio::test]
-async fn events_end_with_a_status_at_once() {
+async fn streams_of_events_end_with_a_status_at_once_at_shutdown() {
     let mut rig = ending(LONG).await;
     let request = cri::GetEventsRequest {};
     let events = rig.runtime().get_container_events(request).await.unwrap();

@@ -9,7 +9,7 @@ use crate::support::{Rig, Sim, frame_raw};
 
 const POD_STATUS: &str = "/runtime.v1.RuntimeService/PodSandboxStatus";
 const LIST_PODS: &str = "/runtime.v1.RuntimeService/ListPodSandbox";
-/// What a message may have if the configuration says nothing.
+/// The limit of a message if the configuration does not set it.
 const DEFAULT_LIMIT: usize = 16 << 20;
 const SMALL_LIMIT: usize = 64 << 10;
 
@@ -26,14 +26,14 @@ async fn small() -> Rig {
     rig
 }
 
-/// A field that no CRI has, of so many bytes in all.
+/// A field with a number that no CRI uses, `bytes` long in all.
 fn filler(bytes: usize) -> Bytes {
     let head = |length: usize| {
         let mut head = b"\xc2\xb8\x02".to_vec();
         prost::encoding::encode_varint(length as u64, &mut head);
         head
     };
-    // The length of the length depends on the length.
+    // The size of the length prefix depends on the length.
     let length = (0..5).map(|size| bytes - 3 - size);
     let fits = |length: &usize| head(*length).len() + length == bytes;
     let length = length.into_iter().find(fits).unwrap();
@@ -42,7 +42,7 @@ fn filler(bytes: usize) -> Bytes {
     field.freeze()
 }
 
-/// A PodSandboxStatusRequest of exactly so many bytes.
+/// A PodSandboxStatusRequest of exactly `bytes` bytes.
 fn pod_status(id: &str, bytes: usize) -> Bytes {
     let mut message = vec![0x0a, id.len() as u8];
     message.extend_from_slice(id.as_bytes());
@@ -70,18 +70,18 @@ async fn takes_up_to(rig: &Rig, limit: usize) {
 }
 
 #[tokio::test]
-async fn a_request_of_16_mib_passes_and_one_byte_more_is_refused() {
+async fn a_request_of_16_mib_passes_and_one_byte_more_is_rejected() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     takes_up_to(&rig, DEFAULT_LIMIT).await;
 }
 
 #[tokio::test]
-async fn the_limit_of_a_request_is_the_configurations() {
+async fn the_limit_of_a_request_follows_the_configuration() {
     takes_up_to(&small().await, SMALL_LIMIT).await;
 }
 
 #[tokio::test]
-async fn a_request_that_is_far_too_large_is_refused_before_it_has_come() {
+async fn a_request_far_above_the_limit_is_rejected_before_its_end() {
     let rig = small().await;
     let pod = rig.run_pod("kata", "web").await;
     let huge = pod_status(&pod, 32 << 20);
@@ -90,7 +90,7 @@ async fn a_request_that_is_far_too_large_is_refused_before_it_has_come() {
 }
 
 #[tokio::test]
-async fn a_merged_reply_may_reach_the_limit_and_above_it_every_backends_size_is_told() {
+async fn a_merged_reply_may_reach_the_limit_and_above_it_the_error_has_every_backends_size() {
     let rig = small().await;
     let half = SMALL_LIMIT / 2;
     for sim in &rig.sims {
@@ -118,7 +118,7 @@ async fn a_merged_reply_may_reach_the_limit_and_above_it_every_backends_size_is_
 }
 
 #[tokio::test]
-async fn a_backends_own_part_of_a_list_above_the_limit_is_refused_by_its_name() {
+async fn one_backends_part_of_a_list_above_the_limit_is_an_error_that_names_it() {
     let rig = small().await;
     rig.sim("kata")
         .append_raw("ListPodSandbox", filler(SMALL_LIMIT + 1));
@@ -130,7 +130,7 @@ async fn a_backends_own_part_of_a_list_above_the_limit_is_refused_by_its_name() 
     }
 }
 
-/// 16 headers, each with a value of so many bytes.
+/// 16 headers with values of `bytes` bytes each.
 fn large_values(bytes: usize) -> Vec<(String, String)> {
     let value = "v".repeat(bytes);
     let names = (0..16).map(|n| format!("x-large-{n}"));

@@ -1,4 +1,4 @@
-//! Clients that do not read their replies: what they hold is limited, and they take it from nobody else.
+//! Clients that do not read their replies: the memory that they hold is limited, and other clients are unaffected.
 
 use bytes::Bytes;
 use criswitch::limits::{MAX_CALLS, STREAM_WINDOW};
@@ -19,31 +19,31 @@ use crate::server::hostile_clients::sipping;
 use crate::support::{Rig, Sim, frame_raw};
 use crate::wait::until;
 
-/// What the unread replies of one connection may take, and those of all connections.
+/// The limits of unread replies in bytes, for one connection and for all connections.
 const ONE: usize = 32 << 20;
 const ALL: usize = 64 << 20;
 const LARGE: usize = 1 << 20;
-/// An error's text.
+/// The length of an error's text.
 const LONG_TEXT: usize = 64 << 10;
 const LONG_TEXTS: u32 = 64;
-/// A reply of which some hundreds fit into a socket's buffer.
+/// The length of a reply of which some hundreds fit into a socket's buffer.
 const SHORT: usize = 180;
-/// So many clients begin so many calls each, of which more than these stay unread.
+/// Each client begins `CALLS` calls, of which more than `UNREAD` stay unread.
 const CLIENTS: usize = 4;
 const CALLS: u32 = 2000;
 const UNREAD: usize = 1050;
-/// What a reply counts beside its data, headers and trailers.
+/// The bytes that a reply counts beside its data, headers and trailers.
 const PER_REPLY: usize = 8 << 10;
-/// A setting (SETTINGS_HEADER_TABLE_SIZE 0): every header comes in full, where it could be a reference to an earlier one.
+/// SETTINGS_HEADER_TABLE_SIZE 0: every header is sent in full, never as a reference to an earlier one.
 const NO_TABLE: [u8; 6] = [0, 1, 0, 0, 0, 0];
 /// The window of one stream, and a message that fills it.
 const WINDOW: usize = STREAM_WINDOW as usize;
 const MESSAGE: usize = 2 * WINDOW;
 
-/// Replies that are left unread.
+/// Unread replies.
 type Kept = Vec<Response<Incoming>>;
 
-/// Begins `calls` of `rpc` at once; those replies that came.
+/// Begins `calls` calls of `rpc` at once, and returns the replies.
 async fn begin(client: &SendRequest<Full<Bytes>>, rpc: &str, calls: usize) -> Kept {
     let begun = (0..calls).map(|_| {
         let request = Request::post(format!("http://localhost{}", path(rpc)))
@@ -61,14 +61,14 @@ fn refused(replies: &Kept) -> usize {
     ends.filter(|code| *code == "8").count()
 }
 
-/// Another client lists containers, in a large reply, and reads it.
+/// Another client lists containers and reads the large reply.
 async fn lists(rig: &Rig) -> Code {
     send(rig, "ListContainers", frame_raw(b"")).await.code()
 }
 
 #[tokio::test]
-async fn slow_connections_take_a_backend_neither_from_clients_that_read_nor_from_its_greeting() {
-    // Nothing is to be served from cache, however slow this machine is.
+async fn slow_connections_block_neither_other_clients_nor_the_reconnection_of_their_backend() {
+    // A long `list_timeout` keeps lists from being served from cache on a slow machine.
     let rig = node(
         "list_timeout = \"1m\"",
         [Sim::new("runc"), Sim::new("kata")],
@@ -98,9 +98,9 @@ async fn slow_connections_take_a_backend_neither_from_clients_that_read_nor_from
     until(async || rig.unread() == 0).await;
 }
 
-/// With one backend nothing is merged, and its replies pass as they come.
+/// criswitch merges nothing if it has one backend, so replies pass as they arrive.
 #[tokio::test]
-async fn replies_that_pass_as_they_come_count_until_they_are_read() {
+async fn replies_that_pass_unmerged_count_as_unread_until_they_are_read() {
     let rig = Rig::start([Sim::new("runc")]).await;
     rig.pods().await.unwrap();
     let large = part(100, vec![0; LARGE]);
@@ -115,9 +115,9 @@ async fn replies_that_pass_as_they_come_count_until_they_are_read() {
     assert_eq!(refused(&begin(&client, "ListContainerStats", 1).await), 0);
 }
 
-/// Of a stream that nobody reads, each backend has sent as much as HTTP/2 allows.
+/// Each backend has sent as much of an unread stream as HTTP/2's windows allow.
 #[tokio::test]
-async fn streams_count_with_all_that_backends_may_send_ahead() {
+async fn unread_streams_count_with_the_full_windows_of_their_backends() {
     for backends in [1, 2] {
         let sims = ["runc", "kata"].map(Sim::new).into_iter().take(backends);
         let rig = Rig::start(sims).await;
@@ -146,9 +146,9 @@ async fn unread(rig: &Rig, rpc: &str, calls: u32) -> UnixStream {
     client
 }
 
-/// A few clients leave more replies and errors unread than there are places for calls.
+/// A few clients leave more replies and errors unread than the limit of calls in flight.
 #[tokio::test]
-async fn what_a_few_clients_leave_unread_takes_no_place_from_other_calls() {
+async fn unread_replies_of_a_few_clients_take_no_place_from_other_calls() {
     const { assert!(CLIENTS * UNREAD > MAX_CALLS) }
     let rig = Rig::start([Sim::new("runc")]).await;
     rig.pods().await.unwrap();
@@ -171,22 +171,22 @@ async fn what_a_few_clients_leave_unread_takes_no_place_from_other_calls() {
 
 /// Errors are in headers, which no window of HTTP/2 limits.
 #[tokio::test]
-async fn errors_with_long_texts_count_until_they_are_read() {
+async fn errors_with_long_texts_count_as_unread_until_they_are_read() {
     let rig = Rig::start([Sim::new("runc")]).await;
     rig.pods().await.unwrap();
     let text = "x".repeat(LONG_TEXT);
     rig.sim("runc")
         .fail("ListContainerStats", Status::internal(text));
     let client = unread(&rig, "ListContainerStats", LONG_TEXTS).await;
-    // Some wait in the socket.
+    // Some of the errors are already in the socket's buffer.
     until(async || rig.unread() > LONG_TEXTS as usize / 2 * LONG_TEXT).await;
     drop(client);
     until(async || rig.unread() == 0).await;
 }
 
-/// The streams' windows are small. A stream that is unread holds up no other one all the same.
+/// No unread stream delays another stream, although the streams' windows are small.
 #[tokio::test]
-async fn many_unread_streams_hold_up_no_other_call_to_their_backend() {
+async fn many_unread_streams_delay_no_other_call_to_their_backend() {
     let rig = Rig::start([Sim::new("runc")]).await;
     rig.run("runc", "web").await;
     let large = part(100, vec![0; MESSAGE]);

@@ -1,4 +1,4 @@
-//! The socket's file: root's alone, whoever's it was, and gone at the end.
+//! The socket file: only for its owner, never taken from another process, and removed at the end.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -13,7 +13,8 @@ use tempfile::TempDir;
 
 use crate::support::PATIENCE;
 
-/// How often the socket is seen while it comes and goes: a moment in which others could connect is among them.
+/// The number of times that a thread reads the socket file's mode while the test creates and removes the file: enough
+/// to find a moment in which other users could connect.
 const ENOUGH_LOOKS: usize = 2000;
 
 fn directory() -> TempDir {
@@ -28,13 +29,13 @@ fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().mode() & 0o7777
 }
 
-/// What an operator reads, with the cause.
+/// The error as an operator reads it, with its causes.
 fn told(refused: BindError) -> String {
     criswitch::errors::error_chain(&refused)
 }
 
 #[tokio::test]
-async fn the_socket_is_for_its_owner_alone() {
+async fn the_socket_is_accessible_to_its_owner_alone() {
     let directory = directory();
     let path = directory.path().join("c.sock");
     let _listener = bind(&path).unwrap();
@@ -47,7 +48,7 @@ fn lock_of(path: &Path) -> PathBuf {
 }
 
 #[tokio::test]
-async fn the_socket_was_never_open_to_others() {
+async fn the_socket_is_never_accessible_to_others_while_it_is_created() {
     let directory = directory();
     let path = directory.path().join("c.sock");
     let looks = AtomicUsize::new(0);
@@ -72,7 +73,7 @@ async fn the_socket_was_never_open_to_others() {
 }
 
 #[tokio::test]
-async fn missing_directories_are_made_for_the_owner_alone() {
+async fn missing_directories_are_created_for_the_owner_alone() {
     let directory = directory();
     let path = directory.path().join("run/criswitch/c.sock");
     let _listener = bind(&path).unwrap();
@@ -81,7 +82,7 @@ async fn missing_directories_are_made_for_the_owner_alone() {
 }
 
 #[tokio::test]
-async fn a_directory_that_is_there_stays_as_it_is() {
+async fn an_existing_directory_keeps_its_mode() {
     let directory = directory();
     let run = directory.path().join("run");
     fs::create_dir(&run).unwrap();
@@ -91,7 +92,7 @@ async fn a_directory_that_is_there_stays_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_directory_that_cannot_be_made_is_told() {
+async fn a_directory_that_cannot_be_created_is_an_error_with_path_and_cause() {
     let directory = directory();
     let file = directory.path().join("file");
     fs::write(&file, "").unwrap();
@@ -101,7 +102,7 @@ async fn a_directory_that_cannot_be_made_is_told() {
 }
 
 #[tokio::test]
-async fn a_socket_that_nobody_serves_any_more_is_replaced() {
+async fn a_socket_that_no_process_serves_is_replaced() {
     let directory = directory();
     let path = directory.path().join("c.sock");
     drop(UnixListener::bind(&path).unwrap());
@@ -112,7 +113,7 @@ async fn a_socket_that_nobody_serves_any_more_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_socket_that_somebody_serves_is_not_taken() {
+async fn a_socket_that_another_process_serves_is_not_replaced() {
     let directory = directory();
     let path = directory.path().join("c.sock");
     let other = UnixListener::bind(&path).unwrap();
@@ -124,14 +125,14 @@ async fn a_socket_that_somebody_serves_is_not_taken() {
     }
     assert_eq!(fs::symlink_metadata(&path).unwrap().ino(), before);
     other.set_nonblocking(true).unwrap();
-    // The question whether it lives, and a client.
+    // The listener has two connections: the connection by which criswitch checks for a server, and this client.
     UnixStream::connect(&path).unwrap();
     other.accept().unwrap();
     other.accept().unwrap();
 }
 
 #[tokio::test]
-async fn a_second_switch_does_not_take_the_first_ones_socket() {
+async fn a_second_criswitch_does_not_replace_the_socket_of_the_first() {
     let directory = directory();
     let path = directory.path().join("c.sock");
     let first = bind(&path).unwrap();
@@ -143,7 +144,7 @@ async fn a_second_switch_does_not_take_the_first_ones_socket() {
 }
 
 #[tokio::test]
-async fn what_is_no_socket_is_not_touched() {
+async fn a_path_that_is_not_a_socket_is_left_unchanged() {
     let directory = directory();
     let file = directory.path().join("notes.txt");
     fs::write(&file, "important").unwrap();
@@ -161,7 +162,7 @@ async fn what_is_no_socket_is_not_touched() {
 }
 
 #[tokio::test]
-async fn the_socket_goes_with_its_listener() {
+async fn the_socket_is_removed_with_its_listener() {
     let directory = directory();
     let path = directory.path().join("c.sock");
     drop(bind(&path).unwrap());
@@ -169,12 +170,12 @@ async fn the_socket_goes_with_its_listener() {
 }
 
 #[tokio::test]
-async fn a_lock_file_that_was_left_over_is_harmless() {
+async fn a_leftover_lock_file_is_harmless() {
     let directory = directory();
     let path = directory.path().join("c.sock");
     fs::write(lock_of(&path), "").unwrap();
     drop(bind(&path).unwrap());
-    // Also one that nobody may write, from a careful administrator.
+    // A lock file without write permission is harmless too.
     fs::set_permissions(lock_of(&path), Permissions::from_mode(0o400)).unwrap();
     let _listener = bind(&path).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Container events: of all backends in one stream, or of none.
+//! Container events: one stream with the events of all backends, or an error.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::calls::stopped;
 use crate::support::{PATIENCE, Rig, Sim};
 use crate::wait;
 
-/// The stream once every runtime has a listener.
+/// A stream of events, once criswitch listens at every runtime.
 pub async fn listening(rig: &Rig) -> Streaming<cri::ContainerEventResponse> {
     let events = events(rig).await.unwrap();
     wait::until(async || rig.sims.iter().all(|sim| sim.listeners() == 1)).await;
@@ -26,7 +26,7 @@ pub async fn events(rig: &Rig) -> Result<Streaming<cri::ContainerEventResponse>,
         .into_inner())
 }
 
-/// The next event, or how the stream ends.
+/// The next event, or the status at the end of the stream.
 pub async fn next(
     events: &mut Streaming<cri::ContainerEventResponse>,
 ) -> Result<cri::ContainerEventResponse, Status> {
@@ -34,7 +34,7 @@ pub async fn next(
     event.expect("no event in time").expect("no event any more")
 }
 
-/// How a stream begins that is not to bring anything.
+/// The status of a stream that must fail.
 pub async fn refusal(rig: &Rig) -> Status {
     match events(rig).await {
         Ok(mut events) => next(&mut events).await.unwrap_err(),
@@ -43,13 +43,13 @@ pub async fn refusal(rig: &Rig) -> Status {
 }
 
 #[tokio::test]
-async fn events_of_every_backend_come_as_they_happen() {
+async fn events_of_every_backend_arrive_as_they_happen() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let mut events = listening(&rig).await;
     let mut expected = BTreeSet::new();
     for handler in ["kata", "runc"] {
         let (pod, container) = rig.run(handler, "web").await;
-        // Each of both is created and started.
+        // The pod and the container are each created and started.
         let mut seen = Vec::new();
         while seen.len() < 4 {
             let event = next(&mut events).await.unwrap();
@@ -78,7 +78,7 @@ async fn events_are_unimplemented_if_one_backend_lacks_them() {
 }
 
 #[tokio::test]
-async fn events_of_the_others_come_while_a_backend_is_down() {
+async fn events_of_other_backends_arrive_while_one_is_down() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     stopped(&rig, "kata").await;
     let mut events = events(&rig).await.unwrap();
@@ -88,7 +88,7 @@ async fn events_of_the_others_come_while_a_backend_is_down() {
 }
 
 #[tokio::test]
-async fn events_survive_a_backend_s_death_and_tell_what_became_of_its_pods() {
+async fn events_survive_a_backends_death_and_then_report_the_state_of_its_pods() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let (_, container) = rig.run("kata", "web").await;
     let mut events = listening(&rig).await;
@@ -106,7 +106,7 @@ async fn events_survive_a_backend_s_death_and_tell_what_became_of_its_pods() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_is_heard_at_every_backend() {
+async fn streams_of_events_end_at_every_backend_when_the_client_disconnects() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let events = listening(&rig).await;
     drop(events);
@@ -114,7 +114,7 @@ async fn a_client_that_goes_is_heard_at_every_backend() {
 }
 
 #[tokio::test]
-async fn a_deadline_ends_the_events_and_says_so() {
+async fn a_stream_of_events_past_its_deadline_is_deadline_exceeded() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     let reply = rig.raw(
         "/runtime.v1.RuntimeService/GetContainerEvents",

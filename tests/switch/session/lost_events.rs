@@ -1,4 +1,4 @@
-//! A backend that has no events any more: nobody can listen, until it has them again or has left the table.
+//! A backend that no longer has events: clients get an error, until it has events again or leaves the routing table.
 
 use http::{Request, Response};
 use http_body_util::Full;
@@ -14,13 +14,13 @@ use crate::wait::until;
 
 const EVENTS: &str = "GetContainerEvents";
 
-/// How a runtime without events answers: with a refusal, or, as CRI-O without `enable_pod_events`, well and at once.
+/// The replies of a runtime without events: an error, or OK at once, as CRI-O without `enable_pod_events`.
 fn answers() -> [Status; 3] {
     let (well, other) = (Status::ok(""), Status::unknown("not today"));
     [Status::unimplemented("gone"), well, other]
 }
 
-/// kata has lost its events, and somebody who listened before reads nothing, so that it goes on listening.
+/// kata has lost its events. A client that listened before reads nothing, so it stays subscribed.
 async fn without_events(answer: Status) -> (Rig, Response<Incoming>) {
     let rig = runc_and_kata().await;
     let mut client = sipping(&rig.socket).await;
@@ -37,7 +37,7 @@ async fn without_events(answer: Status) -> (Rig, Response<Incoming>) {
     (rig, stuck)
 }
 
-/// Whether who listens now hears of a pod.
+/// Whether a client that listens now receives the events of a new pod.
 async fn hears(rig: &Rig) -> bool {
     let Ok(mut events) = events(rig).await else {
         return false;
@@ -48,7 +48,7 @@ async fn hears(rig: &Rig) -> bool {
 }
 
 #[tokio::test]
-async fn one_that_is_started_anew_is_asked_again_though_somebody_has_listened_ever_since() {
+async fn a_restarted_backend_is_asked_again_for_events_though_a_client_stayed_subscribed() {
     for answer in answers() {
         let (rig, _stuck) = without_events(answer).await;
         let kata = rig.sim("kata");
@@ -60,7 +60,7 @@ async fn one_that_is_started_anew_is_asked_again_though_somebody_has_listened_ev
 }
 
 #[tokio::test]
-async fn one_that_left_the_table_is_in_nobodys_way() {
+async fn a_backend_without_events_that_left_the_routing_table_blocks_no_events() {
     for answer in answers() {
         let (rig, _stuck) = without_events(answer).await;
         let left = rig.reload(|directory| text("start_wait = \"0s\"", &rig.sims[..1], directory));
@@ -70,7 +70,7 @@ async fn one_that_left_the_table_is_in_nobodys_way() {
 }
 
 #[tokio::test]
-async fn as_long_as_it_is_the_same_process_it_is_not_asked_on() {
+async fn the_same_process_of_a_backend_without_events_is_not_asked_again() {
     for answer in answers() {
         let (rig, _stuck) = without_events(answer).await;
         let asked = || rig.sim("kata").calls(EVENTS).len();
@@ -78,7 +78,7 @@ async fn as_long_as_it_is_the_same_process_it_is_not_asked_on() {
         for _ in 0..3 {
             assert_eq!(refusal(&rig).await.code(), Code::Unimplemented);
         }
-        // The least time between two questions.
+        // The paused clock skips the minimum time between two questions.
         tokio::time::pause();
         tokio::time::advance(std::time::Duration::from_secs(1)).await;
         tokio::time::resume();
@@ -88,7 +88,7 @@ async fn as_long_as_it_is_the_same_process_it_is_not_asked_on() {
 }
 
 #[tokio::test]
-async fn one_whose_streams_end_at_once_is_named_after_a_few_of_them() {
+async fn a_backend_whose_streams_of_events_end_at_once_is_named_after_three_streams() {
     for answer in [Status::ok(""), Status::unknown("not today")] {
         let rig = runc_and_kata().await;
         let kata = rig.sim("kata");
@@ -103,7 +103,7 @@ async fn one_whose_streams_end_at_once_is_named_after_a_few_of_them() {
 }
 
 #[tokio::test]
-async fn one_whose_streams_end_at_once_just_now_is_not_without_events() {
+async fn streams_that_end_between_events_do_not_count_as_missing_events() {
     let rig = runc_and_kata().await;
     let kata = rig.sim("kata");
     let mut events = listening(&rig).await;

@@ -1,4 +1,4 @@
-//! A backend that answers all but what got lost: it is ready again, and asked again, before long.
+//! A backend that loses single replies is ready again soon, and criswitch repeats the lost questions.
 
 use std::path::Path;
 use std::pin::pin;
@@ -12,19 +12,20 @@ use crate::faults::{self, told_of, until_state};
 use crate::support::misbehaving::{CONTAINER, Misbehaving, lost_list, lost_version};
 use crate::support::{PATIENCE, Rig, Sim, frame};
 
-/// Longer than an idle backend is not looked at, and then may take for a probe.
+/// The time after which a probe has detected a hang: longer than the time until an idle backend is probed, plus the
+/// timeout of the probe.
 const FOUND_OUT: Duration = Duration::from_secs(9);
-/// When a probe that was not answered is followed by another.
+/// The time from an unanswered probe to the next.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// The clock goes on as far as whoever waits for it lets it.
+/// Lets the paused clock advance by `time`, as fast as the tasks allow.
 async fn wait(time: Duration) {
     tokio::time::pause();
     tokio::time::sleep(time).await;
     tokio::time::resume();
 }
 
-/// The backend `bad` is unresponsive: two probes were lost, as none would be any more.
+/// The backend `bad` is unresponsive after two lost probes, and would answer the next one.
 async fn after_two_lost_probes() -> (Rig, Misbehaving) {
     let mut bad = None;
     let rig = Rig::with_config([Sim::new("runc")], |directory| {
@@ -46,14 +47,14 @@ async fn after_two_lost_probes() -> (Rig, Misbehaving) {
 }
 
 #[tokio::test]
-async fn another_probe_follows_after_a_while() {
+async fn an_unresponsive_backend_is_probed_again_after_a_while() {
     let (rig, _bad) = after_two_lost_probes().await;
     wait(AGAIN).await;
     until_state(&rig, "bad", "ready").await;
 }
 
 #[tokio::test]
-async fn the_answer_to_a_clients_call_tells_as_much_at_once() {
+async fn a_reply_to_a_clients_call_makes_an_unresponsive_backend_ready_at_once() {
     let (rig, _bad) = after_two_lost_probes().await;
     let container = cri::ContainerStatusRequest {
         container_id: CONTAINER.to_owned(),
@@ -65,7 +66,7 @@ async fn the_answer_to_a_clients_call_tells_as_much_at_once() {
 }
 
 #[tokio::test]
-async fn the_answer_to_a_call_that_creates_tells_as_much() {
+async fn a_reply_to_a_creation_makes_criswitch_greet_an_unresponsive_backend_again() {
     let rig = faults::runc_and_kata().await;
     rig.pods().await.unwrap();
     let kata = rig.sim("kata");
@@ -79,7 +80,7 @@ async fn the_answer_to_a_call_that_creates_tells_as_much() {
     };
     let (ran, ()) = tokio::join!(&mut run, found);
     ran.unwrap();
-    // It is greeted anew by that.
+    // The reply makes criswitch call `Version` again.
     let versions = kata.calls("Version").len();
     let greeted = kata.until(|journal| journal.calls_of("Version").count() > versions);
     let greeted = tokio::time::timeout(AGAIN / 2, greeted).await;
@@ -88,7 +89,7 @@ async fn the_answer_to_a_call_that_creates_tells_as_much() {
     until_state(&rig, "kata", "ready").await;
 }
 
-/// A node with a backend `bad` that may lose its lists, which it does from the start if `lost`.
+/// A node with a backend `bad` that loses its lists when it misbehaves. It misbehaves from the start if `lost` is true.
 async fn with_lost_lists(lost: bool) -> (Rig, Misbehaving) {
     let mut bad = None;
     let rig = Rig::with_config([Sim::new("runc")], |directory| {
@@ -106,11 +107,11 @@ async fn with_lost_lists(lost: bool) -> (Rig, Misbehaving) {
 }
 
 #[tokio::test]
-async fn a_question_of_the_greeting_that_is_lost_is_asked_again() {
+async fn a_list_that_is_lost_during_the_greeting_is_asked_for_again() {
     let (rig, bad) = with_lost_lists(true).await;
     until_state(&rig, "runc", "ready").await;
     wait(FOUND_OUT).await;
-    // It answers probes, so it does not hang.
+    // The backend answers probes, so it does not count as hung.
     assert_eq!(told_of(&rig, "bad").await["state"], "connecting");
     bad.behave();
     wait(AGAIN).await;
@@ -118,12 +119,12 @@ async fn a_question_of_the_greeting_that_is_lost_is_asked_again() {
 }
 
 #[tokio::test]
-async fn a_question_in_the_background_that_is_lost_is_asked_again() {
+async fn a_list_that_is_lost_in_the_background_is_asked_for_again() {
     let (rig, bad) = with_lost_lists(false).await;
     rig.pods().await.unwrap();
     bad.misbehave();
     tokio::time::pause();
-    // It is late, and asked in the background, which is lost too.
+    // The list is late. criswitch asks again in the background, and that reply is lost too.
     rig.pods().await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     bad.behave();
@@ -133,7 +134,7 @@ async fn a_question_in_the_background_that_is_lost_is_asked_again() {
 }
 
 #[tokio::test]
-async fn who_asks_for_an_unknown_id_does_not_wait_for_ever_behind_a_lost_answer() {
+async fn a_call_for_an_unknown_id_does_not_wait_forever_for_a_lost_reply() {
     let (rig, bad) = with_lost_lists(false).await;
     until_state(&rig, "bad", "ready").await;
     let runc = rig.sim("runc");
@@ -151,7 +152,7 @@ async fn who_asks_for_an_unknown_id_does_not_wait_for_ever_behind_a_lost_answer(
     runc.until(|journal| journal.calls_of("ListContainers").count() > lists)
         .await;
     let next = ask();
-    // It comes behind the other calls on one connection.
+    // This call follows the other calls on the same connection.
     rig.try_run("nosuch", "web").await.unwrap_err();
     bad.behave();
     wait(AGAIN).await;

@@ -1,4 +1,4 @@
-//! A fault of the switch's own, which must not cost a backend for good.
+//! A panic in criswitch must not disconnect a backend permanently.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use crate::logged::Logged;
 use crate::wait;
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_in_what_serves_a_backend_is_told_and_it_is_begun_anew() {
+async fn a_panic_in_a_task_of_a_backend_is_logged_and_the_task_is_restarted() {
     let logged = Logged::here();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("criswitch.toml");

@@ -1,4 +1,4 @@
-//! Events of a backend that was away: what has become of each of its pods is told when it is back.
+//! Events of a backend that was down: when it is back, events report the state of each of its pods.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::wait;
 
 type Events = Streaming<cri::ContainerEventResponse>;
 
-/// A node of which kata has a pod that runs, and one that is stopped; and who listens.
+/// kata has a running and a stopped pod, runc has a pod, and a client listens for events.
 async fn subscribed() -> (Rig, Events) {
     let rig = runc_and_kata().await;
     rig.run("kata", "web").await;
@@ -26,7 +26,7 @@ async fn subscribed() -> (Rig, Events) {
     (rig, events)
 }
 
-/// The next event of each of so many pods, by the pod's name.
+/// The next event of each of `count` pods, by the pod's name.
 async fn of_pods(
     events: &mut Events,
     count: usize,
@@ -40,7 +40,7 @@ async fn of_pods(
     told
 }
 
-/// The kubelet finds the pod by its uid.
+/// The metadata of an event's pod. The kubelet finds the pod by its uid.
 #[track_caller]
 fn metadata(event: &cri::ContainerEventResponse) -> &cri::PodSandboxMetadata {
     let status = event.pod_sandbox_status.as_ref().unwrap();
@@ -55,7 +55,7 @@ fn state(event: &cri::ContainerEventResponse) -> PodSandboxState {
 }
 
 #[tokio::test]
-async fn the_state_of_each_of_its_pods_is_told() {
+async fn events_report_the_state_of_each_pod_of_a_backend_that_is_back() {
     let (rig, mut events) = subscribed().await;
     stopped(&rig, "kata").await;
     rig.sim("kata").start();
@@ -83,7 +83,7 @@ async fn the_state_of_each_of_its_pods_is_told() {
     goes_on(&rig, events).await;
 }
 
-/// What happens now is told on the same stream.
+/// Asserts that new events arrive on the same stream.
 async fn goes_on(rig: &Rig, mut events: Events) {
     wait::until(async || rig.sim("kata").listeners() == 1).await;
     let pod = rig.run_pod("kata", "later").await;
@@ -91,7 +91,7 @@ async fn goes_on(rig: &Rig, mut events: Events) {
 }
 
 #[tokio::test]
-async fn the_deletion_of_each_pod_that_vanished_is_told() {
+async fn events_report_the_deletion_of_each_pod_that_vanished() {
     let (rig, mut events) = subscribed().await;
     let ids: Vec<_> = rig
         .sim("kata")
@@ -121,13 +121,13 @@ async fn the_deletion_of_each_pod_that_vanished_is_told() {
 }
 
 #[tokio::test]
-async fn a_stream_that_ends_while_its_connection_lives_is_opened_again() {
+async fn a_stream_of_events_that_ends_while_its_connection_lives_is_opened_again() {
     for status in [None, Some(Status::unknown("too slow"))] {
         let (rig, mut events) = subscribed().await;
         let kata = rig.sim("kata");
         let ids = kata.pods().into_iter().map(|pod| pod.id);
         let ids: Vec<_> = ids.collect();
-        // Nobody hears of these.
+        // No event reports the loss of these pods.
         kata.end_events(status);
         kata.forget();
         let told = of_pods(&mut events, 2).await;
@@ -141,7 +141,7 @@ async fn a_stream_that_ends_while_its_connection_lives_is_opened_again() {
 }
 
 #[tokio::test]
-async fn what_ended_while_the_backend_was_away_is_told_with_its_exit_code() {
+async fn events_report_the_exit_code_of_a_container_that_ended_while_its_backend_was_down() {
     let (rig, mut events) = subscribed().await;
     let kata = rig.sim("kata");
     stopped(&rig, "kata").await;
@@ -156,7 +156,7 @@ async fn what_ended_while_the_backend_was_away_is_told_with_its_exit_code() {
 }
 
 #[tokio::test]
-async fn a_pod_that_was_removed_through_the_switch_is_not_told_as_vanished() {
+async fn a_pod_removed_through_criswitch_is_not_reported_again_as_deleted() {
     let (rig, mut events) = subscribed().await;
     let pods = rig.sim("kata").pods();
     let done = pods
@@ -177,7 +177,7 @@ async fn a_pod_that_was_removed_through_the_switch_is_not_told_as_vanished() {
 }
 
 #[tokio::test]
-async fn the_events_of_others_come_while_a_backend_hangs_and_its_own_behind_that() {
+async fn events_of_other_backends_arrive_while_one_hangs_and_its_own_arrive_afterwards() {
     let (rig, mut events) = subscribed().await;
     hung(&rig, "kata").await;
     let pod = rig.run_pod("runc", "meanwhile").await;
@@ -187,7 +187,7 @@ async fn the_events_of_others_come_while_a_backend_hangs_and_its_own_behind_that
 }
 
 #[tokio::test]
-async fn a_list_that_is_refused_just_then_is_asked_for_again() {
+async fn a_list_that_fails_when_events_resume_is_asked_for_again() {
     let (rig, mut events) = subscribed().await;
     stopped(&rig, "kata").await;
     let kata = rig.sim("kata");
@@ -195,7 +195,7 @@ async fn a_list_that_is_refused_just_then_is_asked_for_again() {
     kata.start();
     kata.until(|journal| journal.held == ["RuntimeConfig"])
         .await;
-    // After its lists, and before anybody listens there.
+    // This pod is created after criswitch has listed the backend, and before criswitch listens there.
     let direct = Client::new(&kata.socket());
     direct.run_pod("kata", "late").await.unwrap();
     kata.fail("ListPodSandbox", Status::unknown("busy"));

@@ -1,4 +1,4 @@
-//! A backend that comes back: listed before it is ready, what vanished forgotten, what is new known.
+//! A backend that comes back: listed before it is ready, vanished pods forgotten, new pods known.
 
 use criswitch::rpc::Kind;
 use tonic::Code;
@@ -7,7 +7,7 @@ use crate::calls::{ID_CALLS, assert_names_the_dead, calls_anywhere, stopped};
 use crate::faults::{directly, names, runc_and_kata, told_of, until_state};
 
 #[tokio::test]
-async fn while_it_is_away_a_call_for_what_it_runs_is_unavailable_stop_and_remove_too() {
+async fn calls_for_pods_of_a_backend_that_is_down_are_unavailable_also_stop_and_remove() {
     let rig = runc_and_kata().await;
     let (pod, container) = rig.run("kata", "web").await;
     stopped(&rig, "kata").await;
@@ -20,7 +20,7 @@ async fn while_it_is_away_a_call_for_what_it_runs_is_unavailable_stop_and_remove
 }
 
 #[tokio::test]
-async fn it_is_ready_when_it_has_been_listed_and_not_before() {
+async fn a_backend_that_is_back_is_ready_when_it_has_been_listed_and_not_before() {
     let rig = runc_and_kata().await;
     stopped(&rig, "kata").await;
     let kata = rig.sim("kata");
@@ -34,13 +34,13 @@ async fn it_is_ready_when_it_has_been_listed_and_not_before() {
 }
 
 #[tokio::test]
-async fn what_stood_in_for_it_until_it_was_ready_does_so_no_more() {
+async fn lists_come_from_cache_until_the_backend_is_ready_and_not_afterwards() {
     let rig = runc_and_kata().await;
     rig.run("kata", "web").await;
     rig.pods().await.unwrap();
     stopped(&rig, "kata").await;
     let kata = rig.sim("kata");
-    // It has been listed by then.
+    // criswitch calls `RuntimeConfig` after it has listed the backend, and before the backend is ready.
     kata.hold("RuntimeConfig");
     kata.start();
     kata.until(|journal| journal.held == ["RuntimeConfig"])
@@ -52,7 +52,7 @@ async fn what_stood_in_for_it_until_it_was_ready_does_so_no_more() {
 }
 
 #[tokio::test]
-async fn what_vanished_meanwhile_is_forgotten() {
+async fn pods_that_vanished_while_their_backend_was_down_are_forgotten() {
     let rig = runc_and_kata().await;
     let (pod, container) = rig.run("kata", "web").await;
     rig.pods().await.unwrap();
@@ -70,11 +70,11 @@ async fn what_vanished_meanwhile_is_forgotten() {
 }
 
 #[tokio::test]
-async fn what_is_new_is_known_without_a_question_to_all() {
+async fn new_pods_of_a_backend_that_is_back_are_known_without_a_question_to_all() {
     let rig = runc_and_kata().await;
     stopped(&rig, "kata").await;
     let kata = rig.sim("kata");
-    // Where no switch looks.
+    // The runtime serves for a while on a socket that criswitch does not use.
     let (socket, elsewhere) = (kata.socket(), rig.directory().join("elsewhere.sock"));
     kata.serve_on(&elsewhere);
     let pod = directly(kata).run_pod("kata", "new").await.unwrap();
@@ -91,7 +91,7 @@ async fn what_is_new_is_known_without_a_question_to_all() {
 }
 
 #[tokio::test]
-async fn what_was_removed_and_made_anew_there_is_told_as_it_is_now() {
+async fn lists_have_the_current_pods_of_a_backend_that_is_back() {
     let rig = runc_and_kata().await;
     rig.run("kata", "before").await;
     rig.pods().await.unwrap();

@@ -1,4 +1,4 @@
-//! A backend's states: what each looks like from outside, since when, and how one leads to the next.
+//! The states of a backend: the effect on clients, the time of the last change, and the next state.
 
 use std::time::Duration;
 
@@ -41,9 +41,9 @@ async fn a_backend_that_has_not_been_listed_yet_is_connecting() {
     until_state(&rig, "kata", "ready").await;
 }
 
-/// It has a pod that this switch was never told of, so a list without it would be a gap.
+/// The backend has a pod that criswitch does not know without its state, so a list without the pod would be incomplete.
 #[tokio::test]
-async fn one_that_hangs_from_the_start_is_connecting_until_a_probe_proves_it() {
+async fn a_backend_that_hangs_from_the_start_is_connecting_until_a_probe_proves_it() {
     let mut rig = runc_and_kata().await;
     rig.run("runc", "plain").await;
     rig.run("kata", "boxed").await;
@@ -73,7 +73,7 @@ async fn one_that_hangs_from_the_start_is_connecting_until_a_probe_proves_it() {
 }
 
 #[tokio::test]
-async fn one_that_refuses_is_down_since_it_does_and_ready_when_it_is_back() {
+async fn a_backend_that_refuses_connections_is_down_and_ready_when_it_is_back() {
     let rig = runc_and_kata().await;
     let ready = until_state(&rig, "kata", "ready").await;
     assert!(ready["cause"].is_null(), "{ready}");
@@ -89,7 +89,7 @@ async fn one_that_refuses_is_down_since_it_does_and_ready_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn it_is_connected_again_without_a_call_that_wants_it() {
+async fn a_backend_that_is_back_is_connected_without_a_call_for_it() {
     let rig = runc_and_kata().await;
     stopped(&rig, "kata").await;
     let calls = rig.sim("kata").calls("Version").len();
@@ -99,7 +99,7 @@ async fn it_is_connected_again_without_a_call_that_wants_it() {
 }
 
 #[tokio::test]
-async fn each_change_is_one_line_however_many_calls_fail_meanwhile() {
+async fn each_change_of_state_is_logged_once_however_many_calls_fail_meanwhile() {
     let logged = Logged::here();
     let rig = runc_and_kata().await;
     until_state(&rig, "kata", "ready").await;
@@ -125,7 +125,7 @@ async fn each_change_is_one_line_however_many_calls_fail_meanwhile() {
 }
 
 #[tokio::test]
-async fn one_that_accepts_and_does_not_answer_a_probe_is_unresponsive_until_it_does() {
+async fn a_backend_that_does_not_answer_a_probe_is_unresponsive_until_it_answers() {
     let logged = Logged::here();
     let rig = runc_and_kata().await;
     rig.run("kata", "web").await;
@@ -134,7 +134,7 @@ async fn one_that_accepts_and_does_not_answer_a_probe_is_unresponsive_until_it_d
     hung(&rig, "kata").await;
     let told = told_of(&rig, "kata").await;
     assert!(told["cause"].as_str().unwrap().contains("probe"), "{told}");
-    // Its pods run on.
+    // The backend's pods continue to run.
     assert_eq!(told["pods"], 1);
     assert_eq!(transitions(&told), transitions(&before) + 1);
     wake(rig.sim("kata"));
@@ -143,9 +143,9 @@ async fn one_that_accepts_and_does_not_answer_a_probe_is_unresponsive_until_it_d
     assert_eq!(logged.lines(&["backend is unresponsive", "kata"]).len(), 1);
 }
 
-/// What a client gives up stays with the switch until the backend reads on: without a limit that would be without end.
+/// criswitch holds a cancelled call until the backend reads again, so the number of such calls needs a limit.
 #[tokio::test]
-async fn one_that_hangs_is_sent_256_calls_and_no_more_until_it_answers() {
+async fn a_backend_that_hangs_is_sent_256_calls_and_no_more_until_it_answers() {
     let rig = runc_and_kata().await;
     let (_, container) = rig.run("kata", "web").await;
     hung(&rig, "kata").await;
@@ -165,16 +165,16 @@ async fn one_that_hangs_is_sent_256_calls_and_no_more_until_it_answers() {
     };
     assert_eq!(refused.code(), Code::Unavailable);
     assert!(refused.text().contains("probe"), "{}", refused.text());
-    // A few more may have been its share of lists.
+    // Some of the 256 calls may have been lists.
     assert!((200..=256).contains(&given_up), "{given_up}");
     wake(rig.sim("kata"));
     until_state(&rig, "kata", "ready").await;
     assert_eq!(client.call(STATUS, &[], request).await.code(), Code::Ok);
 }
 
-/// The slowest test here: nothing asks for it but the look that is taken every few seconds.
+/// The slowest test here: only criswitch's periodic probe finds the hang.
 #[tokio::test]
-async fn an_idle_backend_that_hangs_is_found_out_by_a_probe_of_its_own() {
+async fn an_idle_backend_that_hangs_is_found_by_a_periodic_probe() {
     let rig = runc_and_kata().await;
     until_state(&rig, "kata", "ready").await;
     let kata = rig.sim("kata");
@@ -185,7 +185,7 @@ async fn an_idle_backend_that_hangs_is_found_out_by_a_probe_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_runtime_that_takes_over_the_socket_is_connected_to_though_the_old_one_lives() {
+async fn criswitch_connects_to_the_runtime_that_takes_over_a_socket_though_the_old_one_lives() {
     let rig = runc_and_kata().await;
     rig.run("kata", "old").await;
     let next = Sim::new("next").handlers(["kata"]);
@@ -198,9 +198,9 @@ async fn a_runtime_that_takes_over_the_socket_is_connected_to_though_the_old_one
     assert_eq!(names(&rig.pods().await.unwrap()), ["new"]);
 }
 
-/// The socket's file alone says nothing: a connection that works goes on.
+/// A removed socket file changes nothing while the connection works.
 #[tokio::test]
-async fn a_backend_whose_socket_file_is_removed_goes_on_serving() {
+async fn a_backend_whose_socket_file_is_removed_continues_to_serve() {
     let rig = runc_and_kata().await;
     let (pod, _) = rig.run("kata", "web").await;
     std::fs::remove_file(rig.sim("kata").socket()).unwrap();
@@ -208,9 +208,9 @@ async fn a_backend_whose_socket_file_is_removed_goes_on_serving() {
     assert_eq!(told_of(&rig, "kata").await["state"], "ready");
 }
 
-/// Calls would go round for ever. The check of the configuration compares names only.
+/// Calls would loop forever. The check of the configuration compares names only.
 #[tokio::test]
-async fn the_switchs_own_socket_by_another_name_is_never_connected_to() {
+async fn criswitch_never_connects_to_its_own_socket_under_another_name() {
     let text = |directory: &str| {
         format!(
             "default_handler = \"runc\"\nstart_wait = \"0s\"\n[handlers]\n\
@@ -219,7 +219,7 @@ async fn the_switchs_own_socket_by_another_name_is_never_connected_to() {
     };
     let rig = Rig::with_config([Sim::new("runc")], text).await;
     let path = |name: &str| rig.directory().join(name);
-    // The configuration was read before the link was there.
+    // The configuration was read before the link existed.
     std::os::unix::fs::symlink(path("criswitch.sock"), path("alias.sock")).unwrap();
     let mut cause = String::new();
     until(async || {
@@ -231,13 +231,13 @@ async fn the_switchs_own_socket_by_another_name_is_never_connected_to() {
     let failed = rig.try_run("itself", "web").await.unwrap_err();
     assert!(failed.message().contains(&cause), "{failed}");
     rig.run_pod("runc", "web").await;
-    // One that greets it.
+    // runc got one `Version` call: no connection came through the alias.
     assert_eq!(rig.sim("runc").calls("Version").len(), 1);
 }
 
-/// Nobody calls it meanwhile, for whom it would be tried at once.
+/// No call needs the backend meanwhile: criswitch would connect at once for a call.
 #[tokio::test]
-async fn a_backend_that_dies_as_soon_as_it_is_ready_is_tried_less_and_less_often() {
+async fn criswitch_connects_less_and_less_often_to_a_backend_that_dies_once_it_is_ready() {
     let rig = runc_and_kata().await;
     let kata = rig.sim("kata");
     let mut pauses = Vec::new();
@@ -261,7 +261,7 @@ async fn a_backend_that_dies_as_soon_as_it_is_ready_is_tried_less_and_less_often
 }
 
 #[tokio::test]
-async fn a_process_that_serves_a_socket_is_logged_once_however_often_it_is_connected_to() {
+async fn the_process_that_serves_a_socket_is_logged_once_however_often_criswitch_connects() {
     let logged = Logged::here();
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     for _ in 0..3 {

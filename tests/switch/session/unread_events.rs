@@ -1,4 +1,4 @@
-//! A subscriber that does not read: cut off when its queue is full, and in nobody's way until then.
+//! A subscriber that does not read is cut off when its queue is full, and never affects other subscribers.
 
 use criswitch::codec::cri;
 use criswitch::telemetry::counters::Reason;
@@ -10,16 +10,16 @@ use crate::session::events::{listening, next};
 use crate::support::{Client, IMAGE, Rig, container_in};
 use crate::wait;
 
-/// More than the queue and all windows between hold.
+/// The number of events: more than the queue and all windows on the way hold.
 const EVENTS: usize = 4000;
 
-/// More bytes than are held of one backend's events, or of its replies, in so many.
+/// `LARGE` events of `TEXT` bytes are more than criswitch holds of one backend's events, or of its replies.
 const LARGE: usize = 80;
 const TEXT: usize = 2 << 20;
 
 type Events = Streaming<cri::ContainerEventResponse>;
 
-/// Who listens over a connection of its own.
+/// A stream of events on another connection.
 async fn another(rig: &Rig) -> Events {
     let request = cri::GetEventsRequest {};
     let client = Client::new(&rig.socket);
@@ -27,7 +27,7 @@ async fn another(rig: &Rig) -> Events {
     events.unwrap().into_inner()
 }
 
-/// Reads what is left; how many came before it was cut off.
+/// Reads the remaining events. Returns how many came before the stream was cut off.
 async fn until_cut_off(unread: &mut Events) -> usize {
     let mut read = 0;
     let end = loop {
@@ -42,11 +42,11 @@ async fn until_cut_off(unread: &mut Events) -> usize {
 }
 
 #[tokio::test]
-async fn one_that_does_not_read_is_cut_off_and_others_get_every_event() {
+async fn a_subscriber_that_does_not_read_is_cut_off_and_others_get_every_event() {
     let rig = runc_and_kata().await;
     let pod = rig.run_pod("kata", "web").await;
     rig.sim("kata").add_image(IMAGE);
-    // Large events, so that few fill a window.
+    // The events are large, so that few events fill a window.
     let mut config = container_in(&Default::default(), "main", IMAGE);
     config
         .annotations
@@ -62,12 +62,12 @@ async fn one_that_does_not_read_is_cut_off_and_others_get_every_event() {
     let read = until_cut_off(&mut unread).await;
     assert!(read < EVENTS, "{read}");
     assert_eq!(rig.refused(Reason::Unread), 1);
-    // One listener more or less changes nothing at the backends.
+    // The number of listeners changes nothing at the backends.
     wait::until(async || rig.sim("kata").listeners() == 1).await;
 }
 
 #[tokio::test]
-async fn large_events_that_one_does_not_read_take_nothing_from_lists_and_from_who_reads() {
+async fn large_unread_events_affect_neither_lists_nor_subscribers_that_read() {
     let rig = runc_and_kata().await;
     let pod = rig.run_pod("kata", "web").await;
     let kata = rig.sim("kata");
@@ -91,7 +91,7 @@ async fn large_events_that_one_does_not_read_take_nothing_from_lists_and_from_wh
 }
 
 #[tokio::test]
-async fn states_that_one_does_not_read_are_counted_as_its_events_are() {
+async fn unread_states_of_pods_count_as_unread_events_do() {
     let rig = runc_and_kata().await;
     let kata = rig.sim("kata");
     let pods = LARGE / 4;

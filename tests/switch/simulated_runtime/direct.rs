@@ -1,4 +1,4 @@
-//! One simulated runtime on a socket, and a client that dials it without a switch between.
+//! A simulated runtime on a socket, and a client that calls it directly.
 
 use std::ops::Deref;
 
@@ -28,7 +28,7 @@ impl Direct {
         self.client.run_pod("", name).await
     }
 
-    /// A pod with one running container.
+    /// Runs a pod with one running container.
     pub async fn run(&self, name: &str) -> (String, String) {
         let pod = self.run_pod(name).await.unwrap();
         let container = self.create(&pod, name).await.unwrap();
@@ -45,7 +45,7 @@ impl Deref for Direct {
     }
 }
 
-/// A runtime with the image that [`Client::create`] wants.
+/// A runtime with the image that [`Client::create`] uses.
 pub fn direct() -> Direct {
     Direct::new(Sim::new("runc").image(IMAGE))
 }

@@ -1,4 +1,4 @@
-//! What goes wrong on demand, where another test could pass although it does not.
+//! Faults on demand, where another test would pass by mistake if the fault had no effect.
 
 use criswitch::codec::cri;
 use http_body_util::BodyExt;
@@ -12,7 +12,7 @@ use crate::support::{Sim, frame_raw};
 const LIST_PODS: &str = "/runtime.v1.RuntimeService/ListPodSandbox";
 
 #[tokio::test]
-async fn an_rpc_that_it_lacks_and_one_that_nobody_has_are_unimplemented() {
+async fn an_rpc_that_the_runtime_lacks_and_an_unknown_rpc_are_unimplemented() {
     let direct = Direct::new(Sim::new("old").lacks(["RuntimeConfig"]));
     let mut runtime = direct.runtime();
     let refused = runtime
@@ -32,13 +32,13 @@ async fn an_rpc_that_it_lacks_and_one_that_nobody_has_are_unimplemented() {
 }
 
 #[tokio::test]
-async fn every_rpc_of_the_interface_is_there() {
+async fn every_rpc_of_the_cri_is_implemented() {
     let set = include_bytes!(concat!(env!("OUT_DIR"), "/cri.bin"));
     let set = prost_types::FileDescriptorSet::decode(set.as_slice()).unwrap();
     let raw = direct().raw().await;
     let mut answered = 0;
     for service in &set.file[0].service {
-        // Event streams have no end; another test reads one.
+        // A stream of events has no end. Another test reads one.
         let ends = |rpc: &&prost_types::MethodDescriptorProto| rpc.name() != "GetContainerEvents";
         for rpc in service.method.iter().filter(ends) {
             let path = format!("/runtime.v1.{}/{}", service.name(), rpc.name());
@@ -51,7 +51,7 @@ async fn every_rpc_of_the_interface_is_there() {
 }
 
 #[tokio::test]
-async fn bytes_are_put_behind_replies_and_into_items() {
+async fn bytes_are_appended_to_replies_and_to_items() {
     let direct = direct();
     let mut runtime = direct.runtime();
     direct.run_pod("web").await.unwrap();
@@ -61,7 +61,7 @@ async fn bytes_are_put_behind_replies_and_into_items() {
     let more = raw.call(LIST_PODS, &[], frame_raw(b"")).await.messages()[0].clone();
     assert_eq!(more, [&plain[..], b"MORE"].concat());
 
-    // Field 7 again: the last value of a singular field wins.
+    // The bytes repeat field 7: the last value of a singular field counts.
     direct.sim.append_raw("ListPodSandbox", "");
     direct
         .sim
@@ -76,7 +76,7 @@ async fn bytes_are_put_behind_replies_and_into_items() {
 }
 
 #[tokio::test]
-async fn bytes_are_put_behind_every_message_of_a_stream() {
+async fn bytes_are_appended_to_every_message_of_a_stream() {
     let direct = direct();
     let mut runtime = direct.runtime();
     for name in ["a", "b", "c"] {
@@ -100,7 +100,7 @@ async fn bytes_are_put_behind_every_message_of_a_stream() {
 }
 
 #[tokio::test]
-async fn a_newer_runtime_sends_what_generated_types_cannot_hold() {
+async fn a_newer_runtime_sends_replies_that_generated_types_cannot_decode() {
     let direct = Direct::new(Sim::new("next").newer());
     direct.run_pod("web").await.unwrap();
     let raw = direct.raw().await;
@@ -118,7 +118,7 @@ async fn a_newer_runtime_sends_what_generated_types_cannot_hold() {
 }
 
 #[tokio::test]
-async fn a_reply_comes_in_pieces_of_any_length_and_is_written_down() {
+async fn a_reply_is_cut_into_pieces_of_any_length_and_recorded() {
     let direct = direct();
     direct.run_pod("web").await.unwrap();
     let raw = direct.raw().await;
@@ -133,7 +133,7 @@ async fn a_reply_comes_in_pieces_of_any_length_and_is_written_down() {
 }
 
 #[tokio::test]
-async fn a_stream_list_hangs_behind_its_first_message_and_ends_as_told() {
+async fn a_stream_list_hangs_after_its_first_message_and_ends_with_the_given_status() {
     let direct = direct();
     for name in ["a", "b", "c"] {
         direct.run_pod(name).await.unwrap();

@@ -41,7 +41,7 @@ async fn an_image_is_found_by_tag_digest_id_and_short_id() {
 }
 
 #[tokio::test]
-async fn an_image_id_is_written_as_containerd_or_as_crio_does() {
+async fn image_ids_are_written_as_containerd_or_as_crio_does() {
     let containerd = Sim::new("a").image("busybox");
     let crio = Sim::new("b").image_ids(ImageIds::Bare).image("busybox");
     let id = crio.images()[0].id.clone();
@@ -50,7 +50,7 @@ async fn an_image_id_is_written_as_containerd_or_as_crio_does() {
 }
 
 #[tokio::test]
-async fn a_pulled_image_is_there_until_it_is_removed() {
+async fn a_pulled_image_exists_until_it_is_removed() {
     let direct = Direct::new(Sim::new("runc"));
     let mut images = direct.images();
     let image = Some(image_spec("registry.k8s.io/pause"));

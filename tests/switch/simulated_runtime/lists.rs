@@ -1,4 +1,4 @@
-//! Lists, their filters, and what a runtime says of itself.
+//! Lists, their filters, and the runtime's version, status and configuration.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use tokio_stream::StreamExt;
 use super::direct::{Direct, direct};
 use crate::support::Sim;
 
-/// Two pods with a running container each; the second pod is stopped.
+/// Two pods with one running container each. The second pod is stopped.
 async fn two_pods() -> (Direct, [(String, String); 2]) {
     let direct = direct();
     let one = direct.run("one").await;
@@ -121,7 +121,7 @@ async fn containers_are_filtered_by_id_pod_state_and_labels() {
 }
 
 #[tokio::test]
-async fn stream_lists_come_in_several_messages_and_hold_what_the_lists_hold() {
+async fn stream_lists_have_several_messages_with_the_items_of_the_lists() {
     let direct = direct();
     let mut runtime = direct.runtime();
     for name in ["a", "b", "c"] {
@@ -177,7 +177,7 @@ async fn stream_lists_come_in_several_messages_and_hold_what_the_lists_hold() {
 }
 
 #[tokio::test]
-async fn stats_and_metrics_are_of_what_runs() {
+async fn stats_and_metrics_are_those_of_running_containers_and_ready_pods() {
     let (direct, [(pod, container), (stopped, _)]) = two_pods().await;
     let mut runtime = direct.runtime();
     let stats = runtime.list_container_stats(cri::ListContainerStatsRequest { filter: None });
@@ -243,7 +243,7 @@ async fn processor_time_passes_between_two_samples() {
 }
 
 #[tokio::test]
-async fn it_says_of_itself_what_it_was_told_to_say() {
+async fn version_status_and_configuration_are_as_set() {
     let features = cri::RuntimeHandlerFeatures {
         user_namespaces: true,
         ..Default::default()

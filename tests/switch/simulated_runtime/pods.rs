@@ -53,7 +53,7 @@ async fn ids_are_64_hex_digits_and_repeat_with_the_seed() {
 }
 
 #[tokio::test]
-async fn a_unique_prefix_stands_for_an_id_and_another_is_refused() {
+async fn a_unique_prefix_stands_for_an_id_and_an_ambiguous_one_is_rejected() {
     let direct = Direct::new(Sim::new("runc").next_ids(["ab1", "ab2"]));
     let mut runtime = direct.runtime();
     let pod = direct.run_pod("a").await.unwrap();
@@ -82,7 +82,7 @@ async fn a_unique_prefix_stands_for_an_id_and_another_is_refused() {
 }
 
 #[tokio::test]
-async fn stop_and_remove_of_an_unknown_id_are_fine_and_the_rest_is_not_found() {
+async fn stop_and_remove_of_an_unknown_id_succeed_and_other_calls_are_not_found() {
     let direct = direct();
     let mut runtime = direct.runtime();
     let id = || "0123456789".to_owned();
@@ -136,7 +136,7 @@ async fn a_name_is_reserved_until_its_holder_is_removed() {
 }
 
 #[tokio::test]
-async fn a_handler_must_be_known_and_the_empty_one_is_the_first() {
+async fn an_unknown_handler_is_rejected_and_the_empty_one_is_the_first() {
     let direct = Direct::new(Sim::new("containerd").handlers(["runc", "crun"]));
     let mut runtime = direct.runtime();
     let mut run = async |name: &str, handler: &str| {
@@ -183,7 +183,7 @@ async fn a_container_needs_its_image_and_a_ready_pod() {
 }
 
 #[tokio::test]
-async fn exec_says_the_command_and_streams_are_told_where_to_go() {
+async fn exec_returns_the_command_and_streaming_calls_return_a_url() {
     let direct = direct();
     let mut runtime = direct.runtime();
     let (pod, container) = direct.run("web").await;
@@ -235,7 +235,7 @@ async fn exec_says_the_command_and_streams_are_told_where_to_go() {
 }
 
 #[tokio::test]
-async fn events_tell_what_happens_as_it_happens() {
+async fn events_report_each_change_in_order() {
     let direct = direct();
     let mut runtime = direct.runtime();
     let mut events = runtime
@@ -277,7 +277,7 @@ async fn events_tell_what_happens_as_it_happens() {
 }
 
 #[tokio::test]
-async fn a_checkpoint_brings_a_pod_back_with_its_containers() {
+async fn a_checkpoint_restores_a_pod_with_its_containers() {
     let direct = direct();
     let mut runtime = direct.runtime();
     let (pod, container) = direct.run("web").await;

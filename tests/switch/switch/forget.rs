@@ -1,4 +1,5 @@
-//! A backend that is forgotten on request: out of lists until it answers, and only if it does not.
+//! A backend that is forgotten on request: omitted from lists until it answers. A backend that answers is not
+//! forgotten.
 
 use criswitch::codec::admin::ForgetRequest;
 use tonic::{Code, Status};
@@ -16,7 +17,7 @@ async fn forget(rig: &Rig, name: &str) -> Result<(), Status> {
 }
 
 #[tokio::test]
-async fn a_forgotten_backend_is_out_of_lists_until_it_answers_across_restarts_too() {
+async fn a_forgotten_backend_is_omitted_from_lists_until_it_answers_across_restarts_too() {
     let mut rig = runc_and_kata().await;
     rig.run("runc", "plain").await;
     let (pod, _) = rig.run("kata", "boxed").await;
@@ -34,7 +35,7 @@ async fn a_forgotten_backend_is_out_of_lists_until_it_answers_across_restarts_to
 }
 
 #[tokio::test]
-async fn a_forgotten_backend_that_no_file_names_is_removed() {
+async fn a_forgotten_retiring_backend_is_removed() {
     let rig = old_alone().await;
     rig.run_pod("runc", "web").await;
     reload(&rig, "runc", "runc = \"new\"", &["new"]);
@@ -51,7 +52,7 @@ async fn a_forgotten_backend_that_no_file_names_is_removed() {
 }
 
 #[tokio::test]
-async fn a_backend_that_is_being_connected_to_is_not_forgotten() {
+async fn a_backend_that_criswitch_is_connecting_to_is_not_forgotten() {
     let mut rig = runc_and_kata().await;
     rig.run("kata", "boxed").await;
     rig.sim("kata").hold_all("ListPodSandbox");

@@ -1,5 +1,5 @@
-//! Handlers of pods that a backend lists without one, as CRI-O does: the row that a pod was created by is remembered,
-//! and of other pods the backend is asked.
+//! Handlers of pods that a backend lists without a handler, as CRI-O does. criswitch remembers the row that created a
+//! pod, and asks the backend about other pods.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::session::events::{listening, next};
 use crate::support::{Rig, ShowsHandlers, Sim};
 use crate::wait;
 
-/// A runtime that lists pods without their handlers. Its own handlers have these names, and the first is its default.
+/// A runtime that lists pods without their handlers. It has these handlers, and the first is its default.
 fn hiding(handlers: &[&'static str], shows: ShowsHandlers) -> Sim {
     let crio = Sim::new("crio").handlers(handlers.iter().copied());
     crio.set(|settings| settings.shows_handlers = shows)
@@ -21,7 +21,7 @@ fn crio(handlers: &[&'static str]) -> Sim {
     hiding(handlers, ShowsHandlers::InSpec)
 }
 
-/// It beside containerd, under these rows.
+/// The runtime `crio`, next to the default containerd, with these rows.
 async fn beside_containerd(crio: Sim, rows: &'static str) -> Rig {
     Rig::with_config([Sim::new("runc"), crio], |directory| {
         let rows = rows.replace("CRIO", &format!("{directory}/crio.sock"));
@@ -60,7 +60,7 @@ async fn in_status(rig: &Rig, pod: &str, verbose: bool) -> String {
     reply.into_inner().status.unwrap().runtime_handler
 }
 
-/// How often the backend was asked for the verbose status of a pod.
+/// The number of verbose pod statuses that the backend was asked for.
 fn asked(sim: &Sim) -> usize {
     let calls = sim.calls("PodSandboxStatus").into_iter();
     let requests = calls.map(|call| call.decode::<cri::PodSandboxStatusRequest>());
@@ -68,7 +68,7 @@ fn asked(sim: &Sim) -> usize {
 }
 
 #[tokio::test]
-async fn a_pod_has_the_row_that_it_was_created_by_and_its_backend_is_not_asked() {
+async fn a_pod_has_the_row_that_created_it_and_its_backend_is_not_asked() {
     let rig = beside_containerd(crio(&["crun", "runsc"]), ROWS).await;
     let mut created = Vec::new();
     for row in ["default-of-crio", "gvisor", "crun", "runc"] {
@@ -88,7 +88,7 @@ async fn a_pod_has_the_row_that_it_was_created_by_and_its_backend_is_not_asked()
 }
 
 #[tokio::test]
-async fn a_pod_that_names_no_handler_has_the_default_rows() {
+async fn a_pod_created_without_a_handler_has_the_default_row() {
     let rig = Rig::with_config([crio(&["crun"])], |directory| {
         format!("default_handler = \"own\"\n[handlers]\nown = {{ socket = \"{directory}/crio.sock\", handler = \"crun\" }}\n")
     })
@@ -98,9 +98,9 @@ async fn a_pod_that_names_no_handler_has_the_default_rows() {
     assert_eq!(in_status(&rig, &pod, true).await, "own");
 }
 
-/// What the backend says is mapped to the table's rows; its default to the row for that, if there is one.
+/// criswitch maps the backend's handler to a row, and the backend's default to the row for it, if any.
 #[tokio::test]
-async fn a_pod_that_is_only_listed_has_the_row_of_what_its_backend_says() {
+async fn a_listed_pod_has_the_row_of_the_handler_that_its_backend_reports() {
     let crio = crio(&["crun", "runsc", "odd"]);
     let rig = beside_containerd(crio, ROWS).await;
     let direct = directly(rig.sim("crio"));
@@ -120,9 +120,9 @@ async fn a_pod_that_is_only_listed_has_the_row_of_what_its_backend_says() {
     assert_eq!(asked(rig.sim("crio")), 4, "once each");
 }
 
-/// A row with `handler = ""` says nothing of pods of other rows.
+/// A row with `handler = ""` says nothing about the handler of other rows' pods.
 #[tokio::test]
-async fn a_pod_whose_handler_is_unknown_has_none_and_its_backend_is_asked_again_later_and_later() {
+async fn a_pod_of_unknown_handler_has_none_and_its_backend_is_asked_at_growing_intervals() {
     let crio = crio(&["crun", "runsc"]);
     crio.fail("PodSandboxStatus", Status::internal("not now"));
     let rig = beside_containerd(crio, ROWS).await;
@@ -134,7 +134,7 @@ async fn a_pod_whose_handler_is_unknown_has_none_and_its_backend_is_asked_again_
             asked(crio) == failures
         })
         .await;
-        // The failure has been heard when later calls have been answered.
+        // criswitch has seen the failure once later calls have returned.
         lists(&rig, 3).await;
         later(pause - 1).await;
         lists(&rig, 3).await;
@@ -152,7 +152,7 @@ async fn lists(rig: &Rig, count: usize) {
     }
 }
 
-/// So many seconds pass.
+/// Lets `seconds` pass.
 async fn later(seconds: u64) {
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(seconds)).await;
@@ -177,7 +177,7 @@ async fn a_backend_that_does_not_report_a_handler_is_asked_once() {
 }
 
 #[tokio::test]
-async fn no_list_and_no_pod_waits_for_a_late_answer_and_a_few_pods_are_asked_for_at_once() {
+async fn no_list_waits_for_a_late_handler_and_at_most_four_pods_are_asked_for_at_once() {
     let rig = beside_containerd(crio(&["crun"]), ROWS).await;
     let crio = rig.sim("crio");
     crio.hold("PodSandboxStatus");
@@ -202,7 +202,7 @@ async fn no_list_and_no_pod_waits_for_a_late_answer_and_a_few_pods_are_asked_for
 }
 
 #[tokio::test]
-async fn it_is_asked_again_where_the_state_is_lost() {
+async fn a_backend_is_asked_again_for_a_pods_handler_if_the_saved_state_is_lost() {
     let mut rig = beside_containerd(crio(&["crun", "runsc"]), ROWS).await;
     rig.run_pod("gvisor", "web").await;
     rig.restart_switch_without_state().await;
@@ -211,7 +211,7 @@ async fn it_is_asked_again_where_the_state_is_lost() {
 }
 
 #[tokio::test]
-async fn events_and_streams_have_the_row_too() {
+async fn events_and_streams_have_the_rows_name_too() {
     let rig = beside_containerd(crio(&["crun", "runsc"]), ROWS).await;
     let pod = rig.run_pod("gvisor", "web").await;
     let mut events = listening(&rig).await;
@@ -233,9 +233,9 @@ async fn streamed(rig: &Rig) -> Vec<String> {
     handlers
 }
 
-/// Nothing passes unread where a name is to be filled in.
+/// A stream cannot pass unread where criswitch must fill in a name.
 #[tokio::test]
-async fn one_backend_alone_has_its_rows_in_streams() {
+async fn streams_of_a_single_backend_have_the_rows_names() {
     let rig = Rig::with_config([crio(&["crun"])], |directory| {
         format!("default_handler = \"crun\"\nstart_wait = \"0s\"\n[handlers]\ncrun = \"{directory}/crio.sock\"\n")
     })
@@ -245,7 +245,7 @@ async fn one_backend_alone_has_its_rows_in_streams() {
     assert_eq!(streamed(&rig).await, ["crun", ""]);
 }
 
-/// Two rows for kata's one handler, then only one of them.
+/// Two rows with kata's one handler, or only one of them.
 fn with_gold(directory: &str, gold: bool) -> String {
     let gold = match gold {
         true => "gold = { backend = \"kata\", handler = \"kata\" }\n",
@@ -259,7 +259,7 @@ fn with_gold(directory: &str, gold: bool) -> String {
 }
 
 #[tokio::test]
-async fn a_pod_whose_row_a_reload_removes_keeps_its_name() {
+async fn a_created_pod_keeps_its_handler_name_when_a_reload_removes_the_row() {
     let sims = [Sim::new("runc"), Sim::new("kata")];
     let rig = Rig::with_config(sims, |directory| with_gold(directory, true)).await;
     let pod = rig.run_pod("gold", "web").await;
@@ -274,9 +274,9 @@ async fn a_pod_whose_row_a_reload_removes_keeps_its_name() {
     assert_eq!(streamed, ["gold", "silver"]);
 }
 
-/// After a restart of criswitch: nobody knows by which of the two rows it was started, and a reload changes no name.
+/// The row that created the pod is unknown, as after a restart of criswitch. A reload changes no name.
 #[tokio::test]
-async fn a_pod_that_is_only_listed_keeps_its_name_when_a_reload_removes_the_row() {
+async fn a_listed_pod_keeps_its_handler_name_when_a_reload_removes_the_row() {
     let sims = [Sim::new("runc"), Sim::new("kata")];
     let rig = Rig::with_config(sims, |directory| with_gold(directory, true)).await;
     directly(rig.sim("kata"))

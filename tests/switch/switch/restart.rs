@@ -1,13 +1,18 @@
-//! The switch ends at any moment, in order or killed, and the next one goes on where it was.
+//! criswitch ends at any time, by shutdown or killed, and the next process continues from its state.
+
+use std::time::Duration;
 
 use criswitch::codec::cri::GetEventsRequest;
+use tokio::time::{advance, pause, resume};
 
-use crate::faults::{names, runc_and_kata};
+use crate::calls::{By, holds, narrowed_to, send};
+use crate::faults::{directly, names, node, runc_and_kata, until_state};
 use crate::server::binary::Node;
+use crate::support::{Client, Rig, Sim};
 use crate::wait::until;
 
 #[tokio::test]
-async fn a_new_switch_has_every_pod_once_and_its_owner() {
+async fn after_a_restart_every_pod_is_listed_once_and_has_its_owner() {
     let mut rig = runc_and_kata().await;
     let (pod, container) = rig.run("kata", "boxed").await;
     rig.run("runc", "plain").await;
@@ -22,18 +27,18 @@ async fn a_new_switch_has_every_pod_once_and_its_owner() {
 }
 
 #[tokio::test]
-async fn the_socket_is_back_when_the_new_one_has_started_and_old_clients_go_on() {
+async fn clients_reconnect_after_a_restart() {
     let mut rig = runc_and_kata().await;
     rig.run("kata", "web").await;
-    // Made before; its channel dials again by itself, as the kubelet's does.
+    // This client is created before the restart. Its channel reconnects automatically, as the kubelet's channel does.
     let client = crate::support::Client::new(&rig.socket);
     client.pods().await.unwrap();
     rig.restart_switch().await;
     until(async || client.pods().await.is_ok()).await;
 }
 
-/// What is under way when the switch is killed; it does not end well. Events are kept: dropped, they would take the
-/// backend's stream with them.
+/// Makes a call that is in flight when criswitch is killed, and so fails. Returns a stream of events, because dropping
+/// the stream would end the backend's stream.
 async fn call(node: &Node, rpc: &str) -> Option<impl Sized> {
     match rpc {
         "RunPodSandbox" => drop(node.client.run_pod("", "cut").await.unwrap_err()),
@@ -52,7 +57,7 @@ async fn call(node: &Node, rpc: &str) -> Option<impl Sized> {
 }
 
 #[tokio::test]
-async fn killed_in_the_middle_of_calls_it_leaves_nothing_in_the_way_of_the_next() {
+async fn criswitch_killed_during_calls_leaves_nothing_that_blocks_the_next_process() {
     let node = Node::new();
     let rpcs = ["RunPodSandbox", "ListPodSandbox", "GetContainerEvents"];
     for (pods, rpc) in rpcs.into_iter().enumerate() {
@@ -67,7 +72,7 @@ async fn killed_in_the_middle_of_calls_it_leaves_nothing_in_the_way_of_the_next(
         };
         let (_kept, output) = tokio::join!(call(&node, rpc), kill);
         assert_eq!(output.status.code(), None, "{rpc}");
-        // The backend has seen it go: released before that, it would still make the pod.
+        // The backend has seen the disconnect. Released earlier, it would still create the pod, as a test below shows.
         node.runc
             .until(|journal| journal.cancelled.contains(&rpc.to_owned()))
             .await;
@@ -77,14 +82,14 @@ async fn killed_in_the_middle_of_calls_it_leaves_nothing_in_the_way_of_the_next(
         node.client.run_pod("", rpc).await.unwrap();
         assert_eq!(node.client.pods().await.unwrap(), node.runc.pods(), "{rpc}");
     }
-    // Its socket, and beside it the lock and the state: nothing piles up.
+    // Only the socket, the lock and the state are left, so files do not accumulate.
     let files = std::fs::read_dir(node.socket_directory()).unwrap();
     let names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
     assert!(names.len() <= 3, "{names:?}");
 }
 
 #[tokio::test]
-async fn a_pod_that_was_made_while_the_switch_was_killed_is_there_afterwards() {
+async fn a_pod_created_while_criswitch_was_killed_is_listed_afterwards() {
     let node = Node::new();
     let process = node.serve().await;
     node.runc.hold_reply("RunPodSandbox");
@@ -100,4 +105,55 @@ async fn a_pod_that_was_made_while_the_switch_was_killed_is_there_afterwards() {
     assert_eq!(names(&pods), ["web"]);
     assert_eq!(node.runc.calls("RunPodSandbox").len(), 1);
     node.client.remove_pod(&pods[0].id).await.unwrap();
+}
+
+/// Lists pods by the uid of `web`. Returns whether the list has each of `pods`, and how many of these calls each
+/// backend received.
+async fn listed_by_uid(rig: &Rig, pods: [&str; 2]) -> ([bool; 2], Vec<usize>) {
+    let lists = narrowed_to("", "", "uid-of-web").into_iter();
+    let mut lists = lists.filter(|list| list.rpc == "ListPodSandbox" && list.by == By::Uid);
+    let request = lists.next().unwrap().request;
+    let reply = send(rig, "ListPodSandbox", request.clone()).await;
+    let asked = rig.sims.iter().map(|sim| {
+        let calls = sim.calls("ListPodSandbox");
+        calls.iter().filter(|call| call.body == request).count()
+    });
+    (pods.map(|pod| holds(&reply, pod)), asked.collect())
+}
+
+#[tokio::test]
+async fn a_pod_that_a_call_of_the_last_run_creates_later_is_in_lists_by_its_uid() {
+    let sims = ["runc", "kata", "third"].map(Sim::new);
+    let mut rig = node("start_wait = \"0s\"", sims).await;
+    // The pod's handler was changed: the old sandbox is on kata, and runc is to create the new one.
+    let old = rig.run_pod("kata", "web").await;
+    let runc = rig.sim("runc").clone();
+    runc.hold("RunPodSandbox");
+    let client = Client::new(&rig.socket);
+    let end = async {
+        runc.until(|journal| journal.held == ["RunPodSandbox"])
+            .await;
+        rig.restart_switch().await;
+    };
+    let (failed, ()) = tokio::join!(client.run_pod("runc", "web"), end);
+    failed.unwrap_err();
+    runc.until(|journal| !journal.cancelled.is_empty()).await;
+    runc.release("RunPodSandbox");
+    for sim in &rig.sims {
+        until_state(&rig, sim.name(), "ready").await;
+    }
+    // The runtime continues although its client has disconnected.
+    let new = directly(&runc).run_pod("runc", "web").await.unwrap();
+    assert_eq!(
+        listed_by_uid(&rig, [&old, &new]).await,
+        ([true; 2], vec![1; 3])
+    );
+    pause();
+    advance(Duration::from_secs(311)).await;
+    resume();
+    rig.pods().await.unwrap();
+    assert_eq!(
+        listed_by_uid(&rig, [&old, &new]).await,
+        ([true; 2], vec![2, 2, 1])
+    );
 }

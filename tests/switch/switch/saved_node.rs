@@ -1,4 +1,4 @@
-//! A restart while a backend is away: what the backend said of itself still counts.
+//! A restart while a backend is down: the facts that the backend last reported still count.
 
 use std::fs::File;
 use std::time::{Duration, SystemTime};
@@ -19,14 +19,14 @@ async fn runtime_version(rig: &Rig) -> String {
     version.into_inner().runtime_version
 }
 
-/// runc, the default, goes away, and criswitch is restarted.
+/// Stops runc, the default, and restarts criswitch.
 async fn restarted_without_default(rig: &mut Rig) {
     rig.sim("runc").stop().await;
     rig.restart_switch().await;
 }
 
 #[tokio::test]
-async fn the_node_stays_ready_for_as_long_as_without_a_restart() {
+async fn after_a_restart_the_node_stays_ready_for_as_long_as_without_one() {
     let (mut rig, ..) = with_pods().await;
     let (before, version) = (status(&rig).await, runtime_version(&rig).await);
     for _ in 0..2 {
@@ -42,7 +42,7 @@ async fn the_node_stays_ready_for_as_long_as_without_a_restart() {
 }
 
 #[tokio::test]
-async fn a_default_that_was_away_for_long_before_the_restart_makes_the_node_not_ready() {
+async fn a_default_that_was_down_for_long_before_a_restart_makes_the_node_not_ready() {
     let (mut rig, ..) = with_pods().await;
     rig.sim("runc").stop().await;
     rig.stop_switch().await;
@@ -67,7 +67,7 @@ async fn the_version_of_a_default_that_hangs_takes_about_a_second() {
 }
 
 #[tokio::test]
-async fn the_features_of_a_backend_that_is_away_stay() {
+async fn after_a_restart_a_backend_that_is_down_keeps_its_features() {
     let (mut rig, ..) = with_pods().await;
     let before = status(&rig).await;
     assert!(before.features.unwrap().supplemental_groups_policy);
@@ -78,7 +78,7 @@ async fn the_features_of_a_backend_that_is_away_stay() {
 }
 
 #[tokio::test]
-async fn a_backend_without_an_image_service_makes_no_list_of_images_fail() {
+async fn after_a_restart_a_backend_without_an_image_service_makes_no_image_list_fail() {
     let (mut rig, ..) = with_pods().await;
     let kata = rig.sim("kata");
     kata.fail("ListImages", Status::unimplemented("no image service"));

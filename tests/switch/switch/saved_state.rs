@@ -1,4 +1,4 @@
-//! A restart while a backend is away: lists are as before, or an error where what clients saw is not certain.
+//! A restart while a backend is down: lists are as before, or an error if criswitch cannot be certain of them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::faults::{backends_ready, directly, names, runc_and_kata, status, text
 use crate::support::{Rig, frame_raw};
 use crate::wait;
 
-/// A node whose kata has a pod with a container, and an image; everything was listed.
+/// kata has a pod with a container, and an image. Everything was listed.
 pub async fn with_pods() -> (Rig, String, String) {
     let rig = runc_and_kata().await;
     rig.run("runc", "plain").await;
@@ -23,7 +23,7 @@ pub async fn with_pods() -> (Rig, String, String) {
     (rig, pod, container)
 }
 
-/// What the three lists say.
+/// The pods, containers and images that criswitch lists.
 pub async fn all(rig: &Rig) -> (Vec<cri::PodSandbox>, Vec<cri::Container>, Vec<cri::Image>) {
     let mut images = rig.images();
     let images = images.list_images(cri::ListImagesRequest::default()).await;
@@ -35,13 +35,13 @@ pub async fn all(rig: &Rig) -> (Vec<cri::PodSandbox>, Vec<cri::Container>, Vec<c
     (pods, containers, images)
 }
 
-/// kata goes away, and criswitch is restarted.
+/// Stops kata and restarts criswitch.
 pub async fn restarted_without_kata(rig: &mut Rig) {
     rig.sim("kata").stop().await;
     rig.restart_switch().await;
 }
 
-/// The file with what is saved of a backend.
+/// The file with the saved state of a backend.
 pub fn state_file(rig: &Rig, name: &str) -> PathBuf {
     let files = fs::read_dir(rig.state_directory()).unwrap();
     let paths = files.map(|file| file.unwrap().path());
@@ -58,14 +58,14 @@ pub fn state_file(rig: &Rig, name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("no file of {name}"))
 }
 
-/// Whether the file of a backend has this text.
+/// Whether the file of a backend contains this text.
 pub fn is_saved(rig: &Rig, name: &str, text: &str) -> bool {
     let content = fs::read(state_file(rig, name)).unwrap();
     let mut parts = content.windows(text.len());
     parts.any(|part| part == text.as_bytes())
 }
 
-/// Every list is an error that names kata, until kata is back.
+/// Asserts that every list is an error that names kata.
 pub async fn lists_fail(rig: &Rig) {
     for rpc in ["ListPodSandbox", "ListContainers"] {
         let reply = send(rig, rpc, frame_raw(b"")).await;
@@ -83,7 +83,7 @@ pub async fn lists_heal(rig: &Rig) {
 }
 
 #[tokio::test]
-async fn a_restart_while_a_backend_is_away_changes_no_list() {
+async fn a_restart_while_a_backend_is_down_changes_no_list() {
     let (mut rig, pod, container) = with_pods().await;
     let before = all(&rig).await;
     for _ in 0..2 {
@@ -120,7 +120,7 @@ async fn the_handler_that_a_pod_was_created_with_is_known_after_a_restart() {
 }
 
 #[tokio::test]
-async fn what_was_created_after_the_last_list_is_listed_after_a_restart() {
+async fn pods_created_after_the_last_list_are_listed_after_a_restart() {
     let (mut rig, ..) = with_pods().await;
     let (pod, container) = rig.run("kata", "since").await;
     restarted_without_kata(&mut rig).await;
@@ -138,7 +138,7 @@ async fn what_was_created_after_the_last_list_is_listed_after_a_restart() {
 }
 
 #[tokio::test]
-async fn what_was_removed_after_the_last_list_never_comes_back() {
+async fn pods_removed_after_the_last_list_are_not_listed_after_a_restart() {
     let (mut rig, pod, container) = with_pods().await;
     let kept = rig.run("kata", "kept").await;
     all(&rig).await;
@@ -156,7 +156,7 @@ async fn what_was_removed_after_the_last_list_never_comes_back() {
 }
 
 #[tokio::test]
-async fn a_pod_that_others_made_is_there_after_a_restart_once_it_was_listed() {
+async fn a_pod_created_by_others_is_listed_after_a_restart_if_it_was_listed_before() {
     let (mut rig, ..) = with_pods().await;
     directly(rig.sim("kata"))
         .run_pod("kata", "others")
@@ -171,13 +171,13 @@ async fn a_pod_that_others_made_is_there_after_a_restart_once_it_was_listed() {
 }
 
 #[tokio::test]
-async fn no_list_of_containers_is_older_than_a_pod_that_others_made() {
+async fn no_cached_list_of_containers_is_older_than_a_pod_created_by_others() {
     let (mut rig, ..) = with_pods().await;
     directly(rig.sim("kata"))
         .run_pod("kata", "others")
         .await
         .unwrap();
-    // A client sees the pod; its containers were never listed.
+    // A client sees the pod, but its containers were never listed.
     rig.sim("kata").hold("ListContainers");
     rig.pods().await.unwrap();
     stopped(&rig, "kata").await;
@@ -193,7 +193,7 @@ async fn no_list_of_containers_is_older_than_a_pod_that_others_made() {
 }
 
 #[tokio::test]
-async fn a_list_of_containers_that_is_as_before_completes_the_state_after_a_new_pod() {
+async fn an_unchanged_list_of_containers_completes_the_state_after_a_new_pod() {
     let (mut rig, ..) = with_pods().await;
     let kata = rig.sim("kata");
     kata.stop().await;
@@ -202,7 +202,7 @@ async fn a_list_of_containers_that_is_as_before_completes_the_state_after_a_new_
     kata.start();
     directly(kata).run_pod("kata", "others").await.unwrap();
     kata.release("ListPodSandbox");
-    // The state is saved without containers: theirs are older than the pod.
+    // The state is saved without containers: their list is older than the pod.
     wait::until(async || is_saved(&rig, "kata", "others")).await;
     kata.release("ListContainers");
     wait::until(async || told_of(&rig, "kata").await["state"] == "ready").await;
@@ -213,7 +213,7 @@ async fn a_list_of_containers_that_is_as_before_completes_the_state_after_a_new_
 }
 
 #[tokio::test]
-async fn a_container_that_others_made_and_a_client_saw_is_soon_in_the_cached_list() {
+async fn a_container_created_by_others_and_seen_by_a_client_is_soon_in_the_cached_list() {
     let (mut rig, pod, _) = with_pods().await;
     let kata = directly(rig.sim("kata"));
     kata.create(&pod, "others").await.unwrap();
@@ -239,7 +239,7 @@ async fn a_container_that_others_made_and_a_client_saw_is_soon_in_the_cached_lis
     }
 }
 
-/// The containers of kata in this state, as a client filters them, by their names.
+/// The ids of the containers in this state, as a client filters them.
 async fn in_state(rig: &Rig, state: cri::ContainerState) -> Vec<String> {
     let filter = Some(cri::ContainerFilter {
         state: Some(cri::ContainerStateValue {
@@ -256,7 +256,7 @@ async fn in_state(rig: &Rig, state: cri::ContainerState) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_cached_lists_have_the_states_that_calls_have_changed() {
+async fn cached_lists_have_the_states_that_later_calls_have_changed() {
     use cri::ContainerState::{ContainerCreated, ContainerExited, ContainerRunning};
     let mut rig = runc_and_kata().await;
     let before = rig.run("kata", "before").await;
@@ -289,12 +289,11 @@ async fn the_cached_lists_have_the_states_that_calls_have_changed() {
     }
 }
 
-/// A way to spoil a file.
+/// A way to damage a file.
 type Damage = fn(&mut Vec<u8>);
 
 #[tokio::test]
-async fn a_file_that_cannot_be_trusted_is_set_aside_and_lists_are_errors_until_the_backend_is_back()
-{
+async fn a_damaged_file_is_set_aside_and_lists_are_errors_until_the_backend_is_back() {
     let damages: [(&str, Damage); 6] = [
         ("empty", Vec::clear),
         ("cut off", |content| content.truncate(content.len() / 2)),
@@ -326,11 +325,11 @@ async fn a_file_that_cannot_be_trusted_is_set_aside_and_lists_are_errors_until_t
     }
 }
 
-/// A way to spoil a file, given what it had in an earlier run.
+/// A way to make a file untrusted, given its content of an earlier run.
 type Spoil = fn(&PathBuf, &[u8]);
 
 #[tokio::test]
-async fn a_file_that_is_lost_or_of_an_earlier_run_or_that_others_may_write_is_not_trusted() {
+async fn a_file_that_is_missing_outdated_unreadable_or_writable_by_others_is_not_trusted() {
     let spoil: [(&str, Spoil); 4] = [
         ("lost", |file, _| fs::remove_file(file).unwrap()),
         ("old", |file, old| fs::write(file, old).unwrap()),
@@ -364,7 +363,7 @@ async fn a_file_that_is_lost_or_of_an_earlier_run_or_that_others_may_write_is_no
 }
 
 #[tokio::test]
-async fn after_a_reboot_a_backend_that_is_away_is_empty_once_start_wait_is_over() {
+async fn after_a_reboot_a_backend_that_is_down_counts_as_empty_after_start_wait() {
     let (mut rig, ..) = with_pods().await;
     rig.sim("kata").stop().await;
     rig.boot.id = "second".to_owned();
@@ -378,7 +377,7 @@ async fn after_a_reboot_a_backend_that_is_away_is_empty_once_start_wait_is_over(
 }
 
 #[tokio::test]
-async fn after_a_reboot_lists_wait_for_start_wait() {
+async fn after_a_reboot_lists_wait_for_backends_up_to_start_wait() {
     let (mut rig, ..) = with_pods().await;
     rig.sim("kata").stop().await;
     rig.boot.id = "second".to_owned();
@@ -398,7 +397,7 @@ async fn after_a_reboot_lists_wait_for_start_wait() {
 }
 
 #[tokio::test]
-async fn state_of_another_machine_counts_as_none() {
+async fn the_state_of_another_machine_is_ignored() {
     let (mut rig, ..) = with_pods().await;
     rig.sim("kata").stop().await;
     rig.boot = Boot {
@@ -411,7 +410,7 @@ async fn state_of_another_machine_counts_as_none() {
 }
 
 #[tokio::test]
-async fn a_killed_start_with_another_path_of_a_socket_makes_no_second_backend() {
+async fn a_start_killed_with_another_path_of_a_socket_adds_no_second_backend() {
     let (mut rig, ..) = with_pods().await;
     rig.stop_switch().await;
     let register = rig.state_directory().join("backends.register");
@@ -424,7 +423,7 @@ async fn a_killed_start_with_another_path_of_a_socket_makes_no_second_backend() 
     })
     .await;
     rig.stop_switch().await;
-    // What a kill before the register was written had left.
+    // The files after a kill before the register was written.
     for (content, path) in old {
         fs::write(path, content).unwrap();
     }
@@ -435,8 +434,7 @@ async fn a_killed_start_with_another_path_of_a_socket_makes_no_second_backend() 
 }
 
 #[tokio::test]
-async fn a_backend_that_a_reload_added_and_that_never_answered_stays_out_of_lists_across_restarts()
-{
+async fn a_backend_added_by_a_reload_that_never_answered_is_omitted_from_lists_across_restarts() {
     let (mut rig, ..) = with_pods().await;
     let sims = rig.sims.clone();
     let with_new = |directory: &str| {
@@ -451,8 +449,8 @@ async fn a_backend_that_a_reload_added_and_that_never_answered_stays_out_of_list
 }
 
 #[tokio::test]
-async fn a_backend_that_a_reload_added_is_saved_before_its_pods_are_listed() {
-    // Without images too: their list is no longer what saves the rest.
+async fn a_backend_added_by_a_reload_is_saved_before_its_pods_are_listed() {
+    // In every second round the backend has no image service, so no list of images causes the rest to be saved.
     for lacks in [&[][..], &["ListImages"]].repeat(5) {
         let mut rig = crate::topology::reloads::old_alone().await;
         let new = rig.sim("new").clone().lacks(lacks.iter().copied());
@@ -460,7 +458,7 @@ async fn a_backend_that_a_reload_added_is_saved_before_its_pods_are_listed() {
         let rows = "runc = \"old\"\nkata = \"new\"";
         crate::topology::reloads::reload(&rig, "runc", rows, &["old", "new"]);
         wait::until(async || !rig.pods().await.unwrap().is_empty()).await;
-        // Nothing more is written.
+        // The shutdown writes nothing more.
         rig.stop_switch().await;
         rig.sim("new").stop().await;
         rig.restart_switch().await;
@@ -497,7 +495,7 @@ async fn a_restored_pod_is_not_forgotten_by_a_restart() {
 }
 
 #[tokio::test]
-async fn a_backend_that_no_file_names_keeps_its_pods_across_restarts() {
+async fn a_retiring_backend_keeps_its_pods_across_restarts() {
     let (mut rig, pod, _) = with_pods().await;
     let runc = [rig.sim("runc").clone()];
     let without = |directory: &str| text("start_wait = \"0s\"", &runc, directory);
@@ -512,7 +510,7 @@ async fn a_backend_that_no_file_names_keeps_its_pods_across_restarts() {
 }
 
 #[tokio::test]
-async fn the_last_pod_of_a_backend_that_no_file_names_is_removed_from_disk_before_the_reply() {
+async fn the_last_pod_of_a_retiring_backend_is_removed_from_disk_before_the_reply() {
     // Whether the register can be written or not.
     for can_write in [true, false] {
         let rig = crate::topology::reloads::old_alone().await;
@@ -531,8 +529,7 @@ async fn the_last_pod_of_a_backend_that_no_file_names_is_removed_from_disk_befor
 }
 
 #[tokio::test]
-async fn a_backend_that_no_file_names_and_whose_file_is_damaged_makes_lists_errors_until_it_is_back()
- {
+async fn lists_are_errors_until_a_retiring_backend_with_a_damaged_file_is_back() {
     let (mut rig, ..) = with_pods().await;
     let runc = [rig.sim("runc").clone()];
     let without = |directory: &str| text("start_wait = \"0s\"", &runc, directory);
@@ -550,7 +547,7 @@ async fn a_backend_that_no_file_names_and_whose_file_is_damaged_makes_lists_erro
 }
 
 #[tokio::test]
-async fn version_and_status_wait_for_the_default_backend_alone_and_lists_briefly_for_a_known_one() {
+async fn version_and_status_wait_for_the_default_alone_and_lists_briefly_for_a_known_backend() {
     let (mut rig, ..) = with_pods().await;
     rig.sim("kata").stop().await;
     let sims = rig.sims.clone();
@@ -574,7 +571,7 @@ async fn version_and_status_wait_for_the_default_backend_alone_and_lists_briefly
     );
 }
 
-/// A restart while kata has been away for an hour.
+/// A restart after kata has been down for an hour.
 async fn away_for_an_hour() -> Rig {
     let (mut rig, ..) = with_pods().await;
     rig.sim("kata").stop().await;
@@ -590,7 +587,7 @@ async fn away_for_an_hour() -> Rig {
 }
 
 #[tokio::test]
-async fn the_age_of_a_cached_list_counts_from_the_last_answer() {
+async fn the_age_of_a_cached_list_counts_from_the_backends_last_reply() {
     let rig = away_for_an_hour().await;
     let age = told_of(&rig, "kata").await["staleListAgeSeconds"]
         .as_u64()
@@ -599,7 +596,7 @@ async fn the_age_of_a_cached_list_counts_from_the_last_answer() {
 }
 
 #[tokio::test]
-async fn a_backend_that_is_away_at_the_start_has_been_so_since_its_last_answer() {
+async fn a_backend_that_is_down_at_the_start_is_down_since_its_last_reply() {
     let rig = away_for_an_hour().await;
     let kata = told_of(&rig, "kata").await;
     assert_eq!(kata["state"], "down");
@@ -614,7 +611,7 @@ async fn a_backend_that_is_away_at_the_start_has_been_so_since_its_last_answer()
 }
 
 #[tokio::test]
-async fn a_stale_list_is_served_until_the_backend_is_back_unless_a_limit_is_set() {
+async fn a_cached_list_is_served_until_the_backend_is_back_unless_a_limit_is_set() {
     for (row, served) in [("", true), (", stale_lists = \"5m\"", false)] {
         let sims = ["runc", "kata"].map(crate::support::Sim::new);
         let rig = Rig::with_config(sims, |directory| {
@@ -642,7 +639,7 @@ async fn a_stale_list_is_served_until_the_backend_is_back_unless_a_limit_is_set(
 }
 
 #[tokio::test]
-async fn a_node_where_criswitch_never_ran_may_have_pods_on_every_backend() {
+async fn on_a_node_where_criswitch_never_ran_lists_need_every_backend() {
     let rig = Rig::with_config([crate::support::Sim::new("runc")], |directory| {
         format!(
             "default_handler = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"{directory}/runc.sock\"\n\
@@ -655,7 +652,7 @@ async fn a_node_where_criswitch_never_ran_may_have_pods_on_every_backend() {
 }
 
 #[tokio::test]
-async fn a_backend_that_is_not_required_and_whose_state_is_lost_makes_lists_errors() {
+async fn lists_are_errors_if_the_file_of_a_backend_that_is_not_required_is_damaged() {
     for first in [true, false] {
         let sims = ["runc", "kata"].map(crate::support::Sim::new);
         let mut rig = Rig::with_config(sims, |directory| {

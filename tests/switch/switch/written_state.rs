@@ -1,4 +1,4 @@
-//! When the state is written, and what clients see where it cannot be.
+//! When the state is written, and the effect on clients if it cannot be written.
 
 use std::fs;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use crate::support::frame_raw;
 use crate::switch::saved_state::{all, lists_fail, restarted_without_kata, state_file, with_pods};
 use crate::wait;
 
-/// Nothing can be written to a file.
+/// Makes every write of a file fail.
 fn block(file: &std::path::Path) {
     fs::create_dir_all(file.with_extension("new").join("in the way")).unwrap();
 }
 
 #[tokio::test]
-async fn the_end_of_a_stream_is_an_error_if_what_it_lacks_cannot_be_saved() {
+async fn a_stream_ends_with_an_error_if_the_pods_missing_in_it_cannot_be_saved() {
     let (rig, pod, _) = with_pods().await;
     let file = state_file(&rig, "kata");
     fs::remove_file(&file).unwrap();
@@ -59,7 +59,7 @@ async fn a_creation_is_an_error_if_the_state_can_be_neither_written_nor_removed(
 }
 
 #[tokio::test]
-async fn a_state_that_cannot_be_written_is_removed_and_status_says_what_a_restart_would_cost() {
+async fn a_state_that_cannot_be_written_is_removed_and_reported_as_a_problem_of_a_restart() {
     let (mut rig, ..) = with_pods().await;
     assert!(told_of(&rig, "kata").await["restartProblem"].is_null());
     let file = state_file(&rig, "kata");
@@ -77,7 +77,7 @@ async fn a_state_that_cannot_be_written_is_removed_and_status_says_what_a_restar
 
 /// criswitch tries again every second, and the next change does not wait for that.
 #[tokio::test]
-async fn calls_are_answered_at_once_while_the_state_cannot_be_written() {
+async fn calls_return_at_once_while_the_state_cannot_be_written() {
     let (rig, ..) = with_pods().await;
     fs::create_dir(state_file(&rig, "kata").with_extension("new")).unwrap();
     let begun = std::time::Instant::now();
@@ -89,7 +89,7 @@ async fn calls_are_answered_at_once_while_the_state_cannot_be_written() {
 }
 
 #[tokio::test]
-async fn nothing_is_written_as_long_as_nothing_changes() {
+async fn nothing_is_written_while_nothing_changes() {
     let (rig, ..) = with_pods().await;
     let written = || {
         use std::os::unix::fs::MetadataExt;
@@ -105,7 +105,7 @@ async fn nothing_is_written_as_long_as_nothing_changes() {
 }
 
 #[tokio::test]
-async fn streams_of_a_backend_alone_write_nothing_as_long_as_nothing_changes() {
+async fn streams_of_a_single_backend_write_nothing_while_nothing_changes() {
     let rig = crate::faults::node("start_wait = \"0s\"", [crate::support::Sim::new("runc")]).await;
     rig.run("runc", "web").await;
     let streams = async || {
@@ -128,7 +128,7 @@ async fn streams_of_a_backend_alone_write_nothing_as_long_as_nothing_changes() {
 }
 
 #[tokio::test]
-async fn a_start_that_cannot_write_the_register_goes_on_with_what_it_found() {
+async fn a_start_that_cannot_write_the_register_uses_the_state_that_it_found() {
     let (mut rig, ..) = with_pods().await;
     let before = all(&rig).await;
     block(&rig.state_directory().join("backends.register"));
@@ -141,8 +141,7 @@ async fn a_start_that_cannot_write_the_register_goes_on_with_what_it_found() {
 }
 
 #[tokio::test]
-async fn lists_and_changes_fail_after_a_reboot_while_the_old_register_can_be_neither_replaced_nor_set_aside()
- {
+async fn after_a_reboot_lists_and_changes_fail_while_the_old_register_remains() {
     let (mut rig, ..) = with_pods().await;
     let register = rig.state_directory().join("backends.register");
     block(&register);

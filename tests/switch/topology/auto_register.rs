@@ -1,4 +1,4 @@
-//! Handlers that a backend advertises and no row names, of a backend with `auto_register`.
+//! Handlers that a backend with `auto_register` reports and no row has.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::wait::until;
 const PLAIN: &str =
     "default_handler = \"runc\"\nstart_wait = \"0s\"\n[handlers]\nrunc = \"plain\"\n";
 
-/// A backend with `auto_register` that has not reported its handlers for longer is absent.
+/// A backend with `auto_register` that has not reported its handlers after this time counts as absent.
 const REPORT_WAIT: Duration = Duration::from_secs(31);
 
-/// `plain` has a row, the others have `auto_register`.
+/// `plain` has a row, the other backends have `auto_register`.
 async fn node(registering: impl IntoIterator<Item = Sim>, rows: &str) -> Rig {
     let sims: Vec<_> = [Sim::new("plain").handlers(["runc"])]
         .into_iter()
@@ -47,7 +47,7 @@ async fn handlers(rig: &Rig) -> Json {
         .collect()
 }
 
-/// Whether a file of the state has this text.
+/// Whether a file of the state contains this text.
 fn is_saved(rig: &Rig, text: &str) -> bool {
     let files = std::fs::read_dir(rig.state_directory()).unwrap();
     let mut paths = files.map(|file| file.unwrap().path());
@@ -70,7 +70,7 @@ fn owner<'a>(rig: &'a Rig, pod: &str) -> &'a str {
 }
 
 #[tokio::test]
-async fn what_is_advertised_and_has_no_row_is_a_handler_and_status_tells_where_it_comes_from() {
+async fn a_reported_handler_without_a_row_is_registered_and_its_origin_shown() {
     let rig = node([Sim::new("vm").handlers(["kata", "kata-qemu"])], "").await;
     assert_eq!(
         handlers(&rig).await,
@@ -89,13 +89,13 @@ async fn what_is_advertised_and_has_no_row_is_a_handler_and_status_tells_where_i
         .map(|handler| handler.name.as_str())
         .collect();
     assert_eq!(names, ["", "kata", "kata-qemu", "runc"]);
-    // Its own empty name is nobody's: the default row is.
+    // The empty name that vm reports is not registered: it means the default row.
     let pod = rig.run_pod("", "unnamed").await;
     assert_eq!(owner(&rig, &pod), "plain");
 }
 
 #[tokio::test]
-async fn what_is_written_by_hand_wins() {
+async fn a_configured_row_takes_precedence_over_a_reported_handler() {
     let rig = node(
         [Sim::new("vm").handlers(["kata", "runc", "odd"])],
         "odd = \"plain\"",
@@ -108,7 +108,7 @@ async fn what_is_written_by_hand_wins() {
 }
 
 #[tokio::test]
-async fn a_name_that_no_runtime_class_can_have_is_left_out() {
+async fn a_handler_name_that_no_runtime_class_can_have_is_not_registered() {
     let rig = node([Sim::new("vm").handlers(["kata", "Kata_Big", "-"])], "").await;
     assert_eq!(
         handlers(&rig).await,
@@ -117,7 +117,7 @@ async fn a_name_that_no_runtime_class_can_have_is_left_out() {
 }
 
 #[tokio::test]
-async fn of_two_with_one_name_neither_gets_it_and_both_are_named_once() {
+async fn a_handler_that_two_backends_report_is_registered_for_neither_and_logged_once() {
     let log = Logged::here();
     let sims = ["one", "two"].map(|name| Sim::new(name).handlers(["kata", name]));
     let rig = node(sims, "").await;
@@ -134,7 +134,7 @@ async fn of_two_with_one_name_neither_gets_it_and_both_are_named_once() {
         "{}",
         log.text()
     );
-    // A row by hand decides.
+    // A configured row decides.
     let names = ["plain", "one", "two"].map(str::to_owned);
     rig.reload(|directory| table(&names, "kata = \"two\"", directory))
         .result
@@ -144,13 +144,13 @@ async fn of_two_with_one_name_neither_gets_it_and_both_are_named_once() {
 }
 
 #[tokio::test]
-async fn a_backend_that_comes_back_with_others_has_these_and_its_pods_live_on() {
+async fn a_backend_that_returns_with_other_handlers_gets_these_and_keeps_its_pods() {
     let rig = node([Sim::new("vm").handlers(["kata", "kata-fc"])], "").await;
     let pod = rig.run_pod("kata-fc", "web").await;
     let vm = rig.sim("vm");
     vm.stop().await;
     until_state(&rig, "vm", "down").await;
-    // Those that it had are still its own.
+    // The backend's handlers are still registered.
     assert_eq!(
         rig.try_run("kata", "late").await.unwrap_err().code(),
         Code::Unavailable
@@ -170,7 +170,7 @@ async fn a_backend_that_comes_back_with_others_has_these_and_its_pods_live_on() 
 }
 
 #[tokio::test]
-async fn handlers_that_a_backend_gains_while_it_runs_are_seen_with_the_next_status() {
+async fn handlers_that_a_running_backend_adds_are_registered_with_the_next_status() {
     let rig = node([Sim::new("vm").handlers(["kata"])], "").await;
     let _ = rig.sim("vm").clone().handlers(["kata", "kata-qemu"]);
     until_handlers(
@@ -181,7 +181,7 @@ async fn handlers_that_a_backend_gains_while_it_runs_are_seen_with_the_next_stat
 }
 
 #[tokio::test]
-async fn as_long_as_it_was_never_there_an_unknown_handler_may_be_its_own() {
+async fn an_unknown_handler_is_unavailable_while_a_backend_has_never_reported() {
     let vm = Sim::new("vm").handlers(["kata"]);
     let sims = [Sim::new("plain").handlers(["runc"]), vm.clone()];
     let names = ["plain", "vm"].map(str::to_owned);
@@ -201,7 +201,7 @@ async fn as_long_as_it_was_never_there_an_unknown_handler_may_be_its_own() {
 }
 
 #[tokio::test]
-async fn a_backend_without_auto_register_any_more_keeps_its_pods_only() {
+async fn a_backend_that_loses_auto_register_keeps_only_its_pods() {
     let rig = node([Sim::new("vm").handlers(["kata"])], "").await;
     rig.run_pod("kata", "web").await;
     let outcome =
@@ -217,7 +217,7 @@ async fn a_backend_without_auto_register_any_more_keeps_its_pods_only() {
     );
 }
 
-/// Two backends with `auto_register` that advertise `kata`, of which one does not answer yet.
+/// Two backends with `auto_register` that report `kata`. One of them does not answer yet.
 async fn one_of_two_is_away() -> Rig {
     let sims = ["plain", "weak", "strong"].map(|name| match name {
         "plain" => Sim::new(name).handlers(["runc"]),
@@ -267,7 +267,7 @@ async fn a_handler_stays_with_the_backend_that_registered_it_and_runs_pods_after
     later(REPORT_WAIT).await;
     until_handlers(&rig, json!([["kata", "weak"], ["runc", "plain"]])).await;
     let first = rig.run_pod("kata", "first").await;
-    // The backends arrive in the other order.
+    // The backends now start in the reverse order.
     rig.sim("weak").stop().await;
     rig.sim("strong").release("Version");
     rig.restart_switch().await;
@@ -287,8 +287,7 @@ async fn a_handler_stays_with_the_backend_that_registered_it_and_runs_pods_after
 }
 
 #[tokio::test]
-async fn handlers_that_a_backend_lost_or_that_are_in_the_configuration_do_not_return_with_a_restart()
- {
+async fn handlers_that_a_backend_lost_or_that_have_a_row_do_not_return_after_a_restart() {
     let sims = [
         Sim::new("vm").handlers(["kata", "kata-fc"]),
         Sim::new("late").handlers(["kata-fc"]),

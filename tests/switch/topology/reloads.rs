@@ -1,4 +1,4 @@
-//! A new table on a switch that runs: new pods go by it, those that run stay where they are.
+//! A reload with another routing table: new pods follow it, and running pods stay on their backends.
 
 use std::path::Path;
 
@@ -8,10 +8,12 @@ use criswitch::config::{Applies, Config, KEYS, Key, KeyKind};
 use serde_json::Value as Json;
 use tonic::Code;
 
+use crate::fanout::silent_default::is_not_ready;
+use crate::fanout::status::{condition, status};
 use crate::faults::{hang, names, told_of, until_state, wake};
 use crate::support::{Rig, Sim};
 
-/// A table: the default row, all rows as `name = backend`, and what each backend's line is if it is named.
+/// A configuration: the default handler, the rows as `name = backend`, and a line for each of these backends.
 pub fn table(default: &str, handlers: &str, backends: &[&str], directory: &str) -> String {
     let backends = backends
         .iter()
@@ -22,7 +24,7 @@ pub fn table(default: &str, handlers: &str, backends: &[&str], directory: &str) 
     )
 }
 
-/// `runc` leads to old, which is alone; new serves beside it and nobody knows of it.
+/// `runc` routes to the backend old. The runtime new serves, but is not in the configuration.
 pub async fn old_alone() -> Rig {
     let sims = ["old", "new"].map(|name| Sim::new(name).handlers(["runc", "kata"]));
     Rig::with_config(sims, |directory| {
@@ -31,7 +33,7 @@ pub async fn old_alone() -> Rig {
     .await
 }
 
-/// Another table for the switch that runs.
+/// Reloads with another routing table.
 pub fn reload(rig: &Rig, default: &str, handlers: &str, backends: &[&str]) -> Changes {
     let outcome = rig.reload(|directory| table(default, handlers, backends, directory));
     outcome
@@ -39,7 +41,7 @@ pub fn reload(rig: &Rig, default: &str, handlers: &str, backends: &[&str]) -> Ch
         .unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// Runs a pod as soon as the handler takes it.
+/// Runs a pod as soon as the handler's backend is ready.
 pub async fn run_when_ready(rig: &Rig, handler: &str, name: &str) -> String {
     loop {
         match rig.try_run(handler, name).await {
@@ -57,13 +59,13 @@ async fn backends_told(rig: &Rig) -> Vec<String> {
         .collect()
 }
 
-/// The name of the runtime that has it.
+/// The runtime that has the pod.
 pub fn owner<'a>(rig: &'a Rig, pod: &str) -> &'a str {
     rig.owner_of(pod).unwrap().name()
 }
 
 #[tokio::test]
-async fn a_new_handler_takes_pods_and_the_others_go_on() {
+async fn a_new_handler_takes_pods_and_running_pods_continue() {
     let rig = old_alone().await;
     let (before, container) = rig.run("runc", "before").await;
     let changes = reload(
@@ -81,7 +83,7 @@ async fn a_new_handler_takes_pods_and_the_others_go_on() {
 }
 
 #[tokio::test]
-async fn a_handler_that_is_gone_refuses_new_pods_and_its_pods_live_on() {
+async fn a_removed_handler_takes_no_new_pods_and_its_pods_continue() {
     let rig = old_alone().await;
     reload(
         &rig,
@@ -115,7 +117,7 @@ async fn a_handler_that_is_gone_refuses_new_pods_and_its_pods_live_on() {
 }
 
 #[tokio::test]
-async fn a_handler_that_moves_takes_its_new_pods_along_and_no_others() {
+async fn a_handler_that_moves_routes_new_pods_to_its_new_backend_and_moves_no_running_pod() {
     let rig = old_alone().await;
     let before = rig.run_pod("runc", "before").await;
     let changes = reload(&rig, "runc", "runc = \"new\"", &["old", "new"]);
@@ -126,7 +128,7 @@ async fn a_handler_that_moves_takes_its_new_pods_along_and_no_others() {
     };
     assert_eq!(changes.handlers_moved, [moved]);
     let after = run_when_ready(&rig, "runc", "after").await;
-    // One that names no handler moves with the default row.
+    // A pod without a handler follows the default row.
     let unnamed = rig.run_pod("", "unnamed").await;
     assert_eq!((owner(&rig, &before), owner(&rig, &after)), ("old", "new"));
     assert_eq!(owner(&rig, &unnamed), "new");
@@ -136,7 +138,7 @@ async fn a_handler_that_moves_takes_its_new_pods_along_and_no_others() {
 }
 
 #[tokio::test]
-async fn a_backend_that_no_file_names_is_kept_until_it_owns_nothing() {
+async fn a_backend_that_no_file_names_is_retained_until_it_owns_nothing() {
     let rig = old_alone().await;
     let pod = rig.run_pod("runc", "before").await;
     let (_, container) = (&pod, rig.create(&pod, "web").await);
@@ -149,19 +151,19 @@ async fn a_backend_that_no_file_names_is_kept_until_it_owns_nothing() {
     rig.stop_pod(&pod).await.unwrap();
     rig.remove_pod(&pod).await.unwrap();
     assert_eq!(backends_told(&rig).await, ["new"]);
-    // Its connection ends with its last call.
+    // The connection to the backend ends with the last call.
     rig.sim("old")
         .until(|journal| journal.connections == 0)
         .await;
 }
 
 #[tokio::test]
-async fn a_backend_that_owns_nothing_is_gone_at_once() {
+async fn a_backend_that_owns_nothing_is_removed_at_once() {
     let rig = old_alone().await;
     until_state(&rig, "old", "ready").await;
     let changes = reload(&rig, "runc", "runc = \"new\"", &["new"]);
     assert_eq!(
-        (changes.backends_added, changes.backends_gone),
+        (changes.backends_added, changes.backends_removed),
         (vec!["new".into()], vec!["old".into()])
     );
     until_state(&rig, "new", "ready").await;
@@ -169,7 +171,7 @@ async fn a_backend_that_owns_nothing_is_gone_at_once() {
 }
 
 #[tokio::test]
-async fn a_backend_with_a_pod_under_way_is_kept_for_it() {
+async fn a_backend_with_a_creation_in_flight_is_retained_for_its_pod() {
     let rig = old_alone().await;
     let old = rig.sim("old");
     old.hold("RunPodSandbox");
@@ -177,12 +179,12 @@ async fn a_backend_with_a_pod_under_way_is_kept_for_it() {
     let change = async {
         old.until(|journal| journal.held == ["RunPodSandbox"]).await;
         let changes = reload(&rig, "runc", "runc = \"new\"", &["new"]);
-        assert_eq!(changes.backends_gone, Vec::<String>::new());
+        assert_eq!(changes.backends_removed, Vec::<String>::new());
         until_state(&rig, "new", "ready").await;
         old.release("RunPodSandbox");
     };
     let (pod, ()) = tokio::join!(run, change);
-    // It ends by the table that it began with, and is known from then on.
+    // The call uses the routing table that it began with. Its pod is known afterwards.
     let pod = pod.unwrap();
     assert_eq!(owner(&rig, &pod), "old");
     rig.create(&pod, "web").await;
@@ -190,7 +192,7 @@ async fn a_backend_with_a_pod_under_way_is_kept_for_it() {
 }
 
 #[tokio::test]
-async fn a_call_under_way_at_a_backend_that_goes_is_not_disturbed() {
+async fn a_call_in_flight_at_a_removed_backend_is_not_disturbed() {
     let rig = old_alone().await;
     reload(
         &rig,
@@ -213,7 +215,7 @@ async fn a_call_under_way_at_a_backend_that_goes_is_not_disturbed() {
     let change = async {
         new.until(|journal| journal.held == ["PullImage"]).await;
         let changes = reload(&rig, "runc", "runc = \"old\"", &["old"]);
-        assert_eq!(changes.backends_gone, ["new"]);
+        assert_eq!(changes.backends_removed, ["new"]);
         assert_eq!(backends_told(&rig).await, ["old"]);
         new.release("PullImage");
     };
@@ -222,7 +224,7 @@ async fn a_call_under_way_at_a_backend_that_goes_is_not_disturbed() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_changes_nothing_and_is_told() {
+async fn an_invalid_configuration_changes_nothing_and_is_reported() {
     let rig = old_alone().await;
     let outcome = rig.reload(|_| {
         "default_handler = \"kata\"\n[handlers]\nrunc = \"/run/x.sock\"\nfoo = 1".into()
@@ -241,7 +243,7 @@ async fn what_is_wrong_changes_nothing_and_is_told() {
 }
 
 #[tokio::test]
-async fn what_only_a_restart_can_change_is_refused_by_name() {
+async fn keys_that_only_a_restart_can_change_are_rejected_by_name() {
     let rig = old_alone().await;
     let outcome = rig.reload(|directory| {
         let table = table(
@@ -262,7 +264,7 @@ async fn what_only_a_restart_can_change_is_refused_by_name() {
     assert_eq!(refused.code(), Code::InvalidArgument);
 }
 
-/// A value that is not the default, as a file has it; none for keys that each test has.
+/// A value other than the default, as in a file. `None` for keys that every test sets.
 fn other_value(key: &Key) -> Option<&'static str> {
     match (key.name, key.kind) {
         ("listen" | "default_handler", _) => None,
@@ -308,7 +310,7 @@ async fn a_changed_key_applies_or_is_rejected_as_the_table_of_keys_says() {
 }
 
 #[tokio::test]
-async fn a_backend_that_was_never_there_costs_no_list_and_no_status_and_takes_pods_when_it_comes() {
+async fn a_new_backend_that_never_answered_affects_no_list_and_takes_pods_once_it_is_ready() {
     let rig = old_alone().await;
     rig.run_pod("runc", "before").await;
     rig.sim("new").stop().await;
@@ -326,14 +328,14 @@ async fn a_backend_that_was_never_there_costs_no_list_and_no_status_and_takes_po
     rig.sim("new").start();
     run_when_ready(&rig, "kata", "web").await;
     assert_eq!(names(&rig.pods().await.unwrap()), ["before", "web"]);
-    // From now on nothing is a list without it.
+    // From now on a list needs this backend.
     rig.sim("new").stop().await;
     until_state(&rig, "new", "down").await;
     assert_eq!(told_of(&rig, "new").await["joined"], true);
 }
 
 #[tokio::test]
-async fn a_default_that_was_never_there_does_not_speak_for_the_node_yet() {
+async fn a_new_default_that_never_answered_does_not_answer_for_the_node_yet() {
     let rig = old_alone().await;
     rig.sim("new").stop().await;
     let changes = reload(
@@ -364,7 +366,26 @@ async fn a_default_that_was_never_there_does_not_speak_for_the_node_yet() {
 }
 
 #[tokio::test]
-async fn a_reload_of_the_same_changes_nothing() {
+async fn after_a_restart_a_new_default_that_never_answered_answers_for_the_node() {
+    let mut rig = old_alone().await;
+    rig.run_pod("runc", "before").await;
+    rig.sim("new").stop().await;
+    let handlers = "runc = \"old\"\nkata = \"new\"";
+    reload(&rig, "kata", handlers, &["old", "new"]);
+    let ready = condition(&status(&rig).await, "RuntimeReady").status;
+    assert!(ready, "the earlier default answers for the node");
+    rig.restart_switch_with(|directory| table("kata", handlers, &["old", "new"], directory))
+        .await;
+    until_state(&rig, "old", "ready").await;
+    is_not_ready(&status(&rig).await, rig.sim("new"), "cannot connect");
+    let version = rig.runtime().version(cri::VersionRequest::default()).await;
+    assert_eq!(version.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(names(&rig.pods().await.unwrap()), ["before"]);
+    rig.run_pod("runc", "after").await;
+}
+
+#[tokio::test]
+async fn a_reload_of_the_same_configuration_changes_nothing() {
     let rig = old_alone().await;
     let changes = rig.reload_file().result.unwrap();
     let nothing = Changes {
@@ -375,7 +396,7 @@ async fn a_reload_of_the_same_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_backend_that_hangs_and_owns_pods_is_kept_and_stays_in_lists() {
+async fn a_backend_that_hangs_and_owns_pods_is_retained_and_stays_in_lists() {
     let rig = old_alone().await;
     rig.run_pod("runc", "before").await;
     rig.pods().await.unwrap();

@@ -1,4 +1,4 @@
-//! A new table while something is under way: backends not there yet, and calls that wait for one that goes.
+//! A reload while calls are in flight: new backends that are not ready, and calls that wait for a removed backend.
 
 use criswitch::codec::cri;
 use serde_json::Value as Json;
@@ -24,17 +24,16 @@ fn pull(handler: &str) -> cri::PullImageRequest {
 }
 
 #[tokio::test]
-async fn a_backend_that_was_not_listed_since_the_start_is_kept_until_it_is() {
+async fn a_backend_not_listed_since_the_start_is_retained_until_it_is_listed() {
     let mut rig = old_alone().await;
     rig.run_pod("runc", "before").await;
     rig.sim("old").stop().await;
     rig.restart_switch_without_state().await;
     let changes = reload(&rig, "runc", "runc = \"new\"", &["new"]);
-    assert_eq!(changes.backends_gone, Vec::<String>::new());
-    // A number would be a guess.
+    assert_eq!(changes.backends_removed, Vec::<String>::new());
+    // The number of the pods is unknown.
     assert_eq!(changes.backends_retiring[0].pods, None);
-    let line =
-        "backend retiring: old, whose pods are unknown until it answers a list; backend old is";
+    let line = "backend retiring: old, whose pods are unknown until criswitch has listed it; backend old is";
     assert!(changes.to_string().contains(line), "{changes}");
     let old = told_of(&rig, "old").await;
     assert_eq!(
@@ -42,7 +41,7 @@ async fn a_backend_that_was_not_listed_since_the_start_is_kept_until_it_is() {
         (&Json::Null, &Json::Null)
     );
     run_when_ready(&rig, "runc", "after").await;
-    // Nobody knows what it has, so there is no whole list.
+    // The pods of old are unknown, so no list is complete.
     let refused = rig.pods().await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable, "{refused}");
     rig.sim("old").start();
@@ -52,14 +51,14 @@ async fn a_backend_that_was_not_listed_since_the_start_is_kept_until_it_is() {
 }
 
 #[tokio::test]
-async fn a_call_under_way_still_asks_a_backend_that_is_gone_meanwhile() {
+async fn a_call_in_flight_still_asks_a_backend_that_a_reload_removes() {
     let rig = old_alone().await;
     reload(&rig, "runc", BOTH, &["old", "new"]);
     until_state(&rig, "new", "ready").await;
     let old = rig.sim("old");
     old.hold("ImageStatus");
     let mut images = rig.images();
-    // One backend is asked after the other.
+    // criswitch asks the backends one by one.
     let find = images.image_status(cri::ImageStatusRequest {
         image: pull("").image,
         ..Default::default()
@@ -67,7 +66,7 @@ async fn a_call_under_way_still_asks_a_backend_that_is_gone_meanwhile() {
     let change = async {
         old.until(|journal| journal.held == ["ImageStatus"]).await;
         let changes = reload(&rig, "runc", "runc = \"old\"", &["old"]);
-        assert_eq!(changes.backends_gone, ["new"]);
+        assert_eq!(changes.backends_removed, ["new"]);
         old.release("ImageStatus");
     };
     let both = async { tokio::join!(find, change).0 };
@@ -78,7 +77,7 @@ async fn a_call_under_way_still_asks_a_backend_that_is_gone_meanwhile() {
 }
 
 #[tokio::test]
-async fn a_pull_without_any_backend_for_pods_says_which_one_is_not_there() {
+async fn a_pull_without_any_joined_backend_names_the_backend_that_is_down() {
     let rig = old_alone().await;
     rig.run_pod("runc", "before").await;
     rig.sim("new").stop().await;
@@ -89,7 +88,7 @@ async fn a_pull_without_any_backend_for_pods_says_which_one_is_not_there() {
 }
 
 #[tokio::test]
-async fn a_backend_added_while_the_runtime_configuration_is_told_is_told_it_too() {
+async fn a_backend_added_during_update_runtime_config_gets_the_configuration_too() {
     let sims = ["old", "new"].map(|name| Sim::new(name).handlers(["runc", "kata"]));
     let text = |handlers, backends: &[&str], directory: &str| {
         table("runc", handlers, backends, directory).replace("\"0s\"", "\"30s\"")
@@ -101,11 +100,12 @@ async fn a_backend_added_while_the_runtime_configuration_is_told_is_told_it_too(
     rig.sim("old").stop().await;
     rig.restart_switch().await;
     let mut runtime = rig.runtime();
-    // Waits for the only backend there is.
+    // This call waits for the only backend.
     let told = runtime.update_runtime_config(cri::UpdateRuntimeConfigRequest::default());
     let new = rig.sim("new");
     let change = async {
-        // It comes behind the other call on one connection.
+        // The reply to this call proves that criswitch has read the `UpdateRuntimeConfig`, which was sent earlier on
+        // the same connection.
         rig.try_run("nosuch", "web").await.unwrap_err();
         let outcome = rig.reload(|directory| text(BOTH, &["old", "new"], directory));
         outcome.result.unwrap();
@@ -121,7 +121,7 @@ async fn a_backend_added_while_the_runtime_configuration_is_told_is_told_it_too(
 }
 
 #[tokio::test]
-async fn what_a_backend_says_after_it_is_gone_makes_it_nobodys_owner() {
+async fn a_late_reply_of_a_removed_backend_makes_it_the_owner_of_nothing() {
     let rig = old_alone().await;
     reload(&rig, "runc", BOTH, &["old", "new"]);
     let pod = run_when_ready(&rig, "kata", "web").await;
@@ -147,7 +147,7 @@ async fn what_a_backend_says_after_it_is_gone_makes_it_nobodys_owner() {
 }
 
 #[tokio::test]
-async fn a_backend_is_kept_for_what_a_failed_run_left_behind() {
+async fn a_backend_is_retained_for_a_pod_that_a_failed_run_left() {
     let rig = old_alone().await;
     reload(&rig, "runc", BOTH, &["old", "new"]);
     until_state(&rig, "new", "ready").await;
@@ -157,13 +157,13 @@ async fn a_backend_is_kept_for_what_a_failed_run_left_behind() {
     new.heal("RunPodSandbox");
     let left = Client::new(&new.socket()).run_pod("kata", "left").await;
     let changes = reload(&rig, "runc", "runc = \"old\"", &["old"]);
-    assert_eq!(changes.backends_gone, Vec::<String>::new());
+    assert_eq!(changes.backends_removed, Vec::<String>::new());
     assert_eq!(names(&rig.pods().await.unwrap()), ["left"]);
     rig.remove_pod(&left.unwrap()).await.unwrap();
 }
 
 #[tokio::test]
-async fn the_last_pods_of_a_backend_that_goes_get_their_deletion_event() {
+async fn the_last_pods_of_a_removed_backend_get_their_deletion_event() {
     let rig = old_alone().await;
     let lost = rig.run_pod("runc", "lost").await;
     reload(&rig, "runc", BOTH, &["old", "new"]);
@@ -173,7 +173,7 @@ async fn the_last_pods_of_a_backend_that_goes_get_their_deletion_event() {
     old.stop().await;
     until_state(&rig, "old", "down").await;
     reload(&rig, "kata", "kata = \"new\"", &["new"]);
-    // It comes back without them, and is gone with that.
+    // The backend comes back without its pods, and is then removed.
     old.forget();
     old.start();
     until(async || switch_has(&rig, "old").await == Some(false)).await;
@@ -186,7 +186,7 @@ async fn the_last_pods_of_a_backend_that_goes_get_their_deletion_event() {
 }
 
 #[tokio::test]
-async fn a_removal_that_ends_a_backend_is_told_by_its_event() {
+async fn a_pod_removal_that_ends_its_backend_still_has_its_event() {
     let rig = old_alone().await;
     let pod = rig.run_pod("runc", "web").await;
     reload(&rig, "runc", BOTH, &["old", "new"]);
@@ -212,7 +212,7 @@ async fn switch_has(rig: &Rig, name: &str) -> Option<bool> {
 }
 
 #[tokio::test]
-async fn a_pod_that_was_never_sent_keeps_no_backend() {
+async fn a_creation_that_was_never_sent_retains_no_backend() {
     let rig = old_alone().await;
     reload(&rig, "runc", BOTH, &["old", "new"]);
     until_state(&rig, "new", "ready").await;
@@ -221,7 +221,7 @@ async fn a_pod_that_was_never_sent_keeps_no_backend() {
     let refused = rig.try_run("kata", "web").await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
     let changes = reload(&rig, "runc", "runc = \"old\"", &["old"]);
-    assert_eq!(changes.backends_gone, ["new"]);
+    assert_eq!(changes.backends_removed, ["new"]);
 }
 
 #[tokio::test]
@@ -245,7 +245,7 @@ async fn a_new_backend_that_hangs_gets_no_pod() {
 }
 
 #[tokio::test]
-async fn where_nobody_takes_part_there_is_no_list() {
+async fn a_list_is_an_error_while_no_backend_has_joined() {
     let rig = old_alone().await;
     rig.sim("new").stop().await;
     reload(&rig, "kata", "kata = \"new\"", &["new"]);
@@ -254,7 +254,7 @@ async fn where_nobody_takes_part_there_is_no_list() {
 }
 
 #[tokio::test]
-async fn what_a_client_saw_in_a_stream_that_passed_unread_is_no_gap_later() {
+async fn a_pod_that_a_client_saw_in_a_stream_is_never_missing_in_a_later_list() {
     let rig = old_alone().await;
     until_state(&rig, "old", "ready").await;
     let old = rig.sim("old");

@@ -1,11 +1,11 @@
-//! What handlers and backends are called before and after another table.
+//! The names of handlers and backends before and after a reload.
 
 use crate::faults::told_of;
 use crate::support::{Rig, Sim};
 use crate::topology::reloads::{old_alone, owner, reload, run_when_ready};
 
 #[tokio::test]
-async fn a_handler_that_moves_within_its_backend_is_told_with_its_names_there() {
+async fn a_handler_that_moves_within_its_backend_is_reported_with_the_backends_names() {
     let rig = old_alone().await;
     let row = |handler| format!("runc = {{ backend = \"old\", handler = {handler:?} }}");
     let changes = reload(&rig, "runc", &row("kata"), &["old"]);
@@ -19,7 +19,7 @@ async fn a_handler_that_moves_within_its_backend_is_told_with_its_names_there() 
 }
 
 #[tokio::test]
-async fn a_pod_keeps_the_name_that_it_was_started_under_and_new_pods_get_the_new_one() {
+async fn a_pod_keeps_its_handler_name_after_a_rename_and_new_pods_get_the_new_name() {
     let rig = old_alone().await;
     rig.run_pod("runc", "a").await;
     let std = "std = { backend = \"old\", handler = \"runc\" }";
@@ -40,7 +40,7 @@ async fn a_socket_under_another_name_is_the_same_backend() {
     });
     let changes = outcome.result.unwrap();
     assert_eq!(
-        (&changes.backends_added, &changes.backends_gone),
+        (&changes.backends_added, &changes.backends_removed),
         (&vec![], &vec![])
     );
     let told = told_of(&rig, "stock").await;
@@ -52,7 +52,7 @@ async fn a_socket_under_another_name_is_the_same_backend() {
 }
 
 #[tokio::test]
-async fn a_socket_by_another_path_is_the_same_backend() {
+async fn a_socket_under_another_path_is_the_same_backend() {
     let rig = old_alone().await;
     rig.run_pod("runc", "web").await;
     let outcome = rig.reload(|directory| {
@@ -61,7 +61,7 @@ async fn a_socket_by_another_path_is_the_same_backend() {
     });
     let changes = outcome.result.unwrap();
     assert_eq!(
-        (&changes.backends_added, &changes.backends_gone),
+        (&changes.backends_added, &changes.backends_removed),
         (&vec![], &vec![])
     );
     assert_eq!(rig.pods().await.unwrap().len(), 1);
@@ -82,7 +82,7 @@ async fn another_socket_under_the_same_name_is_another_backend() {
 }
 
 #[tokio::test]
-async fn a_backend_whose_name_another_takes_gets_one_that_a_row_may_have() {
+async fn a_backend_whose_name_another_takes_gets_a_name_that_is_valid_in_a_row() {
     let longest = "o".repeat(63);
     let sims = [Sim::new("old"), Sim::new("new")].map(|sim| sim.handlers(["runc"]));
     let text = |directory: &str, socket| {

@@ -1,4 +1,4 @@
-//! A machine that packages can be installed on, and packages that differ from the built one.
+//! A machine for packages, and packages that differ from the built package.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::machine::{Machine, until};
 
-/// The version of the package as it is built.
+/// The version of the built package.
 pub const FIRST: &str = concat!(env!("CARGO_PKG_VERSION"), "-1");
 
 pub struct Debian(Machine);
@@ -28,12 +28,12 @@ impl Debian {
         debian
     }
 
-    /// Where a version of the package lies, as this machine sees it.
+    /// The path of a version of the package, outside of the machine.
     fn package(&self, version: &str) -> PathBuf {
         self.shared().join(format!("{version}.deb"))
     }
 
-    /// Makes a package of another version, whose binary and shipped configuration are other ones.
+    /// Makes a package of another version with a changed binary and a changed shipped configuration.
     pub fn another(&self, version: &str) -> String {
         let tree = self.shared().join("tree");
         run(Command::new("dpkg-deb")
@@ -44,7 +44,7 @@ impl Debian {
         let changed = text.replace(&format!("Version: {FIRST}"), &format!("Version: {version}"));
         assert_ne!(changed, text);
         fs::write(&control, changed).unwrap();
-        // What stands behind an executable's end is not read.
+        // The kernel ignores bytes after the end of an executable.
         append(&tree.join("usr/bin/criswitch"), version);
         append(
             &tree.join("etc/criswitch/criswitch.toml"),
@@ -58,15 +58,15 @@ impl Debian {
         version.to_owned()
     }
 
-    /// Installs a version, over another one if that is there; what dpkg and its scripts say. A configuration that was
-    /// changed on both sides is a question, which is answered beforehand as unattended upgrades do.
+    /// Installs a version, possibly as an upgrade, and returns the output of dpkg and its scripts. A configuration file
+    /// that changed both locally and in the package keeps the local version, as in unattended upgrades.
     pub async fn install(&self, version: &str) -> String {
         let package = format!("/run/backends/{version}.deb");
         self.dpkg(&["--force-confdef", "--force-confold", "--install", &package])
             .await
     }
 
-    /// Installs it, writes a configuration, and starts it as the README says.
+    /// Installs the package, writes a configuration, and starts criswitch as the documentation describes.
     pub async fn install_and_serve(&self, config: &str) {
         self.install(FIRST).await;
         self.configure(config);
@@ -74,7 +74,7 @@ impl Debian {
         until(async || self.show("criswitch", "StatusText").starts_with("3/3")).await;
     }
 
-    /// Without the triggers of the machine's other packages. The runtimes go on meanwhile.
+    /// Runs dpkg without the triggers of other packages, and without blocking the simulated runtimes.
     pub async fn dpkg(&self, arguments: &[&str]) -> String {
         let path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
         let call = [&[path, "LC_ALL=C", "dpkg", "--no-triggers"], arguments].concat();
@@ -92,19 +92,19 @@ impl Debian {
         fs::read_to_string(self.at("etc/criswitch/criswitch.toml")).unwrap()
     }
 
-    /// Everything below a folder.
+    /// Every path below a folder.
     pub fn files(&self, folder: &str) -> String {
         let list = format!("find {folder} | LC_ALL=C sort");
         self.runs("sh", &["-c", &list])
     }
 
-    /// What still bears its name, on all that dpkg could write to. The administrator's own drop-ins are no part of it.
+    /// Files named criswitch in every place that dpkg can write to, except the administrator's drop-ins.
     pub fn left_behind(&self) -> String {
         let find = "find /etc /run /usr /var -name '*criswitch*' -not -path '/etc/systemd/system/criswitch.service.d*'";
         self.runs("sh", &["-c", find])
     }
 
-    /// Whether the daemon is of the file that is installed now.
+    /// Whether the daemon runs the installed binary.
     pub fn runs_what_is_installed(&self) -> bool {
         let id = self.show("criswitch", "MainPID");
         let running = fs::read(self.at(&format!("proc/{id}/exe"))).unwrap();

@@ -1,6 +1,6 @@
-//! The Debian package, installed, upgraded, removed and purged by dpkg on a machine of its own
+//! The Debian package: dpkg installs, upgrades, removes and purges it on a separate machine
 //! (tests/system/systemd/boot.sh).
-// No crate could reach it, and what panics is a failed test.
+// No other crate can reach these items, and a panic is a failed test.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 #![allow(clippy::panic, clippy::indexing_slicing, clippy::print_stderr)]
 
@@ -21,12 +21,12 @@ use machine::{CONFIG, until};
 use support::IMAGE;
 
 const UPGRADES: u32 = 5;
-/// Who listens at 127.0.0.1:9199, as the kernel shows it.
+/// The line of a listener at 127.0.0.1:9199 in /proc/net/tcp.
 const METRICS: &str = "0100007F:23EF 00000000:0000 0A";
 
 #[tokio::test]
 #[ignore = "needs root, systemd and the package: tests/system/package/run.sh"]
-async fn what_is_installed_starts_nothing_and_leaves_the_kubelet_alone() {
+async fn an_installation_starts_nothing_and_leaves_the_kubelet_alone() {
     let debian = Debian::boot().await;
     let kubelet = debian.show("kubelet", "InvocationID");
     let units = debian.files("/etc/systemd");
@@ -50,27 +50,34 @@ async fn what_is_installed_starts_nothing_and_leaves_the_kubelet_alone() {
 
 #[tokio::test]
 #[ignore = "needs root, systemd and the package: tests/system/package/run.sh"]
-async fn the_configuration_that_comes_with_it_is_right_and_serves() {
+async fn the_shipped_configuration_is_valid_and_serves() {
     let debian = Debian::boot().await;
     debian.install(FIRST).await;
     let table = debian.runs("criswitch", &["check"]);
     assert!(table.contains("/run/containerd/containerd.sock"), "{table}");
     debian.systemctl(&["enable", "--now", "criswitch.socket", "criswitch.service"]);
-    // There is no containerd in there.
+    // The machine has no containerd.
     until(async || debian.show("criswitch", "StatusText").starts_with("0/1 ")).await;
 }
 
 #[tokio::test]
 #[ignore = "needs root, systemd and the package: tests/system/package/run.sh"]
-async fn it_brings_pages_completions_licences_and_an_example_for_the_kubelet() {
+async fn the_package_has_manual_pages_completions_licences_and_an_example_for_the_kubelet() {
     let debian = Debian::boot().await;
     debian.install(FIRST).await;
     for (file, words) in [
-        ("man/man1/criswitch.1.gz", "criswitch"),
-        ("man/man1/criswitch-check.1.gz", "probe"),
-        ("bash-completion/completions/criswitch", "discover"),
-        ("zsh/vendor-completions/_criswitch", "discover"),
-        ("fish/vendor_completions.d/criswitch.fish", "discover"),
+        ("man/man8/criswitch.8.gz", "SIGHUP"),
+        ("man/man8/criswitch-check.8.gz", "probe"),
+        ("man/man5/criswitch.toml.5.gz", "shutdown_timeout"),
+        (
+            "bash-completion/completions/criswitch",
+            "CRISWITCH_COMPLETE",
+        ),
+        ("zsh/vendor-completions/_criswitch", "CRISWITCH_COMPLETE"),
+        (
+            "fish/vendor_completions.d/criswitch.fish",
+            "CRISWITCH_COMPLETE",
+        ),
         ("doc/criswitch/copyright", "Apache-2.0"),
         ("doc/criswitch/third-party.txt", "tokio 1."),
         ("doc/criswitch/changelog.Debian.gz", "criswitch (0."),
@@ -137,7 +144,7 @@ async fn an_upgrade_while_a_backend_is_down_loses_no_pod() {
 
 #[tokio::test]
 #[ignore = "needs root, systemd and the package: tests/system/package/run.sh"]
-async fn an_upgrade_leaves_alone_what_does_not_run() {
+async fn an_upgrade_does_not_start_a_stopped_daemon() {
     let debian = Debian::boot().await;
     debian.install(FIRST).await;
     debian.install(&debian.another("9")).await;
@@ -147,7 +154,7 @@ async fn an_upgrade_leaves_alone_what_does_not_run() {
 
 #[tokio::test]
 #[ignore = "needs root, systemd and the package: tests/system/package/run.sh"]
-async fn an_upgrade_that_would_not_start_leaves_the_earlier_one_running() {
+async fn an_upgrade_that_would_not_start_leaves_the_earlier_version_running() {
     let debian = Debian::boot().await;
     debian.install_and_serve(CONFIG).await;
     let before = debian.show("criswitch", "MainPID");
@@ -163,7 +170,7 @@ async fn an_upgrade_that_would_not_start_leaves_the_earlier_one_running() {
 
 #[tokio::test]
 #[ignore = "needs root, systemd and the package: tests/system/package/run.sh"]
-async fn an_upgrade_whose_socket_is_not_the_one_that_is_held_leaves_the_earlier_one_running() {
+async fn an_upgrade_with_a_changed_listen_leaves_the_earlier_version_running() {
     let debian = Debian::boot().await;
     debian.install_and_serve(CONFIG).await;
     let before = debian.show("criswitch", "MainPID");
@@ -179,7 +186,7 @@ async fn an_upgrade_whose_socket_is_not_the_one_that_is_held_leaves_the_earlier_
 
 #[tokio::test]
 #[ignore = "needs root, systemd and the package: tests/system/package/run.sh"]
-async fn a_removal_stops_it_and_keeps_the_configuration_and_a_purge_leaves_nothing() {
+async fn a_removal_stops_the_daemon_and_keeps_the_configuration_and_a_purge_leaves_nothing() {
     let debian = Debian::boot().await;
     debian.install_and_serve(CONFIG).await;
     let drop_in = debian.at("etc/criswitch/conf.d/90-kata.toml");
@@ -218,19 +225,19 @@ async fn populate(debian: &Debian) -> (Vec<String>, Vec<String>) {
     (vec![pod, kata], vec![container])
 }
 
-/// The load of the kubelet's and crictl's client library, until its input is closed.
+/// Starts the load of the client library of the kubelet and crictl. Closing the input of the process ends the load.
 fn load(debian: &Debian, pods: &[String], containers: &[String]) -> Child {
     let program = std::env::var("RESTARTS_CLIENT").expect("RESTARTS_CLIENT names the client");
     let mut client = Command::new(program);
     client.arg(debian.socket());
     client.args([pods.join(","), containers.join(",")]);
     client.stdin(Stdio::piped()).stdout(Stdio::piped());
-    // The library's complaints about streams that end.
+    // The library logs errors about streams that end.
     client.stderr(Stdio::piped());
     client.spawn().unwrap()
 }
 
-/// Waits until calls come, and have come back.
+/// Waits until calls arrive and have been answered.
 async fn under_load(debian: &Debian) {
     let runc = debian.sim("runc");
     runc.forget_calls();
@@ -238,7 +245,7 @@ async fn under_load(debian: &Debian) {
         .await;
 }
 
-/// What it says in the end; panics if a call failed.
+/// Ends the load and returns its output; panics if a call failed.
 async fn ended(mut load: Child) -> String {
     drop(load.stdin.take());
     let waited = tokio::task::spawn_blocking(|| load.wait_with_output().unwrap());

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The Debian package: built twice in different places to the same bytes, then installed, upgraded under load, removed
-# and purged on a machine of its own; and the static binary. As root, on Debian 12 with Rust and Go. What is built is
-# kept in ${CRISWITCH_CACHE:-~/.cache/criswitch}, so that a second run is quick.
+# Tests the Debian package: two builds in different places give the same bytes; then the package is installed, upgraded
+# under load, removed and purged on a separate machine. Also tests the static binary. Runs as root on Debian 12 with
+# Rust and Go. Build results are kept in ${CRISWITCH_CACHE:-~/.cache/criswitch}, so a second run is quick.
 set -eu
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
@@ -34,7 +34,7 @@ install_what_is_missing() {
   tool cargo-about 0.9.3 --features cli
 }
 
-# tool NAME VERSION OPTION...: a cargo command, built once.
+# tool NAME VERSION OPTION...: installs a cargo command once.
 tool() {
   local name=$1 version=$2 root=$CACHE/$1-$2
   shift 2
@@ -44,8 +44,8 @@ tool() {
   PATH=$root/bin:$PATH
 }
 
-# Other folders for the sources, for what is built, and for cargo's own. Side by side: each build ends in one crate, and
-# so on one processor.
+# The two builds use different folders for the sources, the build results and cargo's own files. They run in parallel,
+# because each build ends in one crate and so uses one processor.
 build_twice() {
   local one two failed=0
   other_home "$HERE/cargo"
@@ -60,14 +60,14 @@ build_twice() {
   echo "built twice to the same bytes: $(cd "$HERE/one" && sha256sum ./*.deb)"
 }
 
-# build NAME SOURCES CARGO_HOME
+# build NAME SOURCES CARGO_HOME: copies the sources to SOURCES and builds the package into $HERE/NAME.
 build() {
   copy_sources "$2"
   rm -rf "${HERE:?}/$1"
   CARGO_HOME=$3 CARGO_TARGET_DIR=$HERE/$1-target "$2/package/build.sh" deb "$HERE/$1"
 }
 
-# As they are in the work tree, with their times, by which cargo knows what has changed.
+# Copies the work tree with its file times, because cargo finds changes by the times.
 copy_sources() {
   rm -rf "$1"
   mkdir -p "$1"
@@ -75,7 +75,7 @@ copy_sources() {
     tar --create --directory "$TOP" --null --files-from - --ignore-failed-read | tar --extract --directory "$1"
 }
 
-# The same downloads by another path.
+# other_home FOLDER: makes FOLDER a second CARGO_HOME with the same downloads.
 other_home() {
   local entry
   rm -rf "$1"
@@ -96,7 +96,7 @@ build_static() {
     echo "$binary is not static"
     return 1
   fi
-  # On a root that has nothing else.
+  # Runs the binary on a root without any other file.
   mkdir -p "$HERE/static/root"
   cp "$binary" "$TOP/config/criswitch.toml" "$HERE/static/root"
   chroot "$HERE/static/root" "/${binary##*/}" --version

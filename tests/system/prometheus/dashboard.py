@@ -1,5 +1,5 @@
-"""Reads the dashboard of config/ as Grafana's own types for dashboards (its Foundation SDK) and writes it again: whatever
-is lost or changed on the way is nothing that Grafana knows. Ends with 1 then."""
+"""Reads the dashboard of config/ with Grafana's own types (its Foundation SDK) and writes it again. Grafana does not
+know a place that is lost or changed by that; the exit code is 1 then."""
 
 import json
 import sys
@@ -8,12 +8,12 @@ from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard, RowPanel
 
-# Prometheus' data source reads it; the types leave to each data source what is its own.
+# Fields that the data source of Prometheus reads. Grafana's types have no fields of a data source.
 OF_THE_DATA_SOURCE = [".annotations.list[0].titleFormat"]
 
 
 def differences(ours, theirs, place=""):
-    """The places of `ours` that `theirs` does not have, or has otherwise."""
+    """The places of `ours` that `theirs` lacks or has with another value."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for key, value in ours.items():
             yield from differences(value, theirs.get(key), f"{place}.{key}")

@@ -1,4 +1,4 @@
-//! Who holds the socket, as systemd does: starts the real binary with it, and keeps it when that ends.
+//! Holds the socket as systemd does: starts the real binary with it, and keeps it when the binary ends.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
@@ -13,12 +13,12 @@ use tokio::sync::watch;
 use crate::support::{Client, IMAGE, PATIENCE, Sim, passing};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_criswitch");
-/// The pods that are there all the time, each with a container.
+/// The number of pods that exist all the time, each with a container.
 const PODS: usize = 5;
-/// What is kept of the switch's log, in lines, to be shown when something is wrong.
+/// The number of lines of criswitch's log that are kept for error messages.
 const KEPT: usize = 200;
 
-/// The socket, two simulated runtimes behind the switch, and the switch as a process.
+/// The socket, two simulated runtimes, and criswitch as a process.
 pub struct Holder {
     pub runtime: Sim,
     other_runtime: Sim,
@@ -74,7 +74,7 @@ impl Holder {
         self.pods.push(kata);
     }
 
-    /// Starts the switch with the socket.
+    /// Starts criswitch with the socket.
     pub fn start(&mut self) {
         (self.switch, self.log) = start(&self.listener, &self.directory);
     }
@@ -85,7 +85,7 @@ impl Holder {
         assert!(sent.unwrap().success());
     }
 
-    /// Waits for a line of the switch's log.
+    /// Waits for a line in criswitch's log.
     pub async fn until_it_says(&mut self, words: &str) {
         let mut log = self.log.clone();
         let said = log.wait_for(|log| log.iter().any(|line| line.contains(words)));
@@ -93,10 +93,10 @@ impl Holder {
         assert!(waited.is_ok(), "not said: {words}\n{}", self.last_lines());
     }
 
-    /// The end of the switch, with no call cut off.
+    /// Waits until criswitch has ended, which must not cut off a call.
     pub async fn ended(&mut self) {
         let mut log = self.log.clone();
-        // Its log is closed when it has ended.
+        // The log is closed when criswitch has ended.
         let closed = async { while log.changed().await.is_ok() {} };
         let waited = tokio::time::timeout(PATIENCE, closed).await;
         assert!(waited.is_ok(), "no end\n{}", self.last_lines());
@@ -111,7 +111,7 @@ impl Holder {
         Vec::from(self.log.borrow().clone()).join("\n")
     }
 
-    /// No pod was run twice, and none was left behind.
+    /// Asserts that no pod was created twice or left behind.
     pub fn has_only_its_own(&self) {
         let runtimes = [&self.runtime, &self.other_runtime];
         let pods = runtimes.iter().flat_map(|runtime| runtime.pods());

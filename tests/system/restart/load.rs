@@ -1,8 +1,8 @@
-//! The load of tonic's clients: workers on one connection, one on a new one each time, one that listens for events.
+//! The load of tonic's clients: workers on one connection, a worker that connects for each round, and a worker that
+//! listens for events.
 //!
-//! hyper's client, below tonic, hands a call back unsent if the connection was told to go away after the call was put
-//! into its queue and before it was taken out; tonic makes a failure of that. No server can prevent it, so these calls,
-//! and no others, are made again, and counted.
+//! hyper's client, below tonic, may hand a call back unsent: GOAWAY arrived while the call was in hyper's queue. tonic
+//! reports such a call as failed. No server can prevent this, so only these calls are retried, and counted.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -18,10 +18,10 @@ use tonic::{Code, Status};
 use crate::holder::Holder;
 use crate::support::{Client, PATIENCE};
 
-/// Between two rounds of a worker: steady, not as much as the machine can do.
+/// The pause between two rounds of a worker: a steady load below the limits of the machine.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Workers that call until they are told to end.
+/// Workers that make calls until the end of the load.
 pub struct Load {
     workers: JoinSet<()>,
     shared: Arc<Shared>,
@@ -37,7 +37,7 @@ struct Shared {
     failed: Mutex<Vec<String>>,
 }
 
-/// What a worker does in each of its rounds.
+/// The calls of one round of a worker.
 #[derive(Clone, Copy, Debug)]
 enum Round {
     Lists,
@@ -74,7 +74,7 @@ impl Load {
         Load { workers, shared }
     }
 
-    /// Waits until there have been so many more calls.
+    /// Waits until the load has made this many more calls.
     pub async fn calls(&self, more: u64) {
         let enough = self.shared.calls.load(Relaxed) + more;
         let called = async {
@@ -86,7 +86,8 @@ impl Load {
         called.expect("calls are not answered");
     }
 
-    /// How many calls there were, and how many of them had been handed back; panics if one failed.
+    /// Ends the load. Returns the number of calls, and the number of calls that were handed back; panics if a call
+    /// failed.
     pub async fn end(mut self) -> (u64, u64) {
         self.shared.ending.store(true, Relaxed);
         while let Some(worker) = self.workers.join_next().await {
@@ -110,7 +111,7 @@ async fn work(shared: Arc<Shared>, round: Round) {
     }
 }
 
-/// Listens again and again. The only end that a stream may have says that the switch ends.
+/// Listens for events again and again. A stream may end only with the status of a shutdown.
 async fn listen(shared: Arc<Shared>) {
     let client = Client::new(&shared.client.socket);
     while !shared.ending.load(Relaxed) {
@@ -153,7 +154,7 @@ impl Shared {
         failed.push(format!("{who}: {status:?}"));
     }
 
-    /// Makes a call, again if it was handed back.
+    /// Makes a call, and retries a call that was handed back.
     async fn call<T, F>(&self, call: impl Fn() -> F) -> Result<T, Status>
     where
         F: Future<Output = Result<T, Status>>,
@@ -208,7 +209,7 @@ impl Shared {
         self.call(|| client.remove_pod(&pod)).await
     }
 
-    /// The runtime holds this back now and then, so that it is in flight while the switch ends.
+    /// The runtime sometimes holds this call, so that the call is in flight during the shutdown.
     async fn exec(&self) -> Result<(), Status> {
         let exec = || async {
             let request = cri::ExecSyncRequest {
@@ -222,7 +223,7 @@ impl Shared {
     }
 }
 
-/// Whether hyper never sent it: its own request came back to it out of the queue of a connection that closed.
+/// Whether hyper never sent the call: the connection closed while the request was in hyper's queue.
 fn handed_back(status: &Status) -> bool {
     let mut cause = status.source();
     while let Some(error) = cause {
@@ -234,7 +235,7 @@ fn handed_back(status: &Status) -> bool {
     false
 }
 
-/// Nothing is missing in a list, or in it twice.
+/// Checks that a list has every wanted id, and no id twice.
 fn whole(listed: impl Iterator<Item = String>, wanted: &[String]) -> Result<(), Status> {
     let listed: Vec<_> = listed.collect();
     let different: BTreeSet<_> = listed.iter().collect();

@@ -1,5 +1,5 @@
-//! The switch stops and starts under load, its socket held outside as systemd holds it: no client may notice.
-// No crate could reach it, and what panics is a failed test.
+//! criswitch restarts under load. The test holds the socket, as systemd does, so no client may notice the restarts.
+// No other crate can reach these items, and a panic is a failed test.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 #![allow(clippy::panic, clippy::indexing_slicing, clippy::print_stderr)]
 
@@ -17,17 +17,17 @@ use load::Load;
 use support::{Client, PATIENCE};
 use tokio::task::JoinHandle;
 
-/// How many times clients in the test's own process see the switch go.
+/// The number of restarts for clients in the test's own process.
 const FEW: usize = 20;
-/// How many times all of them do.
+/// The number of restarts for all clients.
 const MANY: usize = 200;
-/// How many calls of tonic's client a switch serves before it is told to end.
+/// The number of calls of tonic's client before each SIGTERM.
 const A_LIFE: u64 = 50;
-/// The longest that all of it may take, builds aside.
+/// The time limit of all restarts together, without builds.
 const LIMIT: Duration = Duration::from_secs(300);
 
 #[tokio::test]
-async fn no_call_fails_while_the_switch_stops_and_starts() {
+async fn no_call_fails_while_criswitch_stops_and_starts() {
     let mut holder = Holder::new().await;
     let load = Load::start(&holder);
     restart(&mut holder, &load, FEW, 1).await;
@@ -37,13 +37,13 @@ async fn no_call_fails_while_the_switch_stops_and_starts() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_made_while_no_switch_runs_waits_for_the_next_one() {
+async fn a_call_made_while_criswitch_is_stopped_waits_for_the_next_start() {
     let mut holder = Holder::new().await;
     holder.signal("TERM");
     holder.ended().await;
     let client = Client::new(&holder.socket);
     let mut call = std::pin::pin!(client.pods());
-    // It has been sent by now, and waits.
+    // Sends the call. The stopped criswitch does not answer, so the call still waits after 100 ms.
     let waited = tokio::time::timeout(Duration::from_millis(100), &mut call).await;
     assert!(waited.is_err());
     holder.start();
@@ -73,7 +73,7 @@ async fn no_call_of_two_kinds_of_clients_fails_in_two_hundred_restarts() {
     holder.has_only_its_own();
 }
 
-/// Stops and starts the switch, each time with so many calls that end only after it was told to.
+/// Restarts criswitch `times` times. At least `held` calls are in flight in each shutdown.
 async fn restart(holder: &mut Holder, load: &Load, times: usize, held: usize) {
     for _ in 0..times {
         load.calls(A_LIFE).await;
@@ -92,7 +92,8 @@ async fn restart(holder: &mut Holder, load: &Load, times: usize, held: usize) {
     }
 }
 
-/// The same load by crictl's client library, in a process of its own, until the pipe is closed; what it says then.
+/// Starts the same load with crictl's client library, in another process. Closing the pipe ends the load, and the task
+/// returns the output of the process.
 fn other_client(holder: &Holder) -> (ChildStdin, JoinHandle<String>) {
     let program = std::env::var("RESTARTS_CLIENT").expect("RESTARTS_CLIENT names the client");
     let mut client = Command::new(program);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# 200 stops and starts of the switch, its socket held outside, under the load of tonic's client and of the client
-# library that the kubelet and crictl have: no call may fail. Needs Rust and Go; what it builds is kept in
+# Restarts criswitch 200 times while the test holds the socket, under the load of tonic's client and of the client
+# library of the kubelet and crictl. No call may fail. Needs Rust and Go. Build results are kept in
 # ${CRISWITCH_CACHE:-~/.cache/criswitch}.
 set -eu
 

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The images of the suite, as OCI layouts in the cache: no registry outside is needed.
+# The images of the suite, as OCI layouts in the cache, so that no external registry is needed.
 #   pause    ten lines of C
 #   busybox  Debian's static busybox, one link an applet; tag 2 is another image, with a user
 
@@ -35,7 +35,7 @@ build_busybox() {
     umoci config --image "$IMAGES/busybox:1" --tag 2 --config.user 1000:1000
 }
 
-# layout NAME ROOT CONFIG-FLAG...: packs the files of ROOT as $IMAGES/NAME, tag 1.
+# layout NAME ROOT CONFIG-FLAG...: packs the files of ROOT as the image $IMAGES/NAME with the tag 1.
 layout() {
   local name=$1 root=$2
   shift 2

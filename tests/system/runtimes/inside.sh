@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The suite inside its namespaces: set up, then the checks or, with --keep, wait. Started by run.sh only.
+# The suite inside of its namespaces: sets everything up, then runs the checks or, with --keep, waits. Only run.sh
+# starts this script.
 set -u
 
 # shellcheck source=tests/system/runtimes/setup.sh
@@ -18,10 +19,10 @@ main() {
   fi
 }
 
-# A run takes eleven minutes or so; one that hangs fails.
+# A run takes about eleven minutes. A hanging run fails.
 LIMIT=20m
 
-# check [BATS-ARGUMENT...]: the checks, then how many passed; one that never ran has failed.
+# check [BATS-ARGUMENT...]: runs the checks and prints how many passed. A check that did not run counts as failed.
 check() {
   local planned passed
   TMPDIR=$DIR timeout "$LIMIT" bats --tap "$@" "$REAL/checks" | tee "$DIR/checks.tap"
@@ -44,7 +45,7 @@ show_logs() {
   done
 }
 
-# The real demo: everything stays until run.sh is told to end.
+# The real demo: everything stays until run.sh ends.
 keep() {
   local handler
   for handler in runc crun gvisor sandboxed; do

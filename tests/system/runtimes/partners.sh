@@ -1,8 +1,9 @@
 # shellcheck shell=bash
 # The real programs that the suite drives: built from Go modules pinned in partners/*/go.{mod,sum}, kept in the cache.
-# A change of the pins, of the way they are built or of the Go toolchain builds anew; the old builds stay for other branches.
+# A change of the pins, of the build functions or of the Go toolchain causes a rebuild; earlier builds stay for other
+# branches.
 
-# One line a Debian package: its command or file, for telling that it is already there.
+# One Debian package per line, with a file that shows whether the package is installed.
 # shellcheck disable=SC2034 # run.sh uses it.
 DEBIAN_PACKAGES=(
   bats:/usr/bin/bats
@@ -30,7 +31,7 @@ install_debian() {
   done
   [ "${#missing[@]}" -gt 0 ] || return 0
   echo "installing ${missing[*]}"
-  # A package's daemon must not start here: the suite runs its own.
+  # A package's daemon must not start here, because the suite starts the daemons.
   local log=$CACHE/apt.log
   { apt-get update -q && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
     apt-get install -yq --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 || {
@@ -39,7 +40,7 @@ install_debian() {
   }
 }
 
-# build_partners: makes every Go program and sets PARTNERS_PATH, one folder a partner.
+# build_partners: builds every Go program and sets PARTNERS_PATH, one folder for each partner.
 build_partners() {
   PARTNERS_PATH=
   build_partner crictl "" sigs.k8s.io/cri-tools/cmd/crictl || return
@@ -50,7 +51,8 @@ build_partners() {
   build_partner etcd "" go.etcd.io/etcd/server/v3 || return
 }
 
-# build_partner NAME TAGS PACKAGE...: builds into a folder of the cache named after all that decides the result.
+# build_partner NAME TAGS PACKAGE...: builds into a folder of the cache, named after a hash of everything that affects
+# the result.
 build_partner() {
   local name=$1 tags=$2 module=$REAL/partners/$1 mode=readonly key folder
   key=$({
@@ -70,7 +72,7 @@ build_partner() {
   fi
   (cd "$module" && CGO_ENABLED=0 go build -mod="$mode" -trimpath -tags "$tags" -o "$folder/" "$@") || return
   rm -rf "$folder/source"
-  # containerd looks a shim up by the name that the runtime type gives.
+  # containerd finds a shim by the name in the runtime type.
   [ ! -e "$folder/shim" ] || mv "$folder/shim" "$folder/containerd-shim-runsc-v1"
   [ ! -e "$folder/server" ] || mv "$folder/server" "$folder/etcd"
   touch "$folder/.done"
@@ -83,8 +85,8 @@ may_lower_oom_score() {
   (( 0x$caps >> 24 & 1 ))
 }
 
-# vendor_lenient_shim MODULE TARGET: gVisor's shim ends at once where it may not lower its oom score, as on most
-# sandboxed CI machines. Here that one error is dropped, in a copy that lasts as long as the build.
+# vendor_lenient_shim MODULE TARGET: gVisor's shim ends at once if it may not lower its oom score, as on most sandboxed
+# CI machines. A copy of the source, which exists only during the build, ignores this error.
 vendor_lenient_shim() {
   local manager=$2/vendor/gvisor.dev/gvisor/pkg/shim/v1/manager.go
   mkdir -p "$2" && cp "$1"/go.{mod,sum} "$2" && (cd "$2" && go mod vendor) || return

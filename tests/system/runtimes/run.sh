@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # The real suite: crictl and a kubelet drive real containerds (2.x with runc and gVisor, Debian's 1.6 with crun) through
-# the real switch. As root, on Debian 12 with Rust and Go; what else it needs it installs or builds, and keeps in
-# ${CRISWITCH_CACHE:-~/.cache/criswitch}.
+# the real criswitch. Runs as root on Debian 12 with Rust and Go. It installs or builds everything else, and keeps build
+# results in ${CRISWITCH_CACHE:-~/.cache/criswitch}.
 #
 #   tests/system/runtimes/run.sh [BATS-ARGUMENT...]   run the checks; the last line is `N passed, N failed`
 #                                                    CRISWITCH_KILLS, CRISWITCH_SEED and CRISWITCH_AWAY_S: see
 #                                                    80-faults.bats and 96-cluster.bats
 #   tests/system/runtimes/run.sh --keep               set everything up, print the crictl commands, stay until Ctrl-C
 #
-# Processes and mounts live in a pid and a mount namespace of their own, so they end with the run, however it ends;
-# the bridges, the cgroups and the temporary folder are removed by clean_up.
+# Processes and mounts are in separate pid and mount namespaces, so they always end with the run. clean_up removes the
+# bridges, the cgroups and the temporary folder.
 set -u
 
 REAL=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -23,7 +23,7 @@ CACHE=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}
 
 main() {
   prepare || give_up "not everything could be installed or built"
-  # Short: a socket's path may have 107 bytes.
+  # A short path: the path of a socket may have 107 bytes.
   DIR=$(mktemp -d /tmp/criswitch-XXXXXX) || give_up "no temporary folder"
   BRIDGE=csw-${DIR##*-}
   SUBNET_PREFIX=10.$((RANDOM % 100 + 100))
@@ -42,7 +42,7 @@ prepare() {
     build_load
 }
 
-# CRISWITCH in the environment: a binary to test instead of the tree's.
+# CRISWITCH in the environment names a binary to test instead of the tree's.
 build_switch() {
   [ -z "${CRISWITCH:-}" ] || return 0
   echo "building the switch"
@@ -50,13 +50,13 @@ build_switch() {
   (cd "$TOP" && cargo build --quiet --release --locked)
 }
 
-# The client of the checks of faults.
+# The client of the fault checks.
 build_load() {
   LOAD=${CARGO_TARGET_DIR:-$TOP/target}/suite/examples/load
   (cd "$TOP" && cargo build --quiet --profile suite --locked --example load)
 }
 
-# give_up WHY: a set-up that fails counts as a failed check.
+# give_up WHY: ends the run. A set-up that fails counts as a failed check.
 give_up() {
   printf '%s\n0 passed, 1 failed\n' "$1"
   exit 1
@@ -64,7 +64,7 @@ give_up() {
 
 clean_up() {
   trap '' INT TERM HUP
-  # The namespace's first process dies with its parent, and everything in the namespace with that one.
+  # The namespace's first process dies with its parent, and all other processes die with the first.
   kill -KILL "$SUITE" 2>/dev/null
   wait "$SUITE" 2>/dev/null
   local n end=$((SECONDS + 20))
@@ -73,7 +73,7 @@ clean_up() {
   rm -rf --one-file-system "$DIR"
 }
 
-# Succeeds once no cgroup of the suite's pods is left: the last processes may still be ending.
+# Succeeds once no cgroup of the suite's pods is left. The last processes may still be ending at first.
 remove_cgroups() {
   find /sys/fs/cgroup -depth -path "*/${DIR##*/}*" -type d -exec rmdir {} + 2>/dev/null
   [ -z "$(find /sys/fs/cgroup -maxdepth 2 -name "${DIR##*/}" 2>/dev/null)" ]

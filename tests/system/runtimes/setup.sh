@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# Starts the real programs in $DIR: the registry, two containerds, and the switch in front of them.
-# Runs inside the namespaces that run.sh makes, so whatever is started or mounted here ends with them.
+# Starts the real programs in $DIR: the registry, the containerds, and criswitch in front of them. Runs inside the
+# namespaces of run.sh, so all processes and mounts end with them.
 
-# wait_for SECONDS WHAT COMMAND...: runs COMMAND until it succeeds; says what was awaited and the last output if it
-# never does.
+# wait_for SECONDS WHAT COMMAND...: runs COMMAND until it succeeds. After SECONDS it prints WHAT and the last output,
+# and fails.
 wait_for() {
   local end=$((SECONDS + $1)) what=$2 out
   shift 2
@@ -16,7 +16,7 @@ wait_for() {
   done
 }
 
-# render FILE TARGET [NAME=VALUE...]: fills @DIR@ and the names given into a template of config/.
+# render FILE TARGET [NAME=VALUE...]: replaces @DIR@ and the given names in a template of config/.
 render() {
   local file=$1 target=$2 pair
   local edits=(-e "s|@DIR@|$DIR|g")
@@ -27,7 +27,7 @@ render() {
   sed "${edits[@]}" "$REAL/config/$file" >"$target"
 }
 
-# crictl_at WHERE ARGUMENT...: crictl at a containerd (1, 2, 3) or at a switch (criswitch, twins, idle).
+# crictl_at WHERE ARGUMENT...: runs crictl at a containerd (1, 2, 3) or at a criswitch (criswitch, twins, idle).
 crictl_at() {
   local config=$DIR/crictl-$1.yaml
   shift
@@ -44,9 +44,9 @@ start_all() {
 }
 
 prepare_machine() {
-  # Shims, runc and CNI keep state under /run whatever containerd is told: give them one of our own.
+  # Shims, runc and CNI always keep state under /run, so the suite mounts a separate /run.
   mount -t tmpfs tmpfs /run || return
-  # crun takes a hybrid mount for cgroup v2.
+  # crun treats a hybrid mount as cgroup v2.
   ! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified || return
   ip link set lo up
 }
@@ -65,7 +65,8 @@ start_registry() {
     >"$DIR/certs.d/registry.test/hosts.toml"
 }
 
-# start_containerd N: the first is Debian's 1.6, the others are 2.x. Also starts one again that has ended.
+# start_containerd N: starts containerd N, or restarts it after its end. Containerd 1 is Debian's 1.6, all others are
+# 2.x.
 start_containerd() {
   configure_containerd "$1" && launch_containerd "$1"
 }
@@ -82,12 +83,12 @@ configure_containerd() {
   render crictl.yaml "$DIR/crictl-$n.yaml" "SOCKET=$DIR/containerd-$n.sock"
 }
 
-# launch_containerd N: with the configuration that is there.
+# launch_containerd N: starts containerd N with its existing configuration.
 launch_containerd() {
   local n=$1 binary
   binary=$(command -v containerd)
   [ "$n" != 1 ] || binary=/usr/bin/containerd
-  # Each finds the shims of its own version first.
+  # Each containerd finds the shims of its version first.
   start_program "containerd-$n" env PATH="$(dirname "$binary"):$PATH" "$binary" --config "$DIR/containerd-$n.toml"
   wait_for 30 "containerd $n" network_ready "$n"
 }
@@ -98,21 +99,21 @@ network_ready() {
   jq -e '.status.conditions | any(.type == "NetworkReady" and .status)' <<<"$info"
 }
 
-# start_switch NAME: a switch with config/NAME.toml.
+# start_switch NAME: starts a criswitch with config/NAME.toml and waits for it.
 start_switch() {
   launch_switch "$1"
   wait_for 30 "the switch $1" crictl_at "$1" version
 }
 
-# launch_switch NAME: the same without waiting for it.
+# launch_switch NAME: starts a criswitch with config/NAME.toml without waiting.
 launch_switch() {
   render "$1.toml" "$DIR/$1.toml"
   render crictl.yaml "$DIR/crictl-$1.yaml" "SOCKET=$DIR/$1.sock"
   start_program "$1" "$CRISWITCH" serve --config "$DIR/$1.toml"
 }
 
-# start_program NAME COMMAND...: in the background. Its pid is in $DIR/NAME.pid and, when it has ended, its exit code in
-# $DIR/NAME.exit; its output goes to $DIR/NAME.log.
+# start_program NAME COMMAND...: starts the command in the background. Its pid is in $DIR/NAME.pid, its output in
+# $DIR/NAME.log, and after its end the exit code in $DIR/NAME.exit.
 start_program() {
   local name=$1
   shift
@@ -128,7 +129,8 @@ start_program() {
   ) &
 }
 
-# keep_no_files: closes all files but the standard ones in a subshell that stays: bats waits for whoever has its own.
+# keep_no_files: closes all files but the standard ones in a lasting subshell, because bats waits for all holders of its
+# files.
 keep_no_files() {
   local fd
   for fd in "/proc/$BASHPID/fd/"*; do
@@ -137,13 +139,13 @@ keep_no_files() {
   done
 }
 
-# stop_switch NAME: asks it to end and prints its exit code.
+# stop_switch NAME: ends a criswitch with SIGTERM and prints the exit code.
 stop_switch() {
   end_program TERM "$1" || return
   cat "$DIR/$1.exit"
 }
 
-# end_program SIGNAL NAME: and waits until it has ended.
+# end_program SIGNAL NAME: sends the signal to a program and waits for the program's end.
 end_program() {
   wait_for 5 "the pid of $2" test -s "$DIR/$2.pid" || return
   kill -"$1" "$(cat "$DIR/$2.pid")" || return

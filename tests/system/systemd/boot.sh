@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# boot.sh DIR [BINARY]: boots systemd with the shipped units and BINARY as /usr/bin/criswitch, in namespaces of its own
-# and on a root of its own: of the machine's files it has /usr, read-only, and DIR. Runs until it is ended.
-# Without BINARY nothing of criswitch is in there and packages can be installed: what they write is forgotten.
+# boot.sh DIR [BINARY]: boots systemd with the shipped units and BINARY as /usr/bin/criswitch, in separate namespaces
+# and on a separate root. The booted system sees DIR and, read-only, /usr of the machine. It runs until a signal ends
+# this script. Without BINARY the system has no file of criswitch, and packages can be installed; changes of files are
+# discarded.
 #
-#   DIR/etc       its /etc/criswitch, with BINARY
+#   DIR/etc       /etc/criswitch inside, with BINARY
 #   DIR/units     more units and drop-ins
-#   DIR/backends  seen by it in /run/backends, /home/backends and /tmp/backends
-#   DIR/pid       written when it boots: the id of its process 1
+#   DIR/backends  /run/backends, /home/backends and /tmp/backends inside
+#   DIR/pid       the id of process 1, written at the boot
 set -eu
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
@@ -32,7 +33,7 @@ main() {
   wait "$SYSTEM_PID"
 }
 
-# Its processes end with it, which the kernel takes a moment for.
+# The processes end with the namespace. The kernel needs a moment to end them.
 clean_up() {
   kill -KILL "$SYSTEM_PID" 2>/dev/null || true
   wait "$SYSTEM_PID" 2>/dev/null || true
@@ -49,7 +50,7 @@ inside() {
   cd "$root"
   pivot_root . old
   umount --lazy /old
-  # No unit of the machine's, and nothing that generates any.
+  # Load neither the machine's units nor unit generators.
   local units=/etc/systemd/system
   [ -n "$BINARY" ] || units=$units:$SYSTEM/system
   exec /usr/bin/env -i PATH=/usr/bin:/usr/sbin container=units SYSTEMD_UNIT_PATH="$units" \
@@ -84,8 +85,8 @@ add_binary() {
   mount -t overlay -o "ro,lowerdir=$DIR/added:/usr" usr usr
 }
 
-# dpkg finds the machine's packages and leaves them as they are, so that others' users are not needed here. Images of
-# containers have a policy that no service may be started: not so here.
+# dpkg sees the machine's packages and their files, without the machine's user accounts. This function removes the
+# policy of many container images that no service may start.
 let_packages_in() {
   copy_on_write usr
   copy_on_write var/lib/dpkg
@@ -99,7 +100,8 @@ copy_on_write() {
   mount -t overlay -o "lowerdir=/$1,upperdir=$changes/upper,workdir=$changes/work" "$changes" "$1"
 }
 
-# The shipped units as they are, and of systemd's own the targets alone: none of its services may touch anything.
+# Copies the shipped units unchanged. Copies only targets of systemd's own units, because no service of systemd may run
+# here.
 fill_etc() {
   local etc=$1 units=$1/systemd/system target
   mkdir -p "$units"
@@ -132,7 +134,7 @@ fill_dev() {
   mknod -m 666 "$dev/random" c 1 8
   mknod -m 666 "$dev/urandom" c 1 9
   mknod -m 666 "$dev/tty" c 5 0
-  # What PrivateDevices= makes another of.
+  # PrivateDevices= creates a copy of this link.
   ln -s pts/ptmx "$dev/ptmx"
 }
 

@@ -1,6 +1,6 @@
-//! A machine that is nothing but systemd, the shipped units and three simulated runtimes.
+//! A machine with systemd, the shipped units and three simulated runtimes, and nothing else.
 //!
-//! The tests of the package have it too. Each uses a part of it.
+//! The tests of the package use this module too. Each test binary uses a part of the module.
 #![allow(dead_code)]
 
 use std::cell::RefCell;
@@ -20,24 +20,24 @@ pub const CONFIG: &str = "default_handler = \"runc\"\n\
     runc = \"/run/backends/runc.sock\"\n\
     kata = \"/home/backends/kata.sock\"\n\
     gvisor = \"/tmp/backends/gvisor.sock\"\n";
-/// It starts if the switch is there by then.
+/// The kubelet starts only if criswitch is active.
 const KUBELET: &str = "[Service]\n\
     Type=oneshot\n\
     RemainAfterExit=yes\n\
     ExecStart=/usr/bin/systemctl is-active criswitch.service\n\
     [Install]\n\
     WantedBy=multi-user.target\n";
-/// The service's lines, since nothing in there keeps a journal.
+/// Logs of the service go to a file, because the machine has no journal.
 const LOG: &str = "[Service]\n\
     StandardOutput=append:/run/backends/log\n\
     StandardError=append:/run/backends/log\n";
-/// Between two questions: each one is a process.
+/// The pause between two checks of a condition. Each check starts a process.
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub struct Machine {
     sims: Vec<Sim>,
     boot: RefCell<Child>,
-    /// Its process 1, as this machine knows it.
+    /// The id of the machine's process 1, as seen from outside of the machine.
     init: String,
     directory: TempDir,
 }
@@ -47,12 +47,12 @@ impl Machine {
         Machine::boot_with("").await
     }
 
-    /// With a drop-in for the service.
+    /// Boots with a drop-in for the service.
     pub async fn boot_with(drop_in: &str) -> Machine {
         Machine::start(drop_in, KUBELET, Some(BINARY)).await
     }
 
-    /// Without criswitch, for packages.
+    /// Boots without criswitch, for packages.
     pub async fn boot_bare() -> Machine {
         let kubelet = KUBELET.replace("systemctl is-active criswitch.service", "true");
         Machine::start("", &kubelet, None).await
@@ -96,7 +96,6 @@ impl Machine {
         .await;
     }
 
-    /// What the service has written.
     pub fn log(&self) -> String {
         fs::read_to_string(self.directory.path().join("backends/log")).unwrap_or_default()
     }
@@ -109,12 +108,12 @@ impl Machine {
         self.at("run/criswitch/criswitch.sock")
     }
 
-    /// A file in there.
+    /// The path of a file of the machine, from outside.
     pub fn at(&self, path: &str) -> PathBuf {
         Path::new("/proc").join(&self.init).join("root").join(path)
     }
 
-    /// What is seen in there as /run/backends.
+    /// The folder that the machine has as /run/backends.
     pub fn shared(&self) -> PathBuf {
         self.directory.path().join("backends")
     }
@@ -123,7 +122,7 @@ impl Machine {
         Client::new(&self.socket())
     }
 
-    /// Writes another configuration; answers the one that there was.
+    /// Replaces the configuration and returns the previous one.
     pub fn configure(&self, text: &str) -> String {
         let path = self.at("etc/criswitch/criswitch.toml");
         let before = fs::read_to_string(&path).unwrap();
@@ -131,7 +130,7 @@ impl Machine {
         before
     }
 
-    /// Runs a program in there.
+    /// A command that runs a program in the machine.
     pub fn command(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
         let target = format!("--target={}", self.init);
@@ -146,7 +145,7 @@ impl Machine {
         self.command(program, arguments).output().unwrap()
     }
 
-    /// What it writes, if it goes well.
+    /// Runs a program, which must succeed, and returns its output.
     pub fn runs(&self, program: &str, arguments: &[&str]) -> String {
         let output = self.run(program, arguments);
         let said = [output.stdout, output.stderr].concat();
@@ -160,17 +159,17 @@ impl Machine {
         self.runs("systemctl", arguments)
     }
 
-    /// It goes wrong.
+    /// Runs systemctl, which must fail.
     pub fn fails(&self, arguments: &[&str]) {
         assert!(!self.run("systemctl", arguments).status.success());
     }
 
-    /// Restarts the service, and lets others go on meanwhile; what systemctl says.
+    /// Restarts the service without blocking other tasks, and returns the output of systemctl.
     pub async fn restart(&self) -> String {
         self.ctl("restart").await
     }
 
-    /// The same with another verb.
+    /// Runs systemctl with another verb, also without blocking other tasks.
     pub async fn ctl(&self, verb: &str) -> String {
         let mut call = self.command("systemctl", &[verb, "criswitch.service"]);
         call.stdin(Stdio::null());
@@ -179,14 +178,13 @@ impl Machine {
         String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
     }
 
-    /// What is answered at the address of criswitch-metrics.socket, to somebody in there.
+    /// The reply at the address of criswitch-metrics.socket, to a client in the machine.
     pub fn metrics(&self) -> String {
         let ask = "exec 3<>/dev/tcp/127.0.0.1/9199; \
             printf 'GET /metrics HTTP/1.1\\r\\nhost: node\\r\\n\\r\\n' >&3; cat <&3";
         self.runs("bash", &["-c", ask])
     }
 
-    /// A property of a service.
     pub fn show(&self, unit: &str, property: &str) -> String {
         self.systemctl(&["show", "--value", &format!("--property={property}"), unit])
     }
@@ -206,7 +204,7 @@ fn write(path: &Path, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-/// Asks until the answer is yes; panics when that takes too long.
+/// Waits until the condition holds; panics after `PATIENCE`.
 pub async fn until(condition: impl AsyncFn() -> bool) {
     let asked = async {
         while !condition().await {

@@ -1,5 +1,5 @@
-//! The shipped units, run by a real systemd in namespaces of its own (boot.sh), in front of simulated runtimes.
-// No crate could reach it, and what panics is a failed test.
+//! A real systemd in separate namespaces (boot.sh) runs the shipped units, in front of simulated runtimes.
+// No other crate can reach these items, and a panic is a failed test.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 #![allow(clippy::panic, clippy::indexing_slicing)]
 
@@ -35,9 +35,9 @@ async fn the_units_are_sound_and_hardened() {
 
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
-async fn the_kubelet_starts_after_it_serves_and_nothing_else_is_needed() {
+async fn the_kubelet_starts_after_criswitch_serves_and_nothing_else_is_needed() {
     let machine = Machine::boot().await;
-    // It asks whether the switch is active, when it starts.
+    // The test's kubelet checks at its start that criswitch is active.
     assert_eq!(machine.show("kubelet", "Result"), "success");
     assert_eq!(machine.show("criswitch", "ActiveState"), "active");
     let socket = std::fs::metadata(machine.socket()).unwrap();
@@ -48,7 +48,7 @@ async fn the_kubelet_starts_after_it_serves_and_nothing_else_is_needed() {
 
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
-async fn backends_are_found_wherever_their_sockets_are_and_the_status_line_counts() {
+async fn backends_are_found_wherever_their_sockets_are_and_the_status_line_counts_them() {
     let machine = Machine::boot().await;
     let client = machine.client();
     for handler in ["runc", "kata", "gvisor"] {
@@ -59,7 +59,7 @@ async fn backends_are_found_wherever_their_sockets_are_and_the_status_line_count
 
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
-async fn a_socket_that_root_does_not_own_needs_the_drop_in_of_the_readme() {
+async fn a_socket_that_root_does_not_own_needs_the_documented_drop_in() {
     let drop_in = "[Service]\nCapabilityBoundingSet=CAP_DAC_OVERRIDE\n";
     for (drop_in, ready) in [("", "2/3"), (drop_in, "3/3")] {
         let machine = Machine::boot_with(drop_in).await;
@@ -74,7 +74,7 @@ async fn a_socket_that_root_does_not_own_needs_the_drop_in_of_the_readme() {
 
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
-async fn metrics_are_read_over_the_loopback_once_their_socket_is_enabled_and_it_is_restarted() {
+async fn metrics_are_served_on_the_loopback_once_their_socket_is_enabled_and_criswitch_restarted() {
     let machine = Machine::boot().await;
     assert_eq!(
         machine.show("criswitch-metrics.socket", "ActiveState"),
@@ -82,7 +82,7 @@ async fn metrics_are_read_over_the_loopback_once_their_socket_is_enabled_and_it_
     );
     let client = machine.client();
     let pod = client.run_pod("kata", "web").await.unwrap();
-    // It cannot be passed to a daemon that runs.
+    // systemd cannot pass a new socket to a running daemon.
     machine.fails(&["enable", "--quiet", "--now", "criswitch-metrics.socket"]);
     let (restarted, pods) = tokio::join!(machine.restart(), client.pods());
     assert_eq!(restarted, "");
@@ -125,21 +125,21 @@ async fn restarts_are_not_seen_by_clients() {
 
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
-async fn one_that_is_killed_is_started_again() {
+async fn a_killed_daemon_is_started_again() {
     let machine = Machine::boot().await;
     let client = machine.client();
     let pod = client.run_pod("kata", "web").await.unwrap();
     for killed in 1..=7 {
         machine.systemctl(&["kill", "--signal=KILL", "criswitch.service"]);
         until(async || machine.show("criswitch", "NRestarts") == killed.to_string()).await;
-        // A connection that broke is noticed with the next call on it.
+        // The client notices a broken connection only with its next call.
         until(async || client.pods().await.is_ok_and(|pods| pods[0].id == pod)).await;
     }
 }
 
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
-async fn however_it_ends_while_a_backend_is_away_no_pod_is_missing_afterwards() {
+async fn no_pod_is_missing_after_a_restart_while_a_backend_is_down() {
     let machine = Machine::boot().await;
     let client = machine.client();
     let (gone, _) = (
@@ -151,7 +151,7 @@ async fn however_it_ends_while_a_backend_is_away_no_pod_is_missing_afterwards() 
         match end {
             "kill" => drop(machine.systemctl(&["kill", "--signal=KILL", "criswitch.service"])),
             "stop" => {
-                // It says that the socket can start it again.
+                // systemctl warns that the socket can start the service again.
                 machine.ctl("stop").await;
                 assert_eq!(machine.ctl("start").await, "");
             }
@@ -165,7 +165,7 @@ async fn however_it_ends_while_a_backend_is_away_no_pod_is_missing_afterwards() 
             "{end}: {ids:?}"
         );
     }
-    // Directories and files are for root alone.
+    // Only root may read the state.
     let modes = machine.runs(
         "find",
         &[
@@ -190,7 +190,7 @@ async fn however_it_ends_while_a_backend_is_away_no_pod_is_missing_afterwards() 
 
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
-async fn one_that_hangs_is_ended_by_the_watchdog_and_started_again() {
+async fn a_hanging_daemon_is_killed_by_the_watchdog_and_started_again() {
     let machine = Machine::boot_with("[Service]\nWatchdogSec=1s\n").await;
     machine.systemctl(&["kill", "--signal=STOP", "criswitch.service"]);
     until(async || machine.show("criswitch", "NRestarts") != "0").await;
@@ -199,7 +199,7 @@ async fn one_that_hangs_is_ended_by_the_watchdog_and_started_again() {
 
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
-async fn one_that_serves_is_left_alone_by_the_watchdog() {
+async fn a_serving_daemon_is_not_killed_by_the_watchdog() {
     const PERIOD: Duration = Duration::from_secs(2);
     let machine = Machine::boot_with("[Service]\nWatchdogSec=2s\n").await;
     let client = machine.client();
@@ -212,7 +212,7 @@ async fn one_that_serves_is_left_alone_by_the_watchdog() {
 
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
-async fn a_mistake_in_the_configuration_keeps_clients_waiting_until_it_is_mended() {
+async fn a_mistake_in_the_configuration_keeps_clients_waiting_until_it_is_fixed() {
     let machine = Machine::boot().await;
     let good = machine.configure("default_handler = 'nothing'\n");
     machine.fails(&["restart", "criswitch.service"]);
@@ -229,7 +229,7 @@ async fn a_mistake_in_the_configuration_keeps_clients_waiting_until_it_is_mended
 
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
-async fn a_shutdown_that_takes_longer_than_the_units_limit_is_waited_for() {
+async fn systemd_waits_for_a_shutdown_that_takes_longer_than_the_units_limit() {
     const STOP_LIMIT: Duration = Duration::from_secs(1);
     let machine = Machine::boot_with("[Service]\nTimeoutStopSec=1s\n").await;
     let client = machine.client();
@@ -245,7 +245,7 @@ async fn a_shutdown_that_takes_longer_than_the_units_limit_is_waited_for() {
                 .starts_with("waiting")
         })
         .await;
-        // systemd's clock, which nothing here can turn.
+        // systemd uses the real clock.
         tokio::time::sleep(2 * STOP_LIMIT).await;
         runc.release("RunPodSandbox");
     };

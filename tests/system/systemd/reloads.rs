@@ -1,8 +1,9 @@
-//! `systemctl reload`, and the signal alone: what the manager is told, and what it says.
+//! `systemctl reload` and the plain signal: the state that systemd sees, and the output.
 
 use crate::machine::{CONFIG, Machine, until};
 
-/// A file system that never answers, in the place of the service's conf.d: as long as the sleep has its other end.
+/// Mounts a file system that never answers on the service's conf.d. The mount lasts as long as the process `sleep`
+/// holds the other end of the file system.
 const HANG: &str = "set -e
     mknod /dev/fuse c 10 229
     exec 3<>/dev/fuse
@@ -10,13 +11,13 @@ const HANG: &str = "set -e
       mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 hung /etc/criswitch/conf.d
     sleep infinity >/dev/null 2>&1 &";
 
-/// It runs on as it did.
+/// Asserts that the service still runs, without a restart.
 fn runs(machine: &Machine) {
     assert_eq!(machine.show("criswitch", "SubState"), "running");
     assert_eq!(machine.show("criswitch", "NRestarts"), "0");
 }
 
-/// What the reload of this configuration wrote, which systemctl says has failed.
+/// The log of a reload of this configuration, which systemctl must report as failed.
 async fn refused(machine: &Machine, config: &str) -> String {
     let before = machine.log().len();
     machine.configure(config);
@@ -28,7 +29,7 @@ async fn refused(machine: &Machine, config: &str) -> String {
 
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
-async fn a_reload_ends_with_its_outcome_and_says_it() {
+async fn systemctl_reload_ends_with_the_outcome_of_the_reload() {
     let machine = Machine::boot().await;
     let client = machine.client();
     client.run_pod("kata", "web").await.unwrap();
@@ -55,11 +56,14 @@ async fn a_reload_ends_with_its_outcome_and_says_it() {
 
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
-async fn another_listen_fails_a_reload_with_the_reason_until_it_is_set_back() {
+async fn a_changed_listen_fails_a_reload_with_the_reason_until_it_is_set_back() {
     let machine = Machine::boot().await;
     let other = format!("listen = \"/run/criswitch/other.sock\"\n{CONFIG}");
     let log = refused(&machine, &other).await;
-    assert!(log.contains("a changed `listen` needs a restart"), "{log}");
+    assert!(
+        log.contains("if you changed `listen`, restart criswitch"),
+        "{log}"
+    );
     assert!(log.contains("/run/criswitch/other.sock"), "{log}");
 
     let reload = "reload --socket /run/criswitch/criswitch.sock";
@@ -83,7 +87,7 @@ async fn another_listen_fails_a_reload_with_the_reason_until_it_is_set_back() {
 
 #[tokio::test]
 #[ignore = "needs root and systemd: tests/system/systemd/run.sh"]
-async fn a_reload_that_hangs_is_told_to_the_manager_and_holds_up_neither_calls_nor_the_end() {
+async fn a_hanging_reload_is_reported_to_systemd_and_delays_neither_calls_nor_the_shutdown() {
     let machine = Machine::boot().await;
     std::fs::create_dir(machine.at("etc/criswitch/conf.d")).unwrap();
     machine.configure(&format!("watch = true\n{CONFIG}"));
@@ -93,7 +97,7 @@ async fn a_reload_that_hangs_is_told_to_the_manager_and_holds_up_neither_calls_n
     until(async || machine.show("criswitch", "ActiveState") == "reloading").await;
     machine.client().run_pod("runc", "web").await.unwrap();
     machine.systemctl(&["stop", "criswitch.socket", "criswitch.service"]);
-    // Not by the manager's last means.
+    // systemd did not have to kill the service.
     assert_eq!(machine.show("criswitch", "Result"), "success");
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The shipped units in a real systemd, in namespaces and on a root of its own. As root, on Debian 12 with Rust; installs
-# systemd and what boots it, if they are missing.
+# Tests the shipped units with a real systemd, in separate namespaces and on a separate root. Runs as root on Debian 12
+# with Rust. Installs systemd, and the tools to boot it, if they are missing.
 set -eu
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."

@@ -1,19 +1,21 @@
-//! The end of the switch: what is in flight finishes, or ends with a status that says so, and nothing breaks off.
+//! The shutdown of criswitch: calls in flight finish, or end with a status that names the shutdown. No call that
+//! reached a backend breaks off.
 
 use super::Case;
 use super::time::SLACK;
 use crate::simulation::truth::DRAIN;
 
-/// What the switch says of it, as gRPC writes it in a header.
+/// The status text of the shutdown, percent-encoded as in the gRPC header.
 const SAID: &str = "criswitch%20is%20shutting%20down";
 
 impl Case<'_> {
-    /// Whether the switch that got it has been told to end.
+    /// Whether the instance that got the call is shutting down.
     pub(super) fn is_ending(&self) -> bool {
         self.truth.ended_at(self.asked.life).is_some()
     }
 
-    /// A switch that is killed takes its calls along; one that ends has told the client before not to send any more.
+    /// A killed criswitch may abort any call. A shutdown may abort only a call that reached no backend, because GOAWAY
+    /// has asked the client to send no more calls.
     pub(super) fn broke_off(&self) -> Result<(), String> {
         let killed = self.truth.life != self.asked.life;
         let sent = self.got().next().is_some();
@@ -21,7 +23,7 @@ impl Case<'_> {
         self.unless(wrong, "it broke off without a status")
     }
 
-    /// Events end at once, other calls when they have had their time.
+    /// The shutdown ends event streams at once, and other calls after the shutdown timeout.
     pub(super) fn ends_with_the_switch(&self) -> Result<(), String> {
         let said = self.reply.text.starts_with(SAID);
         let Some(at) = self.truth.ended_at(self.asked.life) else {

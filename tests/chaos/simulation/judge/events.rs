@@ -1,4 +1,4 @@
-//! What a client that listens for events believes in the end.
+//! At the end of a schedule, a client that follows events must know which pods exist.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::simulation::files::RUNTIMES;
 use crate::simulation::runtime::DELETED;
 use crate::simulation::truth::{Thing, Truth};
 
-/// Who has listened since before a pod came or went must have heard what has become of it.
+/// Checks that a client has received the last event of each pod that was created or removed while the client listened.
 pub fn judge(asked: &Asked, truth: &Truth) -> Result<(), String> {
     if !asked.is_events() || asked.life != truth.life {
         return Ok(());
@@ -28,7 +28,7 @@ pub fn judge(asked: &Asked, truth: &Truth) -> Result<(), String> {
     }
     let heard = messages(&mut asked.call.heard.lock().unwrap().clone());
     let last: HashMap<String, u64> = heard.iter().map(read).collect();
-    // What hangs has the request for events before it, and answers others as soon.
+    // A backend that hung may answer other calls before the request for events, so its events may be missed.
     let silenced = |backend: usize| {
         let mut moments = truth.health[backend].silenced.iter();
         asked.silent.contains(&backend) || moments.any(|at| (asked.begun..*listens).contains(at))

@@ -1,5 +1,5 @@
-//! Images: what is absent by one store's word may be in another. A call that names a handler or a pod is for the store of
-//! that only.
+//! Images: an image that one store lacks may be in another. A call that names a handler or a pod is for the store of
+//! that handler or pod only.
 
 use criswitch::rpc::{Goes, ImageRule, Kind};
 
@@ -25,7 +25,7 @@ impl Case<'_> {
                     "it tells of another image",
                 )
             }
-            // Only stores that have the image get its removal.
+            // criswitch sends the removal only to stores that have the image.
             ImageRule::Remove => {
                 let left = |at| self.stood_in(at, image) && !self.may_be_used(at, image);
                 let mut stores = (0..RUNTIMES).filter(|at| self.concerns_store(*at));
@@ -49,7 +49,7 @@ impl Case<'_> {
         }
     }
 
-    /// What a client that names a pod gets of the stores that the pod may use.
+    /// Judges an image call that names a pod, by the stores that the pod may use.
     fn image_of_pod(&self, rule: &ImageRule) -> Result<(), String> {
         let (image, stores) = (&self.asked.call.names, self.stores_of_pod());
         match rule {
@@ -71,8 +71,9 @@ impl Case<'_> {
         }
     }
 
-    /// The stores that the pod of the call may use: those of the backends that have made a pod of its uid. `None` unless
-    /// the switch has created such a pod, which is still there: what it knows by lists alone it need not believe.
+    /// The stores that the pod of the call may use: the stores of all backends that created a pod with this uid. `None`
+    /// if no existing pod with this uid was created through this instance, because criswitch need not trust a pod that
+    /// it knows only from lists.
     pub(super) fn stores_of_pod(&self) -> Option<Vec<usize>> {
         let (uid, begun) = (&self.asked.call.uid, self.asked.begun);
         let pods = self.truth.things.iter();
@@ -85,7 +86,7 @@ impl Case<'_> {
         Some(pods.map(|pod| pod.backend).collect())
     }
 
-    /// Whether several backends may list a pod of the call's uid, and none is known to be the right one.
+    /// Whether several backends may list a pod with the call's uid, and `stores_of_pod` is `None`.
     pub(super) fn may_be_doubled(&self) -> bool {
         let pods = self.truth.things.iter();
         let mut pods = pods.filter(|it| it.kind == Kind::Pod && it.uid == self.asked.call.uid);
@@ -93,7 +94,7 @@ impl Case<'_> {
         self.stores_of_pod().is_none() && pods.any(|pod| Some(pod.backend) != first)
     }
 
-    /// Whether a client knew before the call that a store has the image, and it was there all the time.
+    /// Whether a client knew before the call that the store has the image, and the store still has the image.
     fn stood_in(&self, backend: usize, image: &str) -> bool {
         let mut stored = self.truth.images.iter();
         stored.any(|it| {
@@ -104,7 +105,7 @@ impl Case<'_> {
         })
     }
 
-    /// Whether the call is to remove an image that a container may use, and no store has removed the image.
+    /// Whether the call removes an image that a container may use, and no store has executed the removal.
     pub(super) fn may_be_in_use(&self) -> bool {
         let Call { row, names, .. } = &self.asked.call;
         let removes = matches!(row.goes, Goes::Image(_, ImageRule::Remove));
@@ -112,7 +113,7 @@ impl Case<'_> {
         removes && (0..RUNTIMES).any(is_used) && !self.got().any(|seen| seen.executed)
     }
 
-    /// Whether a container may have used the image while the call was under way: then its store keeps the image.
+    /// Whether a container may have used the image during the call, so that its store keeps the image.
     fn may_be_used(&self, backend: usize, image: &str) -> bool {
         let mut things = self.truth.things.iter();
         let begun = self.asked.begun;
@@ -124,7 +125,7 @@ impl Case<'_> {
         })
     }
 
-    /// Whether a store that it may concern has ever had the image.
+    /// Whether a store that the call may concern has ever had the image.
     fn was_stored(&self, image: &str) -> bool {
         let mut stored = self.truth.images.iter();
         stored.any(|it| it.image == image && self.may_concern_store(it.backend))

@@ -1,4 +1,5 @@
-//! RPCs that runtimes lack: where another way leads to the same, or the others are enough, a client must not hear of it.
+//! RPCs that runtimes lack. A client must see no error if a fallback gives the same result, or if the replies of the
+//! other backends suffice.
 
 use criswitch::rpc::{self, Goes, ImageRule, Lacking, Merge, Row};
 
@@ -6,7 +7,7 @@ use super::Case;
 use crate::simulation::files::RUNTIMES;
 
 impl Case<'_> {
-    /// Whether the call may be one that nobody can answer.
+    /// Whether `Unimplemented` is a correct reply.
     pub(super) fn may_be_unimplemented(&self) -> bool {
         let row = self.asked.call.row;
         match &row.goes {
@@ -35,7 +36,7 @@ impl Case<'_> {
                     Some(Merge::Concat(lacking, _)) => self.may_fail_for(*lacking, &[row, list]),
                     _ => false,
                 };
-                // What one backend alone says passes as it comes.
+                // The reply of a single backend passes unchanged.
                 alone && self.all_may_lack(&[row]) || instead
             }
         }
@@ -52,8 +53,8 @@ impl Case<'_> {
         }
     }
 
-    /// Whether all may lack these whose word is sure to be heard; a list of one pod is one backend's, and one of images
-    /// that of the handler which it names.
+    /// Whether all backends that are sure to reply may lack these RPCs. A list of one pod is a call to one backend; an
+    /// image list that names a handler is a call to the handler's backend.
     fn all_may_lack(&self, rows: &[&Row]) -> bool {
         let lacks = |at: usize| rows.iter().all(|row| self.may_lack(at, row));
         let heard = |at: &usize| {
@@ -64,13 +65,13 @@ impl Case<'_> {
         any && (!self.asked.call.filter.is_empty() || (0..RUNTIMES).filter(heard).all(lacks))
     }
 
-    /// Whether a backend may have lacked it when it got it.
+    /// Whether a backend may have lacked the RPC when the call arrived at the backend.
     pub(super) fn may_lack(&self, backend: usize, row: &Row) -> bool {
         let begun = self.asked.begun;
         self.was_there(backend) && self.truth.may_lack(backend, row, begun)
     }
 
-    /// What was found out of a backend's events counts until it is asked again.
+    /// Whether criswitch may believe that the backend has no events. After a fault, an earlier answer may still count.
     fn may_have_no_events(&self, backend: usize) -> bool {
         let relied = self.truth.relied_upon(backend, self.asked.at);
         let since = if relied { self.asked.begun } else { 0 };

@@ -1,4 +1,4 @@
-//! Lists: a kubelet takes what is missing for dead, and what is listed for alive.
+//! Lists: a kubelet believes that a missing pod is dead, and that a listed pod is alive.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::Case;
 use crate::simulation::files::RUNTIMES;
 use crate::simulation::truth::{Moment, Thing};
 
-/// How long the switch waits for a list for which the last one can stand in, by default.
+/// The default of `list_timeout`: how long criswitch waits for a list before it serves the cached one.
 const LIST_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long cached stats are served for a backend.
 const STALE_STATS: Duration = Duration::from_secs(120);
@@ -58,13 +58,13 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// The moment from which on a backend's part of the list may be.
+    /// The earliest moment that a backend's part of the list may show.
     fn as_of(&self, backend: usize, kind: Kind) -> Moment {
         let begun = self.asked.begun;
         if self.truth.relied_upon(backend, self.asked.at) {
             return begun;
         }
-        // Nothing older stands in for it.
+        // criswitch serves no list that is older than the newest list that it received before the call.
         let listings = self.truth.listings.iter().filter(|listing| {
             listing.backend == backend
                 && listing.list.kind() == Some(kind)
@@ -73,7 +73,7 @@ impl Case<'_> {
         listings.map(|listing| listing.at).max().unwrap_or(0)
     }
 
-    /// Every pod comes under the name that the table has for its handler.
+    /// Checks that every pod is listed under the table's name of the pod's handler.
     fn named_by_the_table(&self) -> Result<(), String> {
         for message in &self.reply.messages {
             for pod in protobuf::all_bytes(message, &[1]).map_err(|fault| fault.to_string())? {
@@ -86,14 +86,14 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// Whether it is a list of everything, and each backend is in order or its last list can stand in for it.
+    /// Whether the call lists all pods or containers, and each backend is healthy or has a complete cached list.
     pub(super) fn stood_in_for(&self) -> bool {
         let kind = match self.asked.call.row.name {
             "ListPodSandbox" => Kind::Pod,
             "ListContainers" => Kind::Container,
             _ => return false,
         };
-        // One backend alone answers for itself.
+        // A single backend's list is never served from cache.
         if (0..RUNTIMES).filter(|at| self.sure(*at)).count() < 2 {
             return false;
         }
@@ -104,13 +104,14 @@ impl Case<'_> {
         !spoilt && self.asked.call.names.is_empty() && backends.all(covered)
     }
 
-    /// Whether the switch has had a list of `backend` with everything that clients may know of.
+    /// Whether criswitch has had a list of `backend` with every item that clients may know.
     fn has_last_list(&self, backend: usize, kind: Kind) -> bool {
         let begun = self.asked.begun;
         self.truth.has_last_list(backend, kind, begun)
     }
 
-    /// What was removed through the switch must not come back, nor anything that the backend has since said is gone.
+    /// Checks that `thing` is not listed after a client saw its removal, or after criswitch received a list without
+    /// `thing`.
     fn may_be_listed(&self, thing: &Thing) -> Result<(), String> {
         let begun = self.asked.begun;
         let Some(gone) = thing.gone else {
@@ -130,13 +131,13 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// Whether the switch has had stats of `thing` lately, which are served whatever has become of its backend.
+    /// Whether criswitch has recent stats of `thing`, and so serves them even if the backend does not answer.
     fn is_cached(&self, thing: &Thing) -> bool {
         let (row, begun) = (self.asked.call.row, self.asked.begun);
         let Some(list) = row.list().filter(|list| list.is_stats()) else {
             return false;
         };
-        // What one backend alone says passes as it comes.
+        // The stats of a single backend pass unchanged and are not cached.
         let alone = (0..RUNTIMES).filter(|at| self.sure(*at)).count() < 2;
         let unary = match row.merge() {
             Some(Merge::Interleave(unary)) => unary,
@@ -159,15 +160,15 @@ impl Case<'_> {
             })
     }
 
-    /// Whether a list by uid may miss `thing`: a hostile runtime made the pod under the uid of another runtime's pod, which
-    /// was created through the switch, and the switch has not listed it.
+    /// Whether a list by uid may miss `thing`: a hostile runtime made this pod with the uid of a pod that was created
+    /// through criswitch at another runtime, and criswitch has not listed it.
     fn is_posed_unknown(&self, thing: &Thing) -> bool {
         let by_uid = self.asked.call.filter.uid().is_some();
         let begun = self.asked.begun;
         by_uid && thing.poses && thing.learned.is_none_or(|at| at >= begun)
     }
 
-    /// Only what nobody can know of may be missing.
+    /// Checks that the list may omit `thing`: only an item that criswitch cannot know may be missing.
     fn may_be_missing(&self, thing: &Thing, may_lack: bool) -> Result<(), String> {
         let begun = self.asked.begun;
         let relied = self.truth.relied_upon(thing.backend, self.asked.at);
@@ -185,7 +186,7 @@ impl Case<'_> {
         let lacks = |row| self.may_lack(thing.backend, row);
         let name = self.asked.call.row.name;
         let left_out = name.contains("Metrics") && lacks(&rpc::LIST_POD_METRICS)
-            // One that nobody knows to have pods may do without these.
+            // Stats may omit a backend that lacks the RPC and is not known to have pods.
             || name.contains("PodSandboxStats") && !known && lacks(&rpc::LIST_POD_STATS);
         let unknown = !its_own && self.is_posed_unknown(thing);
         let must = if unknown {

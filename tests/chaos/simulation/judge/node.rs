@@ -1,4 +1,4 @@
-//! Status: what a kubelet takes the node for.
+//! Status: the state of the node that a kubelet sees.
 
 use std::collections::HashSet;
 
@@ -8,8 +8,8 @@ use prost::Message;
 use super::Case;
 
 impl Case<'_> {
-    /// A node whose default backend is in order is ready, whatever has become of the others; its handlers are those of
-    /// the table.
+    /// Checks that the node is ready if its default backend is healthy, and that the node's handlers are the handlers
+    /// of the table.
     pub(super) fn node(&self) -> Result<(), String> {
         let status = cri::StatusResponse::decode(self.reply.messages.concat().as_slice());
         let status = status.map_err(|error| error.to_string())?;

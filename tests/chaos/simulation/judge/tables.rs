@@ -1,4 +1,5 @@
-//! What a call may go by: the tables from its begin until the switch has read it, and the backends that take part.
+//! The tables that may apply to a call (from the call's start until criswitch has read the call), and the call's
+//! backends.
 
 use criswitch::config::{Handler, Table};
 use criswitch::rpc::{Goes, ImageRule};
@@ -10,7 +11,7 @@ use crate::simulation::tables::Place;
 use crate::simulation::truth::{Moment, Thing};
 
 impl Case<'_> {
-    /// The tables that the switch may have had when it had read the call.
+    /// The tables that criswitch may have had when it read the call.
     pub(super) fn tables(&self) -> impl Iterator<Item = &Table> {
         let begun = self.asked.begun;
         let arrived = self.truth.arrivals.iter().find(|at| **at > begun);
@@ -18,7 +19,7 @@ impl Case<'_> {
         tables.between(begun, arrived.copied().unwrap_or(Moment::MAX))
     }
 
-    /// The handler that it names; pods that name none are the default's.
+    /// The handler that the call names. An empty name means the default handler.
     pub(super) fn handler(&self) -> Option<&str> {
         let Call {
             row,
@@ -33,20 +34,21 @@ impl Case<'_> {
         }
     }
 
-    /// The rows of that.
+    /// The rows of the named handler.
     pub(super) fn rows(&self) -> impl Iterator<Item = &Handler> {
         let named = self.handler();
         self.tables().filter_map(move |table| table.handler(named?))
     }
 
-    /// Whether one of these tables does not have the handler.
+    /// Whether at least one of these tables lacks the handler.
     pub(super) fn may_be_unknown(&self) -> bool {
         let named = self.handler();
         let unknown = |table: &Table| named.is_some_and(|name| table.handler(name).is_none());
         self.tables().any(unknown)
     }
 
-    /// Whether a backend with `auto_register` has not been asked for its handlers yet: this may be one.
+    /// Whether a backend with `auto_register` has not been asked for its handlers yet, and so may have the named
+    /// handler.
     pub(super) fn may_be_registered(&self) -> bool {
         let same = |at: usize| match self.places(at) {
             [Some(then), Some(now)] => then.id == now.id,
@@ -62,13 +64,13 @@ impl Case<'_> {
                 .any(|at| unknown(at) && self.tables().all(|table| registers(table, at)))
     }
 
-    /// Whether the handler is a backend's that is in order.
+    /// Whether the named handler has a healthy backend under every one of these tables.
     pub(super) fn handler_in_order(&self) -> bool {
         let relied = |row: &Handler| self.truth.relied_upon(row.backend, self.asked.at);
         !self.may_be_unknown() && self.rows().all(relied)
     }
 
-    /// Whether an image call concerns a backend's store by each of these tables.
+    /// Whether an image call concerns a backend's store under every one of these tables.
     pub(super) fn concerns_store(&self, backend: usize) -> bool {
         match self.handler() {
             Some(_) => !self.may_be_unknown() && self.rows().all(|row| row.backend == backend),
@@ -76,24 +78,24 @@ impl Case<'_> {
         }
     }
 
-    /// Whether by one of them.
+    /// Whether an image call concerns a backend's store under at least one of these tables.
     pub(super) fn may_concern_store(&self, backend: usize) -> bool {
         self.handler().is_none() || self.rows().any(|row| row.backend == backend)
     }
 
-    /// Whether by one of these tables no pod may come to a backend.
+    /// Whether at least one of these tables routes no new pods to the backend.
     pub(super) fn may_drain(&self, backend: usize) -> bool {
         let takes = |table: &Table| table.handlers.iter().any(|row| row.backend == backend);
         self.tables().any(|table| !takes(table))
     }
 
-    /// It is no pull, or somebody whom pods may come to takes part in it.
+    /// Whether the call is no pull, or goes to at least one joined backend that gets new pods.
     pub(super) fn somebody_pulls(&self) -> bool {
         let pulls = matches!(self.asked.call.row.goes, Goes::Image(_, ImageRule::Pull(_)));
         !pulls || (0..RUNTIMES).any(|at| self.sure(at) && !self.may_drain(at))
     }
 
-    /// Who may have spoken for the node meanwhile.
+    /// The backends that may have been the default backend during the call.
     pub(super) fn speakers(&self) -> impl Iterator<Item = usize> {
         self.truth.tables.speakers(self.asked.begun)
     }
@@ -103,7 +105,7 @@ impl Case<'_> {
         [self.asked.places[backend], now]
     }
 
-    /// Whether the backend has taken part all the time.
+    /// Whether the backend was joined during the whole call.
     pub(super) fn sure(&self, backend: usize) -> bool {
         match self.places(backend) {
             [Some(then), Some(now)] => then.id == now.id && then.joined && now.joined,
@@ -111,31 +113,33 @@ impl Case<'_> {
         }
     }
 
-    /// Whether the backend may have taken part.
+    /// Whether the backend may have been joined at some moment of the call.
     pub(super) fn may(&self, backend: usize) -> bool {
         let mut places = self.places(backend).into_iter().flatten();
         places.any(|place| place.joined) || self.has_left(backend)
     }
 
-    /// Whether the switch may have had the backend.
+    /// Whether criswitch may have had the backend at some moment of the call.
     pub(super) fn was_there(&self, backend: usize) -> bool {
         self.places(backend).iter().any(Option::is_some) || self.has_left(backend)
     }
 
-    /// Whether the switch has let go of the backend meanwhile: it may also have come only then.
+    /// Whether criswitch has removed the backend since the call began, including a backend that was added after the
+    /// call began.
     fn has_left(&self, backend: usize) -> bool {
         self.truth.tables.has_left(backend, self.asked.begun)
     }
 
-    /// Whether the switch must find what is there: nothing that was made through it is ever lost.
+    /// Whether criswitch must know the thing. criswitch never loses a pod or container that was created through it.
     pub(super) fn must_know(&self, thing: &Thing) -> bool {
         self.sure(thing.backend) || thing.maker != 0 && !thing.unheard
     }
 
-    /// Whether `name` is what clients may be shown as the pod's handler: the row that it was created by, the name that a
-    /// table has had for its handler since the pod is there, or the backend's own name where that table has none.
+    /// Whether clients may see `name` as the pod's handler. A correct name is one that any table since the pod's
+    /// creation gives its handler, or the backend's own name if a table has none. If the pod was created through
+    /// criswitch, every table and every row that routes to its handler counts.
     pub(super) fn is_name(&self, pod: &Thing, name: &str) -> bool {
-        // A call that creates goes by the table that it began with, and may take long.
+        // A RunPodSandbox may take long and uses the table from its start, so earlier tables count too.
         let created = pod.maker != 0;
         let since = if created { 0 } else { pod.born };
         let mut tables = self.truth.tables.between(since, Moment::MAX);

@@ -1,4 +1,4 @@
-//! How long a call may take, and who must be answered at once whatever is out of order elsewhere.
+//! How long a call may take, and which calls must be answered at once although other backends fail.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use crate::simulation::filter::Takes;
 use crate::simulation::plan::creates;
 use crate::simulation::truth::{DRAIN, Thing, Truth};
 
-/// What the clock may run on after a call's deadline until it has ended.
+/// How long after its deadline a call may end.
 pub(super) const SLACK: Duration = Duration::from_millis(100);
-/// Longer than the switch waits for a slow backend before it makes a Status without it.
+/// The bound of a Status: longer than criswitch waits for a slow backend before it omits the backend.
 const STATUS_BOUND: Duration = Duration::from_millis(1100);
 
-/// Longer than a merged call waits for a backend whose last lists can stand in for it.
+/// The bound of a list from cache: longer than a merged call waits for a backend with cached lists.
 const LIST_BOUND: Duration = Duration::from_millis(2100);
-/// Longer than it takes to find out that a backend hangs.
+/// The bound while a backend hangs: longer than criswitch needs to notice the hang.
 const HUNG_BOUND: Duration = Duration::from_secs(10);
-/// Longer than slow backends take for a list each of pods and containers, and then for the call.
+/// The bound while backends are slow: longer than they need for a list of pods, a list of containers, and the call.
 const SLOW_BOUND: Duration = Duration::from_secs(40);
 
-/// A call that has not ended though it must have.
+/// The violation of a call that should have ended.
 pub fn overdue(asked: &Asked, truth: &Truth) -> Option<String> {
     let took = asked.at.elapsed();
     let bound = asked
@@ -34,10 +34,10 @@ pub fn overdue(asked: &Asked, truth: &Truth) -> Option<String> {
     (took > bound).then(|| format!("{asked}: no end {took:?} after its begin"))
 }
 
-/// How long a call without a deadline may take, whatever backends do.
+/// How long a call without a deadline may take, regardless of the backends.
 fn patience(asked: &Asked, truth: &Truth) -> Option<Duration> {
     let bound = match asked.call.row.goes {
-        // To one pod, and pulls: as long as the client waits. Events have no end.
+        // Calls for one pod, and pulls, take as long as the client waits. Events have no end.
         Goes::Handler(_) | Goes::Owner(..) | Goes::OwnerWithImage(_) => return None,
         Goes::Image(_, ImageRule::Pull(_) | ImageRule::Remove) | Goes::All(_, Merge::Events) => {
             return None;
@@ -69,7 +69,8 @@ impl Case<'_> {
         )
     }
 
-    /// What the call names, if the switch must know it. Short ids need every backend's word.
+    /// The pod or container that the call names, if criswitch must know it. A short id does not count: criswitch needs
+    /// every backend's reply to resolve it.
     fn known(&self, kind: Kind) -> Option<&Thing> {
         let thing = self.thing(kind)?;
         (self.is_known(thing) && thing.id == self.asked.call.names).then_some(thing)
@@ -80,7 +81,7 @@ impl Case<'_> {
         thing.stood(begun) && self.sure(thing.backend) && thing.learned.is_some_and(|at| at < begun)
     }
 
-    /// Whether it is a list that concerns only what is known and whose backend is in order.
+    /// Whether the call is a list that concerns only known pods or containers, and their backend is healthy.
     fn narrowed_to_order(&self) -> bool {
         let filter = &self.asked.call.filter;
         let Some(takes) = Takes::of(self.asked.call.row).filter(|_| self.truth.started) else {
@@ -98,18 +99,20 @@ impl Case<'_> {
         let Some(uid) = filter.uid() else {
             return false;
         };
-        // Those that are gone may be remembered.
+        // criswitch may still remember removed pods.
         let things = self.truth.things.iter();
         let mut pods = things.filter(|thing| thing.kind == Kind::Pod && thing.uid == uid);
         let any = pods.clone().any(|pod| self.is_known(pod));
         let begun = self.asked.begun;
         let mut creating = self.truth.creating.iter();
-        let unheard =
-            creating.any(|it| it.uid == uid && it.settled.is_none_or(|settled| settled > begun));
+        // Calls of the last instance may create pods that criswitch does not know, on any backend.
+        let relies = |at| self.truth.relied_upon(at, self.asked.at);
+        let unheard = !(0..RUNTIMES).filter(|at| self.may(*at)).all(relies)
+            || creating.any(|it| it.uid == uid && it.settled.is_none_or(|settled| settled > begun));
         any && pods.all(relied) && !unheard
     }
 
-    /// Whoever depends on nothing that is out of order gets an answer at once.
+    /// Checks that a call that depends on no failing backend gets an answer at once.
     pub(super) fn service(&self, code: Code) -> Result<(), String> {
         let relied = |backend| self.truth.relied_upon(backend, self.asked.at);
         let known = |kind| self.known(kind);
@@ -130,15 +133,15 @@ impl Case<'_> {
             Goes::OwnerWithImage(_) => known(Kind::Pod).is_some_and(|pod| relied(pod.backend)),
             Goes::Owner(kind, ..) => known(kind).is_some_and(|thing| relied(thing.backend)),
             Goes::All(_, Merge::Events) => false,
-            // The first of these wait for every backend.
+            // Before the start has ended, a Status may wait for every backend.
             Goes::All(_, Merge::Status) if self.truth.started => true,
-            // A backend that takes no part may speak for the node.
+            // The default backend need not be joined.
             Goes::Default if self.truth.started || !self.speakers().all(relied) => {
                 self.speakers().all(relied)
             }
             Goes::Default | Goes::All(..) | Goes::Image(..) => {
                 let mut taking_part = (0..RUNTIMES).filter(|at| self.may(*at));
-                // Where nobody takes part, there is nobody to answer.
+                // Without a joined backend, no answer is due.
                 let any = (0..RUNTIMES).any(|at| self.sure(at));
                 any && taking_part.all(relied) && self.somebody_pulls()
             }
@@ -155,10 +158,10 @@ impl Case<'_> {
             .call
             .timeout
             .is_none_or(|timeout| timeout > bound);
-        // The end of the switch does not wait for what the first lists may wait for.
+        // The shutdown does not wait as long as the first lists may wait.
         let is_cut_off = self.is_ending() && bound > DRAIN;
         let lacking = code == Code::Unimplemented && self.may_be_unimplemented();
-        // What a backend says to have made may be another's.
+        // A hostile backend may answer with an id of another backend.
         let refused = creates(self.asked.call.row) && self.got().any(|seen| seen.spoilt);
         let in_use = code == Code::FailedPrecondition && self.may_be_in_use();
         let failed = code != Code::Ok && !lacking && !refused && !in_use;

@@ -1,4 +1,4 @@
-//! What each RPC comes to at a runtime: read from the truth and written into it.
+//! The effect and the answer of each RPC at a runtime. Both come from the truth.
 
 use bytes::Bytes;
 use criswitch::codec::cri;
@@ -11,7 +11,7 @@ use crate::simulation::filter::Filter;
 use crate::simulation::offers::Offers;
 use crate::simulation::truth::{CallId, Stored, Thing, Truth, annotations};
 
-/// A call as a runtime has it before it.
+/// A call that a runtime has received.
 pub struct Asked<'a> {
     pub backend: usize,
     pub row: &'static Row,
@@ -19,7 +19,7 @@ pub struct Asked<'a> {
     pub message: &'a [u8],
 }
 
-/// States of pods, and of containers.
+/// States of pods and containers.
 const READY: i32 = cri::PodSandboxState::SandboxReady as i32;
 const NOT_READY: i32 = cri::PodSandboxState::SandboxNotready as i32;
 const CREATED: i32 = cri::ContainerState::ContainerCreated as i32;
@@ -28,7 +28,7 @@ const EXITED: i32 = cri::ContainerState::ContainerExited as i32;
 
 type Answer = Result<Vec<Bytes>, Status>;
 
-/// Does what is asked; the messages of the reply.
+/// Executes a call and returns the messages of the reply.
 pub fn answer(truth: &mut Truth, asked: &Asked<'_>) -> Answer {
     match &asked.row.goes {
         Goes::Handler(path) => {
@@ -49,7 +49,7 @@ impl Asked<'_> {
         protobuf::string(self.message, path).unwrap().to_owned()
     }
 
-    /// Whose whole list it asks for.
+    /// The list, if the call asks for a whole list.
     pub fn lists_whole(&self) -> Option<List> {
         let list = match self.row.then {
             Then::List(List::Images) => return None,
@@ -146,7 +146,7 @@ fn of_one(truth: &mut Truth, asked: &Asked<'_>, kind: Kind, id: &str, unknown: U
             truth.go_on(CREATED, EXITED, |thing| thing.id == id);
             truth.go_on(RUNNING, EXITED, |thing| thing.id == id);
         }
-        // Every reply of the CRI may be empty.
+        // The replies of all other RPCs may be empty.
         _ => {}
     }
     Ok(vec![Bytes::new()])
@@ -156,7 +156,7 @@ fn is_in(thing: &Thing, pod: &str) -> bool {
     thing.kind == Kind::Container && thing.pod == pod
 }
 
-/// The full id that begins like this.
+/// The full id for an id or a prefix of an id.
 fn find(truth: &Truth, backend: usize, kind: Kind, id: &str) -> Result<String, Status> {
     let mut hits = truth
         .at(backend, kind)
@@ -197,7 +197,7 @@ fn all(truth: &mut Truth, asked: &Asked<'_>) -> Answer {
     Ok(vec![items.concat().into()])
 }
 
-/// The items of a list, each in the reply's field 1.
+/// The items of a list, each as the reply's field 1.
 fn items(truth: &Truth, asked: &Asked<'_>) -> Vec<Vec<u8>> {
     let name = asked.row.name;
     let kind = if name.contains("Container") {

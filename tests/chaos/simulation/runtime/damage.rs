@@ -19,7 +19,7 @@ use crate::simulation::plan::Damage;
 
 pub type Body = UnsyncBoxBody<Bytes, Broken>;
 
-/// A stream that is reset.
+/// The error of a stream that is reset.
 #[derive(Debug)]
 pub struct Broken;
 
@@ -33,7 +33,7 @@ impl std::error::Error for Broken {}
 
 type Part = Result<Frame<Bytes>, Broken>;
 
-/// The reply of `runtime`, with what is to go wrong within it.
+/// The reply of `runtime`, with `damage`.
 pub fn reply(
     runtime: &Arc<Runtime>,
     answer: Result<Vec<Bytes>, Status>,
@@ -53,7 +53,7 @@ pub fn reply(
             data.truncate(half);
             let runtime = Arc::clone(runtime);
             let end = stream::once(async move {
-                // The first half is on its way by then.
+                // Sends the first half of the reply before the damage.
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 runtime.die_within_call();
                 Err(Broken)
@@ -79,22 +79,21 @@ pub fn reply(
     }
 }
 
-/// A status and nothing else.
+/// A reply that is only a status.
 pub fn refusal(status: &Status) -> Response<Body> {
     let response = status.clone().into_http::<Full<Bytes>>();
     response.map(|body| body.map_err(|never| match never {}).boxed_unsync())
 }
 
-/// What those hear who listen for events.
+/// A message to a subscriber of events.
 #[derive(Clone, Debug)]
 pub enum Told {
-    /// An event.
     Event(Bytes),
-    /// The stream ends, well or not.
+    /// The stream ends, with status 0 or with a reset.
     End(bool),
 }
 
-/// Events as they come, until their end.
+/// A reply that streams events until their end.
 pub fn of_events(events: broadcast::Receiver<Told>) -> Response<Body> {
     of_stream(stream::unfold(Some(events), |events| async {
         let mut events = events?;

@@ -1,4 +1,4 @@
-//! What goes wrong with a runtime, and what comes and goes there without the switch.
+//! Faults of a runtime, and pods that come and go there without criswitch.
 
 use criswitch::rpc::Kind;
 
@@ -8,7 +8,7 @@ use crate::simulation::plan::Fault;
 use crate::simulation::truth::{DIRECT, Thing};
 
 impl Runtime {
-    /// Starts or ends what is wrong with it.
+    /// Starts or ends a fault.
     pub fn play(&self, fault: &Fault) {
         if matches!(fault, Fault::Hang(true) | Fault::Freeze(true)) {
             let mut truth = self.truth();
@@ -47,7 +47,7 @@ impl Runtime {
         self.note_health();
     }
 
-    /// Whether the switch hears of its handlers when it is started now.
+    /// Notes whether criswitch must receive the runtime's report of its handlers after this fault.
     fn note_calm(&self, fault: &Fault) {
         let calm = match fault {
             Fault::Die
@@ -68,7 +68,6 @@ impl Runtime {
         self.truth().offers[self.at].calm = calm;
     }
 
-    /// Ends all that is wrong with it.
     pub fn heal(&self) {
         self.state().spoil.clear();
         self.state().healed = true;
@@ -87,7 +86,7 @@ impl Runtime {
         }
     }
 
-    /// The machine was rebooted: nothing runs of what it had.
+    /// Reboots the machine: no pod or container is left. `starts` is whether the runtime starts again.
     pub fn reboot(&self, starts: bool) {
         self.play(&Fault::Die);
         self.truth().lose_all(self.at);
@@ -101,7 +100,7 @@ impl Runtime {
         self.answers.notify_waiters();
     }
 
-    /// Waits while it hangs.
+    /// Waits while the runtime hangs.
     pub(super) async fn answers(&self) {
         loop {
             let changed = self.answers.notified();
@@ -112,12 +111,12 @@ impl Runtime {
         }
     }
 
-    /// Whether it accepts calls and does not answer.
+    /// Whether the runtime accepts calls and does not answer.
     pub fn is_silent(&self) -> bool {
         self.state().hung || self.valve.is_shut()
     }
 
-    /// It dies of a call, unless it is past that.
+    /// The runtime dies because of a call, unless all faults have ended for good.
     pub(super) fn die_within_call(&self) {
         if !self.state().healed {
             self.play(&Fault::Die);
@@ -129,7 +128,7 @@ impl Runtime {
         self.die();
     }
 
-    /// The process ends, and what it had under way with it.
+    /// Ends the process. Its calls break off, and its runtime configuration is lost.
     fn die(&self) {
         let mut state = self.state();
         state.deaths += 1;
@@ -143,14 +142,14 @@ impl Runtime {
         self.truth().set_faulty(self.at, faulty);
     }
 
-    /// Whether something is wrong with it while it runs.
+    /// Whether the runtime has a fault while it runs.
     fn is_disturbed(&self) -> bool {
         let state = self.state();
         let disturbed = state.slow_ms.is_some() || !state.spoil.is_empty() || state.hung;
         disturbed || self.valve.is_shut()
     }
 
-    /// Somebody makes a pod without the switch.
+    /// Creates a pod without criswitch.
     fn create_here(&self) {
         let mut truth = self.truth();
         let before = truth.moment();
@@ -162,7 +161,7 @@ impl Runtime {
         self.tell(&truth, before);
     }
 
-    /// It makes a pod with the uid and names of another runtime's pod, and mostly under the same handler.
+    /// Creates a pod with the uid and the names of another runtime's pod, mostly under the same handler.
     fn pose(&self, which: u32) {
         let mut truth = self.truth();
         let others = truth.existing(Kind::Pod).filter(|pod| {
@@ -190,7 +189,7 @@ impl Runtime {
         self.tell(&truth, before);
     }
 
-    /// A pod vanishes without the switch.
+    /// Removes a pod without criswitch.
     fn lose(&self, which: u32) {
         let mut truth = self.truth();
         let pods: Vec<_> = truth

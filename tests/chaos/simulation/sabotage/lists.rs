@@ -1,4 +1,4 @@
-//! Lists that lack what there is, or have what there is not.
+//! Lists that lack existing items, or show absent ones.
 
 use bytes::{Bytes, BytesMut};
 use criswitch::codec::protobuf::{self, Edit};
@@ -8,7 +8,7 @@ use crate::simulation::client::Reply;
 use crate::simulation::filter::Filter;
 use crate::simulation::truth::{Moment, Truth};
 
-/// Those pods of the backends that are in order that a list asks for.
+/// The pods of healthy backends that match the filter.
 pub fn reachable(truth: &Truth, filter: &Filter) -> Bytes {
     let backends = (0..truth.health.len()).filter(|backend| !truth.health[*backend].faulty);
     let pods = backends.flat_map(|backend| truth.at(backend, Kind::Pod));
@@ -24,7 +24,7 @@ pub fn with_items(reply: &Reply, ids: impl Iterator<Item = String>) -> Vec<Bytes
     ]
 }
 
-/// The messages without what is at backends that are out of order.
+/// The messages without the items of backends that have a fault.
 pub fn without_faulty(reply: &Reply, truth: &Truth) -> Vec<Bytes> {
     let is_faulty = |item: &[u8]| {
         let id = [&[1, 1][..], &[1]].map(|path| protobuf::string(item, path).unwrap_or_default());

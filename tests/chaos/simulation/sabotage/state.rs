@@ -1,4 +1,4 @@
-//! A state on disk that a protection would not have written, or would not have read.
+//! A state on disk that criswitch would not have written, or would not have read.
 
 use bytes::Bytes;
 use criswitch::codec::protobuf;
@@ -8,14 +8,14 @@ use super::Sabotage;
 use crate::simulation::disk::Disk;
 use crate::simulation::truth::{Thing, Truth};
 
-/// What is kept of the files that a switch wrote at its start.
+/// Sabotages the state at the start of an instance.
 pub fn of_state_at_start(sabotage: Option<Sabotage>, disk: &Disk) {
     if sabotage == Some(Sabotage::SkipWrite) {
         disk.keep_first();
     }
 }
 
-/// What is wrong with what a switch has left.
+/// Sabotages the state that an instance leaves.
 pub fn of_state_at_end(sabotage: Option<Sabotage>, disk: &Disk, truth: &Truth) {
     match sabotage {
         Some(Sabotage::TrustTorn) => disk.tear_all(),

@@ -1,51 +1,54 @@
-//! What the next switch knows of what this one knew.
+//! The facts that one instance leaves to the next.
 
 use std::time::Duration;
 
 use criswitch::rpc::{Kind, List};
 use tokio::time::Instant;
 
-use super::{Listing, Moment, START_WAIT, Truth, Updates};
+use super::{Listing, Moment, START_WAIT, Thing, Truth, Updates};
 use crate::simulation::files::RUNTIMES;
 
-/// How long the first lists wait for backends whose lists are known.
+/// How long the first lists wait for backends with known lists.
 const BRIEF_WAIT: Duration = Duration::from_secs(1);
 
-/// What the next switch can know.
+/// The knowledge that the next instance can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     WithAll,
-    /// All, but not whether a backend is new.
+    /// Everything except whether a backend is new.
     WithoutRegister,
-    /// All but this backend's lists.
+    /// Everything except this backend's lists.
     Without(usize),
     WithNothing,
-    /// That nothing is left.
+    /// Only the fact that no pod or container is left.
     AfterReboot,
 }
 
-/// What a backend was to the switch before.
+/// The role of a backend in the previous instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Before {
-    /// It was no backend.
+    /// The runtime was no backend.
     Absent,
-    /// It took no part.
+    /// The backend was not joined.
     Out,
-    /// It took part, or it must from now on.
+    /// The backend was joined, or must be joined from now on.
     Joined,
-    /// The next switch cannot know.
+    /// The next instance cannot know.
     #[default]
     Unsure,
 }
 
 impl Truth {
-    /// Another switch starts, and knows no more than `next`, and nothing of what these backends have.
+    /// Starts a new instance, which knows no more than `next`, and nothing about the unsaved backends.
     pub fn switch_restarted(&mut self, next: Next, unsaved: [bool; RUNTIMES]) {
         let mut known = [false; RUNTIMES];
         for (backend, known) in known.iter_mut().enumerate() {
             let next = match next {
                 Next::WithAll | Next::Without(_) if unsaved[backend] => Next::Without(backend),
-                Next::WithoutRegister if unsaved[backend] => Next::WithNothing,
+                // A register that is on disk after all may lack a backend that has not joined.
+                Next::WithoutRegister if unsaved[backend] && self.is_known(backend) => {
+                    Next::WithNothing
+                }
                 next => next,
             };
             self.before[backend] = self.before(backend, next);
@@ -58,7 +61,11 @@ impl Truth {
         self.first_call = self.calls;
         self.life_began = self.tick();
         self.started = false;
-        self.updates = Updates::default();
+        let all_saved = next == Next::WithAll && !unsaved.contains(&true);
+        self.updates = Updates {
+            last: self.updates.last.take().filter(|_| all_saved),
+            ..Updates::default()
+        };
         self.creating.clear();
         self.listings.retain(|listing| {
             known[listing.backend] && listing.delivered.is_some() && listing.list.kind().is_some()
@@ -71,30 +78,33 @@ impl Truth {
         }
         if next == Next::AfterReboot {
             (0..RUNTIMES).for_each(|backend| self.is_empty_now(backend));
-            // Images outlive a reboot, but a backend that is away counts as empty.
+            // Images outlive a reboot, but a backend that is down counts as empty.
             self.images.iter_mut().for_each(|image| image.told = None);
         }
     }
 
     fn before(&self, backend: usize, next: Next) -> Before {
         let arrived = self.arrivals.last().copied().unwrap_or(0);
-        let listed = self
-            .listings
-            .iter()
-            .any(|it| it.backend == backend && it.delivered.is_some());
-        // What the switch has let go of may still be on disk, also if it has come back since.
+        // A removed backend may still be on disk, even if it was added again since.
         let may_be_left = self.tables.has_left(backend, arrived);
         match (next, self.tables.places[backend]) {
             (Next::AfterReboot | Next::WithNothing, Some(_)) => Before::Joined,
             (_, None) if may_be_left => Before::Unsure,
             (_, None) => Before::Absent,
-            (_, Some(place)) if place.joined && listed => Before::Joined,
+            (_, Some(_)) if self.is_known(backend) => Before::Joined,
             (Next::WithAll, Some(place)) if !place.joined && !may_be_left => Before::Out,
             _ => Before::Unsure,
         }
     }
 
-    /// Whether all that the switch knows of `backend` is on the disk.
+    /// Whether `backend` has joined, and criswitch has received a list of it.
+    fn is_known(&self, backend: usize) -> bool {
+        let mut listings = self.listings.iter();
+        let listed = listings.any(|it| it.backend == backend && it.delivered.is_some());
+        listed && self.tables.places[backend].is_some_and(|place| place.joined)
+    }
+
+    /// Whether everything that criswitch knows of `backend` is on disk.
     fn is_saved(&self, backend: usize, next: Next) -> bool {
         let now = Moment::MAX;
         let has = |kind| self.has_last_list(backend, kind, now);
@@ -107,7 +117,7 @@ impl Truth {
         kept && joined && has(Kind::Pod) && has(Kind::Container)
     }
 
-    /// Nothing of a backend is left, and the switch knows.
+    /// Notes that a backend is empty and that criswitch knows this.
     fn is_empty_now(&mut self, backend: usize) {
         for list in [List::Pods, List::Containers] {
             let now = self.tick();
@@ -123,8 +133,8 @@ impl Truth {
         }
     }
 
-    /// Whether the switch has had a list of `backend` before then with everything that clients may know of: what came
-    /// since, a call made, and its client heard of it.
+    /// Whether criswitch has received, before the moment `before`, a list of `backend` with everything that clients may
+    /// know. Newer items must come from calls that succeeded at their clients.
     pub fn has_last_list(&self, backend: usize, kind: Kind, before: Moment) -> bool {
         let mut lists = self.listings.iter().filter(|it| it.backend == backend);
         lists.any(|listing| {
@@ -135,7 +145,7 @@ impl Truth {
         })
     }
 
-    /// Whether no list was streamed later, which may have passed unread: the client knows more then than the switch.
+    /// Whether no later list was streamed. criswitch may have passed such a list unread, so the client may know more.
     fn none_streamed_since(&self, listing: &Listing) -> bool {
         let mut streamed = self.streamed.iter();
         streamed.all(|it| {
@@ -144,18 +154,32 @@ impl Truth {
         })
     }
 
-    /// Whether all that came since was made by calls that were answered. No list of containers is older than a pod that
-    /// came otherwise.
+    /// Whether all items newer than the list come from calls that succeeded. For a list of containers, newer pods count
+    /// too, and so does every pod that no earlier list has: criswitch cannot know that this pod is older than the list
+    /// of containers.
     fn all_answered_since(&self, listing: &Listing, kind: Kind) -> bool {
         let mut since = self.things.iter().filter(|thing| {
-            thing.backend == listing.backend
-                && (thing.kind == kind || kind == Kind::Container)
-                && thing.born > listing.at
+            let counts =
+                thing.backend == listing.backend && (thing.kind == kind || kind == Kind::Container);
+            let is_listed = thing.kind == kind || self.is_pod_listed_before(thing, listing);
+            counts && (thing.born > listing.at || !is_listed)
         });
         since.all(|thing| thing.answered.is_some() && self.is_created(thing.maker))
     }
 
-    /// Whether the call makes one thing, which its request describes.
+    /// Whether criswitch had received a whole list with the pod when it asked for `listing`. criswitch itself asks for
+    /// pods first, then for containers.
+    fn is_pod_listed_before(&self, pod: &Thing, listing: &Listing) -> bool {
+        self.listings.iter().any(|earlier| {
+            let is_own = earlier.call == 0 && listing.call == 0;
+            earlier.list == List::Pods
+                && earlier.backend == pod.backend
+                && (pod.born..listing.at).contains(&earlier.at)
+                && (is_own || earlier.delivered.is_some_and(|at| at < listing.at))
+        })
+    }
+
+    /// Whether the call creates one pod or container, described by its request.
     fn is_created(&self, maker: u64) -> bool {
         let mut seen = self.seen.iter().filter(|seen| seen.call == maker);
         seen.any(|it| matches!(it.row.name, "RunPodSandbox" | "CreateContainer"))

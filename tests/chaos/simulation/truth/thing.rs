@@ -1,4 +1,4 @@
-//! A pod or container: what it is, what has become of it, and who has been told.
+//! A pod or container: its data, its history, and when clients learned of it.
 
 use std::collections::HashMap;
 
@@ -7,12 +7,12 @@ use criswitch::rpc::{Kind, SEEN_ANNOTATION};
 use super::{CallId, Moment};
 use crate::simulation::filter::{APP, UID};
 
-/// Values of a label.
+/// Values of the label `app`.
 pub const APPS: [&str; 3] = ["web", "db", "batch"];
-/// How many pods have uids of their own; a further one is one of them made anew.
+/// The number of uids that numbered pods share. A later pod with the same uid is a recreated pod.
 const UIDS: u64 = 6;
 
-/// The uid of a pod of this name.
+/// The uid of a pod with this name.
 pub fn uid(name: &str) -> String {
     let number = name.rsplit_once('-').map(|(_, number)| number.parse());
     match number {
@@ -21,7 +21,7 @@ pub fn uid(name: &str) -> String {
     }
 }
 
-/// The labels that the pod or container of this name in a pod of this uid is created with.
+/// The labels of a new pod or container with this name, in a pod with this uid.
 pub fn labels(uid: &str, name: &str) -> HashMap<String, String> {
     let last = name.bytes().last().unwrap_or(0);
     let app = APPS[usize::from(last) % APPS.len()];
@@ -30,44 +30,46 @@ pub fn labels(uid: &str, name: &str) -> HashMap<String, String> {
     HashMap::from(pairs)
 }
 
-/// The annotations of a pod, which are new when the kubelet starts and the same for the same uid here.
+/// The annotations of a pod. The kubelet gives them new values when it starts; here they follow from the uid.
 pub fn annotations(uid: &str) -> HashMap<String, String> {
     HashMap::from([(SEEN_ANNOTATION.to_owned(), format!("seen-{uid}"))])
 }
 
-/// What the names of pods begin with that were made without the switch.
+/// The prefix of names of pods that were created without criswitch.
 pub const DIRECT: &str = "direct";
 
-/// A pod or container that is or was.
+/// A pod or container that exists or was removed.
 #[derive(Clone, Debug)]
 pub struct Thing {
     pub kind: Kind,
     pub id: String,
     pub backend: usize,
-    /// A container's pod; a pod's own id.
+    /// The id of the container's pod, or the id of the pod itself.
     pub pod: String,
     pub name: String,
-    /// Of the pod, which may be that of an earlier one.
+    /// The pod's uid, which an earlier pod may have had too.
     pub uid: String,
-    /// Its states, as the CRI numbers them, and since when.
+    /// The states in the CRI's numbers, each with its first moment.
     pub states: Vec<(Moment, i32)>,
     /// The handler's name at the backend.
     pub handler: String,
-    /// The call that made it; 0 if nobody did through the switch.
+    /// The call that created the thing; 0 if the thing was created without criswitch.
     pub maker: CallId,
-    /// A hostile runtime has made it, with the uid and names of another runtime's pod.
+    /// Whether a hostile runtime created the pod, with the uid and the names of another runtime's pod.
     pub poses: bool,
     pub born: Moment,
-    /// When its maker heard so.
+    /// The moment when the creating client got its reply.
     pub answered: Option<Moment>,
     pub gone: Option<Moment>,
-    /// When a client was told that it is removed.
+    /// The moment when a client first learned of the removal.
     pub removal_told: Option<Moment>,
-    /// When a client first learned of it.
+    /// The moment when a client first learned of the thing.
     pub told: Option<Moment>,
-    /// When the switch that runs now, or one whose state it has, first learned of it.
+    /// The moment when criswitch first learned of the thing: the current instance, or an earlier instance whose state
+    /// it has.
     pub learned: Option<Moment>,
-    /// A switch ended before it knew of it, and no client knew either. It may have been made only after that end.
+    /// Whether an instance ended before it or a client knew of the thing. The thing may have been created after that
+    /// end.
     pub unheard: bool,
 }
 
@@ -101,12 +103,11 @@ impl Thing {
         }
     }
 
-    /// Its labels, as its runtime lists them.
     pub fn labels(&self) -> HashMap<String, String> {
         labels(&self.uid, &self.name)
     }
 
-    /// The same in a state that it is not in: a pod that has ended, a container that has exited, or the other way round.
+    /// The same thing in a wrong state: a ready pod as not ready, a running container as exited, or the reverse.
     pub fn misreported(&self) -> Thing {
         let ended = match self.kind {
             Kind::Pod => 1,
@@ -123,14 +124,14 @@ impl Thing {
         self.states[self.states.len() - 1].1
     }
 
-    /// The states that it has had since then.
+    /// The states since `from`.
     pub fn states_since(&self, from: Moment) -> impl Iterator<Item = i32> {
         let first = self.states.iter().rposition(|(at, _)| *at <= from);
         let states = self.states.iter().skip(first.unwrap_or(0));
         states.map(|(_, state)| *state)
     }
 
-    /// Whether it was there all the time from `begun` to now.
+    /// Whether the thing existed all the time from `begun` to now.
     pub fn stood(&self, begun: Moment) -> bool {
         self.born < begun && self.gone.is_none()
     }

@@ -1,4 +1,4 @@
-//! From what a schedule says of a call to the call: the ids, images and handlers that there are then.
+//! Makes a call from a step of a schedule, with the current ids, images and handlers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,10 +50,10 @@ impl World {
                 settled: None,
             });
         }
-        // The pod may be named by a short id.
+        // The call may name the pod by a short id.
         let pods = truth.things.iter().filter(|it| it.kind == Kind::Pod);
         let mut named = pods.filter(|pod| !names.is_empty() && pod.id.starts_with(&names));
-        // A handler may have the name that an id begins with.
+        // Other calls name a handler, and a pod's id may begin with the handler's name.
         let names_pod = matches!(op.row.goes, Goes::OwnerWithImage(_));
         let pod = named.next().filter(|_| names_pod);
         let pod = pod.map_or_else(|| uid(&name), |pod| pod.uid.clone());
@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    /// One of the table's or none; what is gone is of any table that there was.
+    /// The name of a handler of the current table, or an empty name. [`On::Gone`] means a handler of any table so far.
     fn a_handler(&self, on: On, which: usize) -> String {
         let truth = self.truth();
         let eras = &truth.tables.eras;
@@ -111,7 +111,6 @@ impl World {
         named.map_or(String::new(), |handler| handler.name.clone())
     }
 
-    /// What a list is narrowed to.
     fn filter(&self, op: &Op) -> Filter {
         let (which, narrow) = (op.which as usize, op.narrow);
         let mut filter = Filter::default();
@@ -165,7 +164,7 @@ impl World {
     }
 }
 
-/// Whether the kubelet sends such a call for a pod.
+/// Whether the kubelet sends image calls of this kind for a pod.
 fn is_for_pods(rule: &ImageRule) -> bool {
     matches!(rule, ImageRule::Find(_) | ImageRule::Pull(_))
 }

@@ -1,6 +1,6 @@
-// The load of a kubelet and of crictl on one CRI socket, through the client library that both have, while the switch
-// behind it stops and starts. Ends when its standard input does; writes a line for each call that failed or that gave
-// less than there is, and the number of calls at the end. Exit code 1 if there was such a line.
+// The load of a kubelet and of crictl on one CRI socket, through the client library that both use, while criswitch
+// restarts. The client ends when its standard input does. It writes a line for each call that failed or whose reply was
+// incomplete, and the number of calls at the end. The exit code is 1 if it wrote a line for a call.
 package main
 
 import (
@@ -24,13 +24,13 @@ import (
 )
 
 const (
-	// As the kubelet's runtimeRequestTimeout.
+	// The default of the kubelet's runtimeRequestTimeout.
 	callTimeout = 2 * time.Minute
-	// Between two calls of one worker: steady, not as much as the machine can do.
+	// The pause between two calls of one worker: a steady load below the limits of the machine.
 	pause = 2 * time.Millisecond
 )
 
-// What every list must have, whatever else there is.
+// The ids that every list must have. A list may have more.
 var pods, containers []string
 
 var (
@@ -81,7 +81,7 @@ func check(err error) {
 	}
 }
 
-// Runs every worker's rounds until the standard input ends, and their last rounds to their end.
+// Runs rounds of every worker until the standard input ends. The last rounds are completed.
 func work(ctx context.Context, rounds map[string]round) {
 	ending := make(chan struct{})
 	go func() {
@@ -149,7 +149,7 @@ func relist(ctx context.Context, runtime internalapi.RuntimeService) error {
 	return whole("containers", ids, containers)
 }
 
-// Nothing is missing in a list, or in it twice.
+// Checks that a list has every wanted id, and no id twice.
 func whole(what string, listed, wanted []string) error {
 	for _, id := range wanted {
 		if !slices.Contains(listed, id) {
@@ -206,7 +206,7 @@ func imagesOf(ctx context.Context, images internalapi.ImageManagerService) error
 	return done("ImageStatus", err)
 }
 
-// The runtime holds this one back now and then, so that it is in flight while the switch ends.
+// The runtime sometimes holds this call, so that the call is in flight during the shutdown.
 func exec(ctx context.Context, runtime internalapi.RuntimeService) error {
 	_, _, err := runtime.ExecSync(ctx, containers[0], []string{"true"}, callTimeout)
 	return done("ExecSync", err)
@@ -229,7 +229,7 @@ func churn(ctx context.Context, runtime internalapi.RuntimeService) error {
 	return done("RemovePodSandbox", runtime.RemovePodSandbox(ctx, id))
 }
 
-// As crictl: a connection for each command.
+// Opens a connection for each command, as crictl does.
 func command(ctx context.Context, endpoint string) error {
 	runtime, err := remote.NewRemoteRuntimeService(ctx, endpoint, callTimeout, nil, false)
 	if runtime, err = did("a new connection", runtime, err); err != nil {
@@ -239,7 +239,7 @@ func command(ctx context.Context, endpoint string) error {
 	return relist(ctx, runtime)
 }
 
-// Listens as the kubelet does: again and again. The only end that a stream may have says that the switch ends.
+// Listens for events again and again, as the kubelet does. A stream may end only with the status of a shutdown.
 func events(ctx context.Context, runtime internalapi.RuntimeService) {
 	for {
 		told := make(chan *cri.ContainerEventResponse, 1000)

@@ -1,4 +1,4 @@
-# What describes the node rather than a pod.
+# Calls about the node.
 
 load helpers.bash
 
@@ -6,7 +6,7 @@ load helpers.bash
   equal "crictl version" "$(crictl_at 2 version)" "$(cri version)"
 }
 
-@test "info names every handler, with the features that its containerd states" {
+@test "info has every handler, with the features that its containerd reports" {
   info=$(cri info)
   equal "handlers in info" '["","crun","gvisor","runc","sandboxed"]' \
     "$(jq -c '[.runtimeHandlers[] | .name // ""] | sort' <<<"$info")"
@@ -19,7 +19,7 @@ load helpers.bash
     "$(jq -c --arg name sandboxed "$features" <<<"$info")"
 }
 
-@test "info is ready, and says so of every backend" {
+@test "info is ready, and reports every backend as ready" {
   conditions=$(cri info | jq -c '[.status.conditions[] | select(.type | endswith("Ready"))
     | {key: .type, value: .status}] | from_entries')
   equal "conditions" '{"BackendsReady":true,"NetworkReady":true,"RuntimeReady":true}' \
@@ -30,7 +30,7 @@ load helpers.bash
   info=$(cri info)
   direct=$(crictl_at 2 info)
   equal "the containerd's config" "$(jq -cS .config <<<"$direct")" "$(jq -cS .config <<<"$info")"
-  # crictl shows no features where there are none, and 1.6 has none.
+  # containerd 1.6 has no features, so crictl prints no `features`.
   equal "keys" "$(jq -c '[keys[], "criswitch"] - ["features"] | sort' <<<"$direct")" "$(jq -c keys <<<"$info")"
   own=$(jq -c .criswitch <<<"$info")
   has "backends" "$DIR/containerd-1.sock" "$own"
@@ -38,7 +38,7 @@ load helpers.bash
   has "version of the older" 1.6. "$own"
 }
 
-@test "runtime-config is that of the backends that have one" {
+@test "runtime-config comes from the backends that have one" {
   has "directly at 1.6" Unimplemented "$(refusal_at 1 runtime-config)"
   equal "crictl runtime-config" "$(crictl_at 2 runtime-config)" "$(cri runtime-config)"
 }
@@ -50,7 +50,7 @@ load helpers.bash
   done
 }
 
-@test "metricdescs are those of the backends that have them" {
+@test "metricdescs come from the backends that have them" {
   has "directly at 1.6" Unimplemented "$(refusal_at 1 metricdescs)"
   names='[.descriptors[].name] | sort'
   equal "crictl metricdescs" "$(crictl_at 2 metricdescs | jq -c "$names")" "$(cri metricdescs | jq -c "$names")"

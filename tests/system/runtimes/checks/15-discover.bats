@@ -1,4 +1,4 @@
-# The two containerds as `criswitch discover` finds them.
+# `criswitch discover` with the two containerds.
 
 load helpers.bash
 
@@ -10,16 +10,16 @@ teardown() {
   remove_pods
 }
 
-@test "a switch with what discover wrote serves pods of both containerds, the default's too" {
+@test "criswitch with the file of discover serves pods of both containerds and of the default handler" {
   file=$DIR/discovered.toml
   told=$("$CRISWITCH" discover --listen "$DIR/discovered.sock" --write "$file" \
     "$DIR/containerd-2.sock" "$DIR/containerd-1.sock" "$DIR/criswitch.sock" 2>&1)
   has "discover" "wrote $file" "$told"
-  has "discover" "$DIR/criswitch.sock is the socket of a criswitch" "$told"
+  has "discover" "$DIR/criswitch.sock is a socket of criswitch" "$told"
   table=$("$CRISWITCH" check --probe --json --config "$file")
   equal "handlers" '{"crun":"containerd-1","gvisor":"containerd-2","runc":"containerd-2","runsc":"containerd-2"}' \
     "$(jq -cS '[.handlers[] | {key: .name, value: .backend}] | from_entries' <<<"$table")"
-  equal "default" runc "$(jq -r .default_handler <<<"$table")"
+  equal "default" runc "$(jq -r .defaultHandler <<<"$table")"
 
   render crictl.yaml "$DIR/crictl-discovered.yaml" "SOCKET=$DIR/discovered.sock"
   start_program discovered "$CRISWITCH" serve --config "$file"
@@ -33,7 +33,7 @@ teardown() {
   equal "exit code of the switch" 0 "$(stop_switch discovered)"
 }
 
-@test "discover never writes over a file" {
+@test "discover never overwrites a file" {
   echo mine >"$DIR/mine.toml"
   run -1 "$CRISWITCH" discover --write "$DIR/mine.toml" "$DIR/containerd-2.sock"
   has "discover" "exists and was not changed" "$output"

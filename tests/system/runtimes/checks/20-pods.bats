@@ -1,4 +1,4 @@
-# Pods: each in the runtime of its handler, and nowhere else.
+# Each pod is in the runtime of its handler, and in no other runtime.
 
 load helpers.bash
 
@@ -12,12 +12,12 @@ teardown_file() {
   remove_pods
 }
 
-# containers_at N: the ids that containerd itself keeps, pods and containers.
+# containers_at N: prints the ids of pods and containers in the store of containerd N.
 containers_at() {
   ctr --address "$DIR/containerd-$1.sock" --namespace k8s.io containers ls -q
 }
 
-# runtime_list RUNTIME N [QUIET-FLAG]: the ids in the low-level runtime's own state.
+# runtime_list RUNTIME N [QUIET-FLAG]: prints the ids in the state of the low-level runtime.
 runtime_list() {
   "$1" --root "$DIR/containerd-$2/$1/k8s.io" list "${3:--q}"
 }
@@ -47,7 +47,7 @@ runtime_list() {
   cri rmp -f "$id"
 }
 
-@test "an unknown handler is refused by name and nothing is created" {
+@test "an unknown handler is rejected by name and nothing is created" {
   before=$(containers_at 1; containers_at 2)
   run cri runp --runtime nosuch "$(pod_config refused)"
   equal "exit code of runp" 1 "$status"
@@ -59,7 +59,7 @@ runtime_list() {
   lacks "pods through the switch" refused "$(cri pods)"
 }
 
-@test "a handler that only a backend knows is not to be had" {
+@test "a handler that only a backend knows is rejected" {
   run cri runp --runtime runsc "$(pod_config refused)"
   equal "exit code of runp" 1 "$status"
   has "what crictl says" 'no runtime for \"runsc\" is configured' "$output"
@@ -90,19 +90,19 @@ runtime_list() {
     short=$(cri inspectp "${id:0:13}")
     equal "$handler: id" "$id" "$(jq -r .status.id <<<"$short")"
     equal "$handler: handler" "$handler" "$(jq -r .status.runtimeHandler <<<"$short")"
-    # crictl adds nothing of its own: all but the handler's name is the containerd's.
+    # Everything except the handler's name comes from the containerd.
     equal "$handler: inspectp" "$(crictl_at "$(owner_of "$handler")" inspectp "$id" | jq -S 'del(.status.runtimeHandler)')" \
       "$(cri inspectp "$id" | jq -S 'del(.status.runtimeHandler)')"
   done
 }
 
-@test "statsp of one pod is what its containerd says, also where it refuses" {
+@test "statsp of one pod is the reply of its containerd, also if it is an error" {
   for handler in $HANDLERS; do
     same_outcome "$(owner_of "$handler")" statsp -o json --id "$(kept "$handler")"
   done
 }
 
-@test "statsp of all pods has them all, or the refusal of a containerd" {
+@test "statsp of all pods has all of them, or the error of a containerd" {
   if out=$(crictl_at 2 statsp -o json 2>&1); then
     equal "pods with stats" 4 "$(cri statsp -o json | jq '.stats | length')"
   else
@@ -117,7 +117,7 @@ runtime_list() {
   has "pods with metrics" "$(kept runc)" "$(cri metricsp)"
 }
 
-@test "an unknown id is not found, by every call that takes one" {
+@test "every call for an unknown id reports NotFound" {
   id=0123456789abcdef
   has "inspectp" "code = NotFound" "$(refusal_at criswitch inspectp $id)"
   has "inspect" "code = NotFound" "$(refusal_at criswitch inspect $id)"
@@ -129,19 +129,19 @@ runtime_list() {
   has "port-forward" "code = NotFound" "$(refusal_at criswitch port-forward $id :80)"
 }
 
-@test "stopping what is unknown is fine" {
+@test "stopping an unknown pod or container succeeds" {
   cri stopp 0123456789abcdef
   cri stop 0123456789abcdef
 }
 
-@test "a short id that fits several pods is refused" {
-  # Ids are hexadecimal: among seventeen, two begin alike; mostly fewer do.
+@test "a short id that fits several pods is rejected" {
+  # Ids are hexadecimal, so at least two of seventeen ids begin with the same digit. Usually fewer ids are enough.
   prefix=$(cri pods -q | cut -c1 | sort | uniq -d | head -n 1)
   [ -n "$prefix" ] || prefix=$(common_prefix)
   has "inspectp $prefix" "Multiple IDs found with provided prefix: $prefix" "$(refusal_at criswitch inspectp "$prefix")"
 }
 
-# common_prefix: starts pods, on both containerds in turn, until the ids of two begin with the same digit.
+# common_prefix: creates pods on both containerds in turn until two ids begin with the same digit.
 common_prefix() {
   local prefix n
   for n in 1 2 3 4 5 6 7 8 9 10 11 12 13; do

@@ -2,7 +2,7 @@
 
 load helpers.bash
 
-# Says which kernel it is on, then echoes what it is sent. Ends at once when told to.
+# A command that prints the kernel's version and then waits. It ends at once on SIGTERM.
 LOOP='uname -r; echo complaint >&2; trap "exit 0" TERM; while :; do sleep 1000 & wait $!; done'
 
 setup_file() {
@@ -19,18 +19,18 @@ teardown_file() {
 
 teardown() {
   end_background
-  # What a check that failed has left.
+  # Removes the containers that a failed check left behind.
   for id in $(cri ps -qa --no-trunc); do
     has_id "$id" || cri rm -f "$id"
   done
 }
 
-# has_id ID: it is one of the file's own containers.
+# has_id ID: succeeds if the checks of this file share the container.
 has_id() {
   grep -q "^$1$" "$BATS_FILE_TMPDIR"/loop.*
 }
 
-# new_container HANDLER NAME SHELL-COMMAND [JQ-FILTER]: in the handler's pod; prints its id.
+# new_container HANDLER NAME SHELL-COMMAND [JQ-FILTER]: starts a container in the handler's pod; prints its id.
 new_container() {
   run_container "$(kept "pod.$1")" "pod-$1" "${@:2}"
 }
@@ -66,7 +66,7 @@ new_container() {
   equal "pods of both containerds" "$before" "$(pods_at 1; pods_at 2)"
 }
 
-@test "uname shows whose kernel a container is on" {
+@test "uname shows the kernel of a container's runtime" {
   for handler in $HANDLERS; do
     seen=$(cri exec -s "$(kept "loop.$handler")" uname -r)
     case $handler in
@@ -76,7 +76,7 @@ new_container() {
   done
 }
 
-@test "exec streams both ways and tells a failure" {
+@test "exec streams both ways and reports a failure" {
   for handler in $HANDLERS; do
     id=$(kept "loop.$handler")
     equal "$handler: exec" hi "$(cri exec "$id" echo hi)"
@@ -111,7 +111,7 @@ new_container() {
 }
 
 @test "port-forward reaches into a pod" {
-  # Into gVisor it fails with containerd itself.
+  # Port-forwarding into gVisor fails with containerd alone too.
   for handler in runc crun; do
     id=$(new_container "$handler" web 'echo page >/www/index.html; exec httpd -f -p 8080 -h /www')
     wait_for 10 "$handler: the server in the pod" cri exec -s "$id" wget -q -O - http://127.0.0.1:8080/
@@ -175,13 +175,13 @@ new_container() {
       *) fail "$handler: no cgroup of $id" ;;
     esac
   done
-  # gVisor's cgroups are left alone here: what its shim answers is all there is to see.
+  # The suite does not use gVisor's cgroups, so only the answer of its shim can be checked.
   for handler in gvisor sandboxed; do
     same_outcome 2 update --cpu-share 512 "$(kept "loop.$handler")"
   done
 }
 
-@test "checkpoint is what its containerd says" {
+@test "checkpoint has the outcome of its containerd" {
   for handler in $HANDLERS; do
     same_outcome "$(owner_of "$handler")" checkpoint --export="$BATS_TEST_TMPDIR/$handler.tar" "$(kept "loop.$handler")"
   done

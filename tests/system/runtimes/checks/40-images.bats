@@ -1,4 +1,4 @@
-# Images: every containerd has a store of its own, the switch shows them as one.
+# Images: each containerd has a separate store, and criswitch shows all stores as one.
 
 load helpers.bash
 
@@ -18,18 +18,18 @@ setup() {
   forget "$OTHER"
 }
 
-# forget IMAGE: takes it out of both containerds, without the switch.
+# forget IMAGE: removes the image from both containerds, without criswitch.
 forget() {
   crictl_at 1 rmi "$1" >/dev/null 2>&1 || true
   crictl_at 2 rmi "$1" >/dev/null 2>&1 || true
 }
 
-# has_image N IMAGE
+# has_image N IMAGE: succeeds if containerd N has the image.
 has_image() {
   crictl_at "$1" inspecti -q "$2" >/dev/null 2>&1
 }
 
-# image_id N IMAGE
+# image_id N IMAGE: prints the image's id at containerd N.
 image_id() {
   crictl_at "$1" inspecti "$2" | jq -r .status.id
 }
@@ -47,7 +47,7 @@ image_id() {
   ! has_image 2 "$OTHER" || fail "containerd 2 has $OTHER too"
 }
 
-@test "a pull that fails says why and where" {
+@test "a failed pull reports the cause and the image" {
   refusal=$(refusal_at criswitch pull registry.test/nosuch:1)
   has "the reason" "registry.test/nosuch:1: not found" "$refusal"
   has "the code" "code = NotFound" "$refusal"
@@ -61,7 +61,7 @@ image_id() {
   equal "rows by name" "$(crictl_at 2 images "$BUSYBOX")" "$(cri images "$BUSYBOX")"
 }
 
-@test "images lists what only one containerd has" {
+@test "images lists an image that only one containerd has" {
   crictl_at 1 pull "$OTHER"
   has "images" "$(image_id 1 "$OTHER")" "$(cri images -q --no-trunc)"
 }
@@ -74,13 +74,13 @@ image_id() {
   done
 }
 
-@test "inspecti finds what only the other containerd has, with its user" {
+@test "inspecti finds an image that only the other containerd has, with its user" {
   crictl_at 1 pull "$OTHER"
   equal "inspecti" "$(crictl_at 1 inspecti "$OTHER" | jq -S .status)" "$(cri inspecti "$OTHER" | jq -S .status)"
   equal "the user" 1000 "$(cri inspecti "$OTHER" | jq -r '.status.uid.value // .status.uid')"
 }
 
-@test "inspecti of an image that nobody has says so" {
+@test "inspecti of an image in no store reports that" {
   same_refusal 2 inspecti registry.test/nosuch:1
 }
 
@@ -95,14 +95,14 @@ image_id() {
   done
 }
 
-@test "rmi takes an image from every containerd" {
+@test "rmi removes an image from every containerd" {
   cri pull "$BUSYBOX" >/dev/null
   cri rmi "$BUSYBOX"
   ! has_image 1 "$BUSYBOX" || fail "containerd 1 still has $BUSYBOX"
   ! has_image 2 "$BUSYBOX" || fail "containerd 2 still has $BUSYBOX"
 }
 
-@test "rmi takes an image that only the other containerd has" {
+@test "rmi removes an image that only the other containerd has" {
   crictl_at 1 pull "$OTHER"
   cri rmi "$OTHER"
   ! has_image 1 "$OTHER" || fail "containerd 1 still has $OTHER"

@@ -1,4 +1,4 @@
-# Streams that have no end, and what is had only if every backend offers it.
+# Streams without an end, and RPCs that need the support of every backend.
 
 load helpers.bash
 
@@ -17,18 +17,19 @@ teardown() {
   end_background
 }
 
-# first_event HANDLER: for wait_for, as nothing tells when the stream has begun: one more pod, until its event arrives.
+# first_event HANDLER: creates a pod, and succeeds when the event of a pod has arrived; a condition for wait_for. No
+# output shows that the stream has begun, so one pod may not be enough.
 first_event() {
   crictl_at twins runp --runtime "$1" "$(pod_config "event-$1-$RANDOM")" >>"$BATS_TEST_TMPDIR/$1" || return
   grep -q -F -f "$BATS_TEST_TMPDIR/$1" "$BATS_TEST_TMPDIR/events"
 }
 
-# events_of ID: the kinds so far, on one line.
+# events_of ID: prints the kinds of the events of a pod or container so far, on one line.
 events_of() {
   jq -r --arg id "$1" 'select(.containerId == $id) | .containerEventType' "$BATS_TEST_TMPDIR/events" | xargs
 }
 
-# has_events ID WANTED: for wait_for.
+# has_events ID WANTED: succeeds when exactly these events have arrived; a condition for wait_for.
 has_events() {
   events_of "$1"
   [ "$(events_of "$1")" = "$2" ]
@@ -48,7 +49,7 @@ has_events() {
   done
 }
 
-@test "events are refused where a backend has none" {
+@test "events are rejected if a backend has none" {
   has "directly at 1.6" "code = Unimplemented" "$(refusal_at 1 events)"
   has "through the switch" "code = Unimplemented" "$(refusal_at criswitch events)"
 }
@@ -70,7 +71,7 @@ has_events() {
   done
 }
 
-@test "a stream that is open does not keep the switch from ending" {
+@test "an open stream does not prevent the shutdown of criswitch" {
   in_background "$BATS_TEST_TMPDIR/events" crictl --config "$DIR/crictl-twins.yaml" events
   wait_for 30 "a first event" first_event runc
   equal "exit code after SIGTERM" 0 "$(stop_switch twins)"

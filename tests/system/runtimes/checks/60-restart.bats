@@ -1,4 +1,4 @@
-# The switch ends and starts again in the middle: it keeps nothing on disk, and pods do not notice.
+# A restart of criswitch disturbs no pod, and the next process finds all pods again.
 
 load helpers.bash
 

@@ -1,4 +1,4 @@
-# What the daemon costs a node on which nothing happens.
+# The memory of the daemon on an idle node.
 
 load helpers.bash
 
@@ -11,7 +11,8 @@ teardown() {
 
 @test "idle with four backends it stays under 9 MB" {
   launch_switch idle
-  # The link comes after the configuration was read; a link that is there before is the same backend.
+  # The link is created after criswitch has read the configuration. With an earlier link, both paths would be one
+  # backend.
   wait_for 10 "the socket of the switch" test -S "$DIR/idle.sock"
   ln -s containerd-3.sock "$DIR/containerd-3-again.sock"
   wait_for 30 "the switch" crictl_at idle version

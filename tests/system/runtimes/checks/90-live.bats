@@ -1,5 +1,5 @@
-# A node goes from one containerd to another while its pods run: every step by a reload, under a steady load of calls.
-# The checks are the steps, in order.
+# A node moves from one containerd to another while its pods run. Every step is a reload under a steady load of calls.
+# The checks are the steps, from first to last.
 
 load helpers.bash
 load faults.bash
@@ -7,7 +7,8 @@ load live.bash
 
 setup_file() {
   have_images
-  # As the kubelet makes them before there is a switch, one without a RuntimeClass and one with.
+  # The pods exist before criswitch, and are created as the kubelet creates them: one pod without a RuntimeClass and one
+  # with.
   begin_service 1 first ""
   begin_service 1 second runc
   for name in first second; do
@@ -33,8 +34,8 @@ teardown_file() {
   remove_pods
 }
 
-# nobody_noticed NAME...: no call has failed so far and no list had a gap, and these pods are what they were and can do
-# what they could.
+# `nobody_noticed NAME...`: checks that no call has failed so far and no list was incomplete, and that these pods are
+# unchanged and work.
 nobody_noticed() {
   local name where
   none "failed calls, lists with a gap, wrong states" '.code != "Ok" or (.right | not)'
@@ -44,25 +45,25 @@ nobody_noticed() {
     works "$name" "$where"
     equal "$name: its start" "$(kept "started.$name")" "$(started_as "$name")"
   done
-  answered_anew
+  answers_new_calls
 }
 
-# the_pods NAME...: the switch lists these and no others.
+# the_pods NAME...: checks that criswitch lists exactly these pods and their containers.
 the_pods() {
   equal "pods" "$(for name in "$@"; do kept "pod.$name"; done | sort)" "$(live pods -q --no-trunc | sort)"
   equal "containers" "$(for name in "$@"; do kept "main.$name"; done | sort)" "$(live ps -q --no-trunc | sort)"
 }
 
-@test "the switch is put in front of a containerd whose pods run" {
+@test "criswitch is put in front of a containerd with running pods" {
   start_live
   the_pods first second
   start_program load "$LOAD" "$DIR/live.sock" "$LOAD_LIMIT_S" "$BATS_FILE_TMPDIR/pods"
-  answered_anew
+  answers_new_calls
   equal "version" "$(crictl_at 1 version)" "$(live version)"
   nobody_noticed first second
 }
 
-@test "a drop-in brings another containerd, and reload tells what is new" {
+@test "a drop-in adds another containerd, and reload reports it" {
   write conf.d/10-new.toml <<<"[handlers]
 gvisor = \"new\"
 [backends]
@@ -76,7 +77,7 @@ new = \"$DIR/containerd-2.sock\""
   nobody_noticed first second third
 }
 
-@test "the default moves by SIGHUP: new pods go to the new containerd, the others stay where they are" {
+@test "SIGHUP moves the default: new pods go to the new containerd, the others stay on the old one" {
   sed -e 's/^runc = "old"/runc = "new"/' -e '1i watch = true' "$LIVE/criswitch.toml" | write criswitch.toml
   equal "what has changed" "$(printf '%s\n' 'handler moved: runc from old to new' \
     'backend retiring: old, which owns 2 pods and 2 containers' 'settings changed: watch')" \
@@ -92,14 +93,14 @@ new = \"$DIR/containerd-2.sock\""
   nobody_noticed first second third fourth
 }
 
-@test "a pod of the old containerd ends when it is stopped and removed, and is counted no more" {
+@test "a pod of the old containerd is stopped and removed, and is no longer counted" {
   end_service first
   the_pods second third fourth
   equal "old" '[true,1,1]' "$(backend_has old '[.retiring, .pods, .containers]')"
   nobody_noticed second third fourth
 }
 
-# without_old, with_old: the line of the old containerd, which `watch` sees.
+# without_old, with_old: removes or adds the line of the old containerd, which `watch` notices.
 without_old() {
   grep -v '^old = ' "$LIVE/criswitch.toml" | write criswitch.toml
 }
@@ -108,7 +109,7 @@ with_old() {
   sed "/^\[backends\]/a old = \"$DIR/containerd-1.sock\"" "$LIVE/criswitch.toml" | write criswitch.toml
 }
 
-@test "a containerd that no file names any more is kept for its pod" {
+@test "a containerd that no file names is kept for its pod" {
   equal "what has changed" "backend retiring: old, which owns 1 pod and 1 container
 backend old is removed when its last pod ends; if its runtime is gone for good: criswitch forget old" "$(what_changed without_old)"
   equal "old" "[true,1,true]" "$(backend_has old '[.retiring, .pods, .unnamed]')"
@@ -118,7 +119,7 @@ backend old is removed when its last pod ends; if its runtime is gone for good: 
   equal "old" '[true,1,false]' "$(backend_has old '[.retiring, .pods, .unnamed]')"
 }
 
-@test "the old containerd is empty, and is gone with its line" {
+@test "the empty old containerd is removed with its line" {
   end_service second
   equal "old" '[true,0,0]' "$(backend_has old '[.retiring, .pods, .containers]')"
   equal "pods of the old containerd" "" "$(pods_at 1)"
@@ -129,7 +130,7 @@ backend old is removed when its last pod ends; if its runtime is gone for good: 
   nobody_noticed third fourth
 }
 
-@test "the switch is taken out, and the new containerd has the same pods" {
+@test "criswitch is removed, and the new containerd has the same pods" {
   before=$(live pods -q --no-trunc | sort)
   ids=$(live ps -q --no-trunc | sort)
   end_program TERM load
@@ -145,8 +146,8 @@ backend old is removed when its last pod ends; if its runtime is gone for good: 
   done
 }
 
-@test "handlers that a containerd has are the table's with auto_register, also one that it gets later" {
-  # Another node, as it were: the backends of before had pods, and would be kept.
+@test "auto_register adds the handlers of a containerd to the table, also a later one" {
+  # A new node: the earlier backends had pods, so criswitch would keep them.
   rm -r "$LIVE" "$DIR/live.sock.state"
   mkdir -p "$LIVE"
   write criswitch.toml <<<"listen = \"$DIR/live.sock\"
@@ -182,7 +183,7 @@ LATE
   equal "exit code of the switch" 0 "$(stop_switch live)"
 }
 
-# has_handlers JSON: for wait_for.
+# has_handlers JSON: succeeds when criswitch has exactly these handlers; a condition for wait_for.
 has_handlers() {
   local seen
   seen=$(handlers) || { echo "$seen"; return 1; }

@@ -1,12 +1,12 @@
-# A real kubelet goes from one containerd to another by way of the switch, while both fail and the switch is killed: no
-# container is restarted. The checks are the steps, in order.
+# A real kubelet moves from one containerd to another with criswitch, while both containerds fail and criswitch is
+# killed. No container is restarted. The checks are the steps, from first to last.
 
 load helpers.bash
 load faults.bash
 load live.bash
 load kubelet.bash
 
-# How old a list gets that the kubelet takes for the truth while a containerd hangs.
+# The age of a cached list, in seconds, that the kubelet sees while a containerd hangs.
 STALE_S=15
 
 setup_file() {
@@ -28,15 +28,15 @@ teardown_file() {
   remove_pods
 }
 
-# begin NAME: a new pod, whose state is kept from when it runs, among these that run.
+# begin NAME RUNNING...: creates the pod NAME, waits until exactly the pods RUNNING run, and keeps the state of NAME.
 begin() {
   static_pod "$1"
   until_running "${@:2}"
   states | grep "^$1 " | keep_as "state.$1"
 }
 
-# unchanged NAME...: the kubelet has these pods and no others; ids, addresses and start times are what they were, and
-# nothing was restarted.
+# unchanged NAME...: checks that the kubelet has exactly these pods, with the same ids, addresses and start times, and
+# that no container was restarted.
 unchanged() {
   until_running "$@"
   equal "pods" "$(for name in "$@"; do kept "state.$name"; done)" "$(states)"
@@ -50,12 +50,12 @@ unchanged() {
   can_be_asked first
 }
 
-# check_node: what `check --node` says of the machine, which the checks' kubelet runs on.
+# check_node: prints the output of `check --node` on the machine of the checks' kubelet.
 check_node() {
   "$CRISWITCH" check --node --config "$LIVE/criswitch.toml" 2>&1
 }
 
-@test "the kubelet asks the switch instead: its pods run on" {
+@test "the kubelet moves to criswitch, and its pods keep running" {
   start_live
   if out=$(check_node); then fail "check --node is content: $out"; fi
   has "check --node" "unix://$DIR/containerd-1.sock" "$out"
@@ -68,16 +68,16 @@ check_node() {
   can_be_asked second
 }
 
-# claims_pods NAME: for wait_for; the backend lists pods that are another one's.
+# claims_pods NAME: succeeds when the backend lists pods that another backend owns; a condition for wait_for.
 claims_pods() {
   backend_at live "$1" | jq -e '.claimedItems > 0'
 }
 
-@test "a second path to a containerd's socket costs no pod, while it is another backend and when it is the same" {
+@test "a second path to a containerd's socket loses no pod, as a second backend and as the same backend" {
   write conf.d/05-link.toml <<<"[backends]
 link = \"$DIR/link.sock\""
   has "what reload prints" "backend added: link" "$(reload)"
-  # The link comes after the configuration was read, so it is a second backend until the next start.
+  # The link is created after criswitch has read the configuration, so it is a second backend until the next start.
   ln -s "$DIR/containerd-1.sock" "$DIR/link.sock"
   wait_for 20 "the backend at the link" is_backend link ready
   wait_for 20 "its claims" claims_pods link
@@ -95,7 +95,7 @@ link = \"$DIR/link.sock\""
   unchanged first second
 }
 
-@test "new pods go to another containerd, the others stay where they are" {
+@test "new pods go to another containerd, the others stay on theirs" {
   write conf.d/10-new.toml <<<"[backends]
 new = \"$DIR/containerd-2.sock\""
   sed 's/^runc = "old"/runc = "new"/' "$LIVE/criswitch.toml" | write criswitch.toml
@@ -108,12 +108,13 @@ new = \"$DIR/containerd-2.sock\""
   can_be_asked third
 }
 
-# stands_in_for_long: for wait_for.
+# `stands_in_for_long`: succeeds when the cached lists of the backend `old` are STALE_S seconds old; a condition for
+# wait_for.
 stands_in_for_long() {
   backend_at live old | jq -e ".staleListAgeSeconds >= $STALE_S"
 }
 
-@test "a containerd that hangs costs none of its pods, and no other has to wait" {
+@test "a hanging containerd loses no pod and delays no other containerd" {
   signal STOP 1
   begin fourth first fourth second third
   has_run_at 2 fourth
@@ -126,7 +127,7 @@ stands_in_for_long() {
   can_be_asked first
 }
 
-@test "a containerd that is killed and comes back costs none of its pods" {
+@test "a killed and restarted containerd loses no pod" {
   end_program KILL containerd-1
   wait_for 20 "the state down" is_backend old down
   unchanged first fourth second third
@@ -136,7 +137,7 @@ stands_in_for_long() {
   can_be_asked second
 }
 
-@test "the switch is killed and started again under the kubelet" {
+@test "criswitch is killed and started again under the kubelet" {
   end_program KILL live
   start_live
   wait_for 20 "the state ready" is_backend old ready
@@ -144,10 +145,10 @@ stands_in_for_long() {
   can_be_asked third
 }
 
-@test "the pods of the old containerd end with their files, and it goes when it is empty" {
+@test "the pods of the old containerd end with their files, and the empty containerd is removed" {
   rm "$DIR"/manifests/{first,second}.yaml
   unchanged fourth third
-  # The kubelet removes what has ended once a minute.
+  # The kubelet removes ended pods once a minute.
   wait_for 150 "the old containerd to be empty" is_empty old
   equal "pods of the old containerd" "" "$(pods_at 1)"
   sed '/^old = /d' "$LIVE/criswitch.toml" | write criswitch.toml
@@ -155,12 +156,12 @@ stands_in_for_long() {
   unchanged fourth third
 }
 
-# is_empty NAME: for wait_for.
+# is_empty NAME: succeeds when the backend has no pods and no containers; a condition for wait_for.
 is_empty() {
   backend_at live "$1" | jq -e '.pods == 0 and .containers == 0'
 }
 
-@test "the kubelet asks the new containerd itself: its pods run on" {
+@test "the kubelet moves to the new containerd, and its pods keep running" {
   stop_kubelet
   equal "exit code of the switch" 0 "$(stop_switch live)"
   start_kubelet containerd-2

@@ -1,4 +1,4 @@
-# The kubelet of a cluster runs pods on two containerds behind criswitch while one of them is away, and while the kubelet
+# The kubelet of a cluster runs pods on two containerds behind criswitch, while one containerd is down and the kubelet
 # and criswitch restart.
 
 load helpers.bash
@@ -6,7 +6,7 @@ load faults.bash
 load kubelet.bash
 load cluster.bash
 
-# How long a containerd is away while everything else restarts.
+# The time that a containerd is down while everything else restarts, in seconds.
 AWAY_S=${CRISWITCH_AWAY_S:-25}
 
 setup_file() {
@@ -16,7 +16,7 @@ setup_file() {
   start_cluster
   start_switch cluster
   start_node
-  # The registry does not have the images of the checks until they are published.
+  # The registry has the images of a check only after the check publishes them.
   cp -r "$IMAGES/busybox" "$DIR/images"
 }
 
@@ -31,14 +31,14 @@ teardown() {
 }
 
 teardown_file() {
-  # Nothing of them is needed any more.
+  # The programs are not needed any more, so they need no clean end.
   for program in kubelet cluster apiserver etcd; do
     [ -e "$DIR/$program.exit" ] || end_program KILL "$program" || true
   done
   remove_pods
 }
 
-@test "a containerd is away while criswitch and the kubelet restart: the node stays ready, and no container restarts" {
+@test "a containerd is down while criswitch and the kubelet restart: the node stays ready, and no container restarts" {
   create_pod boxed boxed
   create_pod plain ""
   for name in boxed plain; do
@@ -61,7 +61,7 @@ teardown_file() {
   remove_all_pods
 }
 
-# pods_come_and_go SECONDS: pods of the other containerd, one after the other until then.
+# pods_come_and_go END: creates and deletes pods of the containerd that is up, one after another, until $SECONDS is END.
 pods_come_and_go() {
   local count=0
   while [ "$SECONDS" -lt "$1" ]; do
@@ -70,7 +70,7 @@ pods_come_and_go() {
   echo "# $count pods came and went meanwhile" >&3
 }
 
-# come_and_go NAME CLASS: a pod that starts, and ends when it is deleted.
+# come_and_go NAME CLASS: creates a pod, which must start, and deletes it, which must end it.
 come_and_go() {
   create_pod "$1" "$2" && wait_for 60 "the pod $1" pod_is "$1" "$RUNS" && delete_pod "$1" &&
     wait_for 60 "the end of the pod $1" pod_gone "$1"
@@ -84,8 +84,9 @@ come_and_go() {
   images_after boxed "" cluster kubelet
 }
 
-# images_after CLASS CLASS PROGRAM...: pods of these classes, of which one is "", need images that only the containerd of
-# the other class has, after the programs restarted in this order.
+# images_after HERE THERE PROGRAM...: restarts the programs in this order. Then pods of class HERE need images that only
+# THERE's containerd has, and the reverse. The pods `never` and `missing` may not pull; only the image of `never` is on
+# the pod's own containerd.
 images_after() {
   local here=$1 there=$2
   shift 2
@@ -134,23 +135,23 @@ images_after() {
   remove_all_pods
 }
 
-# pulls POLICY: the filter for a pod with this imagePullPolicy.
+# pulls POLICY: the jq filter for a pod with this imagePullPolicy.
 pulls() {
   echo ".spec.containers[0].imagePullPolicy = \"$1\""
 }
 
-# image_of FIELD CONTAINER TAG: the patch for a container with this image.
+# image_of FIELD CONTAINER TAG: the patch that gives a container this image.
 image_of() {
   jq -n --arg field "$1" --arg name "$2" --arg image "registry.test/case:$3" '{spec: {($field):
     [{name: $name, image: $image} + if $field == "containers" then {} else {command: ["sleep", "1000000"]} end]}}'
 }
 
-# containerd_of CLASS
+# containerd_of CLASS: prints the number of the containerd that runs pods of this class.
 containerd_of() {
   if [ "$1" = boxed ]; then echo 1; else echo 2; fi
 }
 
-# publish_at N TAG: an image that has its own id, in the registry and in this containerd.
+# publish_at N TAG: publishes an image with a new id in the registry and pulls it into containerd N.
 publish_at() {
   local registry
   registry=$(sed -n 's,^server = "http://\(.*\)",\1,p' "$DIR/certs.d/registry.test/hosts.toml")
@@ -159,7 +160,8 @@ publish_at() {
     crictl_at "$1" pull "registry.test/case:$2" >/dev/null
 }
 
-# restart TAG N PROGRAM...: the programs in this order; while the kubelet is away an image is published.
+# restart TAG N PROGRAM...: restarts the programs in this order, and publishes an image at containerd N while the
+# kubelet is down.
 restart() {
   local tag=$1 n=$2 program
   for program in "${@:3}"; do

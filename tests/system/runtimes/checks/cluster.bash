@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# A cluster of one node: etcd, a kube-apiserver and the kubelet. Nothing schedules: pods name their node.
+# A cluster of one node: etcd, a kube-apiserver and the kubelet. There is no scheduler, so pods name their node.
 
-# start_cluster: etcd and the kube-apiserver; `api` asks it.
+# start_cluster: starts etcd and the kube-apiserver.
 start_cluster() {
   local folder=$DIR/cluster ports
   mkdir -p "$folder"
@@ -13,7 +13,7 @@ start_cluster() {
     --listen-client-urls "http://127.0.0.1:${ports[0]}" --advertise-client-urls "http://127.0.0.1:${ports[0]}" \
     --listen-peer-urls "http://127.0.0.1:${ports[1]}" --initial-advertise-peer-urls "http://127.0.0.1:${ports[1]}" \
     --initial-cluster "default=http://127.0.0.1:${ports[1]}"
-  # Nothing here makes service accounts.
+  # The cluster has no controller that creates service accounts.
   start_program apiserver kube-apiserver --etcd-servers "http://127.0.0.1:${ports[0]}" --bind-address 127.0.0.1 \
     --secure-port "${ports[2]}" --cert-dir "$folder" --service-cluster-ip-range 10.99.0.0/24 \
     --service-account-issuer https://cluster.test --service-account-signing-key-file "$folder/key" \
@@ -25,7 +25,7 @@ start_cluster() {
   render kubeconfig.yaml "$folder/kubeconfig" "PORT=${ports[2]}"
 }
 
-# api PATH [METHOD [CONTENT-TYPE]]: a call of the kube-apiserver; any other than GET and DELETE sends standard input.
+# api PATH [METHOD [CONTENT-TYPE]]: calls the kube-apiserver; methods other than GET and DELETE send standard input.
 api() {
   local body=()
   case ${2:-GET} in POST | PUT | PATCH) body=(--data-binary @- -H "Content-Type: ${3:-application/json}") ;; esac
@@ -33,12 +33,13 @@ api() {
     "https://127.0.0.1:$(kept api.port)/$1"
 }
 
-# start_node: the kubelet of the cluster, at the switch `cluster`.
+# start_node: starts the kubelet of the cluster with the criswitch `cluster`.
 start_node() {
   start_kubelet cluster --kubeconfig "$DIR/cluster/kubeconfig"
 }
 
-# create_pod NAME CLASS [JQ-FILTER]: a pod of this class, or of none, with a container that stays, changed by the filter.
+# create_pod NAME CLASS [JQ-FILTER]: creates a pod of this class, or of none, with a lasting container, changed by the
+# filter.
 create_pod() {
   jq -n --arg name "$1" --arg class "$2" '{
     metadata: {name: $name}, spec: {
@@ -48,7 +49,7 @@ create_pod() {
     api api/v1/namespaces/suite/pods POST >/dev/null
 }
 
-# patch_pod NAME[/SUBRESOURCE] JSON: by a strategic merge.
+# patch_pod NAME[/SUBRESOURCE] JSON: sends a strategic merge patch.
 patch_pod() {
   api "api/v1/namespaces/suite/pods/$1" PATCH application/strategic-merge-patch+json <<<"$2" >/dev/null
 }
@@ -57,7 +58,7 @@ delete_pod() {
   api "api/v1/namespaces/suite/pods/$1" DELETE >/dev/null
 }
 
-# pod_is NAME JQ-FILTER: for wait_for.
+# pod_is NAME JQ-FILTER: succeeds when the filter is true for the pod; a condition for wait_for.
 pod_is() {
   local seen
   seen=$(api "api/v1/namespaces/suite/pods/$1") || return
@@ -65,23 +66,24 @@ pod_is() {
   jq -e "$2" <<<"$seen" >/dev/null
 }
 
-# jq: all containers of a pod run.
+# A jq filter: all containers of a pod run.
 # shellcheck disable=SC2034 # The checks use it.
 RUNS='([.status.containerStatuses[]?.state.running] | length > 0 and all)'
 
-# pod_gone NAME: for wait_for.
+# pod_gone NAME: succeeds when the pod does not exist; a condition for wait_for.
 pod_gone() {
   ! api "api/v1/namespaces/suite/pods/$1"
 }
 
-# watch_node: from now on the node's Ready conditions are collected.
+# watch_node: collects the node's conditions from now on.
 watch_node() {
   in_background "$BATS_TEST_TMPDIR/node" curl -ksSN -H 'Authorization: Bearer token' \
     "https://127.0.0.1:$(kept api.port)/api/v1/nodes?watch=true"
   wait_for 20 "the node's first condition" test -s "$BATS_TEST_TMPDIR/node"
 }
 
-# never_unready: no condition since watch_node says anything else than Ready, and the kubelet has gone on reporting it.
+# never_unready: checks that every Ready condition since watch_node is True, and that the kubelet has continued to
+# report the condition.
 never_unready() {
   local seen
   seen=$(jq -rR 'fromjson? | .object.status.conditions[]? | select(.type == "Ready")
@@ -91,7 +93,7 @@ never_unready() {
   has "the node's conditions" True "$seen"
 }
 
-# runs_now: each container of the pods of the suite: its id, restarts and start.
+# runs_now: prints id, restarts and state of each container of the suite's pods.
 runs_now() {
   api api/v1/namespaces/suite/pods | jq -r '.items[] | .metadata.name as $pod | .status.containerStatuses[]?
     | "\($pod) \(.containerID) \(.restartCount) \(.state | tojson)"' | sort
@@ -101,7 +103,7 @@ remove_all_pods() {
   api api/v1/namespaces/suite/pods DELETE >/dev/null && wait_for 90 "the end of all pods" no_pods
 }
 
-# no_pods: for wait_for.
+# no_pods: succeeds when no pod exists; a condition for wait_for.
 no_pods() {
   local seen
   seen=$(api api/v1/namespaces/suite/pods | jq -r '.items[].metadata.name') || return

@@ -1,22 +1,22 @@
 # shellcheck shell=bash
-# What the checks of faults share: a steady load of calls, what it saw, and the states of the backends.
+# Shared by the fault checks: a steady load of calls, the results of the load, and the states of the backends.
 
-# The longest that a load lasts, in seconds: it ends by itself if a check does not end it.
+# The longest time that a load lasts, in seconds, unless a check ends it.
 LOAD_LIMIT_S=180
-# The longest time between two answers to the pods that a fault does not concern. They are asked ten times a second or
-# more; what is left is for a busy machine.
+# The longest time between two answers for pods that a fault does not affect. The load makes ten calls a second or more,
+# so most of this time is reserve for a busy machine.
 GAP_LIMIT_MS=4000
 
-# jq: a call that ended for the client's own reasons.
+# A jq filter: the call ended because of its deadline.
 # shellcheck disable=SC2034 # The checks use it.
 TIMED_OUT='(.code == "DeadlineExceeded" or .code == "Cancelled")'
 
-# name_of N: what the switch calls a containerd.
+# name_of N: prints criswitch's name for containerd N.
 name_of() {
   if [ "$1" = 1 ]; then echo old; else echo new; fi
 }
 
-# run_pods: two on each containerd behind the switch, one container in each; the load's arguments are kept as `pods`.
+# run_pods: creates two pods with one container each on both containerds, and keeps the load's arguments as `pods`.
 run_pods() {
   local name handler pod container
   for name in crun-1 crun-2 runc-1 gvisor-1; do
@@ -27,7 +27,7 @@ run_pods() {
   done | keep_as pods
 }
 
-# what_runs: each pod's and container's id, process and state, as both containerds themselves have them.
+# what_runs: prints id, process and state of each pod and container, from both containerds.
 what_runs() {
   local n
   for n in 1 2; do
@@ -36,38 +36,39 @@ what_runs() {
   done
 }
 
-# start_load [SWITCH [HANDLER...]]: its lines are in $CALLS; returns once every kind of call has been answered. Pods of
-# the handlers are created and removed too.
+# start_load [SWITCH [HANDLER...]]: starts a load that writes its lines to $CALLS, and waits until every kind of call
+# was answered. The load also creates and removes pods of the handlers.
 start_load() {
   CALLS=$BATS_TEST_TMPDIR/calls
   SWITCH=${1:-criswitch}
   in_background "$CALLS" "$LOAD" "$DIR/$SWITCH.sock" "$LOAD_LIMIT_S" "$BATS_FILE_TMPDIR/pods" "${@:2}"
-  answered_anew
+  answers_new_calls
 }
 
-# answered_anew: waits until calls of every kind that begin now are answered.
-answered_anew() {
+# answers_new_calls: waits until a call of every kind that begins from now on has been answered.
+answers_new_calls() {
   local now
   now=$(now_ms)
   wait_for 30 "answers to all kinds of calls" has_answers "$now"
 }
 
-# has_answers MS: for wait_for.
+# has_answers MS: succeeds when a call of every kind that began at MS or later has been answered; a condition for
+# wait_for.
 has_answers() {
   local seen
   seen=$(calls "$OK and .backend != \"created\" and .began >= $1" | jq -r '"\(.rpc) \(.backend)"' | sort -u)
   echo "$seen"
-  # Two of the node, two lists, and three for the pods of each backend.
+  # The load has two RPCs for the node, two lists, and three RPCs for the pods of each backend.
   [ "$(wc -l <<<"$seen")" = $((4 + 3 * $(kept pods | sed -n 's/^\([^?].*\)=.*/\1/p' | sort -u | wc -l))) ]
 }
 
-# end_load: prints what the switch has taken by then.
+# end_load: ends the load and prints criswitch's resident memory.
 end_load() {
   kill "$BACKGROUND" || fail "the load ended by itself: $(tail -n 1 "$CALLS")" || return
   echo "# $(wc -l <"$CALLS") calls; resident memory of the switch then: $(resident_bytes "$SWITCH") bytes" >&3
 }
 
-# resident_bytes NAME
+# resident_bytes NAME: prints the resident memory of a program, in bytes.
 resident_bytes() {
   echo $(($(awk '/^VmRSS:/ {print $2}' "/proc/$(cat "$DIR/$1.pid")/status") * 1024))
 }
@@ -78,37 +79,39 @@ now_ms() {
 
 OK='.code == "Ok"'
 
-# calls FILTER: the load's calls of which the filter is true.
+# calls FILTER: prints the load's calls for which the filter is true.
 calls() {
-  # The last line may be half written.
+  # The last line may be incomplete.
   jq -cR "fromjson? | select($1)" "$CALLS"
 }
 
-# none WHAT FILTER: there are no such calls.
+# none WHAT FILTER: fails if the filter is true for a call.
 none() {
   local seen
   seen=$(calls "$2") || return
   [ -z "$seen" ] || fail "$1: $(wc -l <<<"$seen") of $(wc -l <"$CALLS") calls, the first: $(head -n 3 <<<"$seen")"
 }
 
-# some WHAT FILTER: there are such calls.
+# some WHAT FILTER: fails unless the filter is true for a call.
 some() {
   [ -n "$(calls "$2")" ] || fail "$1: none of $(wc -l <"$CALLS") calls"
 }
 
-# longest_gap FILTER: the longest time in ms from one answer to the next, among the calls of which the filter is true.
+# longest_gap FILTER: prints the longest time in ms from one answer to the next, among calls for which the filter is
+# true.
 longest_gap() {
   calls "$OK and ($1)" | jq -s 'map(.ended) | sort | [.[1:], .[:-1]] | transpose | map(.[0] - .[1]) | max'
 }
 
-# nobody_harmed: what must be so of every load, whatever has failed. Of a default that hangs for long enough the node may
-# say that it is not ready.
+# nobody_harmed: checks what holds for every load and every fault. A default backend that hangs for long may make the
+# node not ready, so wrong replies about the node do not count.
 nobody_harmed() {
   none "not found" '.code == "NotFound"'
   none "a list that lacks something, or a wrong state" '.backend != "node" and .code == "Ok" and (.right | not)'
 }
 
-# undisturbed BACKEND...: every call for it, or for `all`, has been answered, and without a pause.
+# undisturbed BACKEND...: checks that every call for these backends was answered, with no gap above GAP_LIMIT_MS. The
+# name `all` stands for calls to all backends.
 undisturbed() {
   local backend gap
   for backend in "$@"; do
@@ -119,29 +122,31 @@ undisturbed() {
   done
 }
 
-# same_as_before: both containerds have exactly what they had, and the switch knows it.
+# same_as_before: checks that both containerds have exactly the earlier pods and containers, and that criswitch lists
+# them.
 same_as_before() {
-  # A containerd that is busy lists a task whose shim is slow as UNKNOWN.
+  # A busy containerd lists a task with a slow shim as UNKNOWN.
   wait_for 20 "the containerds run what they ran" runs_as_before || return
   equal "pods" "$(kept pods | sed 's/.*=//; s,/.*,,' | sort)" "$(cri pods -q --no-trunc | sort)"
   equal "containers" "$(kept pods | sed 's,.*/,,' | sort)" "$(cri ps -q --no-trunc | sort)"
 }
 
-# runs_as_before: for wait_for.
+# runs_as_before: succeeds when the containerds run exactly the earlier pods; a condition for wait_for.
 runs_as_before() {
   local seen
   seen=$(what_runs) || return
   diff <(kept before) <(echo "$seen")
 }
 
-# backend_at SWITCH NAME: what the switch says of a backend. `status` also fails where something is wrong.
+# backend_at SWITCH NAME: prints the state of a backend as criswitch reports it. `status` also exits with 1 if a backend
+# has a problem.
 backend_at() {
   local state
   state=$("$CRISWITCH" status --json --socket "$DIR/$1.sock") || [ $? = 1 ] || { echo "$state"; return 1; }
   jq -c --arg name "$2" '.backends[] | select(.name == $name)' <<<"$state"
 }
 
-# is_backend NAME STATE: for wait_for.
+# is_backend NAME STATE: succeeds when the backend is in this state; a condition for wait_for.
 is_backend() {
   local seen
   seen=$(backend_at "$SWITCH" "$1") || { echo "$seen"; return 1; }
@@ -149,12 +154,12 @@ is_backend() {
   [ "$(jq -r .state <<<"$seen")" = "$2" ]
 }
 
-# transitions NAME: how often the state of a backend has changed since the switch began.
+# transitions NAME: prints how often the state of a backend has changed since the start of criswitch.
 transitions() {
   backend_at criswitch "$1" | jq .transitions
 }
 
-# probe_says NAME PART: what `check --probe` says of a backend; it fails then.
+# probe_says NAME PART: checks the line of a backend in the output of `check --probe`, which must fail.
 probe_says() {
   local out
   if out=$("$CRISWITCH" check --probe --config "$DIR/criswitch.toml" 2>&1); then
@@ -164,17 +169,18 @@ probe_says() {
   has "check --probe" "$2" "$(grep "^backend \"$1\" " <<<"$out")"
 }
 
-# no_exec_in_gvisor: its shim panics, and takes its container along, when it cannot tell containerd of the end of one.
+# no_exec_in_gvisor: succeeds when no exec runs in gVisor; a condition for wait_for. gVisor's shim panics and ends its
+# container if it cannot report the end of an exec to containerd.
 no_exec_in_gvisor() {
   ! pgrep --full 'runsc.* exec ' >/dev/null
 }
 
-# signal SIGNAL N: to a containerd.
+# signal SIGNAL N: sends the signal to a containerd.
 signal() {
   kill -"$1" "$(cat "$DIR/containerd-$2.pid")"
 }
 
-# heal: for teardown; whatever a check has broken runs again.
+# heal: restarts everything that a check has stopped; for teardown.
 heal() {
   local n
   for n in 1 2; do
@@ -184,8 +190,8 @@ heal() {
   [ ! -e "$DIR/criswitch.exit" ] || start_switch criswitch
 }
 
-# failed_for_good BACKEND: no call for it has gone well once one of the same RPC had failed; what stands in for a list of
-# pods may be older than what stands in for one of containers.
+# failed_for_good BACKEND: checks that no call for the backend succeeded after a call of the same RPC had failed. Each
+# RPC counts alone, because the cached list of pods may be older than the cached list of containers.
 failed_for_good() {
   local seen
   seen=$(calls ".backend == \"$1\"" | jq -sc 'group_by(.rpc)[] |

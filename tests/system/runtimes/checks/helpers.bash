@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the checks share: crictl, pods and containers, and assertions that say what they saw.
+# Shared by all checks: crictl, pods and containers, and assertions that print the actual value.
 
 bats_require_minimum_version 1.5.0
 
@@ -12,17 +12,17 @@ bats_require_minimum_version 1.5.0
   BUSYBOX=registry.test/busybox:1
 }
 
-# crictl through the switch.
+# cri ARGUMENT...: runs crictl through criswitch.
 cri() {
   crictl_at criswitch "$@"
 }
 
-# owner_of HANDLER: the containerd that runs its pods.
+# owner_of HANDLER: prints the number of the containerd that runs the handler's pods.
 owner_of() {
   if [ "$1" = crun ]; then echo 1; else echo 2; fi
 }
 
-# other_than N: the containerd beside it behind the switch.
+# other_than N: prints the number of the other containerd behind criswitch.
 other_than() {
   echo $((3 - $1))
 }
@@ -49,24 +49,24 @@ container_config() {
   echo "$file"
 }
 
-# run_pod HANDLER NAME: starts a pod through the switch and prints its id.
+# run_pod HANDLER NAME: creates a pod through criswitch and prints its id.
 run_pod() {
   cri runp --runtime "$1" "$(pod_config "$2")"
 }
 
-# run_container POD-ID POD-NAME NAME SHELL-COMMAND [JQ-FILTER]: creates and starts one, and prints its id.
+# run_container POD-ID POD-NAME NAME SHELL-COMMAND [JQ-FILTER]: creates and starts a container, and prints its id.
 run_container() {
   local id
   id=$(cri create --no-pull "$1" "$(container_config "$3" "$4" "${5:-.}")" "$DIR/pod-$2.json") &&
     cri start "$id" >/dev/null && echo "$id"
 }
 
-# state_of CONTAINER-ID
+# state_of CONTAINER-ID: prints the container's state.
 state_of() {
   cri inspect "$1" | jq -r .status.state
 }
 
-# is_in_state ID STATE: for wait_for.
+# is_in_state ID STATE: succeeds when the container is in this state; a condition for wait_for.
 is_in_state() {
   local seen
   seen=$(state_of "$1")
@@ -74,17 +74,17 @@ is_in_state() {
   [ "$seen" = "$2" ]
 }
 
-# pods_at WHERE: the ids of all its pods, sorted.
+# pods_at WHERE: prints the ids of all pods at WHERE, sorted.
 pods_at() {
   crictl_at "$1" pods -q | sort
 }
 
-# have_images: pulls the suite's image into every containerd behind the switch, without the switch.
+# have_images: pulls the suite's image into every containerd behind criswitch, without criswitch.
 have_images() {
   crictl_at 1 pull "$BUSYBOX" >/dev/null && crictl_at 2 pull "$BUSYBOX" >/dev/null
 }
 
-# remove_pods: for teardown; every pod, at the containerds themselves.
+# remove_pods: removes every pod at the containerds; for teardown.
 remove_pods() {
   local n
   for n in 1 2 3; do
@@ -92,7 +92,7 @@ remove_pods() {
   done
 }
 
-# in_background FILE COMMAND...: starts it with its output in FILE; its pid is in $BACKGROUND.
+# in_background FILE COMMAND...: starts the command with its output in FILE; its pid is in $BACKGROUND.
 in_background() {
   local file=$1
   shift
@@ -104,12 +104,12 @@ in_background() {
   echo "$BACKGROUND" >>"$BATS_TEST_TMPDIR/background"
 }
 
-# end_background: for teardown.
+# end_background: ends all background commands of the check; for teardown.
 end_background() {
   [ ! -e "$BATS_TEST_TMPDIR/background" ] || xargs kill <"$BATS_TEST_TMPDIR/background" 2>/dev/null || true
 }
 
-# keep_as NAME / kept NAME: a value that outlives a check, for the other checks of the file.
+# keep_as NAME / kept NAME: saves standard input, or prints it, for the other checks of the file.
 keep_as() {
   cat >"$BATS_FILE_TMPDIR/$1"
 }
@@ -118,8 +118,7 @@ kept() {
   cat "$BATS_FILE_TMPDIR/$1"
 }
 
-# refusal_at WHERE ARGUMENT...: runs crictl, which must fail, and prints why, without the time and without the ids that
-# a runtime makes up.
+# refusal_at WHERE ARGUMENT...: runs crictl, which must fail, and prints the error without the time and the level.
 refusal_at() {
   local out
   if out=$(crictl_at "$@" 2>&1 </dev/null); then
@@ -129,7 +128,7 @@ refusal_at() {
   sed -n 's/^time=.* level=fatal msg=//p' <<<"$out"
 }
 
-# same_refusal WHERE ARGUMENT...: the switch must refuse with the words that the containerd uses.
+# same_refusal WHERE ARGUMENT...: checks that the call fails through criswitch with the containerd's error text.
 same_refusal() {
   local direct through
   direct=$(refusal_at "$@") || return
@@ -139,8 +138,8 @@ same_refusal() {
   equal "refusal of crictl $*" "$direct" "$through"
 }
 
-# same_outcome WHERE ARGUMENT...: either both succeed, or the switch refuses with the containerd's words. For what
-# depends on the machine (cgroups, criu).
+# same_outcome WHERE ARGUMENT...: checks that both calls succeed, or that both fail with the containerd's error text.
+# Some results depend on the machine (cgroups, criu).
 same_outcome() {
   local out
   if crictl_at "$@" >/dev/null 2>&1 </dev/null; then
@@ -155,17 +154,17 @@ fail() {
   return 1
 }
 
-# equal WHAT EXPECTED SEEN
+# equal WHAT EXPECTED SEEN: fails with both values unless they are equal.
 equal() {
   [ "$2" = "$3" ] || fail "$1: expected <$2>, saw <$3>"
 }
 
-# has WHAT EXPECTED-PART SEEN
+# has WHAT EXPECTED-PART SEEN: fails unless SEEN contains the part.
 has() {
   [[ $3 == *"$2"* ]] || fail "$1: expected <$2> in: $3"
 }
 
-# lacks WHAT PART SEEN
+# lacks WHAT PART SEEN: fails if SEEN contains the part.
 lacks() {
   [[ $3 != *"$2"* ]] || fail "$1: did not expect <$2> in: $3"
 }

@@ -1,20 +1,20 @@
 # shellcheck shell=bash
-# What the checks of changes under way share: a switch whose files are in a folder of their own, pods that can do all
-# that a pod can, and the load that follows which of them are there.
+# Shared by the checks of changes at run time: a criswitch whose files are in a separate folder, pods that support every
+# call, and the file with the pods that the load expects.
 
-# The switch's files: no other switch is to read its drop-ins.
+# The files of this criswitch, so that no other instance reads its drop-ins.
 LIVE=$DIR/live
 
-# Serves a page, says what it is sent, and ends at once when told to.
+# A command that serves a page, repeats its input, and ends at once on SIGTERM.
 # shellcheck disable=SC2016 # The container's variables.
 SERVICE='echo page >/www/index.html; httpd -p 8080 -h /www; trap "exit 0" TERM; echo begun; while read -r line; do echo "got $line"; done'
 
-# live ARGUMENT...: crictl through this switch.
+# live ARGUMENT...: runs crictl through this criswitch.
 live() {
   crictl_at live "$@"
 }
 
-# start_live: with config/live.toml, unless there is another file already.
+# start_live: starts this criswitch, with config/live.toml unless it already has a configuration file.
 start_live() {
   mkdir -p "$LIVE/conf.d"
   [ -e "$LIVE/criswitch.toml" ] || render live.toml "$LIVE/criswitch.toml"
@@ -23,17 +23,17 @@ start_live() {
   wait_for 30 "the switch" live version
 }
 
-# write FILE: standard input, as an installer writes a file of the configuration: whole, by its name at once.
+# write FILE: replaces a file of the configuration atomically with standard input, as an installer does.
 write() {
   cat >"$LIVE/.new" && mv "$LIVE/.new" "$LIVE/$1"
 }
 
-# reload: by the command; prints what it prints.
+# reload: runs `criswitch reload` and prints its output.
 reload() {
   "$CRISWITCH" reload --config "$LIVE/criswitch.toml" 2>&1
 }
 
-# reloaded_after N: for wait_for; whether there were more reloads than so many, and none is under way.
+# reloaded_after N: succeeds when more than N reloads have ended and no reload is in progress; a condition for wait_for.
 reloaded_after() {
   local own
   own=$(own_info) || return
@@ -41,43 +41,43 @@ reloaded_after() {
   jq -e --argjson n "$1" '.reloads | .count > $n and .begun == .count' <<<"$own" >/dev/null
 }
 
-# what_changed COMMAND...: does something that makes the switch reload, and prints what has come of that.
+# what_changed COMMAND...: runs a command that causes a reload, and prints the outcome of the reload.
 what_changed() {
   local count
   count=$(own_info | jq .reloads.count) && "$@" && wait_for 20 "a reload" reloaded_after "$count" || return
   own_info | jq -r '.reloads.recent[-1] | .problems // .changes.lines[]'
 }
 
-# own_info: what the switch tells of itself. `status` also fails where something is wrong.
+# own_info: prints criswitch's state in JSON. `status` also exits with 1 if a backend has a problem.
 own_info() {
   local state
   state=$("$CRISWITCH" status --json --socket "$DIR/live.sock") || [ $? = 1 ] || { echo "$state"; return 1; }
   jq -c . <<<"$state"
 }
 
-# backend_has NAME JQ-FILTER: what the switch says of a backend.
+# backend_has NAME JQ-FILTER: prints a part of the state of a backend as criswitch reports it.
 backend_has() {
   own_info | jq -c --arg name "$1" ".backends[] | select(.name == \$name) | $2"
 }
 
-# handlers: all, each with its backend, and whether somebody wrote it.
+# handlers: prints all handlers with their backends, and whether they are auto-registered.
 handlers() {
   own_info | jq -c '[.handlers[] | "\(.name)=\(.backend)\(if .origin == "auto-registered" then " auto-registered" else "" end)"]'
 }
 
-# expect_pods LINE...: from now on these are the load's.
+# expect_pods LINE...: replaces the load's lines of pods.
 expect_pods() {
   { [ $# = 0 ] || printf '%s\n' "$@"; } >"$BATS_FILE_TMPDIR/pods.new"
   mv "$BATS_FILE_TMPDIR/pods.new" "$BATS_FILE_TMPDIR/pods"
 }
 
-# pods_but POD-ID: the load's lines without that pod's.
+# pods_but POD-ID: prints the load's lines without the line of this pod.
 pods_but() {
   kept pods | grep -v "=$1/" || true
 }
 
-# begin_service WHERE POD-NAME HANDLER: a pod with its service, made there; its id is kept as `pod.NAME`, and that of the
-# container as `main.NAME`.
+# begin_service WHERE POD-NAME HANDLER: creates a pod that runs $SERVICE at WHERE; keeps the pod's id as `pod.NAME` and
+# the container's as `main.NAME`.
 begin_service() {
   local where=$1 name=$2 pod container config
   pod=$(crictl_at "$where" runp --runtime "$3" "$(pod_config "$name")") || return
@@ -88,7 +88,7 @@ begin_service() {
   keep_as "main.$name" <<<"$container"
 }
 
-# new_service NAME HANDLER: a new pod through the switch, while the load goes on.
+# new_service NAME HANDLER: creates a pod through criswitch under load.
 new_service() {
   local before
   mapfile -t before < <(kept pods)
@@ -97,7 +97,7 @@ new_service() {
   expect_pods "${before[@]}" "$(owner_name "$1")=$(kept "pod.$1")/$(kept "main.$1")"
 }
 
-# end_service NAME: stopped and removed through the switch, step by step, while the load goes on.
+# end_service NAME: stops and removes a pod through criswitch, step by step, under load.
 end_service() {
   local pod container left
   pod=$(kept "pod.$1") container=$(kept "main.$1")
@@ -107,7 +107,7 @@ end_service() {
   expect_pods "${left[@]}"
 }
 
-# owner_name NAME: what the load calls the containerd that has the pod.
+# owner_name NAME: prints the load's name for the containerd that has the pod.
 owner_name() {
   if pods_at_has 1 "$1"; then echo old; else echo new; fi
 }
@@ -116,7 +116,8 @@ pods_at_has() {
   crictl_at "$1" pods -q --no-trunc | grep -q "^$(kept "pod.$2")$"
 }
 
-# works NAME WHERE: everything that can be asked of its pod through the switch, which is what it is at that containerd.
+# works NAME WHERE: checks that every call for the pod works through criswitch, and that inspect is the same as at the
+# pod's containerd.
 works() {
   local pod container
   pod=$(kept "pod.$1") container=$(kept "main.$1")
@@ -127,14 +128,14 @@ works() {
   equal "$1: exec" hi "$(live exec "$container" echo hi)"
   equal "$1: stats" "$container" "$(live stats -o json --id "$container" | jq -r '.stats[].attributes.id')"
   attaches "$1"
-  # Into gVisor it fails with containerd itself.
+  # Port-forwarding into gVisor fails with containerd alone too.
   [ "$(live inspectp "$pod" | jq -r .status.runtimeHandler)" = gvisor ] || forwards "$1"
 }
 
-# attaches NAME: what its container is sent comes back.
+# attaches NAME: checks that the container repeats the input of an attach.
 attaches() {
   local said=$BATS_TEST_TMPDIR/attached-$1 word=word-$RANDOM
-  # It ends with its input, and does not wait for an answer then.
+  # crictl ends with its input, without waiting for the answer, so the input stays open.
   # shellcheck disable=SC2016 # The inner shell's.
   in_background "$said" bash -c 'exec crictl --config "$0" attach -i "$1" < <(echo "$2"; exec sleep 10)' \
     "$DIR/crictl-live.yaml" "$(kept "main.$1")" "$word"
@@ -142,7 +143,7 @@ attaches() {
   kill "$BACKGROUND" 2>/dev/null || true
 }
 
-# forwards NAME: its page can be had.
+# forwards NAME: checks that a port-forward serves the page of the pod.
 forwards() {
   local said=$BATS_TEST_TMPDIR/forwarded-$1 port
   in_background "$said" crictl --config "$DIR/crictl-live.yaml" port-forward "$(kept "pod.$1")" :8080
@@ -152,7 +153,7 @@ forwards() {
   kill "$BACKGROUND"
 }
 
-# started_as NAME: ids, process and times of the container.
+# started_as NAME: prints ids, process and times of the container.
 started_as() {
   local n
   for n in 1 2; do

@@ -1,5 +1,5 @@
 //! Pods that the load itself creates and removes. A list must have every pod and container whose creation was answered
-//! before the list began, and none whose removal was answered; a container whose start was answered must not exit.
+//! before the list began, and none whose removal was answered. A container whose start was answered must not exit.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
@@ -13,16 +13,16 @@ use tonic::{Code, Response, Status};
 
 use crate::{Client, EVERY, outcome, pace, request};
 
-/// Each handler keeps so many pods; the oldest is removed first.
+/// How many pods each handler keeps. The oldest pod is removed first.
 const KEPT: usize = 2;
-/// What the lines of these calls have for a backend.
+/// The field `backend` in the lines of these calls.
 const CREATED: &str = "created";
 const IMAGE: &str = "registry.test/busybox:1";
 
-/// The ids of one kind, by what was answered.
+/// The ids of one kind, by the answers to their calls.
 #[derive(Clone, Default)]
 struct Ids {
-    /// Created, and not being removed.
+    /// Created ids whose removal was not requested yet.
     here: BTreeSet<String>,
     removed: BTreeSet<String>,
 }
@@ -35,20 +35,20 @@ struct Seen {
     started: RefCell<BTreeSet<String>>,
 }
 
-/// A pod that was answered; its container too if there is one.
+/// A pod whose creation was answered, and its container if that was answered too.
 struct Pod {
     id: String,
     container: Option<String>,
-    /// A request for its removal was sent, so it may be removed although no reply says so.
+    /// Whether a request for the pod's removal was sent, so that the pod may be removed although no reply says so.
     may_be_removed: bool,
 }
 
-/// Creates pods of one handler, one after the other.
+/// Creates pods of one handler, one after another.
 struct Creator {
     client: Client,
     seen: Rc<Seen>,
     handler: String,
-    /// The folder of the socket: logs are below it, and the cgroups have its name.
+    /// The folder of the socket. Logs are below it, and the cgroups are named after it.
     folder: String,
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn start(client: &Client, socket: &str, handlers: &[String]) {
 }
 
 impl Ids {
-    /// Whether a list from between `self` and `after` lacks nothing and has nothing that was removed.
+    /// Whether a list made between `self` and `after` has every required id, and no removed one.
     fn agree(&self, after: &Ids, listed: &BTreeSet<&str>) -> bool {
         let mut all_along = self.here.intersection(&after.here);
         let mut removed = self.removed.iter();
@@ -78,7 +78,7 @@ impl Ids {
             && removed.all(|id| !listed.contains(id.as_str()))
     }
 
-    /// Between a removal's request and its reply nothing is certain.
+    /// Notes a request for a removal: until the reply, a list may have the id or not.
     fn leave(&mut self, id: &str) {
         self.here.remove(id);
     }
@@ -132,7 +132,7 @@ impl Creator {
         }
     }
 
-    /// A pod with a container that runs; what was answered of it.
+    /// Creates a pod with a running container; returns the part that was answered.
     async fn create(&mut self, n: u32) -> Option<Pod> {
         let config = self.config(n);
         let asked = request(cri::RunPodSandboxRequest {
@@ -169,7 +169,7 @@ impl Creator {
         Some(id)
     }
 
-    /// Whether the removal was answered.
+    /// Removes a pod; returns whether the removal was answered.
     async fn remove(&mut self, pod: &mut Pod) -> bool {
         self.seen.pods.borrow_mut().leave(&pod.id);
         if let Some(container) = &pod.container {
@@ -200,7 +200,7 @@ impl Creator {
         answer("RemovePodSandbox", call, |_| ()).await
     }
 
-    /// No name is used twice: a runtime reserves that of a pod whose creation nobody waits for any more.
+    /// Names are unique, because a runtime keeps the name of a pod whose creation was cancelled.
     fn config(&self, n: u32) -> cri::PodSandboxConfig {
         let name = format!("created-{}-{n}", self.handler);
         let parent = self.folder.rsplit('/').next().unwrap_or_default();
@@ -221,7 +221,7 @@ impl Creator {
     }
 }
 
-/// A reply that a pod does not exist is as good as any, if the pod may be removed.
+/// `NotFound` counts as success if the pod may be removed already.
 fn or_removed<T: Default>(
     reply: Result<Response<T>, Status>,
     may_be_removed: bool,
@@ -250,7 +250,7 @@ fn container_config() -> cri::ContainerConfig {
     }
 }
 
-/// Prints a call's outcome; what the reply has if there is one.
+/// Prints a call's outcome; returns the value of a successful reply.
 async fn answer<T: std::fmt::Debug, V>(
     rpc: &str,
     call: impl Future<Output = Result<Response<T>, Status>>,

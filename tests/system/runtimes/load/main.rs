@@ -1,10 +1,10 @@
-//! A steady load of calls on a CRI socket, for the real suite: one line of JSON on standard output for each call.
+//! A steady load of calls on a CRI socket, for the real suite. It prints one line of JSON for each call.
 //!
-//! `load SOCKET SECONDS FILE [HANDLER...]`, where each line of the file is a pod with its one container, `BACKEND=POD/CONTAINER`, and
-//! all lines are what the socket has, running. The file may be replaced meanwhile. `?` before a line: it may be stopped
-//! or gone already; a line that is only `?`: one may have come that has no line yet.
-//! Asks for the node's state, lists, asks for states, and runs `echo` in the containers. Changes nothing, except that it
-//! creates and removes pods of the handlers that are named.
+//! `load SOCKET SECONDS FILE [HANDLER...]`: each line of the file is a running pod with its one container,
+//! `BACKEND=POD/CONTAINER`, and the lines are all pods behind the socket. The file may be replaced during the load. A
+//! `?` before a line means that the pod may be stopped or removed. A line that is only `?` means that there may be a
+//! new pod without a line. The load calls Version, Status, lists and states, and runs `echo` in the containers. It
+//! changes nothing, except that it creates and removes pods of the named handlers.
 #![allow(clippy::print_stdout, clippy::indexing_slicing)]
 
 mod creations;
@@ -25,18 +25,18 @@ use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
-/// The pace of each pod's calls, and of the lists.
+/// The pause between two calls for a pod, and between two lists.
 const EVERY: Duration = Duration::from_millis(50);
 /// The deadline of each call.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// One `ExecSync` after so many questions for the state.
+/// One `ExecSync` follows this many status calls of each kind.
 const EXEC_EVERY: u32 = 20;
-/// What it prints in the container.
+/// The output of the command in the container.
 const WORD: &str = "here";
 
-/// The pace of the questions about the node.
+/// The pause between two calls about the node.
 const NODE_EVERY: Duration = Duration::from_millis(500);
-/// A line for what has none yet, and what stands before one that counts no longer.
+/// A line for a pod without ids, and the prefix of a pod that is being removed.
 const UNSURE: &str = "?";
 
 /// A pod with one container.
@@ -47,21 +47,21 @@ struct Pod {
     container: String,
 }
 
-/// The file of pods.
+/// The path of the file of pods.
 #[derive(Clone)]
 struct Pods(PathBuf);
 
-/// What the file says at one time.
+/// The content of the file at one time.
 struct Told {
-    /// Pods that are there and run.
+    /// Pods that exist and run.
     here: BTreeSet<Pod>,
-    /// Pods that may be there besides.
+    /// Further pods, which may exist.
     leaving: BTreeSet<Pod>,
-    /// Whether there may be any others.
+    /// Whether there may be pods without a line.
     coming: bool,
 }
 
-/// One client, as the kubelet is: all calls share a connection.
+/// A client that makes all calls on one connection, as the kubelet does.
 #[derive(Clone)]
 struct Client {
     cri: RuntimeServiceClient<Channel>,
@@ -88,7 +88,7 @@ async fn main() -> Result<()> {
         let all = join(client.clone().list(), client.clone().ask_for_node());
         join(all, client.follow_pods()).await
     };
-    // The load has no end of its own.
+    // The load never ends without this limit.
     let limited = timeout(Duration::from_secs(seconds), load);
     match LocalSet::new().run_until(limited).await {
         Ok((_, broken)) => broken,
@@ -114,14 +114,15 @@ impl Pods {
         Ok(told)
     }
 
-    /// Whether a pod is there for sure. What cannot be read was told at the start.
+    /// Whether the file has `pod` as a running pod; false if the file cannot be read, which is an error at the start.
     fn have(&self, pod: &Pod) -> bool {
         self.read().is_ok_and(|told| told.here.contains(pod))
     }
 }
 
 impl Told {
-    /// Whether a list of ids, each once, is of all that there was from `self` to `after` and of nothing else.
+    /// Whether a list has each id once, has every id that existed all the time from `self` to `after`, and has no id
+    /// that cannot have existed in that time.
     fn agrees(&self, after: &Told, listed: &[&str], id: fn(&Pod) -> &str) -> bool {
         let ids: BTreeSet<&str> = listed.iter().copied().collect();
         let mut all_along = self.here.intersection(&after.here);
@@ -146,7 +147,7 @@ impl Pod {
 }
 
 impl Client {
-    /// Lists pods and containers in turn; right is who lists all of them and nothing else.
+    /// Lists pods and containers in turn. A list is right if it has exactly the existing ids.
     async fn list(mut self) -> Result<()> {
         let pods = self.pods.clone();
         let mut pace = pace(EVERY);
@@ -175,7 +176,7 @@ impl Client {
         }
     }
 
-    /// Asks what the node is and whether it is ready, as the kubelet does.
+    /// Calls Version and Status, as the kubelet does. The node must be ready.
     async fn ask_for_node(mut self) {
         let mut pace = pace(NODE_EVERY);
         loop {
@@ -201,7 +202,7 @@ impl Client {
         }
     }
 
-    /// Asks for each pod as long as it has a line.
+    /// Makes calls for each pod as long as the file has the pod's line.
     async fn follow_pods(self) -> Result<()> {
         let mut asked: BTreeSet<Rc<Pod>> = BTreeSet::new();
         let mut pace = pace(EVERY);
@@ -216,7 +217,7 @@ impl Client {
         }
     }
 
-    /// Asks for one pod's state and its container's in turn, and now and then runs something in it.
+    /// Asks for the status of a pod and of its container in turn, and sometimes runs a command in the container.
     async fn ask_for(mut self, pod: Rc<Pod>) {
         let mut pace = pace(EVERY);
         for turn in 1_u32.. {
@@ -226,7 +227,7 @@ impl Client {
                 odd if odd % 2 == 1 => self.pod_status(&pod).await,
                 _ => self.container_status(&pod).await,
             };
-            // What is said of one that is being stopped does not count.
+            // A reply for a pod that is being stopped does not count.
             if !self.pods.have(&pod) {
                 return;
             }
@@ -276,7 +277,7 @@ impl Client {
     }
 }
 
-/// A call's outcome; a reply is `right` if it says what is so.
+/// The line of a call's outcome. A reply is `right` if its content is correct.
 async fn outcome<T: Debug>(
     rpc: &str,
     backend: &str,
@@ -299,7 +300,8 @@ async fn outcome<T: Debug>(
         Err(status) => {
             line["code"] = json!(format!("{:?}", status.code()));
             line["text"] = json!(status.message());
-            // What the client's own side says of a broken connection has a cause, what came over one has none.
+            // A status from the client's own side of a broken connection has a source; a status from the server has
+            // none.
             line["connection"] = json!(std::error::Error::source(&status).is_some());
         }
     }

@@ -1,0 +1,53 @@
+//! The user instructions of a call, as callgrind counts them: the difference of two runs, without start and end.
+
+use std::fs;
+
+use crate::Run;
+use crate::report::Measured;
+use crate::subjects::{Subject, program};
+
+/// The part of a round's calls that the shorter run makes.
+const SHORTER: usize = 50;
+/// How many times as many calls the longer run makes.
+const LONGER: usize = 3;
+
+impl Run {
+    /// Sets the instructions of a call. callgrind cannot run the Go proxy.
+    pub fn count_instructions(&self, measured: &mut Measured) {
+        if matches!(measured.subject, Subject::Direct | Subject::Go) {
+            return;
+        }
+        let few = (measured.work.calls() / self.divide / SHORTER).max(2);
+        let [less, more] = [few, LONGER * few].map(|calls| self.count(measured, calls));
+        let more = more.saturating_sub(less) as f64;
+        measured.instructions = Some(more / ((LONGER - 1) * few) as f64);
+    }
+
+    /// The instructions of a whole run with this many calls.
+    fn count(&self, measured: &mut Measured, calls: usize) -> u64 {
+        let (work, subject) = (measured.work, measured.subject);
+        eprintln!("{} {} ({calls}, counted)", work.name(), subject.name());
+        let log = self.directory.join("callgrind.log");
+        let callgrind = [
+            self.programs.join("valgrind").display().to_string(),
+            "--tool=callgrind".to_owned(),
+            "--callgrind-out-file=/dev/null".to_owned(),
+            format!("--log-file={}", log.display()),
+        ];
+        if let Some(process) = self.start(subject, work, &callgrind) {
+            measured.note(self.round(subject, work, calls).fault);
+            process.stop();
+        } else {
+            let client = [callgrind.to_vec(), self.client(subject, work, calls)].concat();
+            program(&client).output().unwrap();
+        }
+        let log = fs::read_to_string(log).unwrap();
+        let counted = log.lines().find_map(|line| line.split_once("Collected : "));
+        counted
+            .expect("callgrind's count")
+            .1
+            .trim()
+            .parse()
+            .unwrap()
+    }
+}

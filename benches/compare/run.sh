@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Compares criswitch with a direct call, a copy of the bytes, nginx, HAProxy and a proxy on grpc-go: latency, calls a
+# second, processor time, memory and instructions. Prints one table with the goals, and writes compare.json to
+# ${CRISWITCH_CACHE:-~/.cache/criswitch}/compare. Exits with status 1 if a subject sent a wrong byte.
+#
+#   benches/compare/run.sh            all works, 5 rounds: about an hour on two quiet processors
+#   benches/compare/run.sh --smoke    one short round of a build without link-time optimization: checks the bytes
+#   benches/compare/run.sh --work unary --rounds 9
+set -euo pipefail
+
+TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+CACHE=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}/compare
+PACKAGES=(nginx haproxy liblua5.3-0 libopentracing-c-wrapper0 libopentracing1 valgrind)
+
+main() {
+  local profile=bench options=(--instructions "$@") sockets status=0
+  if [ "${1:-}" = --smoke ]; then
+    profile=suite
+    options=(--rounds 1 --divide 500)
+  fi
+  prepare_programs
+  # The path of a Unix socket has at most 107 bytes.
+  sockets=$(mktemp -d)
+  # shellcheck disable=SC2064 # The path is known now.
+  trap "rm -rf '$sockets'" EXIT
+  cd "$TOP"
+  LD_LIBRARY_PATH=$CACHE/root/usr/lib/$(uname -m)-linux-gnu VALGRIND_LIB=$CACHE/root/usr/libexec/valgrind \
+    cargo bench --quiet --locked --profile "$profile" --bench compare -- \
+    run "$sockets" --programs "$CACHE/bin" "${options[@]}" || status=$?
+  [ ! -e "$sockets/compare.json" ] || cp "$sockets/compare.json" "$CACHE/compare.json"
+  return "$status"
+}
+
+# Unpacks Debian's packages beside the machine's own: an installed package would start its server.
+prepare_programs() {
+  mkdir -p "$CACHE/bin"
+  (cd "$TOP/benches/compare/goproxy" && CGO_ENABLED=0 go build -trimpath -o "$CACHE/bin/goproxy" .)
+  [ -x "$CACHE/bin/valgrind" ] && return
+  mkdir -p "$CACHE/packages"
+  cd "$CACHE/packages"
+  apt-get download -qq "${PACKAGES[@]}" 2>/dev/null || { apt-get update -qq && apt-get download -qq "${PACKAGES[@]}"; }
+  for package in *.deb; do dpkg -x "$package" "$CACHE/root"; done
+  ln -sf "$CACHE/root/usr/sbin/nginx" "$CACHE/root/usr/sbin/haproxy" "$CACHE/bin/"
+  # /usr/bin/valgrind is a script that looks for this program beside itself.
+  ln -sf "$CACHE/root/usr/bin/valgrind.bin" "$CACHE/bin/valgrind"
+}
+
+main "$@"

@@ -1,0 +1,75 @@
+//! `criswitch completions`, and the completions for the shells that load its scripts.
+//!
+//! The script calls criswitch with [`VARIABLE`] for each completion, so that names come from the configuration.
+
+use std::env;
+use std::path::Path;
+
+use anyhow::Context;
+use clap::Command;
+use clap_complete::env::Shells;
+use clap_complete::{CompleteEnv, CompletionCandidate, Shell};
+use criswitch::config::{Config, DEFAULT_PATH};
+
+/// The environment variable with which a script asks for completions.
+const VARIABLE: &str = "CRISWITCH_COMPLETE";
+const PROGRAM: &str = "criswitch";
+
+/// The script for a shell to load.
+pub(super) fn script(shell: Shell) -> anyhow::Result<String> {
+    let shells = Shells::builtins();
+    let shell = shells
+        .completer(&shell.to_string())
+        .context("unknown shell")?;
+    let mut script = Vec::new();
+    shell.write_registration(VARIABLE, PROGRAM, PROGRAM, PROGRAM, &mut script)?;
+    Ok(String::from_utf8(script)?)
+}
+
+/// Prints completions if a script asks for them; false if none asks.
+///
+/// # Errors
+/// The value of [`VARIABLE`] is no known shell.
+pub(super) fn answer(command: fn() -> Command) -> Result<bool, clap::Error> {
+    let completions = CompleteEnv::with_factory(command).var(VARIABLE);
+    completions.try_complete(env::args_os(), None)
+}
+
+pub(super) fn handlers() -> Vec<CompletionCandidate> {
+    names(|config| {
+        config
+            .table
+            .handlers
+            .iter()
+            .map(|row| row.name.clone())
+            .collect()
+    })
+}
+
+pub(super) fn backends() -> Vec<CompletionCandidate> {
+    names(|config| {
+        config
+            .table
+            .backends
+            .iter()
+            .map(|row| row.name.clone())
+            .collect()
+    })
+}
+
+/// Names from the configuration file of the completed command line; none if the configuration is not valid.
+fn names(of: impl Fn(Config) -> Vec<String>) -> Vec<CompletionCandidate> {
+    let words: Vec<_> = env::args_os().collect();
+    let next = words.windows(2).find_map(|pair| match pair {
+        [option, value] if option == "--config" => value.to_str(),
+        _ => None,
+    });
+    let joined = || {
+        words
+            .iter()
+            .find_map(|word| word.to_str()?.strip_prefix("--config="))
+    };
+    let path = next.or_else(joined).unwrap_or(DEFAULT_PATH);
+    let names = Config::load(Path::new(path)).map(of).unwrap_or_default();
+    names.into_iter().map(CompletionCandidate::new).collect()
+}

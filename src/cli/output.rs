@@ -1,0 +1,138 @@
+//! `-o`: the output formats of the commands.
+
+use clap::{Args, ValueEnum};
+use criswitch::config::Problems;
+use serde_json::{Value as Json, json};
+
+use super::terminal::Shown;
+
+/// The version of the JSON and YAML shapes. It increases when a field is removed or changes its meaning.
+const SCHEMA: u32 = 1;
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// One JSON object.
+    Json,
+    /// One YAML document.
+    Yaml,
+    /// Tables with more columns.
+    Wide,
+    /// One name in each line.
+    Name,
+}
+
+/// A format that programs read.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Encoding {
+    Json,
+    Yaml,
+}
+
+/// The format of a command's output.
+#[derive(Args)]
+pub(super) struct Output<F = Encoding>
+where
+    F: ValueEnum + Clone + Send + Sync + 'static,
+{
+    /// Output format.
+    #[arg(
+        id = "output",
+        short,
+        long,
+        value_name = "FORMAT",
+        conflicts_with = "json"
+    )]
+    format: Option<F>,
+    /// Print JSON, as -o json does.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The format of a command that lists things.
+pub(super) type ListOutput = Output<Format>;
+
+impl Output {
+    pub(super) fn encoding(&self) -> Option<Encoding> {
+        self.format.or(self.json.then_some(Encoding::Json))
+    }
+}
+
+impl ListOutput {
+    pub(super) fn encoding(&self) -> Option<Encoding> {
+        match self.format {
+            Some(Format::Json) => Some(Encoding::Json),
+            Some(Format::Yaml) => Some(Encoding::Yaml),
+            _ => self.json.then_some(Encoding::Json),
+        }
+    }
+
+    pub(super) fn is_wide(&self) -> bool {
+        self.format == Some(Format::Wide)
+    }
+
+    pub(super) fn is_names(&self) -> bool {
+        self.format == Some(Format::Name)
+    }
+}
+
+impl Encoding {
+    /// The object with its schema version and its problems, as one document. The text ends with a line end.
+    pub(super) fn document(self, object: Json) -> anyhow::Result<Shown> {
+        let text = match self {
+            Encoding::Json => format!("{:#}\n", with_schema(object)),
+            Encoding::Yaml => serde_saphyr::to_string(&with_schema(object))?,
+        };
+        Ok(text.into())
+    }
+
+    /// The object of [`Encoding::document`] as an item of a stream: JSON in one line, YAML after a separator.
+    pub(super) fn item(self, object: Json) -> anyhow::Result<Shown> {
+        let text = match self {
+            Encoding::Json => format!("{}\n", with_schema(object)),
+            Encoding::Yaml => format!("---\n{}", serde_saphyr::to_string(&with_schema(object))?),
+        };
+        Ok(text.into())
+    }
+}
+
+/// Adds the schema version, and an empty list of problems if the object has none.
+fn with_schema(mut object: Json) -> Json {
+    if let Some(fields) = object.as_object_mut() {
+        fields.insert("schema".to_owned(), json!(SCHEMA));
+        fields.entry("problems").or_insert_with(|| json!([]));
+    }
+    object
+}
+
+/// One name in each line.
+pub(super) fn names<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
+    let lines = names
+        .into_iter()
+        .map(|name| name.as_ref().to_owned() + "\n");
+    lines.collect()
+}
+
+/// The object that a command prints when it fails.
+pub(super) fn failure(error: &anyhow::Error) -> Json {
+    let Some(problems) = error.downcast_ref::<Problems>() else {
+        return json!({ "problems": [problem(&format!("{error:#}"))] });
+    };
+    let shown: Vec<Json> = problems
+        .iter()
+        .map(|problem| {
+            json!({
+                "path": problem.place.path.display().to_string(),
+                "line": problem.place.line,
+                "column": problem.place.column,
+                "what": problem.what,
+                "try": problem.hint,
+            })
+        })
+        .collect();
+    json!({ "moreProblems": problems.len().saturating_sub(shown.len()), "problems": shown })
+}
+
+/// A problem without a place in a file.
+pub(super) fn problem(what: &str) -> Json {
+    json!({ "path": null, "line": null, "column": null, "what": what, "try": null })
+}
