@@ -14,6 +14,7 @@ mod peer;
 pub mod state;
 pub(crate) mod stream;
 mod unsaved;
+pub mod wire;
 
 pub(crate) use absence::Contribution;
 pub use calls::own_headers;
@@ -22,19 +23,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper::client::conn::http2::SendRequest;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use crate::backend::connect::{Dialer, Driver, FileId, Opened};
+use crate::backend::connect::{Dialer, FileId, Opened};
 use crate::backend::known::{Known, Report};
 use crate::backend::lists::Lists;
 use crate::backend::state::{Link, State};
+use crate::backend::wire::{Driver, Wire};
 use crate::codec::protobuf::{self, Malformed};
 use crate::config::BackendConfig;
 use crate::config::address::Address;
@@ -118,9 +117,6 @@ struct Settings {
     name: Arc<str>,
     config: BackendConfig,
 }
-
-/// An open connection.
-pub type Wire = SendRequest<Full<Bytes>>;
 
 impl Settings {
     fn of(config: &BackendConfig) -> Settings {
@@ -310,7 +306,7 @@ impl Backend {
         }
     }
 
-    /// Opens a connection. The future drives the connection, and ends with it.
+    /// Opens a connection. The future ends when the connection takes no further calls.
     ///
     /// # Errors
     /// If no connection opens: the cause.

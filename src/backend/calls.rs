@@ -4,13 +4,12 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Uri, header, uri};
-use http_body_util::Full;
-use hyper::body::Incoming;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use super::{Backend, Wire};
+use super::Backend;
 use crate::backend::answer::Answer;
+use crate::backend::wire::{Wire, WireBody};
 use crate::codec::frames;
 use crate::errors::{self, error_chain};
 use crate::limits::budget::{Budget, ReadBody, Unread};
@@ -49,7 +48,7 @@ impl Backend {
         row: &Row,
         headers: &HeaderMap,
         body: Bytes,
-    ) -> Result<http::Response<Incoming>, Status> {
+    ) -> Result<http::Response<WireBody>, Status> {
         let wire = self.wire().await?;
         let response = self.call_over(wire, row, headers, body).await?;
         self.nudges.heard.notify_waiters();
@@ -58,12 +57,12 @@ impl Backend {
 
     async fn call_over(
         &self,
-        mut wire: Wire,
+        wire: Wire,
         row: &Row,
         headers: &HeaderMap,
         body: Bytes,
-    ) -> Result<http::Response<Incoming>, Status> {
-        let mut request = http::Request::new(Full::new(body));
+    ) -> Result<http::Response<WireBody>, Status> {
+        let mut request = http::Request::new(body);
         *request.method_mut() = http::Method::POST;
         *request.version_mut() = http::Version::HTTP_2;
         *request.uri_mut() = self.uri(row)?;
@@ -71,7 +70,7 @@ impl Backend {
         // criswitch may have replaced the client's body.
         request.headers_mut().remove(header::CONTENT_LENGTH);
         let response = wire
-            .send_request(request)
+            .send(request)
             .await
             .map_err(|error| self.unavailable(&error_chain(&error)))?;
         self.unanswered.store(0, Ordering::Relaxed);

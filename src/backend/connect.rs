@@ -8,17 +8,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-use hyper::client::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use tokio::io::DuplexStream;
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::UnixStream;
 use tokio::net::unix::UCred;
 
-use crate::backend::Wire;
+use crate::backend::wire::{Driver, Wire};
 use crate::config::address::Address;
 use crate::errors::error_chain;
 use crate::limits::flood::{CountedIo, Flooded};
@@ -29,8 +25,6 @@ use crate::store::file_work::{FileWork, NO_ANSWER};
 /// forgotten calls as faults, and ends a connection after 1024 of them.
 const GIVEN_UP: Duration = Duration::from_secs(10);
 
-/// Drives an open connection, and ends with it.
-pub type Driver = BoxFuture<'static, hyper::Result<()>>;
 /// Connects to the backend at an address, or fails.
 pub type DialInMemory = dyn Fn(&Address) -> io::Result<DuplexStream> + Send + Sync;
 
@@ -152,23 +146,23 @@ fn refused(error: io::Error) -> String {
     format!("cannot connect: {error}")
 }
 
-async fn handshake(
-    (io, flooded): (CountedIo, Flooded),
+async fn handshake<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    (io, flooded): (I, Flooded),
     file: Option<FileId>,
     peer: Option<UCred>,
 ) -> Result<Opened, String> {
-    let shaken = http2::Builder::new(TokioExecutor::new())
-        .timer(TokioTimer::new())
+    let shaken = h2::client::Builder::new()
+        .enable_push(false)
         .max_header_list_size(REPLY_HEADERS)
-        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         // All calls in flight may be cancelled at once.
         .max_concurrent_reset_streams(MAX_CALLS)
         .reset_stream_duration(GIVEN_UP)
-        .handshake(TokioIo::new(io))
+        .handshake(io)
         .await;
-    let (wire, connection) = shaken.map_err(|error| error_chain(&error))?;
-    let connection = connection.boxed();
+    let (requests, connection) = shaken.map_err(|error| error_chain(&error))?;
+    let (wire, connection) = Wire::of(requests, connection);
     Ok(Opened {
         wire,
         connection,

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use strum::{AsRefStr, VariantNames};
 
-use crate::backend::Wire;
+use crate::backend::wire::Wire;
 
 /// The state of the connection.
 #[derive(Clone, Debug)]

@@ -3,11 +3,11 @@
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use tonic::{Code, Status};
 
 use crate::backend::answer::Answer;
 use crate::backend::failed::Failed;
+use crate::backend::wire::WireBody;
 use crate::backend::{Backend, own_headers};
 use crate::codec::frames::{self, BadFrame};
 use crate::codec::grpc;
@@ -18,7 +18,7 @@ use crate::rpc::Row;
 /// Cuts a backend's stream into messages: a data frame may end anywhere in a message.
 pub(crate) struct Messages {
     head: http::response::Parts,
-    body: Option<Incoming>,
+    body: Option<WireBody>,
     buffer: BytesMut,
     /// The memory of the buffer.
     held: Reservation,
@@ -46,7 +46,7 @@ impl Messages {
     }
 
     /// The messages of `response`. An incomplete message counts in `memory`.
-    fn of(response: http::Response<Incoming>, memory: &Budget) -> Messages {
+    fn of(response: http::Response<WireBody>, memory: &Budget) -> Messages {
         let (head, body) = response.into_parts();
         Messages {
             head,

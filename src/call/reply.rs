@@ -12,12 +12,12 @@ use futures_util::Stream;
 use http::{HeaderMap, HeaderValue, header};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
-use hyper::body::Incoming;
 use tonic::Status;
 
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
 use crate::backend::failed::Failed;
+use crate::backend::wire::WireBody;
 use crate::codec::frames;
 use crate::codec::grpc::ok_trailers;
 use crate::errors;
@@ -115,7 +115,7 @@ pub(crate) fn end(trailers: HeaderMap) -> Body {
 /// A backend's response, unread. At its end the cached `list` is outdated, since the client knows more. If the response
 /// lists all items of `whole`, the backend records how it ends.
 pub fn passed(
-    response: http::Response<Incoming>,
+    response: http::Response<WireBody>,
     backend: Arc<Backend>,
     list: Option<List>,
     whole: Option<List>,

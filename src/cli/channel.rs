@@ -2,12 +2,11 @@
 
 use std::task::{Context, Poll};
 
-use criswitch::backend::Wire;
+use criswitch::backend::wire::{Wire, WireBody};
 use criswitch::errors::error_chain;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use http_body_util::BodyExt;
 use tonic::body::Body;
 use tower::Service;
 
@@ -18,21 +17,21 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 pub(super) struct Channel(pub(super) Wire);
 
 impl Service<http::Request<Body>> for Channel {
-    type Response = http::Response<Incoming>;
+    type Response = http::Response<WireBody>;
     type Error = Failure;
     type Future = BoxFuture<'static, Result<Self::Response, Failure>>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        self.0.poll_ready(cx).map_err(|error| lost(&error))
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let mut wire = self.0.clone();
+        let wire = self.0.clone();
         async move {
             let (head, body) = request.into_parts();
             // The requests of commands are small, so the whole body fits in memory.
-            let body = Full::new(body.collect().await?.to_bytes());
-            let sent = wire.send_request(http::Request::from_parts(head, body));
+            let body = body.collect().await?.to_bytes();
+            let sent = wire.send(http::Request::from_parts(head, body));
             sent.await.map_err(|error| lost(&error))
         }
         .boxed()
@@ -40,6 +39,6 @@ impl Service<http::Request<Body>> for Channel {
 }
 
 /// The source of the client's status after a lost connection. A status from the server has no source.
-fn lost(error: &hyper::Error) -> Failure {
+fn lost(error: &h2::Error) -> Failure {
     anyhow::anyhow!(error_chain(error)).into()
 }

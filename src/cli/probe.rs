@@ -8,7 +8,8 @@ use anyhow::{Context, bail};
 use bytes::Bytes;
 use criswitch::backend::answer::Answer;
 use criswitch::backend::connect::Dialer;
-use criswitch::backend::{Backend, Wire, own_headers};
+use criswitch::backend::wire::Wire;
+use criswitch::backend::{Backend, own_headers};
 use criswitch::codec::cri::{
     CgroupDriver, ListPodSandboxRequest, ListPodSandboxResponse, RuntimeCondition,
     RuntimeConfigRequest, RuntimeConfigResponse, RuntimeFeatures, RuntimeHandler, StatusRequest,

@@ -6,7 +6,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use criswitch::backend::connect::{Dialer, Driver};
+use criswitch::backend::connect::Dialer;
 use criswitch::codec::admin::admin_client::AdminClient;
 use criswitch::codec::admin::{
     Backend, ForgetRequest, GetStateRequest, ReloadRequest, ReloadResponse, State,
@@ -38,8 +38,6 @@ pub(super) struct Running {
     runtime: RuntimeServiceClient<Channel>,
     /// Whether the server has sent a reply over this connection.
     answered: Cell<bool>,
-    /// The task that drives the connection.
-    _connection: tokio::task::JoinHandle<()>,
 }
 
 impl Running {
@@ -52,7 +50,7 @@ impl Running {
         );
         let connected = tokio::time::timeout(LIMIT, served.connect()).await;
         let connected = connected.unwrap_or_else(|_| Err(format!("no answer within {LIMIT:?}")));
-        let (wire, connection) = connected.map_err(|cause| not_there(socket, &cause))?;
+        let (wire, _) = connected.map_err(|cause| not_there(socket, &cause))?;
         let (channel, origin) = (Channel(wire), Uri::from_static("http://localhost"));
         let runtime = RuntimeServiceClient::with_origin(channel.clone(), origin.clone());
         Ok(Running {
@@ -60,7 +58,6 @@ impl Running {
             admin: AdminClient::with_origin(channel, origin).max_decoding_message_size(MAX_MESSAGE),
             runtime: runtime.max_decoding_message_size(MAX_MESSAGE),
             answered: Cell::new(false),
-            _connection: tokio::spawn(drive(connection)),
         })
     }
 
@@ -187,11 +184,6 @@ pub(super) fn owners(state: &State) -> HashMap<&str, &str> {
         ids.map(|id| (id.as_str(), backend.name.as_str()))
     });
     owned.collect()
-}
-
-async fn drive(connection: Driver) {
-    // Calls report the error of the connection.
-    connection.await.ok();
 }
 
 fn not_there(socket: &Address, cause: &str) -> anyhow::Error {

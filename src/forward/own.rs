@@ -4,7 +4,8 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use tonic::{Code, Status};
 
-use crate::backend::{Backend, Wire};
+use crate::backend::Backend;
+use crate::backend::wire::Wire;
 use crate::call::Failed;
 use crate::codec::frames;
 use crate::rpc::{self, List, Row};

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
+use crate::backend::Backend;
 use crate::backend::answer::Answer;
-use crate::backend::{Backend, Wire};
+use crate::backend::wire::Wire;
 use crate::call::Failed;
 use crate::codec::{frames, protobuf};
 use crate::errors::WRONG_CGROUP_DRIVER;

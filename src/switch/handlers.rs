@@ -14,7 +14,8 @@ use serde::Deserialize;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use crate::backend::{Backend, Wire};
+use crate::backend::Backend;
+use crate::backend::wire::Wire;
 use crate::call::route::Target;
 use crate::call::{Request, log};
 use crate::codec::frames;

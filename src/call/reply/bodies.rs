@@ -9,11 +9,11 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use http_body::{Frame, SizeHint};
-use hyper::body::Incoming;
 
 use super::{Body, FramePoll};
 use crate::backend::Backend;
 use crate::backend::answer::Answer;
+use crate::backend::wire::WireBody;
 use crate::call::Failed;
 use crate::codec::grpc::{GRPC_STATUS, trailers};
 use crate::errors::{self, error_chain};
@@ -23,7 +23,7 @@ use crate::telemetry::counters::{Counts, Reason};
 
 /// A backend's body. If it breaks off, it ends with a status.
 pub(super) struct PassedBody {
-    pub(super) inner: Incoming,
+    pub(super) inner: WireBody,
     pub(super) backend: Arc<Backend>,
     pub(super) list: Option<List>,
     /// The list, if the body has all its items.
