@@ -11,6 +11,7 @@ pub(crate) mod failed;
 pub mod known;
 pub mod lists;
 mod peer;
+mod repeat;
 pub mod state;
 pub(crate) mod stream;
 mod unsaved;

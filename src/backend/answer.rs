@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use percent_encoding::percent_decode;
 use tonic::Code;
 
@@ -11,13 +11,22 @@ use crate::codec::frames;
 use crate::codec::grpc::{GRPC_MESSAGE, GRPC_STATUS, ok_trailers};
 use crate::errors;
 
+/// The data of a reply.
+#[derive(Debug)]
+pub enum Data {
+    /// All bytes, as they came.
+    Raw(Bytes),
+    /// One gRPC frame with the message of the cached list.
+    Cached(Bytes),
+}
+
 /// A unary reply, read whole.
 #[derive(Debug)]
 pub struct Answer {
     /// Status line and headers.
     pub head: http::response::Parts,
-    /// The body, framed; at most `max_message` and the frame's header long.
-    pub body: Bytes,
+    /// The body; at most `max_message` and the frame's header long.
+    pub body: Data,
     /// The trailers, if there were any.
     pub trailers: Option<HeaderMap>,
 }
@@ -32,7 +41,7 @@ impl Answer {
         );
         Answer {
             head,
-            body: frames::frame(message),
+            body: Data::Raw(frames::frame(message)),
             trailers: Some(ok_trailers()),
         }
     }
@@ -40,7 +49,7 @@ impl Answer {
     /// An answer of which only the trailers are kept.
     pub(crate) fn of_end(end: HeaderMap) -> Answer {
         let (head, ()) = http::Response::new(()).into_parts();
-        let (body, trailers) = (Bytes::new(), Some(end));
+        let (body, trailers) = (Data::Raw(Bytes::new()), Some(end));
         Answer {
             head,
             body,
@@ -48,7 +57,7 @@ impl Answer {
         }
     }
 
-    fn status_header(&self, name: &str) -> Option<&HeaderValue> {
+    fn status_header(&self, name: &HeaderName) -> Option<&HeaderValue> {
         self.trailers
             .as_ref()
             .and_then(|trailers| trailers.get(name))
@@ -57,7 +66,7 @@ impl Answer {
 
     /// The gRPC code; `Unknown` for a number that gRPC does not define; `None` if the reply ended without a code.
     pub fn status(&self) -> Option<Code> {
-        self.status_header(GRPC_STATUS)
+        self.status_header(&GRPC_STATUS)
             .map(|code| Code::from_bytes(code.as_bytes()))
     }
 
@@ -80,7 +89,7 @@ impl Answer {
 
     /// The `grpc-message` as sent, percent-encoded.
     pub fn text(&self) -> &[u8] {
-        self.status_header(GRPC_MESSAGE)
+        self.status_header(&GRPC_MESSAGE)
             .map_or(&[], HeaderValue::as_bytes)
     }
 

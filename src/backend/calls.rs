@@ -1,20 +1,33 @@
 //! The calls that go to a backend. Each is sent once; dropping its future cancels it.
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Uri, header, uri};
+use http::{HeaderMap, HeaderValue, Uri, header};
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use super::Backend;
-use crate::backend::answer::Answer;
+use crate::backend::answer::{Answer, Data};
+use crate::backend::repeat::Repeat;
 use crate::backend::wire::{Wire, WireBody};
 use crate::codec::frames;
 use crate::errors::{self, error_chain};
-use crate::limits::budget::{Budget, ReadBody, Unread};
-use crate::rpc::{List, Row};
+use crate::limits::budget::{Budget, Unread};
+use crate::rpc::{List, ROWS, Row};
 use crate::telemetry::counters::code_name;
+
+/// The URI of each RPC by its name. Names are unique across both services.
+static URIS: LazyLock<HashMap<&str, Uri>> = LazyLock::new(|| {
+    let uri = |row: &Row| format!("http://localhost{}", row.path()).parse().ok();
+    ROWS.iter()
+        .filter_map(|row| Some((row.name, uri(row)?)))
+        .collect()
+});
+/// The largest list that arrives in one DATA frame, in bytes. Such a list is not copied anyway.
+const ONE_FRAME: usize = 16 << 10;
 
 /// A call that may change a backend's image store; `None` for any other call. When it is dropped, image lists from
 /// before its end become outdated.
@@ -65,7 +78,7 @@ impl Backend {
         let mut request = http::Request::new(body);
         *request.method_mut() = http::Method::POST;
         *request.version_mut() = http::Version::HTTP_2;
-        *request.uri_mut() = self.uri(row)?;
+        *request.uri_mut() = URIS.get(row.name).cloned().unwrap_or_default();
         request.headers_mut().clone_from(headers);
         // criswitch may have replaced the client's body.
         request.headers_mut().remove(header::CONTENT_LENGTH);
@@ -82,15 +95,6 @@ impl Backend {
             return Err(errors::bad_reply(&self.name(), &self.socket, &cause));
         }
         Ok(response)
-    }
-
-    fn uri(&self, row: &Row) -> Result<Uri, Status> {
-        let mut parts = uri::Parts::default();
-        parts.scheme = Some(uri::Scheme::HTTP);
-        parts.authority = Some(uri::Authority::from_static("localhost"));
-        parts.path_and_query = row.path().parse().ok();
-        Uri::from_parts(parts)
-            .map_err(|error| errors::bad_reply(&self.name(), &self.socket, &error.to_string()))
     }
 
     /// Sends one call and reads the whole reply.
@@ -151,15 +155,14 @@ impl Backend {
         let changing = Changing(row.changes_images().then_some(self));
         let (head, body) = self.call_over(wire, row, headers, body).await?.into_parts();
         let limit = self.max_message.saturating_add(frames::FRAME_HEADER);
-        let ReadBody { body, trailers } = memory
-            .read(&head.headers, body, limit)
-            .await
-            .map_err(|unread| self.unread(&unread))?;
+        let mut body = Repeat::of(body, self.long_list(row));
+        let read = memory.read(&head.headers, &mut body, limit).await;
+        let read = read.map_err(|unread| self.unread(&unread))?;
         self.known.lock().answered = Some(Instant::now());
         let answer = Answer {
             head,
-            body,
-            trailers,
+            body: body.whole().map_or(Data::Raw(read.body), Data::Cached),
+            trailers: read.trailers,
         };
         if answer.status().is_none() {
             return Err(self.unavailable("its reply ended without a status"));
@@ -168,6 +171,16 @@ impl Backend {
             changing.refused();
         }
         Ok(answer)
+    }
+
+    /// The cached list of this RPC, if it is long; otherwise empty.
+    fn long_list(&self, row: &Row) -> Bytes {
+        let list = row.list();
+        let cached = list.and_then(|list| self.known.lock().lists.get(list).cloned());
+        let message = cached.map(|cached| cached.message);
+        message
+            .filter(|message| message.len() > ONE_FRAME)
+            .unwrap_or_default()
     }
 
     /// The message of a successful reply.
@@ -183,8 +196,11 @@ impl Backend {
             );
             return Err(self.unavailable(&cause));
         }
-        frames::unframe(&answer.body)
-            .map_err(|fault| self.bad_reply(&format!("its reply is {fault}")))
+        let message = match &answer.body {
+            Data::Raw(body) => frames::unframe(body),
+            Data::Cached(message) => Ok(message.clone()),
+        };
+        message.map_err(|fault| self.bad_reply(&format!("its reply is {fault}")))
     }
 
     /// The status for a reply that could not be read.
@@ -214,4 +230,16 @@ pub fn own_headers() -> HeaderMap {
             HeaderValue::from_static(concat!("criswitch/", env!("CARGO_PKG_VERSION"))),
         ),
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rpc_has_a_uri() {
+        assert_eq!(URIS.len(), ROWS.len());
+        let uri = URIS["ListImages"].to_string();
+        assert_eq!(uri, "http://localhost/runtime.v1.ImageService/ListImages");
+    }
 }

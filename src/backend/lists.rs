@@ -154,7 +154,7 @@ impl Lists {
     pub(crate) fn unchanged(&self, list: List, message: &Bytes, changes: u64) -> Option<Bytes> {
         let kept = self.kept.get(&list)?;
         let last = &kept.last.as_ref()?.message;
-        (kept.unchanged_at == Some(changes) && last == message).then(|| last.clone())
+        (kept.unchanged_at == Some(changes) && is_same(last, message)).then(|| last.clone())
     }
 
     /// The cached list, if it is `message`, was read at these `changes` of the owners and changed nothing.

@@ -5,7 +5,7 @@ use http::HeaderMap;
 use http_body_util::BodyExt;
 use tonic::{Code, Status};
 
-use crate::backend::answer::Answer;
+use crate::backend::answer::{Answer, Data};
 use crate::backend::failed::Failed;
 use crate::backend::wire::WireBody;
 use crate::backend::{Backend, own_headers};
@@ -120,7 +120,7 @@ impl Messages {
         }
         let answer = Answer {
             head: self.head.clone(),
-            body: Bytes::new(),
+            body: Data::Raw(Bytes::new()),
             trailers: self.trailers.take(),
         };
         match answer.status() {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use percent_encoding::percent_decode;
 use tokio::time::Instant;
 use tonic::Code;
@@ -33,7 +33,7 @@ use crate::topology::Live;
 use subject::PodName;
 
 /// The header with a call's deadline.
-const TIMEOUT: &str = "grpc-timeout";
+const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 /// A client that cancels a call less than this before the deadline ends it because of the deadline: the client's clock
 /// began earlier.
 const DEADLINE_SLACK: Duration = Duration::from_millis(100);
@@ -133,22 +133,35 @@ impl CallLog {
             Target::Miss(..) | Target::UnknownPod(_) => None,
         };
         if let Some(backend) = to.and_then(|to| live.backend(to).ok()) {
-            note_backend(backend);
             self.backend.set(Arc::clone(backend)).ok();
         }
         match target {
             Target::Owner(_, kind, id) | Target::Miss(kind, id) => {
-                note_id(*kind, id);
                 self.id.set((*kind, id.clone())).ok();
             }
             Target::Handler(handler) => {
-                note_handler(&handler.name);
                 self.handler.set(handler.name.as_str().into()).ok();
             }
             Target::Backend(_)
             | Target::Backends(_)
             | Target::UnknownPod(_)
             | Target::SomePod(_) => {}
+        }
+        if !self.span.is_disabled() {
+            self.note_target();
+        }
+    }
+
+    /// Adds the target of the call to the current span.
+    fn note_target(&self) {
+        if let Some(backend) = self.backend.get() {
+            note_backend(backend);
+        }
+        if let Some(handler) = self.handler.get() {
+            note_handler(handler);
+        }
+        if let Some((kind, id)) = self.id.get() {
+            note_id(*kind, id);
         }
     }
 
@@ -180,7 +193,7 @@ impl CallLog {
 
     /// The call has ended with the status that these headers or trailers have.
     pub fn end(&self, headers: &HeaderMap) {
-        let of = |name| headers.get(name).map(http::HeaderValue::as_bytes);
+        let of = |name: HeaderName| headers.get(name).map(http::HeaderValue::as_bytes);
         let error = of(GRPC_MESSAGE).map(|text| percent_decode(text).decode_utf8_lossy());
         self.end_once(&CallEnd {
             code: Code::from_bytes(of(GRPC_STATUS).unwrap_or_default()),
@@ -236,15 +249,7 @@ impl CallLog {
             return line();
         }
         span(self.row, self.number, self.trace.as_ref()).in_scope(|| {
-            if let Some(backend) = self.backend.get() {
-                note_backend(backend);
-            }
-            if let Some(handler) = self.handler.get() {
-                note_handler(handler);
-            }
-            if let Some((kind, id)) = self.id.get() {
-                note_id(*kind, id);
-            }
+            self.note_target();
             line();
         });
     }

@@ -3,6 +3,7 @@
 
 mod bodies;
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::task::Poll;
@@ -15,7 +16,7 @@ use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
 use tonic::Status;
 
 use crate::backend::Backend;
-use crate::backend::answer::Answer;
+use crate::backend::answer::{Answer, Data};
 use crate::backend::failed::Failed;
 use crate::backend::wire::WireBody;
 use crate::codec::frames;
@@ -64,13 +65,19 @@ pub fn of_message(chunks: Vec<Bytes>) -> Reply {
 
 /// A backend's answer, sent unchanged.
 pub fn of_answer(answer: Answer) -> Reply {
-    if answer.body.is_empty() && answer.trailers.is_none() {
+    let data = match answer.body {
+        Data::Raw(body) => [body, Bytes::new()],
+        Data::Cached(message) => [frames::frame_header(message.len()), message],
+    };
+    let data = data.into_iter().filter(|data| !data.is_empty());
+    let frames: VecDeque<_> = data
+        .map(Frame::data)
+        .chain(answer.trailers.map(Frame::trailers))
+        .collect();
+    if frames.is_empty() {
         // The headers end the reply: grpc-go takes a status in them only if nothing follows, not even an empty frame.
         return http::Response::from_parts(answer.head, Body::default());
     }
-    let data = (!answer.body.is_empty()).then(|| Frame::data(answer.body));
-    let trailers = answer.trailers.map(Frame::trailers);
-    let frames = data.into_iter().chain(trailers).collect();
     http::Response::from_parts(answer.head, WholeBody(frames).boxed_unsync())
 }
 
@@ -86,7 +93,7 @@ pub(crate) fn of_failed(failed: Failed) -> Reply {
 pub fn of_changed(mut answer: Answer, message: &[u8]) -> Reply {
     answer.head.headers.remove(header::CONTENT_LENGTH);
     of_answer(Answer {
-        body: frames::frame(message),
+        body: Data::Raw(frames::frame(message)),
         ..answer
     })
 }
@@ -270,7 +277,7 @@ mod tests {
         let (head, _) = refused.into_parts();
         let answer = Answer {
             head,
-            body: Bytes::new(),
+            body: Data::Raw(Bytes::new()),
             trailers: None,
         };
         let reply = of_answer(answer);

@@ -1,12 +1,12 @@
 //! gRPC over HTTP/2: header names, and the trailers that end a call.
 
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use tonic::Status;
 
 /// The header or trailer with the status code that ends every call.
-pub const GRPC_STATUS: &str = "grpc-status";
+pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 /// The header or trailer with the status text, percent-encoded.
-pub const GRPC_MESSAGE: &str = "grpc-message";
+pub const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
 /// The trailers for `status`.
 pub fn trailers(status: &Status) -> HeaderMap {
@@ -17,8 +17,5 @@ pub fn trailers(status: &Status) -> HeaderMap {
 
 /// The trailers of a successful call.
 pub fn ok_trailers() -> HeaderMap {
-    HeaderMap::from_iter([(
-        header::HeaderName::from_static(GRPC_STATUS),
-        HeaderValue::from_static("0"),
-    )])
+    HeaderMap::from_iter([(GRPC_STATUS, HeaderValue::from_static("0"))])
 }

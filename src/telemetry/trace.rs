@@ -1,9 +1,9 @@
 //! The trace of a client's call (W3C Trace Context), for log lines.
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 
 /// The header with the trace.
-const TRACEPARENT: &str = "traceparent";
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// The ids of a trace and of the client's span, as hexadecimal digits: no other text of the header is logged.
 #[derive(Debug, PartialEq, Eq)]
