@@ -5,7 +5,8 @@ use std::process::Command;
 
 use prost::Message;
 
-/// The variable with the commit for the log's start line. Set it to build from a source archive.
+/// The environment variable with the commit, which the first log line shows. Set the variable to build from a source
+/// archive.
 const COMMIT: &str = "CRISWITCH_COMMIT";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -26,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .build_transport(false)
         .generate_default_stubs(true)
         .compile_fds(set)?;
-    // The commands print the messages as JSON.
+    // The commands print the messages as JSON, so the messages implement `Serialize`.
     tonic_prost_build::configure()
         .message_attribute(
             ".",
@@ -42,7 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Passes the commit to a release build. Other builds omit it: they would recompile after each commit.
+/// Passes the commit to a release build. Other builds omit the commit: with it they would recompile after each commit.
 fn tell_commit() {
     println!("cargo:rerun-if-env-changed={COMMIT}");
     let is_release = std::env::var("PROFILE").is_ok_and(|profile| profile == "release");
@@ -54,12 +55,13 @@ fn tell_commit() {
     }
 }
 
-/// The commit of these sources. `None` for a source archive, which may lie within another repository.
+/// The commit of the sources; `None` for a source archive. Git is not called for an archive, because the archive may be
+/// unpacked within another repository.
 fn commit() -> Option<String> {
     if !Path::new(".git").exists() {
         return None;
     }
-    // Each commit and checkout appends to this log.
+    // Git appends to the file `logs/HEAD` at each commit and checkout.
     println!(
         "cargo:rerun-if-changed={}",
         git(&["rev-parse", "--git-path", "logs/HEAD"])?

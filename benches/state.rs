@@ -1,10 +1,10 @@
 //! The cost of the state on disk: `cargo bench --bench state -- --seconds 120`.
 //!
-//! A node has 110 pods with two containers each. Each second it starts one pod and removes the oldest one, and lists
-//! pods and containers after each of the two, as the kubelet does. The benchmark prints how many bytes are written for
-//! each pod, and how long the replies to `RunPodSandbox` and `CreateContainer` take: without a state, with the state on
-//! a tmpfs (/dev/shm), and with the state on a disk. The backend answers at once, so the difference is the time that a
-//! reply waits for the state.
+//! A node has 110 pods with two containers each. Each second the benchmark starts one pod and removes the oldest one.
+//! Like the kubelet, it lists pods and containers after the start and after the removal. It prints how many bytes are
+//! written for each pod, and how long the replies to `RunPodSandbox` and `CreateContainer` take: without a state, with
+//! the state on a tmpfs (/dev/shm), and with the state on a disk. The backend answers at once, so the difference is the
+//! time that a reply waits for the state.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -50,7 +50,7 @@ struct Arguments {
     /// The number of pods that each run starts, one per second.
     #[arg(long, default_value_t = 10)]
     seconds: usize,
-    /// A directory on a disk.
+    /// A directory on a disk, for the state.
     #[arg(long, default_value = env!("CARGO_TARGET_TMPDIR"))]
     disk: PathBuf,
     #[command(flatten)]
@@ -75,7 +75,7 @@ fn main() {
     }
 }
 
-/// criswitch runs on a separate thread here, and in a separate process on a node.
+/// Measures one location of the state. criswitch has its own thread here, like its own process on a node.
 fn measure(name: &str, place: Option<&Path>, seconds: usize) {
     let sockets = tempfile::tempdir().unwrap();
     let state = tempfile::tempdir_in(place.unwrap_or(sockets.path())).unwrap();
@@ -138,7 +138,7 @@ struct Node {
     started: usize,
 }
 
-/// The times of replies.
+/// How long replies took, by RPC.
 #[derive(Default)]
 struct Waits {
     run_pod: Vec<Duration>,
@@ -247,12 +247,12 @@ fn texts<const N: usize>(entries: [(&str, &str); N]) -> HashMap<String, String> 
         .into()
 }
 
-/// Watches the files of a directory that are replaced.
+/// Counts the files that are replaced in a directory.
 struct Written(OwnedFd);
 
 impl Written {
-    /// inotify merges identical consecutive events. CREATE of the temporary file separates two renames, so each
-    /// replacement is counted.
+    /// Starts to count. inotify merges consecutive events if they are identical. The CREATE event of the temporary file
+    /// separates two renames, so each replacement is counted.
     fn watch(directory: &Path) -> Written {
         let watching = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
         let flags = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
@@ -260,7 +260,8 @@ impl Written {
         Written(watching)
     }
 
-    /// The number of files written so far, and of their bytes if each file always had its current length.
+    /// Returns the number of files written so far, and their bytes. Each write of a file counts with the file's current
+    /// length.
     fn so_far(&self, directory: &Path) -> (usize, u64) {
         let mut buffer = [MaybeUninit::uninit(); 65536];
         let mut events = inotify::Reader::new(&self.0, &mut buffer);

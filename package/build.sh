@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# build.sh deb|static FOLDER: builds the Debian package, or a static binary, into FOLDER. The same sources with the same
-# toolchain give the same bytes in any place. The package needs cargo-deb and cargo-about. The static binary needs the
-# toolchain's target $STATIC. Builds in ${CARGO_TARGET_DIR:-target/package}.
+# build.sh deb|static FOLDER: builds the Debian package, or a static binary, into FOLDER. The same sources and the same
+# toolchain give the same bytes, whatever the folders are. The package needs cargo-deb and cargo-about. The static
+# binary needs the Rust target $STATIC. Builds in ${CARGO_TARGET_DIR:-target/package}.
 set -eu
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -36,7 +36,7 @@ forget_the_place() {
 deb() {
   rm -rf "$PARTS"
   mkdir -p "$PARTS/completions"
-  # In the background: `licences` needs one processor for about as long as the build needs for the last crate.
+  # `licences` runs in the background: it takes about as long as the build of the last crate, which uses one processor.
   licences &
   cargo build --quiet --release --locked --offline
   tell "$CARGO_TARGET_DIR/release/criswitch"

@@ -1,4 +1,4 @@
-//! `criswitch.admin.v1`: the state of the daemon, reload and forget. Served on the CRI socket.
+//! The service `criswitch.admin.v1`: state of the daemon, reload and forget. criswitch serves it on the CRI socket.
 
 mod state;
 
@@ -33,10 +33,10 @@ use crate::switch::forget;
 use crate::switch::reload;
 use crate::telemetry::counters::Reason;
 
-/// The time between two comparisons of the state with the last state that a watch has sent.
+/// How often a watch compares the current state with the last state that it sent.
 const LOOKS_APART: Duration = Duration::from_secs(1);
 
-/// The service's name, which is the first part of a call's path.
+/// The name of the admin service: the first part of the path of each of its calls.
 const NAME: &str = AdminServer::<AdminService>::NAME;
 
 /// Serves calls of the admin service within their limits.
@@ -44,7 +44,7 @@ const NAME: &str = AdminServer::<AdminService>::NAME;
 pub(crate) struct AdminCalls {
     switch: Arc<Switch>,
     user: User,
-    /// The memory of the connection for unread replies.
+    /// The connection's memory for replies that the client has not read.
     unread: Budget,
     server: AdminServer<AdminService>,
 }
@@ -94,8 +94,8 @@ impl AdminCalls {
     }
 }
 
-/// The body, counted in `unread` until it is sent. tonic's server ends each body with a status, so the body has no errors.
-/// A failed call has its status in the headers and no body, and must stay without a body.
+/// Counts `body` towards `unread` until it is sent. tonic's server ends each body with a status, so the body returns no
+/// errors. A failed call has its status in the headers, and must have no body.
 fn counted(body: tonic::body::Body, unread: Budget) -> Body {
     if body.is_end_stream() {
         return Empty::new().map_err(|never| match never {}).boxed_unsync();
@@ -105,7 +105,8 @@ fn counted(body: tonic::body::Body, unread: Budget) -> Body {
     StreamBody::new(frames).boxed_unsync()
 }
 
-/// The frame, counted in `unread` until it is sent; trailers with a status if there is no memory for it.
+/// Counts `frame` towards `unread` until it is sent. If there is no memory for the frame, returns trailers with an
+/// error status instead.
 fn held(frame: Frame<Bytes>, unread: &Budget) -> Frame<Bytes> {
     let data = match frame.into_data() {
         Ok(data) => data,

@@ -1,6 +1,6 @@
 //! One backend: its connection, which a session task keeps open, and the calls that go to it.
 //!
-//! A call is sent once and never sent again here.
+//! This module sends each call once and never retries it.
 
 mod absence;
 pub mod answer;
@@ -45,11 +45,12 @@ use crate::rpc::{List, Row};
 use crate::store::file_work::FileWork;
 use crate::telemetry::counters::Ended;
 
-/// The most unanswered calls that criswitch sends to a backend that is proven to hang. A cancelled call takes 4 kB
-/// until the backend reads again: HTTP/2 must still send the call and then its cancellation.
+/// The most calls without an answer that criswitch sends to an unresponsive backend. Each cancelled call takes 4 kB
+/// until the backend reads again, because HTTP/2 must still send the call and then its cancellation.
 const MOST_UNANSWERED: usize = 256;
 
-/// How long automatically registered handlers wait for a backend with `auto_register` that never reported handlers.
+/// How long criswitch waits for the first report of handlers by a backend with `auto_register`. Meanwhile no backend
+/// gets a new automatically registered handler.
 const REPORT_WAIT: Duration = Duration::from_secs(30);
 
 /// The cause of failed calls to a removed backend.
@@ -66,47 +67,49 @@ pub struct Backend {
     pub max_message: usize,
     /// Memory for replies to clients.
     pub memory: Budget,
-    /// Memory for answers to criswitch's own questions; clients use none of it.
+    /// Memory for replies to the calls that criswitch makes itself. Replies to clients use none of it.
     pub own: Budget,
     /// Memory for events that a subscriber has not read yet.
     pub events: Budget,
-    /// Clients' calls that went to this backend alone and have ended.
+    /// Counters of clients' calls that went only to this backend and have ended.
     pub calls: Ended,
     dialer: Dialer,
     files: FileWork,
-    /// Looks at the file systems of the backend's images, which may differ from that of its socket.
+    /// Measures the file systems of the backend's images. It is separate from `files`, so that a hung file system of
+    /// images does not delay connections.
     disk_work: FileWork,
     link: watch::Sender<Link>,
     pub(crate) nudges: Nudges,
-    /// Calls sent since the backend began to hang, or since it last answered a call.
+    /// Calls sent since the backend became unresponsive, or since it last answered a call.
     unanswered: AtomicUsize,
     /// Whether merged calls include the backend.
     joined: AtomicBool,
-    /// Until when the first lists wait for the backend; `None` once it was listed.
+    /// The first lists after a start wait for the backend until this time. `None` if lists do not wait for it.
     awaited: Mutex<Option<Instant>>,
-    /// Cancelled when the table has removed the backend.
+    /// Cancelled when the backend is removed from the routing table.
     removal: CancellationToken,
-    /// Until when criswitch waits for the first `Status`.
+    /// The time until which criswitch waits for the backend's first `Status` reply.
     report_by: Instant,
     saving: unsaved::Saving,
     settings: Mutex<Settings>,
     known: Mutex<Known>,
 }
 
-/// Wakes the tasks of a backend. A nudge is kept while its task is busy, except for `heard`.
+/// Notifications that wake the tasks of a backend. A notification waits until its task is free, except for `heard`,
+/// which reaches only a task that is waiting for it.
 #[derive(Debug, Default)]
 pub(crate) struct Nudges {
     /// A call needs a connection, and none is open.
     pub(crate) wanted: Notify,
-    /// A call takes so long that the backend may hang. The session probes it.
+    /// A call takes so long that the backend may hang. The session probes the backend.
     pub(crate) suspected: Notify,
     /// The backend has answered a client's call.
     pub(crate) heard: Notify,
-    /// The backend has missed its part of a merged reply.
+    /// The backend did not answer a merged call in time. The session repeats the call in the background.
     pub(crate) missed: Notify,
-    /// The backend has missed the kubelet's runtime configuration. criswitch sends it again when the backend answers.
+    /// The backend has not applied the kubelet's runtime configuration. The session sends the configuration again.
     pub(crate) owed: Notify,
-    /// The pods of the backend have been listed.
+    /// criswitch has listed the backend's pods.
     pub(crate) listed: Notify,
     /// The backend has reported the file systems of its images.
     pub(crate) disks: Notify,
@@ -169,12 +172,12 @@ impl Backend {
         }
     }
 
-    /// Renames the backend, if a new backend takes its name.
+    /// Renames a backend that the configuration no longer names, because another backend now has this name.
     pub(crate) fn rename(&self, name: &str) {
         self.settings.lock().name = name.into();
     }
 
-    /// The name in the configuration.
+    /// The backend's name in the configuration, unless another backend has that name now.
     pub fn name(&self) -> Arc<str> {
         Arc::clone(&self.settings.lock().name)
     }
@@ -207,14 +210,14 @@ impl Backend {
         }
     }
 
-    /// From now on merged calls include the backend.
+    /// Includes the backend in merged calls from now on.
     pub fn join(&self) {
         if !self.joined.swap(true, Ordering::Relaxed) {
             self.has_changed();
         }
     }
 
-    /// From now on merged calls omit the backend until it is listed again. Its cached lists are dropped.
+    /// Omits the backend from merged calls until criswitch lists its pods again, and drops its cached lists.
     pub(crate) fn leave(&self) {
         self.joined.store(false, Ordering::Relaxed);
         let mut known = self.known.lock();
@@ -222,22 +225,24 @@ impl Backend {
         known.absent.clear();
     }
 
-    /// Whether merged calls include the backend. A backend from a reload is omitted until listed: its pods are unknown.
+    /// Whether merged calls include the backend. They omit a backend that a reload added until criswitch has listed its
+    /// pods.
     pub fn has_joined(&self) -> bool {
         self.joined.load(Ordering::Relaxed)
     }
 
-    /// After a start the first lists wait for the backend, but not after `by`.
+    /// Makes the first lists after a start wait for the backend, at most until `by`.
     pub(crate) fn await_until(&self, by: Instant) {
         *self.awaited.lock() = Some(by);
     }
 
-    /// The backend was listed: lists do not wait for it any more.
+    /// Records that criswitch has listed the backend's pods, so that lists no longer wait for the backend.
     pub(crate) fn was_listed(&self) {
         *self.awaited.lock() = None;
     }
 
-    /// Waits until the backend was listed after the start, as long as lists wait for that, and at most until `latest`.
+    /// Waits until the backend is ready, if the first lists after a start wait for the backend. The wait ends at
+    /// `latest` or at the time given to [`Backend::await_until`], whichever is earlier.
     pub(crate) async fn started(&self, latest: Instant) {
         let by = *self.awaited.lock();
         if let Some(by) = by {
@@ -257,7 +262,7 @@ impl Backend {
         self.removal.cancel();
     }
 
-    /// Waits until the table has removed the backend.
+    /// Waits until the backend is removed from the routing table.
     pub(crate) async fn closed(&self) {
         self.removal.cancelled().await;
     }
@@ -272,7 +277,7 @@ impl Backend {
         self.known.lock().clone()
     }
 
-    /// The report of the backend's handlers.
+    /// The handlers that the backend last reported, or whether its first report is still awaited.
     pub(crate) fn report(&self) -> Report {
         let known = self.known();
         match self.awaited_until() {
@@ -282,7 +287,8 @@ impl Backend {
         }
     }
 
-    /// Until when criswitch waits for the first `Status`; `None` if that has come, or the wait is over.
+    /// The time until which criswitch waits for the backend's first `Status` reply. `None` if the reply has come or the
+    /// wait is over.
     pub(crate) fn awaited_until(&self) -> Option<Instant> {
         let is_awaited = !self.known.lock().has_said_status() && Instant::now() < self.report_by;
         is_awaited.then_some(self.report_by)
@@ -293,7 +299,7 @@ impl Backend {
         change(&mut self.known.lock())
     }
 
-    /// Like [`Backend::learn`], for facts that are saved. `change` returns whether it changed a fact.
+    /// Like [`Backend::learn`], for facts that are saved on disk. `change` returns whether it changed such a fact.
     pub(crate) fn learn_saved(&self, change: impl FnOnce(&mut Known) -> bool) {
         if self.learn(change) {
             self.has_changed();
@@ -307,7 +313,7 @@ impl Backend {
         }
     }
 
-    /// Opens a connection. The future ends when the connection takes no further calls.
+    /// Opens a connection. The returned [`Driver`] ends when the connection takes no further calls.
     ///
     /// # Errors
     /// If no connection opens: the cause.
@@ -323,7 +329,7 @@ impl Backend {
         Ok(opened)
     }
 
-    /// The file at the socket's path now; `None` if absent, or if its file system does not answer.
+    /// The file at the socket's path now. `None` if there is no file, or if the file system does not answer.
     pub(crate) async fn socket_file(&self) -> Option<FileId> {
         self.dialer.file_at(&self.socket, &self.files).await
     }
@@ -340,7 +346,7 @@ impl Backend {
     pub(crate) fn set(&self, state: State) {
         let changed = self.link().state.as_ref() != state.as_ref();
         if changed {
-            // The removal of a backend was already logged.
+            // The removal of the backend is already logged, so log no further state.
             if !self.removal.is_cancelled() {
                 log_change(self, &state);
             }
@@ -366,14 +372,14 @@ impl Backend {
         }
     }
 
-    /// The open connection; without one, the result of the next attempt to connect.
+    /// The open connection. If none is open, waits for the next attempt to connect and returns its result.
     pub(crate) async fn wire(&self) -> Result<Wire, Status> {
         let Link {
             state, failures, ..
         } = self.link();
         match state {
             State::Ready(wire) => return Ok(wire),
-            // A backend that was never listed takes no call yet.
+            // criswitch sends no calls to a backend whose pods it has not listed.
             State::Unresponsive(_, cause) if !self.has_joined() => {
                 return Err(self.unavailable(&cause));
             }
@@ -386,7 +392,7 @@ impl Backend {
             State::Ready(_) | State::Unresponsive(..) => true,
             State::Connecting | State::Down(_) => now.failures > failures,
         });
-        // No task connects to a removed backend.
+        // A removed backend gets no new connection, so its removal ends the wait.
         let changed = self.removal.run_until_cancelled(changed).await;
         let Some(Ok(link)) = changed else {
             return Err(self.unavailable(CLOSED));
@@ -407,7 +413,7 @@ impl Backend {
         }
     }
 
-    /// The connection to a backend that hangs, unless [`MOST_UNANSWERED`] calls were sent there without an answer.
+    /// Returns `wire`, the connection to a backend that hangs. Fails after [`MOST_UNANSWERED`] calls without an answer.
     fn one_more(&self, wire: Wire, cause: &str) -> Result<Wire, Status> {
         if self.unanswered.fetch_add(1, Ordering::Relaxed) < MOST_UNANSWERED {
             return Ok(wire);
@@ -428,25 +434,26 @@ impl Backend {
         link.wait_for(|now| now.failures > failures).await.ok();
     }
 
-    /// Drops the cached list, which may lack items by now.
+    /// Drops the cached list, because it may lack new items.
     pub(crate) fn outdate(&self, list: List) {
         self.learn_saved(|known| known.lists.outdate(list));
     }
 
-    /// When the backend last answered anything, by the wall clock; now if it never has.
+    /// The wall-clock time of the backend's last answer to any call. The current time if the backend has never
+    /// answered.
     pub(crate) fn answered_at(&self) -> SystemTime {
         let age = self.answered().map_or(Duration::ZERO, |at| at.elapsed());
         let now = SystemTime::now();
         now.checked_sub(age).unwrap_or(now)
     }
 
-    /// When the backend last answered anything.
+    /// The time of the backend's last answer to any call. `None` if the backend has never answered.
     pub(crate) fn answered(&self) -> Option<Instant> {
         self.known.lock().answered
     }
 
-    /// Runs `asked` to its end, or until a probe has proven that the backend hangs. A slow answer is no proof, but a
-    /// reason to probe.
+    /// Runs `asked` to its end, or until a probe has proven that the backend hangs. If `asked` takes longer than
+    /// `list_timeout`, the session probes the backend.
     ///
     /// # Errors
     /// `Unavailable` if the backend hangs, else the error of `asked`.
@@ -470,18 +477,18 @@ impl Backend {
         }
     }
 
-    /// `Unavailable`, naming this backend.
+    /// An `Unavailable` status that names this backend and its socket.
     pub fn unavailable(&self, cause: &str) -> Status {
         errors::unavailable(&self.name(), &self.socket, cause)
     }
 
-    /// `Internal`, for a reply that is not valid protobuf where criswitch reads it.
+    /// An `Internal` status for a reply in which criswitch cannot decode a field that it reads.
     pub fn malformed(&self, fault: &Malformed) -> Status {
         self.bad_reply(&format!("its reply is malformed: {fault}"))
     }
 
-    /// Rejects a truncated message that is merged without decoding: its last field would swallow the start of the next
-    /// backend's message.
+    /// Rejects a truncated message. criswitch concatenates messages without decoding them, so the last field of a
+    /// truncated message would swallow the start of the next backend's message.
     ///
     /// # Errors
     /// `Internal` if the message is truncated.
@@ -492,7 +499,7 @@ impl Backend {
         }
     }
 
-    /// `Internal`, naming this backend.
+    /// An `Internal` status that names this backend and its socket.
     pub fn bad_reply(&self, cause: &str) -> Status {
         errors::bad_reply(&self.name(), &self.socket, cause)
     }

@@ -1,6 +1,7 @@
-//! A call after its request was read, and the type of its failures. Each step on the path of a call passes the call on.
+//! A call after criswitch has read its request, and the type of its failures. Each step on the path of a call hands the
+//! call to the next step.
 //!
-//! Does no I/O, and sends no call.
+//! This module does no I/O, and sends no call.
 
 pub(crate) mod ending;
 mod lesson;
@@ -24,7 +25,7 @@ use crate::limits::budget::Budget;
 use crate::rpc::{List, Row};
 use crate::topology::Live;
 
-/// A request that was read.
+/// A request that criswitch has read completely.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub row: &'static Row,
@@ -32,7 +33,7 @@ pub(crate) struct Request {
     pub headers: HeaderMap,
     /// The body: one framed message.
     pub body: Bytes,
-    /// The routing table for the whole call, also after a reload.
+    /// The routing table of the call. A reload does not change it during the call.
     pub live: Arc<Live>,
     /// The memory that the reply uses until the client has read it.
     pub unread: Budget,
@@ -44,11 +45,11 @@ impl Request {
     }
 }
 
-/// A call with a plan: its request as the backends get it, and how criswitch learns from their replies.
+/// A planned call: the request as the backends receive it, and the facts that criswitch learns from their replies.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub request: Request,
-    /// How criswitch learns from a reply.
+    /// The facts that criswitch learns from a reply.
     pub lesson: Lesson,
 }
 
@@ -61,7 +62,7 @@ impl Deref for Call {
 }
 
 impl Call {
-    /// The scope of the list, if the reply is one.
+    /// The scope of the list that the call asks for. `None` if the call asks for no list.
     pub(crate) fn listing(&self) -> Option<&Listing> {
         match &self.lesson {
             Lesson::List(listing) => Some(listing),
@@ -75,14 +76,15 @@ impl Call {
         (listing.is_whole && !listing.list.is_stats()).then_some(listing.list)
     }
 
-    /// Whether the call counts for all calls of its RPC. A call for some stats does not: CRI-O lets a call for all
-    /// stats wait for one container that stops, and answers calls for the other containers at once.
+    /// Whether a late or missing answer to this call counts for all calls of its RPC. For a call for only some stats it
+    /// does not count: CRI-O delays a call for all stats while one container stops, but answers calls for the other
+    /// containers at once.
     pub(crate) fn speaks_for_all(&self) -> bool {
         let listing = self.listing();
         listing.is_none_or(|listing| listing.is_whole || !listing.list.is_stats())
     }
 
-    /// A backend's part of the reply.
+    /// A backend's part of the reply, to record whether that part is late or missing.
     pub(crate) fn contribution(&self) -> Contribution {
         Contribution {
             row: self.row,
@@ -90,14 +92,14 @@ impl Call {
         }
     }
 
-    /// The same call with the string at `path` set.
+    /// The same call with the string at `path` set to `value`.
     pub(crate) fn with_string(&self, path: &[u32], value: &str) -> Call {
         let mut call = self.clone();
         call.request.body = frames::frame(&protobuf::with_string(&self.message(), path, value));
         call
     }
 
-    /// The headers without the headers that permit a compressed reply.
+    /// The client's headers without `grpc-accept-encoding`, so that the reply is not compressed.
     pub(crate) fn reading_headers(&self) -> HeaderMap {
         let mut headers = self.headers.clone();
         headers.remove("grpc-accept-encoding");

@@ -1,6 +1,6 @@
-//! The commands: what is typed, what is printed and the exit code.
+//! The commands of the program: their arguments, their output and their exit codes.
 //!
-//! Only this module writes to standard output. The library does the work of a command.
+//! Only this module and its submodules write to standard output. The library never does.
 
 mod channel;
 mod check;
@@ -47,10 +47,10 @@ const NOT_RUNNING: u8 = 69;
 /// The configuration is wrong (sysexits' EX_CONFIG).
 const CONFIGURATION: u8 = 78;
 
-/// The largest width of help in columns, also without a terminal.
+/// The largest width of help texts in columns. It also applies if the output is not a terminal.
 const WIDTH: usize = 80;
 
-// The manual indents these lines and does not wrap them, so they have at most 70 columns.
+// The manual page indents the lines of `EXAMPLES` and does not wrap them, so a line has at most 70 columns.
 const EXAMPLES: &str = "\
 Examples:
   criswitch discover        print a configuration for this node
@@ -151,7 +151,7 @@ struct File {
     path: PathBuf,
 }
 
-/// Which daemon is asked.
+/// The arguments that select the daemon to call.
 #[derive(Args)]
 struct Daemon {
     #[command(flatten)]
@@ -196,19 +196,19 @@ struct Pods {
     daemon: Daemon,
     #[command(flatten)]
     output: ListOutput,
-    /// Print only the ids, one in each line.
+    /// Print only the ids, one per line.
     #[arg(long, short, conflicts_with_all = ["output", "json"])]
     quiet: bool,
     /// Show the pods every 2 seconds, until Ctrl-C.
     #[arg(long, short)]
     watch: bool,
-    /// Only pods of this handler.
+    /// Show only pods of this handler.
     #[arg(long, value_name = "NAME", add = ArgValueCandidates::new(complete::handlers))]
     handler: Option<String>,
-    /// Only pods of this backend.
+    /// Show only pods of this backend.
     #[arg(long, value_name = "NAME", add = ArgValueCandidates::new(complete::backends))]
     backend: Option<String>,
-    /// Only pods of this Kubernetes namespace.
+    /// Show only pods of this Kubernetes namespace.
     #[arg(long, short, value_name = "NAME")]
     namespace: Option<String>,
 }
@@ -228,7 +228,7 @@ struct Forget {
     /// The name of the backend in `criswitch status`.
     #[arg(add = ArgValueCandidates::new(complete::backends))]
     backend: String,
-    /// Forget the backend without a confirmation.
+    /// Forget the backend without showing its pods first, and without a confirmation.
     #[arg(long)]
     yes: bool,
 }
@@ -247,13 +247,13 @@ enum Verdict {
     Fine,
     /// The command printed the problems.
     NotFine,
-    /// A different runtime serves on the socket.
+    /// A runtime other than criswitch serves on the socket.
     NotRunning,
     /// The command printed every problem of the configuration.
     WrongConfiguration,
 }
 
-/// Runs the command that the process was started with.
+/// Parses the arguments of the process, runs the command and returns its exit code.
 pub(crate) fn run() -> ExitCode {
     match complete::answer(Cli::command) {
         Ok(false) => {}
@@ -275,7 +275,7 @@ pub(crate) fn run() -> ExitCode {
 }
 
 impl Command {
-    /// The format of the command's output, if programs read the output.
+    /// The JSON or YAML encoding that the user has selected; `None` if the output is for people.
     fn encoding(&self) -> Option<Encoding> {
         match self {
             Command::Status(status) => status.output.encoding(),
@@ -300,7 +300,7 @@ impl Command {
     fn run(self) -> anyhow::Result<Verdict> {
         match self {
             Command::Serve(file) => {
-                // `criswitch status` shows this path to users in other directories.
+                // The path must be absolute, because `criswitch status` shows it to users in other directories.
                 let path = std::path::absolute(&file.path).unwrap_or(file.path);
                 serve::serve(&path)
             }
@@ -322,7 +322,8 @@ impl Command {
 }
 
 impl Daemon {
-    /// The socket of `--socket`, else of the file; the default socket if the file at the default path is unreadable.
+    /// Returns the socket of `--socket`, else `listen` of the configuration. If the file at the default path is
+    /// unreadable, returns the default socket.
     fn socket(&self) -> Result<Address, Problems> {
         if let Some(socket) = &self.socket {
             return Ok(socket.clone());
@@ -335,7 +336,8 @@ impl Daemon {
         }
     }
 
-    /// Connects to the daemon. A failure also lists the problems of the file, which may be the reason.
+    /// Connects to the daemon. If the connection fails, the error also lists the problems of the configuration, because
+    /// they may be the cause.
     async fn connect(&self) -> anyhow::Result<Running> {
         let connected = Running::connect(&self.socket()?).await;
         connected.map_err(|error| match Config::load(&self.file.path) {
@@ -384,7 +386,7 @@ impl Manifests {
             Some(Encoding::Json) => manifests::json(&table),
             _ => manifests::yaml(&table)?,
         })?;
-        // To standard error, so that it does not end up in `kubectl apply -f -`.
+        // Standard output goes to `kubectl apply -f -`, so these warnings go to standard error.
         terminal::complain(&manifests::left_out(&table));
         Ok(Verdict::Fine)
     }
@@ -400,10 +402,10 @@ fn print(text: impl Into<Shown>) -> anyhow::Result<Verdict> {
     is_read(&text.into()).map(|_| Verdict::Fine)
 }
 
-/// Writes to standard output; false if the reader has closed it.
+/// Writes to standard output. Returns false if the reader has closed the pipe.
 fn is_read(text: &Shown) -> anyhow::Result<bool> {
     let mut stdout = io::stdout().lock();
-    // A question has no line end, so without a flush the buffer would keep the question until the answer.
+    // Flush, because a prompt does not end with a newline: the user must see the prompt before typing an answer.
     match stdout
         .write_all(text.as_bytes())
         .and_then(|()| stdout.flush())
@@ -424,12 +426,13 @@ fn usage(error: &clap::Error) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Prints the error that ended a command. Programs that read standard output get an object too.
+/// Prints the error that ended a command to standard error. With `-o json` or `-o yaml`, also prints an object with the
+/// error to standard output.
 fn failed(error: &anyhow::Error, encoding: Option<Encoding>, status: u8) -> ExitCode {
     if let Some(encoding) = encoding {
         encoding.item(output::failure(error)).and_then(print).ok();
     }
-    // Each problem begins with its file and line, so no prefix is needed.
+    // Each problem begins with its file and line, so the prefix `criswitch:` is not needed.
     if error.is::<Problems>() {
         terminal::complain(&format!("{error}\n"));
         return ExitCode::from(CONFIGURATION);
@@ -438,7 +441,7 @@ fn failed(error: &anyhow::Error, encoding: Option<Encoding>, status: u8) -> Exit
     ExitCode::from(status)
 }
 
-/// The line that reports an error that ended a command.
+/// The line on standard error about an error that ended a command.
 fn failure(error: &anyhow::Error) -> String {
     format!("criswitch: {error:#}\n")
 }

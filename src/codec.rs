@@ -1,4 +1,5 @@
-//! Works on bytes only: protobuf, gRPC frames and headers. Knows nothing of pods.
+//! Reads and writes encoded data: protobuf, gRPC frames and gRPC headers. These modules know nothing of pods and
+//! backends.
 
 pub mod admin;
 pub mod cri;

@@ -1,7 +1,8 @@
 //! Configuration: from the text of the files to a checked, valid [`Config`].
 //!
 //! `disk` and `files` read the files, `text` parses them, `value` and `check` validate. All problems are reported at
-//! once, each with its place. Nothing here connects to a backend or binds a socket. `watch` reports changed files.
+//! once, each with its file, line and column. Nothing here connects to a backend or binds a socket. `watch` reports
+//! changed files.
 
 pub mod address;
 mod advice;
@@ -37,9 +38,9 @@ pub use problem::{Origin, Place, Problem, Problems};
 pub use scheduling::{Effect, Operator, Scheduling, Toleration};
 pub use value::duration_text;
 
-/// The main file, unless the command line names another.
+/// The path of the main file, unless `--config` sets a different path.
 pub const DEFAULT_PATH: &str = "/etc/criswitch/criswitch.toml";
-/// The socket that criswitch listens on, unless the configuration names another.
+/// The socket that criswitch listens on, unless the configuration sets a different one.
 pub const DEFAULT_LISTEN: &str = "/run/criswitch/criswitch.sock";
 
 /// A configuration that has passed every check.
@@ -53,52 +54,53 @@ pub struct Config {
     pub max_message: usize,
     /// How long the first calls wait for backends that are not ready yet; may be zero.
     pub start_wait: Duration,
-    /// How long a merged call waits for a backend whose row has no `list_timeout`.
+    /// The value of `list_timeout` for backends whose rows have none.
     pub list_timeout: Duration,
-    /// How long a merged call for stats waits for a backend whose row has no `stats_timeout`.
+    /// The value of `stats_timeout` for backends whose rows have none.
     pub stats_timeout: Duration,
-    /// The largest age of cached lists of a backend whose row has no `stale_lists`.
+    /// The value of `stale_lists` for backends whose rows have none.
     pub stale_lists: Duration,
-    /// The directory for state that ends with this boot; see [`Config::directories`].
+    /// The directory for state that is lost at a reboot; see [`Config::directories`].
     pub runtime_dir: Option<PathBuf>,
-    /// The directory for state that outlives the boot.
+    /// The directory for state that survives a reboot; see [`Config::directories`].
     pub state_dir: Option<PathBuf>,
-    /// The users that may connect, besides root and criswitch's own.
+    /// The ids of users that may connect, in addition to root and the user of criswitch.
     pub allow_uids: Vec<u32>,
     /// Whether criswitch reloads automatically when the files change.
     pub watch: bool,
-    /// Log levels and format.
+    /// The levels and the format of log lines.
     pub log: LogConfig,
-    /// The address that serves metrics; `None` serves none.
+    /// The address that serves metrics; `None` if metrics are not served.
     pub metrics: Option<MetricsListen>,
-    /// Handlers and backends.
+    /// The routing table: handlers and backends.
     pub table: Table,
-    /// Valid settings that the operator should know of: one sentence each, with its place.
+    /// Notes about valid settings that the operator should know of: one sentence for each setting, with its file and
+    /// line.
     pub notes: Vec<String>,
-    /// The places of the written values, by the names of their keys.
+    /// The positions of the values that the files set, by the name of the key.
     pub places: BTreeMap<&'static str, Place>,
-    /// The main file.
+    /// The path of the main file. A reload reads this file again.
     pub path: PathBuf,
     /// Every file that was read, the main one first.
     pub files: Vec<PathBuf>,
-    /// 16 hex digits that change with any file name or byte.
+    /// A hash of the names and contents of the files, as 16 hex digits.
     pub hash: String,
 }
 
 /// The routing table: which backend runs the pods of a handler.
 ///
-/// Every merged reply has this order of backends: the default handler's first, then the order of the files.
+/// A merged reply begins with the backend of the default handler. The other backends follow in the order of the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Backends. Until a reload, a backend's id is its index here.
+    /// The backends. Until the first reload, a backend's id is its index here.
     pub backends: Vec<BackendConfig>,
-    /// Rows, sorted by name.
+    /// The rows, sorted by name.
     pub handlers: Vec<Handler>,
     /// The row for pods that name no handler; it is also in `handlers`.
     pub default: Handler,
 }
 
-/// A row of the table.
+/// A row of the routing table: a handler and its backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handler {
     /// The name in the RuntimeClass: an RFC 1123 label.
@@ -107,36 +109,39 @@ pub struct Handler {
     pub backend: BackendId,
     /// The backend's name for the handler; empty for the backend's own default.
     pub backend_handler: String,
-    /// Where the row is written; `None` if the backend reported the handler.
+    /// The file and line of the row; `None` if the handler was registered automatically.
     pub origin: Option<Origin>,
-    /// Settings for the handler's RuntimeClass only.
+    /// Settings for the handler's RuntimeClass. Routing does not use them.
     pub scheduling: Scheduling,
 }
 
 /// A CRI socket that criswitch calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendConfig {
-    /// The backend's index in the table. A reload keeps the id that its socket already has.
+    /// The id of the backend. At the start it is the index in the table. A reload keeps the id of a socket that
+    /// criswitch already knows.
     pub id: BackendId,
-    /// The name under `[backends]`, or the name of the first handler whose row has the socket.
+    /// The name under `[backends]`, else the name of the first handler whose row has the socket.
     pub name: String,
     /// The socket that the backend serves.
     pub socket: Address,
-    /// How long a merged call waits for the backend if its cached list can be served; not zero.
+    /// How long a merged call waits for the backend before it serves the backend's cached list; not zero.
     pub list_timeout: Duration,
-    /// How long a merged call for stats waits for the backend; not zero.
+    /// How long a merged call for stats waits for the backend before it serves cached stats or omits the backend; not
+    /// zero.
     pub stats_timeout: Duration,
-    /// The largest age of cached lists that are served while the backend does not answer: zero serves none,
-    /// [`Duration::MAX`] has no limit.
+    /// The largest age of cached lists that are served while the backend does not answer. With zero, no cached lists
+    /// are served; [`Duration::MAX`] means no limit.
     pub stale_lists: Duration,
-    /// Whether handlers that the backend reports and no row names are registered automatically.
+    /// Whether criswitch automatically registers handlers that the backend reports and that have no row.
     pub auto_register: bool,
-    /// Whether the backend may have pods that clients know of although criswitch has never run. If not, the backend
-    /// joins lists when it first answers.
+    /// Whether the backend may already have pods of the kubelet when criswitch runs for the first time. If not, lists
+    /// omit the backend until it answers.
     pub required: bool,
     /// The user, besides root, whose process may serve the socket without a warning.
     pub user: Option<u32>,
-    /// Where the backend's row, or the first handler's row with the socket, is written; `None` if no file names it.
+    /// The file and line of the backend's row, else of the first handler's row with the socket; `None` if no file names
+    /// the backend.
     pub origin: Option<Origin>,
 }
 
@@ -158,7 +163,7 @@ impl BackendConfig {
     }
 }
 
-/// Whether `name` is valid for a handler or backend.
+/// Whether `name` is valid for a handler or backend: an RFC 1123 label.
 pub fn is_label(name: &str) -> bool {
     value::label("", name).is_ok()
 }
@@ -167,7 +172,7 @@ impl Config {
     /// Reads and checks `path` and the drop-ins `conf.d/*.toml` beside it, sorted by name.
     ///
     /// # Errors
-    /// Every problem of every file, by place.
+    /// Every problem of every file, sorted by file, line and column.
     pub fn load(path: &Path) -> Result<Config, Problems> {
         let mut problems = Problems::default();
         let files = files::read(path, &mut problems);
@@ -177,7 +182,8 @@ impl Config {
         Ok(config)
     }
 
-    /// The `listen` socket in `path` and its drop-ins, whatever else is wrong with them; the default without the key.
+    /// The `listen` socket in `path` and its drop-ins, even if these files have other problems. If no file has the key,
+    /// the default socket.
     ///
     /// # Errors
     /// If no file has `listen`, and `path` cannot be read.
@@ -196,7 +202,7 @@ impl Config {
     /// Checks the contents of files, the main one first. The paths only name the files in problems.
     ///
     /// # Errors
-    /// Every problem of every text, by place.
+    /// Every problem of every text, sorted by file, line and column.
     pub fn of_texts(texts: &[(&Path, &[u8])]) -> Result<Config, Problems> {
         let mut problems = Problems::default();
         let main = texts.first().map_or(Path::new(""), |(path, _)| path);
@@ -208,7 +214,8 @@ impl Config {
         Config::of_files(main, &files, problems)
     }
 
-    /// The directories for the state: the keys' values, else systemd's directories, else a path beside the socket.
+    /// The directories for the state: the values of `runtime_dir` and `state_dir`, else the directories of systemd,
+    /// else a path beside the socket.
     pub fn directories(&self, systemd: [Option<PathBuf>; 2]) -> Directories {
         let Address::Unix(socket) = &self.listen;
         let beside = || {
@@ -241,7 +248,7 @@ impl Config {
 }
 
 impl Table {
-    /// The row of a pod that asks for the handler `name`; empty for a pod that names none.
+    /// The row for pods with the handler `name`. An empty `name` means the default handler.
     pub fn handler(&self, name: &str) -> Option<&Handler> {
         if name.is_empty() {
             return Some(&self.default);

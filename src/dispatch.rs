@@ -1,4 +1,4 @@
-//! The path of a call: reads it, finds its target, runs its plan, replies.
+//! The path of a call: reads the request, finds its target, makes and runs its plan, and returns the reply.
 //!
 //! criswitch spawns no task for a call, so a client that disconnects ends its calls at the backends too.
 
@@ -27,8 +27,8 @@ use crate::switch::saved::BRIEF_WAIT;
 use crate::switch::{Switch, handlers, learn};
 use crate::telemetry::counters::Reason;
 
-/// Answers a request of the RPC of `row`; every failure is a reply. The reply counts in `unread` until the client has
-/// read it.
+/// Answers a request of the RPC in `row`. A failure becomes a reply with an error status. The reply counts towards
+/// `unread` until the client has read it.
 pub(crate) async fn serve(
     switch: Arc<Switch>,
     row: &'static Row,
@@ -78,8 +78,8 @@ async fn answer(
     }
 }
 
-/// Waits, after a start, for backends that are not listed yet: for lists until [`Switch::start_by`], for other calls
-/// briefly.
+/// After a start, waits for backends whose pods are not listed yet. Lists wait until [`Switch::start_by`], other calls
+/// for at most [`BRIEF_WAIT`].
 async fn started(switch: &Switch, request: &Request) {
     if Instant::now() >= switch.start_by {
         return;

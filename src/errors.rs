@@ -13,7 +13,7 @@ use crate::config::address::Address;
 use crate::config::{Handler, Table};
 use crate::rpc::Kind;
 
-/// The warning if a backend's cgroup driver differs from the default backend's.
+/// The text of the log line if a backend's cgroup driver differs from the default backend's.
 pub(crate) const WRONG_CGROUP_DRIVER: &str = "its cgroup driver differs from the default backend's: the kubelet uses one \
     driver for all pods, so it sets the limits of this backend's pods in the wrong cgroups; set the same driver for all \
     backends";
@@ -21,7 +21,7 @@ pub(crate) const WRONG_CGROUP_DRIVER: &str = "its cgroup driver differs from the
 /// The ASCII characters that gRPC encodes in a `grpc-message`.
 const MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
 
-/// The most characters shown of a text from a client; ids have 64.
+/// The most characters of a client's text that criswitch shows. Ids have 64 characters.
 const SHOWN: usize = 128;
 
 /// The beginning of a text from a client, which may be as long as a message.
@@ -33,12 +33,12 @@ pub(crate) fn shown(text: &str) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// The longest text of a backend, in bytes, in criswitch's own texts: errors, the log, `Status`.
+/// The most bytes of a backend's text that criswitch shows in errors, in the log and in `Status`.
 pub const LONGEST_TEXT: usize = 4 << 10;
-/// The end of a text that was cut.
+/// The mark at the end of a text that was cut.
 const CUT: &str = "... (cut)";
 
-/// The beginning of a text from a backend, which may be as long as a message. Marked if it was cut.
+/// Cuts a text from a backend, which may be as long as a message, to [`LONGEST_TEXT`] bytes. A mark ends a cut text.
 pub(crate) fn cut<'a>(text: impl Into<Cow<'a, str>>) -> Cow<'a, str> {
     let text = text.into();
     if text.len() <= LONGEST_TEXT {
@@ -49,7 +49,7 @@ pub(crate) fn cut<'a>(text: impl Into<Cow<'a, str>>) -> Cow<'a, str> {
     format!("{begin}{CUT}").into()
 }
 
-/// The path is not an RPC of the table.
+/// The path in the request is not an RPC of the CRI.
 pub fn no_such_rpc(path: &str) -> Status {
     Status::unimplemented(format!(
         "criswitch does not implement {}: it serves runtime.v1 of the CRI only",
@@ -62,7 +62,7 @@ pub fn malformed(rpc: &str, fault: &Malformed) -> Status {
     Status::invalid_argument(format!("{rpc}: the request cannot be routed: {fault}"))
 }
 
-/// The request is not one plain gRPC message.
+/// The request is not exactly one uncompressed gRPC message.
 pub fn bad_frame(rpc: &str, fault: BadFrame) -> Status {
     match fault {
         BadFrame::Length | BadFrame::TooLong(_) => {
@@ -146,7 +146,7 @@ pub fn broken_request(rpc: &str, cause: &str) -> Status {
     Status::cancelled(format!("{rpc}: the request ended early: {cause}"))
 }
 
-/// The table does not have the handler. The text begins like containerd's.
+/// The routing table does not have the handler. The text begins like containerd's text for this error.
 pub fn unknown_handler(handler: &str, table: &Table) -> Status {
     let known: Vec<_> = table
         .handlers
@@ -160,7 +160,7 @@ pub fn unknown_handler(handler: &str, table: &Table) -> Status {
     ))
 }
 
-/// The table does not have the handler, and a backend with `auto_register` has not reported its handlers yet.
+/// The routing table does not have the handler, but a backend with `auto_register` has not reported its handlers yet.
 pub fn untold_handler(handler: &str, backend: &str, socket: &Address) -> Status {
     Status::unavailable(format!(
         "runtime handler {:?} is not known yet: backend {backend:?} ({socket}, auto_register = true) has not reported its handlers",
@@ -192,10 +192,10 @@ pub fn owner_unknown(kind: Kind, id: &str, unanswered: &Status) -> Status {
     ))
 }
 
-/// One backend has an id with this prefix, and a backend that does not answer may have another.
+/// One backend has an id with this prefix. A backend that does not answer may have another such id.
 pub fn short_id_unknown(kind: Kind, id: &str, unanswered: &Status) -> Status {
     Status::unavailable(format!(
-        "{} {:?}: this short id may match several ids, because a backend does not answer; use the whole id; {}",
+        "{} {:?}: this short id may match several ids, because a backend does not answer; use the complete id; {}",
         noun(kind),
         shown(id),
         unanswered.message()
@@ -220,12 +220,13 @@ pub fn ambiguous(prefix: &str) -> Status {
 /// Two backends list the id, and neither created it through criswitch.
 pub fn disputed(kind: Kind, id: &str, one: &str, other: &str) -> Status {
     Status::failed_precondition(format!(
-        "{} {id:?}: backends {one:?} and {other:?} both list it, and criswitch does not guess which one owns it; if both sockets lead to one runtime, configure one backend for both",
+        "{} {id:?}: backends {one:?} and {other:?} both list it, and criswitch does not guess which one owns it; if both sockets belong to one runtime, configure one backend for both",
         noun(kind)
     ))
 }
 
-/// No backend is known to have the pod of a pull, and some did not answer. The credentials are sent to no backend.
+/// No backend is known to have the pod of a pull, and some backends did not answer. criswitch does not send the
+/// credentials in the pull to any backend.
 pub fn pod_unknown(uid: &str, unanswered: &Status) -> Status {
     Status::unavailable(format!(
         "pod with uid {:?} is on no reachable backend, so criswitch does not pull its image; it may be on {}",
@@ -252,7 +253,8 @@ pub fn image_in_use(reference: &str, backend: &str, container: &str) -> Status {
     ))
 }
 
-/// The backends that an unknown pod may be on have different images with this name; each with its id and user.
+/// The pod is unknown, and the backends that may have it have different images with this name. `images` has each of
+/// these backends, with the id and user of its image.
 pub fn images_differ(reference: &str, images: &[(Arc<str>, String)]) -> Status {
     let has = |(backend, image): &(Arc<str>, String)| format!("backend {backend:?} has {image}");
     let images: Vec<_> = images.iter().map(has).collect();

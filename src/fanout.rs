@@ -1,4 +1,5 @@
-//! Calls that go to several backends: asks all at once and merges the replies. A list that lacks items is an error.
+//! Sends a call to several backends and merges their replies. A merged list of pods, containers or images is complete,
+//! or the call fails.
 
 pub(crate) mod fallback;
 pub(crate) mod images;
@@ -26,24 +27,25 @@ use crate::rpc::{self, Lacking, List, Merge};
 use crate::switch::{Switch, handlers, labels, learn, subscribers};
 use crate::telemetry::counters::Reason;
 
-/// One backend's result of a call to several.
+/// The result of one backend, for a call that goes to several backends.
 #[derive(Debug)]
 pub(crate) struct BackendResult {
     pub backend: Arc<Backend>,
-    /// The reply, or why the backend gave none.
+    /// The backend's reply, or the error if there is no reply.
     pub result: Result<Answer, Status>,
 }
 
-/// A backend's part of a merged list.
+/// One backend's part of a merged reply.
 pub(crate) enum Share {
-    /// The backend's message, or its cached list.
+    /// The backend's own message, or a message with its cached items.
     Message(Bytes),
-    /// The backend is omitted for this reason. If all backends are omitted, the call fails: a unary call with the
-    /// reason of the first of the call's backends, a stream with the reason of the backend that was omitted last.
+    /// The backend is omitted, for this reason. If all backends are omitted, the call fails. A unary call then returns
+    /// the reason of its first backend. A stream returns the reason of the backend that was omitted last.
     Nothing(Failed),
 }
 
-/// Whether an empty set of backends is an error rather than an empty reply.
+/// Whether a call that is merged by `how` fails if there is no backend to call. The other merges handle that case
+/// themselves.
 fn is_of_what_all_have(how: &Merge) -> bool {
     !matches!(
         how,
@@ -94,7 +96,7 @@ fn taken(parts: Vec<BackendResult>) -> Result<Reply, Failed> {
     }
 }
 
-/// A backend and its message.
+/// A backend and its encoded part of a merged reply.
 type Message = (Arc<Backend>, Bytes);
 
 /// Sends `call` to all of `backends` and merges their replies into one.
@@ -117,7 +119,8 @@ pub(crate) async fn merge(
         (Merge::UpdateRuntimeConfig, _) => update_runtime_config(switch, &call, &backends).await,
         (Merge::Events, _) => Ok(subscribers::events(switch)),
         (Merge::Interleave(instead), _) => {
-            // Data that the client has not read yet waits in the windows of the backends' streams.
+            // Data that the client has not read waits in the HTTP/2 windows of the backends' streams, so these windows
+            // count as the client's unread memory.
             let windows = windows(switch, &call, backends.len())?;
             let must_rename =
                 |only: &Backend| list.is_some_and(|list| handlers::must_rename(switch, list, only));
@@ -134,7 +137,8 @@ pub(crate) async fn merge(
             if list == Some(List::MetricDescriptors)
                 && let Some(own) = labels::descriptors(only)
             {
-                // A reload may add backends, whose samples must fit the descriptors that the client has.
+                // A later reload may add backends. Their metric samples must then fit the descriptors that the client
+                // receives now.
                 labels::give_descriptors(switch, &own);
             }
             Ok(reply)
@@ -160,7 +164,7 @@ pub(crate) async fn merge(
     }
 }
 
-/// Asks the backends for unknown metric descriptors before their metrics are merged.
+/// Before metrics of several backends are merged, asks each backend for its metric descriptors, unless they are known.
 async fn know_descriptors(switch: &Switch, backends: &[Arc<Backend>]) {
     if backends.len() > 1 {
         let asked = backends
@@ -171,7 +175,7 @@ async fn know_descriptors(switch: &Switch, backends: &[Arc<Backend>]) {
 }
 
 /// Asks the backend for its metric descriptors, once per connection. If the reply takes longer than `stats_timeout`,
-/// the call continues without it and criswitch asks in the background.
+/// the call continues without the reply, and criswitch asks again in the background.
 async fn ask_descriptors(switch: &Switch, backend: &Arc<Backend>) {
     let row = &rpc::LIST_METRIC_DESCRIPTORS;
     let known = backend.known();
@@ -190,7 +194,7 @@ async fn ask_descriptors(switch: &Switch, backend: &Arc<Backend>) {
     }
 }
 
-/// Reserves memory for the windows of `streams` streams that the client may leave unread.
+/// Reserves memory for the HTTP/2 windows of `streams` streams, because the client may leave all of them unread.
 fn windows(switch: &Switch, call: &Call, streams: usize) -> Result<Reservation, Status> {
     let mut held = call.unread.held();
     if held.grow(streams * STREAM_WINDOW as usize).is_err() {
@@ -200,7 +204,8 @@ fn windows(switch: &Switch, call: &Call, streams: usize) -> Result<Reservation, 
     Ok(held)
 }
 
-/// Sends `call` to `backends` at once and reads every reply. Waits for a slow backend, but not for one that hangs.
+/// Sends `call` to all `backends` at once and reads their replies. Waits for a slow backend, but not for a backend that
+/// hangs.
 pub(crate) async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
     let asked = backends.iter().cloned().map(|backend| async move {
         let result = backend.patiently(forward::ask(call, &backend)).await;
@@ -209,7 +214,8 @@ pub(crate) async fn gather(call: &Call, backends: &[Arc<Backend>]) -> Vec<Backen
     join_all(asked).await
 }
 
-/// Merges the parts of all `backends` into one reply. A failed part fails the call; nothing is omitted silently.
+/// Merges the parts of all `backends` into one reply. If one part fails, the call fails. A backend is omitted only if
+/// the RPC allows it.
 async fn merged(
     switch: &Switch,
     call: &Call,
@@ -235,7 +241,7 @@ async fn merged(
     }
 }
 
-/// A backend's own part of a merged reply. criswitch learns from it.
+/// Asks `backend` for its part of a merged reply, and learns from the reply.
 async fn own_share(
     switch: &Switch,
     call: &Call,
@@ -247,7 +253,8 @@ async fn own_share(
     match answer.code() {
         Code::Ok => {
             let message = backend.message(&answer)?;
-            // `learn` reads each item of a list of pods or containers, so only other replies need this check.
+            // `learn` reads each item of a list of pods or containers. For any other reply, check here that the message
+            // is not truncated.
             if call
                 .listing()
                 .is_none_or(|listing| listing.list.kind().is_none())
@@ -264,7 +271,7 @@ async fn own_share(
     }
 }
 
-/// Whether a merged reply may omit a backend that answers `Unimplemented`.
+/// Whether a merged reply may omit a backend that returns `Unimplemented`.
 pub(crate) fn may_lack(switch: &Switch, how: &Merge, backend: &Backend) -> bool {
     match how.lacking() {
         Lacking::LeftOut => true,
@@ -294,15 +301,17 @@ fn one_message(
     Ok(reply::of_message(merged))
 }
 
-/// Succeeds if each reachable backend has applied the configuration. The other backends get it when they answer again,
-/// also after a restart: before the reply each backend's file has it, or is removed.
+/// `UpdateRuntimeConfig` succeeds if each reachable backend applies the configuration. A backend that is away gets the
+/// configuration when it answers again. Before the reply, the state file of each backend has the new configuration or
+/// is removed, so that no restart restores an older one.
 async fn update_runtime_config(
     switch: &Switch,
     call: &Call,
     backends: &[Arc<Backend>],
 ) -> Result<Reply, Failed> {
     *switch.runtime_config.lock() = Some(call.body.clone());
-    // A backend that a reload has just added may have received the previous configuration.
+    // A backend that a reload has just added is not in `backends`, and may have the previous configuration. Its session
+    // sends it the new one.
     let live = switch.live();
     let asked = |new: &Backend| backends.iter().any(|backend| backend.id == new.id);
     let new = live.backends.iter().filter(|backend| !asked(backend));
@@ -317,8 +326,8 @@ async fn update_runtime_config(
     Ok(reply)
 }
 
-/// The default backend's reply. If the default backend lacks the RPC: the first reply, in the table's order, of the
-/// backends that answer within `list_timeout`.
+/// The default backend's reply to `RuntimeConfig`. If the default backend does not implement the RPC: the first
+/// successful reply in the routing table's order. criswitch waits at most `list_timeout` for the other backends.
 async fn runtime_config(call: &Call, backends: &[Arc<Backend>]) -> Result<Reply, Failed> {
     // A reload may change the default backend during the call. Read its id once, so that no backend is asked twice.
     let speaker = call.live.speaker();

@@ -1,4 +1,4 @@
-//! A call to one backend: sends it, learns from the reply, and replies.
+//! Forwards a call to one backend: sends the call, learns from the reply, and returns the reply to the client.
 
 mod creating;
 pub(crate) mod own;
@@ -14,7 +14,8 @@ use crate::call::{Call, Failed};
 use crate::switch::Switch;
 use crate::switch::learn::{self, Asked};
 
-/// Sends `call`, which creates a pod, to one backend. Until its reply is read, the backend may have an unknown pod.
+/// Sends `call`, which creates a pod, to one backend. Until criswitch has read the reply, the backend may have a pod
+/// that criswitch does not know.
 pub(crate) async fn create(
     switch: &Switch,
     call: &Call,
@@ -22,7 +23,7 @@ pub(crate) async fn create(
     uid: String,
 ) -> Result<Reply, Failed> {
     let mut creating = creating::creating(switch, backend.id, uid);
-    // A call that is not sent creates nothing.
+    // Get the connection first: a call that cannot be sent creates no pod.
     let wire = backend.wire().await?;
     creating.sent();
     let (asked, headers) = (learn::asked(switch), call.reading_headers());
@@ -50,8 +51,8 @@ pub(crate) async fn send(
     learned(switch, call, backend, asked, answer).await
 }
 
-/// Sends a call whose reply criswitch does not read. A single message is received whole, so that it counts in memory; a
-/// stream may be longer than any memory.
+/// Sends a call whose reply criswitch forwards without reading it. A unary reply is received completely, so that it
+/// counts as memory. A stream is forwarded in pieces, because it may be longer than the memory.
 async fn pass_as_it_is(call: &Call, backend: &Arc<Backend>) -> Result<Reply, Failed> {
     let (row, headers, body) = (call.row, &call.headers, call.body.clone());
     if !row.streams() {
@@ -61,7 +62,7 @@ async fn pass_as_it_is(call: &Call, backend: &Arc<Backend>) -> Result<Reply, Fai
     let listing = call.listing().filter(|listing| !listing.list.is_stats());
     let list = listing.map(|listing| listing.list);
     if let Some(list) = list {
-        // The client sees items that no cached list has.
+        // Drop the cached list: the client will see items that this list lacks.
         backend.outdate(list);
         backend.saved().await?;
     }

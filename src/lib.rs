@@ -6,25 +6,25 @@
 //!   kubelet, crictl
 //!         | Unix socket
 //!     server        which clients may connect, HTTP/2, shutdown
-//!         | a request, nothing of it decoded
+//!         | a request that is not decoded yet
 //!     server::layers             RPC table row, limit on calls, log line, unread replies, deadline
 //!         |
 //!     dispatch      the path of a call: decode the request, find the target, make the plan, run the plan
-//!         |-- dispatch::resolve    call::route: from row, key, routing table and owners to a target
-//!         |                        an id without a known owner: all backends are asked once
-//!         |-- call::plan           from row and target to a plan; later steps do not read the row
-//!         |-- forward              one backend: the reply passes unchanged, switch::learn learns from it
-//!         `-- fanout               several backends: call all, merge; fanout::fallback for a silent backend
+//!         |-- dispatch::resolve    call::route: makes a target from row, key, routing table and owners
+//!         |                        asks all backends once for an id without a known owner
+//!         |-- call::plan           makes a plan from row and target; later steps do not read the row
+//!         |-- forward              one backend: forwards the reply unchanged; switch::learn learns from it
+//!         `-- fanout               several backends: calls all, merges; fanout::fallback for a silent backend
 //!         |
-//!     backend       one connection each; session keeps it up, backend::connect makes it
+//!     backend       one connection to each backend; backend::connect opens it, session keeps it open
 //!         |
 //!     call::reply   the backend's reply unchanged, or the merged reply of fanout::merge
 //! ```
 //!
 //! All of this runs on one thread. A call runs within the task of its connection, and no lock is held over an await.
 //! Three more tasks run for each backend: its session (connect, identify, probe, reconnect), its events and its saved
-//! state. One task serves metrics, which are read from the switch on request. Work that may block, such as reading a
-//! file, runs on other threads: docs/architecture.md lists it.
+//! state. One task serves metrics, and reads them from the shared state at each scrape. Work that may block, such as
+//! reading a file, runs on other threads: docs/architecture.md lists it.
 //!
 //! # Code map
 //!
@@ -36,7 +36,7 @@
 //! | [`rpc`] | `table`: a row for each RPC; `describe`: the rows in words, for `criswitch routes` and docs/rpcs.md; the CRI's field numbers by name |
 //! | [`telemetry`] | the log's queue, limits on repeated log lines, counters, trace ids |
 //! | [`store`] | the state files for the next start; file work off the thread that serves calls |
-//! | [`ownership`] | which backend owns a pod or container; the pod of a request by uid or names (`pod_names`); the query to all backends that cache misses share |
+//! | [`ownership`] | which backend owns a pod or container; the pod of a request by uid or names (`pod_names`); one query to all backends for several unknown ids (`lookup`) |
 //! | [`config`] | `keys::table` has every key, `text` parses files, `check` makes a [`config::Config`] and reports every problem; `watch` reports changed files |
 //! | [`errors`] | every status that criswitch makes itself |
 //! | [`limits`] | the limits on clients and backends: the numbers; `budget` counts bytes, `places` connections and calls, `flood` frames |
@@ -44,8 +44,8 @@
 //! | [`topology`] | the current routing table and its backends; the next table after a reload; automatically registered handlers |
 //! | [`call`] | a decoded call: its target, its plan, the facts to learn from it, its log line, its reply |
 //! | [`switch`] | the state that all calls share, and how it is learned, saved (`saved` makes and reads the contents of `store::saved`), reloaded and forgotten |
-//! | `forward` | a call to one backend; criswitch's own questions to a backend |
-//! | [`fanout`] | a call to several backends: merged lists, streams, images, status; the replacement for a silent backend, and why a list fails (`fallback`) |
+//! | `forward` | a call to one backend; the calls that criswitch makes itself |
+//! | [`fanout`] | a call to several backends: merged lists, streams, images, status; cached lists for a silent backend, and why a list fails (`fallback`) |
 //! | `session` | the tasks of a backend: connect, identify and list it (`sync`), probe, reconnect after a pause; its events |
 //! | [`dispatch`] | the path of a call |
 //! | `admin` | `criswitch.admin.v1`: the state of the daemon for commands, reload, forget |
@@ -59,11 +59,11 @@
 //!
 //! Each rule has tests that fail if the rule is broken; `tests/layers.rs` checks that these tests exist.
 //!
-//! 1. The reply of one backend passes byte for byte, except for handler names, label keys of metrics, and items that
-//!    the backend repeats or another backend owns.
+//! 1. criswitch forwards the reply of one backend byte for byte, except for handler names and label keys of metrics. It
+//!    drops items that the backend repeats or that another backend owns.
 //!    Tests: `a_reply_passes_byte_for_byte_whatever_it_contains`, `an_id_is_in_every_list_and_stream_once_and_as_its_owner_lists_it`
-//! 2. A list of pods, containers or images has the items of every backend that takes part; for a silent backend, its
-//!    cached items. Otherwise the list is an error.
+//! 2. A list of pods, containers or images has the items of every backend that takes part in merged calls. For a silent
+//!    backend the list has its cached items; without them the list fails.
 //!    Tests: `a_list_is_an_error_while_a_backend_is_down_and_whole_when_it_is_back`, `a_late_list_is_served_from_cache_and_the_next_one_at_once`
 //! 3. A call that creates is sent once, to one backend. A call for an id goes only to the owner of the id.
 //!    Tests: `a_creation_is_not_sent_again_when_its_backend_dies_during_the_call`, `a_pod_and_its_containers_go_to_the_backend_of_its_handler`
@@ -76,9 +76,9 @@
 //!    Tests: `the_units_limits_of_memory_are_what_all_limits_add_up_to_and_a_quarter_more`
 //! 7. criswitch spawns no task for a call. When the client disconnects or cancels, the backend's call is cancelled too.
 //!    Tests: `the_path_of_a_call_spawns_no_task`, `a_call_cancelled_by_its_client_ends_at_the_backend_too`
-//! 8. Only `backend::connect` connects, and only `errors` words a status. Only `rpc`, `call::route`, `call::lesson` and
-//!    `call::plan` match on the columns of a row. `codec`, `rpc`, `ownership`, `call::route`, `call::lesson`, `call::plan`
-//!    and `fanout::merge` do no I/O.
+//! 8. Only `backend::connect` connects, and only `errors` writes the text of a status. Only `rpc`, `call::route`,
+//!    `call::lesson` and `call::plan` read the columns of a row. `codec`, `rpc`, `ownership`, `call::route`,
+//!    `call::lesson`, `call::plan` and `fanout::merge` do no I/O.
 //!    Tests: `one_module_connects_and_one_words_statuses`, `nothing_below_the_plan_of_a_call_looks_at_a_row`, `modules_that_decide_do_no_io`
 //! 9. There is no unsafe code. Log lines contain only names and ids from calls, and error texts without credentials.
 //!    Tests: `unsafe_code_is_forbidden`, `secrets_of_calls_are_in_no_log_and_in_no_status`
@@ -118,8 +118,8 @@ use switch::Switch;
 /// The wait before a task is restarted after a panic.
 const PANIC_PAUSE: Duration = Duration::from_secs(1);
 
-/// Serves `switch` on `listener` until `shutdown`, then lets calls in flight end within `shutdown_timeout`. Serves
-/// metrics meanwhile, on the `passed` socket or at the configured address.
+/// Serves `switch` on `listener` until `shutdown`, then lets calls in flight end within `shutdown_timeout`. Meanwhile
+/// serves metrics, on the `passed` socket or at the configured address.
 pub async fn serve(
     switch: Arc<Switch>,
     listener: server::Listener,
@@ -152,7 +152,7 @@ async fn connect_all(switch: Arc<Switch>) -> Infallible {
                 sessions.spawn(again(&switch, backend, switch::saved::keep));
             }
         }
-        // The tasks of a removed backend end on their own.
+        // Forget removed backends. Their tasks end on their own.
         connected.retain(|id| live.backend(*id).is_ok());
         drop(live);
         tokio::select! {
@@ -163,7 +163,8 @@ async fn connect_all(switch: Arc<Switch>) -> Infallible {
     }
 }
 
-/// Runs a backend's task to its end, and restarts it after a panic: no data from a backend may disable it for good.
+/// Runs a task of a backend to its end, and restarts the task after a panic. Otherwise data from a backend that causes
+/// a panic would disable this backend until the next start.
 fn again<F: Future<Output = ()> + Send + 'static>(
     switch: &Arc<Switch>,
     backend: &Arc<Backend>,

@@ -1,5 +1,5 @@
-//! The metrics page for Prometheus, made for each request, over a Unix socket or a loopback address. No failure here
-//! may end or delay a call.
+//! Serves the metrics page for Prometheus over a Unix socket or a loopback address. The page is made for each request.
+//! A failure here must not end or delay a call.
 
 mod families;
 mod samples;
@@ -33,13 +33,13 @@ pub use families::{FAMILIES, Family, MetricKind};
 use samples::Samples;
 use seen::Seen;
 
-/// The path of the page.
+/// The path of the metrics page.
 const PATH: &str = "/metrics";
-/// The most readers at once.
+/// The limit on clients that read metrics at the same time.
 const MAX_READERS: usize = 8;
-/// The least time between two readers, so that a reader in a loop takes no time from calls.
+/// The shortest time between two accepted readers, so that a reader in a loop does not slow down calls.
 const READERS_APART: Duration = Duration::from_millis(20);
-/// How long a reader may take, from its first byte to the last byte of the page.
+/// How long a reader may take, from its connection to the last byte of the page.
 const READER_LIMIT: Duration = Duration::from_secs(5);
 /// The largest head of a request, in bytes; hyper's minimum.
 const MAX_REQUEST: usize = 8 << 10;
@@ -62,15 +62,16 @@ enum OpenError {
     },
 }
 
-/// An open listener.
+/// An open listener for readers of metrics.
 enum Door {
     Socket(Bound),
-    /// A Unix socket from systemd, which owns its file.
+    /// A Unix socket that systemd passed. systemd owns the file of the socket.
     Passed(UnixListener),
     Loopback(TcpListener),
 }
 
-/// Serves metrics of `switch` on the passed socket, else at the configured address, as long as the task lives.
+/// Serves metrics of `switch` until the returned task is dropped: on the socket that systemd passed, else at the
+/// configured address.
 pub fn keep_serving(switch: &Arc<Switch>, passed: Option<PassedSocket>) -> JoinSet<Infallible> {
     let mut task = JoinSet::new();
     let place = switch.live().config.metrics.clone();
@@ -96,7 +97,8 @@ async fn serve_somewhere(
     }
 }
 
-/// The passed socket, unless it differs from `place`. Reads the disk, because two paths may be one socket by links.
+/// The socket that systemd passed; `None` if `place` is a different address. Reads the disk, because symbolic links may
+/// give one socket two paths.
 async fn unless_elsewhere(
     passed: PassedSocket,
     place: Option<MetricsListen>,
@@ -119,7 +121,8 @@ async fn serve_passed(switch: Arc<Switch>, passed: PassedSocket) -> Infallible {
     }
 }
 
-/// Serves at the configured address, and retries until it can. Pods matter more than metrics, so criswitch runs on.
+/// Serves at the configured address. If the address cannot be bound, retries until it can: criswitch must serve pods
+/// even without metrics.
 async fn serve(switch: Arc<Switch>, place: MetricsListen) -> Infallible {
     let mut told = false;
     let files = FileWork::default();
@@ -203,7 +206,7 @@ impl Door {
     }
 }
 
-/// Answers one request and closes the connection, so that no reader occupies a place for long.
+/// Answers one request and closes the connection, so that a reader does not count towards [`MAX_READERS`] for long.
 async fn answer(stream: Box<dyn Io>, switch: Arc<Switch>) {
     let service = service_fn(move |request: http::Request<Incoming>| {
         let reply = reply(request.method(), request.uri().path(), &switch);
@@ -245,7 +248,7 @@ fn reply(method: &Method, path: &str, switch: &Switch) -> http::Response<Full<By
 /// All metrics of `switch`, in Prometheus' text format.
 ///
 /// # Errors
-/// The library cannot encode them.
+/// The `prometheus` library cannot encode the metrics.
 pub fn page(switch: &Switch) -> prometheus::Result<String> {
     let seen = Seen::now(switch);
     let families = FAMILIES.iter().filter_map(|family| {

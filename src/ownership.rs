@@ -1,7 +1,7 @@
-//! Which backend owns a pod or container: learn, forget and look up. In memory only; does no I/O.
+//! Records which backend owns each pod and container. In memory only; does no I/O.
 //!
-//! A complete list shows one moment, and pods may be created while it is under way. [`Owners::mark`] names the moment
-//! before the list, and [`Owners::settle`] forgets only entries that were not learned after it.
+//! Pods may be created while a backend makes its list of pods. [`Owners::mark`] returns the moment before the list is
+//! requested. After a complete list, [`Owners::settle`] forgets only entries that were not learned after that moment.
 
 mod creations;
 mod entries;
@@ -33,7 +33,8 @@ pub use names::{PodNames, hash_of_annotations};
 pub use pod_names::Named;
 pub use started::{StartedWith, Unasked};
 
-/// How many removals are remembered; only removals during a list that is under way matter.
+/// The most removed pods and containers that are remembered. A list that is under way may still show them, and later
+/// calls for them may go to the backend that had them.
 const REMOVALS: usize = 4096;
 
 /// The most pods, and the most containers, that are learned from one backend; a node has hundreds.
@@ -41,7 +42,8 @@ pub const MOST: usize = 1 << 17;
 /// The longest id of a pod or container, in bytes; runtimes' ids have 64.
 pub const LONGEST_ID: usize = 1024;
 
-/// The length of runtimes' ids, in bytes. Only a shorter text may be the short form of an id, which crictl sends.
+/// The length in bytes of the ids that runtimes make. A shorter text may be only the beginning of an id: crictl sends
+/// such short ids.
 const WHOLE_ID: usize = 64;
 
 /// A backend's number: unique for the life of the process, never reused.
@@ -56,7 +58,7 @@ pub struct Mark(u64);
 pub enum Owner {
     /// One backend.
     One(BackendId),
-    /// Both backends list the id, and neither created it through criswitch. criswitch does not guess.
+    /// Both backends list the id, and neither created the item through criswitch. criswitch does not guess the owner.
     Disputed(BackendId, BackendId),
 }
 
@@ -65,14 +67,14 @@ pub enum Owner {
 pub struct Claim {
     /// The id.
     pub id: String,
-    /// The backend that keeps it.
+    /// The backend that owns the id.
     pub owner: BackendId,
 }
 
 /// The result of learning from a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Learned {
-    /// Ids in the list that another backend owns; each is reported once.
+    /// Ids in the list that another backend owns. Each id is reported only once, by the first list that has it.
     pub claims: Vec<Claim>,
     /// The list without repeated items and the items of other backends; `None` if the list has no such items.
     pub own: Option<Bytes>,
@@ -80,7 +82,7 @@ pub struct Learned {
     pub dropped: usize,
     /// The number of ids in the list that had no owner before.
     pub new: usize,
-    /// Whether the list changed what is known, or has items that the backend does not own.
+    /// Whether the list changed a known fact, or has items that the backend does not own.
     pub changes: bool,
 }
 
@@ -123,12 +125,12 @@ pub struct Owners {
 struct InPod {
     /// The pod's id.
     pod: String,
-    /// Whether the container's label names a pod uid other than its pod's.
+    /// Whether the container has a label with a pod uid that differs from its pod's uid.
     odd_label: bool,
 }
 
 impl InPod {
-    /// A container of `pod`, with the uid `label` as its label.
+    /// The facts of a container of `pod`. `label` is the pod uid in the container's label.
     fn of(pod: &str, label: Option<&str>, pods: &Entries<PodNames>) -> InPod {
         let uid = pods.get(pod).map(|pod| pod.more.uid.as_str());
         InPod {
@@ -147,19 +149,20 @@ struct Removed {
     backend: Option<BackendId>,
     /// The uid of a pod; `None` for a container.
     uid: Option<String>,
-    /// Whether a client removed it through criswitch; otherwise a complete list lacked it.
+    /// Whether a client removed the item through criswitch. Otherwise a complete list lacked the item.
     by_us: bool,
-    /// Whether another backend listed it too.
+    /// Whether another backend listed the item too.
     had_rival: bool,
 }
 
 impl Owners {
-    /// Grows with each change of a fact that a list may show or depend on.
+    /// The number of changes so far of facts that a list may show or depend on.
     pub fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// A complete list of `backend`, requested at `asked`, was the same as the last one and would change nothing.
+    /// Records that a complete list of `backend`, requested at `asked`, was equal to the previous list and changes
+    /// nothing.
     pub fn listed_again(&mut self, kind: Kind, backend: BackendId, Mark(asked): Mark) {
         if let Some(whole) = self.whole.get_mut(&(kind, backend)) {
             whole.last = whole.last.max(asked);
@@ -171,9 +174,9 @@ impl Owners {
         Mark(self.clock)
     }
 
-    /// `backend` returned this pod from a call that creates, sent at `asked`, and now owns it unless the pod was
-    /// removed since. If another backend created the pod, or listed it before `asked`, that backend keeps it and the
-    /// claim is returned.
+    /// Learns that `backend` returned this pod from a call that creates pods. The call was sent at `asked`. `backend`
+    /// now owns the pod, unless the pod was removed since `asked`. If another backend created the pod, or may have had
+    /// it before `asked`, that backend stays the owner and the claim is returned.
     pub fn own_pod(
         &mut self,
         id: &str,
@@ -189,8 +192,8 @@ impl Owners {
         claim
     }
 
-    /// Like [`Owners::own_pod`] for a container of `pod`, whose label has the uid `label`. A container of a pod that
-    /// was removed since `asked` counts as removed.
+    /// Like [`Owners::own_pod`], for a container of `pod`. `label` is the pod uid in the container's label. If the pod
+    /// was removed since `asked`, the container counts as removed.
     pub fn own_container(
         &mut self,
         id: &str,
@@ -228,33 +231,35 @@ impl Owners {
         }
     }
 
-    /// criswitch starts at `now` with what its last run knew of `backend`. A call of that run may still create a pod.
+    /// Records that criswitch starts at `now`, and that its last run may have sent calls to `backend`. Such a call may
+    /// still create a pod.
     pub fn begin_run(&mut self, backend: BackendId, now: Instant) {
         self.creations.begin_run(backend, now);
     }
 
-    /// A call begins that creates a pod of `uid` at `backend`. End it with [`Owners::end_creating`].
+    /// Records that a call begins that creates a pod of `uid` at `backend`. The caller must end it with
+    /// [`Owners::end_creating`].
     pub fn begin_creating(&mut self, backend: BackendId, uid: String) -> Creation {
         self.creations.begin(backend, uid)
     }
 
-    /// The call is sent now.
+    /// Records that the call is sent now. From now on the backend may have the pod.
     pub fn sent_creating(&mut self, creation: Creation) {
         self.creations.sent(creation);
     }
 
-    /// The call has ended. `unheard` is the end of a call whose result is unknown.
+    /// Records that the call has ended. If the result of the call is unknown, `unheard` is the time of its end.
     pub fn end_creating(&mut self, creation: Creation, unheard: Option<Instant>) {
         self.creations.end(creation, unheard);
     }
 
-    /// A complete list of the pods of `backend`, requested at `asked`, was learned. It settles the calls with an
-    /// unknown result that ended long enough before.
+    /// Records that a complete list of the pods of `backend`, requested at `asked`, was learned. The list shows the
+    /// results of calls that ended long enough before `asked`.
     pub fn settle_creating(&mut self, backend: BackendId, asked: Instant) {
         self.creations.listed(backend, asked);
     }
 
-    /// A pod or container was removed; a pod's containers are removed with it.
+    /// Forgets a pod or container that a client removed. The containers of a pod are forgotten with it.
     pub fn forget(&mut self, kind: Kind, id: &str) {
         self.clock += 1;
         self.changes += 1;
@@ -281,7 +286,7 @@ impl Owners {
     }
 
     /// Learns from an encoded list reply of `backend`, requested at `asked`. The backend owns every item of the
-    /// repeated field 1, unless another backend owns the item or its pod, or the item was removed since.
+    /// repeated field 1, unless another backend owns the item or its pod, or the item was removed since `asked`.
     ///
     /// # Errors
     /// If the list is malformed or too large; then nothing is learned from it.
@@ -307,8 +312,9 @@ impl Owners {
         Ok(learned)
     }
 
-    /// A complete list of `backend`, requested at `asked`, was learned. Forgets the items that it lacked. A pod takes
-    /// its containers with it, except containers seen later.
+    /// Forgets the items that a complete list of `backend` lacked. The list was requested at `asked`, and must be
+    /// learned already. The containers of a forgotten pod are forgotten too, except containers that were learned after
+    /// `asked`.
     pub fn settle(&mut self, kind: Kind, backend: BackendId, asked: Mark) {
         self.clock += 1;
         let first = WholeLists {
@@ -374,7 +380,8 @@ impl Owners {
         owner.is_some_and(|owner| owner != backend)
     }
 
-    /// Whether calls that create a pod of `uid` are under way, all at other backends, and the pod is not known yet.
+    /// Whether the pod is not known yet, and calls that create a pod of `uid` are under way at other backends but not
+    /// at `backend`.
     pub fn is_created_elsewhere(&self, pod: &str, uid: &str, backend: BackendId) -> bool {
         let mut creating = self.creations.sent_with_uid(uid).peekable();
         !self.pods.contains_key(pod)
@@ -382,8 +389,7 @@ impl Owners {
             && creating.all(|creator| creator != backend)
     }
 
-    /// Whether `id` of `backend` is so short that it may be the prefix of a longer id, and another backend has such an
-    /// id.
+    /// Whether `id` of `backend` may also be a short id: another backend has a longer id that begins with `id`.
     pub fn is_short_for_another(&self, kind: Kind, id: &str, backend: BackendId) -> bool {
         let is_longer = |full: &&str| full.len() > id.len();
         id.len() < WHOLE_ID
@@ -406,9 +412,9 @@ impl Owners {
         }
     }
 
-    /// The backends that a list by the label of this uid must query, in ascending order; none if no pod of this uid is
-    /// known. These are the owners of its pods, the backends that may have a pod that is not known yet, and the owners
-    /// of pods and containers whose label names a uid other than their pod's.
+    /// The backends that a list with this pod uid in its label selector must query, in ascending order. Empty if no pod
+    /// of this uid is known. Otherwise these are the owners of the known pods, the backends that may have an unknown
+    /// pod of this uid, and the owners of pods and containers whose label has a uid that differs from their pod's uid.
     pub fn with_uid(&self, uid: &str) -> Vec<BackendId> {
         let known = self.pods.values().filter(|pod| pod.more.uid == uid);
         let mut backends: Vec<_> = known.map(|pod| pod.backend).collect();
@@ -429,7 +435,8 @@ impl Owners {
         pods.chain(containers.map(|container| container.backend))
     }
 
-    /// The pods of `backend` that were removed, or absent from a complete list, after `since`, and their uids.
+    /// The ids and uids of the pods of `backend` that were removed after `since`, or that a complete list after `since`
+    /// lacked.
     pub fn pods_removed(&self, backend: BackendId, since: Mark) -> Vec<(String, String)> {
         let later = self.removed.iter().rev();
         let later = later.take_while(|removed| removed.at > since.0);
@@ -467,14 +474,14 @@ impl Owners {
         Some(&container.more.pod)
     }
 
-    /// Whether `backend` owns a container of a pod that is not known to be on `backend`.
+    /// Whether `backend` owns a container whose pod is not known to be on `backend`.
     pub fn has_stray(&self, backend: BackendId) -> bool {
         let pods = of(&self.pods, backend);
         let mut its = self.containers.values().filter(|it| is_of(it, backend));
         its.any(|container| !pods.contains(container.more.pod.as_str()))
     }
 
-    /// Whether `backend` first listed a pod after `mark` that was not created through criswitch.
+    /// Whether `backend` has a pod that it first listed after `mark` and that was not created through criswitch.
     pub fn has_pod_since(&self, backend: BackendId, Mark(mark): Mark) -> bool {
         let mut its = self.pods.values().filter(|pod| is_of(pod, backend));
         its.any(|pod| pod.source != Source::Created && pod.first > mark)
@@ -488,33 +495,35 @@ impl Owners {
         }
     }
 
-    /// Whether something that `backend` has or may have would lose its last owner without `backend`. `remains` says
-    /// which other backends stay.
+    /// Whether a pod or container that `backend` has or may have would be lost if `backend` were removed. `remains`
+    /// says which other backends stay.
     pub fn would_lose(&self, backend: BackendId, remains: &impl Fn(BackendId) -> bool) -> bool {
         would_lose(&self.pods, backend, remains)
             || would_lose(&self.containers, backend, remains)
             || self.creations.is_at(backend)
     }
 
-    /// `backend` was removed. If another backend also lists an item, that backend becomes the owner of the item.
+    /// Forgets all pods and containers of `backend`. If another backend also lists an item, that backend becomes its
+    /// owner, unless the item was created through criswitch.
     pub fn forget_backend(&mut self, backend: BackendId) {
         self.changes += 1;
         let now = self.mark();
-        // The removal counts as a last, empty list.
+        // Treat the backend as if it had sent complete lists without items.
         self.settle(Kind::Pod, backend, now);
         self.settle(Kind::Container, backend, now);
         self.whole.retain(|(_, of), _| *of != backend);
         self.creations.forget(backend);
     }
 
-    /// The ids of `backend` that another backend lists too, without a known owner.
+    /// The disputed ids of `backend`: another backend lists them too, and their owner is unknown.
     pub fn disputed(&self, backend: BackendId) -> Vec<String> {
         let mut ids = disputed(&self.pods, backend);
         ids.extend(disputed(&self.containers, backend));
         ids
     }
 
-    /// The entries of `backend` were learned from the saved state, in which these ids were disputed.
+    /// Marks the entries of `backend` as restored from the saved state, except the `disputed` ids: these may be
+    /// disputed again.
     pub fn restore(&mut self, backend: BackendId, disputed: &[String]) {
         self.changes += 1;
         let disputed = disputed.iter().map(String::as_str).collect();
@@ -529,7 +538,8 @@ impl Owners {
         pods.into_iter().map(|(id, _)| id.clone()).collect()
     }
 
-    /// Restores the result of [`Owners::created_at`] from an earlier run of criswitch, whose order is not known any more.
+    /// Restores the result of [`Owners::created_at`] from an earlier run of criswitch. The order in which the pods were
+    /// created is not known any more.
     pub fn restore_created(&mut self, backend: BackendId, ids: &[String]) {
         self.changes += 1;
         for id in ids {
@@ -575,7 +585,7 @@ impl Shape<PodNames> for PodShape {
         names.listed_again(pod)
     }
 
-    /// `metadata` and `created_at`.
+    /// A hash of `metadata` and `created_at`.
     fn print(&self, pod: &[u8]) -> u64 {
         hash_of(pod, &[pod_sandbox::METADATA, pod_sandbox::CREATED_AT])
     }
@@ -585,7 +595,7 @@ impl Shape<PodNames> for PodShape {
     }
 }
 
-/// Reads a listed `Container`, with the known pods.
+/// Reads a listed `Container`. The known pods show the owner and the uid of the container's pod.
 struct ContainerShape<'a>(&'a Entries<PodNames>);
 
 impl Shape<InPod> for ContainerShape<'_> {
@@ -595,7 +605,7 @@ impl Shape<InPod> for ContainerShape<'_> {
         InPod::of(pod_of(container), label, self.0)
     }
 
-    /// `pod_sandbox_id`, `metadata` and `created_at`.
+    /// A hash of `pod_sandbox_id`, `metadata` and `created_at`.
     fn print(&self, container: &[u8]) -> u64 {
         hash_of(
             container,

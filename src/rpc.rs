@@ -1,6 +1,6 @@
 //! The columns of the RPC table; [`ROWS`] is the table.
 //!
-//! The dispatcher, `criswitch routes`, docs/rpcs.md and the tests that walk the interface all derive from it.
+//! The dispatcher, `criswitch routes`, docs/rpcs.md and the tests of all RPCs use the table.
 
 mod describe;
 pub mod fields;
@@ -48,12 +48,12 @@ impl Service {
 }
 
 impl Row {
-    /// The path of requests.
+    /// The HTTP path of requests, such as `/runtime.v1.RuntimeService/Version`.
     pub fn path(&self) -> String {
         format!("/{}/{}", self.service.name(), self.name)
     }
 
-    /// The merge of replies; `None` if the call does not go to several backends for a merged reply.
+    /// How the replies of several backends are merged; `None` if the RPC has no merged reply.
     pub fn merge(&self) -> Option<&Merge> {
         match &self.goes {
             Goes::All(_, merge) | Goes::Image(_, ImageRule::List(merge)) => Some(merge),
@@ -79,7 +79,8 @@ impl Row {
         self.list().is_some_and(List::is_stats)
     }
 
-    /// Whether a backend late with this RPC counts as late with `other`: lists of pods and containers must agree.
+    /// Whether a backend that is late with this RPC also counts as late with `other`. A list of pods and a list of
+    /// containers belong together, because their contents must agree.
     pub fn goes_with(&self, other: &Row) -> bool {
         let has_owners = |row: &Row| row.list().is_some_and(|list| list.kind().is_some());
         match has_owners(self) && has_owners(other) {
@@ -110,12 +111,13 @@ impl Row {
         }
     }
 
-    /// Whether the call changes something on the node.
+    /// Whether the call changes the node.
     pub fn changes(&self) -> bool {
         self.log == LogRule::Change
     }
 
-    /// Whether the call stops or removes something, so that `NotFound` means that nothing is left to do.
+    /// Whether the call stops or removes a pod, container or image, so that `NotFound` means that nothing is left to
+    /// do.
     pub fn removes(&self) -> bool {
         matches!(self.goes, Goes::Owner(_, _, Unknown::Ok)) || matches!(self.then, Then::LostImage)
     }
@@ -147,11 +149,11 @@ pub enum Goes {
     Handler(Path),
     /// The backend that owns the pod or container named at the path.
     Owner(Kind, Path, Unknown),
-    /// Like `Owner`, after the owner's id of the image has replaced the id in the request: `CreateContainer`.
+    /// Like `Owner` of a pod, for `CreateContainer`: the owner's id of the image may replace the id in the request.
     OwnerWithImage(Path),
     /// All backends, or the owner of the id in the filter.
     All(Filter, Merge),
-    /// The handler's backend if the image spec names a handler, else the pod's owner, else by the `ImageRule`.
+    /// The handler's backend, if the image spec names a handler at the path. Otherwise the `ImageRule` decides.
     Image(Path, ImageRule),
 }
 
@@ -203,29 +205,32 @@ impl Filter {
 /// How the replies of several backends are merged.
 #[derive(Debug)]
 pub enum Merge {
-    /// Concatenates the encoded replies: every field is repeated.
+    /// Concatenates the encoded replies. All fields of such a reply are repeated fields, so the result has the items of
+    /// all replies.
     Concat(Lacking, Silent),
-    /// Like `Concat`, but if items have the same string at the path, only the first backend's item stays. The first
-    /// number of the path is the repeated field.
+    /// Like `Concat`, but if several items have the same string at one of the paths, only the first of these items
+    /// stays. The first number of a path is the repeated field.
     Distinct(&'static [Path], Lacking, Silent),
-    /// Merges images with the same id.
+    /// Merges images with the same id into one.
     Images,
-    /// Messages in the order of arrival. A backend without the stream is called with the named unary list.
+    /// Forwards the messages in the order of arrival. A backend that does not implement the stream gets this unary call
+    /// instead.
     Interleave(&'static Row),
-    /// Messages in the order of arrival, without end; only if every backend has the stream.
+    /// Forwards the messages in the order of arrival. The stream has no end. It fails if a backend does not implement
+    /// it.
     Events,
-    /// The default backend's reply, with the routing table's handlers, the features that all its backends share, and a
-    /// condition for all backends.
+    /// The default backend's reply, with the routing table's handlers, the features that all backends with handlers
+    /// share, and a condition for all backends.
     Status,
-    /// The default backend's reply. Backends with another cgroup driver are reported.
+    /// The default backend's reply. criswitch reports backends with a different cgroup driver.
     RuntimeConfig,
-    /// OK if every reachable backend accepts the call; repeated on backends that come back later.
+    /// OK if every reachable backend accepts the call. criswitch repeats the call on backends that come back later.
     UpdateRuntimeConfig,
 }
 
 impl Merge {
-    /// The replacement for a silent backend; `None` for the node's status, configuration and events, which have other
-    /// rules.
+    /// The replacement for a backend that does not answer; `None` for the node's status, configuration and events,
+    /// which have rules of their own.
     pub fn silent(&self) -> Option<Silent> {
         match self {
             Merge::Concat(_, silent) | Merge::Distinct(_, _, silent) => Some(*silent),
@@ -251,7 +256,8 @@ impl Merge {
 pub enum Lacking {
     /// The whole call is `Unimplemented`.
     Fails,
-    /// The whole call is `Unimplemented` if that backend owns pods: without it they would seem to be removed.
+    /// The whole call is `Unimplemented` if that backend owns pods or containers, because without the backend they
+    /// would seem to be removed. Otherwise the backend is omitted.
     FailsForPods,
     /// The backend is omitted. The call is `Unimplemented` only if all backends lack the RPC.
     LeftOut,
@@ -260,15 +266,15 @@ pub enum Lacking {
 /// The replacement for a backend that does not answer a merged call in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Silent {
-    /// The backend's last complete list; without one the call fails.
+    /// The backend's last complete list; without a cached list the call fails.
     LastKnown,
     /// The backend's last reply to a call for all stats; if that is too old, the backend is omitted.
     LastKnownOrOmitted,
-    /// The backend is omitted. The default backend is waited for.
+    /// The backend is omitted, unless it is the default backend: the call waits for the default backend.
     OmittedUnlessDefault,
 }
 
-/// The content of a list reply. For a silent backend its cached list is served.
+/// The content of a list reply. If a backend does not answer, its cached list may replace its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum List {
     /// Pod sandboxes.
@@ -288,7 +294,8 @@ pub enum List {
 }
 
 impl List {
-    /// The lists of items, as metrics name them. If a list is missing for a backend, the merged list fails.
+    /// The lists of pods, containers and images, with their names in metrics. If one backend's list is missing, the
+    /// merged list fails.
     pub(crate) const OF_ITEMS: [(List, &str); 3] = [
         (List::Pods, "pods"),
         (List::Containers, "containers"),
@@ -309,7 +316,8 @@ impl List {
         !matches!(self, List::Pods | List::Containers | List::Images)
     }
 
-    /// The kind of pod or container that an item of stats describes, and the path to its id.
+    /// Whether an item of stats describes a pod or a container, and the path to the id in the item. `None` for a list
+    /// whose items describe neither.
     pub fn about(self) -> Option<(Kind, Path)> {
         match self {
             List::PodStats => Some((Kind::Pod, fields::STATS_ID)),
@@ -342,19 +350,20 @@ pub enum Then {
     OwnPod(Path, Path),
     /// The backend owns the container at the path.
     OwnContainer(Path),
-    /// The backend owns the pod and the containers at the first two paths. The third has the pod's configuration.
+    /// The backend owns the pod at the first path and the containers at the second. The third path is the pod's
+    /// configuration in the request.
     OwnRestored(Path, Path, Path),
     /// The pod or container of the request was removed.
     Forget,
-    /// The pod or container of the request changes its state; with a pod its containers.
+    /// The pod or container of the request changes its state. The containers of a pod may change with it.
     ChangeState(&'static [StateChange]),
     /// The list is cached, and served while the backend is silent. The backend owns the listed pods and containers.
     List(List),
-    /// The file systems of the backend's images are stored for metrics.
+    /// The reply names the file systems of the backend's images, which criswitch measures for metrics.
     KeepDisks,
-    /// The pod's handler at the path is translated to the table's name.
+    /// The pod's handler at the path is translated to the routing table's name.
     Rename(Path),
-    /// The backend has the image of the request, and of the id at the path.
+    /// The backend has the image that the request names. The image's id is at the path in the reply.
     HaveImage(Path),
     /// Like `HaveImage`, and the backend's image store has changed.
     NewImage(Path),
@@ -362,7 +371,7 @@ pub enum Then {
     LostImage,
 }
 
-/// A change of state of listed items, caused by a call.
+/// How a call changes the state of listed items.
 #[derive(Debug)]
 pub struct StateChange {
     /// The list with the items.
@@ -406,11 +415,12 @@ pub enum LogRule {
     Change,
     /// DEBUG: the call reads.
     Read,
-    /// TRACE: clients repeat the call. The first failure and then one a minute are WARN, other failures DEBUG.
+    /// TRACE: clients repeat the call. The first failure, and then one failure a minute, is WARN. Other failures are
+    /// DEBUG.
     Poll,
 }
 
 /// The label with a pod's uid.
 pub const UID_LABEL: &str = "io.kubernetes.pod.uid";
-/// The annotation that identifies a pod: when the kubelet first saw it, in nanoseconds.
+/// The annotation that identifies a pod: the time, with nanoseconds, at which the running kubelet first saw the pod.
 pub const SEEN_ANNOTATION: &str = "kubernetes.io/config.seen";

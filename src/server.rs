@@ -1,4 +1,5 @@
-//! The socket for clients: bind it or take a passed one, serve it, shut down.
+//! Binds the socket for clients, or uses a socket that the parent process passed. Serves clients on this socket, and
+//! shuts down.
 
 mod access;
 mod activation;
@@ -42,16 +43,17 @@ pub use bound::BindError;
 pub(crate) use bound::Bound;
 use bound::SocketFile;
 
-/// The most calls at once on one connection; the kubelet has one connection for each service.
+/// The most calls in flight on one connection. The kubelet has one connection for each CRI service.
 const MAX_STREAMS: u32 = 2000;
-/// The wait after a failed accept. Most likely file descriptors ran out.
+/// The wait after a failed accept. The most likely cause of the failure is that file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a client may take to send HTTP/2's preface, the first bytes of every connection.
 pub const PREFACE_LIMIT: Duration = Duration::from_secs(10);
-/// How long, at shutdown, an accepted client may take to send its preface and to read the ends of its calls.
+/// The length of two waits at shutdown: for the preface of a client that has just connected, and for clients to read
+/// the final statuses of their calls.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Why a connection is closed: the reason to count and the text to log.
+/// Why criswitch closes a connection: the reason to count, and the text to log.
 type Closed = (Reason, &'static str);
 
 const SLOW: Closed = (
@@ -71,17 +73,18 @@ const FLOOD: Closed = (Reason::Flood, flood::CAUSE);
 pub struct Listener {
     socket: UnixListener,
     admission: Arc<Admission>,
-    /// `None` for a passed socket.
+    /// The socket's file, removed on drop. `None` for a passed socket, because the parent owns its file.
     file: Option<SocketFile>,
 }
 
 impl Listener {
-    /// Listens on `address` for root and `allow_uids`. The mode is 0600 from the start, a missing directory is created
-    /// with 0700, a stale socket is removed. Users other than root get access by an ACL, or by mode 0666 if the file
-    /// system has no ACLs; a missing directory is then created with 0711. Reads the disk; needs a tokio runtime.
+    /// Listens on `address` for root, criswitch's own user and `allow_uids`. The socket's file has mode 0600 from the
+    /// start. A stale socket file is removed. A missing directory is created with mode 0700, or 0711 if `allow_uids`
+    /// names users other than root. These users get access by an ACL, or by mode 0666 if the file system has no ACLs.
+    /// Blocks on the disk; needs a tokio runtime.
     ///
     /// # Errors
-    /// If criswitch cannot listen there. A socket that another process serves is never replaced.
+    /// If criswitch cannot listen on `address`. A socket that another process serves is never replaced.
     pub fn bind(address: &Address, allow_uids: &[u32]) -> Result<Listener, BindError> {
         let Bound { socket, file } = Bound::at(address, &others(allow_uids))?;
         Ok(Listener {
@@ -91,11 +94,11 @@ impl Listener {
         })
     }
 
-    /// Listens on a passed socket. The parent that passed it owns its file, mode and removal. Reads the disk; needs a
-    /// tokio runtime.
+    /// Listens on a socket that the parent process passed. The parent owns the socket's file: criswitch does not change
+    /// or remove it. Blocks on the disk; needs a tokio runtime.
     ///
     /// # Errors
-    /// [`PassedError::Elsewhere`] if the socket is not at `address`.
+    /// [`PassedError::Elsewhere`] if the socket is not at `address`, [`PassedError::System`] if a system call fails.
     pub fn on(
         passed: PassedSocket,
         address: &Address,
@@ -111,8 +114,9 @@ impl Listener {
         })
     }
 
-    /// Serves `switch` until `shutdown`. Then accepts no more clients and gives calls in flight `shutdown_timeout`;
-    /// longer calls end with a status. Clients in the queue of a passed socket wait for the next process.
+    /// Serves `switch` until `shutdown` completes. Then accepts no more clients and waits at most `shutdown_timeout`
+    /// for calls in flight. Longer calls end with a status. Clients in the queue of a passed socket wait for the next
+    /// process.
     pub async fn serve(self, switch: Arc<Switch>, shutdown: impl Future<Output = ()>) {
         let graceful = GracefulShutdown::new();
         let mut connections = JoinSet::new();
@@ -147,14 +151,14 @@ impl Listener {
         tracing::info!(connections = connections.len(), shutdown_timeout = ?timeout, "shutting down");
         let Listener { socket, file, .. } = self;
         drop(socket);
-        // Off this thread: the file system may not answer, and calls are still in flight.
+        // Removes the socket's file on another thread: the file system may not answer, and calls are still in flight.
         let removed = tokio::task::spawn_blocking(move || drop(file));
         finish(&switch, graceful).await;
         removed.await.ok();
     }
 }
 
-/// Ends `switch` for the clients whose connections `graceful` watches. Calls in flight get `shutdown_timeout`; longer
+/// Shuts down the connections that `graceful` watches. Waits at most `shutdown_timeout` for calls in flight. Longer
 /// calls end with a status.
 pub async fn finish(switch: &Switch, graceful: GracefulShutdown) {
     let timeout = switch.live().config.shutdown_timeout;
@@ -167,14 +171,14 @@ pub async fn finish(switch: &Switch, graceful: GracefulShutdown) {
     }
 }
 
-/// The allowed users other than root.
+/// Returns the allowed users other than root.
 fn others(allow_uids: &[u32]) -> Vec<u32> {
     let uids = allow_uids.iter().copied();
     uids.filter(|uid| *uid != ROOT).collect()
 }
 
-/// Limits reports of failed accepts: once until an accept succeeds, and at most once a second. At a limit of file
-/// descriptors, each connection that ends lets one accept succeed.
+/// Limits log lines about failed accepts to one line until an accept succeeds, and to one line a second. The second
+/// limit is needed if file descriptors run out: then each connection that ends lets one accept succeed.
 #[derive(Debug, Default)]
 pub(crate) struct AcceptFailures {
     reported: bool,
@@ -182,20 +186,20 @@ pub(crate) struct AcceptFailures {
 }
 
 impl AcceptFailures {
-    /// Counts a failure. Returns the number of omitted reports if this failure must be logged.
+    /// Records a failed accept. If it must be logged, returns the number of lines omitted since the last line.
     pub(crate) fn failed(&mut self) -> Option<u64> {
         let line = (!self.reported).then(|| self.limit.line()).flatten();
         self.reported |= line.is_some();
         line
     }
 
-    /// Notes that an accept succeeded.
+    /// Records a successful accept.
     pub(crate) fn succeeded(&mut self) {
         self.reported = false;
     }
 }
 
-/// Accepts the next connection, and retries failures.
+/// Accepts the next connection. Retries a failed accept after [`ACCEPT_PAUSE`].
 async fn accept(socket: &UnixListener, failing: &mut AcceptFailures) -> UnixStream {
     loop {
         match socket.accept().await {
@@ -213,10 +217,10 @@ async fn accept(socket: &UnixListener, failing: &mut AcceptFailures) -> UnixStre
     }
 }
 
-/// Serves one client until it disconnects, or until its calls in flight at shutdown have ended.
+/// Serves one client until the client disconnects. At a shutdown, serves it until its calls in flight have ended.
 ///
 /// # Errors
-/// If the connection must be closed: the reason.
+/// The reason, if criswitch must close the connection.
 async fn converse(
     stream: UnixStream,
     switch: Arc<Switch>,
@@ -229,7 +233,7 @@ async fn converse(
             Ok(Err(_)) => return Ok(()),
             Err(_) => return Err(SILENT),
         },
-        // hyper's shutdown waits for the handshake, which a silent client never makes.
+        // hyper's graceful shutdown waits for the HTTP/2 handshake, and a silent client never begins one.
         () = last_chance(&switch) => return Ok(()),
     }
     let unread = switch.unread.share();
@@ -248,17 +252,18 @@ async fn converse(
     Ok(())
 }
 
-/// Returns `LAST_WORDS` after shutdown began. A client that was accepted just before must get its handshake and a
-/// GOAWAY: if its connection only closed, its calls would fail (grpc-go) instead of going to the next process.
+/// Completes one second (`LAST_WORDS`) after the shutdown has begun. Until then a client that has just connected can
+/// finish its handshake and get a GOAWAY. Without a GOAWAY, grpc-go fails the client's calls instead of sending them to
+/// the next process.
 async fn last_chance(switch: &Switch) {
     switch.ending.begun.cancelled().await;
     tokio::time::sleep(LAST_WORDS).await;
 }
 
-/// Waits until the client has sent as many bytes as the preface has, without consuming them.
+/// Waits until the client has sent as many bytes as the HTTP/2 preface has. Leaves these bytes in the socket.
 ///
 /// # Errors
-/// The client disconnected.
+/// The client disconnected, or the socket cannot be read.
 async fn preface(stream: &UnixStream) -> io::Result<()> {
     loop {
         let ended = stream.ready(Interest::READABLE).await?.is_read_closed();
@@ -266,7 +271,7 @@ async fn preface(stream: &UnixStream) -> io::Result<()> {
             (PREFACE, _) => Ok(()),
             (0, _) => Err(ErrorKind::UnexpectedEof.into()),
             _ if ended => Err(ErrorKind::UnexpectedEof.into()),
-            // The rest of the preface wakes this task.
+            // The client has sent a part of the preface. The rest of the preface wakes this task.
             _ => Err(ErrorKind::WouldBlock.into()),
         };
         match stream.try_io(Interest::READABLE, peek) {
@@ -276,10 +281,11 @@ async fn preface(stream: &UnixStream) -> io::Result<()> {
     }
 }
 
-/// A client's connection. Poll it to its end.
+/// An HTTP/2 connection of a client, as a future. It must be polled until the connection ends.
 pub type Connection<I, S> = http2::Connection<TokioIo<I>, S, TokioExecutor>;
 
-/// Serves `switch` to a client of `user`, over a socket or, in tests, a pipe in memory. Replies count in `unread`.
+/// Serves `switch` to a client. `user` says which limits apply to the client. `stream` is a socket or, in tests, a pipe
+/// in memory. Unread replies count in `unread`.
 pub fn connection<I: AsyncRead + AsyncWrite + Unpin>(
     stream: I,
     switch: Arc<Switch>,
@@ -296,10 +302,10 @@ pub fn connection<I: AsyncRead + AsyncWrite + Unpin>(
 > {
     http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
-        // A reply keeps the backend's headers.
+        // A reply has exactly the backend's headers, so hyper must not add a date.
         .auto_date_header(false)
         .max_concurrent_streams(MAX_STREAMS)
-        // After a pause of this process, all calls may have been cancelled before they were read.
+        // If this process was paused, a client may have cancelled all its calls before criswitch reads them.
         .max_pending_accept_reset_streams(MAX_STREAMS as usize)
         .max_header_list_size(REQUEST_HEADERS)
         .initial_stream_window_size(STREAM_WINDOW)
@@ -310,7 +316,7 @@ pub fn connection<I: AsyncRead + AsyncWrite + Unpin>(
         )
 }
 
-/// The service for a connection's calls, with its layers, the outermost first.
+/// Makes the service for the calls of one connection. Its layers are in the order in which a request passes them.
 fn service(
     switch: Arc<Switch>,
     user: User,

@@ -1,5 +1,5 @@
-//! Keeps a backend connected: opens the connection, makes it ready, watches it and opens it again. One task for each
-//! backend.
+//! Keeps a backend connected. One task for each backend opens the connection, makes it ready, watches it, and
+//! reconnects when it has ended.
 
 pub(crate) mod events;
 pub(crate) mod sync;
@@ -28,32 +28,34 @@ use crate::rpc::{self, Row};
 use crate::switch::{Switch, handlers};
 use crate::telemetry::counters::Reason;
 
-/// The least wait after a failed connection; each further failure doubles the wait.
+/// The shortest wait after a failed connection. Each further failure doubles the wait.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest wait between two connections, as in the kubelet's grpc-go.
+/// The longest wait before a reconnect, as in the kubelet's grpc-go.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
-/// How often the session checks the socket's file, and probes a backend that has answered nothing meanwhile.
+/// How often the session checks the socket's file. Also how long a backend may answer nothing before the session probes
+/// it.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// The least time between two checks of a cached list that may lack items; each check may ask for the list.
+/// The shortest time between two checks of whether a cached list lacks items. Each check may request the list again.
 const LISTS_APART: Duration = Duration::from_secs(1);
-/// The least time between two measurements of the images' file systems; the kubelet asks as often.
+/// The shortest time between two measurements of the images' file systems. The kubelet asks for their usage as often.
 const DISKS_APART: Duration = Duration::from_secs(10);
-/// How long a removed backend still takes calls.
+/// How long the session of a removed backend waits for calls that still use an older routing table.
 const LAST_CALLS: Duration = Duration::from_secs(3);
-/// How long a backend may take for a probe (`Version`) before it counts as hung; a busy backend answers that at once.
+/// How long a backend may take to answer a probe (`Version`). After that it counts as hung: even a busy backend answers
+/// `Version` at once.
 const PROBE_LIMIT: Duration = Duration::from_secs(3);
-/// How long criswitch waits for an answer before it repeats its own question: a single question may be lost. Each
-/// further wait is twice as long, since criswitch holds what the backend does not read.
+/// How long criswitch waits for the answer to one of its own calls before it repeats the call, because a single call
+/// may be lost. Each further wait is twice as long, because calls that the backend does not read take memory.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
 /// How a connection ended.
 struct ConnectionEnd {
-    /// The connection was ready, and for longer than [`LONGEST_PAUSE`].
+    /// Whether the connection ended more than [`LONGEST_PAUSE`] after it first became ready.
     lasted: bool,
     cause: String,
 }
 
-/// Keeps `backend` connected until it is removed, and then until its calls in flight are done.
+/// Keeps `backend` connected until it is removed, and then until its calls in flight have ended.
 pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
     let mut failures = 0;
     while let Some(end) = connection(&switch, &backend).await {
@@ -66,11 +68,12 @@ pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
             () = backend.nudges.wanted.notified() => {}
         }
     }
-    // Calls that wait for a connection fail.
+    // This state makes calls fail that still wait for a connection.
     backend.set(State::Down(CLOSED.into()));
 }
 
-/// The wait after this many failures in a row, up to a half shorter by name, so that backends do not all retry at once.
+/// Returns the wait after this many failures in a row. A hash of the name shortens the wait by up to a half, so that
+/// backends do not all retry at once.
 fn pause(name: &str, failures: u32) -> Duration {
     let doubled = FIRST_PAUSE.saturating_mul(2 << failures.min(10));
     let longest = LONGEST_PAUSE.min(doubled);
@@ -79,7 +82,7 @@ fn pause(name: &str, failures: u32) -> Duration {
     longest - longest.mul_f64((hasher.finish() % 1000) as f64 / 2000.0)
 }
 
-/// Opens one connection and keeps it to its end; `None` if it ended because the backend was removed.
+/// Opens one connection and keeps it open until it ends. Returns how it ended, or `None` if the backend was removed.
 async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<ConnectionEnd> {
     let own = switch.live().config.listen.clone();
     let opened = tokio::select! {
@@ -114,7 +117,7 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<Conn
             Err(error) => error_chain(&error),
         },
         () = backend.closed() => {
-            // Calls that began with an older table may still go to the backend.
+            // Calls that began with an older routing table may still go to the backend.
             tokio::select! {
                 _ = &mut connection => return None,
                 () = tokio::time::sleep(LAST_CALLS) => {}
@@ -124,14 +127,15 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<Conn
                 probed = tokio::time::timeout(PROBE_LIMIT, probe(backend, &wire)) => probed.is_ok(),
             };
             if !answers {
-                // This ends the calls that wait for the backend; the end of the connection's task does not.
+                // This state ends the calls that wait for the hung backend. The end of the connection's task alone does
+                // not end them.
                 backend.set(State::Unresponsive(wire.clone(), CLOSED.into()));
                 tokio::time::sleep(FIRST_PAUSE).await;
                 return None;
             }
             backend.set(State::Down(CLOSED.into()));
             drop(wire);
-            // The connection ends with its last call in flight.
+            // No new call can use the connection now, so it ends with its last call in flight.
             connection.await.ok();
             return None;
         }
@@ -142,8 +146,9 @@ async fn connection(switch: &Arc<Switch>, backend: &Arc<Backend>) -> Option<Conn
     Some(ConnectionEnd { lasted, cause })
 }
 
-/// Makes the connection ready and watches the backend. If the backend hung and answers again, makes the connection
-/// ready again.
+/// Makes the connection ready and watches the backend. If the backend hangs and then answers again, makes the
+/// connection ready again. If a call that makes the connection ready fails, returns the error, and the connection must
+/// be closed.
 async fn life(
     switch: &Arc<Switch>,
     backend: &Arc<Backend>,
@@ -182,7 +187,7 @@ async fn life(
     }
 }
 
-/// Ends when a backend that hung has answered a client's call, or a probe, even with an error.
+/// Waits until a hung backend answers a client's call or a probe. An error is an answer, too.
 async fn sign_of_life(backend: &Backend, wire: &Wire) {
     tokio::select! {
         biased;
@@ -191,7 +196,8 @@ async fn sign_of_life(backend: &Backend, wire: &Wire) {
     }
 }
 
-/// Asks until there is an answer, one question at a time.
+/// Repeats a call until the backend answers it. Only one call is in flight at a time: a call without an answer is
+/// cancelled before the next one is sent.
 async fn until_answered<A: Future>(ask: impl Fn() -> A) -> A::Output {
     let mut patience = ASK_AGAIN;
     loop {
@@ -202,7 +208,8 @@ async fn until_answered<A: Future>(ask: impl Fn() -> A) -> A::Output {
     }
 }
 
-/// Ends when a probe gets no answer. Probes when a call takes long, or after a while without an answer to anything.
+/// Waits until a probe gets no answer. Probes the backend when a call takes long, or when the backend has answered
+/// nothing for [`LOOK_EVERY`].
 async fn hang(backend: &Backend, wire: &Wire) {
     let begun = Instant::now();
     loop {
@@ -229,10 +236,10 @@ async fn probe(backend: &Backend, wire: &Wire) -> Result<(), Status> {
     sync::version(backend, wire).await
 }
 
-/// Lists the images of a backend that has connected. The list may be long, so pods do not wait for it: until it comes,
-/// only the cached list is missing.
+/// Lists the images of a backend that is ready, and lists them again when the cached list lacks images. The list may be
+/// long, so pods do not wait for it: until it arrives, only the cached list of images is missing.
 async fn know_images(switch: &Arc<Switch>, backend: &Arc<Backend>, wire: &Wire) -> Infallible {
-    // A late list is asked for again anyway.
+    // If the backend was late with this list, `ask_on` requests it again.
     if !backend.known().is_late_with(&rpc::LIST_IMAGES) {
         until_answered(|| own::list_images(switch, backend, wire))
             .await
@@ -241,8 +248,8 @@ async fn know_images(switch: &Arc<Switch>, backend: &Arc<Backend>, wire: &Wire) 
     keep_whole(switch, backend, wire, &rpc::LIST_IMAGES).await
 }
 
-/// Asks for a list again as soon as the cached list lacks items that clients may know: an image that was pulled, or a
-/// pod or container that another client created.
+/// Requests a list again when the cached list lacks items that clients may know: an image that was pulled, or a pod or
+/// container that was not created through criswitch.
 async fn keep_whole(
     switch: &Arc<Switch>,
     backend: &Arc<Backend>,
@@ -259,8 +266,8 @@ async fn keep_whole(
     }
 }
 
-/// Asks a backend for each call that it has missed, one question at a time for each RPC, until it answers. A question
-/// that hangs delays no other.
+/// Repeats each call that the backend did not answer in time, until the backend answers. One call of each RPC is in
+/// flight at a time, so a call that hangs delays no other RPC.
 async fn ask_on(switch: &Arc<Switch>, backend: &Arc<Backend>, wire: &Wire) -> Infallible {
     let mut asked = FuturesUnordered::new();
     let mut under_way: Vec<&str> = Vec::new();
@@ -282,7 +289,7 @@ async fn ask_on(switch: &Arc<Switch>, backend: &Arc<Backend>, wire: &Wire) -> In
     }
 }
 
-/// Asks a backend again and again, until it has answered without an error.
+/// Repeats a call until the backend answers it without an error.
 async fn answered(
     switch: &Arc<Switch>,
     backend: &Arc<Backend>,
@@ -300,7 +307,8 @@ async fn answered(
     row
 }
 
-/// Sends the runtime configuration to a backend that has missed it, until the backend applies it.
+/// Sends the kubelet's runtime configuration to a backend that missed it. Retries until the backend accepts the
+/// configuration.
 async fn repay(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallible {
     loop {
         backend.nudges.owed.notified().await;
@@ -317,7 +325,7 @@ async fn repay(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallib
     }
 }
 
-/// Measures the file systems of a backend's images, after clients have asked for them.
+/// Measures the file systems of a backend's images after a client has called `ImageFsInfo`.
 async fn measure_disks(backend: &Backend) -> Infallible {
     loop {
         backend.measure_disks().await;
@@ -325,7 +333,7 @@ async fn measure_disks(backend: &Backend) -> Infallible {
     }
 }
 
-/// Ends when the file at the socket's path is not the file that the session connected to.
+/// Waits until the file at the socket's path is a different file than the one that the session connected to.
 async fn replaced(backend: &Backend, file: Option<FileId>) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
@@ -336,7 +344,8 @@ async fn replaced(backend: &Backend, file: Option<FileId>) {
     }
 }
 
-/// Lists a retiring backend from time to time: it is removed when it has no pods.
+/// Every [`LOOK_EVERY`], lists a backend that the configuration no longer names. The backend is removed when it has no
+/// more pods.
 async fn look_for_the_end(switch: &Arc<Switch>, backend: &Backend, wire: &Wire) -> Infallible {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;

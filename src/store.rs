@@ -1,22 +1,26 @@
-//! The state on disk for the next start: one file for each backend's cached lists, and a register of the backends.
+//! The state on disk for the next start: one file for the cached lists of each backend, and a register of all backends.
 //!
-//! Reads and writes files, and blocks. Makes no decisions.
+//! The functions that read and write these files block. `file_work` runs them outside the thread that serves calls.
 //!
-//! The files of backends are in the runtime directory, and belong to one boot. The register, in the state directory,
-//! outlives the boot: it distinguishes a restart from a reboot, and a backend whose file was lost from a new backend.
-//! Files are replaced as a whole, so a kill leaves the old file or the new one. A damaged or old file, or a file of a
-//! different machine or user, is set aside.
+//! The files of backends are in the runtime directory, and belong to one boot. The register is in the state directory,
+//! and outlives the boot. With the register, a start can distinguish a restart from a reboot, and a new backend from a
+//! backend whose file was lost.
 //!
-//! If a client has seen pods of a backend, the next start must not treat it as new or empty. So criswitch first writes
-//! the backend's file, or removes it; then it writes the register, if the one on disk lacks the backend; then clients
-//! see the change. A start writes in the same order, and clients see nothing before its end. A kill leaves:
+//! A file is replaced by a rename, so a kill leaves either the old file or the new one. A start renames each file that
+//! it cannot use: a damaged or old file, or a file of a different machine or user.
 //!
-//! - before the register is replaced: the old register, and files of the last run or this run, with equal content;
-//! - after that: the new register, and files of this run. A file of a backend that was just forgotten may remain.
+//! If a client has seen pods of a backend, the next start must not treat the backend as new or empty. So criswitch
+//! writes in this order: first the backend's file, or it removes the file; then the register, if the register on disk
+//! lacks the backend. Clients see the change only after that. A start writes in the same order, and clients see nothing
+//! before its end. If a start is killed, it leaves:
 //!
-//! So a file is of a later run than the register only if a start was killed or an old register was restored. criswitch
-//! cannot distinguish the two, so a backend without a file is then unknown. Files are used in both cases, including the
-//! file of a backend that the register lacks.
+//! - before it has replaced the register: the old register, and files of the last run or of this run, with the same
+//!   content;
+//! - after that: the new register, and files of this run. Files of forgotten backends may remain.
+//!
+//! So a file is of a later run than the register only if a start was killed, or if an old register was restored.
+//! criswitch cannot distinguish these two cases, and treats a backend without a file as unknown. In both cases it uses
+//! all files, even if the register lacks their backends.
 
 mod file;
 pub mod file_work;
@@ -62,12 +66,12 @@ pub struct Boot {
     pub machine: String,
 }
 
-/// The state of a backend at the start.
+/// The saved facts about a backend at a start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LastKnown {
     /// The saved lists, and when the backend last answered.
     Saved(Box<Saved>, SystemTime),
-    /// The backend has not answered since the boot, so none of its pods runs.
+    /// The machine has rebooted since the last run of criswitch, so none of the backend's pods runs.
     Empty,
     /// The last run of criswitch in this boot did not have the backend, so no client has seen its pods.
     New,
@@ -77,7 +81,7 @@ pub enum LastKnown {
     Unknown,
 }
 
-/// Saved backends, and when each last answered, by socket.
+/// By socket: the saved state of a backend, and when the backend last answered.
 type SavedBackends = BTreeMap<String, (Saved, SystemTime)>;
 
 /// The state that a start finds on disk.
@@ -85,18 +89,18 @@ type SavedBackends = BTreeMap<String, (Saved, SystemTime)>;
 pub struct Found {
     saved: SavedBackends,
     before: LastRun,
-    /// The files that were set aside or are old, and why; one sentence each.
+    /// The problems with the files and directories, one sentence each.
     pub problems: Vec<String>,
 }
 
 #[derive(Debug)]
 enum LastRun {
-    /// Never on this machine.
+    /// criswitch never ran on this machine.
     Never,
     EarlierBoot,
     /// criswitch ran in this boot, with these backends.
     ThisBoot(BTreeSet<String>),
-    /// Unknown: the register is lost, or older than a backend's file.
+    /// The last run is unknown: the register is lost, or older than a backend's file.
     Lost,
 }
 
@@ -107,13 +111,13 @@ pub struct Store {
     boot: Boot,
     run: u64,
     registered: Mutex<Registered>,
-    /// Serializes the work on the files.
+    /// Does all work on the files, one piece of work at a time.
     pub work: FileWork,
 }
 
 #[derive(Debug)]
 struct Registered {
-    /// All backends that criswitch has.
+    /// The sockets of the backends that the register should have.
     wanted: BTreeSet<String>,
     on_disk: OnDisk,
     /// Whether the register on disk is of this run and has all wanted backends.
@@ -122,11 +126,12 @@ struct Registered {
 
 #[derive(Debug)]
 enum OnDisk {
-    /// There is no usable register: a backend without a file is unknown at the next start.
+    /// There is no register. The next start treats a backend without a file as unknown.
     Nothing,
-    /// The register is of this boot and has these backends; any other backend is new at the next start.
+    /// The register is of this boot and has these backends. The next start treats any other backend as new.
     ThisBoot(BTreeSet<String>),
-    /// Another register is there: a backend without a file may be new or empty at the next start.
+    /// The register is of an earlier boot, or unusable. The next start may treat a backend without a file as new or
+    /// empty.
     Other,
 }
 
@@ -155,8 +160,8 @@ impl Boot {
 }
 
 impl Store {
-    /// Creates missing directories and reads the files in them. Faults become [`Found::problems`]. While the state
-    /// cannot be saved, clients do not see it.
+    /// Creates missing directories and reads the files in them. Never fails: each fault becomes a sentence in
+    /// [`Found::problems`].
     pub fn open(directories: Directories, boot: Boot) -> (Store, Found) {
         let mut problems = Vec::new();
         if let Err(error) = directories.make() {
@@ -186,7 +191,7 @@ impl Store {
         if newest > register.run && register.run > 0 {
             problems.push(older_register(&store.register_path()));
         }
-        // A file that was set aside shows that criswitch ran before.
+        // A backend's file was unusable and has been renamed, so criswitch ran before.
         let is_not_first = matches!(before, LastRun::Never) && problems.len() > known;
         if newest > register.run || is_not_first {
             before = LastRun::Lost;
@@ -205,7 +210,7 @@ impl Store {
         for path in self.files(problems) {
             match read_backend(&path, &self.boot, run) {
                 Ok(Some(found)) => drop(saved.insert(found.0.socket.clone(), found)),
-                // The file is of an earlier boot: no start uses it.
+                // The file is of an earlier boot, so no start uses it.
                 Ok(None) => drop(fs::remove_file(&path)),
                 Err(fault) => problems.push(set_aside(&path, &fault)),
             }
@@ -213,7 +218,7 @@ impl Store {
         saved
     }
 
-    /// The paths of the backends' files.
+    /// Returns the paths of the backends' files.
     fn files(&self, problems: &mut Vec<String>) -> Vec<PathBuf> {
         let directory = &self.directories.runtime;
         let files = fs::read_dir(directory).and_then(|files| {
@@ -228,8 +233,8 @@ impl Store {
         files
     }
 
-    /// Saves and registers the backends of a start, and removes all others. The next [`save`] of a backend retries what
-    /// failed.
+    /// Saves and registers the backends of a start, and removes the files of all other backends. Ignores errors: the
+    /// next [`save`] of a backend tries again.
     ///
     /// [`save`]: Store::save
     pub fn begin(&self, backends: impl IntoIterator<Item = (Saved, SystemTime)>) {
@@ -248,7 +253,7 @@ impl Store {
         }
     }
 
-    /// Registers the wanted backends, and no others. On an error the register on disk is unchanged.
+    /// Writes a register of exactly the wanted backends. On an error the register on disk is unchanged.
     fn write_register(&self, registered: &mut Registered) -> io::Result<()> {
         registered.is_written = false;
         let register = Register {
@@ -258,15 +263,16 @@ impl Store {
             sockets: registered.wanted.iter().cloned().collect(),
         };
         let (content, now) = (register.encode_to_vec(), SystemTime::now());
-        // Without a sync, a loss of power could turn a reboot into a first start.
+        // The register is synced to the disk: if a loss of power removed it, the start after the reboot would look like
+        // the first one.
         self.replace(&self.register_path(), &content, now, Lasts::Always)?;
         registered.on_disk = OnDisk::ThisBoot(registered.wanted.clone());
         registered.is_written = true;
         Ok(())
     }
 
-    /// Registers a backend. If writing fails and the register on disk would mislead the next start, sets it aside and
-    /// returns the error.
+    /// Registers a backend. If the register cannot be written, returns the error. If the old register would make the
+    /// next start treat the backend as new or empty, renames the old register first.
     fn register(&self, socket: String) -> io::Result<Option<io::Error>> {
         let mut registered = self.registered.lock();
         let is_new = registered.wanted.insert(socket.clone());
@@ -288,7 +294,7 @@ impl Store {
         Ok(Some(error))
     }
 
-    /// Replaces a file. Creates its directory again if that was removed.
+    /// Replaces a file. If its directory was removed, creates the directory again.
     fn replace(&self, path: &Path, content: &[u8], at: SystemTime, lasts: Lasts) -> io::Result<()> {
         let replace = || file::replace(path, content, at, lasts);
         replace().or_else(|error| match error.kind() {
@@ -297,11 +303,12 @@ impl Store {
         })
     }
 
-    /// Saves a backend that last answered at `answered`, and registers it. If its file cannot be written, the file is
-    /// removed and the error returned: the backend is then [`LastKnown::Unknown`] at the next start.
+    /// Saves a backend that last answered at `answered`, and registers it. If the backend's file cannot be written,
+    /// removes the file: the next start then treats the backend as [`LastKnown::Unknown`]. If the file or the register
+    /// cannot be written, returns the error in `Ok`.
     ///
     /// # Errors
-    /// The file can be neither written nor removed.
+    /// The backend's file can be neither written nor removed, or the register can be neither written nor renamed.
     pub fn save(&self, saved: Saved, answered: SystemTime) -> io::Result<Option<io::Error>> {
         let socket = saved.socket.clone();
         let lost = self.write_or_remove(saved, answered)?;
@@ -323,13 +330,14 @@ impl Store {
         Ok(written.err())
     }
 
-    /// Notes that a backend with an unchanged file answered at `answered`. Ignores errors: only the time is lost.
+    /// Records that a backend whose file is unchanged answered at `answered`. Ignores errors, because only this time is
+    /// lost.
     pub fn touch(&self, socket: &str, answered: SystemTime) {
         let file = fs::File::options().write(true).open(self.path(socket));
         drop(file.and_then(|file| file.set_modified(answered)));
     }
 
-    /// Removes a backend's file.
+    /// Removes a backend's file, if it exists.
     ///
     /// # Errors
     /// The file cannot be removed.
@@ -340,8 +348,9 @@ impl Store {
         }
     }
 
-    /// Removes a backend's file, and the backend from the register: if found later, it is new. If the register cannot
-    /// be written, the backend is [`LastKnown::Unknown`] at the next start, and the error is returned.
+    /// Removes a backend from the register, and removes its file. If the backend is configured again later, it is new.
+    /// If the register cannot be written, returns the error in `Ok`: the next start then treats the backend as
+    /// [`LastKnown::Unknown`].
     ///
     /// # Errors
     /// The backend's file cannot be removed.
@@ -364,8 +373,8 @@ impl Store {
 }
 
 impl Found {
-    /// The state that a start would find in `directories` now; `None` if criswitch never ran, or ran as another user.
-    /// Changes nothing, so a daemon may use the directories.
+    /// Returns the state that a start would find in `directories` now. Returns `None` if criswitch never ran on this
+    /// machine, or ran as another user. Changes no file, so it is safe while a daemon uses the directories.
     pub fn look(directories: &Directories, boot: &Boot) -> Option<Found> {
         let own = rustix::process::geteuid().as_raw();
         if fs::metadata(&directories.state).ok()?.uid() != own {
@@ -401,7 +410,7 @@ impl Found {
         })
     }
 
-    /// Takes the state of the backend with this socket. Call it once for each backend.
+    /// Removes and returns the state of the backend with this socket. Call this function once for each backend.
     pub fn take(&mut self, socket: &str) -> LastKnown {
         let was_registered = self.before.remove(socket);
         match (self.saved.remove(socket), &self.before) {
@@ -414,7 +423,7 @@ impl Found {
         }
     }
 
-    /// The sockets of saved or registered backends that were not taken yet.
+    /// The sockets of saved or registered backends whose state [`Found::take`] has not returned yet.
     pub fn sockets(&self) -> BTreeSet<String> {
         let mut sockets: BTreeSet<_> = self.saved.keys().cloned().collect();
         if let LastRun::ThisBoot(registered) = &self.before {
@@ -453,7 +462,7 @@ impl LastKnown {
 }
 
 impl LastRun {
-    /// Whether the backend was registered. Removes it.
+    /// Removes a backend from the registered ones. Returns whether it was registered.
     fn remove(&mut self, socket: &str) -> bool {
         match self {
             LastRun::ThisBoot(registered) => registered.remove(socket),
@@ -490,7 +499,7 @@ fn read_register(
         Ok(register) => return (register, LastRun::EarlierBoot, OnDisk::Other),
         Err(fault) => fault,
     };
-    // A register that was set aside shows that criswitch ran before.
+    // An unusable register was renamed at an earlier start, so criswitch ran before.
     let is_first = match &fault {
         Fault::OtherMachine => true,
         fault => fault.is_absence() && !aside(&path).exists(),
@@ -510,7 +519,7 @@ fn read_register(
     (Register::default(), before, on_disk)
 }
 
-/// The last run that wrote the register or one of the files.
+/// Returns the number of the last run that wrote the register or a backend's file.
 fn newest_run(register: &Register, saved: &SavedBackends) -> u64 {
     let runs = saved.values().map(|(saved, _)| saved.run);
     runs.fold(register.run, u64::max)
@@ -523,7 +532,7 @@ fn older_register(path: &Path) -> String {
     )
 }
 
-/// The backend in a file; `None` if the file is of an earlier boot.
+/// Reads the state of a backend from its file. Returns `None` if the file is of an earlier boot.
 fn read_backend(path: &Path, boot: &Boot, run: u64) -> Result<Option<(Saved, SystemTime)>, Fault> {
     let (content, answered) = file::read(path)?;
     let saved = Saved::decode(content).map_err(|_| Fault::Damaged)?;
@@ -534,7 +543,7 @@ fn read_backend(path: &Path, boot: &Boot, run: u64) -> Result<Option<(Saved, Sys
     }
 }
 
-/// Renames a file, so that no start reads it and an administrator can.
+/// Renames a file, so that no start reads it, but an administrator still can. Returns the problem as a sentence.
 fn set_aside(path: &Path, fault: &Fault) -> String {
     let aside = aside(path);
     let (from, to) = (path.display(), aside.display());
@@ -544,14 +553,14 @@ fn set_aside(path: &Path, fault: &Fault) -> String {
     }
 }
 
-/// The path of a file that was set aside.
+/// Returns the path that [`set_aside`] renames a file to.
 fn aside(path: &Path) -> PathBuf {
     let mut aside = path.as_os_str().to_owned();
     aside.push(".bad");
     aside.into()
 }
 
-/// Whether the file does not exist.
+/// Whether an error says that the file does not exist.
 fn is_absence(error: &io::Error) -> bool {
     use io::ErrorKind::{NotADirectory, NotFound};
     matches!(error.kind(), NotFound | NotADirectory)

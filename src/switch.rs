@@ -1,4 +1,4 @@
-//! The state that all calls share, and its accessors. The modules inside change this state.
+//! The state that all calls share, and its accessors. The submodules change this state.
 
 pub(crate) mod cached;
 pub mod forget;
@@ -38,42 +38,44 @@ use crate::topology::Live;
 /// The routing table, its backends, and the facts that are known of them.
 #[derive(Debug)]
 pub struct Switch {
-    /// The current table.
+    /// The current routing table, with its backends.
     pub(crate) live: watch::Sender<Arc<Live>>,
     /// How criswitch connects to backends.
     pub(crate) dialer: Dialer,
     /// The largest message that criswitch reads or makes, in bytes.
     pub max_message: usize,
-    /// After a start, the first calls to all backends wait until this time for backends that are not listed yet.
+    /// After a start, the first calls to all backends wait for backends that are not listed yet, but not beyond this
+    /// time.
     pub start_by: Instant,
-    /// The shutdown.
+    /// The progress of the shutdown.
     pub(crate) ending: Ending,
     /// The subscribers to the events of pods and containers.
     pub(crate) subscribers: Subscribers,
-    /// The remembered image calls for pods.
+    /// The image calls for pods that criswitch remembers.
     pub(crate) pod_requests: Mutex<PodRequests>,
-    /// The last `UpdateRuntimeConfig`, framed, for backends that come back.
+    /// The last `UpdateRuntimeConfigRequest` of a client, as a gRPC frame. Backends that missed it get it when they are
+    /// back.
     pub runtime_config: Mutex<Option<Bytes>>,
     /// The metric descriptors that a client last received.
     pub(crate) given: Mutex<Option<Bytes>>,
     /// Counters for metrics.
     pub counts: Arc<Counts>,
-    /// The queue of log lines, if the process has one.
+    /// The queue of log lines that wait to be written.
     pub log: LogQueue,
-    /// The question to all backends that calls for unknown ids share.
+    /// The query to all backends that calls for unknown ids share.
     pub(crate) question: Question,
     /// The outcomes of reloads.
     pub(crate) reloads: Mutex<Reloads>,
-    /// Wakes the task that reloads the configuration, once for each request for a reload.
+    /// Wakes the task that reloads the configuration. A client's request for a reload notifies it.
     pub(crate) reload_wanted: Notify,
-    /// Wakes clients when a reload has ended.
+    /// Wakes the clients that wait for the end of a reload.
     pub(crate) reload_ended: Notify,
-    /// The store of saved state, if there is one.
+    /// The store for the state on disk; `None` if the state is not saved.
     pub(crate) store: Option<Arc<Store>>,
     owners: Mutex<Owners>,
-    /// The places of calls in flight.
+    /// The limits on calls in flight.
     pub(crate) calls: CallLimits,
-    /// The places of calls of the admin service in flight.
+    /// The limits on calls of the admin service in flight.
     pub(crate) admin_calls: AdminLimits,
     /// Memory for requests in flight.
     pub memory: Budget,
@@ -82,7 +84,7 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// A `Switch` without a state on disk: each of its backends may have pods that clients know.
+    /// Makes a `Switch` without a state on disk. It assumes that each of its backends may have pods that clients know.
     pub fn new(config: Config, dialer: &Dialer) -> Switch {
         let switch = Switch::not_started(config, Vec::new(), dialer);
         for backend in &switch.live().backends {
@@ -91,7 +93,8 @@ impl Switch {
         switch
     }
 
-    /// A `Switch` with backends that are `kept` for their pods; none of its backends is part of lists yet.
+    /// Makes a `Switch` whose merged calls include no backend yet. `kept` are the backends that the configuration no
+    /// longer names and that may still have pods.
     pub(crate) fn not_started(config: Config, kept: Vec<BackendConfig>, dialer: &Dialer) -> Switch {
         let max_message = config.max_message;
         Switch {
@@ -121,12 +124,12 @@ impl Switch {
         }
     }
 
-    /// The current table.
+    /// Returns the current routing table, with its backends.
     pub fn live(&self) -> Arc<Live> {
         Arc::clone(&self.live.borrow())
     }
 
-    /// Replaces the current table, and saves automatically registered handlers.
+    /// Replaces the current routing table. A backend whose automatically registered handlers differ is saved again.
     pub(crate) fn set_live(&self, live: Live) {
         let before = self.live.send_replace(live.into());
         let live = self.live();
@@ -139,17 +142,17 @@ impl Switch {
         changed.for_each(|backend| backend.has_changed());
     }
 
-    /// Receives each new table.
+    /// Returns a receiver that is notified of each new routing table.
     pub(crate) fn tables(&self) -> watch::Receiver<Arc<Live>> {
         self.live.subscribe()
     }
 
-    /// The outcomes of reloads, locked.
+    /// Locks and returns the outcomes of reloads.
     pub fn reloads(&self) -> MutexGuard<'_, Reloads> {
         self.reloads.lock()
     }
 
-    /// The owners, locked.
+    /// Locks and returns the owners of pods and containers.
     pub fn owners(&self) -> MutexGuard<'_, Owners> {
         self.owners.lock()
     }

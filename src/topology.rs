@@ -1,4 +1,5 @@
-//! The routing table and its backends, immutable: a reload replaces both, and a call keeps those that it began with.
+//! The routing table and its backends. A table never changes: a reload replaces it, and a call keeps the table and the
+//! backends that it began with.
 
 pub mod auto_register;
 pub mod diff;
@@ -16,7 +17,7 @@ use crate::errors;
 use crate::ownership::BackendId;
 use auto_register::{AutoRegisteredHandler, Disputed};
 
-/// How many bytes of a backend's name are kept before "-old" and a number: a name has at most 63.
+/// How many bytes of a backend's name stay before the suffix "-old" and a number: a name has at most 63 bytes.
 const LONGEST_KEPT: usize = 50;
 
 /// A routing table and its backends.
@@ -24,18 +25,19 @@ const LONGEST_KEPT: usize = 50;
 pub struct Live {
     /// The configuration, in which each backend has its id.
     pub config: Config,
-    /// The table that calls are routed by: the configuration's, and the handlers that backends have reported.
+    /// The table that routes calls: the handlers of the configuration, and the handlers that backends with
+    /// `auto_register` have reported.
     pub table: Table,
     /// Handlers that several backends with `auto_register` have reported.
     pub disputed: Vec<Disputed>,
-    /// The table's backends in its order, then the backends that are kept for the pods that they own.
+    /// The backends of the configuration in its order, then the backends that stay only because they own pods.
     pub backends: Vec<Arc<Backend>>,
     /// The backend that answers for the node until the default handler's backend has joined.
     before: Option<BackendId>,
 }
 
 impl Live {
-    /// The table at the start, with the backends that are `kept` for their pods.
+    /// The table at the start. The configuration does not name the `kept` backends, which stay because they own pods.
     pub(crate) fn first(
         config: Config,
         kept: &[BackendConfig],
@@ -72,7 +74,8 @@ impl Live {
         }
     }
 
-    /// The same table with the handlers that its backends report now. `runs_pods` says whether a backend runs any pods.
+    /// The same table, with the handlers that its backends report now. `runs_pods` says whether a backend runs any
+    /// pods.
     pub(crate) fn told_anew(&self, runs_pods: impl Fn(BackendId) -> bool) -> Live {
         let (config, backends) = (self.config.clone(), self.backends.clone());
         Live::of(config, backends, self.before, &self.held(runs_pods))
@@ -103,7 +106,8 @@ impl Live {
         rows.map(|row| row.name.as_str())
     }
 
-    /// When the next silent backend with `auto_register` counts as absent.
+    /// When the next backend with `auto_register` counts as absent because it has not reported its handlers. `None` if
+    /// criswitch waits for no report.
     pub(crate) fn next_absence(&self) -> Option<Instant> {
         let rows = self
             .auto_registering()
@@ -111,8 +115,8 @@ impl Live {
         rows.filter_map(|backend| backend.awaited_until()).min()
     }
 
-    /// The table after a reload. A backend whose socket is already known keeps its id. A backend that is no longer in
-    /// any file stays if `keep` returns true; `keep` also gets the backends that already stay.
+    /// The table after a reload. A backend whose socket is already known keeps its id. A backend that the configuration
+    /// no longer names stays if `keep` returns true. `keep` also gets the backends that stay so far.
     pub(crate) fn next(
         &self,
         mut config: Config,
@@ -145,7 +149,8 @@ impl Live {
         Live::of(config, backends, before, &self.held(runs_pods))
     }
 
-    /// Gives `table`'s backends the ids that their sockets have here, under any path, else new ids.
+    /// Sets the ids of the backends in `table`. A backend keeps its id if its socket is already known, even under a
+    /// different path. Any other backend gets a new id.
     fn identify(&self, table: &mut Table, identities: &Identities, next_id: &mut BackendId) {
         let mut ids = Vec::with_capacity(table.backends.len());
         for row in &mut table.backends {
@@ -242,7 +247,7 @@ impl Live {
             .filter(|row| row.auto_register)
     }
 
-    /// A backend with `auto_register` that has not reported its handlers yet.
+    /// The first backend with `auto_register` that has not reported its handlers yet.
     pub(crate) fn untold(&self) -> Option<&Arc<Backend>> {
         let mut backends = self
             .auto_registering()
@@ -250,25 +255,25 @@ impl Live {
         backends.find(|backend| !backend.known().has_said_status())
     }
 
-    /// Whether a file names the backend. A backend that is named in no file is removed when its last pod ends.
+    /// Whether the configuration names the backend. Any other backend is removed when its last pod ends.
     pub fn names(&self, id: BackendId) -> bool {
         self.config.table.backends.iter().any(|row| row.id == id)
     }
 
-    /// The backends that are named in no file.
+    /// The backends that the configuration does not name.
     pub(crate) fn unnamed(&self) -> impl Iterator<Item = &Arc<Backend>> {
         let unnamed = |backend: &&Arc<Backend>| !self.names(backend.id);
         self.backends.iter().filter(unnamed)
     }
 
-    /// Whether the table has another name for a handler of the backend than the backend has.
+    /// Whether the table has a handler of the backend under a name that differs from the backend's own name of it.
     pub(crate) fn renames(&self, id: BackendId) -> bool {
         let renamed = |row: &Handler| row.backend == id && row.backend_handler != row.name;
         self.table.handlers.iter().any(renamed)
     }
 }
 
-/// Renames a backend that the table no longer names if a backend of the table has its name.
+/// Renames `backend`, which the configuration no longer names, if a backend in `named` has the same name.
 fn take_another_name(backend: &Backend, named: &[Arc<Backend>]) {
     let taken = |name: &str| named.iter().any(|other| *other.name() == *name);
     let name = backend.name();

@@ -94,14 +94,14 @@ use std::process::Command;
 
 use config_files::ConfigFiles;
 
-/// The result of a command.
+/// The exit code and the output of a command that has ended.
 struct Outcome {
     code: i32,
     stdout: String,
     stderr: String,
 }
 
-/// The binary with these arguments.
+/// A command that runs the criswitch binary with these arguments.
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_criswitch"));
     command.args(arguments);
@@ -117,7 +117,7 @@ fn run(arguments: &[&str]) -> Outcome {
     }
 }
 
-/// Runs it in parallel with the test's own tasks, such as a simulated runtime.
+/// Runs a command on another thread, so that the tasks of the test, such as a simulated runtime, keep running.
 async fn run_beside(arguments: &[&str]) -> Outcome {
     let arguments: Vec<String> = arguments.iter().map(|&text| text.to_owned()).collect();
     let run = move || run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());

@@ -1,6 +1,7 @@
-//! The compiled interface has exactly the facts of `runtime.v1`.
+//! The compiled interface has exactly the facts of `runtime.v1` that tests/data/cri-1.37.json states.
 //!
-//! The interface and the facts become the same flat list, one fact per line, so that each difference is a line.
+//! The interface and the facts are both converted to a flat list with one fact per line, so that each difference is one
+//! line.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -95,7 +96,7 @@ fn difference(what: &str, fact: &str, compiled: Option<&String>) -> Option<Strin
     }
 }
 
-/// A message or an enum has a name only, so `how` is empty.
+/// The text of a difference. `how` is empty for a service, a message or an enum, which have only a name.
 fn told(problem: &str, link: &str, how: &str) -> String {
     match how {
         "" => problem.to_owned(),

@@ -74,7 +74,7 @@ fn families() -> String {
     table
 }
 
-/// Checks that the text of a document between two marks is `own`.
+/// Checks that `own` is the text between the two comments `mark` in a document. `UPDATE_EXPECT=1` writes `own` there.
 #[track_caller]
 fn assert_between(document: &str, mark: &str, own: &str) {
     let text = shipped(document);
@@ -163,7 +163,7 @@ fn the_documented_limits_are_those_of_the_constants() {
     }
 }
 
-/// The version of a module that a `go.mod` requires, or of a key in `Cargo.toml`.
+/// The version that follows the text `before` in a file, such as `go.mod` or `Cargo.toml`.
 fn pinned(file: &str, before: &str) -> String {
     let text = shipped(file);
     let (_, version) = text.split_once(before).unwrap();
@@ -299,7 +299,7 @@ fn the_index_and_the_books_contents_have_every_chapter() {
     }
 }
 
-/// The files in docs/pictures with this extension, without it.
+/// The names of the files in docs/pictures that have this extension, without the extension.
 fn pictures(extension: &str) -> Vec<String> {
     let files = fs::read_dir(at("docs/pictures")).unwrap();
     let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
@@ -313,7 +313,7 @@ fn a_chapter_shows_each_picture_and_each_graph_is_drawn() {
     let drawn = pictures(".svg");
     assert!(!drawn.is_empty());
     for name in &drawn {
-        // The alternative text is a sentence.
+        // The alternative text must be a sentence, so a period comes before the bracket.
         let shown = format!(".](pictures/{name}.svg)");
         assert!(chapters.contains(&shown), "{name}");
     }
@@ -421,12 +421,12 @@ fn no_document_or_shipped_file_has_a_merge_conflict() {
     }
 }
 
-/// The words of [`UNPLAIN`] in a text in lower case, with the name of the text.
+/// Finds the words of [`UNPLAIN`] in a lower-case text. Each result begins with the name of the text.
 fn unplain(name: &str, text: &str) -> Vec<String> {
     found(&UNPLAIN, name, text)
 }
 
-/// The words of `unplain` in a text in lower case, with the name of the text.
+/// Finds the words of `unplain` in a lower-case text. Each result begins with the name of the text.
 fn found(unplain: &[(&str, &str)], name: &str, text: &str) -> Vec<String> {
     let words: Vec<_> = text.split(|char: char| !char.is_alphanumeric()).collect();
     let text = format!(" {} ", words.join(" "));
@@ -438,7 +438,7 @@ fn found(unplain: &[(&str, &str)], name: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The string literals of a source file outside of its unit tests. A comment line has no literals.
+/// The string literals of a source file outside of its unit tests. Comment lines are skipped.
 fn literals(source: &str) -> Vec<String> {
     let source = source.split("#[cfg(test)]").next().unwrap_or_default();
     let lines = source
@@ -540,7 +540,7 @@ fn the_texts_that_troubleshooting_explains_are_printed() {
     }
 }
 
-/// The indented lines after a heading or a sentence, without the indent.
+/// The block of indented lines after the text `words` in a document, without the indent.
 fn block_after(document: &str, words: &str) -> String {
     let text = shipped(document);
     let (_, rest) = text.split_once(words).unwrap();

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# All checks, on Debian 12 as root with Rust and Go: formatting, lints, dependencies, the tests, the fault simulation,
-# the book, the units, the package, the demo, and the real suite. Installs missing tools. This script's build results
-# are kept in ${CRISWITCH_CACHE:-~/.cache/criswitch}, outside the tree, so that a second run is quick. All steps run
+# Runs all checks: formatting, lints, dependencies, the tests, the fault simulation, the book, the units, the package,
+# the demo, and the real suite. Needs Debian 12, root, Rust and Go. Installs missing tools. The build results of this
+# script are in ${CRISWITCH_CACHE:-~/.cache/criswitch}, outside the tree, so that a second run is quick. All steps run
 # even if one fails. The exit code is 0 only if no step failed.
 set -u
 
@@ -80,10 +80,10 @@ install() {
   } >"$CACHE/apt-$1.log" 2>&1
 }
 
-# A test checks the manual pages with mandoc if it is installed.
+# A test checks the manual pages with mandoc, but only if mandoc is installed.
 run_tests() {
   install mandoc || return
-  # The log line of a start has the commit, which only a release build finds out.
+  # A test reads the commit in the log line of a start. Only a release build finds the commit itself.
   CRISWITCH_COMMIT=0123456789ab cargo test --quiet --locked
 }
 

@@ -93,7 +93,7 @@ fn filter_keys(filter: &Filter) -> Vec<&'static [u32]> {
     id.into_iter().chain(filter.pod).collect()
 }
 
-/// A map field is repeated too, but concatenated maps may repeat a key.
+/// Whether the field is a list. A map field is repeated too, but is no list: concatenated maps may repeat a key.
 fn is_list(field: &FieldDescriptorProto) -> bool {
     field.label() == Label::Repeated && !field.type_name().ends_with("Entry")
 }

@@ -13,7 +13,7 @@ use crate::events;
 use crate::works::Work;
 use crate::{CONNECTION_WINDOW, WINDOW};
 
-/// The RPCs of the works, and those that criswitch calls.
+/// The RPCs that clients call, and the RPCs that criswitch itself calls.
 const RPCS: [&str; 7] = [
     "ContainerStatus",
     "CreateContainer",
@@ -26,7 +26,7 @@ const RPCS: [&str; 7] = [
 
 struct Backend {
     number: usize,
-    /// The replies to each RPC. Successive calls get them in order, then from the first again.
+    /// By RPC: the replies. Successive calls get them in order, and after the last one the first again.
     replies: HashMap<&'static str, Vec<Bytes>>,
     calls: AtomicUsize,
 }
@@ -39,7 +39,7 @@ impl Backend {
     }
 }
 
-/// Serves until the process is killed.
+/// Serves a socket until the process is killed.
 pub async fn serve(socket: &Path, number: usize, work: Work) {
     let listener = UnixListener::bind(socket).unwrap();
     let replies = RPCS.map(|rpc| (rpc, work.replies(number, rpc)));

@@ -1,4 +1,4 @@
-//! The client: raw HTTP/2, one connection, and every byte of every reply is compared.
+//! The client. It uses raw HTTP/2 on one connection, and compares every byte of every reply.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -20,25 +20,26 @@ use crate::support::frame_raw;
 use crate::works::Work;
 use crate::{CONNECTION_WINDOW, WINDOW};
 
-/// gRPC's prefix of a message.
+/// The length of the prefix of a gRPC message, in bytes.
 pub const FRAME_HEADER: usize = 5;
-/// The time between two polls of a kubelet, and the polls for each of its `Status` calls.
+/// The time between two polls of a kubelet.
 const POLL: Duration = Duration::from_secs(1);
+/// A kubelet calls `Status` once in this many polls.
 const POLLS_OF_A_STATUS: usize = 5;
 
-/// One round of one subject.
+/// The result of one round of calls to one subject.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Round {
     pub calls: usize,
     pub p50_ns: u64,
     pub p99_ns: u64,
     pub seconds: f64,
-    /// The first reply that was not as expected.
+    /// Why a reply was wrong, if any was.
     pub fault: Option<String>,
 }
 
 impl Round {
-    /// `took` has the time of each call in nanoseconds.
+    /// Summarizes a round. `took` has the time of each call in nanoseconds.
     pub fn new(mut took: Vec<u64>, length: Duration, fault: Option<String>) -> Round {
         took.sort_unstable();
         let percentile = |percent: usize| took.get(took.len() * percent / 100).copied();
@@ -56,11 +57,11 @@ pub fn nanoseconds_since(begin: Instant) -> u64 {
     u64::try_from(begin.elapsed().as_nanos()).unwrap()
 }
 
-/// A call with all its right replies.
+/// A call, and all replies to it that are correct.
 pub struct Expected {
     rpc: &'static str,
     request: Bytes,
-    /// Empty if each reply is right.
+    /// If this is empty, every reply counts as correct.
     replies: Vec<Bytes>,
 }
 
@@ -73,8 +74,8 @@ impl Expected {
         }
     }
 
-    /// The calls of the work. A right reply is one gRPC message with the fields of the messages of all backends, in
-    /// their order.
+    /// Returns the calls of a work. A correct reply is one gRPC message: the messages of all backends, concatenated in
+    /// the order of the backends.
     pub async fn of(work: Work, backends: &[PathBuf]) -> Vec<Expected> {
         let mut calls = Vec::new();
         for rpc in work.rpcs() {
@@ -102,7 +103,7 @@ async fn joined(call: &Expected, backends: &[PathBuf]) -> Bytes {
     frame_raw(&message)
 }
 
-/// Makes `calls` calls, and compares each reply.
+/// Makes this many calls, and compares each reply.
 pub async fn measure(socket: &Path, work: Work, calls: usize, backends: &[PathBuf]) -> Round {
     let send = connect(socket).await.unwrap();
     if work == Work::Streams {
@@ -158,7 +159,7 @@ async fn rest_of_poll(
     Ok(())
 }
 
-/// Waits until all replies are right, from a subject that may not listen yet.
+/// Repeats the calls until all replies are correct. The subject may not listen yet.
 pub async fn first_replies(socket: &Path, expected: &[Expected]) {
     let begin = Instant::now();
     while let Err(fault) = connect_and_call(socket, expected).await {
@@ -190,7 +191,7 @@ async fn all_replies(send: &SendRequest<Bytes>, expected: &[Expected]) -> Result
     Ok(())
 }
 
-/// The head of the reply, and its body.
+/// Sends a call. Returns the headers and the body of the reply.
 async fn begin(
     send: &SendRequest<Bytes>,
     call: &Expected,
@@ -217,11 +218,11 @@ async fn begin(
     }
 }
 
-/// The reply, which is collected only if each reply is right.
+/// Makes a call and compares the reply. Returns the bytes of the reply only if every reply counts as correct.
 async fn reply(send: &SendRequest<Bytes>, call: &Expected) -> Result<Vec<u8>, String> {
     let (head, mut body) = begin(send, call).await?;
     let (mut at, mut reply) = (0, Vec::new());
-    // The replies that are equal so far.
+    // The correct replies that begin with the bytes received so far.
     let mut right: Vec<&Bytes> = call.replies.iter().collect();
     while let Some(part) = body.data().await {
         let part = part.map_err(text)?;

@@ -1,4 +1,5 @@
-//! Events: each backend numbers and dates its own. The client checks their bytes and their order.
+//! Events: each backend puts a number and the time into each of its events. The client checks the bytes and the order
+//! of the events.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -14,15 +15,16 @@ use crate::items;
 use crate::support::frame;
 
 pub const RPC: &str = "GetContainerEvents";
-/// The events that two backends send in a second.
+/// The events that two backends together send in a second.
 pub const A_SECOND: usize = 10_000;
-/// The pause of a backend, and the events that it sends after each.
+/// The pause of a backend between two groups of events.
 const PAUSE: Duration = Duration::from_millis(1);
+/// The events that a backend sends after each pause.
 const AT_ONCE: usize = A_SECOND / 2 / 1000;
-/// About the size of an event.
+/// The approximate size of an event, in bytes.
 const EVENT_BYTES: usize = 1000;
 
-/// Sends events until the client has ended the stream.
+/// Sends events until the client ends the stream.
 pub async fn send(mut stream: SendStream<Bytes>, backend: usize) {
     let mut pause = interval(PAUSE);
     for number in 0.. {
@@ -36,7 +38,7 @@ pub async fn send(mut stream: SendStream<Bytes>, backend: usize) {
     }
 }
 
-/// Reads this many events. The time of an event is the time since the backend sent it.
+/// Reads this many events. The time of an event is measured from its sending at the backend.
 pub async fn read(mut stream: RecvStream, events: usize) -> Round {
     let (since, mut took) = (Instant::now(), Vec::with_capacity(events));
     let (mut bytes, mut numbers) = (BytesMut::new(), HashMap::new());
@@ -66,7 +68,8 @@ fn first_message(bytes: &mut BytesMut) -> Option<Bytes> {
     })
 }
 
-/// When the event was sent, if its bytes are right and it is the next one of its backend.
+/// Checks that the bytes of an event are correct, and that it is its backend's next event. Returns the time at which it
+/// was sent.
 fn check(message: &Bytes, numbers: &mut HashMap<usize, usize>) -> Result<i64, String> {
     let seen = cri::ContainerEventResponse::decode(message.clone());
     let seen = seen.map_err(|error| error.to_string())?;

@@ -1,4 +1,5 @@
-//! The user instructions of a call, as callgrind counts them: the difference of two runs, without start and end.
+//! Counts the user-mode instructions of a call with callgrind. The count is the difference of a long and a short run,
+//! so that it excludes the start and end of the process.
 
 use std::fs;
 
@@ -6,13 +7,14 @@ use crate::Run;
 use crate::report::Measured;
 use crate::subjects::{Subject, program};
 
-/// The part of a round's calls that the shorter run makes.
+/// The shorter run makes the calls of a round, divided by this number.
 const SHORTER: usize = 50;
-/// How many times as many calls the longer run makes.
+/// The longer run makes this many times the calls of the shorter run.
 const LONGER: usize = 3;
 
 impl Run {
-    /// Sets the instructions of a call. callgrind cannot run the Go proxy.
+    /// Counts the instructions of a call and stores them in `measured`. callgrind cannot run the Go proxy, and a direct
+    /// call has no process.
     pub fn count_instructions(&self, measured: &mut Measured) {
         if matches!(measured.subject, Subject::Direct | Subject::Go) {
             return;
@@ -23,7 +25,7 @@ impl Run {
         measured.instructions = Some(more / ((LONGER - 1) * few) as f64);
     }
 
-    /// The instructions of a whole run with this many calls.
+    /// Counts the instructions of a run with this many calls.
     fn count(&self, measured: &mut Measured, calls: usize) -> u64 {
         let (work, subject) = (measured.work, measured.subject);
         eprintln!("{} {} ({calls}, counted)", work.name(), subject.name());

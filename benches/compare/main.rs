@@ -1,9 +1,10 @@
-//! criswitch beside other proxies on Unix sockets: `benches/compare/run.sh`.
+//! Compares criswitch with other proxies on Unix sockets. Run it with `benches/compare/run.sh`.
 //!
-//! One process each for the client, the subject and every backend. With one call in flight all are pinned to one
-//! processor, so that the time of a call is the work of all of them; with several, the subject has a processor of its
-//! own. Rounds of all subjects alternate. The client compares every byte; a wrong one makes the run fail.
-//! With `--instructions`, callgrind counts the instructions of a call.
+//! A subject is a proxy that is compared. The client, the subject and each backend have a process of their own. With
+//! one call in flight, all processes are pinned to one processor, so that the time of a call is the sum of their work.
+//! With several calls in flight, the subject has its own processor. Rounds of the subjects alternate. The client
+//! compares every byte, and a wrong byte makes the run fail. With `--instructions`, callgrind counts the instructions
+//! of a call.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -47,7 +48,8 @@ use subjects::{Process, Subject, backend_socket, own_program, pinned, program};
 use works::Work;
 
 const CRISWITCH: &str = env!("CARGO_BIN_EXE_criswitch");
-/// The HTTP/2 windows of client and backend: a list of 10,000 containers needs no update.
+/// The HTTP/2 windows of client and backend. They are so large that a list of 10,000 containers needs no update of a
+/// window.
 const WINDOW: u32 = 16 << 20;
 const CONNECTION_WINDOW: u32 = 64 << 20;
 /// With one call in flight, all processes run on this processor. With several calls, the client and the backends run on
@@ -97,13 +99,13 @@ struct Run {
     /// The number of rounds.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Divides the number of calls of each round.
+    /// Divides the number of calls in each round by this number.
     #[arg(long, default_value_t = 1)]
     divide: usize,
-    /// Only this work; may be repeated.
+    /// Measures only this work; may be repeated.
     #[arg(long)]
     work: Vec<Work>,
-    /// Counts the instructions of a call too.
+    /// Also counts the instructions of a call.
     #[arg(long)]
     instructions: bool,
 }
@@ -168,7 +170,7 @@ impl Run {
         }
     }
 
-    /// One work: the subjects stay for all rounds.
+    /// Measures all subjects with one work. The process of a subject lives through all rounds.
     fn measure(&self, work: Work) -> Vec<Measured> {
         let backends = 0..work.backends();
         let backends =
@@ -218,8 +220,8 @@ impl Run {
         measured.add(round, ran_ns, process.as_ref().map(Process::memory));
     }
 
-    /// Starts a subject, and waits until all replies are right: criswitch asks its backends after it has begun to
-    /// listen.
+    /// Starts a subject, and waits until all its replies are correct: criswitch listens before its backends have
+    /// answered.
     fn start(&self, subject: Subject, work: Work, under: &[String]) -> Option<Process> {
         let process = Process::of_subject(subject, &self.directory, work, &self.programs, under)?;
         block_on(async {
@@ -237,7 +239,7 @@ impl Run {
         serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{text}"))
     }
 
-    /// The command that makes the calls of a round.
+    /// Returns the command that makes the calls of a round.
     fn client(&self, subject: Subject, work: Work, calls: usize) -> Vec<String> {
         let (work_name, calls) = (work.name(), calls.to_string());
         if subject == Subject::Prost {
@@ -256,7 +258,7 @@ impl Run {
         sockets.collect()
     }
 
-    /// Starts the subject again and again. A start takes until all first replies are right.
+    /// Starts the subject this many times. The time of a start ends when the first replies are correct.
     fn starts(
         &self,
         subject: Subject,
@@ -278,7 +280,7 @@ impl Run {
         Round::new(took.collect(), begin.elapsed(), None)
     }
 
-    /// The size of the daemon without symbols.
+    /// Returns the size of criswitch's binary without symbols, in bytes.
     fn stripped_bytes(&self) -> u64 {
         let stripped = self.directory.join("stripped");
         let mut strip = Command::new("strip");

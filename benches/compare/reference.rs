@@ -1,4 +1,4 @@
-//! The reference of a merge: prost decodes, extends and encodes the lists, without any transport.
+//! The reference for merges: prost decodes, extends and encodes the lists, without any transport.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! The table, the goals, and the JSON.
+//! Reports the results: a table, the goals, and a JSON file.
 
 use std::fs;
 use std::path::Path;
@@ -10,23 +10,23 @@ use crate::client::Round;
 use crate::subjects::{Memory, Subject};
 use crate::works::Work;
 
-/// The largest growth of resident memory that the allocator's variation explains.
+/// The largest factor by which resident memory may grow: the allocator alone causes that much variation.
 const NO_GROWTH: f64 = 1.05;
 
-/// All rounds of one subject with one work.
+/// The results of all rounds of one subject with one work.
 #[derive(Serialize)]
 pub struct Measured {
     #[serde(serialize_with = "by_name")]
     pub work: Work,
     pub subject: Subject,
     rounds: Vec<Round>,
-    /// The processor time of the subject in all rounds; none without a process.
+    /// The processor time of the subject in all rounds; `None` if it has no process.
     ran_ns: Option<u64>,
-    /// After each round; none without a process.
+    /// The memory of the subject after each round; empty if it has no process.
     memory: Vec<Memory>,
-    /// The user instructions of a call, if they were counted.
+    /// The number of user-mode instructions of a call; `None` if they were not counted.
     pub instructions: Option<f64>,
-    /// The first wrong reply.
+    /// Why the first wrong reply was wrong.
     pub fault: Option<String>,
 }
 
@@ -47,7 +47,7 @@ impl Measured {
         }
     }
 
-    /// Adds a round, in which the process of the subject ran for `ran_ns`.
+    /// Adds a round. The process of the subject ran for `ran_ns` in this round.
     pub fn add(&mut self, round: Round, ran_ns: Option<u64>, memory: Option<Memory>) {
         self.note(round.fault.clone());
         self.rounds.push(round);
@@ -62,7 +62,7 @@ impl Measured {
         }
     }
 
-    /// The median of a figure of the rounds.
+    /// Returns the median of a figure over all rounds.
     fn median(&self, figure: impl Fn(&Round) -> f64) -> f64 {
         let mut figures: Vec<f64> = self.rounds.iter().map(figure).collect();
         figures.sort_by(f64::total_cmp);
@@ -82,7 +82,7 @@ impl Measured {
         Some(self.ran_ns? as f64 / 1e3 / calls as f64)
     }
 
-    /// The processor time in percent of one processor.
+    /// Returns the subject's processor time, in percent of one processor.
     fn ran_percent(&self) -> Option<f64> {
         let seconds: f64 = self.rounds.iter().map(|round| round.seconds).sum();
         Some(self.ran_ns? as f64 / 1e7 / seconds)
@@ -92,7 +92,7 @@ impl Measured {
         Some(megabytes(self.memory.last()?.resident_kib))
     }
 
-    /// The resident memory at the end, relative to that in the middle.
+    /// Returns the resident memory at the end, divided by that in the middle.
     fn growth(&self) -> Option<f64> {
         let middle = self.memory.get(self.memory.len().checked_sub(1)? / 2)?;
         Some(self.resident_mb()? / megabytes(middle.resident_kib))
@@ -103,14 +103,14 @@ fn megabytes(kib: u64) -> f64 {
     kib as f64 * 1024.0 / 1e6
 }
 
-/// A figure of a subject with one work.
+/// Computes a figure of a subject with one work.
 type Figure = fn(&Report, Work, Subject) -> Option<f64>;
-/// A goal: the name, the figure, and the most that it may be.
+/// A goal: its name, the measured figure, and the largest figure that reaches the goal.
 type Goal = (&'static str, Option<f64>, f64);
 
 pub struct Report {
     pub measured: Vec<Measured>,
-    /// The size of the daemon.
+    /// The size of criswitch's binary without symbols.
     pub stripped_bytes: u64,
 }
 
@@ -124,18 +124,18 @@ impl Report {
         self.find(work, Subject::Criswitch)
     }
 
-    /// The time that a subject adds to a direct call, in µs.
+    /// Returns the time that a subject adds to a direct call, in µs.
     fn added(&self, work: Work, subject: Subject) -> Option<f64> {
         let direct = self.find(work, Subject::Direct)?.p50_us();
         Some(self.find(work, subject)?.p50_us() - direct)
     }
 
-    /// criswitch's figure relative to that of another subject.
+    /// Returns criswitch's figure, divided by the same figure of another subject.
     fn ratio(&self, of: Figure, work: Work, reference: Subject) -> Option<f64> {
         Some(of(self, work, Subject::Criswitch)? / of(self, work, reference)?)
     }
 
-    /// criswitch's figure relative to its figure with other work.
+    /// Returns criswitch's figure with one work, divided by its figure with another work.
     fn works(&self, of: Figure, work: Work, reference: Work) -> Option<f64> {
         Some(of(self, work, Subject::Criswitch)? / of(self, reference, Subject::Criswitch)?)
     }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compares criswitch with a direct call, a copy of the bytes, nginx, HAProxy and a proxy on grpc-go: latency, calls a
-# second, processor time, memory and instructions. Prints one table with the goals, and writes compare.json to
+# Compares criswitch with a direct call, a proxy that copies bytes, nginx, HAProxy and a proxy on grpc-go: latency,
+# calls a second, processor time, memory and instructions. Prints one table with the goals, and writes compare.json to
 # ${CRISWITCH_CACHE:-~/.cache/criswitch}/compare. Exits with status 1 if a subject sent a wrong byte.
 #
 #   benches/compare/run.sh            all works, 5 rounds: about an hour on two quiet processors
@@ -19,9 +19,9 @@ main() {
     options=(--rounds 1 --divide 500)
   fi
   prepare_programs
-  # The path of a Unix socket has at most 107 bytes.
+  # The directory for sockets has a short path, because the path of a Unix socket has at most 107 bytes.
   sockets=$(mktemp -d)
-  # shellcheck disable=SC2064 # The path is known now.
+  # shellcheck disable=SC2064 # The path must be expanded now.
   trap "rm -rf '$sockets'" EXIT
   cd "$TOP"
   LD_LIBRARY_PATH=$CACHE/root/usr/lib/$(uname -m)-linux-gnu VALGRIND_LIB=$CACHE/root/usr/libexec/valgrind \
@@ -31,7 +31,7 @@ main() {
   return "$status"
 }
 
-# Unpacks Debian's packages beside the machine's own: an installed package would start its server.
+# Downloads and unpacks Debian packages, but does not install them: an installed package would start its server.
 prepare_programs() {
   mkdir -p "$CACHE/bin"
   (cd "$TOP/benches/compare/goproxy" && CGO_ENABLED=0 go build -trimpath -o "$CACHE/bin/goproxy" .)
@@ -41,7 +41,7 @@ prepare_programs() {
   apt-get download -qq "${PACKAGES[@]}" 2>/dev/null || { apt-get update -qq && apt-get download -qq "${PACKAGES[@]}"; }
   for package in *.deb; do dpkg -x "$package" "$CACHE/root"; done
   ln -sf "$CACHE/root/usr/sbin/nginx" "$CACHE/root/usr/sbin/haproxy" "$CACHE/bin/"
-  # /usr/bin/valgrind is a script that looks for this program beside itself.
+  # The link leads to valgrind.bin, because the script /usr/bin/valgrind finds valgrind.bin only in its own directory.
   ln -sf "$CACHE/root/usr/bin/valgrind.bin" "$CACHE/bin/valgrind"
 }
 

@@ -1,4 +1,4 @@
-//! The least that a proxy can do: copies bytes between two sockets.
+//! The simplest proxy: it copies bytes between two sockets.
 
 use std::path::Path;
 

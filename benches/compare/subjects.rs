@@ -1,4 +1,4 @@
-//! The proxies that are compared, each in its own process.
+//! The subjects, which are the proxies that are compared. Each proxy has its own process.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -14,11 +14,11 @@ use serde::Serialize;
 use crate::works::Work;
 use crate::{CRISWITCH, unit};
 
-/// How long a process may take until it listens, and until its replies are right.
+/// How long a process may take until it listens and its replies are correct.
 pub const START_LIMIT: Duration = Duration::from_secs(60);
-/// Where `/proc/PID/stat` has the user time, counted after the name. The system time is next to it.
+/// The index of the user time in `/proc/PID/stat`, counted after the process name. The system time follows it.
 const USER_TIME: usize = 11;
-/// The unit of these times: a hundredth of a second.
+/// The unit of the times in `/proc/PID/stat`, in nanoseconds: a hundredth of a second.
 const TICK_NS: u64 = 10_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
@@ -26,14 +26,14 @@ const TICK_NS: u64 = 10_000_000;
 pub enum Subject {
     /// No proxy.
     Direct,
-    /// A copy of the bytes of the two sockets.
+    /// A proxy that only copies bytes between two sockets.
     Splice,
     Nginx,
     Haproxy,
     /// A pass-through proxy on grpc-go.
     Go,
     Criswitch,
-    /// The reference of a merge: an in-process loop, without a socket.
+    /// The reference for merges: a loop in one process, without a socket.
     Prost,
 }
 
@@ -60,7 +60,8 @@ impl Subject {
         }
     }
 
-    /// Whether the subject can do the work: only criswitch and prost merge, and larger messages need settings.
+    /// Whether the subject can do the work. Only criswitch and prost merge. The other proxies would need more settings
+    /// for very large messages.
     pub fn does(self, work: Work) -> bool {
         match self {
             Subject::Criswitch => true,
@@ -118,7 +119,7 @@ fn configure(text: &str, directory: &Path, name: &str) {
 
 fn table(directory: &Path, work: Work) -> String {
     let socket = Subject::Criswitch.socket(directory);
-    // Each work has its own state, because the backends differ.
+    // Each work has its own state directory, because the backends differ.
     let state = directory.join(format!("state-{}", work.name()));
     let max_message = if work.is_large() { "64MiB" } else { "16MiB" };
     let mut table = format!(
@@ -135,19 +136,19 @@ pub fn backend_socket(directory: &Path, number: usize) -> PathBuf {
     directory.join(format!("backend-{number}.sock"))
 }
 
-/// The path of this benchmark, which has the roles of backend, client and splice too.
+/// Returns the path of this benchmark's program. The same program also runs as backend, client and splice.
 pub fn own_program() -> String {
     std::env::current_exe().unwrap().display().to_string()
 }
 
-/// The command that runs a program on one processor.
+/// Returns the command that runs a program on one processor.
 pub fn pinned(processor: usize) -> Vec<String> {
     ["taskset", "--cpu-list", &processor.to_string()]
         .map(str::to_owned)
         .into()
 }
 
-/// The command with these words.
+/// Makes a command of a program and its arguments.
 pub fn program(words: &[String]) -> Command {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);
@@ -157,7 +158,7 @@ pub fn program(words: &[String]) -> Command {
 /// A process, killed when it is dropped.
 pub struct Process(Child);
 
-/// The kernel's counters of a process.
+/// The memory of a process, as the kernel reports it.
 #[derive(Clone, Copy, Serialize)]
 pub struct Memory {
     pub resident_kib: u64,
@@ -165,7 +166,8 @@ pub struct Memory {
 }
 
 impl Process {
-    /// Starts a subject with the program `under`, if any. `None` without a process.
+    /// Starts a subject. `under` is a command that starts the subject's own command, such as `taskset`, or is empty.
+    /// Returns `None` if the subject has no process.
     pub fn of_subject(
         subject: Subject,
         directory: &Path,
@@ -212,7 +214,7 @@ impl Process {
         self.0.wait().ok();
     }
 
-    /// The processor time of all threads, including threads that have ended, in nanoseconds.
+    /// Returns the processor time of all threads, including threads that have ended, in nanoseconds.
     pub fn ran_ns(&self) -> u64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
         let (_, fields) = stat.rsplit_once(')').unwrap();

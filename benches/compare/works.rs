@@ -1,4 +1,4 @@
-//! The work that is measured: calls, their replies, and how many of them.
+//! The kinds of work that are measured: which calls the client makes, the replies, and the number of calls.
 
 use bytes::Bytes;
 use clap::ValueEnum;
@@ -9,15 +9,15 @@ use crate::events;
 use crate::items;
 use crate::support::{frame, frame_raw};
 
-/// The size of a configuration in a request that creates a container.
+/// The size of the configuration in a `CreateContainer` request, in bytes.
 const CREATE_BYTES: usize = 10 << 10;
-/// The calls of a round with small replies.
+/// The number of calls in a round with small replies.
 const CALLS: usize = 20_000;
-/// The events of a round: ten seconds of them.
+/// The number of events in a round: those of ten seconds.
 const EVENTS: usize = 10 * events::A_SECOND;
-/// About the size of a listed container.
+/// The approximate size of a listed container, in bytes.
 const CONTAINER_BYTES: usize = 1000;
-/// The bytes of all replies in a round with large replies.
+/// The bytes of all replies together in a round with large replies.
 const ROUND_BYTES: usize = 2 << 30;
 
 /// A kind of work.
@@ -44,10 +44,10 @@ pub enum Work {
     List10000,
     /// `ListContainers` of one backend with 50,000 containers.
     List50000,
-    /// `List1000`, and the state of one container changes between two replies.
+    /// Like `List1000`, but the state of one container changes between two replies.
     #[value(name = "list1000-changed")]
     List1000Changed,
-    /// `Unary`, and the backend has 50,000 containers.
+    /// Like `Unary`, but the backend has 50,000 containers.
     #[value(name = "unary-of-50000")]
     UnaryOf50000,
     /// `ListContainers` of two backends with 500 containers each.
@@ -62,7 +62,7 @@ pub enum Work {
     Poll1000,
     /// `GetContainerEvents` of two backends.
     Streams,
-    /// The start of a subject with four backends until its first right reply.
+    /// The start of a subject with four backends until its first correct reply.
     Start,
 }
 
@@ -107,7 +107,7 @@ impl Work {
         }
     }
 
-    /// Whether the calls are a kubelet's: lists each second, `Status` every five seconds.
+    /// Whether the calls are a kubelet's: lists every second, and `Status` every five seconds.
     pub fn is_poll(self) -> bool {
         matches!(self, Work::Poll110 | Work::Poll500 | Work::Poll1000)
     }
@@ -132,7 +132,8 @@ impl Work {
         }
     }
 
-    /// The RPCs that are called one after the other. A stream is opened after a list.
+    /// The RPCs that the client calls one after the other. For `Streams`, the client calls them before it opens the
+    /// stream.
     pub fn rpcs(self) -> &'static [&'static str] {
         match self {
             Work::Unary
@@ -146,7 +147,7 @@ impl Work {
         }
     }
 
-    /// The request as a gRPC message with its prefix.
+    /// Returns the request as a gRPC message with its prefix.
     pub fn request(rpc: &str) -> Bytes {
         match rpc {
             "ContainerStatus" => frame(&cri::ContainerStatusRequest {
@@ -165,7 +166,7 @@ impl Work {
         }
     }
 
-    /// How many replies of a backend to one RPC differ.
+    /// The number of different replies of a backend to one RPC.
     pub fn replies_of_a_backend(self) -> usize {
         match self {
             Work::List1000Changed => 2,
@@ -173,7 +174,8 @@ impl Work {
         }
     }
 
-    /// The replies of one backend as gRPC messages with their prefixes, one after the other.
+    /// Returns the replies of one backend to this RPC, in the order in which calls get them. Each reply is a gRPC
+    /// message with its prefix.
     pub fn replies(self, backend: usize, rpc: &str) -> Vec<Bytes> {
         let one = match (rpc, self) {
             ("ContainerStatus", Work::Unary10k | Work::Unary10kX16) => status(10 << 10),
@@ -192,7 +194,7 @@ impl Work {
                 runtime_name: format!("runtime-{backend}"),
                 ..Default::default()
             }),
-            // The other replies are empty messages.
+            // The replies to all other RPCs are empty messages.
             _ => frame_raw(&[]),
         };
         vec![one]
@@ -214,7 +216,7 @@ impl Work {
     }
 }
 
-/// A `ContainerStatusResponse` of this many bytes.
+/// Makes a `ContainerStatusResponse` of this many bytes.
 fn status(bytes: usize) -> Bytes {
     let of = |message: String| cri::ContainerStatusResponse {
         status: Some(cri::ContainerStatus {

@@ -29,7 +29,7 @@ pub const CONTAINERS: usize = 500;
 
 type Reply = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
-/// A runtime on a separate thread, like the separate process on a node. Dropping this value ends the runtime.
+/// A runtime that has its own thread, like its own process on a node. Dropping this value ends the runtime.
 pub struct Backend {
     faults: Arc<Faults>,
     /// Dropping this sender ends the runtime.
@@ -69,13 +69,13 @@ impl Backend {
         }
     }
 
-    /// From the next call on the backend does nothing, like a stopped process: the kernel accepts connections for the
+    /// Makes the backend hang from the next call on, like a stopped process: the kernel accepts connections for the
     /// backend, which never reads them.
     pub fn hang(&self) {
         self.faults.hung.store(true, Ordering::Relaxed);
     }
 
-    /// From now on the backend answers every call except lists.
+    /// Makes the backend answer every call except lists from now on.
     pub fn hang_lists(&self) {
         self.faults.lists_hang.store(true, Ordering::Relaxed);
     }
@@ -132,10 +132,10 @@ impl Runtime {
         }
     }
 
-    /// Whether the backend has the id of the call. The id begins with the backend's number.
+    /// Whether the backend has the pod or container of the call. Its id begins with the backend's number.
     fn has(&self, rpc: &str, request: &[u8]) -> bool {
         let by_id = matches!(rpc, "ContainerStatus" | "PodSandboxStatus" | "ExecSync");
-        // gRPC's five bytes and the field's tag and length come before the id.
+        // The id comes after the five bytes of gRPC's prefix, the field's tag and the field's length.
         !by_id || request.get(7..9) == Some(format!("{:02x}", self.number).as_bytes())
     }
 }

@@ -1,4 +1,4 @@
-//! The clients: many clients that call without a pause, one that lists like a kubelet, and some for the fourth backend.
+//! The clients: many call without a pause, one lists like a kubelet, and some call the fourth backend.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,19 +17,20 @@ use crate::support::{RawClient, frame, frame_raw};
 
 /// Clients that call for pods and containers of the three healthy backends.
 const BUSY: usize = 180;
-/// Clients that call for containers of the fourth backend, once a second each, so that a hang hardly reduces the load.
+/// Clients that call for containers of the fourth backend. Each client calls once a second, so that a hang hardly
+/// reduces the load.
 const PATIENT: usize = 20;
 const CONNECTIONS: usize = 10;
 const SECOND: Duration = Duration::from_secs(1);
-/// A call that takes longer counts as failed.
+/// How long a call may take. A call that takes longer counts as failed.
 const LONGEST: Duration = Duration::from_secs(10);
 /// The deadline of calls to the fourth backend.
 const DEADLINE: (&str, &str) = ("grpc-timeout", "1S");
 
-/// The outcomes of some clients' calls.
+/// The outcomes of the calls of one or several clients.
 #[derive(Default)]
 pub struct Tally {
-    /// The time of each call that was answered with OK, in µs; sorted by [`Tally::sort`].
+    /// The time of each call with status OK, in µs; sorted by [`Tally::sort`].
     pub took_us: Vec<u32>,
     pub failed: usize,
     /// The text of the first failure.
@@ -41,7 +42,7 @@ impl Tally {
         self.took_us.len() + self.failed
     }
 
-    /// The time within which `percent` of the calls were answered.
+    /// Returns the time within which `percent` of the calls with status OK were answered, in µs.
     pub fn percentile_us(&self, percent: usize) -> u32 {
         let last = self.took_us.len().saturating_sub(1);
         let at = self.took_us.len() * percent / 100;
@@ -72,7 +73,7 @@ impl Tally {
     }
 }
 
-/// The outcomes of all clients.
+/// The outcomes of the calls of all clients.
 pub struct Seen {
     pub busy: Tally,
     pub lists: Tally,
@@ -82,7 +83,7 @@ pub struct Seen {
 /// Connections to criswitch that all clients share.
 pub struct Clients {
     connections: Vec<RawClient>,
-    /// The lengths of the replies with all pods and all containers.
+    /// By RPC: the length in bytes of the list of all pods and of the list of all containers.
     whole: Vec<(&'static str, usize)>,
 }
 
@@ -138,7 +139,7 @@ async fn sum(mut clients: JoinSet<Tally>) -> Tally {
     all.sort()
 }
 
-/// Makes one call after another, spread over the pods and containers of the healthy backends.
+/// Makes one call after another. The calls are spread over the pods and containers of the healthy backends.
 async fn call_on(connection: RawClient, client: usize, end: Instant) -> Tally {
     let mut tally = Tally::default();
     let mut at = client;
@@ -151,7 +152,7 @@ async fn call_on(connection: RawClient, client: usize, end: Instant) -> Tally {
     tally
 }
 
-/// The most frequent calls of kubelets, in about their proportions.
+/// Returns one of the most frequent calls of kubelets, in about their proportions.
 fn call_for_one(backend: usize, at: usize) -> (&'static str, Bytes) {
     match at % 8 {
         0..4 => container_status(backend, at),
@@ -183,7 +184,7 @@ fn container_status(backend: usize, at: usize) -> (&'static str, Bytes) {
 
 async fn call_the_fourth(connection: RawClient, client: usize, end: Instant) -> Tally {
     let mut tally = Tally::default();
-    // The clients start at different moments.
+    // The clients begin at different moments, so that they do not all call at once.
     let first = Instant::now() + SECOND * client.try_into().unwrap() / PATIENT.try_into().unwrap();
     let mut every_second = interval_at(first.into(), SECOND);
     while every_second.tick().await.into_std() < end {
@@ -216,7 +217,7 @@ async fn list(connection: &RawClient, rpc: &'static str) -> Result<Bytes, String
     call(connection, rpc, &[], frame_raw(&[])).await
 }
 
-/// The body of a reply with status 0.
+/// Makes a call. Returns the body of the reply if its status is 0.
 async fn call(
     connection: &RawClient,
     rpc: &'static str,

@@ -1,4 +1,4 @@
-//! The processors of this machine, and criswitch's own process on one of them.
+//! Puts the benchmark and criswitch's process on different processors, and reads the counters of that process.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -13,7 +13,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Moves the benchmark to the first processor, so that criswitch can have the second.
+    /// Moves the benchmark to the first processor, so that criswitch can use the second one alone.
     pub fn prepare() -> Machine {
         let several = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
         let pid = std::process::id().to_string();
@@ -29,7 +29,7 @@ impl Machine {
         }
     }
 
-    /// The load average of the last minute.
+    /// Returns the load average of the last minute.
     pub fn load(&self) -> String {
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         load.split(' ').next().unwrap_or("?").to_owned()
@@ -55,20 +55,20 @@ impl Machine {
     }
 }
 
-/// criswitch's process, killed when it is dropped.
+/// criswitch's process. Dropping this value kills the process.
 pub struct Switch(Child);
 
-/// The kernel's counters for a process with one thread.
+/// The times of a process with one thread, as the kernel counts them.
 #[derive(Clone, Copy)]
 pub struct Times {
     /// How long the process ran.
     pub ran: Duration,
-    /// How long the process was ready to run, and waited.
+    /// How long the process was ready to run, but waited for a processor.
     pub waited: Duration,
 }
 
 impl Times {
-    /// The difference to an earlier value.
+    /// Returns the difference to an earlier value.
     pub fn since(self, before: Times) -> Times {
         Times {
             ran: self.ran - before.ran,
@@ -82,7 +82,7 @@ impl Switch {
         let status = self.proc("status");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let number = line.and_then(|line| line.split_whitespace().next());
-        number.expect("the switch has ended").parse().unwrap()
+        number.expect("criswitch has ended").parse().unwrap()
     }
 
     pub fn times(&self) -> Times {

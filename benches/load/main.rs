@@ -1,9 +1,9 @@
 //! criswitch under load while one of its backends hangs: `cargo bench --bench load -- --seconds 60 --runs 3`.
 //!
-//! 200 clients, four backends with 500 containers each, and the real binary in a separate process. Runs without trouble
-//! alternate with runs in which the fourth backend hangs, or only its lists hang. No call to another backend may be
-//! affected. On a busy machine criswitch waits for its processor; then only the median of several runs is a valid
-//! latency. Failed calls and growing memory are faults on any machine.
+//! There are 200 clients, four backends with 500 containers each, and criswitch's real binary in a separate process. A
+//! round has three runs: without a fault, with a fourth backend that hangs, and with a fourth backend of which only the
+//! lists hang. No call to another backend may be affected. On a busy machine criswitch waits for its processor, and
+//! only the median of several runs is a valid latency. Failed calls and growing memory are faults on any machine.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -43,7 +43,7 @@ struct Arguments {
     /// How long each run is measured, in seconds, after it has warmed up.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// How many rounds of all kinds of runs are made.
+    /// How many rounds are made. A round has one run of each kind.
     #[arg(long, default_value_t = 1)]
     runs: usize,
     #[command(flatten)]
@@ -69,7 +69,7 @@ fn main() {
     report::print(&runs);
 }
 
-/// Uses one thread, so that clients and backends stay on their processor.
+/// Runs a future on one thread, so that clients and backends stay on their processor.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -8,16 +8,17 @@ use tabwriter::TabWriter;
 use crate::machine::Machine;
 use crate::run::{Run, Trouble};
 
-/// The limit of the resident memory at the end of a run.
+/// The limit on the resident memory at the end of a run.
 const MOST_RESIDENT_KIB: u64 = 16 << 10;
-/// The largest growth of the resident memory, in percent, that the allocator's variation explains.
+/// The largest growth of the resident memory, in percent, that does not count as growth: the allocator alone causes
+/// that much variation.
 const NO_GROWTH_PERCENT: u64 = 5;
-/// The largest ratio of the 99th percentiles with and without a hanging backend that passes.
+/// The largest accepted ratio of the 99th percentile with a hanging backend to that without one.
 const NO_COST: f64 = 1.05;
 
 pub fn head(machine: &Machine, length: Duration) {
     let place = match machine.pinned {
-        true => "the switch on processor 1, backends and clients on processor 0",
+        true => "criswitch on processor 1, backends and clients on processor 0",
         false => "not pinned: no taskset, or one processor only",
     };
     println!(
@@ -74,7 +75,7 @@ fn row(run: &Run) -> String {
     cells.join("\t") + "\n"
 }
 
-/// The figures of each run with a hanging fourth backend, relative to the last run without trouble.
+/// Shows the figures of each run with a hanging fourth backend, relative to the run without a fault in the same round.
 fn ratios(runs: &[Run]) -> String {
     let mut text = "against the run before without trouble\tp50\tp99\tCPU/call\n".to_owned();
     for (run, base) in pairs(runs) {
@@ -126,7 +127,7 @@ fn verdicts(runs: &[Run]) {
     );
 }
 
-/// The median over all rounds of a figure of runs with this trouble, relative to the run without trouble.
+/// Returns the median over all rounds of a figure of the runs with this fault, relative to the run without a fault.
 fn median(runs: &[Run], trouble: Trouble, of: fn(&Run) -> f64) -> f64 {
     let of_trouble = pairs(runs).filter(|(run, _)| run.trouble == trouble);
     let mut ratios: Vec<f64> = of_trouble.map(|(run, base)| of(run) / of(base)).collect();
@@ -138,7 +139,8 @@ fn p99(run: &Run) -> f64 {
     run.seen.busy.percentile_us(99).into()
 }
 
-/// criswitch's processor time for each call of the busy clients. Other load on the machine hardly affects it.
+/// Returns criswitch's processor time for each call of the busy clients. Other load on the machine hardly affects this
+/// figure.
 fn cpu_us(run: &Run) -> f64 {
     run.took.ran.as_secs_f64() * 1e6 / run.seen.busy.calls() as f64
 }

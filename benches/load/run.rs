@@ -1,4 +1,4 @@
-//! One run: four backends, criswitch, clients, and the trouble of the fourth backend.
+//! One run of the benchmark: four backends, criswitch, the clients, and the fault of the fourth backend.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ pub const BACKENDS: usize = 4;
 pub const FOURTH: usize = 3;
 const WARM_UP: Duration = Duration::from_secs(2);
 
-/// The trouble of the fourth backend once the run has warmed up.
+/// The fault of the fourth backend, which begins when the run has warmed up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
     None,
@@ -48,7 +48,7 @@ impl Trouble {
 pub struct Run {
     pub trouble: Trouble,
     pub seen: Seen,
-    /// criswitch's resident memory, once a second.
+    /// criswitch's resident memory, measured once a second.
     pub resident_kib: Vec<u64>,
     pub took: Times,
     /// The machine's load average at the end of the run.
@@ -79,7 +79,7 @@ impl Run {
         }
     }
 
-    /// The median of the resident memory between two percentages of the run. The median omits the short-lived
+    /// Returns the median of the resident memory between two percentages of the run. The median omits the short-lived
     /// memory of single lists.
     pub fn resident_kib(&self, from: usize, to: usize) -> u64 {
         let at = |percent: usize| self.resident_kib.len() * percent / 100;
@@ -103,7 +103,7 @@ async fn await_socket(socket: &Path) {
             sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(PATIENCE, there).await.expect("the switch serves");
+    timeout(PATIENCE, there).await.expect("criswitch serves");
 }
 
 async fn watch(switch: &Switch, length: Duration) -> Vec<u64> {

@@ -31,7 +31,7 @@ pub fn pod(backend: usize, at: usize) -> cri::PodSandbox {
     }
 }
 
-/// A container of the kubelet as containerd lists it: about 1 kB.
+/// A container that a kubelet created, as containerd lists it: about 1 kB.
 pub fn container(backend: usize, at: usize) -> cri::Container {
     let pod = at / CONTAINERS_OF_A_POD;
     let name = format!("web-6d4cf56db6-{backend}-{pod}");

@@ -1,6 +1,6 @@
 //! The systemd unit of criswitch.
 
-/// The environment in the unit.
+/// The names and values of the environment variables in the unit.
 pub fn environment() -> impl Iterator<Item = (&'static str, &'static str)> {
     let unit = include_str!("../../systemd/criswitch.service");
     let lines = unit

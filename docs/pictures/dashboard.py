@@ -28,11 +28,11 @@ PANELS = [
 ]
 COLUMNS = 2
 UNITS = {"s": EngFormatter("s"), "reqps": StrMethodFormatter("{x:g} /s")}
-# A panel shows the series with the highest values, and none that is always 0.
+# A panel shows at most this many series: the series with the highest values. It omits series that are always 0.
 MOST_SERIES = 8
-# Seconds between two values.
+# The seconds between two values of a series.
 STEP = 2
-# In seconds: until queries over an interval have data, then before, during and after the failure.
+# Durations in seconds: until queries over an interval have data, then before, during and after the failure.
 WARM_UP, BEFORE, DURING, AFTER = 15, 30, 40, 30
 VARIABLES = {"$job": "criswitch", "$instance": ".*", "$__rate_interval": "10s"}
 ADDRESS = "127.0.0.1:9090"

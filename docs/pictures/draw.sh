@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Draws the pictures of the documentation again: all of them, or `draw.sh PART...` of graphs, terminal and dashboard. Each
-# .svg beside this script is a result. On Debian 12 as root with Rust; what it needs is kept in
-# ${CRISWITCH_CACHE:-~/.cache/criswitch}. $CRISWITCH and $RUNTIMES name programs that are built already.
+# draw.sh [PART...]: draws the pictures of the documentation again. PART is graphs, terminal or dashboard; without PART
+# it draws all. Each result is an .svg file beside this script. Runs as root on Debian 12 with Rust. Keeps what it
+# downloads in ${CRISWITCH_CACHE:-~/.cache/criswitch}. $CRISWITCH and $RUNTIMES may name programs that are built
+# already.
 set -eu
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -9,7 +10,7 @@ TOP=$(cd "$HERE/../.." && pwd)
 CACHE=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}
 BUILT=${CARGO_TARGET_DIR:-$TOP/target}/suite
 PYTHON=$CACHE/pictures-$(sha256sum <"$HERE/requirements.txt" | cut -c1-16)
-# The fonts give boxes the width of their text.
+# graphviz needs the fonts to make each box as wide as its text.
 PACKAGES=(graphviz fonts-dejavu-core python3-venv iproute2)
 
 main() {
@@ -22,7 +23,7 @@ main() {
   done
 }
 
-# graphviz draws each graph.
+# Draws each graph with graphviz.
 graphs() {
   local source
   for source in *.dot; do
@@ -30,12 +31,12 @@ graphs() {
   done
 }
 
-# The output of `criswitch status --watch` while a backend fails.
+# Draws the output of `criswitch status --watch` while a backend fails.
 terminal() {
   on_a_node terminal.py terminal.svg
 }
 
-# Panels of the dashboard, as Prometheus fills them while a backend fails.
+# Draws panels of the dashboard, with data that Prometheus collects while a backend fails.
 dashboard() {
   local programs
   programs=$("$TOP/tests/system/prometheus/unpack.sh")

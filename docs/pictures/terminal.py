@@ -19,7 +19,7 @@ COLUMNS = 90
 COMMAND = "criswitch status --watch"
 # The command clears the terminal before each screen.
 CLEAR = "\x1b[2J\x1b[H"
-# How many screens the backend stays down.
+# The number of screens to read before the failure, and again while the backend is down.
 DOWN = 4
 
 
@@ -60,7 +60,7 @@ def main(path):
         console.print(Text(note, style="bold"))
         console.print(Text.from_ansi(screen))
     svg = console.export_svg(title=COMMAND, theme=DEFAULT_TERMINAL_THEME, unique_id="status")
-    # Without fonts of another host: each browser has one for terminals.
+    # Remove the fonts that rich would load from another host. Every browser has a font for terminals.
     svg = re.sub(r" *@font-face \{.*?\}\n", "", svg, flags=re.DOTALL)
     pathlib.Path(path).write_text(svg)
 

@@ -1,4 +1,4 @@
-//! Makes the messages with the state of the daemon.
+//! Makes the messages of the admin service that have the state of the daemon.
 
 use futures_util::future::join_all;
 use tokio::time::Instant;
@@ -53,7 +53,8 @@ fn handlers(live: &Live) -> Vec<admin::Handler> {
     handlers.collect()
 }
 
-/// Replaces invalid UTF-8 in paths, because protobuf strings are UTF-8.
+/// The files of the current configuration. Invalid UTF-8 in their paths is replaced, because protobuf strings are
+/// UTF-8.
 fn configuration(live: &Live) -> admin::Configuration {
     let files = live.config.files.iter();
     admin::Configuration {
@@ -102,7 +103,7 @@ fn backend(switch: &Switch, live: &Live, backend: &Backend) -> Result<admin::Bac
     })
 }
 
-/// The ids of the backend's pods, sorted so that equal states are equal messages.
+/// The ids of the backend's pods. They are sorted, so that equal states have equal messages.
 fn pod_ids(switch: &Switch, backend: &Backend) -> Vec<String> {
     let owners = switch.owners();
     let mut ids = Vec::from_iter(
@@ -124,7 +125,7 @@ fn condition(condition: Condition<'_>) -> admin::Condition {
     }
 }
 
-/// The problems that a restart now would cause, a sentence for each backend.
+/// The problems that a restart now would cause: one sentence for each affected backend.
 pub(super) fn restart_problems(switch: &Switch) -> Vec<String> {
     let live = switch.live();
     let backends = live.backends.iter();

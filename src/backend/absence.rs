@@ -1,4 +1,4 @@
-//! Records that a backend is late or silent in merged replies, and logs it once until the backend is back.
+//! Records that a backend is late or silent in merged replies. Logs this once until the backend answers again.
 
 use tokio::time::Instant;
 use tonic::Status;
@@ -8,19 +8,19 @@ use crate::backend::known::{Absence, Known};
 use crate::errors;
 use crate::rpc::{self, List, Row};
 
-/// The most metrics of a backend that are logged because their samples are omitted.
+/// The most metrics of one backend for which criswitch logs that it omits their samples.
 const MOST_UNFIT: usize = 256;
 
 /// A backend's part of a merged reply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contribution {
     pub(crate) row: &'static Row,
-    /// Whether the outcome of the call counts for all calls of its row.
+    /// Whether a late or missing answer to this call counts for all calls of its RPC; see `Call::speaks_for_all`.
     pub(crate) is_of_all: bool,
 }
 
 impl Backend {
-    /// The backend has not given its part of a merged reply in time. The session probes it.
+    /// Records that the backend did not answer a merged call in time, and makes the session probe the backend.
     pub(crate) fn is_late(&self, contribution: Contribution) {
         self.nudges.suspected.notify_one();
         if !contribution.is_of_all {
@@ -34,7 +34,8 @@ impl Backend {
         self.miss(row);
     }
 
-    /// Awaits the next piece of a backend's part, however long it takes. Marks the backend late after the timeout.
+    /// Awaits the next message of a backend, however long it takes. Records that the backend is late once
+    /// `list_timeout` or `stats_timeout` has passed.
     pub(crate) async fn next_of<T>(
         &self,
         contribution: Contribution,
@@ -48,19 +49,21 @@ impl Backend {
         next.await
     }
 
-    /// The backend has missed its part of a merged reply. criswitch asks in the background until it answers.
+    /// Records that the backend did not answer a merged call. The session repeats the call in the background until the
+    /// backend answers.
     pub(crate) fn miss(&self, row: &'static Row) {
         if note(&mut self.known.lock().late, row, false) {
             self.nudges.missed.notify_one();
         }
     }
 
-    /// The backend has answered a call that it had missed.
+    /// Records that the backend has answered the RPC in `row`, so that the backend is no longer late with this RPC.
     pub(crate) fn has_answered(&self, row: &Row) {
         self.is_back(|known| known.late.retain(|late| late.row.name != row.name));
     }
 
-    /// The backend has answered with complete lists.
+    /// Records that the backend has sent complete lists of its pods and containers, so that it is no longer late with
+    /// them.
     pub(crate) fn caught_up(&self) {
         self.is_back(|known| {
             known
@@ -87,7 +90,7 @@ impl Backend {
         }
     }
 
-    /// Records whether a list of everything fails because of the backend, and why.
+    /// Records why a call for all items of a list fails because of the backend. `None` clears the last failure.
     pub(crate) fn note_list(&self, list: List, failed: Option<&str>) {
         let failed_lists = &mut self.known.lock().failed_lists;
         match failed {
@@ -96,8 +99,8 @@ impl Backend {
         };
     }
 
-    /// A reply had the backend's cached list; logged once until the backend is back.
-    pub(crate) fn stands_in(&self, row: &'static Row, status: &Status) {
+    /// Records that a reply had the backend's cached list. Logs this once until the backend answers again.
+    pub(crate) fn served_cached_list(&self, row: &'static Row, status: &Status) {
         let mut known = self.known.lock();
         known.lists_from_cache += 1;
         if !known.is_stale() {
@@ -107,8 +110,8 @@ impl Backend {
         note(&mut known.absent, row, false);
     }
 
-    /// A reply had the backend's cached stats; logged once until the backend is back.
-    pub(crate) fn is_served_from_cache(&self, contribution: Contribution, status: &Status) {
+    /// Records that a reply had the backend's cached stats. Logs this once until the backend answers again.
+    pub(crate) fn served_cached_stats(&self, contribution: Contribution, status: &Status) {
         let mut known = self.known.lock();
         known.stats_from_cache += 1;
         if !contribution.is_of_all {
@@ -122,7 +125,7 @@ impl Backend {
         note(&mut known.absent, row, false);
     }
 
-    /// A merged reply omitted the backend; logged once until the backend is back.
+    /// Records that a merged reply omitted the backend. Logs this once until the backend answers again.
     pub(crate) fn is_omitted(&self, contribution: Contribution, status: &Status) {
         let mut known = self.known.lock();
         known.lists_omitted += 1;
@@ -137,13 +140,15 @@ impl Backend {
         note(&mut known.absent, row, true);
     }
 
-    /// Whether this is the first omitted sample of this metric; always `false` after [`MOST_UNFIT`] metrics.
+    /// Records that samples of this metric are omitted. Returns whether this is new; always `false` once [`MOST_UNFIT`]
+    /// metrics are recorded.
     pub(crate) fn is_first_unfit(&self, metric: &str) -> bool {
         let unfit = &mut self.known.lock().unfit;
         unfit.len() < MOST_UNFIT && unfit.insert(metric.to_owned())
     }
 
-    /// Why criswitch does not send this call to the backend now.
+    /// Why the backend is not expected to answer this call now: it is down or unresponsive, or it is late with this
+    /// RPC. `None` if an answer is expected.
     pub(crate) fn silence(&self, contribution: Contribution) -> Option<Status> {
         if let Some(cause) = self.link().state.cause() {
             return Some(self.unavailable(cause));
@@ -153,7 +158,7 @@ impl Backend {
     }
 }
 
-/// Adds a row unless it is in the list; returns whether it was added.
+/// Adds `row` to `absences`, or updates `omitted` if the row is already there. Returns whether the row was added.
 fn note(absences: &mut Vec<Absence>, row: &'static Row, omitted: bool) -> bool {
     let noted = absences.iter_mut().find(|noted| noted.row.name == row.name);
     if let Some(noted) = noted {

@@ -1,4 +1,4 @@
-//! A backend's unary reply, read whole and not changed.
+//! A backend's unary reply, read to its end.
 
 use std::borrow::Cow;
 
@@ -16,23 +16,23 @@ use crate::errors;
 pub enum Data {
     /// All bytes, as they came.
     Raw(Bytes),
-    /// One gRPC frame with the message of the cached list.
+    /// One gRPC frame. Its message is a cached list, which the reply has repeated byte for byte.
     Cached(Bytes),
 }
 
-/// A unary reply, read whole.
+/// A complete unary reply in memory.
 #[derive(Debug)]
 pub struct Answer {
     /// Status line and headers.
     pub head: http::response::Parts,
-    /// The body; at most `max_message` and the frame's header long.
+    /// The body with its gRPC frame header. At most `max_message` bytes follow the header.
     pub body: Data,
     /// The trailers, if there were any.
     pub trailers: Option<HeaderMap>,
 }
 
 impl Answer {
-    /// An answer made of a message alone.
+    /// A successful answer with this message.
     pub fn of_message(message: &[u8]) -> Answer {
         let (mut head, ()) = http::Response::new(()).into_parts();
         head.headers.insert(
@@ -46,7 +46,7 @@ impl Answer {
         }
     }
 
-    /// An answer of which only the trailers are kept.
+    /// An answer that has only the trailers `end`.
     pub(crate) fn of_end(end: HeaderMap) -> Answer {
         let (head, ()) = http::Response::new(()).into_parts();
         let (body, trailers) = (Data::Raw(Bytes::new()), Some(end));
@@ -75,7 +75,7 @@ impl Answer {
         self.status().unwrap_or(Code::Unknown)
     }
 
-    /// The trailers; the headers, if the reply has nothing else.
+    /// The trailers, if they have the gRPC code. Otherwise the headers without `content-type`.
     pub fn into_trailers(self) -> HeaderMap {
         match self.trailers {
             Some(trailers) if trailers.contains_key(GRPC_STATUS) => trailers,
@@ -93,7 +93,7 @@ impl Answer {
             .map_or(&[], HeaderValue::as_bytes)
     }
 
-    /// The decoded `grpc-message`, cut, for use within another text.
+    /// The decoded `grpc-message` for use in another text, cut to [`errors::LONGEST_TEXT`] bytes.
     pub fn plain_text(&self) -> Cow<'_, str> {
         errors::cut(percent_decode(self.text()).decode_utf8_lossy())
     }

@@ -1,4 +1,4 @@
-//! The calls that go to a backend. Each is sent once; dropping its future cancels it.
+//! Sends calls to a backend. Each call is sent once. Dropping the future of a call cancels the call.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -19,23 +19,24 @@ use crate::limits::budget::{Budget, Unread};
 use crate::rpc::{List, ROWS, Row};
 use crate::telemetry::counters::code_name;
 
-/// The URI of each RPC by its name. Names are unique across both services.
+/// The URI of each RPC, by the name of the RPC. No two RPCs have the same name.
 static URIS: LazyLock<HashMap<&str, Uri>> = LazyLock::new(|| {
     let uri = |row: &Row| format!("http://localhost{}", row.path()).parse().ok();
     ROWS.iter()
         .filter_map(|row| Some((row.name, uri(row)?)))
         .collect()
 });
-/// The largest list that arrives in one DATA frame, in bytes. Such a list is not copied anyway.
+/// The length in bytes of the largest list that arrives in one DATA frame. Such a list is never copied.
 const ONE_FRAME: usize = 16 << 10;
 
-/// A call that may change a backend's image store; `None` for any other call. When it is dropped, image lists from
-/// before its end become outdated.
+/// A guard for a call that may change a backend's image store; `None` for any other call. Dropping the guard marks all
+/// image lists that were requested earlier as outdated.
 #[derive(Debug)]
 struct Changing<'a>(Option<&'a Backend>);
 
 impl Changing<'_> {
-    /// The backend rejected the call, so its image store is unchanged. Any other outcome may have changed it.
+    /// The backend rejected the call, so its image store is unchanged. After any other outcome the image store may have
+    /// changed.
     fn refused(mut self) {
         self.0 = None;
     }
@@ -45,7 +46,8 @@ impl Drop for Changing<'_> {
     fn drop(&mut self) {
         if let Some(backend) = self.0 {
             backend.outdate(List::Images);
-            // A list that is under way is outdated too.
+            // Wake the session, even if no list was cached: an image list in flight is outdated too and must be
+            // requested again.
             backend.has_changed();
         }
     }
@@ -55,7 +57,7 @@ impl Backend {
     /// Sends one call and returns the response once its headers have come. Dropping the future cancels the call.
     ///
     /// # Errors
-    /// `Unavailable` if the backend cannot be reached or dies before it answers.
+    /// `Unavailable` if the backend cannot be reached or dies before it answers; `Internal` if it does not speak gRPC.
     pub async fn call(
         &self,
         row: &Row,
@@ -80,7 +82,7 @@ impl Backend {
         *request.version_mut() = http::Version::HTTP_2;
         *request.uri_mut() = URIS.get(row.name).cloned().unwrap_or_default();
         request.headers_mut().clone_from(headers);
-        // criswitch may have replaced the client's body.
+        // criswitch may have changed the client's body, and so its length.
         request.headers_mut().remove(header::CONTENT_LENGTH);
         let response = wire
             .send(request)
@@ -100,7 +102,8 @@ impl Backend {
     /// Sends one call and reads the whole reply.
     ///
     /// # Errors
-    /// The errors of [`Backend::call`], and `ResourceExhausted` if the reply is larger than `max_message`.
+    /// The errors of [`Backend::call`], and `ResourceExhausted` if the reply is larger than `max_message` or does not
+    /// fit in memory.
     pub async fn ask(&self, row: &Row, headers: &HeaderMap, body: Bytes) -> Result<Answer, Status> {
         let wire = self.wire().await?;
         let answer = self.ask_over(wire, row, headers, body).await?;
@@ -122,8 +125,8 @@ impl Backend {
         self.read_over(wire, row, headers, body, &self.memory).await
     }
 
-    /// Sends a question of criswitch, over `wire` while the backend is not ready. The answer uses no memory for replies
-    /// to clients.
+    /// Sends a call that criswitch makes itself. The call goes over `wire` if `wire` is given, even before the backend
+    /// is ready. The reply uses no memory for replies to clients.
     ///
     /// # Errors
     /// The errors of [`Backend::ask`].
@@ -186,7 +189,8 @@ impl Backend {
     /// The message of a successful reply.
     ///
     /// # Errors
-    /// `Unavailable` with the reply's text if the reply failed, `Internal` if it is not one plain gRPC message.
+    /// `Unavailable` with the reply's text if the reply failed; `Internal` if the body is not exactly one uncompressed
+    /// gRPC message.
     pub fn message(&self, answer: &Answer) -> Result<Bytes, Status> {
         if answer.code() != Code::Ok {
             let cause = format!(

@@ -1,4 +1,4 @@
-//! Connections to backends: the only module that makes them.
+//! Opens connections to backends. No other module does.
 
 use std::fmt;
 use std::io;
@@ -25,7 +25,7 @@ use crate::store::file_work::{FileWork, NO_ANSWER};
 /// forgotten calls as faults, and ends a connection after 1024 of them.
 const GIVEN_UP: Duration = Duration::from_secs(10);
 
-/// Connects to the backend at an address, or fails.
+/// Connects to a simulated backend over a pipe in memory.
 pub type DialInMemory = dyn Fn(&Address) -> io::Result<DuplexStream> + Send + Sync;
 
 /// How criswitch connects to backends.
@@ -50,9 +50,9 @@ impl fmt::Debug for Dialer {
 pub(crate) struct Opened {
     pub(crate) wire: Wire,
     pub(crate) connection: Driver,
-    /// Whether a flood from the backend has ended the connection.
+    /// Whether a flood of HTTP/2 frames from the backend has ended the connection.
     pub(crate) flooded: Flooded,
-    /// The file at the socket's path, as of before the connect.
+    /// The file that was at the socket's path before criswitch connected.
     pub(crate) file: Option<FileId>,
     /// The process that listens at the socket.
     pub(crate) peer: Option<UCred>,
@@ -85,7 +85,7 @@ impl Dialer {
         }
     }
 
-    /// The file at an address now; `None` if absent, or if its file system does not answer.
+    /// The file at an address now. `None` if there is no file, or if the file system does not answer.
     pub(crate) async fn file_at(&self, address: &Address, files: &FileWork) -> Option<FileId> {
         match self {
             Dialer::Socket => {
@@ -97,25 +97,28 @@ impl Dialer {
     }
 }
 
-/// Identifies a file: device, inode number and creation time, since a number may be reused.
+/// Identifies a file by device, inode number and creation time. The time is needed because inode numbers are reused.
 pub(crate) type FileId = (u64, u64, (i64, i64));
 
 fn file_at(address: &Address) -> Option<FileId> {
     let Address::Unix(path) = address;
     let file = std::fs::metadata(path).ok()?;
-    // A socket is never modified, so its modification time is its creation time.
+    // A socket file is never modified, so its modification time is its creation time.
     let made = (file.mtime(), file.mtime_nsec());
     Some((file.dev(), file.ino(), made))
 }
 
-/// The error if `backend` is the file of `listen`, because calls would circle; `None` if it is a different file.
+/// An error if `backend` and `listen` are the same file, because criswitch would call itself. `None` if they differ.
 pub(crate) fn circle(backend: &Address, listen: &Address) -> Option<String> {
     let file = file_at(backend)?;
-    (Some(file) == file_at(listen))
-        .then(|| format!("its socket leads to the socket of criswitch itself, {listen}; set the socket of a runtime"))
+    (Some(file) == file_at(listen)).then(|| {
+        format!(
+            "its socket is the socket of criswitch itself, {listen}; set the socket of a runtime"
+        )
+    })
 }
 
-/// Connects a socket. Only the socket's file system can block.
+/// Connects to a backend's socket. This blocks only if the socket's file system blocks.
 fn dial(address: &Address, own: Option<&Address>) -> Result<(Option<FileId>, OwnedFd), String> {
     if let Some(cause) = own.and_then(|own| circle(address, own)) {
         return Err(cause);
@@ -131,7 +134,7 @@ fn dial(address: &Address, own: Option<&Address>) -> Result<(Option<FileId>, Own
     }
 }
 
-/// Connects without waiting for a listener that does not accept. The socket does not block.
+/// Connects without blocking. Fails with `EAGAIN` if the listener's queue is full. The returned socket is non-blocking.
 pub(crate) fn connect_at_once(path: &Path) -> Result<OwnedFd, Errno> {
     let (kind, flags) = (
         SocketType::STREAM,
@@ -156,7 +159,7 @@ async fn handshake<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         .max_header_list_size(REPLY_HEADERS)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        // All calls in flight may be cancelled at once.
+        // All calls in flight may be cancelled at once, and h2 must remember each of them.
         .max_concurrent_reset_streams(MAX_CALLS)
         .reset_stream_duration(GIVEN_UP)
         .handshake(io)

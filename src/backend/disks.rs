@@ -1,5 +1,6 @@
-//! The file systems of backends' images, for metrics. The kubelet watches only the first one of `ImageFsInfo`, the
-//! default backend's. criswitch learns all of them from the replies to the kubelet's calls and asks nothing itself.
+//! The file systems of backends' images, for metrics. The kubelet watches only the first file system of `ImageFsInfo`,
+//! which is the default backend's. criswitch reads all of them from the backends' replies to the kubelet's calls, and
+//! makes no calls for these metrics.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,21 +19,21 @@ const MOUNTPOINT: Fields = &[filesystem_usage::FS_ID, filesystem_identifier::MOU
 const USED_BYTES: Fields = &[filesystem_usage::USED_BYTES, uint64_value::VALUE];
 const USED_INODES: Fields = &[filesystem_usage::INODES_USED, uint64_value::VALUE];
 
-/// The most file systems that are kept of one backend's images; runtimes have one.
+/// The most file systems of images that criswitch records for one backend; runtimes have one.
 const MOST_DISKS: usize = 4;
-/// The longest mount point that is kept, in bytes: Linux opens no longer path.
+/// The longest mount point that criswitch records, in bytes. Linux opens no longer path.
 const LONGEST_MOUNTPOINT: usize = 4096;
-/// How long a report is shown: twice the time between two garbage collections of images.
+/// How long metrics show a backend's report: twice the time between two image garbage collections of the kubelet.
 const TRUST: Duration = Duration::from_secs(10 * 60);
 
-/// The file systems of a backend's images, as it last reported them.
+/// The file systems of a backend's images, as the backend last reported them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Disks {
     disks: Vec<Disk>,
     reported: Option<Instant>,
 }
 
-/// One file system.
+/// A file system, and how much of it the images of the backend use.
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
     /// The mount point, or a directory below it.
@@ -41,11 +42,11 @@ pub(crate) struct Disk {
     pub(crate) used_bytes: u64,
     /// The inodes that the backend's images use.
     pub(crate) used_inodes: u64,
-    /// `None` if it was not measured, or if the mount point is not on this node.
+    /// The size and free space. `None` if the file system was not measured, or if the mount point is not on this node.
     pub(crate) room: Option<FreeSpace>,
 }
 
-/// The size and the free space of a file system, which other programs may use, too.
+/// The size and free space of a file system. Other programs may use the file system too.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FreeSpace {
     pub(crate) bytes: u64,
@@ -55,10 +56,10 @@ pub(crate) struct FreeSpace {
 }
 
 impl Disks {
-    /// Keeps the file systems of an `ImageFsInfoResponse`; free space that was measured before stays.
+    /// Records the file systems of an `ImageFsInfoResponse`. Earlier measurements of free space stay.
     ///
     /// # Errors
-    /// If the reply cannot be read; nothing changes then.
+    /// If the reply cannot be decoded. Nothing changes then.
     pub(crate) fn report(&mut self, reply: &[u8]) -> Result<(), Malformed> {
         let mut disks: Vec<Disk> = Vec::new();
         for usage in protobuf::all_bytes(reply, IMAGE_FILESYSTEMS)? {
@@ -80,7 +81,7 @@ impl Disks {
         Ok(())
     }
 
-    /// The file systems, if they were reported recently.
+    /// The last reported file systems. Empty if the report is older than [`TRUST`].
     pub(crate) fn shown(&self) -> &[Disk] {
         match self.reported {
             Some(at) if at.elapsed() < TRUST => &self.disks,
@@ -93,7 +94,7 @@ impl Disks {
         disks.map(|disk| disk.mountpoint.clone()).collect()
     }
 
-    /// Keeps the measured free space of each file system.
+    /// Records the measured free space of each file system.
     pub(crate) fn measured(&mut self, rooms: &[(String, Option<FreeSpace>)]) {
         for disk in &mut self.disks {
             let found = rooms.iter().find(|(at, _)| *at == disk.mountpoint);
@@ -108,7 +109,7 @@ impl Disks {
     }
 }
 
-/// Measures file systems, which may block.
+/// Measures the size and free space of file systems. This may block the thread.
 pub(crate) fn measure(mountpoints: Vec<String>) -> Vec<(String, Option<FreeSpace>)> {
     let rooms = mountpoints.into_iter();
     rooms
@@ -132,14 +133,14 @@ impl FreeSpace {
 }
 
 impl Backend {
-    /// Keeps the file systems in a reply to `ImageFsInfo`, if it can be read.
+    /// Records the file systems in a reply to `ImageFsInfo`. Ignores a reply that cannot be decoded.
     pub(crate) fn report_disks(&self, reply: &[u8]) {
         if self.known.lock().disks.report(reply).is_ok() {
             self.nudges.disks.notify_one();
         }
     }
 
-    /// Waits until the file systems are reported, and measures them.
+    /// Waits for the next report of file systems, and measures these file systems.
     pub(crate) async fn measure_disks(&self) {
         self.nudges.disks.notified().await;
         // A backend that is simulated in memory has no disk.

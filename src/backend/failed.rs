@@ -26,8 +26,8 @@ impl Failed {
         }
     }
 
-    /// Joins several failures: the status of the first failure, with the texts of the others appended. `None` without
-    /// failures.
+    /// Joins several failures: the status of the first failure, with the texts of the others appended. `None` if
+    /// `failed` is empty.
     pub(crate) fn all(failed: Vec<Failed>) -> Option<Failed> {
         let mut failed = failed.into_iter();
         let mut first = failed.next()?;
@@ -38,7 +38,7 @@ impl Failed {
         Some(first)
     }
 
-    /// The code and the text.
+    /// The gRPC code and the text of the failure, for log lines and reports.
     pub(crate) fn told(&self) -> String {
         format!("{}: {}", code_name(self.code()), self.text())
     }
@@ -65,7 +65,8 @@ impl Failed {
         }
     }
 
-    /// Puts the handler that the pod asked for before the text of criswitch's status.
+    /// Prefixes the text of criswitch's own status with the handler that the pod asked for. A backend's reply stays
+    /// unchanged.
     pub(crate) fn of_handler(self, handler: &str) -> Failed {
         match self {
             Failed::Status(status) => errors::of_handler(handler, &status).into(),

@@ -1,4 +1,4 @@
-//! The facts that a backend last reported, which are served while it is silent.
+//! The facts that a backend last reported. criswitch serves them while the backend is silent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,28 +11,29 @@ use crate::backend::disks::Disks;
 use crate::backend::lists::{Lists, Snapshot};
 use crate::rpc::{List, Row};
 
-/// The facts that a backend last reported. Replies are kept encoded.
+/// The facts that a backend last reported. Replies are stored encoded.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// The `VersionResponse`.
     pub version: Bytes,
-    /// The `StatusResponse`, not verbose.
+    /// The `StatusResponse`, without the `info` of a verbose status.
     pub status: Bytes,
     /// When the backend sent `status` to this run of criswitch.
     status_at: Option<Instant>,
-    /// If `status` is from an earlier run of criswitch: the latest moment of the backend's last answer to that run.
+    /// If `status` is from an earlier run of criswitch: the latest possible time of the backend's last answer to that
+    /// run.
     status_before: Option<Instant>,
     /// The cgroup driver (`RuntimeConfigResponse.linux.cgroup_driver`), `None` if the backend reports none.
     pub cgroup_driver: Option<u64>,
-    /// The last whole lists and stats.
+    /// The cached lists and stats: the last complete ones.
     pub lists: Lists,
-    /// Why the last call for all items of a list failed.
+    /// For each list whose last call for all items failed: the cause.
     pub(crate) failed_lists: BTreeMap<List, String>,
     /// The file systems of the backend's images.
     pub(crate) disks: Disks,
     /// The process that listened at the socket when criswitch last connected.
     pub(crate) peer: Option<UCred>,
-    /// When the backend last answered anything.
+    /// When the backend last answered any call.
     pub(crate) answered: Option<Instant>,
     /// How many replies to list calls had a cached list of the backend.
     pub lists_from_cache: u64,
@@ -44,50 +45,51 @@ pub struct Known {
     pub claims: usize,
     /// How many list items, stats and events were dropped because they are about another backend's pods or containers.
     pub dropped: u64,
-    /// When criswitch last began to make a connection ready. A new process of the backend may describe its metrics
-    /// differently.
+    /// When criswitch last began to set up a connection. Metric descriptors from before that time do not count, because
+    /// a new process of the backend may report different ones.
     pub(crate) greeted: Option<Instant>,
-    /// When the backend last answered a question for its metric descriptors.
+    /// When the backend last answered a call for its metric descriptors.
     described: Option<Instant>,
-    /// Metrics with omitted samples, already logged.
+    /// The metrics whose omitted samples criswitch has logged.
     pub(crate) unfit: BTreeSet<String>,
-    /// Calls that the backend has missed in merged replies and not answered since.
+    /// The RPCs of merged calls that the backend did not answer in time. An RPC is removed when the backend answers it.
     pub(crate) late: Vec<Absence>,
-    /// Calls whose replies had cached items or nothing of the backend, already logged; until the backend answers again.
+    /// The RPCs whose replies had cached items of the backend, or omitted the backend. criswitch has logged these, and
+    /// clears them when the backend answers again.
     pub(crate) absent: Vec<Absence>,
 }
 
-/// A call that a backend has not answered.
+/// An RPC that a backend has not answered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Absence {
     pub row: &'static Row,
     /// When the absence began.
     pub since: Instant,
-    /// The last reply had nothing of the backend, not even cached items.
+    /// Whether the last reply had nothing of the backend, not even cached items.
     pub omitted: bool,
 }
 
 impl Known {
-    /// Keeps the current `StatusResponse`. Returns whether the last response was different.
+    /// Stores the current `StatusResponse`. Returns whether it differs from the last one.
     pub(crate) fn say_status(&mut self, status: Bytes) -> bool {
         let last = std::mem::replace(&mut self.status, status);
         self.status_at = Some(Instant::now());
         self.status != last
     }
 
-    /// Restores replies to an earlier run of criswitch, which the backend last answered at `at` or before.
+    /// Restores the replies that an earlier run of criswitch saved. The backend answered that run at `at` or before.
     pub(crate) fn restore(&mut self, version: Bytes, status: Bytes, at: Instant) {
         self.version = version;
         self.status_before = (!status.is_empty()).then_some(at);
         self.status = status;
     }
 
-    /// The backend has answered a question for its metric descriptors, whether it has any or not.
+    /// Records that the backend has answered a call for its metric descriptors, even if it has none.
     pub(crate) fn describe(&mut self) {
         self.described = Some(Instant::now());
     }
 
-    /// Whether the known metric descriptors are those of the process that serves the backend now.
+    /// Whether the backend has reported its metric descriptors since criswitch last began to set up a connection.
     pub(crate) fn has_described(&self) -> bool {
         let descriptors = self.lists.get(List::MetricDescriptors);
         let taken = descriptors.map(|descriptors| descriptors.taken);
@@ -100,18 +102,18 @@ impl Known {
         self.status_at.is_some()
     }
 
-    /// Whether the last status is more recent than `time` ago.
+    /// Whether the last status is less than `time` old.
     pub(crate) fn said_status_within(&self, time: Duration) -> bool {
         let at = self.status_at.or(self.status_before);
         at.is_some_and(|at| at.elapsed() < time)
     }
 
-    /// The age of the backend's cached lists, if they are served.
+    /// The age of the oldest cached list that is served for the backend. `None` if no cached list is served.
     pub fn stale_age(&self) -> Option<Duration> {
         self.oldest(|list| !list.is_stats())
     }
 
-    /// The age of the backend's cached stats, if they are served.
+    /// The age of the oldest cached stats that are served for the backend. `None` if no cached stats are served.
     pub fn stale_stats_age(&self) -> Option<Duration> {
         self.oldest(List::is_stats)
     }
@@ -122,13 +124,14 @@ impl Known {
         absent.any(|absence| absence.row.list() == Some(list) && !absence.omitted)
     }
 
-    /// Whether the backend has missed a list of this kind and not answered since.
+    /// Whether the backend did not answer a call for a list of this kind in time, and has not answered since.
     pub(crate) fn misses(&self, list: List) -> bool {
         let mut late = self.late.iter();
         late.any(|late| late.row.list() == Some(list))
     }
 
-    /// The age of the cached lists of pods and containers, served or not; `None` if a list is missing.
+    /// The age of the older of the two cached lists, of pods and of containers, even if these lists are not served.
+    /// `None` if one of them is missing.
     pub(crate) fn cached_list_age(&self) -> Option<Duration> {
         let pods = self.lists.get(List::Pods)?.age();
         let containers = self.lists.get(List::Containers)?.age();
@@ -144,21 +147,21 @@ impl Known {
         cached.map(Snapshot::age).max()
     }
 
-    /// How long calls for stats have lacked the backend's current stats; `None` if the backend gives them.
+    /// How long replies to calls for stats have lacked current stats of the backend. `None` if the replies have them.
     pub fn stats_late_for(&self) -> Option<Duration> {
         let absences = self.late.iter().chain(&self.absent);
         let stats = absences.filter(|absence| absence.row.is_stats());
         stats.map(|absence| absence.since.elapsed()).max()
     }
 
-    /// Whether a reply to a call for stats omitted the backend.
+    /// Whether the last reply to a call for stats omitted the backend.
     pub fn is_without_stats(&self) -> bool {
         self.absent
             .iter()
             .any(|absence| absence.row.is_stats() && absence.omitted)
     }
 
-    /// Whether the backend has missed this call, or a list that has to agree with this call.
+    /// Whether the backend is late with this RPC, or with a list that must agree with the list of this RPC.
     pub(crate) fn is_late_with(&self, row: &Row) -> bool {
         self.late.iter().any(|late| late.row.goes_with(row))
     }
@@ -168,12 +171,12 @@ impl Known {
         self.absent.iter().any(|absence| absence.row.is_list())
     }
 
-    /// Whether the backend is absent from calls other than lists.
+    /// Whether replies other than lists, such as stats, lack current items of the backend.
     pub(crate) fn lacks_more_than_lists(&self) -> bool {
         self.absent.iter().any(|absence| !absence.row.is_list())
     }
 
-    /// Ends the absences, except from calls that the backend has not answered yet.
+    /// Clears the absences, except for the RPCs that the backend is still late with.
     pub(crate) fn is_back(&mut self) {
         let Known { late, absent, .. } = self;
         absent.retain(|absence| late.iter().any(|late| late.row.goes_with(absence.row)));
@@ -186,6 +189,6 @@ pub(crate) enum Report {
     Status(Bytes),
     /// No report yet, but a report may still come: the handlers are unknown.
     Awaited,
-    /// No report, and criswitch does not wait any more.
+    /// The backend did not report its handlers in time.
     Absent,
 }

@@ -1,4 +1,4 @@
-//! The last whole lists and stats of a backend, served while it does not answer.
+//! The cached lists and stats of a backend: the last complete ones, served while the backend does not answer.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -12,18 +12,18 @@ use crate::ownership::Mark;
 use crate::rpc::fields::{ITEMS, LISTED_ID};
 use crate::rpc::{List, StateChange};
 
-/// The most created items, and the most items in a changed state, that are kept until they are listed. The kubelet
-/// lists every second.
+/// The most created items, and the most changed states, that criswitch adds to a cached list until it caches a newer
+/// one. The kubelet lists every second.
 const MOST_CHANGED: usize = 1024;
 
-/// A whole list as the backend sent it; at most `max_message` bytes.
+/// A complete list as the backend sent it; at most `max_message` bytes.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// The encoded reply.
     pub message: Bytes,
     /// When criswitch asked for the list.
     pub taken: Instant,
-    /// The moment's position in the order in which facts were learned.
+    /// The time of `taken` as a position in the order in which criswitch learned its facts.
     pub mark: Mark,
 }
 
@@ -34,8 +34,8 @@ impl Snapshot {
     }
 }
 
-/// One backend's last whole lists, at most three times `max_message` bytes, and its last stats, at most `max_message`
-/// bytes together.
+/// The cached lists and stats of one backend. Each of the three lists has at most `max_message` bytes; all stats
+/// together have at most `max_message` bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Lists {
     kept: BTreeMap<List, Kept>,
@@ -44,26 +44,27 @@ pub struct Lists {
 #[derive(Clone, Debug, Default)]
 struct Kept {
     last: Option<Snapshot>,
-    /// The items created since the list was asked for, encoded as in a list.
+    /// The items created since the list was requested, encoded as list items.
     created: Vec<Created>,
-    /// The states of the items that changed since the list was asked for, by id.
+    /// The states that changed since the list was requested, by the id of the item.
     states: BTreeMap<String, Changed>,
-    /// The [`Owners::changes`](crate::ownership::Owners::changes) at which `last` was read and changed nothing.
+    /// The value of [`Owners::changes`](crate::ownership::Owners::changes) when criswitch read `last` and learned
+    /// nothing new from it.
     unchanged_at: Option<u64>,
-    /// A hash of the list, the same in any order of its items; 0 for stats.
+    /// A hash of the list that does not depend on the order of the items; 0 for stats.
     print: u64,
-    /// A list that was asked for before this moment is no longer whole.
+    /// A list that was requested before this time may lack items.
     outdated: Option<Instant>,
 }
 
-/// An item that clients know, and the cached list may lack.
+/// A created item: clients know it, but the cached list may lack it.
 #[derive(Clone, Debug)]
 struct Created {
     item: Bytes,
     at: Instant,
 }
 
-/// The state of an item that clients know; the cached list may show an earlier state.
+/// The new state of an item: clients know this state, but the cached list may show an earlier one.
 #[derive(Clone, Debug)]
 struct Changed {
     field: u32,
@@ -72,13 +73,13 @@ struct Changed {
 }
 
 impl Kept {
-    /// Values that differ if the content differs.
+    /// Values to compare two contents quickly: they differ if the contents differ.
     fn shape(&self) -> (bool, u64, usize, usize) {
         let (created, states) = (self.created.len(), self.states.len());
         (self.last.is_some(), self.print, created, states)
     }
 
-    /// The last whole list, then the items created since. An item may be in both.
+    /// The last complete list, then the items created since. An item may occur twice.
     fn with_created(&self) -> Option<Bytes> {
         let last = self.last.as_ref()?;
         if self.created.is_empty() {
@@ -91,7 +92,7 @@ impl Kept {
         Some(message.freeze())
     }
 
-    /// The list of `with_created`, each item in its current state.
+    /// The list of `with_created`, with each item in its latest known state.
     fn message(&self) -> Option<Bytes> {
         let message = self.with_created()?;
         if self.states.is_empty() {
@@ -115,18 +116,20 @@ impl Changed {
 }
 
 impl Lists {
-    /// The last whole list of this kind.
+    /// The last complete list of this kind, without the items created and the states changed since.
     pub fn get(&self, list: List) -> Option<&Snapshot> {
         self.kept.get(&list)?.last.as_ref()
     }
 
-    /// The last whole list of this kind, with the items created and the states changed since. An item may occur twice.
+    /// The last complete list of this kind, with the items created and the states changed since. An item may occur
+    /// twice.
     pub(crate) fn message(&self, list: List) -> Option<Bytes> {
         self.kept.get(&list)?.message()
     }
 
-    /// Keeps a whole list, unless a later list is kept or the list was outdated after it was requested; within one
-    /// instant the order is unknown. Returns whether the content changed.
+    /// Caches a complete list. Ignores a list that was requested before the cached list. Also ignores a list that was
+    /// requested before or at the time of the last [`Lists::outdate`]: within one instant the order is unknown. Returns
+    /// whether the content changed.
     pub fn keep(&mut self, list: List, snapshot: Snapshot) -> bool {
         let kept = self.kept.entry(list).or_default();
         let later = kept.last.as_ref().map(|kept| kept.taken);
@@ -140,7 +143,7 @@ impl Lists {
         let last = kept.last.as_ref().map(|last| &last.message);
         if !last.is_some_and(|last| is_same(last, &snapshot.message)) {
             kept.unchanged_at = None;
-            // Stats are not saved, and always differ.
+            // Stats need no hash: `keep_stats` compares their bytes.
             if !list.is_stats() {
                 kept.print = print(&snapshot.message);
             }
@@ -149,15 +152,16 @@ impl Lists {
         before != kept.shape()
     }
 
-    /// Returns the cached message if it has the same bytes as `message`, and was read at these `changes` of the owners
-    /// without changing anything.
+    /// Returns the cached message if its bytes equal `message`, and if criswitch learned nothing new from it at these
+    /// `changes` of the owners. criswitch then need not read `message`.
     pub(crate) fn unchanged(&self, list: List, message: &Bytes, changes: u64) -> Option<Bytes> {
         let kept = self.kept.get(&list)?;
         let last = &kept.last.as_ref()?.message;
         (kept.unchanged_at == Some(changes) && is_same(last, message)).then(|| last.clone())
     }
 
-    /// The cached list, if it is `message`, was read at these `changes` of the owners and changed nothing.
+    /// Records that criswitch read `message` at these `changes` of the owners and learned nothing new. Does nothing if
+    /// the cached list differs from `message`.
     pub(crate) fn changed_nothing(&mut self, list: List, message: &Bytes, changes: u64) {
         if let Some(kept) = self.kept.get_mut(&list)
             && let Some(last) = &kept.last
@@ -167,8 +171,8 @@ impl Lists {
         }
     }
 
-    /// Adds an item to the cached list, because a client knows the item. The item stays until criswitch keeps a list
-    /// that it requested later.
+    /// Adds a created item to the cached list, because a client knows the item. The item stays until criswitch caches a
+    /// list that it requested later.
     pub(crate) fn add(&mut self, list: List, item: Bytes) {
         let created = &mut self.kept.entry(list).or_default().created;
         if created.len() == MOST_CHANGED {
@@ -178,8 +182,8 @@ impl Lists {
         created.push(Created { item, at });
     }
 
-    /// Sets the new state of each item whose state changes with the pod or container `id`. The new state stays until
-    /// criswitch keeps a list that it requested later. Returns whether a state changed.
+    /// Sets the new state of each cached item whose state changes with the pod or container `id`. The new state stays
+    /// until criswitch caches a list that it requested later. Returns whether the cached content changed.
     pub(crate) fn change_state(&mut self, change: &StateChange, id: &str) -> bool {
         let Some(kept) = self.kept.get_mut(&change.list) else {
             return false;
@@ -201,14 +205,14 @@ impl Lists {
         !changed.is_empty()
     }
 
-    /// Whether a list was outdated and none has been cached since.
+    /// Whether a list was dropped as outdated and no list has been cached since.
     pub(crate) fn is_outdated(&self, list: List) -> bool {
         let kept = self.kept.get(&list);
         kept.is_some_and(|kept| kept.last.is_none() && kept.outdated.is_some())
     }
 
-    /// Keeps a reply to a call for all stats, if all kept stats then take at most `limit` bytes. Otherwise drops the
-    /// earlier stats of this kind, which are outdated. Returns whether the content changed.
+    /// Caches a reply to a call for all stats, if all cached stats then take at most `limit` bytes. Otherwise drops the
+    /// cached stats of this kind, because they are outdated. Returns whether the content changed.
     pub fn keep_stats(&mut self, list: List, snapshot: Snapshot, limit: usize) -> bool {
         let before = self.content(list).cloned();
         let others = self.kept.iter().filter(|(other, _)| **other != list);
@@ -238,12 +242,13 @@ impl Lists {
     }
 }
 
-/// Whether the bytes are the same, quickly for two references to the same bytes.
+/// Whether the bytes are equal. Two references to the same memory need no comparison.
 fn is_same(a: &Bytes, b: &Bytes) -> bool {
     std::ptr::eq(a.as_ref(), b.as_ref()) || a == b
 }
 
-/// A hash of the items in any order: containerd lists them in another order each time.
+/// A hash of the items that does not depend on their order, because containerd lists items in a different order each
+/// time.
 fn print(message: &[u8]) -> u64 {
     let fields = protobuf::fields(message).flatten();
     fields.fold(0, |print, field| {

@@ -8,8 +8,8 @@ use crate::config::wording;
 const ROOT: u32 = 0;
 
 impl Backend {
-    /// The user whose process listened at the socket when criswitch last connected, unless that is root, criswitch's
-    /// own user or the configured one.
+    /// The user whose process listened at the socket when criswitch last connected. `None` if that user is root,
+    /// criswitch's own user or the configured user.
     pub fn unexpected_user(&self) -> Option<u32> {
         let uid = self.known.lock().peer?.uid();
         let own = rustix::process::geteuid().as_raw();

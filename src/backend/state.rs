@@ -20,18 +20,19 @@ pub struct Link {
     pub(crate) failures: u64,
 }
 
-/// The state of a connection; `Status`, logs and metrics have its name.
+/// The state of a connection. `Status`, logs and metrics show its name in lower case.
 #[derive(Clone, Debug, AsRefStr, VariantNames)]
 #[strum(serialize_all = "lowercase")]
 pub enum State {
-    /// The first connection is being made, or the pods are being listed for the first time, and no probe has failed.
+    /// criswitch opens the first connection, or lists the pods for the first time. No probe has failed yet.
     Connecting,
     /// The pods are listed and the backend answers.
     Ready(Wire),
     /// The backend accepts connections, but a probe got no answer. Calls for one pod still go to it. Probes go on, and
     /// the pods are listed before the backend is ready again.
     Unresponsive(Wire, Arc<str>),
-    /// Connecting failed, or the last connection ended. The session retries after a pause, or when a call needs it.
+    /// Connecting failed, or the last connection ended. The session retries after a pause, or when a call needs a
+    /// connection.
     Down(Arc<str>),
 }
 

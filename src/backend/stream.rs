@@ -1,4 +1,4 @@
-//! A backend's stream, cut into messages.
+//! Splits a backend's stream into messages.
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
@@ -15,12 +15,12 @@ use crate::errors::{self, error_chain};
 use crate::limits::budget::{Budget, Reservation};
 use crate::rpc::Row;
 
-/// Cuts a backend's stream into messages: a data frame may end anywhere in a message.
+/// Splits a backend's stream into messages. An HTTP/2 data frame may end anywhere in a message.
 pub(crate) struct Messages {
     head: http::response::Parts,
     body: Option<WireBody>,
     buffer: BytesMut,
-    /// The memory of the buffer.
+    /// The memory reserved for `buffer`.
     held: Reservation,
     trailers: Option<HeaderMap>,
 }
@@ -45,7 +45,7 @@ impl Messages {
         Ok(Messages::of(response, &backend.own))
     }
 
-    /// The messages of `response`. An incomplete message counts in `memory`.
+    /// The messages of `response`. The bytes of an incomplete message count towards `memory`.
     fn of(response: http::Response<WireBody>, memory: &Budget) -> Messages {
         let (head, body) = response.into_parts();
         Messages {
@@ -99,7 +99,7 @@ impl Messages {
         Ok(())
     }
 
-    /// Takes the next whole message off the buffer.
+    /// Removes the next complete message from the buffer. `None` if more bytes must arrive first.
     fn take(&mut self, backend: &Backend) -> Result<Option<Bytes>, Status> {
         let message = frames::cut(&mut self.buffer, backend.max_message);
         let message = message.map_err(|fault| match fault {

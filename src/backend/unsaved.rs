@@ -1,4 +1,4 @@
-//! Records which changes of a backend's cached lists are on disk: a reply that shows a change waits until it is saved.
+//! Records which changes of a backend's state are on disk. A reply that shows a change waits until the change is saved.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,29 +10,29 @@ use super::Backend;
 use crate::backend::lists::Snapshot;
 use crate::rpc::List;
 
-/// Counts all changes and the saved changes.
+/// Numbers the changes of a backend's state, and records the number of the last saved change.
 #[derive(Debug)]
 pub(super) struct Saving {
     made: watch::Sender<u64>,
     done: watch::Sender<Done>,
-    /// The state that was saved last, or is being saved, lacks pods or containers.
+    /// Whether the state that was saved last, or that is being saved, lacks the list of pods or of containers.
     is_partial: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Done {
-    /// The last change that is on disk; [`u64::MAX`] without a state on disk.
+    /// The number of the last saved change. [`u64::MAX`] if changes need not be saved.
     saved: u64,
-    /// The last change that criswitch tried to save.
+    /// The number of the last change that criswitch tried to save.
     tried: u64,
-    /// Why a change is not on disk.
+    /// Why criswitch could neither save a change nor remove the outdated file.
     cause: Arc<str>,
-    /// Why the file lacks the state, or was removed.
+    /// Why the current state is not on disk. `None` if it is on disk.
     lost: Option<Arc<str>>,
 }
 
 impl Default for Saving {
-    /// Nothing has to be saved.
+    /// The initial state: no change has to be saved before [`Backend::begin_saving`].
     fn default() -> Saving {
         Saving {
             made: watch::Sender::new(0),
@@ -48,18 +48,18 @@ impl Default for Saving {
 }
 
 impl Backend {
-    /// From now on changes have to be saved, first the current state.
+    /// From now on every change must be saved. The current state counts as the first change.
     pub(crate) fn begin_saving(&self) {
         self.saving.done.send_modify(|done| done.saved = 0);
         self.has_changed();
     }
 
-    /// The items that criswitch would serve from cache have changed.
+    /// Records that the state that criswitch saves for the next start has changed.
     pub(crate) fn has_changed(&self) {
         self.saving.made.send_modify(|made| *made += 1);
     }
 
-    /// Caches a whole list.
+    /// Caches a complete list, and clears the last failure of this list.
     pub(crate) fn keep_list(&self, list: List, snapshot: Snapshot) {
         self.learn_saved(|known| {
             known.failed_lists.remove(&list);
@@ -67,24 +67,25 @@ impl Backend {
         });
     }
 
-    /// Records whether the state that is saved now lacks pods or containers.
+    /// Records whether the state that is being saved lacks the list of pods or of containers.
     pub(crate) fn saves_part(&self, is_partial: bool) {
         self.saving.is_partial.store(is_partial, Ordering::Relaxed);
     }
 
-    /// Whether the state that was saved last lacks pods or containers.
+    /// Whether the state that was saved last lacks the list of pods or of containers.
     pub(crate) fn is_saved_in_part(&self) -> bool {
         self.saving.is_partial.load(Ordering::Relaxed)
     }
 
-    /// Waits for a change after `number`; returns the number of the last change.
+    /// Waits for a change with a number above `number`. Returns the number of the last change.
     pub(crate) async fn changed_after(&self, number: u64) -> u64 {
         let mut made = self.saving.made.subscribe();
         let made = made.wait_for(|made| *made > number).await;
         made.map_or(number, |made| *made)
     }
 
-    /// Records the result of all changes up to `change`: saved, file removed because it was not writable, or neither.
+    /// Records the result of saving all changes up to `change`. `Ok(None)`: the changes are on disk. `Ok(Some)`: the
+    /// file could not be written and is removed. `Err`: the old file could be neither replaced nor removed.
     pub(crate) fn was_saved(&self, change: u64, result: Result<Option<String>, String>) {
         let mut is_new = false;
         self.saving.done.send_modify(|done| {
@@ -106,17 +107,17 @@ impl Backend {
         }
     }
 
-    /// Why the current state is not on disk.
+    /// Why the current state is not on disk, as text for messages. `None` if it is on disk.
     pub(crate) fn unsaved(&self) -> Option<String> {
         let done = self.saving.done.borrow();
         let cause = done.lost.as_ref()?;
         Some(format!("its state cannot be saved: {cause}"))
     }
 
-    /// Waits until all changes so far are on disk.
+    /// Waits until all changes so far are saved, or until the outdated file is removed.
     ///
     /// # Errors
-    /// `Unavailable` if they cannot be saved.
+    /// `Unavailable` if the outdated file can be neither replaced nor removed.
     pub(crate) async fn saved(&self) -> Result<(), Status> {
         let made = *self.saving.made.borrow();
         if self.saving.done.borrow().saved >= made {
@@ -130,7 +131,8 @@ impl Backend {
         }
     }
 
-    /// Why lists fail whether the backend answers or not: the changes that they show cannot be saved.
+    /// Why the backend's lists fail even if the backend answers: criswitch cannot save the changes that they show.
+    /// `None` if no save has failed.
     pub(crate) fn save_failure(&self) -> Option<String> {
         let made = *self.saving.made.borrow();
         let done = self.saving.done.borrow();

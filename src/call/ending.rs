@@ -1,6 +1,7 @@
-//! The shutdown: endless streams end when it begins, every other call after `shutdown_timeout`.
+//! Ends calls at their deadline and at the shutdown. Endless streams end when the shutdown begins, every other call
+//! after `shutdown_timeout`.
 //!
-//! A call that ends here ends with a status, so that no client has to guess from a broken connection.
+//! Such a call ends with a status. A broken connection would not show the client the cause.
 
 use std::future::pending;
 use std::pin::Pin;
@@ -14,12 +15,12 @@ use tonic::Status;
 
 use crate::errors;
 
-/// The shutdown, and the calls that wait for it.
+/// The stages of the shutdown, which calls in flight wait for.
 #[derive(Debug, Default)]
 pub(crate) struct Ending {
-    /// Cancelled when the shutdown begins: calls only finish.
+    /// Cancelled when the shutdown begins. Calls in flight may still finish.
     pub(crate) begun: CancellationToken,
-    /// Set to `shutdown_timeout` once this time is over.
+    /// Set when `shutdown_timeout` is over, to the value of `shutdown_timeout`.
     pub(crate) over: Arc<SetOnce<Duration>>,
 }
 

@@ -1,4 +1,5 @@
-//! How criswitch learns from the reply to a call: decided once, from the row of the RPC and the request.
+//! The facts that criswitch learns from the reply to a call. The RPC's row, the request and its target decide them
+//! once.
 
 use crate::call::Request;
 use crate::call::route::Target;
@@ -7,10 +8,10 @@ use crate::ownership::PodNames;
 use crate::rpc::fields::{FILTER, IMAGE_TEXTS, image_filter};
 use crate::rpc::{Filter, Goes, Kind, List, StateChange, Then};
 
-/// How criswitch learns from a successful reply.
+/// The facts that criswitch learns from a successful reply.
 #[derive(Clone, Debug)]
 pub(crate) enum Lesson {
-    /// Nothing: the reply passes unread.
+    /// Nothing: criswitch may forward the reply without reading it.
     Nothing,
     /// The backend has created the pod with the id at the path.
     Pod(Path, PodNames),
@@ -20,17 +21,17 @@ pub(crate) enum Lesson {
     Container(Path, String),
     /// The pod or container was removed.
     Gone(Kind, String),
-    /// The pod or container with this id has changed its state, and with a pod its containers.
+    /// The pod or container with this id has changed its state. The containers of a pod change with the pod.
     ChangedState(&'static [StateChange], String),
     /// The reply is a list.
     List(Listing),
-    /// The file systems of the backend's images.
+    /// The reply has the file systems of the backend's images.
     Disks,
     /// The backend has the image of the request; its id is at the path.
     Image(Path),
     /// The image store of the backend has changed.
     ChangedImages,
-    /// The handler at the path gets the name that clients use for it.
+    /// The reply has the name of a handler at the path. criswitch replaces it with the name that clients use.
     Handler(Path),
 }
 
@@ -41,16 +42,17 @@ pub(crate) struct Listing {
     pub list: List,
     /// Whether the call asks for all items.
     pub is_whole: bool,
-    /// Whether the call asks for one pod or container, or for those of one pod, so that only the owner may answer.
+    /// Whether the request names one pod or container by its id, or one pod whose items it asks for. Only the owner may
+    /// answer then.
     pub names_one: bool,
-    /// The id of the pod whose containers the call asks for; empty if it names no pod.
+    /// The id of the pod whose containers the call asks for; empty if the call names no pod.
     pub pod: String,
     /// Whether the items come in a stream of messages.
     pub is_streamed: bool,
 }
 
 impl Lesson {
-    /// The lesson of the reply to `request`, which goes to `target`.
+    /// The facts that criswitch learns from the reply to `request`, which goes to `target`.
     pub(super) fn of(request: &Request, target: &Target) -> Lesson {
         let names = |config| names(request, config, target);
         match (&request.row.then, target) {
@@ -76,7 +78,7 @@ impl Lesson {
         }
     }
 
-    /// Whether criswitch must read a reply, or passes it unread.
+    /// Whether criswitch must read the reply. Otherwise it may forward the reply without reading it.
     pub(crate) fn must_read(&self) -> bool {
         match self {
             Lesson::Nothing => false,
@@ -120,8 +122,8 @@ fn names(request: &Request, config: Path, target: &Target) -> PodNames {
     pod_names(request, config).by_row(row)
 }
 
-/// The names of the pod whose configuration is at the path; none if the configuration is malformed, which a backend may
-/// still accept.
+/// The names of the pod whose configuration is at the path. The names are empty if the configuration is malformed,
+/// because a backend may still accept the request.
 pub(crate) fn pod_names(request: &Request, config: Path) -> PodNames {
     let message = request.message();
     let config = protobuf::submessage(&message, config);
@@ -129,13 +131,14 @@ pub(crate) fn pod_names(request: &Request, config: Path) -> PodNames {
     names.unwrap_or_default()
 }
 
-/// Whether a list's request asks for all items: it has no fields but empty filters. Each part of a split filter counts,
-/// and an unknown field of a later CRI may be a filter.
+/// Whether the request of a list asks for all items: it has no fields except empty filters. If a filter is split into
+/// several fields, each of them must be empty. An unknown field may be a filter of a later CRI.
 fn asks_for_all(list: List, request: &[u8]) -> bool {
     all_fields(request, |field| {
         let filter = field.bytes().ok();
         let is_empty = |filter: &[u8]| match list {
-            // An empty state in the filter of a pod or container is a state: the one with the number 0.
+            // A filter for pods or containers must have no fields: even an empty state in it selects the state with
+            // number 0.
             List::Images => names_no_image(filter),
             _ => filter.is_empty(),
         };
@@ -192,7 +195,8 @@ mod tests {
             let filter = [&[0x0a, image.len() as u8], image].concat();
             [&[0x0a, filter.len() as u8], &*filter].concat()
         };
-        // An empty spec, an empty name, an empty handler; a name, a handler, an annotation, a field of a later CRI.
+        // In order: an empty spec, an empty name, an empty handler; a name, a handler, an annotation, a field of a
+        // later CRI.
         for (image, all) in [
             (&[][..], true),
             (&[0x0a, 0], true),

@@ -1,5 +1,5 @@
-//! The log lines of a call, and its part of the counters. The last line says how the call ended; its level follows the
-//! outcome. The only content of a call in the lines is the names and ids of pods and containers.
+//! The log lines and counters of a call. The last line reports how the call ended, at a level that depends on the
+//! outcome. Of a call's content, the lines have only names, ids and error texts without credentials.
 
 mod subject;
 
@@ -34,18 +34,19 @@ use subject::PodName;
 
 /// The header with a call's deadline.
 const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
-/// A client that cancels a call less than this before the deadline ends it because of the deadline: the client's clock
-/// began earlier.
+/// A cancellation less than this before the deadline counts as caused by the deadline: the client began to count
+/// earlier than criswitch.
 const DEADLINE_SLACK: Duration = Duration::from_millis(100);
 
-/// A call in flight. Its last line is written when it ends, as `Canceled` if the value is dropped earlier.
+/// The log of a call in flight. The last line is written when the call ends. If the log is dropped before that, the
+/// last line reports `Canceled`.
 #[derive(Debug)]
 pub struct CallLog {
     row: &'static Row,
     started: Instant,
     /// The client's deadline, counted from the start.
     timeout: Option<Duration>,
-    /// The number of the call.
+    /// The number of the call among all calls since criswitch started.
     number: u64,
     trace: Option<Trace>,
     span: Span,
@@ -54,9 +55,9 @@ pub struct CallLog {
     rpc: Arc<Rpc>,
     /// The backend that the call goes to, if it goes to only one.
     backend: OnceLock<Arc<Backend>>,
-    /// The handler's row of the routing table, if the call names a handler.
+    /// The handler as the routing table names it, if the call names a handler.
     handler: OnceLock<Arc<str>>,
-    /// The pod whose configuration the request has.
+    /// The pod whose configuration is in the request.
     pod: OnceLock<PodName>,
     /// The pod or container that the request names by its id.
     id: OnceLock<(Kind, String)>,
@@ -67,9 +68,9 @@ pub struct CallLog {
 /// How a call ended.
 struct CallEnd<'e> {
     code: Code,
-    /// The text of the error, or why there is no text.
+    /// The text of the error. If the client ended the call: the reason.
     error: Option<Cow<'e, str>>,
-    /// Whether the client ended the call.
+    /// Whether the client cancelled the call before its deadline.
     is_given_up: bool,
 }
 
@@ -82,7 +83,8 @@ impl CallLog {
             row,
             started: Instant::now(),
             timeout: timeout(headers),
-            // A call that reads seldom has a line, and a span costs more than the rest of this type.
+            // A call that only reads seldom has a log line, and a span costs more than the rest of this type. Below
+            // DEBUG such a call gets its span together with its line.
             span: match row.changes() || LevelFilter::current() >= LevelFilter::DEBUG {
                 true => span(row, number, trace.as_ref()),
                 false => Span::none(),
@@ -110,7 +112,7 @@ impl CallLog {
         self.timeout
     }
 
-    /// The request was read.
+    /// Records the pod whose configuration is in `request`, for a call that changes something.
     pub(crate) fn is_for(&self, request: &[u8]) {
         if self.row.changes()
             && let Some(pod) = PodName::requested(self.row, request)
@@ -119,7 +121,7 @@ impl CallLog {
         }
     }
 
-    /// The target was resolved.
+    /// Records the backend, handler and id of the target for the log lines and counters.
     pub(crate) fn goes_to(&self, target: &Target, live: &Live) {
         let only = |all: &[BackendId]| match all {
             [only] => Some(*only),
@@ -175,12 +177,12 @@ impl CallLog {
         self.rpc.sent.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Runs `work` and counts the time of its steps. The time between steps is waiting, and does not count.
+    /// Runs `work` and counts the time of each poll. The time between polls is waiting, and does not count.
     pub(crate) async fn doing<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
         poll_fn(|cx| self.step(|| work.as_mut().poll(cx))).await
     }
 
-    /// Runs one step; its log lines belong to the call.
+    /// Runs one step of the call and counts its time. Log lines of the step have the fields of the call.
     pub(crate) fn step<T>(&self, step: impl FnOnce() -> T) -> T {
         let _in_span = self.span.enter();
         // std's clock, not tokio's: tests pause tokio's.
@@ -191,7 +193,7 @@ impl CallLog {
         done
     }
 
-    /// The call has ended with the status that these headers or trailers have.
+    /// Records that the call has ended with the status in these headers or trailers.
     pub fn end(&self, headers: &HeaderMap) {
         let of = |name: HeaderName| headers.get(name).map(http::HeaderValue::as_bytes);
         let error = of(GRPC_MESSAGE).map(|text| percent_decode(text).decode_utf8_lossy());
@@ -202,7 +204,7 @@ impl CallLog {
         });
     }
 
-    /// The client has ended the call.
+    /// Records that the client has ended the call.
     fn is_given_up(&self) {
         let left = self
             .timeout
@@ -243,7 +245,7 @@ impl CallLog {
         }
     }
 
-    /// Writes the last line of the call, in a span that is made now if the call has none.
+    /// Writes the last line of the call. If the call has no span yet, makes a span for this line.
     fn last_line(&self, line: impl FnOnce()) {
         if !self.span.is_disabled() {
             return line();
@@ -254,7 +256,8 @@ impl CallLog {
         });
     }
 
-    /// A call that should change something has failed: WARN, unless the client ended it or there was nothing to remove.
+    /// Logs that a call that changes something has failed. The level is WARN, or INFO if the client cancelled the call
+    /// or if there was nothing to remove.
     fn failed_change(&self, end: &CallEnd<'_>, elapsed_ms: f64) {
         let (code, error) = (code_name(end.code), end.shown());
         let is_removed = end.code == Code::NotFound && self.row.removes();
@@ -278,7 +281,8 @@ impl CallLog {
         );
     }
 
-    /// A call that clients repeat, such as a list, has ended: the first failure is WARN, then one a minute.
+    /// Logs the end of a call that clients repeat, such as a list. The first failure is logged as WARN, then one
+    /// failure a minute.
     fn polled(&self, end: &CallEnd<'_>, elapsed_ms: f64) {
         let (code, failing) = (code_name(end.code), &self.rpc.failing);
         if end.code == Code::Ok
@@ -338,7 +342,7 @@ fn timeout(headers: &HeaderMap) -> Option<Duration> {
     protobuf::timeout(headers.get(TIMEOUT)?.to_str().ok()?)
 }
 
-/// The span of the log lines of a call. Its level is that of the most important line.
+/// The span of the log lines of a call. It has the level ERROR, so that lines of every level get its fields.
 fn span(row: &'static Row, id: u64, trace: Option<&Trace>) -> Span {
     let rpc = row.name;
     tracing::error_span!(
@@ -368,7 +372,8 @@ pub fn note_id(kind: Kind, id: &str) {
     Span::current().record(field, display(errors::shown(id).escape_debug()));
 }
 
-/// Adds the handler that the call asks for, or that its pod has, to the log lines; a client may have sent any name.
+/// Adds the handler that the call names, or that its pod has, to the log lines. The name is cut, because a client may
+/// send a name of any length.
 pub(crate) fn note_handler(name: &str) {
     Span::current().record("handler", errors::shown(name));
 }

@@ -1,4 +1,4 @@
-//! Plans a call once. Later steps do not read the row of its RPC.
+//! Makes the plan of a call. Later steps follow the plan, and do not read the RPC's row.
 
 use std::sync::Arc;
 
@@ -18,15 +18,16 @@ use crate::rpc::{Goes, ImageRule, Kind, Merge, Silent, Unknown};
 pub(crate) enum Plan {
     /// Send the call to one backend.
     One(Arc<Backend>),
-    /// Send the call to the backend of this handler, where a pod of this uid may be created.
+    /// Send the call, which creates a pod with this uid, to the backend of this handler.
     CreatePod {
         backend: Arc<Backend>,
         handler: String,
         uid: String,
     },
-    /// Send the call to the owner of the pod, once the request has the owner's name of the image.
+    /// Send the call to the owner of the pod. If the owner has a different id for the image, replace the id in the
+    /// request first.
     CreateContainer(Arc<Backend>),
-    /// Reply with the default backend's version, or the last known one.
+    /// Reply with the default backend's version, or with its last known version if the backend is slow.
     Version(Arc<Backend>),
     /// Send the call to several backends, and merge their replies.
     Merge(Vec<Arc<Backend>>, &'static Merge),
@@ -45,7 +46,7 @@ pub(crate) enum Plan {
 /// The plan for `request`, which goes to `target`.
 ///
 /// # Errors
-/// `NotFound` if no backend has the pod or container and the RPC needs one; `Unavailable` if a backend was removed.
+/// `NotFound` if no backend has the pod or container and the RPC requires it; `Unavailable` if a backend was removed.
 pub(crate) fn plan(mut request: Request, target: Target) -> Result<(Call, Plan), Status> {
     if let Target::Handler(handler) = &target {
         with_backends_name(&mut request, handler);
@@ -93,7 +94,8 @@ fn to_one(call: &Call, id: BackendId) -> Result<Plan, Status> {
     })
 }
 
-/// A merged call is merged even for a single backend, because the merge serves cached lists and replaces a missing RPC.
+/// The plan for a call to the backend of a handler. A list or removal of images is planned like a call to several
+/// backends, because these plans also serve cached lists and handle an unimplemented RPC.
 fn to_handler(call: &Call, row: &Handler) -> Result<Plan, Status> {
     match (&call.row.goes, &call.lesson) {
         (Goes::Image(_, ImageRule::List(_) | ImageRule::Remove), _) => {

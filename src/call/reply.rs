@@ -1,5 +1,5 @@
-//! Replies to the client. A body here cannot fail: if it breaks, it ends with a status in the trailers, so that no
-//! truncated reply looks complete.
+//! Replies to clients. A body never returns an error. If a reply breaks off, its body ends with an error status in the
+//! trailers, so that no truncated reply looks complete.
 
 mod bodies;
 
@@ -31,12 +31,12 @@ use bodies::{CountedBody, PassedBody, WholeBody, hold_until_sent};
 pub type Reply = http::Response<Body>;
 /// The body of a reply.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
-/// The poll of a body's next frame.
+/// The result of a poll for a body's next frame.
 pub(crate) type FramePoll = Poll<Option<Result<Frame<Bytes>, Infallible>>>;
 
-/// The largest reply to a call that changes something that is never rejected for lack of memory, in bytes.
+/// The largest reply, in bytes, that criswitch sends even without free memory if the call changed something.
 const SMALL_CHANGE: usize = 4096;
-/// The approximate bytes of a reply beside data, headers and trailers, until it is sent: its task and its stream.
+/// The approximate memory, in bytes, that a reply needs besides data, headers and trailers: its task and its stream.
 const PER_REPLY: usize = 8 << 10;
 
 /// A reply with a status and no message.
@@ -51,10 +51,10 @@ pub fn not_grpc() -> Reply {
     reply
 }
 
-/// A reply with one message, given in chunks, and OK.
+/// A successful reply with one message. The message consists of `chunks`.
 pub fn of_message(chunks: Vec<Bytes>) -> Reply {
     let length = chunks.iter().map(Bytes::len).sum();
-    // A client that counts empty frames as a flood would end its connection after some of them.
+    // Omit empty chunks: a client may count empty frames as a flood and close the connection.
     let chunks = chunks.into_iter().filter(|chunk| !chunk.is_empty());
     let frames = std::iter::once(frames::frame_header(length))
         .chain(chunks)
@@ -75,7 +75,8 @@ pub fn of_answer(answer: Answer) -> Reply {
         .chain(answer.trailers.map(Frame::trailers))
         .collect();
     if frames.is_empty() {
-        // The headers end the reply: grpc-go takes a status in them only if nothing follows, not even an empty frame.
+        // The reply has only headers. grpc-go accepts a status in the headers only if no frame follows, not even an
+        // empty one.
         return http::Response::from_parts(answer.head, Body::default());
     }
     http::Response::from_parts(answer.head, WholeBody(frames).boxed_unsync())
@@ -98,7 +99,7 @@ pub fn of_changed(mut answer: Answer, message: &[u8]) -> Reply {
     })
 }
 
-/// A reply of single messages, each in its frame; the stream ends with the trailers.
+/// A streamed reply. Each data frame has one message, and the last frame has the trailers.
 pub fn of_frames(
     frames: impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send + 'static,
 ) -> Reply {
@@ -114,13 +115,14 @@ fn with_body(body: Body) -> Reply {
     reply
 }
 
-/// A body of trailers alone.
+/// A body that has only trailers.
 pub(crate) fn end(trailers: HeaderMap) -> Body {
     WholeBody([Frame::trailers(trailers)].into()).boxed_unsync()
 }
 
-/// A backend's response, unread. At its end the cached `list` is outdated, since the client knows more. If the response
-/// lists all items of `whole`, the backend records how it ends.
+/// A backend's response that criswitch forwards without reading it. At its end the cached `list` is dropped, because
+/// the client may know newer items. If `whole` is set, the response lists all items, and the backend records whether
+/// the response failed.
 pub fn passed(
     response: http::Response<WireBody>,
     backend: Arc<Backend>,
@@ -139,11 +141,12 @@ pub fn passed(
     Reply::from_parts(head, body.boxed_unsync())
 }
 
-/// Counts `reply` in `unread`, the share of its client's connection, until it is sent. If memory is short, rejects the
-/// reply, or ends it early if it has begun.
+/// Counts `reply` towards `unread`, the memory of the client's connection, until the reply is sent. If memory is short,
+/// rejects the reply, or ends it with an error if it has begun.
 ///
-/// Also returns the `place` of the call, if the call still needs it. A complete reply that counts in memory needs no
-/// place: a client that leaves such replies unread takes no place from other clients.
+/// `place` is the call's permit under the limit on calls in flight, and is returned if the call still needs it. A
+/// complete reply counts as memory and needs no permit: a client that leaves such replies unread must not block the
+/// calls of other clients.
 pub(crate) fn counted<P>(
     mut reply: Reply,
     place: P,
@@ -156,7 +159,7 @@ pub(crate) fn counted<P>(
     let there = body.saturating_add(budget::size(reply.headers()));
     let mut held = unread.held();
     if held.grow(there.saturating_add(PER_REPLY)).is_err() {
-        // A change that was made must be reported.
+        // The client must learn that the change was made.
         if row.log == LogRule::Change && there <= SMALL_CHANGE {
             return (reply, Some(place));
         }
@@ -168,7 +171,7 @@ pub(crate) fn counted<P>(
         hold_until_sent(reply.headers_mut(), held);
         return (reply, None);
     }
-    // A stream has no data yet.
+    // A reply without data in memory is a stream that still runs, so it keeps the permit of its call.
     let place = (body == 0).then_some(place);
     let (limit, counts) = (unread.limit(), Arc::clone(counts));
     let reply = reply.map(|inner| {
@@ -186,7 +189,7 @@ pub(crate) fn counted<P>(
     (reply, place)
 }
 
-/// `reply`, which keeps `held` until its end is sent.
+/// Makes `reply` keep `held` until the end of the reply is sent.
 pub fn holding(mut reply: Reply, held: impl Send + 'static) -> Reply {
     if reply.body().is_end_stream() {
         hold_until_sent(reply.headers_mut(), held);
@@ -212,7 +215,7 @@ mod tests {
     use crate::codec::grpc::{GRPC_STATUS, trailers};
     use crate::rpc;
 
-    /// `reply`, counted, and the memory that it is counted in.
+    /// Counts `reply`. Returns the reply and the memory that it counts towards.
     fn counting(reply: Reply, is_whole: bool) -> (Reply, Budget) {
         let unread = Budget::for_messages(1);
         let (reply, place) = counted(reply, (), &rpc::LIST_PODS, &unread, &Arc::default());

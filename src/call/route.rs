@@ -1,6 +1,8 @@
-//! Resolves row, request, table and owners to a target: pure, no I/O, no waiting.
+//! Finds the target of a request, from the RPC's row, the request, the routing table and the owners. This module does
+//! no I/O and never waits.
 //!
-//! A request whose key is malformed has no target: criswitch rejects it and never guesses.
+//! The key of a request is the name of the pod, container, handler or image in it. A request with a malformed key has
+//! no target: criswitch rejects the request and does not guess.
 
 use crate::codec::protobuf::{self, Malformed, Path};
 use crate::config::{Handler, Table};
@@ -12,16 +14,16 @@ use crate::rpc::{Filter, Goes, ImageRule, Kind, Row, SEEN_ANNOTATION, UID_LABEL}
 pub enum Target {
     /// This backend.
     Backend(BackendId),
-    /// The owner of the pod or container, by its full id.
+    /// The owner of the pod or container with this full id.
     Owner(BackendId, Kind, String),
-    /// A handler's backend, and the backend's own name of the handler.
+    /// The backend of this handler. The handler also has the name that the backend uses for it.
     Handler(Handler),
     /// These backends, in this order; their replies are merged.
     Backends(Vec<BackendId>),
-    /// A pod or container without a known owner: all backends have to be asked.
+    /// A pod or container without a known owner: criswitch must ask all backends.
     Miss(Kind, String),
-    /// An image to pull for the pod of this uid. Its backend is unknown, or known by a list alone while other backends
-    /// were never listed: all backends have to be asked.
+    /// An image to pull for the pod with this uid, when criswitch must ask all backends for the pod. The pod's backend
+    /// is unknown, or it is known only from a list while other backends were never listed.
     UnknownPod(String),
     /// An image for an unknown pod, which is on one of these backends.
     SomePod(Stores),
@@ -30,9 +32,9 @@ pub enum Target {
 /// The image stores that an unknown pod may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stores {
-    /// The backends that have ready pods with the same annotations; all if none has.
+    /// The backends that have a pod with the same annotations. Equal to `all` if there are none.
     pub likely: Vec<BackendId>,
-    /// The backends that have ready pods.
+    /// All backends that may have the pod.
     pub all: Vec<BackendId>,
 }
 
@@ -59,18 +61,19 @@ impl From<Malformed> for Refusal {
     }
 }
 
-/// The facts that a request is routed by.
+/// The facts by which criswitch routes a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Knowledge<'a> {
     /// The routing table.
     pub table: &'a Table,
-    /// The backend that speaks for the node.
+    /// The backend that answers for the node: normally the backend of the default handler.
     pub speaker: BackendId,
     /// The backends that merged calls include, the speaker first.
     pub all: &'a [BackendId],
     /// The owners of pods and containers.
     pub owners: &'a Owners,
-    /// Every backend has been listed since the start, so no backend had an id that `owners` lacks.
+    /// Whether the pods and containers of every backend are known. Otherwise a backend may have an id that `owners`
+    /// lacks.
     pub complete: bool,
 }
 
@@ -111,7 +114,8 @@ impl Knowledge<'_> {
         }
     }
 
-    /// The owner of a whole id, unless the id is also the short form of another backend's longer id.
+    /// The target for a complete id. The id is rejected if two backends list it, or if a longer id on another backend
+    /// begins with it.
     fn owned(&self, kind: Kind, id: &str, owner: Owner) -> Result<Target, Refusal> {
         match owner {
             Owner::One(backend) if self.owners.is_short_for_another(kind, id, backend) => {
@@ -122,7 +126,8 @@ impl Knowledge<'_> {
         }
     }
 
-    /// The target after a [`Target::Miss`], once all backends were asked: the owner of the only id with this beginning.
+    /// The target after a [`Target::Miss`], once all backends have been asked. A short id means the only id that begins
+    /// with it.
     ///
     /// # Errors
     /// If several ids have this beginning, or two backends list the id.
@@ -153,7 +158,8 @@ impl Knowledge<'_> {
         ))
     }
 
-    /// The backends that may have pods of `uid`: all if none is known, or while a backend was never listed.
+    /// The backends that may have pods with this uid. Returns all backends if none is known to have such a pod, or if a
+    /// backend was never listed.
     fn of_uid(&self, uid: &str) -> Vec<BackendId> {
         match self.owners.with_uid(uid) {
             backends if self.complete && !backends.is_empty() => backends,
@@ -165,8 +171,8 @@ impl Knowledge<'_> {
         self.all.to_vec()
     }
 
-    /// The backends that may get new pods: no pod needs an image on another backend. If none of them has joined yet,
-    /// the default backend.
+    /// The backends that may get new pods. No pod needs an image on another backend. If none of these backends has
+    /// joined yet, returns the default backend.
     fn taking_pods(&self) -> Vec<BackendId> {
         let takes = |id: &BackendId| self.table.handlers.iter().any(|row| row.backend == *id);
         let taking: Vec<_> = self.all.iter().copied().filter(takes).collect();
@@ -187,7 +193,7 @@ impl Knowledge<'_> {
         }
     }
 
-    /// `ImageStatus` goes to the backend of the pod that its annotations name.
+    /// Routes `ImageStatus` to the backend of the pod that the annotations in the request identify.
     fn find_image(&self, annotations: Path, message: &[u8]) -> Result<Target, Refusal> {
         let seen = protobuf::entry(message, annotations, SEEN_ANNOTATION)?.unwrap_or_default();
         if seen.is_empty() {
@@ -206,8 +212,8 @@ impl Knowledge<'_> {
         }
     }
 
-    /// A pull goes to the backend of the pod with this uid. A pull has credentials, which no other backend may get. If
-    /// criswitch did not create the pod, the pod's backend is certain only after every backend was listed.
+    /// Routes a pull to the backend of the pod with this uid. A pull has credentials, which no other backend may get.
+    /// If the pod was not created through criswitch, its backend is certain only when every backend has been listed.
     fn pull_for(&self, uid: &str) -> Result<Target, Refusal> {
         match self.named(|pod| pod.uid == uid) {
             Named::One { created, .. } if !created && !self.complete => {
@@ -219,8 +225,9 @@ impl Knowledge<'_> {
         }
     }
 
-    /// The target after a [`Target::UnknownPod`], once every backend has answered. If no backend has the pod: the
-    /// backend that had it, since no other may get the pod's credentials; if none had it, the stores of all new pods.
+    /// The target after a [`Target::UnknownPod`], once every backend has answered. If no backend has the pod now, the
+    /// pull goes to the backend that had it, because no other backend may get the pod's credentials. If no backend had
+    /// it, the pull goes to all backends that may get new pods.
     ///
     /// # Errors
     /// If several backends list pods of this uid.
@@ -250,8 +257,8 @@ impl Knowledge<'_> {
         })
     }
 
-    /// The stores that an unknown pod with these annotations may use. The pod has a ready sandbox: the kubelet asks for
-    /// images after it has run the sandbox. Until every backend was listed, any backend may have it.
+    /// The stores that an unknown pod with these annotations may use. The pod has a ready sandbox, because the kubelet
+    /// asks for images after it has run the sandbox. Until every backend has been listed, any backend may have the pod.
     fn stores_of_ready(&self, annotations: Option<u64>) -> Stores {
         let (likely, ready) = match self.complete {
             true => self.owners.ready(annotations),

@@ -1,4 +1,4 @@
-//! A connection with the trait that the generated clients need.
+//! Implements `tower::Service` for a connection. The generated gRPC clients need this trait.
 
 use std::task::{Context, Poll};
 
@@ -38,7 +38,8 @@ impl Service<http::Request<Body>> for Channel {
     }
 }
 
-/// The source of the client's status after a lost connection. A status from the server has no source.
+/// The error of a lost connection. The client's `Status` has this error as its source; a `Status` from the server has
+/// no source.
 fn lost(error: &h2::Error) -> Failure {
     anyhow::anyhow!(error_chain(error)).into()
 }

@@ -61,7 +61,8 @@ fn wrong(table: &Table, probes: &[Probe]) -> String {
     kinds.map(|lines| lines(table, probes)).concat()
 }
 
-/// The problems that the probes and the check of the machine found, for a format that has no text for them.
+/// The problems that the probes and the check of the machine found, as JSON. `-o json`, `-o yaml` and `-o name` use
+/// them.
 pub(super) fn problems(
     config: &Config,
     probes: Option<&[Probe]>,
@@ -85,13 +86,13 @@ fn notes(config: &Config) -> Vec<String> {
     .concat()
 }
 
-/// The lists that would fail after a restart, by the state that the daemon has saved. No daemon is called, because
-/// `check` also runs before the daemon starts.
+/// Sentences about the lists that would fail after a restart, from the state that the daemon has saved. The daemon is
+/// not called, because `check` also runs before the daemon starts.
 fn restart_problems(config: &Config) -> Vec<String> {
     let Ok(boot) = Boot::current() else {
         return Vec::new();
     };
-    // A shell does not have the variables that systemd sets for the unit.
+    // A shell does not have the variables that systemd sets for the unit, so the unit's directories are tried too.
     let of_unit = UNIT_DIRECTORIES.map(|path| Some(PathBuf::from(path)));
     let places = [systemd_directories(), of_unit].map(|systemd| config.directories(systemd));
     let found = places
@@ -100,7 +101,7 @@ fn restart_problems(config: &Config) -> Vec<String> {
     found.map_or_else(Vec::new, |found| saved::restart_problems(config, found))
 }
 
-/// Whether the backends and the machine have no problem. `None`: not checked.
+/// Whether the backends and the machine have no problem. `None` means not checked, which counts as no problem.
 pub(super) fn is_fine(config: &Config, probes: Option<&[Probe]>, node: Option<&Node>) -> bool {
     let probed = probes.is_none_or(|probes| probe::all_well(&config.table, probes));
     probed && node.is_none_or(Node::all_well)
@@ -129,7 +130,8 @@ pub(super) fn names(config: &Config) -> String {
     output::names(config.table.handlers.iter().map(|row| &row.name))
 }
 
-/// The JSON output. It omits no field: a value that is unknown or was not probed is null. Names end with the unit.
+/// The JSON output. It omits no field: a value that is unknown or was not probed is null. The name of a duration or
+/// size ends with the unit.
 pub(super) fn json(config: &Config, probes: Option<&[Probe]>, node: Option<&Node>) -> Value {
     let table = &config.table;
     let handlers = table
@@ -334,7 +336,7 @@ fn other_drivers(table: &Table, probes: &[Probe]) -> String {
 fn common_pods(table: &Table, probes: &[Probe]) -> String {
     let both = with_common_pods(table, probes).into_iter();
     both.map(|(one, other, pods)| {
-        format!("backends {one:?} and {other:?} both list the same {}; if both sockets lead to one runtime, configure one backend for both\n", counted(pods, "pod"))
+        format!("backends {one:?} and {other:?} both list the same {}; if both sockets belong to one runtime, configure one backend for both\n", counted(pods, "pod"))
     })
     .collect()
 }

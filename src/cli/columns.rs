@@ -10,7 +10,7 @@ use super::terminal::{self, Shown};
 
 /// The spaces between two columns.
 const GAP: usize = 2;
-/// The least width of the last column. If less is left, the last cell is printed below its row.
+/// The smallest width of the last column. If the terminal has less room, the last cell is printed below its row.
 const LEAST_ROOM: usize = 20;
 /// The indentation of a last cell that is printed below its row.
 const INDENT: usize = 4;
@@ -34,7 +34,7 @@ impl Paint {
     }
 }
 
-/// Rows below their header. Each column is as wide as its widest cell, and an empty cell is a dash.
+/// Formats a table. Each column is as wide as its widest cell, and an empty cell is shown as a dash.
 ///
 /// A row has at least as many cells as the header; further cells are not shown. On a terminal the last column wraps
 /// between words. A last cell with a word wider than the column is printed below its row.
@@ -45,7 +45,8 @@ pub(super) fn columns<R: Into<Vec<String>>>(
     aligned(header, rows, |_, _| None)
 }
 
-/// Like [`columns`]; on a terminal `paint` returns the colour for the number of a column and a cell.
+/// Like [`columns`], with colours on a terminal. `paint` gets the index of a column and the text of a cell, and returns
+/// the colour of the cell.
 pub(super) fn painted<R: Into<Vec<String>>>(
     header: &[&str],
     rows: impl IntoIterator<Item = R>,
@@ -54,7 +55,7 @@ pub(super) fn painted<R: Into<Vec<String>>>(
     aligned(header, rows, paint).map(Shown::table)
 }
 
-/// `text`, in this colour if standard output is a terminal.
+/// `text`, in this colour if standard output is a terminal and `NO_COLOR` is not set.
 pub(super) fn coloured(paint: Paint, text: &str) -> String {
     if !has_colours() {
         return text.to_owned();
@@ -102,7 +103,8 @@ fn aligned<R: Into<Vec<String>>>(
     Ok(with_below(&String::from_utf8(text)?, below))
 }
 
-/// Adds the lines below each row after the alignment, because a line without columns would end the columns.
+/// Inserts the lines that belong below each row. This happens after the alignment, because a line without tabs would
+/// end the aligned columns.
 fn with_below(aligned: &str, below: Vec<Vec<String>>) -> String {
     let mut shown = String::new();
     let below = [Vec::new()].into_iter().chain(below);
@@ -120,7 +122,7 @@ fn with_below(aligned: &str, below: Vec<Vec<String>>) -> String {
     shown
 }
 
-/// The width of the terminal, and the part of it for the last column.
+/// The width of the terminal, and the width that is left for the last column.
 struct ColumnRoom {
     width: usize,
     last: usize,
@@ -134,7 +136,7 @@ struct Rest {
 }
 
 impl ColumnRoom {
-    /// `None` without a terminal.
+    /// Measures the columns before the last one; `None` if standard output is not a terminal.
     fn of(header: &[&str], rows: &[Vec<String>]) -> Option<ColumnRoom> {
         let widest = |column: usize| {
             let cells = rows.iter().filter_map(|row| row.get(column));

@@ -15,7 +15,7 @@ use criswitch::config::{Config, DEFAULT_PATH};
 const VARIABLE: &str = "CRISWITCH_COMPLETE";
 const PROGRAM: &str = "criswitch";
 
-/// The script for a shell to load.
+/// The completion script of a shell.
 pub(super) fn script(shell: Shell) -> anyhow::Result<String> {
     let shells = Shells::builtins();
     let shell = shells
@@ -26,10 +26,10 @@ pub(super) fn script(shell: Shell) -> anyhow::Result<String> {
     Ok(String::from_utf8(script)?)
 }
 
-/// Prints completions if a script asks for them; false if none asks.
+/// Prints completions and returns true if a completion script started this process. Otherwise returns false.
 ///
 /// # Errors
-/// The value of [`VARIABLE`] is no known shell.
+/// The value of [`VARIABLE`] is not the name of a known shell.
 pub(super) fn answer(command: fn() -> Command) -> Result<bool, clap::Error> {
     let completions = CompleteEnv::with_factory(command).var(VARIABLE);
     completions.try_complete(env::args_os(), None)
@@ -57,7 +57,8 @@ pub(super) fn backends() -> Vec<CompletionCandidate> {
     })
 }
 
-/// Names from the configuration file of the completed command line; none if the configuration is not valid.
+/// The names that `of` finds in the configuration; none if the configuration is not valid. `--config` in the command
+/// line that is being completed selects the file.
 fn names(of: impl Fn(Config) -> Vec<String>) -> Vec<CompletionCandidate> {
     let words: Vec<_> = env::args_os().collect();
     let next = words.windows(2).find_map(|pair| match pair {

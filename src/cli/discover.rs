@@ -79,7 +79,7 @@ pub(super) struct Discover {
     /// Sockets to ask before those at the well-known paths.
     #[arg(value_name = "SOCKET", value_parser = socket)]
     sockets: Vec<Address>,
-    /// The socket of criswitch itself, if not the default.
+    /// The socket of criswitch itself, if it is not the default.
     #[arg(long, value_name = "SOCKET", value_parser = socket)]
     listen: Option<Address>,
     /// Write the configuration to a new file.
@@ -94,12 +94,12 @@ pub(super) struct Discover {
 
 /// The sockets and runtimes that were found.
 struct Discovered {
-    /// The socket of criswitch itself, if not the default.
+    /// The socket of criswitch itself; `None` for the default socket.
     listen: Option<Address>,
     plan: ConfigPlan,
-    /// Paths without a socket, or with a socket that does not respond, and the reason.
+    /// Paths that have no socket or whose socket does not respond, each with the reason.
     silent: Vec<(SocketPlace, String)>,
-    /// Sockets of criswitch.
+    /// Sockets that criswitch serves. They are not backends.
     own: Vec<SocketPlace>,
 }
 
@@ -126,7 +126,8 @@ impl Discover {
         Ok(Verdict::Fine)
     }
 
-    /// Whether the printed configuration shows the notes on the terminal, so that standard error need not.
+    /// Whether the configuration, which contains the notes, is printed on a terminal. Then standard error need not
+    /// repeat the notes.
     fn shows_notes(&self) -> bool {
         self.write.is_none() && self.output.encoding().is_none() && io::stdout().is_terminal()
     }
@@ -150,7 +151,7 @@ impl Discover {
     }
 }
 
-/// Divides the places into backends, sockets that do not respond, and sockets of criswitch.
+/// Divides the paths into backends, sockets that do not respond, and sockets of criswitch.
 fn sort(
     listen: Option<Address>,
     answers: impl Iterator<Item = (SocketPlace, Probe)>,
@@ -201,7 +202,7 @@ fn nothing(discovered: &Discovered) -> String {
     format!("{found}; {hint} (criswitch discover --help lists the well-known paths)")
 }
 
-/// Loads the result, which must be a valid configuration.
+/// Parses the generated text, which must be a valid configuration.
 fn checked(text: &str) -> anyhow::Result<Config> {
     let loaded = Config::of_texts(&[(Path::new("discovered"), text.as_bytes())]);
     loaded
@@ -232,7 +233,7 @@ fn write(file: &Path, text: &str) -> anyhow::Result<()> {
         .and_then(|()| opened.sync_all());
     written
         .inspect_err(|_| {
-            // An incomplete file could load as a different configuration.
+            // Remove an incomplete file, because it could load as a different configuration.
             fs::remove_file(file).ok();
         })
         .with_context(|| format!("cannot write {shown}"))

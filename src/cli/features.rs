@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::probe::{Probe, Probed};
 
-/// A feature, and the pods that the kubelet rejects without it.
+/// The name of a feature, and the effect if the feature is missing.
 type Feature = (&'static str, &'static str);
 
 /// Features that the node has only if all backends have them, because the CRI has one value for all handlers.
@@ -44,7 +44,7 @@ struct Lack<'a> {
     effect: &'static str,
     /// The backends without the feature.
     backends: BTreeSet<&'a str>,
-    /// The handlers without the feature; `None` if the whole node is without it.
+    /// The handlers without the feature; `None` for a feature of the whole node.
     handlers: Option<Vec<&'a str>>,
 }
 
@@ -92,7 +92,7 @@ fn parted<T>(all: impl Iterator<Item = T>, has: impl Fn(&T) -> bool) -> Option<(
     (!with.is_empty() && !without.is_empty()).then_some((with, without))
 }
 
-/// The backends that may get new pods, if they answered, with their answers.
+/// The names and answers of the backends that answered the probe and may get new pods.
 fn backends<'a>(
     table: &'a Table,
     probes: &'a [Probe],
@@ -106,7 +106,7 @@ fn backends<'a>(
     })
 }
 
-/// The rows whose backends answered, with the names and answers of these backends.
+/// The rows of `[handlers]` whose backends answered the probe, each with the name and the answers of its backend.
 fn rows<'a>(
     table: &'a Table,
     probes: &'a [Probe],
@@ -144,7 +144,7 @@ impl Lack<'_> {
     }
 }
 
-/// `backend "a"`, or `backends "a", "b"`.
+/// Lists names after their kind, such as `backend "a"` or `backends "a", "b"`.
 fn named<'n>(kind: &str, names: impl ExactSizeIterator<Item = &'n &'n str>) -> String {
     let plural = if names.len() == 1 { "" } else { "s" };
     let names: Vec<_> = names.map(|name| format!("{name:?}")).collect();

@@ -37,7 +37,7 @@ impl Forget {
     }
 }
 
-/// The pods that are lost with the backend, and the effect.
+/// The text before the confirmation: the pods of the backend, and the effect of forgetting the backend.
 async fn shown(daemon: &Running, state: &State, backend: &Backend) -> anyhow::Result<String> {
     let table = pods::of_backend(daemon, state, &backend.name).await;
     let table = table.unwrap_or_else(|cause| {

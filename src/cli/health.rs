@@ -42,7 +42,8 @@ impl Level {
 }
 
 impl Health {
-    /// The health that follows from the state, the problems in conditions, and the reason why pods cannot be listed.
+    /// Derives the health from the daemon's state, the problems in conditions, and the reason why pods cannot be
+    /// listed.
     pub(super) fn of(state: &State, conditions: Vec<String>, unlisted: Option<String>) -> Health {
         if let Some(reasons) = first([list_problems(state), Vec::from_iter(unlisted)]) {
             return Health::new(Level::ListsFailing, reasons);
@@ -67,7 +68,7 @@ impl Health {
         plain(&self.reasons.join("; "))
     }
 
-    /// One line, whose first words have a colour on a terminal.
+    /// The health as one line. On a terminal the level at the beginning has a colour.
     pub(super) fn line(&self) -> Shown {
         let name = self.level.name();
         let line = terminal::wrapped_first(&format!("{name}: {}", self.text()));
@@ -91,12 +92,12 @@ fn first(reasons: [Vec<String>; 2]) -> Option<Vec<String>> {
     reasons.into_iter().find(|reasons| !reasons.is_empty())
 }
 
-/// Why lists fail, and what to do: an item for each backend that makes them fail.
+/// Why lists fail, and what to do. Has one item for each backend that makes lists fail.
 pub(super) fn list_problems(state: &State) -> Vec<String> {
     state.backends.iter().filter_map(failing).collect()
 }
 
-/// Why lists fail because of `backend`, and what to do.
+/// Why `backend` makes lists fail, and what to do; `None` if it does not.
 fn failing(backend: &Backend) -> Option<String> {
     let problem = backend.list_problem.as_ref()?;
     let Backend { name, socket, .. } = backend;
@@ -110,7 +111,7 @@ fn failing(backend: &Backend) -> Option<String> {
     })
 }
 
-/// The calls that fail now because of `backend`, and since when; `None` if the backend is healthy.
+/// The problem of `backend`, its duration and its effect on calls; `None` if the backend is healthy.
 fn degraded(state: &State, backend: &Backend) -> Option<String> {
     let name = &backend.name;
     if backend.state != "ready" {

@@ -18,7 +18,8 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, reload};
 
-/// The variable that systemd sets if output goes to the journal: the device and inode of that output.
+/// The environment variable that systemd sets if output goes to the journal. It has the device and inode of that
+/// output.
 const JOURNAL: &str = "JOURNAL_STREAM";
 
 pub(super) struct Log {
@@ -28,7 +29,8 @@ pub(super) struct Log {
     pub(super) queue: LogQueue,
 }
 
-/// Begins to queue log lines for [`Log::write`]. The format does not change until the process ends.
+/// Installs the logger of the process. Lines wait in a queue until [`Log::write`] starts the thread that writes them. A
+/// reload does not change the format.
 pub(super) fn start(config: &LogConfig) -> Log {
     let (filter, levels) = reload::Layer::new(Targets::new());
     let queue = LogQueue::default();
@@ -45,13 +47,13 @@ pub(super) fn start(config: &LogConfig) -> Log {
 impl Log {
     /// Sets the levels of the lines that are logged.
     pub(super) fn set(&self, levels: &LogLevels) {
-        // Fails only after the subscriber has ended, and then nothing is logged.
+        // This fails only if the subscriber no longer exists, and then nothing is logged anyway.
         self.levels.reload(targets(levels)).ok();
     }
 
     /// Starts a thread that writes the queued lines to standard error, until the returned writer is dropped.
     pub(super) fn write(&self) -> io::Result<LogWriter> {
-        // A copy of the descriptor: a write that blocks must not hold the lock of `io::stderr`.
+        // Use a copy of the descriptor, because a write that blocks must not hold the lock of `io::stderr`.
         let stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
         self.queue.write_to(stderr, |lines| {
             tracing::warn!(lines, "log lines were dropped: standard error was not read");
@@ -130,7 +132,7 @@ where
     }
 }
 
-/// The line after its syslog priority, in the form of `sd-daemon(3)`.
+/// Puts the syslog priority before the line, in the format of `sd-daemon(3)`.
 fn prefixed(level: Level, text: &str) -> Option<String> {
     Some(format!("<{}>{text}", priority(level)))
 }

@@ -17,7 +17,7 @@ use criswitch::config::keys::{TABLES, of_table};
 
 use super::USAGE;
 
-/// The date of the package's changelog.
+/// The date on the manual pages, which is the date in the package's changelog.
 const DATE: &str = "2026-11-21";
 const SOURCE: &str = concat!("criswitch ", env!("CARGO_PKG_VERSION"));
 /// The manual section for commands of administrators.
@@ -31,9 +31,9 @@ const SEE_ALSO: [(&str, &str); 2] = [("criswitch", "(8)"), ("criswitch.toml", "(
 const EXAMPLE: &str = include_str!("../../config/examples/kata-beside-containerd.toml");
 
 const CONFIGURATION: &str = include_str!("man/criswitch.toml.txt");
-/// The sentences of DESCRIPTION after the first one: one line, `page: text`, for each page.
+/// The text of the section DESCRIPTION after its first sentence. Each page has one line `page: text`.
 const DESCRIPTIONS: &str = include_str!("man/descriptions.txt");
-/// The beginnings of the blocks of the help that become separate sections.
+/// A block of the help that begins with [`EXIT_CODES`] or [`EXAMPLES`] becomes a section of the manual page.
 const EXIT_CODES: &str = "Exit codes: ";
 const EXAMPLES: &str = "Examples:\n";
 
@@ -42,7 +42,7 @@ struct ManPage {
     text: String,
 }
 
-/// The page of criswitch itself.
+/// The manual page criswitch(8).
 pub(super) fn page(command: Command) -> anyhow::Result<String> {
     Ok(command_page(&complete(command))?.text)
 }
@@ -61,7 +61,7 @@ pub(super) fn pages(command: Command, folder: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write to {}", folder.display()))
 }
 
-/// The command with everything that clap adds, except for the command `help`.
+/// The command with the parts that clap generates, except for the subcommand `help`.
 fn complete(command: Command) -> Command {
     let mut command = command.disable_help_subcommand(true);
     command.build();
@@ -99,7 +99,7 @@ fn description(command: &Command, help: &str) -> String {
     })
 }
 
-/// The command without the parts that the library would show in the sections EXTRA and VERSION.
+/// The command without the parts that clap_mangen would show in the sections EXTRA and VERSION.
 fn plain(mut command: Command) -> Command {
     let usage = command.render_usage().to_string();
     command
@@ -131,7 +131,7 @@ fn configuration_page() -> io::Result<ManPage> {
     page_of(command, FILE_FORMATS, "", sections)
 }
 
-/// Adds a key with the facts in its row of docs/configuration.md.
+/// Adds a key with the same facts as its row in docs/configuration.md.
 fn add_key(roff: &mut Roff, key: &Key) {
     let mut facts = format!("Type: {}.", key.kind);
     if let Some(default) = key.default {
@@ -157,7 +157,8 @@ fn marked(text: &str) -> Vec<Inline> {
     parts.collect()
 }
 
-/// Adds EXIT STATUS: a list such as "0 shown, 1 no such backend, or no answer.", and the code for wrong usage.
+/// Adds the section EXIT STATUS with the codes of `list`, such as "0 shown, 1 no such backend.", and the code for wrong
+/// usage.
 fn exit_status(roff: &mut Roff, list: &str) {
     let mut codes = BTreeMap::from([(USAGE, "wrong usage".to_owned())]);
     let mut last = USAGE;
@@ -186,7 +187,7 @@ fn show_examples<'a>(roff: &mut Roff, lines: impl Iterator<Item = &'a str>) {
     roff.control("EE", []);
 }
 
-/// A page with the library's sections, then `before`, `sections` and SEE ALSO.
+/// A page with the sections of clap_mangen, then `before`, `sections` and SEE ALSO.
 fn page_of(
     command: Command,
     section: &str,
@@ -205,7 +206,7 @@ fn page_of(
     man.render(&mut text)?;
     text.extend(before.bytes());
     sections.to_writer(&mut text)?;
-    // The library adds line breaks around an empty line; mandoc warns of them.
+    // clap_mangen adds a line break before and after an empty line. mandoc warns about these line breaks.
     let text = String::from_utf8_lossy(&text).replace(".br\n\n.br\n", ".sp\n");
     Ok(ManPage {
         file: man.get_filename(),

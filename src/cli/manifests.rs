@@ -18,7 +18,7 @@ pub(super) fn json(table: &Table) -> String {
     )
 }
 
-/// A line for each backend with automatically registered handlers, which the manifests omit.
+/// One line for each backend with automatically registered handlers. The manifests omit these handlers.
 pub(super) fn left_out(table: &Table) -> String {
     let rows = table
         .backends

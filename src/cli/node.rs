@@ -1,4 +1,4 @@
-//! `criswitch check --node`: checks that the machine is set up for criswitch. Reads files only.
+//! `criswitch check --node`: checks that the machine is set up for criswitch. Only reads files.
 
 mod kubelet;
 mod rancher;
@@ -28,7 +28,7 @@ const CRICTL_PROGRAMS: [&str; 4] = [
     "/opt/cni/bin/crictl",
 ];
 
-/// The settings that were found on a machine.
+/// The settings and the problems that were found on a machine.
 pub(super) struct Node {
     kubelet: Kubelet,
     /// crictl's runtime endpoint, if it is configured.
@@ -44,7 +44,7 @@ struct Setting {
     from: String,
 }
 
-/// A problem of the machine, as one line: `place: what; try ...`.
+/// A problem of the machine, shown as one line: `place: what; try ...`.
 struct Finding {
     place: String,
     what: String,
@@ -76,7 +76,8 @@ pub(super) fn look(config: &Config, probes: Option<&[Probe]>, root: &Path) -> No
     }
 }
 
-/// Checks crictl's endpoints and returns the runtime endpoint. Without one, crictl would search for a runtime.
+/// Checks crictl's endpoints and returns the runtime endpoint. Without a runtime endpoint, crictl would search for a
+/// runtime.
 fn crictl(
     rancher: Option<&Rancher>,
     root: &Root<'_>,
@@ -118,8 +119,8 @@ fn crictl(
     runtime
 }
 
-/// The path of crictl's configuration. Without `/etc/crictl.yaml` it is the file that k3s or RKE2 writes: their crictl
-/// reads that file unless `CRI_CONFIG_FILE` names a different one.
+/// The path of crictl's configuration: `/etc/crictl.yaml` if it exists, else the file that k3s or RKE2 writes. The
+/// crictl of k3s and RKE2 reads that file, unless `CRI_CONFIG_FILE` names a different one.
 fn crictl_file(rancher: Option<&Rancher>, root: &Root<'_>) -> PathBuf {
     let usual = PathBuf::from(CRICTL);
     match rancher.map(Rancher::crictl) {
@@ -141,7 +142,8 @@ fn tell(
     });
 }
 
-/// Whether two addresses are of one socket. /var/run is a link to /run on every machine.
+/// Whether two addresses name the same socket. `/var/run` is a link to `/run` on every machine, so the two paths are
+/// equal.
 fn same(one: &str, other: &str) -> bool {
     let path = |text| {
         let Address::Unix(path) = Address::parse(text).ok()?;
@@ -237,7 +239,7 @@ impl Setting {
         })
     }
 
-    /// The setting with a different value, in the syntax of its file or command line.
+    /// The setting with the new value, in the syntax of its file or command line.
     fn instead(&self, value: &str) -> String {
         let name = self.name;
         let between = if name.starts_with('-') { "=" } else { ": " };
@@ -253,7 +255,7 @@ impl fmt::Display for Finding {
 }
 
 impl Root<'_> {
-    /// The path below `root`.
+    /// Converts a path on the checked machine to a path on this machine.
     fn at(&self, path: &Path) -> PathBuf {
         self.0.join(path.strip_prefix("/").unwrap_or(path))
     }
@@ -282,7 +284,7 @@ impl Root<'_> {
         paths
     }
 
-    /// The value in a YAML file; `None` if the file is missing, or if it is unreadable, which becomes a finding.
+    /// The value in a YAML file; `None` if the file is missing or unreadable. An unreadable file becomes a finding.
     fn yaml(&self, path: &Path, findings: &mut Vec<Finding>) -> Option<Value> {
         let mut cannot = |error: &dyn fmt::Display, hint| {
             let error = error.to_string();

@@ -13,22 +13,22 @@ use criswitch::config::wording::counted;
 use criswitch::switch::Switch;
 use sd_notify::NotifyState;
 
-/// The most messages that wait for a manager that does not read them. Later messages are dropped.
+/// The limit on messages that the service manager has not read yet. Further messages are dropped.
 const UNREAD: usize = 16;
 /// How often criswitch checks whether the status line has changed.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// The watchdog messages in each period of the watchdog, so that one message may be late.
+/// The number of watchdog messages in each period of the watchdog. With several messages, one of them may be late.
 const ANSWERS: u32 = 3;
 /// The time that a shutdown may take beyond `shutdown_timeout`.
 const END_MARGIN: Duration = Duration::from_secs(5);
 
-/// How long criswitch waits at most, at its exit, until the last message is sent.
+/// The longest time that the exit of criswitch waits until the last message is sent.
 const LAST_WORD: Duration = Duration::from_millis(100);
 
 /// Sends messages to the service manager, if criswitch has one.
 pub(super) struct Notify {
     messages: Option<SyncSender<String>>,
-    /// Disconnected when `messages` is dropped and every queued message is sent.
+    /// A channel without messages. It disconnects when `messages` is dropped and every queued message is sent.
     sent: Receiver<Infallible>,
     ending: Cell<bool>,
 }
@@ -39,7 +39,7 @@ impl Notify {
         let (sending, sent) = sync_channel(0);
         let messages = if env::var_os("NOTIFY_SOCKET").is_some() {
             let (messages, unread) = sync_channel(UNREAD);
-            // Sending blocks when the manager does not read.
+            // A separate thread sends, because sending blocks while the service manager does not read.
             let thread = thread::Builder::new().name("notify".to_owned());
             thread.spawn(move || {
                 deliver(&unread);
@@ -56,7 +56,8 @@ impl Notify {
         })
     }
 
-    /// Sends all states in one message; nothing once the shutdown has begun: a stopping daemon is never ready again.
+    /// Sends all states in one message. Sends nothing once the shutdown has begun, because a stopping daemon must not
+    /// report that it is ready.
     pub(super) fn tell(&self, states: &[NotifyState<'_>]) {
         if !self.ending.get() {
             self.send(states);
@@ -70,7 +71,8 @@ impl Notify {
         }
     }
 
-    /// Reports that criswitch is ready, each change of the status line, and to the watchdog that this thread runs.
+    /// Reports that criswitch is ready, and then each change of the status line. Also sends the watchdog messages,
+    /// which show that the thread that serves calls still runs.
     pub(super) async fn keep(&self, switch: &Switch) -> Infallible {
         if self.messages.is_none() {
             return std::future::pending().await;

@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 
 use super::terminal::Shown;
 
-/// The version of the JSON and YAML shapes. It increases when a field is removed or changes its meaning.
+/// The version of the JSON and YAML schema. It increases when a field is removed or changes its meaning.
 const SCHEMA: u32 = 1;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -48,7 +48,7 @@ where
     json: bool,
 }
 
-/// The format of a command that lists things.
+/// The output formats of a command that prints a list: JSON, YAML, `wide` and `name`.
 pub(super) type ListOutput = Output<Format>;
 
 impl Output {
@@ -76,7 +76,8 @@ impl ListOutput {
 }
 
 impl Encoding {
-    /// The object with its schema version and its problems, as one document. The text ends with a line end.
+    /// Encodes the object as one document, with the schema version and a list of problems. The text ends with a
+    /// newline.
     pub(super) fn document(self, object: Json) -> anyhow::Result<Shown> {
         let text = match self {
             Encoding::Json => format!("{:#}\n", with_schema(object)),
@@ -85,7 +86,8 @@ impl Encoding {
         Ok(text.into())
     }
 
-    /// The object of [`Encoding::document`] as an item of a stream: JSON in one line, YAML after a separator.
+    /// Encodes the object as one item of a stream, with the same fields as [`Encoding::document`]: JSON on one line, or
+    /// YAML after the separator `---`.
     pub(super) fn item(self, object: Json) -> anyhow::Result<Shown> {
         let text = match self {
             Encoding::Json => format!("{}\n", with_schema(object)),
@@ -104,7 +106,7 @@ fn with_schema(mut object: Json) -> Json {
     object
 }
 
-/// One name in each line.
+/// The names as text, one on each line.
 pub(super) fn names<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
     let lines = names
         .into_iter()
@@ -132,7 +134,7 @@ pub(super) fn failure(error: &anyhow::Error) -> Json {
     json!({ "moreProblems": problems.len().saturating_sub(shown.len()), "problems": shown })
 }
 
-/// A problem without a place in a file.
+/// A problem that has no position in a file, as JSON.
 pub(super) fn problem(what: &str) -> Json {
     json!({ "path": null, "line": null, "column": null, "what": what, "try": null })
 }

@@ -16,7 +16,7 @@ use super::terminal::Shown;
 use super::watch::watch;
 use super::{Pods, Verdict, print};
 
-/// The characters of an id in a table. crictl shows as many.
+/// The number of characters of an id in a table. crictl shows the same number.
 const ID_LENGTH: usize = 13;
 const HEADER: [&str; 9] = [
     "HANDLER",
@@ -29,13 +29,13 @@ const HEADER: [&str; 9] = [
     "ATTEMPT",
     "CREATED",
 ];
-/// The number of columns in a table that is not wide.
+/// The number of columns in a table without `-o wide`.
 const NARROW: usize = 6;
 
 struct OwnedPod {
     pod: PodSandbox,
     backend: String,
-    /// Whether the pod is listed from the cache.
+    /// Whether the pod comes from a cached list, because its backend does not answer.
     cached: bool,
 }
 
@@ -83,7 +83,7 @@ impl Pods {
     fn must_be_known(&self, state: &State, pods: &[PodSandbox]) -> anyhow::Result<()> {
         let backends = state.backends.iter().map(|backend| backend.name.as_str());
         one_of("backend", self.backend.as_deref(), backends.collect())?;
-        // A removed handler may still have pods.
+        // A handler that was removed from the table may still have pods, so its name is known too.
         let handlers = state.handlers.iter().map(|row| row.name.as_str());
         let handlers = handlers.chain(pods.iter().map(|pod| pod.runtime_handler.as_str()));
         one_of("handler", self.handler.as_deref(), handlers.collect())
@@ -106,7 +106,7 @@ pub(super) async fn of_backend(
     backend: &str,
 ) -> anyhow::Result<String> {
     let listed = daemon.pods(state).await?;
-    // Read after the list, which decides whether the backend's pods come from the cache.
+    // Read the state after the list: the state then says whether this list came from the cache.
     let state = daemon.state().await?;
     text(
         &found(&state, listed, |found| found.backend == backend),
@@ -181,7 +181,7 @@ impl OwnedPod {
         }
     }
 
-    /// The time of the creation; `None` if the runtime reported none.
+    /// The time of the pod's creation; `None` if the runtime reported no time.
     fn created(&self) -> Option<SystemTime> {
         let nanoseconds = u64::try_from(self.pod.created_at).ok();
         let since = nanoseconds

@@ -26,22 +26,22 @@ use tonic::{Code, Status};
 /// The time that a backend may take to connect and to answer every call.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// The key that criswitch adds to `info` in its verbose Status.
+/// The key that criswitch adds to `info` in its verbose Status. A probe recognizes criswitch by this key.
 const SWITCH: &str = "criswitch";
 
-/// A backend's answers, or why it did not answer.
+/// The answers of a backend, or why the backend did not answer.
 pub(super) type Probe = Result<Probed, String>;
 
 /// A backend's answers.
 pub(super) struct Probed {
     pub(super) runtime: String,
     pub(super) version: String,
-    /// `None` if the runtime reports no driver: it leaves the choice to the kubelet.
+    /// `None` if the runtime reports no driver, which leaves the choice to the kubelet.
     pub(super) cgroup_driver: Option<CgroupDriver>,
     pub(super) conditions: Vec<RuntimeCondition>,
     /// The backend's handlers, except [`Probed::own_default`]; empty if the runtime does not list its handlers.
     pub(super) handlers: Vec<RuntimeHandler>,
-    /// The backend's default, if the backend lists a handler with the empty name.
+    /// The backend's own default handler, if the backend lists a handler with the empty name.
     own_default: Option<RuntimeHandler>,
     /// The features that do not depend on the handler.
     pub(super) features: Option<RuntimeFeatures>,
@@ -57,7 +57,7 @@ pub(super) struct Probed {
 /// The configuration that a runtime reports: containerd reports every field, CRI-O the default.
 #[derive(Default)]
 pub(super) struct Configured {
-    /// The handler for pods without a handler.
+    /// The handler for pods that name no handler.
     pub(super) default: Option<String>,
     pub(super) handlers: Vec<String>,
 }
@@ -142,7 +142,8 @@ pub(super) fn all_well(table: &Table, probes: &[Probe]) -> bool {
             .all(|row| reported(row, probes) != Some(false))
 }
 
-/// Names and drivers of the backends whose cgroup driver is not that of the default backend, which the kubelet uses.
+/// The names and drivers of the backends whose cgroup driver differs from that of the default backend. The kubelet uses
+/// the driver of the default backend.
 pub(super) fn with_other_driver<'a>(
     table: &'a Table,
     probes: &[Probe],
@@ -157,7 +158,8 @@ pub(super) fn with_other_driver<'a>(
         .collect()
 }
 
-/// Pairs of backends that list the same pods, with the count: probably one runtime with two sockets.
+/// Pairs of backends that list the same pods, with the number of these pods. Such a pair is probably one runtime with
+/// two sockets.
 pub(super) fn with_common_pods<'a>(
     table: &'a Table,
     probes: &[Probe],
@@ -215,7 +217,8 @@ async fn connect_and_ask(backend: &Backend) -> Probe {
     }
 }
 
-/// Why a call failed, without the backend's name. `answered`: an earlier call over this connection succeeded.
+/// Why a call failed, without the backend's name. `answered` says whether an earlier call over this connection
+/// succeeded.
 fn words(backend: &Backend, error: &anyhow::Error, answered: bool) -> String {
     match error.downcast_ref::<Status>() {
         None => format!("{error:#}"),
@@ -226,7 +229,8 @@ fn words(backend: &Backend, error: &anyhow::Error, answered: bool) -> String {
     }
 }
 
-/// The error if the first call gets no answer. The cause varies: an HTTP/1 server breaks off the call at any point.
+/// The error if the first call over a connection gets no reply. The `cause` varies, because an HTTP/1 server may close
+/// the connection at any point of the call.
 pub(super) fn no_grpc(cause: &str) -> String {
     format!("the process at this socket does not speak gRPC, or has just ended: {cause}")
 }
@@ -264,7 +268,8 @@ async fn ask(backend: &Backend, wire: &Wire, answered: &Cell<bool>) -> anyhow::R
     })
 }
 
-/// The configuration in a verbose Status. containerd reports it in 1.6 and in 2.x, CRI-O in later versions.
+/// The configuration in a verbose Status; `None` if the runtime does not report it. containerd and newer versions of
+/// CRI-O report it.
 fn configured(status: &StatusResponse) -> Option<Configured> {
     let config: Value = serde_json::from_str(status.info.get("config")?).ok()?;
     let text = |pointer| config.pointer(pointer).and_then(Value::as_str);

@@ -45,7 +45,7 @@ async fn ask(daemon: &Daemon) -> anyhow::Result<ReloadResponse> {
     running.reload().await
 }
 
-/// Checks that `path` is the file that the daemon reloads: a daemon always reads the file of its start.
+/// Checks that `path` is the file that the daemon reloads. A daemon always reloads the file with which it was started.
 fn same_file(path: &Path, state: &State) -> anyhow::Result<()> {
     let its = state.configuration.clone().unwrap_or_default().path;
     // A missing file has no canonical path; the daemon reports that it is missing.

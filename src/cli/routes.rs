@@ -14,7 +14,7 @@ const HEADER: [&str; 5] = ["RPC", "GOES TO", "KEY", "UNKNOWN ID", "REPLY"];
 /// The indentation of the lines below an RPC's name on a terminal.
 const INDENT: &str = "  ";
 
-/// The RPCs in the order of the CRI.
+/// The routes of all RPCs, in the order of the CRI.
 pub(super) fn shown(output: &ListOutput) -> anyhow::Result<Shown> {
     let rows = ROWS.iter().map(|row| {
         let words = row.words();
@@ -33,7 +33,7 @@ pub(super) fn shown(output: &ListOutput) -> anyhow::Result<Shown> {
     if output.is_names() {
         return Ok(output::names(rows.map(|[rpc, ..]| rpc)).into());
     }
-    // The lines of the table are wider than a usual terminal.
+    // The table is wider than a usual terminal, so a terminal shows a block of lines for each RPC.
     match terminal::width() {
         Some(width) if !output.is_wide() => {
             let parts: Vec<String> = rows.map(|row| below_each_other(&row, width)).collect();
@@ -47,7 +47,7 @@ fn json([rpc, goes_to, key, unknown_id, reply]: [String; 5]) -> Json {
     json!({ "rpc": rpc, "goesTo": goes_to, "key": key, "unknownId": unknown_id, "reply": reply })
 }
 
-/// The name of the RPC, and below it a line or more for each cell.
+/// The block of lines for an RPC: its name, then one or more indented lines for each other cell that is not empty.
 fn below_each_other(row: &[String; 5], width: usize) -> String {
     let label = HEADER.map(str::len).into_iter().max().unwrap_or_default() + INDENT.len();
     let room = width.saturating_sub(INDENT.len() + label);

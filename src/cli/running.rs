@@ -1,4 +1,4 @@
-//! The client of `status`, `pods`, `reload` and `forget` for the daemon that serves on a socket.
+//! The client with which `status`, `pods`, `reload` and `forget` call the daemon.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -26,9 +26,9 @@ use super::probe;
 
 /// How long a command waits for the daemon's reply.
 const LIMIT: Duration = Duration::from_secs(35);
-/// The largest possible reply of the daemon, in bytes.
+/// The limit on a reply of the daemon, in bytes. It is the largest value that `max_message` may have.
 const MAX_MESSAGE: usize = 1 << 30;
-/// The error of the operating system for users that may not connect.
+/// The operating system's error text for a user that may not connect.
 const REFUSED: &str = "Permission denied";
 
 /// A connection to the daemon, or to a different runtime that serves on the socket.
@@ -138,7 +138,8 @@ impl Running {
         reply.map_err(|status| self.failed(rpc, &status))
     }
 
-    /// Waits for the reply, at most [`LIMIT`].
+    /// Waits for the reply for at most [`LIMIT`]. The outer error is a timeout or a lost connection; the inner error is
+    /// a status of the server.
     async fn reply<T>(
         &self,
         rpc: &str,
@@ -164,7 +165,7 @@ impl Running {
     }
 }
 
-/// The backend of this name.
+/// The backend named `name`.
 ///
 /// # Errors
 /// No backend has this name.

@@ -25,14 +25,14 @@ pub(super) fn serve(path: &Path) -> anyhow::Result<Verdict> {
     let (loaded, config) = load(path);
     let config = config?;
     let log = log::start(&config.log);
-    // `take` clears variables of the environment, so no other thread may run yet.
+    // `Passed::take` removes environment variables, so no other thread may run yet.
     let passed = Passed::take();
     let _writing = log.write()?;
     let served = passed
         .map_err(anyhow::Error::from)
         .and_then(|passed| serve_on(passed, config, loaded, &log));
     Ok(served.unwrap_or_else(|error| {
-        // A write to standard error could block the exit.
+        // Queue the error, because a direct write to standard error could block the exit.
         log.queue.add(super::failure(&error).as_bytes());
         Verdict::NotFine
     }))
@@ -100,8 +100,8 @@ fn log_start(config: &Config, socket_activated: bool) {
     );
 }
 
-/// Listens on the passed socket, else at the configured path. The file work runs on another thread, so that a hanging
-/// disk does not delay a shutdown.
+/// Listens on the socket that systemd passed, else at the configured path. The file work runs on another thread, so
+/// that a hanging disk does not delay a shutdown.
 async fn listen(passed: Option<PassedSocket>, config: &Config) -> anyhow::Result<Listener> {
     let (listen, uids) = (config.listen.clone(), config.allow_uids.clone());
     let listen = move || {
@@ -118,8 +118,8 @@ pub(super) fn systemd_directories() -> [Option<PathBuf>; 2] {
     ["RUNTIME_DIRECTORY", "STATE_DIRECTORY"].map(|name| env::var_os(name).map(PathBuf::from))
 }
 
-/// The [`Switch`] with the saved state, and the lock on the directories of the state. Without a boot id criswitch
-/// starts without a state.
+/// The [`Switch`] with the saved state, and the lock on the directories of the state. If the kernel's boot id cannot be
+/// read, criswitch starts without saved state.
 fn with_state(config: Config) -> Result<(Switch, Lock), InUse> {
     let directories = config.directories(systemd_directories());
     let lock = Lock::of(&directories)?;
@@ -138,8 +138,8 @@ fn with_state(config: Config) -> Result<(Switch, Lock), InUse> {
     Ok((switch, lock))
 }
 
-/// Runs one reload after another: on SIGHUP, on a request to the admin service, and with `watch` when the files differ
-/// from those that were `loaded`.
+/// Runs reloads, one at a time. The causes of a reload are SIGHUP, a request to the admin service, and, with `watch`,
+/// files that differ from those that were `loaded`.
 async fn reloads(
     switch: &Switch,
     log: &Log,
@@ -174,7 +174,8 @@ async fn load_beside(path: &Path, loaded: &mut Fingerprint) -> Result<Config, Pr
     config
 }
 
-/// Reads the files, after their fingerprint: a change during the read then differs from the fingerprint.
+/// Reads the files after their fingerprint. If a file changes during the read, the fingerprint no longer matches the
+/// files, so the change is noticed.
 fn load(path: &Path) -> (Fingerprint, Result<Config, Problems>) {
     (Fingerprint::of(path), Config::load(path))
 }

@@ -19,7 +19,7 @@ use super::terminal::{self, Shown, plain};
 use super::watch::watch;
 use super::{Status, Verdict, print};
 
-/// The number of backend columns in a table that is not wide.
+/// The number of columns in the table of backends without `-o wide`.
 const NARROW: usize = 7;
 
 /// The status of the program that serves on the socket.
@@ -28,7 +28,7 @@ enum Served {
     Foreign(Box<Foreign>),
 }
 
-/// The status of a different runtime.
+/// The status of a runtime that is not criswitch.
 struct Foreign {
     socket: Address,
     status: StatusResponse,
@@ -146,7 +146,7 @@ fn text(daemon: &DaemonStatus, is_wide: bool) -> anyhow::Result<Shown> {
     ]))
 }
 
-/// The files and the last reload.
+/// The lines about the configuration files and the last reload.
 fn configuration(state: &State) -> String {
     let Configuration { hash, files, .. } = state.configuration.clone().unwrap_or_default();
     let mut text = format!("configuration {hash}, {}\n", counted(files.len(), "file"));
@@ -293,7 +293,7 @@ fn pods_of(row: &Handler, owners: &HashMap<&str, &str>, daemon: &DaemonStatus) -
     Some(own.count() as u64)
 }
 
-/// The name and line of a file, without its directory.
+/// The file name and line of a row's origin. Of the directory only `conf.d` is shown.
 fn short_origin(origin: &str) -> String {
     let file = origin.rsplit('/').next().unwrap_or(origin);
     match origin.contains("/conf.d/") {
@@ -328,7 +328,7 @@ fn faults(daemon: &DaemonStatus) -> String {
     terminal::wrapped(&text)
 }
 
-/// When backends without a name in the configuration are removed, and why lists would fail after a restart.
+/// Lines about the removal of backends that no file names, and about lists that would fail after a restart.
 fn outlook(state: &State) -> String {
     let unnamed = state.backends.iter().filter(|backend| backend.unnamed);
     let removals = unnamed.map(|backend| removal(&backend.name));
@@ -419,7 +419,7 @@ pub(super) fn ago(time: &str) -> String {
     span(SystemTime::now().duration_since(time).unwrap_or_default())
 }
 
-/// A duration in whole seconds, in its two largest units.
+/// The duration in its two largest units, such as `1h 5m`. Fractions of a second are dropped.
 pub(super) fn span(time: Duration) -> String {
     let time = humantime::format_duration(Duration::from_secs(time.as_secs())).to_string();
     time.split(' ').take(2).collect::<Vec<_>>().join(" ")

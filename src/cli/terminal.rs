@@ -44,7 +44,7 @@ impl From<String> for Shown {
 }
 
 impl Shown {
-    /// A text whose parts were made [`plain`] before they got colours.
+    /// Wraps a text whose parts are [`plain`], apart from colours that were added later. Escapes nothing.
     pub(super) fn table(text: String) -> Shown {
         Shown(text)
     }
@@ -56,7 +56,7 @@ impl Shown {
         Shown(parts.join("\n"))
     }
 
-    /// The text alone on the screen: on a terminal, the text is after [`CLEAR`].
+    /// The text for an empty screen: on a terminal, [`CLEAR`] precedes the text.
     pub(super) fn alone(self) -> Shown {
         let clear = width().map_or("", |_| CLEAR);
         Shown(format!("{clear}{}", self.0))
@@ -67,7 +67,7 @@ impl Shown {
     }
 }
 
-/// Text for a part of a line: spaces replace line ends and tabs, and escapes replace other control characters.
+/// Makes a text fit into a line: spaces replace line ends and tabs, and escapes replace other control characters.
 pub(super) fn plain(text: &str) -> String {
     Shown::from(text.replace(char::is_whitespace, " ")).0
 }

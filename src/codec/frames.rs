@@ -1,17 +1,18 @@
-//! gRPC frames: a message after its length. Does no I/O and never panics, whatever the bytes are.
+//! gRPC frames: a header with the length of a message, then the message. This module does no I/O, and never panics
+//! whatever the bytes are.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// The bytes before each gRPC message: a compression flag and a big-endian length.
+/// The number of bytes before each gRPC message: one for the compression flag, four for the big-endian length.
 pub const FRAME_HEADER: usize = 5;
 
 /// Why a gRPC body or stream cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadFrame {
     /// The message is cut off, or its length differs from the length in its frame.
-    #[error("not one whole gRPC message")]
+    #[error("not exactly one complete gRPC message")]
     Length,
-    /// The message is compressed, and criswitch must read it.
+    /// The message is compressed. criswitch reads only uncompressed messages.
     #[error("a compressed gRPC message")]
     Compressed,
     /// The message is longer than this limit, in bytes.
@@ -22,7 +23,7 @@ pub enum BadFrame {
 /// The length of the gRPC message whose frame begins with `bytes`; `None` for fewer than [`FRAME_HEADER`] bytes.
 ///
 /// # Errors
-/// [`BadFrame::Compressed`], also for an unknown flag.
+/// [`BadFrame::Compressed`] if the compression flag is set or unknown.
 pub fn frame_length(bytes: &[u8]) -> Result<Option<usize>, BadFrame> {
     match bytes {
         [0, a, b, c, d, ..] => Ok(Some(u32::from_be_bytes([*a, *b, *c, *d]) as usize)),
@@ -43,7 +44,7 @@ pub fn unframe(body: &Bytes) -> Result<Bytes, BadFrame> {
     Ok(body.slice(FRAME_HEADER..))
 }
 
-/// Takes the next complete message off the beginning of `stream`; `None` if more bytes must arrive first.
+/// Removes the next complete message from the beginning of `stream`. `None` if more bytes must arrive first.
 ///
 /// # Errors
 /// [`BadFrame::Compressed`], and [`BadFrame::TooLong`] as soon as the frame's length is above `limit`.
@@ -58,7 +59,8 @@ pub fn cut(stream: &mut BytesMut, limit: usize) -> Result<Option<Bytes>, BadFram
     }
 }
 
-/// The frame header of a message of `length` bytes. gRPC has no message above 4 GiB.
+/// The frame header of a message of `length` bytes. A length above `u32::MAX` is capped, because gRPC has no longer
+/// messages.
 pub fn frame_header(length: usize) -> Bytes {
     let length = u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes();
     Bytes::from([&[0], length.as_slice()].concat())

@@ -8,7 +8,7 @@ pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 /// The header or trailer with the status text, percent-encoded.
 pub const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
-/// The trailers for `status`.
+/// The trailers that end a call with `status`.
 pub fn trailers(status: &Status) -> HeaderMap {
     let (mut head, ()) = status.clone().into_http().into_parts();
     head.headers.remove(header::CONTENT_TYPE);

@@ -1,7 +1,7 @@
-//! Reads and replaces single fields of encoded protobuf, never decoding a whole message.
+//! Reads and replaces single fields of encoded protobuf without decoding the rest of the message.
 //!
-//! Does no I/O and never panics, whatever the bytes are. Follows protobuf's rules: the last value of a singular field
-//! counts, and a repeated occurrence of a submessage is merged.
+//! This module does no I/O, and never panics whatever the bytes are. It follows the rules of protobuf: the last value
+//! of a singular field counts, and several occurrences of a submessage are merged.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -19,16 +19,16 @@ pub const MAP_VALUE: u32 = 2;
 /// Field numbers from the outermost message to a field: `[1, 19]` is field 19 of the message in field 1.
 pub type Path = &'static [u32];
 
-/// Why bytes are not a protobuf message, or not at the field that was read.
+/// Why bytes cannot be decoded as a protobuf message, or why a field of it cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// The encoding breaks off or has an invalid tag.
     #[error("not a protobuf message")]
     Encoding,
-    /// A field's wire type differs from the CRI's.
+    /// The wire type of this field differs from the CRI's.
     #[error("field {0} has the wrong type")]
     Type(u32),
-    /// A string is not UTF-8.
+    /// The string in this field is not UTF-8.
     #[error("field {0} is not UTF-8")]
     Utf8(u32),
 }
@@ -40,7 +40,7 @@ pub enum Value<'a> {
     Varint(u64),
     /// A string, bytes or a submessage.
     Bytes(&'a [u8]),
-    /// A type that the CRI's routed messages do not use; skipped.
+    /// A value of a wire type that criswitch never reads: a fixed-width number or a group. It is skipped.
     Other,
 }
 
@@ -83,7 +83,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// The fields of a message in the order of their bytes. Ends after the first error.
+/// The fields of a message in the order of their bytes. The iterator ends after the first error.
 pub struct Fields<'a> {
     rest: &'a [u8],
 }
@@ -108,7 +108,8 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// Takes the next field; `None` if its number is not `wanted`. Skipping is the hot path: long lists are mostly skipped.
+/// Reads the next field and removes it from `rest`. `None` if the number of the field is not `wanted`. Skipping must be
+/// fast, because most fields of long lists are skipped.
 #[inline(always)]
 fn take<'a>(
     rest: &mut &'a [u8],
@@ -142,7 +143,8 @@ fn take<'a>(
     }))
 }
 
-/// A field's number and type. Fast for one-byte keys, which nearly all CRI fields have: long lists are walked here.
+/// Reads the number and the wire type of a field. One-byte keys, which nearly all CRI fields have, take a fast path,
+/// because long lists have many fields.
 #[inline]
 fn key(rest: &mut &[u8]) -> Result<(u32, WireType), Malformed> {
     match *rest {
@@ -173,7 +175,7 @@ fn number_at(rest: &mut &[u8]) -> Result<u64, Malformed> {
 /// The string at `path`; empty if absent, as in proto3.
 ///
 /// # Errors
-/// `message` or a submessage on the path is not protobuf, or the field is not a UTF-8 string.
+/// If `message` or a submessage on the path is not protobuf, or if the field is not a UTF-8 string.
 pub fn string<'a>(message: &'a [u8], path: &[u32]) -> Result<&'a str, Malformed> {
     Ok(last(message, path, Field::str)?.unwrap_or_default())
 }
@@ -202,7 +204,8 @@ pub fn entry<'a>(message: &'a [u8], path: &[u32], key: &str) -> Result<Option<&'
     Ok(found)
 }
 
-/// The last bytes value at `path`; empty if absent. For submessages see [`submessage`].
+/// The last bytes value at `path`; empty if absent. To read a submessage, use [`submessage`], which merges several
+/// parts.
 ///
 /// # Errors
 /// If `message` is malformed; see [`string`].
@@ -239,7 +242,7 @@ pub fn all_bytes<'a>(message: &'a [u8], path: &[u32]) -> Result<Vec<&'a [u8]>, M
     all(message, path, Field::bytes)
 }
 
-/// Whether the submessage in field `number` occurs.
+/// Whether `message` has a field with this number, of any type.
 ///
 /// # Errors
 /// If `message` is malformed; see [`string`].
@@ -308,7 +311,8 @@ pub fn put_varint(out: &mut BytesMut, number: u32, value: u64) {
     encode_varint(value, out);
 }
 
-/// `message` with the singular string at `path` set. Appends the string: the last value counts, submessages merge.
+/// `message` with the singular string at `path` set to `value`. The string is only appended: the last value of a field
+/// counts, and submessages are merged.
 pub fn with_string(message: &[u8], path: &[u32], value: &str) -> Bytes {
     let mut out = BytesMut::from(message);
     append_at(&mut out, path, value.as_bytes());
@@ -327,7 +331,8 @@ fn append_at(out: &mut BytesMut, path: &[u32], value: &[u8]) {
     }
 }
 
-/// `message` without the submessages of the repeated field `number` that `keep` rejects; `None` if none is rejected.
+/// `message` without each submessage of the repeated field `number` for which `keep` returns `false`. `None` if nothing
+/// is removed.
 ///
 /// # Errors
 /// If `message` is malformed (see [`string`]), and the errors of `keep`.
@@ -344,7 +349,7 @@ pub fn retain(
     })
 }
 
-/// The change of a submessage.
+/// The change that [`edited`] makes to a submessage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
     /// The submessage stays unchanged.

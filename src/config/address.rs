@@ -1,6 +1,7 @@
-//! The address of a CRI socket: one type, one parser.
+//! The type for addresses of CRI sockets, and its parser.
 //!
-//! Windows' `npipe://` addresses will be a variant here. Parsing never reads the file system; `Address::identity` does.
+//! Only Unix sockets are supported; `npipe://` addresses of Windows would be a further variant. Parsing never reads the
+//! file system, but `Address::identity` does.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,7 +13,7 @@ use thiserror::Error;
 /// The longest path that fits into `sun_path`: 108 bytes with the final zero.
 pub const MAX_PATH_BYTES: usize = 107;
 
-/// The most symbolic links followed from a socket's file; Linux follows 40.
+/// The limit on symbolic links that are followed one after another. Linux has the same limit.
 const MAX_LINKS: u8 = 40;
 
 /// A socket that criswitch listens on, or that a backend serves.
@@ -28,7 +29,7 @@ pub enum AddressError {
     /// The path after the scheme is empty.
     #[error("the socket path is empty")]
     Empty,
-    /// The path would depend on the daemon's working directory.
+    /// The path is relative, so it would depend on the daemon's working directory.
     #[error("the socket path {0:?} is relative")]
     Relative(String),
     /// The path is so long that the kernel rejects or cuts it.
@@ -37,7 +38,7 @@ pub enum AddressError {
     /// The scheme is not `unix`.
     #[error("{0:?} is not a Unix socket; criswitch supports only Unix sockets on this platform")]
     Scheme(String),
-    /// The path has a zero byte, where the kernel would end it.
+    /// The path has a zero byte. The kernel would cut the path there.
     #[error("the socket path {0:?} contains a NUL byte")]
     Nul(String),
 }
@@ -68,7 +69,7 @@ impl Address {
         }
     }
 
-    /// The file behind the address now, for comparison. Reads the file system.
+    /// Identifies the file that the address names now, for comparisons. Reads the file system.
     pub(crate) fn identity(&self) -> Identity {
         let Address::Unix(path) = self;
         let file = std::fs::metadata(path).ok();
@@ -79,7 +80,7 @@ impl Address {
     }
 }
 
-/// The file behind an address.
+/// Identifies the file that an address names.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     /// The path with its existing symbolic links resolved: `/var/run` is `/run` on most nodes.
@@ -89,7 +90,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Whether both identities are of one socket.
+    /// Whether both identities belong to the same socket.
     pub(crate) fn is(&self, other: &Identity) -> bool {
         self.path == other.path || self.file.is_some() && self.file == other.file
     }
@@ -109,7 +110,7 @@ impl Identities {
         Identities(identities.collect())
     }
 
-    /// Whether two of the addresses are one socket.
+    /// Whether two of the addresses name the same socket.
     pub(crate) fn are_one(&self, one: &Address, other: &Address) -> bool {
         let identities = self.0.get(one).zip(self.0.get(other));
         one == other || identities.is_some_and(|(one, other)| one.is(other))

@@ -3,11 +3,11 @@
 use super::value;
 use super::{BackendConfig, Config, Origin, keys};
 
-/// Lists of a node with many pods are larger than this, in bytes.
+/// Below this value, in bytes, `max_message` is probably a mistake: lists of a node with many pods are larger.
 const SMALL_MESSAGE: usize = 1 << 20;
 
 impl Config {
-    /// A sentence with its place for each valid setting that is probably a mistake.
+    /// One sentence, with file and line, for each valid setting that is probably a mistake.
     pub fn advice(&self) -> Vec<String> {
         let mut advice: Vec<_> = self.small_message().into_iter().collect();
         advice.extend(self.no_stale_lists());
@@ -40,7 +40,8 @@ impl Config {
             .collect()
     }
 
-    /// A top-level key written below a `[table]` becomes a row of that table.
+    /// Warns about rows that have the name of a top-level key. A top-level key that is written below a `[table]`
+    /// becomes a row of that table.
     fn named_like_keys(&self) -> Vec<String> {
         let handlers = self.table.handlers.iter();
         let handlers = handlers.map(|row| ("handler", &row.name, row.origin.as_ref()));

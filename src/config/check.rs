@@ -1,4 +1,4 @@
-//! Checks whether the written values fit together, and makes a [`Config`] of them.
+//! Checks whether the values in the files are valid and fit together, and builds a [`Config`] from them.
 //!
 //! Checking continues after a problem, and reports no problem that only follows from another.
 
@@ -21,7 +21,7 @@ use crate::config::metrics::MetricsListen;
 /// The user that may connect if no file has `allow_uids`.
 const ROOT: u32 = 0;
 
-/// The configuration, or `None` with every problem in `problems`.
+/// Returns the configuration. If there are problems, adds all of them to `problems`; the result is then not used.
 pub(super) fn check(
     files: &[ConfigFile],
     written: &Written,
@@ -111,7 +111,8 @@ struct FoundHandler {
 }
 
 impl Checker<'_> {
-    /// The value of a key. If it is invalid any value will do: the problem is recorded and no `Config` is returned.
+    /// The value of a key; the type's default if the value is invalid. In that case a problem is recorded and no
+    /// `Config` is returned.
     fn value<T: Default>(&mut self, name: &str, parse: fn(&str) -> Result<T, Wrong>) -> T {
         let value = self.checked(name, |text, _| parse(text));
         value.unwrap_or_default()
@@ -179,7 +180,7 @@ impl Checker<'_> {
             let identity = socket.as_ref().map(Address::identity);
             if let Some(first) = same_socket(&mut known, identity.as_ref()) {
                 if first.socket != socket {
-                    // Links may be absent at the next start, so this is a note and not an error.
+                    // A symbolic link may be absent at the next start, so this is a note and not an error.
                     self.notes.push(alias_note(row, first));
                     first.aliases.push(row.name.value.clone());
                     continue;
@@ -232,7 +233,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Adds the sockets that only handlers name; the first handler's name becomes the backend's.
+    /// Adds a backend for each socket that only handlers name. The backend gets the name of the first such handler.
     fn add_unnamed_backends(
         &mut self,
         known: &mut Vec<KnownBackend>,
@@ -393,7 +394,7 @@ impl Checker<'_> {
 
     fn no_backend(&mut self, handler: &str, name: &str, place: &Place, known: &[KnownBackend]) {
         let names = known.iter().map(|backend| backend.name.value.as_str());
-        // Computed lazily: only problems that are shown need the hint, and there may be thousands of rows.
+        // The hint is computed lazily, because only problems that are shown need it and there may be thousands of rows.
         let hint = fmt::from_fn(|f| match nearest(name, names.clone()) {
             _ if keys::written("", handler).is_some() => {
                 write!(f, "the key {handler:?} above the first [table]")
@@ -411,7 +412,8 @@ impl Checker<'_> {
     }
 }
 
-/// Orders backends: the default handler's first, then as handlers name them, then backends without a handler.
+/// Builds the table with its backends in this order: the backend of the default handler, the other backends in the
+/// order of the handlers, backends without a handler.
 fn arrange(
     mut handlers: Vec<FoundHandler>,
     known: &[KnownBackend],
@@ -473,12 +475,12 @@ fn with_name<'k>(known: &'k [KnownBackend], name: &str) -> Option<&'k KnownBacke
     known.iter().find(has)
 }
 
-/// The note for the operator about a backend with a second name.
+/// The note for the operator about a second name of a backend.
 fn alias_note(row: &DefinedKey<BackendRow>, first: &KnownBackend) -> String {
     let (name, place) = (&row.name.value, &row.name.place);
     let (first, first_place) = (&first.name.value, &first.name.place);
     format!(
-        "{place}: the path of backend {name:?} leads to the socket of {first:?} at {first_place}; criswitch uses one \
+        "{place}: the path of backend {name:?} is another path of the socket of {first:?} at {first_place}; criswitch uses one \
          backend, {first:?}, for both names"
     )
 }

@@ -1,6 +1,6 @@
 //! Reads the configuration's files from the disk: their names and bytes.
 //!
-//! Never waits for the writer of a pipe, and reads no more than a configuration can have.
+//! Reading never waits for the other end of a pipe, and never exceeds the limits on files and bytes.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// The largest file that is read, in bytes. A file with a thousand rows has a tenth of this.
+/// The limit on the size of a file, in bytes. A file with a thousand rows has a tenth of this size.
 const MOST_BYTES: u64 = 1 << 20;
-/// The most drop-ins that are read. People have to read each file, so a thousand are a mistake.
+/// The limit on the number of drop-ins. People maintain these files, so a larger number is a mistake.
 const MOST_DROP_INS: usize = 256;
-/// These flags keep open(2) from waiting for the other end of a pipe, and from making a terminal the daemon's.
+/// With these flags, open(2) neither waits for the other end of a pipe nor makes a terminal the daemon's controlling
+/// terminal.
 const HARMLESS: OFlags = OFlags::NONBLOCK
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
@@ -44,7 +45,8 @@ pub(crate) fn drop_ins(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Matches `*.toml` like a shell: files that begin with a dot belong to editors.
+/// Whether a name matches `*.toml` as in a shell. A name that begins with a dot does not match: such files belong to
+/// editors.
 pub(crate) fn is_drop_in(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     name.ends_with(b".toml") && !name.starts_with(b".")
@@ -53,7 +55,7 @@ pub(crate) fn is_drop_in(name: &OsStr) -> bool {
 /// The content of a file.
 ///
 /// # Errors
-/// If it cannot be read, is not a regular file, or is larger than `MOST_BYTES`.
+/// If the file cannot be read, is not a regular file, or is larger than `MOST_BYTES`.
 pub(crate) fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::from(rustix::fs::open(
         path,
@@ -77,7 +79,8 @@ pub(crate) fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether the path exists, also as a symbolic link without a target. True if unknown.
+/// Whether the path exists, possibly as a symbolic link without a target. True if the file system returns any error
+/// except "not found".
 pub(crate) fn is_there(path: &Path) -> bool {
     !fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }

@@ -10,7 +10,7 @@ use super::disk;
 use super::lines::Lines;
 use super::problem::{Place, Problems};
 
-/// A file that was read, and the place of its first character.
+/// A file that was read, and the position of its first character.
 pub(super) struct ConfigFile {
     pub(super) start: Place,
     pub(super) text: String,
@@ -45,7 +45,7 @@ fn file(index: usize, path: &Path, problems: &mut Problems) -> Option<ConfigFile
     let start = Place::start(index, path);
     match disk::bytes(path) {
         Ok(bytes) => text(start, bytes, problems),
-        // A drop-in that was removed after it was listed.
+        // The drop-in was removed after the directory was listed, which is not a problem.
         Err(_) if index > 0 && !disk::is_there(path) => None,
         Err(error) => {
             unreadable(&start, &error, problems);

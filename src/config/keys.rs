@@ -33,13 +33,14 @@ pub struct Key {
     pub table: &'static str,
     /// The name. It begins with the table's name if the key occurs once in a configuration, such as `log.level`.
     pub name: &'static str,
-    /// An earlier name. It is rejected with an error that has the new name.
+    /// An earlier name; empty if there is none. A file with the earlier name is rejected, and the error has the new
+    /// name.
     old_name: &'static str,
     /// The kind of value.
     pub kind: KeyKind,
     /// The default value, without quotes for a string.
     pub default: Option<&'static str>,
-    /// A value as written in a file, for keys without a default.
+    /// An example value as written in a file. If it is empty, the default serves as the example.
     example: &'static str,
     /// The bounds of a duration or size.
     pub limits: Limits,
@@ -77,7 +78,7 @@ pub enum KeyKind {
 pub struct Limits {
     /// Whether zero is allowed.
     pub zero: bool,
-    /// The largest value; empty for any.
+    /// The largest value; empty if there is no limit.
     pub most: &'static str,
     /// Whether the text "unlimited" is allowed.
     pub unlimited: bool,
@@ -160,7 +161,7 @@ impl Key {
         }
     }
 
-    /// The name in camelCase and the value. The name ends with the unit.
+    /// The key as a field of JSON output: the name in camelCase with the unit at its end, and the value.
     pub fn json(&self, value: ConfigValue) -> (String, Json) {
         let name = camel_case(self.name);
         match value {
@@ -174,7 +175,7 @@ impl Key {
         }
     }
 
-    /// A text as written in a file.
+    /// `text` as a value in a file: in quotes if the value of this key is a string.
     pub fn quoted(&self, text: &str) -> String {
         match self.kind {
             KeyKind::Text(_) | KeyKind::Duration | KeyKind::Size => format!("{text:?}"),
@@ -207,7 +208,7 @@ impl Display for Limits {
     }
 }
 
-/// `list_timeout` becomes `listTimeout`, `log.level` becomes `logLevel`.
+/// Converts a name to camelCase: `list_timeout` becomes `listTimeout`, `log.level` becomes `logLevel`.
 fn camel_case(name: &str) -> String {
     let mut words = name.split(['.', '_']);
     let first = words.next().unwrap_or_default().to_owned();
@@ -218,7 +219,7 @@ fn camel_case(name: &str) -> String {
     first + &capitalized.collect::<String>()
 }
 
-/// Every duration of a configuration is far below the limit of `u64`.
+/// The duration in milliseconds. Every duration of a configuration is far below the limit of `u64`.
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -9,7 +9,7 @@ const MAX_DOMAIN: usize = 253;
 const SUFFIXES: [&str; 16] = [
     "", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei",
 ];
-/// Fractions of a unit.
+/// The suffixes of quantities that are fractions of a unit.
 const FRACTIONS: [char; 3] = ['n', 'u', 'm'];
 
 /// An amount of processor time, such as "250m" or "1.5".
@@ -86,7 +86,7 @@ fn is_name(text: &str) -> bool {
             .all(|end| end.is_some_and(|byte| byte.is_ascii_alphanumeric()))
 }
 
-/// The API server's rule: a part of the name may be longer than DNS allows.
+/// Whether the text is a domain by the API server's rule. A part between two dots may be longer than DNS allows.
 fn is_domain(text: &str) -> bool {
     let inner = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
     let part = |part: &str| {

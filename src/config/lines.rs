@@ -1,6 +1,7 @@
 //! Indexes a text, so that the line and column of an offset are found without a scan from the start. Does no I/O.
 
-/// The bytes between two counts of characters. Finding a column reads at most twice as many.
+/// The number of bytes between two stored counts of characters. To find a column, at most twice this number of bytes is
+/// read.
 const STEP: usize = 256;
 
 /// The index of one text.
@@ -13,7 +14,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Reads `text` once.
+    /// Indexes `text` in one pass.
     pub(super) fn of(text: &str) -> Lines {
         let mut count = 0;
         let steps = text.as_bytes().chunks(STEP).map(|step| {

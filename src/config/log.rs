@@ -36,13 +36,14 @@ pub const MODULES: [&str; 20] = [
 /// The log settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogConfig {
-    /// The most verbose lines that are written.
+    /// The most verbose level of lines that are written.
     pub levels: LogLevels,
     /// The format of the lines.
     pub format: LogFormat,
 }
 
-/// The most verbose lines that are written. The displayed form can be parsed again.
+/// The most verbose level of lines that are written, for all modules and for single modules. The displayed form can be
+/// parsed again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLevels {
     /// The level of modules without an entry in `modules`.
@@ -76,7 +77,7 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 /// The level of the other modules, if the text has levels of single modules only.
 const DEFAULT_LEVEL: LevelFilter = LevelFilter::INFO;
 
-/// Reads "info", or "info,session=debug".
+/// Parses the value of `log.level`, such as "info" or "info,session=debug".
 pub(super) fn levels(text: &str) -> Result<LogLevels, Wrong> {
     let mut all = None;
     let mut modules = BTreeMap::new();

@@ -17,7 +17,7 @@ pub enum MetricsListen {
     Loopback(SocketAddr),
 }
 
-/// The address, or `None` for the empty text: no metrics.
+/// Parses `metrics.listen`. Returns `None` for the empty text, which means no metrics.
 pub(super) fn listen(text: &str) -> Result<Option<MetricsListen>, Wrong> {
     if text.is_empty() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! The problems of a configuration and their places: all of them, not only the first.
+//! The problems of a configuration, each with its file, line and column. All problems are reported, not only the first.
 
 use std::fmt::{self, Display};
 use std::path::Path;
@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use crate::config::wording::counted;
 
-/// The most problems that are reported: each is kept, shown and logged, and people fix fewer at a time.
+/// The limit on reported problems. Each reported problem is stored, shown and logged, and people fix fewer at a time.
 const MOST: usize = 100;
-/// The longest part of a problem, in bytes: a name can be as long as its file.
+/// The limit on each text of a problem, in bytes. A name in the text can be as long as its file.
 const LONGEST: usize = 1000;
-/// The most names that a hint has.
+/// The limit on the names in a hint.
 const MOST_NAMES: usize = 20;
 
 /// A position in a file. Places sort in the order in which the files are read.
@@ -25,7 +25,8 @@ pub struct Place {
     pub column: usize,
 }
 
-/// The line of a row, shown as `path:line`. The column is omitted because the row may be shown much later.
+/// The file and line of a row, shown as `path:line`. It has no column, because it may be shown long after the file was
+/// read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// The file.
@@ -45,16 +46,16 @@ pub struct Problem {
     pub hint: String,
 }
 
-/// The problems of a configuration, sorted by place: all, or the first `MOST`.
+/// The problems of a configuration, sorted by place. At most `MOST` problems are stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems {
     told: Vec<Problem>,
-    /// The number of further problems, of which only the count is kept.
+    /// The number of further problems, which are counted but not stored.
     more: usize,
 }
 
 impl Place {
-    /// The start of the file that is read as number `file`.
+    /// The start of a file. `file` is the file's index in the order in which the files are read.
     pub(super) fn start(file: usize, path: &Path) -> Place {
         Place {
             file,
@@ -86,7 +87,7 @@ impl Place {
 }
 
 impl Problems {
-    /// The only problem of a configuration at `main` whose reading broke off.
+    /// One problem at the start of `main`: reading the configuration ended unexpectedly, with the cause `why`.
     pub fn of_reading(main: &Path, why: impl Display) -> Problems {
         let mut problems = Problems::default();
         let what = format_args!("cannot read the whole configuration: {why}");
@@ -113,7 +114,7 @@ impl Problems {
         self.told.iter()
     }
 
-    /// Adds a problem. Its text is made only if the problem is among the first `MOST`.
+    /// Adds a problem. Formats its text only if the problem is among the first `MOST`.
     pub(super) fn tell(&mut self, place: &Place, what: impl Display, hint: impl Display) {
         if self.told.len() == MOST {
             self.more += 1;

@@ -26,7 +26,7 @@ pub struct Toleration {
     pub value: String,
     /// The effect of the taint on pods without the toleration.
     pub effect: Effect,
-    /// How long the pod tolerates [`Effect::NoExecute`], in seconds; `None` for ever.
+    /// How long the pod tolerates [`Effect::NoExecute`], in seconds; `None` means forever.
     pub seconds: Option<i64>,
 }
 
@@ -63,7 +63,7 @@ impl Scheduling {
 }
 
 impl Toleration {
-    /// Whether both tolerations match the same taints, for any time: the API server rejects a list with both.
+    /// Whether both tolerations match the same taints; `seconds` may differ. The API server rejects a list with both.
     pub fn same_taints(&self, other: &Toleration) -> bool {
         (&self.key, self.operator, &self.value, self.effect)
             == (&other.key, other.operator, &other.value, other.effect)

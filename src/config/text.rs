@@ -1,6 +1,6 @@
-//! Parses TOML into rows and texts, each with its place.
+//! Parses TOML into rows and texts, each with its file, line and column.
 //!
-//! Reports unknown keys, wrong types and duplicates. Never judges a value: `check` does.
+//! Reports unknown keys, wrong types and duplicates. Does not validate values: `check` does.
 
 mod rows;
 mod scheduling;
@@ -21,7 +21,8 @@ use crate::config::address::Address;
 pub(super) use rows::{BackendRow, Route, RowTarget};
 pub(super) use scheduling::{Scheduling, Toleration};
 
-/// The most rows of all tables: a node has tens, and each row is compared with all others.
+/// The limit on the rows of all tables together. A node has tens of rows. Each row is compared with all others, so
+/// thousands of rows would take long.
 const MOST_ROWS: usize = 2048;
 /// The parser's message for a duplicate key.
 const DUPLICATE: &str = "duplicate key";
@@ -40,9 +41,9 @@ pub(super) struct Written {
     pub(super) keys: Vec<DefinedKey<Vec<At<String>>>>,
     pub(super) handlers: Vec<DefinedKey<Route>>,
     pub(super) backends: Vec<DefinedKey<BackendRow>>,
-    /// The first `[handlers]`, as the place of problems of the whole table.
+    /// The position of the first `[handlers]`, for problems of the whole table.
     pub(super) handlers_at: Option<Place>,
-    /// Whether a part was not read: a key or row that seems to be missing may be in that part.
+    /// Whether a part of the files was not read. A key or row that seems to be missing may be in that part.
     pub(super) partial: bool,
     pub(super) rows: usize,
 }
@@ -237,7 +238,8 @@ impl Walk<'_> {
         Some(key)
     }
 
-    /// The value of a key as text, or a text for each element of its array.
+    /// The texts of a value: one text, or one text for each element of an array. `None` if the type is wrong, which is
+    /// reported.
     fn value(&mut self, key: &Key, entry: &KeyValue<'_>) -> Option<Vec<At<String>>> {
         let text = match key.kind {
             KeyKind::Users => return self.integers(entry, &key.example()),
@@ -307,7 +309,7 @@ impl Walk<'_> {
 
     fn unknown(&mut self, table: &str, entry: &KeyValue<'_>) {
         let what = format!("unknown key {:?}", entry.key);
-        // Computed lazily: only problems that are shown need the hint.
+        // The hint is computed lazily, because only problems that are shown need it.
         let hint = fmt::from_fn(|f| {
             let tables = if table.is_empty() { &TABLES[..] } else { &[] };
             let keys = keys::of_table(table).map(Key::own_name);
@@ -344,7 +346,7 @@ impl<T> At<T> {
     }
 }
 
-/// Adds a row. If its name is taken, returns the place of the earlier row.
+/// Adds a row. If a row with this name exists, returns the position of that row instead.
 fn add<T>(rows: &mut Vec<DefinedKey<T>>, name: At<String>, value: Option<T>) -> Result<(), Place> {
     match rows.iter().find(|row| row.name.value == name.value) {
         Some(first) => Err(first.name.place.clone()),
@@ -355,7 +357,7 @@ fn add<T>(rows: &mut Vec<DefinedKey<T>>, name: At<String>, value: Option<T>) -> 
     }
 }
 
-/// The suggestion for a value that is not a text: for a number, a likely duration or size.
+/// The suggestion for a value that must be a string and is not. A number becomes a likely duration or size.
 fn text_like(key: &Key, entry: &KeyValue<'_>) -> String {
     match (key.kind, entry.value) {
         (KeyKind::Size, DeValue::Integer(number)) => key.quoted(&value::size_like(number.as_str())),
@@ -378,7 +380,8 @@ fn type_of(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-/// Reports one problem a line: further errors on a line mostly follow from the first.
+/// Reports the syntax errors of a file, at most one for each line: further errors on a line mostly follow from the
+/// first.
 fn tell_syntax(file: &ConfigFile, table: &DeTable<'_>, errors: &[Error], problems: &mut Problems) {
     let mut last: Option<Place> = None;
     for error in errors {
@@ -391,7 +394,7 @@ fn tell_syntax(file: &ConfigFile, table: &DeTable<'_>, errors: &[Error], problem
             DUPLICATE => "removing one of the two",
             _ => "key = \"value\", each on one line",
         };
-        // Computed lazily: only problems that are shown need the text.
+        // The text is computed lazily, because only problems that are shown need it.
         let what = fmt::from_fn(|f| {
             write!(f, "not valid TOML: {}", error.message())?;
             match error.message() {
@@ -404,7 +407,7 @@ fn tell_syntax(file: &ConfigFile, table: &DeTable<'_>, errors: &[Error], problem
     }
 }
 
-/// Writes the duplicate key and the place of the first one.
+/// Writes the name of the duplicate key, and the position of the first key with this name.
 fn tell_first(
     f: &mut fmt::Formatter<'_>,
     file: &ConfigFile,
@@ -421,7 +424,8 @@ fn tell_first(
     }
 }
 
-/// The offset of the last key with this name before `end`: it is in the same table, because tables are contiguous.
+/// The offset of the last key with this name before `end`. This key is in the same table as the duplicate, because
+/// tables are contiguous.
 fn last_before(table: &DeTable<'_>, name: &str, end: usize) -> Option<usize> {
     let starts = table.iter().flat_map(|(key, value)| {
         let start = key.span().start;

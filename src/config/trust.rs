@@ -10,7 +10,8 @@ use super::value::{self, Wrong};
 use crate::config::address::Address;
 
 const ROOT: u32 = 0;
-/// The node's users. Users of a name service are set by number: a name service may not answer.
+/// The file with the node's users. A user of a name service must be configured by number, because a name service may
+/// not answer.
 const USERS: &str = "/etc/passwd";
 const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
@@ -62,7 +63,7 @@ pub(super) fn user(text: &str) -> Result<u32, Wrong> {
     uid.ok_or_else(|| value::wrong(what, "the user's number, such as \"1000\""))
 }
 
-/// The directories above `path` with its links resolved; none if it does not exist yet.
+/// The directories above `path`, after all symbolic links are resolved; none if `path` does not exist yet.
 fn directories_above(path: &Path) -> Vec<PathBuf> {
     let real = path.canonicalize().unwrap_or_default();
     let above = real.ancestors().skip(1).map(Path::to_owned);
@@ -73,7 +74,8 @@ fn note(path: &Path, own: u32, what: &str) -> Option<String> {
     sentence(path, &faults(path, &fs::metadata(path).ok()?, own), what)
 }
 
-/// Ignores the mode of a sticky directory: other users cannot rename root's files in it.
+/// The note about a directory above a path. The mode of a sticky directory is ignored, because other users cannot
+/// rename root's files in it.
 fn note_above(path: &Path, own: u32, what: &str) -> Option<String> {
     let found = fs::metadata(path).ok()?;
     let mut faults = faults(path, &found, own);

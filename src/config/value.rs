@@ -9,11 +9,12 @@ use super::keys::Limits;
 use crate::config::address::Address;
 
 const MAX_LABEL: usize = 63;
-/// A number without a unit is probably seconds if it is at most this; the error then suggests seconds.
+/// A number without a unit probably means seconds if it is at most one hour in seconds. The error then suggests
+/// seconds.
 const HOUR: Duration = Duration::from_secs(60 * 60);
-/// The text for no limit.
+/// The text in a file that means no limit.
 pub(super) const UNLIMITED: &str = "unlimited";
-/// The sockets that cAdvisor, inside the kubelet, connects to whatever the kubelet's own settings are.
+/// The sockets to which cAdvisor in the kubelet connects, independent of the kubelet's settings.
 const CADVISOR_SOCKETS: [&str; 2] = [
     "/run/containerd/containerd.sock",
     "/var/run/containerd/containerd.sock",
@@ -49,7 +50,7 @@ pub(super) fn listen(text: &str) -> Result<Address, Wrong> {
     Ok(address)
 }
 
-/// Checks the name of a handler or backend: an RFC 1123 label, because RuntimeClass demands it.
+/// Checks the name of a handler or backend. The name must be an RFC 1123 label, because a RuntimeClass requires this.
 pub(super) fn label(kind: &str, name: &str) -> Result<(), Wrong> {
     let inner = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
     let well_formed = !name.is_empty()
@@ -122,7 +123,8 @@ fn too_large(text: &str, is: &str, limits: &Limits) -> Wrong {
     wrong(what, &format!("{most:?} or less"))
 }
 
-/// The suggestion for an invalid duration: a number without a unit that is at most `HOUR` becomes seconds.
+/// The suggestion in the error about an invalid duration. A number without a unit becomes seconds if the result is at
+/// most `HOUR`.
 pub(super) fn duration_like(text: &str) -> String {
     let meant = format!("{}s", text.trim());
     let is_meant = humantime::parse_duration(&meant).is_ok_and(|duration| duration <= HOUR);
@@ -132,7 +134,7 @@ pub(super) fn duration_like(text: &str) -> String {
     }
 }
 
-/// The suggestion for a size without a unit.
+/// The suggestion in the error about a size without a unit.
 pub(super) fn size_like(number: &str) -> String {
     match number.trim().parse() {
         Ok(mebibytes @ 1..=1024_usize) => format!("{mebibytes}MiB"),

@@ -1,7 +1,7 @@
 //! Reports that the configuration's files have changed and are no longer being written.
 //!
-//! Compares what the file systems say about the files every [`PERIOD`]. This sees a change on every file system: a
-//! network file system, a bind mount, the symbolic links of a ConfigMap. No file is opened.
+//! Compares the metadata of the files every [`PERIOD`]. This detects a change on every file system: a network file
+//! system, a bind mount, the symbolic links of a ConfigMap. No file is opened.
 
 use std::fs::{self, Metadata};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -38,21 +38,21 @@ impl Fingerprint {
     }
 }
 
-/// The numbers that change with a file. The time of the last write can be set, as archive tools do; the time of the
-/// last change cannot.
+/// The metadata that changes when a file changes. Programs such as archive tools can set the time of the last write
+/// (mtime). No program can set the time of the last change (ctime).
 fn identity(file: &Metadata) -> impl Hash + use<> {
     let written = (file.mtime(), file.mtime_nsec());
     let changed = (file.ctime(), file.ctime_nsec());
     (file.ino(), file.size(), written, changed)
 }
 
-/// Looks at the files of a configuration, one look at a time: a file system that hangs takes one thread.
+/// Looks at the files of a configuration, one look at a time, so that a file system that hangs blocks only one thread.
 #[derive(Debug, Default)]
 pub struct Watch(FileWork);
 
 impl Watch {
-    /// Returns when the files differ from `loaded` and two looks in a row were equal. Nothing is lost if the future is
-    /// dropped. Needs a tokio runtime.
+    /// Waits until the files differ from `loaded` and two looks in a row found the same files. The future can be
+    /// dropped at any time: a later call finds the change too. Needs a tokio runtime.
     pub async fn changed(&self, main: &Path, loaded: Fingerprint) {
         let mut last = Some(loaded);
         loop {

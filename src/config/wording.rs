@@ -16,7 +16,7 @@ pub fn unexpected_user(uid: u32) -> String {
     )
 }
 
-/// When a backend that is named in no file is removed.
+/// The sentence about the removal of a backend that no file names.
 pub fn removal(backend: &str) -> String {
     format!(
         "backend {backend} is removed when its last pod ends; if its runtime is gone for good: criswitch forget {backend}"

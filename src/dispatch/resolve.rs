@@ -1,4 +1,5 @@
-//! Resolves the target of a call from the known pods and containers. criswitch asks for unknown ids and never guesses.
+//! Finds the target of a call from the known pods and containers. If an id is unknown, criswitch asks all backends and
+//! does not guess.
 
 use std::sync::Arc;
 
@@ -29,8 +30,8 @@ pub(crate) async fn target(switch: &Arc<Switch>, request: &Request) -> Result<Ta
     }
 }
 
-/// Asks all backends for the pod of a pull, and returns where the pull goes. A backend that does not answer may have
-/// the pod.
+/// Asks all backends for the pod of a pull, and returns the target of the pull. Fails if a backend does not answer,
+/// because this backend may have the pod.
 async fn after_unknown_pod(
     switch: &Arc<Switch>,
     request: &Request,
@@ -42,7 +43,7 @@ async fn after_unknown_pod(
         .map_err(|refusal| refuse(switch, request, refusal))
 }
 
-/// Asks all backends for an id without a known owner, and returns where its call goes.
+/// Asks all backends for an id without a known owner, and returns the target of the call.
 async fn after_miss(
     switch: &Arc<Switch>,
     request: &Request,
@@ -53,19 +54,21 @@ async fn after_miss(
     let target = with_known(switch, &request.live, |known| known.after_miss(kind, &id))
         .map_err(|refusal| refuse(switch, request, refusal))?;
     match (&target, answered) {
-        // The id is complete, so no other backend has it.
+        // The request has the complete id, so the answer of a silent backend cannot change the target.
         (Target::Owner(_, _, full), _) if *full == id => Ok(target),
-        // All backends are asked for ids that begin like this; a silent backend gives its cached list.
+        // The id in this list call is short, and a silent backend may have an id with the same beginning. So call all
+        // backends; the cached list replaces the reply of a silent backend.
         (Target::Owner(..), Err(_)) if request.row.is_list() => {
             Ok(Target::Backends(request.live.all()))
         }
-        // No other id in the lists that clients get begins like this.
+        // The merged lists that clients get are complete, and only one id in them begins with this text.
         (Target::Owner(..), Err(_)) if fallback::lists_are_whole(switch) => Ok(target),
         (Target::Owner(..), Err(unanswered)) => {
             Err(errors::short_id_unknown(kind, &id, &unanswered))
         }
         (_, Err(unanswered)) => match switch.owners().removed_from(&id) {
-            // Its backend answers as if there were no other one.
+            // A client removed this id through criswitch, and only this backend had it. So the call needs no other
+            // backend.
             Some(backend) if request.live.backend(backend).is_ok() => {
                 Ok(Target::Owner(backend, kind, id))
             }

@@ -1,4 +1,5 @@
-//! A silent backend's part of a merged reply: its cached list, or an omission if the call allows omissions.
+//! Replaces a backend's part of a merged reply while the backend does not answer: by its cached list, or by nothing if
+//! the call may omit the backend.
 
 use std::time::Duration;
 
@@ -15,16 +16,16 @@ use crate::rpc::filter::{filter, without_inside};
 use crate::rpc::{Kind, List, Merge, Row, Silent};
 use crate::switch::{Switch, cached, learn};
 
-/// The largest age of cached stats. When the kubelet evicts pods, it begins with pods that have no stats, so cached
-/// stats are better than none for as long as a pod takes to end. Older stats would hide a pod that uses up the node's
+/// The largest age of cached stats that are served: about the time that a pod takes to end. The kubelet evicts pods
+/// without stats first, so cached stats are better than none. Older stats would hide a pod that uses up the node's
 /// memory.
 pub(crate) const STALE_STATS: Duration = Duration::from_secs(120);
 
-/// A backend's part of a merged reply: the result of `own`, cached items, or an omission. A list is on disk before it
-/// is returned.
+/// A backend's part of a merged reply: its own reply (the result of `own`), else cached items, else an omission. A list
+/// of pods, containers or images is saved to disk before it is returned.
 ///
-/// criswitch waits for `list_timeout` or `stats_timeout`. If nothing is cached then and the call may not omit the
-/// backend, criswitch waits until a probe has proven that the backend hangs.
+/// Waits for `own` for `list_timeout` or `stats_timeout`. If nothing is cached by then and the call may not omit the
+/// backend, waits until `own` ends or a probe has proven that the backend hangs.
 ///
 /// # Errors
 /// The error of `own`; `Unavailable` if the backend hangs, or if a list cannot be saved.
@@ -48,7 +49,8 @@ pub(crate) async fn with_stand_in(
         .listing()
         .is_some_and(|listing| !listing.list.is_stats())
     {
-        // The cache already has the change that could not be saved, so the cache must not be served.
+        // If saving fails, the call fails. The cache already has the unsaved change, so the cached list must not be
+        // served.
         backend.saved().await?;
     }
     Ok(share)
@@ -76,7 +78,7 @@ async fn own_or_cached(
             let limit = backend.timeout(call.row);
             let status = backend.unavailable(&format!("it did not answer within {limit:?}"));
             let share = stand_in(switch, call, how, backend, &status);
-            // Ask in the background: the list may be cached by the next call.
+            // Ask again in the background, so that the next call may find a newer list in the cache.
             match share.is_some() || is_list {
                 true => backend.is_late(call.contribution()),
                 false => backend.nudges.suspected.notify_one(),
@@ -92,7 +94,7 @@ async fn own_or_cached(
             let Some(share) = stand_in(switch, call, how, backend, &status) else {
                 return Err(Failed::Status(status));
             };
-            // If the connection lives on, only a question in the background shows that the backend answers again.
+            // If the connection stays open, only a question in the background shows that the backend answers again.
             if call.speaks_for_all() {
                 backend.miss(call.row);
             }
@@ -102,7 +104,8 @@ async fn own_or_cached(
     }
 }
 
-/// The part of a silent `backend`: cached items or an omission. `None` if neither is allowed. `status` is the cause.
+/// Replaces the part of a `backend` that does not answer: by cached items or by an omission. `None` if neither is
+/// possible. `status` says why the backend does not answer.
 fn stand_in(
     switch: &Switch,
     call: &Call,
@@ -115,7 +118,7 @@ fn stand_in(
         (Silent::LastKnown, Some(listing)) => {
             let message = whole_list(switch, listing.list, backend, &call.message())?;
             let renamed = learn::listed_as(switch, listing.list, backend, &message).ok()?;
-            backend.stands_in(call.row, status);
+            backend.served_cached_list(call.row, status);
             Some(Share::Message(renamed.unwrap_or(message)))
         }
         (Silent::LastKnownOrOmitted, Some(listing)) => {
@@ -126,14 +129,14 @@ fn stand_in(
     }
 }
 
-/// The last whole list of `backend`, filtered by `request`, with the backend's own names of handlers. `None` if it is
-/// too old, or lacks items that the backend is known to own.
+/// The cached list of `backend`, filtered by `request`. Handlers have the backend's own names. `None` if no list is
+/// cached, the list is too old, or it lacks items that the backend is known to own.
 fn whole_list(switch: &Switch, list: List, backend: &Backend, request: &[u8]) -> Option<Bytes> {
     let message = cached(list, backend, backend.stale_lists())?;
     cached::own_items(switch, list, backend, &message, request)
 }
 
-/// Why lists of this kind fail now because of `backend`; `None` if they do not.
+/// Why merged lists of this kind fail now because of `backend`; `None` if `backend` does not make them fail.
 pub(crate) fn list_problem(switch: &Switch, list: List, backend: &Backend) -> Option<String> {
     if !backend.has_joined() {
         return None;
@@ -145,7 +148,7 @@ pub(crate) fn list_problem(switch: &Switch, list: List, backend: &Backend) -> Op
         let cause = unserved(switch, list, backend);
         return Some(match is_away {
             true => cause,
-            false => format!("it is late with a list, and {cause}"),
+            false => format!("it did not answer a list call in time, and {cause}"),
         });
     }
     if let (false, Some(cause)) = (is_away, known.failed_lists.get(&list)) {
@@ -155,17 +158,19 @@ pub(crate) fn list_problem(switch: &Switch, list: List, backend: &Backend) -> Op
     }
     let cause = backend.save_failure()?;
     Some(format!(
-        "{cause}; free space in the directories of the state, or fix their permissions"
+        "{cause}; free space in the state directory, or fix its permissions"
     ))
 }
 
-/// Why a list of pods, containers or images fails now because of `backend`; `None` if none fails.
+/// Why a merged list of pods, containers or images fails now because of `backend`; `None` if `backend` makes none of
+/// them fail.
 pub(crate) fn lists_problem(switch: &Switch, backend: &Backend) -> Option<String> {
     let mut lists = List::OF_ITEMS.into_iter();
     lists.find_map(|(list, _)| list_problem(switch, list, backend))
 }
 
-/// Whether merged lists of all pods and containers succeed now, with the cached lists of silent backends.
+/// Whether merged lists of all pods and of all containers would succeed now. Cached lists count for backends that do
+/// not answer.
 pub(crate) fn lists_are_whole(switch: &Switch) -> bool {
     let lists = [List::Pods, List::Containers];
     switch.live().joined().iter().all(|backend| {
@@ -187,7 +192,8 @@ fn unserved(switch: &Switch, list: List, backend: &Backend) -> String {
     }
 }
 
-/// Whether the cached list of `row` lacks items that clients may know, and no task asks for the list again.
+/// Whether criswitch must ask for the list of `row` again: the cached list lacks items that clients may know, and no
+/// task asks for the list yet.
 pub(crate) fn lacks(switch: &Switch, backend: &Backend, row: &Row) -> bool {
     let known = backend.known();
     let Some(list) = row.list() else {
@@ -203,8 +209,8 @@ pub(crate) fn lacks(switch: &Switch, backend: &Backend, row: &Row) -> bool {
     }
 }
 
-/// The cached stats of `backend`, else an omission. `None` if the call is for one pod or container: the backend may
-/// have stats of it, so an empty reply would be wrong.
+/// The cached stats of `backend`, else an omission. `None` if nothing is cached and the call names one pod or
+/// container: an empty reply would be wrong, because the backend may have the stats.
 fn cached_stats(
     switch: &Switch,
     call: &Call,
@@ -213,18 +219,18 @@ fn cached_stats(
     status: &Status,
 ) -> Option<Share> {
     if let Some(message) = last_stats(switch, call, listing, backend) {
-        backend.is_served_from_cache(call.contribution(), status);
+        backend.served_cached_stats(call.contribution(), status);
         return Some(Share::Message(message));
     }
     (!listing.names_one).then(|| omit(call, backend, status))
 }
 
-/// The last stats of `backend`, as the call filters them, of items that it still owns. `None` if they are too old, or
-/// if a filtered call finds nothing: the item may be newer than the stats.
+/// The cached stats of the items that `backend` still owns, filtered as the call asks. `None` if the stats are too old.
+/// Also `None` if the call has a filter and no item matches: the item may be newer than the stats.
 fn last_stats(switch: &Switch, call: &Call, listing: &Listing, backend: &Backend) -> Option<Bytes> {
     let list = listing.list;
     let most = match list {
-        // Clients keep the descriptors that they were given, and samples must fit them however long a backend is away.
+        // Descriptors have no age limit. Clients keep the descriptors that they received, and samples must fit them.
         List::MetricDescriptors => Duration::MAX,
         _ => backend.stale_lists().min(STALE_STATS),
     };

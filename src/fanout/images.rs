@@ -1,4 +1,5 @@
-//! Image calls that name neither a handler nor a pod: every backend has an image store of its own.
+//! Image calls that may concern several backends, and the image of a new container. Every backend has its own image
+//! store.
 
 pub(crate) mod find;
 pub(crate) mod remove;
@@ -23,7 +24,8 @@ use crate::rpc::fields::{CONTAINER_IMAGE, CONTAINER_IMAGE_NAME, IMAGE_REFERENCE,
 use crate::switch::{Switch, pod_requests};
 use stores::Stored;
 
-/// Pulls into every image store at once. The reply is the first backend's; a failure names its backend.
+/// Pulls an image into the stores of all `backends` at once. Returns the first backend's reply. An error names each
+/// backend that failed.
 pub(crate) async fn pull_everywhere(
     call: &Call,
     backends: &[Arc<Backend>],
@@ -32,7 +34,7 @@ pub(crate) async fn pull_everywhere(
     all_well(parts, &[Code::Unimplemented])
 }
 
-/// Sends `call`, which changes something, to `backends` at once.
+/// Sends `call`, which changes image stores, to all `backends` at once.
 async fn change(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
     let sent = backends.iter().cloned().map(|backend| async move {
         let result = change_at(call, &backend).await;
@@ -41,8 +43,8 @@ async fn change(call: &Call, backends: &[Arc<Backend>]) -> Vec<BackendResult> {
     join_all(sent).await
 }
 
-/// Sends `call`, which changes something, unless the backend already hangs. A call that was sent runs to its end: a
-/// backend that is busy with it may leave a probe unanswered.
+/// Sends `call`, which changes the image store, unless the backend is known to hang. Then waits for the reply even if a
+/// probe fails: a backend that is busy with the call may leave probes unanswered.
 async fn change_at(call: &Call, backend: &Backend) -> Result<Answer, Status> {
     match backend.hangs() {
         Some(status) => Err(status),
@@ -54,7 +56,8 @@ async fn change_at(call: &Call, backend: &Backend) -> Result<Answer, Status> {
     }
 }
 
-/// The first successful reply, else the first reply with a code of `fine`. If a reply failed: all failures, joined.
+/// The first successful reply, else the first reply with a code in `fine`. If any backend failed: an error with the
+/// texts of all failures.
 fn all_well(parts: Vec<BackendResult>, fine: &[Code]) -> Result<Reply, Failed> {
     let (mut well, mut other, mut failed) = (None, None, Vec::new());
     for BackendResult { backend, result } in parts {
@@ -75,8 +78,8 @@ fn all_well(parts: Vec<BackendResult>, fine: &[Code]) -> Result<Reply, Failed> {
     }
 }
 
-/// Sends `call`, a `CreateContainer`, to the owner of its pod. If the owner lacks the image id in the request, the
-/// owner's own id replaces it.
+/// Sends `call`, a `CreateContainer`, to the owner of its pod. If the owner does not know the image id in the request,
+/// replaces that id with the owner's own id of the image.
 pub(crate) async fn create_container(
     switch: &Switch,
     call: &Call,
@@ -91,8 +94,8 @@ pub(crate) async fn create_container(
     }
 }
 
-/// The owner's id of the image, if it differs from the id in the call. A failure is ignored here, because the owner
-/// then fails the call with a better error.
+/// The owner's own id of the image, if the owner does not know the id in the call. A failure is ignored here, because
+/// the owner then rejects the call with a better error.
 async fn own_image(switch: &Switch, call: &Call, owner: &Arc<Backend>) -> Option<String> {
     let message = call.message();
     let image = protobuf::string(&message, CONTAINER_IMAGE).ok()?;
@@ -105,7 +108,7 @@ async fn own_image(switch: &Switch, call: &Call, owner: &Arc<Backend>) -> Option
     image_at(call, owner, name).await?
 }
 
-/// Whether the pod of `call`, a `CreateContainer`, got the id of its image from `owner` alone.
+/// Whether the image id in `call`, a `CreateContainer`, came from `owner` alone, so that `owner` knows the id.
 fn has_answered(switch: &Switch, call: &Call, owner: BackendId, image: &str, name: &str) -> bool {
     let message = call.message();
     let answered = pod_requests::seen_by(call, &message)
@@ -113,7 +116,8 @@ fn has_answered(switch: &Switch, call: &Call, owner: BackendId, image: &str, nam
     answered.is_some_and(|answered| answered.id == image && answered.stores == [owner])
 }
 
-/// The id of an image at a backend; `Some(None)` if the backend lacks the image, `None` if it does not answer.
+/// The id of an image at a backend. `Some(None)` if the backend lacks the image; `None` if the backend gives no usable
+/// answer.
 async fn image_at(call: &Call, backend: &Arc<Backend>, image: &str) -> Option<Option<String>> {
     let answer = forward::ask(&image_status(call, image), backend).await;
     let answer = answer.ok()?;
@@ -126,7 +130,7 @@ async fn image_at(call: &Call, backend: &Arc<Backend>, image: &str) -> Option<Op
     }
 }
 
-/// An `ImageStatus` for a reference or id, asked on behalf of `call`.
+/// An `ImageStatus` call for `reference`, a name or an id. Its headers and routing table are those of `call`.
 fn image_status(call: &Call, reference: &str) -> Call {
     let mut request = call.request.clone();
     request.row = &rpc::IMAGE_STATUS;

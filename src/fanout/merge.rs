@@ -1,6 +1,7 @@
-//! Merges encoded replies without decoding them: pure, no I/O.
+//! Merges encoded replies without decoding whole messages. Does no I/O.
 //!
-//! Messages come in the table's order of backends. The first message wins where messages differ.
+//! The messages are in the order of the call's backends. If two messages differ in a value, the first message's value
+//! counts, unless the function says otherwise.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,7 +10,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use crate::codec::protobuf::{self, Malformed, Path};
 use crate::rpc::fields::{ITEMS, LISTED_ID, image};
 
-/// Keeps the first of the items that have the same string at one of `keys`, and every other field as it comes.
+/// Concatenates `messages`. If several items have the same string at one of `keys`, keeps only the first of these
+/// items. Keeps every other field unchanged.
 ///
 /// The first number of a key is the repeated field, the rest is the path from an item to the string.
 ///
@@ -38,7 +40,8 @@ pub fn distinct(messages: &[Bytes], keys: &[Path]) -> Result<Bytes, Malformed> {
     Ok(out.freeze())
 }
 
-/// Merges image lists so that each id occurs once: with all tags and digests, pinned if any copy is, the largest size.
+/// Merges image lists so that each id occurs once. The merged image has the tags and digests of all its copies and the
+/// largest size, and is pinned if any copy is pinned.
 ///
 /// # Errors
 /// If a message is not valid protobuf.
@@ -70,7 +73,8 @@ pub fn images(messages: &[Bytes]) -> Result<Bytes, Malformed> {
     Ok(out.freeze())
 }
 
-/// The first image's bytes, then the additions of the others. Repeated fields grow; the last singular value counts.
+/// Merges the copies of one image: the first copy's bytes, then the tags and digests that only other copies have, then
+/// the merged size and `pinned`. In protobuf a later value of a singular field replaces an earlier one.
 fn one_image(images: &[&[u8]]) -> Result<Bytes, Malformed> {
     let Some((first, others)) = images.split_first() else {
         return Ok(Bytes::new());
@@ -103,8 +107,8 @@ fn largest(images: &[&[u8]], number: u32) -> Result<u64, Malformed> {
 
 /// `RuntimeFeatures` with the features that are true in all of `features`.
 ///
-/// All its fields are bools (cri-api 1.37). A field that this build does not know is merged the same way, and dropped
-/// if it is no bool.
+/// All fields of `RuntimeFeatures` are bools (cri-api 1.37). A field that this build does not know is merged like a
+/// bool, and dropped if its wire type differs from a bool's.
 ///
 /// # Errors
 /// If one of `features` is not valid protobuf.

@@ -1,6 +1,8 @@
-//! `Status`: the node as the kubelet sees it, built on the default backend's bytes; and `Version`.
+//! The replies to `Status` and `Version`. `Status` describes the node to the kubelet, based on the default backend's
+//! reply.
 //!
-//! Neither call waits long for a slow backend that has answered before, and no unreachable backend fails `Status`.
+//! Neither call waits long for a slow backend that has answered before. `Status` succeeds even if backends are
+//! unreachable.
 
 mod merged;
 
@@ -32,8 +34,8 @@ pub use merged::merged;
 pub(crate) use merged::{Condition, conditions};
 use merged::{text, unready};
 
-/// The conditions that a kubelet needs of a runtime (cri-api: `RuntimeReady`, `NetworkReady`). Other conditions are
-/// warnings, such as containerd's about deprecations.
+/// The conditions of a runtime that the kubelet requires to be true (cri-api). Other conditions are warnings, such as
+/// containerd's condition for deprecated features.
 pub const NEEDED: [&str; 2] = ["RuntimeReady", "NetworkReady"];
 
 /// The condition that says whether all backends are ready; the kubelet does not read it.
@@ -42,21 +44,23 @@ pub const BACKENDS_READY: &str = "BackendsReady";
 /// How long criswitch waits for a backend before it uses the backend's last reply.
 const STATUS_WAIT: Duration = Duration::from_secs(1);
 
-/// How long the default backend's last `Status` is served. The kubelet also calls a node not ready after that time.
+/// How long criswitch serves the last `Status` of a default backend that does not answer. The kubelet uses the same
+/// limit: if its runtime gives no answer for this time, it reports the node as not ready.
 const STATUS_TRUST: Duration = Duration::from_secs(30);
 
 /// One backend's status.
 #[derive(Debug)]
 pub struct StatusAnswer {
-    /// The backend that reports it.
+    /// The backend that the status belongs to.
     pub backend: Arc<Backend>,
     /// The `StatusResponse`: the current one, else the last known one, else empty.
     pub status: Bytes,
-    /// Why the backend does not answer now.
+    /// Why the backend does not answer now; `None` if it answers.
     pub silent: Option<Status>,
 }
 
-/// The default backend's status with the table's handlers, common features and the state of all backends.
+/// The reply to `Status`: the default backend's status, with the routing table's handlers, the features that the
+/// backends share, and a condition for the state of all backends.
 pub(crate) async fn status(switch: &Switch, call: &Call) -> Result<Reply, Failed> {
     let live = &call.live;
     let default = live.backend(live.speaker())?;
@@ -71,7 +75,7 @@ pub(crate) async fn status(switch: &Switch, call: &Call) -> Result<Reply, Failed
         .is_ok_and(|verbose| verbose != 0);
     let summary = verbose.then(|| summary(live));
     let message = merged(&live.table, &said, summary.as_ref());
-    // Each status was parsed before.
+    // Each status was already parsed when criswitch received it.
     let message = message.map_err(|fault| default.malformed(&fault))?;
     Ok(match answer {
         Some(answer) => reply::of_changed(answer, &message),
@@ -79,8 +83,8 @@ pub(crate) async fn status(switch: &Switch, call: &Call) -> Result<Reply, Failed
     })
 }
 
-/// The backend's version; the last known one if the backend is slow. Clients ask for the version first, also before
-/// calls that succeed without this backend.
+/// The backend's version, or its last known version if the backend is slow or away. Clients ask for the version first,
+/// even before calls that do not need this backend.
 pub(crate) async fn version_of(call: &Call, backend: &Backend) -> Result<Reply, Failed> {
     let headers = call.reading_headers();
     let answer = backend.ask(call.row, &headers, call.body.clone());
@@ -95,8 +99,8 @@ pub(crate) async fn version_of(call: &Call, backend: &Backend) -> Result<Reply, 
     }
 }
 
-/// The default backend's status: the current one, else the last known one for [`STATUS_TRUST`], else a status that is
-/// not ready. An error would hide the state of the other backends from an operator.
+/// The default backend's status: the current one, else the last known one if it is younger than [`STATUS_TRUST`], else
+/// a status that is not ready. An error would hide the state of the other backends from an operator.
 async fn default_status(
     switch: &Switch,
     call: &Call,
@@ -116,7 +120,8 @@ async fn default_status(
     (said, None)
 }
 
-/// Another backend's status: the current one, else the last known one and why the backend does not answer.
+/// The status of a backend other than the default backend: the current one, else the last known one and why the backend
+/// does not answer.
 async fn ask_status(switch: &Switch, backend: &Arc<Backend>) -> StatusAnswer {
     let headers = own_headers();
     match hear_status(switch, backend, &headers, frames::frame(&[])).await {
@@ -125,7 +130,7 @@ async fn ask_status(switch: &Switch, backend: &Arc<Backend>) -> StatusAnswer {
     }
 }
 
-/// Asks a backend for its status, and keeps the reply.
+/// Asks a backend for its status, and caches the reply.
 async fn hear_status(
     switch: &Switch,
     backend: &Arc<Backend>,
@@ -138,7 +143,7 @@ async fn hear_status(
     let asked = backend.ask(&rpc::STATUS, headers, body);
     let asked = tokio::time::timeout(STATUS_WAIT, asked).await;
     let answer = asked.unwrap_or_else(|_| {
-        // A backend may always be slower than this wait, so ask in the background too.
+        // If a backend always takes longer than this wait, only a question in the background gets its status.
         backend.miss(&rpc::STATUS);
         Err(late(backend))
     })?;
@@ -146,7 +151,8 @@ async fn hear_status(
     Ok((keep_status(switch, backend, status)?, answer))
 }
 
-/// Keeps a status if criswitch can read each part that it uses: malformed parts must not spoil the merged status.
+/// Caches a status if criswitch can read each part that the merged status uses: a malformed part would make the merged
+/// status fail.
 ///
 /// # Errors
 /// `Internal` for a malformed or oversized status.

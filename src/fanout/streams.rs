@@ -1,4 +1,5 @@
-//! Merges the streams of several backends: whole messages as they come. The first failure ends the merged stream.
+//! Merges the streams of several backends: forwards whole messages as they arrive. The first failure ends the merged
+//! stream.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -25,7 +26,8 @@ use crate::rpc::{List, Merge, Row};
 use crate::switch::Switch;
 use crate::switch::learn::{self, Asked, keep_stats};
 
-/// The messages of all `backends` as they come; `instead` is the list call for a backend that lacks the stream.
+/// A stream with the messages of all `backends` in the order of arrival. A backend that does not implement the stream
+/// gets the unary list call `instead`.
 pub(crate) fn interleave(
     switch: &Arc<Switch>,
     call: &Call,
@@ -70,7 +72,8 @@ pub(crate) async fn read_to_end(backend: &Backend, row: &'static Row) -> Result<
     Ok(())
 }
 
-/// The messages as frames, up to the first failure, which ends the stream; then trailers.
+/// Turns messages into frames, and ends them with trailers. The first failure ends the stream, and the trailers have
+/// its error.
 fn until_failure(
     messages: impl Stream<Item = Result<Bytes, Failed>> + Send,
 ) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send {
@@ -88,7 +91,7 @@ fn until_failure(
     })
 }
 
-/// One backend's part of a stream.
+/// One backend's part of a merged stream.
 struct Feed {
     switch: Arc<Switch>,
     call: Call,
@@ -96,11 +99,11 @@ struct Feed {
     how: &'static Merge,
     instead: &'static Row,
     asked: Asked,
-    /// How many backends are not omitted so far.
+    /// How many of the call's backends are not omitted so far. All feeds of the call share the number.
     having: Arc<AtomicUsize>,
-    /// `None` until the first message has come.
+    /// `None` until the first message has arrived.
     messages: Option<Messages>,
-    /// How many more bytes criswitch learns from: an endless list must not fill the owners.
+    /// How many more bytes criswitch reads for owners of pods and containers: an endless list must not fill the memory.
     unlearned: usize,
     whole: StreamedList,
     /// The ids of the items so far, at most [`MOST`].
@@ -111,9 +114,9 @@ struct Feed {
 enum StreamedList {
     /// The messages become the cached list at the stream's end. Until then they count as the client's unread bytes.
     Kept(BytesMut, Reservation),
-    /// Too large to be kept, or more than the client's memory for unread replies holds.
+    /// The messages are too large for the cache, or for the client's memory for unread replies.
     TooLong,
-    /// Cached messages, not the backend's own.
+    /// The messages come from the cache, not from the backend.
     NotItsOwn,
 }
 
@@ -142,7 +145,7 @@ impl Feed {
         }
     }
 
-    /// Records whether a list of everything fails because of the backend, and why.
+    /// If the call lists all items: records why the backend made the list fail, or that it did not.
     fn note(&self, failed: Option<&str>) {
         if let Some(list) = self.call.whole_list() {
             self.backend.note_list(list, failed);
@@ -155,7 +158,7 @@ impl Feed {
         failed
     }
 
-    /// The first message, or the cached items in place of all messages.
+    /// The first message of the backend's stream, or one message with its cached items instead of the whole stream.
     async fn first(mut self) -> Result<Option<(Bytes, Feed)>, Failed> {
         let mut opened = None;
         let own = async {
@@ -171,7 +174,7 @@ impl Feed {
         }
         self.messages = Some(opened.unwrap_or_else(|| Messages::ended(&self.backend)));
         match share {
-            // An empty list is a stream without messages. After an empty message more may follow.
+            // Skip an empty message: an empty list is a stream without messages, and further messages may follow.
             Share::Message(message) if message.is_empty() => Box::pin(self.next()).await,
             Share::Message(message) if !is_its_own => Ok(Some((message, self))),
             Share::Message(message) => {
@@ -245,13 +248,13 @@ impl Feed {
         Ok(changed.unwrap_or(message))
     }
 
-    /// Forgets items that the stream lacked, though the stream is too long to be cached.
+    /// Forgets items that the whole stream lacked. The stream is too long to be cached.
     fn settle_unkept(&self, list: List) {
         learn::settle(&self.switch, list, &self.backend, self.asked);
         self.backend.has_changed();
     }
 
-    /// The stream has ended. If it was asked for everything, its messages become the cached list.
+    /// Called at the end of the stream. If the call asked for all items, the messages become the cached list.
     fn settle(&mut self) {
         let listing = self.call.listing().filter(|listing| listing.is_whole);
         let Some(list) = listing.map(|listing| listing.list) else {

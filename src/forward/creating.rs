@@ -1,11 +1,12 @@
-//! A call that creates a pod: until its reply is read, its backend may have an unknown pod.
+//! Records calls that create pods. Until criswitch has read the reply, the backend may have a pod that criswitch does
+//! not know.
 
 use tokio::time::Instant;
 
 use crate::ownership::{BackendId, Creation};
 use crate::switch::Switch;
 
-/// A call in flight that creates a pod, until this is dropped.
+/// A guard for a call in flight that creates a pod. Dropping the guard records the end of the call.
 #[derive(Debug)]
 pub(crate) struct Creating<'a> {
     switch: &'a Switch,
@@ -15,13 +16,14 @@ pub(crate) struct Creating<'a> {
 }
 
 impl Creating<'_> {
-    /// The call may create a pod from now on.
+    /// Records that the call is being sent. From now on it may create a pod.
     pub(crate) fn sent(&mut self) {
         self.sent = true;
         self.switch.owners().sent_creating(self.creation);
     }
 
-    /// The backend reported the pod, and criswitch learned it. After a failed call, parts of a pod may still exist.
+    /// Records that criswitch has learned the pod from the backend's reply. Without this record the pod may still
+    /// exist: a failed call may leave parts of a pod.
     pub(crate) fn told(mut self) {
         self.told = true;
     }
@@ -35,7 +37,8 @@ impl Drop for Creating<'_> {
     }
 }
 
-/// A call that creates a pod of this uid is about to go to `backend`, so a reload must keep the backend.
+/// Records a call to `backend` that will create a pod with this uid. A reload keeps the backend while the returned
+/// guard lives.
 pub(crate) fn creating(switch: &Switch, backend: BackendId, uid: String) -> Creating<'_> {
     Creating {
         switch,

@@ -1,4 +1,4 @@
-//! criswitch's own questions to one backend: its lists and its stats.
+//! Calls that criswitch makes itself, for the lists and stats of a backend.
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -29,7 +29,7 @@ pub(crate) async fn list_every(switch: &Switch) -> Result<(), Status> {
     join_all(listed).await.into_iter().collect()
 }
 
-/// Lists a backend's pods and containers, over `wire` while it is not ready.
+/// Lists a backend's pods and containers and learns them. `wire` is needed while the backend is not ready.
 ///
 /// # Errors
 /// The status of the first call that failed.
@@ -81,7 +81,7 @@ async fn ask_for_list(
     Ok(())
 }
 
-/// Lists a backend's images. A backend without an image service has none, even while it is away.
+/// Lists a backend's images and caches the list. For a backend without an image service, caches an empty list.
 ///
 /// # Errors
 /// The status of the call.
@@ -113,7 +113,7 @@ pub(crate) fn unless_silent(ended: Result<(), Failed>) -> Result<(), Failed> {
     }
 }
 
-/// Asks a backend for all stats of a kind and caches them, if it has any and they are readable.
+/// Requests all stats of a kind from a backend and caches them. Ignores an error reply of the backend.
 pub(crate) async fn ask_stats(
     switch: &Switch,
     backend: &Backend,

@@ -1,9 +1,9 @@
-//! Counts the bytes of messages in memory, until the last part of a message is dropped.
+//! Counts the bytes of messages in memory. A message counts until its last part is dropped.
 //!
-//! Requests have one memory. Each backend has three: for replies to clients, for answers to criswitch's own questions,
-//! and for events. Replies that clients have not read yet count in one more memory, which connections share
-//! ([`Shares`]). So clients and backends take no memory from each other, and clients take none that criswitch needs
-//! itself. No body is read without being counted here.
+//! All requests share one budget. Each backend has three budgets: for replies to clients, for answers to criswitch's
+//! own questions, and for events. Replies that clients have not read yet have a budget that the connections share
+//! ([`Shares`]). So clients and backends cannot use up each other's memory, and clients cannot use up the memory that
+//! criswitch needs itself. Every body that is read counts in a budget.
 
 mod shares;
 
@@ -21,26 +21,27 @@ use crate::errors::error_chain;
 use shares::MemoryShare;
 pub use shares::Shares;
 
-/// The smallest memory, in bytes: 500 replies with 1000 containers each.
+/// The smallest budget for messages, in bytes: 500 replies with 1000 containers each fit.
 const LEAST: usize = 128 << 20;
-/// How many messages of the largest size a memory holds at least.
+/// A budget for messages holds at least this many messages of the largest size.
 const MESSAGES: usize = 8;
-/// One backend's unread events may take this fraction of a memory for messages: 1 / 4.
+/// The divisor for one backend's unread events: they may take 1 / 4 of a budget for messages.
 const EVENTS_PART: usize = 4;
-/// The most bytes reserved when the first piece of a message arrives: the rest of a long message may never come.
+/// The largest buffer, in bytes, that is allocated for a message before its bytes arrive: the rest of a long message
+/// may never come.
 const MOST_RESERVED: usize = 1 << 20;
-/// The bytes of a header besides its text, measured with short and distinct names.
+/// The memory of one header in addition to its text, in bytes. Measured with short and distinct names.
 const PER_HEADER: usize = 160;
 
-/// The most bytes in all memories together: requests, replies that clients have not read, and for each backend replies,
-/// answers to criswitch's own questions, and events. The systemd unit's limits follow from it.
+/// The most bytes that all budgets together may hold with this many backends. The memory limits of the systemd unit
+/// follow from this number.
 pub fn most(max_message: usize, backends: usize) -> usize {
     let messages = Budget::for_messages(max_message).limit();
     let events = Budget::for_events(max_message).limit();
     messages + Shares::for_unread(max_message).limit() + backends * (2 * messages + events)
 }
 
-/// A limit on bytes in memory, and their current number.
+/// A limit on bytes in memory, and the number of bytes in use.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Pool>);
 
@@ -48,7 +49,7 @@ pub struct Budget(Arc<Pool>);
 struct Pool {
     used: AtomicUsize,
     limit: usize,
-    /// Set if this budget is a share of a larger one.
+    /// Set if this budget is one connection's part of [`Shares`].
     share: Option<MemoryShare>,
 }
 
@@ -73,19 +74,19 @@ pub struct ReadBody {
 pub enum Unread {
     /// The body is longer than the limit for a message.
     TooLarge,
-    /// The memory is full; it has this limit, in bytes.
+    /// The budget is full. The number is its limit in bytes.
     NoMemory(usize),
-    /// The body broke off, with the reason.
+    /// The body broke off. The text is the reason.
     Broken(String),
 }
 
 impl Budget {
-    /// Room for several messages of up to `max_message` bytes.
+    /// A budget for several messages of up to `max_message` bytes each.
     pub fn for_messages(max_message: usize) -> Budget {
         Budget::of(max_message.saturating_mul(MESSAGES).max(LEAST))
     }
 
-    /// Room for one backend's events that subscribers have not read.
+    /// A budget for one backend's events that subscribers have not read.
     pub fn for_events(max_message: usize) -> Budget {
         Budget::of(Budget::for_messages(max_message).limit() / EVENTS_PART)
     }
@@ -212,7 +213,7 @@ impl Reservation {
         }
     }
 
-    /// Releases all but the first `bytes`.
+    /// Shrinks the reservation to at most `bytes`, and releases the rest.
     pub fn keep(&mut self, bytes: usize) {
         let less = self.bytes.saturating_sub(bytes);
         self.bytes -= less;
@@ -238,7 +239,7 @@ impl<B: AsRef<[u8]>, T> AsRef<[u8]> for HeldBytes<B, T> {
     }
 }
 
-/// Collects data in one piece: a peer that sends single bytes must not cost a buffer for each frame.
+/// Collects the pieces of a body in one buffer: a peer that sends single bytes must not cost a buffer for each frame.
 #[derive(Default)]
 struct Collected {
     first: Bytes,
@@ -250,7 +251,7 @@ impl Collected {
         self.first.len() + self.all.len()
     }
 
-    /// Keeps the first piece without a copy: most messages have only one piece.
+    /// Adds a piece. Stores the first piece without a copy, because most messages have only one piece.
     fn push(&mut self, data: Bytes) {
         if self.len() == 0 {
             self.first = data;
@@ -270,7 +271,7 @@ impl Collected {
         if self.all.is_empty() {
             return self.first;
         }
-        // A list may be kept for long, so its spare capacity is released.
+        // The message may be a list that is cached for long, so release its spare capacity.
         self.all.shrink_to_fit();
         Bytes::from(self.all)
     }

@@ -1,9 +1,9 @@
-//! Limits floods of HTTP/2 frames without content, such as PING. They cost their sender almost nothing, and h2 handles
-//! each on the thread that serves all calls.
+//! Limits floods of HTTP/2 frames without content, such as PING. Such a frame costs its sender almost nothing, but h2
+//! handles each frame on the thread that serves all calls.
 //!
-//! h2 itself limits empty DATA frames, CONTINUATION frames, and calls that are reset before they were read. It accepts
-//! any number of unknown frames, PRIORITY, WINDOW_UPDATE, PING, SETTINGS and RST_STREAM. Its limit on small DATA frames
-//! counts unread ones only, and criswitch reads at once.
+//! h2 itself limits empty DATA frames, CONTINUATION frames, and calls that are reset before they were read. h2 accepts
+//! any number of unknown frames, PRIORITY, WINDOW_UPDATE, PING, SETTINGS and RST_STREAM. The limit of h2 on small DATA
+//! frames counts only unread frames, and criswitch reads frames at once.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -14,36 +14,39 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-/// The length of HTTP/2's preface, the first bytes of a client.
+/// The length in bytes of the HTTP/2 preface, which a client sends first.
 pub(crate) const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
-/// The cheap frames a second that a peer may send beyond the allowance for its calls and for criswitch's own frames
-/// (`FOR_CONTENT`). Every frame is cheap except HEADERS that begin a call, and DATA of [`SMALL_DATA`] bytes or more. A
-/// new connection begins with these frames, so reconnecting brings no more.
+/// How many cheap frames a peer may send each second, in addition to the allowance for its calls and for criswitch's
+/// own frames (`FOR_CONTENT`). Every frame is cheap except HEADERS that begin a call, and DATA of [`SMALL_DATA`] bytes
+/// or more. A new connection starts with a budget of this many frames, not with the larger [`CHEAP_BURST`].
 pub const CHEAP_FRAMES: u32 = 1000;
 /// The largest number of unused cheap frames that a peer can accumulate. It exceeds the number of calls on a
-/// connection, because a peer may cancel all of them at once.
+/// connection, because a peer may cancel all its calls at once.
 pub const CHEAP_BURST: u32 = 10_000;
-/// DATA of fewer bytes is cheap. gRPC libraries send a message, or its beginning, in one DATA frame together with the 5
-/// bytes of its gRPC header. A backend's event has an id of 64 characters, so a stream of events is never cheap,
-/// however fast. The allowance that each call adds covers the few small requests and replies.
+/// DATA frames with fewer bytes than this are cheap. gRPC libraries send a message, or its beginning, in one DATA frame
+/// together with the 5 bytes of its gRPC header. A backend's event has an id of 64 characters, so the frames of a
+/// stream of events are never cheap. The allowance for each call (`FOR_CONTENT`) covers the few small requests and
+/// replies.
 pub const SMALL_DATA: u32 = 64;
-/// Cheap frames that a peer may send for each call that it begins, and for each frame with content that criswitch
-/// sends: HEADERS, or DATA that is not small.
+/// How many cheap frames a peer may send for each call that it begins, and for each frame with content that criswitch
+/// sends. Frames with content are HEADERS, and DATA that is not small.
 ///
 /// The peer's own DATA adds no allowance, because the peer could send any amount of DATA.
 ///
-/// An honest peer has a reason for each cheap frame. For a DATA frame that it receives, grpc-go sends at most two
-/// WINDOW_UPDATEs of the stream (one where a large message begins), one of the connection, and a PING that measures the
-/// round trip; h2, and so tonic, sends one of each WINDOW_UPDATE. A client's call has at most a small DATA frame, an
-/// empty one after it, and RST_STREAM. A backend's reply has HEADERS, a small DATA frame, HEADERS again and RST_STREAM;
-/// its call had HEADERS and mostly DATA. Both sides acknowledge SETTINGS, which criswitch sends once, and PING, which
-/// it never sends. So the allowance of a connection covers its cheap frames, however busy the connection is.
+/// The allowance covers the cheap frames of every honest peer, however busy the connection is:
+/// - For each DATA frame that it receives, grpc-go sends at most four: two WINDOW_UPDATEs for the stream (one of them
+///   when a large message begins), one for the connection, and a PING that measures the round trip. h2, and so tonic,
+///   sends two WINDOW_UPDATEs: one for the stream and one for the connection.
+/// - For each call, a client sends at most three: a small DATA frame, an empty DATA frame after it, and RST_STREAM.
+/// - For each reply, a backend sends at most four: HEADERS, a small DATA frame, HEADERS again, and RST_STREAM.
+///   criswitch sent HEADERS and usually DATA for that call.
+/// - A peer acknowledges each SETTINGS and PING. criswitch sends SETTINGS once, and never sends PING.
 const FOR_CONTENT: u32 = 4;
 /// The reason for closing the connection of a peer that sends too many cheap frames.
 pub(crate) const CAUSE: &str =
     "it floods the connection: more than 1000 HTTP/2 frames a second without content, such as PING";
 
-/// The length of a frame's header: length, kind, flags, stream.
+/// The length in bytes of a frame's header, which has the frame's length, kind, flags and stream.
 const HEADER: u32 = 9;
 /// The kinds of frames with content.
 const DATA: u8 = 0;
@@ -51,12 +54,13 @@ const HEADERS: u8 = 1;
 /// The reserved bit before a stream's number.
 const RESERVED: u32 = 1 << 31;
 
-/// A connection: a socket, or a pipe in memory in the fault simulation. Boxed, so that HTTP/2 is compiled only once.
+/// A connection: a socket, or an in-memory pipe in the fault simulation. Connections are boxed, so that HTTP/2 is
+/// compiled only once.
 pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<I: AsyncRead + AsyncWrite + Send + Unpin> Io for I {}
 
-/// A connection that counts its frames. Reading fails if there are too many cheap frames.
+/// A connection that counts its frames. Reading fails if the peer sends too many cheap frames.
 pub struct CountedIo {
     io: Box<dyn Io>,
     read: Frames,
@@ -112,24 +116,24 @@ impl CountedIo {
     }
 }
 
-/// Reads the headers of frames from passing bytes. Stores no payload.
+/// Reads the headers of frames from the bytes of a connection. Stores no payload.
 #[derive(Debug)]
 struct Frames {
     /// Bytes to skip before the next header: the preface or a payload.
     skip: usize,
-    /// The part of a header that was read, and its length in bytes.
+    /// The bytes of the current header that were read so far. `passed` is their number.
     header: u128,
     passed: u32,
-    /// The highest stream with HEADERS.
+    /// The highest number of a stream that had HEADERS.
     last_call: u32,
 }
 
-/// Numbers of frames that began.
+/// How many frames of each kind began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Begun {
     /// HEADERS with content.
     headers: u32,
-    /// HEADERS that begin a call: a stream's first.
+    /// HEADERS that begin a call: the first HEADERS of a stream. `headers` counts them too.
     calls: u32,
     /// DATA that is not small.
     data: u32,
@@ -138,7 +142,8 @@ struct Begun {
 }
 
 impl Begun {
-    /// HEADERS that begin no call are cheap: h2 ignores any number of them on a stream that it has reset.
+    /// The number of cheap frames. HEADERS that begin no call are cheap, because h2 ignores any number of them on a
+    /// stream that it has reset.
     fn cheap(self) -> u32 {
         self.rest + self.headers - self.calls
     }
@@ -172,7 +177,7 @@ impl Frames {
         }
     }
 
-    /// Handles a complete header.
+    /// Counts the frame of a complete header, and skips its payload.
     fn begin(&mut self, begun: &mut Begun) {
         let [.., a, b, c, kind, _, e, f, g, h] = self.header.to_be_bytes();
         let length = u32::from_be_bytes([0, a, b, c]);
@@ -192,7 +197,7 @@ impl Frames {
     }
 }
 
-/// The cheap frames that a peer may send now.
+/// How many cheap frames a peer may send now.
 #[derive(Debug)]
 struct FrameBudget {
     left: f64,
@@ -209,7 +214,7 @@ impl Default for FrameBudget {
 }
 
 impl FrameBudget {
-    /// Counts frames of the peer and returns whether it is within its limit.
+    /// Counts frames of the peer. Returns whether the peer is still within its limit.
     fn allows(&mut self, begun: Begun) -> bool {
         let now = Instant::now();
         let passed = now.duration_since(self.at).as_secs_f64();
@@ -372,7 +377,7 @@ mod tests {
         }
     }
 
-    /// The most that grpc-go sends for each call that it makes and cancels, without a pause.
+    /// The peer makes and cancels calls without a pause, and sends the most cheap frames that grpc-go sends for a call.
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_answers_content_with_cheap_frames_never_reaches_the_limit() {
         let mut budget = FrameBudget::default();
@@ -383,11 +388,12 @@ mod tests {
                 ..rest(3)
             };
             assert!(budget.allows(begun), "{call}");
-            // The reply: headers, a message, trailers. The message is acknowledged.
+            // criswitch replies with headers, a message and trailers. The peer answers the message with four cheap
+            // frames.
             budget.earn(3);
             assert!(budget.allows(rest(4)), "{call}");
         }
-        // Many replies of one message each.
+        // criswitch sends many messages. The peer answers each message with four cheap frames.
         for message in 0..10 * CHEAP_BURST {
             budget.earn(1);
             assert!(budget.allows(rest(4)), "{message}");
@@ -399,7 +405,7 @@ mod tests {
     async fn a_busy_backend_never_reaches_the_limit() {
         let mut budget = FrameBudget::default();
         for call in 0..10 * CHEAP_BURST {
-            // The request: headers and a message.
+            // criswitch sends a request: headers and a message.
             budget.earn(2);
             let reply = Begun {
                 headers: 2,

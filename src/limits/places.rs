@@ -1,4 +1,4 @@
-//! Limits on connections and calls at once.
+//! Limits on the number of connections and calls at once.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::{MAX_ADMIN_CALLS, MAX_CALLS, OTHERS_ADMIN_CALLS, OTHERS_CALLS, RESERVED_CALLS};
 use crate::rpc::Row;
 
-/// A limit on how many of something exist at once.
+/// A limit on how many connections or calls exist at once.
 #[derive(Debug)]
 pub(crate) struct Limit {
     pub(crate) most: usize,
@@ -16,7 +16,7 @@ pub(crate) struct Limit {
     free: Arc<Semaphore>,
 }
 
-/// A place within each of several limits, until dropped.
+/// One permit from each of several limits. Dropping the value returns the permits.
 #[derive(Debug)]
 pub(crate) struct Places {
     _permits: Vec<OwnedSemaphorePermit>,
@@ -29,10 +29,10 @@ impl Limit {
     }
 }
 
-/// Takes a place within each of `limits`.
+/// Takes one permit from each of `limits`.
 ///
 /// # Errors
-/// If a limit is reached: the first such limit. No place is taken then.
+/// If a limit has no free permit: the first such limit. No permit is taken then.
 pub(crate) fn take<'l>(limits: impl IntoIterator<Item = &'l Limit>) -> Result<Places, &'l Limit> {
     let place = |limit: &'l Limit| {
         let free = Arc::clone(&limit.free);
@@ -42,10 +42,10 @@ pub(crate) fn take<'l>(limits: impl IntoIterator<Item = &'l Limit>) -> Result<Pl
     Ok(Places { _permits })
 }
 
-/// The kind of user that a client is, for the limits.
+/// The kind of a client's user. The limits are stricter for [`User::Other`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum User {
-    /// Root, or the user that criswitch runs as: the kubelet.
+    /// Root, or the user that criswitch runs as. The kubelet's calls come from such a user.
     Own,
     /// Any other user.
     Other,
@@ -72,10 +72,10 @@ impl Default for CallLimits {
 }
 
 impl CallLimits {
-    /// Takes a place for a call of a user.
+    /// Takes the permits for a call of the RPC of `row` by a client of this kind.
     ///
     /// # Errors
-    /// If a limit is reached: that limit.
+    /// If a limit has no free permit: that limit.
     pub(crate) fn place(&self, row: &Row, user: User) -> Result<Places, &Limit> {
         let long = row.is_long.then_some(&self.long);
         let others = (user == User::Other).then_some(&self.others);
@@ -101,10 +101,10 @@ impl Default for AdminLimits {
 }
 
 impl AdminLimits {
-    /// Takes a place for an admin call of a user.
+    /// Takes the permits for a call of the admin service by a client of this kind.
     ///
     /// # Errors
-    /// If a limit is reached: that limit.
+    /// If a limit has no free permit: that limit.
     pub(crate) fn place(&self, user: User) -> Result<Places, &Limit> {
         let others = (user == User::Other).then_some(&self.others);
         take([Some(&self.all), others].into_iter().flatten())
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
     use crate::rpc::{EVENTS, LIST_PODS};
 
-    /// Takes all free places, and returns them with the limit that was reached.
+    /// Takes all free permits, and returns them with the limit that was reached.
     fn fill(limits: &CallLimits, row: &Row, user: User) -> (Vec<Places>, usize) {
         let mut places = Vec::new();
         loop {
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(own.len(), MAX_ADMIN_CALLS - OTHERS_ADMIN_CALLS);
     }
 
-    /// A call that one limit rejects takes no place in any other limit.
+    /// A call that one limit rejects takes no permit from any other limit.
     #[test]
     fn a_rejected_call_takes_no_part_of_any_limit() {
         let limits = CallLimits::default();

@@ -1,5 +1,5 @@
-//! The table of metric families: one row for each; metrics are named only here. The page, docs/metrics.md and the tests
-//! of both derive from it.
+//! The table of metric families, with one row for each family. Names of metrics occur only here. The metrics page,
+//! docs/metrics.md and their tests derive from this table.
 
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -18,13 +18,13 @@ use crate::telemetry::counters::{OWN_BOUNDS, Reason, WHOLE_BOUNDS, code_name};
 pub struct Family {
     /// The metric's name.
     pub name: &'static str,
-    /// The kind of its values.
+    /// The kind of the metric's values.
     pub kind: MetricKind,
-    /// The names of its labels.
+    /// The names of the metric's labels.
     pub labels: &'static [&'static str],
     /// The HELP text.
     pub help: &'static str,
-    /// Reads the samples.
+    /// Reads the samples of the family from the state at the moment of the scrape.
     pub(super) read: fn(&Seen, &mut Samples),
 }
 
@@ -46,7 +46,7 @@ const HANDLER: &[&str] = &["handler"];
 const DISK: &[&str] = &["backend", "mountpoint"];
 
 /// Every family, in the order of the page.
-#[rustfmt::skip] // a name and what it is, each in a line
+#[rustfmt::skip] // The name and the help text of a family are on separate lines.
 pub const FAMILIES: &[Family] = &[
     counter("criswitch_rpcs_total", &["rpc", "backend", "code"],
         "Calls of clients that have ended, by RPC, backend and gRPC code; the backend is empty if criswitch called several or none.", |seen, out| {

@@ -1,4 +1,4 @@
-//! A family's samples, in the types of the library that encodes Prometheus' text.
+//! The samples of a family, in the types of the `prometheus` library, which encodes the page.
 
 use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
@@ -70,7 +70,8 @@ impl Samples {
         Metric::from_label(pairs.collect())
     }
 
-    /// The family with its samples; `None` without samples, because the library cannot encode an empty family.
+    /// The family with its samples; `None` without samples, because the `prometheus` library cannot encode an empty
+    /// family.
     pub(super) fn into_family(self) -> Option<MetricFamily> {
         let mut family = MetricFamily::default();
         family.set_name(self.family.name.to_owned());

@@ -22,9 +22,10 @@ pub(super) struct Seen<'a> {
     pub(super) backends: Vec<SeenBackend>,
     pub(super) rpcs: Vec<(&'static str, Arc<Rpc>)>,
     calls: Vec<(&'static str, Calls)>,
-    /// Ended calls of `RunPodSandbox`, by the handlers that the table has now.
+    /// Ended calls of `RunPodSandbox`, by handler. Has only handlers of the current table, and the empty name for calls
+    /// whose handler had no row.
     pub(super) runs: Vec<(Arc<str>, Calls)>,
-    /// Pods by handler.
+    /// The number of pods of each handler.
     pub(super) pods: BTreeMap<String, usize>,
     pub(super) process: ProcessStats,
 }
@@ -38,9 +39,10 @@ pub(super) struct SeenBackend {
     pub(super) known: Known,
     pub(super) pods: usize,
     pub(super) containers: usize,
-    /// Whether the backend's pods are known: the backend was listed, or the machine has rebooted.
+    /// Whether criswitch knows the backend's pods: from a list, from the saved state, or because a reboot has ended all
+    /// pods.
     pub(super) listed: bool,
-    /// The lists, and whether each fails now because of the backend.
+    /// The name of each list, and whether the list fails now because of the backend.
     pub(super) failing: [(&'static str, bool); List::OF_ITEMS.len()],
     /// The bytes of the backend's replies, lists and events in memory.
     pub(super) held: usize,

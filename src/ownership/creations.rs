@@ -1,4 +1,5 @@
-//! Pods that a backend may have although criswitch does not know them: the calls that create them. In memory only.
+//! The calls that create pods. A backend may have a pod that criswitch does not know if such a call is under way, or
+//! ended with an unknown result. In memory only.
 
 use std::time::Duration;
 
@@ -8,10 +9,10 @@ use super::BackendId;
 
 /// A list requested this long after a call ended with an unknown result shows whether the call created a pod.
 const SETTLED: Duration = Duration::from_secs(10);
-/// How long a call of the last run of criswitch may go on. CRI-O sets up a pod's network for up to 5 minutes, also after
-/// its client has gone; the kubelet's deadline is 4 minutes.
+/// How long a call of the last run of criswitch may go on. CRI-O sets up a pod's network for up to 5 minutes, even
+/// after its client has disconnected. The kubelet's deadline is 4 minutes.
 const LONGEST: Duration = Duration::from_secs(300);
-/// The most remembered uids of calls with an unknown result. Further calls count for any uid.
+/// The most calls with an unknown result whose uids are remembered. A further call counts as a call for any uid.
 const MOST_UNHEARD: usize = 4096;
 
 /// The calls that create a pod, under way or with an unknown result.
@@ -21,7 +22,7 @@ pub(super) struct Creations {
     unknown: Vec<PossiblePod>,
 }
 
-/// A call that creates a pod.
+/// The number of a call that creates a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Creation(u64);
 
@@ -38,12 +39,12 @@ struct PossiblePod {
 /// The progress of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CreationStage {
-    /// The call is not sent yet; its backend must stay.
+    /// The call is not sent yet. A reload must keep its backend.
     Unsent,
     Sent,
     /// The call ended at this time, and its result is unknown.
     Unheard(Instant),
-    /// The call was made by the last run of criswitch, if at all, and ends at this time at the latest.
+    /// The last run of criswitch may have made the call, which ends at this time at the latest.
     OfLastRun(Instant),
 }
 
@@ -54,12 +55,12 @@ impl PossiblePod {
 }
 
 impl Creations {
-    /// A call begins that creates a pod of `uid` at `backend`.
+    /// Records that a call begins that creates a pod of `uid` at `backend`.
     pub(super) fn begin(&mut self, backend: BackendId, uid: String) -> Creation {
         self.add(backend, uid, CreationStage::Unsent)
     }
 
-    /// criswitch starts at `now`: a call of its last run may still create a pod of any uid at `backend`.
+    /// Records that criswitch starts at `now`: a call of its last run may still create a pod of any uid at `backend`.
     pub(super) fn begin_run(&mut self, backend: BackendId, now: Instant) {
         self.add(
             backend,
@@ -80,12 +81,12 @@ impl Creations {
         creation
     }
 
-    /// `backend` was removed.
+    /// Forgets the calls at `backend`.
     pub(super) fn forget(&mut self, backend: BackendId) {
         self.unknown.retain(|it| it.backend != backend);
     }
 
-    /// The call is sent now.
+    /// Records that the call is sent now.
     pub(super) fn sent(&mut self, creation: Creation) {
         let mut unknown = self.unknown.iter_mut();
         if let Some(sent) = unknown.find(|it| it.creation == creation) {
@@ -93,7 +94,7 @@ impl Creations {
         }
     }
 
-    /// The call has ended. `unheard` is the end of a call whose result is unknown.
+    /// Records that the call has ended. If the result of the call is unknown, `unheard` is the time of its end.
     pub(super) fn end(&mut self, creation: Creation, unheard: Option<Instant>) {
         let mut unknown = self.unknown.iter();
         let Some(place) = unknown.position(|it| it.creation == creation) else {
@@ -118,7 +119,7 @@ impl Creations {
         self.unknown.push(ended);
     }
 
-    /// A complete list of the pods of `backend`, requested at `asked`, was learned.
+    /// Records that a complete list of the pods of `backend`, requested at `asked`, was learned.
     pub(super) fn listed(&mut self, backend: BackendId, asked: Instant) {
         let is_settled = |stage: CreationStage| match stage {
             CreationStage::Unheard(ended) | CreationStage::OfLastRun(ended) => {
@@ -130,7 +131,7 @@ impl Creations {
             .retain(|it| it.backend != backend || !is_settled(it.stage));
     }
 
-    /// The backends that may have a pod of `uid`.
+    /// The backends that may have an unknown pod of `uid`.
     pub(super) fn with_uid(&self, uid: &str) -> impl Iterator<Item = BackendId> {
         let may_be = move |it: &&PossiblePod| {
             it.stage != CreationStage::Unsent && (it.uid == uid || it.uid.is_empty())
@@ -144,7 +145,7 @@ impl Creations {
         self.unknown.iter().filter(is_it).map(|it| it.backend)
     }
 
-    /// Whether `backend` may have such a pod by a call of this run, or is about to receive a call.
+    /// Whether a call of this run may have created an unknown pod at `backend`, or is about to be sent there.
     pub(super) fn is_at(&self, backend: BackendId) -> bool {
         let is_of_this_run = |it: &PossiblePod| !matches!(it.stage, CreationStage::OfLastRun(_));
         let mut its = self.unknown.iter().filter(|it| it.backend == backend);

@@ -1,4 +1,5 @@
-//! The owners of the ids of one kind (pods or containers), and since when. In memory only; does no I/O.
+//! The owners of the ids of one kind (pods or containers), and when each owner was learned. In memory only; does no
+//! I/O.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +12,7 @@ use crate::rpc::fields::{ITEMS, LISTED_ID};
 /// All entries of one kind, by id.
 pub(super) type Entries<T> = HashMap<String, Entry<T>>;
 
-/// The facts known of one id. `T` has the facts of its kind: a pod's names, a container's pod.
+/// The known facts of one id. `T` has the facts of its kind: the names of a pod, or the pod of a container.
 #[derive(Debug)]
 pub(super) struct Entry<T> {
     pub(super) backend: BackendId,
@@ -24,7 +25,7 @@ pub(super) struct Entry<T> {
     pub(super) first: u64,
     /// When the entry was last learned.
     pub(super) at: u64,
-    /// Distinguishes the listed item from another item with the same id; see [`Shape::print`].
+    /// A hash that distinguishes the listed item from another item with the same id; see [`Shape::print`].
     pub(super) print: u64,
     pub(super) more: T,
 }
@@ -32,9 +33,9 @@ pub(super) struct Entry<T> {
 /// The evidence that a backend owns an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// The backend's reply to a call that creates.
+    /// The backend returned the id from a call that creates a pod or container.
     Created,
-    /// The state of the last run, in which no other backend listed the id.
+    /// In the saved state of the last run of criswitch, the backend owned the id, and the id was not disputed.
     Saved,
     /// The backend was the first to list the id.
     Listed,
@@ -47,28 +48,30 @@ pub(super) struct Rival {
     /// When the rival last listed the id.
     pub(super) at: u64,
     print: u64,
-    /// Whether the rival first listed the id after a complete list without it, requested after the owner had it.
+    /// Whether an earlier complete list of the rival lacked the id, although the owner already had it. A late rival
+    /// does not dispute the owner.
     late: bool,
 }
 
 /// The times of the complete lists of one kind from a backend.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WholeLists {
-    /// When the first list was learned. Its items may be older than criswitch.
+    /// When the first list was learned. The items of that list may be older than this run of criswitch.
     pub(super) first: u64,
     /// When the last list was requested.
     pub(super) last: u64,
 }
 
-/// Reads the items of one kind.
+/// Reads listed items of one kind.
 pub(super) trait Shape<T> {
     /// The facts to keep of a listed item.
     fn more(&self, item: &[u8]) -> T;
-    /// Learns from an item that the same backend has listed before; returns whether that changed anything.
+    /// Updates the facts from an item that the same backend lists again. Returns whether a fact changed.
     fn again(&self, _more: &mut T, _item: &[u8]) -> bool {
         false
     }
-    /// A hash of the item's names and its time of creation, which are the same if one runtime has two sockets.
+    /// A hash of the item's names and its time of creation. If two backends are sockets of one runtime, both list the
+    /// same names and time.
     fn print(&self, item: &[u8]) -> u64;
     /// Whether the item is part of another backend's pod.
     fn is_in_others_pod(&self, item: &[u8], backend: BackendId) -> bool;
@@ -86,7 +89,8 @@ impl<T> Entry<T> {
         }
     }
 
-    /// Whether the entry may be older than `asked`: its backend may have had the item before criswitch started.
+    /// Whether the backend may have had the item before `asked`. Items of the backend's first complete list count as
+    /// such, because they may be older than this run of criswitch.
     fn was_there(&self, Mark(asked): Mark, whole: Option<WholeLists>) -> bool {
         let is_new = whole.is_some_and(|whole| self.first > whole.first.max(asked));
         self.source != Source::Listed || !is_new
@@ -94,15 +98,15 @@ impl<T> Entry<T> {
 }
 
 impl<T> Entry<T> {
-    /// The owner no longer lists the id, and `rival` does.
+    /// Makes `rival` the owner. The previous owner no longer lists the id, but `rival` does.
     fn pass_to(&mut self, rival: Rival) {
         (self.backend, self.rival) = (rival.backend, None);
         (self.first, self.at, self.print) = (rival.at, rival.at, rival.print);
     }
 }
 
-/// The claim of `backend`, which returned `id` from a call that creates, sent at `asked`. `None` unless another backend
-/// created the id, or may have had it before `asked`. `whole` returns a backend's `WholeLists`.
+/// The claim of `backend`, which returned `id` from a call that creates. The call was sent at `asked`. There is a claim
+/// if another backend created the id, or may have had it before `asked`. `whole` returns a backend's `WholeLists`.
 pub(super) fn claim<T>(
     entries: &Entries<T>,
     id: &str,
@@ -118,7 +122,8 @@ pub(super) fn claim<T>(
     })
 }
 
-/// Learns all items of a list, or none. `whole` has the complete lists of `backend`.
+/// Learns all items of a list, or none if the list is invalid. `whole` has the times of the complete lists of
+/// `backend`.
 pub(super) fn learn<T>(
     entries: &mut Entries<T>,
     (backend, whole): (BackendId, Option<WholeLists>),
@@ -165,7 +170,7 @@ pub(super) fn learn<T>(
                 dropped.push(place);
             }
             None if shape.is_in_others_pod(item, backend) => dropped.push(place),
-            // The list was requested before the removal.
+            // The list was requested before the item was removed.
             None if removed.contains_key(id) => {
                 changes = true;
                 if removed
@@ -202,7 +207,7 @@ pub(super) fn learn<T>(
     })
 }
 
-/// `list` without the items at these places, which ascend; `None` without places.
+/// `list` without the items at these positions, which must ascend. `None` if there are no positions.
 fn without(list: &[u8], places: &[usize]) -> Result<Option<Bytes>, Malformed> {
     if places.is_empty() {
         return Ok(None);
@@ -239,8 +244,8 @@ pub(super) fn is_full<T>(entries: &Entries<T>, backend: BackendId) -> bool {
     entries.len() >= MOST && count(entries, backend) >= MOST
 }
 
-/// Removes and returns the entries that a complete list of `backend` `shows`, requested at `asked`, and that it lacked.
-/// Counts each change in `changes`.
+/// Removes and returns the entries that a complete list of `backend`, requested at `asked`, lacked. Considers only
+/// entries for which `shows` is true. Counts each change in `changes`.
 pub(super) fn settle<T>(
     entries: &mut Entries<T>,
     backend: BackendId,
@@ -254,7 +259,8 @@ pub(super) fn settle<T>(
                 entry.rival = None;
                 *changes += 1;
             }
-            // If the owner created the item, the item ends when the owner no longer lists it.
+            // An item that its owner created does not pass to a rival: when the owner no longer lists the item, the
+            // item has ended.
             Some(rival)
                 if entry.backend == backend
                     && entry.at <= asked
@@ -289,14 +295,14 @@ pub(super) fn is_of<T>(entry: &Entry<T>, backend: BackendId) -> bool {
     entry.backend == backend
 }
 
-/// The ids of `backend` that another backend lists too, without a known owner.
+/// The disputed ids of `backend`: another backend lists them too, and their owner is unknown.
 pub(super) fn disputed<T>(entries: &Entries<T>, backend: BackendId) -> Vec<String> {
     let its = entries.iter().filter(|(_, entry)| is_of(entry, backend));
     let disputed = its.filter(|(_, entry)| entry.owner() != Owner::One(backend));
     disputed.map(|(id, _)| id.clone()).collect()
 }
 
-/// Marks the entries of `backend` as owned by it in the saved state, except the `disputed` ids.
+/// Marks the entries of `backend` as restored from the saved state, except the `disputed` ids.
 pub(super) fn restore<T>(entries: &mut Entries<T>, backend: BackendId, disputed: &HashSet<&str>) {
     for (id, entry) in entries {
         if is_of(entry, backend) && !disputed.contains(id.as_str()) {
@@ -317,7 +323,7 @@ pub(super) fn would_lose<T>(
     remains: &impl Fn(BackendId) -> bool,
 ) -> bool {
     entries.values().any(|entry| match entry.rival {
-        // Neither backend created the id. If both list the same item, either may keep it.
+        // Neither backend created the item. If both list the same item, one of them is enough to keep it.
         Some(rival) if entry.source != Source::Created => {
             let is_same = rival.print == entry.print;
             entry.backend == backend && !(is_same && remains(rival.backend))

@@ -1,6 +1,6 @@
-//! One query to all backends for the owner of an id, shared by many cache misses.
+//! The query to all backends for the owner of an unknown id. Calls for unknown ids share a query.
 //!
-//! A miss joins only a query that has not begun: a list that is under way may be older than the id.
+//! A call joins only a query that has not begun: the lists of a running query may be older than the id.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -14,12 +14,12 @@ use tonic::Status;
 
 use crate::ownership::BackendId;
 
-/// How long the next query waits for the end of the running one.
+/// The longest time that the next query waits for the end of the running query.
 const LONGEST: Duration = Duration::from_secs(30);
 
 type Query = BoxFuture<'static, Result<(), Status>>;
 
-/// The running query and the next one. A query is dropped when nothing waits for it any more.
+/// The running query and the next one. A query is dropped when no call waits for it any more.
 #[derive(Default)]
 pub(crate) struct Question {
     slots: Arc<Mutex<Slots>>,
@@ -57,7 +57,7 @@ impl Question {
         let shared = Arc::clone(&self.slots);
         let next = async move {
             if let Some(running) = running {
-                // Waits only until the running query is over; bounded, because a reply may never come.
+                // Wait for the end of the running query. The wait has a limit, because a reply may never come.
                 drop(tokio::time::timeout(LONGEST, running).await);
             }
             shared.lock().begin();
@@ -68,7 +68,7 @@ impl Question {
         next
     }
 
-    /// The backend's pods and containers have been learned at least once.
+    /// Records that the backend's pods and containers have been learned.
     pub(crate) fn listed(&self, backend: BackendId) {
         self.slots.lock().listed.insert(backend);
     }
@@ -78,12 +78,12 @@ impl Question {
         self.slots.lock().listed.contains(&backend)
     }
 
-    /// The backend was removed.
+    /// Forgets that the backend's pods and containers have been learned.
     pub(crate) fn forget(&self, backend: BackendId) {
         self.slots.lock().listed.remove(&backend);
     }
 
-    /// Whether all of these backends have been listed.
+    /// Whether the pods and containers of all these backends have been learned at least once.
     pub(crate) fn have_listed(&self, mut backends: impl Iterator<Item = BackendId>) -> bool {
         let slots = self.slots.lock();
         backends.all(|backend| slots.listed.contains(&backend))

@@ -66,8 +66,9 @@ impl PodNames {
         })
     }
 
-    /// Learns from a later list. If criswitch did not create the pod, the first listed handler stays: requests are
-    /// routed by it. Returns whether anything changed.
+    /// Updates the names from a later list. The handler changes only if the pod was created through criswitch: any
+    /// other pod keeps the handler that was listed first, because requests are routed by that handler. Returns whether
+    /// a name changed.
     pub(super) fn listed_again(&mut self, pod: &[u8]) -> bool {
         let was_ready = std::mem::replace(&mut self.ready, is_ready(pod));
         let handler = protobuf::string(pod, HANDLER).unwrap_or_default();
@@ -111,6 +112,6 @@ pub fn hash_of_annotations(message: &[u8], path: &[u32]) -> Option<u64> {
 }
 
 fn is_ready(pod: &[u8]) -> bool {
-    // An enum has 32 bits, however many bytes are sent.
+    // A protobuf enum has 32 bits, so higher bits of the integer do not count.
     protobuf::varint(pod, &[pod_sandbox::STATE]).is_ok_and(|state| state as i32 == READY)
 }

@@ -1,45 +1,46 @@
-//! Finds the pod of a request without a pod id, by uid or annotations. Does no I/O.
+//! Finds the pod of a request that has no pod id, by the pod's uid or annotations. Does no I/O.
 //!
-//! A pod created through criswitch ranks above a pod that is only listed, and a list alone never decides between
-//! backends against the routing table. No clock decides: clocks can be set back, and backends may report wrong times.
+//! A pod that was created through criswitch ranks above a pod that is only listed. Times of creation are not compared:
+//! clocks can be set back, and backends may report wrong times.
 
 use super::{BackendId, Entry, Mark, Owner, Owners, PodNames, Source};
 
-/// The pods with a name.
+/// The result of a search for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Named {
-    /// No known pod has the name.
+    /// No known pod matches.
     Nobody,
-    /// One pod.
+    /// A pod of one backend.
     One {
         /// The pod's owner.
         backend: BackendId,
         /// The pod's id.
         id: String,
-        /// Whether the pod was created through criswitch; otherwise only this backend lists it.
+        /// Whether the pod was created through criswitch. Otherwise criswitch knows the pod only from a list.
         created: bool,
     },
-    /// Pods of these backends, in ascending order. The intended pod is unknown.
+    /// Pods of these backends match equally well. The backends are in ascending order. The intended pod is unknown.
     Several(Vec<BackendId>),
 }
 
 type Pod<'a> = (&'a String, &'a Entry<PodNames>);
 
-/// Ranks several pods with one name: the greatest wins.
+/// The rank of a pod among several pods with the same name. The greatest rank wins.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     created: Option<Mark>,
     ready: bool,
-    /// Whether the pod's handler is unknown, or the routing table has it at the pod's backend.
+    /// Whether the routing table routes the pod's handler to the pod's backend. Also `true` if the handler is unknown.
     may_be_there: bool,
 }
 
 impl Owners {
-    /// The pod for which `has_name` is true. `routes` says whether the routing table has a handler, by the backend's
-    /// name for it, at a backend.
+    /// Finds the pod for which `has_name` is true. `routes` says whether the routing table routes to a handler of a
+    /// backend. The name of the handler is the backend's own.
     ///
     /// The last pod created through criswitch wins. Among pods that are only listed, a pod with a ready sandbox ranks
-    /// higher, and a pod whose handler the table has at another backend ranks lowest.
+    /// higher. Among otherwise equal pods, a pod ranks higher if the table routes to the pod's handler at the pod's
+    /// backend, or if its handler is unknown.
     pub fn named(
         &self,
         has_name: impl Fn(&PodNames) -> bool,
@@ -62,8 +63,8 @@ impl Owners {
         }
     }
 
-    /// The backends with ready sandboxes, in ascending order: first the backends of a pod with these annotations, then
-    /// all.
+    /// Two lists of backends, each in ascending order: the backends that have a ready pod with these annotations, and
+    /// the backends that have any ready pod. Without `annotations` the first list is empty.
     pub fn ready(&self, annotations: Option<u64>) -> (Vec<BackendId>, Vec<BackendId>) {
         let ready = self.pods.iter().filter(|(_, pod)| pod.more.ready);
         let is_same = |(_, pod): &Pod<'_>| pod.more.annotations == annotations;
@@ -75,7 +76,8 @@ impl Owners {
         )
     }
 
-    /// Learns the names in a request for this pod. The kubelet writes a new `config.seen` at each start.
+    /// Learns the annotations of this pod from a request. The kubelet writes a new `config.seen` each time that it
+    /// starts.
     pub fn rename(&mut self, id: &str, names: PodNames) {
         self.changes += 1;
         if let Some(pod) = self.pods.get_mut(id).filter(|_| !names.seen.is_empty()) {
@@ -86,7 +88,7 @@ impl Owners {
 }
 
 impl PodNames {
-    /// The names of a pod that was created through criswitch at this moment.
+    /// These names, for a pod that was created through criswitch at `at`.
     pub(super) fn created(self, at: Mark) -> PodNames {
         PodNames {
             created: Some(at),
@@ -99,10 +101,10 @@ impl PodNames {
 fn rank(pod: &Entry<PodNames>, routes: &impl Fn(&str, BackendId) -> bool) -> Rank {
     let PodNames { handler, .. } = &pod.more;
     Rank {
-        // A pod that passed to another backend was not created there.
+        // A pod that passed to another backend was not created by that backend.
         created: pod.more.created.filter(|_| pod.source == Source::Created),
         ready: pod.more.ready,
-        // Some runtimes list no handlers; such a pod may belong to any backend.
+        // Some runtimes list pods without a handler. The handler of such a pod may be on any backend.
         may_be_there: handler.is_empty() || routes(handler, pod.backend),
     }
 }

@@ -9,7 +9,7 @@ use super::{BackendId, LONGEST_ID, Owners, PodNames};
 /// The handler that a pod was created with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum StartedWith {
-    /// criswitch has not asked the backend.
+    /// criswitch has not asked the backend for the handler.
     #[default]
     Unknown,
     /// The question to the backend failed `times` times in a row. criswitch may ask again from `again` on.
@@ -27,7 +27,7 @@ pub enum StartedWith {
     Row(String),
 }
 
-/// A pod whose backend can report the pod's handler.
+/// A pod with an unknown handler, for which criswitch may ask the backend now.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unasked {
     /// The pod's id.
@@ -54,7 +54,7 @@ impl Owners {
         names.map_or(&StartedWith::Unknown, |names| &names.started_with)
     }
 
-    /// At most `most` pods of `backend` whose handler is unknown and may be asked for now.
+    /// Up to `most` pods of `backend` with an unknown handler, for which criswitch may ask the backend at `now`.
     pub fn without_handler(&self, backend: BackendId, now: Instant, most: usize) -> Vec<Unasked> {
         let its = self.pods.iter().filter(|(_, pod)| pod.backend == backend);
         let unasked = its.filter_map(|(id, pod)| {
@@ -65,7 +65,7 @@ impl Owners {
         unasked.take(most).collect()
     }
 
-    /// Learns the handler of this pod from `backend`'s answer. A known row stays.
+    /// Learns the handler of this pod from `backend`'s answer. The answer does not replace a known row.
     pub fn learn_handler(&mut self, id: &str, backend: BackendId, answer: StartedWith) {
         self.changes += 1;
         let pod = self.pods.get_mut(id).filter(|pod| pod.backend == backend);
@@ -75,7 +75,8 @@ impl Owners {
         }
     }
 
-    /// Whether any pod of `backend` may need a handler name that differs from the backend's list, whatever the table.
+    /// Whether clients may see a pod of `backend` with a handler name that differs from the backend's list, even if the
+    /// routing table renames no handler of the backend.
     pub fn has_started_otherwise(&self, backend: BackendId) -> bool {
         let mut its = self.pods.values().filter(|pod| pod.backend == backend);
         its.any(|pod| match &pod.more.started_with {
@@ -85,7 +86,7 @@ impl Owners {
         })
     }
 
-    /// The rows that pods of `backend` were created with, by the pods' ids.
+    /// The row that each pod of `backend` was created with, if known, by the pod's id.
     pub fn rows(&self, backend: BackendId) -> HashMap<String, String> {
         let its = self.pods.iter().filter(|(_, pod)| pod.backend == backend);
         let rows = its.filter_map(|(id, pod)| match &pod.more.started_with {
@@ -102,7 +103,8 @@ impl Owners {
         }
     }
 
-    /// Sets the row of pods that are only listed to the result of `row_of` for the backend's handler name.
+    /// Sets the row of each pod whose row is unknown, if `row_of` returns a row for the pod's backend and the backend's
+    /// name of the pod's handler.
     pub fn keep_rows(&mut self, row_of: impl Fn(BackendId, &str) -> Option<String>) {
         self.changes += 1;
         for pod in self.pods.values_mut() {
@@ -124,7 +126,8 @@ impl PodNames {
         }
     }
 
-    /// The backend's name for the handler, listed or reported, of a pod with an unknown row.
+    /// The backend's name for the handler, as listed or reported; `None` if the pod's row is known, or the name is
+    /// unknown.
     fn listed_handler(&self) -> Option<&str> {
         match &self.started_with {
             StartedWith::Row(_) => None,
@@ -134,7 +137,7 @@ impl PodNames {
         }
     }
 
-    /// The number of failed questions for the handler; `None` if criswitch need not or may not ask now.
+    /// How many questions for the handler have failed; `None` if criswitch need not ask, or may not ask yet.
     fn failures_until(&self, now: Instant) -> Option<u32> {
         match self.started_with {
             _ if !self.handler.is_empty() => None,
@@ -146,7 +149,7 @@ impl PodNames {
 }
 
 impl StartedWith {
-    /// A backend's report. A name that is longer than the limit for ids counts as unreported.
+    /// The handler that a backend reported. A name that is longer than the limit for ids counts as unreported.
     pub fn reported(handler: Option<String>) -> StartedWith {
         let handler = handler.filter(|handler| handler.len() <= LONGEST_ID);
         handler.map_or(StartedWith::Unreported, StartedWith::Handler)

@@ -1,4 +1,4 @@
-//! Facts about learning from lists that the fuzz targets' model of the owners does not cover.
+//! Tests of learning from lists, for cases that the fuzz targets' model of the owners does not cover.
 
 use super::*;
 
@@ -312,7 +312,7 @@ fn only_a_list_without_any_consequence_need_not_be_read_again() {
     assert!(!changes(&mut owners, 0, &both), "the same list again");
     let one = containers(&[("first", "pod")]);
     assert!(changes(&mut owners, 0, &one), "a container is gone");
-    // Each list of another backend's container is filtered.
+    // Every list with another backend's container must be filtered.
     for _ in 0..2 {
         assert!(changes(&mut owners, 1, &one), "a claim");
     }

@@ -5,7 +5,7 @@ use super::{
 };
 use crate::codec::protobuf::Path;
 
-/// A row in words; a cell may be empty.
+/// A row of the RPC table in words. Any text may be empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Words {
     /// The service and name, such as `RuntimeService/Version`.
@@ -21,7 +21,7 @@ pub struct Words {
 }
 
 impl Row {
-    /// Describes the row.
+    /// Describes the row in words.
     pub fn words(&self) -> Words {
         Words {
             rpc: format!("{}/{}", short(self.service), self.name),
@@ -115,7 +115,7 @@ fn merged(merge: &Merge) -> String {
             "interleaved; a backend that does not implement it gets {} instead",
             list.name
         ),
-        Merge::Events => "interleaved, if every backend implements it".into(),
+        Merge::Events => "interleaved; Unimplemented if a backend does not implement it".into(),
         Merge::Status => "the default backend's, with the handlers of the routing table".into(),
         Merge::RuntimeConfig => "the default backend's".into(),
         Merge::UpdateRuntimeConfig => "OK if every reachable backend accepts it".into(),
@@ -126,10 +126,10 @@ fn instead(silent: Silent) -> &'static str {
     match silent {
         Silent::LastKnown => "; with the cached list of a backend that does not answer",
         Silent::LastKnownOrOmitted => {
-            "; with the cached stats of a backend that does not answer, or without that backend"
+            "; with the cached stats of a backend that does not answer; if none are cached, that backend is omitted"
         }
         Silent::OmittedUnlessDefault => {
-            "; without a backend that does not answer, unless it is the default backend"
+            "; a backend that does not answer is omitted, unless it is the default backend"
         }
     }
 }
@@ -138,7 +138,7 @@ fn without(lacking: Lacking) -> &'static str {
     match lacking {
         Lacking::Fails => "",
         Lacking::FailsForPods => "; Unimplemented if a backend with pods does not implement it",
-        Lacking::LeftOut => "; without a backend that does not implement it",
+        Lacking::LeftOut => "; backends that do not implement it are omitted",
     }
 }
 

@@ -1,4 +1,4 @@
-//! The CRI's field numbers in use, by name; `tests/table.rs` compares them with the interface.
+//! The numbers of the CRI's fields that criswitch uses, by name. `tests/table.rs` compares them with the interface.
 
 use crate::codec::protobuf::Path;
 

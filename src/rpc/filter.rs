@@ -27,7 +27,7 @@ struct ItemShape {
     pod: Option<(u32, u32)>,
     /// The item's labels, and the filter's selector.
     labels: (Path, u32),
-    /// Containers within an item, and the path to their ids.
+    /// The paths to the containers within an item, each with the path to the id in such a container.
     inside: &'static [(Path, Path)],
 }
 
@@ -95,7 +95,8 @@ const POD_METRICS: ItemShape = ItemShape {
     )],
 };
 
-/// The items of `list` whose ids `keep` accepts and that match `request`'s filter, with unchanged bytes.
+/// Returns the items of `list` that `keep` accepts by their id and that match the filter in `request`. The bytes of the
+/// items stay unchanged.
 ///
 /// Ids match by prefix, because runtimes accept short ids. Labels match if the item has all labels of the selector.
 ///
@@ -122,7 +123,7 @@ pub fn filter(
     Ok(out.freeze())
 }
 
-/// The items of `list`, without the containers in them whose ids `keep` rejects; `None` if `keep` rejects none.
+/// Returns the items of `list` without the inner containers whose ids `keep` rejects; `None` if `keep` rejects none.
 ///
 /// # Errors
 /// `items` is not valid protobuf.
@@ -147,8 +148,8 @@ pub fn without_inside(
     })
 }
 
-/// Returns the items of `list` whose ids are not in `seen`, and adds their ids; `None` if all are new. An item without
-/// an id is new, and so is every item once `seen` has `most` ids.
+/// Returns the items of `list` whose ids are not in `seen`, and adds their ids to `seen`. `None` if all items are new.
+/// An item without an id counts as new. Once `seen` has `most` ids, every item counts as new.
 ///
 /// # Errors
 /// `items` is not valid protobuf.
@@ -205,7 +206,7 @@ fn matches_shape(shape: &ItemShape, item: &[u8], filter: &[u8]) -> Result<bool, 
     has_labels(item, shape.labels.0, filter, shape.labels.1)
 }
 
-/// An enum has 32 bits, however many bytes are sent.
+/// The enum at `path`. A protobuf enum has 32 bits, so higher bits of the integer do not count.
 fn state(message: &[u8], path: &[u32]) -> Result<i32, Malformed> {
     Ok(protobuf::varint(message, path)? as i32)
 }

@@ -192,7 +192,7 @@ pub const IMAGE_STATUS: Row = image(
 );
 
 /// Every RPC of the CRI, in the order of the interface.
-#[rustfmt::skip] // one line an RPC
+#[rustfmt::skip] // one line for each RPC
 pub const ROWS: &[Row] = &[
     VERSION,
     RUN_POD_SANDBOX,

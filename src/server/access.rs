@@ -1,7 +1,7 @@
-//! The users that the kernel lets connect to a socket's file: its mode and its POSIX ACL (`acl(5)`).
+//! Reads and sets the access to a socket's file: its mode and its POSIX ACL (`acl(5)`).
 //!
-//! A connection occupies the socket's queue before criswitch can check its user. So only the kernel can keep a flood of
-//! other users' connections out of the queue: connecting needs write permission on the file.
+//! A user needs write permission on the file to connect. criswitch checks the user of a connection only after the
+//! connection has taken a slot in the socket's queue. So only the kernel can keep other users from filling the queue.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -12,26 +12,27 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
-/// The attribute with a file's ACL, and its format's version.
+/// The extended attribute that holds a file's ACL.
 const ATTRIBUTE: &str = "system.posix_acl_access";
+/// The version of the attribute's format.
 const VERSION: u32 = 2;
-/// The largest attribute value, in bytes.
+/// The largest value of an extended attribute in Linux, in bytes.
 const MAX_ATTRIBUTE: usize = 64 << 10;
 
-/// The kinds of ACL entries.
+/// The kinds (tags) of ACL entries.
 const OWNER: u16 = 0x01;
 const USER: u16 = 0x02;
 const OWNING_GROUP: u16 = 0x04;
 const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHERS: u16 = 0x20;
-/// The id of an entry that has no id.
+/// The content of the id field in an entry for no particular user or group.
 const NO_ID: u32 = u32::MAX;
 
 const NOTHING: u16 = 0;
 const READ_WRITE: u16 = 0o6;
 const WRITE: u16 = 0o2;
-/// Write permissions as bits of a mode.
+/// The write permissions in a file's mode.
 const OWNER_WRITES: u32 = 0o200;
 const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
@@ -46,12 +47,12 @@ type AclEntry = (u16, u16, u32);
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Access {
     pub(super) users: Vec<u32>,
-    /// Whether any group may connect.
+    /// Whether a group may connect.
     pub(super) groups: bool,
     pub(super) everybody: bool,
 }
 
-/// A socket's file, opened as a path handle: a file that replaces it later is never touched.
+/// A socket's file, opened with `O_PATH`. All changes go to this file, even if a different file is at its path by now.
 pub(super) struct Handle {
     file: rustix::fd::OwnedFd,
 }
@@ -72,7 +73,7 @@ impl Handle {
         fs::set_permissions(self.path(), Permissions::from_mode(mode))
     }
 
-    /// Lets the owner and `uids` connect; on a file system without ACLs, all users.
+    /// Lets the owner and `uids` connect. If the ACL cannot be set, logs a warning and lets all users connect.
     pub(super) fn let_in(&self, uids: &[u32]) -> io::Result<()> {
         let acl = encode(uids);
         let set = rustix::fs::setxattr(self.path(), ATTRIBUTE, &acl, XattrFlags::empty());
@@ -94,7 +95,7 @@ impl Handle {
 }
 
 impl Access {
-    /// Reads the access of the socket at `path`.
+    /// Reads which users may connect to the socket at `path`.
     pub(super) fn of(path: &Path) -> io::Result<Access> {
         let found = fs::metadata(path)?;
         let mut acl = vec![0; MAX_ATTRIBUTE];
@@ -116,7 +117,7 @@ impl Access {
         let groups = |entry: &AclEntry| matches!(entry.0, OWNING_GROUP | GROUP) && lets_in(entry.1);
         Access {
             users: owner.into_iter().chain(users.map(|user| user.2)).collect(),
-            // If the file has an ACL, the group bits of the mode are the ACL's mask.
+            // If the file has an ACL, the group bits of its mode hold the mask of the ACL instead of group permissions.
             groups: match entries {
                 [] => mode & GROUP_WRITES != 0,
                 _ => entries.iter().any(groups),
@@ -126,8 +127,8 @@ impl Access {
     }
 }
 
-/// The ACL of a socket that its owner and `uids` may connect to. The entries are in the kernel's order, and only
-/// entries for users may occur several times.
+/// Encodes an ACL that lets the owner and `uids` connect. The kernel requires this order of the entries: owner, users,
+/// owning group, mask, others. Each user has only one entry.
 fn encode(uids: &[u32]) -> Vec<u8> {
     let mut uids = uids.to_vec();
     uids.sort_unstable();

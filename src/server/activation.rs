@@ -1,7 +1,7 @@
-//! Listening sockets that the parent process passes, such as systemd (`sd_listen_fds(3)`): one for clients, and one
-//! named "metrics".
+//! Listening sockets that the parent process, such as systemd, passes to criswitch (`sd_listen_fds(3)`): one socket for
+//! clients, and optionally one for metrics, which has the name "metrics".
 //!
-//! The parent owns them: nothing here binds, changes or removes a socket.
+//! The parent owns these sockets. This module never binds, changes or removes a socket.
 
 use std::env;
 use std::fmt;
@@ -28,9 +28,10 @@ const METRICS: &str = "metrics";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
 #[strum(serialize_all = "lowercase")]
 pub enum Purpose {
-    /// The CRI. The process cannot start if this socket is unusable.
+    /// The socket serves the CRI. criswitch does not start if this socket is unusable.
     Clients,
-    /// The metrics page, on a Unix socket or a loopback address. An unusable socket is only logged.
+    /// The socket serves the metrics page, on a Unix socket or a loopback address. If this socket is unusable,
+    /// criswitch logs an error and serves no metrics.
     Metrics,
 }
 
@@ -46,7 +47,7 @@ impl Purpose {
         }
     }
 
-    /// The configuration key for the same address.
+    /// Returns the configuration key with the address of this socket.
     fn key(self) -> &'static str {
         match self {
             Purpose::Clients => "listen",
@@ -55,38 +56,38 @@ impl Purpose {
     }
 }
 
-/// Why a passed descriptor cannot be used.
+/// Why criswitch cannot use a passed descriptor.
 #[derive(Debug, thiserror::Error)]
 pub enum PassedError {
     /// `LISTEN_FDS` cannot be parsed.
     #[error("LISTEN_FDS is {0:?}, not a number of descriptors")]
     Count(String),
-    /// A descriptor is missing, or the number of names is different.
+    /// A descriptor is missing, or `LISTEN_FDNAMES` does not have one name for each descriptor.
     #[error("cannot use the sockets that were passed (LISTEN_FDS, LISTEN_FDNAMES)")]
     Names(#[source] io::Error),
-    /// Several sockets have one purpose.
+    /// Several sockets were passed for the same purpose.
     #[error(
         "{} sockets were passed (LISTEN_FDS), named {}, but criswitch uses one for clients and one named \"{METRICS}\"; \
          {hint}, and the unit of the socket for metrics needs `FileDescriptorName={METRICS}`",
         .0.len(), .0.join(", "), hint = Purpose::Clients.hint(),
     )]
     Several(Vec<String>),
-    /// No socket is for clients.
+    /// A socket for metrics was passed, but none for clients.
     #[error("only a socket for metrics was passed (LISTEN_FDS); start criswitch.socket too")]
     MetricsAlone,
-    /// The descriptor is another kind of file.
+    /// The descriptor is not a socket that fits the purpose.
     #[error("the descriptor passed for {0} (LISTEN_FDS) is not a suitable stream socket; {hint}", hint = .0.hint())]
     Kind(Purpose, #[source] io::Error),
-    /// The socket is a connection, or only bound.
+    /// The socket does not listen: it is a connection, or it is only bound to an address.
     #[error("the socket passed for {0} (LISTEN_FDS) does not listen; {hint}, and `Accept=no`", hint = .0.hint())]
     NotListening(Purpose),
-    /// Other machines can reach the address.
+    /// Other machines can reach the socket for metrics.
     #[error(
         "the socket passed for metrics is at {0}, not a loopback address, and metrics are for this node only; {hint}",
         hint = Purpose::Metrics.hint(),
     )]
     NotLoopback(SocketAddr),
-    /// The configuration has a different address.
+    /// The socket is at a different address than the configured one.
     #[error(
         "the socket passed for {purpose} (LISTEN_FDS) is {passed}, but `{key}` says {configured}; {hint}",
         key = .purpose.key(), hint = .purpose.hint(),
@@ -99,7 +100,7 @@ pub enum PassedError {
         /// The configured address.
         configured: String,
     },
-    /// The kernel does not describe the socket.
+    /// A system call on the socket failed.
     #[error("cannot use the socket that was passed (LISTEN_FDS)")]
     System(#[from] io::Error),
 }
@@ -118,13 +119,13 @@ pub struct Passed {
 pub enum PassedSocket {
     /// A Unix socket in the file system.
     Unix(UnixListener),
-    /// A loopback address: only this node reaches it.
+    /// A TCP socket on a loopback address, which only this node can reach.
     Loopback(TcpListener),
 }
 
 impl Passed {
-    /// Takes the sockets from the environment; none if none were passed to this process. Call it once, before a second
-    /// thread starts: it clears the variables.
+    /// Takes the passed sockets from the environment. The result is empty if no sockets were passed to this process.
+    /// Call this function once, before a second thread starts: it removes environment variables.
     ///
     /// # Errors
     /// If `LISTEN_FDS` or `LISTEN_FDNAMES` is invalid, or if sockets were passed, but not exactly one listening Unix
@@ -135,7 +136,7 @@ impl Passed {
             return Ok(Passed::default());
         };
         if env::var_os("LISTEN_PID").is_none_or(|pid| pid != *own) {
-            // Inherited: the variables are for another process.
+            // The variables were inherited: they describe the sockets of another process.
             return Ok(Passed::default());
         }
         let count = count.to_string_lossy();
@@ -171,8 +172,8 @@ impl Passed {
 }
 
 impl PassedSocket {
-    /// The socket for clients, if it is at `listen`. Warns if its file's permissions do not fit `others`, the allowed
-    /// users. Reads the disk.
+    /// Returns the socket for clients if it is at `listen`. Logs a warning if the permissions of its file do not match
+    /// `others`, the allowed users other than root. Blocks on the disk.
     pub(super) fn at(self, listen: &Path, others: &[u32]) -> Result<UnixListener, PassedError> {
         match self {
             PassedSocket::Unix(socket) if is_at(&socket, listen) => {
@@ -183,7 +184,8 @@ impl PassedSocket {
         }
     }
 
-    /// The socket for metrics. If it differs from `configured`, logs that and returns `None`. Reads the disk.
+    /// Returns the socket for metrics. If its address differs from `configured`, logs an error and returns `None`.
+    /// Blocks on the disk.
     pub(crate) fn for_metrics(self, configured: Option<&MetricsListen>) -> Option<PassedSocket> {
         let is_there = match (&self, configured) {
             (_, None) => true,
@@ -209,7 +211,7 @@ impl PassedSocket {
         }
     }
 
-    /// The path or address, for messages.
+    /// Returns the path or address of the socket, for messages.
     pub(crate) fn place(&self) -> String {
         let place = match self {
             PassedSocket::Unix(socket) => path(socket).map(|path| path.display().to_string()),
@@ -231,7 +233,7 @@ impl AsFd for PassedSocket {
     }
 }
 
-/// The names of the passed descriptors. Without `LISTEN_FDNAMES`, all names are equal.
+/// Returns the names of the passed descriptors. Without `LISTEN_FDNAMES`, all have the name "unknown".
 fn names() -> Result<Vec<String>, PassedError> {
     let passed = sd_notify::listen_fds_with_names().map_err(PassedError::Names)?;
     Ok(passed.map(|(_, name)| name).collect())
@@ -282,7 +284,8 @@ fn path(socket: &UnixListener) -> Option<PathBuf> {
     address.as_pathname().map(Path::to_owned)
 }
 
-/// Whether the socket's file is `listen` after resolving links: `/var/run` is `/run`.
+/// Whether the socket's path and `listen` name the same file after links are resolved. For example, `/var/run` is a
+/// link to `/run`.
 fn is_at(socket: &UnixListener, listen: &Path) -> bool {
     let real = |path: &Path| fs::canonicalize(path).ok();
     let is_same =
@@ -290,7 +293,8 @@ fn is_at(socket: &UnixListener, listen: &Path) -> bool {
     path(socket).as_deref().is_some_and(is_same)
 }
 
-/// Warns if the permissions of a passed socket's file do not fit `allow_uids`. criswitch does not change the file.
+/// Logs a warning if the permissions of a passed socket's file do not match `allow_uids`. criswitch does not change the
+/// file.
 fn look_at_file(path: &Path, others: &[u32]) {
     let listen = path.display();
     let access = match Access::of(path) {
@@ -305,7 +309,8 @@ fn look_at_file(path: &Path, others: &[u32]) {
     }
 }
 
-/// The warning if the permissions do not fit a socket for root, its owner and `others`.
+/// Returns the warning to log if users other than root, criswitch's own user and `others` may connect, or if a user of
+/// `others` may not. Access by groups is accepted unless `others` is empty.
 fn misfit(access: &Access, others: &[u32]) -> Option<&'static str> {
     let expected = |uid: &u32| others.contains(uid) || always_allowed().contains(uid);
     let shut_out = |uid: &u32| !access.users.contains(uid);

@@ -1,4 +1,5 @@
-//! Which clients may connect, and how many. The kernel reports the client's user before a byte of a connection is read.
+//! Decides which clients may connect, and limits their number. The kernel reports the user of a client, so criswitch
+//! decides before it reads a byte from the connection.
 
 use std::io;
 
@@ -23,9 +24,9 @@ pub(crate) struct Admission {
     /// Root and the user that criswitch runs as.
     reserved_for: [u32; 2],
     all: Limit,
-    /// The limit on all users without reserved places together.
+    /// The limit on the connections of all users together, except the users in `reserved_for`.
     others: Limit,
-    /// The limit on each user without reserved places.
+    /// The limit on the connections of each user in `allow_uids`.
     users: FnvHashMap<u32, Limit>,
     turned_away: LogLimit,
     closed: LogLimit,
@@ -36,16 +37,16 @@ pub(crate) fn always_allowed() -> [u32; 2] {
     [ROOT, rustix::process::geteuid().as_raw()]
 }
 
-/// A client's place among the connections, until dropped.
+/// A permit for one client connection. Dropping this value releases the permit.
 #[derive(Debug)]
 pub(crate) struct ConnectionPlace {
     peer: Peer,
-    /// The kind of the client's user.
+    /// Whether the client's user is root or criswitch's own, or another user.
     pub(crate) user: User,
     _places: Places,
 }
 
-/// The process at the other end of a connection, as far as the kernel knows it.
+/// The client's process, as the kernel reports it. An unknown id is `None`.
 #[derive(Clone, Copy, Debug)]
 struct Peer {
     uid: Option<u32>,
@@ -63,7 +64,7 @@ impl Peer {
 }
 
 impl Admission {
-    /// Admits root, the user that criswitch runs as, and `allowed`.
+    /// Admits root, the user that criswitch runs as, and the users in `allowed`.
     pub(crate) fn new(allowed: &[u32]) -> Admission {
         let of_user = |uid: &u32| (*uid, Limit::new(USER_CONNECTIONS, USER_HAS_ENOUGH));
         Admission {
@@ -76,10 +77,10 @@ impl Admission {
         }
     }
 
-    /// Takes a place among the connections.
+    /// Takes a permit for the client's connection.
     ///
     /// # Errors
-    /// If the client is rejected: the reason, which is also logged.
+    /// The reason, if the client is rejected. The reason is also logged.
     pub(crate) fn admit(&self, client: &UnixStream) -> Result<ConnectionPlace, Reason> {
         self.place(Peer::of(&client.peer_cred()))
     }
@@ -101,7 +102,7 @@ impl Admission {
         })
     }
 
-    /// The limits on a user's connections; `None` if the user may not connect.
+    /// Returns the limits on a user's connections, or `None` if the user may not connect.
     fn limits(&self, uid: u32) -> Option<(User, Vec<&Limit>)> {
         if self.reserved_for.contains(&uid) {
             return Some((User::Own, vec![&self.all]));
@@ -117,7 +118,7 @@ impl Admission {
         tracing::warn!(uid, pid, limit, omitted, "a client is rejected: {cause}");
     }
 
-    /// Logs that an admitted client's connection is closed.
+    /// Logs that criswitch closes the connection of an admitted client.
     pub(crate) fn cut_off(&self, place: &ConnectionPlace, cause: &str) {
         let Some(omitted) = self.closed.line() else {
             return;
@@ -145,7 +146,7 @@ mod tests {
         }
     }
 
-    /// Takes all free places.
+    /// Takes permits for this user until no permit is left.
     fn fill(admission: &Admission, uid: u32) -> Vec<ConnectionPlace> {
         let places = std::iter::repeat_with(|| admission.place(peer(uid)));
         places.map_while(Result::ok).collect()
@@ -196,7 +197,7 @@ mod tests {
         assert_eq!(places.len(), MAX_CONNECTIONS);
     }
 
-    /// A client that one limit rejects takes no place in any other limit.
+    /// A client that one limit rejects takes no permit of another limit.
     #[test]
     fn a_rejected_client_takes_no_part_of_any_limit() {
         let admission = Admission::new(&[OTHER]);

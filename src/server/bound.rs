@@ -1,4 +1,5 @@
-//! Binds a socket whose file is never too open, and never replaces another process's socket.
+//! Binds a socket. The socket's file never has more permissions than it needs, and a socket that another process serves
+//! is never replaced.
 
 use std::convert::Infallible;
 use std::fs::{self, DirBuilder, File, TryLockError};
@@ -16,13 +17,13 @@ use super::access::Handle;
 use crate::backend::connect::connect_at_once;
 use crate::config::address::Address;
 
-/// The most connections that wait to be accepted.
+/// The most connections that wait in the socket's queue to be accepted.
 const BACKLOG: u32 = 1024;
 /// The mode of a socket that only the owner may use.
 const OWNERS: u32 = 0o600;
 /// These flags keep open(2) from following a link, and from waiting for the other end of a pipe.
 const LOCK_FLAGS: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK);
-/// How long dropping a socket waits for the removal of its file.
+/// How long the drop of a `SocketFile` waits for the removal of its file.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(1);
 
 /// Why criswitch cannot listen on a socket.
@@ -31,9 +32,9 @@ pub enum BindError {
     /// The socket's directory cannot be created.
     #[error("cannot create the directory {path} for the socket; create it, or change `listen`")]
     Directory {
-        /// The directory.
+        /// The path of the directory.
         path: PathBuf,
-        /// The cause.
+        /// The error of the system call.
         source: io::Error,
     },
     /// The lock file cannot be opened.
@@ -41,29 +42,29 @@ pub enum BindError {
         "cannot lock {path}; if it is a link, remove it; otherwise run criswitch as root, or change `listen`"
     )]
     Lock {
-        /// The lock file.
+        /// The path of the lock file.
         path: PathBuf,
-        /// The cause.
+        /// The error of the system call.
         source: io::Error,
     },
     /// Another process serves the socket.
     #[error("another process serves {path}; stop that process, or change `listen`")]
     Live {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
     },
     /// The path is not a socket.
     #[error("{path} exists and is not a socket; move it, or change `listen`")]
     NotASocket {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// The system rejects the socket.
+    /// A system call on the socket or its file failed.
     #[error("cannot listen on {path}")]
     Bind {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
-        /// The cause.
+        /// The error of the system call.
         source: io::Error,
     },
 }
@@ -76,16 +77,16 @@ pub(crate) struct Bound {
     pub file: SocketFile,
 }
 
-/// The file of a socket, removed on drop.
+/// The file of a socket. Dropping this value removes the file.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
-    /// Locked as long as criswitch owns the path.
+    /// The lock file of the path, locked until the socket's file is removed.
     lock: Option<File>,
 }
 
 impl Bound {
-    /// Listens on `address` for root and `others`, like `Listener::bind`.
+    /// Listens on `address` for root, criswitch's own user and `others`, as `Listener::bind` does.
     pub(crate) fn at(address: &Address, others: &[u32]) -> Result<Bound, BindError> {
         let Address::Unix(path) = address;
         let path = path.clone();
@@ -119,13 +120,13 @@ impl Bound {
 }
 
 impl Drop for SocketFile {
-    /// Removes the file, and waits a limited time for a file system that does not answer.
+    /// Removes the file on another thread, because its file system may not answer. Waits at most [`REMOVAL_LIMIT`].
     fn drop(&mut self) {
         let (path, lock) = (std::mem::take(&mut self.path), self.lock.take());
         let (sending, removed) = sync_channel::<Infallible>(0);
         let thread = thread::Builder::new().name("socket".to_owned());
         let begun = thread.spawn(move || {
-            // If this fails, the next start removes the file.
+            // If the removal fails, the next start removes the file.
             fs::remove_file(path).ok();
             drop((lock, sending));
         });
@@ -135,7 +136,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// Locks the path: two criswitch processes that start at once must not take the socket from one another.
+/// Locks the socket's path: two criswitch processes that start at once must not take the socket from one another.
 fn lock(socket: &Path) -> Result<File, BindError> {
     let mut path = socket.as_os_str().to_owned();
     path.push(".lock");
@@ -177,7 +178,7 @@ fn remove_stale(path: &Path) -> Result<(), BindError> {
     }
     match connect_at_once(path) {
         Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(failed),
-        // The queue is full, so a process listens.
+        // `EAGAIN` means that the socket's queue is full, so a process listens on the socket.
         Ok(_) | Err(Errno::AGAIN) => Err(BindError::Live {
             path: path.to_owned(),
         }),
@@ -187,11 +188,11 @@ fn remove_stale(path: &Path) -> Result<(), BindError> {
 
 fn open(path: &Path, others: &[u32]) -> io::Result<UnixListener> {
     let socket = UnixSocket::new_stream()?;
-    // On Linux bind gives the file the mode of the descriptor, so the file never has more permissions than this.
+    // On Linux, bind gives the file the mode of the descriptor, so the file never has more permissions than these.
     rustix::fs::fchmod(&socket, Mode::from_raw_mode(OWNERS))?;
     socket.bind(path)?;
     let file = Handle::open(path)?;
-    // The umask may have removed permissions.
+    // The umask may have removed permissions, so the mode is set once more.
     file.set_mode(OWNERS)?;
     if !others.is_empty() {
         file.let_in(others)?;

@@ -1,6 +1,7 @@
-//! The layers around every call, for limits and records; [`server`](super) stacks them.
+//! The layers around each call: they find the RPC's row, limit the call, log it and end it at its deadline.
+//! [`server`](super) stacks them.
 //!
-//! Each layer adds to the type of the request, so the types enforce the order of the layers.
+//! The layers pass requests of different types to one another, so the compiler rejects a wrong order of layers.
 
 mod call_limit;
 mod deadline;
@@ -24,13 +25,13 @@ pub(super) use logged::Logged;
 pub(super) use routed::Routed;
 pub(super) use unread::UnreadReply;
 
-/// A request for an RPC of the table.
+/// A request, with the row of its RPC in the RPC table.
 pub(super) struct RpcRequest {
     pub(super) row: &'static Row,
     pub(super) request: http::Request<Incoming>,
 }
 
-/// A request with its log line.
+/// A request, with the log line of its call.
 pub(super) type LoggedRequest = (RpcRequest, Arc<CallLog>);
-/// The future of a reply. A failed call is a reply too.
+/// A future that yields a reply. A call that fails also yields a reply: its status.
 pub(super) type ReplyFuture = Pin<Box<dyn Future<Output = Result<Reply, Infallible>> + Send>>;

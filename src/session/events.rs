@@ -1,7 +1,8 @@
-//! Events of pods and containers: one stream from each backend while there are subscribers, shared by all of them.
+//! Events of pods and containers. While there are subscribers, criswitch reads one stream of events from each backend
+//! and sends these events to every subscriber.
 //!
-//! When a backend's stream ends and opens again, an event for each of its pods shows the state at that time. A client's
-//! stream never ends because a backend is away.
+//! When the stream of a backend has ended and is open again, subscribers get an event with the current state of each of
+//! its pods. A client's stream never ends because a backend is away.
 
 mod baseline;
 mod ends;
@@ -35,12 +36,13 @@ use baseline::{Baseline, known_pods};
 use ends::{Ends, StreamStart};
 use synthesized::{DELETED, NOT_READY, STARTED, STOPPED, event};
 
-/// The wait before a failed list is asked for again.
+/// The wait before criswitch requests a failed list again.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long events of a removed backend still count: its last pod's deletion may follow the reply that removed it.
+/// How long criswitch still sends the events of a removed backend. The deletion event of its last pod may come after
+/// the reply that led to the removal.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
 
-/// Follows a backend's events until it is removed, while there are subscribers.
+/// Sends a backend's events to subscribers, while there are any, until the backend is removed.
 pub(crate) async fn follow(switch: Arc<Switch>, backend: Arc<Backend>) {
     loop {
         tokio::select! {
@@ -56,8 +58,9 @@ pub(crate) async fn follow(switch: Arc<Switch>, backend: Arc<Backend>) {
     }
 }
 
-/// Opens the backend's stream, and opens it again whenever it ends. If clients have subscribed before the stream opens,
-/// they first get the state of each pod. When the backend is removed, they get a deletion for each pod that is left.
+/// Opens the backend's stream, and opens it again whenever it ends. If subscribers may have missed events before a
+/// stream, they first get the state of each pod. If the backend is removed in such a gap, they get a deletion event for
+/// each of its pods.
 async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) {
     let away = !matches!(backend.link().state, State::Ready(_));
     let mut before = away.then(|| Baseline::now(switch, backend));
@@ -97,14 +100,15 @@ async fn follow_streams(switch: &Arc<Switch>, backend: &Arc<Backend>) {
     }
 }
 
-/// Waits until the backend is removed, and for the events of its last pod.
+/// Waits until the backend is removed, and then [`LAST_EVENTS`] for the events of its last pod.
 async fn closed_for_a_while(backend: &Backend) {
     backend.closed().await;
     tokio::time::sleep(LAST_EVENTS).await;
 }
 
-/// Sends the events of one stream to subscribers until it ends. At its start sends the changes of the pods of `before`,
-/// and then sets `before` to `None`.
+/// Sends the events of one stream to subscribers until the stream ends. If `before` is set, subscribers get the changes
+/// since `before` when the stream begins: the state of each pod, and a deletion event for each removed pod. After that
+/// `before` is `None`.
 async fn follow_stream(
     switch: &Arc<Switch>,
     backend: &Arc<Backend>,
@@ -121,15 +125,16 @@ async fn follow_stream(
     tokio::select! {
         biased;
         result = &mut streamed => result,
-        // The stream has been requested by now, so it brings later changes.
+        // At this point the stream has been requested, so it brings all later changes.
         () = told => streamed.await,
     }
 }
 
-/// The question for a pod's state while a stream lasts, and what the stream has brought.
+/// Lets the events of an open stream overtake a query for a pod's state. An event that arrives during the query is
+/// newer than the queried state.
 #[derive(Default)]
 struct Inquiry {
-    /// The pod whose state is asked for now, and whether an event of the pod came meanwhile: the event is newer.
+    /// The pod whose state is queried now, and whether an event of this pod has come since the query began.
     pod: Mutex<Option<(String, bool)>>,
     /// Whether the stream has brought any event.
     heard: AtomicBool,
@@ -178,8 +183,8 @@ async fn tell_events(
     Ok(())
 }
 
-/// Whether an event of `backend` is about a pod or container that another backend owns or is creating. A malformed
-/// event is about no other backend.
+/// Whether an event of `backend` is about a pod or container that another backend owns, or a pod that another backend
+/// is creating. A malformed event counts as the backend's own.
 fn is_about_another(switch: &Switch, backend: &Backend, event: &[u8]) -> bool {
     let owners = switch.owners();
     let pod = protobuf::string(event, EVENT_POD).unwrap_or_default();
@@ -193,7 +198,8 @@ fn is_about_another(switch: &Switch, backend: &Backend, event: &[u8]) -> bool {
         || containers.any(|id| owners.is_of_another(Kind::Container, id, backend.id))
 }
 
-/// Sends one event of the backend to subscribers, and yields to them: many events at once must not fill their queue.
+/// Sends one event of the backend to subscribers. Then yields, so that subscribers read events before their queue is
+/// full.
 async fn tell(switch: &Switch, backend: &Backend, event: Bytes) -> Result<(), Status> {
     let event = hold(switch, backend, event).await?;
     switch.subscribers.tell(Ok(event));
@@ -201,7 +207,8 @@ async fn tell(switch: &Switch, backend: &Backend, event: Bytes) -> Result<(), St
     Ok(())
 }
 
-/// The event, counted as the backend's until every subscriber has read it.
+/// Returns the event, and counts its memory until every subscriber has read it. If the memory for events is full, first
+/// cuts off the subscribers with unread events.
 async fn hold(switch: &Switch, backend: &Backend, event: Bytes) -> Result<Bytes, Status> {
     let mut held = backend.events.held();
     if held.grow(event.len()).is_err() {
@@ -212,7 +219,8 @@ async fn hold(switch: &Switch, backend: &Backend, event: Bytes) -> Result<Bytes,
     Ok(held.with(event))
 }
 
-/// Sends an event that criswitch made. An event that is too large is dropped, and later events still arrive.
+/// Sends an event that criswitch made itself. Drops the event if it is too large or does not fit into memory. Later
+/// events are still sent.
 async fn tell_made(switch: &Switch, backend: &Backend, event: Bytes) {
     let told = if event.len() > backend.max_message {
         Err(backend.unread(&Unread::TooLarge))
@@ -229,21 +237,22 @@ fn log_untold(backend: &Backend, code: Code) {
     tracing::debug!(%backend, %code, "cannot send events with the states of its pods");
 }
 
-/// Sends a deletion for each pod of `before` that is not in `now`.
+/// Sends a deletion event for each pod of `before` that is not in `now`.
 async fn tell_gone(switch: &Switch, backend: &Backend, before: &Baseline, now: &BTreeSet<String>) {
     for (id, status) in before.gone(switch, backend, now) {
         tell_made(switch, backend, event(&id, DELETED, &status, &[])).await;
     }
 }
 
-/// Sends the state of each pod of the backend, and a deletion for each pod that it no longer has.
+/// Sends an event with the state of each pod of the backend, and a deletion event for each pod that it no longer has.
 async fn tell_state(
     switch: &Arc<Switch>,
     backend: &Arc<Backend>,
     before: &Baseline,
     asked: &Inquiry,
 ) {
-    // A pod created just before the stream was requested is in no event, and may not be known yet.
+    // The stream has no event of a pod that was created just before the stream was requested, and criswitch may not
+    // know this pod yet. So criswitch lists the pods first.
     while steadily(backend, || own::list(switch, backend, None))
         .await
         .is_none()
@@ -261,8 +270,9 @@ async fn tell_state(
     }
 }
 
-/// Asks until the backend has answered. An open stream outlasts a hang of the backend, and nothing else shows
-/// subscribers the changes that they missed. `None` if the backend answers with an error.
+/// Makes a query. Repeats the query if the state of the backend changed meanwhile: a stream may stay open while the
+/// backend hangs, and then only this query shows subscribers the changes that they missed. Returns `None` if the query
+/// fails while the backend's state stays the same.
 async fn steadily<T, E, A>(backend: &Backend, ask: impl Fn() -> A) -> Option<T>
 where
     E: Into<Failed> + From<Status>,
@@ -282,7 +292,8 @@ where
     }
 }
 
-/// An event with a pod's state, made from its `PodSandboxStatus`.
+/// Makes an event with a pod's state from the pod's `PodSandboxStatus`. If the reply has no statuses of containers,
+/// queries each container.
 async fn state_of(switch: &Switch, backend: &Backend, id: &str) -> Result<Bytes, Failed> {
     let reply = ask_id(backend, &rpc::POD_STATUS, id).await?;
     let read = |fault: Malformed| backend.malformed(&fault);
@@ -303,7 +314,7 @@ async fn state_of(switch: &Switch, backend: &Backend, id: &str) -> Result<Bytes,
             let reply = ask_id(backend, &rpc::CONTAINER_STATUS, &id).await?;
             let container =
                 protobuf::submessage(&reply, &[container_status_response::STATUS]).map_err(read)?;
-            // An event with more bytes would be too large, so no further container is read.
+            // A larger event would be dropped, so no further container is queried.
             left = left
                 .checked_sub(container.len())
                 .ok_or_else(|| backend.unread(&Unread::TooLarge))?;

@@ -1,4 +1,5 @@
-//! criswitch's own questions to a backend: all of them when it connects, and later those that it has missed.
+//! The calls that criswitch itself makes to a backend: all of them when it connects, and later each call that the
+//! backend did not answer in time.
 
 use std::sync::Arc;
 
@@ -17,14 +18,15 @@ use crate::rpc::fields::{linux_runtime_configuration, runtime_config_response};
 use crate::rpc::{self, List, Merge, Row};
 use crate::switch::{Switch, learn};
 
-/// The largest `Version` of a backend, in bytes.
+/// The largest `VersionResponse` that criswitch accepts, in bytes.
 const LONGEST_VERSION: usize = 64 << 10;
 
-/// Makes a new connection to `backend` ready: lists pods and containers, compares the cgroup driver, sends the runtime
-/// configuration, and asks for the status.
+/// Makes a connection to `backend` ready: requests its version, lists its pods and containers, compares its cgroup
+/// driver, sends it the runtime configuration, and requests its status.
 ///
 /// # Errors
-/// The status of the first call that failed.
+/// The error of `Version` or of a list, or `Unavailable` if the runtime configuration does not reach the backend. In
+/// spite of any other failure the backend becomes ready.
 pub(crate) async fn greet(
     switch: &Switch,
     backend: &Arc<Backend>,
@@ -40,7 +42,8 @@ pub(crate) async fn greet(
         compare_cgroup_driver(switch, backend, wire).await?;
         match replay_runtime_config(switch, backend, wire).await {
             Err(Failed::Status(status)) => Err(status),
-            // A rejected configuration delays no pod.
+            // A backend that rejects the configuration still becomes ready, and criswitch sends the configuration
+            // again.
             Err(Failed::Answer(_)) => {
                 backend.nudges.owed.notify_one();
                 Ok(())
@@ -48,7 +51,8 @@ pub(crate) async fn greet(
             Ok(()) => Ok(()),
         }
     };
-    // Pods wait at most `list_timeout` for this. A backend without the configuration by then gets it when ready.
+    // New pods wait for these calls, at most `list_timeout`. If the configuration was not sent within this time,
+    // criswitch sends it when the backend is ready.
     let (told, _) = tokio::join!(
         tokio::time::timeout(backend.list_timeout(), aside),
         tokio::time::timeout(backend.list_timeout(), first_status(switch, backend, wire)),
@@ -57,16 +61,16 @@ pub(crate) async fn greet(
         backend.nudges.owed.notify_one();
         Ok(())
     })?;
-    // Until now criswitch served the cached lists.
+    // From now on criswitch serves fresh lists instead of the cached ones.
     backend.caught_up();
     backend.was_listed();
     Ok(())
 }
 
-/// Asks a backend for its version. Any backend that works answers at once.
+/// Requests a backend's version and saves it. A backend that works answers this call at once.
 ///
 /// # Errors
-/// The status of the call.
+/// The error of the call.
 pub(crate) async fn version(backend: &Backend, wire: &Wire) -> Result<(), Status> {
     let answer = backend
         .ask_own(Some(wire), &rpc::VERSION, frames::frame(&[]))
@@ -84,10 +88,11 @@ pub(crate) async fn version(backend: &Backend, wire: &Wire) -> Result<(), Status
     Ok(())
 }
 
-/// Asks a backend for all of a list or stream, or for its status, and caches the answer.
+/// Makes the call of `row` without a filter, and caches a list, stats or status in the reply.
 ///
 /// # Errors
-/// The status of the call. For a stream or stats only `Unavailable`; for `Status` none, since clients ask for it again.
+/// The error of the call. A stream and a call for stats fail only with `Unavailable`. `Status` never fails here,
+/// because clients request it again.
 pub(crate) async fn answers(
     switch: &Switch,
     backend: &Arc<Backend>,
@@ -118,8 +123,8 @@ pub(crate) async fn answers(
     Ok(())
 }
 
-/// Asks a backend for its status, so that a reply is cached when a later reply is slow, and so that the backend's
-/// handlers are known before pods may come.
+/// Requests a backend's status and caches it. The cached status is served when a later reply is slow. It also names the
+/// backend's handlers, which should be known before pods come.
 async fn first_status(switch: &Switch, backend: &Arc<Backend>, wire: &Wire) -> Result<(), Status> {
     let answer = backend
         .ask_own(Some(wire), &rpc::STATUS, frames::frame(&[]))
@@ -128,7 +133,8 @@ async fn first_status(switch: &Switch, backend: &Arc<Backend>, wire: &Wire) -> R
     Ok(())
 }
 
-/// Logs each difference from the default backend's cgroup driver, which the kubelet takes for the node's.
+/// Logs an error if the cgroup driver of a backend differs from the default backend's. The kubelet uses the default
+/// backend's driver for the whole node.
 async fn compare_cgroup_driver(
     switch: &Switch,
     backend: &Backend,
@@ -150,7 +156,7 @@ async fn compare_cgroup_driver(
     Ok(())
 }
 
-/// Sends a backend that was away the runtime configuration that the kubelet sent meanwhile.
+/// Sends the kubelet's last runtime configuration to a backend that may have missed it.
 ///
 /// # Errors
 /// `Unavailable` if the backend did not receive the configuration, else the backend's error.
@@ -169,7 +175,7 @@ pub(crate) async fn replay_runtime_config(
     }
 }
 
-/// `RuntimeConfigResponse.linux.cgroup_driver`.
+/// Reads `RuntimeConfigResponse.linux.cgroup_driver` from an answer.
 ///
 /// # Errors
 /// If the reply does not follow the CRI.
@@ -184,8 +190,8 @@ pub(crate) fn cgroup_driver(backend: &Backend, answer: &Answer) -> Result<u64, S
     driver.map_err(|fault| backend.malformed(&fault))
 }
 
-/// The cgroup driver that a backend reports; `None` if the reply has none, or cannot be read. The backend's pods are
-/// served in any case.
+/// Requests a backend's cgroup driver. Returns `None` if the call fails or the reply cannot be read: the backend can
+/// still serve pods.
 async fn told_cgroup_driver(backend: &Backend, wire: &Wire) -> Option<u64> {
     let answer = backend
         .ask_own(Some(wire), &rpc::RUNTIME_CONFIG, frames::frame(&[]))
@@ -195,7 +201,7 @@ async fn told_cgroup_driver(backend: &Backend, wire: &Wire) -> Option<u64> {
         Ok(answer) => cgroup_driver(backend, &answer),
         Err(status) => Err(status),
     };
-    // The end of a lost connection is logged elsewhere.
+    // The end of a lost connection is logged elsewhere, so `Unavailable` is not logged here.
     if let Err(status) = driver.as_ref()
         && status.code() != Code::Unavailable
     {

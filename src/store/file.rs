@@ -1,7 +1,7 @@
 //! The format of a state file, and how it is replaced.
 //!
-//! A file has a line with the format and its version, 8 bytes with the hash of the content (FNV-1a, little endian), and
-//! the content.
+//! A file begins with a line that names the format and its version. Then come 8 bytes with the hash of the content
+//! (FNV-1a, little endian), and the content.
 
 use std::fs::{self, File};
 use std::hash::Hasher;
@@ -15,10 +15,10 @@ use fnv::FnvHasher;
 use rustix::fs::OFlags;
 
 const FORMAT: &[u8] = b"criswitch state 1\n";
-/// The most bytes that are read of a file; a longer file counts as damaged.
+/// The most bytes that criswitch reads from a file. A longer file counts as damaged.
 const LARGEST: u64 = 256 << 20;
 
-/// Why a file is not used.
+/// Why criswitch does not use a file.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
     #[error("it cannot be read: {0}")]
@@ -41,7 +41,7 @@ impl Fault {
     }
 }
 
-/// The content of a file, and when it was last known to be current.
+/// Reads a file. Returns its content, and when the content was last known to be current.
 pub(super) fn read(path: &Path) -> Result<(Bytes, SystemTime), Fault> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
     let mut options = File::options();
@@ -70,7 +70,7 @@ fn content(mut bytes: Bytes) -> Result<Bytes, Fault> {
     }
 }
 
-/// How long a file must survive.
+/// How long the content of a file must survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lasts {
     ThisBoot,
@@ -88,17 +88,17 @@ pub(super) fn replace(
     let new = path.with_extension("new");
     let written = write(&new, content, modified, lasts).and_then(|()| fs::rename(&new, path));
     if written.is_err() {
-        // The incomplete new file takes space on a full disk.
+        // The incomplete new file would take space on a disk that may be full.
         fs::remove_file(&new).ok();
     }
     if let (Lasts::Always, Some(directory)) = (lasts, path.parent()) {
-        // Some file systems cannot sync a directory.
+        // Errors are ignored, because not every file system can sync a directory.
         drop(File::open(directory).and_then(|directory| directory.sync_all()));
     }
     written
 }
 
-/// Writes a new file. An existing file is removed first: another user may own it and read it. Follows no link.
+/// Writes a new file. Removes an existing file first, because another user may own it and read it. Follows no link.
 fn write(path: &Path, content: &[u8], modified: SystemTime, lasts: Lasts) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

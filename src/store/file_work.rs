@@ -1,4 +1,5 @@
-//! Runs file work off the thread that serves calls: a disk, an automount or a network file system may block for ever.
+//! Does file work outside the thread that serves calls, because a disk, an automount or a network file system may block
+//! for ever.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,16 +8,17 @@ use tokio::sync::Mutex;
 
 /// How long criswitch waits for the result of file work.
 pub const FILE_LIMIT: Duration = Duration::from_secs(3);
-/// The report if work on a socket's file takes longer.
+/// The error if work on a socket's file takes longer than [`FILE_LIMIT`].
 pub(crate) const NO_ANSWER: &str = "the file system of its socket does not answer";
 
-/// File work of one owner, one piece at a time: work that hangs blocks one thread, and no further work begins before it
-/// ends.
+/// Does the file work of one owner, one piece of work at a time. Work that hangs blocks only one thread, because no
+/// further work begins before it ends.
 #[derive(Clone, Debug, Default)]
 pub struct FileWork(Arc<Mutex<()>>);
 
 impl FileWork {
-    /// The result of `work`; `None` if it takes longer than [`FILE_LIMIT`]. Needs a tokio runtime.
+    /// Does `work` on another thread and returns its result. Returns `None` if `work` takes longer than [`FILE_LIMIT`],
+    /// including the wait for earlier work. Needs a tokio runtime.
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

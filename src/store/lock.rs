@@ -1,4 +1,4 @@
-//! Locks a directory for one process: two processes would overwrite each other's files.
+//! Locks the directories of the state for one process: two processes would overwrite each other's files.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::Directories;
 
-/// Keeps the directories locked for this process until dropped.
+/// Keeps the directories locked for this process until this value is dropped.
 #[derive(Debug)]
 pub struct Lock {
     _directories: Vec<File>,
@@ -20,12 +20,13 @@ pub struct Lock {
 pub struct InUse(PathBuf);
 
 impl Lock {
-    /// Locks the directories, and creates missing ones. A directory that cannot be locked at all is skipped.
+    /// Locks the directories, and creates missing ones. Skips a directory that cannot be opened or whose file system
+    /// has no locks.
     ///
     /// # Errors
-    /// Another process has locked one of them.
+    /// Another process has locked a directory.
     pub fn of(directories: &Directories) -> Result<Lock, InUse> {
-        // If this fails, opening the store reports the reason.
+        // If this fails, `Store::open` reports the reason.
         directories.make().ok();
         let both = [&directories.runtime, &directories.state];
         let paths: BTreeSet<_> = both.into_iter().flat_map(fs::canonicalize).collect();

@@ -1,4 +1,4 @@
-//! The contents of the files, as protobuf messages.
+//! The contents of the state files, as protobuf messages.
 
 use std::collections::HashMap;
 
@@ -11,8 +11,8 @@ pub struct Saved {
     /// The boot that the state belongs to.
     #[prost(string, tag = "1")]
     pub boot: String,
-    /// The run of criswitch that wrote the file, counted over all starts. Each start writes every backend's file again,
-    /// so a file of an earlier run is old.
+    /// The number of the run of criswitch that wrote the file. Each start of criswitch begins a new run and writes
+    /// every backend's file again, so a file of an earlier run is old.
     #[prost(uint64, tag = "2")]
     pub run: u64,
     /// The backend's socket.
@@ -21,10 +21,10 @@ pub struct Saved {
     /// The backend's name.
     #[prost(string, tag = "4")]
     pub name: String,
-    /// Whether the backend takes part in lists.
+    /// Whether merged calls include the backend.
     #[prost(bool, tag = "5")]
     pub joined: bool,
-    /// An encoded `ListPodSandboxResponse`; `None` if criswitch has none to serve.
+    /// An encoded `ListPodSandboxResponse`; `None` if there is no cached list to serve.
     #[prost(bytes = "bytes", optional, tag = "6")]
     pub pods: Option<Bytes>,
     /// An encoded `ListContainersResponse`.
@@ -33,10 +33,10 @@ pub struct Saved {
     /// An encoded `ListImagesResponse`.
     #[prost(bytes = "bytes", optional, tag = "8")]
     pub images: Option<Bytes>,
-    /// The handlers that the pods were created with, by the pods' ids.
+    /// By pod id: the handler of the routing table that the pod was created with.
     #[prost(map = "string, string", tag = "9")]
     pub handlers: HashMap<String, String>,
-    /// The ids of pods and containers that another backend lists too, without a known owner.
+    /// The ids of pods and containers whose owner is unknown, because another backend lists them too.
     #[prost(string, repeated, tag = "10")]
     pub disputed: Vec<String>,
     /// An encoded `ListMetricDescriptorsResponse`; `None` if the backend has not described its metrics.
@@ -51,7 +51,7 @@ pub struct Saved {
     /// The backend's automatically registered handlers.
     #[prost(string, repeated, tag = "14")]
     pub auto_registered: Vec<String>,
-    /// The last `UpdateRuntimeConfigRequest` of a client, framed; the same in each backend's file.
+    /// The last `UpdateRuntimeConfigRequest` of a client, as a gRPC frame. It is the same in the files of all backends.
     #[prost(bytes = "bytes", optional, tag = "15")]
     pub runtime_config: Option<Bytes>,
     /// The ids of the pods that were created through criswitch.
@@ -66,7 +66,7 @@ impl Saved {
     }
 }
 
-/// All backends that criswitch has had since the boot.
+/// The register: the sockets of all backends that criswitch has.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub(super) struct Register {
     #[prost(string, tag = "1")]

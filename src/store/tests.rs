@@ -1,4 +1,5 @@
-//! Starts after a kill at any moment of the start before, and with files that can be neither written nor removed.
+//! Tests of starts: after an earlier start was killed at any moment, and with files that can be neither written nor
+//! removed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -35,7 +36,7 @@ fn all() -> Vec<(Saved, SystemTime)> {
     SOCKETS.map(saved).into()
 }
 
-/// The sockets of backends with saved pods.
+/// Returns the sockets of the backends with saved pods.
 fn known(mut found: Found) -> Vec<&'static str> {
     let mut is_known = |socket: &&str| matches!(found.take(socket), LastKnown::Saved(saved, _) if saved.pods.is_some());
     let mut sockets = SOCKETS.to_vec();
@@ -104,7 +105,7 @@ fn a_register_that_cannot_be_written_makes_no_backend_new_or_empty() {
         }
         let (_, found) = open(directory.path(), boot);
         assert_eq!(known(found), SOCKETS, "{boot}");
-        // A backend whose file cannot be written is then unknown.
+        // If the file of a backend cannot be written either, the next start treats the backend as unknown.
         block(&store.path(SOCKETS[2]));
         let (last, answered) = saved(SOCKETS[2]);
         assert!(store.save(last, answered).unwrap().is_some());

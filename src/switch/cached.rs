@@ -1,4 +1,4 @@
-//! The cached lists of a backend, without items that the backend no longer owns.
+//! Filters the cached lists of a backend: removes items that the backend no longer owns.
 
 use bytes::Bytes;
 
@@ -9,8 +9,8 @@ use crate::rpc::filter::filter;
 use crate::rpc::{Kind, List};
 use crate::switch::Switch;
 
-/// The items of a cached list that `backend` still owns, as `request` filters them; `None` if the list lacks items that
-/// clients may have seen.
+/// Returns the items of the cached list `message` that `backend` still owns and that match the filter of `request`.
+/// Returns `None` if the list is malformed, or lacks items that clients may have seen.
 pub(crate) fn own_items(
     switch: &Switch,
     list: List,
@@ -22,20 +22,21 @@ pub(crate) fn own_items(
         return filter(list, message, request, |_| true).ok();
     };
     let owners = switch.owners();
-    // Counting is quicker than looking up each of very many items.
+    // The counts are compared first, because that is quicker than a look-up of every item.
     if owners.count_of(kind, backend.id) > protobuf::fields(message).count() {
         return None;
     }
     let mut missing = owners.of(kind, backend.id);
-    // An item created since the list was asked for may occur twice: in the list and after it.
+    // An item that was created after the list was requested may occur twice, so only its first occurrence is returned.
     let filtered = filter(list, message, request, |id| missing.remove(id));
-    // The kubelet crashes on a container whose pod is in no list of pods.
+    // Lists of pods and containers must agree: the kubelet crashes on a container whose pod is in no list of pods.
     let torn = kind == Kind::Container
         && (owners.has_stray(backend.id) || has_later_pod(backend, &owners));
     (missing.is_empty() && !torn).then_some(filtered.ok()?)
 }
 
-/// Whether `backend` listed a pod of another client after its containers were listed: the pod would have no container.
+/// Whether `backend` has listed a pod after its last list of containers, and the pod was not created through criswitch.
+/// The cached list of containers then lacks the pod's containers.
 fn has_later_pod(backend: &Backend, owners: &Owners) -> bool {
     let containers = backend
         .known()

@@ -1,7 +1,8 @@
-//! The names of pods' handlers as clients see them: the routing table's names, whatever the backends call the handlers.
+//! Translates the handlers of pods to the names that clients use. These are the names in the routing table, which may
+//! differ from the backends' names.
 //!
-//! criswitch remembers the row by which it created a pod. CRI-O lists pods without a handler, so criswitch asks CRI-O
-//! for the verbose status of each pod that it did not create, once and in the background.
+//! criswitch remembers the row of the routing table that it created a pod with. CRI-O lists pods without a handler. So
+//! for each pod that criswitch did not create, it requests the verbose status once, in the background.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -28,20 +29,21 @@ use crate::rpc::fields::{
 use crate::rpc::{self, Kind, List};
 use crate::switch::Switch;
 
-/// The most pods that a backend is asked for at once.
+/// The most requests for pods' handlers in flight to one backend.
 const ASKED_AT_ONCE: usize = 4;
-/// The most pods that wait for their question; the next list finds further pods.
+/// The most pods whose handlers wait to be requested. Further pods follow after the next list.
 const MOST_WAITING: usize = 256;
 /// How long a backend may take for the verbose status of a pod.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// The pause after the first failed question for a pod, then twice as long each time, up to [`LONGEST_PAUSE`].
+/// The pause after the first failed request for a pod's handler. Each further failure doubles the pause, up to
+/// [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
-/// The longest `info` in a verbose status that criswitch reads, in bytes; CRI-O's has some 20 KB.
+/// The longest `info` in a verbose status that criswitch reads, in bytes. CRI-O's has about 20 KB.
 const LONGEST_INFO: usize = 1 << 20;
 
-/// Renames the handlers of the pods in `message` to the names that clients use. `path` is the path of a pod's handler.
-/// `None` if nothing changes.
+/// Renames the handlers of the pods in `message` to the names that clients use. `path` has two field numbers: of the
+/// pods in `message`, and of the handler in a pod. Returns `None` if nothing changes.
 ///
 /// # Errors
 /// `Internal` if `message` is malformed.
@@ -70,13 +72,15 @@ pub(crate) fn renamed(
     renamed.map_err(|fault| backend.malformed(&fault))
 }
 
-/// Whether a stream of pods of the only backend must be read, since clients may use another name for a pod's handler.
+/// Whether criswitch must decode the streamed pods of its only backend, because clients may use another name for a
+/// pod's handler.
 pub(crate) fn must_rename(switch: &Switch, list: List, backend: &Backend) -> bool {
     let renames = || switch.live().renames(backend.id);
     list == List::Pods && (renames() || switch.owners().has_started_otherwise(backend.id))
 }
 
-/// Adds a handler name to the log lines of a call that changes a pod: the name that clients use for the pod's handler.
+/// Adds the handler of a pod to the log lines of a call that changes the pod or its container, by the name that clients
+/// use.
 pub(crate) fn note_handler(switch: &Switch, request: &Request, target: &Target) {
     if let (true, Target::Owner(backend, kind, id)) = (request.row.changes(), target) {
         let owners = switch.owners();
@@ -95,7 +99,7 @@ pub(crate) fn note_handler(switch: &Switch, request: &Request, target: &Target) 
     }
 }
 
-/// How many pods have each handler of the table, by the clients' names. Pods of other handlers count under `""`.
+/// Counts the pods of each handler in the routing table. Pods of other handlers count under `""`.
 pub(crate) fn pods_by_handler(switch: &Switch) -> BTreeMap<String, usize> {
     let (live, owners) = (switch.live(), switch.owners());
     let rows = live.table.handlers.iter();
@@ -109,8 +113,8 @@ pub(crate) fn pods_by_handler(switch: &Switch) -> BTreeMap<String, usize> {
     counts.map(|(name, pods)| (name.to_owned(), pods)).collect()
 }
 
-/// Asks a backend for the handlers of the pods that it lists without a handler. A slow answer delays no question for
-/// another pod.
+/// Requests the handlers of the pods that a backend lists without a handler. Several requests are in flight, so that a
+/// slow answer does not delay the others.
 pub(crate) async fn know_handlers(switch: &Switch, backend: &Backend, wire: &Wire) -> Infallible {
     let mut asked = FuturesUnordered::new();
     let mut under_way: Vec<String> = Vec::new();
@@ -133,7 +137,7 @@ pub(crate) async fn know_handlers(switch: &Switch, backend: &Backend, wire: &Wir
     }
 }
 
-/// Asks a backend for the handler of one pod; returns the pod's id.
+/// Requests the handler of one pod from its backend. Returns the pod's id.
 async fn ask_handler(switch: &Switch, backend: &Backend, wire: &Wire, pod: Unasked) -> String {
     let mut request = BytesMut::from(protobuf::with_string(&[], REQUESTED_ID, &pod.id).as_ref());
     protobuf::put_varint(&mut request, pod_sandbox_status_request::VERBOSE, 1);
@@ -149,7 +153,7 @@ async fn ask_handler(switch: &Switch, backend: &Backend, wire: &Wire, pod: Unask
     pod.id
 }
 
-/// The state of a pod whose question has failed, after `before` earlier failures.
+/// Returns the state of a pod after a failed request for its handler. `before` is the number of earlier failures.
 fn failed(before: u32) -> StartedWith {
     let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(before));
     StartedWith::Failed {
@@ -158,7 +162,7 @@ fn failed(before: u32) -> StartedWith {
     }
 }
 
-/// The name that clients use for the handler of a pod that its backend lists with the handler `listed`. criswitch does
+/// Returns the name that clients use for a pod's handler. `listed` is the handler in the backend's list. criswitch does
 /// not guess: the name of an unknown handler is empty.
 fn name<'n>(
     table: &'n Table,
@@ -179,13 +183,13 @@ fn name<'n>(
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct VerboseInfo {
-    /// CRI-O's spec has the handler as an annotation; containerd's has none.
+    /// The pod's OCI spec. CRI-O puts the handler into an annotation of the spec; containerd does not.
     #[serde(rename = "runtimeSpec")]
     spec: Option<Spec>,
-    /// The handler as containerd 1 reports it.
+    /// The handler, as containerd 1 reports it.
     #[serde(rename = "runtimeHandler")]
     handler: Option<String>,
-    /// The metadata, in which containerd 2 reports the handler.
+    /// The metadata in which containerd 2 reports the handler.
     #[serde(rename = "sandboxMetadata")]
     metadata: Option<Metadata>,
 }
@@ -210,8 +214,8 @@ struct Metadata {
     handler: Option<String>,
 }
 
-/// The backend's name for the handler in this verbose `PodSandboxStatus`: empty if the pod runs with the backend's
-/// default handler, `None` if the backend does not report it.
+/// Reads the backend's name for the handler from a verbose `PodSandboxStatusResponse`. The name is empty if the pod
+/// runs with the backend's default handler. Returns `None` if the backend does not report the handler.
 fn reported(reply: &[u8]) -> Result<Option<String>, Malformed> {
     let handler = protobuf::string(reply, rpc::fields::STATUS_HANDLER)?;
     if !handler.is_empty() {

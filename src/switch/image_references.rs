@@ -1,21 +1,23 @@
-//! Names of one image in different stores: ids with and without `sha256:`, references without a tag or registry. Pure.
+//! Compares the names of an image in different image stores: ids with and without `sha256:`, and references without a
+//! tag or registry. Does no I/O.
 
 use crate::codec::protobuf::{self, Malformed};
 use crate::rpc::fields::{LISTED_ID, image};
 
-/// The prefix of ids in containerd; CRI-O has none.
+/// The prefix of image ids in containerd. Image ids in CRI-O have no prefix.
 const ALGORITHM: &str = "sha256:";
-/// The length of a whole id without the prefix.
+/// The length of a complete image id without the prefix, in characters.
 const WHOLE_ID: usize = 64;
-/// The parts that short references omit, as containerd and CRI-O add them.
+/// The prefixes that a short reference may omit. containerd and CRI-O add them.
 const REGISTRIES: [&str; 3] = ["", "docker.io/", "docker.io/library/"];
 
-/// An id without its algorithm. This part of an id is the same in all stores.
+/// Returns an image id without `sha256:`. This part of the id is the same in all image stores.
 pub(crate) fn bare_id(id: &str) -> &str {
     id.strip_prefix(ALGORITHM).unwrap_or(id)
 }
 
-/// A whole id in its other form, with or without its algorithm.
+/// Returns a complete image id in its other form: without `sha256:` if `id` has it, otherwise with it. Returns `None`
+/// if `id` is not a complete image id.
 pub(crate) fn other_form(id: &str) -> Option<String> {
     let bare = bare_id(id);
     let is_whole = bare.len() == WHOLE_ID && bare.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -25,7 +27,7 @@ pub(crate) fn other_form(id: &str) -> Option<String> {
     })
 }
 
-/// A reference with its tag: the kubelet asks for `app:latest` where the pod says `app`.
+/// Returns a reference with its tag. The kubelet asks for `app:latest` if the pod says `app`.
 pub(crate) fn with_tag(reference: &str) -> String {
     let last = reference.rsplit('/').next().unwrap_or_default();
     if last.contains([':', '@']) {

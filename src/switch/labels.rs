@@ -1,5 +1,6 @@
-//! Labels of metrics. Runtimes use different label keys for one metric, and a client reads samples by the descriptors
-//! that it received. A backend's samples are rewritten to these keys, or omitted.
+//! Labels of metrics. Runtimes use different label keys for the same metric, and a client reads samples by the metric
+//! descriptors that it received. So criswitch rewrites each backend's samples to the keys in these descriptors, or
+//! omits them.
 
 mod fit;
 
@@ -13,16 +14,17 @@ use crate::switch::Switch;
 
 pub use fit::{Fitted, Labels, Misfit, fitted};
 
-/// The largest reply of descriptors that criswitch remembers, in bytes. After a larger reply the first backend's count.
+/// The largest reply with metric descriptors that criswitch remembers, in bytes. If a client received a larger reply,
+/// samples are rewritten to the keys of the first backend that describes their metric.
 const MOST_GIVEN: usize = 1 << 20;
 
-/// Remembers the descriptors that a client receives.
+/// Remembers the metric descriptors that a client receives, unless they are too large.
 pub(crate) fn give_descriptors(switch: &Switch, descriptors: &Bytes) {
     let given = Some(descriptors.clone()).filter(is_kept);
     *switch.given.lock() = given;
 }
 
-/// Rewrites a backend's metrics to the label keys that clients received; `None` if nothing changes.
+/// Rewrites a backend's metrics to the label keys that clients received. Returns `None` if nothing changes.
 ///
 /// # Errors
 /// `Internal` if the metrics are malformed.
@@ -50,7 +52,7 @@ pub(crate) fn under_given_labels(
     Ok(metrics)
 }
 
-/// Whether a reply of descriptors is remembered.
+/// Whether a reply with metric descriptors is small enough to be remembered.
 pub(crate) fn is_kept(descriptors: &Bytes) -> bool {
     descriptors.len() <= MOST_GIVEN
 }
@@ -61,7 +63,7 @@ pub(crate) fn descriptors(backend: &Backend) -> Option<Bytes> {
     Some(lists.get(List::MetricDescriptors)?.message.clone())
 }
 
-/// Logs an omission once for each backend and metric.
+/// Logs that samples of a metric are omitted, once for each backend and metric.
 fn log_omitted(backend: &Backend, metric: &str, misfit: &Misfit) {
     let metric = errors::cut(metric);
     if backend.is_first_unfit(&metric) {

@@ -21,16 +21,16 @@ use crate::rpc::filter::{first_of_each, without_inside};
 use crate::rpc::{Kind, List, StateChange, UID_LABEL, fields};
 use crate::switch::{Switch, handlers, labels, listed, pod_requests, reload, saved};
 
-/// When criswitch asked a question.
+/// The moment at which criswitch sent a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
-    /// The position in the order in which facts were learned.
+    /// The moment's position in the order in which facts were learned.
     pub mark: Mark,
-    /// The time of the clock.
+    /// The time of the clock at the moment.
     pub at: Instant,
 }
 
-/// Learns from the successful reply to `call`. Returns the message for the client, if it differs.
+/// Learns from the successful reply to `call`. Returns the message for the client, if it differs from the reply.
 ///
 /// # Errors
 /// `Internal` if the reply does not follow the CRI.
@@ -81,7 +81,7 @@ pub(crate) fn learn(
     Ok(None)
 }
 
-/// Learns from the reply to a call for a list. Stats are only cached: they show no owners.
+/// Learns from the reply to a call for a list. Stats are only cached, because they show no owners.
 fn learn_listing(
     switch: &Switch,
     listing: &Listing,
@@ -102,8 +102,8 @@ fn learn_listing(
     }
 }
 
-/// Learns and caches a whole list. Returns the list as the client must get it, if that differs. A list that is byte for
-/// byte the last one and that changed nothing is not read again.
+/// Learns and caches a complete list. Returns the list for the client, if it differs from the reply. If the last list
+/// had the same bytes and changed nothing, the list is not decoded again.
 pub(crate) fn learn_whole(
     switch: &Switch,
     list: List,
@@ -125,7 +125,8 @@ pub(crate) fn learn_whole(
     let owners = switch.owners();
     let items = protobuf::fields(reply).flatten();
     let items = items.filter(|field| field.number == fields::ITEMS).count();
-    // An entry that the list lacks may be newer than the list. The same list, requested later, would remove it.
+    // If the backend owns an item that the list lacks, the item may be newer than the list. The same list, requested
+    // later, would remove the item, so the later list must be decoded.
     let is_all = |kind| owners.count_of(kind, backend.id) == items;
     if owners.changes() == before
         && owners.claims(backend.id) == 0
@@ -137,7 +138,7 @@ pub(crate) fn learn_whole(
     Ok(message)
 }
 
-/// A backend has created the container `id` in `pod`.
+/// Learns that a backend has created the container `id` in `pod`.
 fn learn_container(
     switch: &Switch,
     call: &Call,
@@ -153,13 +154,13 @@ fn learn_container(
     let message = call.message();
     let label = protobuf::entry(&message, CONTAINER_LABELS, UID_LABEL);
     own_container(switch, backend, id, (pod, label.ok().flatten()), asked)?;
-    // The request may name the pod by a short id, which no list has.
+    // The request may have a short id of the pod. Lists always have the full id.
     let call = call.with_string(CONTAINER_POD, pod);
     add_created(backend, List::Containers, id, &call);
     Ok(())
 }
 
-/// The current moment, to be passed back with the reply to a question that is asked now.
+/// Returns the current moment. Call this before a call is sent, and pass the result on with the reply.
 pub(crate) fn asked(switch: &Switch) -> Asked {
     Asked {
         mark: switch.owners().mark(),
@@ -167,7 +168,7 @@ pub(crate) fn asked(switch: &Switch) -> Asked {
     }
 }
 
-/// Caches a whole list, and forgets items that the list lacks.
+/// Caches a complete list, and forgets the items that the list lacks.
 pub(crate) fn keep_whole(
     switch: &Switch,
     list: List,
@@ -188,7 +189,7 @@ fn keep_list(list: List, backend: &Backend, message: Bytes, asked: Asked) {
     backend.keep_list(list, snapshot);
 }
 
-/// A whole list has been learned: forgets items that the list lacks.
+/// Forgets the items that a complete list lacks. The list itself was learned before.
 pub(crate) fn settle(switch: &Switch, list: List, backend: &Backend, asked: Asked) {
     if let Some(kind) = list.kind() {
         let mut owners = switch.owners();
@@ -200,7 +201,8 @@ pub(crate) fn settle(switch: &Switch, list: List, backend: &Backend, asked: Aske
     settled(switch, list, backend, asked);
 }
 
-/// The consequences of a whole list whose facts are known.
+/// Runs the steps that follow a complete list: settles calls that created pods, saves lists that are complete now, and
+/// removes backends that own nothing.
 fn settled(switch: &Switch, list: List, backend: &Backend, asked: Asked) {
     if list == List::Pods {
         switch.owners().settle_creating(backend.id, asked.at);
@@ -240,7 +242,8 @@ fn own_container(
     refuse_claim(switch, claim, backend)
 }
 
-/// Rejects an id that a backend returned and another backend owns: calls for the id would go to the owner.
+/// Rejects an id that a backend returned for a new pod or container, but that another backend owns. Calls for the id
+/// would go to that backend.
 fn refuse_claim(switch: &Switch, claim: Option<Claim>, backend: &Backend) -> Result<(), Status> {
     let Some(claim) = claim else {
         return Ok(());
@@ -253,7 +256,7 @@ fn refuse_claim(switch: &Switch, claim: Option<Claim>, backend: &Backend) -> Res
     Err(backend.bad_reply(&cause))
 }
 
-/// Saves the owners of `claims`: whether an id is in dispute is part of its owner's state.
+/// Saves the state of the owners of `claims`, because the state says which of an owner's ids are disputed.
 fn save_owners(switch: &Switch, claims: &[Claim]) {
     let live = switch.live();
     for claim in claims {
@@ -269,8 +272,8 @@ fn name_of(switch: &Switch, backend: BackendId) -> Arc<str> {
     backend.map_or("?".into(), |backend| backend.name())
 }
 
-/// Learns a list that is or may be partial. Rejected at the entry limit: only a whole list shows which entries can be
-/// forgotten.
+/// Learns a list that is or may be incomplete. Rejects the list at the entry limit, because only a complete list shows
+/// which entries can be forgotten.
 pub(crate) fn learn_part(
     switch: &Switch,
     list: List,
@@ -285,8 +288,8 @@ pub(crate) fn learn_part(
     learn_list(switch, list, backend, message, asked)
 }
 
-/// Learns a list that was asked for at `asked`. Returns the list as the client must get it, if that differs: without
-/// the items of other backends, and with the table's names for handlers.
+/// Learns a list that was requested at `asked`. Returns the list for the client, if it differs: without the items of
+/// other backends, and with the routing table's names for handlers.
 pub(crate) fn learn_list(
     switch: &Switch,
     list: List,
@@ -318,20 +321,20 @@ pub(crate) fn learn_list(
     listed_as(switch, list, backend, message)
 }
 
-/// Learns the names of the request's pod, if the request has the pod's configuration.
+/// Learns the names of the pod in a request, if the request has the pod's configuration.
 pub(crate) fn learn_names(switch: &Switch, request: &Request, target: &Target) {
     if let (Target::Owner(_, Kind::Pod, id), Some(config)) = (target, request.row.pod_config()) {
         switch.owners().rename(id, pod_names(request, config));
     }
 }
 
-/// Whether `backend` is still in the table: late replies of a removed backend are ignored.
+/// Whether `backend` is still in the routing table. Late replies of a removed backend are ignored.
 pub(crate) fn has(switch: &Switch, backend: &Backend) -> bool {
     switch.live.borrow().backend(backend.id).is_ok()
 }
 
-/// Reports that a backend lists or returns ids of other backends. Either two sockets belong to one runtime, or the
-/// backend is at fault.
+/// Logs that a backend lists or returns ids of other backends. Either two sockets belong to one runtime, or the backend
+/// has a fault.
 fn warn_of(switch: &Switch, claims: &[Claim], backend: &Backend) {
     let Some(Claim { id, owner }) = claims.first() else {
         return;
@@ -340,11 +343,11 @@ fn warn_of(switch: &Switch, claims: &[Claim], backend: &Backend) {
     tracing::warn!(
         backend = %name, %owner, ids, first = errors::shown(id),
         "backend lists or returns ids that another backend owns; the owner keeps these ids, and criswitch drops what \
-         this backend reports about them. If both sockets lead to one runtime, configure one backend for both"
+         this backend reports about them. If both sockets belong to one runtime, configure one backend for both"
     );
 }
 
-/// A backend's list as the client gets it, if that differs.
+/// Returns a backend's list as the client gets it, if it differs from `message`.
 pub(crate) fn listed_as(
     switch: &Switch,
     list: List,
@@ -362,8 +365,8 @@ pub(crate) fn listed_as(
     }
 }
 
-/// `reply` without stats of other backends' pods and containers, also inside a pod's stats, and without repeated stats;
-/// `None` if it has none of these.
+/// Removes from `reply` the stats of other backends' pods and containers, also inside the stats of a pod, and repeated
+/// stats. Returns `None` if there are none.
 ///
 /// # Errors
 /// `Internal` if the reply is malformed.
@@ -383,7 +386,7 @@ fn without_others(
         dropped.set(dropped.get() + usize::from(!is_own));
         is_own
     };
-    // An item without a readable id belongs to no other backend.
+    // An item whose id cannot be read counts as the backend's own.
     let own = protobuf::retain(reply, fields::ITEMS, |item| {
         Ok(is_own(
             kind,
@@ -402,7 +405,8 @@ fn without_others(
     own.map_err(|fault| backend.malformed(&fault))
 }
 
-/// Adds the item that `call` created to the cached list of its backend. The next list has what the request lacks.
+/// Adds the item that `call` created to the cached list of its backend. The item has only the fields of the request;
+/// the backend's next list has all fields.
 fn add_created(backend: &Backend, list: List, id: &str, call: &Call) {
     if let Ok(item) = listed::created(list, id, &call.message()) {
         backend.learn(|known| known.lists.add(list, item));
@@ -410,7 +414,7 @@ fn add_created(backend: &Backend, list: List, id: &str, call: &Call) {
     backend.has_changed();
 }
 
-/// Updates the states in the cached lists after the call for `id`.
+/// Updates the states in the cached lists that a call for the pod or container `id` has changed.
 fn change_states(backend: &Backend, changes: &[StateChange], id: &str) {
     let mut is_new = false;
     backend.learn(|known| {
@@ -423,7 +427,7 @@ fn change_states(backend: &Backend, changes: &[StateChange], id: &str) {
     }
 }
 
-/// Caches a reply to a call for all stats, to be served while the backend is late with the next reply.
+/// Caches a reply to a call for all stats. criswitch serves it if the backend's next reply is late.
 pub(crate) fn keep_stats(list: List, backend: &Backend, message: &Bytes, asked: Asked) {
     let snapshot = Snapshot {
         message: message.clone(),
@@ -433,13 +437,13 @@ pub(crate) fn keep_stats(list: List, backend: &Backend, message: &Bytes, asked: 
     let limit = backend.max_message;
     let mut is_new = false;
     backend.learn(|known| is_new = known.lists.keep_stats(list, snapshot, limit));
-    // The descriptors are the only stats that are saved.
+    // Metric descriptors are saved on disk, other stats are not.
     if is_new && list == List::MetricDescriptors {
         backend.has_changed();
     }
 }
 
-/// The id of the pod or container that a backend created.
+/// Reads the id of the pod or container that a backend has created.
 fn created<'a>(backend: &Backend, reply: &'a [u8], path: &[u32]) -> Result<&'a str, Status> {
     match protobuf::string(reply, path) {
         Ok("") => Err(backend.bad_reply("it returned no id for a new pod or container")),
@@ -454,7 +458,7 @@ fn created<'a>(backend: &Backend, reply: &'a [u8], path: &[u32]) -> Result<&'a s
     }
 }
 
-/// The ids of all items that a backend created at once.
+/// Reads the ids of all items that a backend has created in one call.
 fn all_created<'a>(backend: &Backend, reply: &'a [u8], path: Path) -> Result<Vec<&'a str>, Status> {
     let (items, id) = path.split_at(path.len().saturating_sub(1));
     let items = protobuf::all_bytes(reply, items).map_err(|fault| backend.malformed(&fault))?;

@@ -1,4 +1,5 @@
-//! Builds the list item of a pod or container that a call has just created, from the call's request. Pure.
+//! Builds the list item of a pod or container that a call has just created, from the call's request. Does no I/O, but
+//! reads the clock.
 
 use std::time::SystemTime;
 
@@ -11,10 +12,11 @@ use crate::rpc::fields::{
     create_container_request, pod_sandbox, pod_sandbox_config, run_pod_sandbox_request,
 };
 
-/// A field of the listed item, and its path in the request.
+/// The number of a field in the list item, and the path of its value in the request.
 type Copied = (u32, &'static [u32]);
 
-/// Fields of `PodSandbox` from `RunPodSandboxRequest`: metadata, labels, annotations, handler. The state, ready, is 0.
+/// The fields of a `PodSandbox` that are copied from a `RunPodSandboxRequest`. The state is absent, because its default
+/// is ready.
 const POD: [Copied; 4] = [
     (
         pod_sandbox::METADATA,
@@ -36,8 +38,8 @@ const POD: [Copied; 4] = [
     ),
     (pod_sandbox::RUNTIME_HANDLER, RUN_HANDLER),
 ];
-/// Fields of `Container` from a `CreateContainerRequest`: pod, metadata, image, image reference, labels, annotations.
-/// The state, created, is zero.
+/// The fields of a `Container` that are copied from a `CreateContainerRequest`. The state is absent, because its
+/// default is created.
 const CONTAINER: [Copied; 6] = [
     (container::POD_SANDBOX_ID, CONTAINER_POD),
     (
@@ -59,7 +61,7 @@ const CONTAINER: [Copied; 6] = [
     ),
 ];
 
-/// The item of `list` with this id that `request` has just created.
+/// Builds the item of `list` with this id, which `request` has just created.
 ///
 /// # Errors
 /// If `request` is not valid protobuf.

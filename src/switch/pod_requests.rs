@@ -1,4 +1,5 @@
-//! Remembers the image calls that the kubelet makes for pods, for as long as they matter. In memory only; does no I/O.
+//! Remembers `ImageStatus` calls that the kubelet makes for pods: the pods that got the answer "absent", and the pods
+//! that have their image and no container yet. In memory only; does no I/O.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -14,44 +15,45 @@ use crate::rpc::fields::IMAGE_REFERENCE;
 use crate::switch::Switch;
 use crate::switch::image_references::with_tag;
 
-/// The most "absent" answers to pods that are remembered; a node has a few hundred containers.
+/// The most "absent" answers that are remembered. A node has a few hundred containers.
 const ABSENT: usize = 4096;
-/// How long a pod that has its image may take until it asks for the image's user. Each device plugin of the pod may
-/// take 30 s in between. A pod that is forgotten too early may get the user of the image in another pod's store.
+/// How long a pod is remembered after it got the answer that its image is present. Then the kubelet asks for the
+/// image's user; each device plugin of the pod may take 30 s in between. If the pod is forgotten too early, it may get
+/// the user of the image in another pod's store.
 const ASKING: Duration = Duration::from_secs(600);
-/// How long a pod is remembered after a question for the user of its image has failed. The kubelet starts the pod over
-/// 10 s later. Until then another pod that started at the same time may still ask, and must not get the user of a pod
-/// that came since.
+/// How long a pod is remembered after a call for the user of its image has failed. The kubelet starts the pod again 10
+/// seconds later. Until then, another pod that started at the same time may still ask, and must not get the user that
+/// belongs to a later pod.
 const FAILED: Duration = Duration::from_secs(5);
-/// The most pods that may ask at once; a node starts a few containers a second.
+/// The most pods that are remembered until they create their container. A node starts a few containers a second.
 const MOST_ASKING: usize = 1024;
-/// The longest name of an image or pod that is remembered, in bytes; an image's name has 255 at most, its tag 128, its
-/// digest less than 200.
+/// The longest name of an image or pod that is remembered, in bytes. An image's name has at most 255 bytes, its tag
+/// 128, and its digest less than 200.
 const LONGEST_NAME: usize = 1024;
 
-/// The remembered image calls for pods.
+/// The `ImageStatus` calls that criswitch remembers.
 #[derive(Debug, Default)]
 pub(crate) struct PodRequests {
-    /// One hash for each question that was answered with "absent": of the pod's `config.seen` together with the image
-    /// reference.
+    /// For each answer "absent": a hash of the pod's annotation `kubernetes.io/config.seen` and the image reference.
     absent: HashSet<u64>,
     hasher: RandomState,
-    /// Pods that have their image and no container of it yet.
+    /// The pods that have their image and no container of it yet.
     asking: Vec<Asking>,
 }
 
-/// A pod that got the answer that its image is present. Its next question is for the image's user, and names no pod.
+/// A pod that got the answer that its image is present. The next call asks for the image's user, and does not name the
+/// pod.
 #[derive(Debug)]
 pub(crate) struct Asking {
-    /// The pod's `config.seen`.
+    /// The pod's annotation `kubernetes.io/config.seen`.
     pub seen: String,
-    /// The image name in the question, with its tag.
+    /// The image reference in the pod's call, with its tag.
     pub reference: String,
-    /// The id in the answer.
+    /// The image id in the answer.
     pub id: String,
-    /// The stores that the pod may use.
+    /// The backends whose image stores the pod may use.
     pub stores: Vec<BackendId>,
-    /// Until when the pod counts.
+    /// The time at which criswitch forgets the pod.
     until: Instant,
 }
 
@@ -81,34 +83,37 @@ impl Asking {
 }
 
 impl PodRequests {
-    /// Records that this pod gets the answer that `reference` is absent. Returns whether it got that answer before.
+    /// Records that this pod gets the answer "absent" for `reference`. Returns whether it got that answer before.
     ///
-    /// "Absent" makes the kubelet pull, and the pull names the pod by its uid. A pod that asks again without a pull
-    /// does not pull at all (`imagePullPolicy: Never`).
+    /// After the answer "absent" the kubelet pulls the image, and the pull names the pod by its uid. A pod that asks
+    /// again without a pull never pulls (`imagePullPolicy: Never`).
     pub(crate) fn is_absent_again(&mut self, seen: &str, reference: &str) -> bool {
         let pair = self.hasher.hash_one((seen, reference));
         if self.absent.len() >= ABSENT && !self.absent.contains(&pair) {
-            // A full set is rarer than a restart of the kubelet; a forgotten pod gets the answer once more.
+            // A full set is rarer than a restart of the kubelet. A forgotten pod only gets the answer "absent" once
+            // more.
             self.absent.clear();
         }
         !self.absent.insert(pair)
     }
 
-    /// A pod got the answer that its image is present.
+    /// Records that a pod got the answer that its image is present.
     pub(crate) fn asks(&mut self, pod: Asking) {
         self.forget_old();
         if self.asking.len() >= MOST_ASKING {
-            // If only some pods remained, a later answer would ignore the removed pods.
+            // All pods are forgotten. If some remained, a later answer would consider only these, and not the forgotten
+            // ones.
             self.asking.clear();
         }
         if pod.is_remembered() {
-            // A pod that asks again has started over.
+            // A pod that asks again was started again, so its earlier call no longer counts.
             self.asking.retain(|other| !other.is_same_question(&pod));
             self.asking.push(pod);
         }
     }
 
-    /// A pod creates a container of `image`, `name` in its manifest. Returns the last answer to the pod, if any.
+    /// Records that a pod creates a container of `image`, which the pod's manifest calls `name`. Returns the last
+    /// answer to the pod, if any.
     pub(crate) fn creates(&mut self, seen: &str, image: &str, name: &str) -> Option<Asking> {
         self.forget_old();
         let is_its = |asking: &mut Asking| {
@@ -117,7 +122,8 @@ impl PodRequests {
         self.asking.extract_if(.., is_its).last()
     }
 
-    /// The stores of the pods that now ask for this image, each once.
+    /// Returns the stores that pods with this image may use, each store once. Only pods without a container of the
+    /// image count.
     pub(crate) fn stores_of(&mut self, image: &str) -> Vec<BackendId> {
         self.forget_old();
         let asking = self.asking.iter().filter(|pod| pod.asks_for(image));
@@ -127,7 +133,8 @@ impl PodRequests {
         stores
     }
 
-    /// A question for the user of this image has failed. The pods that ask for the image start over one by one.
+    /// Records that a call for the user of this image has failed. The kubelet then starts the pods with this image
+    /// again, so they are soon forgotten.
     pub(crate) fn fail(&mut self, image: &str) {
         let until = Instant::now() + FAILED;
         let theirs = self.asking.iter_mut().filter(|pod| pod.asks_for(image));
@@ -150,7 +157,7 @@ pub(crate) fn note_asking(switch: &Switch, call: &Call, stores: Vec<BackendId>, 
     }
 }
 
-/// The `config.seen` of the pod that sends `call`.
+/// Returns the annotation `kubernetes.io/config.seen` of the pod in `call`.
 pub(crate) fn seen_by<'a>(call: &Call, message: &'a [u8]) -> Option<&'a str> {
     let annotations = call.row.pod_annotations()?;
     let seen = protobuf::entry(message, annotations, SEEN_ANNOTATION);

@@ -1,6 +1,6 @@
-//! Replaces the routing table with a new one, whole or not at all.
+//! Replaces the routing table with a new one. A reload applies all changes or none.
 //!
-//! Reads no file: the caller passes a checked configuration, or the problems that prevent its use.
+//! Reads no configuration file: the caller passes a checked configuration, or the problems that prevent its use.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -28,9 +28,10 @@ pub struct Reloads {
     pub count: u64,
     /// How many reloads changed nothing because of a problem.
     pub rejected: u64,
-    /// The last outcomes, the newest at the end. Each client finds the outcome of the reload that it asked for.
+    /// The last outcomes, the newest at the end. A client finds the outcome of its own reload here.
     pub recent: VecDeque<Outcome>,
-    /// The outcome to show. A reload without changes does not replace the outcome of a reload with changes.
+    /// The outcome that `criswitch status` shows. A reload without changes does not replace the outcome of a reload
+    /// with changes.
     pub last: Option<Outcome>,
 }
 
@@ -46,7 +47,7 @@ pub struct Outcome {
 }
 
 impl Reloads {
-    /// No reload yet; the ids of backends below `next_id` are taken.
+    /// No reload has begun. Backends already have the ids below `next_id`.
     pub(crate) fn new(next_id: BackendId) -> Reloads {
         Reloads {
             next_id,
@@ -71,21 +72,21 @@ impl Reloads {
     }
 }
 
-/// Applies `loaded`, unless it has problems. Calls in flight end by the table that they began with; backends that own
-/// pods stay until these pods end. Looks at the backends' sockets on the disk.
+/// Applies `loaded`, unless it has problems. Calls in flight keep the routing table that they began with. Backends that
+/// own pods stay until these pods end. Blocks on the disk, because it reads the backends' socket files.
 pub fn reload(switch: &Switch, loaded: Result<Config, Problems>) -> Outcome {
     let identities = Identities::of(sockets(switch, &loaded));
     reload_with(switch, loaded, &identities)
 }
 
-/// Like [`reload`], but looks at the disk on another thread.
+/// Like [`reload`], but reads the disk on another thread.
 pub async fn reload_beside(switch: &Switch, loaded: Result<Config, Problems>) -> Outcome {
     let sockets = sockets(switch, &loaded);
     let identities = tokio::task::spawn_blocking(|| Identities::of(sockets)).await;
     reload_with(switch, loaded, &identities.unwrap_or_default())
 }
 
-/// The sockets of the current backends and of `loaded`.
+/// Returns the sockets of the current backends and of the backends in `loaded`.
 fn sockets(switch: &Switch, loaded: &Result<Config, Problems>) -> Vec<Address> {
     let live = switch.live();
     let here = live.backends.iter().map(|backend| &backend.socket);
@@ -121,7 +122,8 @@ fn reload_with(
     outcome
 }
 
-/// Asks for a reload that begins after this, and waits for its outcome; `None` if too many reloads have ended since.
+/// Requests a reload that begins after this call, and waits for its outcome. Returns `None` if so many reloads have
+/// ended since that the outcome was dropped.
 pub(crate) async fn requested(switch: &Switch) -> Option<Outcome> {
     let wanted = switch.reloads().begun + 1;
     switch.reload_wanted.notify_one();
@@ -138,12 +140,12 @@ pub(crate) async fn requested(switch: &Switch) -> Option<Outcome> {
     }
 }
 
-/// Waits until a client asks for a reload.
+/// Waits until a client requests a reload.
 pub async fn wanted(switch: &Switch) {
     switch.reload_wanted.notified().await;
 }
 
-/// A reload begins. It reads the files after this call.
+/// Records that a reload begins. The caller reads the configuration files after this call.
 pub fn begin_reload(switch: &Switch) {
     switch.reloads().begun += 1;
 }
@@ -183,7 +185,7 @@ fn replace(switch: &Switch, config: Config, identities: &Identities) -> Result<C
     {
         forget_backend(switch, gone);
     }
-    // Save the handlers that pods were created with.
+    // Save the state of all backends, because it has the handlers that pods were created with.
     after
         .backends
         .iter()
@@ -192,7 +194,8 @@ fn replace(switch: &Switch, config: Config, identities: &Identities) -> Result<C
     Ok(changes)
 }
 
-/// A pod keeps the name of the row that it was created by, even if the table no longer has that row.
+/// Lets each pod keep the handler name that clients know, even if the new routing table has a different name for the
+/// handler or none.
 fn keep_rows(switch: &Switch, before: &Table, after: &Table) {
     switch.owners().keep_rows(|backend, handler| {
         let row = before.name_for(backend, handler)?;
@@ -200,7 +203,7 @@ fn keep_rows(switch: &Switch, before: &Table, after: &Table) {
     });
 }
 
-/// Applies the handlers that backends with `auto_register` report now.
+/// Changes the routing table to the handlers that backends with `auto_register` report now.
 pub(crate) fn auto_register(switch: &Switch) {
     let before = switch.live();
     if before.auto_registering().next().is_none() {
@@ -216,8 +219,8 @@ pub(crate) fn auto_register(switch: &Switch) {
     switch.set_live(after);
 }
 
-/// Waits until a backend with `auto_register` has not reported its handlers for so long that it counts as absent. Then
-/// registers the handlers of the other backends.
+/// Waits until the time for the first report of a backend with `auto_register` is over. Then registers the handlers of
+/// the other backends. Waits for ever if criswitch expects no such report.
 pub(crate) async fn auto_register_without_absent(switch: &Switch) {
     let Some(at) = switch.live().next_absence() else {
         return std::future::pending().await;
@@ -232,12 +235,12 @@ pub(crate) async fn auto_register_without_absent(switch: &Switch) {
     auto_register(switch);
 }
 
-/// Removes each backend that the configuration does not name and that owns nothing.
+/// Removes each backend that the configuration does not name and that no pod or container needs.
 pub(crate) fn let_go(switch: &Switch) {
     let live = switch.live();
     let mut left = live.backends.clone();
     for backend in live.unnamed() {
-        // Decide on one backend after another: two backends may have the same pods.
+        // The backends are checked one after another, because two backends may list the same pods.
         if !is_needed(switch, backend, &left) {
             left.retain(|other| other.id != backend.id);
         }
@@ -260,8 +263,8 @@ pub(crate) fn runs_pods(switch: &Switch, backend: BackendId) -> bool {
     switch.owners().count(backend).0 > 0
 }
 
-/// Whether a pod or container would be lost without `backend`, if `others` remain. A joined backend that was never
-/// listed counts as needed. A backend that never joined does not: no client knows its pods.
+/// Whether a pod or container would lose its last owner without `backend`, if only `others` remain. A joined backend
+/// that was never listed counts as needed. A backend that never joined does not, because no client knows its pods.
 fn is_needed(switch: &Switch, backend: &Backend, others: &[Arc<Backend>]) -> bool {
     if backend.has_joined() && !switch.question.has_listed(backend.id) {
         return true;
@@ -270,7 +273,7 @@ fn is_needed(switch: &Switch, backend: &Backend, others: &[Arc<Backend>]) -> boo
     switch.owners().would_lose(backend.id, &remains)
 }
 
-/// How many pods and containers a backend owns; `None` before it has been listed.
+/// Counts the pods and containers that a backend owns. Returns `None` before the backend has been listed.
 pub(crate) fn owned_by(switch: &Switch, backend: BackendId) -> Option<(u64, u64)> {
     let listed = switch.question.has_listed(backend);
     let (pods, containers) = switch.owners().count(backend);
@@ -283,7 +286,7 @@ fn forget_backend(switch: &Switch, backend: &Backend) {
     backend.close();
 }
 
-/// Logs each handler that several backends newly report. A dispute that `before` has was already logged.
+/// Logs each handler that several backends report. A dispute that is also in `before` was already logged.
 fn warn_of_disputes(before: &Live, after: &Live) {
     let new = after
         .disputed
@@ -314,7 +317,7 @@ fn warn_of_disputes(before: &Live, after: &Live) {
     }
 }
 
-/// The changed keys that need a restart, one line for each.
+/// Returns the changed keys that need a restart, one line for each key.
 fn fixed_keys(before: &Config, after: &Config) -> Vec<String> {
     let keys = KEYS.iter().filter(|key| key.applies == Applies::Restart);
     let values = keys.filter_map(|key| Some((key, key.value(before)?, key.value(after)?)));

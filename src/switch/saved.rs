@@ -1,4 +1,5 @@
-//! The state that survives a restart: each backend's cached lists, saved before a client sees their content.
+//! The state that survives a restart: the cached lists of each backend. They are saved before a client sees their
+//! content.
 
 use std::convert::Infallible;
 use std::io;
@@ -22,18 +23,19 @@ use crate::topology::auto_register::AutoRegisteredHandler;
 
 /// How often the time of a backend's last answer is saved.
 const TOUCH_EVERY: Duration = Duration::from_secs(10);
-/// The error when the state's file system takes longer than [`crate::store::file_work::FILE_LIMIT`].
+/// The error if the state's file system takes longer than [`crate::store::file_work::FILE_LIMIT`].
 const NO_ANSWER: &str = "the file system of the state does not answer";
-/// The largest runtime configuration that is saved, in bytes. It has the network of the node's pods only.
+/// The largest runtime configuration that is saved, in bytes. A runtime configuration has only the network of the
+/// node's pods.
 const LONGEST_RUNTIME_CONFIG: usize = 64 << 10;
 /// The wait before a failed save is tried again.
 const RETRY: Duration = Duration::from_secs(1);
-/// The name of a backend that the configuration does not name and whose own name is lost.
+/// The name for a backend that the configuration does not name and whose saved name is lost.
 const UNNAMED: &str = "unnamed";
-/// How long the first lists wait for a backend whose lists are known.
+/// How long the first lists after a start wait for a backend whose lists were restored.
 pub(crate) const BRIEF_WAIT: Duration = Duration::from_secs(1);
 
-/// Saves the changes of `backend` until it is removed, if there is a store.
+/// Saves the changes of `backend` until the backend is removed, if there is a store.
 pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
     let Some(store) = switch.store.clone() else {
         return;
@@ -43,13 +45,15 @@ pub(crate) async fn keep(switch: Arc<Switch>, backend: Arc<Backend>) {
         () = backend.closed() => {}
         never = save_changes(&switch, &backend, &store) => match never {},
     }
-    // The reply to the removal of the backend's last pod waits for this: the file may show the pod until then.
+    // The backend's file may show its last pod until the file is removed, so the reply to the removal of that pod waits
+    // for this.
     let socket = backend.socket.to_string();
     let forgotten = work(&store, move |store| store.forget(&socket)).await;
     backend.was_saved(u64::MAX, outcome(forgotten));
 }
 
-/// The result of a save: why the state is lost, or why the old state could be neither replaced nor removed.
+/// Converts the result of a save. `Ok` with a cause means that the state is not on disk, and that the outdated file was
+/// removed. `Err` means that an outdated file may remain: it could not be removed, or the file system does not answer.
 fn outcome(saved: Option<io::Result<Option<io::Error>>>) -> Result<Option<String>, String> {
     match saved {
         Some(Ok(lost)) => Ok(lost.map(|error| error.to_string())),
@@ -58,7 +62,7 @@ fn outcome(saved: Option<io::Result<Option<io::Error>>>) -> Result<Option<String
     }
 }
 
-/// Works on the files of `store` off the thread that serves calls; one thread is enough for all backends.
+/// Does `work` on the files of `store` outside the thread that serves calls. One thread is enough for all backends.
 async fn work<T: Send + 'static>(
     store: &Arc<Store>,
     work: impl FnOnce(&Store) -> T + Send + 'static,
@@ -78,7 +82,7 @@ async fn save_changes(switch: &Switch, backend: &Backend, store: &Arc<Store>) ->
                 let is_whole = saved == Ok(None);
                 backend.was_saved(change, saved);
                 if !is_whole {
-                    // The next change ends this wait: the reply to its call waits until it is saved.
+                    // A new change ends this wait, because the reply to its call waits until the change is saved.
                     let next = backend.changed_after(change);
                     tokio::time::timeout(RETRY, next).await.ok();
                 }
@@ -103,8 +107,8 @@ async fn touch(backend: &Backend, store: &Arc<Store>) {
     work(store, move |store| store.touch(&socket, answered)).await;
 }
 
-/// A `Switch` that continues from the state of the last run, `found`, and saves its state in `store`. A backend that
-/// the configuration no longer names is kept for its pods.
+/// Makes a `Switch` that continues with the state of the last run, `found`, and saves its state in `store`. A backend
+/// that the configuration no longer names is kept for its pods.
 pub fn resume(config: Config, dialer: &Dialer, store: Store, mut found: Found) -> Switch {
     let (kept, known) = known_and_kept(&config, &mut found);
     let mut switch = Switch::not_started(config, kept, dialer);
@@ -117,7 +121,7 @@ pub fn resume(config: Config, dialer: &Dialer, store: Store, mut found: Found) -
     switch
 }
 
-/// Restores the known facts of each backend from the last run, and the automatically registered handlers.
+/// Restores what the last run knew about each backend, and the automatically registered handlers.
 fn restore_all(switch: &Switch, known: Vec<LastKnown>) {
     let live = switch.live();
     let mut held = Vec::new();
@@ -130,20 +134,22 @@ fn restore_all(switch: &Switch, known: Vec<LastKnown>) {
             runs_pods: reload::runs_pods(switch, backend.id),
         }));
     }
-    // A kill between two saves may leave one handler with two backends.
+    // After a kill between two saves, two backends may have the same handler. The backend that runs pods comes first
+    // and keeps the handler.
     held.sort_by_key(|it| !it.runs_pods);
     switch.set_live(live.restored(&held));
 }
 
-/// Saves the state again if the saved state lacks a list and a new whole list of `backend` completes it. The new list
-/// may equal the previous list: for example a list of containers after a new pod.
+/// Saves the state of `backend` again if the saved state lacks a list that criswitch can save now. A new list may make
+/// this possible although its content has not changed: for example a list of containers that was requested after a new
+/// pod.
 pub(crate) fn complete(switch: &Switch, backend: &Backend) {
     if backend.is_saved_in_part() && !saved(switch, backend).is_partial() {
         backend.has_changed();
     }
 }
 
-/// The state that criswitch would serve if `backend` were away now.
+/// Returns the state that criswitch would serve if `backend` were away now.
 pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
     let list = |list| {
         let message = backend.known().lists.message(list)?;
@@ -160,7 +166,7 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
         .map(str::to_owned)
         .collect();
     Saved {
-        // The store sets both.
+        // The store sets `boot` and `run`.
         boot: String::new(),
         run: 0,
         socket: backend.socket.to_string(),
@@ -180,7 +186,8 @@ pub(crate) fn saved(switch: &Switch, backend: &Backend) -> Saved {
     }
 }
 
-/// Why lists would fail after a restart while `backend` is away, as a sentence; `None` if they would not.
+/// Returns why lists would fail after a restart while `backend` is away, as a sentence. Returns `None` if they would
+/// not.
 pub(crate) fn restart_problem(switch: &Switch, backend: &Backend) -> Option<String> {
     if !backend.has_joined() || matches!(backend.link().state, State::Ready(_)) {
         return None;
@@ -196,8 +203,8 @@ pub(crate) fn restart_problem(switch: &Switch, backend: &Backend) -> Option<Stri
     ))
 }
 
-/// Restores the known facts of `backend` from the last run. The first lists wait for the backend until `start_by`,
-/// unless its lists are known.
+/// Restores what the last run knew about `backend`. The first lists wait for the backend until `start_by`, or only
+/// [`BRIEF_WAIT`] if its lists were restored.
 pub(crate) fn restore(switch: &Switch, backend: &Backend, known: LastKnown) {
     let ran_before = matches!(known, LastKnown::Saved(..) | LastKnown::Unknown);
     match known {
@@ -251,7 +258,7 @@ fn restore_saved(switch: &Switch, backend: &Backend, saved: Saved, answered: Sys
     owners.restore(backend.id, &saved.disputed);
     owners.restore_created(backend.id, &saved.created);
     drop(owners);
-    // The time in the file may be too early by this much.
+    // The file's time is updated only every `TOUCH_EVERY`, so the last answer may be later by that much.
     let at_most = (at + TOUCH_EVERY).min(Instant::now());
     backend.learn(|known| {
         known.answered = Some(at);
@@ -281,7 +288,7 @@ fn restore_list(switch: &Switch, backend: &Backend, list: List, message: Bytes, 
     backend.keep_list(list, snapshot);
 }
 
-/// The problems of a restart with this configuration and the state `found`, one sentence each.
+/// Returns the problems that a restart with this configuration and the state `found` would have, one sentence each.
 pub fn restart_problems(config: &Config, mut found: Found) -> Vec<String> {
     let (kept, known) = known_and_kept(config, &mut found);
     let rows = config.table.backends.iter().chain(&kept);
@@ -296,7 +303,8 @@ pub fn restart_problems(config: &Config, mut found: Found) -> Vec<String> {
     sentences.collect()
 }
 
-/// The kept backends, and the known facts: first of the backends in `config`, then of the kept backends.
+/// Returns the kept backends, and what the last run knew about each backend: first the backends in `config`, then the
+/// kept ones.
 fn known_and_kept(config: &Config, found: &mut Found) -> (Vec<BackendConfig>, Vec<LastKnown>) {
     let rows = config.table.backends.iter();
     let mut known: Vec<_> = rows.map(|row| take_known(found, row)).collect();
@@ -305,7 +313,7 @@ fn known_and_kept(config: &Config, found: &mut Found) -> (Vec<BackendConfig>, Ve
     (kept, known)
 }
 
-/// The known facts of the backend of `row`, which may have been saved under another path of its socket.
+/// Returns what the last run knew about the backend of `row`. That run may have used another path of the same socket.
 fn take_known(found: &mut Found, row: &BackendConfig) -> LastKnown {
     let socket = &row.socket;
     let identity = socket.identity();
@@ -320,7 +328,7 @@ fn take_known(found: &mut Found, row: &BackendConfig) -> LastKnown {
     }
 }
 
-/// The backends that the configuration no longer names and that may have pods or containers.
+/// Returns the backends that the configuration no longer names and that may have pods or containers.
 fn kept(config: &Config, found: &mut Found) -> (Vec<BackendConfig>, Vec<LastKnown>) {
     let mut kept = (Vec::new(), Vec::new());
     for socket in found.sockets() {
@@ -341,7 +349,7 @@ fn kept(config: &Config, found: &mut Found) -> (Vec<BackendConfig>, Vec<LastKnow
     kept
 }
 
-/// The name of a backend that is kept for its items; `None` if it has no items that clients may know.
+/// Returns the name of a backend that is kept for its items, or `None` if it has no items that clients may know.
 fn kept_name(known: &LastKnown) -> Option<&str> {
     let has_items = |list: &Option<Bytes>| list.as_ref().is_none_or(|list| !list.is_empty());
     match known {
@@ -354,7 +362,7 @@ fn kept_name(known: &LastKnown) -> Option<&str> {
     }
 }
 
-/// The moment on the clock of this process; now, if the clock does not reach back to it.
+/// Converts a wall-clock time to an `Instant`. Returns the current one if an `Instant` cannot be that early.
 fn instant_of(time: SystemTime) -> Instant {
     let age = SystemTime::now().duration_since(time).unwrap_or_default();
     let now = Instant::now();

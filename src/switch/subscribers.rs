@@ -1,4 +1,4 @@
-//! The subscribers to the events of pods and containers. They share one queue.
+//! The subscribers to the events of pods and containers. All subscribers share one queue.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -22,7 +22,7 @@ use crate::telemetry::counters::Reason;
 /// The most events that a client may leave unread before it is cut off.
 const QUEUE: usize = 1024;
 
-/// An event, empty if it only fills the queue, or the trailers that end every stream.
+/// An event, or the trailers that end the stream of every subscriber. An empty event only fills the queue.
 pub(crate) type Event = Result<Bytes, HeaderMap>;
 
 /// All subscribers, and the queue of their events.
@@ -46,7 +46,7 @@ impl Default for Subscribers {
 }
 
 impl Subscribers {
-    /// Rejects new subscribers while the result lives, and ends the streams of present ones with `end`.
+    /// Ends the streams of all subscribers with `end`. Rejects new subscribers until the result is dropped.
     pub(crate) fn lacks(&self, backend: BackendId, end: HeaderMap) -> Lacks<'_> {
         self.lacking.lock().insert(backend, end.clone());
         self.tell(Err(end));
@@ -58,12 +58,12 @@ impl Subscribers {
 
     /// Sends an event to all subscribers.
     pub(crate) fn tell(&self, event: Event) {
-        // An error means that there are no subscribers.
+        // Sending fails only if there are no subscribers.
         self.told.send(event).ok();
     }
 
-    /// Fills the queue with empty events. Subscribers with unread events then lag and are cut off; the others lose
-    /// nothing.
+    /// Fills the queue with empty events. Subscribers with unread events then lag and are cut off. The other
+    /// subscribers lose no event.
     pub(crate) async fn cut_off_unread(&self) {
         for _ in 0..QUEUE {
             self.tell(Ok(Bytes::new()));
@@ -71,7 +71,7 @@ impl Subscribers {
         }
     }
 
-    /// Waits until there is a subscriber, or until there is none.
+    /// If `wanted`, waits until there is a subscriber; otherwise waits until there is none.
     pub(crate) async fn listened(&self, wanted: bool) {
         let mut listeners = self.listeners.subscribe();
         listeners
@@ -81,7 +81,8 @@ impl Subscribers {
     }
 }
 
-/// A backend without events while this lives: at most as long as there are subscribers and the table has the backend.
+/// Marks a backend as one without events until this value is dropped: at the latest when there is no subscriber, or
+/// when the backend is removed.
 pub(crate) struct Lacks<'a> {
     subscribers: &'a Subscribers,
     backend: BackendId,
@@ -93,7 +94,7 @@ impl Drop for Lacks<'_> {
     }
 }
 
-/// A client counts as a subscriber while this lives.
+/// A client that counts as a subscriber until this value is dropped.
 struct Subscriber {
     switch: Arc<Switch>,
     told: broadcast::Receiver<Event>,
@@ -114,7 +115,7 @@ impl Subscriber {
         }
     }
 
-    /// The next event that is not empty.
+    /// Waits for the next event that is not empty.
     async fn heard(&mut self) -> Result<Event, RecvError> {
         loop {
             let event = self.told.recv().await;
@@ -151,7 +152,7 @@ impl Drop for Subscriber {
     }
 }
 
-/// Begins the shutdown: calls may only finish. Ends every client's events, which would go on for ever.
+/// Begins the shutdown: calls in flight may finish. Ends all streams of events, because they never end by themselves.
 pub(crate) fn begin_end(switch: &Switch) {
     switch.ending.begun.cancel();
     switch
@@ -159,7 +160,7 @@ pub(crate) fn begin_end(switch: &Switch) {
         .tell(Err(grpc::trailers(&errors::shutting_down())));
 }
 
-/// The events of all backends from now on; `Unimplemented` if a backend has none.
+/// Returns a stream of the events of all backends from now on, or `Unimplemented` if a backend has no events.
 pub(crate) fn events(switch: &Arc<Switch>) -> Reply {
     if switch.ending.begun.is_cancelled() {
         return reply::of_status(&errors::shutting_down());

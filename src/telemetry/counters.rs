@@ -1,7 +1,7 @@
-//! Counters: ended calls by backend, RPC and code; times, bytes, rejected clients. Never the contents of calls, and no
-//! label with a name that a client chose.
+//! Counts ended calls by backend, RPC and code, and counts times, bytes and rejections. The counters never have the
+//! contents of calls, and no label is a name that a client chose.
 //!
-//! Counting is a few additions under a lock that is never held for longer. The metrics page reads the counters.
+//! Counting is a few additions, and a lock is held only for these additions. The metrics page reads the counters.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -15,15 +15,16 @@ use tonic::Code;
 
 use crate::telemetry::log_limit::RepeatedFailures;
 
-/// The most handlers whose pods are counted separately; each reload may bring new names.
+/// The limit on handlers whose pods are counted separately. Each reload may add new names.
 const MOST_HANDLERS: usize = 4096;
-/// The number of gRPC codes, which begin with 0.
+/// The number of gRPC codes. The codes are 0 to 16.
 const CODES: usize = 17;
-/// The upper bounds of call durations, in seconds: from a read of memory to a pull.
+/// The upper bounds of call durations, in seconds. They range from a reply out of memory to the pull of an image.
 pub const WHOLE_BOUNDS: [f64; 14] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0,
 ];
-/// The upper bounds of the time spent in criswitch, in seconds: from an unchanged reply to a merge of large lists.
+/// The upper bounds of the time spent in criswitch, in seconds. They range from an unchanged reply to a merge of large
+/// lists.
 pub const OWN_BOUNDS: [f64; 10] = [
     0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.001, 0.002_5, 0.01, 0.05, 0.25,
 ];
@@ -34,29 +35,29 @@ pub const OWN_BOUNDS: [f64; 10] = [
 pub enum Reason {
     /// The user may not connect.
     User,
-    /// Too many connections.
+    /// There are too many connections.
     Connections,
-    /// Too many calls in flight.
+    /// There are too many calls in flight.
     Calls,
-    /// Not gRPC.
+    /// The request is not gRPC.
     NotGrpc,
-    /// Not an RPC of the CRI.
+    /// The path of the request is not an RPC of the CRI.
     UnknownRpc,
-    /// A handler that the table does not have.
+    /// The request has a handler that is not in the routing table.
     UnknownHandler,
-    /// A request that is larger than `max_message`.
+    /// The request is larger than `max_message`.
     Size,
-    /// No memory for a request, because of other requests.
+    /// There is no memory for the request, because other requests use it.
     Memory,
-    /// A request that was not complete in time.
+    /// The request was not complete in time.
     Unfinished,
-    /// No memory for a reply or for events, because of the client's unread data.
+    /// There is no memory for a reply or for events, because the client has not read earlier data.
     Unread,
-    /// The connection with the most unread replies, when other connections need memory.
+    /// Other connections need memory, and this connection has the most unread replies.
     Slow,
-    /// A connection without HTTP/2's preface in time.
+    /// The connection did not send the preface of HTTP/2 in time.
     Silent,
-    /// A connection of a client or to a backend, with a flood of frames without content.
+    /// A client or a backend sent a flood of frames without content over its connection.
     Flood,
 }
 
@@ -65,7 +66,7 @@ pub enum Reason {
 pub struct Counts {
     /// Ended calls that went to several backends or none.
     pub calls: Ended,
-    /// Ended calls of `RunPodSandbox`, by the handler's row; with an empty key if the table has no such row.
+    /// Ended calls of `RunPodSandbox`, by handler. The key is empty if the routing table does not have the handler.
     pub pods: Ended<Arc<str>>,
     begun: AtomicU64,
     rpcs: Mutex<FnvHashMap<&'static str, Arc<Rpc>>>,
@@ -81,7 +82,7 @@ pub struct Rpc {
     pub in_flight: AtomicU64,
     /// Bytes of requests that were read.
     pub received: AtomicU64,
-    /// Bytes of replies.
+    /// Bytes of replies that were sent.
     pub sent: AtomicU64,
     /// Limits the log lines about failures.
     pub(crate) failing: RepeatedFailures,
@@ -101,20 +102,21 @@ impl<K> Default for Ended<K> {
 /// Ended calls of one RPC or handler.
 #[derive(Clone, Debug, Default)]
 pub struct Calls {
-    /// Numbers by code.
+    /// The number of calls, by gRPC code.
     codes: [u64; CODES],
-    /// Durations.
+    /// The durations of the calls.
     pub times: Times<{ WHOLE_BOUNDS.len() }>,
 }
 
 /// A histogram of durations.
 #[derive(Clone, Copy, Debug)]
 pub struct Times<const BOUNDS: usize> {
-    /// Counts by the first bound that is not below the time. A time above all bounds is in `count` only.
+    /// The number of durations for each bound. A duration counts at the first bound that is not below it. A duration
+    /// above all bounds counts in `count` only.
     pub below: [u64; BOUNDS],
-    /// The number of times.
+    /// The number of all durations.
     pub count: u64,
-    /// The sum of all times, in seconds.
+    /// The sum of all durations, in seconds.
     pub sum: f64,
 }
 
@@ -141,7 +143,8 @@ impl<const BOUNDS: usize> Times<BOUNDS> {
 }
 
 impl Counts {
-    /// A call of this RPC begins. Returns its number among all calls, and the counters of its RPC.
+    /// Records that a call of this RPC begins. Returns the number of the call among all calls, and the counters of the
+    /// RPC.
     pub(crate) fn begin(&self, name: &'static str) -> (u64, Arc<Rpc>) {
         let before = self.begun.fetch_add(1, Ordering::Relaxed);
         let mut rpcs = self.rpcs.lock();
@@ -232,7 +235,7 @@ impl<K: Clone + Default + Eq + Hash> Ended<K> {
 }
 
 impl Calls {
-    /// The codes that occurred, with their numbers of calls.
+    /// The codes that occurred, each with its number of calls.
     pub fn codes(&self) -> impl Iterator<Item = (Code, u64)> {
         let codes = (0..).map(Code::from_i32).zip(self.codes);
         codes.filter(|(_, count)| *count > 0)

@@ -1,11 +1,11 @@
-//! Limits log lines that other processes can cause at any rate, and counts the omitted ones.
+//! Limits the rate of log lines that clients or backends can cause, and counts the omitted lines.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The least time between two lines of one kind.
+/// The shortest time between two lines of one kind.
 pub(crate) const LOG_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ impl LogLimit {
     }
 }
 
-/// The least time between two lines about repeated failures of one RPC.
+/// The shortest time between two lines about repeated failures of one RPC.
 pub(crate) const FAILING_PAUSE: Duration = Duration::from_secs(60);
 
 /// Limits lines about calls that clients repeat, such as lists: the first failure, then one line a minute, then the
@@ -40,22 +40,22 @@ pub(crate) struct RepeatedFailures(Mutex<Failures>);
 
 #[derive(Debug, Default)]
 struct Failures {
-    /// When the first of the current failures ended, if the last call failed.
+    /// When the first call of the current series of failures ended; `None` if the last call succeeded.
     since: Option<Instant>,
     /// When the last line about a failure was logged.
     last: Option<Instant>,
     /// Whether a line about the current failures was logged, so that the recovery is logged too.
     is_reported: bool,
-    /// Failures since the last line.
+    /// The number of failures since the last line.
     failed: u64,
 }
 
-/// Calls succeed again after logged failures.
+/// The end of a series of failures that was logged.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Recovery {
     /// How long calls failed.
     pub(crate) after: Duration,
-    /// Failures since the last line.
+    /// The number of failures since the last line.
     pub(crate) failed: u64,
 }
 
@@ -74,7 +74,7 @@ impl RepeatedFailures {
         Some(std::mem::take(&mut failures.failed))
     }
 
-    /// A call has succeeded. Returns the recovery if it must be logged.
+    /// Records that a call succeeded. Returns the recovery if it must be logged.
     pub(crate) fn succeeded(&self) -> Option<Recovery> {
         let mut failures = self.0.lock();
         let after = failures.since.take()?.elapsed();

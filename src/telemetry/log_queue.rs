@@ -1,7 +1,8 @@
 //! The queue of log lines, with a limit, and the thread that writes them.
 //!
 //! The thread that serves calls only adds to the queue. If standard error is not read, the queue fills, and further
-//! lines are dropped and counted; calls, probes and the end of the process do not wait for it.
+//! lines are dropped and counted. Calls and probes never wait for standard error, and the exit waits for at most
+//! [`LAST_LINES`].
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -14,13 +15,15 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The most bytes of waiting log lines. The writing thread may hold as many again. A larger line is dropped.
+/// The limit on waiting log lines, in bytes. The writing thread may hold the same amount again. A line that does not
+/// fit is dropped.
 pub const LOG_QUEUE_BYTES: usize = 1 << 20;
-/// How long the end of the process waits for the last lines to be written.
+/// The longest time that the exit waits for the last lines to be written.
 pub const LAST_LINES: Duration = Duration::from_secs(1);
 /// The bytes that end a line.
 const LINE_BREAKS: [u8; 2] = *b"\n\r";
-/// The stack of the writing thread, which formats one kind of line only.
+/// The size of the writing thread's stack. The thread formats only the line about dropped lines, so it needs little
+/// stack.
 const STACK_BYTES: usize = 128 << 10;
 
 /// Log lines that wait to be written. Clones share one queue.
@@ -36,14 +39,15 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Whole lines.
+    /// The bytes of complete lines.
     lines: Vec<u8>,
-    /// The lines dropped since the start of the process.
+    /// The number of lines dropped since the start of the process.
     dropped: u64,
     ended: bool,
 }
 
-/// The writing thread. Dropping it writes the waiting lines.
+/// The handle of the writing thread. A drop of the handle waits until the waiting lines are written, but at most
+/// [`LAST_LINES`].
 #[derive(Debug)]
 pub struct LogWriter {
     queue: LogQueue,
@@ -56,7 +60,8 @@ impl LogQueue {
     pub fn add(&self, line: &[u8]) {
         let mut waiting = self.0.waiting.lock();
         if self.0.writer.get() == Some(&thread::current().id()) {
-            // The report goes first, where the dropped lines are missing, even if the queue is full again.
+            // This line reports dropped lines. It goes before the waiting lines, where the dropped lines are missing,
+            // even if the queue is full.
             waiting.lines.splice(0..0, line.iter().copied());
         } else if waiting.lines.len() + line.len() > LOG_QUEUE_BYTES {
             waiting.dropped += 1;
@@ -72,8 +77,8 @@ impl LogQueue {
         self.0.waiting.lock().dropped
     }
 
-    /// Starts the thread that writes the lines to `out`. Once dropped lines can be reported, the thread calls `report`
-    /// with their number, and writes the resulting line before later lines.
+    /// Starts the thread that writes the lines to `out`. After lines were dropped and the output can be written again,
+    /// the thread calls `report` with the number of dropped lines. The line that `report` logs precedes later lines.
     ///
     /// # Errors
     /// The system cannot start the thread.
@@ -107,7 +112,8 @@ impl LogQueue {
         }
     }
 
-    /// Waits for lines. Returns all, with the number of lines dropped so far; `None` at the end.
+    /// Waits for lines. Returns all waiting lines with the number of lines dropped so far; `None` if the writer has
+    /// ended and no lines wait.
     fn next(&self) -> Option<(Vec<u8>, u64)> {
         let mut waiting = self.0.waiting.lock();
         let nothing = |waiting: &mut Waiting| waiting.lines.is_empty() && !waiting.ended;
@@ -125,7 +131,7 @@ impl Drop for LogWriter {
     }
 }
 
-/// tracing-subscriber writes each line with one call.
+/// tracing-subscriber writes each line with one call of `write`, so `write` gets complete lines.
 impl<'a> MakeWriter<'a> for LogQueue {
     type Writer = &'a LogQueue;
 
@@ -166,7 +172,8 @@ mod tests {
 
     use super::*;
 
-    /// An output that needs a turn for each write, and fails when turns end.
+    /// An output for tests. Each write waits for a message on `turns`. Writes fail after the sender of `turns` is
+    /// dropped.
     struct Turns {
         turns: Receiver<()>,
         written: Arc<Mutex<Vec<u8>>>,
@@ -184,7 +191,7 @@ mod tests {
         }
     }
 
-    /// A queue that reports `dropped N`, with its writer, the sender of turns and the written bytes.
+    /// A queue whose report is the line `dropped N`, its writer, the sender of turns, and the written bytes.
     fn queue() -> (
         LogQueue,
         LogWriter,
@@ -210,7 +217,7 @@ mod tests {
         String::from_utf8(written.lock().clone()).unwrap()
     }
 
-    /// Waits until the thread has taken all lines.
+    /// Waits until the writing thread has removed all lines from the queue.
     fn taken(queue: &LogQueue) {
         while !queue.0.waiting.lock().lines.is_empty() {
             thread::yield_now();

@@ -28,8 +28,8 @@ pub(crate) fn without_credentials(text: &str) -> Cow<'_, str> {
     clean.into()
 }
 
-/// Removes user and password from the text of a URL after the scheme. A password with a slash makes the URL invalid,
-/// and an error about an invalid URL quotes it, so such a password is removed too.
+/// Removes user and password from the text of a URL after the scheme. A password with a slash makes the URL invalid.
+/// Errors quote invalid URLs too, so such a password is removed as well.
 fn without_user(place: &str) -> Cow<'_, str> {
     let slash = place.find(['/', '#']).unwrap_or(place.len());
     let authority = place.get(..slash).unwrap_or_default();

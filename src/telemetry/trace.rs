@@ -2,20 +2,20 @@
 
 use http::{HeaderMap, HeaderName};
 
-/// The header with the trace.
+/// The name of the header with the trace.
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// The ids of a trace and of the client's span, as hexadecimal digits: no other text of the header is logged.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Trace {
-    /// 32 digits.
+    /// The id of the trace: 32 hexadecimal digits.
     pub(crate) trace_id: String,
-    /// 16 digits.
+    /// The id of the client's span: 16 hexadecimal digits.
     pub(crate) span_id: String,
 }
 
 impl Trace {
-    /// The trace in the headers of a call.
+    /// The trace in the headers of a call; `None` if the header is absent or malformed.
     pub(crate) fn of(headers: &HeaderMap) -> Option<Trace> {
         Trace::read(headers.get(TRACEPARENT)?.as_bytes())
     }

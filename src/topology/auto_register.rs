@@ -1,5 +1,5 @@
-//! Automatic registration: a backend with `auto_register` gets the handlers that it reports and that no row names. Does
-//! no I/O.
+//! Automatic registration: adds the handlers that backends with `auto_register` report and that the configuration does
+//! not name. Does no I/O.
 
 use std::collections::BTreeMap;
 
@@ -29,9 +29,10 @@ pub(crate) struct AutoRegisteredHandler {
     pub runs_pods: bool,
 }
 
-/// `table` with the handlers that its backends with `auto_register` report, and the handlers that several of them
-/// report. A handler in the configuration wins. No backend gets a new handler until every such backend has reported or
-/// counts as absent: a later report may have the same handler.
+/// Returns `table` with the handlers that its backends with `auto_register` report, and the handlers that several of
+/// these backends report. A report never replaces a handler of the configuration. No backend gets a new handler until
+/// every backend with `auto_register` has reported or counts as absent, because a later report may have the same
+/// handler.
 pub(crate) fn extended(
     table: &Table,
     reports: &[(BackendId, Report)],
@@ -66,8 +67,8 @@ pub(crate) fn extended(
     (table, disputed)
 }
 
-/// The backends that report each handler which the table does not name. A backend without a report keeps the handlers
-/// that it had before a restart of criswitch.
+/// For each reported handler that the table does not name, the backends that report it. A backend without a report
+/// keeps the handlers that it has in `held`.
 fn offers(
     table: &Table,
     reports: &[(BackendId, Report)],
@@ -105,7 +106,7 @@ fn handler(name: &str, backend: BackendId) -> Handler {
     }
 }
 
-/// The names that a RuntimeClass can ask for; none if `status` cannot be decoded.
+/// The handlers in `status` that a RuntimeClass can name, at most [`MOST`]; none if `status` cannot be decoded.
 fn advertised(status: &[u8]) -> Vec<&str> {
     let handlers =
         protobuf::all_bytes(status, &[status_response::RUNTIME_HANDLERS]).unwrap_or_default();

@@ -28,12 +28,13 @@ impl Retiring {
 }
 
 impl Changes {
-    /// Whether nothing changed and nothing is wrong.
+    /// Whether the reload changed nothing and caused no warning.
     pub(crate) fn is_empty(&self) -> bool {
         self.lines == [NOTHING]
     }
 
-    /// The changes from `before` to `after`. `owns` counts the pods and containers of a backend that has been listed.
+    /// The changes from `before` to `after`. `owns` counts the pods and containers of a backend; `None` if they were
+    /// never listed.
     pub(crate) fn between(
         before: &Live,
         after: &Live,
@@ -141,7 +142,7 @@ impl fmt::Display for Changes {
     }
 }
 
-/// The warning if the cgroup driver of the node's new speaker differs from the earlier speaker's.
+/// The warning if the backend that now answers for the node has a different cgroup driver from the previous one.
 fn other_cgroup_driver(before: &Live, after: &Live) -> Option<String> {
     let speaker = |live: &Live| live.backend(live.speaker()).cloned().ok();
     let (old, new) = (speaker(before)?, speaker(after)?);
@@ -170,7 +171,8 @@ fn other_settings(before: &Config, after: &Config) -> Vec<String> {
         };
         let is_changed = |key: &&Key| {
             let values = (key.value_of(old), key.value_of(row));
-            // Without its own timeout a backend inherits the global one, which is already in the list.
+            // A backend without its own timeout inherits the global timeout. A change of the global key is already in
+            // `others`.
             let of_all = KEYS
                 .iter()
                 .find(|all| all.table.is_empty() && all.name == key.name);

@@ -1,5 +1,5 @@
-//! The fault simulation notices each missing protection, and passes with all of them.
-// No other crate can reach these items, and a panic is a failed test.
+//! The fault simulation fails if criswitch lacks one of its protections, and passes if it has all.
+// No other crate can reach these items. A panic fails the test, as it should.
 #![allow(unreachable_pub, clippy::unwrap_used)]
 
 mod shorten;
@@ -19,11 +19,11 @@ fn each_missing_protection_is_noticed() {
     }
 }
 
-/// A schedule that fails only because this protection is missing.
+/// A schedule that fails with `sabotage` and passes without it.
 fn shown_by(sabotage: Sabotage) -> Option<Plan> {
     let fails = |plan: &Plan| {
         let violation = simulation::play(plan, Some(sabotage)).err();
-        // A panic is no violation that the judge found.
+        // A panic does not count, because the judge did not find it.
         violation.is_some_and(|violation| !violation.starts_with("a panic"))
     };
     let mut plans = (0..SEEDS).map(Plan::of);

@@ -10,10 +10,10 @@
 //! Each instance of criswitch saves its state in a separate directory. The next instance starts with a copy of the
 //! files as they were at the kill. The file of a backend may be unwritable. Between two instances a file may be
 //! damaged, lost or old, a start may be killed, the machine may be rebooted, and the disk may be moved to another
-//! machine. The judge knows what clients saw of all instances.
+//! machine. The judge remembers what clients saw of every instance.
 //!
-//! A run of 2,000 schedules reloads criswitch about 2,800 times. About 800 of these reloads have a mistake in the
-//! files, so nothing may change. The last line of output counts both.
+//! A run of 2,000 schedules reloads criswitch about 2,800 times. For about 800 of these reloads the files have a
+//! mistake, so criswitch must change nothing. The last line of output counts both.
 // This is a terminal program; no other crate can reach its items.
 #![allow(
     clippy::print_stdout,
@@ -48,8 +48,8 @@ struct Options {
     /// The seed of the first schedule. Each further schedule has the next seed.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Plays this schedule only, up to eight times until it fails, and prints its steps. One run may pass where another
-    /// fails, because tokio wakes the waiters of one event in a random order.
+    /// Plays this schedule only, up to eight times until it fails, and prints its steps. The same schedule may fail in
+    /// one run and pass in another, because tokio wakes the waiters of an event in a random order.
     #[arg(long)]
     seed: Option<u64>,
     /// How many schedules are played at once.
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
         let lines = lines.with_ansi(std::io::stderr().is_terminal());
         lines.without_time().with_writer(std::io::stderr).init();
     }
-    // A panic in a schedule is reported with the seed of the schedule.
+    // Disables the default panic message: a panic in a schedule is reported as a failure, with the schedule's seed.
     std::panic::set_hook(Box::new(|_| {}));
     let failed = match options.seed {
         Some(seed) => u64::from(!told(seed, options.sabotage)),
@@ -132,7 +132,7 @@ fn play_on(options: &Options, next: &AtomicU64, sums: &Sums) {
     }
 }
 
-/// Whether the schedule of `seed` passes.
+/// Prints and plays the schedule of `seed`. Returns whether the schedule passes.
 fn told(seed: u64, sabotage: Option<Sabotage>) -> bool {
     let plan = Plan::of(seed);
     for step in &plan.steps {

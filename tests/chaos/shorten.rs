@@ -4,16 +4,16 @@ use crate::simulation::plan::Plan;
 use crate::simulation::play;
 use crate::simulation::sabotage::Sabotage;
 
-/// How often a failed schedule is played until it fails again.
+/// The largest number of times that a failed schedule is played until it fails again.
 const REPLAYS: u32 = 8;
 
-/// Plays a schedule until it fails, at most `REPLAYS` times. One run may pass where another fails, because tokio wakes
-/// the waiters of one event in a random order.
+/// Plays a schedule until it fails, at most `REPLAYS` times. The same schedule may fail in one run and pass in another,
+/// because tokio wakes the waiters of an event in a random order.
 pub fn play_again(plan: &Plan, sabotage: Option<Sabotage>) -> Result<(), String> {
     (0..REPLAYS).try_for_each(|_| play(plan, sabotage).map(drop))
 }
 
-/// The same schedule without the steps that the violation does not need.
+/// Removes steps from a failed schedule as long as the shorter schedule still fails.
 pub fn shortened(plan: &Plan, sabotage: Option<Sabotage>) -> Plan {
     let mut plan = plan.clone();
     let mut size = plan.steps.len() / 2;

@@ -1,5 +1,5 @@
-//! Plays one schedule with the real criswitch on a paused clock, between clients and model runtimes. A judge that knows
-//! the truth checks every reply.
+//! Plays one schedule on a paused clock: clients call the real criswitch, and criswitch calls models of runtimes. A
+//! judge checks every reply against the true state of these models.
 #![allow(unreachable_pub, missing_docs)]
 // These lints guard the daemon. Here a panic is a failed schedule.
 #![allow(
@@ -42,10 +42,10 @@ pub struct Played {
     pub refused: u64,
 }
 
-/// Plays a schedule to its end, or to the first violation, which is the error.
+/// Plays a schedule. The error is the first violation, which ends the schedule.
 pub fn play(plan: &Plan, sabotage: Option<Sabotage>) -> Result<Played, String> {
     let played = catch_unwind(AssertUnwindSafe(|| {
-        // The directory outlives the runtime, so the last file operations have ended when it is removed.
+        // The directory is declared before the runtime, so it is removed after the runtime's last file operation.
         let disk = directory();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -61,7 +61,7 @@ pub fn play(plan: &Plan, sabotage: Option<Sabotage>) -> Result<Played, String> {
     })
 }
 
-/// A directory in memory if the system has a place for that.
+/// A temporary directory: in memory (`/dev/shm`) if possible, otherwise on disk.
 fn directory() -> TempDir {
     let memory = tempfile::tempdir_in("/dev/shm");
     memory

@@ -11,8 +11,9 @@ use crate::support::{Client, Sim, frame_raw};
 use crate::text;
 use crate::told::Told;
 
-/// The daemon's limit on open files, which a shell sets, and a number of connections above the limit.
+/// A shell script that limits the open files of the daemon to 48 and then starts the daemon.
 const FILES: &str = "ulimit -n 48; exec \"$0\" \"$@\"";
+/// More connections than the limit of open files allows.
 const CROWD: usize = 60;
 const LINE: &str = "cannot accept a connection";
 
@@ -38,7 +39,7 @@ async fn connections_that_cannot_be_accepted_are_logged_once_until_one_is_accept
 
     let first = crowd(&listen);
     told.until(LINE);
-    // During this call no connection can be accepted, and the daemon tries several times.
+    // While this call waits for its deadline, the daemon tries to accept connections several times and fails.
     let deadline = [("grpc-timeout", "1S")];
     let list = client
         .call(&path("ListPodSandboxMetrics"), &deadline, frame_raw(b""))

@@ -1,10 +1,11 @@
-//! The output of commands while a backend is away: the verdict, and the effect of a restart.
+//! The output of commands while a backend is unreachable: the verdict of `criswitch status`, and the warning that a
+//! restart would make lists fail.
 
 use crate::reload::Node;
 use crate::terminal::on_a_terminal_beside;
 use crate::{run_beside, text};
 
-/// A backend that has never answered. criswitch waits for it since its start.
+/// The configuration of a backend that never answers, because its socket does not exist.
 const AWAY: &str = "[backends]\nkata = \"/nowhere/kata.sock\"\n";
 
 async fn with_a_backend_away() -> Node {
@@ -28,7 +29,7 @@ async fn reload_and_status_announce_that_lists_would_fail_after_a_restart() {
     let lines = status.stdout.lines().filter(|line| *line == announced);
     assert_eq!(lines.count(), 1, "{}", status.stdout);
 
-    // Without the backend, no list would fail.
+    // After `forget`, no list needs the backend, so a restart would make no list fail.
     node.write("", "");
     assert_eq!(node.reload().await.code, 0);
     let forget = run_beside(&["forget", "kata", "--yes", "--config", text(&config)]).await;
@@ -41,7 +42,7 @@ async fn reload_and_status_announce_that_lists_would_fail_after_a_restart() {
     node.end().await;
 }
 
-/// The first words of the verdict on a terminal, and through a pipe.
+/// The first words of `criswitch status`, which are its verdict: on a terminal, and through a pipe.
 async fn verdict(node: &Node) -> [String; 2] {
     let config = node.files.main();
     let status = ["status", "--config", text(&config)];

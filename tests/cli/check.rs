@@ -57,7 +57,7 @@ fn check_shows_the_settings_and_the_routing_table() {
     .assert_eq(&outcome.stdout);
 }
 
-/// The lines of `criswitch check` from the last table on.
+/// The output of `criswitch check` below its last table.
 fn warnings(table: &str) -> String {
     let files = main_file(table);
     let outcome = run(&["check", "--config", text(&files.main())]);
@@ -225,10 +225,10 @@ fn every_problem_goes_to_standard_error_and_the_code_is_78() {
     ] {
         let outcome = run(&[arguments, &["--config", text(&path)]].concat());
         assert_eq!(outcome.code, 78, "{arguments:?}");
-        // With `--json` standard output has the problems too.
+        // With `--json`, the problems are on standard output too.
         let is_json = arguments.contains(&"--json");
         assert_eq!(outcome.stdout.is_empty(), !is_json, "{arguments:?}");
-        // Only the text output of `check` ends with a verdict.
+        // Only the text output of `check` ends with a line that says whether the configuration is valid.
         let (problems, verdict) = match outcome.stderr.split_once("configuration is not") {
             Some((problems, verdict)) => (problems.to_owned(), Some(verdict)),
             None => (outcome.stderr.clone(), None),
@@ -305,7 +305,7 @@ fn check_warns_of_backends_whose_absence_would_make_lists_fail_after_a_restart()
     let daemon = Told::start(&files);
     warning.assert_eq(&check());
     daemon.end();
-    // `check` reads the saved state, so the daemon need not run.
+    // `check` reads the saved state from disk, so its warning is the same when the daemon does not run.
     warning.assert_eq(&check());
     let register = directory.join("criswitch.sock.state/backends.register");
     fs::write(&register, "damaged").unwrap();

@@ -155,7 +155,7 @@ async fn a_runtime_without_a_reported_default_keeps_the_choice_unless_it_has_one
         "{}",
         printed.text
     );
-    // The only handler of a runtime is its default.
+    // If a runtime has only one handler, this handler is its default.
     let node = Node::new().with(CRIO, crio(["crun"]));
     assert_eq!(
         node.configuration(&[]).await.rows(),

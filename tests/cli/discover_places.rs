@@ -107,18 +107,18 @@ async fn criswitchs_own_socket_is_recognized_by_its_path_or_its_answer() {
     let rig = Rig::start([Sim::new("other")]).await;
     let switch = rig.directory().join("criswitch.sock");
     std::os::unix::fs::symlink(&switch, node.path(CRIO)).unwrap();
-    // No option names criswitch's socket: its answer shows that it is criswitch.
+    // No option names criswitch's socket, so `discover` recognizes criswitch by the reply at this socket.
     let printed = node.configuration(&[]).await;
     assert_eq!(printed.backends().len(), 1);
     expect![[r#"
         criswitch: /node/run/crio/crio.sock is a socket of criswitch, not of a backend.
     "#]]
     .assert_eq(&printed.told);
-    // `--listen` names criswitch's socket: no path to this socket is asked.
+    // `--listen` names criswitch's socket, so `discover` sends nothing to it, not even through a link.
     let printed = node.configuration(&["--listen", text(&switch)]).await;
     assert_eq!(printed.backends().len(), 1);
     assert_eq!(printed.config.listen.to_string(), text(&switch));
-    // The socket of a backend cannot become criswitch's socket.
+    // `discover` rejects a `--listen` that is the socket of a backend.
     std::os::unix::fs::symlink(node.path(CONTAINERD), node.path("link.sock")).unwrap();
     for listen in ["NODE/run/containerd/containerd.sock", "NODE/link.sock"] {
         let outcome = node.discover(&["--listen", listen]).await;
@@ -168,7 +168,7 @@ async fn discover_without_a_socket_exits_with_1_and_a_hint() {
         outcome.stderr
     );
     assert!(outcome.stderr.contains(hint), "{}", outcome.stderr);
-    // With a socket that does not answer the error is different.
+    // If a socket exists but does not answer, the error is a different one.
     drop(std::os::unix::net::UnixListener::bind(node.path(CONTAINERD)).unwrap());
     let outcome = node.discover(&["--json"]).await;
     assert_eq!(outcome.code, 1);

@@ -49,7 +49,7 @@ async fn an_existing_file_is_not_changed() {
         criswitch: /node/etc/criswitch.toml exists and was not changed; try a different name, or move the file
     "#]].assert_eq(&outcome.stderr);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
-    // A dangling link is an existing file too.
+    // A dangling symbolic link counts as an existing file.
     let link = node.path("etc/link.toml");
     std::os::unix::fs::symlink(node.path("etc/elsewhere.toml"), &link).unwrap();
     let outcome = node.discover(&["--write", text(&link)]).await;

@@ -8,7 +8,7 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use crate::run;
 
-/// The words after "criswitch" in messages that the documents quote.
+/// In the documents, one of these words after "criswitch" means that the line quotes a message, not a command.
 const MESSAGES: [&str; 4] = ["cannot", "does", "has", "is"];
 
 /// The lines of code in a document.
@@ -26,7 +26,7 @@ fn code(text: &str) -> Vec<String> {
     code
 }
 
-/// The command of a line, and its options: `criswitch pods --backend old # ...` to `pods` and `--backend`.
+/// The command and the options in a line: `pods` and `--backend` in `criswitch pods --backend old # ...`.
 fn used(line: &str) -> Option<(String, Vec<String>)> {
     let line = line.trim().trim_start_matches("$ ");
     let words = line.strip_prefix("criswitch ")?.split_whitespace();

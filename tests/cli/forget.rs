@@ -1,4 +1,4 @@
-//! `criswitch forget` shows the pods that are lost and asks first.
+//! `criswitch forget` shows the pods that it would forget, and asks for a confirmation.
 
 use crate::reload::Node;
 use crate::support::Client;
@@ -7,7 +7,7 @@ use crate::{run_beside, text};
 
 const QUESTION: &str = "Forget backend kata? [y/N] ";
 
-/// A backend that is down, with the pod `boxed`, and a backend that is ready, with the pod `web`.
+/// A node with the pod `boxed` on a backend that is down, and the pod `web` on a backend that is ready.
 async fn half_down() -> Node {
     let node = Node::start("").await;
     node.write("", &node.kata());
@@ -24,13 +24,13 @@ async fn half_down() -> Node {
     node
 }
 
-/// The number of pods that the backend owns.
+/// The number of pods that the backend `kata` owns.
 async fn owned(node: &Node) -> u64 {
     let pods = &node.info().await["backends"][1]["pods"];
     pods.as_u64().unwrap_or_default()
 }
 
-/// Checks that the output shows the lost pod, no other pod, and the effect on the lost pod.
+/// Checks that the output shows the pod `boxed` and the effect on it, but not the pod `web`.
 #[track_caller]
 fn assert_shows_the_loss(shown: &str) {
     let mut lines = shown.lines();

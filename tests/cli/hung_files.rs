@@ -1,4 +1,5 @@
-//! A file system that does not answer: a FUSE mount whose server never reads. Only work on files of the mount waits.
+//! A file system that does not answer: a FUSE mount whose server never reads. Only work on files of this mount may
+//! wait.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -81,7 +82,7 @@ async fn a_file_system_that_does_not_answer_delays_no_call_no_reload_and_no_shut
         let error = of_other.unwrap().unwrap_err();
         assert!(error.message().contains("does not answer"), "{error}");
     }
-    // A reload checks the sockets of all current backends, also of backends that the files no longer have.
+    // A reload checks the sockets of all current backends, including a backend that the new configuration lacks.
     let rest = config.replace(&format!("other = {other:?}"), "");
     std::fs::write(files.main(), rest).unwrap();
     told.signal("HUP");

@@ -22,7 +22,7 @@ enum Systemd {
     Redirected,
 }
 
-/// The first line of a daemon with these settings.
+/// The first log line of a daemon with these settings.
 fn first_line(settings: &str, systemd: Systemd) -> String {
     let files = main_file("");
     let path = files.main();
@@ -118,7 +118,7 @@ fn the_start_line_has_the_counts_and_the_configuration_hash() {
     assert_eq!(hash.len(), 16, "{line}");
 }
 
-/// `tests/run.sh` builds with a commit. Without a commit the field is omitted.
+/// `tests/run.sh` sets `CRISWITCH_COMMIT` for the build. Without this variable the log line has no field `commit`.
 #[test]
 fn the_start_line_has_the_commit_of_the_build() {
     let line = first_line("log.format = 'json'", Systemd::Silent);

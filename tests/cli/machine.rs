@@ -1,4 +1,4 @@
-//! Machines made of files, for tests of `criswitch check --node`.
+//! Simulated machines for tests of `criswitch check --node`: directories with the files that the command reads.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -160,7 +160,7 @@ fn the_page_of_the_configuration_agrees_with_the_table_of_keys() {
     assert!(page.contains(facts));
 }
 
-/// The string literals such as "NO_COLOR" in all sources below a folder.
+/// Finds the names of environment variables in the sources below a folder: string literals such as "NO_COLOR".
 fn variables(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());

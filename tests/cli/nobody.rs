@@ -100,7 +100,8 @@ async fn a_user_who_may_not_connect_sees_which_users_may() {
     // Every user may enter the directory, so the socket's mode denies the connection.
     fs::set_permissions(node.files.path(""), Permissions::from_mode(0o755)).unwrap();
     let binary = node.files.path("bin");
-    // A separate process writes the copy: a child of a concurrent test could hold a file open that this process writes.
+    // A separate process writes the copy. If this process wrote it, a child process of a concurrent test could inherit
+    // the open file, and the kernel would not execute the copy.
     let mut copy = Command::new("cp");
     copy.args([env!("CARGO_BIN_EXE_criswitch"), text(&binary)]);
     assert!(copy.status().unwrap().success());

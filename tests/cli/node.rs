@@ -1,4 +1,4 @@
-//! `criswitch check --node` on made-up machines.
+//! `criswitch check --node` on simulated machines.
 
 use criswitch::codec::cri::CgroupDriver;
 use expect_test::expect;
@@ -317,7 +317,7 @@ fn a_socket_directory_that_is_writable_or_unreachable_for_others_is_reported() {
     );
 }
 
-/// `check --probe --node` with this cgroup driver in the kubelet's configuration, and this one of the backend.
+/// Runs `check --probe --node` with one cgroup driver in the kubelet's configuration and one in the backend's reply.
 async fn with_drivers(kubelet: &str, backend: CgroupDriver) -> Outcome {
     let sockets = tempfile::tempdir().unwrap();
     let socket = sockets.path().join("runc");

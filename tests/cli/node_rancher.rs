@@ -1,4 +1,4 @@
-//! `criswitch check --node` on made-up machines of k3s and RKE2.
+//! `criswitch check --node` on simulated machines with k3s or RKE2.
 
 use expect_test::expect;
 

@@ -32,7 +32,7 @@ async fn told(socket: &UnixDatagram, wanted: &'static str) -> String {
     let socket = socket.try_clone().unwrap();
     let read = move || loop {
         let mut buffer = [0; 4096];
-        // A signal to the process of the tests interrupts a read with a time limit.
+        // A signal to the test process interrupts a read that has a timeout. The loop then reads again.
         let length = match socket.recv(&mut buffer) {
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             received => received.expect(wanted),
@@ -96,7 +96,7 @@ async fn a_hanging_service_manager_delays_neither_calls_nor_the_shutdown() {
     let (files, listen, backend) = one_backend();
     let (_unread, path) = manager(&files);
     Sim::new("runc").serve_on(&backend);
-    // More messages than the socket can hold unread.
+    // With a watchdog interval of 300 microseconds, the daemon sends more messages than the unread socket can queue.
     let daemon = Daemon::start_as(serve(&files, &path, "300")).await;
     let mut client = Client::new(&listen).runtime();
     for _ in 0..200 {

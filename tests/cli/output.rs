@@ -8,7 +8,7 @@ use crate::reload::Node;
 use crate::support::Sim;
 use crate::{Outcome, main_file, run, run_beside, text};
 
-/// A value in which each scalar is its type, and each array its first item.
+/// Replaces each scalar in a value by the name of its type, and shortens each array to its first item.
 fn shape(value: &Json) -> Json {
     match value {
         Json::Null => Json::Null,

@@ -17,7 +17,7 @@ use crate::text;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_criswitch");
 
-/// `serve` with this many copies of a descriptor, and with this value of `LISTEN_FDS`.
+/// A `serve` command that gets this many copies of the descriptor, and this value of `LISTEN_FDS`.
 fn serve_with(
     files: &ConfigFiles,
     descriptor: impl Into<OwnedFd>,
@@ -50,7 +50,7 @@ async fn a_passed_socket_is_served_and_left_unchanged() {
         assert_eq!(mode(&listen), 0o660);
     }
     assert!(!listen.with_extension("lock").exists());
-    // The state is in the same directory.
+    // The directory has four entries: the configuration, the two sockets and the saved state.
     assert_eq!(fs::read_dir(listen.parent().unwrap()).unwrap().count(), 4);
 }
 
@@ -128,7 +128,7 @@ async fn sockets_passed_to_another_process_are_ignored() {
     assert!(!listen.exists());
 }
 
-/// The error for descriptors that criswitch cannot use. criswitch must not create its own socket.
+/// The error of a `serve` that gets descriptors it cannot use. `serve` must not create a socket instead.
 fn refused(descriptor: impl Into<OwnedFd>, how: (usize, &str), listen: Option<&Path>) -> String {
     let (files, own, _) = one_backend();
     let output = serve_with(&files, descriptor, how).output().unwrap();

@@ -50,7 +50,7 @@ impl Node {
         std::fs::write(self.files.main(), key + &config).unwrap();
     }
 
-    /// `serve` with the socket, after `metrics`.
+    /// A `serve` command that gets two descriptors: `metrics`, then the socket for clients.
     fn serve(&self, metrics: impl Into<OwnedFd>, names: &str) -> Command {
         let socket = self.socket.try_clone().unwrap().into();
         let mut command = passing_both(BINARY, [metrics.into(), socket], names);
@@ -58,20 +58,20 @@ impl Node {
         command
     }
 
-    /// A daemon's whole log, with the socket for metrics.
+    /// The whole log of a daemon that gets `metrics` as its socket for metrics. The daemon serves one call.
     async fn log_with(&self, metrics: impl Into<OwnedFd>) -> String {
         let serve = self.serve(metrics, "metrics:criswitch.socket");
         self.log_of(Daemon::start_as(serve).await).await
     }
 
-    /// A daemon's whole log, after it has served a call.
+    /// Makes one call to the daemon, ends the daemon, and returns its whole log.
     async fn log_of(&self, daemon: Daemon) -> String {
         let mut client = Client::new(&self.listen).runtime();
         client.version(VersionRequest::default()).await.unwrap();
         daemon.whole_log("TERM").await.join("\n")
     }
 
-    /// The error of a daemon that does not start.
+    /// The error of a daemon that does not start, and exits with 1.
     fn refused(&self, mut serve: Command) -> String {
         serve.args(["serve", "--config", text(&self.files.main())]);
         let output = serve.output().unwrap();

@@ -1,5 +1,4 @@
-//! The commands' output and the daemon's log have no control characters, also if names of backends and clients have
-//! some.
+//! The commands' output and the daemon's log contain no control characters, even if names of backends and clients do.
 
 use criswitch::codec::cri::RuntimeCondition;
 use tonic::Status;
@@ -7,7 +6,7 @@ use tonic::Status;
 use crate::reload::Node;
 use crate::{run_beside, text};
 
-/// An escape sequence in both encodings, a bell, a deletion and line ends.
+/// Contains an escape sequence in its 7-bit and its 8-bit encoding, BEL, DEL, CR and LF.
 const HOSTILE: &str = "a\u{1b}[31mb\u{9b}2Jc\u{7}d\u{7f}e\r\nf";
 
 async fn hostile() -> Node {

@@ -44,11 +44,16 @@ pub(crate) struct Node {
 }
 
 impl Node {
+    /// Starts the daemon, and waits until its backend has answered.
     pub(crate) async fn start(head: &str) -> Node {
-        Node::start_as(head, |serve| serve).await
+        let node = Node::start_as(head, |serve| serve).await;
+        let answered = async { while node.client().pods().await.is_err() {} };
+        let answered = tokio::time::timeout(PATIENCE, answered).await;
+        answered.expect("a list of pods");
+        node
     }
 
-    /// As [`Node::start`], after `start` has changed the command that starts the daemon.
+    /// Like [`Node::start`], but `start` changes the command that starts the daemon.
     pub(crate) async fn start_as(head: &str, start: impl FnOnce(Command) -> Command) -> Node {
         let files = Files::new();
         let sims = ["old", "new"].map(|name| {

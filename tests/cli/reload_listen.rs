@@ -6,7 +6,7 @@ use crate::reload::Node;
 use crate::support::Sim;
 use crate::{Outcome, command, run_beside, text};
 
-/// A node whose file has a different `listen` since the start, and the socket of the running daemon.
+/// Starts a daemon, then changes `listen` in its file. Returns the node and the socket that the daemon still serves.
 async fn edited() -> (Node, String) {
     let node = Node::start("").await;
     let socket = text(&node.files.path("criswitch.sock")).to_owned();

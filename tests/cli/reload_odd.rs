@@ -1,4 +1,4 @@
-//! Reloads with other objects in the place of the files, and reloads at the same time.
+//! Reloads while the configuration files are missing, unreadable, invalid or not regular files, and concurrent reloads.
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -14,7 +14,7 @@ use crate::reload::{Files, Node};
 use crate::support::PATIENCE;
 use crate::{run, text};
 
-/// Replaces files of the configuration by other objects.
+/// Makes the configuration files unusable.
 type Odd = fn(&Files);
 
 fn pipe(files: &Files, name: &str) {
@@ -26,7 +26,7 @@ fn link(files: &Files, to: &str, name: &str) {
     symlink(to, files.path(name)).unwrap();
 }
 
-/// Each replacement, with a part of the problem that is reported.
+/// A part of the reported problem, and the change of the files that causes this problem.
 const ODD: [(&str, Odd); 13] = [
     ("No such file", |files| {
         fs::remove_file(files.main()).unwrap();
@@ -72,7 +72,7 @@ const ODD: [(&str, Odd); 13] = [
     }),
 ];
 
-/// Restores the files.
+/// Restores valid configuration files.
 fn set_right(node: &Node) {
     for name in ["criswitch.toml", "conf.d"] {
         let path = node.files.path(name);

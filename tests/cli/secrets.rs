@@ -11,7 +11,7 @@ use crate::support::{Client, IMAGE, Sim, container_config, pod_config};
 use crate::told::Told;
 use crate::{command, main_file, text};
 
-/// The common word of all secrets. Each field that may hold a secret has one.
+/// A word that every secret contains. Each field that may hold a secret gets a secret of its own.
 const SECRET: &str = "hunter2";
 
 fn secret(place: &str) -> String {
@@ -120,7 +120,7 @@ async fn secrets_of_calls_are_in_no_log_of_json() {
     nobody_reads_them("json", "\"rpc\":\"{}\"").await;
 }
 
-/// Checks a log of this format; `named` is the format of an RPC's name in it.
+/// Checks that a log in this format contains no secret. `named` is how the log shows an RPC, with `{}` for its name.
 async fn nobody_reads_them(format: &str, named: &str) {
     let files = main_file("");
     let path = files.main();
@@ -142,7 +142,7 @@ async fn nobody_reads_them(format: &str, named: &str) {
     ] {
         assert_eq!(whisper(&client, handler).await, pulled, "{handler}");
         lists(&client).await;
-        // A poll that succeeds, for the most verbose lines.
+        // criswitch logs a successful `Status` only at TRACE, the most verbose level.
         status(&client).await;
     }
     let bad = bytes::Bytes::from([&[0; 5][..], secret("bad-frame").as_bytes()].concat());

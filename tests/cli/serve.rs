@@ -179,7 +179,7 @@ fn serve_that_cannot_create_its_socket_reports_a_hint() {
 fn a_lock_that_is_a_link_is_not_followed() {
     let (files, listen, _) = one_backend();
     let victim = listen.with_file_name("victim");
-    // The lock of the link's target is held, so following the link would fail differently.
+    // The test holds the lock of the link's target. A daemon that followed the link would fail with another error.
     let held = std::fs::File::create(&victim).unwrap();
     held.lock().unwrap();
     let lock = listen.with_file_name("listen.lock");

@@ -26,7 +26,7 @@ pub(crate) fn commands() -> Vec<String> {
     commands
 }
 
-/// The completions of the last of `words`, one in each line, as the script for fish asks for them.
+/// The completions of the last word in `words`. Calls criswitch as its completion script for fish does.
 fn offered(words: &[&str]) -> Vec<String> {
     let output = command(&[&["--"], words].concat())
         .env("CRISWITCH_COMPLETE", "fish")
@@ -74,7 +74,7 @@ fn completions_offer_commands_options_formats_handlers_and_backends() {
         offered(&["criswitch", "pods", &joined, "--backend", "c"]),
         ["crio"]
     );
-    // Without a configuration there are no names, and no error.
+    // Without a configuration, the completions contain no names and print no error.
     let without = offered(&["criswitch", "forget", "--config", "/nonexistent", ""]);
     assert!(without.iter().all(|it| it.starts_with('-')), "{without:?}");
 }

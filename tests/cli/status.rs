@@ -214,7 +214,7 @@ async fn the_verdict_has_the_reason_why_lists_fail_and_the_command_to_run() {
     let outcome = run_beside(&["status", "--json", "--config", text(&path)]).await;
     let shown: Json = serde_json::from_str(&outcome.stdout).unwrap();
     assert_eq!(shown["health"]["state"], "lists failing");
-    // The command in the verdict asks for a confirmation, also if it cannot show the pods.
+    // The verdict suggests `forget`. This command asks for a confirmation even if it cannot list the pods.
     let outcome = run_beside(&["forget", "runc", "--config", text(&path)]).await;
     let Outcome { stdout, stderr, .. } = outcome;
     let unlisted = "The pods of backend runc cannot be listed: ";
@@ -317,7 +317,7 @@ async fn pods_are_shown_with_the_backend_that_runs_them() {
     node.end().await;
 }
 
-/// The row for the backend's own default counts no pod whose handler is unknown.
+/// The row `own` stands for the backend's default handler. A pod whose handler is unknown does not count for this row.
 #[tokio::test]
 async fn a_pod_with_an_unknown_handler_is_shown_without_a_handler() {
     let node = Node::start("").await;

@@ -13,12 +13,13 @@ use crate::{Outcome, main_file, run, run_beside, text};
 
 const COLUMNS: usize = 80;
 
-/// Runs the command on its own terminal and returns the output; the arguments have no spaces.
+/// Runs the command on its own terminal and returns the output. The arguments must not contain spaces.
 fn on_a_terminal(arguments: &[&str]) -> Outcome {
     typing("", arguments)
 }
 
-/// Runs the command on its own terminal, where a user types `keys`, and returns the output with these keys.
+/// Runs the command on its own terminal, where a user types `keys`. The returned output includes the echo of these
+/// keys.
 fn typing(keys: &str, arguments: &[&str]) -> Outcome {
     let binary = env!("CARGO_BIN_EXE_criswitch");
     let typed = format!(
@@ -56,7 +57,7 @@ pub(crate) async fn typing_beside(keys: &'static str, arguments: &[&str]) -> Out
     tokio::task::spawn_blocking(run).await.unwrap()
 }
 
-/// The text without colour codes. No line may be wider than the terminal.
+/// Returns the text without colour codes, and asserts that no line is wider than the terminal.
 #[track_caller]
 fn fits(shown: &str) -> String {
     let mut parts = shown.split("\u{1b}[");

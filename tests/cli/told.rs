@@ -22,7 +22,7 @@ impl Told {
         Told::start_as(command(&["serve", "--config", text(&files.main())]))
     }
 
-    /// Starts the daemon by this command and waits until it serves.
+    /// Starts the daemon with this command and waits until it serves.
     pub(crate) fn start_as(mut serve: Command) -> Told {
         let mut child = serve.stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());

@@ -12,7 +12,8 @@ use crate::config_files::ConfigFiles;
 use crate::told::Told;
 use crate::{main_file, text};
 
-/// Connects, sends the argument, and prints how many bytes it read before the end. Every test has this time limit.
+/// A perl script that connects, sends its second argument, waits for a reply or the end of the connection, and prints
+/// its pid and the number of bytes it read. `alarm` ends the script after 30 s.
 const PEER: &str = r#"
     use IO::Socket::UNIX;
     alarm(30);
@@ -23,7 +24,8 @@ const PEER: &str = r#"
     print "$$ ", $read || 0;
 "#;
 
-/// Connects as often as the argument says, prints that it is connected, and stays silent until its input ends.
+/// A perl script that opens as many connections as its second argument says, prints "connected", and sends nothing
+/// until its standard input ends. `alarm` ends the script after 30 s.
 const CROWD: &str = r#"
     use IO::Socket::UNIX;
     alarm(30);
@@ -83,7 +85,7 @@ fn mode(path: &Path) -> u32 {
     path.metadata().unwrap().permissions().mode() & 0o777
 }
 
-/// Prints a message if the tests cannot use another user, since they do not run as root.
+/// Whether the tests run as root, which can start processes of other users. Prints a message if they do not.
 #[allow(clippy::print_stderr)]
 pub(crate) fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
@@ -105,7 +107,7 @@ fn only_root_can_connect_unless_others_are_allowed() {
     }
 }
 
-/// Without this check, another user's connection would take a place in the kernel's queue.
+/// The kernel must reject other users itself: a connection that it lets through takes a slot in the accept queue.
 #[test]
 fn the_kernel_lets_an_allowed_user_connect_and_no_other() {
     let (files, listen) = switch("allow_uids = [1, 0, 1]");
@@ -196,6 +198,6 @@ fn silent_connections_of_one_user_block_neither_root_nor_a_third_user() {
     for uid in [0, NOBODY] {
         assert!(connect(uid, &listen, PREFACE).unwrap().1, "{uid}");
     }
-    // `wait` closes the input of the process first.
+    // `wait` first closes the input of the process, which then ends.
     crowd.wait().unwrap();
 }

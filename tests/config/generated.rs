@@ -8,7 +8,7 @@ use criswitch::config::keys::{TABLES, of_table};
 use criswitch::config::{Applies, Key};
 
 const WIDTH: usize = 120;
-/// The shipped file's rows of handlers and backends are examples, which are not generated.
+/// In the shipped file, the example rows of handlers and backends begin at this line. They are not generated.
 const ROWS: &str = "# A row for each RuntimeClass handler";
 
 #[track_caller]

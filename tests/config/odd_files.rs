@@ -70,7 +70,7 @@ fn a_file_is_read_up_to_its_largest_size_and_not_beyond() {
         ("criswitch.toml", RUNC.as_bytes()),
         ("conf.d/a.toml", more.as_bytes()),
     ]);
-    // The file is larger than any memory.
+    // This file of 1 TiB does not fit into memory.
     let huge = fs::File::create(files.main().with_file_name("conf.d/b.toml")).unwrap();
     huge.set_len(1 << 40).unwrap();
     let problems = Config::load(&files.main()).unwrap_err();
@@ -116,7 +116,8 @@ fn a_drop_in_removed_during_a_read_is_ignored() {
             }
         });
         let loads = (0..3000).map(|_| Config::load(&files.main()));
-        // All loads must end before the thread that changes the files stops, whatever the loads return.
+        // Collect all results before a failed load can panic: the other thread must be stopped first, or the scope
+        // waits for it forever.
         let loads: Vec<_> = loads.collect();
         over.store(true, Ordering::Relaxed);
         let with: usize = loads

@@ -45,7 +45,7 @@ fn one_problem_beyond_the_limit_is_counted_in_the_singular() {
 
 #[test]
 fn problems_are_ordered_by_place_and_not_by_time() {
-    // A wrong value is found after all unknown keys.
+    // criswitch finds a wrong value only after it has found all unknown keys.
     let keys = rows(200, |number| format!("key-{number} = 1"));
     let told = problems(&format!("shutdown_timeout = 'soon'\n{keys}")).to_string();
     let first = told.lines().next().unwrap();

@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 
 use crate::told;
 
-/// A row with these fields, one per line.
+/// Checks the problems of a row with these fields, one field per line.
 #[track_caller]
 fn told_of_row(fields: &str, expected: Expect) {
     told(

@@ -1,8 +1,9 @@
-//! The demo: the real criswitch in front of three simulated runtimes. It shows criswitch at work and stays up for your
-//! own commands.
+//! The demo: the real criswitch in front of three simulated runtimes. The demo shows what criswitch does, then keeps
+//! running for your own commands.
 //!
-//! `cargo run --profile demo --example demo`, with `-- --once` to end instead of staying. The demo checks what it
-//! shows: on a mistake it prints an error and exits with status 1.
+//! Run it with `cargo run --profile demo --example demo`. With `-- --once` at the end of the command, the demo exits
+//! instead of waiting. The demo checks the results that it shows. If one is wrong, the demo prints an error and exits
+//! with status 1.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 #[path = "../support/support.rs"]
@@ -17,9 +18,9 @@ use anyhow::{Context, Result, bail, ensure};
 use support::{Client, IMAGE, Rig, Sim, container_config, container_in, pod_config};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The routing of a handler.
+/// The expected routing of one handler.
 struct Row {
-    /// The handler that the pod asks for; empty in the last row.
+    /// The handler that the pod asks for. Empty means the default handler.
     asked: &'static str,
     /// The table's name for the handler, which lists show.
     handler: &'static str,
@@ -86,7 +87,7 @@ async fn demo(once: bool) -> Result<()> {
     merged_lists(&rig, &ran).await?;
     unknown_handler(&rig).await?;
     if once {
-        println!("\nAll as it should be.");
+        println!("\nAll checks passed.");
     } else {
         write_configs(rig.directory())?;
         show::commands(&rig);

@@ -1,6 +1,6 @@
-//! Three simulated runtimes, and a client that calls them through criswitch as a kubelet does: `runtimes FOLDER`, with
-//! a socket below FOLDER for each runtime and for criswitch. SIGUSR1 kills the runtime kata, SIGUSR2 starts it again.
-//! docs/pictures/node.py runs it.
+//! Three simulated runtimes, and a client that calls them through criswitch as a kubelet does. The only argument is a
+//! folder; the sockets of the runtimes and of criswitch are below this folder. SIGUSR1 stops the runtime kata, and
+//! SIGUSR2 starts it again. docs/pictures/node.py runs this program.
 
 #[path = "../support/support.rs"]
 mod support;
@@ -55,7 +55,7 @@ async fn fail_and_return(sim: &Sim) -> std::io::Result<()> {
     }
 }
 
-/// The calls of a kubelet, and pods that start and end. Calls fail while a runtime is away.
+/// Makes the calls of a kubelet, and starts and ends pods. Calls fail while a runtime is stopped.
 async fn load(client: &Client) {
     tokio::join!(
         relist(client),

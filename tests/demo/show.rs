@@ -10,9 +10,9 @@ const COLUMNS: usize = 80;
 
 pub(super) fn opening(rig: &Rig, table: &str) {
     println!("criswitch: one CRI socket in front of several container runtimes");
-    heading("The switch, and three simulated runtimes behind it");
+    heading("criswitch, and three simulated runtimes behind it");
     println!("  DIR is {}", rig.directory().display());
-    println!("  The switch listens on DIR/criswitch.sock, with this configuration:");
+    println!("  criswitch listens on DIR/criswitch.sock, with this configuration:");
     println!();
     for line in table.lines() {
         println!("{}", format!("    {line}").trim_end());
@@ -20,7 +20,7 @@ pub(super) fn opening(rig: &Rig, table: &str) {
 }
 
 pub(super) fn who_ran_what(ran: &[Ran]) {
-    heading("A pod and a container on each handler: who ran what");
+    heading("A pod and a container on each handler, and the runtime of each");
     line(["ASKED FOR", "POD", "CONTAINER", "RUN BY", "AS"]);
     for Ran {
         row,
@@ -43,14 +43,14 @@ pub(super) fn who_ran_what(ran: &[Ran]) {
 }
 
 pub(super) fn lists(pods: &[cri::PodSandbox], containers: &[cri::Container]) {
-    heading("The pods, in one list through the switch");
+    heading("The pods, in one list through criswitch");
     line(["POD", "NAME", "STATE", "HANDLER", ""]);
     for pod in pods {
         let name = pod.metadata.as_ref().map_or("", |m| &m.name);
         let state = pod.state().as_str_name().trim_start_matches("SANDBOX_");
         line([short(&pod.id), name, state, &pod.runtime_handler, ""]);
     }
-    heading("The containers, in one list through the switch");
+    heading("The containers, in one list through criswitch");
     line(["CONTAINER", "NAME", "STATE", "POD", ""]);
     for container in containers {
         let name = container.metadata.as_ref().map_or("", |m| &m.name);
@@ -62,7 +62,7 @@ pub(super) fn lists(pods: &[cri::PodSandbox], containers: &[cri::Container]) {
 }
 
 pub(super) fn refusal(refusal: &Status) {
-    heading("A pod that asks for \"firecracker\", which nobody serves: refused");
+    heading("A pod that asks for \"firecracker\", which has no backend: rejected");
     let text = format!("{:?}: {}", refusal.code(), refusal.message());
     for line in wrapped(&text, COLUMNS - 2) {
         println!("  {line}");
@@ -95,7 +95,7 @@ pub(super) fn commands(rig: &Rig) {
         println!("  cargo run --profile demo -q -- {command} --config $D/criswitch.toml");
     }
     println!();
-    println!("  A simulated runtime runs nothing: exec only says what it was told to run.");
+    println!("  A simulated runtime runs nothing: exec only prints the command.");
     println!("  Ctrl-C ends the demo and removes DIR.");
 }
 
@@ -110,7 +110,7 @@ fn line(cells: [&str; 5]) {
     println!("{}", line.trim_end());
 }
 
-/// The digits of an id that crictl shows.
+/// The first 13 digits of an id. crictl shows as many.
 fn short(id: &str) -> &str {
     id.get(..13).unwrap_or(id)
 }

@@ -1,4 +1,4 @@
-//! Compiles the interface to descriptors, from which the oracles make messages.
+//! Compiles the CRI's proto file to descriptors. The oracles make messages from these descriptors.
 
 use std::path::PathBuf;
 

@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
-# Runs every fuzz target, two at a time: tests/fuzz/run.sh [SECONDS], by default 600 for each target.
+# Runs the fuzz targets, two at a time.
+#
+# tests/fuzz/run.sh [SECONDS] runs every target for this time, by default 600 seconds.
 # tests/fuzz/run.sh add TARGET FILE... adds inputs to a target's corpus, such as the inputs that a run left in
 # tests/fuzz/artifacts.
-# tests/fuzz/run.sh minimise replaces every corpus by the fewest inputs that reach all code reached so far.
+# tests/fuzz/run.sh minimise reduces every corpus: of all inputs so far, it keeps the fewest that reach the same code.
 #
-# The corpus of a target is tests/fuzz/corpus/TARGET.hex: one input per line, in hexadecimal, the lines sorted. A run
-# unpacks it to the cache; tests/corpora.rs reads it directly.
+# The corpus of a target is tests/fuzz/corpus/TARGET.hex: one input per line, in hexadecimal, with sorted lines. A run
+# unpacks the corpus to the cache; tests/corpora.rs reads it directly.
 #
 # libFuzzer's instrumentation is not part of stable Rust, so RUSTC_BOOTSTRAP enables it in the stable compiler. Build
-# results and found inputs are kept in ${CRISWITCH_CACHE:-~/.cache/criswitch}; findings go to tests/fuzz/artifacts. The
-# exit code is 0 only if no target found anything. SANITIZER=address looks for faults in dependencies' unsafe code.
+# results and found inputs are kept in ${CRISWITCH_CACHE:-~/.cache/criswitch}; inputs that fail go to
+# tests/fuzz/artifacts. The exit code is 0 only if no target has found a failure. SANITIZER=address builds with
+# AddressSanitizer, which finds faults in the unsafe code of dependencies.
 set -eu
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

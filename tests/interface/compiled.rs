@@ -87,7 +87,8 @@ fn read_enum(name: &str, enumeration: &EnumDescriptorProto, all: &mut Interface)
     }
 }
 
-/// A map is a repeated field of a nested message that the compiler generates.
+/// The type of a map field; `None` for any other field. A map is a repeated field, whose type is a nested message that
+/// the compiler generates.
 fn map_type(of: &str, message: &DescriptorProto, field: &FieldDescriptorProto) -> Option<String> {
     let entry = message.nested_type.iter().find(|nested| {
         is_map_entry(nested) && type_name(field) == format!("{of}.{}", nested.name())

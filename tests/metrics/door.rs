@@ -71,7 +71,7 @@ async fn an_oversized_request_is_rejected_and_idle_readers_are_disconnected() {
         !reply.contains("200 OK") && !reply.contains("criswitch_"),
         "{reply}"
     );
-    // More readers than criswitch has places for.
+    // These are more readers than criswitch serves at once.
     let mut silent = Vec::new();
     for _ in 0..20 {
         let mut stream = connected(&socket).await;
@@ -87,7 +87,7 @@ async fn an_oversized_request_is_rejected_and_idle_readers_are_disconnected() {
     Page::of(&rig).await;
 }
 
-/// A criswitch without a listener, with this address for metrics.
+/// A criswitch that serves no clients and has this address for metrics.
 fn switch(directory: &std::path::Path, listen: &str) -> Arc<Switch> {
     let path = directory.join("criswitch.toml");
     let at = directory.display();
@@ -134,7 +134,7 @@ async fn a_reader_that_sends_no_request_is_disconnected() {
     let switch = switch(directory.path(), socket.to_str().unwrap());
     let _serving = metrics::keep_serving(&switch, None);
     let mut silent = Vec::new();
-    // More readers than criswitch has places for.
+    // These are more readers than criswitch serves at once.
     for _ in 0..10 {
         silent.push(connected(&socket).await);
     }

@@ -13,7 +13,7 @@ const LISTS: [(&str, usize); 3] = [
     ("ListContainers", 2 * MIB),
     ("ListImages", 3 * MIB),
 ];
-/// More than all other bytes that criswitch holds of the backend, and much less than each of these lists.
+/// More than all other bytes that criswitch holds for the backend, and much less than each of these lists.
 const REST: usize = MIB / 16;
 
 async fn list_all(rig: &Rig) {
@@ -23,8 +23,8 @@ async fn list_all(rig: &Rig) {
     rig.images().list_images(request).await.unwrap();
 }
 
-/// Waits until the bytes held of kata are one copy of each list, and less than `REST` more. A reply counts until it is
-/// dropped.
+/// Waits until criswitch holds one copy of each list of kata, and fewer than `REST` other bytes. The wait is needed
+/// because a reply counts until it is dropped.
 async fn until_one_of_each_is_held(rig: &Rig, up: bool) {
     let least: usize = LISTS.iter().map(|(_, bytes)| bytes).sum();
     let page = until(rig, |page| {
@@ -69,7 +69,7 @@ async fn unread_reply_bytes_count_replies_in_flight() {
     rig.sim("kata").append_raw("ListContainers", unknown);
     let unread = |page: &Page| page.value("criswitch_unread_reply_bytes", &[]) as usize;
     let client = (*rig).raw().await;
-    // The reply is larger than the bytes that HTTP/2 sends unread.
+    // The reply is larger than the part that HTTP/2 sends before the client reads.
     let path = "/runtime.v1.RuntimeService/ListContainers";
     let reply = client.begin(path, &[], frame_raw(b"")).await.unwrap();
     until(&rig, |page| unread(page) >= 3 * MIB).await;

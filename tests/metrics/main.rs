@@ -1,5 +1,5 @@
 //! The page of metrics, its server, and the shipped files that use the metrics.
-// No other crate can reach these items, and a panic is a failed test.
+// No other crate can reach these items. A panic fails the test, as it should.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 #![allow(clippy::panic, clippy::indexing_slicing)]
 

@@ -8,12 +8,13 @@ use tokio::net::UnixStream;
 
 use crate::support::{PATIENCE, Rig, Sim};
 
-/// A criswitch that serves metrics at `m.sock`, with a backend for each of `sims`, named like its handlers.
+/// A criswitch that serves metrics at `m.sock`. Each of `sims` is a backend with one handler of the same name. `keys`
+/// are more lines of the configuration.
 pub async fn rig<const N: usize>(keys: &str, sims: [Sim; N]) -> Rig {
     Rig::with_config(sims.clone(), |directory| text(keys, &sims, directory)).await
 }
 
-/// The configuration of that criswitch.
+/// The configuration of [`rig`].
 pub fn text(keys: &str, sims: &[Sim], directory: &str) -> String {
     let row = |sim: &Sim| format!("{0} = \"{directory}/{0}.sock\"\n", sim.name());
     let rows: String = sims.iter().map(row).collect();
@@ -23,7 +24,7 @@ pub fn text(keys: &str, sims: &[Sim], directory: &str) -> String {
     )
 }
 
-/// The name of a runtime whose simulated mount point, below /var/lib, exists on every node.
+/// A runtime name that makes the simulated mount point, `/var/lib/..`, exist on every node.
 pub const REAL: &str = "..";
 
 /// Sends `ImageFsInfo`, as the kubelet does.
@@ -144,7 +145,7 @@ pub async fn connected(socket: &Path) -> UnixStream {
 
 /// The whole reply to these bytes.
 pub async fn converse(mut stream: impl AsyncRead + AsyncWrite + Unpin, sent: &[u8]) -> String {
-    // The server may reject the request before it has read all of it.
+    // The write may fail, because the server may reject the request before it has read all bytes.
     stream.write_all(sent).await.unwrap_or_default();
     let mut reply = Vec::new();
     let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut reply));

@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 use crate::page::{Page, REAL, ask_for_disks, rig};
 use crate::support::{Rig, Sim, frame};
 
-/// Metrics that the dashboard does not show, because other metrics in the dashboard show as much.
+/// Metrics that the dashboard does not show, because other metrics in the dashboard show the same facts.
 const SPARE: [&str; 12] = [
     "criswitch_backend_state",
     "criswitch_backend_state_since_timestamp_seconds",
@@ -48,7 +48,7 @@ fn under<'a>(key: &str, json: &'a Json) -> Vec<&'a str> {
     }
 }
 
-/// The metrics of a query: words with the prefixes of our metrics.
+/// The metrics in a query: the words that begin with `criswitch_` or `process_`.
 fn names(query: &str) -> BTreeSet<&str> {
     let words = query.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
     words
@@ -264,7 +264,7 @@ async fn prometheus_reads_the_page_and_answers_every_query_of_the_dashboard() {
             empty.insert(query.split('{').next().unwrap().to_owned());
         }
     }
-    // Nothing is rejected, fails or reloads during these queries.
+    // A few queries have no value, because nothing is rejected, fails or reloads during the scrapes.
     println!("without a value: {empty:?}");
     assert!(empty.len() < 6, "{empty:?}");
 }

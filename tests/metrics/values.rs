@@ -28,7 +28,7 @@ async fn calls_are_counted_by_rpc_backend_and_code() {
     assert_eq!(page.calls("RunPodSandbox", "runc", "OK"), 1.0);
     assert_eq!(page.calls("RunPodSandbox", "kata", "OK"), 1.0);
     assert_eq!(page.calls("StopPodSandbox", "kata", "Internal"), 1.0);
-    // Calls to all backends, and to none.
+    // Calls to all backends, and calls to no backend, have an empty label `backend`.
     assert_eq!(page.calls("ListPodSandbox", "", "OK"), 1.0);
     assert_eq!(page.calls("StartContainer", "", "NotFound"), 1.0);
     assert_eq!(page.calls("StartContainer", "kata", "OK"), 1.0);
@@ -317,7 +317,7 @@ async fn lists_fail_because_of_a_ready_backend_that_answers_them_with_errors() {
     }
 }
 
-/// A stream that criswitch passes unread, and a merged stream.
+/// With one backend, criswitch forwards the stream without reading it. With two backends, it merges the streams.
 #[tokio::test]
 async fn lists_fail_because_of_a_stream_that_ends_with_an_error_after_its_first_message() {
     let kata = || Sim::new("kata");

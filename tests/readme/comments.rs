@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::{at, found, unplain};
 
-/// Words that users may read and that comments and names of tests do not need, with their plain replacements.
+/// Words that are allowed in texts for users, but not in comments and names of tests, with their plain replacements.
 const FOR_ENGINEERS: [(&str, &str); 7] = [
     ("is gone", "is removed, is absent, has ended"),
     ("are gone", "are removed, are absent, have ended"),
@@ -16,7 +16,7 @@ const FOR_ENGINEERS: [(&str, &str); 7] = [
     ("refusals", "rejections"),
 ];
 
-/// Phrases in their usual sense.
+/// Phrases that are allowed although they contain such a word.
 const USUAL: [&str; 4] = [
     "refuse connections",
     "refuses connections",
@@ -39,7 +39,7 @@ const WITH_COMMENTS: [&str; 11] = [
     "deny.toml",
 ];
 
-/// The files at `path` with this extension, without results of builds.
+/// The files at or below `path` with one of these extensions. Directories called `target` are skipped.
 fn files(path: &Path, extensions: &[&str]) -> Vec<PathBuf> {
     if path.is_file() {
         let extension = path.extension().and_then(|extension| extension.to_str());
@@ -71,7 +71,7 @@ fn comments(text: &str, mark: &str) -> Vec<(usize, String)> {
     comments
 }
 
-/// A comment without code.
+/// A comment with `_` in place of each piece of code.
 fn without_code(comment: &str) -> String {
     comment.split('`').step_by(2).collect::<Vec<_>>().join("_")
 }

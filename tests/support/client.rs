@@ -38,7 +38,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects with the first call, and again after the connection broke.
+    /// The client connects at its first call, and connects again after a connection is lost.
     pub fn new(socket: &Path) -> Client {
         let channel = dial(socket);
         Client {
@@ -140,14 +140,14 @@ impl Client {
         Ok(())
     }
 
-    /// Every pod.
+    /// Lists all pods, without a filter.
     pub async fn pods(&self) -> Result<Vec<cri::PodSandbox>, Status> {
         let request = cri::ListPodSandboxRequest { filter: None };
         let reply = self.runtime().list_pod_sandbox(request).await?;
         Ok(reply.into_inner().items)
     }
 
-    /// Every container.
+    /// Lists all containers, without a filter.
     pub async fn containers(&self) -> Result<Vec<cri::Container>, Status> {
         let request = cri::ListContainersRequest { filter: None };
         let reply = self.runtime().list_containers(request).await?;
@@ -245,7 +245,7 @@ impl RawReply {
         self.status_header("grpc-message").unwrap_or_default()
     }
 
-    /// The bytes of the messages, one after another.
+    /// The messages of the body, each without gRPC's five bytes.
     pub fn messages(&self) -> Vec<Bytes> {
         let mut rest = self.body.clone();
         let mut messages = Vec::new();
@@ -263,12 +263,12 @@ impl RawReply {
     }
 }
 
-/// A message as gRPC sends it.
+/// Encodes a message as gRPC sends it, with gRPC's five bytes before it.
 pub fn frame(message: &impl Message) -> Bytes {
     frame_raw(&message.encode_to_vec())
 }
 
-/// Any bytes, framed as a gRPC message.
+/// Puts gRPC's five bytes before `message`, which may be any bytes.
 pub fn frame_raw(message: &[u8]) -> Bytes {
     let mut framed = BytesMut::new();
     framed.put_u8(0);

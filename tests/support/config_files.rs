@@ -21,7 +21,7 @@ impl ConfigFiles {
         ConfigFiles { folder }
     }
 
-    /// The main file.
+    /// The path of the main file.
     pub(crate) fn main(&self) -> PathBuf {
         self.folder.path().join("criswitch.toml")
     }

@@ -44,7 +44,7 @@ pub fn container_config(name: &str, image: &str) -> cri::ContainerConfig {
     }
 }
 
-/// [`container_config`] with the labels that name the pod. The kubelet gives them to every container.
+/// [`container_config`] with the labels that name the pod. The kubelet sets these labels on every container.
 pub fn container_in(
     pod_labels: &HashMap<String, String>,
     name: &str,

@@ -1,5 +1,4 @@
-//! Runtimes on Unix sockets that behave well until a test switches their misbehaviour on. Each file has one
-//! misbehaviour.
+//! Runtimes on Unix sockets that behave well until a test turns on their misbehaviour. Each file has one misbehaviour.
 //!
 //! The runtimes build HTTP/2 bodies from raw frames, because a gRPC library would not send these replies.
 
@@ -62,8 +61,8 @@ pub use unfinished::unfinished;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 pub type Reply = Response<Body>;
-/// The reply to an RPC, or `None` for the reply of a good runtime. For a question of criswitch itself, the function is
-/// first called with `own ` before the RPC's name.
+/// The reply to an RPC. `None` means the reply of a good runtime. For a call that criswitch makes for itself, the
+/// function is first called with `own ` before the RPC's name, then with the name alone.
 pub type Misbehaviour = fn(rpc: &str) -> Option<Reply>;
 
 /// The one pod of every misbehaving runtime, and its container.
@@ -138,7 +137,7 @@ async fn run(
 
 async fn answer(request: Request<Incoming>, misbehaviour: Option<Misbehaviour>) -> Reply {
     let (head, body) = request.into_parts();
-    // The reply does not depend on the request, but HTTP/2 wants it read.
+    // The content of the request is ignored. It is read because unread bytes would fill HTTP/2's flow-control window.
     body.collect().await.ok();
     let rpc = head.uri.path().rsplit('/').next().unwrap_or_default();
     let agent = head.headers.get("user-agent");

@@ -14,7 +14,8 @@ pub fn passing(program: &str, descriptor: impl Into<OwnedFd>, count: usize, told
     command
 }
 
-/// A command for `program` that passes two descriptors under these names. The standard output of `program` is lost.
+/// A command for `program` that passes two descriptors under these names. The standard output of `program` is
+/// discarded.
 pub fn passing_both(program: &str, both: [OwnedFd; 2], names: &str) -> Command {
     let [third, fourth] = both;
     let mut command = moving(program, "3<&0 4<&1 1>/dev/null ", "2");

@@ -35,20 +35,21 @@ struct Running {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
     switch: Arc<Switch>,
-    /// The writes of the state.
+    /// Runs the writes of the state, one at a time.
     writes: FileWork,
 }
 
 impl Rig {
-    /// Each runtime is a backend with the runtime's name and handlers. The default is the first handler of the first
-    /// runtime.
+    /// Starts criswitch with one backend for each runtime. The backend has the name and the handlers of the runtime.
+    /// The default handler is the first handler of the first runtime.
     pub async fn start(sims: impl IntoIterator<Item = Sim>) -> Rig {
         let sims: Vec<Sim> = sims.into_iter().collect();
         let table = table_of(&sims);
         Rig::with_config(sims, |directory| table.replace("DIRECTORY", directory)).await
     }
 
-    /// Runtimes serve on `<directory>/<name>.sock`. `text` returns the configuration without `listen`.
+    /// Starts criswitch with this configuration. `text` gets the directory and returns the configuration without
+    /// `listen`. Each runtime serves on `<directory>/<name>.sock`.
     pub async fn with_config(
         sims: impl IntoIterator<Item = Sim>,
         text: impl FnOnce(&str) -> String,
@@ -112,8 +113,8 @@ impl Rig {
         self.start_switch();
     }
 
-    /// Stops criswitch, as SIGTERM does, and waits for its end. A write of the state ends too, as in a process that
-    /// ends: no file changes afterwards.
+    /// Stops criswitch, as SIGTERM does, and waits for its end. Also waits for a write of the state in progress, so
+    /// that no file changes afterwards.
     pub async fn stop_switch(&mut self) {
         let Some(running) = self.switch.take() else {
             return;
@@ -131,7 +132,7 @@ impl Rig {
         running.writes.run(|| ()).await.unwrap();
     }
 
-    /// How often the running criswitch has rejected something for this reason.
+    /// The number of rejections for this reason since criswitch started.
     pub fn refused(&self, reason: Reason) -> u64 {
         let running = self.switch.as_ref().expect("a switch that runs");
         running.switch.counts.refused(reason)
@@ -203,7 +204,7 @@ impl Rig {
     }
 }
 
-/// Flows through criswitch that must succeed.
+/// Calls through criswitch, which panic on an error unless they return a `Result`.
 impl Rig {
     /// Runs a pod and returns its id.
     pub async fn run_pod(&self, handler: &str, name: &str) -> String {
@@ -261,7 +262,8 @@ impl Deref for Rig {
     }
 }
 
-/// Tries again for a while: a process that another test forks holds this test's lock files too, until it calls exec.
+/// Retries for at most [`PATIENCE`]. If another test forks a process, the process holds a copy of this test's lock file
+/// until it calls exec.
 fn bind(config: &Config) -> Listener {
     let begun = Instant::now();
     loop {
@@ -273,7 +275,7 @@ fn bind(config: &Config) -> Listener {
     }
 }
 
-/// `DIRECTORY` is a placeholder for the directory.
+/// The configuration of [`Rig::start`]. `DIRECTORY` is a placeholder for the directory of the sockets.
 fn table_of(sims: &[Sim]) -> String {
     let rows = |sim: &Sim| -> String {
         let row = |handler| format!("{handler} = \"{}\"\n", sim.name());

@@ -51,8 +51,8 @@ struct Serving {
 
 /// Setters, for a set-up in one line.
 impl Sim {
-    /// A runtime without images and with one handler, which has the runtime's name. The ids of pods and containers
-    /// follow from the runtime's name.
+    /// A runtime without images and with one handler, which has the runtime's name. The name is also the seed of the
+    /// ids of pods and containers.
     pub fn new(name: &str) -> Sim {
         Sim(Arc::new(Inner {
             name: name.to_owned(),
@@ -339,7 +339,7 @@ impl Sim {
 
 /// The runtime's socket.
 impl Sim {
-    /// Serves as this user from the next start on. The tests must then run as root.
+    /// Serves as a process of this user from the next start on. The tests must then run as root.
     pub fn of_user(self, user: u32) -> Sim {
         self.serving().user = Some(user);
         self

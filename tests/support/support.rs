@@ -23,5 +23,5 @@ pub use passed::{passing, passing_both};
 pub use rig::Rig;
 pub use sim::{Call, ImageIds, Journal, Settings, ShowsHandlers, Sim};
 
-/// The longest wait of a test for something that should happen at once.
+/// The longest wait of a test for an event that should happen at once.
 pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);

@@ -14,7 +14,7 @@ use crate::support::{RawReply, Rig, Sim, frame, frame_raw};
 pub struct IdCall {
     pub rpc: &'static str,
     pub kind: Kind,
-    /// The reply where no backend has the id.
+    /// The status code of the reply if no backend has the id.
     pub if_gone: Code,
 }
 
@@ -58,7 +58,7 @@ impl IdCall {
         send(rig, self.rpc, self.request(id)).await
     }
 
-    /// The id that the call is for.
+    /// Returns the id that the call needs: the pod's or the container's.
     pub fn pick<'a>(&self, pod: &'a str, container: &'a str) -> &'a str {
         match self.kind {
             Pod => pod,

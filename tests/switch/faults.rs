@@ -6,8 +6,8 @@ use serde_json::Value as Json;
 
 use crate::support::{PATIENCE, Rig, Sim};
 
-/// Each runtime is a backend with a handler of the runtime's name. The first runtime is the default. `keys` are further
-/// configuration keys.
+/// Starts criswitch with these runtimes. Each runtime is a backend, with a handler of the same name. The first runtime
+/// is the default. `keys` are further configuration keys.
 pub async fn node<const N: usize>(keys: &str, sims: [Sim; N]) -> Rig {
     Rig::with_config(sims.clone(), |directory| text(keys, &sims, directory)).await
 }

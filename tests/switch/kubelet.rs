@@ -1,5 +1,5 @@
-//! The kubelet's image calls in its order: for a container it looks up the image with the pod's annotations, pulls it
-//! for the pod, asks for the image's user without naming the pod, and creates the container.
+//! The kubelet's image calls for a container, in the kubelet's order: it looks up the image with the pod's annotations,
+//! pulls the image for the pod, asks for the image's user without naming the pod, and creates the container.
 
 use criswitch::codec::cri;
 use criswitch::rpc::SEEN_ANNOTATION;
@@ -20,7 +20,7 @@ impl<'a> Kubelet<'a> {
         Kubelet { rig, start: 0 }
     }
 
-    /// The next run.
+    /// The kubelet after a restart.
     pub fn restarted(self) -> Kubelet<'a> {
         let start = self.start + 1;
         Kubelet { start, ..self }

@@ -3,8 +3,9 @@
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// A second subscriber. If there is only one, `tracing` asks the first thread that reaches a log line whether the line
-/// is wanted, which may be the thread of a test without a log. `tracing` asks two subscribers both.
+/// A second subscriber, which drops all lines. With a single subscriber, `tracing` decides whether a log line is
+/// enabled on the first thread that reaches this line, and that may be the thread of a test without a log. With two
+/// subscribers, `tracing` asks both.
 static SECOND: OnceLock<tracing::Dispatch> = OnceLock::new();
 
 /// The log of this thread while this value lives.

@@ -1,4 +1,5 @@
-//! criswitch's own questions to the runtimes, as the runtimes count them.
+//! criswitch's own questions to the runtimes, counted at the runtimes. A question lists pods and containers, for
+//! example to find the owner of an unknown id.
 
 use crate::support::{Journal, Rig, Sim};
 
@@ -14,7 +15,7 @@ fn is_own(call: &crate::support::Call) -> bool {
         .is_some_and(|agent| agent.starts_with("criswitch/"))
 }
 
-/// The number of lists of containers that criswitch itself asked for. Each question ends with such a list.
+/// The number of lists of containers that criswitch itself requested. Each question ends with such a list.
 pub fn answered(journal: &Journal) -> usize {
     journal
         .calls_of("ListContainers")
@@ -22,7 +23,8 @@ pub fn answered(journal: &Journal) -> usize {
         .count()
 }
 
-/// Waits until every backend is connected and listed. criswitch knows nothing else then.
+/// Waits until criswitch has connected to every backend and listed it. Until the next call criswitch knows only the
+/// contents of these lists.
 pub async fn settled(rig: &Rig) {
     for sim in &rig.sims {
         settled_at(sim).await;

@@ -1,4 +1,4 @@
-//! Symbolic links, as in the mount of a ConfigMap, and other names of the same file.
+//! Symbolic links, as in the mount of a ConfigMap, and hard links.
 
 use crate::site::{PLAIN, Site};
 

@@ -17,7 +17,7 @@ const BOUND: Duration = Duration::from_secs(30);
 pub(crate) const PLAIN: &str =
     "mkdir -p etc/conf.d; echo one > etc/criswitch.toml; echo a > etc/conf.d/10-a.toml";
 
-/// The directory. The configuration is `etc/criswitch.toml` in it.
+/// A temporary directory with the configuration `etc/criswitch.toml`, and the watch over the configuration.
 pub(crate) struct Site {
     folder: TempDir,
     watch: Watch,
@@ -25,7 +25,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Runs `script` and loads the files. Needs a paused clock.
+    /// Runs `script` in a new directory, and loads the files. Needs a paused clock.
     pub(crate) fn of(script: &str) -> Site {
         let folder = tempfile::tempdir().unwrap();
         shell(&folder, script);
@@ -40,7 +40,8 @@ impl Site {
         self.folder.path().join(name)
     }
 
-    /// Runs real commands in the directory, once the file system's clock is later than at the earlier writes.
+    /// Runs shell commands in the directory. First waits until the file system's clock has advanced, so that the
+    /// commands' writes get a later time than earlier writes.
     pub(crate) fn run(&self, script: &str) {
         let time = || {
             fs::write(self.path("clock"), "").unwrap();

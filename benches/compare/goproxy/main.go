@@ -16,12 +16,12 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// The largest message, as in the kubelet's client.
+// The largest message in bytes, as in the kubelet's client.
 const maxMessage = 16 << 20
 
 var stream = &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
 
-// raw passes messages without decoding them.
+// raw is a codec that passes messages without decoding them.
 type raw struct{}
 
 func (raw) Name() string { return "proto" }

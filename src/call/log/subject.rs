@@ -10,7 +10,7 @@ use crate::rpc::fields::{
 };
 use crate::rpc::{Kind, List, Row};
 
-/// The names of a pod. Each is cut, since a client may send names of any length.
+/// The names of a pod. Each name is cut, because a client may send names of any length.
 #[derive(Debug, Default)]
 pub(super) struct PodName {
     pub(super) namespace: String,
@@ -19,7 +19,7 @@ pub(super) struct PodName {
 }
 
 impl PodName {
-    /// The pod whose configuration `request` has.
+    /// The pod whose configuration is in `request`.
     pub(super) fn requested(row: &Row, request: &[u8]) -> Option<PodName> {
         let metadata = [row.pod_config()?, &[pod_sandbox_config::METADATA]].concat();
         PodName::of_metadata(&protobuf::submessage(request, &metadata).ok()?)
@@ -42,7 +42,8 @@ impl PodName {
         PodName::of_metadata(&protobuf::submessage(&pod, &[pod_sandbox::METADATA]).ok()?)
     }
 
-    /// `None` for metadata without a name: crictl may send no configuration of the pod.
+    /// The names in the metadata of a pod. `None` if the metadata has no name: crictl may omit the configuration of the
+    /// pod.
     fn of_metadata(metadata: &[u8]) -> Option<PodName> {
         let text =
             |path| protobuf::string(metadata, path).map(|text| errors::shown(text).to_owned());

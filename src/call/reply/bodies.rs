@@ -1,4 +1,4 @@
-//! The bodies of replies: none of them fails, and each ends with a status.
+//! The bodies of replies. A body never returns an error; it ends with a status instead.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -21,19 +21,20 @@ use crate::limits::budget::{self, HeldBytes, Reservation, Unread};
 use crate::rpc::List;
 use crate::telemetry::counters::{Counts, Reason};
 
-/// A backend's body. If it breaks off, it ends with a status.
+/// A backend's body that criswitch forwards without reading it. If the backend breaks off, the body ends with an error
+/// status.
 pub(super) struct PassedBody {
     pub(super) inner: WireBody,
     pub(super) backend: Arc<Backend>,
     pub(super) list: Option<List>,
-    /// The list, if the body has all its items.
+    /// The list, if the body has all items of the list.
     pub(super) whole: Option<List>,
-    /// Whether a status has come, so that the end of the body is no error.
+    /// Whether the status has arrived. If the body ends without a status, that is an error.
     pub(super) ended: bool,
 }
 
 impl PassedBody {
-    /// Records the status in `end`, if there is one.
+    /// Records the status in the headers or trailers `end`, if they have one.
     pub(super) fn ends(&mut self, end: &HeaderMap) {
         let Some(code) = end.get(GRPC_STATUS) else {
             return;
@@ -92,7 +93,7 @@ impl http_body::Body for WholeBody {
         self.0.is_empty()
     }
 
-    /// A lower bound, with the trailers: an exact length would become a header.
+    /// Returns a lower bound that includes the trailers. hyper would send an exact length as a header.
     fn size_hint(&self) -> SizeHint {
         let mut hint = SizeHint::new();
         hint.set_lower(self.0.iter().map(|frame| size(frame) as u64).sum());
@@ -105,27 +106,27 @@ fn size(frame: &Frame<Bytes>) -> usize {
     data + frame.trailers_ref().map_or(0, budget::size)
 }
 
-/// Keeps `held` until `end`, the headers or trailers that end a reply, is sent. Until then `end` waits in a queue of
-/// h2, and the reply's body is already dropped.
+/// Keeps `held` until `end` is sent: the headers or trailers that end a reply. `end` may wait in a queue of h2 after
+/// the reply's body is dropped, so the value of the status owns `held`.
 pub(super) fn hold_until_sent(end: &mut HeaderMap, held: impl Send + 'static) {
     if let Some(status) = end.get_mut(GRPC_STATUS) {
         let (bytes, _held) = (status.clone(), held);
         let held = HeldBytes { bytes, _held };
         if let Ok(mut held) = HeaderValue::from_maybe_shared(Bytes::from_owner(held)) {
-            // A sensitive value is not added to HPACK's table, which would keep it.
+            // HPACK's table would keep the value after it is sent. A sensitive value is not added to the table.
             held.set_sensitive(true);
             *status = held;
         }
     }
 }
 
-/// A body that counts towards the memory of its client's connection, also while the data waits to be sent.
+/// A body that counts towards the memory of its client's connection until its data is sent.
 pub(super) struct CountedBody {
     /// `None` after the end.
     pub(super) inner: Option<Body>,
-    /// The memory of the data that has come.
+    /// The memory reserved for data that this body has not returned yet.
     pub(super) held: Reservation,
-    /// The memory that is held until the end is sent.
+    /// The memory that stays reserved until the end of the reply is sent.
     pub(super) end: Reservation,
     pub(super) rpc: &'static str,
     pub(super) limit: usize,
@@ -134,7 +135,7 @@ pub(super) struct CountedBody {
 }
 
 impl CountedBody {
-    /// Splits `bytes` off the memory that is held.
+    /// Takes `bytes` from `held`, after adding the bytes that `held` lacks.
     fn hold(&mut self, bytes: usize) -> Result<Reservation, Unread> {
         let missing = bytes.saturating_sub(self.held.bytes());
         self.held.grow(missing)?;
@@ -155,7 +156,7 @@ impl CountedBody {
         })
     }
 
-    /// The trailers that end a reply because there is no memory for more of the reply.
+    /// Ends the reply, because there is no memory for the rest of it. Returns the trailers with the error.
     fn rejected(&mut self) -> Frame<Bytes> {
         self.inner = None;
         self.counts.refuse(Reason::Unread);

@@ -1,4 +1,4 @@
-//! The problems to solve before the configuration is used. Each note is one line of one or two sentences.
+//! The notes about problems to solve before the configuration is used. Each note is one line with one or two sentences.
 
 use std::collections::BTreeMap;
 
@@ -123,7 +123,8 @@ fn own(discovered: &Discovered) -> Vec<String> {
     .collect()
 }
 
-/// Notes on features of the default backend that other backends lack: the node has only features of all backends.
+/// Notes about features of the default backend that other backends lack. The node has a feature only if all backends
+/// have it.
 fn lost_features(plan: &ConfigPlan) -> Vec<String> {
     let Some(first) = plan.backends.first() else {
         return Vec::new();

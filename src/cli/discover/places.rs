@@ -7,7 +7,7 @@ use std::path::Path;
 
 use criswitch::config::address::Address;
 
-/// The characters of the longest DNS label.
+/// The largest length of a DNS label, in characters.
 const MAX_LABEL: usize = 63;
 
 /// The well-known paths in the order of precedence, and the names of the backends there.
@@ -15,26 +15,26 @@ pub(super) const WELL_KNOWN: [(&str, &str); 7] = [
     ("containerd", "/run/containerd/containerd.sock"),
     ("crio", "/run/crio/crio.sock"),
     ("cri-dockerd", "/run/cri-dockerd.sock"),
-    // RKE2's containerd has the same path.
+    // The containerd of RKE2 has this path too.
     ("k3s", "/run/k3s/containerd/containerd.sock"),
     ("k3s-docker", "/run/k3s/cri-dockerd/cri-dockerd.sock"),
     ("k0s", "/run/k0s/containerd.sock"),
     ("microk8s", "/var/snap/microk8s/common/run/containerd.sock"),
 ];
 
-/// A path where a socket is expected, and whether a socket exists there.
+/// A path where a socket is expected, and the result of looking at the path.
 pub(super) struct SocketPlace {
-    /// The name of the place's backend. No two places have the same name.
+    /// The name of the backend at this path. No two paths have the same name.
     pub(super) name: String,
     pub(super) socket: Address,
-    /// Other paths that lead to the same socket.
+    /// Other paths of the same socket.
     pub(super) also: Vec<Address>,
     pub(super) state: PlaceState,
     file: Option<Inode>,
     known_as: Option<&'static str>,
 }
 
-/// The state of a place before anything connects to it.
+/// The result of looking at a path, before the probe connects to its socket.
 pub(super) enum PlaceState {
     /// A socket to probe.
     Socket,
@@ -85,7 +85,7 @@ pub(super) fn look(given: &[Address], root: &Path, listen: &Address) -> Vec<Sock
 }
 
 impl SocketPlace {
-    /// Whether the configuration can contain the place: a socket whose path has no control characters.
+    /// Whether the configuration can contain the path: a socket exists there, and the path has no control characters.
     pub(super) fn is_writable(&self) -> bool {
         let path = self.socket.to_string();
         matches!(self.state, PlaceState::Socket) && !path.contains(char::is_control)
@@ -107,7 +107,7 @@ fn well_known(root: &Path) -> impl Iterator<Item = (Option<&'static str>, Addres
     })
 }
 
-/// The socket that a path leads to. Follows symbolic links.
+/// The device and inode of the socket at a path. Follows symbolic links.
 fn file(Address::Unix(path): &Address) -> io::Result<Inode> {
     let file = fs::metadata(path)?;
     if !file.file_type().is_socket() {
@@ -120,7 +120,8 @@ fn is_absence(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// Names all places: a well-known place as in [`WELL_KNOWN`], any other by its file, its directory or a number.
+/// Sets the names of all places. A well-known path has its name in [`WELL_KNOWN`]. Any other path is named after its
+/// file or directory, or gets a number.
 fn name_all(places: &mut [SocketPlace]) {
     let known = places.iter().filter_map(|place| place.known_as);
     let mut taken: Vec<String> = known.map(str::to_owned).collect();
@@ -141,7 +142,8 @@ fn free_name(Address::Unix(path): &Address, taken: &[String]) -> String {
     free.next().unwrap_or_default()
 }
 
-/// The text as a DNS label (RFC 1123), with a dash for each other character; `None` if only dashes are left.
+/// Turns the text into a DNS label (RFC 1123). A dash replaces each character that a label cannot have. `None` if only
+/// dashes are left.
 fn label_of(text: &str) -> Option<String> {
     let lower = text.to_ascii_lowercase();
     let kept = lower.chars().take(MAX_LABEL);

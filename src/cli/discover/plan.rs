@@ -1,11 +1,12 @@
-//! Makes a table from the replies of the runtimes: one row for each handler, and the first backend wins. No I/O.
+//! Makes a routing table from the replies of the runtimes, with one row for each handler. If several backends have a
+//! handler, the first backend gets the row. Does no I/O.
 
 use criswitch::config::is_label;
 
 use super::places::SocketPlace;
 use crate::cli::probe::Probed;
 
-/// The configuration to write. The first backend gets the default handler.
+/// The configuration to print or write. The first backend has the default handler.
 pub(super) struct ConfigPlan {
     pub(super) backends: Vec<Planned>,
     /// Sorted by backend, then by name.
@@ -27,11 +28,11 @@ pub(super) struct PlannedRow {
     pub(super) backend: usize,
     /// The backend's name for the handler; empty for the backend's own default.
     pub(super) handler: String,
-    /// Why the row is commented out.
+    /// Why the row is commented out; `None` if it is not.
     pub(super) conflict: Option<String>,
 }
 
-/// The table for these backends.
+/// Plans the configuration for these backends. Their order decides conflicts.
 pub(super) fn plan(backends: Vec<Planned>) -> ConfigPlan {
     let default = backends.first().map(default).unwrap_or_default();
     let mut rows: Vec<PlannedRow> = Vec::new();
@@ -69,8 +70,8 @@ fn offered(found: &Probed) -> Vec<&str> {
     names
 }
 
-/// The handler for pods without a handler: the backend's reported default, else its only handler, else a row with the
-/// backend's name, which leaves the choice to the backend.
+/// The row for pods that name no handler: the default that the backend reports, else the backend's only handler. If
+/// neither is known, a row with the backend's name, which leaves the choice to the backend.
 fn default(backend: &Planned) -> String {
     let offered = offered(&backend.found);
     let reported = match (&backend.found.configured.default, offered.as_slice()) {
@@ -82,7 +83,7 @@ fn default(backend: &Planned) -> String {
     known.unwrap_or(&backend.place.name).to_owned()
 }
 
-/// Why the next row cannot have this name.
+/// Why a further row cannot have this name; `None` if it can.
 fn conflict(rows: &[PlannedRow], backends: &[Planned], name: &str) -> Option<String> {
     if !is_label(name) {
         return Some("not valid in a RuntimeClass".to_owned());
@@ -93,7 +94,7 @@ fn conflict(rows: &[PlannedRow], backends: &[Planned], name: &str) -> Option<Str
 }
 
 impl PlannedRow {
-    /// The name of the row; a name that is no label is quoted, with escapes for control characters.
+    /// The name of the row as text. A name that is not a DNS label is quoted, with escapes for control characters.
     pub(super) fn shown_name(&self) -> String {
         match is_label(&self.name) {
             true => self.name.clone(),

@@ -87,7 +87,8 @@ fn about_rows(backend: &Planned) -> String {
     ))
 }
 
-/// A row with its features, commented out with the reason if there is a conflict.
+/// The line of a row, with the features of its handler. A row with a conflict is commented out and has the reason
+/// instead.
 fn line(backend: &Planned, row: &PlannedRow, width: usize) -> String {
     let (key, to) = (key(row), target(backend, row));
     let features = || backend.found.features_of(&row.handler).join(", ");

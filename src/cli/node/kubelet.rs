@@ -1,4 +1,5 @@
-//! The kubelet's settings: the flags of its process, or of the files that start the kubelet, then its configuration.
+//! Finds the settings of the kubelet: in the flags of its process or of the files that start it, then in its
+//! configuration.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +9,8 @@ use super::rancher::{self, Rancher};
 use super::{Finding, Root, Setting, same, tell};
 
 const CONFIG: &str = "/var/lib/kubelet/config.yaml";
-/// The node's settings that kubeadm keeps, and writes into [`CONFIG`] when it upgrades the node.
+/// kubeadm's file with the settings of this node. kubeadm writes these settings into [`CONFIG`] when it upgrades the
+/// node.
 const KUBEADM_CONFIG: &str = "/var/lib/kubelet/instance-config.yaml";
 /// The files from which kubeadm's systemd units read flags. The flags of a later file win.
 const FLAG_FILES: [&str; 3] = [
@@ -25,20 +27,20 @@ const IMAGES: SettingNames = ("--image-service-endpoint", "imageServiceEndpoint"
 const CGROUP_DRIVER: SettingNames = ("--cgroup-driver", "cgroupDriver");
 
 pub(super) struct Kubelet {
-    /// The kubelet's process, if the kubelet runs.
+    /// The id of the kubelet's process; `None` if the kubelet does not run.
     pub(super) pid: Option<u32>,
     pub(super) runtime: Option<Setting>,
     pub(super) images: Option<Setting>,
     pub(super) cgroup_driver: Option<Setting>,
-    /// The program that starts the kubelet, if it is k3s or RKE2.
+    /// k3s or RKE2, if one of them starts the kubelet.
     pub(super) rancher: Option<Rancher>,
-    /// Whether a kubelet runs, or files of one exist.
+    /// Whether a kubelet runs, or files of a kubelet exist.
     exists: bool,
-    /// A file could not be read, so a setting that was not found may exist.
+    /// Whether a file could not be read. Then a setting that was not found may exist.
     partial: bool,
 }
 
-/// The words of a command line, and the process or file that they come from.
+/// The words of a command line, and the process or file that has them.
 struct Flags {
     from: String,
     words: Vec<String>,
@@ -51,14 +53,14 @@ struct KubeletFile {
     keys: Keys,
 }
 
-/// The names of settings in a file.
+/// The kind of names that settings have in a file.
 enum Keys {
     Kubelet,
     /// A setting has the name of its flag, without the dashes.
     Rancher,
 }
 
-/// A process that is a kubelet, or contains one.
+/// A process that is a kubelet or contains a kubelet.
 struct KubeletProcess {
     pid: u32,
     /// k3s or RKE2, if the process is one of them.
@@ -158,7 +160,8 @@ impl Kubelet {
         }
     }
 
-    /// The file in which to change a setting that is in `from`: a drop-in if k3s or RKE2 overwrite `from`.
+    /// The file in which the operator should change a setting of the file `from`. If k3s or RKE2 overwrites `from`,
+    /// this is a drop-in.
     fn place(&self, from: &str) -> String {
         match &self.rancher {
             Some(rancher) if from == CONFIG || rancher.writes(Path::new(from)) => {
@@ -188,7 +191,8 @@ pub(super) fn process(pid: u32) -> String {
     format!("process {pid}")
 }
 
-/// The processes that are or contain a kubelet, sorted by process id. All but the first may run in containers.
+/// The processes that are or contain a kubelet, sorted by process id. Processes after the first one may run in
+/// containers.
 fn processes(root: &Root<'_>) -> Vec<KubeletProcess> {
     let entries = std::fs::read_dir(root.at(Path::new("/proc")));
     let entries = entries.into_iter().flatten();
@@ -200,7 +204,8 @@ fn processes(root: &Root<'_>) -> Vec<KubeletProcess> {
         .collect()
 }
 
-/// The node's kubelet: the first process, or the kubelet process that RKE2 has started if RKE2 is the first.
+/// The process of the node's kubelet: the first process. If the first process is RKE2, the first kubelet that is a
+/// separate process, because RKE2 has started it.
 fn kubelet_of(processes: &[KubeletProcess]) -> Option<&KubeletProcess> {
     let first = processes.first()?;
     let own = processes.iter().find(|process| process.rancher.is_none());
@@ -247,7 +252,7 @@ fn written(root: &Root<'_>, path: &str) -> Option<Flags> {
     })
 }
 
-/// The kubelet's configuration file, then its drop-ins. The keys of a later file win.
+/// The kubelet's configuration file, then its drop-ins. If two files set a key, the later file wins.
 fn files(root: &Root<'_>, flags: &[Flags], findings: &mut Vec<Finding>) -> Vec<KubeletFile> {
     let main = last(flags, "--config").map_or(CONFIG.to_owned(), |(path, _)| path);
     let mut paths = vec![PathBuf::from(main)];
@@ -258,8 +263,9 @@ fn files(root: &Root<'_>, flags: &[Flags], findings: &mut Vec<Finding>) -> Vec<K
     paths.into_iter().filter_map(file).collect()
 }
 
-/// The files with settings of the kubelet of k3s or RKE2; a later file wins. First the files that the program wrote at
-/// its last start, then the configuration from which it will write them, then the operator's drop-ins.
+/// The files with the settings of a kubelet of k3s or RKE2. If two files set a key, the later file wins. First come the
+/// drop-ins that the program wrote at its last start, then the configuration from which it writes them at its next
+/// start, then the operator's drop-ins.
 fn files_of(rancher: &Rancher, root: &Root<'_>, findings: &mut Vec<Finding>) -> Vec<KubeletFile> {
     let mut files = Vec::new();
     let mut others = Vec::new();

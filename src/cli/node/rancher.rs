@@ -1,4 +1,4 @@
-//! How k3s and RKE2 start the kubelet, and where they keep its settings. The kubelet is part of k3s' process.
+//! How k3s and RKE2 start the kubelet, and where they keep its settings. k3s runs the kubelet within its own process.
 
 use std::path::{Path, PathBuf};
 
@@ -17,14 +17,15 @@ pub(super) const CONTAINERD: &str = "unix:///run/k3s/containerd/containerd.sock"
 /// An installation of k3s or RKE2.
 pub(super) struct Rancher {
     pub(super) program: &'static str,
-    /// The directory of the files that the program writes.
+    /// The data directory of k3s or RKE2, with the files that the program writes.
     data: PathBuf,
-    /// The configuration files. A key is a flag without its dashes; the keys of a later file win.
+    /// The configuration files and their contents. A key has the name of a flag without its dashes. If two files set a
+    /// key, the later file wins.
     pub(super) config: Vec<(PathBuf, Value)>,
 }
 
 impl Rancher {
-    /// The program that has files on the machine.
+    /// `k3s` or `rke2`, if the program has files on the machine.
     pub(super) fn installed(root: &Root<'_>) -> Option<&'static str> {
         let places = |program: &str| [config(program), data(program).join("agent")];
         let mut programs = PROGRAMS.into_iter();
@@ -57,25 +58,26 @@ impl Rancher {
         self.data.join("agent/etc/kubelet.conf.d")
     }
 
-    /// The drop-in for the operator's settings, which the program does not overwrite.
+    /// The drop-in for the operator's settings. k3s and RKE2 do not overwrite this file.
     pub(super) fn own_drop_in(&self) -> PathBuf {
         self.drop_ins().join("90-criswitch.conf")
     }
 
-    /// Whether the program overwrites this drop-in at each start.
+    /// Whether k3s or RKE2 overwrites this drop-in at each start.
     pub(super) fn writes(&self, path: &Path) -> bool {
         path == self
             .drop_ins()
             .join(format!("00-{}-defaults.conf", self.program))
     }
 
-    /// crictl's configuration, which the program overwrites at each start.
+    /// The path of crictl's configuration, which k3s or RKE2 overwrites at each start.
     pub(super) fn crictl(&self) -> PathBuf {
         self.data.join("agent/etc/crictl.yaml")
     }
 }
 
-/// The program with this command line. A running k3s sets its command line to one word, `/usr/local/bin/k3s server`.
+/// `k3s` or `rke2`, if this is the command line of a node. A running k3s sets its command line to one word,
+/// `/usr/local/bin/k3s server`.
 pub(super) fn running(words: &[String]) -> Option<&'static str> {
     let mut parts = words.iter().flat_map(|word| word.split(' '));
     let name = Path::new(parts.next()?).file_name()?;

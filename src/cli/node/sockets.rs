@@ -42,7 +42,7 @@ pub(super) fn judge(config: &Config, root: &Root<'_>, findings: &mut Vec<Finding
     }
 }
 
-/// If the unit is enabled, systemd must listen at criswitch's socket.
+/// Checks that systemd listens at criswitch's socket, if the socket unit is enabled.
 fn judge_unit(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
     if fs::symlink_metadata(root.at(Path::new(ENABLED))).is_err() {
         return;
@@ -57,7 +57,8 @@ fn judge_unit(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
         .flat_map(|folder| root.files_in(folder, "conf"))
         .collect();
     files.sort_by_key(|path| path.file_name().map(ToOwned::to_owned));
-    // The first of several files with one name, such as the administrator's, hides the others.
+    // If several directories have a drop-in with the same name, systemd reads only the first one. The administrator's
+    // directory `/etc/systemd/system` comes first.
     files.dedup_by(|later, first| later.file_name() == first.file_name());
     files.insert(0, unit);
     let mut held = Vec::new();
@@ -65,7 +66,7 @@ fn judge_unit(listen: &Path, root: &Root<'_>, findings: &mut Vec<Finding>) {
         let text = root.text(file).ok().flatten().unwrap_or_default();
         for line in text.lines() {
             match line.trim().strip_prefix("ListenStream=") {
-                // An empty value clears the list.
+                // In systemd, an empty value clears the list.
                 Some("") => held.clear(),
                 Some(path) => held.push(path.trim().to_owned()),
                 None => {}

@@ -11,7 +11,7 @@ use crate::config::scheduling::{Effect, Operator, Scheduling, Toleration};
 use crate::config::text::{self, At};
 
 impl Checker<'_> {
-    /// The valid parts. If a part is invalid, a problem is recorded and no `Config` is returned.
+    /// The valid settings of a row. If a setting is invalid, a problem is recorded and no `Config` is returned.
     pub(super) fn scheduling(&mut self, written: &text::Scheduling) -> Scheduling {
         let mut checked = Scheduling::default();
         for (resource, text) in &written.overhead {
@@ -95,7 +95,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The variant with the written name, else the default.
+    /// The variant with the written name; the default variant if no name is written; `None` if the name is unknown.
     fn one_of<T>(&mut self, kind: &str, written: Option<&At<String>>) -> Option<T>
     where
         T: Default + FromStr + VariantNames,

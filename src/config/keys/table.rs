@@ -9,12 +9,12 @@ const NO_LIMITS: Limits = Limits {
     most: "",
     unlimited: false,
 };
-/// One hour is longer than any pod's grace period, any start, and any wait for a list that is worth having.
+/// The limits of a waiting time. One hour is longer than a usual grace period, a start, or a useful wait for a list.
 const WAIT: Limits = Limits {
     most: "1h",
     ..NO_LIMITS
 };
-/// A timeout of zero gives no backend time to answer.
+/// The limits of a timeout. A timeout of zero would give a backend no time to answer.
 const TIMEOUT: Limits = Limits {
     zero: false,
     ..WAIT
@@ -118,8 +118,8 @@ pub static KEYS: &[Key] = &[
         limits: WAIT,
         applies: Applies::NextStart,
         help: "How long the first lists after a start wait for backends that have not answered yet, so that \
-               criswitch may start before its backends. For a backend whose lists were saved before a restart, they \
-               wait 1 s. Version, Status, ImageFsInfo and RuntimeConfig wait 1 s for the default backend.",
+               criswitch may start before its backends. The first lists wait only 1 s for a backend whose lists were \
+               saved before a restart. Version, Status, ImageFsInfo and RuntimeConfig wait 1 s for the default backend.",
         value: Reader::Config(|config| ConfigValue::Duration(config.start_wait)),
         ..KEY
     },
@@ -129,7 +129,7 @@ pub static KEYS: &[Key] = &[
         default: Some("2s"),
         limits: TIMEOUT,
         help: "How long a merged call waits for a backend before it uses the backend's cached list, or omits the \
-               backend if the reply may do so. A backend's row may set a different value.",
+               backend if the RPC allows that. A backend's row may set a different value.",
         value: Reader::Config(|config| ConfigValue::Duration(config.list_timeout)),
         ..KEY
     },
@@ -167,8 +167,8 @@ pub static KEYS: &[Key] = &[
         example: "\"/run/criswitch/state\"",
         applies: Applies::Restart,
         help: "The directory for the state of this boot: the last lists of each backend, so that lists are complete \
-               after a restart while a backend does not answer. Only root can read the directory, and a tmpfs is \
-               best. \"\" means the directory of systemd's unit, `/run/criswitch/state`; without systemd, the path \
+               after a restart while a backend does not answer. criswitch creates it with mode 0700. Use a tmpfs. \
+               \"\" means the directory of systemd's unit, `/run/criswitch/state`; without systemd, the path \
                of the socket with `.state` appended.",
         value: Reader::Config(|config| ConfigValue::path(config.runtime_dir.as_deref())),
         ..KEY
@@ -203,8 +203,8 @@ pub static KEYS: &[Key] = &[
         kind: KeyKind::Boolean,
         default: Some("false"),
         help: "Whether criswitch reloads automatically when this file or a file in `conf.d` has changed. criswitch \
-               checks the files every 2 s and waits until two checks in a row find the same files. These may be \
-               symbolic links, as in a mounted ConfigMap.",
+               checks the files every 2 s and waits until two checks in a row find the same files. The files may \
+               be symbolic links, as in a mounted ConfigMap.",
         value: Reader::Config(|config| ConfigValue::Boolean(config.watch)),
         ..KEY
     },
@@ -282,14 +282,14 @@ pub static KEYS: &[Key] = &[
     Key {
         name: "effect",
         example: "\"NoSchedule\"",
-        help: "\"NoSchedule\", \"PreferNoSchedule\" or \"NoExecute\"; without it, all of them.",
+        help: "\"NoSchedule\", \"PreferNoSchedule\" or \"NoExecute\"; if omitted, all effects.",
         ..TOLERATION
     },
     Key {
         name: "toleration_seconds",
         kind: KeyKind::Integer,
         example: "300",
-        help: "How long the taint is tolerated, with the effect \"NoExecute\" only; without it, forever.",
+        help: "How long the taint is tolerated; forever if omitted. Only with the effect \"NoExecute\".",
         ..TOLERATION
     },
     Key {
@@ -305,7 +305,7 @@ pub static KEYS: &[Key] = &[
         kind: KeyKind::Duration,
         example: "\"5s\"",
         limits: TIMEOUT,
-        help: "As `list_timeout` above the tables, for this backend.",
+        help: "Overrides the top-level `list_timeout` for this backend.",
         value: Reader::Backend(|backend| ConfigValue::Duration(backend.list_timeout)),
         ..BACKEND
     },
@@ -314,7 +314,7 @@ pub static KEYS: &[Key] = &[
         kind: KeyKind::Duration,
         example: "\"5s\"",
         limits: TIMEOUT,
-        help: "As `stats_timeout` above the tables, for this backend.",
+        help: "Overrides the top-level `stats_timeout` for this backend.",
         value: Reader::Backend(|backend| ConfigValue::Duration(backend.stats_timeout)),
         ..BACKEND
     },
@@ -323,7 +323,7 @@ pub static KEYS: &[Key] = &[
         kind: KeyKind::Duration,
         example: "\"5s\"",
         limits: AGE,
-        help: "As `stale_lists` above the tables, for this backend.",
+        help: "Overrides the top-level `stale_lists` for this backend.",
         value: Reader::Backend(|backend| ConfigValue::Duration(backend.stale_lists)),
         ..BACKEND
     },

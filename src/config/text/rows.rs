@@ -1,4 +1,4 @@
-//! Parses rows of `[handlers]` and `[backends]`: a plain text, or fields in braces.
+//! Parses rows of `[handlers]` and `[backends]`. The value of a row is a string, or fields in braces.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use toml::de::{DeTable, DeValue};
 use super::{At, KeyValue, Scheduling, Walk, add};
 use crate::config::keys::{KeyKind, SOCKET_EXAMPLE};
 
-/// A row's fields that are not tables, by the names of their keys.
+/// The fields of a row that are not tables, by the names of their keys.
 pub(in crate::config) type Texts = BTreeMap<&'static str, At<String>>;
 
-/// The fields of a row, or of a table within one, by the names of their keys.
+/// The fields of a row, or of a table within a row, by the names of their keys.
 #[derive(Default)]
 pub(super) struct RowFields<'t> {
     pub(super) texts: Texts,
@@ -61,7 +61,7 @@ impl Walk<'_> {
             (Some(backend), None) => Some(backend.map(RowTarget::Backend)),
             (None, Some(socket)) => Some(socket.map(RowTarget::Socket)),
             (Some(_), Some(_)) => self.no_one_target(row, "both a backend and a socket"),
-            // A misspelt key was reported already; it may be the missing one.
+            // A misspelt key is already reported and may be the missing key, so the missing key is not reported.
             (None, None) if self.problems.len() > told => None,
             (None, None) => self.no_one_target(row, "neither a backend nor a socket"),
         };
@@ -107,7 +107,7 @@ impl Walk<'_> {
         })
     }
 
-    /// The fields of a row, or of a table within one. Reports fields that are not keys of `name`.
+    /// The fields of a row, or of a table within a row. Reports fields that are not keys of the table `name`.
     pub(super) fn fields<'t>(&mut self, name: &str, table: &'t DeTable<'t>) -> RowFields<'t> {
         let mut fields = RowFields::default();
         for entry in self.file.entries(table) {

@@ -89,7 +89,8 @@ impl Walk<'_> {
         tables
     }
 
-    /// `None` if a field has a problem: a misspelt key may be the missing one.
+    /// `None` if a field has a problem. A misspelt key may be the key that seems to be missing, so the toleration is
+    /// not checked further.
     fn toleration(&mut self, table: &DeTable<'_>, place: Place) -> Option<Toleration> {
         let told = self.problems.len();
         let texts = self.fields("tolerations", table).texts;

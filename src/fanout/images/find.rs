@@ -1,4 +1,4 @@
-//! `ImageStatus` for an unknown pod, and for no pod.
+//! Answers `ImageStatus` calls that name an unknown pod, or no pod.
 
 use std::sync::Arc;
 
@@ -14,10 +14,11 @@ use crate::forward;
 use crate::rpc::fields::{IMAGE_REFERENCE, LISTED_ID};
 use crate::switch::{Switch, image_references, pod_requests};
 
-/// Answers an `ImageStatus` without a pod. The kubelet sends it to read the user of a container from the image.
+/// Answers an `ImageStatus` that names no pod. The kubelet sends such a call to learn a container's user from the
+/// image.
 ///
-/// Asks the stores of the pods that need this image first. If none of them has the image, asks all stores. The stores
-/// that have the image must agree: a wrong user, or a wrong "absent", makes the container run as another user.
+/// First asks the stores of the pods that now ask for this image. If no such store has the image, asks all stores. All
+/// stores that have the image must have the same one: after a wrong answer the container would run as a wrong user.
 pub(crate) async fn find_image(
     switch: &Switch,
     call: &Call,
@@ -36,19 +37,20 @@ pub(crate) async fn find_image(
         said = ask_in_any_form(call, backends, Wait::ListTimeout).await;
     }
     if !has_any(&said) && said.iter().any(|said| said.is_late) {
-        // A cached list does not prove that an image is absent.
+        // A cached list does not prove that an image is absent, so wait for the answers.
         said = ask_in_any_form(call, backends, Wait::Answer).await;
     }
     let answered = one_image(reference, said);
     if answered.is_err() {
-        // Forget these pods soon: a pod that the kubelet restarts later must not fail because of them.
+        // Forget soon that pods ask for this image: a pod that the kubelet starts later must not fail because of these
+        // pods.
         switch.pod_requests.lock().fail(reference);
     }
     answered
 }
 
-/// The answer of the first store that has the image, if all stores with the image have the same one. "Absent" needs the
-/// answer of every store.
+/// The answer of the first store that has the image. The result is an error if another store has a different image, or
+/// if it is unknown whether another store has the image. The answer "absent" requires that every store has answered.
 fn one_image(reference: &str, mut said: Vec<StoreAnswer>) -> Result<Reply, Failed> {
     let is_open = match has_any(&said) {
         true => |said: &StoreAnswer| matches!(said.image, Stored::Unknown),
@@ -68,11 +70,12 @@ fn one_image(reference: &str, mut said: Vec<StoreAnswer>) -> Result<Reply, Faile
     }
 }
 
-/// Answers a pod whose annotations are unknown, such as any older pod after a restart of the kubelet.
+/// Answers an `ImageStatus` for a pod whose annotations are unknown. After a restart of the kubelet, each older pod is
+/// unknown.
 ///
-/// The image is present if all stores that the pod may use have the same image. Otherwise the answer is "absent":
-/// the kubelet then pulls the image, and the pull names the pod. A pod that asks again without a pull never pulls,
-/// and gets the image of a store that has it.
+/// The answer is "present" if every store that the pod likely uses has the image, and no store has a different one.
+/// Otherwise the answer is "absent": the kubelet then pulls the image, and the pull names the pod. A pod that asks
+/// again without a pull never pulls. Such a pod gets the image of a store that has it.
 pub(crate) async fn find_for_some_pod(
     switch: &Switch,
     call: &Call,
@@ -87,8 +90,8 @@ pub(crate) async fn find_for_some_pod(
     let is_known = |said: &&StoreAnswer| !matches!(said.image, Stored::Unknown);
     let mut likely = said.iter().filter(|said| is_likely(said)).filter(is_known);
     if likely.clone().next().is_none() {
-        // If no likely store answers, the call fails. The pod loses nothing: its backend could not start the container
-        // either.
+        // If no likely store answers, the call fails. The pod loses nothing by that: its backend could not start the
+        // container either.
         let failed = said.into_iter().find_map(StoreAnswer::into_failed);
         return Err(failed.unwrap_or_else(|| errors::no_backend().into()));
     }
@@ -112,9 +115,10 @@ pub(crate) async fn find_for_some_pod(
     present(said)
 }
 
-/// Asks `backends` for the image under the reference of `call`. If that is an id, asks for its other form, too: all
-/// stores if none has the image, otherwise the stores that reject the id. CRI-O takes containerd's form for a name
-/// without a registry, which is an error where no registries are configured for such names.
+/// Asks `backends` for the image that `call` names. If the name is a whole id, asks again for the other form of the id,
+/// with or without `sha256:`. Asks all stores again if none has the image, else only the stores that returned an error.
+/// CRI-O takes containerd's form for a name without a registry, and returns an error if no registries are configured
+/// for such names.
 pub(super) async fn ask_in_any_form(
     call: &Call,
     backends: &[Arc<Backend>],
@@ -140,7 +144,8 @@ pub(super) async fn ask_in_any_form(
     said
 }
 
-/// Whether the pod that sends `call` got the answer "absent" before and did not pull the image.
+/// Whether the pod in `call` already got the answer "absent" for this image. If not, remembers that the pod gets this
+/// answer now.
 fn asks_again(switch: &Switch, call: &Call) -> bool {
     let message = call.message();
     let reference = protobuf::string(&message, IMAGE_REFERENCE).unwrap_or_default();
@@ -160,7 +165,7 @@ fn differ(reference: &str, said: &[StoreAnswer]) -> tonic::Status {
     errors::images_differ(reference, &having.collect::<Vec<_>>())
 }
 
-/// The answer of the first store that has the image. An answer made of a cached image comes last.
+/// The answer of the first store that has the image. A fresh answer is preferred to a cached image.
 fn present(said: Vec<StoreAnswer>) -> Result<Reply, Failed> {
     let mut having: Vec<_> = said
         .into_iter()
@@ -171,7 +176,7 @@ fn present(said: Vec<StoreAnswer>) -> Result<Reply, Failed> {
     Ok(first.into_reply())
 }
 
-/// The answer of the first store that reports that it lacks the image.
+/// The answer of the first store that reports the image as absent, else an empty reply.
 fn absent(said: Vec<StoreAnswer>) -> Reply {
     match said.into_iter().find(StoreAnswer::says_absent) {
         Some(lacking) => lacking.into_reply(),

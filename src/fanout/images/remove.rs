@@ -1,7 +1,8 @@
-//! `RemoveImage` with several stores: removes only the image that the request names, and none that a container uses.
+//! `RemoveImage` with several stores. Removes only the image that the request names, and only from stores where no
+//! container uses the image.
 //!
-//! Every store resolves the name first. If some stores list exactly the requested id, only these stores get the
-//! request: containerd accepts CRI-O's form of an id too, and would remove its own image instead.
+//! criswitch first asks every store for the image. If any store lists exactly the requested id, only stores that list
+//! this id get the request. Otherwise containerd, which also accepts CRI-O's form of an id, would remove its own image.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ enum By {
     Id,
     /// By a tag or digest.
     Name,
-    /// By another form of the id: its beginning, or with or without `sha256:`.
+    /// By another form of the id: its beginning, or the id with `sha256:` added or removed.
     Form,
 }
 
@@ -44,7 +45,7 @@ struct Meant {
 /// The result of a removal at one store. The error names the container that uses the image.
 type Removal = Result<BackendResult, Status>;
 
-/// Removes an image from the stores whose image the request names, if no container there uses it.
+/// Removes the image that the request names from each store that has it, unless a container there uses the image.
 pub(crate) async fn remove_image(
     switch: &Switch,
     call: &Call,
@@ -58,7 +59,8 @@ pub(crate) async fn remove_image(
     let meant = meant(&said, reference)?;
     let by = meant.first().map(|image| image.by);
     let is_open = |said: &StoreAnswer| match by {
-        // While a silent store may list exactly this id, no image with another form of the id is removed.
+        // A store that does not answer may list exactly this id. Until it answers, no image with another form of the id
+        // is removed.
         None | Some(By::Form) => true,
         Some(By::Id | By::Name) => !matches!(said.image, Stored::Nothing),
     };
@@ -116,8 +118,8 @@ async fn container_of(switch: &Switch, image: &Meant) -> Result<Option<String>, 
     Ok(None)
 }
 
-/// One reply: an error if a store fails, or if the image is in use and was removed from no store. An image that no
-/// store has counts as removed.
+/// Combines the removals into one reply. The reply is an error if a store failed, or if the image is in use and no
+/// store removed it. An image that no store has counts as removed.
 fn removed(mut failed: Vec<Failed>, removals: Vec<Removal>) -> Result<Reply, Failed> {
     let (mut parts, mut in_use) = (Vec::new(), Vec::new());
     for removal in removals {
@@ -183,7 +185,7 @@ fn by(image: &[u8], id: &str, reference: &str) -> Result<By, Malformed> {
     })
 }
 
-/// Whether a listed container is made of this image. A container without an image id has a tag instead.
+/// Whether a listed container uses this image. A container without an image id is compared by the name of its image.
 fn uses(container: &[u8], image: &Meant) -> Result<bool, Malformed> {
     let ids = [
         protobuf::string(container, &[container::IMAGE_ID])?,

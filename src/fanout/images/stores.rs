@@ -1,4 +1,4 @@
-//! Image stores' answers for a reference: fresh ones, or the cached list of a store that does not answer.
+//! The answers of image stores to an `ImageStatus`: fresh answers, or the cached list of a store that does not answer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,33 +20,33 @@ use crate::rpc::fields::{
 };
 use crate::switch::image_references;
 
-/// One store's answer for a reference.
+/// One store's answer to an `ImageStatus`.
 #[derive(Debug)]
 pub(super) struct StoreAnswer {
     pub backend: Arc<Backend>,
-    /// The image by the store's answer, otherwise by its cached list.
+    /// The image in the store's answer, else in its cached list.
     pub image: Stored,
-    /// The store did not answer in time, and criswitch used its cached list.
+    /// Whether the store did not answer in time and criswitch used its cached list.
     pub is_late: bool,
-    /// The answer to `ImageStatus`, or why the store gave none.
+    /// The store's successful answer, or the error.
     answer: Result<Answer, Failed>,
 }
 
-/// A store's entry for a reference.
+/// Whether a store has the image.
 #[derive(Clone, Debug)]
 pub(super) enum Stored {
-    /// The encoded `Image`.
+    /// The store has this image, an encoded `Image`.
     Image(Bytes),
-    /// No image.
+    /// The store lacks the image.
     Nothing,
     /// The store does not answer, and no cached list is fresh enough.
     Unknown,
 }
 
-/// The properties that two images share if they are the same image in different stores.
+/// The properties by which the images of different stores are compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Content {
-    /// The id, in the backend's form.
+    /// The id in the backend's form, with or without `sha256:`.
     pub id: String,
     pub uid: Option<u64>,
     pub username: String,
@@ -78,18 +78,19 @@ impl StoreAnswer {
         matches!(self.answer, Err(Failed::Answer(_)))
     }
 
-    /// Why the store did not answer.
+    /// The error, if the store gave no successful answer.
     pub(super) fn into_failed(self) -> Option<Failed> {
         self.answer.err()
     }
 
-    /// Whether the store answers that it lacks the image. The error of a store without an image service does not count.
+    /// Whether the store answers that it lacks the image. The `Unimplemented` of a store without an image service does
+    /// not count.
     pub(super) fn says_absent(&self) -> bool {
         let has_answered = self.answer.as_ref().is_ok_and(|it| it.code() == Code::Ok);
         has_answered && matches!(self.image, Stored::Nothing)
     }
 
-    /// The client's reply: the store's answer as it came, otherwise a reply made of the cached image.
+    /// The reply to the client: the store's answer unchanged, else a reply made from the cached image.
     pub(super) fn into_reply(self) -> Reply {
         match self.answer {
             Ok(answer) => reply::of_answer(answer),
@@ -147,7 +148,7 @@ pub(super) fn agree(all: &[StoreAnswer]) -> bool {
     })
 }
 
-/// Asks `backends` at once for the image under the reference of `call`, an `ImageStatus`.
+/// Sends `call`, an `ImageStatus`, to all `backends` at once.
 pub(super) async fn ask_stores(
     call: &Call,
     backends: &[Arc<Backend>],
@@ -189,7 +190,7 @@ async fn ask_store(call: &Call, backend: &Arc<Backend>, wait: Wait) -> StoreAnsw
     }
 }
 
-/// The cached list's entry for the reference of `call`; `None` if no cached list is fresh enough.
+/// Looks up the image that `call` names in the cached list of `backend`. `None` if no cached list is fresh enough.
 fn cached_image(call: &Call, backend: &Backend) -> Option<Stored> {
     let snapshot = backend.known().lists.get(List::Images)?.clone();
     if snapshot.age() >= backend.stale_lists() {
@@ -205,7 +206,7 @@ fn cached_image(call: &Call, backend: &Backend) -> Option<Stored> {
     Some(Stored::Nothing)
 }
 
-/// The image in an answer to `ImageStatus`; nothing if the backend has no image service.
+/// The image in an answer to `ImageStatus`; `Stored::Nothing` if the answer is an error or has no image.
 pub(super) fn image_of(backend: &Backend, answer: &Answer) -> Result<Stored, Status> {
     if answer.code() != Code::Ok {
         return Ok(Stored::Nothing);
@@ -215,7 +216,7 @@ pub(super) fn image_of(backend: &Backend, answer: &Answer) -> Result<Stored, Sta
     if !protobuf::has(&message, image_status_response::IMAGE).map_err(malformed)? {
         return Ok(Stored::Nothing);
     }
-    // Protobuf allows a submessage in several parts; joined, they are one.
+    // Protobuf allows a submessage in several parts. The concatenated parts are the submessage.
     let image = protobuf::all_bytes(&message, &[image_status_response::IMAGE])
         .map_err(malformed)?
         .concat();

@@ -1,4 +1,5 @@
-//! Merges several backends' `StatusResponse`s into the node's. Pure; fields that are not replaced pass unchanged.
+//! Merges the `StatusResponse`s of several backends into one for the node. Does no I/O. Fields that are not replaced
+//! are copied unchanged.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -14,17 +15,19 @@ use crate::errors::{self, WRONG_CGROUP_DRIVER};
 use crate::fanout::merge;
 use crate::rpc::fields::{runtime_condition, runtime_handler, runtime_status, status_response};
 
-/// The largest `Status` of a backend without info, in bytes.
+/// The largest `Status` of a backend, without its info, in bytes.
 const LONGEST_STATUS: usize = 64 << 10;
-/// The largest handler in a `Status`, and the largest features, in bytes.
+/// The largest size of one handler in a `Status`, and of all features in a `Status`, in bytes.
 const LONGEST_PART: usize = 1 << 10;
-/// The largest text of faults in `BackendsReady`, in bytes, unless the first fault is longer.
+/// The longest list of faults in the message of the `BackendsReady` condition, in bytes. A longer first fault is not
+/// cut.
 const LONGEST_FAULTS: usize = 16 << 10;
 
-/// The node's `StatusResponse`: the first of `said`, which is the default backend's, with the table's handlers, the
-/// features that all joined backends with handlers share, a condition for all backends, and `info` as criswitch's own
-/// entry.
-/// Without `info`, the backend's info is dropped too.
+/// The node's `StatusResponse`: the default backend's, which is the first of `said`, with these changes:
+/// - The handlers are the routing table's.
+/// - The features are those that all joined backends with handlers share.
+/// - A condition for the state of all backends is added.
+/// - `info` is added as criswitch's own entry. Without `info`, the default backend's info is dropped.
 ///
 /// # Errors
 /// If a status is malformed. The caller can find that status by merging each one alone.
@@ -57,7 +60,7 @@ pub fn merged(
     }
     let mut shared = Vec::new();
     for said in said {
-        // Reads the features of every backend, so that malformed features are found when they arrive.
+        // Read the features of every backend, so that malformed features are found when they arrive.
         let features = features(&said.status)?;
         let takes_pods = table
             .handlers
@@ -81,7 +84,7 @@ pub fn merged(
     Ok(out.freeze())
 }
 
-/// A `RuntimeCondition`.
+/// A decoded `RuntimeCondition` of the CRI.
 pub(crate) struct Condition<'a> {
     pub(crate) kind: Cow<'a, str>,
     pub(crate) status: bool,
@@ -107,7 +110,7 @@ pub(crate) fn conditions(status: &[u8]) -> Result<Vec<Condition<'_>>, Malformed>
     .collect()
 }
 
-/// The faults of a backend, apart from warnings in its own conditions.
+/// The faults of a backend, for the `BackendsReady` condition. Warnings in the backend's own conditions are no faults.
 fn faults(said: &StatusAnswer, default: &StatusAnswer) -> Result<Vec<String>, Malformed> {
     let (backend, known) = (&said.backend, said.backend.known());
     let place = format!("backend {:?} ({})", backend.name(), backend.socket);
@@ -147,7 +150,7 @@ fn faults(said: &StatusAnswer, default: &StatusAnswer) -> Result<Vec<String>, Ma
     Ok(faults)
 }
 
-/// How long a backend's stats are late, and what is served instead.
+/// Describes how long a backend's stats have been late, and whether replies have its cached stats or omit it.
 fn late_stats(known: &Known, late: Duration) -> String {
     let late = format!(
         "it has not answered calls for stats for {} s",
@@ -176,7 +179,7 @@ fn backends_ready(said: &[StatusAnswer]) -> Result<Bytes, Malformed> {
     })
 }
 
-/// The first faults, and the number of further ones.
+/// Joins the first faults, up to [`LONGEST_FAULTS`] bytes, and adds the number of the remaining faults.
 fn joined(faults: &[String]) -> String {
     let mut text = String::new();
     for (index, fault) in faults.iter().enumerate() {
@@ -190,7 +193,7 @@ fn joined(faults: &[String]) -> String {
     text
 }
 
-/// A `RuntimeCondition` that is true, or false for a reason and with a message.
+/// An encoded `RuntimeCondition`. It is false if `unmet` has a reason and a message.
 fn condition(kind: &str, unmet: Option<(&str, &str)>) -> Bytes {
     let mut out = BytesMut::new();
     protobuf::put_bytes(&mut out, runtime_condition::TYPE, kind.as_bytes());
@@ -206,9 +209,10 @@ fn condition(kind: &str, unmet: Option<(&str, &str)>) -> Bytes {
     out.freeze()
 }
 
-/// `status`, made not ready for this reason; the handlers and features stay as last reported.
+/// `status` with new conditions: each condition in [`NEEDED`] is false with this message. Handlers and features stay
+/// unchanged.
 pub(super) fn unready(status: &[u8], message: &str) -> Bytes {
-    // `status` was parsed when it was kept.
+    // `status` was already parsed when it was cached.
     let mut out = without(status, &[status_response::STATUS]).unwrap_or_default();
     let mut conditions = BytesMut::new();
     for kind in NEEDED {
@@ -223,7 +227,7 @@ pub(super) fn unready(status: &[u8], message: &str) -> Bytes {
     out.freeze()
 }
 
-/// `status` without the field that only a verbose status has.
+/// `status` without `info`, the field that only a verbose status has.
 ///
 /// # Errors
 /// If `status` is malformed.
@@ -231,8 +235,9 @@ pub(super) fn without_info(status: &[u8]) -> Result<Bytes, Malformed> {
     without(status, &[status_response::INFO]).map(BytesMut::freeze)
 }
 
-/// The part of `status`, which has no info, that is larger than a runtime can need. Every `Status` of the node would
-/// repeat this part, a handler once for each row of the handler.
+/// Describes the first part of `status` that is larger than a runtime can need; `None` if there is no such part.
+/// `status` must be without info. Every `Status` of the node would contain this part, and a handler once for each row
+/// that routes to it.
 pub(super) fn oversized(status: &[u8]) -> Option<String> {
     let sizes = |number| {
         let fields = protobuf::fields(status).flatten();
@@ -259,7 +264,8 @@ pub(super) fn oversized(status: &[u8]) -> Option<String> {
     Some(format!("{what} has {size} bytes, more than {limit}"))
 }
 
-/// A `RuntimeHandler` without a name for the default row, then one for each row of the table.
+/// The `RuntimeHandler`s of the node: one without a name for the default handler, then one for each row of the routing
+/// table.
 fn handlers(table: &Table, said: &[StatusAnswer]) -> Result<Vec<Bytes>, Malformed> {
     let default = [("", &table.default)];
     let rows = default
@@ -309,7 +315,7 @@ fn without(message: &[u8], numbers: &[u32]) -> Result<BytesMut, Malformed> {
     Ok(out)
 }
 
-/// Text for display, cut; a backend may send text that is not UTF-8.
+/// The text of a field for display. A long text is shortened. Bytes that are not UTF-8 are replaced.
 pub(super) fn text(message: &[u8], number: u32) -> Result<Cow<'_, str>, Malformed> {
     let text = String::from_utf8_lossy(protobuf::bytes(message, &[number])?);
     Ok(errors::cut(text))

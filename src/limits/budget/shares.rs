@@ -1,7 +1,8 @@
-//! A memory that connections share. When it is full, the connection that holds the most loses its share.
+//! A memory budget that connections share. When the budget is full, the connection that holds the most is closed and
+//! loses its share.
 //!
-//! A reply counts here until its client has read it. Clients that read hold little, so a client that does not read
-//! loses only its own memory.
+//! A reply counts here until its client has read it. Clients that read their replies hold little, so only a client that
+//! leaves replies unread loses its share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -11,35 +12,35 @@ use tokio::sync::Notify;
 
 use super::{Budget, Pool, Unread};
 
-/// All unread replies together may take this fraction of a backend's memory for replies: 1 / 2. The rest stays free for
-/// replies that clients read.
+/// The divisor for all unread replies together: they may take 1 / 2 of a backend's budget for replies. The rest stays
+/// free for replies that clients read.
 const ALL: usize = 2;
-/// The unread replies of one connection may take this fraction of a backend's memory for replies: 1 / 4.
+/// The divisor for the unread replies of one connection: they may take 1 / 4 of a backend's budget for replies.
 const ONE: usize = 4;
 
-/// The memory for replies that clients have not read yet.
+/// The shared budget for replies that clients have not read yet.
 #[derive(Clone, Debug)]
 pub struct Shares(Arc<SharedMemory>);
 
 #[derive(Debug)]
 struct SharedMemory {
     all: Budget,
-    /// The most bytes that one share holds.
+    /// The most bytes that one share may hold.
     one: usize,
     shares: Mutex<Vec<Weak<Pool>>>,
 }
 
-/// The additional fields of a [`Budget`] that shares memory with other connections.
+/// The additional fields of a [`Budget`] that is one connection's part of [`Shares`].
 #[derive(Debug)]
 pub(super) struct MemoryShare {
     of: Shares,
-    /// Whether the share is lost: its bytes no longer count towards the shared memory.
+    /// Whether the share was revoked. The bytes of a revoked share no longer count in the shared budget.
     lost: AtomicBool,
     loses: Notify,
 }
 
 impl Shares {
-    /// Room for unread replies of at most `max_message` bytes each.
+    /// A shared budget for unread replies of at most `max_message` bytes each.
     pub fn for_unread(max_message: usize) -> Shares {
         let replies = Budget::for_messages(max_message).limit();
         Shares::of(replies / ALL, replies / ONE)
@@ -64,18 +65,18 @@ impl Shares {
         memory
     }
 
-    /// The bytes that all shares hold.
+    /// The bytes that all shares together hold now.
     pub fn used(&self) -> usize {
         self.0.all.used()
     }
 
-    /// The most bytes that all shares hold.
+    /// The most bytes that all shares together may hold.
     pub fn limit(&self) -> usize {
         self.0.all.limit()
     }
 
-    /// Revokes the largest share if it is not `mine` and holds more than `than` bytes. The connection of the revoked
-    /// share is closed. Its bytes count as free at once.
+    /// Revokes the largest share other than `mine`, if it holds more than `than` bytes. Returns whether a share was
+    /// revoked. The connection of a revoked share is closed, and the bytes of the share count as free at once.
     fn take_away(&self, mine: &Budget, than: usize) -> bool {
         let shares = self.0.shares.lock();
         let rooms = shares.iter().filter_map(Weak::upgrade).map(Budget);
@@ -94,7 +95,8 @@ impl Shares {
 }
 
 impl MemoryShare {
-    /// Reserves `bytes` for `mine`, which already holds `used`. If the shared memory is short, revokes larger shares.
+    /// Reserves `bytes` for `mine`, which already holds `used` bytes. If the shared budget is full, revokes larger
+    /// shares.
     pub(super) fn take(&self, mine: &Budget, used: usize, bytes: usize) -> Result<(), Unread> {
         loop {
             if self.is_lost() {

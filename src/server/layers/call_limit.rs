@@ -1,4 +1,4 @@
-//! Limits the calls in flight.
+//! A layer that limits the calls in flight.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -15,7 +15,7 @@ use crate::limits::places::{Places, User};
 use crate::switch::Switch;
 use crate::telemetry::counters::Reason;
 
-/// Gives a call of a client of `user` a place among the calls in flight, or rejects the call.
+/// Takes a permit for each call of a client, or rejects the call. `user` says which limits apply to the client.
 #[derive(Clone, Debug)]
 pub(in crate::server) struct CallLimit<S> {
     inner: S,

@@ -1,4 +1,4 @@
-//! Ends calls at their deadline or at the end of a shutdown.
+//! A layer that ends calls at their deadline, or at the end of a shutdown.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -61,7 +61,7 @@ where
     }
 }
 
-/// Ends `reply` with the status of `cut` if the reply is not complete by then.
+/// Makes `reply` end with the status of `cut` if `cut` completes before the reply does.
 fn cut_short(reply: Reply, cut: Cut) -> Reply {
     if reply.body().is_end_stream() {
         return reply;
@@ -70,10 +70,10 @@ fn cut_short(reply: Reply, cut: Cut) -> Reply {
     reply.map(|inner| CutBody { inner, cut }.boxed_unsync())
 }
 
-/// A body that ends when its [`Cut`] completes, if the body is not complete by then.
+/// The body of a reply. If its [`Cut`] completes first, the body ends with the status of the cut.
 struct CutBody {
     inner: Body,
-    /// `None` once the cut has ended the body.
+    /// `None` once the cut has completed and ended the body.
     cut: Option<Cut>,
 }
 
@@ -85,7 +85,8 @@ impl http_body::Body for CutBody {
         let CutBody { inner, cut } = &mut *self;
         match Pin::new(&mut *inner).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
-                // Checked for each frame, because a body that is always ready must end too.
+                // Checks the cut after each data frame too, because a body that always has data never returns
+                // `Pending`.
                 if frame.is_data()
                     && let Some(ends) = cut
                     && let Poll::Ready(status) = ends.as_mut().poll(cx)

@@ -1,4 +1,4 @@
-//! Logs and counts calls.
+//! A layer that logs and counts calls.
 
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
@@ -18,7 +18,7 @@ use crate::limits::places::Places;
 use crate::switch::Switch;
 use crate::telemetry::counters::Counts;
 
-/// Gives a call its log line and counters, and updates them until the reply ends.
+/// Makes the log line and the counters of a call, and updates them until the reply ends.
 #[derive(Clone, Debug)]
 pub(in crate::server) struct Logged<S> {
     inner: S,
@@ -66,7 +66,7 @@ fn logged(reply: Reply, log: Arc<CallLog>) -> Reply {
     reply.map(|inner| LoggedBody { inner, log }.boxed_unsync())
 }
 
-/// A body whose length and end are recorded.
+/// The body of a reply. Records the body's length and the final status in `log`.
 struct LoggedBody {
     inner: Body,
     log: Arc<CallLog>,

@@ -1,4 +1,4 @@
-//! Separates the services of the socket: the CRI and criswitch's own admin service.
+//! A layer that separates the services of the socket: the CRI and criswitch's own admin service.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -20,8 +20,8 @@ use crate::rpc;
 use crate::switch::Switch;
 use crate::telemetry::counters::{Counts, Reason};
 
-/// Finds the row of a CRI request, and passes requests of the admin service to that service. Rejects requests that are
-/// not gRPC and unknown RPCs.
+/// Finds the row of a CRI request in the RPC table. Passes requests for the admin service to that service. Rejects
+/// unknown RPCs, and requests that are not gRPC.
 #[derive(Clone, Debug)]
 pub(in crate::server) struct Routed<S> {
     inner: S,

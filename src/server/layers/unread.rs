@@ -1,4 +1,4 @@
-//! Limits the replies that clients have not read.
+//! A layer that limits the memory of replies that clients have not read yet.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::limits::places::Places;
 use crate::switch::Switch;
 use crate::telemetry::counters::Counts;
 
-/// Counts a reply in the memory of its client's connection until it is sent, and rejects it if there is no room. An
-/// incomplete reply also keeps the place of its call.
+/// Counts the memory of a reply until the reply is sent to the client. Rejects the reply if the memory for unread
+/// replies is full. A streamed reply also keeps the permit of its call until it ends.
 #[derive(Clone, Debug)]
 pub(in crate::server) struct UnreadReply<S> {
     inner: S,

@@ -1,4 +1,5 @@
-//! A backend's pods as of its last events. The pods that are missing later get deletion events.
+//! The pods of a backend before a gap in its events: a time without an open stream. A pod that is missing after the gap
+//! gets a deletion event.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -12,9 +13,9 @@ use crate::rpc::fields::LISTED_ID;
 use crate::rpc::{Kind, List};
 use crate::switch::{Switch, learn};
 
-/// A backend's pods as of its last events.
+/// The pods of a backend at the beginning of a gap in its events.
 pub(super) struct Baseline {
-    /// The pods by id, as `PodSandboxStatus`es that are not ready.
+    /// By pod id: a `PodSandboxStatus` that is not ready, for the deletion event.
     pods: HashMap<String, Bytes>,
     at: Mark,
 }
@@ -26,21 +27,24 @@ impl Baseline {
         Baseline { pods, at }
     }
 
-    /// Adds the pods of `later`: no subscriber got an event for the pods learned since this baseline.
+    /// Adds the pods of `later`, the beginning of another gap. Subscribers do not know the changes in between, so both
+    /// gaps count as one.
     pub(super) fn and(self, later: Baseline, switch: &Switch, backend: &Backend) -> Baseline {
         let removed = switch.owners().pods_removed(backend.id, self.at);
         let removed = removed.into_iter().map(|(id, _)| id).collect();
         self.joined(later, &removed)
     }
 
-    /// Keeps only the `removed` ones of the earlier pods, so that the map does not grow with each stream that ends.
+    /// Keeps an earlier pod only if it is in `removed` or in `later`, so that the map does not grow with each stream
+    /// that ends.
     fn joined(mut self, later: Baseline, removed: &BTreeSet<String>) -> Baseline {
         self.pods.retain(|id, _| removed.contains(id));
         self.pods.extend(later.pods);
         self
     }
 
-    /// The pods removed since: the pods that are not in `now`, including pods that came and went meanwhile.
+    /// Returns the pods that were removed since the gap began and are not in `now`, including pods that were both
+    /// created and removed during the gap.
     pub(super) fn gone(
         &self,
         switch: &Switch,
@@ -52,7 +56,7 @@ impl Baseline {
             .pods_removed(backend.id, self.at)
             .into_iter();
         let removed = removed.map(|(id, uid)| (id.clone(), removed_pod(&id, &uid)));
-        // A list has more fields of a pod than its removal.
+        // An entry from a list replaces the entry from a removal, because it has more fields.
         let all: BTreeMap<_, _> = removed.chain(self.pods.clone()).collect();
         all.into_iter()
             .filter(|(id, _)| !now.contains(id))
@@ -60,8 +64,9 @@ impl Baseline {
     }
 }
 
-/// The backend's pods from the last list, each as a `PodSandboxStatus` that is not ready. The handlers already have the
-/// names that clients use, since criswitch does not remember the handler of a removed pod.
+/// Returns the pods that the backend owns, each as a `PodSandboxStatus` that is not ready, with the fields from the
+/// backend's last list. The handlers are translated to the names that clients use, because criswitch forgets the
+/// handler of a pod that is removed.
 pub(super) fn known_pods(switch: &Switch, backend: &Backend) -> HashMap<String, Bytes> {
     let lists = backend.known().lists;
     let listed = lists.message(List::Pods).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! How a backend's streams of events end: whether the backend has no events, and how long to wait for the next stream.
+//! Judges how a backend's streams of events end: whether the backend supports events, and how long to wait before the
+//! next stream.
 
 use std::time::Duration;
 
@@ -10,20 +11,20 @@ use crate::backend::Backend;
 use crate::call::Failed;
 use crate::errors;
 
-/// A stream that brings no event and ends sooner than this has ended at once.
+/// A stream that ends within this time, without an event, counts as ended at once.
 const AT_ONCE: Duration = Duration::from_secs(1);
-/// This many streams in a row that end at once show that the backend has no events: CRI-O without `enable_pod_events`
-/// ends each of them successfully.
+/// If this many streams in a row end at once, the backend has no events. CRI-O without `enable_pod_events` ends each
+/// stream at once, and with success.
 const IN_A_ROW: u32 = 3;
 /// The wait before a stream that has ended is opened again.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The longest wait before a stream is opened again, after several streams that ended at once.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
-/// When a stream was requested, and over which connection.
+/// The moment when a stream was requested, and the connection that it uses.
 pub(super) struct StreamStart {
     at: Instant,
-    /// How many connections had failed by then.
+    /// How many connections to the backend had failed or ended by then.
     pub failures: u64,
 }
 
@@ -36,7 +37,7 @@ impl StreamStart {
     }
 }
 
-/// The streams that have ended at once, one after the other and over one connection.
+/// Counts the streams in a row that have ended at once on one connection.
 #[derive(Default)]
 pub(super) struct Ends {
     count: u32,
@@ -44,7 +45,8 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    /// Counts a stream that has ended. Returns the trailers for subscribers, if the backend has no events.
+    /// Counts a stream that has ended. If the backend has no events, returns the trailers that end the subscribers'
+    /// streams.
     pub(super) fn note(
         &mut self,
         backend: &Backend,
@@ -55,9 +57,9 @@ impl Ends {
         self.count(backend, opened, heard);
         let lacks = match ended {
             Err(failed) if failed.code() == Code::Unimplemented => failed.named(backend),
-            // criswitch's own memory limit is no answer of the backend.
+            // This error comes from criswitch's own memory limit, not from the backend.
             Err(Failed::Status(status)) if status.code() == Code::ResourceExhausted => return None,
-            // Events may still come.
+            // The backend is away. It may send events when it is back.
             Err(failed) if failed.code() == Code::Unavailable => return None,
             _ if self.count < IN_A_ROW => return None,
             ended => {
@@ -74,7 +76,8 @@ impl Ends {
     }
 
     fn count(&mut self, backend: &Backend, opened: &StreamStart, heard: bool) {
-        // A stream that ends with its connection is no evidence; the failure may be noticed a little later.
+        // A stream that ends because its connection failed proves nothing. criswitch may notice that failure only after
+        // the stream was counted, so the count starts again on each new connection.
         if opened.failures != self.failures {
             *self = Ends {
                 count: 0,

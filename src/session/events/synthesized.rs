@@ -1,4 +1,5 @@
-//! The events that criswitch makes itself, from the facts that it knows of a pod. Does no I/O; reads the clock.
+//! Builds the events that criswitch makes itself, from the facts that it knows about a pod. Does no I/O, but reads the
+//! clock.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,10 +14,10 @@ use crate::rpc::fields::{
 pub(super) const STARTED: u64 = 1;
 pub(super) const STOPPED: u64 = 2;
 pub(super) const DELETED: u64 = 3;
-/// `SANDBOX_NOTREADY` of `PodSandboxState`.
+/// The value of `SANDBOX_NOTREADY` in `PodSandboxState`.
 pub(super) const NOT_READY: u64 = 1;
 
-/// A `ContainerEventResponse` with the current time.
+/// Builds a `ContainerEventResponse` with the current time.
 pub(super) fn event(id: &str, kind: u64, status: &[u8], containers: &[Bytes]) -> Bytes {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -52,17 +53,17 @@ pub(super) fn event(id: &str, kind: u64, status: &[u8], containers: &[Bytes]) ->
     out.freeze()
 }
 
-/// A removed pod from the last list, as a `PodSandboxStatus` that is not ready.
+/// Builds the `PodSandboxStatus` of a removed pod, in the state not ready. `listed` is the pod's item in the last list.
 pub(super) fn gone_pod(id: &str, listed: &[u8]) -> Bytes {
     let mut out = BytesMut::new();
     protobuf::put_bytes(&mut out, pod_sandbox_status::ID, id.as_bytes());
-    // A malformed list item is omitted.
+    // Without a valid list item, the status has only the id and the state.
     out.extend_from_slice(&pod_status(listed).unwrap_or_default());
     protobuf::put_varint(&mut out, pod_sandbox_status::STATE, NOT_READY);
     out.freeze()
 }
 
-/// A removed pod of which only the id and uid are known.
+/// Builds the `PodSandboxStatus` of a removed pod of which only the id and the uid are known.
 pub(super) fn removed_pod(id: &str, uid: &str) -> Bytes {
     let mut out =
         BytesMut::from(protobuf::with_string(&[], &[pod_sandbox_status::ID], id).as_ref());
@@ -75,7 +76,7 @@ pub(super) fn removed_pod(id: &str, uid: &str) -> Bytes {
     out.freeze()
 }
 
-/// A `PodSandboxStatus` from a listed `PodSandbox`, whose fields have other numbers.
+/// Converts a listed `PodSandbox` to a `PodSandboxStatus`, whose fields have different numbers.
 fn pod_status(pod: &[u8]) -> Result<Bytes, Malformed> {
     let mut out = BytesMut::new();
     for field in protobuf::fields(pod) {

@@ -1,4 +1,5 @@
-//! Rewrites samples of metrics to other label keys. Pure; a reply that fits is not changed.
+//! Rewrites samples of metrics to other label keys. Does no I/O. Does not change a reply whose label keys already
+//! match.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -8,13 +9,13 @@ use bytes::{Bytes, BytesMut};
 use crate::codec::protobuf::{self, Edit, Malformed};
 use crate::rpc::fields::{ITEMS, metric, metric_descriptor, pod_sandbox_metrics};
 
-/// The label keys of each metric, in the order of its samples' values.
+/// By metric: the label keys, in the order of the label values in the metric's samples.
 #[derive(Debug, Default)]
 pub struct Labels<'a>(HashMap<&'a str, Vec<&'a str>>);
 
 impl<'a> Labels<'a> {
-    /// The labels in several replies to `ListMetricDescriptors`: the first descriptor of a name counts. Malformed
-    /// descriptors are ignored, since no client can read samples by them.
+    /// Collects the labels in several replies to `ListMetricDescriptors`. If a metric has several descriptors, the
+    /// first one counts. Malformed descriptors are ignored, because no client can read samples by them.
     pub fn of(replies: &'a [Bytes]) -> Labels<'a> {
         let mut labels = HashMap::new();
         for reply in replies {
@@ -30,25 +31,25 @@ impl<'a> Labels<'a> {
     }
 }
 
-/// Metrics rewritten to other label keys.
+/// The result of rewriting metrics to other label keys.
 #[derive(Debug, Default)]
 pub struct Fitted {
-    /// The metrics, if they are changed.
+    /// The rewritten metrics; `None` if nothing changed.
     pub metrics: Option<Bytes>,
-    /// The metrics with omitted samples, and why.
+    /// The names of the metrics with omitted samples, and why samples are omitted.
     pub omitted: BTreeMap<String, Misfit>,
 }
 
-/// Why a sample does not fit a descriptor.
+/// Why a sample cannot be rewritten to the keys of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Misfit {
     /// The backend has not reported its descriptors.
     Undescribed,
     /// The backend's samples do not have this label.
     Lacks(String),
-    /// A sample has another number of label values than the backend's descriptor has keys.
+    /// A sample has a different number of label values (first) than the backend's descriptor has label keys (second).
     Values(usize, usize),
-    /// Without the labels that the descriptor lacks, several samples are the same.
+    /// Several samples differ only in labels that the clients' descriptor lacks.
     Same,
 }
 
@@ -68,11 +69,12 @@ impl fmt::Display for Misfit {
     }
 }
 
-/// Rewrites `metrics` (of `ListPodSandboxMetrics`) of a backend with the descriptors `own` to the label keys of
-/// `given`. Without `own`, omits the metrics in `given`. A metric that is not in `given` is not changed.
+/// Rewrites the label keys of `metrics`, a backend's reply to `ListPodSandboxMetrics`, from the descriptors `own` to
+/// the descriptors `given`. A metric without a descriptor in both is not changed. If the backend has no descriptors
+/// (`own` is `None`), all metrics in `given` are omitted.
 ///
 /// # Errors
-/// If the metrics are malformed. If all descriptors agree, the metrics are not read.
+/// If the metrics are malformed. If the descriptors agree, the metrics are not read.
 pub fn fitted(
     metrics: &[u8],
     own: Option<&Labels<'_>>,
@@ -110,13 +112,13 @@ pub fn fitted(
 
 /// How a metric's label values are rewritten to other keys.
 enum Fit {
-    /// The places of the values, in their new order, and how many values there are.
+    /// For each new key, the index of its value in the sample; and the number of values in the sample.
     Order(Vec<usize>, usize),
     Never(Misfit),
 }
 
 impl Fit {
-    /// `None` if the keys are the same.
+    /// Compares the label keys of a metric. Returns `None` if they are the same.
     fn of(own: &[&str], given: &[&str]) -> Option<Fit> {
         if own == given {
             return None;
@@ -129,7 +131,7 @@ impl Fit {
         Some(places.map_or_else(Fit::Never, |places| Fit::Order(places, own.len())))
     }
 
-    /// The values of a sample in their new order.
+    /// Returns the label values of a sample in their new order, or why the sample is omitted.
     fn values<'m>(&self, metric: &'m [u8]) -> Result<Result<Vec<&'m [u8]>, Misfit>, Malformed> {
         let (places, keys) = match self {
             Fit::Order(places, keys) => (places, *keys),
@@ -152,7 +154,7 @@ struct Fitting<'a> {
 }
 
 impl Fitting<'_> {
-    /// The samples of one pod or container.
+    /// Rewrites the samples of one pod or container.
     fn item(&mut self, item: &[u8]) -> Result<Edit, Malformed> {
         let same = self.same(item)?;
         let edited = protobuf::edited(item, &[pod_sandbox_metrics::METRICS], &mut |metric| {
@@ -175,7 +177,8 @@ impl Fitting<'_> {
         Ok(edited.map_or(Edit::Same, Edit::Other))
     }
 
-    /// The metrics of one pod or container with several samples that have the same rewritten values.
+    /// Returns the names of metrics of a pod or container that would have several samples with the same label values
+    /// after the rewrite.
     fn same<'m>(&self, item: &'m [u8]) -> Result<HashSet<&'m str>, Malformed> {
         let (mut seen, mut same) = (HashSet::new(), HashSet::new());
         for metric in protobuf::all_bytes(item, &[pod_sandbox_metrics::METRICS])? {
@@ -191,7 +194,7 @@ impl Fitting<'_> {
     }
 }
 
-/// `metric` with these label values.
+/// Returns `metric` with these label values.
 fn with_values(metric: &[u8], values: &[&[u8]]) -> Result<Bytes, Malformed> {
     let mut out = BytesMut::with_capacity(metric.len());
     for field in protobuf::fields(metric) {
@@ -234,7 +237,7 @@ mod tests {
         }
     }
 
-    /// A pod with these samples, and a container with the same.
+    /// Encodes the metrics of a pod with these samples and one container with the same samples.
     fn metrics(samples: &[cri::Metric]) -> Vec<u8> {
         let container = cri::ContainerMetrics {
             container_id: "c".to_owned(),
@@ -249,7 +252,7 @@ mod tests {
         cri::ListPodSandboxMetricsResponse { pod_metrics }.encode_to_vec()
     }
 
-    /// Checks the rewritten samples of a pod and its container.
+    /// Checks how these samples of a pod and its container are rewritten.
     #[track_caller]
     fn assert_fitted(
         own: Option<&[&str]>,

@@ -59,7 +59,7 @@ pub struct Reply {
 
 /// The image that every container of a client uses.
 pub const CONTAINER_IMAGE: &str = "image-0";
-/// The error text of a client for a reply that ends within a message.
+/// The client's error text for a reply that ends within a message.
 const CUT: &str = "the reply ended within a message";
 
 /// One connection to criswitch.
@@ -67,7 +67,7 @@ const CUT: &str = "the reply ended within a message";
 pub struct Client(SendRequest<Full<Bytes>>);
 
 impl Client {
-    /// Connects. `tasks` runs the connection, and `graceful` may end it.
+    /// Connects to `switch`. `tasks` runs the connection, and `graceful` may end the connection.
     pub async fn connect(
         switch: &Arc<Switch>,
         graceful: &GracefulShutdown,
@@ -147,7 +147,8 @@ impl Reply {
         }
     }
 
-    /// A gRPC client rejects a message that was cut off, and a unary reply without a message.
+    /// Turns a reply into an error if a gRPC client would reject it: a message is cut off, or a unary reply does not
+    /// have exactly one message.
     fn taken_by_a_client(mut self, row: &Row) -> Reply {
         let whole = self.text != CUT && (row.streams() || self.messages.len() == 1);
         if self.code == Some(Code::Ok) && !whole {
@@ -180,7 +181,7 @@ impl Reply {
     }
 }
 
-/// Takes the whole messages from the beginning of `data`.
+/// Removes the complete messages from the start of `data`, and returns them.
 pub fn messages(data: &mut BytesMut) -> Vec<Bytes> {
     let mut messages = Vec::new();
     while let Ok(Some(length)) = frames::frame_length(data) {

@@ -1,7 +1,7 @@
-//! The state on disk that one instance of criswitch leaves to the next, whole or damaged.
+//! The state on disk that one instance of criswitch leaves to the next, intact or damaged.
 //!
-//! Each instance has a directory of its own. A restart copies the files of that moment, so a save that is in progress
-//! in the killed instance does not change what the next instance reads.
+//! Each instance has a separate directory. A restart copies the current files to the next directory. A save that the
+//! killed instance had begun may still run, but the next instance does not see it.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -23,19 +23,19 @@ use super::tables::number;
 /// The length of the content's hash, which comes after the first line of a file.
 const HASH: usize = 8;
 const REGISTER: &str = "backends.register";
-/// The field of the register with the number of the run that wrote it.
+/// The number of the field that says which run of criswitch wrote the register.
 const REGISTER_RUN: u32 = 3;
-/// The directories below the directory of each instance.
+/// The names of the directories within an instance's directory.
 const RUNTIME: &str = "runtime";
 const STATE: &str = "state";
-/// The copy of the files that an instance wrote at its start.
+/// The directory with a copy of the files that an instance wrote at its start.
 const FIRST: &str = "first";
 
-/// The copy of the files that a killed start found.
+/// The directory with a copy of the files as they were before a start that is killed.
 const FOUND: &str = "found";
-/// After a failure criswitch has saved a backend again within this time, unless another failure prevents it.
+/// Once a backend's file is writable again, criswitch has saved the backend within this time.
 const SAVED_AGAIN: Duration = Duration::from_secs(2);
-/// Longer than any schedule.
+/// The duration of a full disk: longer than any schedule.
 const FULL: Duration = Duration::from_secs(1 << 30);
 
 /// How a file is damaged.
@@ -44,15 +44,15 @@ pub enum Spoil {
     Empty,
     /// The file is cut to this share, in 256ths.
     Cut(u8),
-    /// The bytes after this share are zero.
+    /// The bytes after this share of the file, in 256ths, are zero.
     Torn(u8),
     /// One bit is flipped.
     Flip(u16),
     Nonsense,
-    /// A read of the file is an error.
+    /// The file cannot be read.
     Unreadable,
     Lost,
-    /// The file is a copy from the end of the previous instance.
+    /// The file is an old copy: the file that the instance before the last one left at its end.
     Earlier,
 }
 
@@ -77,7 +77,7 @@ pub struct Disk {
     life: u32,
     boots: u32,
     machine: u32,
-    /// Until when the file of a backend may be out of date because a write failed.
+    /// The time until which a backend's file may be out of date because a write failed.
     unsaved: [Option<Instant>; RUNTIMES],
 }
 
@@ -92,7 +92,7 @@ impl Disk {
         }
     }
 
-    /// The state that the next instance finds.
+    /// Opens the state of the next instance, and returns what it finds there.
     pub fn open(&self) -> (Store, Found) {
         let boot = Boot {
             id: format!("boot-{}", self.boots),
@@ -105,14 +105,14 @@ impl Disk {
         Store::open(directories, boot)
     }
 
-    /// Copies the current files as those that the instance wrote at its start.
+    /// Keeps a copy of the files that the instance wrote at its start.
     pub fn keep_first(&self) {
         copy(&self.of(self.life, RUNTIME), &self.of(self.life, FIRST));
     }
 
     /// Makes the file of a backend unwritable, or writable again.
     pub fn fill(&mut self, backend: usize, is_full: bool) {
-        // criswitch writes a new file under this name before it renames the file.
+        // criswitch writes a new file under this name, then renames it. A directory of this name makes the write fail.
         let new = self.path_of(backend).with_extension("new");
         if is_full {
             fs::create_dir(new).ok();
@@ -136,7 +136,8 @@ impl Disk {
         unsaved
     }
 
-    /// Runs `start` as if it were killed before it wrote the register, and after it wrote the files of these backends.
+    /// Runs `start`, then restores files as if `start` had been killed: the files of the backends in `written`, one bit
+    /// each, are new; the register and the other backends' files are as before.
     pub fn kill_start(&self, written: u8, start: impl FnOnce()) {
         let (now, found) = (
             |directory| self.of(self.life, directory),
@@ -163,7 +164,8 @@ impl Disk {
         format!("{:016x}.backend", hash(format!("/{backend}").as_bytes()))
     }
 
-    /// Copies the files of the ended instance for the next one: the last files, or those written at its start.
+    /// Copies the files of the ended instance for the next instance. With `first`, the files of backends are those that
+    /// the ended instance wrote at its start.
     pub fn hand_on(&mut self, first: bool) {
         let (last, next) = (self.life, self.life + 1);
         let runtime = if first { FIRST } else { RUNTIME };
@@ -176,7 +178,7 @@ impl Disk {
         self.boots += 1;
     }
 
-    /// The disk is in another machine from now on.
+    /// Moves the disk to another machine.
     pub fn move_to_another(&mut self) {
         self.boots += 1;
         self.machine += 1;
@@ -187,7 +189,7 @@ impl Disk {
         self.spoil(&path, spoil);
     }
 
-    /// Damages the file of a backend, if there is a file; returns its path.
+    /// Damages the file of a backend, and returns the path of the file. `None` if the backend has no file.
     pub fn spoil_backend(&self, backend: usize, spoil: Spoil) -> Option<PathBuf> {
         let path = self.file_of(backend)?;
         let name = PathBuf::from(RUNTIME).join(path.file_name()?);
@@ -200,7 +202,7 @@ impl Disk {
         if matches!(spoil, Spoil::Lost | Spoil::Unreadable) {
             let removed = fs::remove_file(&path);
             if removed.is_ok() && spoil == Spoil::Unreadable {
-                // A link to itself can be renamed, but neither opened nor copied, like a file on a bad block.
+                // A symbolic link to itself can be renamed, but neither opened nor copied, like a file on a bad block.
                 symlink(&path, &path).unwrap();
             }
             return;
@@ -244,7 +246,8 @@ impl Disk {
         }
     }
 
-    /// Restores the register of the previous instance, if there was one, so that no file shows its age.
+    /// Restores an old register: the one that the instance before the last one left, if there is one. Sets the run
+    /// number of this register in the files of all backends, so that criswitch cannot notice the old register.
     pub fn put_back_register(&self) {
         let name = PathBuf::from(STATE).join(REGISTER);
         let earlier = self
@@ -282,7 +285,7 @@ impl Disk {
     }
 }
 
-/// Changes the readable part of a file and corrects its hash, even if the hash was wrong before.
+/// Changes the readable part of a file and corrects the file's hash, even if the hash was wrong before.
 pub fn change_saved(path: &Path, change: impl FnOnce(&mut Saved)) {
     let Some((line, content)) = read(path) else {
         return;
@@ -302,7 +305,7 @@ fn hash(bytes: &[u8]) -> u64 {
     std::hash::Hasher::finish(&hasher)
 }
 
-/// Decodes a content that may be cut off: the fields before the end, and the items of a list before it.
+/// Decodes a content that may be cut off: its complete fields, and the complete items of the list that is cut off.
 fn before_tear(content: &[u8]) -> Option<Saved> {
     let (whole, mut torn) = content.split_at(whole_fields(content));
     let mut left = BytesMut::from(whole);
@@ -314,13 +317,13 @@ fn before_tear(content: &[u8]) -> Option<Saved> {
     Saved::decode(left).ok()
 }
 
-/// The length of the fields before the first unreadable one.
+/// The total length of the fields before the first unreadable field.
 fn whole_fields(message: &[u8]) -> usize {
     let whole = protobuf::fields(message).map_while(Result::ok);
     whole.map(|field| field.raw.len()).sum()
 }
 
-/// The first line of a file and its content. The hash is not checked.
+/// Reads the first line and the content of a file. The hash between them is not checked.
 fn read(path: &Path) -> Option<(Bytes, Bytes)> {
     let mut line = Bytes::from(fs::read(path).ok()?);
     let end = line.iter().position(|byte| *byte == b'\n')? + 1;
@@ -337,7 +340,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Copies the files of a directory. A file that is being replaced may be missed.
+/// Copies the files of a directory. The copy may lack a file that is being replaced.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for file in fs::read_dir(from).unwrap() {

@@ -161,7 +161,7 @@ impl Files {
         files
     }
 
-    /// Reads the files. A mistake adds one more drop-in.
+    /// Reads the files. A `mistake` is the content of one more drop-in.
     pub fn read(&self, mistake: Option<Mistake>) -> Result<Config, Problems> {
         let mut texts: Vec<(&Path, Vec<u8>)> = Vec::new();
         for (at, name) in FILES.iter().enumerate() {
@@ -247,7 +247,7 @@ impl Files {
         }
     }
 
-    /// The text of one file. An empty drop-in does not exist.
+    /// The text of one file. An empty text means that the file does not exist.
     fn text(&self, file: usize) -> String {
         let part = &self.parts[file];
         let mut text = String::new();

@@ -1,5 +1,5 @@
-//! Filters of lists: ids, a state, labels. Clients, runtimes and the judge share this model. prost reads and writes it,
-//! never criswitch's own code.
+//! Filters of lists: ids, a state, labels. Clients, runtimes and the judge share this model. prost encodes and decodes
+//! the filter messages, so the results do not depend on criswitch's filters.
 
 use std::collections::HashMap;
 
@@ -85,7 +85,7 @@ impl Takes {
 /// The filter of a list. An item must match every field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// A prefix of ids.
+    /// A prefix of the item's id.
     pub id: String,
     /// For containers: a prefix of the pod's id.
     pub pod: String,

@@ -1,5 +1,4 @@
-//! The replies that a client may get, given the truth. A reply is a violation if a kubelet would draw a wrong
-//! conclusion from it.
+//! Compares replies with the truth. A reply is a violation if a kubelet would draw a wrong conclusion from it.
 
 mod ending;
 pub mod events;
@@ -73,7 +72,7 @@ impl fmt::Display for Asked {
     }
 }
 
-/// Checks that `reply` is a correct reply to `asked`, and notes what the client learns from the reply.
+/// Checks that `reply` is a correct reply to `asked`, and records the facts that the client learns from the reply.
 pub fn judge(
     asked: &Asked,
     reply: &Reply,
@@ -142,7 +141,7 @@ pub fn memory(truth: &Truth, switch: &Switch) -> Result<(), String> {
         );
         if is != remembered {
             return Err(format!(
-                "backend {id} at {backend:?} has {is:?} pods and containers, the switch remembers {remembered:?}"
+                "backend {id} at {backend:?} has {is:?} pods and containers, criswitch remembers {remembered:?}"
             ));
         }
     }
@@ -189,7 +188,7 @@ impl Case<'_> {
         if wrong { Err(what.to_owned()) } else { Ok(()) }
     }
 
-    /// The calls with the same RPC that this call caused at backends.
+    /// The backends' calls of the same RPC that this client's call caused.
     fn got(&self) -> impl Iterator<Item = &Seen> {
         let Call { id, row, .. } = &self.asked.call;
         self.truth
@@ -198,7 +197,7 @@ impl Case<'_> {
             .filter(move |seen| seen.call == *id && seen.row.name == row.name)
     }
 
-    /// The single pod or container that the call names.
+    /// The pod or container that the call names. `None` if no item or several items match.
     fn thing(&self, kind: Kind) -> Option<&Thing> {
         let names = &self.asked.call.names;
         let mut hits = self
@@ -226,8 +225,8 @@ impl Case<'_> {
         }
     }
 
-    /// The largest number of times that one backend may get the call. An image for an unknown pod is looked up in the
-    /// stores of the pods that ask for it, in all stores, and once more in a store that was late.
+    /// The largest number of times that one backend may get the call. criswitch looks for an image up to three times:
+    /// in the stores of the pods that need the image, then in all stores, then again if a store was late.
     fn most_times(&self) -> usize {
         match self.asked.call.row.goes {
             Goes::Image(_, ImageRule::Find(_)) => 3,
@@ -301,7 +300,8 @@ impl Case<'_> {
             .thing(kind, &id)
             .ok_or("it names nothing that was made")?;
         if thing.gone.is_some() && self.got().any(|seen| seen.spoilt) {
-            // The item was removed meanwhile, so the call that created it is unknown.
+            // A hostile backend may answer with another backend's id. If that item was removed meanwhile, criswitch
+            // cannot notice the wrong id.
             return Ok(());
         }
         self.unless(
@@ -345,7 +345,7 @@ impl Case<'_> {
     }
 }
 
-/// Notes what the client and criswitch know after a successful reply.
+/// Records the facts that the client and criswitch know after a successful reply.
 fn note(asked: &Asked, reply: &Reply, truth: &mut Truth) {
     let now = truth.tick();
     let made = truth.things.iter_mut();

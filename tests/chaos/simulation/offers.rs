@@ -25,16 +25,16 @@ pub fn any(rng: &mut Rng) -> Offer {
     rng.u8(..) & rng.u8(..) & ((1 << POOL.len()) - 1)
 }
 
-/// The handlers that one runtime has reported. The last entry is current.
+/// The reports of one runtime, each a set of handlers. The last report in `all` is the current one.
 #[derive(Debug)]
 pub struct Offers {
     all: Vec<Offer>,
     /// The index of the first report that criswitch may still use.
     since: usize,
-    /// Whether criswitch may not have received any report yet.
+    /// Whether criswitch may have no report of the runtime yet.
     unheard: bool,
-    /// The handlers that any instance has registered for the runtime. The next instance keeps them until its first
-    /// report.
+    /// The handlers that any instance has registered for the runtime. The next instance keeps these handlers until the
+    /// runtime's first report.
     registered: Offer,
     had_since: Option<Instant>,
     /// Whether criswitch has asked for the handlers. The answer may be lost.
@@ -95,12 +95,12 @@ impl Offers {
         self.unheard && !self.asked
     }
 
-    /// Notes that the runtime has reported its handlers.
+    /// Records that the runtime has sent a report.
     pub fn tell(&mut self) {
         self.on_its_way = Some(self.all.len() - 1);
     }
 
-    /// Notes that the last report may be lost.
+    /// Records that the last report may be lost.
     pub fn lose(&mut self) {
         self.on_its_way = None;
     }

@@ -1,5 +1,5 @@
-//! A backend's end of a connection in memory. The pipe can move no bytes, like a stopped process, or only a few bytes
-//! at once.
+//! A backend's end of a connection in memory. The pipe can block, like a stopped process, or move only a few bytes at
+//! once.
 
 use std::io;
 use std::pin::Pin;
@@ -21,7 +21,7 @@ struct Setting {
 }
 
 impl Valve {
-    /// A shut valve lets no byte through.
+    /// Shuts or opens the valve. A shut valve lets no byte through.
     pub fn set_shut(&self, shut: bool) {
         let mut setting = self.0.lock().unwrap();
         setting.shut = shut;

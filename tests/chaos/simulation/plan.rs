@@ -1,5 +1,5 @@
-//! A schedule: the steps in their order. The seed determines the schedule. Without some of its steps a schedule is
-//! still valid.
+//! A schedule: the steps in their order. The seed determines the schedule. A schedule stays valid if any of its steps
+//! are removed.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use super::offers::{self, Offer};
 
 pub const TOPOLOGIES: usize = 5;
 pub const CLIENTS: usize = 3;
-/// The number of images that pods run and clients ask for.
+/// The number of different images that pods use and clients ask for.
 pub const IMAGES: u32 = 4;
 
 #[derive(Clone, Debug)]
@@ -28,11 +28,11 @@ pub struct Plan {
 pub enum Step {
     /// A client begins a call.
     Call(Op),
-    /// The client of a call in flight closes the call.
+    /// The client cancels one of its calls in flight.
     Cancel(u32),
     /// A fault of one of criswitch's backends, or of another runtime.
     Fault(usize, Fault),
-    /// The files are edited, and criswitch applies them unless there is a mistake.
+    /// The configuration files are edited and reloaded. criswitch applies the files unless they have a mistake.
     Reload(Vec<Edit>, Option<Mistake>),
     /// criswitch is killed, and the next instance starts with the current files.
     RestartSwitch(Meanwhile),
@@ -44,20 +44,20 @@ pub enum Step {
     Wait(u64),
 }
 
-/// An event between two instances.
+/// An event after the end of one instance of criswitch and before the start of the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meanwhile {
     Nothing,
     /// The file of one of the backends is damaged.
     Spoilt(usize, Spoil),
-    /// The register is damaged.
+    /// The register, which is the file with the names of all backends, is damaged.
     RegisterSpoilt(Spoil),
-    /// The machine is rebooted. No pod is left, and these runtimes are not started.
+    /// The machine is rebooted. No pod is left, and the runtimes marked `true` do not start.
     Reboot([bool; RUNTIMES]),
     /// The disk with the state moves to another machine.
     OtherMachine,
-    /// The next instance is killed during its start, and another one starts. The killed instance has written the files
-    /// of these backends, one bit each, but not the register, which may be an old copy then.
+    /// The next instance is killed during its start, and a further instance starts. The killed instance has written the
+    /// files of these backends, one bit each, but not the register.
     KilledStart(u8),
 }
 
@@ -75,20 +75,20 @@ pub struct Op {
     pub handler: Option<u32>,
     /// The pod of an image call without a handler, if any.
     pub pod: Option<u32>,
-    /// Selects the thing, handler or image.
+    /// Selects the pod, container, handler or image that the call names.
     pub which: u32,
 }
 
-/// The kind of thing that a call names.
+/// Whether the pod, container or handler that a call names exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
-    /// An existing thing.
+    /// An existing pod, container or handler.
     Existing,
-    /// An existing thing, by the first half of its id.
+    /// An existing pod or container, by the first half of its id.
     Short,
-    /// A removed thing.
+    /// A removed pod or container, or a handler of any table so far.
     Gone,
-    /// A thing that never existed.
+    /// A pod, container or handler that never existed.
     Nothing,
 }
 
@@ -112,7 +112,7 @@ pub enum Fault {
     SlowLists(Option<u32>),
     /// The runtime writes at most this many bytes at once; 0 means no limit.
     Sip(u8),
-    /// The next call of the runtime is damaged.
+    /// The next call that the runtime receives is damaged.
     Spoil(Damage),
     /// A pod is created without criswitch.
     Create,
@@ -169,7 +169,7 @@ impl Plan {
             Step::Call(run(&mut rng)),
             Step::Wait(1),
         ];
-        // Some runtimes are old from the start.
+        // In one of four schedules, a runtime is old from the start: it lacks RPCs.
         if rng.u8(..4) == 0 {
             steps.push(Step::Fault(
                 rng.usize(..60),

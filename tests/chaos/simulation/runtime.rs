@@ -42,7 +42,7 @@ const UNREAD_EVENTS: usize = 256;
 const STARTED: u64 = 1;
 pub const DELETED: u64 = 3;
 
-/// One backend of criswitch.
+/// The model of one runtime, which criswitch may have as a backend.
 pub struct Runtime {
     pub at: usize,
     truth: Arc<Mutex<Truth>>,
@@ -59,7 +59,7 @@ struct State {
     hung: bool,
     /// The duration of each list, in milliseconds.
     slow_ms: Option<u32>,
-    /// The damage of the next calls.
+    /// The damage of the next calls, one for each call.
     spoil: VecDeque<Damage>,
     connections: Vec<AbortHandle>,
     /// The number of times that the runtime has died.
@@ -235,8 +235,8 @@ impl Runtime {
         self.tell(&truth, before);
         let alone = call <= truth.alone;
         let unread = row.streams() && alone;
-        // criswitch caches no stats of a single backend, because these replies pass unchanged. It also caches no stats
-        // from its own streams, which it only reads to their end.
+        // criswitch caches no stats of a single backend, because it forwards these replies unchanged. It also caches no
+        // stats from its own streams, which it only reads to their end.
         let unkept = row.is_stats() && (alone || row.streams() && call == 0);
         // While the runtime has a fault, its connection may pass no bytes, so this reply may never reach criswitch.
         let faulty = truth.health[self.at].faulty;

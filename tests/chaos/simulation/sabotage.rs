@@ -29,7 +29,7 @@ pub use state::{of_state_at_end, of_state_at_start};
 /// The delay until the sabotaged criswitch reads the table for a call.
 const READ_AGAIN: Duration = Duration::from_millis(50);
 
-/// How long a call waits without need.
+/// How long the sabotaged criswitch delays a call that need not wait.
 const NEEDLESS: Duration = Duration::from_secs(3);
 
 /// The time after which the sabotaged criswitch no longer serves a cached list.
@@ -288,7 +288,7 @@ fn changed(sabotage: Sabotage, reply: Reply, asked: &Asked, truth: &Truth) -> Re
     }
 }
 
-/// The id that an error quotes after the words "the id", percent-encoded as in the gRPC header.
+/// The id that an error quotes after the words "the id". The error text is percent-encoded, as in the gRPC header.
 fn taken_over(text: &str) -> String {
     let rest = text.split_once("the%20id%20%22");
     let rest = rest.map_or("", |(_, rest)| rest);
@@ -327,7 +327,8 @@ fn done() -> Reply {
     }
 }
 
-/// The same list without a filter, if a backend may be served from cache.
+/// The same call without the filter of a list, if a backend has a fault. criswitch may then serve that backend's cached
+/// list.
 fn of_all(call: &Call, truth: &Mutex<Truth>) -> Call {
     let faulty = truth.lock().unwrap().health.iter().any(|it| it.faulty);
     let message = match Takes::of(call.row) {
@@ -357,7 +358,7 @@ fn of_another(call: &Call, truth: &Mutex<Truth>) -> Call {
     }
 }
 
-/// The same pull for the store of the pod that claims to be the newest with its uid.
+/// The same pull, for the store of a hostile runtime's pod with the same uid, which claims to be the newest.
 fn of_newest(call: &Call, truth: &Mutex<Truth>) -> Call {
     let truth = truth.lock().unwrap();
     let mut pods = truth.existing(Kind::Pod);

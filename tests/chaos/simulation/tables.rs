@@ -1,7 +1,8 @@
 //! The routing table at each moment: the backends of handlers, the backends that criswitch must have, and the joined
 //! backends, which take part in calls to all backends.
 //!
-//! The model checks the table and the backends of criswitch against the truth first, then uses them to judge replies.
+//! The model first checks the table and the backends of criswitch against the truth. Then it uses them to judge
+//! replies.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use super::truth::{Before, Moment, Truth};
 /// An automatically registered handler is saved within this time.
 const SAVED: Duration = Duration::from_secs(3);
 
-/// A table and the moment from which it applies. The ids of its backends are the numbers of their runtimes.
+/// A table and the moment from which it applies. Its backends have the numbers of their runtimes as ids.
 #[derive(Debug)]
 pub struct Era {
     pub from: Moment,
@@ -152,8 +153,8 @@ impl Truth {
         there.for_each(|(_, offers)| offers.be_heard());
     }
 
-    /// Checks a new instance, which has started with the current table. A backend is joined if the new instance knows
-    /// it from the previous instance.
+    /// Checks a new instance, which has started with the current table. A backend that the new instance knows from the
+    /// previous instance must be joined.
     pub fn begin_places(&mut self, switch: &Switch) -> Result<(), String> {
         self.offers.iter_mut().for_each(Offers::forget);
         let live = switch.live();
@@ -256,7 +257,7 @@ impl Truth {
             self.tables.left.push((now, runtime));
         }
         self.tables.ids.extend(seen.map(|place| place.id));
-        // criswitch has forgotten everything about the backend.
+        // A backend with a new id is new to criswitch, which has forgotten everything about the old backend.
         self.listings.retain(|listing| listing.backend != runtime);
         self.offers[runtime].forget();
         self.disturbed(runtime);

@@ -52,7 +52,7 @@ pub struct Seen {
     pub spoilt: bool,
 }
 
-/// A whole list, or all stats, that a backend sent undamaged.
+/// A list without a filter, or all stats, that a backend sent undamaged.
 #[derive(Debug)]
 pub struct Listing {
     pub call: CallId,
@@ -67,7 +67,7 @@ pub struct Listing {
     pub used: bool,
 }
 
-/// A client's streamed list, which criswitch may have passed unread.
+/// A client's streamed list. criswitch may have forwarded the stream without reading it.
 #[derive(Debug)]
 pub struct Streamed {
     pub call: CallId,
@@ -136,7 +136,8 @@ pub struct Truth {
     now: Moment,
     made: u64,
     calls: CallId,
-    /// The last call that began while criswitch had a single backend, whose streams pass unread.
+    /// The last call that began while criswitch had a single backend. criswitch forwards the streams of a single
+    /// backend without reading them.
     pub alone: CallId,
     pub seed: u64,
     /// The number of instances before the current instance.
@@ -248,8 +249,7 @@ impl Truth {
         thing.maker > self.first_call && thing.answered.is_some()
     }
 
-    /// Whether the call was made through an earlier instance. No client learns from now on what a call of an earlier
-    /// instance creates.
+    /// Whether an earlier instance received the call. No client gets a reply to such a call any more.
     pub fn is_of_earlier_switch(&self, call: CallId) -> bool {
         call <= self.first_call
     }
@@ -271,7 +271,7 @@ impl Truth {
         Some(id)
     }
 
-    /// Everything of this kind that exists.
+    /// All existing pods, or all existing containers.
     pub fn existing(&self, kind: Kind) -> impl Iterator<Item = &Thing> {
         self.things
             .iter()
@@ -295,7 +295,7 @@ impl Truth {
         }
     }
 
-    /// Moves the things that match `which` from one state to another.
+    /// Moves the pods and containers that match `which` and are in state `from` to state `to`.
     pub fn go_on(&mut self, from: i32, to: i32, which: impl Fn(&Thing) -> bool) {
         let now = self.tick();
         let going = self.things.iter_mut();

@@ -42,7 +42,7 @@ pub struct World {
     truth: Arc<Mutex<Truth>>,
     runtimes: Arc<Vec<Arc<Runtime>>>,
     switch: Arc<Switch>,
-    /// Connections of criswitch to its backends, and of clients to criswitch.
+    /// The tasks of the connections between clients and criswitch, on both sides.
     connections: JoinSet<()>,
     backends: JoinSet<Infallible>,
     clients: Vec<Client>,
@@ -245,14 +245,14 @@ impl World {
         }
         if begun.elapsed() > DRAIN + LAST_WORDS {
             return Err(format!(
-                "the switch has taken {:?} to its end",
+                "criswitch has taken {:?} to its end",
                 begun.elapsed()
             ));
         }
         self.wait(Duration::from_millis(1)).await;
         self.check()?;
         if let Some((asked, _)) = self.under_way.first() {
-            return Err(format!("{asked}: no end with the switch"));
+            return Err(format!("{asked}: no end with criswitch"));
         }
         self.restart(meanwhile).await
     }
@@ -357,8 +357,8 @@ impl World {
         judge::memory(&truth, &self.switch)
     }
 
-    /// Checks that criswitch removes a backend that is named in no file and owns nothing, once the backend can have no
-    /// pod that criswitch does not know.
+    /// Checks that criswitch removes a backend that is named in no file and owns nothing, once criswitch must know all
+    /// pods of the backend.
     async fn idle_are_gone(&mut self) -> Result<(), String> {
         if self.truth().idle().is_none() {
             return Ok(());
@@ -410,7 +410,7 @@ fn new_switch(config: &Config, runtimes: &Arc<Vec<Arc<Runtime>>>, disk: &Disk) -
     ))
 }
 
-/// Edits with a mistake are undone, so the files are valid.
+/// Reads the files. They are always valid, because edits with a mistake are undone.
 fn config(files: &Files) -> Config {
     files
         .read(None)

@@ -1,4 +1,5 @@
-//! The meaning of a request: decoded with prost by its type, and read field by field by its row.
+//! The target that a request asks for, found in two ways: `typed` decodes the whole request with prost, and `projected`
+//! reads only the fields that the RPC's row names.
 
 use std::collections::HashMap;
 
@@ -8,7 +9,7 @@ use criswitch::rpc::{Goes, ImageRule, Kind, Row, SEEN_ANNOTATION, UID_LABEL};
 use super::messages::decode;
 use super::projection::{self, Unreadable};
 
-/// The meaning of a request.
+/// The target that a request asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Asked {
     /// The default backend.
@@ -17,9 +18,9 @@ pub enum Asked {
     Handler(String),
     /// The owner of an id.
     Owner(Kind, String),
-    /// Items with an id.
+    /// A list with a filter by the id of a pod or container.
     Filtered(Kind, String),
-    /// Items of pods with a uid.
+    /// A list with a filter by a pod's uid.
     Uid(String),
     /// The pod that the kubelet first saw at this time.
     Seen(String),
@@ -64,7 +65,7 @@ macro_rules! all {
     }};
 }
 
-/// The meaning of a request of this RPC, if prost can decode the whole request.
+/// The target that a request of this RPC asks for. `None` if prost cannot decode the request.
 pub fn typed(rpc: &str, message: &[u8]) -> Option<Asked> {
     Some(match rpc {
         "Version" => {
@@ -106,7 +107,7 @@ pub fn typed(rpc: &str, message: &[u8]) -> Option<Asked> {
     })
 }
 
-/// The meaning of a request for one pod or container.
+/// The target of a request for one pod or container.
 fn of_owner(rpc: &str, message: &[u8]) -> Option<Asked> {
     macro_rules! owner {
         ($kind:ident, $type:ident, $id:ident) => {
@@ -164,9 +165,10 @@ fn named(asked: fn(String) -> Asked, name: Option<&String>) -> Asked {
     }
 }
 
-/// The meaning of a request, from only the fields that decide it; `None` where prost counts nested groups differently.
+/// The target that a request asks for, read from only the fields that decide it. `None` if prost reaches its limit of
+/// nested groups, which differs from criswitch's limit.
 pub fn projected(row: &Row, message: &[u8]) -> Option<Result<Asked, Unreadable>> {
-    /// The value of a result, or a return from the function.
+    /// Evaluates to the value that was read. Returns from the function if there is no value.
     macro_rules! read {
         ($read:expr) => {
             match $read? {

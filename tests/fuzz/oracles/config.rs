@@ -1,4 +1,4 @@
-//! Any text gives a checked configuration, or problems with places within the text.
+//! Any text either loads as a consistent configuration, or gives problems whose places are within the text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -114,7 +114,7 @@ fn text(u: &mut Unstructured<'_>, made: bool) -> arbitrary::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// The first line of a section, sometimes omitted, and some of its other lines.
+/// Adds the first line of a section, which is sometimes omitted, and up to four of its other lines.
 fn pieces(
     u: &mut Unstructured<'_>,
     text: &mut Vec<u8>,
@@ -138,7 +138,7 @@ fn read(texts: &[Vec<u8>]) -> Result<Config, Problems> {
     Config::of_texts(&files)
 }
 
-/// A text that loads is TOML for another TOML reader too, with the same values.
+/// Checks that the `toml` crate can read each text too, and finds the values that criswitch has loaded.
 fn is_what_it_says(config: &Config, texts: &[Vec<u8>]) {
     let mut handlers = 0;
     for text in texts {
@@ -185,7 +185,8 @@ fn fits_together(config: &Config) {
     }
 }
 
-/// The configuration, written out in full, loads again with the same values. Only the order of the backends may differ.
+/// Checks that the configuration, written out in full, loads again with the same values. Only the order of the backends
+/// may differ.
 fn says_the_same_again(config: &Config) {
     let again = read(&[written(config).into_bytes()]);
     let again = again.unwrap_or_else(|problems| panic!("{problems}\n{}", written(config)));
@@ -302,7 +303,8 @@ fn backends(config: &Config) -> BTreeSet<Backend> {
         .collect()
 }
 
-/// Each problem has a `path:line:column` within the text, in the order of the files.
+/// Checks that each problem has a `path:line:column` within the text, and that the problems are in the order of the
+/// files.
 fn has_places(problems: &Problems, texts: &[Vec<u8>]) {
     let mut last = (0, 0, 0);
     for problem in problems.iter() {

@@ -1,4 +1,4 @@
-//! Filters of cached lists, compared with the same filters on decoded lists.
+//! criswitch's filters of cached lists, compared with the same filters on lists that prost decodes.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -137,7 +137,7 @@ fn pod_stats(
     });
 }
 
-/// Compares the filter of the containers in pods' stats.
+/// Compares the filter that removes containers from the stats and metrics of pods.
 fn compare_inside<L: Message + Default + PartialEq + Debug>(
     list: List,
     items: &[u8],

@@ -1,4 +1,4 @@
-//! gRPC's frames and timeouts, compared with a reader that has all bytes at once.
+//! gRPC's frames and timeouts, compared with a simple reader that has all bytes at once.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ fn well_formed(u: &mut Unstructured<'_>) -> arbitrary::Result<Vec<u8>> {
     Ok(stream)
 }
 
-/// Pieces of any size give the same messages and the same end as the whole stream.
+/// Checks that a stream in pieces of any size gives the same messages and the same end as the complete stream.
 fn cuts(stream: &[u8], limit: usize, pieces: &[usize]) {
     let (wanted, end) = slow_cut(stream, limit);
     let mut found = Vec::new();
@@ -77,7 +77,7 @@ fn take_all(buffer: &mut BytesMut, limit: usize, found: &mut Vec<Bytes>) -> Resu
     Ok(())
 }
 
-/// The messages, then the remaining bytes or the fault after the last message.
+/// The messages of a stream, and the remaining bytes or the fault after the last message.
 fn slow_cut(mut rest: &[u8], limit: usize) -> (Vec<&[u8]>, Result<&[u8], BadFrame>) {
     let mut messages = Vec::new();
     loop {
@@ -99,7 +99,8 @@ fn slow_cut(mut rest: &[u8], limit: usize) -> (Vec<&[u8]>, Result<&[u8], BadFram
     }
 }
 
-/// A body is one message if, and only if, a stream of the same bytes has one message and no rest.
+/// Checks that a body is accepted as one message exactly if a stream of the same bytes has one message and no remaining
+/// bytes.
 fn unframes(body: &[u8]) {
     let one = match slow_cut(body, usize::MAX) {
         (messages, Ok([])) if messages.len() == 1 => Some(messages[0]),

@@ -1,4 +1,4 @@
-//! Merged image lists, compared with the same merge of decoded lists.
+//! Merged image lists, compared with the same merge of lists that prost decodes.
 
 use arbitrary::Unstructured;
 use bytes::Bytes;
@@ -37,7 +37,7 @@ fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     Ok(())
 }
 
-/// A merged image begins with the first image of its id, so fields that no version knows are kept.
+/// Checks that a merged image begins with the bytes of the first image with its id, so that unknown fields are kept.
 fn begins_with_the_first(lists: &[Bytes], merged: &[u8]) {
     let images = |list| protobuf::all_bytes(list, &[1]).unwrap();
     let id = |image| protobuf::string(image, &[1]).unwrap();

@@ -1,4 +1,5 @@
-//! Merged lists and the owners learned from them, compared with the same on decoded lists.
+//! Merged lists, and the owners that criswitch learns from lists, both compared with the results for lists that prost
+//! decodes.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Debug;
@@ -59,14 +60,15 @@ fn checked(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     Ok(())
 }
 
-/// The backend owns exactly the items that prost finds in its list.
+/// Checks that criswitch learns an owner for each id that prost finds in the lists: the first backend that lists the
+/// id.
 fn learns(kind: Kind, lists: &[Bytes], ids: impl Fn(&[u8]) -> Option<Vec<String>>) {
     let mut owners = Owners::default();
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
     for (backend, list) in lists.iter().enumerate() {
         let learned = owners.learn(kind, backend, list, owners.mark());
         let Some(ids) = ids(list) else {
-            // The fault may be in a field that criswitch does not read.
+            // criswitch may learn a list that prost rejects: the fault may be in a field that criswitch does not read.
             return;
         };
         let mut own = Vec::new();
@@ -113,7 +115,8 @@ fn concatenates<M: Message + Default + PartialEq + Debug>(
     assert_eq!(M::decode(lists.concat().as_slice()).as_ref(), Ok(&wanted));
 }
 
-/// Compares the merged list with `slow`, the same merge of decoded lists, which is `None` if prost cannot read them.
+/// Compares the merged list with the result of `slow`, which merges decoded lists. `slow` returns `None` if prost
+/// cannot read the lists.
 fn distinct(lists: &[Bytes], rpc: &str, slow: impl Fn(&[Bytes]) -> Option<Bytes>) {
     let row = rpc::ROWS.iter().find(|row| row.name == rpc).unwrap();
     let Goes::All(_, Merge::Distinct(keys, ..)) = &row.goes else {
@@ -130,7 +133,7 @@ fn distinct(lists: &[Bytes], rpc: &str, slow: impl Fn(&[Bytes]) -> Option<Bytes>
     assert_eq!(slow(&[merged]), Some(wanted));
 }
 
-/// Every field of the result is a field of the lists, unchanged and in their order.
+/// Checks that every field of the result is an unchanged field of the lists, and that the order is the same.
 pub fn keeps_order(lists: &[Bytes], merged: &[u8]) {
     let mut all = lists.iter().flat_map(|list| protobuf::fields(list));
     for field in protobuf::fields(merged) {

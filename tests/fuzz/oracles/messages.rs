@@ -1,4 +1,5 @@
-//! Messages of the CRI made of fuzz data: any field in any order, any number of times, with a few damaged bytes.
+//! Makes messages of the CRI from fuzz data: any field in any order, any number of times, sometimes with a few damaged
+//! bytes.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -12,13 +13,14 @@ use prost::encoding::{
 use prost_types::field_descriptor_proto::Type;
 use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet};
 
-/// The depth of nested messages. An image spec is three deep, and the annotations in it are one level deeper.
+/// The largest depth of nested messages. An image spec is three deep, and the annotations in it are one level deeper.
 const DEPTH: usize = 5;
 const MOST_FIELDS: usize = 6;
 /// The number of a field that no version of the CRI has.
 const UNKNOWN: u32 = 5000;
 
-/// Texts with a meaning in some field, so that two fields often have the same text.
+/// Texts that have a meaning in at least one field. Most random texts are one of these, so two fields often have the
+/// same text.
 pub const WORDS: &[&str] = &[
     "",
     "a",
@@ -93,7 +95,7 @@ pub fn message(u: &mut Unstructured<'_>, name: &str) -> Result<Vec<u8>> {
     any(u, &format!(".runtime.v1.{name}"))
 }
 
-/// Decodes with prost, but rejects a map that is encoded as another type.
+/// Decodes with prost, but rejects a map entry or submessage that is encoded with a wrong wire type.
 ///
 /// prost ignores a map's wire type: it reads the bytes of a number or a group as an entry's length. Go and criswitch
 /// reject such a message.

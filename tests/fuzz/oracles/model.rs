@@ -1,4 +1,5 @@
-//! A model of the owners: plain rows that are searched from end to end.
+//! A model of criswitch's owners of pods and containers: a plain list of rows, which each query searches from end to
+//! end.
 
 use std::collections::BTreeSet;
 
@@ -15,19 +16,19 @@ pub const BACKENDS: usize = 4;
 /// The ids of these backends.
 pub const ALL: [BackendId; BACKENDS] = [0, 1, 2, 3];
 
-/// The real owners, and the rows that they should have.
+/// criswitch's owners, and the rows of the model, which must give the same results.
 #[derive(Default)]
 pub struct Model {
     pub owners: Owners,
     rows: Vec<Row>,
-    /// Removed ids, the moment of removal, and their owners.
+    /// Each removed id, with the moment of its removal and its owner.
     removed: Vec<(String, u64, Option<BackendId>)>,
     moments: u64,
     marks: Vec<(Mark, u64)>,
     wholes: Vec<Whole>,
 }
 
-/// A full list of one kind, with the moments when it was learned and when it was asked for.
+/// A full list of pods or containers, with the moments when criswitch asked for the list and learned it.
 struct Whole {
     kind: Kind,
     backend: BackendId,
@@ -35,7 +36,7 @@ struct Whole {
     asked: u64,
 }
 
-/// A pod or container.
+/// A pod or container of the model.
 struct Row {
     kind: Kind,
     id: String,
@@ -44,21 +45,23 @@ struct Row {
     rival: Option<Rival>,
     first: u64,
     learned: u64,
-    /// A listed pod's names and time, or a container's pod.
+    /// A listed pod's uid and creation time, or a container's pod. If two backends list an id with different values of
+    /// `print`, the owner may be disputed.
     print: String,
     names: PodNames,
-    /// The moment of its creation through criswitch, from 1 on; 0 if the item is only listed.
+    /// The moment when the item was created through criswitch. 0 if the item is known from lists only.
     made: u64,
     pod: String,
 }
 
-/// Another backend that lists the id, with the moment and the names of its last such list.
+/// Another backend that lists the id, with the moment of that backend's last list with the id, and the `print` in that
+/// list.
 #[derive(Clone)]
 struct Rival {
     backend: BackendId,
     seen: u64,
     print: String,
-    /// Whether the rival did not list the id when it was asked for everything, although the owner had listed the id.
+    /// Whether the rival lacked the id in a full list that criswitch asked for after the owner had listed the id.
     late: bool,
 }
 
@@ -118,7 +121,7 @@ impl Model {
 
     /// The claim that rejects a create: another backend created the id, or listed it before the call.
     fn claim(&self, kind: Kind, id: &str, backend: BackendId, asked: u64) -> Option<Claim> {
-        // A row in its backend's first full list may be of any age.
+        // An item that was known by its backend's first full list may be of any age.
         let is_old = |row: &Row| {
             let first = self.wholes_of(kind, row.backend).next();
             first.is_none_or(|first| row.first <= first.learned)
@@ -199,7 +202,8 @@ impl Model {
         wholes.filter(move |whole| (whole.kind, whole.backend) == (kind, backend))
     }
 
-    /// Removes the rows among `these` that the backend has not listed since `asked`, and returns their ids.
+    /// Removes the rows that match `these` and that the backend has not listed since `asked`. Returns the ids of the
+    /// removed rows.
     fn lack(
         &mut self,
         backend: BackendId,
@@ -283,8 +287,8 @@ impl Model {
         )
     }
 
-    /// criswitch learns the items that the backend owns from a list, and the client gets only these items. criswitch
-    /// learns nothing from a list that breaks off after its last item.
+    /// Learns a list, and checks that the client gets only the items that the backend owns. criswitch must reject a
+    /// list that is cut off after its last item.
     fn list(
         &mut self,
         u: &mut Unstructured<'_>,
@@ -319,7 +323,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether the client sees the item.
+    /// Learns an item of a list. Returns whether the client sees the item.
     fn see(
         &mut self,
         kind: Kind,
@@ -388,7 +392,8 @@ impl Model {
         }
     }
 
-    /// The owner of an id that was removed since `asked`; of several removals the first counts.
+    /// The owner of an id that was removed since `asked`. If the id was removed several times, the first removal
+    /// counts.
     fn removed_at(&self, id: &str, asked: u64) -> Option<BackendId> {
         let mut removed = self.removed.iter();
         removed.find(|(gone, at, _)| gone == id && *at > asked)?.2
@@ -425,7 +430,7 @@ impl Model {
         (0..BACKENDS).filter(has).collect()
     }
 
-    /// The pod with a name; `routes` is whether the table has a handler at a backend.
+    /// The pod whose names match `has_name`. `routes` says whether the table routes a handler to a backend.
     pub fn named(
         &self,
         has_name: impl Fn(&PodNames) -> bool,
@@ -506,8 +511,8 @@ impl Row {
         }
     }
 
-    /// Updates the row after a full list of `backend`, asked for at `asked`, lacked the row. The list does not count if
-    /// the backend has listed the row since.
+    /// Updates the row after a full list of `backend` that criswitch asked for at `asked`. The list lacks the row,
+    /// unless the backend has listed the row since `asked`.
     fn settle(&mut self, backend: BackendId, asked: u64) {
         let Some(rival) = self.rival.clone() else {
             return;

@@ -1,4 +1,4 @@
-//! Owners and id prefixes, compared with rows that are searched from end to end.
+//! The owners of ids and of id prefixes, compared with the model, which searches all its rows.
 
 use arbitrary::Unstructured;
 use criswitch::call::route::{Knowledge, Refusal, Target};
@@ -83,7 +83,8 @@ fn after_miss(model: &Model, kind: Kind, id: &str) -> Result<Target, Refusal> {
     known.after_miss(kind, id)
 }
 
-/// A full id means itself, unless it is also a prefix of another backend's id.
+/// The expected target of an id or of a prefix. A full id names its own item, unless an id of another backend begins
+/// with it.
 fn slow_after_miss(model: &Model, kind: Kind, id: &str) -> Result<Target, Refusal> {
     let hits = model.with_prefix(kind, id);
     let exact = hits.iter().find(|(full, _)| *full == id);

@@ -1,11 +1,11 @@
-//! Reads one field with prost. prost decodes the bytes as a message that has only this field, and merges repeated
-//! occurrences itself.
+//! Reads one field with prost. prost decodes the bytes as a message that has only this field, and merges the
+//! occurrences if the field is repeated.
 
 use bytes::Buf;
 use prost::encoding::{self, DecodeContext, WireType, message, skip_field};
 use prost::{DecodeError, Message};
 
-/// The value of a field.
+/// A type of values that prost can read from a field.
 pub trait Leaf: Default + std::fmt::Debug + Send + Sync {
     fn merge(
         &mut self,
@@ -36,7 +36,7 @@ leaf!(Vec<u8>, encoding::bytes::merge);
 leaf!(Vec<String>, encoding::string::merge_repeated);
 leaf!(Vec<Vec<u8>>, encoding::bytes::merge_repeated);
 
-/// The messages around a field.
+/// A message with only one field: the leaf at `path`, which may be inside of nested messages.
 #[derive(Debug)]
 struct Along<'p, L> {
     path: &'p [u32],
@@ -83,8 +83,9 @@ pub struct Unreadable;
 
 /// The field at `path`, as prost reads it.
 ///
-/// prost and criswitch limit the depth of groups: prost counts from the outermost message, criswitch from the message
-/// with the groups. A field behind a hundred groups is therefore `None`, and both results are acceptable.
+/// prost and criswitch limit the depth of nested groups, but prost counts from the outermost message, and criswitch
+/// from the message with the groups. `None` means that prost has reached its limit. criswitch may then read the field
+/// or fail.
 pub fn read<L: Leaf>(message: &[u8], path: &[u32]) -> Option<Result<L, Unreadable>> {
     let leaf = L::default();
     let mut along = Along { path, leaf };

@@ -1,4 +1,4 @@
-//! Routing for any path and any bytes, compared with a table and owners that are searched from end to end.
+//! Routing for any path and any bytes, compared with a simple search of the table and of the model's owners.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -76,7 +76,8 @@ fn routes(row: &Row, message: &[u8], model: &Model, complete: bool) {
             "{asked:?}: {target:?}, {wanted:?}"
         );
     }
-    // If prost rejects the message because of another field, only the fields that decide count for the route.
+    // criswitch reads only the fields that decide the route. prost may reject the same message because of another
+    // field.
     match asked::projected(row, message) {
         None => {}
         Some(Err(_)) => assert!(!readable, "{target:?}"),
@@ -91,8 +92,8 @@ fn routes(row: &Row, message: &[u8], model: &Model, complete: bool) {
     }
 }
 
-/// The target of a call. An image for an unknown pod goes to the backends with ready pods; their likelihood is not
-/// modelled.
+/// The expected target of a call. An image call for an unknown pod goes to the backends with ready pods. The model does
+/// not find out which of these backends are likely.
 fn slow(asked: &Asked, model: &Model, complete: bool) -> Result<Target, Refusal> {
     let all = || Target::Backends((0..BACKENDS).collect());
     // No handler is routed to the last backend.

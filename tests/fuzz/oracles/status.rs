@@ -1,4 +1,4 @@
-//! The merged status of several backends, compared with the same merge of decoded ones.
+//! The merged status of several backends, compared with the same merge of statuses that prost decodes.
 
 use std::sync::{Arc, LazyLock};
 
@@ -118,7 +118,7 @@ fn backends_ready(
     assert_eq!(condition.message.is_empty(), faults == 0);
 }
 
-/// A row's entry under `name`: its backend's entry for the backend handler.
+/// The expected entry of a row under `name`: a copy of the backend's entry for the row's backend handler.
 fn handler(row: &Handler, name: &str, decoded: &[cri::StatusResponse]) -> cri::RuntimeHandler {
     let theirs = decoded[row.backend].runtime_handlers.iter();
     let mut theirs = theirs.filter(|handler| handler.name == row.backend_handler);

@@ -1,4 +1,5 @@
-//! The wire reader and the two edits, compared with prost's reading of the same bytes.
+//! The protobuf reader and the two edits (`with_string` and `edited`), compared with prost's results for the same
+//! bytes.
 
 use std::fmt::Debug;
 
@@ -12,7 +13,7 @@ use prost::encoding::{DecodeContext, WireType, decode_key, skip_field};
 use super::messages;
 use super::projection::{self, Unreadable};
 
-/// Field numbers of one byte and of two, and one that prost rejects.
+/// Field numbers whose keys have one, two or three bytes, and 0, which prost rejects.
 const NUMBERS: &[u32] = &[1, 2, 3, 4, 5, 7, 18, 19, 5000, 0];
 const TYPES: &[&str] = &[
     "CreateContainerRequest",
@@ -117,7 +118,7 @@ fn reads(message: &[u8], path: &[u32], key: &str) {
     assert_eq!(protobuf::has(message, path[0]).ok(), occurs.ok());
 }
 
-/// A value that was set is read again, also by prost. The bytes before it are unchanged.
+/// Checks that prost reads the value that was set, and that the original bytes come before it unchanged.
 fn sets(message: &[u8], path: &[u32], value: &str) {
     if path.contains(&0) || projection::read::<String>(message, path) == Some(Err(Unreadable)) {
         return;
@@ -164,7 +165,7 @@ fn set<M: Message + Default + PartialEq + Debug>(
     assert_eq!(set.as_ref(), Ok(&wanted));
 }
 
-/// Translates a backend's handler name to the table's.
+/// Translates a backend's handler name to the table's name.
 fn renamed(name: &str, empty_has_a_name: bool) -> Option<&'static str> {
     match name {
         "runsc" => Some("gvisor"),
@@ -214,14 +215,14 @@ fn replaces<M: Message + Default + PartialEq + Debug>(
     change(&mut wanted);
     let replaced = M::decode(replaced.expect("prost can read it"));
     let times = protobuf::all_bytes(message, &path[..1]).map_or(0, |all| all.len());
-    // criswitch renames each piece of a submessage that is split in two. This is correct for an item of a list, and no
-    // sender splits other submessages.
+    // If a submessage is sent in several parts, criswitch renames the handler in each part. That is correct for lists,
+    // where each part is an item. No sender splits other submessages.
     if path == [1, 7] || times < 2 {
         assert_eq!(replaced.as_ref(), Ok(&wanted));
     }
 }
 
-/// Edits as criswitch does: it appends the new value to the item.
+/// Replaces names as criswitch does: appends the new value to the item.
 fn replaced(
     message: &[u8],
     path: &[u32],

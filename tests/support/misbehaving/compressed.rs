@@ -1,4 +1,4 @@
-//! A compressed reply to a call whose reply criswitch must read, although the request did not allow compression.
+//! A compressed reply, although the request did not allow compression. criswitch must read the replies of this RPC.
 
 use super::{Reply, raw};
 

@@ -1,6 +1,6 @@
 //! A reply that is cut off: its message is complete, but the stream ends without a status.
 //!
-//! A runtime that recovers from a panic during a call sends this, and its connection stays open.
+//! A runtime that recovers from a panic during a call sends such a reply and keeps the connection open.
 
 use criswitch::codec::cri;
 use futures_util::stream;

@@ -1,7 +1,7 @@
 //! Lists that show new ids each time: complete streams, streams that break off, and replies to a filter.
 //!
-//! A runtime that makes new ids for each list would fill the memory of a client that remembers them. This runtime does
-//! not answer criswitch's own questions, because a complete list would make criswitch forget the ids again.
+//! Such a runtime would fill the memory of a client that remembers every id. The runtime does not answer the lists that
+//! criswitch requests for itself, because a complete list would make criswitch forget the old ids.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

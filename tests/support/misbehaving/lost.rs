@@ -1,6 +1,6 @@
 //! A reply that never ends, while the runtime answers all other calls.
 //!
-//! criswitch may believe that such a runtime hangs, and must then notice that the runtime answers.
+//! criswitch may conclude that such a runtime hangs, and must then notice that the runtime answers.
 
 use futures_util::stream;
 

@@ -1,6 +1,6 @@
 //! Ids that no runtime should return: control characters, quotes, other scripts, the empty id, very long ids.
 //!
-//! criswitch uses them as keys and writes them to logs, errors and JSON.
+//! criswitch uses ids as keys, and writes them to logs, errors and JSON.
 
 use criswitch::codec::cri;
 use criswitch::ownership::LONGEST_ID;
@@ -23,7 +23,7 @@ pub fn odd_ids(rpc: &str) -> Option<Reply> {
     (rpc == "ListContainers").then(|| fine(&containers(ODD_IDS.iter().copied())))
 }
 
-/// Ids longer than criswitch remembers.
+/// Ids that are one byte longer than criswitch accepts.
 pub fn long_ids(rpc: &str) -> Option<Reply> {
     let id = "x".repeat(LONGEST_ID + 1);
     match rpc {

@@ -1,5 +1,5 @@
-//! Lists a pod with the uid of another backend's pod, created in the far future, and answers the image calls that
-//! follow.
+//! A runtime that lists a pod with the uid of another backend's pod and a creation time in the far future. The runtime
+//! also answers the image calls for that pod.
 //!
 //! Without protection, this backend would get the registry credentials of the other backend's pod, and set the user of
 //! the pod's containers.

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use tonic::Status;
 
-/// Generates ids that look random and follow from the seed.
+/// Generates ids that look random but depend only on the seed and their order.
 pub struct Ids {
     pub seed: String,
     /// The prefixes of the next ids.

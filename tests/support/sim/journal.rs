@@ -35,7 +35,7 @@ pub struct Journal {
 /// A call as the runtime received it.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// The last part of the path.
+    /// The name of the RPC, which is the last part of the path.
     pub rpc: String,
     /// All headers of the call: the deadline, metadata, the user agent.
     pub headers: HeaderMap,

@@ -8,7 +8,7 @@ use super::ids::{Miss, find};
 use super::settings::ShowsHandlers;
 use super::store::{Answer, Checkpoint, Store, admits, info, now, selects};
 
-/// The annotation of CRI-O's spec with a pod's handler.
+/// The annotation with a pod's handler, in the spec of CRI-O's verbose pod status.
 const CRIO_HANDLER: &str = "io.kubernetes.cri-o.RuntimeHandler";
 
 pub struct Pod {

@@ -94,7 +94,7 @@ fn grow_items(mut message: Bytes, extra: &[u8], grown: &mut BytesMut) {
     }
 }
 
-/// Puts the extra bytes into every message of a reply, message by message.
+/// Puts the extra bytes into every message of a reply.
 pub fn rewrite(reply: http::Response<Body>, extra: Extra) -> http::Response<Body> {
     if extra.is_empty() {
         return reply;

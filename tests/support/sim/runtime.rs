@@ -27,7 +27,7 @@ impl Service {
         answer(&mut self.0.store(), r.into_inner()).map(Response::new)
     }
 
-    /// Answers with a list, a few items in each message.
+    /// Answers with a stream list: `items_a_message` items in each message.
     pub fn stream<I, M>(
         &self,
         list: impl FnOnce(&Store) -> Vec<I>,

@@ -102,7 +102,7 @@ async fn serve(sim: Sim, services: Services, stream: UnixStream) {
         .max_concurrent_streams(None)
         .max_header_list_size(1 << 20)
         .serve_connection(TokioIo::new(stream), answer);
-    // The client sees how the connection ended.
+    // An error is ignored here: the client sees how the connection ended.
     connection.await.ok();
     sim.edit(|journal| journal.connections -= 1);
 }
@@ -152,12 +152,12 @@ async fn answer(
     })
 }
 
-/// The name for [`hold`] of an RPC's replies.
+/// The name under which [`hold`] holds an RPC's replies.
 pub fn reply_of(rpc: &str) -> String {
     format!("the reply of {rpc}")
 }
 
-/// The name for [`hold`] of an RPC's calls without a filter.
+/// The name under which [`hold`] holds an RPC's calls without a filter.
 pub fn all_of(rpc: &str) -> String {
     format!("all of {rpc}")
 }

@@ -17,7 +17,7 @@ pub struct Settings {
     pub version: String,
     /// The handlers of the runtime. The first handler is the runtime's default.
     pub handlers: Vec<cri::RuntimeHandler>,
-    /// Runtimes older than the CRI of 1.29 list no handlers in Status.
+    /// Whether Status lists the handlers. Runtimes older than the CRI of Kubernetes 1.30 list none.
     pub advertises_handlers: bool,
     pub shows_handlers: ShowsHandlers,
     pub features: cri::RuntimeFeatures,

@@ -1,5 +1,5 @@
-//! The stats and metrics of a simulated runtime. The numbers follow from the ids, so that replies repeat byte for byte.
-//! Only processor time passes, because crictl takes two samples and needs a difference.
+//! The stats and metrics of a simulated runtime. The numbers depend only on the ids, so that replies repeat byte for
+//! byte. Only the processor time grows, because crictl computes a rate from two samples.
 
 use criswitch::codec::cri::{self, ContainerState, PodSandboxState};
 
@@ -135,7 +135,8 @@ fn stats_of(container: &Container) -> cri::ContainerStats {
     }
 }
 
-/// A tenth of a processor since `since`, in nanoseconds of Unix time.
+/// The processor time of a pod or container that has used a tenth of a processor since `since`, which is Unix time in
+/// nanoseconds.
 fn cpu(id: &str, since: i64) -> cri::CpuUsage {
     let timestamp = now();
     let value = u64::try_from(timestamp - since).unwrap() / 10;
@@ -188,7 +189,7 @@ fn values(descriptor: &cri::MetricDescriptor, id: &str) -> Vec<String> {
     keys.map(|key| format!("{key} of {id}")).collect()
 }
 
-/// A number from 1 to `limit` that follows from an id.
+/// A number from 1 to `limit` that depends only on the id.
 fn number(id: &str, limit: u64) -> Option<cri::UInt64Value> {
     let digits = id
         .get(..8)

@@ -90,7 +90,7 @@ impl Store {
             pod_sandbox_status: self.pods.iter().find(|p| p.id == pod).map(Pod::status),
             containers_statuses: self.statuses_in(pod),
         };
-        // Sending fails if there is no listener, which is no error.
+        // `send` returns an error if there is no listener. That is expected.
         self.events.send(Ok(event)).ok();
     }
 
@@ -100,7 +100,7 @@ impl Store {
     }
 }
 
-/// The `info` of a verbose reply. It has one key, so that its bytes do not change.
+/// The `info` of a verbose reply. It has only one key, so that the encoded bytes are always the same.
 pub fn info(
     verbose: bool,
     entry: impl FnOnce() -> (&'static str, serde_json::Value),

@@ -150,7 +150,7 @@ async fn criswitchs_own_questions_have_memory_while_replies_to_clients_use_all_o
         let (client, request) = (client.clone(), request.clone());
         begun.spawn(async move { client.call(&path("ContainerStatus"), &[], request).await });
     }
-    // Eight replies fit into the memory for replies.
+    // The memory for replies holds eight of the ten replies, so criswitch rejects two.
     for _ in 0..2 {
         let reply = begun.join_next().await.unwrap().unwrap();
         assert!(text_of(&reply).contains("all memory"), "{reply:?}");
@@ -357,7 +357,7 @@ async fn a_burst_of_events_disconnects_no_client_that_reads() {
 async fn a_backend_with_an_unreadable_cgroup_driver_is_ready() {
     let logged = Logged::here();
     let beside = beside(odd_driver).await;
-    // criswitch connects again and asks for the driver.
+    // Closing the connection makes criswitch reconnect and ask for the driver again.
     beside.bad.close();
     until(async || {
         !logged

@@ -25,8 +25,8 @@ async fn frame(peer: &mut DuplexStream) -> (u8, u32) {
     (kind, stream)
 }
 
-/// A backend at the level of frames: answers each call with a message of 50 kB and records the kinds of frames
-/// received.
+/// A backend that works with raw HTTP/2 frames. It answers each call with a message of 50 kB, and records the types of
+/// the frames that it receives.
 async fn answer(mut peer: DuplexStream, seen: Arc<Mutex<Vec<u8>>>) {
     let mut preface = [0; PREFACE.len()];
     peer.read_exact(&mut preface).await.unwrap();
@@ -48,7 +48,7 @@ async fn answer(mut peer: DuplexStream, seen: Arc<Mutex<Vec<u8>>>) {
     }
 }
 
-/// A backend whose other end, in memory, is `serve`.
+/// A backend whose connections go to `serve`, through memory instead of a socket.
 pub(crate) fn backend_of<S: Future<Output = ()> + Send + 'static>(
     serve: impl Fn(DuplexStream) -> S + Send + Sync + 'static,
 ) -> Backend {

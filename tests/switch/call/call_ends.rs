@@ -9,7 +9,7 @@ use crate::logged::Logged;
 use crate::support::{Rig, frame, pod_config};
 use crate::wait::until;
 
-/// The names of the pod "web" in every line of a failed change.
+/// The level and the names in every log line about a failed change of the pod "web".
 const WEB: [&str; 4] = [
     "WARN",
     "namespace=\"default\"",
@@ -17,7 +17,7 @@ const WEB: [&str; 4] = [
     "uid=\"uid-of-web\"",
 ];
 
-/// The one line with these words.
+/// The only log line with these words.
 #[track_caller]
 fn line(logged: &Logged, words: &[&str]) -> String {
     let lines = logged.lines(words);
@@ -25,7 +25,7 @@ fn line(logged: &Logged, words: &[&str]) -> String {
     lines[0].clone()
 }
 
-/// The one WARN with the names of the pod "web" and these words.
+/// The only WARN line with the names of the pod "web" and these words.
 #[track_caller]
 fn line_of_web(logged: &Logged, words: &[&str]) -> String {
     line(logged, &[&WEB, words].concat())

@@ -67,7 +67,7 @@ async fn a_call_past_its_deadline_is_deadline_exceeded_and_ends_at_the_backend()
     let rig = runc_and_kata().await;
     let (_, container) = rig.run("kata", "other").await;
     for (rpc, body) in [
-        // The first reply passes unread, and criswitch learns from the second reply.
+        // criswitch forwards the reply to `StopContainer` unread. It learns from the reply to `RunPodSandbox`.
         ("StopContainer", by_id(&container)),
         ("RunPodSandbox", run_pod()),
     ] {

@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use crate::support::{Rig, Sim, frame, image_spec, pod_config};
 
 const RUNTIME: &str = "/runtime.v1.RuntimeService";
-/// The longest text that must pass: runtimes put whole command outputs into errors.
+/// The length of an error text that criswitch must forward uncut. Runtimes put whole command outputs into errors.
 const LONG_TEXT_BYTES: usize = 16 << 10;
 
 async fn runc_and_kata() -> Rig {
@@ -112,7 +112,7 @@ async fn a_backends_error_passes_unchanged_with_its_details_and_trailers() {
     assert_eq!(through.code(), Code::ResourceExhausted);
     assert_eq!(through.text(), direct.text());
     assert_eq!(through.body, direct.body);
-    // hyper's server adds a date to the simulated runtime's reply, and criswitch passes it.
+    // hyper's server adds a date to the simulated runtime's reply, and criswitch forwards this date.
     assert_eq!(
         without_date(&through.headers),
         without_date(&direct.headers)

@@ -1,4 +1,4 @@
-//! Pods and containers are routed by handler and owner, and requests and replies pass unchanged.
+//! criswitch routes pods and containers by handler and owner, and forwards requests and replies unchanged.
 
 use criswitch::codec::cri;
 use tonic::Code;

@@ -20,7 +20,7 @@ async fn before_its_backends(start_wait: &str) -> Rig {
     }
     let (keys, sims) = (format!("start_wait = {start_wait:?}"), rig.sims.clone());
     rig.restart_switch_with(|directory| {
-        // The directory is now as on a node where criswitch never ran.
+        // Remove the saved state, as if criswitch had never run on this node.
         std::fs::remove_dir_all(format!("{directory}/criswitch.sock.state")).unwrap();
         text(&keys, &sims, directory)
     })
@@ -77,8 +77,8 @@ async fn the_first_lists_wait_for_backends_that_start_later_in_any_order() {
         let rig = before_its_backends("30s").await;
         let mut first = std::pin::pin!(first_lists(&rig));
         for name in order {
-            // This call waits for no backend. Its reply shows that criswitch serves. Meanwhile the lists have the time
-            // for a reply that is too early.
+            // This call waits for no backend, so its reply shows that criswitch serves. A list that does not wait for
+            // its backends would have returned by then.
             let at_once = (*rig).run_pod(name, "early");
             tokio::select! {
                 () = &mut first => panic!("answered before {name} was there"),
@@ -179,7 +179,8 @@ async fn the_first_lists_do_not_wait_for_a_backend_that_a_reload_removes() {
     let keys = "start_wait = \"1h\"";
     let rig = node(keys, sims.clone()).await;
     let change = async {
-        // This call follows the list on the same connection, so criswitch has received the list.
+        // This call is sent after the list, on the same connection. When the call returns, criswitch has received the
+        // list.
         rig.try_run("nosuch", "web").await.unwrap_err();
         kata.until(|journal| journal.held == ["RuntimeConfig"])
             .await;

@@ -27,7 +27,8 @@ async fn images(rig: &Rig) -> Result<usize, Status> {
         .len())
 }
 
-/// Asserts that `call` succeeds, but only after `sim` is released, when a missed `list_timeout` has caused a probe.
+/// Asserts that `call` waits for `sim`: a missed `list_timeout` causes a probe, and `call` succeeds only after `sim` is
+/// released.
 async fn waits<T>(sim: &Sim, rpc: &str, call: impl Future<Output = Result<T, Status>>) -> T {
     let probes = sim.calls("Version").len();
     let release = async {

@@ -6,7 +6,7 @@ use crate::calls::{assert_names_the_dead, holds, send, stopped, text_of};
 use crate::support::{Client, RawReply, Rig, Sim, frame_raw};
 use crate::wait;
 
-/// The lists that every backend must answer: pods and containers, then stats.
+/// The lists that criswitch merges from all backends: pods and containers, then their stats.
 const LISTS: [&str; 4] = [
     "ListPodSandbox",
     "ListContainers",
@@ -41,7 +41,7 @@ fn assert_whole(rig: &Rig, rpc: &str, reply: &RawReply) {
     let whole = sent.map(|sent| sent[5..].to_vec()).concat();
     assert_eq!(reply.code(), Code::Ok, "{rpc}: {}", text_of(reply));
     assert!(!whole.is_empty(), "{rpc}");
-    // The failure does not print the bytes: there are thousands.
+    // `assert_eq!` would print thousands of bytes.
     assert!(reply.messages() == [whole], "{rpc}: other bytes");
 }
 
@@ -265,7 +265,7 @@ async fn a_merged_reply_of_exactly_the_limit_passes() {
 #[tokio::test]
 async fn a_pod_that_a_list_was_too_early_for_is_forgotten_when_later_lists_lack_it() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
-    // From the second on, an equal list is not read again.
+    // Repeat the list until criswitch skips it: a list with the same bytes as the last one is not read again.
     for _ in 0..3 {
         rig.pods().await.unwrap();
     }

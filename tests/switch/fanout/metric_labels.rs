@@ -69,7 +69,7 @@ async fn streamed_labels(rig: &Rig) -> BTreeSet<Vec<String>> {
     labels
 }
 
-/// The label keys of samples: a simulated runtime's label value begins with its key.
+/// The label keys of samples. Each label value of a simulated runtime begins with the label's key.
 fn keys_of(pods: &[cri::PodSandboxMetrics]) -> BTreeSet<Vec<String>> {
     let containers = pods.iter().flat_map(|pod| &pod.container_metrics);
     let containers = containers.flat_map(|container| &container.metrics);

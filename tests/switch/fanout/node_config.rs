@@ -235,7 +235,7 @@ async fn backends_that_were_away_before_a_restart_get_the_runtime_configuration_
         let sim = rig.sim(name);
         wait::until(async || sim.network() == Some(network("10.2.0.0/16"))).await;
     }
-    // The kubelet sends it again after a reboot.
+    // After a reboot the kubelet sends the runtime configuration again, so criswitch must not send the saved one.
     rig.sim("kata").stop().await;
     rig.boot.id = "second".to_owned();
     rig.restart_switch().await;

@@ -1,5 +1,5 @@
-//! Status while the default backend does not answer it: the backend's last status, then a node that is not ready, never
-//! an error.
+//! `Status` while the default backend does not answer. criswitch reports the backend's last status, later a node that
+//! is not ready, and never an error.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use crate::support::{Rig, Sim, frame};
 use crate::wait;
 
 const NEEDED: [&str; 2] = ["RuntimeReady", "NetworkReady"];
-/// The time that the last status of a silent default counts. The kubelet tolerates the same time without a status.
+/// How long criswitch reports the last status of a silent default backend. The kubelet tolerates a missing status for
+/// the same time.
 const TRUST: Duration = Duration::from_secs(30);
 
 /// Advances the clock, then lets it run.
@@ -139,14 +140,14 @@ async fn a_silent_default_counts_with_its_last_status_and_is_named() {
     assert!(backends.message.contains("runc"), "{}", backends.message);
 }
 
-/// Other replies of the backend make no difference.
+/// Replies to other calls do not extend the 30 s.
 #[tokio::test]
 async fn a_default_that_hangs_only_on_status_keeps_its_last_status_for_30_s_too() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
     status(&rig).await;
     rig.sim("runc").hold("Status");
     later(TRUST).await;
-    // A write of the state under way may time out on the advanced clock. criswitch repeats the write.
+    // If criswitch is saving its state, the save may time out on the advanced clock. criswitch then repeats it.
     wait::until(async || rig.pods().await.is_ok()).await;
     is_not_ready(&status(&rig).await, rig.sim("runc"), "no Status within 1s");
 }
@@ -172,7 +173,8 @@ async fn a_default_that_is_always_late_with_status_is_asked_again_and_stays_read
     }
 }
 
-/// The kubelet would report the node as not ready at the first slow Status.
+/// criswitch needs a status before the first client asks: otherwise the first slow `Status` would make the node not
+/// ready.
 #[tokio::test]
 async fn the_first_status_may_be_late_because_criswitch_asked_when_it_connected() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;

@@ -58,7 +58,7 @@ async fn a_late_backend_is_asked_in_the_background_by_one_call_at_a_time() {
     let rig = slow().await;
     rig.pods().await.unwrap();
     let kata = rig.sim("kata");
-    // The client's call was cancelled, and the call in the background has begun.
+    // Wait until criswitch has cancelled the client's call and begun a call in the background.
     kata.until(|journal| {
         journal.cancelled == ["ListPodSandbox"] && held(journal, "ListPodSandbox") == 1
     })
@@ -153,7 +153,7 @@ async fn hanging_image_lists_delay_neither_pod_lists_nor_their_recovery() {
     kata.until(|journal| held(journal, "ListImages") == 1).await;
 }
 
-/// A cached list lacks pods created while a list hung.
+/// A cached list lacks pods that were created while a list hung, so criswitch must not serve it.
 #[tokio::test]
 async fn a_pod_created_while_a_list_hangs_is_waited_for_and_never_missing() {
     let rig = slow().await;
@@ -206,7 +206,7 @@ async fn late_stats_are_omitted_at_once_until_the_backend_answers() {
     tokio::time::timeout(LIST_TIMEOUT, more)
         .await
         .expect("it waits each time");
-    // The client's call was cancelled, and the call in the background has begun.
+    // Wait until criswitch has cancelled the client's call and begun a call in the background.
     kata.until(|journal| held(journal, "ListPodSandboxStats") == 1)
         .await;
     // kata's lists are not served from cache meanwhile.

@@ -10,7 +10,7 @@ use crate::logged::Logged;
 use crate::support::{RawReply, Rig, Sim, frame_raw};
 use crate::wait;
 
-/// The ids of [`mixed`].
+/// The ids of the pods and containers that [`mixed`] creates.
 struct Ids {
     pod: String,
     container: String,
@@ -50,7 +50,7 @@ fn label(field: u32, key: &str, value: &str) -> Vec<u8> {
     part(field, [text(1, key), text(2, value)].concat())
 }
 
-/// A message with a state. Protobuf omits the state zero.
+/// A filter's field with a state. Protobuf omits a state whose value is zero.
 fn state(value: u8) -> Vec<u8> {
     let value = match value {
         0 => vec![],
@@ -107,7 +107,7 @@ fn items(reply: &RawReply) -> Vec<u8> {
     reply.messages().concat()
 }
 
-/// The test compares bytes, so items must not change either.
+/// The test compares the bytes of each item, so it also detects a change within an item.
 #[tokio::test]
 async fn cached_lists_are_filtered_as_the_runtime_filters_them() {
     for death in ["dead", "hung"] {
@@ -183,7 +183,8 @@ async fn a_container_created_by_others_since_makes_only_cached_container_lists_a
     }
 }
 
-/// Creates a container at the backend directly. A client sees it in a list of this pod's containers.
+/// Creates a container at the backend directly, then lists the containers of its pod through criswitch, so that a
+/// client knows the container.
 async fn others_create(rig: &Rig, pod: &str) {
     let kata = rig.sim("kata");
     kata.add_image(crate::support::IMAGE);

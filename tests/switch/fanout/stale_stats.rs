@@ -1,5 +1,5 @@
-//! Cached stats of a backend that is late with current stats: the backend's bytes, filtered as the call asks, for two
-//! minutes. Calls for one pod or container still go to the backend.
+//! While a backend is late with its stats, criswitch serves its cached stats for at most two minutes: byte for byte,
+//! and filtered as the call asks. Calls for one pod or container still go to the backend.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ fn sent(rig: &Rig, rpc: &str) -> Vec<Vec<u8>> {
 #[tokio::test]
 async fn cached_stats_are_served_byte_for_byte_while_a_backend_is_late() {
     let (rig, ..) = asked().await;
-    // A list and its stream share one cache, and the streams were sent last.
+    // A list and its stream share one cache. The streams were called last, so the cache has their stats.
     let stream = |rpc: &&str| sent(&rig, &rpc.replace("List", "Stream"));
     let last: Vec<_> = STATS.iter().map(stream).collect();
     stops_a_container(rig.sim("crio"));
@@ -194,7 +194,7 @@ async fn stats_of_a_pod_newer_than_the_cached_stats_are_not_served_from_cache() 
     }
 }
 
-/// Every kind of filter, by ids of this length, and the number of items that crio has for it now.
+/// Requests with every kind of filter, by ids of this length, each with the number of items in its current reply.
 async fn filtered(
     rig: &Rig,
     pod: &str,
@@ -287,7 +287,7 @@ async fn cached_stats_omit_removed_pods_and_containers_also_inside_a_pods_stats(
     }
 }
 
-/// The kubelet must not rank a pod that uses up the node's memory by old usage.
+/// The kubelet ranks pods for eviction by their memory usage, and must not rank them by old stats for long.
 #[tokio::test]
 async fn cached_stats_are_served_for_two_minutes() {
     let (rig, ..) = asked().await;
@@ -448,7 +448,7 @@ async fn stats_of_a_single_backend_are_waited_for() {
     }
 }
 
-/// Readers of stats see their age in the timestamps.
+/// Clients see the age of cached stats in the timestamps.
 #[tokio::test]
 async fn cached_stats_keep_their_timestamps() {
     let (rig, ..) = asked().await;

@@ -1,5 +1,4 @@
-//! Stats of a node with a silent backend without cached stats: stats omit the backend, and Status and one log line
-//! report the omission.
+//! Merged stats omit a silent backend that has no cached stats. Status and one log line report the omission.
 
 use tonic::Code;
 
@@ -17,7 +16,7 @@ const STATISTICS: [&str; 6] = [
     "StreamPodSandboxMetrics",
 ];
 
-/// Lists of which criswitch reads only the boundaries of items.
+/// criswitch reads only the boundaries of the items in these lists.
 const UNREAD: [&str; 5] = [
     "/runtime.v1.RuntimeService/ListContainerStats",
     "/runtime.v1.RuntimeService/ListPodSandboxStats",

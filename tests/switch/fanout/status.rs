@@ -161,7 +161,7 @@ async fn a_silent_backend_counts_with_its_last_status() {
     assert_eq!(status.features, Some(features));
     let backends = condition(&status, "BackendsReady");
     assert!(!backends.status && backends.message.contains("kata"));
-    // criswitch stopped waiting, so it must also cancel the call at the backend.
+    // criswitch no longer waits for this reply, so it must cancel the call at the backend.
     rig.sim("kata")
         .until(|journal| journal.cancelled == ["Status"])
         .await;

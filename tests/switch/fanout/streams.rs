@@ -112,7 +112,7 @@ async fn an_item_that_a_backend_repeats_is_sent_once() {
 
 #[tokio::test]
 async fn messages_stay_whole_however_a_backend_splits_them() {
-    // Many small pieces count as a flood, so few pods are cut into small pieces.
+    // criswitch treats many small pieces as a flood, so the replies that are cut into small pieces have few pods.
     for (length, pods) in [(3, 1), (7, 1), (64, 5), (1000, 5)] {
         for rpc in every_stream() {
             let rig = pods_each(pods, [Sim::new("runc"), Sim::new("kata")]).await;
@@ -143,7 +143,7 @@ async fn a_slow_backend_delays_no_message_of_another_backend() {
     let stream = rig.runtime().stream_pod_sandboxes(request).await.unwrap();
     let mut stream = stream.into_inner();
     let mut handlers = Vec::new();
-    // The client has two pods in runc's first message, and all five of kata.
+    // The client receives two pods in runc's first message, and all five pods of kata.
     while handlers.len() < 7 {
         let message = stream.next().await.unwrap().unwrap();
         let pods = message.pod_sandboxes.into_iter();

@@ -1,4 +1,4 @@
-//! Long texts of backends pass unchanged, and are cut where criswitch repeats them.
+//! criswitch forwards long texts of backends unchanged, and shortens them where it quotes them in texts of its own.
 
 use criswitch::codec::cri;
 use criswitch::errors::LONGEST_TEXT;
@@ -36,7 +36,7 @@ async fn the_first_backends_error_passes_whole_and_further_errors_are_cut() {
     let run = frame(&cri::RunPodSandboxRequest::default());
     let reply = send(&rig, "RunPodSandbox", run).await;
     assert_eq!(text_of(&reply).len(), LONG);
-    // Only stores with the image receive its removal.
+    // criswitch sends a removal only to backends that have the image.
     for sim in &rig.sims {
         sim.add_image("busybox");
     }
@@ -130,7 +130,7 @@ async fn a_backends_status_that_is_too_large_is_rejected_and_the_nodes_status_st
                 .set(|settings| settings.conditions[0].message = message);
         }),
         ("a handler in its Status has", |sim| {
-            // The field of a handler is unknown to this build.
+            // The handler has a field that this build does not know.
             let handler = [&[0x9a, 0x06, 0xd0, 0x0f][..], &[b'z'; 2000]].concat();
             let handler = [&[0x1a, 0xd4, 0x0f][..], &handler].concat();
             sim.append_raw("Status", handler);

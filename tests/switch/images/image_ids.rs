@@ -1,6 +1,6 @@
-//! The image of a new container, under the id that the pod's own backend has for it.
+//! criswitch creates a container with the image id that the pod's own backend uses.
 //!
-//! The kubelet may have the id from another backend. containerd's ids are `sha256:<hex>`, CRI-O's `<hex>`, and even two
+//! The kubelet may send the id of another backend. containerd's ids are `sha256:<hex>`, CRI-O's `<hex>`, and even two
 //! containerds may have different ids for one tag.
 
 use criswitch::codec::cri;
@@ -82,7 +82,7 @@ async fn a_creation_with_an_image_id_of_the_owner_passes_byte_for_byte() {
     let pod = rig.run_pod("kata", "web").await;
     create(&rig, &pod, AT_KATA, APP).await.unwrap();
     assert_eq!(asked_for(rig.sim("kata")).image, AT_KATA);
-    // A request that needs no change passes byte for byte, here with a field number that no CRI uses.
+    // A request that needs no change is forwarded byte for byte, here with a field number that no CRI uses.
     let mut config = container_config("second", AT_KATA);
     config.image.as_mut().unwrap().user_specified_image = APP.to_owned();
     let request = cri::CreateContainerRequest {

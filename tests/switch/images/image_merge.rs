@@ -127,7 +127,7 @@ async fn an_image_of_one_backend_alone_is_listed_byte_for_byte() {
     assert_eq!(through.messages(), [expected]);
 }
 
-/// The ListImages calls with a filter. criswitch itself also lists all images.
+/// The `ListImages` calls with a filter, which come from the client. criswitch's own calls have no filter.
 fn filtered_lists(sim: &Sim) -> Vec<crate::support::Call> {
     let mut calls = sim.calls("ListImages");
     calls.retain(|call| call.body.len() > 5);

@@ -1,7 +1,7 @@
 //! RemoveImage with containerd and CRI-O: removes only the named image, and no image that a container uses.
 //!
-//! containerd writes `sha256:` before an id, and also finds an id without it. CRI-O does neither, and rejects the
-//! prefix.
+//! containerd's ids begin with `sha256:`, and containerd also finds an image by the id without this prefix. CRI-O's ids
+//! have no prefix, and CRI-O rejects an id with the prefix.
 
 use criswitch::codec::cri;
 use tonic::{Code, Status};
@@ -25,7 +25,7 @@ fn image(id: &str) -> cri::Image {
     }
 }
 
-/// containerd and CRI-O, each with an image of this id, if any.
+/// containerd and CRI-O. Each has an image with the given id, or no image for `None`.
 async fn beside(containerd: Option<&str>, crio: Option<&str>) -> Rig {
     let mut sims = [
         Sim::new("containerd"),
@@ -47,7 +47,7 @@ async fn in_both() -> Rig {
     beside(Some(&format!("sha256:{}", id('1'))), Some(&id('1'))).await
 }
 
-/// Lists the images of all stores. The lists are cached afterwards.
+/// Lists the images of all stores, so that criswitch has cached lists afterwards.
 async fn listed(rig: &Rig) -> Vec<String> {
     let all = cri::ListImagesRequest { filter: None };
     let images = rig.images().list_images(all).await.unwrap().into_inner();
@@ -69,7 +69,7 @@ async fn find(rig: &Rig, image: &str) -> Option<String> {
     found.into_inner().image.map(|image| image.id)
 }
 
-/// Creates a container of the image on a backend, and returns its id.
+/// Creates a container of the image on a backend, and returns the container's id.
 async fn uses(rig: &Rig, backend: &str, image: &str) -> String {
     let pod = rig.run_pod(backend, "web").await;
     let config = container_config("web", image);
@@ -97,7 +97,7 @@ async fn an_id_is_removed_from_the_store_that_lists_exactly_this_id() {
     }
 }
 
-/// No list of images is cached: criswitch knows of CRI-O's store only CRI-O's error.
+/// No list of images is cached, so criswitch knows nothing of CRI-O's store except CRI-O's error.
 #[tokio::test]
 async fn a_store_that_rejects_an_id_is_asked_again_with_its_own_form_of_the_id() {
     let prefixed = format!("sha256:{}", id('1'));
@@ -272,7 +272,7 @@ async fn a_removal_with_a_handler_removes_no_image_in_use() {
     assert_eq!(asked(&rig, "RemoveImage"), ["crio"]);
 }
 
-/// criswitch does not resolve the image if it has one backend.
+/// With one backend, criswitch does not resolve the image.
 #[tokio::test]
 async fn a_single_backend_gets_the_removal_unchanged() {
     let rig = Rig::start([Sim::new("runc").image(APP)]).await;

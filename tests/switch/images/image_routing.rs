@@ -30,7 +30,7 @@ fn of_handler(handler: &str) -> cri::ImageSpec {
     }
 }
 
-/// The image spec in the kubelet's question for a pod's image, with the pod's annotations.
+/// The image spec with which the kubelet looks up the image of a pod. It has the pod's annotations.
 fn of_pod(name: &str) -> cri::ImageSpec {
     cri::ImageSpec {
         annotations: pod_config(name).annotations,
@@ -152,7 +152,7 @@ async fn after_a_restart_image_calls_for_a_pod_go_to_the_backend_that_lists_it()
     let mut rig = three().await;
     rig.run_pod("kata", "web").await;
     rig.restart_switch().await;
-    // criswitch lists each backend before it sends other calls there.
+    // criswitch lists a backend before it sends other calls there, so it knows the pod afterwards.
     rig.pods().await.unwrap();
     assert_eq!(find(&rig, of_pod("web")).await.unwrap(), None);
     let sandbox = Some(pod_config("web"));

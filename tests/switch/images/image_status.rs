@@ -1,4 +1,4 @@
-//! ImageStatus without a pod: after a wrong reply, or a wrong "absent", a container runs as another user.
+//! `ImageStatus` calls that name no pod. After a wrong reply the kubelet would run a container as the wrong user.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::support::misbehaving::{Misbehaving, thief};
 use crate::support::{Rig, Sim, frame, image_spec};
 
 const APP: &str = "registry.k8s.io/app:1";
-/// Within this time a pod that has its image is expected to ask for the image's user.
+/// After the kubelet has found a pod's image, criswitch expects the call for the image's user within this time.
 const ASKING: Duration = Duration::from_secs(600);
 
 fn image(id: &str, uid: i64) -> cri::Image {
@@ -117,7 +117,8 @@ async fn two_pods_that_start_together_with_different_images_fail_and_then_start_
     }
 }
 
-/// The first of two pods has failed. A third pod comes before the second has asked.
+/// The first of two pods fails to start. A third pod starts before the kubelet asks for the image's user of the second
+/// pod.
 #[tokio::test]
 async fn a_pod_that_asks_after_another_pod_failed_does_not_get_the_user_of_a_third_pod() {
     let (rig, _, _) = moved_tag().await;
@@ -153,7 +154,7 @@ async fn a_pod_that_starts_no_container_is_forgotten_after_a_while() {
     assert_eq!(uid(&rig, APP).await, 0);
 }
 
-/// After a pod has its image, a device plugin may delay the question for the image's user by 30 s.
+/// After the kubelet has found a pod's image, a device plugin may delay the call for the image's user by 30 s.
 #[tokio::test]
 async fn a_pod_that_asks_late_does_not_get_the_user_of_a_later_pod() {
     let (rig, web, vm) = moved_tag().await;
@@ -199,7 +200,8 @@ async fn a_pod_that_starts_again_does_not_fail_because_of_a_pod_whose_backend_is
     assert_eq!(uid(&rig, APP).await, 1000);
 }
 
-/// The kubelet adds `:latest` only to the question for the pod.
+/// The kubelet adds `:latest` to the image name when it looks up a pod's image, but not when it asks for the image's
+/// user.
 #[tokio::test]
 async fn an_image_name_without_a_tag_means_the_tag_latest() {
     let latest = |id: &str, uid| cri::Image {
@@ -371,7 +373,7 @@ async fn a_backend_that_is_down_without_a_cached_list_may_have_another_image() {
     let failed = find(&rig, APP).await.unwrap_err();
     assert_eq!(failed.code(), Code::Unavailable, "{failed}");
     assert!(failed.message().contains("\"kata\""), "{failed}");
-    // kata is not the store of this pod.
+    // The pod `web` is on runc, so its image status does not need kata.
     Kubelet::new(&rig).find("web", APP).await.unwrap().unwrap();
     assert_eq!(uid(&rig, APP).await, 1000);
 }

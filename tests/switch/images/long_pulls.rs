@@ -1,4 +1,4 @@
-//! A pull may take any time: it does not end when a backend that is busy with the pull does not answer a probe.
+//! A pull may take any time. It continues even if its backend is too busy to answer a probe.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ async fn pull(rig: &Rig) -> Result<String, Status> {
     Ok(pulled.into_inner().image_ref)
 }
 
-/// A pull into every store. `busy` completes it only after it has left a probe unanswered.
+/// Pulls an image into every store. The backend `busy` completes its pull only after it has missed a probe.
 async fn pulled_by_a_busy(busy: &str, sims: &[Sim]) -> Rig {
     let rig = Rig::start(sims.to_vec()).await;
     rig.pods().await.unwrap();

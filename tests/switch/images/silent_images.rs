@@ -89,7 +89,7 @@ async fn an_image_that_only_a_late_backend_has_is_waited_for() {
     let runc = rig.sim("runc");
     runc.hold("ImageStatus");
     let release = async {
-        // criswitch has asked the last backend of the table.
+        // Wait until criswitch has asked gvisor, the last backend of the table, so that runc is late.
         rig.sim("gvisor")
             .until(|journal| journal.calls_of("ImageStatus").count() > 0)
             .await;
@@ -117,7 +117,7 @@ async fn only_a_late_backend_without_a_cached_list_is_waited_for() {
         rig.sim(name).hold("ImageStatus");
     }
     let kata = async {
-        // criswitch has asked all backends, so the backends with held calls are late.
+        // Wait until criswitch has asked all backends, so that the backends with held calls are late.
         let last = rig.sim("gvisor");
         last.until(|journal| journal.calls_of("ImageStatus").count() > 0)
             .await;
@@ -135,7 +135,7 @@ async fn a_failed_pull_into_every_store_names_every_failed_backend_and_the_cause
     rig.sim("runc").fail("PullImage", refusal);
     stopped(&rig, "gvisor").await;
     let failed = pull(&rig, "app").await.unwrap_err();
-    // The kubelet reads the beginning of the text.
+    // The kubelet evaluates the beginning of the error text.
     assert!(
         failed.message().starts_with("RegistryUnavailable"),
         "{failed}"
@@ -145,7 +145,7 @@ async fn a_failed_pull_into_every_store_names_every_failed_backend_and_the_cause
         assert!(failed.message().contains(word), "{failed}");
     }
     assert!(!failed.message().contains("\"kata\""), "{failed}");
-    // The remaining backend has pulled the image.
+    // The backend that did not fail has pulled the image.
     assert_eq!(rig.sim("kata").images().len(), 1);
 }
 

@@ -1,5 +1,5 @@
-//! Cached images of a backend that does not answer: the list is complete or an error, and never lacks an image that was
-//! pulled since.
+//! Cached images of a backend that does not answer. The list is complete or an error: it never lacks an image that was
+//! pulled after criswitch cached the list.
 
 use bytes::Bytes;
 use criswitch::backend::lists::{Lists, Snapshot};
@@ -107,7 +107,7 @@ async fn images_are_listed_again_after_a_pull_and_after_a_removal() {
     let removal = cri::RemoveImageRequest { image };
     rig.images().remove_image(removal).await.unwrap();
     until_listed(&rig, 2).await;
-    // Only the two lists above reached the backend whose images did not change.
+    // runc's images did not change, so runc received only the two lists above.
     assert_eq!(rig.sim("runc").calls("ListImages").len(), asked + 2);
 }
 
@@ -145,7 +145,7 @@ async fn no_cached_image_list_is_served_after_a_removal() {
     }
 }
 
-/// The client has cancelled the pull, and the store has the image.
+/// The client cancels the pull after the backend has stored the image.
 #[tokio::test]
 async fn no_cached_image_list_is_served_after_a_pull_with_unknown_result() {
     for name in ["runc", "kata"] {

@@ -114,7 +114,7 @@ async fn images_do_not_differ_if_only_the_form_of_their_id_differs() {
     assert!(kubelet.find("crio", APP).await.unwrap().is_some());
 }
 
-/// The kubelet asks so for a pod with `imagePullPolicy: Never`.
+/// For a pod with `imagePullPolicy: Never`, the kubelet looks up the image again and never pulls it.
 #[tokio::test]
 async fn a_pod_that_asks_again_without_a_pull_gets_the_image_of_a_store_that_has_it() {
     let (rig, plain, _) = two_pods().await;
@@ -139,7 +139,7 @@ async fn an_image_that_no_store_has_stays_absent() {
     }
 }
 
-/// The pods `plain` on runc and `boxed` on kata. `boxed` has a further annotation.
+/// The pods `plain` on runc and `boxed` on kata. Only `boxed` has the annotation `team`.
 async fn annotated() -> Rig {
     let rig = runc_and_kata().await;
     rig.run_pod("runc", "plain").await;
@@ -213,7 +213,8 @@ async fn image_status_for_an_unknown_pod_fails_while_every_store_is_down() {
     assert_eq!(failed.code(), Code::Unavailable, "{failed}");
 }
 
-/// At first only the other backend has each image. `k` restarts the kubelet, `s` restarts criswitch.
+/// The pod runs on kata, and at first only runc has each image. In `order`, `k` restarts the kubelet and `s` restarts
+/// criswitch.
 #[tokio::test]
 async fn a_container_gets_its_image_after_restarts_in_any_order() {
     for order in ["k", "s", "ks", "sk", "ksk", "sks"] {

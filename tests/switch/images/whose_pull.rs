@@ -1,4 +1,5 @@
-//! A pod's pulls, with their credentials, go to the pod's backend. No backend gets a pull by listing the pod's uid.
+//! A pod's pulls, with their credentials, go to the pod's backend. Another backend cannot get them by listing a pod
+//! with the same uid.
 
 use std::path::Path;
 
@@ -74,7 +75,7 @@ async fn of_two_created_pods_with_one_uid_the_later_gets_the_pulls() {
         assert_eq!(rig.sim(handler).calls("PullImage").len(), 1);
         assert_eq!(reference, rig.sim(handler).images()[0].id);
         rig.sim(handler).forget_calls();
-        // When the kubelet creates a new sandbox, the old one remains, stopped.
+        // When the kubelet creates a new sandbox, the old sandbox remains, and is stopped.
         rig.stop_pod(&pod).await.unwrap();
         rig.sim(handler).forget();
     }
@@ -110,7 +111,7 @@ async fn two_listed_ready_pods_with_one_uid_get_no_pull_and_the_error_names_both
 
 #[tokio::test]
 async fn a_listed_pod_with_a_handler_takes_no_precedence_over_one_without() {
-    // CRI-O lists no handlers.
+    // CRI-O lists pods without a handler.
     let crio = Sim::new("runc").handlers([""]);
     let text = |directory: &str| {
         format!(
@@ -139,7 +140,7 @@ async fn a_created_pod_keeps_its_pulls_after_a_restart_whatever_another_backend_
         pull(&rig).await.unwrap();
         assert_eq!(asked(&rig, "PullImage"), ["runc"]);
         rig.sim("runc").forget_calls();
-        // A sandbox that is not ready, too.
+        // In the second round the sandbox is not ready.
         rig.stop_pod(&pod).await.unwrap();
     }
 }

@@ -1,4 +1,5 @@
-//! A backend that lists, counts or creates ids of another backend: the owner keeps them, and clients see them once.
+//! A backend that lists, counts or creates ids of another backend. The owner keeps these ids, and clients see each id
+//! once.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,7 +16,7 @@ use crate::support::{Client, IMAGE, Rig, Sim, frame, frame_raw};
 use crate::topology::reloads::reload;
 use crate::wait::until;
 
-/// Two runtimes that return the same ids, and a third.
+/// A runtime, and two runtimes that create the same ids.
 fn twins() -> [Sim; 3] {
     let twin = |name| Sim::new(name).seed("same").image(IMAGE);
     [Sim::new("runc"), twin("kata"), twin("gvisor")]
@@ -426,7 +427,7 @@ async fn a_pod_configuration_in_two_parts_is_read_as_one() {
 async fn a_claim_ends_with_the_first_list_that_was_requested_after_it_and_lacks_the_id() {
     let rig = Rig::start(twins()).await;
     let pod = rig.run_pod("kata", "web").await;
-    // From the second on, an equal list is not read again.
+    // Repeat the list until criswitch skips it: a list with the same bytes as the last one is not read again.
     for _ in 0..3 {
         rig.pods().await.unwrap();
     }

@@ -10,7 +10,7 @@ use crate::questions::settled;
 use crate::support::{Client, Rig, Sim};
 use crate::topology::reloads::reload;
 
-/// Two runtimes that return the same ids, and a third.
+/// A runtime, and two runtimes that create the same ids.
 fn twins() -> [Sim; 3] {
     let twin = |name| Sim::new(name).seed("same").image(crate::support::IMAGE);
     [Sim::new("runc"), twin("kata"), twin("gvisor")]

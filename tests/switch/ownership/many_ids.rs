@@ -1,4 +1,4 @@
-//! The number of pods and containers remembered for a backend is limited, whatever the backend lists.
+//! The number of pods and containers that criswitch remembers for a backend is limited, whatever the backend lists.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ async fn stream(rig: &Rig) -> RawReply {
     send(rig, "StreamPodSandboxes", frame_raw(b"")).await
 }
 
-/// The number of pods or containers that criswitch knows of the backend.
+/// The number of pods or containers that criswitch knows of the backend `bad`.
 async fn known(rig: &Rig, what: &str) -> usize {
     let told = told_of(rig, "bad").await;
     told[what].as_u64().unwrap() as usize

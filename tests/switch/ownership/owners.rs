@@ -1,4 +1,5 @@
-//! Ownership: learned from replies and lists, dropped on removal, and looked up on all backends if unknown.
+//! Ownership of ids. criswitch learns it from replies and lists, drops it on removal, and asks all backends for an
+//! unknown id.
 
 use criswitch::codec::cri;
 use tokio_stream::StreamExt;
@@ -26,7 +27,7 @@ async fn run_at(sim: &Sim, name: &str) -> (String, String) {
     (pod, container)
 }
 
-/// Asserts that calls for both succeed through criswitch.
+/// Asserts that criswitch forwards calls for the pod and for the container, and that these calls succeed.
 async fn assert_reached(rig: &Rig, pod: &str, container: &str) {
     for call in ID_CALLS.iter().filter(|call| call.rpc.ends_with("Status")) {
         let reply = call.send(rig, call.pick(pod, container)).await;
@@ -34,7 +35,7 @@ async fn assert_reached(rig: &Rig, pod: &str, container: &str) {
     }
 }
 
-/// Asserts that calls for both get the reply for an unknown id, and that no backend receives them.
+/// Asserts that calls for the pod and the container get the reply for an unknown id, and that no backend receives them.
 async fn assert_gone(rig: &Rig, pod: &str, container: &str) {
     for call in ID_CALLS {
         assert_gone_for(rig, call, call.pick(pod, container)).await;

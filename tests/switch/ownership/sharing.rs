@@ -1,4 +1,4 @@
-//! Concurrent misses share one question to the backends, but only a question that began after the misses.
+//! Calls with unknown ids share one question to all backends. A call uses only a question that began after the call.
 
 use futures_util::future::join_all;
 use tonic::Code;

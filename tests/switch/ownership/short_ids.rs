@@ -1,4 +1,4 @@
-//! Shortened ids, as people type them: each means the one id with this prefix, on any backend.
+//! Shortened ids, as people type them. Each stands for the only id with this prefix, on any backend.
 
 use tonic::Code;
 
@@ -6,7 +6,7 @@ use crate::calls::{ID_CALLS, assert_names_the_dead, calls_anywhere, holds, stopp
 use crate::calls::{narrowed_to_ids, send, text_of};
 use crate::support::{IMAGE, Rig, Sim, container_config};
 
-/// The number of digits that crictl shows.
+/// Shortens an id to the 13 digits that crictl shows.
 fn short(id: &str) -> &str {
     &id[..13]
 }
@@ -174,7 +174,7 @@ async fn a_short_id_is_unavailable_while_another_backend_fails_to_list() {
     rig.sim("runc").fail("ListContainers", broken);
     let refused = rig.stop_pod(short(&pod)).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable, "{refused}");
-    for part in ["use the whole id", "metadata.db is locked"] {
+    for part in ["use the complete id", "metadata.db is locked"] {
         assert!(refused.message().contains(part), "{refused}");
     }
     rig.sim("runc").heal("ListContainers");

@@ -1,4 +1,4 @@
-//! Ids that no backend has: the reply of each call, and that no owner is guessed.
+//! The reply of each call for an id that no backend has. criswitch never guesses an owner.
 
 use tonic::Code;
 
@@ -42,7 +42,7 @@ async fn a_list_narrowed_to_an_unknown_id_is_empty() {
             messages.iter().all(|message| message.is_empty()),
             "{list:?}"
         );
-        // A unary call needs its message.
+        // A unary call needs one message even if the list is empty. A stream may have none.
         let unary = list.rpc.starts_with("List");
         assert!(!unary || messages.len() == 1, "{list:?}");
     }

@@ -46,7 +46,7 @@ async fn fifteen_hundred_calls_are_in_flight_on_one_connection() {
     }
 }
 
-/// Clients that subscribe again and again and read nothing, until criswitch allows no more streams of events.
+/// Two clients open streams of events and read nothing, until criswitch allows no more such streams.
 #[tokio::test]
 async fn streams_of_events_leave_room_for_short_calls() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;
@@ -76,8 +76,8 @@ async fn streams_of_events_leave_room_for_short_calls() {
     until(async || send(&rig, "ExecSync", frame(&exec)).await.code() == Code::Ok).await;
 }
 
-/// A backend without pods has no part in a list, and criswitch sends no frame for it: clients that follow HTTP/2's
-/// advice count empty frames as a flood.
+/// A backend without pods adds nothing to a list, and criswitch sends no frame for this backend. Clients that follow
+/// HTTP/2's advice count empty frames as a flood.
 #[tokio::test]
 async fn a_connection_carries_any_number_of_lists_in_which_a_backend_has_no_part() {
     let rig = Rig::start([Sim::new("runc"), Sim::new("kata")]).await;

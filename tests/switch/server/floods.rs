@@ -21,7 +21,8 @@ const WINDOW_UPDATE: u8 = 8;
 const UNKNOWN: u8 = 0xfa;
 /// The number of frames in one write.
 const MANY: usize = 1000;
-/// The calls of a busy client. Their cheap frames, four each, are far more than a burst.
+/// The number of calls of a busy client. Each call has four cheap frames, so all of them exceed the allowed burst by
+/// far.
 const CALLS: u32 = CHEAP_BURST * 6 / 10;
 /// The number of calls in flight at once.
 const AT_ONCE: u32 = 200;
@@ -51,7 +52,7 @@ async fn a_client_that_floods_is_disconnected_while_another_clients_calls_succee
         encoded(WINDOW_UPDATE, 0, 0, &one),
         encoded(PING, 0, 0, &[0; 8]),
         encoded(SETTINGS, 0, 0, &[]),
-        // This flood is within an unfinished request.
+        // The last two floods are within an unfinished request.
         among_data(1, SMALL_DATA - 1),
         among_data(1, SMALL_DATA),
     ];
@@ -102,7 +103,8 @@ impl Proxy {
     }
 }
 
-/// Copies bytes until one side closes.
+/// Copies bytes both ways until one side closes. When `told` becomes true, floods the client instead of forwarding
+/// replies.
 async fn pass_on(client: UnixStream, runtime: UnixStream, mut told: watch::Receiver<bool>) {
     let (mut requests, mut to_client) = client.into_split();
     let (mut replies, mut to_runtime) = runtime.into_split();
@@ -152,7 +154,7 @@ async fn a_backend_that_floods_is_disconnected_and_connected_again_while_others_
     assert!(told_of(&rig, "runc").await["transitions"] == 1);
 }
 
-/// The frames of a call that grpc-go sends and cancels, with a measured round trip.
+/// The frames with which grpc-go makes a call, measures the round trip and cancels the call.
 fn given_up(stream: u32) -> Vec<u8> {
     let one = 1u32.to_be_bytes();
     [

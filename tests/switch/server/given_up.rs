@@ -74,8 +74,8 @@ async fn a_call_succeeds_while_very_many_others_of_its_connection_are_cancelled(
     rig.pods().await.unwrap();
 }
 
-/// A backend at the level of frames. It notifies `has_all` when it has all calls. It replies to each call after the
-/// call's cancellation, which is too late, and replies last to the first call.
+/// A backend that works with raw HTTP/2 frames. It notifies `has_all` once it has received all calls. It replies to
+/// each cancelled call, which is too late, and finally to the first call.
 async fn answer_too_late(mut peer: DuplexStream, has_all: Arc<Notify>) {
     let mut preface = [0; PREFACE.len()];
     peer.read_exact(&mut preface).await.unwrap();
@@ -136,7 +136,7 @@ async fn a_call_succeeds_while_its_backend_answers_very_many_others_after_their_
             () = has_all.notified() => {}
         }
     };
-    // The other calls are cancelled here.
+    // The end of this statement drops `others`, which cancels the other calls.
     tokio::time::timeout(PATIENCE, begun).await.unwrap();
     let answer = tokio::time::timeout(PATIENCE, first).await.unwrap();
     assert_eq!(answer.unwrap().code(), Code::Ok);

@@ -94,7 +94,7 @@ async fn a_request_that_is_never_finished_is_ended() {
     let rig = start().await;
     let mut client = Unfinished::connect(&rig.socket).await;
     client.begin(Bytes::from_static(&[0, 0]));
-    // Once this later call returns, criswitch has received the first one.
+    // This call was sent later. When it returns, criswitch has received the unfinished call.
     assert_eq!(list(&rig).await.code(), Code::Ok);
     tokio::time::pause();
     tokio::time::advance(REQUEST_LIMIT).await;
@@ -128,7 +128,7 @@ async fn calls_beyond_the_limit_of_all_clients_are_rejected_until_others_have_en
         clients.last_mut().unwrap().begin(Bytes::from_static(&[0]));
     }
     until(async || {
-        // A list in flight may have taken the place of one of the calls.
+        // A list in flight may have taken the slot of one of the calls, so fill the slot again.
         clients.last_mut().unwrap().begin(Bytes::from_static(&[0]));
         let reply = list(&rig).await;
         let text = "ListContainers: 4096 calls are in flight already";
@@ -222,7 +222,7 @@ async fn connections_without_a_preface_are_closed_after_a_while_and_free_their_p
     rig.pods().await.unwrap();
 }
 
-/// The connection ends within the preface, and must free its place.
+/// The connection ends within the preface, and must free its slot.
 #[tokio::test]
 async fn a_client_that_disconnects_within_its_preface_frees_its_place_at_once() {
     let rig = start().await;
@@ -279,21 +279,21 @@ async fn a_client_that_leaves_replies_unread_gets_no_more_and_other_clients_get_
             let reply = client.clone().send_request(request.unwrap()).await;
             unread.push(reply.unwrap());
         }
-        // Succeeds once the rejected calls have freed their memory.
+        // A list succeeds once the rejected calls have freed their memory.
         until(async || send(&rig, rpc, frame_raw(b"")).await.code() == Code::Ok).await;
         let begun = unread.into_iter().map(async |reply| {
             let (head, mut body) = reply.into_parts();
             let first = tokio::time::timeout(PATIENCE, body.frame()).await.unwrap();
             (head, first.map(Result::unwrap), body)
         });
-        // All replies are read at once, because each reply that is read frees memory for another.
+        // Read all replies concurrently: each reply that is read frees memory for another.
         let begun = join_all(begun).await;
         let ends = begun.iter().filter_map(|(head, first, _)| match first {
             Some(frame) => frame.trailers_ref(),
             None => Some(&head.headers),
         });
         let refused: Vec<_> = ends.collect();
-        // The end of a stream may follow data that was sent before.
+        // A rejected stream may have sent data first. `refused` lacks such a stream, but criswitch counts it.
         let counted = rig.refused(Reason::Unread);
         assert!(counted > 0, "{rpc}");
         assert!(counted >= refused.len() as u64, "{rpc}: {counted}");

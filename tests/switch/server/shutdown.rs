@@ -143,7 +143,7 @@ async fn frames(stream: &mut UnixStream, wanted: u8) -> Vec<u8> {
 async fn a_client_accepted_just_before_the_shutdown_receives_goaway() {
     let mut rig = ending(LONG).await;
     let mut client = UnixStream::connect(&rig.socket).await.unwrap();
-    // criswitch accepted this call's connection later, so it has accepted the first one.
+    // criswitch accepts connections in their order. When this call returns, criswitch has accepted the earlier client.
     rig.run_pod("kata", "web").await;
     let socket = rig.socket.clone();
     let told = async move {

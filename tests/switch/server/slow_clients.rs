@@ -26,13 +26,13 @@ const LARGE: usize = 1 << 20;
 /// The length of an error's text.
 const LONG_TEXT: usize = 64 << 10;
 const LONG_TEXTS: u32 = 64;
-/// The length of a reply of which some hundreds fit into a socket's buffer.
+/// The length of a short reply. A socket's buffer holds some hundreds of such replies.
 const SHORT: usize = 180;
 /// Each client begins `CALLS` calls, of which more than `UNREAD` stay unread.
 const CLIENTS: usize = 4;
 const CALLS: u32 = 2000;
 const UNREAD: usize = 1050;
-/// The bytes that a reply counts beside its data, headers and trailers.
+/// The bytes that each unread reply counts in addition to its data, headers and trailers.
 const PER_REPLY: usize = 8 << 10;
 /// SETTINGS_HEADER_TABLE_SIZE 0: every header is sent in full, never as a reference to an earlier one.
 const NO_TABLE: [u8; 6] = [0, 1, 0, 0, 0, 0];
@@ -98,7 +98,7 @@ async fn slow_connections_block_neither_other_clients_nor_the_reconnection_of_th
     until(async || rig.unread() == 0).await;
 }
 
-/// criswitch merges nothing if it has one backend, so replies pass as they arrive.
+/// With one backend criswitch merges nothing, and forwards replies as they arrive.
 #[tokio::test]
 async fn replies_that_pass_unmerged_count_as_unread_until_they_are_read() {
     let rig = Rig::start([Sim::new("runc")]).await;
@@ -146,7 +146,7 @@ async fn unread(rig: &Rig, rpc: &str, calls: u32) -> UnixStream {
     client
 }
 
-/// A few clients leave more replies and errors unread than the limit of calls in flight.
+/// A few clients leave more replies and errors unread than criswitch allows calls in flight.
 #[tokio::test]
 async fn unread_replies_of_a_few_clients_take_no_place_from_other_calls() {
     const { assert!(CLIENTS * UNREAD > MAX_CALLS) }

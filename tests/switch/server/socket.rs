@@ -1,4 +1,5 @@
-//! The socket file: only for its owner, never taken from another process, and removed at the end.
+//! The socket file. Only its owner may connect. criswitch never replaces the socket of another process, and removes its
+//! own at the end.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -10,7 +10,7 @@ use crate::calls::stopped;
 use crate::support::{PATIENCE, Rig, Sim};
 use crate::wait;
 
-/// A stream of events, once criswitch listens at every runtime.
+/// Opens a stream of events, and waits until criswitch receives the events of every runtime.
 pub async fn listening(rig: &Rig) -> Streaming<cri::ContainerEventResponse> {
     let events = events(rig).await.unwrap();
     wait::until(async || rig.sims.iter().all(|sim| sim.listeners() == 1)).await;

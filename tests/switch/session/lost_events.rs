@@ -14,13 +14,13 @@ use crate::wait::until;
 
 const EVENTS: &str = "GetContainerEvents";
 
-/// The replies of a runtime without events: an error, or OK at once, as CRI-O without `enable_pod_events`.
+/// The replies of a runtime without events: an error, or OK at once, as from CRI-O without `enable_pod_events`.
 fn answers() -> [Status; 3] {
     let (well, other) = (Status::ok(""), Status::unknown("not today"));
     [Status::unimplemented("gone"), well, other]
 }
 
-/// kata has lost its events. A client that listened before reads nothing, so it stays subscribed.
+/// Makes kata lose its events. A client that subscribed before does not read, so its stream stays open.
 async fn without_events(answer: Status) -> (Rig, Response<Incoming>) {
     let rig = runc_and_kata().await;
     let mut client = sipping(&rig.socket).await;
@@ -37,7 +37,7 @@ async fn without_events(answer: Status) -> (Rig, Response<Incoming>) {
     (rig, stuck)
 }
 
-/// Whether a client that listens now receives the events of a new pod.
+/// Whether a client that subscribes now receives the events of a new pod.
 async fn hears(rig: &Rig) -> bool {
     let Ok(mut events) = events(rig).await else {
         return false;

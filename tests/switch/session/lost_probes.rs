@@ -1,4 +1,4 @@
-//! A backend that loses single replies is ready again soon, and criswitch repeats the lost questions.
+//! A backend that loses single replies is ready again soon. criswitch repeats the calls whose replies were lost.
 
 use std::path::Path;
 use std::pin::pin;
@@ -89,7 +89,8 @@ async fn a_reply_to_a_creation_makes_criswitch_greet_an_unresponsive_backend_aga
     until_state(&rig, "kata", "ready").await;
 }
 
-/// A node with a backend `bad` that loses its lists when it misbehaves. It misbehaves from the start if `lost` is true.
+/// A node with a backend `bad` that never replies to `ListPodSandbox` while it misbehaves. If `lost` is true, it
+/// misbehaves from the start.
 async fn with_lost_lists(lost: bool) -> (Rig, Misbehaving) {
     let mut bad = None;
     let rig = Rig::with_config([Sim::new("runc")], |directory| {
@@ -152,7 +153,7 @@ async fn a_call_for_an_unknown_id_does_not_wait_forever_for_a_lost_reply() {
     runc.until(|journal| journal.calls_of("ListContainers").count() > lists)
         .await;
     let next = ask();
-    // This call follows the other calls on the same connection.
+    // This call is sent after the other calls, on the same connection. When it returns, criswitch has received them.
     rig.try_run("nosuch", "web").await.unwrap_err();
     bad.behave();
     wait(AGAIN).await;

@@ -127,7 +127,7 @@ async fn a_stream_of_events_that_ends_while_its_connection_lives_is_opened_again
         let kata = rig.sim("kata");
         let ids = kata.pods().into_iter().map(|pod| pod.id);
         let ids: Vec<_> = ids.collect();
-        // No event reports the loss of these pods.
+        // kata's stream of events ends, and kata loses its pods without an event.
         kata.end_events(status);
         kata.forget();
         let told = of_pods(&mut events, 2).await;

@@ -1,4 +1,4 @@
-//! The states of a backend: the effect on clients, the time of the last change, and the next state.
+//! The states of a backend: what clients see, the time of the last change, and the next state.
 
 use std::time::Duration;
 
@@ -41,7 +41,8 @@ async fn a_backend_that_has_not_been_listed_yet_is_connecting() {
     until_state(&rig, "kata", "ready").await;
 }
 
-/// The backend has a pod that criswitch does not know without its state, so a list without the pod would be incomplete.
+/// Without its saved state, criswitch does not know the pod of the hung backend. A list without this pod would be
+/// incomplete.
 #[tokio::test]
 async fn a_backend_that_hangs_from_the_start_is_connecting_until_a_probe_proves_it() {
     let mut rig = runc_and_kata().await;
@@ -208,7 +209,7 @@ async fn a_backend_whose_socket_file_is_removed_continues_to_serve() {
     assert_eq!(told_of(&rig, "kata").await["state"], "ready");
 }
 
-/// Calls would loop forever. The check of the configuration compares names only.
+/// Calls through such a backend would loop forever. The check of the configuration compares names only.
 #[tokio::test]
 async fn criswitch_never_connects_to_its_own_socket_under_another_name() {
     let text = |directory: &str| {
@@ -219,13 +220,13 @@ async fn criswitch_never_connects_to_its_own_socket_under_another_name() {
     };
     let rig = Rig::with_config([Sim::new("runc")], text).await;
     let path = |name: &str| rig.directory().join(name);
-    // The configuration was read before the link existed.
+    // criswitch has already read the configuration when this link is created.
     std::os::unix::fs::symlink(path("criswitch.sock"), path("alias.sock")).unwrap();
     let mut cause = String::new();
     until(async || {
         let told = until_state(&rig, "itself", "down").await;
         cause = told["cause"].as_str().unwrap().to_owned();
-        cause.contains("leads to the socket of criswitch itself")
+        cause.contains("is the socket of criswitch itself")
     })
     .await;
     let failed = rig.try_run("itself", "web").await.unwrap_err();
@@ -235,7 +236,7 @@ async fn criswitch_never_connects_to_its_own_socket_under_another_name() {
     assert_eq!(rig.sim("runc").calls("Version").len(), 1);
 }
 
-/// No call needs the backend meanwhile: criswitch would connect at once for a call.
+/// The test sends no call to the backend meanwhile: for a call criswitch would connect at once.
 #[tokio::test]
 async fn criswitch_connects_less_and_less_often_to_a_backend_that_dies_once_it_is_ready() {
     let rig = runc_and_kata().await;

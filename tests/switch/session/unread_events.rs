@@ -13,7 +13,8 @@ use crate::wait;
 /// The number of events: more than the queue and all windows on the way hold.
 const EVENTS: usize = 4000;
 
-/// `LARGE` events of `TEXT` bytes are more than criswitch holds of one backend's events, or of its replies.
+/// `LARGE` events of `TEXT` bytes exceed criswitch's limit for the events of one backend, and its limit for the
+/// backend's replies.
 const LARGE: usize = 80;
 const TEXT: usize = 2 << 20;
 
@@ -62,7 +63,7 @@ async fn a_subscriber_that_does_not_read_is_cut_off_and_others_get_every_event()
     let read = until_cut_off(&mut unread).await;
     assert!(read < EVENTS, "{read}");
     assert_eq!(rig.refused(Reason::Unread), 1);
-    // The number of listeners changes nothing at the backends.
+    // The number of subscribers does not change the number of streams at a backend.
     wait::until(async || rig.sim("kata").listeners() == 1).await;
 }
 

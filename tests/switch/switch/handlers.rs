@@ -98,7 +98,8 @@ async fn a_pod_created_without_a_handler_has_the_default_row() {
     assert_eq!(in_status(&rig, &pod, true).await, "own");
 }
 
-/// criswitch maps the backend's handler to a row, and the backend's default to the row for it, if any.
+/// criswitch maps the handler that the backend reports to a row. The backend's default handler has the row with
+/// `handler = ""`. A handler without a row keeps the backend's name.
 #[tokio::test]
 async fn a_listed_pod_has_the_row_of_the_handler_that_its_backend_reports() {
     let crio = crio(&["crun", "runsc", "odd"]);
@@ -120,7 +121,7 @@ async fn a_listed_pod_has_the_row_of_the_handler_that_its_backend_reports() {
     assert_eq!(asked(rig.sim("crio")), 4, "once each");
 }
 
-/// A row with `handler = ""` says nothing about the handler of other rows' pods.
+/// A pod whose handler is unknown must not get the row with `handler = ""`.
 #[tokio::test]
 async fn a_pod_of_unknown_handler_has_none_and_its_backend_is_asked_at_growing_intervals() {
     let crio = crio(&["crun", "runsc"]);
@@ -134,7 +135,7 @@ async fn a_pod_of_unknown_handler_has_none_and_its_backend_is_asked_at_growing_i
             asked(crio) == failures
         })
         .await;
-        // criswitch has seen the failure once later calls have returned.
+        // When later calls have returned, criswitch has recorded the failure.
         lists(&rig, 3).await;
         later(pause - 1).await;
         lists(&rig, 3).await;
@@ -233,7 +234,7 @@ async fn streamed(rig: &Rig) -> Vec<String> {
     handlers
 }
 
-/// A stream cannot pass unread where criswitch must fill in a name.
+/// criswitch cannot forward a stream unread if it must add handler names.
 #[tokio::test]
 async fn streams_of_a_single_backend_have_the_rows_names() {
     let rig = Rig::with_config([crio(&["crun"])], |directory| {
@@ -245,7 +246,7 @@ async fn streams_of_a_single_backend_have_the_rows_names() {
     assert_eq!(streamed(&rig).await, ["crun", ""]);
 }
 
-/// Two rows with kata's one handler, or only one of them.
+/// A configuration with two rows for one handler of kata, or without the row `gold`.
 fn with_gold(directory: &str, gold: bool) -> String {
     let gold = match gold {
         true => "gold = { backend = \"kata\", handler = \"kata\" }\n",
@@ -274,7 +275,7 @@ async fn a_created_pod_keeps_its_handler_name_when_a_reload_removes_the_row() {
     assert_eq!(streamed, ["gold", "silver"]);
 }
 
-/// The row that created the pod is unknown, as after a restart of criswitch. A reload changes no name.
+/// criswitch did not create this pod, so it does not know a row for the pod and shows the backend's handler name.
 #[tokio::test]
 async fn a_listed_pod_keeps_its_handler_name_when_a_reload_removes_the_row() {
     let sims = [Sim::new("runc"), Sim::new("kata")];

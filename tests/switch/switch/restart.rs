@@ -1,4 +1,4 @@
-//! criswitch ends at any time, by shutdown or killed, and the next process continues from its state.
+//! criswitch ends at any time, by a shutdown or a kill, and the next process continues from the saved state.
 
 use std::time::Duration;
 
@@ -37,8 +37,8 @@ async fn clients_reconnect_after_a_restart() {
     until(async || client.pods().await.is_ok()).await;
 }
 
-/// Makes a call that is in flight when criswitch is killed, and so fails. Returns a stream of events, because dropping
-/// the stream would end the backend's stream.
+/// Makes a call, which fails because criswitch is killed while the call is in flight. Returns a stream of events, if
+/// any: dropping the stream would end the backend's stream too early.
 async fn call(node: &Node, rpc: &str) -> Option<impl Sized> {
     match rpc {
         "RunPodSandbox" => drop(node.client.run_pod("", "cut").await.unwrap_err()),
@@ -72,7 +72,8 @@ async fn criswitch_killed_during_calls_leaves_nothing_that_blocks_the_next_proce
         };
         let (_kept, output) = tokio::join!(call(&node, rpc), kill);
         assert_eq!(output.status.code(), None, "{rpc}");
-        // The backend has seen the disconnect. Released earlier, it would still create the pod, as a test below shows.
+        // Wait until the backend has noticed the disconnect. A call that is released earlier would still create the
+        // pod, as a test below shows.
         node.runc
             .until(|journal| journal.cancelled.contains(&rpc.to_owned()))
             .await;
@@ -125,7 +126,7 @@ async fn listed_by_uid(rig: &Rig, pods: [&str; 2]) -> ([bool; 2], Vec<usize>) {
 async fn a_pod_that_a_call_of_the_last_run_creates_later_is_in_lists_by_its_uid() {
     let sims = ["runc", "kata", "third"].map(Sim::new);
     let mut rig = node("start_wait = \"0s\"", sims).await;
-    // The pod's handler was changed: the old sandbox is on kata, and runc is to create the new one.
+    // The pod's handler was changed: the old sandbox is on kata, and the kubelet creates the new one on runc.
     let old = rig.run_pod("kata", "web").await;
     let runc = rig.sim("runc").clone();
     runc.hold("RunPodSandbox");

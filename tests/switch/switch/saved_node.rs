@@ -1,4 +1,4 @@
-//! A restart while a backend is down: the facts that the backend last reported still count.
+//! A restart while a backend is down: criswitch still uses the facts that the backend reported last.
 
 use std::fs::File;
 use std::time::{Duration, SystemTime};

@@ -14,7 +14,7 @@ use crate::faults::{backends_ready, directly, names, runc_and_kata, status, text
 use crate::support::{Rig, frame_raw};
 use crate::wait;
 
-/// kata has a pod with a container, and an image. Everything was listed.
+/// A node where kata has an image, and a pod with a container. criswitch has listed everything.
 pub async fn with_pods() -> (Rig, String, String) {
     let rig = runc_and_kata().await;
     rig.run("runc", "plain").await;
@@ -177,7 +177,7 @@ async fn no_cached_list_of_containers_is_older_than_a_pod_created_by_others() {
         .run_pod("kata", "others")
         .await
         .unwrap();
-    // A client sees the pod, but its containers were never listed.
+    // A client sees the new pod, but criswitch has never listed the pod's containers.
     rig.sim("kata").hold("ListContainers");
     rig.pods().await.unwrap();
     stopped(&rig, "kata").await;
@@ -423,7 +423,7 @@ async fn a_start_killed_with_another_path_of_a_socket_adds_no_second_backend() {
     })
     .await;
     rig.stop_switch().await;
-    // The files after a kill before the register was written.
+    // Restore the older files, as if criswitch had been killed before it wrote the register.
     for (content, path) in old {
         fs::write(path, content).unwrap();
     }
@@ -450,7 +450,7 @@ async fn a_backend_added_by_a_reload_that_never_answered_is_omitted_from_lists_a
 
 #[tokio::test]
 async fn a_backend_added_by_a_reload_is_saved_before_its_pods_are_listed() {
-    // In every second round the backend has no image service, so no list of images causes the rest to be saved.
+    // In every second round the backend has no image service, so no list of images triggers a save of the other lists.
     for lacks in [&[][..], &["ListImages"]].repeat(5) {
         let mut rig = crate::topology::reloads::old_alone().await;
         let new = rig.sim("new").clone().lacks(lacks.iter().copied());
@@ -458,7 +458,7 @@ async fn a_backend_added_by_a_reload_is_saved_before_its_pods_are_listed() {
         let rows = "runc = \"old\"\nkata = \"new\"";
         crate::topology::reloads::reload(&rig, "runc", rows, &["old", "new"]);
         wait::until(async || !rig.pods().await.unwrap().is_empty()).await;
-        // The shutdown writes nothing more.
+        // The shutdown saves nothing, so the state must be on disk already.
         rig.stop_switch().await;
         rig.sim("new").stop().await;
         rig.restart_switch().await;
@@ -511,7 +511,7 @@ async fn a_retiring_backend_keeps_its_pods_across_restarts() {
 
 #[tokio::test]
 async fn the_last_pod_of_a_retiring_backend_is_removed_from_disk_before_the_reply() {
-    // Whether the register can be written or not.
+    // One round with a register that can be written, and one with a register that cannot.
     for can_write in [true, false] {
         let rig = crate::topology::reloads::old_alone().await;
         let pod = rig.run_pod("runc", "web").await;

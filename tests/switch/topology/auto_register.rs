@@ -1,4 +1,4 @@
-//! Handlers that a backend with `auto_register` reports and no row has.
+//! Handlers that a backend with `auto_register` reports and that have no row.
 
 use std::time::Duration;
 
@@ -134,7 +134,7 @@ async fn a_handler_that_two_backends_report_is_registered_for_neither_and_logged
         "{}",
         log.text()
     );
-    // A configured row decides.
+    // A configured row decides which backend gets the handler.
     let names = ["plain", "one", "two"].map(str::to_owned);
     rig.reload(|directory| table(&names, "kata = \"two\"", directory))
         .result

@@ -184,7 +184,7 @@ async fn a_backend_with_a_creation_in_flight_is_retained_for_its_pod() {
         old.release("RunPodSandbox");
     };
     let (pod, ()) = tokio::join!(run, change);
-    // The call uses the routing table that it began with. Its pod is known afterwards.
+    // The call uses the routing table that it began with. criswitch knows the call's pod afterwards.
     let pod = pod.unwrap();
     assert_eq!(owner(&rig, &pod), "old");
     rig.create(&pod, "web").await;
@@ -264,7 +264,7 @@ async fn keys_that_only_a_restart_can_change_are_rejected_by_name() {
     assert_eq!(refused.code(), Code::InvalidArgument);
 }
 
-/// A value other than the default, as in a file. `None` for keys that every test sets.
+/// A value that differs from the default, as the file contains it. `None` for keys that every test sets.
 fn other_value(key: &Key) -> Option<&'static str> {
     match (key.name, key.kind) {
         ("listen" | "default_handler", _) => None,

@@ -31,7 +31,7 @@ async fn a_backend_not_listed_since_the_start_is_retained_until_it_is_listed() {
     rig.restart_switch_without_state().await;
     let changes = reload(&rig, "runc", "runc = \"new\"", &["new"]);
     assert_eq!(changes.backends_removed, Vec::<String>::new());
-    // The number of the pods is unknown.
+    // criswitch has not listed the backend, so it does not know the number of pods.
     assert_eq!(changes.backends_retiring[0].pods, None);
     let line = "backend retiring: old, whose pods are unknown until criswitch has listed it; backend old is";
     assert!(changes.to_string().contains(line), "{changes}");
@@ -41,7 +41,7 @@ async fn a_backend_not_listed_since_the_start_is_retained_until_it_is_listed() {
         (&Json::Null, &Json::Null)
     );
     run_when_ready(&rig, "runc", "after").await;
-    // The pods of old are unknown, so no list is complete.
+    // criswitch does not know the pods of the backend old, so every list would be incomplete.
     let refused = rig.pods().await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable, "{refused}");
     rig.sim("old").start();

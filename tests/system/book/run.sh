@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The documentation as a book: mdbook builds it, and a headless browser opens every page. Runs as root on Debian with
-# Rust; mdbook is kept in ${CRISWITCH_CACHE:-~/.cache/criswitch}.
+# Tests the documentation as a book: mdbook builds the book, and a headless browser opens every page. Runs as root on
+# Debian with Rust. Keeps mdbook in ${CRISWITCH_CACHE:-~/.cache/criswitch}.
 set -eu
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
@@ -9,7 +9,7 @@ VERSION=0.5.4
 MDBOOK=$CACHE/mdbook-$VERSION
 PACKAGES=(chromium-headless-shell python3)
 
-# mdbook runs for less than a second: an optimized build would take longer than it saves.
+# mdbook runs for less than a second, so an optimized build would take longer than it saves.
 [ -x "$MDBOOK/bin/mdbook" ] ||
   CARGO_TARGET_DIR=$CACHE/mdbook-target CARGO_PROFILE_DEV_DEBUG=false cargo install --quiet --locked --debug mdbook \
     --version "$VERSION" --no-default-features --features search --root "$MDBOOK"

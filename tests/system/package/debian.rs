@@ -1,4 +1,4 @@
-//! A machine for packages, and packages that differ from the built package.
+//! A machine on which packages are installed, and packages that differ from the built package.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -98,7 +98,7 @@ impl Debian {
         self.runs("sh", &["-c", &list])
     }
 
-    /// Files named criswitch in every place that dpkg can write to, except the administrator's drop-ins.
+    /// Lists files named criswitch in every folder that dpkg can write to, except the administrator's drop-ins.
     pub fn left_behind(&self) -> String {
         let find = "find /etc /run /usr /var -name '*criswitch*' -not -path '/etc/systemd/system/criswitch.service.d*'";
         self.runs("sh", &["-c", find])

@@ -237,7 +237,7 @@ fn load(debian: &Debian, pods: &[String], containers: &[String]) -> Child {
     client.spawn().unwrap()
 }
 
-/// Waits until calls arrive and have been answered.
+/// Waits until the runtime has received more calls of the load.
 async fn under_load(debian: &Debian) {
     let runc = debian.sim("runc");
     runc.forget_calls();

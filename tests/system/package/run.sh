@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests the Debian package: two builds in different places give the same bytes; then the package is installed, upgraded
-# under load, removed and purged on a separate machine. Also tests the static binary. Runs as root on Debian 12 with
-# Rust and Go. Build results are kept in ${CRISWITCH_CACHE:-~/.cache/criswitch}, so a second run is quick.
+# Tests the Debian package. Two builds in different folders must give the same bytes. Then the package is installed,
+# upgraded under load, removed and purged on a separate machine. Also tests the static binary. Runs as root on Debian 12
+# with Rust and Go. Keeps build results in ${CRISWITCH_CACHE:-~/.cache/criswitch}, so that a second run is quick.
 set -eu
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
@@ -11,7 +11,7 @@ CARGO=${CARGO_HOME:-$HOME/.cargo}
 STATIC=$(uname -m)-unknown-linux-musl
 
 main() {
-  [ "$(id -u)" = 0 ] || { echo "these tests must be root"; exit 1; }
+  [ "$(id -u)" = 0 ] || { echo "run these tests as root"; exit 1; }
   mkdir -p "$HERE"
   install_what_is_missing
   build_twice
@@ -67,7 +67,7 @@ build() {
   CARGO_HOME=$3 CARGO_TARGET_DIR=$HERE/$1-target "$2/package/build.sh" deb "$HERE/$1"
 }
 
-# Copies the work tree with its file times, because cargo finds changes by the times.
+# Copies the work tree with its file times, by which cargo finds changed files.
 copy_sources() {
   rm -rf "$1"
   mkdir -p "$1"
@@ -87,7 +87,7 @@ other_home() {
 
 build_static() {
   if ! target_is_there; then
-    echo "skipped: no static binary, since the toolchain's target $STATIC is not to be had here"
+    echo "skipped: no static binary, since the toolchain's target $STATIC cannot be installed here"
     return
   fi
   CARGO_TARGET_DIR=$HERE/static-target "$HERE/sources/package/build.sh" static "$HERE/static"
@@ -96,7 +96,7 @@ build_static() {
     echo "$binary is not static"
     return 1
   fi
-  # Runs the binary on a root without any other file.
+  # Runs the binary on a root that has no other file than a configuration.
   mkdir -p "$HERE/static/root"
   cp "$binary" "$TOP/config/criswitch.toml" "$HERE/static/root"
   chroot "$HERE/static/root" "/${binary##*/}" --version

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Tests the shipped files for Prometheus and Grafana. promtool checks and tests the alerts, and checks the page of a
-# criswitch under load. Prometheus reads that page and answers every query of the dashboard. Grafana's own types read
-# the dashboard. Runs as root on Debian with Rust; Prometheus and Grafana's types are unpacked into
-# ${CRISWITCH_CACHE:-~/.cache/criswitch}, not installed.
+# Tests the shipped files for Prometheus and Grafana. promtool checks and tests the alerts, and checks the metrics page
+# of a criswitch under load. Prometheus reads that page and evaluates every query of the dashboard. Grafana's own types
+# parse the dashboard. Runs as root on Debian with Rust. Unpacks Prometheus and Grafana's types into
+# ${CRISWITCH_CACHE:-~/.cache/criswitch} without installing them.
 set -eu
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)

@@ -1,4 +1,5 @@
-//! Holds the socket as systemd does: starts the real binary with it, and keeps it when the binary ends.
+//! Holds the socket as systemd does: starts the real binary with the socket, and keeps the socket open when the binary
+//! ends.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
@@ -93,7 +94,7 @@ impl Holder {
         assert!(waited.is_ok(), "not said: {words}\n{}", self.last_lines());
     }
 
-    /// Waits until criswitch has ended, which must not cut off a call.
+    /// Waits until criswitch has ended, and checks that it cut off no call.
     pub async fn ended(&mut self) {
         let mut log = self.log.clone();
         // The log is closed when criswitch has ended.

@@ -86,7 +86,7 @@ impl Load {
         called.expect("calls are not answered");
     }
 
-    /// Ends the load. Returns the number of calls, and the number of calls that were handed back; panics if a call
+    /// Ends the load. Returns the number of calls, and the number of calls that hyper handed back. Panics if a call
     /// failed.
     pub async fn end(mut self) -> (u64, u64) {
         self.shared.ending.store(true, Relaxed);

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # The images of the suite, as OCI layouts in the cache, so that no external registry is needed.
 #   pause    ten lines of C
-#   busybox  Debian's static busybox, one link an applet; tag 2 is another image, with a user
+#   busybox  Debian's static busybox, with one link per applet; tag 2 is another image, with a user
 
 # build_images: makes the layouts and sets IMAGES, the folder that holds them.
 build_images() {

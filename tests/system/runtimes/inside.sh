@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The suite inside of its namespaces: sets everything up, then runs the checks or, with --keep, waits. Only run.sh
+# Runs the suite inside of its namespaces: sets everything up, then runs the checks or, with --keep, waits. Only run.sh
 # starts this script.
 set -u
 
@@ -19,7 +19,7 @@ main() {
   fi
 }
 
-# A run takes about eleven minutes. A hanging run fails.
+# The time limit of a run, which takes about eleven minutes. A run that hangs fails.
 LIMIT=20m
 
 # check [BATS-ARGUMENT...]: runs the checks and prints how many passed. A check that did not run counts as failed.
@@ -45,7 +45,7 @@ show_logs() {
   done
 }
 
-# The real demo: everything stays until run.sh ends.
+# Runs a demo with real runtimes, which keep running until run.sh ends.
 keep() {
   local handler
   for handler in runc crun gvisor sandboxed; do

@@ -85,8 +85,8 @@ may_lower_oom_score() {
   (( 0x$caps >> 24 & 1 ))
 }
 
-# vendor_lenient_shim MODULE TARGET: gVisor's shim ends at once if it may not lower its oom score, as on most sandboxed
-# CI machines. A copy of the source, which exists only during the build, ignores this error.
+# vendor_lenient_shim MODULE TARGET: copies the source of gVisor's shim without one error check. The original shim ends
+# at once if it may not lower its oom score, as on most sandboxed CI machines. The copy exists only during the build.
 vendor_lenient_shim() {
   local manager=$2/vendor/gvisor.dev/gvisor/pkg/shim/v1/manager.go
   mkdir -p "$2" && cp "$1"/go.{mod,sum} "$2" && (cd "$2" && go mod vendor) || return

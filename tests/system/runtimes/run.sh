@@ -23,7 +23,7 @@ CACHE=${CRISWITCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/criswitch}
 
 main() {
   prepare || give_up "not everything could be installed or built"
-  # A short path: the path of a socket may have 107 bytes.
+  # The folder's name is short, because the path of a socket may have at most 107 bytes.
   DIR=$(mktemp -d /tmp/criswitch-XXXXXX) || give_up "no temporary folder"
   BRIDGE=csw-${DIR##*-}
   SUBNET_PREFIX=10.$((RANDOM % 100 + 100))
@@ -37,20 +37,20 @@ main() {
 }
 
 prepare() {
-  [ "$(id -u)" = 0 ] || { echo "this suite must be root"; return 1; }
+  [ "$(id -u)" = 0 ] || { echo "run this suite as root"; return 1; }
   mkdir -p "$CACHE" && install_debian "${DEBIAN_PACKAGES[@]}" && build_partners && build_images && build_switch &&
     build_load
 }
 
-# CRISWITCH in the environment names a binary to test instead of the tree's.
+# If CRISWITCH is set in the environment, it names the binary to test, and nothing is built.
 build_switch() {
   [ -z "${CRISWITCH:-}" ] || return 0
-  echo "building the switch"
+  echo "building criswitch"
   CRISWITCH=${CARGO_TARGET_DIR:-$TOP/target}/release/criswitch
   (cd "$TOP" && cargo build --quiet --release --locked)
 }
 
-# The client of the fault checks.
+# Builds the load client of the fault checks.
 build_load() {
   LOAD=${CARGO_TARGET_DIR:-$TOP/target}/suite/examples/load
   (cd "$TOP" && cargo build --quiet --profile suite --locked --example load)
@@ -73,7 +73,7 @@ clean_up() {
   rm -rf --one-file-system "$DIR"
 }
 
-# Succeeds once no cgroup of the suite's pods is left. The last processes may still be ending at first.
+# Succeeds once no cgroup of the suite's pods is left. At first, processes that are ending may still use a cgroup.
 remove_cgroups() {
   find /sys/fs/cgroup -depth -path "*/${DIR##*/}*" -type d -exec rmdir {} + 2>/dev/null
   [ -z "$(find /sys/fs/cgroup -maxdepth 2 -name "${DIR##*/}" 2>/dev/null)" ]

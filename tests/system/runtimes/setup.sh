@@ -129,8 +129,8 @@ start_program() {
   ) &
 }
 
-# keep_no_files: closes all files but the standard ones in a lasting subshell, because bats waits for all holders of its
-# files.
+# keep_no_files: closes all files except standard input, output and error in a subshell that keeps running. Otherwise
+# bats would wait for this subshell, because it would hold files of bats open.
 keep_no_files() {
   local fd
   for fd in "/proc/$BASHPID/fd/"*; do

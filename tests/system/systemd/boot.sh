@@ -33,7 +33,7 @@ main() {
   wait "$SYSTEM_PID"
 }
 
-# The processes end with the namespace. The kernel needs a moment to end them.
+# Ends the booted system. All its processes end with their namespace, for which the kernel needs a moment.
 clean_up() {
   kill -KILL "$SYSTEM_PID" 2>/dev/null || true
   wait "$SYSTEM_PID" 2>/dev/null || true
@@ -85,8 +85,8 @@ add_binary() {
   mount -t overlay -o "ro,lowerdir=$DIR/added:/usr" usr usr
 }
 
-# dpkg sees the machine's packages and their files, without the machine's user accounts. This function removes the
-# policy of many container images that no service may start.
+# Lets dpkg use the machine's packages and their files, without the machine's user accounts. Removes policy-rc.d, with
+# which many container images forbid every start of a service.
 let_packages_in() {
   copy_on_write usr
   copy_on_write var/lib/dpkg

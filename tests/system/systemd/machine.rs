@@ -159,7 +159,7 @@ impl Machine {
         self.runs("systemctl", arguments)
     }
 
-    /// Runs systemctl, which must fail.
+    /// Runs systemctl, and asserts that it fails.
     pub fn fails(&self, arguments: &[&str]) {
         assert!(!self.run("systemctl", arguments).status.success());
     }
@@ -169,7 +169,7 @@ impl Machine {
         self.ctl("restart").await
     }
 
-    /// Runs systemctl with another verb, also without blocking other tasks.
+    /// Runs systemctl with this verb for the service, without blocking other tasks, and returns the output.
     pub async fn ctl(&self, verb: &str) -> String {
         let mut call = self.command("systemctl", &[verb, "criswitch.service"]);
         call.stdin(Stdio::null());

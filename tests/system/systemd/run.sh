@@ -4,7 +4,7 @@
 set -eu
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
-[ "$(id -u)" = 0 ] || { echo "these tests must be root"; exit 1; }
+[ "$(id -u)" = 0 ] || { echo "run these tests as root"; exit 1; }
 if ! { [ -x /lib/systemd/systemd ] && command -v nsenter pgrep findmnt; } >/dev/null; then
   apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends systemd util-linux procps

@@ -23,15 +23,16 @@ impl Case<'_> {
         self.unless(wrong, "it broke off without a status")
     }
 
-    /// The shutdown ends event streams at once, and other calls after the shutdown timeout.
+    /// Checks the time of the end: the shutdown ends event streams at once, and other calls only after the shutdown
+    /// timeout.
     pub(super) fn ends_with_the_switch(&self) -> Result<(), String> {
         let said = self.reply.text.starts_with(SAID);
         let Some(at) = self.truth.ended_at(self.asked.life) else {
-            return self.unless(said, "the switch is not at its end");
+            return self.unless(said, "criswitch is not at its end");
         };
         let took = self.reply.at.saturating_duration_since(at);
         let late = self.asked.is_events() && took > SLACK;
-        self.unless(late, "it has gone on at the end of the switch")?;
+        self.unless(late, "it has gone on at the end of criswitch")?;
         let early = said && !self.asked.is_events() && took < DRAIN;
         self.unless(early, "it had no time to finish")
     }

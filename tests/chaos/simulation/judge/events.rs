@@ -28,7 +28,7 @@ pub fn judge(asked: &Asked, truth: &Truth) -> Result<(), String> {
     }
     let heard = messages(&mut asked.call.heard.lock().unwrap().clone());
     let last: HashMap<String, u64> = heard.iter().map(read).collect();
-    // A backend that hung may answer other calls before the request for events, so its events may be missed.
+    // After a hang, a backend may answer other calls before the request for events, so criswitch may miss events.
     let silenced = |backend: usize| {
         let mut moments = truth.health[backend].silenced.iter();
         asked.silent.contains(&backend) || moments.any(|at| (asked.begun..*listens).contains(at))

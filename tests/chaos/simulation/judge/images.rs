@@ -72,8 +72,8 @@ impl Case<'_> {
     }
 
     /// The stores that the pod of the call may use: the stores of all backends that created a pod with this uid. `None`
-    /// if no existing pod with this uid was created through this instance, because criswitch need not trust a pod that
-    /// it knows only from lists.
+    /// unless a pod with this uid was created through this instance and still exists: criswitch need not trust a pod
+    /// that it knows only from lists.
     pub(super) fn stores_of_pod(&self) -> Option<Vec<usize>> {
         let (uid, begun) = (&self.asked.call.uid, self.asked.begun);
         let pods = self.truth.things.iter();

@@ -36,7 +36,7 @@ impl Case<'_> {
                     Some(Merge::Concat(lacking, _)) => self.may_fail_for(*lacking, &[row, list]),
                     _ => false,
                 };
-                // The reply of a single backend passes unchanged.
+                // criswitch forwards the reply of a single backend unchanged.
                 alone && self.all_may_lack(&[row]) || instead
             }
         }

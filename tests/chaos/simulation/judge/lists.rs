@@ -58,7 +58,7 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// The earliest moment that a backend's part of the list may show.
+    /// The earliest moment whose state a backend's part of the list may show.
     fn as_of(&self, backend: usize, kind: Kind) -> Moment {
         let begun = self.asked.begun;
         if self.truth.relied_upon(backend, self.asked.at) {
@@ -137,7 +137,7 @@ impl Case<'_> {
         let Some(list) = row.list().filter(|list| list.is_stats()) else {
             return false;
         };
-        // The stats of a single backend pass unchanged and are not cached.
+        // criswitch forwards the stats of a single backend unchanged, and does not cache them.
         let alone = (0..RUNTIMES).filter(|at| self.sure(*at)).count() < 2;
         let unary = match row.merge() {
             Some(Merge::Interleave(unary)) => unary,

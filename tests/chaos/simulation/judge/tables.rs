@@ -1,5 +1,5 @@
-//! The tables that may apply to a call (from the call's start until criswitch has read the call), and the call's
-//! backends.
+//! The possible tables of a call, which are those that applied between the call's start and the moment when criswitch
+//! had read the call; and the backends of the call.
 
 use criswitch::config::{Handler, Table};
 use criswitch::rpc::{Goes, ImageRule};
@@ -11,7 +11,7 @@ use crate::simulation::tables::Place;
 use crate::simulation::truth::{Moment, Thing};
 
 impl Case<'_> {
-    /// The tables that criswitch may have had when it read the call.
+    /// The possible tables: those that criswitch may have had when it read the call.
     pub(super) fn tables(&self) -> impl Iterator<Item = &Table> {
         let begun = self.asked.begun;
         let arrived = self.truth.arrivals.iter().find(|at| **at > begun);
@@ -34,13 +34,13 @@ impl Case<'_> {
         }
     }
 
-    /// The rows of the named handler.
+    /// The rows of the handler that the call names, in all possible tables.
     pub(super) fn rows(&self) -> impl Iterator<Item = &Handler> {
         let named = self.handler();
         self.tables().filter_map(move |table| table.handler(named?))
     }
 
-    /// Whether at least one of these tables lacks the handler.
+    /// Whether at least one possible table lacks the handler that the call names.
     pub(super) fn may_be_unknown(&self) -> bool {
         let named = self.handler();
         let unknown = |table: &Table| named.is_some_and(|name| table.handler(name).is_none());
@@ -64,13 +64,13 @@ impl Case<'_> {
                 .any(|at| unknown(at) && self.tables().all(|table| registers(table, at)))
     }
 
-    /// Whether the named handler has a healthy backend under every one of these tables.
+    /// Whether every possible table routes the named handler to a healthy backend.
     pub(super) fn handler_in_order(&self) -> bool {
         let relied = |row: &Handler| self.truth.relied_upon(row.backend, self.asked.at);
         !self.may_be_unknown() && self.rows().all(relied)
     }
 
-    /// Whether an image call concerns a backend's store under every one of these tables.
+    /// Whether an image call concerns a backend's store under every possible table.
     pub(super) fn concerns_store(&self, backend: usize) -> bool {
         match self.handler() {
             Some(_) => !self.may_be_unknown() && self.rows().all(|row| row.backend == backend),
@@ -78,18 +78,18 @@ impl Case<'_> {
         }
     }
 
-    /// Whether an image call concerns a backend's store under at least one of these tables.
+    /// Whether an image call concerns a backend's store under at least one possible table.
     pub(super) fn may_concern_store(&self, backend: usize) -> bool {
         self.handler().is_none() || self.rows().any(|row| row.backend == backend)
     }
 
-    /// Whether at least one of these tables routes no new pods to the backend.
+    /// Whether at least one possible table routes no new pods to the backend.
     pub(super) fn may_drain(&self, backend: usize) -> bool {
         let takes = |table: &Table| table.handlers.iter().any(|row| row.backend == backend);
         self.tables().any(|table| !takes(table))
     }
 
-    /// Whether the call is no pull, or goes to at least one joined backend that gets new pods.
+    /// Whether a pull goes to at least one joined backend that gets new pods. True for any other call.
     pub(super) fn somebody_pulls(&self) -> bool {
         let pulls = matches!(self.asked.call.row.goes, Goes::Image(_, ImageRule::Pull(_)));
         !pulls || (0..RUNTIMES).any(|at| self.sure(at) && !self.may_drain(at))
@@ -105,7 +105,7 @@ impl Case<'_> {
         [self.asked.places[backend], now]
     }
 
-    /// Whether the backend was joined during the whole call.
+    /// Whether the backend took part in calls to all backends (was joined) during the whole call.
     pub(super) fn sure(&self, backend: usize) -> bool {
         match self.places(backend) {
             [Some(then), Some(now)] => then.id == now.id && then.joined && now.joined,
@@ -130,16 +130,18 @@ impl Case<'_> {
         self.truth.tables.has_left(backend, self.asked.begun)
     }
 
-    /// Whether criswitch must know the thing. criswitch never loses a pod or container that was created through it.
+    /// Whether criswitch must know `thing`. criswitch never forgets an existing pod or container that was created
+    /// through criswitch.
     pub(super) fn must_know(&self, thing: &Thing) -> bool {
         self.sure(thing.backend) || thing.maker != 0 && !thing.unheard
     }
 
-    /// Whether clients may see `name` as the pod's handler. A correct name is one that any table since the pod's
-    /// creation gives its handler, or the backend's own name if a table has none. If the pod was created through
-    /// criswitch, every table and every row that routes to its handler counts.
+    /// Whether clients may see `name` as the pod's handler. A correct name is the name that any table since the pod's
+    /// creation gives to the handler, or the backend's name if such a table has none. If the pod was created through
+    /// criswitch, every table counts, and every row that routes to the handler.
     pub(super) fn is_name(&self, pod: &Thing, name: &str) -> bool {
-        // A RunPodSandbox may take long and uses the table from its start, so earlier tables count too.
+        // A RunPodSandbox may take long and uses the table of the moment when the call began, so earlier tables count
+        // too.
         let created = pod.maker != 0;
         let since = if created { 0 } else { pod.born };
         let mut tables = self.truth.tables.between(since, Moment::MAX);

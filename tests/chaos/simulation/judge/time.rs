@@ -23,7 +23,7 @@ const HUNG_BOUND: Duration = Duration::from_secs(10);
 /// The bound while backends are slow: longer than they need for a list of pods, a list of containers, and the call.
 const SLOW_BOUND: Duration = Duration::from_secs(40);
 
-/// The violation of a call that should have ended.
+/// Returns a violation if the call should have ended by now.
 pub fn overdue(asked: &Asked, truth: &Truth) -> Option<String> {
     let took = asked.at.elapsed();
     let bound = asked
@@ -99,7 +99,7 @@ impl Case<'_> {
         let Some(uid) = filter.uid() else {
             return false;
         };
-        // criswitch may still remember removed pods.
+        // Removed pods count too, because criswitch may still remember them.
         let things = self.truth.things.iter();
         let mut pods = things.filter(|thing| thing.kind == Kind::Pod && thing.uid == uid);
         let any = pods.clone().any(|pod| self.is_known(pod));
@@ -135,7 +135,7 @@ impl Case<'_> {
             Goes::All(_, Merge::Events) => false,
             // Before the start has ended, a Status may wait for every backend.
             Goes::All(_, Merge::Status) if self.truth.started => true,
-            // The default backend need not be joined.
+            // The default backend answers even before it has joined.
             Goes::Default if self.truth.started || !self.speakers().all(relied) => {
                 self.speakers().all(relied)
             }

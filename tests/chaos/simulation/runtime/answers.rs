@@ -1,4 +1,4 @@
-//! The effect and the answer of each RPC at a runtime. Both come from the truth.
+//! Executes each RPC of a runtime: changes the truth, and makes the reply from the truth.
 
 use bytes::Bytes;
 use criswitch::codec::cri;
@@ -49,7 +49,7 @@ impl Asked<'_> {
         protobuf::string(self.message, path).unwrap().to_owned()
     }
 
-    /// The list, if the call asks for a whole list.
+    /// The kind of list that the call asks for, if the call has no filter. `None` for images.
     pub fn lists_whole(&self) -> Option<List> {
         let list = match self.row.then {
             Then::List(List::Images) => return None,

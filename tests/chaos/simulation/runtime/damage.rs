@@ -1,4 +1,4 @@
-//! A runtime's replies as HTTP/2 responses, whole or damaged.
+//! A runtime's replies as HTTP/2 responses, intact or damaged.
 
 use std::fmt;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ pub fn reply(
             data.truncate(half);
             let runtime = Arc::clone(runtime);
             let end = stream::once(async move {
-                // Sends the first half of the reply before the damage.
+                // The wait lets the first half of the reply leave before the runtime dies.
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 runtime.die_within_call();
                 Err(Broken)
@@ -89,7 +89,7 @@ pub fn refusal(status: &Status) -> Response<Body> {
 #[derive(Clone, Debug)]
 pub enum Told {
     Event(Bytes),
-    /// The stream ends, with status 0 or with a reset.
+    /// The stream ends: `true` means with status 0, `false` means with a reset.
     End(bool),
 }
 

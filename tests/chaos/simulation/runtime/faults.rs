@@ -1,4 +1,4 @@
-//! Faults of a runtime, and pods that come and go there without criswitch.
+//! Faults of a runtime, and pods that are created or removed at the runtime without criswitch.
 
 use criswitch::rpc::Kind;
 
@@ -47,7 +47,7 @@ impl Runtime {
         self.note_health();
     }
 
-    /// Notes whether criswitch must receive the runtime's report of its handlers after this fault.
+    /// Records whether criswitch must receive the runtime's report of handlers after this fault.
     fn note_calm(&self, fault: &Fault) {
         let calm = match fault {
             Fault::Die

@@ -1,4 +1,4 @@
-//! Lists that lack existing items, or show absent ones.
+//! Sabotaged lists, which lack existing items or show removed items.
 
 use bytes::{Bytes, BytesMut};
 use criswitch::codec::protobuf::{self, Edit};

@@ -1,4 +1,4 @@
-//! A state on disk that criswitch would not have written, or would not have read.
+//! Sabotage of the state on disk: files that the real criswitch never writes or would reject.
 
 use bytes::Bytes;
 use criswitch::codec::protobuf;

@@ -45,7 +45,8 @@ impl Truth {
         for (backend, known) in known.iter_mut().enumerate() {
             let next = match next {
                 Next::WithAll | Next::Without(_) if unsaved[backend] => Next::Without(backend),
-                // A register that is on disk after all may lack a backend that has not joined.
+                // Only a backend that had joined is certain to be joined now. The register may be readable after all,
+                // and may lack a backend that had not joined.
                 Next::WithoutRegister if unsaved[backend] && self.is_known(backend) => {
                     Next::WithNothing
                 }
@@ -145,7 +146,8 @@ impl Truth {
         })
     }
 
-    /// Whether no later list was streamed. criswitch may have passed such a list unread, so the client may know more.
+    /// Whether every streamed list had ended before this list. criswitch may forward a streamed list without reading
+    /// it, so the client may know more.
     fn none_streamed_since(&self, listing: &Listing) -> bool {
         let mut streamed = self.streamed.iter();
         streamed.all(|it| {
@@ -167,8 +169,8 @@ impl Truth {
         since.all(|thing| thing.answered.is_some() && self.is_created(thing.maker))
     }
 
-    /// Whether criswitch had received a whole list with the pod when it asked for `listing`. criswitch itself asks for
-    /// pods first, then for containers.
+    /// Whether criswitch had received a full list of pods with this pod in it when criswitch asked for `listing`.
+    /// criswitch itself asks for pods first, then for containers.
     fn is_pod_listed_before(&self, pod: &Thing, listing: &Listing) -> bool {
         self.listings.iter().any(|earlier| {
             let is_own = earlier.call == 0 && listing.call == 0;
@@ -179,7 +181,7 @@ impl Truth {
         })
     }
 
-    /// Whether the call creates one pod or container, described by its request.
+    /// Whether the call creates one pod or container that its request describes. False for `RestorePod`.
     fn is_created(&self, maker: u64) -> bool {
         let mut seen = self.seen.iter().filter(|seen| seen.call == maker);
         seen.any(|it| matches!(it.row.name, "RunPodSandbox" | "CreateContainer"))

@@ -9,7 +9,7 @@ use crate::simulation::filter::{APP, UID};
 
 /// Values of the label `app`.
 pub const APPS: [&str; 3] = ["web", "db", "batch"];
-/// The number of uids that numbered pods share. A later pod with the same uid is a recreated pod.
+/// The number of uids that all pods created through criswitch share. A later pod with the same uid is a recreated pod.
 const UIDS: u64 = 6;
 
 /// The uid of a pod with this name.
@@ -30,7 +30,7 @@ pub fn labels(uid: &str, name: &str) -> HashMap<String, String> {
     HashMap::from(pairs)
 }
 
-/// The annotations of a pod. The kubelet gives them new values when it starts; here they follow from the uid.
+/// The annotations of a pod. The kubelet sets new values when it starts. Here the values depend only on the uid.
 pub fn annotations(uid: &str) -> HashMap<String, String> {
     HashMap::from([(SEEN_ANNOTATION.to_owned(), format!("seen-{uid}"))])
 }
@@ -66,10 +66,10 @@ pub struct Thing {
     /// The moment when a client first learned of the thing.
     pub told: Option<Moment>,
     /// The moment when criswitch first learned of the thing: the current instance, or an earlier instance whose state
-    /// it has.
+    /// the current instance has loaded.
     pub learned: Option<Moment>,
-    /// Whether an instance ended before it or a client knew of the thing. The thing may have been created after that
-    /// end.
+    /// Whether an instance of criswitch ended while neither criswitch nor a client knew the pod or container. The
+    /// backend may have created it after that end.
     pub unheard: bool,
 }
 

@@ -1,6 +1,6 @@
-// The load of a kubelet and of crictl on one CRI socket, through the client library that both use, while criswitch
-// restarts. The client ends when its standard input does. It writes a line for each call that failed or whose reply was
-// incomplete, and the number of calls at the end. The exit code is 1 if it wrote a line for a call.
+// Makes the calls of a kubelet and of crictl on one CRI socket while criswitch restarts, through the client library
+// that both use. The client ends when its standard input ends. It writes a line for each call that failed or whose
+// reply was incomplete, and the number of calls at the end. The exit code is 1 if it wrote a line for a call.
 package main
 
 import (
@@ -81,7 +81,7 @@ func check(err error) {
 	}
 }
 
-// Runs rounds of every worker until the standard input ends. The last rounds are completed.
+// Runs rounds of every worker until the standard input ends. Completes the last rounds.
 func work(ctx context.Context, rounds map[string]round) {
 	ending := make(chan struct{})
 	go func() {

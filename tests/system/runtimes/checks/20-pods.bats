@@ -135,7 +135,7 @@ runtime_list() {
 }
 
 @test "a short id that fits several pods is rejected" {
-  # Ids are hexadecimal, so at least two of seventeen ids begin with the same digit. Usually fewer ids are enough.
+  # Ids are hexadecimal, so of seventeen ids at least two begin with the same digit. Usually fewer ids are enough.
   prefix=$(cri pods -q | cut -c1 | sort | uniq -d | head -n 1)
   [ -n "$prefix" ] || prefix=$(common_prefix)
   has "inspectp $prefix" "Multiple IDs found with provided prefix: $prefix" "$(refusal_at criswitch inspectp "$prefix")"

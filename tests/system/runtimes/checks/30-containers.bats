@@ -175,7 +175,7 @@ new_container() {
       *) fail "$handler: no cgroup of $id" ;;
     esac
   done
-  # The suite does not use gVisor's cgroups, so only the answer of its shim can be checked.
+  # The suite does not use gVisor's cgroups, so it can check only the reply of gVisor's shim.
   for handler in gvisor sandboxed; do
     same_outcome 2 update --cpu-share 512 "$(kept "loop.$handler")"
   done

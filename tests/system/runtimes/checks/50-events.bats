@@ -17,8 +17,8 @@ teardown() {
   end_background
 }
 
-# first_event HANDLER: creates a pod, and succeeds when the event of a pod has arrived; a condition for wait_for. No
-# output shows that the stream has begun, so one pod may not be enough.
+# first_event HANDLER: creates a pod, and succeeds when the event of any created pod has arrived; a condition for
+# wait_for. The stream may begin later than the first pod, which then has no event.
 first_event() {
   crictl_at twins runp --runtime "$1" "$(pod_config "event-$1-$RANDOM")" >>"$BATS_TEST_TMPDIR/$1" || return
   grep -q -F -f "$BATS_TEST_TMPDIR/$1" "$BATS_TEST_TMPDIR/events"

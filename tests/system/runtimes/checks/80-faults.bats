@@ -26,7 +26,7 @@ teardown_file() {
   remove_pods
 }
 
-# hangs N: checks a containerd that gets SIGSTOP, and SIGCONT $HANG_S seconds later.
+# hangs N: stops containerd N with SIGSTOP, continues it after $HANG_S seconds, and checks the effects.
 hangs() {
   local name other before end
   name=$(name_of "$1")
@@ -65,7 +65,7 @@ backends_ready() {
   hangs 2
 }
 
-# dies N: checks a containerd that gets SIGKILL and is started again.
+# dies N: kills containerd N with SIGKILL, restarts it, and checks the effects.
 dies() {
   local name other before
   name=$(name_of "$1")
@@ -121,7 +121,7 @@ dies() {
   wait_for 20 "a list that fails" list_fails "$killed"
   failed=$(jq .began "$BATS_TEST_TMPDIR/failed")
   has "the list's error" 'backend \"old\"' "$(cat "$BATS_TEST_TMPDIR/failed")"
-  # Cached lists of up to 5 s are served, and the last list was taken before the kill.
+  # criswitch serves cached lists that are up to 5 s old, and it cached the last list before the kill.
   [ $((failed - killed)) -ge 3000 ] || fail "lists failed after $((failed - killed)) ms"
   [ $((failed - killed)) -le 8000 ] || fail "lists failed only after $((failed - killed)) ms"
   equal "pods at the switch with 5 minutes" 4 "$(cri pods -q | wc -l)"
@@ -169,7 +169,7 @@ list_fails() {
 @test "criswitch is killed 50 times: its client sees broken connections until criswitch is back, and no other error" {
   start_load
   for _ in $(seq "$KILLS"); do
-    # Each kill comes at a random time, at the start of criswitch or up to some seconds later.
+    # Each kill comes at a random time, from the start of criswitch to a few seconds later.
     more_calls $((RANDOM % 60))
     printf '{"before": %s, ' "$(now_ms)" >>"$BATS_TEST_TMPDIR/kills"
     end_program KILL criswitch
@@ -198,8 +198,8 @@ has_lines() {
   [ "$(wc -l <"$CALLS")" -ge "$1" ]
 }
 
-# broken_while_there: prints the calls whose connection broke, except calls that ended after a kill and began before the
-# end of the first answered call after the kill.
+# broken_while_there: prints the calls whose connection broke while criswitch ran. A call does not count if it overlaps
+# the time from a kill to the first reply to a call that began after the kill.
 broken_while_there() {
   calls true | jq -c -s --slurpfile kills "$BATS_TEST_TMPDIR/kills" '
     map(select(.code == "Ok")) as $answers
@@ -226,7 +226,7 @@ broken_while_there() {
   same_as_before
 }
 
-# kill_at_random: kills criswitch CREATION_KILLS times; before about every second kill a containerd stops or starts.
+# kill_at_random: kills criswitch CREATION_KILLS times. Before about every second kill it stops or starts a containerd.
 kill_at_random() {
   RANDOM=$SEED away=
   for _ in $(seq "$CREATION_KILLS"); do
@@ -238,7 +238,7 @@ kill_at_random() {
   done
 }
 
-# stop_or_start_one: stops a containerd by SIGTERM, SIGKILL or SIGSTOP, or starts the one that is `away`.
+# stop_or_start_one: stops a containerd by SIGTERM, SIGKILL or SIGSTOP, or restarts the stopped one, which `away` names.
 stop_or_start_one() {
   if [ -n "$away" ]; then
     heal
@@ -253,7 +253,7 @@ stop_or_start_one() {
   esac
 }
 
-# creations_answered: prints the outcomes of the calls, and checks that some calls of each RPC succeeded.
+# creations_answered: prints the outcomes of the creations and removals, and checks that a call of each RPC succeeded.
 creations_answered() {
   local rpc
   for rpc in RunPodSandbox CreateContainer RemovePodSandbox; do
@@ -262,7 +262,7 @@ creations_answered() {
   done
 }
 
-# remove_created: removes the created pods at the containerds, including pods whose creation was not answered.
+# remove_created: removes the created pods at the containerds, including pods whose creation was not confirmed.
 remove_created() {
   local n
   for n in 1 2; do
@@ -271,9 +271,9 @@ remove_created() {
   done
 }
 
-# remove_created_at N: removes the created pods of a containerd; a condition for wait_for. A containerd whose
-# StartContainer was cancelled at the wrong time lists the container as exited although its task runs. It then never
-# removes the pod, so this ends the tasks of pods that were not removed.
+# remove_created_at N: removes the created pods of a containerd; a condition for wait_for. If a StartContainer was
+# cancelled at the wrong time, containerd lists the container as exited although its task runs, and never removes the
+# pod. This function therefore ends the tasks of pods that were not removed.
 remove_created_at() {
   local pods pod
   pods=$(crictl_at "$1" pods -q --name '^created-') || return

@@ -7,8 +7,8 @@ load live.bash
 
 setup_file() {
   have_images
-  # The pods exist before criswitch, and are created as the kubelet creates them: one pod without a RuntimeClass and one
-  # with.
+  # The pods exist before criswitch. They are created as the kubelet creates them: `first` without a RuntimeClass,
+  # `second` with one.
   begin_service 1 first ""
   begin_service 1 second runc
   for name in first second; do
@@ -34,9 +34,9 @@ teardown_file() {
   remove_pods
 }
 
-# `nobody_noticed NAME...`: checks that no call has failed so far and no list was incomplete, and that these pods are
+# all_undisturbed NAME...: checks that no call has failed so far, that no list was incomplete, and that these pods are
 # unchanged and work.
-nobody_noticed() {
+all_undisturbed() {
   local name where
   none "failed calls, lists with a gap, wrong states" '.code != "Ok" or (.right | not)'
   for name in "$@"; do
@@ -60,7 +60,7 @@ the_pods() {
   start_program load "$LOAD" "$DIR/live.sock" "$LOAD_LIMIT_S" "$BATS_FILE_TMPDIR/pods"
   answers_new_calls
   equal "version" "$(crictl_at 1 version)" "$(live version)"
-  nobody_noticed first second
+  all_undisturbed first second
 }
 
 @test "a drop-in adds another containerd, and reload reports it" {
@@ -74,7 +74,7 @@ new = \"$DIR/containerd-2.sock\""
   started_as third | keep_as started.third
   the_pods first second third
   equal "the pod's containerd" new "$(owner_name third)"
-  nobody_noticed first second third
+  all_undisturbed first second third
 }
 
 @test "SIGHUP moves the default: new pods go to the new containerd, the others stay on the old one" {
@@ -90,14 +90,14 @@ new = \"$DIR/containerd-2.sock\""
   equal "its handler" runc "$(live inspectp "$(kept pod.fourth)" | jq -r .status.runtimeHandler)"
   equal "old" '[true,2,2,false]' "$(backend_has old '[.retiring, .pods, .containers, .unnamed]')"
   equal "new" '[false,2,2,false]' "$(backend_has new '[.retiring, .pods, .containers, .unnamed]')"
-  nobody_noticed first second third fourth
+  all_undisturbed first second third fourth
 }
 
 @test "a pod of the old containerd is stopped and removed, and is no longer counted" {
   end_service first
   the_pods second third fourth
   equal "old" '[true,1,1]' "$(backend_has old '[.retiring, .pods, .containers]')"
-  nobody_noticed second third fourth
+  all_undisturbed second third fourth
 }
 
 # without_old, with_old: removes or adds the line of the old containerd, which `watch` notices.
@@ -114,7 +114,7 @@ with_old() {
 backend old is removed when its last pod ends; if its runtime is gone for good: criswitch forget old" "$(what_changed without_old)"
   equal "old" "[true,1,true]" "$(backend_has old '[.retiring, .pods, .unnamed]')"
   the_pods second third fourth
-  nobody_noticed second third fourth
+  all_undisturbed second third fourth
   equal "what has changed" "nothing changed" "$(what_changed with_old)"
   equal "old" '[true,1,false]' "$(backend_has old '[.retiring, .pods, .unnamed]')"
 }
@@ -127,7 +127,7 @@ backend old is removed when its last pod ends; if its runtime is gone for good: 
   equal "old" "" "$(backend_has old .)"
   equal "handlers" '["gvisor=new","runc=new"]' "$(handlers)"
   the_pods third fourth
-  nobody_noticed third fourth
+  all_undisturbed third fourth
 }
 
 @test "criswitch is removed, and the new containerd has the same pods" {
@@ -147,7 +147,7 @@ backend old is removed when its last pod ends; if its runtime is gone for good: 
 }
 
 @test "auto_register adds the handlers of a containerd to the table, also a later one" {
-  # A new node: the earlier backends had pods, so criswitch would keep them.
+  # Start as on a new node. criswitch would keep the earlier backends, because they had pods.
   rm -r "$LIVE" "$DIR/live.sock.state"
   mkdir -p "$LIVE"
   write criswitch.toml <<<"listen = \"$DIR/live.sock\"

@@ -108,9 +108,9 @@ new = \"$DIR/containerd-2.sock\""
   can_be_asked third
 }
 
-# `stands_in_for_long`: succeeds when the cached lists of the backend `old` are STALE_S seconds old; a condition for
+# cached_lists_are_old: succeeds when the cached lists of the backend `old` are STALE_S seconds old; a condition for
 # wait_for.
-stands_in_for_long() {
+cached_lists_are_old() {
   backend_at live old | jq -e ".staleListAgeSeconds >= $STALE_S"
 }
 
@@ -118,7 +118,7 @@ stands_in_for_long() {
   signal STOP 1
   begin fourth first fourth second third
   has_run_at 2 fourth
-  wait_for 60 "lists that are old" stands_in_for_long
+  wait_for 60 "lists that are old" cached_lists_are_old
   unchanged first fourth second third
   can_be_asked fourth
   signal CONT 1

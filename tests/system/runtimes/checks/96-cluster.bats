@@ -16,7 +16,7 @@ setup_file() {
   start_cluster
   start_switch cluster
   start_node
-  # The registry has the images of a check only after the check publishes them.
+  # publish_at adds images to this copy of the busybox image, and only then copies them to the registry.
   cp -r "$IMAGES/busybox" "$DIR/images"
 }
 
@@ -31,7 +31,7 @@ teardown() {
 }
 
 teardown_file() {
-  # The programs are not needed any more, so they need no clean end.
+  # Nothing needs these programs any more, so they are killed.
   for program in kubelet cluster apiserver etcd; do
     [ -e "$DIR/$program.exit" ] || end_program KILL "$program" || true
   done
@@ -61,7 +61,8 @@ teardown_file() {
   remove_all_pods
 }
 
-# pods_come_and_go END: creates and deletes pods of the containerd that is up, one after another, until $SECONDS is END.
+# pods_come_and_go END: creates and deletes pods of the running containerd, one after another, until $SECONDS reaches
+# END.
 pods_come_and_go() {
   local count=0
   while [ "$SECONDS" -lt "$1" ]; do
@@ -84,9 +85,9 @@ come_and_go() {
   images_after boxed "" cluster kubelet
 }
 
-# images_after HERE THERE PROGRAM...: restarts the programs in this order. Then pods of class HERE need images that only
-# THERE's containerd has, and the reverse. The pods `never` and `missing` may not pull; only the image of `never` is on
-# the pod's own containerd.
+# images_after HERE THERE PROGRAM...: publishes images and restarts the programs in this order. Then pods of class HERE
+# need images that only THERE's containerd has, and pods of class THERE need images that only HERE's has. The pods
+# `never` and `missing` may not pull. The containerd of `never` has its image; the containerd of `missing` does not.
 images_after() {
   local here=$1 there=$2
   shift 2
@@ -160,8 +161,8 @@ publish_at() {
     crictl_at "$1" pull "registry.test/case:$2" >/dev/null
 }
 
-# restart TAG N PROGRAM...: restarts the programs in this order, and publishes an image at containerd N while the
-# kubelet is down.
+# restart TAG N PROGRAM...: restarts the programs in this order. While the kubelet is down, publishes an image at
+# containerd N.
 restart() {
   local tag=$1 n=$2 program
   for program in "${@:3}"; do

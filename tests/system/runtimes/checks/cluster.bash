@@ -38,8 +38,8 @@ start_node() {
   start_kubelet cluster --kubeconfig "$DIR/cluster/kubeconfig"
 }
 
-# create_pod NAME CLASS [JQ-FILTER]: creates a pod of this class, or of none, with a lasting container, changed by the
-# filter.
+# create_pod NAME CLASS [JQ-FILTER]: creates a pod of this RuntimeClass, or without one if CLASS is empty. The filter
+# changes the pod. The container of the unchanged pod does not end.
 create_pod() {
   jq -n --arg name "$1" --arg class "$2" '{
     metadata: {name: $name}, spec: {
@@ -75,7 +75,7 @@ pod_gone() {
   ! api "api/v1/namespaces/suite/pods/$1"
 }
 
-# watch_node: collects the node's conditions from now on.
+# watch_node: records the node's conditions from now on.
 watch_node() {
   in_background "$BATS_TEST_TMPDIR/node" curl -ksSN -H 'Authorization: Bearer token' \
     "https://127.0.0.1:$(kept api.port)/api/v1/nodes?watch=true"

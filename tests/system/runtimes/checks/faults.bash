@@ -3,8 +3,8 @@
 
 # The longest time that a load lasts, in seconds, unless a check ends it.
 LOAD_LIMIT_S=180
-# The longest time between two answers for pods that a fault does not affect. The load makes ten calls a second or more,
-# so most of this time is reserve for a busy machine.
+# The longest time between two replies for pods that a fault does not affect. The load makes ten calls a second or more,
+# so most of this time is a reserve for a busy machine.
 GAP_LIMIT_MS=4000
 
 # A jq filter: the call ended because of its deadline.
@@ -16,7 +16,7 @@ name_of() {
   if [ "$1" = 1 ]; then echo old; else echo new; fi
 }
 
-# run_pods: creates two pods with one container each on both containerds, and keeps the load's arguments as `pods`.
+# run_pods: creates two pods, each with one container, on each containerd. Saves them as `pods`, the load's argument.
 run_pods() {
   local name handler pod container
   for name in crun-1 crun-2 runc-1 gvisor-1; do
@@ -36,8 +36,8 @@ what_runs() {
   done
 }
 
-# start_load [SWITCH [HANDLER...]]: starts a load that writes its lines to $CALLS, and waits until every kind of call
-# was answered. The load also creates and removes pods of the handlers.
+# start_load [SWITCH [HANDLER...]]: starts a load that writes its lines to $CALLS, and waits until a call of every kind
+# has succeeded. The load also creates and removes pods of the handlers.
 start_load() {
   CALLS=$BATS_TEST_TMPDIR/calls
   SWITCH=${1:-criswitch}
@@ -45,15 +45,14 @@ start_load() {
   answers_new_calls
 }
 
-# answers_new_calls: waits until a call of every kind that begins from now on has been answered.
+# answers_new_calls: waits until a call of every kind that began after this moment has succeeded.
 answers_new_calls() {
   local now
   now=$(now_ms)
   wait_for 30 "answers to all kinds of calls" has_answers "$now"
 }
 
-# has_answers MS: succeeds when a call of every kind that began at MS or later has been answered; a condition for
-# wait_for.
+# has_answers MS: succeeds when a call of every kind that began at MS or later has succeeded; a condition for wait_for.
 has_answers() {
   local seen
   seen=$(calls "$OK and .backend != \"created\" and .began >= $1" | jq -r '"\(.rpc) \(.backend)"' | sort -u)
@@ -97,21 +96,21 @@ some() {
   [ -n "$(calls "$2")" ] || fail "$1: none of $(wc -l <"$CALLS") calls"
 }
 
-# longest_gap FILTER: prints the longest time in ms from one answer to the next, among calls for which the filter is
-# true.
+# longest_gap FILTER: prints the longest time in ms from one successful reply to the next, among calls for which the
+# filter is true.
 longest_gap() {
   calls "$OK and ($1)" | jq -s 'map(.ended) | sort | [.[1:], .[:-1]] | transpose | map(.[0] - .[1]) | max'
 }
 
-# nobody_harmed: checks what holds for every load and every fault. A default backend that hangs for long may make the
-# node not ready, so wrong replies about the node do not count.
+# nobody_harmed: checks what holds for every load and every fault. Wrong replies about the node do not count, because
+# the node may become not ready while the default backend hangs.
 nobody_harmed() {
   none "not found" '.code == "NotFound"'
   none "a list that lacks something, or a wrong state" '.backend != "node" and .code == "Ok" and (.right | not)'
 }
 
-# undisturbed BACKEND...: checks that every call for these backends was answered, with no gap above GAP_LIMIT_MS. The
-# name `all` stands for calls to all backends.
+# undisturbed BACKEND...: checks that no call for these backends failed, and that no gap between two replies is longer
+# than GAP_LIMIT_MS. The name `all` stands for calls to all backends.
 undisturbed() {
   local backend gap
   for backend in "$@"; do
@@ -169,8 +168,8 @@ probe_says() {
   has "check --probe" "$2" "$(grep "^backend \"$1\" " <<<"$out")"
 }
 
-# no_exec_in_gvisor: succeeds when no exec runs in gVisor; a condition for wait_for. gVisor's shim panics and ends its
-# container if it cannot report the end of an exec to containerd.
+# no_exec_in_gvisor: succeeds when no exec runs in gVisor; a condition for wait_for. If gVisor's shim cannot report the
+# end of an exec to containerd, the shim panics and ends its container.
 no_exec_in_gvisor() {
   ! pgrep --full 'runsc.* exec ' >/dev/null
 }
@@ -190,8 +189,8 @@ heal() {
   [ ! -e "$DIR/criswitch.exit" ] || start_switch criswitch
 }
 
-# failed_for_good BACKEND: checks that no call for the backend succeeded after a call of the same RPC had failed. Each
-# RPC counts alone, because the cached list of pods may be older than the cached list of containers.
+# failed_for_good BACKEND: checks that no call for the backend succeeded after a call of the same RPC had failed. It
+# checks each RPC separately, because the cached list of pods may be older than the cached list of containers.
 failed_for_good() {
   local seen
   seen=$(calls ".backend == \"$1\"" | jq -sc 'group_by(.rpc)[] |

@@ -39,7 +39,8 @@ pod_config() {
   echo "$file"
 }
 
-# container_config NAME SHELL-COMMAND [JQ-FILTER]: the same for a container of the busybox image.
+# container_config NAME SHELL-COMMAND [JQ-FILTER]: writes the configuration of a container of the busybox image, changed
+# by the filter, and prints the file's name.
 container_config() {
   local file=$DIR/container-$1.json
   jq -n --arg name "$1" --arg image "$BUSYBOX" --arg command "$2" '{

@@ -65,13 +65,13 @@ handlers() {
   own_info | jq -c '[.handlers[] | "\(.name)=\(.backend)\(if .origin == "auto-registered" then " auto-registered" else "" end)"]'
 }
 
-# expect_pods LINE...: replaces the load's lines of pods.
+# expect_pods LINE...: replaces the lines of the file with the pods that the load expects.
 expect_pods() {
   { [ $# = 0 ] || printf '%s\n' "$@"; } >"$BATS_FILE_TMPDIR/pods.new"
   mv "$BATS_FILE_TMPDIR/pods.new" "$BATS_FILE_TMPDIR/pods"
 }
 
-# pods_but POD-ID: prints the load's lines without the line of this pod.
+# pods_but POD-ID: prints the lines of this file without the line of this pod.
 pods_but() {
   kept pods | grep -v "=$1/" || true
 }
@@ -116,8 +116,8 @@ pods_at_has() {
   crictl_at "$1" pods -q --no-trunc | grep -q "^$(kept "pod.$2")$"
 }
 
-# works NAME WHERE: checks that every call for the pod works through criswitch, and that inspect is the same as at the
-# pod's containerd.
+# works NAME WHERE: checks that every call for the pod works through criswitch, and that inspect prints the same as at
+# the pod's containerd WHERE.
 works() {
   local pod container
   pod=$(kept "pod.$1") container=$(kept "main.$1")
@@ -135,7 +135,7 @@ works() {
 # attaches NAME: checks that the container repeats the input of an attach.
 attaches() {
   local said=$BATS_TEST_TMPDIR/attached-$1 word=word-$RANDOM
-  # crictl ends with its input, without waiting for the answer, so the input stays open.
+  # crictl ends when its input ends, even before the reply, so the input stays open.
   # shellcheck disable=SC2016 # The inner shell's.
   in_background "$said" bash -c 'exec crictl --config "$0" attach -i "$1" < <(echo "$2"; exec sleep 10)' \
     "$DIR/crictl-live.yaml" "$(kept "main.$1")" "$word"

@@ -1,5 +1,5 @@
-//! Pods that the load itself creates and removes. A list must have every pod and container whose creation was answered
-//! before the list began, and none whose removal was answered. A container whose start was answered must not exit.
+//! Creates and removes pods. A list must have every pod and container whose creation was confirmed before the list
+//! began, and none whose removal was confirmed. A container whose start was confirmed must not exit.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
@@ -15,11 +15,11 @@ use crate::{Client, EVERY, outcome, pace, request};
 
 /// How many pods each handler keeps. The oldest pod is removed first.
 const KEPT: usize = 2;
-/// The field `backend` in the lines of these calls.
+/// The value of the field `backend` in the output lines of these calls.
 const CREATED: &str = "created";
 const IMAGE: &str = "registry.test/busybox:1";
 
-/// The ids of one kind, by the answers to their calls.
+/// The ids of the pods, or of the containers, as far as replies have confirmed them.
 #[derive(Clone, Default)]
 struct Ids {
     /// Created ids whose removal was not requested yet.
@@ -31,15 +31,15 @@ struct Ids {
 struct Seen {
     pods: RefCell<Ids>,
     containers: RefCell<Ids>,
-    /// Containers whose start was answered.
+    /// Containers whose start was confirmed.
     started: RefCell<BTreeSet<String>>,
 }
 
-/// A pod whose creation was answered, and its container if that was answered too.
+/// A pod whose creation was confirmed, and its container if the container's creation was confirmed too.
 struct Pod {
     id: String,
     container: Option<String>,
-    /// Whether a request for the pod's removal was sent, so that the pod may be removed although no reply says so.
+    /// Whether a removal of the pod was requested: the pod may be removed although no reply confirmed it.
     may_be_removed: bool,
 }
 
@@ -52,7 +52,7 @@ struct Creator {
     folder: String,
 }
 
-/// Starts a creator for each handler, and a client that lists what they create.
+/// Starts a creator for each handler, and a client that lists the created pods and containers.
 pub(crate) fn start(client: &Client, socket: &str, handlers: &[String]) {
     let seen = Rc::new(Seen::default());
     let folder = Path::new(socket).parent();
@@ -70,7 +70,7 @@ pub(crate) fn start(client: &Client, socket: &str, handlers: &[String]) {
 }
 
 impl Ids {
-    /// Whether a list made between `self` and `after` has every required id, and no removed one.
+    /// Whether a list made between `self` and `after` has every id that existed all the time, and no removed id.
     fn agree(&self, after: &Ids, listed: &BTreeSet<&str>) -> bool {
         let mut all_along = self.here.intersection(&after.here);
         let mut removed = self.removed.iter();
@@ -78,7 +78,7 @@ impl Ids {
             && removed.all(|id| !listed.contains(id.as_str()))
     }
 
-    /// Notes a request for a removal: until the reply, a list may have the id or not.
+    /// Records a request for a removal. Until the reply, a list may have the id or lack it.
     fn leave(&mut self, id: &str) {
         self.here.remove(id);
     }
@@ -132,7 +132,7 @@ impl Creator {
         }
     }
 
-    /// Creates a pod with a running container; returns the part that was answered.
+    /// Creates a pod with a running container. Returns the part that was confirmed.
     async fn create(&mut self, n: u32) -> Option<Pod> {
         let config = self.config(n);
         let asked = request(cri::RunPodSandboxRequest {
@@ -169,7 +169,7 @@ impl Creator {
         Some(id)
     }
 
-    /// Removes a pod; returns whether the removal was answered.
+    /// Removes a pod. Returns whether the removal was confirmed.
     async fn remove(&mut self, pod: &mut Pod) -> bool {
         self.seen.pods.borrow_mut().leave(&pod.id);
         if let Some(container) = &pod.container {
@@ -250,7 +250,7 @@ fn container_config() -> cri::ContainerConfig {
     }
 }
 
-/// Prints a call's outcome; returns the value of a successful reply.
+/// Prints a call's outcome. Returns the value of a successful reply.
 async fn answer<T: std::fmt::Debug, V>(
     rpc: &str,
     call: impl Future<Output = Result<Response<T>, Status>>,

@@ -1,7 +1,7 @@
 //! A steady load of calls on a CRI socket, for the real suite. It prints one line of JSON for each call.
 //!
-//! `load SOCKET SECONDS FILE [HANDLER...]`: each line of the file is a running pod with its one container,
-//! `BACKEND=POD/CONTAINER`, and the lines are all pods behind the socket. The file may be replaced during the load. A
+//! `load SOCKET SECONDS FILE [HANDLER...]`: each line of the file is a running pod with its only container, as
+//! `BACKEND=POD/CONTAINER`. The file has a line for every pod behind the socket, and may be replaced during the load. A
 //! `?` before a line means that the pod may be stopped or removed. A line that is only `?` means that there may be a
 //! new pod without a line. The load calls Version, Status, lists and states, and runs `echo` in the containers. It
 //! changes nothing, except that it creates and removes pods of the named handlers.
@@ -55,7 +55,7 @@ struct Pods(PathBuf);
 struct Told {
     /// Pods that exist and run.
     here: BTreeSet<Pod>,
-    /// Further pods, which may exist.
+    /// Pods that may be stopped or removed already.
     leaving: BTreeSet<Pod>,
     /// Whether there may be pods without a line.
     coming: bool,
@@ -114,7 +114,8 @@ impl Pods {
         Ok(told)
     }
 
-    /// Whether the file has `pod` as a running pod; false if the file cannot be read, which is an error at the start.
+    /// Whether the file has `pod` as a running pod. An unreadable file counts as false: `follow_pods` reports its
+    /// error.
     fn have(&self, pod: &Pod) -> bool {
         self.read().is_ok_and(|told| told.here.contains(pod))
     }
