@@ -23,7 +23,7 @@ use crate::rpc::{Kind, UID_LABEL};
 use bytes::Bytes;
 use creations::Creations;
 use entries::{
-    Entries, Entry, Shape, Source, WholeLists, claim, claims, count, disputed, is_full, is_of,
+    Entries, Entry, Ids, Shape, Source, WholeLists, claim, claims, count, disputed, is_full, is_of,
     learn, of, restore, settle, with_prefix, would_lose,
 };
 use fnv::FnvHasher;
@@ -488,7 +488,7 @@ impl Owners {
     }
 
     /// The ids that `backend` owns; a disputed id counts for the backend that listed it first.
-    pub fn of(&self, kind: Kind, backend: BackendId) -> HashSet<&str> {
+    pub fn of(&self, kind: Kind, backend: BackendId) -> Ids<'_> {
         match kind {
             Kind::Pod => of(&self.pods, backend),
             Kind::Container => of(&self.containers, backend),

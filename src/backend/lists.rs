@@ -1,11 +1,11 @@
 //! The cached lists and stats of a backend: the last complete ones, served while the backend does not answer.
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::time::Instant;
+use twox_hash::XxHash3_64;
 
 use crate::codec::protobuf::{self, Edit};
 use crate::ownership::Mark;
@@ -252,9 +252,7 @@ fn is_same(a: &Bytes, b: &Bytes) -> bool {
 fn print(message: &[u8]) -> u64 {
     let fields = protobuf::fields(message).flatten();
     fields.fold(0, |print, field| {
-        let mut hasher = DefaultHasher::new();
-        hasher.write(field.raw);
-        print.wrapping_add(hasher.finish())
+        print.wrapping_add(XxHash3_64::oneshot(field.raw))
     })
 }
 

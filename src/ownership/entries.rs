@@ -4,13 +4,16 @@
 use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
+use foldhash::fast::RandomState;
 
 use super::{BackendId, Claim, LONGEST_ID, Learned, MOST, Mark, Owner, Unlearned};
 use crate::codec::protobuf::{self, Malformed};
 use crate::rpc::fields::{ITEMS, LISTED_ID};
 
 /// All entries of one kind, by id.
-pub(super) type Entries<T> = HashMap<String, Entry<T>>;
+pub(super) type Entries<T> = HashMap<String, Entry<T>, RandomState>;
+/// Some of the ids of one kind.
+pub(crate) type Ids<'a> = HashSet<&'a str, RandomState>;
 
 /// The known facts of one id. `T` has the facts of its kind: the names of a pod, or the pod of a container.
 #[derive(Debug)]
@@ -286,7 +289,7 @@ pub(super) fn with_prefix<'a, T>(entries: &'a Entries<T>, prefix: &str) -> Vec<(
         .collect()
 }
 
-pub(super) fn of<T>(entries: &Entries<T>, backend: BackendId) -> HashSet<&str> {
+pub(super) fn of<T>(entries: &Entries<T>, backend: BackendId) -> Ids<'_> {
     let its = entries.iter().filter(|(_, entry)| is_of(entry, backend));
     its.map(|(id, _)| id.as_str()).collect()
 }

@@ -182,6 +182,7 @@ fn id(list: List) -> Path {
 
 fn matches(list: List, item: &[u8], filter: &[u8]) -> Result<bool, Malformed> {
     match (list, shape(list)) {
+        _ if filter.is_empty() => Ok(true),
         (_, Some(shape)) => matches_shape(shape, item, filter),
         (List::Images, _) => matches_image(item, filter),
         _ => Ok(true),

@@ -1,20 +1,19 @@
 //! The format of a state file, and how it is replaced.
 //!
 //! A file begins with a line that names the format and its version. Then come 8 bytes with the hash of the content
-//! (FNV-1a, little endian), and the content.
+//! (XXH3, little endian), and the content.
 
 use std::fs::{self, File};
-use std::hash::Hasher;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::SystemTime;
 
 use bytes::{Buf, Bytes};
-use fnv::FnvHasher;
 use rustix::fs::OFlags;
+use twox_hash::XxHash3_64;
 
-const FORMAT: &[u8] = b"criswitch state 1\n";
+const FORMAT: &[u8] = b"criswitch state 2\n";
 /// The most bytes that criswitch reads from a file. A longer file counts as damaged.
 const LARGEST: u64 = 256 << 20;
 
@@ -121,9 +120,7 @@ fn write(path: &Path, content: &[u8], modified: SystemTime, lasts: Lasts) -> io:
 }
 
 pub(super) fn hash(bytes: &[u8]) -> u64 {
-    let mut hasher = FnvHasher::default();
-    hasher.write(bytes);
-    hasher.finish()
+    XxHash3_64::oneshot(bytes)
 }
 
 #[cfg(test)]
