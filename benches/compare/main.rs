@@ -102,6 +102,9 @@ struct Run {
     /// Divides the number of calls in each round by this number.
     #[arg(long, default_value_t = 1)]
     divide: usize,
+    /// The file with the times of pods' lives on a real containerd.
+    #[arg(long)]
+    lives: Option<PathBuf>,
     /// Measures only this work; may be repeated.
     #[arg(long)]
     work: Vec<Work>,
@@ -154,6 +157,10 @@ impl Run {
         let mut report = Report {
             measured: Vec::new(),
             stripped_bytes: self.stripped_bytes(),
+            lives: self.lives.as_ref().map(|path| {
+                let times = fs::read_to_string(path).unwrap();
+                serde_json::from_str(&times).unwrap()
+            }),
         };
         for work in works {
             report.measured.extend(self.measure(*work));

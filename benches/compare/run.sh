@@ -3,7 +3,7 @@
 # calls a second, processor time, memory and instructions. Prints one table with the goals, and writes compare.json to
 # ${CRISWITCH_CACHE:-~/.cache/criswitch}/compare. Exits with status 1 if a subject sent a wrong byte.
 #
-#   benches/compare/run.sh            all works, 5 rounds: about an hour on two quiet processors
+#   benches/compare/run.sh            all works and lives of pods on a real containerd, 5 rounds: as root, about an hour
 #   benches/compare/run.sh --smoke    one short round of a build without link-time optimization: checks the bytes
 #   benches/compare/run.sh --work unary --rounds 9
 set -euo pipefail
@@ -19,6 +19,10 @@ main() {
     options=(--rounds 1 --divide 500)
   fi
   prepare_programs
+  if [ "$#" = 0 ]; then
+    measure_lives
+    options+=(--lives "$CACHE/lives.json")
+  fi
   # The directory for sockets has a short path, because the path of a Unix socket has at most 107 bytes.
   sockets=$(mktemp -d)
   # shellcheck disable=SC2064 # The path must be expanded now.
@@ -29,6 +33,11 @@ main() {
     run "$sockets" --programs "$CACHE/bin" "${options[@]}" || status=$?
   [ ! -e "$sockets/compare.json" ] || cp "$sockets/compare.json" "$CACHE/compare.json"
   return "$status"
+}
+
+# Times the lives of 100 pods on a real containerd, in turn directly and through criswitch. Must run as root.
+measure_lives() {
+  CRISWITCH_LIVES=50 CRISWITCH_LIVES_JSON=$CACHE/lives.json "$TOP/tests/system/runtimes/run.sh" -f "the life of a pod"
 }
 
 # Downloads and unpacks Debian packages, but does not install them: an installed package would start its server.

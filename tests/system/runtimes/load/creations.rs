@@ -3,7 +3,6 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
-use std::path::Path;
 use std::rc::Rc;
 
 use criswitch::codec::cri;
@@ -11,7 +10,7 @@ use futures_util::FutureExt;
 use tokio::task::spawn_local;
 use tonic::{Code, Response, Status};
 
-use crate::{Client, EVERY, outcome, pace, request};
+use crate::{Client, EVERY, folder_of, outcome, pace, request};
 
 /// How many pods each handler keeps. The oldest pod is removed first.
 const KEPT: usize = 2;
@@ -55,8 +54,7 @@ struct Creator {
 /// Starts a creator for each handler, and a client that lists the created pods and containers.
 pub(crate) fn start(client: &Client, socket: &str, handlers: &[String]) {
     let seen = Rc::new(Seen::default());
-    let folder = Path::new(socket).parent();
-    let folder = folder.map_or(String::new(), |folder| folder.display().to_string());
+    let folder = folder_of(socket);
     for handler in handlers {
         let creator = Creator {
             client: client.clone(),
@@ -134,7 +132,8 @@ impl Creator {
 
     /// Creates a pod with a running container. Returns the part that was confirmed.
     async fn create(&mut self, n: u32) -> Option<Pod> {
-        let config = self.config(n);
+        // Names are unique, because a runtime keeps the name of a pod whose creation was cancelled.
+        let config = pod_config(&self.folder, &format!("created-{}-{n}", self.handler));
         let asked = request(cri::RunPodSandboxRequest {
             config: Some(config.clone()),
             runtime_handler: self.handler.clone(),
@@ -199,25 +198,24 @@ impl Creator {
         let call = call.map(|reply| or_removed(reply, may_be_removed));
         answer("RemovePodSandbox", call, |_| ()).await
     }
+}
 
-    /// Names are unique, because a runtime keeps the name of a pod whose creation was cancelled.
-    fn config(&self, n: u32) -> cri::PodSandboxConfig {
-        let name = format!("created-{}-{n}", self.handler);
-        let parent = self.folder.rsplit('/').next().unwrap_or_default();
-        cri::PodSandboxConfig {
-            metadata: Some(cri::PodSandboxMetadata {
-                uid: name.clone(),
-                namespace: "suite".to_owned(),
-                attempt: 0,
-                name: name.clone(),
-            }),
-            log_directory: format!("{}/logs/{name}", self.folder),
-            linux: Some(cri::LinuxPodSandboxConfig {
-                cgroup_parent: format!("/{parent}"),
-                ..Default::default()
-            }),
+/// The configuration of a pod whose logs are below `folder`, and whose cgroups are named after `folder`.
+pub(crate) fn pod_config(folder: &str, name: &str) -> cri::PodSandboxConfig {
+    let parent = folder.rsplit('/').next().unwrap_or_default();
+    cri::PodSandboxConfig {
+        metadata: Some(cri::PodSandboxMetadata {
+            uid: name.to_owned(),
+            namespace: "suite".to_owned(),
+            attempt: 0,
+            name: name.to_owned(),
+        }),
+        log_directory: format!("{folder}/logs/{name}"),
+        linux: Some(cri::LinuxPodSandboxConfig {
+            cgroup_parent: format!("/{parent}"),
             ..Default::default()
-        }
+        }),
+        ..Default::default()
     }
 }
 
@@ -234,7 +232,7 @@ fn or_removed<T: Default>(
     }
 }
 
-fn container_config() -> cri::ContainerConfig {
+pub(crate) fn container_config() -> cri::ContainerConfig {
     cri::ContainerConfig {
         metadata: Some(cri::ContainerMetadata {
             name: "main".to_owned(),

@@ -5,9 +5,12 @@
 //! `?` before a line means that the pod may be stopped or removed. A line that is only `?` means that there may be a
 //! new pod without a line. The load calls Version, Status, lists and states, and runs `echo` in the containers. It
 //! changes nothing, except that it creates and removes pods of the named handlers.
+//!
+//! `load lives DIRECT THROUGH PODS` runs this many pods at each of two sockets, and prints the times of their calls.
 #![allow(clippy::print_stdout, clippy::indexing_slicing)]
 
 mod creations;
+mod lives;
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -71,14 +74,21 @@ struct Client {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [lives, direct, through, pods] = arguments.as_slice()
+        && lives == "lives"
+    {
+        let pods = pods.parse().context("PODS is no number")?;
+        println!("{}", lives::compare(direct, through, pods).await?);
+        return Ok(());
+    }
     let [socket, seconds, pods, handlers @ ..] = arguments.as_slice() else {
-        anyhow::bail!("usage: load SOCKET SECONDS FILE [HANDLER...]");
+        anyhow::bail!(
+            "usage: load SOCKET SECONDS FILE [HANDLER...], or load lives DIRECT THROUGH PODS"
+        );
     };
     let pods = Pods(Path::new(pods).to_owned());
     pods.read()?;
-    let endpoint = Endpoint::from_shared(format!("unix://{socket}"))?;
-    let endpoint = endpoint.origin("http://localhost".parse()?);
-    let cri = RuntimeServiceClient::new(endpoint.connect_lazy());
+    let cri = connect(socket)?;
     let client = Client { cri, pods };
     let seconds = seconds.parse().context("SECONDS is no number")?;
     let load = async {
@@ -94,6 +104,18 @@ async fn main() -> Result<()> {
         Ok((_, broken)) => broken,
         Err(_) => Ok(()),
     }
+}
+
+fn connect(socket: &str) -> Result<RuntimeServiceClient<Channel>> {
+    let endpoint = Endpoint::from_shared(format!("unix://{socket}"))?;
+    let endpoint = endpoint.origin("http://localhost".parse()?);
+    Ok(RuntimeServiceClient::new(endpoint.connect_lazy()))
+}
+
+/// The folder of a socket.
+fn folder_of(socket: &str) -> String {
+    let folder = Path::new(socket).parent();
+    folder.map_or(String::new(), |folder| folder.display().to_string())
 }
 
 impl Pods {
