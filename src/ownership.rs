@@ -399,7 +399,7 @@ impl Owners {
                 .any(|(full, owner)| is_longer(&full) && owner != Owner::One(backend))
     }
 
-    /// How many pods and containers of other backends `backend` lists.
+    /// The number of pods and containers that `backend` lists although they belong to another backend.
     pub fn claims(&self, backend: BackendId) -> usize {
         claims(&self.pods, backend) + claims(&self.containers, backend)
     }

@@ -165,7 +165,10 @@ impl Store {
     pub fn open(directories: Directories, boot: Boot) -> (Store, Found) {
         let mut problems = Vec::new();
         if let Err(error) = directories.make() {
-            problems.push(format!("cannot create a directory for the state: {error}"));
+            let (runtime, state) = (directories.runtime.display(), directories.state.display());
+            problems.push(format!(
+                "cannot create the directories {runtime} and {state} for the state: {error}"
+            ));
         }
         let (register, mut before, on_disk) =
             read_register(&directories.state, &boot, &mut problems);

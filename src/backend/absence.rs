@@ -86,7 +86,7 @@ impl Backend {
             tracing::info!(backend = %self.name(), "backend answers lists again");
         }
         if before.1 && !now.1 {
-            tracing::info!(backend = %self.name(), "backend answers calls for stats again");
+            tracing::info!(backend = %self.name(), "backend answers calls for stats or ImageFsInfo again");
         }
     }
 
@@ -135,7 +135,7 @@ impl Backend {
         let row = contribution.row;
         if !known.absent.iter().any(|absence| absence.omitted) {
             let cause = status.message();
-            tracing::warn!(backend = %self.name(), rpc = row.name, cause, "backend does not answer; omitting it from stats");
+            tracing::warn!(backend = %self.name(), rpc = row.name, cause, "backend does not answer; omitting it from merged replies");
         }
         note(&mut known.absent, row, true);
     }

@@ -152,16 +152,16 @@ impl Lists {
         before != kept.shape()
     }
 
-    /// Returns the cached message if its bytes equal `message`, and if criswitch learned nothing new from it at these
-    /// `changes` of the owners. criswitch then need not read `message`.
+    /// Returns the cached message if its bytes equal `message`, and if criswitch learned nothing new from it when
+    /// [`Owners::changes`](crate::ownership::Owners::changes) was `changes`. criswitch then need not read `message`.
     pub(crate) fn unchanged(&self, list: List, message: &Bytes, changes: u64) -> Option<Bytes> {
         let kept = self.kept.get(&list)?;
         let last = &kept.last.as_ref()?.message;
         (kept.unchanged_at == Some(changes) && is_same(last, message)).then(|| last.clone())
     }
 
-    /// Records that criswitch read `message` at these `changes` of the owners and learned nothing new. Does nothing if
-    /// the cached list differs from `message`.
+    /// Records that criswitch read `message` and learned nothing new from it, while
+    /// [`Owners::changes`](crate::ownership::Owners::changes) was `changes`. Does nothing if the cached list differs.
     pub(crate) fn changed_nothing(&mut self, list: List, message: &Bytes, changes: u64) {
         if let Some(kept) = self.kept.get_mut(&list)
             && let Some(last) = &kept.last

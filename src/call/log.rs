@@ -260,9 +260,11 @@ impl CallLog {
     /// or if there was nothing to remove.
     fn failed_change(&self, end: &CallEnd<'_>, elapsed_ms: f64) {
         let (code, error) = (code_name(end.code), end.shown());
-        let is_removed = end.code == Code::NotFound && self.row.removes();
-        if end.is_given_up || is_removed {
-            return tracing::info!(%code, error, elapsed_ms, "call ended without a change");
+        if end.is_given_up {
+            return tracing::info!(%code, error, elapsed_ms, "client cancelled the call; its outcome is unknown");
+        }
+        if end.code == Code::NotFound && self.row.removes() {
+            return tracing::info!(%code, error, elapsed_ms, "call had nothing to remove");
         }
         let listed = || {
             let (kind, id) = self.id.get()?;

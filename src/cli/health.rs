@@ -10,6 +10,9 @@ use super::output;
 use super::status::{ago, span};
 use super::terminal::{self, Shown, plain};
 
+/// The cause of a backend that has not answered since criswitch started.
+const NO_ANSWER: &str = "no answer yet";
+
 /// Whether criswitch serves the whole node, and the reasons.
 pub(super) struct Health {
     pub(super) level: Level,
@@ -100,11 +103,17 @@ pub(super) fn list_problems(state: &State) -> Vec<String> {
 /// Why `backend` makes lists fail, and what to do; `None` if it does not.
 fn failing(backend: &Backend) -> Option<String> {
     let problem = backend.list_problem.as_ref()?;
-    let Backend { name, socket, .. } = backend;
-    Some(match backend.state.as_str() {
+    let Backend {
+        name,
+        socket,
+        state,
+        ..
+    } = backend;
+    let cause = backend.cause.as_deref().unwrap_or(NO_ANSWER);
+    Some(match state.as_str() {
         "ready" => format!("backend {name} ({socket}): {problem}"),
         _ => format!(
-            "backend {name} ({socket}) has been unreachable for {}, and {problem}; start its runtime or fix the path of its socket; if \
+            "backend {name} ({socket}) has been {state} for {} ({cause}), and {problem}; start its runtime or fix the path of its socket; if \
              the runtime is gone for good: criswitch forget {name}",
             ago(&backend.since)
         ),
@@ -115,7 +124,7 @@ fn failing(backend: &Backend) -> Option<String> {
 fn degraded(state: &State, backend: &Backend) -> Option<String> {
     let name = &backend.name;
     if backend.state != "ready" {
-        let cause = backend.cause.as_deref().unwrap_or("no answer yet");
+        let cause = backend.cause.as_deref().unwrap_or(NO_ANSWER);
         let (since, effect) = (ago(&backend.since), effect(state, backend));
         return Some(format!(
             "backend {name} has been {} for {since}: {effect} ({cause})",

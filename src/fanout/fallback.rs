@@ -158,7 +158,7 @@ pub(crate) fn list_problem(switch: &Switch, list: List, backend: &Backend) -> Op
     }
     let cause = backend.save_failure()?;
     Some(format!(
-        "{cause}; free space in the state directory, or fix its permissions"
+        "{cause}; free space in runtime_dir and state_dir, or fix their permissions"
     ))
 }
 
@@ -184,7 +184,7 @@ fn unserved(switch: &Switch, list: List, backend: &Backend) -> String {
     let age = backend.known().lists.get(list).map(Snapshot::age);
     let limit = backend.stale_lists();
     match age {
-        _ if !switch.question.has_listed(backend.id) => "it has never answered".to_owned(),
+        _ if !switch.question.has_listed(backend.id) => "it has not been listed yet".to_owned(),
         Some(age) if age >= limit => {
             format!("its cached list is older than `stale_lists` ({limit:?})")
         }

@@ -314,7 +314,7 @@ pub(super) fn restore<T>(entries: &mut Entries<T>, backend: BackendId, disputed:
     }
 }
 
-/// How many ids of other backends `backend` lists.
+/// The number of ids that `backend` lists although they belong to another backend.
 pub(super) fn claims<T>(entries: &Entries<T>, backend: BackendId) -> usize {
     let rivals = entries.values().filter_map(|entry| entry.rival);
     rivals.filter(|rival| rival.backend == backend).count()

@@ -122,8 +122,8 @@ impl PodRequests {
         self.asking.extract_if(.., is_its).last()
     }
 
-    /// Returns the stores that pods with this image may use, each store once. Only pods without a container of the
-    /// image count.
+    /// Returns the stores that pods with this image may use, each store once. Ignores pods that already have a container
+    /// of the image.
     pub(crate) fn stores_of(&mut self, image: &str) -> Vec<BackendId> {
         self.forget_old();
         let asking = self.asking.iter().filter(|pod| pod.asks_for(image));

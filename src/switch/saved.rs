@@ -193,7 +193,7 @@ pub(crate) fn restart_problem(switch: &Switch, backend: &Backend) -> Option<Stri
         return None;
     }
     let why = match &switch.store {
-        _ if !switch.question.has_listed(backend.id) => "it has never answered".to_owned(),
+        _ if !switch.question.has_listed(backend.id) => "it has not been listed yet".to_owned(),
         Some(_) => backend.unsaved()?,
         None => "its state is not saved".to_owned(),
     };
@@ -297,7 +297,7 @@ pub fn restart_problems(config: &Config, mut found: Found) -> Vec<String> {
         let BackendConfig { name, socket, .. } = row;
         format!(
             "a restart would make lists fail as long as backend {name} ({socket}) is away: its lists are not saved, because it \
-             has never answered or they cannot be written"
+             has not been listed yet or they cannot be written"
         )
     });
     sentences.collect()

@@ -19,7 +19,7 @@ use crate::telemetry::log_limit::RepeatedFailures;
 const MOST_HANDLERS: usize = 4096;
 /// The number of gRPC codes. The codes are 0 to 16.
 const CODES: usize = 17;
-/// The upper bounds of call durations, in seconds. They range from a reply out of memory to the pull of an image.
+/// The upper bounds of call durations, in seconds. They range from 1 ms, for a quick reply, to the pull of an image.
 pub const WHOLE_BOUNDS: [f64; 14] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0,
 ];

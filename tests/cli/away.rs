@@ -20,7 +20,7 @@ async fn with_a_backend_away() -> Node {
 #[tokio::test]
 async fn reload_and_status_announce_that_lists_would_fail_after_a_restart() {
     let node = with_a_backend_away().await;
-    let announced = "a restart now would make lists fail: backend kata (/nowhere/kata.sock) is away, and it has never answered";
+    let announced = "a restart now would make lists fail: backend kata (/nowhere/kata.sock) is away, and it has not been listed yet";
     let config = node.files.main();
     let reload = node.reload().await;
     assert_eq!((reload.code, reload.stderr.as_str()), (0, ""));

@@ -297,7 +297,7 @@ fn check_warns_of_backends_whose_absence_would_make_lists_fail_after_a_restart()
     };
     let warning = expect![[r#"
 
-        a restart would make lists fail as long as backend runc (/run/criswitch-test/runc.sock) is away: its lists are not saved, because it has never answered or they cannot be written
+        a restart would make lists fail as long as backend runc (/run/criswitch-test/runc.sock) is away: its lists are not saved, because it has not been listed yet or they cannot be written
 
         configuration is valid, with 1 warning
     "#]];

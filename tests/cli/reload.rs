@@ -44,12 +44,14 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Starts the daemon, and waits until its backend has answered.
+    /// Starts the daemon, and waits until the default backend has answered.
     pub(crate) async fn start(head: &str) -> Node {
         let node = Node::start_as(head, |serve| serve).await;
-        let answered = async { while node.client().pods().await.is_err() {} };
+        let version = criswitch::codec::cri::VersionRequest::default;
+        let mut runtime = node.client().runtime();
+        let answered = async { while runtime.version(version()).await.is_err() {} };
         let answered = tokio::time::timeout(PATIENCE, answered).await;
-        answered.expect("a list of pods");
+        answered.expect("a version");
         node
     }
 

@@ -87,8 +87,8 @@ impl Page {
         found.unwrap_or_else(|| panic!("no {name}{labels:?} in {}", self.text))
     }
 
-    /// The number of calls of an RPC that ended with a code at a backend; an empty backend means calls to no single
-    /// backend.
+    /// The number of calls of an RPC that ended with a code at a backend. An empty `backend` selects calls that went to
+    /// several backends or to none.
     pub fn calls(&self, rpc: &str, backend: &str, code: &str) -> f64 {
         let labels = [("rpc", rpc), ("backend", backend), ("code", code)];
         self.find("criswitch_rpcs_total", &labels).unwrap_or(0.0)

@@ -204,8 +204,8 @@ fn processes(root: &Root<'_>) -> Vec<KubeletProcess> {
         .collect()
 }
 
-/// The process of the node's kubelet: the first process. If the first process is RKE2, the first kubelet that is a
-/// separate process, because RKE2 has started it.
+/// Returns the process of the node's kubelet: the first of `processes`. RKE2 starts the kubelet as a separate process.
+/// So if the first process is RKE2, this function returns the first separate kubelet, or RKE2 if there is none.
 fn kubelet_of(processes: &[KubeletProcess]) -> Option<&KubeletProcess> {
     let first = processes.first()?;
     let own = processes.iter().find(|process| process.rancher.is_none());

@@ -202,7 +202,7 @@ pub static KEYS: &[Key] = &[
         name: "watch",
         kind: KeyKind::Boolean,
         default: Some("false"),
-        help: "Whether criswitch reloads automatically when this file or a file in `conf.d` has changed. criswitch \
+        help: "Whether criswitch reloads automatically when the configuration file or a file in `conf.d` has changed. criswitch \
                checks the files every 2 s and waits until two checks in a row find the same files. The files may \
                be symbolic links, as in a mounted ConfigMap.",
         value: Reader::Config(|config| ConfigValue::Boolean(config.watch)),

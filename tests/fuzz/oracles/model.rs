@@ -288,7 +288,7 @@ impl Model {
     }
 
     /// Learns a list, and checks that the client gets only the items that the backend owns. criswitch must reject a
-    /// list that is cut off after its last item.
+    /// list that ends with an incomplete item.
     fn list(
         &mut self,
         u: &mut Unstructured<'_>,

@@ -118,7 +118,8 @@ fn backends_ready(
     assert_eq!(condition.message.is_empty(), faults == 0);
 }
 
-/// The expected entry of a row under `name`: a copy of the backend's entry for the row's backend handler.
+/// Returns the runtime handler that the merged status must report for a row: the entry for the row's backend handler in
+/// the backend's status, renamed to `name`.
 fn handler(row: &Handler, name: &str, decoded: &[cri::StatusResponse]) -> cri::RuntimeHandler {
     let theirs = decoded[row.backend].runtime_handlers.iter();
     let mut theirs = theirs.filter(|handler| handler.name == row.backend_handler);

@@ -325,11 +325,14 @@ async fn a_backend_is_no_longer_served_from_cache_once_its_replies_are_complete_
         bad.behave();
         until(async || told_of(&rig, "bad").await["staleListAgeSeconds"].is_null()).await;
         let told = |words: &str| logged.lines(&["backend=bad", words]).len();
-        until(async || told("backend answers calls for stats again") == time).await;
+        until(async || told("backend answers calls for stats or ImageFsInfo again") == time).await;
         // At the first call there are no cached stats.
         for (words, times) in [
             ("backend does not answer; serving its cached lists", time),
-            ("backend does not answer; omitting it from stats", 1),
+            (
+                "backend does not answer; omitting it from merged replies",
+                1,
+            ),
             (
                 "backend does not answer; serving its cached stats",
                 time - 1,

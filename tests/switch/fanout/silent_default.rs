@@ -25,7 +25,7 @@ pub async fn later(by: Duration) {
     tokio::time::resume();
 }
 
-/// Asserts that the node is not ready, with the backend and the cause.
+/// Asserts that the node's conditions are false, and that their messages name the backend, its socket and the cause.
 #[track_caller]
 pub fn is_not_ready(status: &cri::StatusResponse, sim: &Sim, cause: &str) {
     for name in NEEDED {

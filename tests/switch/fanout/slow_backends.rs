@@ -214,8 +214,8 @@ async fn late_stats_are_omitted_at_once_until_the_backend_answers() {
     kata.release("ListPodSandboxStats");
     wait::until(async || stats().await == 2).await;
     for (words, lines) in [
-        ("omitting it from stats", 1),
-        ("answers calls for stats again", 1),
+        ("omitting it from merged replies", 1),
+        ("answers calls for stats or ImageFsInfo again", 1),
         ("late with a list", 0),
     ] {
         let told = logged.lines(&["kata", words]);

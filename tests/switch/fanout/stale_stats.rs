@@ -158,7 +158,8 @@ async fn a_late_call_for_one_pods_stats_is_served_from_cache_and_makes_no_other_
     }
 }
 
-/// Without cached stats an empty reply or an error would be wrong: the owner has the stats.
+/// If no stats are cached, the call waits for the owner. The owner has the stats, so an empty reply or an error would be
+/// wrong.
 #[tokio::test]
 async fn a_call_for_one_pods_stats_without_cached_stats_waits_for_the_owner() {
     let rig = node(KEYS, [Sim::new("runc"), Sim::new("crio")]).await;
@@ -424,8 +425,8 @@ async fn status_and_one_log_line_report_a_backend_with_late_stats_and_for_how_lo
     assert_eq!(backends_ready(&crate::faults::status(&rig).await), "");
     for words in [
         "serving its cached stats",
-        "omitting it from stats",
-        "answers calls for stats again",
+        "omitting it from merged replies",
+        "answers calls for stats or ImageFsInfo again",
     ] {
         let lines = logged.lines(&[words, "crio"]);
         assert_eq!(lines.len(), 1, "{words}: {}", logged.text());

@@ -43,7 +43,12 @@ async fn stats_omit_a_hung_backend_at_once_until_it_answers() {
         );
     }
     assert_eq!(told_of(&rig, "kata").await["listsOmitted"], 6);
-    assert_eq!(logged.lines(&["omitting it from stats", "kata"]).len(), 1);
+    assert_eq!(
+        logged
+            .lines(&["omitting it from merged replies", "kata"])
+            .len(),
+        1
+    );
     wake(rig.sim("kata"));
     until_state(&rig, "kata", "ready").await;
     let reply = send(&rig, "ListPodSandboxStats", frame_raw(b"")).await;

@@ -52,7 +52,7 @@ impl Machine {
         Machine::start(drop_in, KUBELET, Some(BINARY)).await
     }
 
-    /// Boots without criswitch, for packages.
+    /// Boots a machine without criswitch, for the tests that install the package.
     pub async fn boot_bare() -> Machine {
         let kubelet = KUBELET.replace("systemctl is-active criswitch.service", "true");
         Machine::start("", &kubelet, None).await

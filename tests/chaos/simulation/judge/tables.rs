@@ -105,7 +105,7 @@ impl Case<'_> {
         [self.asked.places[backend], now]
     }
 
-    /// Whether the backend took part in calls to all backends (was joined) during the whole call.
+    /// Whether the backend was joined during the whole call. Calls to all backends include only joined backends.
     pub(super) fn sure(&self, backend: usize) -> bool {
         match self.places(backend) {
             [Some(then), Some(now)] => then.id == now.id && then.joined && now.joined,

@@ -71,7 +71,7 @@ expect_pods() {
   mv "$BATS_FILE_TMPDIR/pods.new" "$BATS_FILE_TMPDIR/pods"
 }
 
-# pods_but POD-ID: prints the lines of this file without the line of this pod.
+# pods_but POD-ID: prints the file of pods that the load expects, without the line of this pod.
 pods_but() {
   kept pods | grep -v "=$1/" || true
 }

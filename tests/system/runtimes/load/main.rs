@@ -60,7 +60,7 @@ struct Told {
     here: BTreeSet<Pod>,
     /// Pods that may be stopped or removed already.
     leaving: BTreeSet<Pod>,
-    /// Whether there may be pods without a line.
+    /// Whether the file has the line `?`: there may be pods without a line in the file.
     coming: bool,
 }
 
@@ -225,7 +225,7 @@ impl Client {
         }
     }
 
-    /// Makes calls for each pod as long as the file has the pod's line.
+    /// Makes calls for each pod as long as the file has the pod as a running pod: a line without `?`.
     async fn follow_pods(self) -> Result<()> {
         let mut asked: BTreeSet<Rc<Pod>> = BTreeSet::new();
         let mut pace = pace(EVERY);
